@@ -1,0 +1,128 @@
+"""The only file that knows array libraries.
+
+A public function hands every array argument to :func:`as_array` together with its name; what comes back is a
+``numpy.ndarray`` whose dtype the kernels know. Arrays of other libraries are refused here, by name, instead of
+being copied to numpy behind the user's back.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Array",
+    "accumulator_dtype",
+    "as_array",
+    "check_device",
+    "complex_dtype",
+    "inexact_dtype",
+    "is_bfloat16",
+    "result_dtype",
+    "state_dtype",
+]
+
+Array = NDArray[Any]
+
+# Libraries whose arrays would lose their type, device or laziness in np.asarray.
+_OTHER_LIBRARIES = ("torch", "cupy", "dask", "jax", "jaxlib", "tensorflow")
+
+
+def is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    """Whether this is ml_dtypes' bfloat16, without importing ml_dtypes."""
+    return dtype.itemsize == 2 and dtype.kind in "Vf" and dtype.name == "bfloat16"
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of dtype {value.dtype}"
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+
+
+def as_array(value: object, name: str) -> Array:
+    """Return `value` as an ndarray of a dtype that the kernels take, without copying arrays.
+
+    Raises
+    ------
+    TypeError
+        Masked arrays, arrays of other libraries, strings, objects and other dtypes that are no numbers.
+    ValueError
+        A list of lists of different lengths.
+    """
+    if type(value) is not np.ndarray:
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError(f"{name}: masked arrays are not supported; fill it first, e.g. {name}.filled(0)")
+        library = type(value).__module__.partition(".")[0]
+        if library in _OTHER_LIBRARIES and library in sys.modules:
+            raise TypeError(f"{name}: expected a numpy array, got {_describe(value)}; convert it explicitly")
+        try:
+            value = np.asarray(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: cannot be made an array: {error}") from None
+    array: Array = value  # type: ignore[assignment]  # narrowed by the branch above
+    kind = array.dtype.kind
+    if kind in "biufc" and array.dtype.itemsize <= (16 if kind == "c" else 8):
+        return array
+    if is_bfloat16(array.dtype):
+        return array
+    raise TypeError(f"{name}: expected real or complex numbers of up to 64 bits a part, got {_describe(array)}")
+
+
+def check_device(device: object) -> None:
+    """Accept the devices that this build can compute on.
+
+    Raises
+    ------
+    ValueError
+        The argument names no device.
+    RuntimeError
+        It names a CUDA device, and there is no CUDA library.
+    """
+    if device is None or device == "cpu":
+        return
+    if isinstance(device, str) and (device == "cuda" or device.startswith("cuda:")):
+        raise RuntimeError(
+            f"device={device!r}: this installation of upsweep has no CUDA library (libupsweep_cuda.so); "
+            "use device=None or 'cpu'"
+        )
+    raise ValueError(f"device: expected None, 'cpu' or 'cuda[:N]', got {device!r}")
+
+
+# ---- dtypes ---------------------------------------------------------------------------------------------------
+
+
+def inexact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype in native byte order, or float64 for integers and bool."""
+    return np.dtype(np.float64) if dtype.kind in "biu" else dtype.newbyteorder("=")
+
+
+def result_dtype(*arrays: Array | complex) -> np.dtype[Any]:
+    """The inexact dtype that numpy's promotion gives; Python scalars do not widen it."""
+    promoted = np.result_type(*arrays)
+    return inexact_dtype(promoted)
+
+
+def complex_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The complex dtype of the same precision, complex64 for the short ones."""
+    if dtype.kind == "c":
+        return dtype
+    return np.dtype(np.complex128 if dtype == np.float64 else np.complex64)
+
+
+def state_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype of a state that users see: float32 for float16 and bfloat16, else the result's."""
+    return np.dtype(np.float32) if dtype == np.float16 or is_bfloat16(dtype) else dtype
+
+
+def accumulator_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype that a scan with this result computes in."""
+    if dtype.kind == "c":
+        return np.dtype(np.complex128)
+    if dtype.kind in "bi":
+        return np.dtype(np.int64)
+    if dtype.kind == "u":
+        return np.dtype(np.uint64)
+    return np.dtype(np.float64)

@@ -1,0 +1,91 @@
+"""From a checked scan to the backend that runs it; the only file that knows the backends.
+
+So far there is one, the CPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from upsweep import _arrays, _cpu
+from upsweep._arrays import Array
+from upsweep._signature import Scan
+
+__all__ = ["reduce_scan", "run_scan"]
+
+_REAL, _COMPLEX, _INTEGER = 0, 1, 2
+_ACCUMULATORS = {"f": _REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}
+
+
+def _new_like(x: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An uninitialised result, laid out as x is where x has its shape."""
+    if x.shape == shape and 0 not in x.strides:
+        return np.empty_like(x, dtype=dtype, order="K", subok=False)
+    return np.empty(shape, dtype)
+
+
+def run_scan(
+    scan: Scan,
+    *,
+    out: Array | None,
+    reverse: bool,
+    exclusive: bool,
+    flush: bool,
+    window: int = 0,
+    return_final: bool,
+    n_threads: int | None,
+) -> tuple[Array, Array | None]:
+    """Run the scan; returns the result and, if asked for, the state after the last step."""
+    result = _new_like(scan.x, scan.shape, scan.dtype) if out is None else out
+    final = np.empty(scan.state_shape, scan.accumulator) if return_final else None
+    if 0 not in scan.shape:
+        _run(scan, result, final, None, reverse, exclusive, flush, window, n_threads)
+    elif final is not None:
+        final[...] = 0 if scan.initial is None else scan.initial
+    if final is not None:
+        final = final.astype(_arrays.state_dtype(scan.dtype), copy=False)
+    return result, final
+
+
+def reduce_scan(scan: Scan, *, reverse: bool, flush: bool, n_threads: int | None) -> tuple[Array, Array, Array]:
+    """What the whole block does to a state: the product of its gates, the state it leaves from nothing, and
+    whether a reset drops the state before it."""
+    multiplier = np.ones(scan.state_shape, scan.accumulator)
+    value = np.zeros(scan.state_shape, scan.accumulator)
+    if 0 not in scan.shape:
+        _run(scan, None, value, multiplier, reverse, False, flush, 0, n_threads)
+    dropped = np.zeros(scan.state_shape, bool) if scan.reset is None else scan.reset.any(axis=scan.axis)
+    multiplier[dropped] = 0
+    return multiplier, value, dropped
+
+
+def _run(
+    scan: Scan,
+    out: Array | None,
+    final: Array | None,
+    multiplier: Array | None,
+    reverse: bool,
+    exclusive: bool,
+    flush: bool,
+    window: int,
+    n_threads: int | None,
+) -> None:
+    _cpu.scans.scan(
+        scan.x,
+        scan.gates,
+        scan.gamma,
+        scan.initial,
+        scan.reset,
+        out,
+        final,
+        multiplier,
+        axis=scan.axis,
+        reverse=reverse,
+        exclusive=exclusive,
+        flush=flush,
+        window=window,
+        n_threads=_cpu.threads(n_threads),
+        accumulator=_ACCUMULATORS[scan.accumulator.kind],
+    )

@@ -1,0 +1,172 @@
+"""Arguments of a scan, normalised: what the user wrote becomes arrays of one shape and an axis.
+
+Every check that can be made without reading data happens here, before any work, and names the argument.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from upsweep import _arrays
+from upsweep._arrays import Array
+
+__all__ = ["Scan", "check_axis", "check_out", "normalise"]
+
+
+@dataclass
+class Scan:
+    """A checked scan. `x`, `gates` and `reset` have the result's shape; the others lack `axis`."""
+
+    x: Array
+    gates: Array | None
+    gamma: Array | None
+    reset: Array | None
+    initial: Array | None
+    axis: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        return self.shape[: self.axis] + self.shape[self.axis + 1 :]
+
+    @property
+    def accumulator(self) -> np.dtype[Any]:
+        return _arrays.accumulator_dtype(self.dtype)
+
+
+def check_axis(axis: object, ndim: int) -> int:
+    """Return the axis counted from the front."""
+    try:
+        index = operator.index(axis)  # type: ignore[arg-type]  # its TypeError is ours to word
+    except TypeError:
+        raise TypeError(f"axis: expected an integer, got {axis!r}") from None
+    if not -ndim <= index < ndim:
+        raise np.exceptions.AxisError(index, ndim, "axis")
+    return index % ndim
+
+
+def _broadcast_shape(named: dict[str, Array]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*(array.shape for array in named.values()))
+    except ValueError:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in named.items())
+        raise ValueError(f"shapes do not broadcast together: {shapes}") from None
+
+
+def _as_state(value: object, name: str, state_shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    array = _arrays.as_array(value, name)
+    if array.ndim > len(state_shape):
+        raise ValueError(
+            f"{name}: expected the state's shape {state_shape} (the result's without its axis) or one that "
+            f"broadcasts to it, got {array.shape}"
+        )
+    if not np.can_cast(array.dtype, dtype, "same_kind") and not _arrays.is_bfloat16(array.dtype):
+        raise TypeError(f"{name}: {array.dtype} cannot be held by a state of dtype {dtype}")
+    try:
+        return np.broadcast_to(array.astype(dtype, copy=False), state_shape)
+    except ValueError:
+        raise ValueError(f"{name}: shape {array.shape} does not broadcast to the state's {state_shape}") from None
+
+
+def _without_axis(array: Array, axis: int, shape: tuple[int, ...]) -> Array:
+    """`array`, constant along `axis`, broadcast to `shape` and stripped of it."""
+    whole = np.broadcast_to(array, shape[:axis] + (1,) + shape[axis + 1 :])
+    return whole[(slice(None),) * axis + (0,)]
+
+
+def normalise(
+    name: str,
+    x: Array,
+    factor_name: str | None,
+    factor: Array | None,
+    dtype: np.dtype[Any],
+    *,
+    axis: object,
+    reset: object,
+    initial: object,
+) -> Scan:
+    """Broadcast x, its factor (gamma or gates) and reset; find what the factor is along the axis.
+
+    A factor that is the same along the axis becomes `gamma`, in the accumulator's precision; any other is
+    `gates`, read as it lies.
+    """
+    named = {name: x}
+    if factor is not None and factor_name is not None:
+        named[factor_name] = factor
+    flags: Array | None = None
+    if reset is not None:
+        flags = _arrays.as_array(reset, "reset")
+        if flags.dtype != np.bool_:
+            raise TypeError(f"reset: expected an array of bool, got dtype {flags.dtype}")
+        named["reset"] = flags
+    shape = _broadcast_shape(named)
+    if not shape:
+        raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d array")
+    at = check_axis(axis, len(shape))
+    scan = Scan(np.broadcast_to(x, shape), None, None, None, None, at, shape, dtype)
+    if flags is not None:
+        scan.reset = np.broadcast_to(flags, shape)
+    if factor is not None:
+        padded = factor.reshape((1,) * (len(shape) - factor.ndim) + factor.shape)
+        if padded.shape[at] == 1 or padded.strides[at] == 0:
+            constant = padded[(slice(None),) * at + (slice(0, 1),)]
+            scan.gamma = _without_axis(constant.astype(scan.accumulator, copy=False), at, shape)
+        else:
+            scan.gates = np.broadcast_to(factor, shape)
+    if initial is not None:
+        scan.initial = _as_state(initial, "initial", scan.state_shape, scan.accumulator)
+    return scan
+
+
+def _same_memory(a: Array, b: Array) -> bool:
+    return (
+        a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
+        and a.shape == b.shape
+        and a.dtype == b.dtype
+        and all(n <= 1 or s == t for n, s, t in zip(a.shape, a.strides, b.strides))
+    )
+
+
+def _overlaps(a: Array, b: Array) -> bool:
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        return np.shares_memory(a, b, max_work=10_000)
+    except np.exceptions.TooHardError:
+        return True   # cannot be told apart in reasonable time
+
+
+def check_out(
+    out: object,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    inputs: dict[str, Array | None],
+    in_place: tuple[str, ...] = (),
+) -> Array:
+    """Return `out` if the result may be written there.
+
+    `inputs` are all arrays that are read; of these, `in_place` may be `out` itself, element for element.
+    """
+    if type(out) is not np.ndarray:
+        raise TypeError(f"out: expected a numpy.ndarray, got {type(out).__qualname__}")
+    if out.shape != shape:
+        raise ValueError(f"out: expected shape {shape}, got {out.shape}")
+    if out.dtype != dtype:
+        raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}")
+    if not out.flags.writeable:
+        raise ValueError("out: is read-only")
+    if any(n > 1 and s == 0 for n, s in zip(out.shape, out.strides)):
+        raise ValueError("out: several elements share one place in memory (a stride is 0)")
+    for name, array in inputs.items():
+        if array is None or array.size == 0:
+            continue
+        if name in in_place and _same_memory(out, array):
+            continue
+        if _overlaps(out, array):
+            raise ValueError(f"out: overlaps {name} in memory without being the same array")
+    return out

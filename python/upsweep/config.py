@@ -1,0 +1,74 @@
+"""What this installation is and what it chose on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import platform
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from upsweep import _cpu
+from upsweep._cpu import _machine
+
+__all__ = ["Config", "show_config"]
+
+
+class Config(dict[str, Any]):
+    """A dictionary that prints as a table."""
+
+    def __str__(self) -> str:
+        width = max(map(len, self))
+        return "\n".join(f"{key:<{width}}  {_as_text(value)}" for key, value in self.items())
+
+    __repr__ = __str__
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "none" if value is None else str(value)
+
+
+def _version(package: str) -> str | None:
+    """The version of an installed package, found without importing it."""
+    if importlib.util.find_spec(package) is None:
+        return None
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def show_config() -> Config:
+    """Versions, instruction sets, threads and libraries.
+
+    Returns
+    -------
+    Config
+        A dictionary whose ``str`` is a table: ``version``, ``python``, ``numpy``, ``platform``, ``isa_built``,
+        ``isa_usable``, ``isa`` (the instruction set chosen), ``openmp`` (the specification's date, None
+        without), ``threads``, ``cuda_library`` (None: not installed), ``llvmlite``, ``ml_dtypes``.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> config = upsweep.show_config()
+    >>> config["isa"] in config["isa_usable"]
+    True
+    """
+    return Config(
+        version=metadata.version("upsweep"),
+        python=platform.python_version(),
+        numpy=np.__version__,
+        platform=f"{platform.system()} {platform.machine()}",
+        isa_built=_cpu.built_levels(),
+        isa_usable=_cpu.usable_levels(),
+        isa=_cpu.level,
+        openmp=_machine.openmp_version() or None,
+        threads=_cpu.get_num_threads(),
+        cuda_library=None,
+        llvmlite=_version("llvmlite"),
+        ml_dtypes=_version("ml_dtypes"),
+    )

@@ -1,0 +1,248 @@
+"""The naive twin of every operation, in plain numpy: one loop over time, and nothing else.
+
+These functions say what the compiled ones mean. They take the same names and the keywords that bear on
+the result; a loop walks the axis step by step, vectorised over all the others. The state is float64 or
+complex128 (integers stay integers in `cumulative_sum`), and each result is rounded once, on the store.
+
+The keywords that several functions share:
+
+- `axis`: the axis that the scan runs along, counted after all arrays are broadcast together;
+- `reverse`: run from the end to the start;
+- `initial`: the state before the first step, broadcast to the result's shape without `axis`. Without it
+  the first result is the first element itself, and the first gate is not read;
+- `reset`: where true, the state before that step is dropped: a choice, never a multiplication by zero;
+- `exclusive`: return the state before each step, not the state after it; 0 where there is none;
+- `return_final`: return ``(result, final)``, with `final` the state after the last step;
+- `precision`: "extended" calculates in ``numpy.longdouble`` and does not round: the oracle of the tests.
+
+The compiled kernels differ in one respect: except in sums, they count subnormal numbers as zero."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+Array = NDArray[Any]
+Maybe = ArrayLike | None
+MaybeDType = DTypeLike | None
+
+
+class Carry(NamedTuple):
+    """What a block of steps does to the state: ``value`` where reset, else ``multiplier * state + value``."""
+
+    multiplier: Array
+    value: Array
+    reset: Array
+
+    def apply(self, state: Maybe) -> Array:
+        """Return the state after the block, from the state before it (None: there is none)."""
+        if state is None:
+            return self.value
+        with np.errstate(all="ignore"):
+            return np.where(self.reset, self.value, self.multiplier * np.asarray(state) + self.value)
+
+
+def combine(a: Carry, b: Carry) -> Carry:
+    """Return the carry of block `a` followed, in scan order, by block `b`."""
+    reset = a.reset | b.reset
+    with np.errstate(all="ignore"):
+        multiplier = np.where(reset, 0, a.multiplier * b.multiplier)
+    return Carry(multiplier.astype(b.multiplier.dtype), b.apply(a.value), reset)
+
+
+def linear_recurrence(
+    gates: ArrayLike, tokens: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: Maybe = None,
+    reset: Maybe = None, exclusive: bool = False, return_final: bool = False, precision: str = "double",
+) -> Any:  # fmt: skip
+    """Return ``y[t] = gates[t] * y[t-1] + tokens[t]``; in reverse ``y[t] = gates[t] * y[t+1] + tokens[t]``.
+
+    >>> linear_recurrence([9.0, 2.0, 3.0], [1.0, 10.0, 100.0])
+    array([  1.,  12., 136.])
+    """
+    scan = _Scan(gates, tokens, reset, _gated_dtype(gates, tokens), axis, reverse, precision)
+    return scan.results(initial, exclusive, return_final)
+
+
+def discounted_cumsum(
+    x: ArrayLike, gamma: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: Maybe = None,
+    reset: Maybe = None, window: int | None = None, exclusive: bool = False, return_final: bool = False,
+    precision: str = "double",
+) -> Any:  # fmt: skip
+    """Return ``y[t] = x[t] + gamma * y[t-1]``; with `window`, the sum of its last `window` terms only.
+
+    >>> discounted_cumsum([1.0, 1.0, 1.0], 0.5)
+    array([1.  , 1.5 , 1.75])
+    >>> discounted_cumsum([1.0, 1.0, 1.0], 0.5, window=2)
+    array([1. , 1.5, 1.5])
+    """
+    scan = _Scan(gamma, x, reset, _discounted_dtype(x, gamma), axis, reverse, precision)
+    return scan.results(initial, exclusive, return_final) if window is None else scan.windows(window)
+
+
+def cumulative_sum(
+    x: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: Maybe = None, reset: Maybe = None,
+    dtype: MaybeDType = None, include_initial: bool = False, exclusive: bool = False,
+    return_final: bool = False, precision: str = "double",
+) -> Any:  # fmt: skip
+    """Return ``y[t] = x[t] + y[t-1]``, in the dtype that `numpy.cumsum` would give.
+
+    With `include_initial` the result is one longer, and begins (in scan order) with the initial state.
+
+    >>> cumulative_sum([1, 2, 3], reverse=True)
+    array([6, 5, 3])
+    >>> cumulative_sum([1, 2, 3], include_initial=True)
+    array([0, 1, 3, 6])
+    """
+    scan = _Scan(1, x, reset, _sum_dtype(x, dtype), axis, reverse, precision)
+    return scan.results(initial, exclusive, return_final, include_initial)
+
+
+def discounted_cumsum_right(x: ArrayLike, gamma: ArrayLike) -> Any:
+    """Return ``y[t] = x[t] + gamma * y[t+1]`` along the last axis; one gamma, or one for each row of `x`."""
+    return discounted_cumsum(x, _per_row(x, gamma), reverse=True)
+
+
+def discounted_cumsum_left(x: ArrayLike, gamma: ArrayLike) -> Any:
+    """Return ``y[t] = x[t] + gamma * y[t-1]`` along the last axis; one gamma, or one for each row of `x`."""
+    return discounted_cumsum(x, _per_row(x, gamma))
+
+
+def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False) -> Any:
+    """Return ``linear_recurrence(gates, tokens, reverse=reverse)``, along the last axis."""
+    return linear_recurrence(gates, tokens, reverse=reverse)
+
+
+def pscan(gates: ArrayLike, tokens: ArrayLike) -> Any:
+    """Return ``scan_forward(gates, tokens)``."""
+    return scan_forward(gates, tokens)
+
+
+def linear_recurrence_carry(
+    gates: ArrayLike, tokens: ArrayLike, *, axis: int = -1, reverse: bool = False, reset: Maybe = None
+) -> Carry:
+    """Return what this block of a recurrence does to the state."""
+    return _Scan(gates, tokens, reset, _gated_dtype(gates, tokens), axis, reverse).carry()
+
+
+def discounted_cumsum_carry(
+    x: ArrayLike, gamma: ArrayLike, *, axis: int = -1, reverse: bool = False, reset: Maybe = None
+) -> Carry:
+    """Return what this block of a discounted sum does to the state."""
+    return _Scan(gamma, x, reset, _discounted_dtype(x, gamma), axis, reverse).carry()
+
+
+def cumulative_sum_carry(
+    x: ArrayLike, *, axis: int = -1, reverse: bool = False, reset: Maybe = None, dtype: MaybeDType = None
+) -> Carry:
+    """Return what this block of a sum does to the state."""
+    return _Scan(1, x, reset, _sum_dtype(x, dtype), axis, reverse).carry()
+
+
+def bincount(
+    x: ArrayLike, weights: Maybe = None, minlength: int = 0, *, length: int | None = None,
+    dtype: MaybeDType = None, invalid: str = "raise",
+) -> Array:  # fmt: skip
+    """Return how often each key of `x` occurs, or the sum of its weights, in the order of the keys.
+
+    There are ``max(x.max() + 1, minlength)`` bins, or exactly `length`. A key that has no bin raises
+    ValueError, or is left out with ``invalid="drop"``.
+
+    >>> bincount([1, 3, 3], minlength=5)
+    array([0, 1, 0, 2, 0])
+    >>> bincount([1, 3, 3], [0.5, 1.0, 2.0])
+    array([0. , 0.5, 0. , 3. ])
+    """
+    keys = [int(key) for key in np.asarray(x)]
+    n_bins = max([minlength - 1, *keys]) + 1 if length is None else length
+    result = np.zeros(n_bins, dtype or (np.float64 if weights is not None and keys else np.intp))
+    terms = np.ones(len(keys), np.intp) if weights is None else np.asarray(weights)
+    for key, term in zip(keys, terms):
+        if 0 <= key < n_bins:
+            np.add.at(result, key, term)
+        elif invalid == "raise":
+            raise ValueError(f"x has the key {key}, outside of the {n_bins} bins")
+    return result
+
+
+class _Scan:
+    """One recurrence with its arrays broadcast together, time on their first axis, and in scan order."""
+
+    def __init__(
+        self, gates: ArrayLike, tokens: ArrayLike, reset: Maybe, dtype: np.dtype[Any], axis: int,
+        reverse: bool, precision: str = "double",
+    ) -> None:  # fmt: skip
+        self.dtype, self.axis, self.reverse, self.extended = dtype, axis, reverse, precision == "extended"
+        self.work = _working_dtype(dtype, self.extended)
+        arrays = np.broadcast_arrays(gates, tokens, np.asarray(False if reset is None else reset, bool))
+        order = slice(None, None, -1 if reverse else None)
+        gates, tokens, self.reset = (np.moveaxis(array, axis, 0)[order] for array in arrays)
+        self.gates = gates.astype(self.work)
+        self.tokens = tokens.astype(self.work)
+
+    def states(self, initial: Maybe = None) -> tuple[Array, Array]:
+        """Return the state entering each step, and the states: the first, then one after each step."""
+        shape = self.tokens.shape[1:]
+        states = np.zeros((len(self.tokens) + 1, *shape), self.work)
+        if initial is not None:
+            states[0] = np.broadcast_to(np.asarray(initial), shape)
+        with np.errstate(all="ignore"):
+            for t, token in enumerate(self.tokens):
+                dropped = self.reset[t] | (initial is None and t == 0)
+                states[t + 1] = np.where(dropped, token, self.gates[t] * states[t] + token)
+        return np.where(self.reset, 0, states[:-1]).astype(self.work), states
+
+    def results(self, initial: Maybe, exclusive: bool, final: bool, include_initial: bool = False) -> Any:
+        entering, states = self.states(initial)
+        y = self.store(entering if exclusive else states if include_initial else states[1:])
+        return (y, self.round(states[-1, ...], state=True)) if final else y
+
+    def windows(self, window: int) -> Array:
+        """Sum each window on its own, from its oldest element to its newest."""
+        y, n = np.zeros_like(self.tokens), len(self.tokens)
+        oldest = min(window, n) - 1
+        with np.errstate(all="ignore"):
+            for lag in range(oldest, -1, -1):  # y[t] takes its element t - lag in
+                tokens, dropped = self.tokens[: n - lag], self.reset[: n - lag] | (lag == oldest)
+                dropped[:1] = True
+                y[lag:] = np.where(dropped, tokens, self.gates[: n - lag] * y[lag:] + tokens)
+        return self.store(y)
+
+    def carry(self) -> Carry:
+        reset = np.asarray(self.reset.any(axis=0))
+        with np.errstate(all="ignore"):
+            multiplier = np.where(reset, 0, self.gates.prod(axis=0)).astype(self.work)
+        return Carry(multiplier, self.states()[1][-1, ...], reset)
+
+    def store(self, y: Array) -> Array:
+        return self.round(np.moveaxis(y[::-1] if self.reverse else y, 0, self.axis))
+
+    def round(self, y: Array, state: bool = False) -> Array:
+        half = self.dtype.name in ("float16", "bfloat16")
+        with np.errstate(all="ignore"):
+            return y if self.extended else y.astype(np.float32 if state and half else self.dtype)
+
+
+def _gated_dtype(*operands: Any) -> np.dtype[Any]:
+    weak = (int, float, complex)  # Python's own numbers do not widen an array's dtype
+    dtype = np.result_type(*(x if isinstance(x, weak) else np.asarray(x) for x in operands))
+    return np.dtype(np.float64) if dtype.kind in "biu" else dtype.newbyteorder("=")
+
+
+def _discounted_dtype(x: ArrayLike, gamma: ArrayLike) -> np.dtype[Any]:
+    dtype = _gated_dtype(x)
+    return np.result_type(dtype, np.complex64) if np.iscomplexobj(gamma) else dtype
+
+
+def _sum_dtype(x: ArrayLike, dtype: MaybeDType) -> np.dtype[Any]:
+    smallest = np.add.reduce(np.empty(0, np.asarray(x).dtype)).dtype
+    return (smallest if dtype is None else np.dtype(dtype)).newbyteorder("=")
+
+
+def _working_dtype(dtype: np.dtype[Any], extended: bool) -> np.dtype[Any]:
+    wide = {"i": "int64", "u": "uint64", "c": "clongdouble" if extended else "complex128"}
+    return np.dtype(wide.get(dtype.kind, "longdouble" if extended else "float64"))
+
+
+def _per_row(x: ArrayLike, gamma: ArrayLike) -> ArrayLike:
+    x, gamma = np.asarray(x), np.asarray(gamma)
+    return gamma[:, np.newaxis] if x.ndim == 2 and gamma.shape == x.shape[:1] else gamma

@@ -1,0 +1,613 @@
+"""Scans along one axis: cumulative sums, discounted sums and gated recurrences.
+
+Every function here is one recurrence,
+
+    y[t] = a[t] * y[t-1] + x[t]
+
+with a = 1, a = gamma or a = gates. Real numbers are computed in float64 and rounded once, when written. What a
+block does to a state, so that a scan can be cut into pieces, is in ``upsweep.carries``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from upsweep import _arrays, _cpu, _dispatch, _signature
+from upsweep._arrays import Array
+
+__all__ = [
+    "cumulative_sum",
+    "discounted_cumsum",
+    "discounted_cumsum_left",
+    "discounted_cumsum_right",
+    "linear_recurrence",
+    "pscan",
+    "scan_forward",
+]
+
+
+@overload
+def cumulative_sum(
+    x: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
+    reset: ArrayLike | None = None, dtype: DTypeLike | None = None, include_initial: bool = False,
+    exclusive: bool = False, out: Array | None = None, return_final: Literal[False] = False,
+    n_threads: int | None = None, device: str | None = None,
+) -> Array: ...
+@overload
+def cumulative_sum(
+    x: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
+    reset: ArrayLike | None = None, dtype: DTypeLike | None = None, include_initial: bool = False,
+    exclusive: bool = False, out: Array | None = None, return_final: Literal[True],
+    n_threads: int | None = None, device: str | None = None,
+) -> tuple[Array, Array]: ...
+def cumulative_sum(
+    x: ArrayLike,
+    *,
+    axis: int = -1,
+    reverse: bool = False,
+    initial: ArrayLike | None = None,
+    reset: ArrayLike | None = None,
+    dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+    exclusive: bool = False,
+    out: Array | None = None,
+    return_final: bool = False,
+    n_threads: int | None = None,
+    device: str | None = None,
+) -> Any:
+    """Cumulative sum along an axis: y[t] = x[t] + y[t-1].
+
+    Parameters
+    ----------
+    x : array_like
+        Integers, bool, floating or complex numbers; at least one axis.
+    axis : int
+        The axis that the sum runs along.
+    reverse : bool
+        Run from the end to the start: y[t] = x[t] + y[t+1].
+    initial : array_like, optional
+        The state before the first step; broadcasts to x's shape without `axis`.
+    reset : array_like of bool, optional
+        Broadcasts with x. Where true, the state before that step is dropped.
+    dtype : dtype_like, optional
+        Of the result. Default: x's; integers narrower than the platform's, and bool, become the platform's
+        (``np.cumsum``'s rule). Integers wrap around.
+    include_initial : bool
+        The result begins with the initial state (0 without `initial`) and is one step longer; in reverse it
+        ends with it.
+    exclusive : bool
+        y[t] is the state before step t: the sum of what precedes it.
+    out : ndarray, optional
+        The result goes here; may be `x` itself.
+    return_final : bool
+        Return also the state after the last step.
+    n_threads : int, optional
+        Default: see `get_num_threads`.
+    device : {None, "cpu"}
+        Where to compute.
+
+    Returns
+    -------
+    y : ndarray
+        Of the shape that x and `reset` broadcast to (one longer with `include_initial`).
+    final : ndarray
+        Only with `return_final`; y's shape without `axis`.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array of numbers, `out` has another dtype than the result.
+    ValueError
+        Shapes do not broadcast, `axis` is out of range, `out` has another shape, is read-only or overlaps an
+        input without being it; `include_initial` together with `exclusive`.
+
+    See Also
+    --------
+    discounted_cumsum, cumulative_sum_carry
+
+    Notes
+    -----
+    float32 is summed in float64 and rounded once. The keywords follow the array API standard's
+    ``cumulative_sum`` where that has them.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> upsweep.cumulative_sum([1, 2, 3, 4])
+    array([ 1,  3,  6, 10])
+    >>> upsweep.cumulative_sum([1, 2, 3, 4], reset=[False, False, True, False])
+    array([1, 3, 3, 7])
+    >>> upsweep.cumulative_sum([1.0, 2.0, 3.0], include_initial=True)
+    array([0., 1., 3., 6.])
+    """
+    _arrays.check_device(device)
+    if include_initial and exclusive:
+        raise ValueError("include_initial: cannot be combined with exclusive, which already begins with it")
+    given = _arrays.as_array(x, "x")
+    result_dtype = _cumsum_dtype(given, dtype)
+    given = _for_sum(given, result_dtype)
+    scan = _signature.normalise("x", given, None, None, result_dtype, axis=axis, reset=reset, initial=initial)
+    if not include_initial:
+        return _finish(scan, out, reverse, exclusive, False, 0, return_final, n_threads)
+
+    longer = scan.shape[: scan.axis] + (scan.shape[scan.axis] + 1,) + scan.shape[scan.axis + 1 :]
+    inputs = {"x": given, "reset": scan.reset, "initial": scan.initial}
+    whole = np.empty(longer, result_dtype) if out is None else _signature.check_out(out, longer, result_dtype, inputs)
+    before = (slice(None),) * scan.axis
+    y, final = _dispatch.run_scan(
+        scan,
+        out=whole[before + (slice(None, -1) if reverse else slice(1, None),)],
+        reverse=reverse,
+        exclusive=False,
+        flush=False,
+        return_final=return_final,
+        n_threads=n_threads,
+    )
+    whole[before + (-1 if reverse else 0,)] = 0 if scan.initial is None else scan.initial
+    return (whole, final) if return_final else whole
+
+
+@overload
+def discounted_cumsum(
+    x: ArrayLike, gamma: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
+    reset: ArrayLike | None = None, window: int | None = None, exclusive: bool = False, out: Array | None = None,
+    return_final: Literal[False] = False, n_threads: int | None = None, device: str | None = None,
+) -> Array: ...
+@overload
+def discounted_cumsum(
+    x: ArrayLike, gamma: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
+    reset: ArrayLike | None = None, window: int | None = None, exclusive: bool = False, out: Array | None = None,
+    return_final: Literal[True], n_threads: int | None = None, device: str | None = None,
+) -> tuple[Array, Array]: ...
+def discounted_cumsum(
+    x: ArrayLike,
+    gamma: ArrayLike,
+    *,
+    axis: int = -1,
+    reverse: bool = False,
+    initial: ArrayLike | None = None,
+    reset: ArrayLike | None = None,
+    window: int | None = None,
+    exclusive: bool = False,
+    out: Array | None = None,
+    return_final: bool = False,
+    n_threads: int | None = None,
+    device: str | None = None,
+) -> Any:
+    """Discounted sum along an axis: y[t] = x[t] + gamma * y[t-1].
+
+    Parameters
+    ----------
+    x : array_like
+        float16, bfloat16 (ml_dtypes), float32, float64, complex64 or complex128; integers and bool become
+        float64. At least one axis.
+    gamma : float, complex or array_like
+        The discount: a number, or anything that broadcasts with x: per row ``(rows, 1)``, per channel, per
+        step. A Python float keeps its 64 bits.
+    axis : int
+        The axis that the sum runs along.
+    reverse : bool
+        Run from the end to the start: y[t] = x[t] + gamma * y[t+1].
+    initial : array_like, optional
+        The state before the first step; broadcasts to the result's shape without `axis`. Without it the first
+        y is the first x.
+    reset : array_like of bool, optional
+        Broadcasts with x. Where true, the state before that step is dropped: an episode ends, another packed
+        sequence begins.
+    window : int, optional
+        Sum at most this many elements, counted in scan order; `gamma` must be constant along `axis`. Computed
+        without a subtraction, so that a NaN is gone after `window` steps.
+    exclusive : bool
+        y[t] is the state before step t.
+    out : ndarray, optional
+        The result goes here; may be `x` itself.
+    return_final : bool
+        Return also the state after the last step (in reverse: at t = 0).
+    n_threads : int, optional
+        Default: see `get_num_threads`. The result's bits do not depend on it.
+    device : {None, "cpu"}
+        Where to compute.
+
+    Returns
+    -------
+    y : ndarray
+        Of the shape that x, gamma and reset broadcast to; x's dtype, complex if gamma is.
+    final : ndarray
+        Only with `return_final`; y's shape without `axis`, float32 for float16 and bfloat16.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array of numbers, `out` has another dtype than the result.
+    ValueError
+        Shapes do not broadcast, `axis` is out of range, `out` has another shape, is read-only or overlaps an
+        input without being it; `window` is below 1 or meets `initial`, `return_final`, `exclusive` or a
+        gamma that varies along the axis.
+
+    See Also
+    --------
+    linear_recurrence, discounted_cumsum_right, discounted_cumsum_carry
+
+    Notes
+    -----
+    Real numbers are computed in float64 and rounded once, when written; numbers below the smallest normal one
+    count as zero, so that a decayed tail costs no more than the rest. One long line is cut into blocks whose
+    carries are combined [1]_.
+
+    References
+    ----------
+    .. [1] G. E. Blelloch, "Prefix sums and their applications", CMU-CS-90-190, 1990.
+
+    Examples
+    --------
+    Returns of an episode, and of two episodes in one array:
+
+    >>> import upsweep
+    >>> rewards = [1.0, 0.0, 2.0, 4.0]
+    >>> upsweep.discounted_cumsum(rewards, 0.5, reverse=True)
+    array([2., 2., 4., 4.])
+    >>> upsweep.discounted_cumsum(rewards, 0.5, reverse=True, reset=[False, True, False, False])
+    array([1., 2., 4., 4.])
+    """
+    if (
+        axis == -1 and initial is None and reset is None and window is None and out is None
+        and not exclusive and not return_final and device is None
+    ):  # fmt: skip
+        y = _cpu.scans.plain_constant(x, gamma, reverse, _cpu.threads(n_threads))
+        if y is not None:
+            return y
+    _arrays.check_device(device)
+    given = _arrays.as_array(x, "x")
+    factor = _arrays.as_array(gamma, "gamma")
+    dtype = _discounted_dtype(given, factor)
+    steps = _check_window(window, initial, exclusive, return_final)
+    scan = _signature.normalise("x", given, "gamma", factor, dtype, axis=axis, reset=reset, initial=initial)
+    if steps and scan.gates is not None:
+        raise ValueError(f"window: needs a gamma that is constant along the axis, got one of shape {factor.shape}")
+    return _finish(scan, out, reverse, exclusive, True, steps, return_final, n_threads)
+
+
+def discounted_cumsum_right(
+    x: ArrayLike,
+    gamma: ArrayLike,
+    *,
+    out: Array | None = None,
+    n_threads: int | None = None,
+    device: str | None = None,
+) -> Array:
+    """Discounted sum of what lies to the right, along the last axis: y[t] = x[t] + gamma * y[t+1].
+
+    Parameters
+    ----------
+    x : array_like
+        As in `discounted_cumsum`.
+    gamma : float or array_like
+        As there; a 1-D gamma with one number for each row of a 2-D x is per row.
+    out, n_threads, device
+        As in `discounted_cumsum`.
+
+    Returns
+    -------
+    y : ndarray
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `discounted_cumsum`.
+
+    Notes
+    -----
+    Named after the function of torch-discounted-cumsum, and means the same.
+
+    Examples
+    --------
+    >>> import numpy as np, upsweep
+    >>> upsweep.discounted_cumsum_right(np.ones((1, 4)), 0.5)
+    array([[1.875, 1.75 , 1.5  , 1.   ]])
+    """
+    gamma = _gamma_of_rows(x, gamma)
+    return discounted_cumsum(x, gamma, reverse=True, out=out, n_threads=n_threads, device=device)
+
+
+def discounted_cumsum_left(
+    x: ArrayLike,
+    gamma: ArrayLike,
+    *,
+    out: Array | None = None,
+    n_threads: int | None = None,
+    device: str | None = None,
+) -> Array:
+    """Discounted sum of what lies to the left, along the last axis: y[t] = x[t] + gamma * y[t-1].
+
+    Parameters
+    ----------
+    x : array_like
+        As in `discounted_cumsum`.
+    gamma : float or array_like
+        As there; a 1-D gamma with one number for each row of a 2-D x is per row.
+    out, n_threads, device
+        As in `discounted_cumsum`.
+
+    Returns
+    -------
+    y : ndarray
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `discounted_cumsum`.
+
+    Notes
+    -----
+    Named after the function of torch-discounted-cumsum, and means the same.
+
+    Examples
+    --------
+    >>> import numpy as np, upsweep
+    >>> upsweep.discounted_cumsum_left(np.ones((2, 3)), [0.5, 2.0])
+    array([[1.  , 1.5 , 1.75],
+           [1.  , 3.  , 7.  ]])
+    """
+    gamma = _gamma_of_rows(x, gamma)
+    return discounted_cumsum(x, gamma, out=out, n_threads=n_threads, device=device)
+
+
+@overload
+def linear_recurrence(
+    gates: ArrayLike, tokens: ArrayLike, *, axis: int = -1, reverse: bool = False,
+    initial: ArrayLike | None = None, reset: ArrayLike | None = None, exclusive: bool = False,
+    out: Array | None = None, return_final: Literal[False] = False, n_threads: int | None = None,
+    device: str | None = None,
+) -> Array: ...
+@overload
+def linear_recurrence(
+    gates: ArrayLike, tokens: ArrayLike, *, axis: int = -1, reverse: bool = False,
+    initial: ArrayLike | None = None, reset: ArrayLike | None = None, exclusive: bool = False,
+    out: Array | None = None, return_final: Literal[True], n_threads: int | None = None,
+    device: str | None = None,
+) -> tuple[Array, Array]: ...
+def linear_recurrence(
+    gates: ArrayLike,
+    tokens: ArrayLike,
+    *,
+    axis: int = -1,
+    reverse: bool = False,
+    initial: ArrayLike | None = None,
+    reset: ArrayLike | None = None,
+    exclusive: bool = False,
+    out: Array | None = None,
+    return_final: bool = False,
+    n_threads: int | None = None,
+    device: str | None = None,
+) -> Any:
+    """Gated recurrence along an axis: y[t] = gates[t] * y[t-1] + tokens[t].
+
+    Parameters
+    ----------
+    gates, tokens : array_like
+        They broadcast together. float16, bfloat16 (ml_dtypes), float32, float64, complex64 or complex128;
+        integers and bool become float64. At least one axis.
+    axis : int
+        The axis that the recurrence runs along, of the broadcast shape.
+    reverse : bool
+        Run from the end to the start: y[t] = gates[t] * y[t+1] + tokens[t].
+    initial : array_like, optional
+        The state before the first step; broadcasts to the result's shape without `axis`. Without it the first
+        y is the first token, and the first gate is not read.
+    reset : array_like of bool, optional
+        Broadcasts with the others. Where true, the state before that step is dropped; a selection, not a
+        multiplication by zero, so it also stops infinities and NaNs.
+    exclusive : bool
+        y[t] is the state before step t.
+    out : ndarray, optional
+        The result goes here; may be `gates` or `tokens` itself.
+    return_final : bool
+        Return also the state after the last step (in reverse: at t = 0).
+    n_threads : int, optional
+        Default: see `get_num_threads`. The result's bits do not depend on it.
+    device : {None, "cpu"}
+        Where to compute.
+
+    Returns
+    -------
+    y : ndarray
+        Of the broadcast shape and of numpy's result type of gates and tokens.
+    final : ndarray
+        Only with `return_final`; y's shape without `axis`, float32 for float16 and bfloat16.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array of numbers, `out` has another dtype than the result.
+    ValueError
+        Shapes do not broadcast, `axis` is out of range, `out` has another shape, is read-only or overlaps an
+        input without being it.
+
+    See Also
+    --------
+    discounted_cumsum, linear_recurrence_carry
+
+    Notes
+    -----
+    Real numbers are computed in float64 and rounded once, when written; numbers below the smallest normal one
+    count as zero. The parallel form is Blelloch's [1]_: pairs (product of gates, state from nothing) combine
+    associatively. Where a product leaves the range of float64 the steps are taken in order instead.
+
+    References
+    ----------
+    .. [1] G. E. Blelloch, "Prefix sums and their applications", CMU-CS-90-190, 1990.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> upsweep.linear_recurrence([0.5, 0.5, 2.0], [1.0, 1.0, 1.0])
+    array([1. , 1.5, 4. ])
+    >>> y, final = upsweep.linear_recurrence([0.5, 0.5], [1.0, 1.0], initial=4.0, return_final=True)
+    >>> y, final
+    (array([3. , 2.5]), array(2.5))
+    """
+    if (
+        axis == -1 and initial is None and reset is None and out is None
+        and not exclusive and not return_final and device is None
+    ):  # fmt: skip
+        y = _cpu.scans.plain_gated(gates, tokens, reverse, _cpu.threads(n_threads))
+        if y is not None:
+            return y
+    _arrays.check_device(device)
+    factor = _arrays.as_array(gates, "gates")
+    given = _arrays.as_array(tokens, "tokens")
+    dtype = _arrays.result_dtype(
+        gates if type(gates) in (int, float, complex) else factor,
+        tokens if type(tokens) in (int, float, complex) else given,
+    )
+    scan = _signature.normalise("tokens", given, "gates", factor, dtype, axis=axis, reset=reset, initial=initial)
+    return _finish(scan, out, reverse, exclusive, True, 0, return_final, n_threads)
+
+
+def pscan(gates: ArrayLike, tokens: ArrayLike) -> Array:
+    """Gated recurrence along the last axis from a zero state, under fpscan's name.
+
+    Parameters
+    ----------
+    gates, tokens : array_like
+        As in `linear_recurrence`; in fpscan of shape (batch, dim, seqlen).
+
+    Returns
+    -------
+    y : ndarray
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `linear_recurrence`.
+
+    Notes
+    -----
+    Named after the function of fpscan, and means the same, for any length and any strides.
+
+    Examples
+    --------
+    >>> import numpy as np, upsweep
+    >>> upsweep.pscan(np.full((1, 1, 3), 0.5), np.ones((1, 1, 3)))
+    array([[[1.  , 1.5 , 1.75]]])
+    """
+    return linear_recurrence(gates, tokens)
+
+
+def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out: Array | None = None) -> Array:
+    """`pscan` in either direction, into `out` if given, under fpscan's name.
+
+    Parameters
+    ----------
+    gates, tokens : array_like
+        As in `linear_recurrence`.
+    reverse : bool
+        Run from the end to the start.
+    out : ndarray, optional
+        The result goes here.
+
+    Returns
+    -------
+    y : ndarray
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `linear_recurrence`.
+
+    Notes
+    -----
+    Named after the function of fpscan, and means the same; no gradient is ever tracked through it.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> upsweep.scan_forward([0.5, 0.5, 0.5], [1.0, 1.0, 1.0], reverse=True)
+    array([1.75, 1.5 , 1.  ])
+    """
+    return linear_recurrence(gates, tokens, reverse=reverse, out=out)
+
+
+# ---- what the functions above share ---------------------------------------------------------------------------
+
+
+def _finish(
+    scan: _signature.Scan,
+    out: object,
+    reverse: bool,
+    exclusive: bool,
+    flush: bool,
+    window: int,
+    return_final: bool,
+    n_threads: int | None,
+) -> Any:
+    target = None
+    if out is not None:
+        inputs = {"x": scan.x, "gates": scan.gates, "gamma": scan.gamma, "reset": scan.reset, "initial": scan.initial}
+        target = _signature.check_out(out, scan.shape, scan.dtype, inputs, in_place=("x", "gates"))
+    y, final = _dispatch.run_scan(
+        scan,
+        out=target,
+        reverse=bool(reverse),
+        exclusive=bool(exclusive),
+        flush=flush,
+        window=window,
+        return_final=return_final,
+        n_threads=n_threads,
+    )
+    return (y, final) if return_final else y
+
+
+def _check_window(window: object, initial: object, exclusive: bool, return_final: bool) -> int:
+    """The number of elements, 0 for no window."""
+    if window is None:
+        return 0
+    if isinstance(window, (bool, np.bool_)) or not isinstance(window, (int, np.integer)):
+        raise TypeError(f"window: expected an integer, got {window!r}")
+    if window < 1:
+        raise ValueError(f"window: expected at least 1, got {window}")
+    for name, given in (("initial", initial is not None), ("exclusive", exclusive), ("return_final", return_final)):
+        if given:
+            raise ValueError(f"window: cannot be combined with {name}")
+    return min(int(window), np.iinfo(np.int64).max)
+
+
+def _discounted_dtype(x: Array, gamma: Array) -> np.dtype[Any]:
+    """x's dtype: gamma never widens it, but makes it complex."""
+    dtype = _arrays.inexact_dtype(x.dtype)
+    return _arrays.complex_dtype(dtype) if gamma.dtype.kind == "c" else dtype
+
+
+def _gamma_of_rows(x: ArrayLike, gamma: ArrayLike) -> ArrayLike:
+    if type(gamma) is float or type(gamma) is int:
+        return gamma
+    rows, factor = _arrays.as_array(x, "x"), _arrays.as_array(gamma, "gamma")
+    return factor[:, None] if rows.ndim == 2 and factor.shape == rows.shape[:1] else factor
+
+
+def _cumsum_dtype(x: Array, dtype: DTypeLike | None) -> np.dtype[Any]:
+    """np.cumsum's rule for the dtype of a sum."""
+    if dtype is not None:
+        wanted = np.dtype(dtype)
+        if not (wanted.kind in "biufc" and wanted.itemsize <= 16) and not _arrays.is_bfloat16(wanted):
+            raise TypeError(f"dtype: expected a numeric dtype, got {wanted}")
+        return _arrays.as_array(np.empty(0, wanted), "dtype").dtype.newbyteorder("=")
+    platform = np.dtype(np.intp)
+    if x.dtype.kind in "bi" and x.dtype.itemsize < platform.itemsize:
+        return platform
+    if x.dtype.kind == "u" and x.dtype.itemsize < platform.itemsize:
+        return np.dtype(np.uintp)
+    return x.dtype.newbyteorder("=")
+
+
+def _for_sum(x: Array, dtype: np.dtype[Any]) -> Array:
+    """x as the kernels can read it for a sum of this dtype: the one conversion that is made beforehand is from
+    floating to integer, or to bool, where each element is to be cast before it is added."""
+    if dtype.kind in "biu" and (x.dtype.kind not in "biu" or (dtype.kind == "b" != x.dtype.kind)):
+        return x.astype(dtype)
+    if x.dtype.kind == "c" and dtype.kind != "c":
+        return x.real
+    return x

@@ -1,0 +1,133 @@
+// The scan problem as the drivers see it, and the kernels that they call.
+//
+//   y[t] = a[t] * y[t-1] + x[t]      along one axis, independently for every other index
+//
+// a is one number for each line (gamma), an array (gates), or 1. Reversal is a negative time stride: below
+// this point every scan runs forward in "scan order".
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace upsweep {
+
+constexpr int kMaxDims = 64;   // numpy's limit
+
+enum DType : int32_t {
+  kBool, kInt8, kUInt8, kInt16, kUInt16, kInt32, kUInt32, kInt64, kUInt64,
+  kHalf, kBFloat, kFloat, kDouble, kComplexFloat, kComplexDouble,
+};
+
+// What a state is held in: double for every real type, a pair of them for complex, 64 bits for integers.
+enum Accumulator : int32_t { kReal, kComplex, kInteger };
+
+struct Complex {
+  double re, im;
+};
+
+// A strided array; strides in bytes. data == nullptr: the argument was not given.
+struct Array {
+  char* data = nullptr;
+  int32_t dtype = kDouble;
+  int32_t swapped = 0;                // bytes in the other order
+  int64_t time_stride = 0;
+  int64_t column_stride = 0;
+  int64_t batch_strides[kMaxDims] = {};
+};
+
+struct ScanProblem {
+  int64_t length = 0;
+  int64_t columns = 1;                // the innermost of the other axes
+  int32_t n_batch = 0;                // what is left of them, outermost first
+  int64_t batch_shape[kMaxDims] = {};
+
+  Array x, gates, out;
+  Array reset;                        // one byte an element
+  Array gamma;                        // accumulator's type, no time axis; absent with gates: a is 1
+  Array initial, final_state;         // accumulator's type, no time axis
+  Array multiplier;                   // product of all gates; asked for by *_carry, which write no out
+
+  int32_t accumulator = kReal;
+  int32_t exclusive = 0;              // y[t] is the state before step t
+  int32_t flush = 0;                  // subnormals count as zero
+  int32_t n_threads = 1;
+  int64_t window = 0;                 // 0: none
+};
+
+// ---- one line in contiguous memory ------------------------------------------------------------------------
+
+struct LineArgs {
+  const void* x;                      // scan order's first element; a reversed line runs downwards from it
+  const void* gates;                  // nullptr: gamma
+  const uint8_t* reset;               // nullptr: none
+  void* out;                          // nullptr: only the final state is wanted
+  int64_t n;
+  double gamma;
+  double carry;                       // the state before the first step; not read when first
+  bool first;                         // there is no state before the first step
+  bool exclusive;
+  int32_t stream;                     // write past the cache where alignment allows
+};
+
+// What a block does to the state before it: state -> multiplier * state + value.
+struct Reduced {
+  double multiplier, value;
+  double min_gate, max_gate;          // of |a|; tell a product that underflowed from one that is zero
+  bool in_order;                      // gates whose products may leave the range of a double in between
+};
+
+// DBL_MIN, and the bounds within which a product of kLanes gates stays normal.
+constexpr double kSmallest = 0x1p-1022;
+constexpr double kGateLow = 0x1p-127, kGateHigh = 0x1p127;
+
+struct LineKernels {
+  double (*scan)(const LineArgs&);    // returns the state after the last step
+  Reduced (*reduce)(const LineArgs&);
+};
+// gate_dtype is dtype or kDouble.
+LineKernels line_kernels(int32_t dtype, int32_t gate_dtype, bool reverse);
+
+// ---- neighbouring lines, contiguous across ------------------------------------------------------------------
+
+struct ColumnArgs {
+  const char *x, *gates;              // gates nullptr: gamma
+  const uint8_t* reset;
+  char* out;
+  int64_t x_stride, gates_stride, reset_stride, out_stride;   // from step to step, bytes
+  bool gates_shared, reset_shared;    // one gate, one reset for all columns of a step
+  int64_t n_steps, n_columns;
+  const double* gamma;                // one a column
+  double* carry;                      // one a column: state before, then after
+  bool first, exclusive;
+  int32_t stream;
+};
+
+struct ColumnKernels {
+  void (*scan)(const ColumnArgs&);
+  void (*reduce)(const ColumnArgs&, Reduced*);   // carry is not touched
+};
+ColumnKernels column_kernels(int32_t dtype, int32_t gate_dtype);
+
+// ---- any strides, any type: through a buffer -----------------------------------------------------------------
+
+// Reads n elements into the accumulator's type, or writes them back with one rounding.
+void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, double* to);
+void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, Complex* to);
+void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, uint64_t* to);
+void scatter(const double* from, int64_t n, int32_t dtype, char* target, int64_t stride);
+void scatter(const Complex* from, int64_t n, int32_t dtype, char* target, int64_t stride);
+void scatter(const uint64_t* from, int64_t n, int32_t dtype, char* target, int64_t stride);
+
+int64_t dtype_size(int32_t dtype);
+
+// ---- drivers --------------------------------------------------------------------------------------------------
+
+// Runs the problem; everything has been checked. Touches no Python object.
+void run_scan(const ScanProblem& problem);
+void run_window(const ScanProblem& problem);
+
+// Sorts and merges the axes of `problem` as numpy strides give them: n_dims other axes in batch_shape and
+// batch_strides, columns still 1. Afterwards columns is the innermost axis.
+void collapse_axes(ScanProblem& problem);
+
+}  // namespace upsweep

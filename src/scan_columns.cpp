@@ -1,0 +1,192 @@
+// COLUMNS: a scan along an axis whose neighbours lie side by side in memory.
+//
+//   y[t, col] = a[t, col] * y[t-1, col] + x[t, col]
+//
+// Bytes an element as in LINES; one multiply-add for kLanes of them. The vector runs across the columns and
+// the loop walks in time, so every column is the plain loop itself: no product of gates, nothing to repair.
+// kSteps steps are taken for each vector of columns before the next one, which keeps its state in a register
+// meanwhile; more of them would put too many lines of a power-of-two pitch into one set of the L1.
+//
+// Called by the drivers (scan_driver.cpp) for a strip of columns over all steps or a block of them.
+
+#include "scan.hpp"
+#include "vec.hpp"
+
+namespace upsweep {
+namespace {
+
+constexpr int kSteps = 4;
+
+template <class T>
+inline Store how_to_store(const ColumnArgs& args) {
+  if (!args.stream || args.out == nullptr) return Store::kCached;
+  const uint64_t address = (uint64_t)args.out | (uint64_t)args.out_stride;
+  if (address % (kLanes * sizeof(T)) == 0) return Store::kStreamVector;
+  return address % 16 == 0 && kLanes * sizeof(T) % 16 == 0 ? Store::kStream16 : Store::kCached;
+}
+
+// Column vectors that are whole, and the last one that may not be, through the same code.
+template <bool Whole, class T>
+inline Vec load_columns(const T* p, int count) {
+  if constexpr (Whole) return load(p);
+  else return load_some(p, count);
+}
+template <bool Whole>
+inline Mask load_mask_columns(const uint8_t* p, int count) {
+  if constexpr (Whole) return load_mask(p);
+  else return load_mask_some(p, count);
+}
+
+template <class T, class G, bool Gated, bool HasReset>
+struct Walker {
+  const ColumnArgs& args;
+  const Store how;
+
+  template <bool Whole>
+  inline Vec token(int64_t step, int64_t col, int count) const {
+    return load_columns<Whole>((const T*)(args.x + step * args.x_stride) + col, count);
+  }
+  template <bool Whole>
+  inline Vec gate(int64_t step, int64_t col, int count) const {
+    const G* row = (const G*)(args.gates + step * args.gates_stride);
+    return args.gates_shared ? broadcast(to_double(row[0])) : load_columns<Whole>(row + col, count);
+  }
+  template <bool Whole>
+  inline Mask dropped(int64_t step, int64_t col, int count) const {
+    const uint8_t* row = args.reset + step * args.reset_stride;
+    return args.reset_shared ? (Mask)((row[0] ? -1 : 0) - Mask{}) : load_mask_columns<Whole>(row + col, count);
+  }
+  template <bool Whole>
+  inline void write(int64_t step, int64_t col, int count, Vec v) const {
+    T* target = (T*)(args.out + step * args.out_stride) + col;
+    if constexpr (Whole) store(target, v, how);
+    else store_some(target, v, count);
+  }
+
+  template <bool Whole, int N>
+  inline Vec advance(int64_t step, int64_t col, int count, Vec state, Vec gamma) const {
+    for (int k = 0; k < N; ++k) {
+      const Vec x = token<Whole>(step + k, col, count);
+      Vec before = state;
+      state = fma(Gated ? gate<Whole>(step + k, col, count) : gamma, state, x);
+      if constexpr (HasReset) {
+        const Mask drop = dropped<Whole>(step + k, col, count);
+        state = select(drop, x, state);
+        before = select(drop, Vec{}, before);
+      }
+      if (args.out) write<Whole>(step + k, col, count, args.exclusive ? before : state);
+    }
+    return state;
+  }
+
+  // The first step of all has no state before it, and its gate is not read.
+  template <bool Whole>
+  inline void start(int64_t col, int count) const {
+    const Vec x = token<Whole>(0, col, count);
+    store_some(args.carry + col, x, count);
+    if (args.out) write<Whole>(0, col, count, args.exclusive ? Vec{} : x);
+  }
+
+  template <int N>
+  inline void advance_all(int64_t step) const {
+    const int64_t whole = args.n_columns - args.n_columns % kLanes;
+    const int rest = (int)(args.n_columns - whole);
+    for (int64_t col = 0; col < whole; col += kLanes) {
+      const Vec gamma = Gated ? Vec{} : load(args.gamma + col);
+      store(args.carry + col, advance<true, N>(step, col, kLanes, load(args.carry + col), gamma));
+    }
+    if (rest) {
+      const Vec gamma = Gated ? Vec{} : load_some(args.gamma + whole, rest);
+      const Vec state = load_some(args.carry + whole, rest);
+      store_some(args.carry + whole, advance<false, N>(step, whole, rest, state, gamma), rest);
+    }
+  }
+
+  void run() const {
+    int64_t step = 0;
+    if (args.first && args.n_steps > 0) {
+      const int64_t whole = args.n_columns - args.n_columns % kLanes;
+      for (int64_t col = 0; col < whole; col += kLanes) start<true>(col, kLanes);
+      if (whole < args.n_columns) start<false>(whole, (int)(args.n_columns - whole));
+      step = 1;
+    }
+    for (; step + kSteps <= args.n_steps; step += kSteps) advance_all<kSteps>(step);
+    for (; step < args.n_steps; ++step) advance_all<1>(step);
+    if (how != Store::kCached) end_stream();
+  }
+
+  // (multiplier, value) of every column; the loop is the scan's, with a product beside the state.
+  void reduce(Reduced* lanes) const {
+    for (int64_t col = 0; col < args.n_columns; col += kLanes) {
+      const int count = args.n_columns - col < kLanes ? (int)(args.n_columns - col) : kLanes;
+      const Vec gamma = Gated ? Vec{} : load_some(args.gamma + col, count);
+      Vec value = {}, product = broadcast(1.0), smallest = broadcast(__builtin_inf()), largest = {};
+      for (int64_t step = 0; step < args.n_steps; ++step) {
+        const Vec x = token<false>(step, col, count);
+        Vec a = Gated ? gate<false>(step, col, count) : gamma;
+        Vec next = fma(a, value, x);
+        if (step == 0) next = x;   // no state yet: whatever the gate is, it multiplies nothing
+        if constexpr (HasReset) {
+          const Mask drop = dropped<false>(step, col, count);
+          next = select(drop, x, next);
+          a = select(drop, Vec{}, a);
+        }
+        value = next;
+        if constexpr (Gated || HasReset) {
+          const Vec size = abs(a);
+          product = product * a;
+          smallest = size < smallest ? size : smallest;
+          largest = size > largest ? size : largest;
+        }
+      }
+      for (int lane = 0; lane < count; ++lane) {
+        Reduced& result = lanes[col + lane];
+        if constexpr (Gated || HasReset) {
+          result = {product[lane], value[lane], smallest[lane], largest[lane], false};
+        } else {
+          const double size = __builtin_fabs(gamma[lane]);
+          result = {__builtin_pow(gamma[lane], (double)args.n_steps), value[lane], size, size, false};
+        }
+      }
+    }
+  }
+};
+
+template <class T, class G, bool Gated, bool HasReset>
+Walker<T, G, Gated, HasReset> walker(const ColumnArgs& args) {
+  return {args, how_to_store<T>(args)};
+}
+
+template <class T, class G>
+void scan(const ColumnArgs& args) {
+  if (args.gates)
+    return args.reset ? walker<T, G, true, true>(args).run() : walker<T, G, true, false>(args).run();
+  return args.reset ? walker<T, G, false, true>(args).run() : walker<T, G, false, false>(args).run();
+}
+template <class T, class G>
+void reduce(const ColumnArgs& args, Reduced* lanes) {
+  if (args.gates)
+    return args.reset ? walker<T, G, true, true>(args).reduce(lanes) : walker<T, G, true, false>(args).reduce(lanes);
+  return args.reset ? walker<T, G, false, true>(args).reduce(lanes) : walker<T, G, false, false>(args).reduce(lanes);
+}
+
+template <class T>
+ColumnKernels select_kernels(int32_t gate_dtype) {
+  if constexpr (sizeof(T) != 8)
+    if (gate_dtype == kDouble) return {scan<T, double>, reduce<T, double>};
+  (void)gate_dtype;
+  return {scan<T, T>, reduce<T, T>};
+}
+
+}  // namespace
+
+ColumnKernels column_kernels(int32_t dtype, int32_t gate_dtype) {
+  switch (dtype) {
+    case kHalf: return select_kernels<Half>(gate_dtype);
+    case kBFloat: return select_kernels<BFloat>(gate_dtype);
+    case kFloat: return select_kernels<float>(gate_dtype);
+    default: return select_kernels<double>(gate_dtype);
+  }
+}
+
+}  // namespace upsweep

@@ -1,0 +1,238 @@
+// The two ways through a scan, the same for every layout and type:
+//
+//   by_strip   many lines: a thread takes whole strips, one pass over memory.
+//   blocked    few lines: each is cut into blocks of one cache's size. A thread claims the next block from a
+//              counter, reduces it (which brings it into the L2), waits for the state from the block before,
+//              publishes its own, and scans from the L2: memory is still read once. Blocks are claimed in
+//              increasing order, so whoever is waited for has been claimed and is running.
+//
+// Which one, and the size of the blocks, follows from shape and type alone: results do not depend on the
+// number of threads.
+
+#include <unistd.h>
+
+#include <memory>
+
+#include "parallel.hpp"
+#include "scan.hpp"
+#include "scan_strips.hpp"
+
+namespace upsweep {
+namespace {
+
+constexpr int64_t kManyLines = 32;             // strips of this many lines (or column groups) go whole
+constexpr int64_t kManyColumnGroups = 16;
+constexpr int64_t kColumnGroup = 64;
+constexpr int64_t kBlockBytes = 256 << 10;     // of input: half the smallest L2 in use
+constexpr int64_t kTaskBytes = 64 << 10;
+
+int64_t last_level_cache() {
+#ifdef _SC_LEVEL3_CACHE_SIZE
+  static const int64_t size = sysconf(_SC_LEVEL3_CACHE_SIZE);
+  if (size > 0) return size;
+#endif
+  return 32 << 20;
+}
+
+// The output is much larger than the cache and nobody has just read its lines.
+bool should_stream(const ScanProblem& p, int64_t lanes) {
+  const int64_t bytes = lanes * p.length * dtype_size(p.out.dtype);
+  return p.out.data && p.out.data != p.x.data && p.out.data != p.gates.data && bytes > last_level_cache();
+}
+
+template <class Acc>
+class Driver {
+ public:
+  explicit Driver(const ScanProblem& problem) : p(problem), strips(problem) {
+    n_batch = 1;
+    for (int dim = 0; dim < p.n_batch; ++dim) n_batch *= p.batch_shape[dim];
+    lanes_total = n_batch * p.columns;
+    bytes = lanes_total * p.length * strips.step_bytes();
+    stream = should_stream(p, lanes_total);
+    n_threads = threads_worth(p.n_threads, bytes, INT64_MAX);
+  }
+
+  void run() {
+    if (lanes_total == 0) return;
+    const bool by_lines = strips.by_lines();
+    const int64_t groups = by_lines ? lanes_total : n_batch * ((p.columns + kColumnGroup - 1) / kColumnGroup);
+    const bool many = groups >= (by_lines ? kManyLines : kManyColumnGroups);
+    block_steps = std::max<int64_t>(kBlockBytes / strips.step_bytes() / (by_lines ? 1 : std::min(p.columns, kColumnGroup)), 1);
+    block_steps = (block_steps + 63) / 64 * 64;
+    const bool carry_only = p.multiplier.data != nullptr;
+    if (carry_only || (!many && p.length > block_steps && !std::is_same_v<Acc, Complex>)) {
+      strip_lanes = by_lines ? 1 : std::min(p.columns, kColumnGroup);
+      blocked();
+    } else {
+      const int64_t lane_bytes = std::max<int64_t>(p.length * strips.step_bytes(), 1);
+      strip_lanes = by_lines ? std::max<int64_t>(kTaskBytes / lane_bytes, 1) : kMaxStripColumns;
+      // Leave every thread something to do.
+      const int64_t fair = (lanes_total + n_threads * 4 - 1) / (n_threads * 4);
+      if (n_threads > 1) strip_lanes = std::min(strip_lanes, by_lines ? fair : std::max(fair / 64 * 64, kColumnGroup));
+      strip_lanes = std::max<int64_t>(1, std::min(strip_lanes, p.columns));
+      by_strip();
+    }
+  }
+
+ private:
+  const ScanProblem& p;
+  const Strips<Acc> strips;
+  int64_t n_batch, lanes_total, bytes, strip_lanes = 1, block_steps = 0;
+  bool stream;
+  int n_threads;
+
+  int64_t strips_a_batch() const { return (p.columns + strip_lanes - 1) / strip_lanes; }
+  Strip strip(int64_t index) const {
+    const int64_t column = index % strips_a_batch() * strip_lanes;
+    return strips.strip(index / strips_a_batch(), column, std::min(strip_lanes, p.columns - column));
+  }
+
+  void load_initial(const Strip& s, Acc* carry) const {
+    for (int64_t lane = 0; lane < s.lanes; ++lane)
+      carry[lane] = s.initial ? load_bytes<Acc>(s.initial + lane * p.initial.column_stride) : Unit<Acc>::zero;
+  }
+  void store_final(const Strip& s, const Acc* carry) const {
+    if (!s.final_state) return;
+    for (int64_t lane = 0; lane < s.lanes; ++lane)
+      std::memcpy(s.final_state + lane * p.final_state.column_stride, carry + lane, sizeof(Acc));
+  }
+
+  void by_strip() {
+    const int64_t n_tasks = n_batch * strips_a_batch();
+    n_threads = (int)std::min<int64_t>(n_threads, n_tasks);
+    std::vector<Workspace<Acc>> workspaces;
+    for (int k = 0; k < n_threads; ++k) workspaces.push_back(strips.workspace(strip_lanes));
+    for_tasks(n_tasks, n_threads, p.flush, [&](int64_t task, int thread) {
+      Workspace<Acc>& w = workspaces[thread];
+      const Strip s = strip(task);
+      load_initial(s, w.carry.data());
+      strips.scan(s, 0, p.length, w.carry.data(), !p.initial.data, stream, true, w);
+      store_final(s, w.carry.data());
+    });
+  }
+
+  void blocked() {
+    const int64_t n_strips = n_batch * strips_a_batch();
+    const int64_t n_blocks = std::max<int64_t>((p.length + block_steps - 1) / block_steps, 1);
+    const bool carry_only = p.multiplier.data != nullptr;
+    n_threads = (int)std::min<int64_t>(n_threads, n_blocks * n_strips);
+    // One state a lane and block; published[k] says that states of task k are there.
+    std::vector<Acc> states(n_blocks * n_strips * strip_lanes), products;
+    if (carry_only) products.resize(states.size());
+    std::unique_ptr<std::atomic<uint8_t>[]> published(new std::atomic<uint8_t>[n_blocks * n_strips]());
+    std::vector<Workspace<Acc>> workspaces;
+    for (int k = 0; k < n_threads; ++k) workspaces.push_back(strips.workspace(strip_lanes));
+    for_tasks(n_blocks * n_strips, n_threads, p.flush, [&](int64_t task, int thread) {
+      Workspace<Acc>& w = workspaces[thread];
+      const int64_t block = task / n_strips;
+      const Strip s = strip(task % n_strips);
+      const int64_t from = block * block_steps, to = std::min(p.length, from + block_steps);
+      const bool first = block == 0 && !p.initial.data, last = block == n_blocks - 1;
+      if (!last || carry_only) strips.reduce(s, from, to, first, w.effects.data(), w);
+
+      Acc* carry = w.carry.data();
+      if (block == 0) {
+        load_initial(s, carry);
+      } else {
+        wait_for(published[task - n_strips]);
+        std::copy_n(states.data() + (task - n_strips) * strip_lanes, s.lanes, carry);
+      }
+      Acc* after = states.data() + task * strip_lanes;
+      bool known = !last || carry_only;
+      for (int64_t lane = 0; known && lane < s.lanes; ++lane) {
+        if (first) known = known_from_nothing(w.effects[lane], after + lane);
+        else known = apply(w.effects[lane], carry[lane], after + lane);
+      }
+      if (carry_only) multiply_products(s, w, block, task, n_strips, products.data());
+      if (known) publish(published[task]);
+      if (!carry_only || !known) {
+        strips.scan(s, from, to, carry, first, stream, !carry_only, w);
+        if (!known) {
+          std::copy_n(carry, s.lanes, after);
+          publish(published[task]);
+        }
+      }
+      if (last) {
+        store_final(s, carry_only ? after : carry);
+        if (carry_only) store_products(s, products.data() + task * strip_lanes);
+      }
+    });
+  }
+
+  static bool known_from_nothing(const Effect<double>& effect, double* after) {
+    *after = effect.value;
+    return !effect.in_order && is_finite(effect.value);
+  }
+  template <class Other>
+  static bool known_from_nothing(const Effect<Other>& effect, Other* after) {
+    *after = effect.value;
+    return true;
+  }
+
+  void multiply_products(const Strip& s, Workspace<Acc>& w, int64_t block, int64_t task, int64_t n_strips,
+                         Acc* products) const {
+    for (int64_t lane = 0; lane < s.lanes; ++lane) {
+      const Acc before = block ? products[(task - n_strips) * strip_lanes + lane] : Unit<Acc>::one;
+      products[task * strip_lanes + lane] = multiply_add(before, w.effects[lane].multiplier, Unit<Acc>::zero);
+    }
+  }
+  void store_products(const Strip& s, const Acc* products) const {
+    for (int64_t lane = 0; lane < s.lanes; ++lane)
+      std::memcpy(s.multiplier + lane * p.multiplier.column_stride, products + lane, sizeof(Acc));
+  }
+};
+
+}  // namespace
+
+void run_scan(const ScanProblem& problem) {
+  switch (problem.accumulator) {
+    case kReal: return Driver<double>(problem).run();
+    case kComplex: return Driver<Complex>(problem).run();
+    default: return Driver<uint64_t>(problem).run();
+  }
+}
+
+void collapse_axes(ScanProblem& p) {
+  Array* arrays[] = {&p.x, &p.gates, &p.out, &p.reset, &p.gamma, &p.initial, &p.final_state, &p.multiplier};
+  const Array& order = p.out.data ? p.out : p.x;
+  auto move_dim = [&](int from, int to) {
+    p.batch_shape[to] = p.batch_shape[from];
+    for (Array* array : arrays) array->batch_strides[to] = array->batch_strides[from];
+  };
+  auto swap_dims = [&](int a, int b) {
+    std::swap(p.batch_shape[a], p.batch_shape[b]);
+    for (Array* array : arrays) std::swap(array->batch_strides[a], array->batch_strides[b]);
+  };
+  int n = 0;
+  for (int dim = 0; dim < p.n_batch; ++dim)
+    if (p.batch_shape[dim] != 1) move_dim(dim, n++);
+  // Insertion sort, outermost first: axes of equal stride keep their order.
+  for (int dim = 1; dim < n; ++dim)
+    for (int k = dim; k > 0 && std::llabs(order.batch_strides[k - 1]) < std::llabs(order.batch_strides[k]); --k)
+      swap_dims(k - 1, k);
+  int kept = n ? 1 : 0;
+  for (int dim = 1; dim < n; ++dim) {
+    bool merges = true;
+    for (const Array* array : arrays)
+      if (array->data)
+        merges = merges && array->batch_strides[kept - 1] == array->batch_strides[dim] * p.batch_shape[dim];
+    if (merges) {
+      const int64_t product = p.batch_shape[kept - 1] * p.batch_shape[dim];
+      move_dim(dim, kept - 1);
+      p.batch_shape[kept - 1] = product;
+    } else {
+      move_dim(dim, kept++);
+    }
+  }
+  p.columns = 1;
+  p.n_batch = kept;
+  if (kept) {
+    p.columns = p.batch_shape[kept - 1];
+    for (Array* array : arrays) array->column_stride = array->batch_strides[kept - 1];
+    p.n_batch = kept - 1;
+  }
+  if (p.length <= 1)   // numpy leaves the stride of such an axis undefined
+    for (Array* array : arrays) array->time_stride = dtype_size(array->dtype);
+}
+
+}  // namespace upsweep

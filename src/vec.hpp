@@ -1,0 +1,298 @@
+// The vocabulary of the kernels: a vector of doubles as wide as the instruction set's registers, and the
+// few things the scans need from it. One algorithm is written once over these names and built per level.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace upsweep {
+// Internal linkage for everything: two builds of this header live in one process.
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 8;
+#elif defined(__AVX2__)
+constexpr int kLanes = 4;
+#else
+constexpr int kLanes = 2;
+#endif
+
+typedef double Vec __attribute__((vector_size(kLanes * 8)));
+typedef int64_t Mask __attribute__((vector_size(kLanes * 8)));   // all ones in a lane that is set
+typedef uint64_t Bits __attribute__((vector_size(kLanes * 8)));
+typedef float FloatVec __attribute__((vector_size(kLanes * 4)));
+typedef uint32_t FloatBits __attribute__((vector_size(kLanes * 4)));
+typedef uint16_t HalfBits __attribute__((vector_size(kLanes * 2)));
+typedef uint8_t ByteVec __attribute__((vector_size(kLanes)));
+
+// float16 and bfloat16 as they lie in memory.
+struct Half { uint16_t bits; };
+struct BFloat { uint16_t bits; };
+
+inline Vec broadcast(double value) { return value - Vec{}; }
+
+// a*b + c with one rounding where the instruction set has it. Written out, because contraction is off:
+// the same expression must round the same way wherever it is inlined.
+inline Vec fma(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__FMA__)
+  return (Vec)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#elif defined(__aarch64__)
+  return (Vec)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+#else
+  return a * b + c;
+#endif
+}
+
+inline double fma(double a, double b, double c) {
+#if defined(__FMA__) || defined(__aarch64__)
+  return __builtin_fma(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+// Lane k of the result is lane k - K of v in scan order, `fill` where there is none. In a reversed scan the
+// first step sits in the last lane.
+template <int K, bool Reverse, int... I>
+inline Vec shift_lanes(Vec v, Vec fill, std::integer_sequence<int, I...>) {
+  if constexpr (Reverse)
+    return __builtin_shufflevector(v, fill, (I + K)...);
+  else
+    return __builtin_shufflevector(fill, v, (kLanes - K + I)...);
+}
+template <int K, bool Reverse>
+inline Vec shift(Vec v, Vec fill) {
+  return shift_lanes<K, Reverse>(v, fill, std::make_integer_sequence<int, kLanes>{});
+}
+
+template <int Lane, int... I>
+inline Vec splat_lane(Vec v, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(v, v, (I * 0 + Lane)...);
+}
+// The last step's value, in every lane.
+template <bool Reverse>
+inline Vec splat_last(Vec v) {
+  return splat_lane<Reverse ? 0 : kLanes - 1>(v, std::make_integer_sequence<int, kLanes>{});
+}
+
+inline Vec select(Mask mask, Vec yes, Vec no) { return mask ? yes : no; }
+inline Vec abs(Vec v) { return (Vec)((Bits)v & 0x7fffffffffffffffull); }
+
+// True when the number is neither an infinity nor a NaN; bit arithmetic, so that no compiler flag undoes it.
+inline bool is_finite(double value) {
+  uint64_t bits;
+  std::memcpy(&bits, &value, 8);
+  return (bits & 0x7ff0000000000000ull) != 0x7ff0000000000000ull;
+}
+
+// ---- one element ----------------------------------------------------------------------------------------
+
+// The double whose 24 leading bits are v's and whose last kept bit is set when any dropped bit was: rounding
+// it again, to float16 or bfloat16, is then rounding v once.
+inline double round_to_odd_float(double v) {
+  uint64_t bits;
+  std::memcpy(&bits, &v, 8);
+  const uint64_t dropped = bits & 0x1fffffffull;
+  bits = (bits & ~0x1fffffffull) | ((uint64_t)(dropped != 0) << 29);
+  std::memcpy(&v, &bits, 8);
+  return v;
+}
+
+inline uint16_t float_bits_to_bfloat(uint32_t bits) {
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((bits >> 16) | 0x40u);   // a NaN stays one
+  return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+inline double to_double(double v) { return v; }
+inline double to_double(float v) { return (double)v; }
+inline double to_double(Half v) {
+  _Float16 half;
+  std::memcpy(&half, &v, 2);
+  return (double)(float)half;
+}
+inline double to_double(BFloat v) {
+  const uint32_t bits = (uint32_t)v.bits << 16;
+  float single;
+  std::memcpy(&single, &bits, 4);
+  return (double)single;
+}
+
+template <class T>
+inline T from_double(double v);
+template <>
+inline double from_double<double>(double v) { return v; }
+template <>
+inline float from_double<float>(double v) { return (float)v; }
+template <>
+inline Half from_double<Half>(double v) {
+  const _Float16 half = (_Float16)(float)round_to_odd_float(v);
+  Half result;
+  std::memcpy(&result, &half, 2);
+  return result;
+}
+template <>
+inline BFloat from_double<BFloat>(double v) {
+  const float single = (float)round_to_odd_float(v);
+  uint32_t bits;
+  std::memcpy(&bits, &single, 4);
+  return BFloat{float_bits_to_bfloat(bits)};
+}
+
+// ---- a vector of elements ---------------------------------------------------------------------------------
+
+template <class V>
+inline V load_bytes(const void* p) {
+  V v;
+  std::memcpy(&v, p, sizeof(V));
+  return v;
+}
+
+inline Vec load(const double* p) { return load_bytes<Vec>(p); }
+inline Vec load(const float* p) { return __builtin_convertvector(load_bytes<FloatVec>(p), Vec); }
+inline Vec load(const Half* p) {
+#if defined(__AVX512F__)
+  return __builtin_convertvector((FloatVec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), Vec);
+#elif defined(__F16C__)
+  return __builtin_convertvector((FloatVec)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i*)p)), Vec);
+#else
+  Vec v;
+  for (int lane = 0; lane < kLanes; ++lane) v[lane] = to_double(p[lane]);
+  return v;
+#endif
+}
+inline Vec load(const BFloat* p) {
+  const FloatBits bits = __builtin_convertvector(load_bytes<HalfBits>(p), FloatBits) << 16;
+  return __builtin_convertvector((FloatVec)bits, Vec);
+}
+
+// Lanes whose byte is not zero.
+inline Mask load_mask(const uint8_t* p) {
+  return (Mask)(__builtin_convertvector(load_bytes<ByteVec>(p), Bits) != 0);
+}
+
+inline FloatVec narrow_to_odd(Vec v) {
+  const Bits bits = (Bits)v;
+  const Bits dropped = (Bits)((bits & 0x1fffffffull) != 0) & (1ull << 29);
+  return __builtin_convertvector((Vec)((bits & ~0x1fffffffull) | dropped), FloatVec);
+}
+
+// What lies in memory for kLanes elements of T.
+template <class T> struct Packed;
+template <> struct Packed<double> { typedef Vec type; };
+template <> struct Packed<float> { typedef FloatVec type; };
+template <> struct Packed<Half> { typedef HalfBits type; };
+template <> struct Packed<BFloat> { typedef HalfBits type; };
+
+template <class T>
+inline typename Packed<T>::type pack(Vec v) {
+  if constexpr (sizeof(T) == 8) {
+    return v;
+  } else if constexpr (sizeof(T) == 4) {
+    return __builtin_convertvector(v, FloatVec);
+  } else if constexpr (std::is_same_v<T, BFloat>) {
+    const FloatBits bits = (FloatBits)narrow_to_odd(v);
+    const FloatBits rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const FloatBits nan = (bits >> 16) | 0x40u;
+    const FloatBits is_nan = (FloatBits)((bits & 0x7fffffffu) > 0x7f800000u);
+    return __builtin_convertvector((is_nan & nan) | (~is_nan & rounded), HalfBits);
+  } else {
+#if defined(__AVX512F__)
+    return (HalfBits)_mm256_cvtps_ph((__m256)narrow_to_odd(v), _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__F16C__)
+    const __m128i halves = _mm_cvtps_ph((__m128)narrow_to_odd(v), _MM_FROUND_TO_NEAREST_INT);
+    return load_bytes<HalfBits>(&halves);
+#else
+    HalfBits halves;
+    for (int lane = 0; lane < kLanes; ++lane) halves[lane] = from_double<Half>(v[lane]).bits;
+    return halves;
+#endif
+  }
+}
+
+// How a kernel writes: through the cache, or past it in pieces of 16 bytes (numpy's large arrays start 16
+// bytes into a page) or of a whole vector.
+enum class Store { kCached, kStream16, kStreamVector };
+
+template <class T>
+inline void store(T* p, Vec v) {
+  const auto packed = pack<T>(v);
+  std::memcpy(p, &packed, sizeof(packed));
+}
+
+template <class T>
+inline void store(T* p, Vec v, Store how) {
+  const auto packed = pack<T>(v);
+#if defined(__SSE2__)
+  constexpr int kBytes = sizeof(packed);
+  if (how == Store::kStreamVector) {
+#if defined(__AVX512F__)
+    if constexpr (kBytes == 64) return _mm512_stream_si512((__m512i*)p, load_bytes<__m512i>(&packed));
+#endif
+#if defined(__AVX2__)
+    if constexpr (kBytes == 32) return _mm256_stream_si256((__m256i*)p, load_bytes<__m256i>(&packed));
+#endif
+  }
+  if constexpr (kBytes >= 16) {
+    if (how != Store::kCached) {
+      __m128i pieces[kBytes / 16];
+      std::memcpy(pieces, &packed, kBytes);
+      for (int k = 0; k < kBytes / 16; ++k) _mm_stream_si128((__m128i*)p + k, pieces[k]);
+      return;
+    }
+  }
+#endif
+  std::memcpy(p, &packed, sizeof(packed));
+}
+
+// Fewer than kLanes elements; lanes from count on are zero, and are not written.
+template <class T>
+inline Vec load_some(const T* p, int count) {
+  T some[kLanes] = {};
+  std::memcpy(some, p, count * sizeof(T));
+  return load(some);
+}
+template <class T>
+inline void store_some(T* p, Vec v, int count) {
+  const auto packed = pack<T>(v);
+  std::memcpy(p, &packed, count * sizeof(T));
+}
+#if defined(__AVX512F__)
+inline Vec load_some(const float* p, int count) {
+  return (Vec)_mm512_cvtps_pd(_mm256_maskz_loadu_ps((__mmask8)((1u << count) - 1), p));
+}
+inline Vec load_some(const double* p, int count) {
+  return (Vec)_mm512_maskz_loadu_pd((__mmask8)((1u << count) - 1), p);
+}
+inline void store_some(float* p, Vec v, int count) {
+  _mm256_mask_storeu_ps(p, (__mmask8)((1u << count) - 1), (__m256)pack<float>(v));
+}
+inline void store_some(double* p, Vec v, int count) {
+  _mm512_mask_storeu_pd(p, (__mmask8)((1u << count) - 1), (__m512d)v);
+}
+#endif
+inline Mask load_mask_some(const uint8_t* p, int count) {
+  uint8_t some[kLanes] = {};
+  std::memcpy(some, p, count);
+  return load_mask(some);
+}
+
+// Orders streamed stores before whatever is stored next; each task that streams ends with it.
+inline void end_stream() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
+}  // namespace
+}  // namespace upsweep
