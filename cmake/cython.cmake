@@ -6,7 +6,7 @@ function(upsweep_cython source variable)
   file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/src/*.pxd)
   add_custom_command(
     OUTPUT ${output}
-    COMMAND ${Python_EXECUTABLE} -m cython -3 --cplus
+    COMMAND ${Python_EXECUTABLE} -m cython -3 --cplus --module-name upsweep._cpu._isa.${name}
             ${CMAKE_CURRENT_SOURCE_DIR}/${source} -o ${output}
     DEPENDS ${source} ${headers}
     COMMENT "Cython ${source}"

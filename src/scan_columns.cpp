@@ -66,7 +66,8 @@ struct Walker {
   template <bool Whole, int N>
   inline Vec advance(int64_t step, int64_t col, int count, Vec state, Vec gamma) const {
     for (int k = 0; k < N; ++k) {
-      const Vec x = token<Whole>(step + k, col, count);
+      Vec x = token<Whole>(step + k, col, count);
+      if constexpr (HasReset) x = as_operand(x);
       Vec before = state;
       state = fma(Gated ? gate<Whole>(step + k, col, count) : gamma, state, x);
       if constexpr (HasReset) {
@@ -82,7 +83,7 @@ struct Walker {
   // The first step of all has no state before it, and its gate is not read.
   template <bool Whole>
   inline void start(int64_t col, int count) const {
-    const Vec x = token<Whole>(0, col, count);
+    const Vec x = as_operand(token<Whole>(0, col, count));
     store_some(args.carry + col, x, count);
     if (args.out) write<Whole>(0, col, count, args.exclusive ? Vec{} : x);
   }

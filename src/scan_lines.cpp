@@ -89,6 +89,7 @@ inline Vec states_before(Vec states, Vec carry) { return shift<1, Reverse>(state
 // gamma^1, ^2, ^4, for the steps inside a vector, each lane's own power, and the power of a whole vector.
 struct Powers {
   Vec steps[3];
+  Vec zero;     // gamma * zero + x is x, its sign included when it is a zero itself
   Vec lanes;
   Vec vector;
 };
@@ -96,6 +97,7 @@ struct Powers {
 template <bool Reverse>
 inline Powers powers_of(double gamma) {
   Powers p;
+  p.zero = broadcast(gamma < 0.0 ? 0.0 : -0.0);
   double power = gamma, walk = gamma;
   for (int k = 0; k < 3; ++k, power *= power) p.steps[k] = broadcast(power);
   for (int step = 0; step < kLanes; ++step, walk *= gamma) p.lanes[lane_of<Reverse>(step)] = walk;
@@ -105,9 +107,9 @@ inline Powers powers_of(double gamma) {
 
 template <bool Reverse>
 inline Vec scan_vector(Vec v, const Powers& p) {
-  v = fma(p.steps[0], shift<1, Reverse>(v, Vec{}), v);
-  if constexpr (kLanes >= 4) v = fma(p.steps[1], shift<2, Reverse>(v, Vec{}), v);
-  if constexpr (kLanes >= 8) v = fma(p.steps[2], shift<4, Reverse>(v, Vec{}), v);
+  v = fma(p.steps[0], shift<1, Reverse>(v, p.zero), v);
+  if constexpr (kLanes >= 4) v = fma(p.steps[1], shift<2, Reverse>(v, broadcast(-0.0)), v);
+  if constexpr (kLanes >= 8) v = fma(p.steps[2], shift<4, Reverse>(v, broadcast(-0.0)), v);
   return v;
 }
 
@@ -120,7 +122,7 @@ double scan_in_order(const LineArgs& args, int64_t from, int64_t to, double stat
   T* out = (T*)args.out;
   for (int64_t step = from; step < to; ++step) {
     const bool dropped = first || (args.reset && element_at<Reverse>(args.reset, step));
-    const double token = to_double(element_at<Reverse>(x, step));
+    const double token = as_operand(to_double(element_at<Reverse>(x, step)));
     const double gate = gates ? to_double(element_at<Reverse>(gates, step)) : args.gamma;
     const double before = dropped ? 0.0 : state;
     state = dropped ? token : fma(gate, state, token);
@@ -143,7 +145,7 @@ double scan_constant(const LineArgs& args) {
   T* out = (T*)args.out;
   const Store how = how_to_store<T, Reverse>(args);
   // Without a state before it, the first step adds gamma * 0.
-  Vec carry = broadcast(args.first ? 0.0 : args.carry);
+  Vec carry = args.first ? powers.zero : broadcast(args.carry);
   bool first = args.first;
   int64_t step = 0;
 
@@ -191,15 +193,15 @@ double scan_constant(const LineArgs& args) {
 // (a, v) of a vector: v[k] is the scan of the vector alone, a[k] the product of its gates up to k.
 template <bool Reverse>
 inline void scan_vector(Vec& a, Vec& v) {
-  const Vec one = broadcast(1.0);
-  v = fma(a, shift<1, Reverse>(v, Vec{}), v);
+  const Vec one = broadcast(1.0), zero = broadcast(-0.0);
+  v = fma(a, shift<1, Reverse>(v, zero), v);
   a = a * shift<1, Reverse>(a, one);
   if constexpr (kLanes >= 4) {
-    v = fma(a, shift<2, Reverse>(v, Vec{}), v);
+    v = fma(a, shift<2, Reverse>(v, zero), v);
     a = a * shift<2, Reverse>(a, one);
   }
   if constexpr (kLanes >= 8) {
-    v = fma(a, shift<4, Reverse>(v, Vec{}), v);
+    v = fma(a, shift<4, Reverse>(v, zero), v);
     a = a * shift<4, Reverse>(a, one);
   }
 }
@@ -245,7 +247,7 @@ double scan_gated(const LineArgs& args) {
   const T* x = (const T*)args.x;
   T* out = (T*)args.out;
   const Store how = how_to_store<T, Reverse>(args);
-  Vec carry = broadcast(args.first ? 0.0 : args.carry);
+  Vec carry = broadcast(args.first ? -0.0 : args.carry);
   bool first = args.first;
   int64_t step = 0;
 
@@ -326,15 +328,16 @@ Reduced reduce_constant(const LineArgs& args) {
   double tile_power = powers.vector[0];
   for (int k = 1; k < kUnroll; k *= 2) tile_power *= tile_power;
   const Vec factor = broadcast(tile_power);
-  Vec sums[kUnroll] = {};
+  Vec sums[kUnroll];
+  for (Vec& sum : sums) sum = broadcast(-0.0);
   int64_t step = 0;
   for (; step + kTile <= args.n; step += kTile)
     for (int k = 0; k < kUnroll; ++k)
       sums[k] = fma(sums[k], factor, load(vector_at<Reverse>(x, step + k * kLanes)));
   Vec sum = sums[0];
   for (int k = 1; k < kUnroll; ++k) sum = fma(sum, powers.vector, sums[k]);
-  double value = 0.0;
-  for (int k = 0; k < kLanes; ++k) value = fma(gamma, value, sum[lane_of<Reverse>(k)]);
+  double value = sum[lane_of<Reverse>(0)];
+  for (int k = 1; k < kLanes; ++k) value = fma(gamma, value, sum[lane_of<Reverse>(k)]);
   for (; step < args.n; ++step) value = fma(gamma, value, to_double(element_at<Reverse>(x, step)));
   result.value = value;
   return result;
@@ -346,7 +349,7 @@ Reduced reduce_gated(const LineArgs& args) {
   if (result.in_order) return result;
   const T* x = (const T*)args.x;
   Vec smallest = broadcast(__builtin_inf()), largest = {};
-  Vec product = broadcast(1.0), value = {};
+  Vec product = broadcast(1.0), value = broadcast(-0.0);
   Mask bad = {};
   bool first = args.first;
   auto vectors = [&]<int N>(std::integral_constant<int, N>, Vec* a, Vec* v) __attribute__((always_inline)) {

@@ -32,6 +32,9 @@ inline Complex multiply_add(Complex a, Complex b, Complex c) {
 }
 inline Complex operator*(Complex a, Complex b) { return multiply_add(a, b, Complex{0.0, 0.0}); }
 
+inline Complex token_of(Complex x) { return {as_operand(x.re), as_operand(x.im)}; }
+inline uint64_t token_of(uint64_t x) { return x; }
+
 template <class Acc>
 struct Unit;
 template <> struct Unit<double> { static constexpr double one = 1.0, zero = 0.0; };
@@ -314,7 +317,7 @@ class Strips {
           const bool dropped = first || (p.reset.data && w.reset[at]);
           const Acc before = dropped ? Unit<Acc>::zero : carry[lane];
           const Acc gate = p.gates.data ? w.gates[at] : w.gamma[lane];
-          carry[lane] = dropped ? w.x[at] : multiply_add(gate, carry[lane], w.x[at]);
+          carry[lane] = dropped ? token_of(w.x[at]) : multiply_add(gate, carry[lane], w.x[at]);
           w.x[at] = p.exclusive ? before : carry[lane];
         }
         first = false;
@@ -356,7 +359,7 @@ class Strips {
           const bool dropped = p.reset.data && w.reset[at];
           const Acc gate = p.gates.data ? w.gates[at] : w.gamma[lane];
           const bool fresh = dropped || (start && step == 0);
-          all.value = fresh ? w.x[at] : multiply_add(gate, all.value, w.x[at]);
+          all.value = fresh ? token_of(w.x[at]) : multiply_add(gate, all.value, w.x[at]);
           all.multiplier = dropped ? Unit<Acc>::zero : multiply_add(gate, all.multiplier, Unit<Acc>::zero);
         }
     }

@@ -86,6 +86,19 @@ inline Vec splat_last(Vec v) {
   return splat_lane<Reverse ? 0 : kLanes - 1>(v, std::make_integer_sequence<int, kLanes>{});
 }
 
+// The number as arithmetic sees it: where subnormals are flushed, a subnormal is zero. The compiler must not
+// know the factor, or it would drop the multiplication.
+template <class T>
+inline T as_operand(T v) {
+  double one = 1.0;
+#if defined(__x86_64__)
+  asm("" : "+x"(one));
+#elif defined(__aarch64__)
+  asm("" : "+w"(one));
+#endif
+  return v * one;
+}
+
 inline Vec select(Mask mask, Vec yes, Vec no) { return mask ? yes : no; }
 inline Vec abs(Vec v) { return (Vec)((Bits)v & 0x7fffffffffffffffull); }
 

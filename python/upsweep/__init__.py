@@ -15,6 +15,8 @@ The layers, each calling only downwards:
     _dispatch, _cpu             to a backend; the instruction set's build of the kernels
 """
 
+from typing import Any
+
 from upsweep import testing
 from upsweep._cpu import get_num_threads, set_num_threads
 from upsweep.carries import (
@@ -55,3 +57,11 @@ __all__ = [
     "show_config",
     "testing",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":   # looked up when asked for: importlib.metadata is slow to import
+        from importlib import metadata
+
+        return metadata.version("upsweep")
+    raise AttributeError(f"module 'upsweep' has no attribute {name!r}")

@@ -81,9 +81,9 @@ def check_device(device: object) -> None:
     RuntimeError
         It names a CUDA device, and there is no CUDA library.
     """
-    if device is None or device == "cpu":
+    if device is None or (isinstance(device, str) and device == "cpu"):
         return
-    if isinstance(device, str) and (device == "cuda" or device.startswith("cuda:")):
+    if isinstance(device, str) and device.partition(":")[0] == "cuda":
         raise RuntimeError(
             f"device={device!r}: this installation of upsweep has no CUDA library (libupsweep_cuda.so); "
             "use device=None or 'cpu'"

@@ -65,7 +65,8 @@ def _as_state(value: object, name: str, state_shape: tuple[int, ...], dtype: np.
             f"{name}: expected the state's shape {state_shape} (the result's without its axis) or one that "
             f"broadcasts to it, got {array.shape}"
         )
-    if not np.can_cast(array.dtype, dtype, "same_kind") and not _arrays.is_bfloat16(array.dtype):
+    both_integers = array.dtype.kind in "biu" and dtype.kind in "iu"   # which wrap around alike
+    if not (both_integers or np.can_cast(array.dtype, dtype, "same_kind") or _arrays.is_bfloat16(array.dtype)):
         raise TypeError(f"{name}: {array.dtype} cannot be held by a state of dtype {dtype}")
     try:
         return np.broadcast_to(array.astype(dtype, copy=False), state_shape)
@@ -76,7 +77,7 @@ def _as_state(value: object, name: str, state_shape: tuple[int, ...], dtype: np.
 def _without_axis(array: Array, axis: int, shape: tuple[int, ...]) -> Array:
     """`array`, constant along `axis`, broadcast to `shape` and stripped of it."""
     whole = np.broadcast_to(array, shape[:axis] + (1,) + shape[axis + 1 :])
-    return whole[(slice(None),) * axis + (0,)]
+    return whole[(slice(None),) * axis + (0, ...)]
 
 
 def normalise(
@@ -113,7 +114,7 @@ def normalise(
         scan.reset = np.broadcast_to(flags, shape)
     if factor is not None:
         padded = factor.reshape((1,) * (len(shape) - factor.ndim) + factor.shape)
-        if padded.shape[at] == 1 or padded.strides[at] == 0:
+        if padded.shape[at] == 1 or (padded.strides[at] == 0 and padded.size):
             constant = padded[(slice(None),) * at + (slice(0, 1),)]
             scan.gamma = _without_axis(constant.astype(scan.accumulator, copy=False), at, shape)
         else:
@@ -160,7 +161,7 @@ def check_out(
         raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}")
     if not out.flags.writeable:
         raise ValueError("out: is read-only")
-    if any(n > 1 and s == 0 for n, s in zip(out.shape, out.strides)):
+    if out.size and any(n > 1 and s == 0 for n, s in zip(out.shape, out.strides)):
         raise ValueError("out: several elements share one place in memory (a stride is 0)")
     for name, array in inputs.items():
         if array is None or array.size == 0:

@@ -89,7 +89,8 @@ def bincount(
     keys = _as_keys(x)
     summands = None if weights is None else _as_weights(weights, keys)
     least = _as_size(minlength, "minlength")
-    result_dtype = np.dtype(np.intp if summands is None else np.float64)
+    # Without keys there is nothing to sum, and numpy answers with integers.
+    result_dtype = np.dtype(np.intp if summands is None or keys.size == 0 else np.float64)
     wanted = result_dtype if dtype is None else np.dtype(dtype)
     if wanted.kind not in "iuf":
         raise TypeError(f"dtype: expected integers or real floating numbers, got {wanted}")

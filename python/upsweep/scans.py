@@ -250,7 +250,7 @@ def discounted_cumsum(
     >>> upsweep.discounted_cumsum(rewards, 0.5, reverse=True)
     array([2., 2., 4., 4.])
     >>> upsweep.discounted_cumsum(rewards, 0.5, reverse=True, reset=[False, True, False, False])
-    array([1., 2., 4., 4.])
+    array([1., 0., 4., 4.])
     """
     if (
         axis == -1 and initial is None and reset is None and window is None and out is None

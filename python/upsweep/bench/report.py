@@ -1,0 +1,102 @@
+"""The rows of a benchmark and how they are shown: a table, JSON, a picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Row", "print_table", "write_json", "write_plot"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured case.
+
+    `figure` is what the bar is about, in words in `unit`: with "of copy" and "of a+b" the fraction of the
+    yardstick's speed, with "x" a ratio of times, with "us" microseconds (where less is better).
+    """
+
+    case: str
+    dtype: str
+    seconds: float
+    figure: float
+    unit: str
+    bar: float | None = None
+    n_bytes: int | None = None
+    median: float | None = None  # the same figure as the median of the rounds
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        if self.bar is None:
+            return None
+        return self.figure <= self.bar if self.unit == "us" else self.figure >= self.bar
+
+    @property
+    def rate(self) -> float | None:
+        """Bytes read and written, in GB/s."""
+        return None if self.n_bytes is None else self.n_bytes / self.seconds / 1e9
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.2f} us"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    met = {None: "", True: "met", False: "MISSED"}[row.met]
+    bar = "" if row.bar is None else f"{row.bar:g}"
+    rate = "" if row.rate is None else f"{row.rate:.1f}"
+    return row.case, row.dtype, _time(row.seconds), rate, f"{row.figure:.2f} {row.unit}", bar, met, row.note
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """Print the rows under their heads, and how many bars were met."""
+    head = ("case", "dtype", "time", "GB/s", "figure", "bar", "", "note")
+    table = [head, *map(_cells, rows)]
+    widths = [max(len(cells[column]) for cells in table) for column in range(len(head))]
+    for cells in table:
+        left, right = cells[:2], cells[2:4]
+        line = [f"{cell:<{width}}" for cell, width in zip(left, widths)]
+        line += [f"{cell:>{width}}" for cell, width in zip(right, widths[2:])]
+        line += [f"{cell:<{width}}" for cell, width in zip(cells[4:], widths[4:])]
+        print("  ".join(line).rstrip())
+    barred = [row for row in rows if row.met is not None]
+    if barred:
+        print(f"\n{sum(bool(row.met) for row in barred)} of {len(barred)} bars met")
+
+
+def write_json(path: Path, machine: dict[str, Any], rows: Sequence[Row]) -> None:
+    """The machine and all that is known about each row."""
+    found = [{**asdict(row), "rate": row.rate, "met": row.met} for row in rows]
+    path.write_text(json.dumps({"machine": machine, "rows": found}, indent=1) + "\n")
+
+
+def write_plot(path: Path, title: str, rows: Sequence[Row]) -> None:
+    """A bar for each fraction, with a tick where it should reach.
+
+    Raises
+    ------
+    ImportError
+        Without matplotlib.
+    """
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    shown = [row for row in rows if row.unit.startswith("of ")][::-1]
+    figure, axes = pyplot.subplots(figsize=(9, 1.2 + 0.22 * len(shown)), layout="constrained")
+    colours = ["tab:red" if row.met is False else "tab:blue" for row in shown]
+    axes.barh(range(len(shown)), [row.figure for row in shown], color=colours)
+    for place, row in enumerate(shown):
+        if row.bar is not None:
+            axes.plot([row.bar] * 2, [place - 0.4, place + 0.4], color="black")
+    axes.set_yticks(range(len(shown)), [f"{row.case}, {row.dtype}" for row in shown], fontsize=7)
+    axes.set_ylim(-0.6, len(shown) - 0.4)
+    axes.set_xlabel("fraction of the fastest pass over the same bytes; the tick is the bar")
+    axes.set_title(title, fontsize=9)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,188 @@
+"""A compact check that this installation computes what ``upsweep.reference`` says.
+
+``python -m upsweep selftest`` runs all of it, in a few seconds; the benchmarks run it before they report a
+speed. The tests of the source distribution are far more thorough: this is for an installed package.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+import upsweep
+from upsweep import reference
+from upsweep.testing import assert_scan_close
+
+__all__ = ["Check", "assert_recurrence", "checks", "run"]
+
+Array = NDArray[Any]
+
+# One line, many short lines, an axis that is not contiguous, one in the middle: each of the kernels' layouts.
+_LAYOUTS = (((1500,), -1), ((3, 700), -1), ((300, 40), -1), ((400, 24), 0), ((5, 120, 9), 1))
+_LONG = 400_000  # elements of one line: many blocks, so that carries are combined
+_PREFIX = 2_000  # as much of it as the reference, a Python loop, is asked for
+
+
+class Check(NamedTuple):
+    """A named comparison; `run` raises AssertionError where it fails."""
+
+    name: str
+    run: Callable[[], None]
+
+
+def assert_recurrence(y: Array, gates: ArrayLike, tokens: Array) -> None:
+    """Raise AssertionError unless ``y[t] = gates[t] * y[t-1] + tokens[t]`` to rounding, along a line.
+
+    A check of a long line in vectorised numpy: each step is tested from the y before it. It sees a wrong carry
+    at the block where it happens.
+
+    Parameters
+    ----------
+    y, tokens : ndarray
+        1-D, of real numbers.
+    gates : array_like
+        A number, or an array of their length.
+    """
+    unit = np.finfo(y.dtype).eps / 2
+    wide = np.asarray(y, np.float64)
+    decayed = np.broadcast_to(np.asarray(gates, np.float64), wide.shape)[1:] * wide[:-1]
+    step = decayed + tokens[1:]
+    # y[t] and y[t-1] were rounded once each; in float64 the blocks' own sums add a few roundings.
+    allowed = (unit + 1e-15) * 4 * (np.abs(wide[1:]) + np.abs(decayed) + np.abs(tokens[1:]))
+    wrong = ~(np.abs(wide[1:] - step) <= allowed + np.finfo(y.dtype).tiny)
+    if y[0] != tokens[0] or wrong.any():
+        first = int(np.argmax(wrong)) + 1 if y[0] == tokens[0] else 0
+        raise AssertionError(f"{int(wrong.sum())} of {y.size} steps do not follow from the one before, first {first}")
+
+
+def _float_dtypes() -> list[np.dtype[Any]]:
+    dtypes = [np.dtype(name) for name in ("float16", "float32", "float64", "complex64", "complex128")]
+    try:
+        import ml_dtypes
+    except ImportError:
+        return dtypes
+    return [*dtypes, np.dtype(ml_dtypes.bfloat16)]
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    numbers: Array = rng.standard_normal(shape)
+    if dtype.kind == "c":
+        numbers = numbers + 1j * rng.standard_normal(shape)
+    return numbers.astype(dtype)
+
+
+def _compare(name: str, arrays: tuple[Any, ...], **keywords: Any) -> None:
+    """The compiled function against its twin; gates and gamma, tokens and x are `arrays`."""
+    actual = getattr(upsweep, name)(*arrays, **keywords)
+    if actual.dtype.kind in "iu":
+        return assert_scan_close(actual, getattr(reference, name)(*arrays, **keywords), 0)
+    twin = getattr(reference, name.replace("_right", "").replace("_left", ""))
+    if name.endswith("_right"):
+        keywords["reverse"] = True
+    sizes = tuple(np.abs(np.asarray(array, np.result_type(array, np.float32))) for array in arrays)
+    expected = twin(*arrays, **keywords, precision="extended")
+    return assert_scan_close(actual, expected, twin(*sizes, **keywords, precision="extended"))
+
+
+def _check_layouts(dtype: np.dtype[Any]) -> None:
+    rng = np.random.default_rng(1)
+    for shape, axis in _LAYOUTS:
+        x = _random(rng, shape, dtype)
+        gates = (0.9 + 0.2 * rng.random(shape)).astype(dtype)
+        reset = rng.random(shape) < 0.01
+        for keywords in ({}, {"reverse": True}, {"reset": reset}, {"exclusive": True}):
+            _compare("discounted_cumsum", (x, 0.99), axis=axis, **keywords)
+            _compare("linear_recurrence", (gates, x), axis=axis, **keywords)
+        _compare("discounted_cumsum", (x, 0.99), axis=axis, window=37, reset=reset)
+        _compare("cumulative_sum", (x,), axis=axis)
+
+
+def _check_names(dtype: np.dtype[Any]) -> None:
+    rng = np.random.default_rng(2)
+    x, gates = _random(rng, (8, 200), dtype), (0.5 + 0.4 * rng.random((8, 200))).astype(dtype)
+    gamma = np.linspace(0.5, 1, 8)[:, np.newaxis]
+    _compare("discounted_cumsum_right", (x, gamma))
+    _compare("discounted_cumsum_left", (x, gamma))
+    for given, twin in ((upsweep.pscan, reference.pscan), (upsweep.scan_forward, reference.scan_forward)):
+        assert_scan_close(given(gates, x), twin(gates, x), np.abs(twin(gates, np.abs(x))).astype(np.longdouble), rtol=1e-6)
+    # A line in two pieces is the whole line.
+    first, second = (upsweep.linear_recurrence_carry(gates[:, part], x[:, part]) for part in _halves(200))
+    whole = np.asarray(upsweep.combine(first, second).value, np.complex128)
+    final = np.asarray(upsweep.linear_recurrence(gates, x, return_final=True)[1], np.complex128)
+    np.testing.assert_allclose(whole, final, rtol=1e-6, atol=1e-6)
+
+
+def _halves(n: int) -> tuple[slice, slice]:
+    return slice(None, n // 2), slice(n // 2, None)
+
+
+def _check_integers() -> None:
+    rng = np.random.default_rng(3)
+    for name in ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"):
+        x = rng.integers(0, 2 if name == "bool" else 100, (7, 300)).astype(name)
+        for axis in (0, 1):
+            _compare("cumulative_sum", (x,), axis=axis, reverse=axis == 0)
+        _compare("discounted_cumsum", (x, 0.5))
+
+
+def _check_long_line(dtype: np.dtype[Any]) -> None:
+    rng = np.random.default_rng(4)
+    x = rng.random(_LONG).astype(dtype)
+    gates = (0.99 + 0.01 * rng.random(_LONG)).astype(dtype)
+    # 1e-15 of what has been summed is granted; with gates at 1 that is far below a unit in the last place.
+    for factor in (0.999, gates):
+        prefix = factor if isinstance(factor, float) else factor[:_PREFIX]
+        y = upsweep.linear_recurrence(factor, x)
+        assert_recurrence(y, factor, x)
+        assert_scan_close(y[:_PREFIX], *[reference.linear_recurrence(prefix, x[:_PREFIX], precision="extended")] * 2)
+        backwards = upsweep.linear_recurrence(factor, x, reverse=True)
+        turned = factor if isinstance(factor, float) else factor[::-1]
+        assert_recurrence(backwards[::-1], turned, x[::-1])
+        for n_threads in (1, 2, 5):
+            np.testing.assert_array_equal(upsweep.linear_recurrence(factor, x, n_threads=n_threads), y)
+
+
+def _check_bincount() -> None:
+    rng = np.random.default_rng(5)
+    for name in ("uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64"):
+        keys = rng.integers(0, 100, 3000).astype(name)
+        np.testing.assert_array_equal(upsweep.bincount(keys), reference.bincount(keys))
+        np.testing.assert_array_equal(upsweep.bincount(keys, minlength=300), reference.bincount(keys, minlength=300))
+        for weights in (rng.random(3000), rng.integers(0, 9, 3000)):
+            np.testing.assert_array_equal(upsweep.bincount(keys, weights), reference.bincount(keys, weights))
+    keys = rng.integers(-5, 50, 3000)
+    dropped = upsweep.bincount(keys, length=40, invalid="drop")
+    np.testing.assert_array_equal(dropped, reference.bincount(keys, length=40, invalid="drop"))
+    many = rng.integers(0, 10_000, 500_000)
+    np.testing.assert_array_equal(upsweep.bincount(many), np.bincount(many))
+
+
+def checks(counts: bool = True) -> Iterator[Check]:
+    """The checks, one for each dtype and subject; scans only without `counts`."""
+    for dtype in _float_dtypes():
+        yield Check(f"scans, every layout, {dtype.name}", lambda dtype=dtype: _check_layouts(dtype))
+        yield Check(f"scans, other names and carries, {dtype.name}", lambda dtype=dtype: _check_names(dtype))
+    yield Check("scans of integers", _check_integers)
+    for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+        yield Check(f"a long line, threads, {dtype.name}", lambda dtype=dtype: _check_long_line(dtype))
+    if counts:
+        yield Check("bincount", _check_bincount)
+
+
+def run(counts: bool = True, verbose: bool = True) -> bool:
+    """Run the checks; say on stdout how they went (failures always). True: all passed."""
+    failures = 0
+    for check in checks(counts):
+        try:
+            check.run()
+        except Exception as error:  # whatever a broken build raises is a red check, not the end of the run
+            failures += 1
+            print(f"FAILED  {check.name}: {type(error).__name__}: {error}", file=sys.stdout, flush=True)
+        else:
+            if verbose:
+                print(f"ok      {check.name}", flush=True)
+    return failures == 0

@@ -1,0 +1,136 @@
+"""What the tests share: random operands, oracles, and the comparison of an operation with its twin."""
+
+import subprocess
+import sys
+import textwrap
+from itertools import pairwise
+
+import ml_dtypes
+import numpy as np
+import upsweep
+from upsweep import reference
+from upsweep.testing import assert_scan_close
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+DTYPES = [np.dtype(t) for t in ("float16", "float32", "float64", "complex64", "complex128")] + [BFLOAT16]
+SCANS = ["cumulative_sum", "discounted_cumsum", "linear_recurrence"]
+
+
+def dtype_name(dtype):
+    return np.dtype(dtype).name
+
+
+def random(shape, dtype=np.float64, seed=0, low=-1.0, high=1.0):
+    """Uniform numbers; both parts of a complex one."""
+    generator = np.random.default_rng(seed)
+    x = generator.uniform(low, high, shape)
+    if np.dtype(dtype).kind == "c":
+        x = x + 1j * generator.uniform(low, high, shape)
+    return np.asarray(x).astype(dtype)
+
+
+def operands(name, shape, dtype=np.float64, seed=0, gamma=0.97):
+    """Arguments for the scan `name` whose result has this shape; all gates are at most 1 in size."""
+    x = random(shape, dtype, seed)
+    if name == "cumulative_sum":
+        return (x,)
+    if name == "discounted_cumsum":
+        return x, gamma
+    share = 0.7 if np.dtype(dtype).kind == "c" else 1.0
+    return random(shape, dtype, seed + 1, -share, share), x
+
+
+def poisoned(shape, dtype):
+    """Fresh memory that shows when it is read, or left unwritten."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "iu":
+        return np.full(shape, np.iinfo(dtype).max - 12345, dtype)
+    return np.full(shape, complex(np.nan, np.nan) if dtype.kind == "c" else np.nan).astype(dtype)
+
+
+def wide(x):
+    """The same numbers in float64 or complex128; integers, Python numbers and None as they are."""
+    if x is None or isinstance(x, bool | int | float | complex):
+        return x
+    x = np.asarray(x)
+    if x.dtype.kind in "biu":
+        return x
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+
+
+def same_bits(a, b):
+    """Whether two arrays (or tuples of them) hold the same bytes, NaNs included."""
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(same_bits(*pair) for pair in zip(a, b))
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def twin(name, *arrays, **keywords):
+    """Return (exact, scale): the twin unrounded, non-finite where float64 is, and the same scan of sizes."""
+    function = getattr(reference, name)
+    if np.dtype(keywords.get("dtype")).kind not in "biu":
+        keywords.pop("dtype", None)
+    keywords = {key: wide(value) if key == "initial" else value for key, value in keywords.items()}
+    arrays = [wide(a) for a in arrays]
+    sizes = dict(keywords)
+    if keywords.get("initial") is not None:
+        sizes["initial"] = np.abs(keywords["initial"])
+    with np.errstate(all="ignore"):
+        double = function(*arrays, **keywords)
+        exact = function(*arrays, precision="extended", **keywords)
+        scale = function(*(np.abs(a) for a in arrays), **sizes)
+    if not isinstance(double, tuple):
+        double, exact, scale = (double,), (exact,), (scale,)
+    exact = [np.where(np.isfinite(d), e, d) for d, e in zip(double, exact)]
+    return list(zip(exact, scale))
+
+
+def check(name, *arrays, with_out=True, **keywords):
+    """Compare one call with its twin, in value, dtype and shape, and again into poisoned memory."""
+    result = getattr(upsweep, name)(*arrays, **keywords)
+    rounded = getattr(reference, name)(*arrays, **keywords)
+    results = result if isinstance(result, tuple) else (result,)
+    roundeds = rounded if isinstance(rounded, tuple) else (rounded,)
+    assert len(results) == len(roundeds)
+    for mine, theirs, (exact, scale) in zip(results, roundeds, twin(name, *arrays, **keywords)):
+        assert isinstance(mine, np.ndarray)
+        assert mine.dtype == theirs.dtype, f"{mine.dtype} is not {theirs.dtype}"
+        half = roundeds[0].dtype.name in ("float16", "bfloat16")
+        assert_scan_close(mine, exact, scale, rtol=1e-6 if half else None)
+    if with_out:
+        out = np.empty_like(results[0])  # in the same layout: the bits are promised for each layout
+        out[...] = poisoned(out.shape, out.dtype)
+        again = getattr(upsweep, name)(*arrays, out=out, **keywords)
+        assert (again[0] if isinstance(again, tuple) else again) is out
+        assert same_bits(out, results[0])
+    return result
+
+
+def sequential(gates, tokens):
+    """The recurrence of one line in Python's own floats: an oracle fast enough for long lines."""
+    gates, tokens = np.asarray(gates, float).tolist(), np.asarray(tokens, float).tolist()
+    y, state = [], None
+    for gate, token in zip(gates, tokens):
+        state = token if state is None else gate * state + token
+        y.append(state)
+    return np.array(y, np.float64)
+
+
+def split_at(length, *cuts):
+    """Slices that cut a length at these points."""
+    return [slice(*pair) for pair in pairwise((0, *cuts, length))]
+
+
+def run_python(code, timeout=120, **environment):
+    """Run a program in a fresh interpreter, outside of the checkout, and return what it prints."""
+    import os
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=timeout,
+        )  # fmt: skip
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout

@@ -1,0 +1,186 @@
+"""Counting: numpy's results, dtypes and errors, for any number of threads."""
+
+import numpy as np
+import pytest
+import upsweep
+from helpers import poisoned, same_bits
+from upsweep import reference
+
+KEYS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+
+
+def keys_and_weights(n, n_bins, dtype="int64", seed=0):
+    generator = np.random.default_rng(seed)
+    return generator.integers(0, n_bins, n).astype(dtype), generator.standard_normal(n)
+
+
+@pytest.mark.parametrize("dtype", KEYS)
+def test_keys_of_every_dtype(dtype):
+    for n in (0, 1, 2, 31, 33, 1000, 100_000):
+        keys, weights = keys_and_weights(n, 2 if dtype == "bool" else 120, dtype)
+        plain = keys.astype(np.intp)
+        for layout in (slice(None), slice(None, None, 2), slice(None, None, -1)):
+            assert same_bits(upsweep.bincount(keys[layout]), np.bincount(plain[layout]))
+            mine = upsweep.bincount(keys[layout], weights[layout])
+            assert same_bits(mine, np.bincount(plain[layout], weights[layout]))
+
+
+@pytest.mark.parametrize("n_bins", [1, 2, 256, 10_000, 1_000_000, 5_000_000])
+def test_numbers_of_bins(n_bins):
+    keys, weights = keys_and_weights(1_000_000, n_bins)
+    assert same_bits(upsweep.bincount(keys), np.bincount(keys))
+    np.testing.assert_allclose(
+        upsweep.bincount(keys, weights), np.bincount(keys, weights), rtol=1e-10, atol=1e-10
+    )
+
+
+@pytest.mark.parametrize("pattern", ["sorted", "all equal", "two alternating", "descending"])
+def test_skewed_keys(pattern):
+    keys = keys_and_weights(500_000, 1000)[0]
+    keys = {
+        "sorted": np.sort(keys), "all equal": np.full(500_000, 77),
+        "two alternating": np.arange(500_000) % 2 * 999, "descending": np.sort(keys)[::-1],
+    }[pattern]  # fmt: skip
+    for n_threads in (1, 2, 3):
+        assert same_bits(upsweep.bincount(keys, n_threads=n_threads), np.bincount(keys))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "uint64", "bool"])
+def test_weights_of_every_real_dtype(dtype):
+    keys, weights = keys_and_weights(5000, 30)
+    weights = np.abs(10 * weights).astype(dtype)
+    assert same_bits(upsweep.bincount(keys, weights), np.bincount(keys, weights.astype(np.float64)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "float64"])
+def test_dtype_of_the_sums(dtype):
+    keys, weights = keys_and_weights(5000, 30)
+    weights = np.rint(10 * weights).astype(dtype)
+    mine = upsweep.bincount(keys, weights, dtype=dtype)
+    assert mine.dtype == dtype
+    np.testing.assert_array_equal(mine, np.bincount(keys, weights))
+
+
+def test_the_same_bits_for_any_number_of_threads():
+    for n_bins in (7, 1000, 300_000):
+        keys, weights = keys_and_weights(700_000, n_bins)
+        one = upsweep.bincount(keys, weights, n_threads=1)
+        for n_threads in (2, 3, None):
+            assert same_bits(upsweep.bincount(keys, weights, n_threads=n_threads), one)
+
+
+@pytest.mark.parametrize("minlength", [0, 1, 5, 6, 1000])
+def test_minlength(minlength):
+    for keys in ([], [0], [5, 1, 5]):
+        assert same_bits(upsweep.bincount(keys, minlength=minlength), np.bincount(keys, minlength=minlength))
+        weights = np.ones(len(keys))
+        mine = upsweep.bincount(np.array(keys, int), weights, minlength)
+        assert same_bits(mine, np.bincount(np.array(keys, int), weights, minlength))
+
+
+def test_length_fixes_the_number_of_bins():
+    keys = np.array([3, 0, 3])
+    np.testing.assert_array_equal(upsweep.bincount(keys, length=6), [1, 0, 0, 2, 0, 0])
+    np.testing.assert_array_equal(upsweep.bincount(keys, length=4, minlength=4), [1, 0, 0, 2])
+    np.testing.assert_array_equal(upsweep.bincount(np.array([], int), length=3), [0, 0, 0])
+    for length in (0, 3):
+        with pytest.raises(ValueError, match="x"):
+            upsweep.bincount(keys, length=length)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "uint64"])
+def test_invalid_keys_are_dropped_on_request(dtype):
+    keys = np.array([1, -1, 5, 2, 100, -128, 1]).astype(dtype)
+    weights = np.arange(7.0)
+    with pytest.raises(ValueError, match="x"):
+        upsweep.bincount(keys, length=5)
+    for n in (1, 20_000):
+        many, heavy = np.tile(keys, n), np.tile(weights, n)
+        expected = reference.bincount(many, length=5, invalid="drop")
+        assert same_bits(upsweep.bincount(many, length=5, invalid="drop"), expected)
+        np.testing.assert_array_equal(
+            upsweep.bincount(many, heavy, length=5, invalid="drop"), [0, 6 * n, 3 * n, 0, 0]
+        )
+
+
+def test_nothing_to_sum_gives_integers_as_in_numpy():
+    nothing = np.empty(0, int)
+    assert same_bits(upsweep.bincount(nothing, np.empty(0)), np.bincount(nothing, np.empty(0)))
+    assert same_bits(upsweep.bincount(nothing, np.empty(0), 3), np.bincount(nothing, np.empty(0), 3))
+
+
+def test_negative_keys_are_dropped_without_length():
+    np.testing.assert_array_equal(upsweep.bincount(np.array([-1, 2, -5, 2]), invalid="drop"), [0, 0, 2])
+    np.testing.assert_array_equal(upsweep.bincount(np.array([-1, -5]), invalid="drop", minlength=2), [0, 0])
+
+
+def test_out_and_accumulate():
+    keys, weights = keys_and_weights(1000, 10)
+    out = poisoned(10, np.intp)
+    assert upsweep.bincount(keys, out=out, length=10) is out
+    assert same_bits(out, np.bincount(keys))
+    assert upsweep.bincount(keys, out=out, length=10, accumulate=True) is out
+    assert same_bits(out, 2 * np.bincount(keys))
+    sums = poisoned(10, np.float64)
+    upsweep.bincount(keys, weights, out=sums)
+    upsweep.bincount(keys, weights, out=sums, accumulate=True)
+    np.testing.assert_allclose(sums, 2 * np.bincount(keys, weights), rtol=1e-12, atol=1e-12)
+
+
+def test_an_error_leaves_out_untouched():
+    out = np.full(10, 77)
+    for keys in (np.array([1, 2, 10]), np.array([1, -1]), np.tile(np.arange(11), 50_000)):
+        for accumulate in (False, True):
+            with pytest.raises(ValueError, match="x"):
+                upsweep.bincount(keys, out=out, length=10, accumulate=accumulate)
+            assert (out == 77).all()
+
+
+BAD = {
+    "x": [
+        np.array([1.0, 2.0]),
+        ["a"],
+        np.array([1, None]),
+        [[1, 2]],
+        3,
+        [-1],
+        None,
+        np.array([1, 2], "m8[s]"),
+        [1j],
+    ],
+    "weights": [[1.0], np.ones(4), "abc", np.array([None] * 3), np.ma.ones(3)],
+    "minlength": [-1, 1.5, "3", None],
+    "length": [-1, 1.5, "3"],
+    "out": [np.ones(4, np.intp)[:1], np.ones(4, np.float32), [0, 0, 0, 0], np.ones((2, 2), np.intp)],
+    "invalid": ["ignore", None, 0],
+    "n_threads": [0, -1, 1.5],
+    "device": ["gpu"],
+}
+
+
+@pytest.mark.parametrize("argument", BAD)
+def test_bad_input_is_named(argument):
+    for value in BAD[argument]:
+        arguments = {"x": np.array([1, 2, 3])} | {argument: value}
+        if argument == "out":
+            arguments["length"] = 4
+        with pytest.raises((TypeError, ValueError), match=rf"\b{argument}\b"):
+            upsweep.bincount(**arguments)
+
+
+def test_read_only_and_overlapping_outputs_are_refused():
+    out = np.zeros(4, np.intp)
+    with pytest.raises(ValueError, match="out"):
+        upsweep.bincount(out, out=out, length=4)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="out"):
+        upsweep.bincount(np.array([1]), out=out, length=4)
+
+
+def test_the_types_of_errors_are_numpys():
+    for keys in ([-1], [[1]], np.array([1.0]), np.array(["a"]), 3):
+        with pytest.raises((TypeError, ValueError)) as theirs:
+            np.bincount(keys)
+        with pytest.raises((TypeError, ValueError)) as mine:
+            upsweep.bincount(keys)
+        assert isinstance(mine.value, theirs.type), keys

@@ -1,0 +1,110 @@
+"""Hazard: axes, strides (negative, zero, odd), unaligned bases, Fortran order, foreign byte order."""
+
+import numpy as np
+import pytest
+import upsweep
+from helpers import SCANS, check, operands, poisoned, random, same_bits
+from numpy.lib.stride_tricks import as_strided
+
+
+def relaid(x, layout):
+    """The same numbers in another layout."""
+    if layout == "fortran":
+        return np.asfortranarray(x)
+    if layout == "negative strides":
+        return np.flip(np.flip(x).copy())
+    if layout == "odd strides":
+        big = poisoned(tuple(3 * n + 1 for n in x.shape), x.dtype)
+        part = big[tuple(slice(1, 3 * n + 1, 3) for n in x.shape)]
+        part[...] = x
+        return part
+    if layout == "unaligned":
+        part = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
+        part[...] = x
+        return part
+    if layout == "field of a record":
+        records = np.zeros(x.shape, [("skip", np.uint8), ("value", x.dtype)])
+        records["value"] = x
+        return records["value"]
+    if layout == "other byte order":
+        return x.astype(x.dtype.newbyteorder())
+    assert layout == "read-only"
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
+LAYOUTS = ["fortran", "negative strides", "odd strides", "unaligned"]
+INPUT_LAYOUTS = [*LAYOUTS, "field of a record", "other byte order", "read-only"]
+
+
+@pytest.mark.parametrize("layout", INPUT_LAYOUTS)
+@pytest.mark.parametrize("name", SCANS)
+def test_inputs_in_any_layout(name, layout):
+    for dtype in ("float16", "float32", "float64", "complex64"):
+        for shape in [(37,), (5, 70), (3, 17, 6)]:
+            arrays = operands(name, shape, dtype)
+            moved = [relaid(a, layout) if isinstance(a, np.ndarray) else a for a in arrays]
+            for axis in range(len(shape)):
+                check(name, *moved, axis=axis)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", SCANS)
+def test_outputs_in_any_layout(name, layout):
+    arrays = operands(name, (19, 4, 33), np.float32)
+    for axis in range(3):
+        expected = getattr(upsweep, name)(*arrays, axis=axis)
+        out = relaid(poisoned((19, 4, 33), np.float32), layout)
+        assert getattr(upsweep, name)(*arrays, axis=axis, out=out) is out
+        np.testing.assert_allclose(out, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_an_output_between_other_numbers_leaves_them_alone(name):
+    arrays = operands(name, (6, 50), np.float64)
+    for axis in (0, 1):
+        big = np.full((20, 120), 7.0)
+        getattr(upsweep, name)(*arrays, axis=axis, out=big[1:13:2, 3:103:2])
+        written = np.zeros(big.shape, bool)
+        written[1:13:2, 3:103:2] = True
+        assert (big[~written] == 7).all()
+        assert not (big[written] == 7).any()
+
+
+@pytest.mark.parametrize("shape", [(40, 64), (64, 1000, 3), (2, 300, 16), (2, 3, 4, 5, 6)])
+def test_every_axis_counted_from_either_end(shape):
+    gates, tokens = operands("linear_recurrence", shape, np.float32)
+    for axis in range(len(shape)):
+        y = check("linear_recurrence", gates, tokens, axis=axis)
+        assert same_bits(y, upsweep.linear_recurrence(gates, tokens, axis=axis - len(shape)))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_broadcast_operands_of_stride_zero(axis):
+    shape = (4, 37, 5)
+    for other in [(37, 1), (5,), (4, 1, 1), (1, 37, 5), (1, 1, 1), ()]:
+        check("linear_recurrence", random(other, np.float32), random(shape, np.float32, 1), axis=axis)
+        check("linear_recurrence", random(shape, np.float32), random(other, np.float32, 1), axis=axis)
+        check("discounted_cumsum", random(shape, np.float32), random(other, np.float32, 1), axis=axis)
+        check("discounted_cumsum", random(other, np.float32), random(shape, np.float32, 1), axis=axis)
+
+
+def test_overlapping_windows_as_input():
+    x = random(100)
+    check("cumulative_sum", as_strided(x, (30, 40), (8, 8)))
+    check("cumulative_sum", as_strided(x, (30, 40), (8, 8)), axis=0)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_more_columns_and_rows_than_a_tile(axis):
+    gates, tokens = operands("linear_recurrence", (333, 517), np.float32)
+    check("linear_recurrence", gates.T, tokens.T, axis=axis)
+    check("linear_recurrence", gates[::2, ::-3], tokens[::2, ::-3], axis=axis)
+
+
+def test_the_result_does_not_depend_on_the_order_of_gates_and_tokens_in_memory():
+    gates, tokens = operands("linear_recurrence", (30, 200), np.float64)
+    expected = upsweep.linear_recurrence(gates, tokens)
+    y = upsweep.linear_recurrence(np.asfortranarray(gates), tokens)
+    np.testing.assert_allclose(y, expected, rtol=1e-12)

@@ -1,0 +1,105 @@
+"""Hazard: an output of the wrong kind, which has to be refused before anything is written."""
+
+import numpy as np
+import pytest
+import upsweep
+from helpers import SCANS, operands, poisoned, same_bits
+
+
+def read_only(shape, dtype):
+    out = poisoned(shape, dtype)
+    out.flags.writeable = False
+    return out
+
+
+def all_one_element(shape, dtype):
+    return np.lib.stride_tricks.as_strided(poisoned(1, dtype), shape, (0,) * len(shape))
+
+
+WRONG = {
+    "too small": (lambda: poisoned((3, 49), "float32"), ValueError),
+    "too large": (lambda: poisoned((3, 51), "float32"), ValueError),
+    "transposed": (lambda: poisoned((50, 3), "float32"), ValueError),
+    "one axis less": (lambda: poisoned((150,), "float32"), ValueError),
+    "one axis more": (lambda: poisoned((1, 3, 50), "float32"), ValueError),
+    "a wider dtype": (lambda: poisoned((3, 50), "float64"), TypeError),
+    "a narrower dtype": (lambda: poisoned((3, 50), "float16"), TypeError),
+    "an integer dtype": (lambda: poisoned((3, 50), "int32"), TypeError),
+    "complex": (lambda: poisoned((3, 50), "complex64"), TypeError),
+    "read-only": (lambda: read_only((3, 50), "float32"), ValueError),
+    "a list": (lambda: [[0.0] * 50] * 3, TypeError),
+    "a string": (lambda: "out", TypeError),
+    "all one element": (lambda: all_one_element((3, 50), "float32"), ValueError),
+}
+
+
+@pytest.mark.parametrize("label", WRONG)
+@pytest.mark.parametrize("name", SCANS)
+def test_refused(name, label):
+    make, error = WRONG[label]
+    out = make()
+    before = np.array(out, copy=True)
+    with pytest.raises(error, match="out"):
+        getattr(upsweep, name)(*operands(name, (3, 50), np.float32), out=out)
+    assert same_bits(np.array(out), before)
+
+
+def test_the_message_says_what_came_and_what_was_expected():
+    with pytest.raises(ValueError, match=r"out.*\(3, 50\)") as caught:
+        upsweep.cumulative_sum(np.ones((3, 50)), out=np.empty((3, 49)))
+    assert "(3, 49)" in str(caught.value)
+    with pytest.raises(TypeError, match=r"out.*float") as caught:
+        upsweep.cumulative_sum(np.ones((3, 50)), out=np.empty((3, 50), np.float32))
+    assert "float32" in str(caught.value) and "float64" in str(caught.value)
+
+
+def test_complex_gamma_on_a_real_output():
+    x = np.ones(5)
+    with pytest.raises(TypeError, match="out"):
+        upsweep.discounted_cumsum(x, 0.5j, out=x)
+    assert (x == 1).all()
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_an_error_leaves_out_untouched(name):
+    arrays = operands(name, (3, 50))
+    out = poisoned((3, 50), np.float64)
+    before = out.copy()
+    for wrong in ({"initial": np.ones(7)}, {"reset": np.ones(7, bool)}, {"axis": 2}, {"reset": "no"}):
+        with pytest.raises((ValueError, TypeError)):
+            getattr(upsweep, name)(*arrays, out=out, **wrong)
+        assert same_bits(out, before)
+
+
+@pytest.mark.parametrize("name", ["discounted_cumsum_left", "discounted_cumsum_right", "scan_forward"])
+def test_the_named_forms_take_out(name):
+    first = np.full((2, 9), 0.5) if name == "scan_forward" else np.ones((2, 9))
+    second = np.ones((2, 9)) if name == "scan_forward" else 0.5
+    out = poisoned((2, 9), np.float64)
+    assert getattr(upsweep, name)(first, second, out=out) is out
+    np.testing.assert_array_equal(out, getattr(upsweep, name)(first, second))
+
+
+def test_return_final_comes_with_out_itself():
+    out = poisoned(9, np.float64)
+    y, final = upsweep.cumulative_sum(np.ones(9), out=out, return_final=True)
+    assert y is out and final == 9
+
+
+def test_out_of_a_broadcast_result():
+    out = poisoned((3, 50), np.float64)
+    assert upsweep.discounted_cumsum(np.ones(50), np.full((3, 1), 0.5), out=out) is out
+    assert not np.isnan(out).any()
+    with pytest.raises(ValueError, match="out"):
+        upsweep.discounted_cumsum(np.ones(50), np.full((3, 1), 0.5), out=np.empty(50))
+
+
+def test_out_in_foreign_byte_order():
+    # numpy writes such outputs; what is refused is refused with the argument's name, what is taken is right.
+    out = poisoned(9, ">f8")
+    try:
+        upsweep.cumulative_sum(np.ones(9), out=out)
+    except TypeError as error:
+        assert "out" in str(error)
+    else:
+        np.testing.assert_array_equal(out, np.arange(1.0, 10.0))

@@ -1,0 +1,111 @@
+"""Hazard: threads. The same bits for any number of them, and from several Python threads at once."""
+
+import threading
+
+import numpy as np
+import pytest
+import upsweep
+from helpers import SCANS, operands, random, same_bits
+
+SHAPES = [((1, 1_000_000), -1), ((3, 200_000), -1), ((300_000, 5), 0), ((700, 1000), -1), ((1000, 700), 0)]
+SHAPES += [((30, 500, 40), 1)]
+
+
+def same_for_any_number_of_threads(name, *arrays, **keywords):
+    function = getattr(upsweep, name)
+    one = function(*arrays, n_threads=1, **keywords)
+    for n_threads in (2, 3, None, 64):
+        assert same_bits(function(*arrays, n_threads=n_threads, **keywords), one), n_threads
+
+
+@pytest.mark.parametrize("shape, axis", SHAPES, ids=str)
+@pytest.mark.parametrize("name", SCANS)
+def test_plain(name, shape, axis):
+    for dtype in (np.float32, np.float64):
+        same_for_any_number_of_threads(name, *operands(name, shape, dtype, gamma=0.9999), axis=axis)
+    same_for_any_number_of_threads(
+        name, *operands(name, shape, np.float32, gamma=1.0), axis=axis, reverse=True
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "complex64", "int64"])
+@pytest.mark.parametrize("name", SCANS)
+def test_other_dtypes(name, dtype):
+    for shape, axis in SHAPES[:3]:
+        same_for_any_number_of_threads(name, *operands(name, shape, dtype), axis=axis)
+
+
+@pytest.mark.parametrize("shape, axis", SHAPES[:3], ids=str)
+@pytest.mark.parametrize("name", SCANS)
+def test_resets_initial_and_exclusive(name, shape, axis):
+    arrays = operands(name, shape, np.float32)
+    reset = np.random.default_rng(0).random(shape) < 1e-4
+    state = random(np.delete(shape, axis), np.float64, 3)
+    same_for_any_number_of_threads(name, *arrays, axis=axis, reset=reset, return_final=True)
+    same_for_any_number_of_threads(name, *arrays, axis=axis, initial=state, exclusive=True, return_final=True)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("name", SCANS)
+def test_a_bad_number_in_the_middle(name, bad):
+    for shape, axis in SHAPES[:3]:
+        arrays = operands(name, shape, np.float64)
+        arrays[-1 if name == "linear_recurrence" else 0][tuple(n // 2 for n in shape)] = bad
+        same_for_any_number_of_threads(name, *arrays, axis=axis)
+
+
+@pytest.mark.parametrize("gate", [2.0, 1e-3, -1.0, 0.0])
+def test_products_of_gates_that_overflow_or_underflow(gate):
+    for shape, axis in SHAPES[:3]:
+        x = random(shape, np.float64)
+        same_for_any_number_of_threads("linear_recurrence", np.full(shape, gate), x, axis=axis)
+        same_for_any_number_of_threads("discounted_cumsum", x, gate, axis=axis)
+
+
+@pytest.mark.parametrize("window", [10, 1000, 100_000])
+def test_windows(window):
+    for shape, axis in SHAPES[:3]:
+        x = random(shape, np.float32)
+        same_for_any_number_of_threads("discounted_cumsum", x, 0.999, axis=axis, window=window)
+
+
+def test_in_place_for_any_number_of_threads():
+    x = random((3, 200_000), np.float32)
+    expected = upsweep.discounted_cumsum(x, 0.999, n_threads=1)
+    for n_threads in (1, 2, 3):
+        y = x.copy()
+        upsweep.discounted_cumsum(y, 0.999, out=y, n_threads=n_threads)
+        assert same_bits(y, expected)
+
+
+def test_from_run_to_run():
+    gates, tokens = operands("linear_recurrence", (1, 1_000_000), np.float32)
+    first = upsweep.linear_recurrence(gates, tokens)
+    for _ in range(20):
+        assert same_bits(upsweep.linear_recurrence(gates, tokens), first)
+
+
+def test_two_python_threads_at_once():
+    cases = [operands("linear_recurrence", (1, 400_000), np.float32, seed=seed) for seed in range(4)]
+    expected = [upsweep.linear_recurrence(*case) for case in cases]
+    wrong = []
+
+    def work(which):
+        for _ in range(8):
+            if not same_bits(upsweep.linear_recurrence(*cases[which]), expected[which]):
+                wrong.append(which)
+
+    threads = [threading.Thread(target=work, args=(which,)) for which in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "n_threads, error", [(0, ValueError), (-1, ValueError), (1.5, TypeError), ("2", TypeError)]
+)
+def test_numbers_of_threads_that_are_none(n_threads, error):
+    with pytest.raises(error, match="n_threads"):
+        upsweep.cumulative_sum(np.ones(3), n_threads=n_threads)

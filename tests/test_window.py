@@ -1,0 +1,115 @@
+"""Hazard: windowed sums, computed from at most `window` elements and never as a difference."""
+
+import numpy as np
+import pytest
+import upsweep
+from helpers import DTYPES, check, dtype_name, random, sequential
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=dtype_name)
+def test_against_the_twin(dtype, reverse):
+    for window in (1, 2, 3, 8, 17, 64, 99, 100, 101, 10**12):
+        check("discounted_cumsum", random((2, 100), dtype), 0.9, window=window, reverse=reverse)
+    for window in (1, 5, 16, 40):
+        check("discounted_cumsum", random((40, 5), dtype), 0.9, axis=0, window=window, reverse=reverse)
+        check("discounted_cumsum", random((2, 30, 3), dtype), -1.1, axis=1, window=window, reverse=reverse)
+
+
+@pytest.mark.parametrize("window", [1, 4, 7, 30])
+def test_resets_cut_windows(window):
+    for shape, axis in [((90,), 0), ((3, 90), 1), ((90, 3), 0)]:
+        reset = np.random.default_rng(2).random(shape) < 0.1
+        for reverse in (False, True):
+            check(
+                "discounted_cumsum",
+                random(shape),
+                0.8,
+                axis=axis,
+                window=window,
+                reset=reset,
+                reverse=reverse,
+            )
+
+
+def test_gamma_per_row_and_per_channel():
+    x = random((4, 60, 3))
+    check("discounted_cumsum", x, random((4, 1, 1), seed=3), axis=1, window=9)
+    check("discounted_cumsum", x, random(3, seed=3), axis=1, window=9)
+    check("discounted_cumsum", x, random((4, 60, 1), seed=3), axis=2, window=2)
+    check("discounted_cumsum", x, np.array([0.5 + 0.5j]), axis=1, window=9)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_nan_leaves_after_window_steps(bad):
+    for window in (1, 5, 100, 1000):
+        x = random(20_000)
+        x[7777] = bad
+        y = upsweep.discounted_cumsum(x, 0.99, window=window)
+        np.testing.assert_array_equal(np.flatnonzero(~np.isfinite(y)), np.arange(7777, 7777 + window))
+
+
+def test_a_large_value_leaves_without_a_trace():
+    # As a difference of two sums, 1e-6 would drown in the rounding of 1e10.
+    x = np.full(5000, 1e-6)
+    x[100] = 1e10
+    y = upsweep.discounted_cumsum(x, 1.0, window=50)
+    np.testing.assert_allclose(y[150:], 50e-6, rtol=1e-13)
+
+
+def test_powers_of_gamma_that_overflow_do_not_matter_over_zeros():
+    y = upsweep.discounted_cumsum(np.zeros(5000), 2.0, window=3000)
+    np.testing.assert_array_equal(y, np.zeros(5000))
+    x = np.zeros(5000)
+    x[4000] = 1
+    y = upsweep.discounted_cumsum(x, 1e200, window=1000)
+    np.testing.assert_array_equal(y[3999:4003], [0, 1, 1e200, np.inf])
+    assert not y[:4000].any()
+
+
+@pytest.mark.parametrize("window", [1000, 4096, 99_999])
+@pytest.mark.parametrize("gamma", [0.999, 1.0])
+def test_long_lines(gamma, window):
+    x = random(100_000)
+    y = upsweep.discounted_cumsum(x, gamma, window=window)
+    for t in (0, 1, window - 2, window - 1, min(window, 99_999), 65_536, 99_999):
+        part = x[max(0, t - window + 1) : t + 1]
+        np.testing.assert_allclose(
+            y[t], sequential(np.full(len(part), gamma), part)[-1], rtol=1e-10, atol=1e-11
+        )
+
+
+def test_window_as_a_numpy_integer():
+    np.testing.assert_array_equal(
+        upsweep.discounted_cumsum(np.ones(4), 1.0, window=np.int32(2)), [1, 2, 2, 2]
+    )
+
+
+@pytest.mark.parametrize("window", [0, -1])
+def test_a_window_below_one(window):
+    with pytest.raises(ValueError, match="window"):
+        upsweep.discounted_cumsum(np.ones(3), 0.5, window=window)
+
+
+@pytest.mark.parametrize("window", [2.0, True, "3", [2]])
+def test_a_window_that_is_no_int(window):
+    with pytest.raises((TypeError, ValueError), match="window"):
+        upsweep.discounted_cumsum(np.ones(3), 0.5, window=window)
+
+
+@pytest.mark.parametrize("keyword", [{"initial": 0.0}, {"return_final": True}, {"exclusive": True}])
+def test_keywords_that_a_window_excludes(keyword):
+    with pytest.raises(ValueError, match="window"):
+        upsweep.discounted_cumsum(np.ones(3), 0.5, window=2, **keyword)
+
+
+def test_gamma_that_varies_along_the_axis():
+    with pytest.raises(ValueError, match="gamma"):
+        upsweep.discounted_cumsum(np.ones((2, 3)), np.array([0.1, 0.2, 0.3]), window=2)
+
+
+def test_in_place():
+    x = random((3, 500))
+    expected = upsweep.discounted_cumsum(x, 0.9, window=20)
+    assert upsweep.discounted_cumsum(x, 0.9, window=20, out=x) is x
+    np.testing.assert_array_equal(x, expected)
