@@ -80,12 +80,11 @@ struct Reduced {
 constexpr double kSmallest = 0x1p-1022;
 constexpr double kGateLow = 0x1p-127, kGateHigh = 0x1p127;
 
-struct LineKernels {
-  double (*scan)(const LineArgs&);    // returns the state after the last step
-  Reduced (*reduce)(const LineArgs&);
-};
+typedef double LineScan(const LineArgs&);      // returns the state after the last step
+typedef Reduced LineReduce(const LineArgs&);
 // gate_dtype is dtype or kDouble.
-LineKernels line_kernels(int32_t dtype, int32_t gate_dtype, bool reverse);
+LineScan* line_scan(int32_t dtype, int32_t gate_dtype, bool reverse);
+LineReduce* line_reduce(int32_t dtype, int32_t gate_dtype, bool reverse);
 
 // ---- neighbouring lines, contiguous across ------------------------------------------------------------------
 

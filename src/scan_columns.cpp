@@ -16,10 +16,14 @@ namespace upsweep {
 namespace {
 
 constexpr int kSteps = 4;
+constexpr uint64_t kMinStreamRow = 1024;   // bytes
 
 template <class T>
 inline Store how_to_store(const ColumnArgs& args) {
-  if (!args.stream || args.out == nullptr) return Store::kCached;
+  // A row that fills few lines leaves its first and last one half written, which streaming pays dearly for.
+  const uint64_t row = args.n_columns * sizeof(T);
+  const bool rows_join = (uint64_t)args.out_stride == row && args.n_columns % kLanes == 0;
+  if (!args.stream || args.out == nullptr || (row < kMinStreamRow && !rows_join)) return Store::kCached;
   const uint64_t address = (uint64_t)args.out | (uint64_t)args.out_stride;
   if (address % (kLanes * sizeof(T)) == 0) return Store::kStreamVector;
   return address % 16 == 0 && kLanes * sizeof(T) % 16 == 0 ? Store::kStream16 : Store::kCached;
@@ -39,8 +43,7 @@ inline Mask load_mask_columns(const uint8_t* p, int count) {
 
 template <class T, class G, bool Gated, bool HasReset>
 struct Walker {
-  const ColumnArgs& args;
-  const Store how;
+  const ColumnArgs args;   // a copy: no store to out can change it, so the loops keep it in registers
 
   template <bool Whole>
   inline Vec token(int64_t step, int64_t col, int count) const {
@@ -56,14 +59,14 @@ struct Walker {
     const uint8_t* row = args.reset + step * args.reset_stride;
     return args.reset_shared ? (Mask)((row[0] ? -1 : 0) - Mask{}) : load_mask_columns<Whole>(row + col, count);
   }
-  template <bool Whole>
+  template <bool Whole, Store How = Store::kCached>
   inline void write(int64_t step, int64_t col, int count, Vec v) const {
     T* target = (T*)(args.out + step * args.out_stride) + col;
-    if constexpr (Whole) store(target, v, how);
+    if constexpr (Whole) store(target, v, How);
     else store_some(target, v, count);
   }
 
-  template <bool Whole, int N>
+  template <bool Whole, int N, Store How>
   inline Vec advance(int64_t step, int64_t col, int count, Vec state, Vec gamma) const {
     for (int k = 0; k < N; ++k) {
       Vec x = token<Whole>(step + k, col, count);
@@ -75,7 +78,7 @@ struct Walker {
         state = select(drop, x, state);
         before = select(drop, Vec{}, before);
       }
-      if (args.out) write<Whole>(step + k, col, count, args.exclusive ? before : state);
+      if (args.out) write<Whole, How>(step + k, col, count, args.exclusive ? before : state);
     }
     return state;
   }
@@ -88,19 +91,35 @@ struct Walker {
     if (args.out) write<Whole>(0, col, count, args.exclusive ? Vec{} : x);
   }
 
+  // The steps after these: a row of the next step lies on another page, where no hardware prefetcher looks.
   template <int N>
+  inline void prefetch(int64_t step, int64_t col) const {
+    for (int k = 0; k < N; ++k) {
+      __builtin_prefetch(args.x + (step + k) * args.x_stride + col * (int64_t)sizeof(T));
+      if (Gated) __builtin_prefetch(args.gates + (step + k) * args.gates_stride + col * (int64_t)sizeof(G));
+    }
+  }
+
+  template <int N, Store How>
   inline void advance_all(int64_t step) const {
     const int64_t whole = args.n_columns - args.n_columns % kLanes;
     const int rest = (int)(args.n_columns - whole);
     for (int64_t col = 0; col < whole; col += kLanes) {
       const Vec gamma = Gated ? Vec{} : load(args.gamma + col);
-      store(args.carry + col, advance<true, N>(step, col, kLanes, load(args.carry + col), gamma));
+      prefetch<N>(step + N, col);
+      store(args.carry + col, advance<true, N, How>(step, col, kLanes, load(args.carry + col), gamma));
     }
     if (rest) {
       const Vec gamma = Gated ? Vec{} : load_some(args.gamma + whole, rest);
       const Vec state = load_some(args.carry + whole, rest);
-      store_some(args.carry + whole, advance<false, N>(step, whole, rest, state, gamma), rest);
+      store_some(args.carry + whole, advance<false, N, How>(step, whole, rest, state, gamma), rest);
     }
+  }
+
+  template <Store How>
+  void walk(int64_t step) const {
+    for (; step + kSteps <= args.n_steps; step += kSteps) advance_all<kSteps, How>(step);
+    for (; step < args.n_steps; ++step) advance_all<1, How>(step);
   }
 
   void run() const {
@@ -111,51 +130,66 @@ struct Walker {
       if (whole < args.n_columns) start<false>(whole, (int)(args.n_columns - whole));
       step = 1;
     }
-    for (; step + kSteps <= args.n_steps; step += kSteps) advance_all<kSteps>(step);
-    for (; step < args.n_steps; ++step) advance_all<1>(step);
-    if (how != Store::kCached) end_stream();
+    switch (how_to_store<T>(args)) {
+      case Store::kCached: return walk<Store::kCached>(step);
+      case Store::kStream16: return walk<Store::kStream16>(step);
+      case Store::kStreamVector: return walk<Store::kStreamVector>(step);
+    }
   }
 
-  // (multiplier, value) of every column; the loop is the scan's, with a product beside the state.
-  void reduce(Reduced* lanes) const {
-    for (int64_t col = 0; col < args.n_columns; col += kLanes) {
-      const int count = args.n_columns - col < kLanes ? (int)(args.n_columns - col) : kLanes;
-      const Vec gamma = Gated ? Vec{} : load_some(args.gamma + col, count);
-      Vec value = {}, product = broadcast(1.0), smallest = broadcast(__builtin_inf()), largest = {};
-      for (int64_t step = 0; step < args.n_steps; ++step) {
-        const Vec x = token<false>(step, col, count);
-        Vec a = Gated ? gate<false>(step, col, count) : gamma;
-        Vec next = fma(a, value, x);
-        if (step == 0) next = x;   // no state yet: whatever the gate is, it multiplies nothing
+  // (multiplier, value) of every column; the loop is the scan's, with a product beside the state. N vectors of
+  // columns go together: one alone would wait for its own multiply-add at every step.
+  template <bool Whole, int N>
+  void reduce_columns(int64_t col, int count, Reduced* lanes) const {
+    Vec gamma[N], value[N], product[N], smallest[N], largest[N];
+    for (int k = 0; k < N; ++k) {
+      gamma[k] = Gated ? Vec{} : load_columns<Whole>(args.gamma + col + k * kLanes, count);
+      value[k] = largest[k] = Vec{}, product[k] = broadcast(1.0), smallest[k] = broadcast(__builtin_inf());
+    }
+    for (int64_t step = 0; step < args.n_steps; ++step)
+      for (int k = 0; k < N; ++k) {
+        const int64_t at = col + k * kLanes;
+        const Vec x = as_operand(token<Whole>(step, at, count));
+        Vec a = Gated ? gate<Whole>(step, at, count) : gamma[k];
+        Vec next = step ? fma(a, value[k], x) : x;   // no state yet: whatever the gate is, it multiplies nothing
         if constexpr (HasReset) {
-          const Mask drop = dropped<false>(step, col, count);
+          const Mask drop = dropped<Whole>(step, at, count);
           next = select(drop, x, next);
           a = select(drop, Vec{}, a);
         }
-        value = next;
+        value[k] = next;
         if constexpr (Gated || HasReset) {
           const Vec size = abs(a);
-          product = product * a;
-          smallest = size < smallest ? size : smallest;
-          largest = size > largest ? size : largest;
+          product[k] = product[k] * a;
+          smallest[k] = min(size, smallest[k]);
+          largest[k] = max(size, largest[k]);
         }
       }
+    for (int k = 0; k < N; ++k)
       for (int lane = 0; lane < count; ++lane) {
-        Reduced& result = lanes[col + lane];
+        Reduced& result = lanes[col + k * kLanes + lane];
         if constexpr (Gated || HasReset) {
-          result = {product[lane], value[lane], smallest[lane], largest[lane], false};
+          result = {product[k][lane], value[k][lane], smallest[k][lane], largest[k][lane], false};
         } else {
-          const double size = __builtin_fabs(gamma[lane]);
-          result = {__builtin_pow(gamma[lane], (double)args.n_steps), value[lane], size, size, false};
+          const double size = __builtin_fabs(gamma[k][lane]);
+          result = {__builtin_pow(gamma[k][lane], (double)args.n_steps), value[k][lane], size, size, false};
         }
       }
-    }
+  }
+
+  void reduce(Reduced* lanes) const {
+    constexpr int kTogether = 4;
+    int64_t col = 0;
+    for (; col + kTogether * kLanes <= args.n_columns; col += kTogether * kLanes)
+      reduce_columns<true, kTogether>(col, kLanes, lanes);
+    for (; col + kLanes <= args.n_columns; col += kLanes) reduce_columns<true, 1>(col, kLanes, lanes);
+    if (col < args.n_columns) reduce_columns<false, 1>(col, (int)(args.n_columns - col), lanes);
   }
 };
 
 template <class T, class G, bool Gated, bool HasReset>
 Walker<T, G, Gated, HasReset> walker(const ColumnArgs& args) {
-  return {args, how_to_store<T>(args)};
+  return {args};
 }
 
 template <class T, class G>

@@ -9,8 +9,6 @@
 // Which one, and the size of the blocks, follows from shape and type alone: results do not depend on the
 // number of threads.
 
-#include <unistd.h>
-
 #include <memory>
 
 #include "parallel.hpp"
@@ -25,19 +23,14 @@ constexpr int64_t kManyColumnGroups = 16;
 constexpr int64_t kColumnGroup = 64;
 constexpr int64_t kBlockBytes = 256 << 10;     // of input: half the smallest L2 in use
 constexpr int64_t kTaskBytes = 64 << 10;
-
-int64_t last_level_cache() {
-#ifdef _SC_LEVEL3_CACHE_SIZE
-  static const int64_t size = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  if (size > 0) return size;
-#endif
-  return 32 << 20;
-}
+// Outputs from this size on go past the cache. What the system reports as the last level is no guide: inside
+// a virtual machine it is the whole host's.
+constexpr int64_t kStreamBytes = 32 << 20;
 
 // The output is much larger than the cache and nobody has just read its lines.
 bool should_stream(const ScanProblem& p, int64_t lanes) {
   const int64_t bytes = lanes * p.length * dtype_size(p.out.dtype);
-  return p.out.data && p.out.data != p.x.data && p.out.data != p.gates.data && bytes > last_level_cache();
+  return p.out.data && p.out.data != p.x.data && p.out.data != p.gates.data && bytes >= kStreamBytes;
 }
 
 template <class Acc>
@@ -108,6 +101,7 @@ class Driver {
       load_initial(s, w.carry.data());
       strips.scan(s, 0, p.length, w.carry.data(), !p.initial.data, stream, true, w);
       store_final(s, w.carry.data());
+      if (stream) end_stream();
     });
   }
 
@@ -147,6 +141,7 @@ class Driver {
       if (known) publish(published[task]);
       if (!carry_only || !known) {
         strips.scan(s, from, to, carry, first, stream, !carry_only, w);
+        if (stream) end_stream();
         if (!known) {
           std::copy_n(carry, s.lanes, after);
           publish(published[task]);

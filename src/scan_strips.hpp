@@ -21,7 +21,7 @@ enum class Layout { kLines, kColumns, kTiledLines, kTiledColumns };
 
 constexpr int64_t kTileElements = 2048;      // of a buffer: 16 KiB of doubles, so that three of them fit the L1
 constexpr int64_t kTileColumns = 64;
-constexpr int64_t kMaxStripColumns = 512;    // their states stay in the L1 beside four rows in and out
+constexpr int64_t kMaxStripColumns = 2048;   // their states stay in the L1
 
 // ---- arithmetic of the accumulators -------------------------------------------------------------------------
 
@@ -124,8 +124,9 @@ class Strips {
  public:
   explicit Strips(const ScanProblem& problem) : p(problem), layout(choose_layout(problem)) {
     const int32_t gate_dtype = p.gates.data ? p.gates.dtype : p.x.dtype;
-    lines = layout == Layout::kLines ? line_kernels(p.x.dtype, gate_dtype, p.x.time_stride < 0)
-                                     : line_kernels(kDouble, kDouble, false);
+    const bool in_place = layout == Layout::kLines, reverse = in_place && p.x.time_stride < 0;
+    line_scan_ = line_scan(in_place ? p.x.dtype : kDouble, in_place ? gate_dtype : kDouble, reverse);
+    line_reduce_ = line_reduce(in_place ? p.x.dtype : kDouble, in_place ? gate_dtype : kDouble, reverse);
     columns = layout == Layout::kColumns ? column_kernels(p.x.dtype, gate_dtype) : column_kernels(kDouble, kDouble);
   }
 
@@ -192,8 +193,17 @@ class Strips {
       if (layout == Layout::kColumns) {
         columns.scan(column_args(s, from, to, carry, first, stream, write, w));
       } else {
-        for (int64_t lane = 0; lane < s.lanes; ++lane)
-          carry[lane] = lines.scan(line_args(s, lane, from, to, carry[lane], first, stream, write));
+        LineArgs args = line_args(s, 0, from, to, 0.0, first, stream, write);
+        const bool one_gamma = !s.gamma || p.gamma.column_stride == 0;
+        for (int64_t lane = 0; lane < s.lanes; ++lane) {   // a short line costs little more than its arguments
+          args.carry = carry[lane];
+          if (!one_gamma) args.gamma = gamma_of(s, lane);
+          carry[lane] = line_scan_(args);
+          args.x = (const char*)args.x + p.x.column_stride;
+          if (args.out) args.out = (char*)args.out + p.out.column_stride;
+          if (args.gates) args.gates = (const char*)args.gates + p.gates.column_stride;
+          if (args.reset) args.reset += p.reset.column_stride;
+        }
       }
     }
   }
@@ -210,7 +220,7 @@ class Strips {
         for (int64_t lane = 0; lane < s.lanes; ++lane) effects[lane] = effect_of(w.reduced[lane]);
       } else {
         for (int64_t lane = 0; lane < s.lanes; ++lane)
-          effects[lane] = effect_of(lines.reduce(line_args(s, lane, from, to, 0.0, first, false, false)));
+          effects[lane] = effect_of(line_reduce_(line_args(s, lane, from, to, 0.0, first, false, false)));
       }
     }
   }
@@ -219,7 +229,8 @@ class Strips {
   const Layout layout;
 
  private:
-  LineKernels lines;
+  LineScan* line_scan_;
+  LineReduce* line_reduce_;
   ColumnKernels columns;
 
   // A tile in the buffers: [step][lane], lanes contiguous; one lane in kTiledLines.
@@ -308,7 +319,7 @@ class Strips {
 
   void scan_tile(const Tile& tile, Acc* carry, bool first, Workspace<Acc>& w) const {
     if constexpr (std::is_same_v<Acc, double>) {
-      if (tile.lanes == 1) carry[0] = lines.scan(tile_line(tile, carry[0], first, w));
+      if (tile.lanes == 1) carry[0] = line_scan_(tile_line(tile, carry[0], first, w));
       else columns.scan(tile_columns(tile, carry, first, w));
     } else {
       for (int64_t step = 0; step < tile.steps; ++step) {
@@ -332,7 +343,7 @@ class Strips {
       if (tile.lanes == 1) {
         LineArgs args = tile_line(tile, 0.0, first, w);
         args.out = nullptr;
-        found[0] = lines.reduce(args);
+        found[0] = line_reduce_(args);
       } else {
         ColumnArgs args = tile_columns(tile, nullptr, first, w);
         args.out = nullptr;

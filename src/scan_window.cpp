@@ -55,8 +55,8 @@ class Window {
  public:
   explicit Window(const ScanProblem& problem)
       : p(problem), strips(problem), K(std::min(problem.window, problem.length)),
-        scan_forward(line_kernels(kDouble, kDouble, false).scan),
-        scan_backward(line_kernels(kDouble, kDouble, true).scan) {}
+        scan_forward(line_scan(kDouble, kDouble, false)),
+        scan_backward(line_scan(kDouble, kDouble, true)) {}
 
   void run() {
     int64_t n_lines = p.columns;
@@ -114,8 +114,8 @@ class Window {
   const ScanProblem& p;
   const Strips<Acc> strips;
   const int64_t K;
-  double (*const scan_forward)(const LineArgs&);
-  double (*const scan_backward)(const LineArgs&);
+  LineScan* const scan_forward;
+  LineScan* const scan_backward;
 
   void read(const Strip& s, int64_t from, int64_t n, Acc* to) const {
     gather(s.x + from * p.x.time_stride, p.x.time_stride, n, p.x.dtype, p.x.swapped, to);

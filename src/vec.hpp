@@ -62,6 +62,8 @@ inline double fma(double a, double b, double c) {
 #endif
 }
 
+inline Vec select(Mask mask, Vec yes, Vec no) { return mask ? yes : no; }
+
 // Lane k of the result is lane k - K of v in scan order, `fill` where there is none. In a reversed scan the
 // first step sits in the last lane.
 template <int K, bool Reverse, int... I>
@@ -74,6 +76,67 @@ inline Vec shift_lanes(Vec v, Vec fill, std::integer_sequence<int, I...>) {
 template <int K, bool Reverse>
 inline Vec shift(Vec v, Vec fill) {
   return shift_lanes<K, Reverse>(v, fill, std::make_integer_sequence<int, kLanes>{});
+}
+
+// The vector in blocks of 2 * Half steps: each step of a block's second half gets the last of its first half,
+// the others keep their own.
+template <int Half, bool Reverse>
+constexpr int source_lane(int lane) {
+  const int step = Reverse ? kLanes - 1 - lane : lane;
+  const int source = step & Half ? (step & ~(2 * Half - 1)) + Half - 1 : step;
+  return Reverse ? kLanes - 1 - source : source;
+}
+template <int Half, bool Reverse, int... I>
+inline Vec spread_lanes(Vec v, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(v, v, source_lane<Half, Reverse>(I)...);
+}
+template <int Half, bool Reverse>
+inline Vec spread_halves(Vec v) {
+  return spread_lanes<Half, Reverse>(v, std::make_integer_sequence<int, kLanes>{});
+}
+// Set in the lanes of the second halves.
+template <int Half, bool Reverse>
+inline Mask second_halves() {
+  Mask mask;
+  for (int lane = 0; lane < kLanes; ++lane) mask[lane] = (Reverse ? kLanes - 1 - lane : lane) & Half ? -1 : 0;
+  return mask;
+}
+
+// Lanes at even and at odd places of a and b, side by side: (a0 b0 a2 b2 ...) and (a1 b1 a3 b3 ...).
+template <int Odd, int... I>
+inline Vec interleave(Vec a, Vec b, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(a, b, (I % 2 ? kLanes + I - 1 + Odd : I + Odd)...);
+}
+// Pairs of lanes at even and at odd places of a, then those of b: (a01 a45 b01 b45) and (a23 a67 b23 b67).
+template <int Odd, int... I>
+inline Vec pick_pairs(Vec a, Vec b, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(a, b, ((I / 2 * 2 + Odd) * 2 + I % 2)...);
+}
+// Both are single cheap shuffles, where picking lanes freely is not; `First` chooses between them.
+template <bool First, int Odd>
+inline Vec halve(Vec a, Vec b) {
+  if constexpr (First) return interleave<Odd>(a, b, std::make_integer_sequence<int, kLanes>{});
+  else return pick_pairs<Odd>(a, b, std::make_integer_sequence<int, kLanes>{});
+}
+
+// In the second halves a*b + c, and a*b; elsewhere c, and a.
+template <int Half, bool Reverse>
+inline Vec fma_second(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+  constexpr __mmask8 kMask = Reverse ? 0xff / ((1 << Half) + 1) : 0xff / ((1 << Half) + 1) << Half;
+  return (Vec)_mm512_mask3_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c, kMask);
+#else
+  return fma(select(second_halves<Half, Reverse>(), a, Vec{}), b, c);
+#endif
+}
+template <int Half, bool Reverse>
+inline Vec multiply_second(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  constexpr __mmask8 kMask = Reverse ? 0xff / ((1 << Half) + 1) : 0xff / ((1 << Half) + 1) << Half;
+  return (Vec)_mm512_mask_mul_pd((__m512d)a, kMask, (__m512d)a, (__m512d)b);
+#else
+  return select(second_halves<Half, Reverse>(), a * b, a);
+#endif
 }
 
 template <int Lane, int... I>
@@ -99,7 +162,28 @@ inline T as_operand(T v) {
   return v * one;
 }
 
-inline Vec select(Mask mask, Vec yes, Vec no) { return mask ? yes : no; }
+// The smaller and the larger; b where a is a NaN.
+inline Vec min(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_min_pd((__m512d)a, (__m512d)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+inline Vec max(Vec a, Vec b) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_max_pd((__m512d)a, (__m512d)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+inline Bits max(Bits a, Bits b) {
+#if defined(__AVX512F__)
+  return (Bits)_mm512_max_epu64((__m512i)a, (__m512i)b);
+#else
+  return a > b ? a : b;
+#endif
+}
 inline Vec abs(Vec v) { return (Vec)((Bits)v & 0x7fffffffffffffffull); }
 
 // True when the number is neither an infinity nor a NaN; bit arithmetic, so that no compiler flag undoes it.
@@ -171,13 +255,29 @@ inline V load_bytes(const void* p) {
   return v;
 }
 
+// Between float and double. GCC 12 makes two halves and a shuffle of __builtin_convertvector at 512 bits.
+inline Vec widen(FloatVec v) {
+#if defined(__AVX512F__)
+  return (Vec)_mm512_cvtps_pd((__m256)v);
+#else
+  return __builtin_convertvector(v, Vec);
+#endif
+}
+inline FloatVec narrow(Vec v) {
+#if defined(__AVX512F__)
+  return (FloatVec)_mm512_cvtpd_ps((__m512d)v);
+#else
+  return __builtin_convertvector(v, FloatVec);
+#endif
+}
+
 inline Vec load(const double* p) { return load_bytes<Vec>(p); }
-inline Vec load(const float* p) { return __builtin_convertvector(load_bytes<FloatVec>(p), Vec); }
+inline Vec load(const float* p) { return widen(load_bytes<FloatVec>(p)); }
 inline Vec load(const Half* p) {
 #if defined(__AVX512F__)
-  return __builtin_convertvector((FloatVec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)), Vec);
+  return widen((FloatVec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)));
 #elif defined(__F16C__)
-  return __builtin_convertvector((FloatVec)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i*)p)), Vec);
+  return widen((FloatVec)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i*)p)));
 #else
   Vec v;
   for (int lane = 0; lane < kLanes; ++lane) v[lane] = to_double(p[lane]);
@@ -186,18 +286,29 @@ inline Vec load(const Half* p) {
 }
 inline Vec load(const BFloat* p) {
   const FloatBits bits = __builtin_convertvector(load_bytes<HalfBits>(p), FloatBits) << 16;
-  return __builtin_convertvector((FloatVec)bits, Vec);
+  return widen((FloatVec)bits);
 }
 
 // Lanes whose byte is not zero.
 inline Mask load_mask(const uint8_t* p) {
-  return (Mask)(__builtin_convertvector(load_bytes<ByteVec>(p), Bits) != 0);
+#if defined(__AVX512F__)
+  const Bits wide = (Bits)_mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i*)p));
+#else
+  const Bits wide = __builtin_convertvector(load_bytes<ByteVec>(p), Bits);
+#endif
+  return (Mask)(wide != 0);
 }
 
 inline FloatVec narrow_to_odd(Vec v) {
+#if defined(__AVX512F__)
+  const __m512i bits = (__m512i)v, kept = _mm512_and_si512(bits, _mm512_set1_epi64(~0x1fffffffll));
+  const __mmask8 inexact = _mm512_test_epi64_mask(bits, _mm512_set1_epi64(0x1fffffffll));
+  return narrow((Vec)_mm512_mask_or_epi64(kept, inexact, kept, _mm512_set1_epi64(1ll << 29)));
+#else
   const Bits bits = (Bits)v;
   const Bits dropped = (Bits)((bits & 0x1fffffffull) != 0) & (1ull << 29);
-  return __builtin_convertvector((Vec)((bits & ~0x1fffffffull) | dropped), FloatVec);
+  return narrow((Vec)((bits & ~0x1fffffffull) | dropped));
+#endif
 }
 
 // What lies in memory for kLanes elements of T.
@@ -212,7 +323,7 @@ inline typename Packed<T>::type pack(Vec v) {
   if constexpr (sizeof(T) == 8) {
     return v;
   } else if constexpr (sizeof(T) == 4) {
-    return __builtin_convertvector(v, FloatVec);
+    return narrow(v);
   } else if constexpr (std::is_same_v<T, BFloat>) {
     const FloatBits bits = (FloatBits)narrow_to_odd(v);
     const FloatBits rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;

@@ -22,7 +22,7 @@ CODE = """
     for operation, right in zip(operations, expected):
         for attempt in range(10):
             try:
-                signal.setitimer(signal.ITIMER_REAL, 0.0005 * (attempt + 1))
+                signal.setitimer(signal.ITIMER_REAL, 0.004 * (attempt + 1))
                 while True:
                     y = operation()
             except KeyboardInterrupt:
@@ -52,7 +52,7 @@ def test_an_interrupt_during_a_call_into_out_leaves_whole_results():
         out = np.full(x.shape, np.nan)
         finished = False
         try:
-            signal.setitimer(signal.ITIMER_REAL, 0.0005 * (attempt + 1))
+            signal.setitimer(signal.ITIMER_REAL, 0.004 * (attempt + 1))
             while True:
                 upsweep.cumulative_sum(x, out=out)
                 finished = True

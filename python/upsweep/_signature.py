@@ -149,12 +149,13 @@ def check_out(
     inputs: dict[str, Array | None],
     in_place: tuple[str, ...] = (),
 ) -> Array:
-    """Return `out` if the result may be written there.
+    """Return `out`, as a plain ndarray, if the result may be written there.
 
     `inputs` are all arrays that are read; of these, `in_place` may be `out` itself, element for element.
     """
-    if type(out) is not np.ndarray:
+    if not isinstance(out, np.ndarray) or isinstance(out, (np.ma.MaskedArray, np.matrix)):
         raise TypeError(f"out: expected a numpy.ndarray, got {type(out).__qualname__}")
+    out = out.view(np.ndarray)   # np.memmap and the like
     if out.shape != shape:
         raise ValueError(f"out: expected shape {shape}, got {out.shape}")
     if out.dtype != dtype:

@@ -137,7 +137,7 @@ def cumulative_sum(
     inputs = {"x": given, "reset": scan.reset, "initial": scan.initial}
     whole = np.empty(longer, result_dtype) if out is None else _signature.check_out(out, longer, result_dtype, inputs)
     before = (slice(None),) * scan.axis
-    y, final = _dispatch.run_scan(
+    _, final = _dispatch.run_scan(
         scan,
         out=whole[before + (slice(None, -1) if reverse else slice(1, None),)],
         reverse=reverse,
@@ -147,6 +147,7 @@ def cumulative_sum(
         n_threads=n_threads,
     )
     whole[before + (-1 if reverse else 0,)] = 0 if scan.initial is None else scan.initial
+    whole = whole if out is None else out
     return (whole, final) if return_final else whole
 
 
@@ -558,6 +559,7 @@ def _finish(
         return_final=return_final,
         n_threads=n_threads,
     )
+    y = y if out is None else out
     return (y, final) if return_final else y
 
 

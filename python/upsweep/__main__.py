@@ -1,0 +1,47 @@
+"""The command line: ``python -m upsweep demo | info | bench | selftest``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import upsweep
+
+
+def _parser() -> argparse.ArgumentParser:
+    from upsweep import bench
+
+    summary = (upsweep.__doc__ or "").partition("\n")[0]  # no docstring under python -OO
+    parser = argparse.ArgumentParser(prog="python -m upsweep", description=summary)
+    commands = parser.add_subparsers(dest="command", required=True)
+    demo = commands.add_parser("demo", help="scans and counts of Python's own sources")
+    demo.add_argument("--output", type=Path, default=Path("upsweep-demo.png"), help="where the picture goes")
+    commands.add_parser("info", help="versions, instruction sets, threads and libraries")
+    bench.add_arguments(commands.add_parser("bench", help="how fast it is here, as a fraction of a copy"))
+    commands.add_parser("selftest", help="compare every function with its plain numpy twin")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    if options.command == "info":
+        print(upsweep.show_config())
+        return 0
+    if options.command == "selftest":
+        from upsweep import selftest
+
+        return 0 if selftest.run() else 1
+    if options.command == "demo":
+        from upsweep import demo
+
+        return demo.run(options.output)
+    from upsweep import bench
+
+    return bench.run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

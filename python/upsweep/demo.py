@@ -1,0 +1,253 @@
+"""``python -m upsweep demo``: scans and counts of real bytes, those of Python's own standard library.
+
+Each row is timed beside what one would write today, and its answer is checked: a prefix against the plain
+numpy twin in ``upsweep.reference``, the whole in vectorised numpy. One more row is one more entry in `_rows`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sysconfig
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+import upsweep
+from upsweep import reference
+from upsweep._progress import Progress
+from upsweep.selftest import assert_recurrence
+from upsweep.testing import assert_scan_close
+
+__all__ = ["Row", "run"]
+
+Array = NDArray[Any]
+
+_MOST_BYTES = 24_000_000
+_PREFIX = 100_000  # as much as the twins, which are Python loops, are asked for
+_GAMMA = 0.999
+_NEWLINE = 10
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table. `check` raises AssertionError when upsweep's answer is wrong."""
+
+    what: str
+    n: int
+    ours: Callable[[], Array]
+    check: Callable[[Array], None]
+    today: str  # the name of what one writes today
+    theirs: Callable[[], object] | None  # None: not installed
+    share: float = 1.0  # of the n elements that `theirs` works through; its time is scaled up
+
+
+def _source_bytes() -> Array:
+    """The bytes of the standard library's modules, in the order of their names."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    pieces: list[bytes] = []
+    size = 0
+    for path in sorted(folder.rglob("*.py")):
+        if "site-packages" in path.parts or "dist-packages" in path.parts:
+            continue
+        pieces.append(path.read_bytes())
+        size += len(pieces[-1])
+        if size >= _MOST_BYTES:
+            break
+    if size < 2 * _PREFIX:
+        raise FileNotFoundError(f"no sources of the standard library under {folder.name}: nothing to work on")
+    return np.frombuffer(b"".join(pieces), np.uint8)[:_MOST_BYTES]
+
+
+def _lfilter(x: Array, gamma: float) -> Callable[[], object] | None:
+    try:
+        signal = importlib.import_module("scipy.signal")
+    except ImportError:
+        return None
+    return partial(signal.lfilter, np.ones(1, x.dtype), np.array([1, -gamma], x.dtype), x)
+
+
+def _loop(gates: Array, tokens: Array) -> list[float]:
+    """A recurrence as one writes it without a compiler."""
+    state, states = 0.0, []
+    for gate, token in zip(gates.tolist(), tokens.tolist()):
+        state = gate * state + token
+        states.append(state)
+    return states
+
+
+def _line_positions(starts: Array) -> Array:
+    """The position in its line of each byte, from 1, in numpy."""
+    places = np.arange(starts.size)
+    return places - np.maximum.accumulate(np.where(starts, places, 0)) + 1
+
+
+def _check_recurrence(gates: Array | float, tokens: Array, y: Array) -> None:
+    first = gates if isinstance(gates, float) else gates[:_PREFIX]
+    # Nothing here is negative, so the result itself is the scale of what was summed.
+    expected = reference.linear_recurrence(first, tokens[:_PREFIX], precision="extended")
+    assert_scan_close(y[:_PREFIX], expected, expected)
+    assert_recurrence(y, gates, tokens)
+
+
+def _check_positions(starts: Array, y: Array) -> None:
+    ones = np.ones(_PREFIX, np.int64)
+    np.testing.assert_array_equal(y[:_PREFIX], reference.cumulative_sum(ones, reset=starts[:_PREFIX]))
+    np.testing.assert_array_equal(y, _line_positions(starts))
+
+
+def _check_counts(keys: Array, y: Array) -> None:
+    prefix = keys[: _PREFIX // 4]
+    np.testing.assert_array_equal(upsweep.bincount(prefix), reference.bincount(prefix))
+    np.testing.assert_array_equal(y, np.bincount(keys))
+
+
+def _byte_pairs(data: Array) -> Array:
+    return data[:-1].astype(np.uint16) << 8 | data[1:]
+
+
+def _rows(data: Array) -> list[Row]:
+    n = data.size
+    x = data.astype(np.float32)
+    # How deep in brackets this has lately been: brackets fade slowly in a line, and by half at its end.
+    brackets = np.isin(data, np.frombuffer(b"([{", np.uint8)).astype(np.float32)
+    gates = np.where(data == _NEWLINE, np.float32(0.5), np.float32(0.98))
+    starts = np.concatenate([[True], data[:-1] == _NEWLINE])
+    ones = np.broadcast_to(np.int64(1), n)
+    pairs = _byte_pairs(data)
+    loop = partial(_loop, gates[:_PREFIX], brackets[:_PREFIX])
+    return [
+        Row(
+            "discounted sum of the bytes, float32",
+            n,
+            partial(upsweep.discounted_cumsum, x, _GAMMA),
+            partial(_check_recurrence, _GAMMA, x),
+            "scipy.signal.lfilter",
+            _lfilter(x, _GAMMA),
+        ),
+        Row(
+            "gated recurrence, brackets in a line",
+            n,
+            partial(upsweep.linear_recurrence, gates, brackets),
+            partial(_check_recurrence, gates, brackets),
+            "Python loop, scaled",
+            loop,
+            _PREFIX / n,
+        ),
+        Row(
+            "position in the line, sum with resets",
+            n,
+            partial(upsweep.cumulative_sum, ones, reset=starts),
+            partial(_check_positions, starts),
+            "np.maximum.accumulate",
+            partial(_line_positions, starts),
+        ),
+        Row(
+            "bincount of the bytes",
+            n,
+            partial(upsweep.bincount, data),
+            partial(_check_counts, data),
+            "np.bincount",
+            partial(np.bincount, data),
+        ),
+        Row(
+            "bincount of byte pairs",
+            n - 1,
+            partial(upsweep.bincount, pairs),
+            partial(_check_counts, pairs),
+            "np.bincount",
+            partial(np.bincount, pairs),
+        ),
+    ]
+
+
+def _timed(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
+    """The fastest of some calls in seconds, and what the last of them returned."""
+    best, result = float("inf"), None
+    for _ in range(repeats):
+        result = None  # its memory serves the next call
+        begin = time.perf_counter()
+        result = call()
+        best = min(best, time.perf_counter() - begin)
+    return best, result
+
+
+def _measure(row: Row) -> tuple[tuple[str, ...], Array, bool]:
+    """The cells of the row, the answer, and whether it is right."""
+    ours, answer = _timed(row.ours, 3)
+    try:
+        row.check(answer)
+        found = "ok"
+    except AssertionError as error:
+        found = "WRONG: " + " ".join(str(error).split())
+    if row.theirs is None:
+        theirs, ratio = "not installed", ""
+    else:
+        seconds = _timed(row.theirs, 1)[0] / row.share
+        theirs, ratio = f"{seconds * 1e3:.1f} ms", f"{seconds / ours:.1f}"
+    cells = (row.what, f"{row.n:,}", f"{ours * 1e3:.1f} ms", row.today, theirs, ratio, found)
+    return cells, answer, found == "ok"
+
+
+_HEAD: tuple[str, ...] = ("what", "n", "upsweep", "today", "its time", "ratio", "check")
+_ALIGN: tuple[Literal["<", ">"], ...] = ("<", ">", ">", "<", ">", ">", "<")
+
+
+def _print_table(table: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*table)]
+    for cells in table:
+        print("  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(cells, _ALIGN, widths)).rstrip())
+
+
+def _draw(path: Path, discounted: Array, brackets: Array, pairs: Array) -> None:
+    """The counts of byte pairs, and a stretch of the two signals."""
+    matplotlib = importlib.import_module("matplotlib")
+    matplotlib.use("agg")  # a file is all that is wanted; there may be no display
+    pyplot = importlib.import_module("matplotlib.pyplot")
+    figure, axes = pyplot.subplot_mosaic(
+        [["pairs", "sum"], ["pairs", "gated"]], figsize=(12, 5.5), width_ratios=(1, 1.2), layout="constrained"
+    )
+    counts = np.zeros(1 << 16)
+    counts[: pairs.size] = pairs
+    # 128 and above is rare in sources: the corner of ASCII is what there is to see.
+    shown = np.log10(1 + counts.reshape(256, 256)[:128, :128])
+    image = axes["pairs"].imshow(shown, origin="lower", cmap="magma")
+    figure.colorbar(image, ax=axes["pairs"], label="log10(1 + count)", shrink=0.8)
+    axes["pairs"].set(title="bincount of byte pairs", xlabel="second byte", ylabel="first byte")
+    stretch = slice(discounted.size // 2, discounted.size // 2 + 4000)
+    places = np.arange(stretch.start, stretch.stop)
+    axes["sum"].plot(places, discounted[stretch], linewidth=0.8)
+    axes["sum"].set_title(f"discounted sum of the bytes, gamma = {_GAMMA}")
+    axes["gated"].plot(places, brackets[stretch], linewidth=0.8, color="tab:orange")
+    axes["gated"].set(title="gated recurrence: opening brackets, fading", xlabel="byte")
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def run(output: Path) -> int:
+    """Run the rows, print the table, draw the picture; returns the exit code."""
+    with Progress("demo") as progress:
+        rows = _rows(_source_bytes())
+        table, answers, right = [_HEAD], [], True
+        for done, row in enumerate(rows):
+            progress.update(done, len(rows))
+            cells, answer, is_right = _measure(row)
+            table.append(cells)
+            answers.append(answer)
+            right &= is_right
+    config = upsweep.show_config()
+    print(f"The sources of Python's standard library, {rows[0].n:,} bytes; upsweep {config['version']}")
+    print(f"on {config['threads']} threads, {config['isa']}\n")
+    _print_table(table)
+    try:
+        _draw(output, answers[0], answers[1], answers[4])
+    except ImportError:
+        print("\nno picture: matplotlib is not installed")
+    else:
+        print(f"\npicture: {output}")
+    return 0 if right else 1

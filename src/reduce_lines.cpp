@@ -1,0 +1,204 @@
+// LINES: what a block of contiguous memory does to the state before it, without writing anything.
+//
+//   state -> multiplier * state + value
+//
+// Bytes an element: one read of x (and of the gates), which leaves them in the cache for the scan that follows. With a
+// constant gamma each lane is a Horner scheme, one multiply-add for kLanes elements. With gates, kLanes vectors are
+// combined pairwise until each lane holds a run of kLanes steps; that takes half the shuffles of a scan.
+//
+// Called by the blocked driver (scan_driver.cpp).
+
+#include "lines.hpp"
+
+namespace upsweep {
+namespace {
+
+template <class T, bool Reverse>
+Reduced reduce_constant(const LineArgs& given) {
+  const LineArgs args = given;
+  const double gamma = args.gamma, size = __builtin_fabs(gamma);
+  Reduced result{__builtin_pow(gamma, (double)args.n), 0.0, size, size, !gamma_in_range(args)};
+  if (result.in_order) return result;
+  const T* x = (const T*)args.x;
+  // Each lane is a Horner scheme of its own in gamma^(kUnroll * kLanes).
+  constexpr int kTile = kUnroll * kLanes;
+  const Powers& powers = powers_of<Reverse>(args);
+  const Vec factor = powers.vectors[kUnroll];
+  Vec sums[kUnroll];
+  for (Vec& sum : sums) sum = broadcast(-0.0);
+  int64_t step = 0;
+  for (; step + kTile <= args.n; step += kTile)
+    for (int k = 0; k < kUnroll; ++k)
+      sums[k] = fma(sums[k], factor, load(vector_at<Reverse>(x, step + k * kLanes)));
+  Vec sum = sums[0];
+  for (int k = 1; k < kUnroll; ++k) sum = fma(sum, powers.vectors[1], sums[k]);
+  double value = sum[lane_of<Reverse>(0)];
+  for (int k = 1; k < kLanes; ++k) value = fma(gamma, value, sum[lane_of<Reverse>(k)]);
+  for (; step < args.n; ++step) value = fma(gamma, value, to_double(element_at<Reverse>(x, step)));
+  result.value = value;
+  return result;
+}
+
+// (a, v) of neighbouring runs of steps, a run a lane, in scan order.
+struct Runs {
+  Vec a, v;
+};
+
+// Neighbouring runs combined: half as many, of twice the length. `p` comes before `q`. The first time the runs of
+// the two come out interleaved, which the other times undo: in the end lane k is vector k.
+template <bool Reverse, bool First>
+inline Runs combine_runs(const Runs& p, const Runs& q) {
+  const Runs& low = Reverse ? q : p;
+  const Runs& high = Reverse ? p : q;
+  const Runs even{halve<First, 0>(low.a, high.a), halve<First, 0>(low.v, high.v)};
+  const Runs odd{halve<First, 1>(low.a, high.a), halve<First, 1>(low.v, high.v)};
+  const Runs& before = Reverse ? odd : even;
+  const Runs& after = Reverse ? even : odd;
+  return {after.a * before.a, fma(after.a, before.v, after.v)};
+}
+
+constexpr int kRunVectors = kLanes;                       // combined at a time: a run of kLanes steps a lane
+constexpr double kProductLow = 0x1p-15, kProductHigh = 0x1p15;   // kLanes^2 of them stay normal
+
+// Whether a block with gates beyond those bounds may still be reduced by products: none grows, and what a
+// product that vanished would have carried is too small to be seen in the value.
+template <class T, class G, bool Reverse>
+bool products_may_vanish(const LineArgs& args, const Reduced& result) {
+  if (result.max_gate > kProductHigh) return false;
+  Vec smallest = broadcast(kProductHigh), largest_token = {};
+  for (int64_t step = 0; step < args.n; step += kLanes) {
+    const int count = args.n - step < kLanes ? (int)(args.n - step) : kLanes;
+    Vec gate = load_gates_first<G, Reverse>(args, step, count);
+    if (args.first && step == 0) gate = select(first_lanes<Reverse>(1), Vec{}, gate);
+    const Vec size = abs(gate), token = abs(load_first<Reverse>((const T*)args.x, step, count));
+    smallest = select((Mask)(size < smallest) & (Mask)(size != 0.0), size, smallest);
+    largest_token = max(token, largest_token);
+  }
+  double least = smallest[0], most = largest_token[0];
+  for (int lane = 1; lane < kLanes; ++lane) {
+    least = smallest[lane] < least ? smallest[lane] : least;
+    most = largest_token[lane] > most ? largest_token[lane] : most;
+  }
+  if (least >= kProductLow) return true;
+  const double lost = (double)args.n * most * kSmallest, seen = __builtin_fabs(result.value) * 0x1p-60;
+  return result.max_gate <= 1.0 && lost <= (seen > kSmallest ? seen : kSmallest);
+}
+
+// Of a block with a constant gamma, what follows its last reset is all that is left.
+template <class T, bool Reverse>
+Reduced reduce_after_reset(const LineArgs& args) {
+  int64_t from = args.n;
+  while (from > 0 && !element_at<Reverse>(args.reset, from - 1)) --from;
+  LineArgs rest = args;
+  rest.reset = nullptr;
+  if (from == 0) return reduce_constant<T, Reverse>(rest);
+  rest.x = &element_at<Reverse>((const T*)args.x, from - 1);
+  rest.n = args.n - from + 1;
+  Reduced result = reduce_constant<T, Reverse>(rest);
+  result.multiplier = result.min_gate = 0.0;
+  return result;
+}
+
+// Plain: gates, no resets.
+template <class T, class G, bool Reverse, bool Plain>
+Reduced reduce_gated_as(const LineArgs& given) {
+  const LineArgs args = given;
+  Reduced result{1.0, 0.0, 1.0, 1.0, !gamma_in_range(args)};
+  if (result.in_order) return result;
+  const T* x = (const T*)args.x;
+  Vec smallest = broadcast(__builtin_inf()), largest = {};
+  Vec product = broadcast(1.0), value = broadcast(-0.0);
+  int64_t step = 0;
+  // The first gate of all multiplies nothing but what comes before the block, so it is no part of what is measured.
+  double first_gate = 1.0;
+  if (args.first && args.n > 0) {
+    const bool dropped = args.reset && element_at<Reverse>(args.reset, 0);
+    first_gate = dropped ? 0.0 : args.gates ? to_double(element_at<Reverse>((const G*)args.gates, 0)) : args.gamma;
+    value = broadcast(as_operand(to_double(element_at<Reverse>(x, 0))));
+    step = 1;
+  }
+
+  auto measured = [&](Vec a, Vec v) __attribute__((always_inline)) {
+    const Vec size = abs(a);
+    smallest = min(size, smallest);
+    largest = max(size, largest);
+    return Runs{a, v};
+  };
+  auto vector_runs = [&](int64_t at) __attribute__((always_inline)) {
+    Vec a = load_gates<G, Reverse, Plain>(args, at);
+    return measured(a, load(vector_at<Reverse>(x, at)));
+  };
+  auto fold = [&](Runs runs) __attribute__((always_inline)) {
+    scan_vector<Reverse>(runs.a, runs.v);
+    const Vec last = splat_last<Reverse>(runs.a);
+    value = fma(last, value, splat_last<Reverse>(runs.v));
+    product = product * last;
+  };
+  auto group = [&]<int N>(auto& self, std::integral_constant<int, N>, int64_t at) __attribute__((always_inline)) {
+    if constexpr (N == 1) {
+      return vector_runs(at);
+    } else {
+      const Runs before = self(self, std::integral_constant<int, N / 2>{}, at);
+      return combine_runs<Reverse, N == 2>(before, self(self, std::integral_constant<int, N / 2>{}, at + N / 2 * kLanes));
+    }
+  };
+  for (; step + kRunVectors * kLanes <= args.n; step += kRunVectors * kLanes)
+    fold(group(group, std::integral_constant<int, kRunVectors>{}, step));
+  for (; step + kLanes <= args.n; step += kLanes) fold(vector_runs(step));
+  if (step < args.n) {
+    // A zero step after the end with a gate of one leaves the state as it is.
+    const int count = (int)(args.n - step);
+    Vec a = load_gates_first<G, Reverse>(args, step, count);
+    fold(measured(a, load_first<Reverse>(x, step, count)));
+  }
+  result.value = value[0];
+  result.multiplier = product[0];
+  result.min_gate = smallest[0];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    result.min_gate = result.min_gate < smallest[lane] ? result.min_gate : smallest[lane];
+    result.max_gate = lane && result.max_gate > largest[lane] ? result.max_gate : largest[lane];
+  }
+  if (result.min_gate < kProductLow || result.max_gate > kProductHigh)
+    result.in_order = !products_may_vanish<T, G, Reverse>(args, result);
+  result.multiplier *= first_gate;
+  if (first_gate == 0.0) result.min_gate = 0.0;
+  return result;
+}
+
+template <class T, class G, bool Reverse>
+Reduced reduce_gated(const LineArgs& args) {
+  return args.gates && !args.reset ? reduce_gated_as<T, G, Reverse, true>(args)
+                                   : reduce_gated_as<T, G, Reverse, false>(args);
+}
+
+template <class T, bool Reverse>
+Reduced reduce_line(const LineArgs& args) {
+  if (args.gates) return reduce_gated<T, T, Reverse>(args);
+  return args.reset ? reduce_after_reset<T, Reverse>(args) : reduce_constant<T, Reverse>(args);
+}
+
+template <class T, bool Reverse>
+LineReduce* select_kernel(int32_t gate_dtype) {
+  if constexpr (sizeof(T) != 8)
+    if (gate_dtype == kDouble) return reduce_gated<T, double, Reverse>;
+  (void)gate_dtype;
+  return reduce_line<T, Reverse>;
+}
+
+template <bool Reverse>
+LineReduce* select_kernel(int32_t dtype, int32_t gate_dtype) {
+  switch (dtype) {
+    case kHalf: return select_kernel<Half, Reverse>(gate_dtype);
+    case kBFloat: return select_kernel<BFloat, Reverse>(gate_dtype);
+    case kFloat: return select_kernel<float, Reverse>(gate_dtype);
+    default: return select_kernel<double, Reverse>(gate_dtype);
+  }
+}
+
+}  // namespace
+
+LineReduce* line_reduce(int32_t dtype, int32_t gate_dtype, bool reverse) {
+  return reverse ? select_kernel<true>(dtype, gate_dtype) : select_kernel<false>(dtype, gate_dtype);
+}
+
+}  // namespace upsweep
