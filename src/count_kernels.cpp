@@ -20,6 +20,7 @@ constexpr int64_t kChunk = 1 << 17;
 constexpr int kTables = 4;
 constexpr int64_t kPrivateBins = 1 << 15;   // 4 tables of 32-bit counters: 512 KiB
 constexpr int64_t kMaxSumTables = 16;
+constexpr int64_t kPartKeys = INT64_C(1) << 31;
 
 template <class Key>
 inline Key key_at(const CountProblem& p, int64_t at) {
@@ -73,30 +74,27 @@ int64_t count_keys(const CountProblem& p) {
   // Wide tables are one a thread, and only while merging them is cheap against the counting.
   int n_threads = threads_worth(p.n_threads, p.n * (int64_t)sizeof(Key), INT64_MAX);
   if (!narrow) n_threads = (int)std::max<int64_t>(1, std::min<int64_t>(n_threads, p.n / bins));
-  const int64_t n_parts = n_threads;
-  std::vector<std::vector<uint64_t>> tables(n_parts);
-  for (auto& table : tables) table.assign(bins, 0);
+  // Counters of 32 bits hold what a part of 2^31 keys can add to them.
+  const int64_t n_parts = std::max<int64_t>(n_threads, (p.n + kPartKeys - 1) / kPartKeys);
+  const int n_tables = narrow ? kTables : 1;
+  std::vector<std::vector<uint32_t>> tables(n_parts);
+  for (auto& table : tables) table.assign(bins * n_tables, 0);
   for_tasks(n_parts, n_threads, false, [&](int64_t part, int) {
-    uint64_t* table = tables[part].data();
+    uint32_t* table = tables[part].data();
     const int64_t begin = p.n / n_parts * part, end = part == n_parts - 1 ? p.n : begin + p.n / n_parts;
-    if (!narrow) {
-      for (int64_t at = begin; at < end; ++at) ++table[bin_of<Key>(p, at)];
-      return;
-    }
-    std::vector<uint32_t> small(bins * kTables);
-    for (int64_t from = begin; from < end; from += INT64_C(1) << 31) {
-      const int64_t to = std::min(end, from + (INT64_C(1) << 31));
-      int64_t at = from;
-      for (; at + kTables <= to; at += kTables)
-        for (int k = 0; k < kTables; ++k) ++small[k * bins + bin_of<Key>(p, at + k)];
-      for (; at < to; ++at) ++small[bin_of<Key>(p, at)];
-      for (int64_t k = 0; k < bins * kTables; ++k) table[k % bins] += small[k], small[k] = 0;
-    }
+    int64_t at = begin;
+    if (narrow)
+      for (; at + kTables <= end; at += kTables)
+        for (int k = 0; k < kTables; ++k) ++table[k * bins + bin_of<Key>(p, at + k)];
+    for (; at < end; ++at) ++table[bin_of<Key>(p, at)];
   });
-  for (const auto& table : tables)
-    for (int64_t bin = 0; bin < p.n_bins; ++bin) p.counts[bin] += (int64_t)table[bin];
   int64_t left_out = 0;
-  for (const auto& table : tables) left_out += (int64_t)table[p.n_bins];
+  for (const auto& table : tables)
+    for (int k = 0; k < n_tables; ++k) {
+      const uint32_t* counts = table.data() + k * bins;
+      for (int64_t bin = 0; bin < p.n_bins; ++bin) p.counts[bin] += counts[bin];
+      left_out += counts[p.n_bins];
+    }
   return left_out;
 }
 

@@ -129,9 +129,16 @@ inline void scan_vector(Vec& a, Vec& v) {
 }
 
 // Gates as the vector form wants them: zero where the state is dropped.
-template <class G, bool Reverse, bool Plain = false>
+// What is known of a call when its kernel is picked: gates are given, and resets too or not; or nothing.
+enum class Given { kGates, kGatesAndResets, kUnknown };
+
+template <class G, bool Reverse, Given What = Given::kUnknown>
 inline Vec load_gates(const LineArgs& args, int64_t step) {
-  if constexpr (Plain) return load(vector_at<Reverse>((const G*)args.gates, step));
+  if constexpr (What != Given::kUnknown) {
+    const Vec a = load(vector_at<Reverse>((const G*)args.gates, step));
+    if constexpr (What == Given::kGates) return a;
+    return select(load_mask(vector_at<Reverse>(args.reset, step)), Vec{}, a);
+  }
   Vec a = args.gates ? load(vector_at<Reverse>((const G*)args.gates, step)) : broadcast(args.gamma);
   if (args.reset) a = select(load_mask(vector_at<Reverse>(args.reset, step)), Vec{}, a);
   return a;

@@ -99,8 +99,7 @@ Reduced reduce_after_reset(const LineArgs& args) {
   return result;
 }
 
-// Plain: gates, no resets.
-template <class T, class G, bool Reverse, bool Plain>
+template <class T, class G, bool Reverse, Given What>
 Reduced reduce_gated_as(const LineArgs& given) {
   const LineArgs args = given;
   Reduced result{1.0, 0.0, 1.0, 1.0, !gamma_in_range(args)};
@@ -125,7 +124,7 @@ Reduced reduce_gated_as(const LineArgs& given) {
     return Runs{a, v};
   };
   auto vector_runs = [&](int64_t at) __attribute__((always_inline)) {
-    Vec a = load_gates<G, Reverse, Plain>(args, at);
+    Vec a = load_gates<G, Reverse, What>(args, at);
     return measured(a, load(vector_at<Reverse>(x, at)));
   };
   auto fold = [&](Runs runs) __attribute__((always_inline)) {
@@ -167,8 +166,9 @@ Reduced reduce_gated_as(const LineArgs& given) {
 
 template <class T, class G, bool Reverse>
 Reduced reduce_gated(const LineArgs& args) {
-  return args.gates && !args.reset ? reduce_gated_as<T, G, Reverse, true>(args)
-                                   : reduce_gated_as<T, G, Reverse, false>(args);
+  if (!args.gates) return reduce_gated_as<T, G, Reverse, Given::kUnknown>(args);
+  return args.reset ? reduce_gated_as<T, G, Reverse, Given::kGatesAndResets>(args)
+                    : reduce_gated_as<T, G, Reverse, Given::kGates>(args);
 }
 
 template <class T, bool Reverse>

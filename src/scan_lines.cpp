@@ -136,7 +136,7 @@ double scan_constant(const LineArgs& args) {
 
 // ---- gates or resets ----------------------------------------------------------------------------------------------
 
-template <class T, class G, bool Reverse, Store How, bool Plain>
+template <class T, class G, bool Reverse, Store How, Given What>
 double scan_gated_as(const LineArgs& given) {
   const LineArgs args = given;
   const T* x = (const T*)args.x;
@@ -149,7 +149,7 @@ double scan_gated_as(const LineArgs& given) {
     Vec a[N], v[N], before[N + 1];
     for (int k = 0; k < N; ++k) {
       v[k] = load(vector_at<Reverse>(x, step + k * kLanes));
-      a[k] = load_gates<G, Reverse, Plain>(args, step + k * kLanes);
+      a[k] = load_gates<G, Reverse, What>(args, step + k * kLanes);
     }
     if (first) a[0] = select(first_lanes<Reverse>(1), Vec{}, a[0]);
     bool in_order = false;
@@ -164,7 +164,7 @@ double scan_gated_as(const LineArgs& given) {
       states = carry = broadcast(scan_in_order<T, G, Reverse>(args, step, step + N * kLanes, carry[0], first));
     } else {
       states = v[N - 1];
-      if constexpr (!Plain) {
+      if constexpr (What == Given::kUnknown) {
         if (args.exclusive)
           for (int k = 0; k < N; ++k) v[k] = before_or_dropped<Reverse>(args, step + k * kLanes, v[k], before[k]);
         if (out) store_tile<T, Reverse, How, N>(out, step, v);
@@ -199,18 +199,21 @@ double scan_gated_as(const LineArgs& given) {
   return state;
 }
 
+template <class T, class G, bool Reverse, Given What>
+double scan_gated_as(const LineArgs& args) {
+  switch (how_to_store<T, Reverse>(args)) {
+    case Store::kStreamVector: return scan_gated_as<T, G, Reverse, Store::kStreamVector, What>(args);
+    case Store::kStream16: return scan_gated_as<T, G, Reverse, Store::kStream16, What>(args);
+    default: return scan_gated_as<T, G, Reverse, Store::kCached, What>(args);
+  }
+}
+
 template <class T, class G, bool Reverse>
 double scan_gated(const LineArgs& args) {
   if (!gamma_in_range(args)) return scan_in_order<T, G, Reverse>(args, 0, args.n, args.carry, args.first);
-  const Store how = how_to_store<T, Reverse>(args);
-  if (!args.out || args.exclusive || args.reset || !args.gates) {
-    if (how == Store::kStreamVector) return scan_gated_as<T, G, Reverse, Store::kStreamVector, false>(args);
-    if (how == Store::kStream16) return scan_gated_as<T, G, Reverse, Store::kStream16, false>(args);
-    return scan_gated_as<T, G, Reverse, Store::kCached, false>(args);
-  }
-  if (how == Store::kStreamVector) return scan_gated_as<T, G, Reverse, Store::kStreamVector, true>(args);
-  if (how == Store::kStream16) return scan_gated_as<T, G, Reverse, Store::kStream16, true>(args);
-  return scan_gated_as<T, G, Reverse, Store::kCached, true>(args);
+  if (!args.out || args.exclusive || !args.gates) return scan_gated_as<T, G, Reverse, Given::kUnknown>(args);
+  return args.reset ? scan_gated_as<T, G, Reverse, Given::kGatesAndResets>(args)
+                    : scan_gated_as<T, G, Reverse, Given::kGates>(args);
 }
 
 // ---- a line without gates of its own, with resets -------------------------------------------------------------------

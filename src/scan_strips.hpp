@@ -11,6 +11,7 @@
 #include <cmath>
 #include <vector>
 
+#include "buffer.hpp"
 #include "scan.hpp"
 #include "vec.hpp"
 
@@ -79,9 +80,8 @@ struct Strip {
 
 template <class Acc>
 struct Workspace {
-  std::vector<Acc> x, gates, gamma;
-  std::vector<uint8_t> reset;
-  std::vector<Acc> carry;
+  Buffer<Acc> x, gates, gamma, carry;
+  Buffer<uint8_t> reset;
   std::vector<Effect<Acc>> effects;
   std::vector<Reduced> reduced;
 };

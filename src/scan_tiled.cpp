@@ -53,8 +53,21 @@ inline To convert(From value) {
 template <>
 inline uint64_t convert<uint64_t, uint64_t>(uint64_t value) { return value; }
 
+template <class T>
+constexpr bool kHasVectors = std::is_same_v<T, Half> || std::is_same_v<T, BFloat> || std::is_same_v<T, float> ||
+                             std::is_same_v<T, double>;
+
 template <class From, class To>
 void gather_as(const char* source, int64_t stride, int64_t n, bool swapped, To* to) {
+  if constexpr (kHasVectors<From> && std::is_same_v<To, double>) {
+    if (!swapped && stride == (int64_t)sizeof(From)) {
+      const From* from = (const From*)source;
+      int64_t k = 0;
+      for (; k + kLanes <= n; k += kLanes) store(to + k, load(from + k));
+      if (k < n) store_some(to + k, load_some(from + k, (int)(n - k)), (int)(n - k));
+      return;
+    }
+  }
   if (swapped) {
     for (int64_t k = 0; k < n; ++k) to[k] = convert<To>(swap_bytes(load_bytes<From>(source + k * stride)));
   } else if (stride == (int64_t)sizeof(From)) {
@@ -84,6 +97,22 @@ void gather_any(const char* source, int64_t stride, int64_t n, int32_t dtype, bo
     case kDouble: return gather_as<double>(source, stride, n, swapped, to);
     case kComplexFloat: return gather_as<ComplexFloat>(source, stride, n, swapped, to);
     default: return gather_as<Complex>(source, stride, n, swapped, to);
+  }
+}
+
+// Doubles, rounded once.
+template <class To>
+void scatter_real(const double* from, int64_t n, char* target, int64_t stride) {
+  if (stride == (int64_t)sizeof(To)) {
+    To* to = (To*)target;
+    int64_t k = 0;
+    for (; k + kLanes <= n; k += kLanes) store(to + k, load(from + k));
+    if (k < n) store_some(to + k, load_some(from + k, (int)(n - k)), (int)(n - k));
+    return;
+  }
+  for (int64_t k = 0; k < n; ++k) {
+    const To value = from_double<To>(from[k]);
+    std::memcpy(target + k * stride, &value, sizeof(To));
   }
 }
 
@@ -119,10 +148,10 @@ void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bool s
 
 void scatter(const double* from, int64_t n, int32_t dtype, char* target, int64_t stride) {
   switch (dtype) {
-    case kHalf: return scatter_as<Half>(from, n, target, stride, from_double<Half>);
-    case kBFloat: return scatter_as<BFloat>(from, n, target, stride, from_double<BFloat>);
-    case kFloat: return scatter_as<float>(from, n, target, stride, from_double<float>);
-    default: return scatter_as<double>(from, n, target, stride, from_double<double>);
+    case kHalf: return scatter_real<Half>(from, n, target, stride);
+    case kBFloat: return scatter_real<BFloat>(from, n, target, stride);
+    case kFloat: return scatter_real<float>(from, n, target, stride);
+    default: return scatter_real<double>(from, n, target, stride);
   }
 }
 void scatter(const Complex* from, int64_t n, int32_t dtype, char* target, int64_t stride) {

@@ -8,8 +8,8 @@
 //   y[i] = S[i] + gamma^(i+1) * R[i+1],      R[q] = sum over j >= q of gamma^(K-1-j) * P[j]
 //
 // S runs forward and R, a plain sum of weighted elements, backward: three operations an element whatever K is.
-// Blocks are taken from the last to the first, so that the result may overwrite x. A long block is taken in
-// chunks, R's value between them computed beforehand. Up to kDirect elements are summed directly.
+// In place, blocks are taken from the last to the first, because each reads the one before it; otherwise forward, as
+// prefetchers expect. A long block is taken in chunks, R's value between them computed beforehand. Up to kDirect elements are summed directly.
 //
 // x is read twice (once from the cache, for K within it) and y written once.
 
@@ -86,8 +86,8 @@ class Window {
 
  private:
   struct Buffers {
-    std::vector<Acc> x, previous, powers, between;
-    std::vector<uint8_t> reset;
+    Buffer<Acc> x, previous, powers, falling, between;   // falling: powers backwards, for whole vectors
+    Buffer<uint8_t> reset;
     Acc gamma{};
     bool ready = false;
 
@@ -95,6 +95,7 @@ class Window {
       x.resize(kChunk + kDirect);
       previous.resize(kChunk + kDirect);
       powers.resize(kChunk + 1);
+      falling.resize(kChunk);
       between.resize(K / kChunk + 2);
       reset.resize(kChunk + kDirect);
     }
@@ -108,6 +109,7 @@ class Window {
         const Acc start = power(value, row);
         for (int64_t k = 0; k < kRow && row + k <= kChunk; ++k) powers[row + k] = multiply(start, powers[k]);
       }
+      for (int64_t k = 0; k < kChunk; ++k) falling[k] = powers[kChunk - 1 - k];
     }
   };
 
@@ -119,6 +121,13 @@ class Window {
 
   void read(const Strip& s, int64_t from, int64_t n, Acc* to) const {
     gather(s.x + from * p.x.time_stride, p.x.time_stride, n, p.x.dtype, p.x.swapped, to);
+  }
+  // Asks for the elements that the next chunk will read, to arrive while this one is computed.
+  void prefetch(const Strip& s, int64_t from, int64_t n) const {
+    const int64_t item = dtype_size(p.x.dtype);
+    if (std::llabs(p.x.time_stride) != item) return;
+    const char* line = s.x + std::min(from * p.x.time_stride, (from + n) * p.x.time_stride);
+    for (int64_t byte = 0; byte < n * item; byte += 64) __builtin_prefetch(line + byte);
   }
   void read_reset(const Strip& s, int64_t from, int64_t n, uint8_t* to) const {
     for (int64_t k = 0; k < n; ++k) to[k] = reset_at(s, from + k);
@@ -186,7 +195,10 @@ class Window {
   }
 
   void blocks(const Strip& s, Acc gamma, int64_t from, int64_t to, Buffers& b) const {
-    for (int64_t start = (to - 1) / K * K; start >= from; start -= K) {
+    const int64_t n_blocks = (to - from + K - 1) / K;
+    const bool in_place = p.out.data == p.x.data;
+    for (int64_t block = 0; block < n_blocks; ++block) {
+      const int64_t start = from + (in_place ? n_blocks - 1 - block : block) * K;
       const int64_t n = std::min(K, to - start);
       int64_t last_reset = -1, first_reset = n;
       if (s.reset) {
@@ -208,6 +220,7 @@ class Window {
       for (int64_t chunk = 0; chunk * kChunk < n; ++chunk) {
         const int64_t begin = chunk * kChunk, count = std::min(kChunk, n - begin);
         read(s, start + begin, count, b.x.data());
+        prefetch(s, start + begin + count, count);
         if (s.reset) read_reset(s, start + begin, count, b.reset.data());
         state = own_scan(b, gamma, count, state, chunk == 0, s.reset != nullptr);
         if (start) {
@@ -243,7 +256,8 @@ class Window {
     Acc* r = b.previous.data();
     read(s, block + begin, n, r);
     const Acc base = power(gamma, K - end);
-    for (int64_t j = 0; j < n; ++j) r[j] = multiply(multiply(base, b.powers[n - 1 - j]), r[j]);
+    const Acc* weights = b.falling.data() + kChunk - n;   // gamma^(n-1) ... gamma^0
+    for (int64_t j = 0; j < n; ++j) r[j] = multiply(multiply(base, weights[j]), r[j]);
     for (int64_t j = 0; j < std::min(n, last_reset - begin); ++j) r[j] = Acc{};
     if constexpr (std::is_same_v<Acc, double>) {
       scan_backward({r + n - 1, nullptr, nullptr, r + n - 1, n, 1.0, after, false, false, false});
@@ -254,7 +268,7 @@ class Window {
     }
     Acc sum = after;
     for (int64_t j = n - 1; j >= 0; --j) {
-      if (j >= last_reset - begin) sum = add(sum, weigh(multiply(base, b.powers[n - 1 - j]), r[j], gamma));
+      if (j >= last_reset - begin) sum = add(sum, weigh(multiply(base, weights[j]), r[j], gamma));
       r[j] = sum;
     }
     return sum;
@@ -262,12 +276,13 @@ class Window {
 
   // b.x[i] += gamma^(begin + i + 1) * R[i + 1]
   void combine(Buffers& b, Acc base, Acc gamma, int64_t n) const {
-    const Acc* r = b.previous.data() + 1;
+    Acc* __restrict x = b.x.data();
+    const Acc *__restrict r = b.previous.data() + 1, *__restrict powers = b.powers.data() + 1;
     if (n > 0 && !finite(r[0])) {
-      for (int64_t i = 0; i < n; ++i) b.x[i] = add(b.x[i], weigh(multiply(base, b.powers[i + 1]), r[i], gamma));
+      for (int64_t i = 0; i < n; ++i) x[i] = add(x[i], weigh(multiply(base, powers[i]), r[i], gamma));
       return;
     }
-    for (int64_t i = 0; i < n; ++i) b.x[i] = add(b.x[i], multiply(multiply(base, b.powers[i + 1]), r[i]));
+    for (int64_t i = 0; i < n; ++i) x[i] = add(x[i], multiply(multiply(base, powers[i]), r[i]));
   }
 };
 

@@ -56,9 +56,7 @@ def test_numbers_wider_than_any_kernel(name):
         getattr(upsweep, name)(**arguments)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in NAMED if not name.startswith(("pscan", "scan_f", "linear"))]
-)
+@pytest.mark.parametrize("name", [name for name in NAMED if not name.startswith(("pscan", "scan_f", "linear"))])
 def test_a_scan_without_an_axis(name):
     arguments = dict.fromkeys(NAMED[name], 0.5)
     for zero_d in (1.0, np.array(1.0), np.float32(1)):

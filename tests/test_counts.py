@@ -29,9 +29,7 @@ def test_keys_of_every_dtype(dtype):
 def test_numbers_of_bins(n_bins):
     keys, weights = keys_and_weights(1_000_000, n_bins)
     assert same_bits(upsweep.bincount(keys), np.bincount(keys))
-    np.testing.assert_allclose(
-        upsweep.bincount(keys, weights), np.bincount(keys, weights), rtol=1e-10, atol=1e-10
-    )
+    np.testing.assert_allclose(upsweep.bincount(keys, weights), np.bincount(keys, weights), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("pattern", ["sorted", "all equal", "two alternating", "descending"])

@@ -50,9 +50,7 @@ def test_float16_keeps_its_subnormals_which_cost_nothing():
     # They are normal numbers of the float32 that the kernels calculate in; zero would break the promise.
     x = np.full(8, 2.0**-24, np.float16)
     np.testing.assert_array_equal(upsweep.discounted_cumsum(x, 1.0), np.arange(1, 9) * 2.0**-24)
-    np.testing.assert_array_equal(
-        upsweep.linear_recurrence(np.ones(8, np.float16), x), np.arange(1, 9) * 2.0**-24
-    )
+    np.testing.assert_array_equal(upsweep.linear_recurrence(np.ones(8, np.float16), x), np.arange(1, 9) * 2.0**-24)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -67,9 +67,7 @@ def test_include_initial_against_the_twin(dtype):
 
 def test_include_initial_stands_where_the_scan_begins():
     np.testing.assert_array_equal(upsweep.cumulative_sum([1.0, 2.0], include_initial=True), [0, 1, 3])
-    np.testing.assert_array_equal(
-        upsweep.cumulative_sum([1.0, 2.0], include_initial=True, initial=5), [5, 6, 8]
-    )
+    np.testing.assert_array_equal(upsweep.cumulative_sum([1.0, 2.0], include_initial=True, initial=5), [5, 6, 8])
     np.testing.assert_array_equal(
         upsweep.cumulative_sum([1.0, 2.0], include_initial=True, reverse=True), [3, 2, 0]
     )

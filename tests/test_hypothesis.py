@@ -74,9 +74,7 @@ def test_sums_of_integers(shape_and_axis, dtype, reverse, data):
     shape, axis = shape_and_axis
     x = (100 * data.draw(arrays(shape, np.float64, 0.0, 1.0))).clip(0, 100)
     x = np.nan_to_num(x).astype(dtype)
-    check(
-        "cumulative_sum", x, axis=axis, reverse=reverse, exclusive=data.draw(st.booleans()), return_final=True
-    )
+    check("cumulative_sum", x, axis=axis, reverse=reverse, exclusive=data.draw(st.booleans()), return_final=True)
 
 
 @settings(max_examples=60)

@@ -92,9 +92,7 @@ def test_the_core_imports_nothing_of_the_package():
     for path in sources:
         for line in path.read_text().splitlines():
             words = line.split()
-            assert not (
-                words[:1] in (["from"], ["import"], ["cimport"]) and words[1].startswith("upsweep")
-            ), line
+            assert not (words[:1] in (["from"], ["import"], ["cimport"]) and words[1].startswith("upsweep")), line
 
 
 def test_the_import_brings_no_other_library():

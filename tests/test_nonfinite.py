@@ -53,9 +53,7 @@ def test_infinity_followed_by_zeros_is_as_in_the_loop(length, dtype):
         np.testing.assert_array_equal(y, sequential(np.full(length, gamma), x))
 
 
-@pytest.mark.parametrize(
-    "gamma", [0.0, -0.0, 1.0, -1.0, 1.5, -2.0, 1e30, 1e-30, 1e300, np.nan, np.inf, -np.inf]
-)
+@pytest.mark.parametrize("gamma", [0.0, -0.0, 1.0, -1.0, 1.5, -2.0, 1e30, 1e-30, 1e300, np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_every_kind_of_gamma(dtype, gamma):
     if dtype == "float16" and abs(gamma) == 1e300:
@@ -101,9 +99,7 @@ def test_products_of_gates_that_overflow_do_not_matter_over_zeros(length):
     tokens = np.zeros(length)
     tokens[-1] = 3
     assert upsweep.linear_recurrence(np.full(length, 2.0), tokens)[-1] == 3
-    assert (
-        upsweep.linear_recurrence(np.full((length, 4), 2.0), np.zeros((length, 4)), axis=0).any() == np.False_
-    )
+    assert upsweep.linear_recurrence(np.full((length, 4), 2.0), np.zeros((length, 4)), axis=0).any() == np.False_
 
 
 def test_a_line_that_leaves_the_range_and_is_reset_comes_back():

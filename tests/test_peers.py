@@ -126,6 +126,4 @@ def test_bincount_keys_of_every_dtype_read_only_and_strided(dtype):
 @pytest.mark.parametrize("n_bins", [1, 255, 6142, 6143, 70_000])
 def test_bincount_around_other_peoples_cliffs(n_bins):
     keys = np.random.default_rng(0).integers(0, n_bins, 50_000)
-    np.testing.assert_array_equal(
-        upsweep.bincount(keys, minlength=n_bins), np.bincount(keys, minlength=n_bins)
-    )
+    np.testing.assert_array_equal(upsweep.bincount(keys, minlength=n_bins), np.bincount(keys, minlength=n_bins))

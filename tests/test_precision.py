@@ -11,9 +11,7 @@ from upsweep.testing import assert_scan_close
 @pytest.mark.parametrize("dtype", DTYPES, ids=dtype_name)
 def test_the_promise_on_thousands_of_steps(dtype):
     x = random((4, 4000), dtype)
-    gates = (
-        random((4, 4000), dtype, 1, 0.6, 0.7) if dtype.kind == "c" else random((4, 4000), dtype, 1, 0.95, 1.0)
-    )
+    gates = random((4, 4000), dtype, 1, 0.6, 0.7) if dtype.kind == "c" else random((4, 4000), dtype, 1, 0.95, 1.0)
     check("cumulative_sum", x)
     check("discounted_cumsum", x, 0.999)
     check("linear_recurrence", gates, x, reverse=True)

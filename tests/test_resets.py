@@ -62,9 +62,7 @@ def test_the_gate_of_a_reset_step_is_not_read():
 
 def test_a_reset_in_reverse_drops_what_comes_from_the_right():
     reset = np.array([False, True, False, False])
-    np.testing.assert_array_equal(
-        upsweep.cumulative_sum([1.0, 2, 4, 8], reset=reset, reverse=True), [3, 2, 12, 8]
-    )
+    np.testing.assert_array_equal(upsweep.cumulative_sum([1.0, 2, 4, 8], reset=reset, reverse=True), [3, 2, 12, 8])
 
 
 @pytest.mark.parametrize("name", SCANS)

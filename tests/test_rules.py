@@ -31,9 +31,7 @@ def test_with_initial_none_y_at_the_first_step_is_x_and_the_first_gate_is_not_re
 def test_reset_drops_the_state_entering_a_step_in_scan_order():
     reset = np.array([False, False, True, False])
     np.testing.assert_array_equal(upsweep.cumulative_sum([1.0, 2, 4, 8], reset=reset), [1, 3, 4, 12])
-    np.testing.assert_array_equal(
-        upsweep.cumulative_sum([1.0, 2, 4, 8], reset=reset, reverse=True), [7, 6, 4, 8]
-    )
+    np.testing.assert_array_equal(upsweep.cumulative_sum([1.0, 2, 4, 8], reset=reset, reverse=True), [7, 6, 4, 8])
 
 
 def test_reset_at_the_first_step_drops_initial_too():

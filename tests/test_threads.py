@@ -23,9 +23,7 @@ def same_for_any_number_of_threads(name, *arrays, **keywords):
 def test_plain(name, shape, axis):
     for dtype in (np.float32, np.float64):
         same_for_any_number_of_threads(name, *operands(name, shape, dtype, gamma=0.9999), axis=axis)
-    same_for_any_number_of_threads(
-        name, *operands(name, shape, np.float32, gamma=1.0), axis=axis, reverse=True
-    )
+    same_for_any_number_of_threads(name, *operands(name, shape, np.float32, gamma=1.0), axis=axis, reverse=True)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "complex64", "int64"])

@@ -74,15 +74,11 @@ def test_long_lines(gamma, window):
     y = upsweep.discounted_cumsum(x, gamma, window=window)
     for t in (0, 1, window - 2, window - 1, min(window, 99_999), 65_536, 99_999):
         part = x[max(0, t - window + 1) : t + 1]
-        np.testing.assert_allclose(
-            y[t], sequential(np.full(len(part), gamma), part)[-1], rtol=1e-10, atol=1e-11
-        )
+        np.testing.assert_allclose(y[t], sequential(np.full(len(part), gamma), part)[-1], rtol=1e-10, atol=1e-11)
 
 
 def test_window_as_a_numpy_integer():
-    np.testing.assert_array_equal(
-        upsweep.discounted_cumsum(np.ones(4), 1.0, window=np.int32(2)), [1, 2, 2, 2]
-    )
+    np.testing.assert_array_equal(upsweep.discounted_cumsum(np.ones(4), 1.0, window=np.int32(2)), [1, 2, 2, 2])
 
 
 @pytest.mark.parametrize("window", [0, -1])

@@ -10,7 +10,7 @@ and the blocks scanned again from the cache. Results do not depend on the number
 
 The layers, each calling only downwards:
 
-    scans, carries, counts      public functions: checks and docstrings
+    scans, carries, counts      public functions: checks and docstrings; peer_names: others' names for them
     _arrays, _signature         argument to array; arrays to one shape and an axis
     _dispatch, _cpu             to a backend; the instruction set's build of the kernels
 """
@@ -28,15 +28,8 @@ from upsweep.carries import (
 )
 from upsweep.config import show_config
 from upsweep.counts import bincount
-from upsweep.scans import (
-    cumulative_sum,
-    discounted_cumsum,
-    discounted_cumsum_left,
-    discounted_cumsum_right,
-    linear_recurrence,
-    pscan,
-    scan_forward,
-)
+from upsweep.peer_names import discounted_cumsum_left, discounted_cumsum_right, pscan, scan_forward
+from upsweep.scans import cumulative_sum, discounted_cumsum, linear_recurrence
 
 __all__ = [
     "Carry",
@@ -60,7 +53,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":   # looked up when asked for: importlib.metadata is slow to import
+    if name == "__version__":  # looked up when asked for: importlib.metadata is slow to import
         from importlib import metadata
 
         return metadata.version("upsweep")

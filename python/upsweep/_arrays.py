@@ -62,7 +62,7 @@ def as_array(value: object, name: str) -> Array:
             value = np.asarray(value)
         except ValueError as error:
             raise ValueError(f"{name}: cannot be made an array: {error}") from None
-    array: Array = value  # type: ignore[assignment]  # narrowed by the branch above
+    array: Array = value
     kind = array.dtype.kind
     if kind in "biufc" and array.dtype.itemsize <= (16 if kind == "c" else 8):
         return array

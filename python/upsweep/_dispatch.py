@@ -56,7 +56,9 @@ def reduce_scan(scan: Scan, *, reverse: bool, flush: bool, n_threads: int | None
     value = np.zeros(scan.state_shape, scan.accumulator)
     if 0 not in scan.shape:
         _run(scan, None, value, multiplier, reverse, False, flush, 0, n_threads)
-    dropped = np.zeros(scan.state_shape, bool) if scan.reset is None else scan.reset.any(axis=scan.axis)
+    dropped = np.zeros(scan.state_shape, bool)
+    if scan.reset is not None:
+        np.any(scan.reset, axis=scan.axis, out=dropped)
     multiplier[dropped] = 0
     return multiplier, value, dropped
 

@@ -65,7 +65,7 @@ def _as_state(value: object, name: str, state_shape: tuple[int, ...], dtype: np.
             f"{name}: expected the state's shape {state_shape} (the result's without its axis) or one that "
             f"broadcasts to it, got {array.shape}"
         )
-    both_integers = array.dtype.kind in "biu" and dtype.kind in "iu"   # which wrap around alike
+    both_integers = array.dtype.kind in "biu" and dtype.kind in "iu"  # which wrap around alike
     if not (both_integers or np.can_cast(array.dtype, dtype, "same_kind") or _arrays.is_bfloat16(array.dtype)):
         raise TypeError(f"{name}: {array.dtype} cannot be held by a state of dtype {dtype}")
     try:
@@ -137,9 +137,10 @@ def _overlaps(a: Array, b: Array) -> bool:
     if not np.may_share_memory(a, b):
         return False
     try:
-        return np.shares_memory(a, b, max_work=10_000)
+        # The bound is on a search that is exponential at worst; the stubs know only its two named values.
+        return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
-        return True   # cannot be told apart in reasonable time
+        return True  # cannot be told apart in reasonable time
 
 
 def check_out(
@@ -155,7 +156,7 @@ def check_out(
     """
     if not isinstance(out, np.ndarray) or isinstance(out, (np.ma.MaskedArray, np.matrix)):
         raise TypeError(f"out: expected a numpy.ndarray, got {type(out).__qualname__}")
-    out = out.view(np.ndarray)   # np.memmap and the like
+    out = out.view(np.ndarray)  # np.memmap and the like
     if out.shape != shape:
         raise ValueError(f"out: expected shape {shape}, got {out.shape}")
     if out.dtype != dtype:

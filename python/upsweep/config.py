@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+import upsweep._cpu._machine as _machine
 from upsweep import _cpu
-from upsweep._cpu import _machine
 
 __all__ = ["Config", "show_config"]
 

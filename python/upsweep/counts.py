@@ -121,9 +121,13 @@ def bincount(
 
 
 def _as_keys(x: ArrayLike) -> Array:
-    keys = np.asarray(x, dtype=np.intp) if isinstance(x, (list, tuple)) and len(x) == 0 else _arrays.as_array(x, "x")
+    keys = (
+        np.asarray(x, dtype=np.intp) if isinstance(x, (list, tuple)) and len(x) == 0 else _arrays.as_array(x, "x")
+    )
     if keys.ndim != 1:
-        raise ValueError(f"x: object of too small depth or too deep for desired array: expected 1-D, got {keys.ndim}-D")
+        raise ValueError(
+            f"x: object of too small depth or too deep for desired array: expected 1-D, got {keys.ndim}-D"
+        )
     if keys.dtype.kind not in "biu":
         raise TypeError(f"x: Cannot cast keys of dtype {keys.dtype} to integers according to the rule 'safe'")
     if not keys.dtype.isnative:
@@ -136,7 +140,9 @@ def _as_weights(weights: ArrayLike, keys: Array) -> Array:
     if array.dtype.kind == "c":
         raise TypeError(f"weights: expected real numbers, got dtype {array.dtype}")
     if array.shape != keys.shape:
-        raise ValueError(f"weights: The weights and list don't have the same length: {array.shape} and {keys.shape}")
+        raise ValueError(
+            f"weights: The weights and list don't have the same length: {array.shape} and {keys.shape}"
+        )
     return np.ascontiguousarray(array, np.float64)
 
 

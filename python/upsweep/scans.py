@@ -21,14 +21,11 @@ from upsweep._arrays import Array
 __all__ = [
     "cumulative_sum",
     "discounted_cumsum",
-    "discounted_cumsum_left",
-    "discounted_cumsum_right",
     "linear_recurrence",
-    "pscan",
-    "scan_forward",
 ]
 
 
+# fmt: off
 @overload
 def cumulative_sum(
     x: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
@@ -43,6 +40,7 @@ def cumulative_sum(
     exclusive: bool = False, out: Array | None = None, return_final: Literal[True],
     n_threads: int | None = None, device: str | None = None,
 ) -> tuple[Array, Array]: ...
+# fmt: on
 def cumulative_sum(
     x: ArrayLike,
     *,
@@ -135,7 +133,9 @@ def cumulative_sum(
 
     longer = scan.shape[: scan.axis] + (scan.shape[scan.axis] + 1,) + scan.shape[scan.axis + 1 :]
     inputs = {"x": given, "reset": scan.reset, "initial": scan.initial}
-    whole = np.empty(longer, result_dtype) if out is None else _signature.check_out(out, longer, result_dtype, inputs)
+    whole = (
+        np.empty(longer, result_dtype) if out is None else _signature.check_out(out, longer, result_dtype, inputs)
+    )
     before = (slice(None),) * scan.axis
     _, final = _dispatch.run_scan(
         scan,
@@ -151,6 +151,7 @@ def cumulative_sum(
     return (whole, final) if return_final else whole
 
 
+# fmt: off
 @overload
 def discounted_cumsum(
     x: ArrayLike, gamma: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
@@ -163,6 +164,7 @@ def discounted_cumsum(
     reset: ArrayLike | None = None, window: int | None = None, exclusive: bool = False, out: Array | None = None,
     return_final: Literal[True], n_threads: int | None = None, device: str | None = None,
 ) -> tuple[Array, Array]: ...
+# fmt: on
 def discounted_cumsum(
     x: ArrayLike,
     gamma: ArrayLike,
@@ -271,91 +273,7 @@ def discounted_cumsum(
     return _finish(scan, out, reverse, exclusive, True, steps, return_final, n_threads)
 
 
-def discounted_cumsum_right(
-    x: ArrayLike,
-    gamma: ArrayLike,
-    *,
-    out: Array | None = None,
-    n_threads: int | None = None,
-    device: str | None = None,
-) -> Array:
-    """Discounted sum of what lies to the right, along the last axis: y[t] = x[t] + gamma * y[t+1].
-
-    Parameters
-    ----------
-    x : array_like
-        As in `discounted_cumsum`.
-    gamma : float or array_like
-        As there; a 1-D gamma with one number for each row of a 2-D x is per row.
-    out, n_threads, device
-        As in `discounted_cumsum`.
-
-    Returns
-    -------
-    y : ndarray
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `discounted_cumsum`.
-
-    Notes
-    -----
-    Named after the function of torch-discounted-cumsum, and means the same.
-
-    Examples
-    --------
-    >>> import numpy as np, upsweep
-    >>> upsweep.discounted_cumsum_right(np.ones((1, 4)), 0.5)
-    array([[1.875, 1.75 , 1.5  , 1.   ]])
-    """
-    gamma = _gamma_of_rows(x, gamma)
-    return discounted_cumsum(x, gamma, reverse=True, out=out, n_threads=n_threads, device=device)
-
-
-def discounted_cumsum_left(
-    x: ArrayLike,
-    gamma: ArrayLike,
-    *,
-    out: Array | None = None,
-    n_threads: int | None = None,
-    device: str | None = None,
-) -> Array:
-    """Discounted sum of what lies to the left, along the last axis: y[t] = x[t] + gamma * y[t-1].
-
-    Parameters
-    ----------
-    x : array_like
-        As in `discounted_cumsum`.
-    gamma : float or array_like
-        As there; a 1-D gamma with one number for each row of a 2-D x is per row.
-    out, n_threads, device
-        As in `discounted_cumsum`.
-
-    Returns
-    -------
-    y : ndarray
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `discounted_cumsum`.
-
-    Notes
-    -----
-    Named after the function of torch-discounted-cumsum, and means the same.
-
-    Examples
-    --------
-    >>> import numpy as np, upsweep
-    >>> upsweep.discounted_cumsum_left(np.ones((2, 3)), [0.5, 2.0])
-    array([[1.  , 1.5 , 1.75],
-           [1.  , 3.  , 7.  ]])
-    """
-    gamma = _gamma_of_rows(x, gamma)
-    return discounted_cumsum(x, gamma, out=out, n_threads=n_threads, device=device)
-
-
+# fmt: off
 @overload
 def linear_recurrence(
     gates: ArrayLike, tokens: ArrayLike, *, axis: int = -1, reverse: bool = False,
@@ -370,6 +288,7 @@ def linear_recurrence(
     out: Array | None = None, return_final: Literal[True], n_threads: int | None = None,
     device: str | None = None,
 ) -> tuple[Array, Array]: ...
+# fmt: on
 def linear_recurrence(
     gates: ArrayLike,
     tokens: ArrayLike,
@@ -461,78 +380,14 @@ def linear_recurrence(
     factor = _arrays.as_array(gates, "gates")
     given = _arrays.as_array(tokens, "tokens")
     dtype = _arrays.result_dtype(
-        gates if type(gates) in (int, float, complex) else factor,
-        tokens if type(tokens) in (int, float, complex) else given,
+        gates if isinstance(gates, (int, float, complex)) and not isinstance(gates, np.generic) else factor,
+        tokens if isinstance(tokens, (int, float, complex)) and not isinstance(tokens, np.generic) else given,
     )
     scan = _signature.normalise("tokens", given, "gates", factor, dtype, axis=axis, reset=reset, initial=initial)
     return _finish(scan, out, reverse, exclusive, True, 0, return_final, n_threads)
 
 
-def pscan(gates: ArrayLike, tokens: ArrayLike) -> Array:
-    """Gated recurrence along the last axis from a zero state, under fpscan's name.
-
-    Parameters
-    ----------
-    gates, tokens : array_like
-        As in `linear_recurrence`; in fpscan of shape (batch, dim, seqlen).
-
-    Returns
-    -------
-    y : ndarray
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `linear_recurrence`.
-
-    Notes
-    -----
-    Named after the function of fpscan, and means the same, for any length and any strides.
-
-    Examples
-    --------
-    >>> import numpy as np, upsweep
-    >>> upsweep.pscan(np.full((1, 1, 3), 0.5), np.ones((1, 1, 3)))
-    array([[[1.  , 1.5 , 1.75]]])
-    """
-    return linear_recurrence(gates, tokens)
-
-
-def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out: Array | None = None) -> Array:
-    """`pscan` in either direction, into `out` if given, under fpscan's name.
-
-    Parameters
-    ----------
-    gates, tokens : array_like
-        As in `linear_recurrence`.
-    reverse : bool
-        Run from the end to the start.
-    out : ndarray, optional
-        The result goes here.
-
-    Returns
-    -------
-    y : ndarray
-
-    Raises
-    ------
-    TypeError, ValueError
-        As `linear_recurrence`.
-
-    Notes
-    -----
-    Named after the function of fpscan, and means the same; no gradient is ever tracked through it.
-
-    Examples
-    --------
-    >>> import upsweep
-    >>> upsweep.scan_forward([0.5, 0.5, 0.5], [1.0, 1.0, 1.0], reverse=True)
-    array([1.75, 1.5 , 1.  ])
-    """
-    return linear_recurrence(gates, tokens, reverse=reverse, out=out)
-
-
-# ---- what the functions above share ---------------------------------------------------------------------------
+# ---- what the functions above share ----------------------------------------------------------------------
 
 
 def _finish(
@@ -547,7 +402,8 @@ def _finish(
 ) -> Any:
     target = None
     if out is not None:
-        inputs = {"x": scan.x, "gates": scan.gates, "gamma": scan.gamma, "reset": scan.reset, "initial": scan.initial}
+        names = ("x", "gates", "gamma", "reset", "initial")
+        inputs = {name: getattr(scan, name) for name in names}
         target = _signature.check_out(out, scan.shape, scan.dtype, inputs, in_place=("x", "gates"))
     y, final = _dispatch.run_scan(
         scan,
@@ -559,8 +415,8 @@ def _finish(
         return_final=return_final,
         n_threads=n_threads,
     )
-    y = y if out is None else out
-    return (y, final) if return_final else y
+    result = y if out is None else out
+    return (result, final) if return_final else result
 
 
 def _check_window(window: object, initial: object, exclusive: bool, return_final: bool) -> int:
@@ -571,8 +427,9 @@ def _check_window(window: object, initial: object, exclusive: bool, return_final
         raise TypeError(f"window: expected an integer, got {window!r}")
     if window < 1:
         raise ValueError(f"window: expected at least 1, got {window}")
-    for name, given in (("initial", initial is not None), ("exclusive", exclusive), ("return_final", return_final)):
-        if given:
+    others = {"initial": initial is not None, "exclusive": exclusive, "return_final": return_final}
+    for name, is_given in others.items():
+        if is_given:
             raise ValueError(f"window: cannot be combined with {name}")
     return min(int(window), np.iinfo(np.int64).max)
 
@@ -581,13 +438,6 @@ def _discounted_dtype(x: Array, gamma: Array) -> np.dtype[Any]:
     """x's dtype: gamma never widens it, but makes it complex."""
     dtype = _arrays.inexact_dtype(x.dtype)
     return _arrays.complex_dtype(dtype) if gamma.dtype.kind == "c" else dtype
-
-
-def _gamma_of_rows(x: ArrayLike, gamma: ArrayLike) -> ArrayLike:
-    if type(gamma) is float or type(gamma) is int:
-        return gamma
-    rows, factor = _arrays.as_array(x, "x"), _arrays.as_array(gamma, "gamma")
-    return factor[:, None] if rows.ndim == 2 and factor.shape == rows.shape[:1] else factor
 
 
 def _cumsum_dtype(x: Array, dtype: DTypeLike | None) -> np.dtype[Any]:
@@ -606,8 +456,11 @@ def _cumsum_dtype(x: Array, dtype: DTypeLike | None) -> np.dtype[Any]:
 
 
 def _for_sum(x: Array, dtype: np.dtype[Any]) -> Array:
-    """x as the kernels can read it for a sum of this dtype: the one conversion that is made beforehand is from
-    floating to integer, or to bool, where each element is to be cast before it is added."""
+    """x as the kernels can read it for a sum of this dtype.
+
+    The one conversion that is made beforehand is from floating to integer, or to bool, where each element is to
+    be cast before it is added.
+    """
     if dtype.kind in "biu" and (x.dtype.kind not in "biu" or (dtype.kind == "b" != x.dtype.kind)):
         return x.astype(dtype)
     if x.dtype.kind == "c" and dtype.kind != "c":

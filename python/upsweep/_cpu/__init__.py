@@ -11,10 +11,20 @@ import operator
 import os
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from upsweep._cpu import _machine
+import upsweep._cpu._machine as _machine
 
-__all__ = ["built_levels", "counts", "get_num_threads", "level", "scans", "set_num_threads", "threads", "usable_levels"]
+__all__ = [
+    "built_levels",
+    "counts",
+    "get_num_threads",
+    "level",
+    "scans",
+    "set_num_threads",
+    "threads",
+    "usable_levels",
+]
 
 _FOLDER = Path(__file__).parent / "_isa"
 
@@ -49,8 +59,12 @@ def _load(name: str) -> ModuleType:
     return importlib.import_module(f"upsweep._cpu._isa.{level}.{name}")
 
 
-scans: ModuleType = _load("_scans")
-counts: ModuleType = _load("_counts")
+if TYPE_CHECKING:  # one set of stubs for every instruction set
+    from upsweep._cpu._isa import _counts as counts
+    from upsweep._cpu._isa import _scans as scans
+else:
+    scans = _load("_scans")
+    counts = _load("_counts")
 
 
 # ---- threads -------------------------------------------------------------------------------------------------
@@ -61,7 +75,7 @@ def _cgroup_cores() -> int | None:
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return None if quota == "max" else max(1, -(-int(quota) // int(period)))
-    except (OSError, ValueError):   # no such file outside Linux or under version 1 of control groups
+    except (OSError, ValueError):  # no such file outside Linux or under version 1 of control groups
         return None
 
 

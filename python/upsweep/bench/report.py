@@ -28,10 +28,11 @@ class Row:
     n_bytes: int | None = None
     median: float | None = None  # the same figure as the median of the rounds
     note: str = ""
+    busy: float | None = None  # the share of a core that other processes took, where it was too much
 
     @property
     def met(self) -> bool | None:
-        if self.bar is None:
+        if self.bar is None or self.busy is not None:
             return None
         return self.figure <= self.bar if self.unit == "us" else self.figure >= self.bar
 
@@ -46,7 +47,7 @@ def _time(seconds: float) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    met = {None: "", True: "met", False: "MISSED"}[row.met]
+    met = {None: "", True: "met", False: "MISSED"}[row.met] if row.busy is None else "BUSY"
     bar = "" if row.bar is None else f"{row.bar:g}"
     rate = "" if row.rate is None else f"{row.rate:.1f}"
     return row.case, row.dtype, _time(row.seconds), rate, f"{row.figure:.2f} {row.unit}", bar, met, row.note
@@ -66,6 +67,9 @@ def print_table(rows: Sequence[Row]) -> None:
     barred = [row for row in rows if row.met is not None]
     if barred:
         print(f"\n{sum(bool(row.met) for row in barred)} of {len(barred)} bars met")
+    busy = [row.busy for row in rows if row.busy is not None]
+    if busy:
+        print(f"{len(busy)} rows say nothing: others took {min(busy):.0%} of a core and more meanwhile")
 
 
 def write_json(path: Path, machine: dict[str, Any], rows: Sequence[Row]) -> None:

@@ -1,0 +1,1 @@
+"""asv benchmarks: one file a family, named as the package's own (README.md)."""

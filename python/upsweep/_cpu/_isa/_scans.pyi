@@ -1,0 +1,34 @@
+"""Scans on numpy arrays (src/_scans.pyx); one build per instruction set, in the folders beside this."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+LEVEL: str
+
+def scan(
+    x: NDArray[Any],
+    gates: NDArray[Any] | None,
+    gamma: NDArray[Any] | None,
+    initial: NDArray[Any] | None,
+    reset: NDArray[Any] | None,
+    out: NDArray[Any] | None,
+    final_state: NDArray[Any] | None,
+    multiplier: NDArray[Any] | None,
+    *,
+    axis: int,
+    reverse: bool,
+    exclusive: bool,
+    flush: bool,
+    window: int,
+    n_threads: int,
+    accumulator: int,
+) -> None:
+    """Run one scan. Arrays with the axis have x's shape; gamma, initial, final_state and multiplier lack
+    the axis and hold the accumulator's type (0: float64, 1: complex128, 2: 64-bit integers)."""
+
+def plain_constant(x: object, gamma: object, reverse: bool, n_threads: int) -> NDArray[Any] | None:
+    """A discounted sum along the last axis, or None when x and gamma are not of the plainest kind."""
+
+def plain_gated(gates: object, tokens: object, reverse: bool, n_threads: int) -> NDArray[Any] | None:
+    """A gated recurrence along the last axis, or None when the arrays are not of the plainest kind."""

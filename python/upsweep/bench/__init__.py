@@ -1,0 +1,57 @@
+"""``python -m upsweep bench``: how fast this installation is on this machine, beside a copy and the peers.
+
+First the correctness checks of ``upsweep.selftest``; where one is red, no speed is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from upsweep import selftest
+from upsweep._progress import Progress
+from upsweep.bench import counts, machine, peers, report, scans
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the command."""
+    parser.add_argument("family", choices=("scans", "counts"))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and rows there")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a picture (matplotlib)")
+    parser.add_argument("--quick", action="store_true", help="fewer cases and rounds")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of upsweep and of the copies")
+    parser.add_argument("--only", default="", metavar="SUBSTR", help="cases that contain this")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check, measure, print; returns the exit code."""
+    is_scans = options.family == "scans"
+    if not selftest.run(counts=not is_scans, verbose=False):
+        print("results are wrong: no speed is reported")
+        return 1
+    described = machine.describe()
+    if options.threads is not None:
+        described["threads"] = options.threads
+    print(f"correctness: every check passed\n{machine.text(described)}, {described['threads']} threads\n")
+    family = scans if is_scans else counts
+    with Progress("measuring") as progress:
+        rows = family.run(options.only, options.quick, options.threads, progress.update)
+    if is_scans:
+        rows += _selected(peers.small_calls(options.quick), options.only)
+        rows += _selected(peers.peers(options.quick), options.only)
+    if not rows:
+        print(f"no case contains {options.only!r}")
+        return 2
+    report.print_table(rows)
+    if options.json:
+        report.write_json(options.json, described, rows)
+    if options.plot:
+        report.write_plot(options.plot, machine.text(described), rows)
+    return 0
+
+
+def _selected(rows: Sequence[report.Row], only: str) -> list[report.Row]:
+    return [row for row in rows if only in f"{row.case}, {row.dtype}"]
