@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, freethreading_compatible=True
 """Scans on numpy arrays: fills the problem's description and runs it without the GIL.
 
-Everything has been checked above (``upsweep.scans``); here is no axis rule and no message. The two
+Everything has been checked above (``upsweep.scans``); here is no axis rule and no message. The
 ``plain_*`` functions are the way past those layers for the plainest calls, and answer ``None`` when the
 call is not one of them.
 """
@@ -146,7 +146,7 @@ cdef void describe_plain(Array* to, cnp.ndarray array, int64_t length, bint reve
         to.time_stride = -item
 
 
-cdef object run_plain(cnp.ndarray x, object gates, double gamma, bint reverse, int n_threads):
+cdef object run_plain(cnp.ndarray x, object gates, double gamma, bint reverse, bint flush, int n_threads):
     cdef ScanProblem problem
     cdef int ndim = cnp.PyArray_NDIM(x)
     cdef int64_t length = cnp.PyArray_DIM(x, ndim - 1)
@@ -159,7 +159,7 @@ cdef object run_plain(cnp.ndarray x, object gates, double gamma, bint reverse, i
         problem.gamma.data = <char*>&gamma
     else:
         describe_plain(&problem.gates, gates, length, reverse)
-    problem.flush = True
+    problem.flush = flush
     problem.n_threads = n_threads
     if cnp.PyArray_SIZE(x) < 4096:   # below this, handing the GIL over costs more than the scan
         run_scan(problem)
@@ -180,7 +180,14 @@ def plain_constant(object x, object gamma, bint reverse, int n_threads):
         factor = PyLong_AsDouble(gamma)
     else:
         return None
-    return run_plain(<cnp.ndarray>x, None, factor, reverse, n_threads)
+    return run_plain(<cnp.ndarray>x, None, factor, reverse, True, n_threads)
+
+
+def plain_sum(object x, bint reverse, int n_threads):
+    """A cumulative sum of floating numbers along the last axis, or None when x is not of the plainest kind."""
+    if not is_plain(x):
+        return None
+    return run_plain(<cnp.ndarray>x, None, 1.0, reverse, False, n_threads)
 
 
 def plain_gated(object gates, object tokens, bint reverse, int n_threads):
@@ -190,4 +197,4 @@ def plain_gated(object gates, object tokens, bint reverse, int n_threads):
     cdef cnp.ndarray a = <cnp.ndarray>gates, x = <cnp.ndarray>tokens
     if cnp.PyArray_TYPE(a) != cnp.PyArray_TYPE(x) or not cnp.PyArray_SAMESHAPE(a, x):
         return None
-    return run_plain(x, a, 1.0, reverse, n_threads)
+    return run_plain(x, a, 1.0, reverse, True, n_threads)

@@ -23,6 +23,13 @@ inline T& element_at(T* base, int64_t step) {
   return Reverse ? base[-step] : base[step];
 }
 
+// Asks for the memory of N vectors of the next block, while this one is computed from the cache.
+template <bool Reverse, int N, class T>
+inline void prefetch_tile(const T* base, int64_t step) {
+  const char* tile = (const char*)(Reverse ? base - step - (N * kLanes - 1) : base + step);
+  for (int byte = 0; byte < N * kLanes * (int)sizeof(T); byte += 64) __builtin_prefetch(tile + byte, 0, 2);
+}
+
 // The first `count` steps of a vector; the other lanes are zero.
 template <bool Reverse, class T>
 inline Vec load_first(const T* base, int64_t step, int count) {

@@ -68,9 +68,12 @@ bool products_may_vanish(const LineArgs& args, const Reduced& result) {
   Vec smallest = broadcast(kProductHigh), largest_token = {};
   for (int64_t step = 0; step < args.n; step += kLanes) {
     const int count = args.n - step < kLanes ? (int)(args.n - step) : kLanes;
-    Vec gate = load_gates_first<G, Reverse>(args, step, count);
+    const bool whole = count == kLanes;
+    Vec gate = whole ? load_gates<G, Reverse>(args, step) : load_gates_first<G, Reverse>(args, step, count);
     if (args.first && step == 0) gate = select(first_lanes<Reverse>(1), Vec{}, gate);
-    const Vec size = abs(gate), token = abs(load_first<Reverse>((const T*)args.x, step, count));
+    const T* x = (const T*)args.x;
+    const Vec token = abs(whole ? load(vector_at<Reverse>(x, step)) : load_first<Reverse>(x, step, count));
+    const Vec size = abs(gate);
     smallest = select((Mask)(size < smallest) & (Mask)(size != 0.0), size, smallest);
     largest_token = max(token, largest_token);
   }

@@ -67,6 +67,7 @@ struct LineArgs {
   bool first;                         // there is no state before the first step
   bool exclusive;
   int32_t stream;                     // write past the cache where alignment allows
+  int64_t ahead;                      // steps from here to those that this worker reads next, 0: unknown
 };
 
 // What a block does to the state before it: state -> multiplier * state + value.

@@ -69,7 +69,7 @@ class Driver {
 
  private:
   const ScanProblem& p;
-  const Strips<Acc> strips;
+  Strips<Acc> strips;
   int64_t n_batch, lanes_total, bytes, strip_lanes = 1, block_steps = 0;
   bool stream;
   int n_threads;
@@ -110,6 +110,8 @@ class Driver {
     const int64_t n_blocks = std::max<int64_t>((p.length + block_steps - 1) / block_steps, 1);
     const bool carry_only = p.multiplier.data != nullptr;
     n_threads = (int)std::min<int64_t>(n_threads, n_blocks * n_strips);
+    // The worker's next block is most likely the one after those that the others hold.
+    if (n_strips == 1) strips.ahead_steps = n_threads * block_steps;
     // One state a lane and block; published[k] says that states of task k are there.
     std::vector<Acc> states(n_blocks * n_strips * strip_lanes), products;
     if (carry_only) products.resize(states.size());

@@ -85,6 +85,7 @@ double scan_constant_as(const LineArgs& given) {
 
   auto tile = [&]<int N>(std::integral_constant<int, N>) __attribute__((always_inline)) {
     Vec v[N];
+    if (args.ahead) prefetch_tile<Reverse, N>(x, step + args.ahead);
     for (int k = 0; k < N; ++k) v[k] = load(vector_at<Reverse>(x, step + k * kLanes));
     for (int k = 0; k < N; ++k) v[k] = scan_vector<Reverse>(v[k], powers);
     // Every vector's state from the tile's first, so that one multiply-add a tile is waited for, not one a vector.
@@ -147,6 +148,10 @@ double scan_gated_as(const LineArgs& given) {
 
   auto tile = [&]<int N>(std::integral_constant<int, N>) __attribute__((always_inline)) {
     Vec a[N], v[N], before[N + 1];
+    if (args.ahead) {
+      prefetch_tile<Reverse, N>(x, step + args.ahead);
+      if (args.gates) prefetch_tile<Reverse, N>((const G*)args.gates, step + args.ahead);
+    }
     for (int k = 0; k < N; ++k) {
       v[k] = load(vector_at<Reverse>(x, step + k * kLanes));
       a[k] = load_gates<G, Reverse, What>(args, step + k * kLanes);

@@ -227,6 +227,7 @@ class Strips {
 
   const ScanProblem& p;
   const Layout layout;
+  int64_t ahead_steps = 0;   // see LineArgs
 
  private:
   LineScan* line_scan_;
@@ -248,7 +249,8 @@ class Strips {
       return base ? base + lane * array.column_stride + from * array.time_stride : nullptr;
     };
     return {at(s.x, p.x), at(s.gates, p.gates), (const uint8_t*)at(s.reset, p.reset),
-            write ? at(s.out, p.out) : nullptr, to - from, gamma_at(s, lane), carry, first, p.exclusive != 0, stream};
+            write ? at(s.out, p.out) : nullptr, to - from, gamma_at(s, lane), carry, first, p.exclusive != 0, stream,
+            ahead_steps};
   }
   double gamma_at(const Strip& s, int64_t lane) const {
     if constexpr (std::is_same_v<Acc, double>) return gamma_of(s, lane);
@@ -308,7 +310,7 @@ class Strips {
 
   LineArgs tile_line(const Tile& tile, double carry, bool first, Workspace<double>& w) const {
     return {w.x.data(), p.gates.data ? w.gates.data() : nullptr, p.reset.data ? w.reset.data() : nullptr,
-            w.x.data(), tile.steps, w.gamma[0], carry, first, p.exclusive != 0, false};
+            w.x.data(), tile.steps, w.gamma[0], carry, first, p.exclusive != 0, false, 0};
   }
   ColumnArgs tile_columns(const Tile& tile, double* carry, bool first, Workspace<double>& w) const {
     const int64_t pitch = tile.lanes * (int64_t)sizeof(double);

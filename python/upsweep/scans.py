@@ -121,6 +121,15 @@ def cumulative_sum(
     >>> upsweep.cumulative_sum([1.0, 2.0, 3.0], include_initial=True)
     array([0., 1., 3., 6.])
     """
+    # fmt: off
+    if (
+        axis == -1 and initial is None and reset is None and dtype is None and out is None
+        and not include_initial and not exclusive and not return_final and device is None
+    ):
+        # fmt: on
+        y = _cpu.scans.plain_sum(x, reverse, _cpu.threads(n_threads))
+        if y is not None:
+            return y
     _arrays.check_device(device)
     if include_initial and exclusive:
         raise ValueError("include_initial: cannot be combined with exclusive, which already begins with it")

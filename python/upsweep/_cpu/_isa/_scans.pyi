@@ -30,5 +30,8 @@ def scan(
 def plain_constant(x: object, gamma: object, reverse: bool, n_threads: int) -> NDArray[Any] | None:
     """A discounted sum along the last axis, or None when x and gamma are not of the plainest kind."""
 
+def plain_sum(x: object, reverse: bool, n_threads: int) -> NDArray[Any] | None:
+    """A cumulative sum of floating numbers along the last axis, or None when x is not of the plainest kind."""
+
 def plain_gated(gates: object, tokens: object, reverse: bool, n_threads: int) -> NDArray[Any] | None:
     """A gated recurrence along the last axis, or None when the arrays are not of the plainest kind."""
