@@ -110,6 +110,7 @@ Reduced reduce_gated_as(const LineArgs& given) {
   const T* x = (const T*)args.x;
   Vec smallest = broadcast(__builtin_inf()), largest = {};
   Vec product = broadcast(1.0), value = broadcast(-0.0);
+  Mask dropped = {};
   int64_t step = 0;
   // The first gate of all multiplies nothing but what comes before the block, so it is no part of what is measured.
   double first_gate = 1.0;
@@ -120,15 +121,25 @@ Reduced reduce_gated_as(const LineArgs& given) {
     step = 1;
   }
 
-  auto measured = [&](Vec a, Vec v) __attribute__((always_inline)) {
+  auto measure = [&](Vec a) __attribute__((always_inline)) {
     const Vec size = abs(a);
     smallest = min(size, smallest);
     largest = max(size, largest);
-    return Runs{a, v};
   };
   auto vector_runs = [&](int64_t at) __attribute__((always_inline)) {
-    Vec a = load_gates<G, Reverse, What>(args, at);
-    return measured(a, load(vector_at<Reverse>(x, at)));
+    Vec a;
+    if constexpr (What == Given::kGatesAndResets) {
+      // Measured as given: a gate that a reset makes zero is no reason to look at the products again.
+      const Mask drop = load_mask(vector_at<Reverse>(args.reset, at));
+      a = load(vector_at<Reverse>((const G*)args.gates, at));
+      measure(a);
+      a = select(drop, Vec{}, a);
+      dropped |= drop;
+    } else {
+      a = load_gates<G, Reverse, What>(args, at);
+      measure(a);
+    }
+    return Runs{a, load(vector_at<Reverse>(x, at))};
   };
   auto fold = [&](Runs runs) __attribute__((always_inline)) {
     scan_vector<Reverse>(runs.a, runs.v);
@@ -151,7 +162,8 @@ Reduced reduce_gated_as(const LineArgs& given) {
     // A zero step after the end with a gate of one leaves the state as it is.
     const int count = (int)(args.n - step);
     Vec a = load_gates_first<G, Reverse>(args, step, count);
-    fold(measured(a, load_first<Reverse>(x, step, count)));
+    measure(a);
+    fold({a, load_first<Reverse>(x, step, count)});
   }
   result.value = value[0];
   result.multiplier = product[0];
@@ -163,7 +175,7 @@ Reduced reduce_gated_as(const LineArgs& given) {
   if (result.min_gate < kProductLow || result.max_gate > kProductHigh)
     result.in_order = !products_may_vanish<T, G, Reverse>(args, result);
   result.multiplier *= first_gate;
-  if (first_gate == 0.0) result.min_gate = 0.0;
+  if (first_gate == 0.0 || any(dropped)) result.min_gate = 0.0;
   return result;
 }
 

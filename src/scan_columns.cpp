@@ -16,6 +16,7 @@ namespace upsweep {
 namespace {
 
 constexpr int kSteps = 4;
+constexpr int64_t kAhead = 4096;           // bytes
 constexpr uint64_t kMinStreamRow = 1024;   // bytes
 
 template <class T>
@@ -91,6 +92,12 @@ struct Walker {
     if (args.out) write<Whole>(0, col, count, args.exclusive ? Vec{} : x);
   }
 
+  // How far to ask ahead: the next steps, and at least kAhead bytes where rows are short.
+  inline int64_t steps_ahead() const {
+    const int64_t row = args.n_columns * (int64_t)sizeof(T);
+    return row >= kAhead / kSteps ? kSteps : kAhead / row;
+  }
+
   // The steps after these: a row of the next step lies on another page, where no hardware prefetcher looks.
   template <int N>
   inline void prefetch(int64_t step, int64_t col) const {
@@ -106,7 +113,7 @@ struct Walker {
     const int rest = (int)(args.n_columns - whole);
     for (int64_t col = 0; col < whole; col += kLanes) {
       const Vec gamma = Gated ? Vec{} : load(args.gamma + col);
-      prefetch<N>(step + N, col);
+      prefetch<N>(step + steps_ahead(), col);
       store(args.carry + col, advance<true, N, How>(step, col, kLanes, load(args.carry + col), gamma));
     }
     if (rest) {

@@ -65,13 +65,15 @@ double scan_in_order(const LineArgs& args, int64_t from, int64_t to, double stat
 
 // ---- constant gamma -----------------------------------------------------------------------------------------------
 
-// What a tile's vectors are written as: the states, or for exclusive scans the states before them.
+// What a scan writes: the states, for exclusive ones the states before them, or nothing but the last one.
+enum class Written { kStates, kStatesBefore, kNothing };
+
 template <class T, bool Reverse, Store How, int N>
 inline void store_tile(T* out, int64_t step, const Vec* v) {
   for (int k = 0; k < N; ++k) store(vector_at<Reverse>(out, step + k * kLanes), v[k], How);
 }
 
-template <class T, bool Reverse, Store How, bool Plain>
+template <class T, bool Reverse, Store How, Written What>
 double scan_constant_as(const LineArgs& given) {
   const LineArgs args = given;   // a copy: no store to out can change it
   const Powers& powers = powers_of<Reverse>(args);
@@ -100,13 +102,9 @@ double scan_constant_as(const LineArgs& given) {
       states = carry = broadcast(scan_in_order<T, T, Reverse>(args, step, step + N * kLanes, carry[0], first));
     } else {
       states = v[N - 1];
-      if constexpr (!Plain) {
-        if (args.exclusive)
-          for (int k = 0; k < N; ++k) v[k] = states_before<Reverse>(v[k], before[k]);
-        if (out) store_tile<T, Reverse, How, N>(out, step, v);
-      } else {
-        store_tile<T, Reverse, How, N>(out, step, v);
-      }
+      if constexpr (What == Written::kStatesBefore)
+        for (int k = 0; k < N; ++k) v[k] = states_before<Reverse>(v[k], before[k]);
+      if constexpr (What != Written::kNothing) store_tile<T, Reverse, How, N>(out, step, v);
       carry = before[N];
     }
     first = false;
@@ -124,15 +122,21 @@ double scan_constant_as(const LineArgs& given) {
   return state;
 }
 
+template <class T, bool Reverse, Written What>
+double scan_constant_as(const LineArgs& args) {
+  switch (how_to_store<T, Reverse>(args)) {
+    case Store::kStreamVector: return scan_constant_as<T, Reverse, Store::kStreamVector, What>(args);
+    case Store::kStream16: return scan_constant_as<T, Reverse, Store::kStream16, What>(args);
+    default: return scan_constant_as<T, Reverse, Store::kCached, What>(args);
+  }
+}
+
 template <class T, bool Reverse>
 double scan_constant(const LineArgs& args) {
   if (!gamma_in_range(args)) return scan_in_order<T, T, Reverse>(args, 0, args.n, args.carry, args.first);
-  if (!args.out || args.exclusive) return scan_constant_as<T, Reverse, Store::kCached, false>(args);
-  switch (how_to_store<T, Reverse>(args)) {
-    case Store::kStreamVector: return scan_constant_as<T, Reverse, Store::kStreamVector, true>(args);
-    case Store::kStream16: return scan_constant_as<T, Reverse, Store::kStream16, true>(args);
-    default: return scan_constant_as<T, Reverse, Store::kCached, true>(args);
-  }
+  if (!args.out) return scan_constant_as<T, Reverse, Store::kCached, Written::kNothing>(args);
+  return args.exclusive ? scan_constant_as<T, Reverse, Written::kStatesBefore>(args)
+                        : scan_constant_as<T, Reverse, Written::kStates>(args);
 }
 
 // ---- gates or resets ----------------------------------------------------------------------------------------------
