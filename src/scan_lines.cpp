@@ -141,7 +141,7 @@ double scan_constant(const LineArgs& args) {
 
 // ---- gates or resets ----------------------------------------------------------------------------------------------
 
-template <class T, class G, bool Reverse, Store How, Given What>
+template <class T, class G, bool Reverse, Store How, Given Has, Written What>
 double scan_gated_as(const LineArgs& given) {
   const LineArgs args = given;
   const T* x = (const T*)args.x;
@@ -158,7 +158,7 @@ double scan_gated_as(const LineArgs& given) {
     }
     for (int k = 0; k < N; ++k) {
       v[k] = load(vector_at<Reverse>(x, step + k * kLanes));
-      a[k] = load_gates<G, Reverse, What>(args, step + k * kLanes);
+      a[k] = load_gates<G, Reverse, Has>(args, step + k * kLanes);
     }
     if (first) a[0] = select(first_lanes<Reverse>(1), Vec{}, a[0]);
     bool in_order = false;
@@ -173,13 +173,9 @@ double scan_gated_as(const LineArgs& given) {
       states = carry = broadcast(scan_in_order<T, G, Reverse>(args, step, step + N * kLanes, carry[0], first));
     } else {
       states = v[N - 1];
-      if constexpr (What == Given::kUnknown) {
-        if (args.exclusive)
-          for (int k = 0; k < N; ++k) v[k] = before_or_dropped<Reverse>(args, step + k * kLanes, v[k], before[k]);
-        if (out) store_tile<T, Reverse, How, N>(out, step, v);
-      } else {
-        store_tile<T, Reverse, How, N>(out, step, v);
-      }
+      if constexpr (What == Written::kStatesBefore)
+        for (int k = 0; k < N; ++k) v[k] = before_or_dropped<Reverse>(args, step + k * kLanes, v[k], before[k]);
+      if constexpr (What != Written::kNothing) store_tile<T, Reverse, How, N>(out, step, v);
       carry = before[N];
     }
     first = false;
@@ -208,21 +204,27 @@ double scan_gated_as(const LineArgs& given) {
   return state;
 }
 
-template <class T, class G, bool Reverse, Given What>
+template <class T, class G, bool Reverse, Given Has, Written What>
 double scan_gated_as(const LineArgs& args) {
   switch (how_to_store<T, Reverse>(args)) {
-    case Store::kStreamVector: return scan_gated_as<T, G, Reverse, Store::kStreamVector, What>(args);
-    case Store::kStream16: return scan_gated_as<T, G, Reverse, Store::kStream16, What>(args);
-    default: return scan_gated_as<T, G, Reverse, Store::kCached, What>(args);
+    case Store::kStreamVector: return scan_gated_as<T, G, Reverse, Store::kStreamVector, Has, What>(args);
+    case Store::kStream16: return scan_gated_as<T, G, Reverse, Store::kStream16, Has, What>(args);
+    default: return scan_gated_as<T, G, Reverse, Store::kCached, Has, What>(args);
   }
 }
 
 template <class T, class G, bool Reverse>
 double scan_gated(const LineArgs& args) {
   if (!gamma_in_range(args)) return scan_in_order<T, G, Reverse>(args, 0, args.n, args.carry, args.first);
-  if (!args.out || args.exclusive || !args.gates) return scan_gated_as<T, G, Reverse, Given::kUnknown>(args);
-  return args.reset ? scan_gated_as<T, G, Reverse, Given::kGatesAndResets>(args)
-                    : scan_gated_as<T, G, Reverse, Given::kGates>(args);
+  if (!args.out)
+    return scan_gated_as<T, G, Reverse, Store::kCached, Given::kUnknown, Written::kNothing>(args);
+  if (args.exclusive)
+    return args.gates && !args.reset
+               ? scan_gated_as<T, G, Reverse, Given::kGates, Written::kStatesBefore>(args)
+               : scan_gated_as<T, G, Reverse, Given::kUnknown, Written::kStatesBefore>(args);
+  if (!args.gates) return scan_gated_as<T, G, Reverse, Given::kUnknown, Written::kStates>(args);
+  return args.reset ? scan_gated_as<T, G, Reverse, Given::kGatesAndResets, Written::kStates>(args)
+                    : scan_gated_as<T, G, Reverse, Given::kGates, Written::kStates>(args);
 }
 
 // ---- a line without gates of its own, with resets -------------------------------------------------------------------
