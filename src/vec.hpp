@@ -38,6 +38,13 @@ typedef uint8_t ByteVec __attribute__((vector_size(kLanes)));
 struct Half { uint16_t bits; };
 struct BFloat { uint16_t bits; };
 
+// The compiler's own float16, for conversions.
+#if defined(__aarch64__)
+typedef __fp16 HalfNumber;
+#else
+typedef _Float16 HalfNumber;
+#endif
+
 inline Vec broadcast(double value) { return value - Vec{}; }
 
 // a*b + c with one rounding where the instruction set has it. Written out, because contraction is off:
@@ -214,7 +221,7 @@ inline uint16_t float_bits_to_bfloat(uint32_t bits) {
 inline double to_double(double v) { return v; }
 inline double to_double(float v) { return (double)v; }
 inline double to_double(Half v) {
-  _Float16 half;
+  HalfNumber half;
   std::memcpy(&half, &v, 2);
   return (double)(float)half;
 }
@@ -233,7 +240,7 @@ template <>
 inline float from_double<float>(double v) { return (float)v; }
 template <>
 inline Half from_double<Half>(double v) {
-  const _Float16 half = (_Float16)(float)round_to_odd_float(v);
+  const HalfNumber half = (HalfNumber)(float)round_to_odd_float(v);
   Half result;
   std::memcpy(&result, &half, 2);
   return result;
