@@ -7,9 +7,10 @@
 // to vector; a plain loop would wait for a multiply-add at every element.
 //
 // Products of gates are what may go wrong: they overflow or vanish where the loop would not. So a tile whose
-// state is no longer finite, or whose gates leave [kGateLow, kGateHigh], is run again as the plain loop,
-// which is also what defines the answer. A NaN or an infinity always reaches the tile's last state here,
-// because nothing in the vector form is ever dropped: a dropped state is a product with zero.
+// states are not all finite, or whose gates leave [kGateLow, kGateHigh], is run again as the plain loop,
+// which is also what defines the answer. A NaN or an infinity in the input always reaches the tile's last state,
+// because nothing in the vector form is ever dropped (a dropped state is a product with zero); a state that overflows
+// and comes back shows in its own lane only.
 //
 // Called by the drivers (scan_driver.cpp), for a whole line or for a block of it.
 
@@ -42,6 +43,14 @@ inline double state_at(Vec v, int step) {
   double state = 0.0;
   for (int lane = 0; lane < kLanes; ++lane) state = lane == lane_of<Reverse>(step) ? v[lane] : state;
   return state;
+}
+
+// Whether every lane of N vectors is finite: 0 * x is not 0 otherwise.
+template <int N>
+inline bool all_finite(const Vec* v) {
+  Vec sum = v[0] * broadcast(0.0);
+  for (int k = 1; k < N; ++k) sum = fma(v[k], broadcast(0.0), sum);
+  return !any((Mask)(sum != sum));
 }
 
 // ---- the plain loop -----------------------------------------------------------------------------------------------
@@ -77,6 +86,9 @@ template <class T, bool Reverse, Store How, Written What>
 double scan_constant_as(const LineArgs& given) {
   const LineArgs args = given;   // a copy: no store to out can change it
   const Powers& powers = powers_of<Reverse>(args);
+  // A state that overflows between two vectors and decays again would be seen in its own lane only. Floats
+  // under a gamma up to one cannot get there.
+  const bool may_overflow = sizeof(T) == 8 || __builtin_fabs(args.gamma) > 1.0;
   const T* x = (const T*)args.x;
   T* out = (T*)args.out;
   Vec states = {};   // of the last vector: the state returned is the last one written, to the bit
@@ -98,7 +110,8 @@ double scan_constant_as(const LineArgs& given) {
       if (k < N) sum = fma(powers.vectors[1], sum, splat_last<Reverse>(v[k]));
     }
     for (int k = 0; k < N; ++k) v[k] = fma(powers.lanes, before[k], v[k]);
-    if (__builtin_expect(!is_finite(before[N][0]), 0)) {
+    const bool in_order = !is_finite(before[N][0]) || (may_overflow && !all_finite<N>(v));
+    if (__builtin_expect(in_order, 0)) {
       states = carry = broadcast(scan_in_order<T, T, Reverse>(args, step, step + N * kLanes, carry[0], first));
     } else {
       states = v[N - 1];
@@ -117,7 +130,7 @@ double scan_constant_as(const LineArgs& given) {
   if (rest == 0) return step ? state_at<Reverse>(states, kLanes - 1) : args.carry;
   Vec v = fma(powers.lanes, carry, scan_vector<Reverse>(load_first<Reverse>(x, step, rest), powers));
   const double state = state_at<Reverse>(v, rest - 1);
-  if (!is_finite(state)) return scan_in_order<T, T, Reverse>(args, step, args.n, carry[0], first);
+  if (!is_finite(state) || (may_overflow && !all_finite<1>(&v))) return scan_in_order<T, T, Reverse>(args, step, args.n, carry[0], first);
   if (out) store_first<Reverse>(out, step, args.exclusive ? states_before<Reverse>(v, carry) : v, rest);
   return state;
 }
@@ -168,7 +181,7 @@ double scan_gated_as(const LineArgs& given) {
     for (int k = 0; k < N; ++k)
       before[k + 1] = fma(splat_last<Reverse>(a[k]), before[k], splat_last<Reverse>(v[k]));
     for (int k = 0; k < N; ++k) v[k] = fma(a[k], before[k], v[k]);
-    in_order |= !is_finite(before[N][0]);
+    in_order |= !is_finite(before[N][0]) || !all_finite<N>(v);
     if (__builtin_expect(in_order, 0)) {
       states = carry = broadcast(scan_in_order<T, G, Reverse>(args, step, step + N * kLanes, carry[0], first));
     } else {
@@ -193,7 +206,7 @@ double scan_gated_as(const LineArgs& given) {
   scan_vector<Reverse>(a, v);
   v = fma(a, carry, v);
   const double state = state_at<Reverse>(v, rest - 1);
-  if (bad || !is_finite(state)) return scan_in_order<T, G, Reverse>(args, step, args.n, carry[0], first);
+  if (bad || !all_finite<1>(&v)) return scan_in_order<T, G, Reverse>(args, step, args.n, carry[0], first);
   if (out) {
     if (args.exclusive) {
       v = states_before<Reverse>(v, carry);

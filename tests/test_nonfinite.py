@@ -118,3 +118,17 @@ def test_complex_numbers(name, dtype):
     arrays = operands(name, (3, 90), dtype)
     arrays[-1 if name == "linear_recurrence" else 0][1, 40] = complex(1.0, np.inf)
     check(name, *arrays)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_state_that_overflows_inside_a_vector_stays_infinite(dtype):
+    # The products around it are harmless, so only its own lane shows it.
+    gates = np.full(40, 1.0)
+    tokens = np.zeros(40)
+    tokens[0] = 1.0
+    gates[1:12] = 1e30
+    gates[12:23] = 1e-30
+    y = upsweep.linear_recurrence(gates.astype(dtype), tokens.astype(dtype))
+    assert np.isinf(y[12:]).all()
+    y = upsweep.linear_recurrence(gates.astype(dtype), tokens.astype(dtype), axis=0, reset=np.zeros(40, bool))
+    assert np.isinf(y[12:]).all()
