@@ -76,6 +76,15 @@ int64_t count_keys(const CountProblem& p) {
   if (!narrow) n_threads = (int)std::max<int64_t>(1, std::min<int64_t>(n_threads, p.n / bins));
   // Counters of 32 bits hold what a part of 2^31 keys can add to them.
   const int64_t n_parts = std::max<int64_t>(n_threads, (p.n + kPartKeys - 1) / kPartKeys);
+  if (!narrow && n_parts == 1) {   // straight into the result: a table of its own would cost more than few keys do
+    int64_t left_out = 0;
+    for (int64_t at = 0; at < p.n; ++at) {
+      const uint64_t bin = bin_of<Key>(p, at);
+      if (bin < (uint64_t)p.n_bins) ++p.counts[bin];
+      else ++left_out;
+    }
+    return left_out;
+  }
   const int n_tables = narrow ? kTables : 1;
   std::vector<std::vector<uint32_t>> tables(n_parts);
   for (auto& table : tables) table.assign(bins * n_tables, 0);

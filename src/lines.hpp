@@ -107,7 +107,8 @@ void fill_powers(Powers& p, double gamma) {
 template <bool Reverse>
 const Powers& powers_of(const LineArgs& args) {
   thread_local Powers kept;
-  if (__builtin_expect(!(kept.gamma == args.gamma), 0)) fill_powers<Reverse>(kept, args.gamma);
+  // As bits: 0.0 and -0.0 have other powers.
+  if (__builtin_expect(std::memcmp(&kept.gamma, &args.gamma, sizeof(double)) != 0, 0)) fill_powers<Reverse>(kept, args.gamma);
   return kept;
 }
 

@@ -47,9 +47,10 @@ void for_tasks(int64_t n_tasks, int n_threads, bool flush, Body body) {
 // Spins until another worker has set the flag.
 inline void publish(std::atomic<uint8_t>& flag) { flag.store(1, std::memory_order_release); }
 inline void wait_for(const std::atomic<uint8_t>& flag) {
-  for (int spins = 0; !flag.load(std::memory_order_acquire); ++spins) {
+  for (int spins = 0; !flag.load(std::memory_order_acquire);) {
 #ifdef _OPENMP
-    if (spins > 4096) sched_yield();   // more threads than cores: let the one waited for run
+    if (spins < 4096) ++spins;
+    else sched_yield();   // more threads than cores: let the one waited for run
 #endif
 #if defined(__x86_64__)
     _mm_pause();

@@ -116,7 +116,7 @@ double scan_constant_as(const LineArgs& given) {
     } else {
       states = v[N - 1];
       if constexpr (What == Written::kStatesBefore)
-        for (int k = 0; k < N; ++k) v[k] = states_before<Reverse>(v[k], before[k]);
+        for (int k = 0; k < N; ++k) v[k] = states_before<Reverse>(v[k], first && k == 0 ? Vec{} : before[k]);
       if constexpr (What != Written::kNothing) store_tile<T, Reverse, How, N>(out, step, v);
       carry = before[N];
     }
@@ -131,7 +131,7 @@ double scan_constant_as(const LineArgs& given) {
   Vec v = fma(powers.lanes, carry, scan_vector<Reverse>(load_first<Reverse>(x, step, rest), powers));
   const double state = state_at<Reverse>(v, rest - 1);
   if (!is_finite(state) || (may_overflow && !all_finite<1>(&v))) return scan_in_order<T, T, Reverse>(args, step, args.n, carry[0], first);
-  if (out) store_first<Reverse>(out, step, args.exclusive ? states_before<Reverse>(v, carry) : v, rest);
+  if (out) store_first<Reverse>(out, step, args.exclusive ? states_before<Reverse>(v, first ? Vec{} : carry) : v, rest);
   return state;
 }
 
@@ -187,7 +187,7 @@ double scan_gated_as(const LineArgs& given) {
     } else {
       states = v[N - 1];
       if constexpr (What == Written::kStatesBefore)
-        for (int k = 0; k < N; ++k) v[k] = before_or_dropped<Reverse>(args, step + k * kLanes, v[k], before[k]);
+        for (int k = 0; k < N; ++k) v[k] = before_or_dropped<Reverse>(args, step + k * kLanes, v[k], first && k == 0 ? Vec{} : before[k]);
       if constexpr (What != Written::kNothing) store_tile<T, Reverse, How, N>(out, step, v);
       carry = before[N];
     }
@@ -209,7 +209,7 @@ double scan_gated_as(const LineArgs& given) {
   if (bad || !all_finite<1>(&v)) return scan_in_order<T, G, Reverse>(args, step, args.n, carry[0], first);
   if (out) {
     if (args.exclusive) {
-      v = states_before<Reverse>(v, carry);
+      v = states_before<Reverse>(v, first ? Vec{} : carry);
       if (args.reset) v = select(load_mask_first<Reverse>(args.reset, step, rest), Vec{}, v);
     }
     store_first<Reverse>(out, step, v, rest);
@@ -250,7 +250,10 @@ double scan_between_resets(const LineArgs& args) {
   for (int64_t step = 0; step < args.n; step += part.n) {
     auto is_clear = [&](int64_t from) {
       const int64_t n = args.n - from < kStretch ? args.n - from : kStretch;
-      return std::memchr(Reverse ? args.reset - from - (n - 1) : args.reset + from, 1, n) == nullptr;
+      const uint8_t* flags = Reverse ? args.reset - from - (n - 1) : args.reset + from;
+      uint8_t any_flag = 0;   // of any value: a bool seen through a view may be more than 1
+      for (int64_t k = 0; k < n; ++k) any_flag |= flags[k];
+      return any_flag == 0;
     };
     const bool clear = is_clear(step);
     int64_t end = step + kStretch;

@@ -321,7 +321,8 @@ class Strips {
 
   void scan_tile(const Tile& tile, Acc* carry, bool first, Workspace<Acc>& w) const {
     if constexpr (std::is_same_v<Acc, double>) {
-      if (tile.lanes == 1) carry[0] = line_scan_(tile_line(tile, carry[0], first, w));
+      // By layout, not by the tile's width, which follows from the number of threads.
+      if (layout == Layout::kTiledLines) carry[0] = line_scan_(tile_line(tile, carry[0], first, w));
       else columns.scan(tile_columns(tile, carry, first, w));
     } else {
       for (int64_t step = 0; step < tile.steps; ++step) {
@@ -342,7 +343,7 @@ class Strips {
   void reduce_tile(const Tile& tile, Effect<Acc>* effects, bool start, bool first, Workspace<Acc>& w) const {
     if constexpr (std::is_same_v<Acc, double>) {
       Reduced found[kTileColumns];
-      if (tile.lanes == 1) {
+      if (layout == Layout::kTiledLines) {
         LineArgs args = tile_line(tile, 0.0, first, w);
         args.out = nullptr;
         found[0] = line_reduce_(args);

@@ -90,3 +90,9 @@ def test_include_initial_wants_an_output_one_longer():
     np.testing.assert_array_equal(out, [[0, 1, 2, 3, 4, 5]] * 2)
     with pytest.raises(ValueError, match="out"):
         upsweep.cumulative_sum(np.ones((2, 5)), include_initial=True, out=np.empty((2, 5)))
+
+
+def test_nothing_before_the_first_step_is_a_plain_zero():
+    for n in (2, 8, 40):
+        assert not np.signbit(upsweep.cumulative_sum(np.ones(n), exclusive=True)[0])
+        assert not np.signbit(upsweep.linear_recurrence(np.ones(n) / 2, np.ones(n), exclusive=True)[0])

@@ -93,3 +93,9 @@ def test_reset_in_odd_layouts():
     frozen = reset[:100].T.copy()
     frozen.flags.writeable = False
     check("discounted_cumsum", x, 0.9, reset=frozen)
+
+
+def test_a_flag_of_any_value_resets():
+    flags = np.zeros(300, np.uint8)
+    flags[150] = 2
+    assert upsweep.cumulative_sum(np.ones(300), reset=flags.view(bool))[-1] == 150

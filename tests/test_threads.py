@@ -107,3 +107,10 @@ def test_two_python_threads_at_once():
 def test_numbers_of_threads_that_are_none(n_threads, error):
     with pytest.raises(error, match="n_threads"):
         upsweep.cumulative_sum(np.ones(3), n_threads=n_threads)
+
+
+def test_the_width_of_a_strip_does_not_show():
+    # One column more than a tile holds; how the columns are dealt out follows from the number of threads.
+    x = np.random.default_rng(0).standard_normal((16, 300, 65)).astype(">f8")
+    one = upsweep.discounted_cumsum(x, 0.9, axis=1, n_threads=1)
+    assert one.tobytes() == upsweep.discounted_cumsum(x, 0.9, axis=1, n_threads=3).tobytes()

@@ -91,6 +91,9 @@ def _available() -> int:
 
 _default_threads: int = _available()
 
+# More than this many are not asked of OpenMP, which ends the process when it cannot make them.
+_MOST_THREADS: int = max(64, 4 * (os.cpu_count() or 1))
+
 
 def check_threads(n_threads: object, name: str = "n_threads") -> int:
     """Return a number of threads, at least 1."""
@@ -100,7 +103,7 @@ def check_threads(n_threads: object, name: str = "n_threads") -> int:
         raise TypeError(f"{name}: expected an integer or None, got {n_threads!r}") from None
     if count < 1:
         raise ValueError(f"{name}: expected at least 1, got {count}")
-    return min(count, 4096)
+    return min(count, _MOST_THREADS)
 
 
 def threads(n_threads: int | None) -> int:
