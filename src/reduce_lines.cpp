@@ -9,6 +9,7 @@
 // Called by the blocked driver (scan_driver.cpp).
 
 #include "lines.hpp"
+#include "real_types.hpp"
 
 namespace upsweep {
 namespace {
@@ -192,28 +193,15 @@ Reduced reduce_line(const LineArgs& args) {
   return args.reset ? reduce_after_reset<T, Reverse>(args) : reduce_constant<T, Reverse>(args);
 }
 
-template <class T, bool Reverse>
-LineReduce* select_kernel(int32_t gate_dtype) {
-  if constexpr (sizeof(T) != 8)
-    if (gate_dtype == kDouble) return reduce_gated<T, double, Reverse>;
-  (void)gate_dtype;
-  return reduce_line<T, Reverse>;
-}
-
-template <bool Reverse>
-LineReduce* select_kernel(int32_t dtype, int32_t gate_dtype) {
-  switch (dtype) {
-    case kHalf: return select_kernel<Half, Reverse>(gate_dtype);
-    case kBFloat: return select_kernel<BFloat, Reverse>(gate_dtype);
-    case kFloat: return select_kernel<float, Reverse>(gate_dtype);
-    default: return select_kernel<double, Reverse>(gate_dtype);
-  }
-}
-
 }  // namespace
 
 LineReduce* line_reduce(int32_t dtype, int32_t gate_dtype, bool reverse) {
-  return reverse ? select_kernel<true>(dtype, gate_dtype) : select_kernel<false>(dtype, gate_dtype);
+  return with_real_types(dtype, gate_dtype, [&](auto x, auto gate) -> LineReduce* {
+    using T = decltype(x);
+    using G = decltype(gate);
+    if constexpr (std::is_same_v<T, G>) return reverse ? reduce_line<T, true> : reduce_line<T, false>;
+    else return reverse ? reduce_gated<T, G, true> : reduce_gated<T, G, false>;
+  });
 }
 
 }  // namespace upsweep

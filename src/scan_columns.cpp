@@ -9,6 +9,7 @@
 //
 // Called by the drivers (scan_driver.cpp) for a strip of columns over all steps or a block of them.
 
+#include "real_types.hpp"
 #include "scan.hpp"
 #include "vec.hpp"
 
@@ -212,23 +213,12 @@ void reduce(const ColumnArgs& args, Reduced* lanes) {
   return args.reset ? walker<T, G, false, true>(args).reduce(lanes) : walker<T, G, false, false>(args).reduce(lanes);
 }
 
-template <class T>
-ColumnKernels select_kernels(int32_t gate_dtype) {
-  if constexpr (sizeof(T) != 8)
-    if (gate_dtype == kDouble) return {scan<T, double>, reduce<T, double>};
-  (void)gate_dtype;
-  return {scan<T, T>, reduce<T, T>};
-}
-
 }  // namespace
 
 ColumnKernels column_kernels(int32_t dtype, int32_t gate_dtype) {
-  switch (dtype) {
-    case kHalf: return select_kernels<Half>(gate_dtype);
-    case kBFloat: return select_kernels<BFloat>(gate_dtype);
-    case kFloat: return select_kernels<float>(gate_dtype);
-    default: return select_kernels<double>(gate_dtype);
-  }
+  return with_real_types(dtype, gate_dtype, [](auto x, auto gate) -> ColumnKernels {
+    return {scan<decltype(x), decltype(gate)>, reduce<decltype(x), decltype(gate)>};
+  });
 }
 
 }  // namespace upsweep

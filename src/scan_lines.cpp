@@ -15,6 +15,7 @@
 // Called by the drivers (scan_driver.cpp), for a whole line or for a block of it.
 
 #include "lines.hpp"
+#include "real_types.hpp"
 
 namespace upsweep {
 namespace {
@@ -274,28 +275,15 @@ double scan_line(const LineArgs& args) {
   return args.reset ? scan_between_resets<T, Reverse>(args) : scan_constant<T, Reverse>(args);
 }
 
-template <class T, bool Reverse>
-LineScan* select_kernel(int32_t gate_dtype) {
-  if constexpr (sizeof(T) != 8)
-    if (gate_dtype == kDouble) return scan_gated<T, double, Reverse>;
-  (void)gate_dtype;
-  return scan_line<T, Reverse>;
-}
-
-template <bool Reverse>
-LineScan* select_kernel(int32_t dtype, int32_t gate_dtype) {
-  switch (dtype) {
-    case kHalf: return select_kernel<Half, Reverse>(gate_dtype);
-    case kBFloat: return select_kernel<BFloat, Reverse>(gate_dtype);
-    case kFloat: return select_kernel<float, Reverse>(gate_dtype);
-    default: return select_kernel<double, Reverse>(gate_dtype);
-  }
-}
-
 }  // namespace
 
 LineScan* line_scan(int32_t dtype, int32_t gate_dtype, bool reverse) {
-  return reverse ? select_kernel<true>(dtype, gate_dtype) : select_kernel<false>(dtype, gate_dtype);
+  return with_real_types(dtype, gate_dtype, [&](auto x, auto gate) -> LineScan* {
+    using T = decltype(x);
+    using G = decltype(gate);
+    if constexpr (std::is_same_v<T, G>) return reverse ? scan_line<T, true> : scan_line<T, false>;
+    else return reverse ? scan_gated<T, G, true> : scan_gated<T, G, false>;
+  });
 }
 
 }  // namespace upsweep
