@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -33,6 +32,8 @@ def _as_text(value: object) -> str:
 
 def _version(package: str) -> str | None:
     """The version of an installed package, found without importing it."""
+    from importlib import metadata  # costs as much to import as all of upsweep, so only when asked for
+
     if importlib.util.find_spec(package) is None:
         return None
     try:
@@ -59,7 +60,7 @@ def show_config() -> Config:
     True
     """
     return Config(
-        version=metadata.version("upsweep"),
+        version=_version("upsweep"),
         python=platform.python_version(),
         numpy=np.__version__,
         platform=f"{platform.system()} {platform.machine()}",
