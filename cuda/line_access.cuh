@@ -66,6 +66,7 @@ struct Contiguous {
   using State = double;
   using Raw = T;
   using Local = decltype(local_of(T()));
+  static constexpr bool kAlwaysAligned = kAligned;
   static constexpr int kVec = 16 / sizeof(T);
 
   const T* x;
@@ -112,10 +113,7 @@ struct Contiguous {
 
   __device__ void read(const T* from, bool aligned, int64_t at, T (&v)[kVec], double outside) const {
     if (aligned && at >= 0 && at + kVec <= length) {
-      union { uint4 word; T part[kVec]; } whole;
-      whole.word = __ldcs(reinterpret_cast<const uint4*>(from + at));
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) v[i] = whole.part[kReverse ? kVec - 1 - i : i];
+      read_whole(from, at, v);
       return;
     }
 #pragma unroll
@@ -125,12 +123,31 @@ struct Contiguous {
     }
   }
 
+  // Whether `n` positions from `position` on are all in the line and can be read and written as vectors.
   template <bool kGated>
+  __device__ bool whole(int64_t position, int n) const {
+    return position >= phase() && position + n <= positions() && (kAligned || (x_aligned && (!kGated || gates_aligned)));
+  }
+
+  __device__ void read_whole(const T* from, int64_t at, T (&v)[kVec]) const {
+    union { uint4 word; T part[kVec]; } u;
+    u.word = __ldcs(reinterpret_cast<const uint4*>(from + at));
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) v[i] = u.part[kReverse ? kVec - 1 - i : i];
+  }
+
+  // kWhole: as whole() has it.
+  template <bool kGated, bool kWhole>
   __device__ void load(int64_t position, T (&x_out)[kVec], T (&a_out)[kVec]) const {
     const int64_t t = time(position), at = memory(t);
-    read(x, x_aligned, at, x_out, -0.0);
+    if constexpr (kWhole) {
+      read_whole(x, at, x_out);
+      if constexpr (kGated) read_whole(gates, at, a_out);
+    } else {
+      read(x, x_aligned, at, x_out, -0.0);
+      if constexpr (kGated) read(gates, gates_aligned, at, a_out, 1.0);
+    }
     if constexpr (kGated) {
-      read(gates, gates_aligned, at, a_out, 1.0);
       if (t <= 0 && !first_gate) {
 #pragma unroll
         for (int i = 0; i < kVec; ++i)
@@ -148,9 +165,10 @@ struct Contiguous {
     return drops;
   }
 
+  template <bool kWhole>
   __device__ void store(int64_t position, const Local (&y)[kVec]) const {
     const int64_t t = time(position), at = memory(t);
-    if (t >= 0 && t + kVec <= length) {
+    if (kWhole || (t >= 0 && t + kVec <= length)) {
       union { uint4 word; T part[kVec]; } whole;
 #pragma unroll
       for (int i = 0; i < kVec; ++i) whole.part[kReverse ? kVec - 1 - i : i] = from_local<T>(y[i]);
@@ -168,6 +186,7 @@ struct Strided {
   using State = S;
   using Raw = S;
   using Local = S;
+  static constexpr bool kAlwaysAligned = false;
   static constexpr int kVec = 4;
 
   const char *x, *gates, *reset;
@@ -192,6 +211,9 @@ struct Strided {
   static __device__ S value(S raw) { return raw; }
 
   template <bool kGated>
+  __device__ bool whole(int64_t, int) const { return false; }
+
+  template <bool kGated, bool kWhole>
   __device__ void load(int64_t t, S (&x_out)[kVec], S (&a_out)[kVec]) const {
 #pragma unroll
     for (int i = 0; i < kVec; ++i) {
@@ -211,6 +233,7 @@ struct Strided {
     return drops;
   }
 
+  template <bool kWhole>
   __device__ void store(int64_t t, const S (&y)[kVec]) const {
 #pragma unroll
     for (int i = 0; i < kVec; ++i)

@@ -180,25 +180,48 @@ struct Chain {
     return advance(all.a, state_after(begin - 1), all.b);
   }
 
-  // The same for a lane on its own.
-  template <int kGroupTiles>
+  // The same for a lane on its own, from the nearest state that is there and the steps since. These are taken in order,
+  // as they were for that state, so the bits do not depend on which one it is.
   __device__ S state_before_alone(int64_t tile, S initial) const {
-    constexpr int kEach = 8;
-    int64_t from = tile / kGroupTiles * kGroupTiles;
-    S state = from ? state_after(from - 1) : initial;
-    for (; from < tile; from += kEach) {
-      Word w[kEach][M::kStepWords];
-      const int n = tile - from < kEach ? static_cast<int>(tile - from) : kEach;
-      wait_for<kEach, M::kStepWords>(steps + from * lanes * M::kStepWords, n, lanes * M::kStepWords, w);
+    constexpr int kWindow = 4;
+    S found = initial;
+    bool ready = tile == 0;
+    while (!ready) {
+      Word state[kWindow][M::kStateWords], step[kWindow][M::kStepWords];
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        if (i >= n) break;
-        bool drop;
-        const Step<S> step = M::unpack(w[i], &drop);
-        state = drop ? step.b : advance(step.a, state, step.b);
+      for (int i = 0; i < kWindow; ++i) {
+        const int64_t other = tile - 1 - i;
+#pragma unroll
+        for (int k = 0; k < M::kStateWords; ++k)
+          state[i][k] = other >= 0 ? look(states + other * lanes * M::kStateWords + k) : kEmpty;
+#pragma unroll
+        for (int k = 0; k < M::kStepWords; ++k)
+          step[i][k] = other >= 0 ? look(steps + other * lanes * M::kStepWords + k) : kEmpty;
       }
+#pragma unroll
+      for (int i = kWindow - 1; i >= 0; --i) {
+        // From the state after tile - 2 - i, or the line's initial one, over the step of tile - 1 - i.
+        const bool before_first = tile - 1 - i == 0;
+        if (before_first) {
+          found = initial;
+          ready = true;
+        }
+        bool is_step = true, is_state = true, drop;
+#pragma unroll
+        for (int k = 0; k < M::kStepWords; ++k) is_step = is_step && step[i][k] != kEmpty;
+#pragma unroll
+        for (int k = 0; k < M::kStateWords; ++k) is_state = is_state && state[i][k] != kEmpty;
+        const Step<S> next = M::unpack(step[i], &drop);
+        ready = ready && is_step;
+        found = drop ? next.b : advance(next.a, found, next.b);
+        if (is_state) {
+          found = M::unpack(state[i]);
+          ready = true;
+        }
+      }
+      if (!ready) __nanosleep(100);
     }
-    return state;
+    return found;
   }
 };
 

@@ -78,12 +78,14 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
 
   if (down) {
     plan.typed = same;
-    plan.tile = ColumnTuning::kWarps * ColumnTuning::kSteps;
-    plan.tiles = (p.length + plan.tile - 1) / plan.tile;
     plan.blocks = p.lines / columns * ((columns + 31) / 32);
-    const bool split = plan.blocks < int64_t(ColumnTuning::kBlocksPerProcessor) * n_processors && plan.tiles > 2 &&
-                       plan.blocks * plan.tiles < INT32_MAX;
+    const int64_t split_tile = ColumnTuning::kWarps * ColumnTuning::kSplitSteps;
+    const int64_t split_tiles = (p.length + split_tile - 1) / split_tile;
+    const bool split = plan.blocks < int64_t(ColumnTuning::kBlocksPerProcessor) * n_processors && split_tiles > 2 &&
+                       plan.blocks * split_tiles < INT32_MAX;
     plan.regime = split ? kSplitColumns : kColumns;
+    plan.tile = split ? split_tile : ColumnTuning::kWarps * ColumnTuning::kSteps;
+    plan.tiles = (p.length + plan.tile - 1) / plan.tile;
     if (split) plan.workspace_bytes = workspace_of(plan.blocks * plan.tiles, 32, accumulator);
     return;
   }
@@ -113,7 +115,7 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
   const bool split = p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors && split_tiles > 2 &&
                      p.lines * split_tiles < INT32_MAX;
   plan.regime = split ? kSplitLines : kLines;
-  plan.tile = split ? split_tile : LineTuning::kWarps * LineTuning::kSegments[vec / 4] * warp_tile;
+  plan.tile = split ? split_tile : LineTuning::kWarps * LineTuning::kSegments[plan.gated][vec / 4] * warp_tile;
   plan.tiles = (p.length + vec - 1 + plan.tile - 1) / plan.tile;
   if (split) plan.workspace_bytes = workspace_of(p.lines * plan.tiles, 1, accumulator);
 }

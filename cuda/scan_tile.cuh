@@ -60,6 +60,7 @@ struct Tile {
   Step<S> all;                                   // what the group does
   bool dropped;                                  // whether it drops
   S begin;
+  bool active = true;                            // whether the lane's vector is to be written
 
   __device__ bool drop(int k, int i) const { return kResets && drops[kResets ? k : 0] >> i & 1; }
   __device__ Local factor(int k, int i, Local gamma) const {
@@ -68,10 +69,12 @@ struct Tile {
   }
 
   // initial: the line's state before its first step, or one that adds nothing.
+  // kWhole: all of the warp's positions can be read and written as vectors.
+  template <bool kWhole>
   __device__ void load(const Line& line, int64_t position, int segment_positions, S initial) {
 #pragma unroll
     for (int k = 0; k < kSegments; ++k)
-      line.template load<kGated>(position + k * segment_positions, x[k], a[kGated ? k : 0]);
+      line.template load<kGated, kWhole>(position + k * segment_positions, x[k], a[kGated ? k : 0]);
     if constexpr (kResets) {
 #pragma unroll
       for (int k = 0; k < kSegments; ++k) drops[k] = line.load_resets(position + k * segment_positions);
@@ -90,6 +93,7 @@ struct Tile {
         if constexpr (kGated) a[k][i] = Raw();
       }
     }
+    active = false;
     begin = nothing(S());
   }
 
@@ -154,8 +158,9 @@ struct Tile {
   }
 
   // Takes a vector's elements in order and writes the results; returns the state after the last. kFirst: the line's
-  // first element is taken as it is, where there is no state that its gamma could meet.
-  template <bool kFirst>
+  // first element is taken as it is, where there is no state that its gamma could meet. kPlain: whole positions, no
+  // final state among them, not exclusive.
+  template <bool kFirst, bool kPlain>
   __device__ Local walk(int k, const Line& line, const Problem& p, const LineIndex& index, int64_t position,
                         Local gamma, Local state) const {
     const int64_t t = line.time(position);
@@ -165,15 +170,15 @@ struct Tile {
       const Local value = Line::value(x[k][i]), entering = drop(k, i) ? zero(Local()) : s;
       const bool alone = drop(k, i) || (kFirst && t + i <= 0 && !p.initial.data);
       s = alone ? value : advance(factor(k, i, gamma), s, value);
-      y[i] = p.exclusive ? entering : s;
+      y[i] = !kPlain && p.exclusive ? entering : s;
     }
-    if (p.exclusive && t <= 0 && !p.initial.data) {
+    if (!kPlain && p.exclusive && t <= 0 && !p.initial.data) {
 #pragma unroll
       for (int i = 0; i < kVec; ++i)
         if (t + i == 0) y[i] = zero(Local());   // there is no state: -0 was only one that adds nothing
     }
-    line.store(position, y);
-    if (p.final_state.data && t < p.length && t + kVec >= p.length) {
+    if (active) line.template store<kPlain>(position, y);
+    if (!kPlain && active && p.final_state.data && t < p.length && t + kVec >= p.length) {
       Local last = state;
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
@@ -187,6 +192,7 @@ struct Tile {
   }
 
   // Writes the results of all elements, given the state before the group's first.
+  template <bool kPlain>
   __device__ void finish(const Line& line, const Problem& p, const LineIndex& index, int64_t position,
                          int segment_positions, const Powers<S, kVec>& powers, S state, int lane, int base,
                          int width) const {
@@ -202,7 +208,7 @@ struct Tile {
         lane_power = product(lane_power, powers.group);
       }
       if (k == 0 && position == 0) s = begin;
-      const Local last = walk<false>(k, line, p, index, position + k * segment_positions,
+      const Local last = walk<false, kPlain>(k, line, p, index, position + k * segment_positions,
                                      convert<Local>(powers.gamma), convert<Local>(s));
       // Without a drop a state that is not finite stays so up to the vector's end. What it does before a drop inside
       // the vector was taken in order, from a state that is looked at here.
@@ -229,7 +235,7 @@ struct Tile {
         S s = state;
         if (lane == turn && takes_part) {
           if (k == 0 && position == 0) s = begin;
-          s = convert<S>(walk<true>(k, line, p, index, position + k * segment_positions,
+          s = convert<S>(walk<true, false>(k, line, p, index, position + k * segment_positions,
                                     convert<Local>(powers.gamma), convert<Local>(s)));
         }
         state = shuffle(s, base + turn);
