@@ -73,10 +73,11 @@ using namespace upsweep;
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_abi(void) { return UPSWEEP_CUDA_ABI; }
 
-UPSWEEP_EXPORT void upsweep_cuda_sizes(int64_t sizes[3]) {
+UPSWEEP_EXPORT void upsweep_cuda_sizes(int64_t sizes[4]) {
   sizes[0] = sizeof(upsweep_array);
   sizes[1] = sizeof(upsweep_scan);
-  sizes[2] = sizeof(upsweep_plan);
+  sizes[2] = sizeof(upsweep_lines);
+  sizes[3] = sizeof(upsweep_plan);
 }
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_architectures(int32_t* capabilities, int32_t n) {
@@ -130,51 +131,93 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_plan_scan(const upsweep_scan* scan, int32_t 
   return UPSWEEP_OK;
 }
 
-UPSWEEP_EXPORT int32_t upsweep_cuda_scan(const upsweep_scan* scan) {
-  if (!scan) return fail(UPSWEEP_INVALID, "upsweep_cuda_scan: a pointer is NULL");
-  const DeviceGuard guard(scan->device);
+namespace {
+
+// needed: where the size of a workspace goes that was not given; nullptr: that is an error.
+int32_t run_scan(const upsweep_scan& scan, int64_t* needed) {
+  const DeviceGuard guard(scan.device);
   if (guard.error() != cudaSuccess) {
     cudaGetLastError();
     return cuda_failed("cudaSetDevice", guard.error());
   }
   int n_processors = 0;
-  cudaError_t error = processors_of(scan->device, &n_processors);
+  cudaError_t error = processors_of(scan.device, &n_processors);
   if (error != cudaSuccess) return cuda_failed("cudaDeviceGetAttribute", error);
   Plan plan;
-  if (const char* wrong = make_plan(*scan, n_processors, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
+  if (const char* wrong = make_plan(scan, n_processors, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
   if (plan.regime == kNothing) return UPSWEEP_OK;
-  if (scan->workspace_bytes < plan.workspace_bytes || (plan.workspace_bytes && !scan->workspace))
+  if (scan.workspace_bytes < plan.workspace_bytes || (plan.workspace_bytes && !scan.workspace)) {
+    if (needed) {
+      *needed = plan.workspace_bytes;
+      return UPSWEEP_WORKSPACE;
+    }
     return fail(UPSWEEP_INVALID, "workspace: %lld bytes are needed, %lld were given",
-                static_cast<long long>(plan.workspace_bytes), static_cast<long long>(scan->workspace_bytes));
+                static_cast<long long>(plan.workspace_bytes), static_cast<long long>(scan.workspace_bytes));
+  }
 
-  const cudaStream_t stream = static_cast<cudaStream_t>(scan->stream);
+  const cudaStream_t stream = static_cast<cudaStream_t>(scan.stream);
   Workspace w = {};
   if (plan.workspace_bytes) {
-    w.counter = static_cast<uint32_t*>(scan->workspace);
-    w.letters = reinterpret_cast<unsigned long long*>(static_cast<char*>(scan->workspace) + kCounterBytes);
+    w.counter = static_cast<uint32_t*>(scan.workspace);
+    w.letters = reinterpret_cast<unsigned long long*>(static_cast<char*>(scan.workspace) + kCounterBytes);
   }
-  Launch* const launch = launch_of(plan, scan->accumulator);
-  View* const views[] = {&plan.problem.x,     &plan.problem.gates,   &plan.problem.reset,      &plan.problem.out,
-                         &plan.problem.gamma, &plan.problem.initial, &plan.problem.final_state};
-  char* bases[7];
-  for (int i = 0; i < 7; ++i) bases[i] = views[i]->data;
+  Launch* const launch = launch_of(plan, scan.accumulator);
+  constexpr int kViews = 7;
+  View* const views[kViews] = {&plan.problem.x,     &plan.problem.gates,   &plan.problem.reset,      &plan.problem.out,
+                               &plan.problem.gamma, &plan.problem.initial, &plan.problem.final_state};
+  char* bases[kViews];
+  for (int i = 0; i < kViews; ++i) bases[i] = views[i]->data;
   for (int64_t index = 0; index < plan.n_launches; ++index) {
     int64_t rest = index;
-    for (int i = 0; i < 7; ++i) views[i]->data = bases[i];
+    for (int i = 0; i < kViews; ++i) views[i]->data = bases[i];
     for (int dim = plan.n_outer - 1; dim >= 0; --dim) {
       const int64_t at = rest % plan.outer_shape[dim];
       rest /= plan.outer_shape[dim];
-      for (int i = 0; i < 7; ++i)
+      for (int i = 0; i < kViews; ++i)
         if (bases[i]) views[i]->data += at * plan.outer_strides[i][dim];
     }
     if (plan.workspace_bytes) {
-      error = cudaMemsetAsync(scan->workspace, 0xff, plan.workspace_bytes, stream);
+      error = cudaMemsetAsync(scan.workspace, 0xff, plan.workspace_bytes, stream);
       if (error != cudaSuccess) return cuda_failed("cudaMemsetAsync", error);
     }
     error = launch(plan, w, stream, n_processors);
     if (error != cudaSuccess) return cuda_failed("launch of a scan", error);
   }
   return UPSWEEP_OK;
+}
+
+}  // namespace
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_scan(const upsweep_scan* scan) {
+  if (!scan) return fail(UPSWEEP_INVALID, "upsweep_cuda_scan: a pointer is NULL");
+  return run_scan(*scan, nullptr);
+}
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_scan_lines(upsweep_lines* lines) {
+  if (!lines) return fail(UPSWEEP_INVALID, "upsweep_cuda_scan_lines: a pointer is NULL");
+  if (lines->dtype < UPSWEEP_FLOAT16 || lines->dtype > UPSWEEP_FLOAT64)
+    return fail(UPSWEEP_INVALID, "dtype %d is not a real floating one", static_cast<int>(lines->dtype));
+  upsweep_scan scan = {};
+  scan.device = lines->device;
+  scan.accumulator = UPSWEEP_REAL;
+  scan.reverse = lines->reverse;
+  scan.stream = lines->stream;
+  scan.workspace = lines->workspace;
+  scan.workspace_bytes = lines->workspace_bytes;
+  scan.gamma_re = lines->gamma;
+  scan.length = lines->length;
+  scan.n_batch = 1;
+  scan.batch_shape[0] = lines->lines;
+  const int64_t item = dtype_size(lines->dtype);
+  void* const data[] = {lines->x, lines->gates, lines->out};
+  upsweep_array* const arrays[] = {&scan.x, &scan.gates, &scan.out};
+  for (int i = 0; i < 3; ++i) {
+    arrays[i]->data = data[i];
+    arrays[i]->dtype = lines->dtype;
+    arrays[i]->time_stride = item;
+    arrays[i]->batch_strides[0] = item * lines->length;
+  }
+  return run_scan(scan, &lines->workspace_bytes);
 }
 
 namespace {

@@ -20,7 +20,8 @@ typedef enum {
   UPSWEEP_OK = 0,
   UPSWEEP_INVALID = 1,     /* an argument that a caller should not have let through */
   UPSWEEP_UNSUPPORTED = 2, /* a device for which this library holds no code */
-  UPSWEEP_CUDA_ERROR = 3   /* a CUDA call failed; the text has its name and its own words */
+  UPSWEEP_CUDA_ERROR = 3,  /* a CUDA call failed; the text has its name and its own words */
+  UPSWEEP_WORKSPACE = 4    /* nothing was done: the scan needs the workspace whose size was written */
 } upsweep_status;
 
 typedef enum {
@@ -59,6 +60,23 @@ typedef struct {
   upsweep_array x, gates, reset, out, gamma, initial, final_state;
 } upsweep_scan;
 
+/* The plainest scan, for calls that should cost little: lines one after the other in memory, of one real dtype. */
+typedef struct {
+  int32_t device;
+  int32_t dtype;
+  int32_t reverse;
+  int32_t reserved;
+  void* stream;
+  void* x;
+  void* gates;                 /* NULL: gamma */
+  void* out;
+  double gamma;
+  int64_t lines;
+  int64_t length;
+  void* workspace;
+  int64_t workspace_bytes;     /* with UPSWEEP_WORKSPACE: what is needed */
+} upsweep_lines;
+
 /* How a scan will run: what upsweep_cuda_plan_scan answers, without touching a device. */
 typedef struct {
   int32_t regime;              /* 0 nothing to do, 1 short lines, 2 lines, 3 split lines, 4 columns, 5 split columns */
@@ -70,8 +88,8 @@ typedef struct {
 } upsweep_plan;
 
 int32_t upsweep_cuda_abi(void);
-/* sizeof(upsweep_array), sizeof(upsweep_scan), sizeof(upsweep_plan) */
-void upsweep_cuda_sizes(int64_t sizes[3]);
+/* sizeof(upsweep_array), sizeof(upsweep_scan), sizeof(upsweep_lines), sizeof(upsweep_plan) */
+void upsweep_cuda_sizes(int64_t sizes[4]);
 /* Compute capabilities that code is held for, times ten and in any order; returns how many there are. */
 int32_t upsweep_cuda_architectures(int32_t* capabilities, int32_t n);
 const char* upsweep_cuda_last_error(void);
@@ -83,6 +101,7 @@ int32_t upsweep_cuda_device_check(int32_t device, char* name, int32_t* capabilit
 /* The plan depends on shapes, strides, dtypes and n_processors (of the device; 0: looked up). */
 int32_t upsweep_cuda_plan_scan(const upsweep_scan* scan, int32_t n_processors, upsweep_plan* plan);
 int32_t upsweep_cuda_scan(const upsweep_scan* scan);
+int32_t upsweep_cuda_scan_lines(upsweep_lines* lines);
 
 /* For arrays that come from the host. The first two allocate and free on the stream; copies return when the
  * data is there, so they synchronise the stream. */

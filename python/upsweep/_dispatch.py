@@ -11,9 +11,10 @@ from upsweep import _arrays, _cpu, _cuda
 from upsweep._arrays import Array
 from upsweep._signature import Scan
 
-__all__ = ["DeviceArray", "reduce_scan", "run_cuda_scan", "run_scan"]
+__all__ = ["DeviceArray", "reduce_scan", "run_cuda_lines", "run_cuda_scan", "run_scan"]
 
 DeviceArray = _cuda.DeviceArray
+run_cuda_lines = _cuda.run_lines
 
 _REAL, _COMPLEX, _INTEGER = 0, 1, 2
 _ACCUMULATORS = {"f": _REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}

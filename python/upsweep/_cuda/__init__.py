@@ -6,13 +6,14 @@ It knows no array library: whoever calls it brings pointers, a stream and a way 
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
 from upsweep._cuda import abi
 from upsweep._cuda.library import CudaError, Library, find, load
 
-__all__ = ["CudaError", "DeviceArray", "Library", "check_device", "find", "load", "plan", "problem", "run_scan"]
+__all__ = ["CudaError", "DeviceArray", "Library", "check_device", "find", "load", "plan", "problem", "run_lines", "run_scan"]
 
 
 class DeviceArray(NamedTuple):
@@ -92,6 +93,35 @@ def plan(p: abi.ScanProblem, n_processors: int = 0) -> abi.Plan:
     answer = abi.Plan()
     load().plan_scan(ctypes.byref(p), n_processors, ctypes.byref(answer))
     return answer
+
+
+_pack_lines = struct.Struct(abi.LINES_FORMAT).pack_into
+
+
+def run_lines(
+    dtype: int,
+    x: int,
+    gates: int,
+    gamma: float,
+    out: int,
+    lines: int,
+    length: int,
+    *,
+    reverse: bool,
+    device: int,
+    stream: int,
+    allocate: Callable[[int], tuple[int, object]],
+) -> None:
+    """Start the plainest scan: lines one after the other in memory, from pointers. `gates` 0: gamma."""
+    if device not in _checked:
+        check_device(device)
+    request = abi.Lines()
+    _pack_lines(request, 0, device, dtype, reverse, 0, stream, x, gates, out, gamma, lines, length, 0, 0)
+    scan_lines = load().scan_lines
+    if scan_lines(request):
+        request.workspace, keep = allocate(request.workspace_bytes)
+        scan_lines(request)
+        del keep
 
 
 def run_scan(p: abi.ScanProblem, allocate: Callable[[int], tuple[int, object]]) -> None:

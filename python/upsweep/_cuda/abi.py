@@ -8,12 +8,12 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
 
-__all__ = ["ABI", "DTYPES", "FUNCTIONS", "MAX_DIMS", "STATUS", "STRUCTS", "Array", "Plan", "ScanProblem"]
+__all__ = ["ABI", "DTYPES", "FUNCTIONS", "MAX_DIMS", "STATUS", "STRUCTS", "Array", "Lines", "Plan", "ScanProblem"]
 
 ABI = 1
 MAX_DIMS = 64
 
-STATUS = {0: "OK", 1: "INVALID", 2: "UNSUPPORTED", 3: "CUDA_ERROR"}
+STATUS = {0: "OK", 1: "INVALID", 2: "UNSUPPORTED", 3: "CUDA_ERROR", 4: "WORKSPACE"}
 
 # upsweep_dtype, by numpy's and torch's name of it.
 DTYPES = {
@@ -60,6 +60,30 @@ class ScanProblem(ctypes.Structure):
     ]
 
 
+class Lines(ctypes.Structure):
+    """upsweep_lines: the plainest scan."""
+
+    _fields_ = [
+        ("device", c_int32),
+        ("dtype", c_int32),
+        ("reverse", c_int32),
+        ("reserved", c_int32),
+        ("stream", c_void_p),
+        ("x", c_void_p),
+        ("gates", c_void_p),
+        ("out", c_void_p),
+        ("gamma", c_double),
+        ("lines", c_int64),
+        ("length", c_int64),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_int64),
+    ]
+
+
+# The same as one format, which fills all fields at a fraction of their cost one by one.
+LINES_FORMAT = "=iiiiQQQQdqqQq"
+
+
 class Plan(ctypes.Structure):
     """upsweep_plan: how the library will run a scan."""
 
@@ -75,7 +99,12 @@ class Plan(ctypes.Structure):
 
 REGIMES = ("nothing", "short lines", "lines", "split lines", "columns", "split columns")
 
-STRUCTS = {"upsweep_array": Array, "upsweep_scan": ScanProblem, "upsweep_plan": Plan}
+STRUCTS = {
+    "upsweep_array": Array,
+    "upsweep_scan": ScanProblem,
+    "upsweep_lines": Lines,
+    "upsweep_plan": Plan,
+}
 
 # name: (result, arguments, whether its result is a status, whether it may block and so lets go of the GIL)
 FUNCTIONS = {
@@ -87,6 +116,7 @@ FUNCTIONS = {
     "upsweep_cuda_device_check": (c_int32, (c_int32, c_char_p, POINTER(c_int32)), True, True),
     "upsweep_cuda_plan_scan": (c_int32, (POINTER(ScanProblem), c_int32, POINTER(Plan)), True, False),
     "upsweep_cuda_scan": (c_int32, (POINTER(ScanProblem),), True, False),
+    "upsweep_cuda_scan_lines": (c_int32, (POINTER(Lines),), True, False),
     "upsweep_cuda_allocate": (c_int32, (c_int32, c_void_p, c_int64, POINTER(c_void_p)), True, True),
     "upsweep_cuda_free": (c_int32, (c_int32, c_void_p, c_void_p), True, False),
     "upsweep_cuda_copy_to_device": (c_int32, (c_int32, c_void_p, c_void_p, c_void_p, c_int64), True, True),

@@ -39,7 +39,7 @@ class Library:
             setattr(self, name.removeprefix("upsweep_cuda_"), function)
         if self.abi() != abi.ABI:
             raise ImportError(f"{path}: has ABI version {self.abi()}, this upsweep needs {abi.ABI}")
-        sizes = (ctypes.c_int64 * 3)()
+        sizes = (ctypes.c_int64 * len(abi.STRUCTS))()
         self.sizes(sizes)
         expected = [ctypes.sizeof(struct) for struct in abi.STRUCTS.values()]
         if list(sizes) != expected:
@@ -49,8 +49,8 @@ class Library:
         raise AttributeError(f"{NAME} has no function upsweep_cuda_{name}")  # set in __init__, unless misspelt
 
     def _check(self, status: int, function: Any, arguments: Any) -> int:
-        if status == 0:
-            return 0
+        if status in (0, 4):  # done; or nothing was, for want of a workspace
+            return status
         text = self.last_error().decode(errors="replace")
         if abi.STATUS.get(status) == "INVALID":
             raise ValueError(text)

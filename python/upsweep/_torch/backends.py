@@ -121,6 +121,34 @@ def run(
         _as_numpy(final)[...] = last
 
 
+# The dtypes that run_lines takes, by their code.
+_LINE_DTYPES = {torch.float16: 9, torch.bfloat16: 10, torch.float32: 11, torch.float64: 12}
+
+
+def run_lines(x: Tensor, gates: Tensor | None, gamma: float, reverse: bool) -> Tensor | None:
+    """The scan of contiguous CUDA tensors of one dtype along their last axis, or None where they are no such.
+
+    The caller knows that nothing is to be differentiated.
+    """
+    code = _LINE_DTYPES.get(x.dtype)
+    if code is None or not x.is_cuda or not x.ndim or not x.is_contiguous():
+        return None
+    if gates is not None and (
+        gates.dtype != x.dtype or gates.shape != x.shape or gates.device != x.device or not gates.is_contiguous()
+    ):
+        return None
+    out = torch.empty_like(x)
+    n = x.numel()
+    if n:
+        length, device = x.shape[-1], x.get_device()
+        _dispatch.run_cuda_lines(
+            code, x.data_ptr(), 0 if gates is None else gates.data_ptr(), gamma, out.data_ptr(), n // length, length,
+            reverse=reverse, device=device, stream=torch._C._cuda_getCurrentRawStream(device),
+            allocate=lambda n_bytes: _workspace(n_bytes, out.device),
+        )  # fmt: skip
+    return out
+
+
 def _described(tensor: Tensor) -> Any:
     item = tensor.element_size()
     strides = tuple([stride * item for stride in tensor.stride()])

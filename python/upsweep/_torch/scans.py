@@ -51,6 +51,13 @@ def discounted_cumsum(
     exclusive: bool, out: Any, return_final: bool, n_threads: int | None,
 ) -> Any:  # fmt: skip
     """`upsweep.discounted_cumsum` of tensors."""
+    if (
+        type(gamma) is float and axis == -1 and initial is None and reset is None and not window and not exclusive
+        and out is None and not return_final and isinstance(x, Tensor) and not _needs_operation((x,))
+    ):  # fmt: skip
+        y = backends.run_lines(x, None, gamma, bool(reverse))
+        if y is not None:
+            return y
     given = _tensor(x, "x", gamma)
     factor = gamma if isinstance(gamma, Number) else _tensor(gamma, "gamma", given)
     dtype = given.dtype if given.is_floating_point() or given.is_complex() else torch.get_default_dtype()
@@ -67,6 +74,13 @@ def linear_recurrence(
     return_final: bool, n_threads: int | None,
 ) -> Any:  # fmt: skip
     """`upsweep.linear_recurrence` of tensors."""
+    if (
+        axis == -1 and initial is None and reset is None and not exclusive and out is None and not return_final
+        and isinstance(tokens, Tensor) and isinstance(gates, Tensor) and not _needs_operation((tokens, gates))
+    ):  # fmt: skip
+        y = backends.run_lines(tokens, gates, 0.0, bool(reverse))
+        if y is not None:
+            return y
     if isinstance(tokens, Number):
         factor = _tensor(gates, "gates", None)
         given = torch.as_tensor(tokens, device=factor.device)
