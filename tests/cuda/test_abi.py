@@ -1,0 +1,210 @@
+"""Hazard: a ctypes table that has drifted from the header, or from what the library exports. Needs no GPU."""
+
+import ctypes
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import upsweep
+from upsweep import _cuda
+from upsweep._cuda import abi, library
+
+HEADER = Path(__file__).parents[2] / "cuda" / "upsweep_cuda.h"
+
+needs_library = pytest.mark.skipif(_cuda.find() is None, reason="built without the CUDA library")
+
+
+def header():
+    return re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
+
+
+def c_type(text):
+    """ctypes' name of a C type, pointers to anything but known structures and numbers being void."""
+    text = text.replace("const", "").strip()
+    numbers = {"int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "double": ctypes.c_double, "void": None}
+    if text in numbers:
+        return numbers[text]
+    if text in abi.STRUCTS:
+        return abi.STRUCTS[text]
+    pointee = text.removesuffix("*").strip()
+    if pointee == "char":
+        return ctypes.c_char_p
+    if pointee == "void":
+        return ctypes.c_void_p
+    return ctypes.POINTER(c_type(pointee))
+
+
+def declared_functions():
+    found = {}
+    for result, name, arguments in re.findall(r"^([\w *]+?)\s*\b(upsweep_cuda_\w+)\(([^)]*)\);", header(), re.M):
+        pieces = [] if arguments.strip() == "void" else [piece.strip() for piece in arguments.split(",")]
+        types = []
+        for piece in pieces:
+            kind, _, array = re.fullmatch(r"(.*?[\s*])(\w+)(\[\d+\])?", piece, re.S).groups()
+            types.append(c_type(" ".join(kind.split()) + ("*" if array else "")))
+        found[name] = (c_type(result), tuple(types))
+    return found
+
+
+def declared_fields():
+    found = {}
+    for body, name in re.findall(r"typedef struct \{(.*?)\} (\w+);", header(), re.S):
+        fields = []
+        for kind, names in re.findall(r"([\w]+[ *]+)([^;]+);", body):
+            for field in names.split(","):
+                match = re.fullmatch(r"(\**)(\w+)(?:\[(\w+)\])?", field.strip())
+                stars, label, size = match.groups()
+                base = c_type((kind.strip() + stars).replace(" ", ""))
+                fields.append((label, base * abi.MAX_DIMS if size else base))
+        found[name] = fields
+    return found
+
+
+def test_functions_are_those_of_the_header():
+    declared = declared_functions()
+    assert set(declared) == set(abi.FUNCTIONS)
+    for name, (result, arguments, is_status, _) in abi.FUNCTIONS.items():
+        assert declared[name] == (result, arguments), name
+        assert is_status <= (result is ctypes.c_int32)
+
+
+def test_structures_are_those_of_the_header():
+    declared = declared_fields()
+    assert set(declared) == set(abi.STRUCTS)
+    for name, struct in abi.STRUCTS.items():
+        assert declared[name] == list(struct._fields_), name
+
+
+def test_numbers_are_those_of_the_header():
+    text = header()
+    assert int(re.search(r"UPSWEEP_CUDA_ABI (\d+)", text)[1]) == abi.ABI
+    assert int(re.search(r"UPSWEEP_MAX_DIMS (\d+)", text)[1]) == abi.MAX_DIMS
+    names = re.search(r"typedef enum \{([^}]*)\} upsweep_dtype;", text)[1].split(",")
+    assert [name.strip().removeprefix("UPSWEEP_").lower() for name in names] == list(abi.DTYPES)
+    statuses = re.search(r"typedef enum \{([^}]*)\} upsweep_status;", text)[1]
+    assert {int(n): s for s, n in re.findall(r"UPSWEEP_(\w+) = (\d)", statuses)} == abi.STATUS
+
+
+def test_the_packed_request_has_the_structures_size():
+    import struct
+
+    assert struct.calcsize(abi.LINES_FORMAT) == ctypes.sizeof(abi.Lines)
+    request = abi.Lines()
+    struct.pack_into(abi.LINES_FORMAT, request, 0, 1, 2, 3, 0, 4, 5, 6, 7, 8.5, 9, 10, 11, 12)
+    values = [getattr(request, name) for name, _ in abi.Lines._fields_]
+    assert values == [1, 2, 3, 0, 4, 5, 6, 7, 8.5, 9, 10, 11, 12]
+
+
+@needs_library
+def test_the_library_exports_these_symbols_and_no_others():
+    listed = subprocess.run(
+        ["nm", "-D", "--defined-only", _cuda.find()], capture_output=True, text=True, check=True
+    )
+    exported = {line.split()[-1] for line in listed.stdout.splitlines()}
+    assert exported == set(abi.FUNCTIONS)
+
+
+@needs_library
+def test_it_loads_without_a_driver():
+    loaded = _cuda.load()
+    assert loaded.abi() == abi.ABI
+    assert loaded.built_for()
+    assert upsweep.show_config()["cuda_library"] == str(_cuda.find())
+
+
+# ---- statuses and plans, which look at no device ---------------------------------------------------------------
+
+
+def array(shape, dtype="float32", strides=None, pointer=1 << 20):
+    if strides is None:
+        strides, step = [], 4
+        for n in reversed(shape):
+            strides.insert(0, step)
+            step *= n
+    return _cuda.DeviceArray(pointer, shape, tuple(strides), dtype)
+
+
+def plan(x, gates=None, gamma=0.5, out=None, final=None, axis=-1, reverse=False):
+    out = x if out is None else out
+    p = _cuda.problem(
+        x, gates, gamma, None, None, out, final,
+        axis=axis % len(x.shape), reverse=reverse, exclusive=False, device=0, stream=0,
+    )  # fmt: skip
+    return _cuda.plan(p, 132)
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("shape", "axis", "regime", "lines"),
+    [
+        ((8, 1536, 2048), -1, "lines", 12288),
+        ((1, 2**28), -1, "split lines", 1),
+        ((1_000_000, 32), -1, "short lines", 1_000_000),
+        ((8, 2048, 1536), 1, "columns", 12288),
+        ((16, 16384, 128), 1, "split columns", 2048),
+        ((0, 5), -1, "nothing", 0),
+        ((5, 0), -1, "nothing", 0),
+    ],
+)
+def test_regimes(shape, axis, regime, lines):
+    x = array(shape)
+    answer = plan(x, x, axis=axis)
+    assert abi.REGIMES[answer.regime] == regime
+    if regime != "nothing":
+        assert (answer.lines, answer.typed) == (lines, 1)
+        assert (answer.workspace_bytes > 0) == regime.startswith("split")
+
+
+@needs_library
+def test_what_no_typed_kernel_takes():
+    x = array((100, 3000))
+    assert plan(x).typed == 1
+    assert plan(x, reverse=True).typed == 1
+    assert plan(array((100, 3000), "int32"), out=x).typed == 0
+    assert plan(array((100, 3000), strides=(24000, 8)), out=x).typed == 0
+    assert plan(x, array((100, 3000), "float64", (24000, 8))).typed == 0
+
+
+@needs_library
+def test_more_axes_than_a_launch_takes():
+    shape = (2, 3, 2, 3, 2, 3, 2, 3, 5)
+    strides = tuple(4 * 7 ** (len(shape) - i) for i in range(len(shape)))
+    assert plan(array(shape, strides=strides)).n_launches == 2 * 3
+
+
+@needs_library
+def test_statuses_become_exceptions():
+    with pytest.raises(ValueError, match="final_state has to be float32 or float64"):
+        plan(array((3, 5)), final=array((3,), "float16"))
+    with pytest.raises(ValueError, match="NULL"):
+        _cuda.load().scan(None)
+
+
+@needs_library
+def test_every_cuda_function_says_what_is_missing_without_a_device():
+    count = ctypes.c_int32()
+    try:
+        _cuda.load().device_count(ctypes.byref(count))
+    except _cuda.CudaError as error:
+        assert "cudaGetDeviceCount: cudaError" in str(error)
+    if count.value == 0:
+        with pytest.raises(_cuda.CudaError, match="cudaErrorInsufficientDriver|cudaErrorNoDevice"):
+            _cuda.check_device(0)
+
+
+def test_no_library_is_an_error_that_names_it(monkeypatch):
+    monkeypatch.setattr(library, "_loaded", None)
+    monkeypatch.setenv("UPSWEEP_CUDA_LIBRARY", "")
+    with pytest.raises(RuntimeError, match="no CUDA library.*nvcc"):
+        library.load()
+    monkeypatch.setenv("UPSWEEP_CUDA_LIBRARY", "/nowhere/libupsweep_cuda.so")
+    with pytest.raises(ImportError, match="/nowhere/libupsweep_cuda.so: cannot be loaded"):
+        library.load()
+
+
+@needs_library
+def test_another_version_is_refused(monkeypatch):
+    monkeypatch.setattr(abi, "ABI", 99)
+    with pytest.raises(ImportError, match="ABI version 1, this upsweep needs 99"):
+        library.Library(_cuda.find())
