@@ -43,9 +43,9 @@ struct ScanProblem {
 
   Array x, gates, out;
   Array reset;                        // one byte an element
-  Array gamma;                        // accumulator's type, no time axis; absent with gates: a is 1
+  Array gamma;                        // factor's type, no time axis; absent with gates: a is 1
   Array initial, final_state;         // accumulator's type, no time axis
-  Array multiplier;                   // product of all gates; asked for by *_carry, which write no out
+  Array multiplier;                   // product of all gates, factor's type; asked for by *_carry, which write no out
 
   int32_t accumulator = kReal;
   int32_t exclusive = 0;              // y[t] is the state before step t
@@ -53,6 +53,9 @@ struct ScanProblem {
   int32_t n_threads = 1;
   int64_t window = 0;                 // 0: none
 };
+
+// Whether what the states are multiplied by is real: then its type is double, also under complex states.
+inline bool has_real_factor(const ScanProblem& p) { return (p.gates.data ? p.gates : p.gamma).dtype < kComplexFloat; }
 
 // ---- one line in contiguous memory ------------------------------------------------------------------------
 

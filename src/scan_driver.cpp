@@ -34,7 +34,7 @@ bool should_stream(const ScanProblem& p, int64_t lanes) {
   return p.out.data && p.out.data != p.x.data && p.out.data != p.gates.data && bytes >= kStreamBytes;
 }
 
-template <class Acc>
+template <class Acc, class Factor = Acc>
 class Driver {
  public:
   explicit Driver(const ScanProblem& problem) : p(problem), strips(problem) {
@@ -70,7 +70,10 @@ class Driver {
 
  private:
   const ScanProblem& p;
-  Strips<Acc> strips;
+  typedef typename Strips<Acc, Factor>::Workspace Workspace;
+  typedef typename Strips<Acc, Factor>::Effect Effect;
+
+  Strips<Acc, Factor> strips;
   int64_t n_batch, lanes_total, bytes, strip_lanes = 1, block_steps = 0;
   bool stream;
   int n_threads;
@@ -94,10 +97,10 @@ class Driver {
   void by_strip() {
     const int64_t n_tasks = n_batch * strips_a_batch();
     n_threads = (int)std::min<int64_t>(n_threads, n_tasks);
-    std::vector<Workspace<Acc>> workspaces;
+    std::vector<Workspace> workspaces;
     for (int k = 0; k < n_threads; ++k) workspaces.push_back(strips.workspace(strip_lanes));
     for_tasks(n_tasks, n_threads, p.flush, [&](int64_t task, int thread) {
-      Workspace<Acc>& w = workspaces[thread];
+      Workspace& w = workspaces[thread];
       const Strip s = strip(task);
       load_initial(s, w.carry.data());
       strips.scan(s, 0, p.length, w.carry.data(), !p.initial.data, stream, true, w);
@@ -114,13 +117,14 @@ class Driver {
     // The worker's next block is most likely the one after those that the others hold.
     if (n_strips == 1) strips.ahead_steps = n_threads * block_steps;
     // One state a lane and block; published[k] says that states of task k are there.
-    std::vector<Acc> states(n_blocks * n_strips * strip_lanes), products;
+    std::vector<Acc> states(n_blocks * n_strips * strip_lanes);
+    std::vector<Factor> products;
     if (carry_only) products.resize(states.size());
     std::unique_ptr<std::atomic<uint8_t>[]> published(new std::atomic<uint8_t>[n_blocks * n_strips]());
-    std::vector<Workspace<Acc>> workspaces;
+    std::vector<Workspace> workspaces;
     for (int k = 0; k < n_threads; ++k) workspaces.push_back(strips.workspace(strip_lanes));
     for_tasks(n_blocks * n_strips, n_threads, p.flush, [&](int64_t task, int thread) {
-      Workspace<Acc>& w = workspaces[thread];
+      Workspace& w = workspaces[thread];
       const int64_t block = task / n_strips;
       const Strip s = strip(task % n_strips);
       const int64_t from = block * block_steps, to = std::min(p.length, from + block_steps);
@@ -157,26 +161,22 @@ class Driver {
     });
   }
 
-  static bool known_from_nothing(const Effect<double>& effect, double* after) {
+  static bool known_from_nothing(const Effect& effect, Acc* after) {
     *after = effect.value;
-    return !effect.in_order && is_finite(effect.value);
-  }
-  template <class Other>
-  static bool known_from_nothing(const Effect<Other>& effect, Other* after) {
-    *after = effect.value;
-    return true;
+    if constexpr (std::is_same_v<Acc, double>) return !effect.in_order && is_finite(effect.value);
+    else return true;
   }
 
-  void multiply_products(const Strip& s, Workspace<Acc>& w, int64_t block, int64_t task, int64_t n_strips,
-                         Acc* products) const {
+  void multiply_products(const Strip& s, Workspace& w, int64_t block, int64_t task, int64_t n_strips,
+                         Factor* products) const {
     for (int64_t lane = 0; lane < s.lanes; ++lane) {
-      const Acc before = block ? products[(task - n_strips) * strip_lanes + lane] : Unit<Acc>::one;
-      products[task * strip_lanes + lane] = multiply_add(before, w.effects[lane].multiplier, Unit<Acc>::zero);
+      const Factor before = block ? products[(task - n_strips) * strip_lanes + lane] : Unit<Factor>::one;
+      products[task * strip_lanes + lane] = multiply_add(before, w.effects[lane].multiplier, Unit<Factor>::zero);
     }
   }
-  void store_products(const Strip& s, const Acc* products) const {
+  void store_products(const Strip& s, const Factor* products) const {
     for (int64_t lane = 0; lane < s.lanes; ++lane)
-      std::memcpy(s.multiplier + lane * p.multiplier.column_stride, products + lane, sizeof(Acc));
+      std::memcpy(s.multiplier + lane * p.multiplier.column_stride, products + lane, sizeof(Factor));
   }
 };
 
@@ -185,7 +185,8 @@ class Driver {
 void run_scan(const ScanProblem& problem) {
   switch (problem.accumulator) {
     case kReal: return Driver<double>(problem).run();
-    case kComplex: return Driver<Complex>(problem).run();
+    case kComplex:
+      return has_real_factor(problem) ? Driver<Complex, double>(problem).run() : Driver<Complex>(problem).run();
     default: return Driver<uint64_t>(problem).run();
   }
 }

@@ -25,12 +25,16 @@ constexpr int64_t kTileColumns = 64;
 constexpr int64_t kMaxStripColumns = 2048;   // their states stay in the L1
 
 // ---- arithmetic of the accumulators -------------------------------------------------------------------------
+//
+// Acc is what a state is held in, Factor what it is multiplied by. A real factor of a complex state is multiplied with
+// each part: as a complex one, its imaginary zero would turn an infinity into a NaN.
 
 inline double multiply_add(double a, double b, double c) { return fma(a, b, c); }
 inline uint64_t multiply_add(uint64_t a, uint64_t b, uint64_t c) { return a * b + c; }
 inline Complex multiply_add(Complex a, Complex b, Complex c) {
   return {fma(a.re, b.re, fma(-a.im, b.im, c.re)), fma(a.re, b.im, fma(a.im, b.re, c.im))};
 }
+inline Complex multiply_add(double a, Complex b, Complex c) { return {fma(a, b.re, c.re), fma(a, b.im, c.im)}; }
 inline Complex operator*(Complex a, Complex b) { return multiply_add(a, b, Complex{0.0, 0.0}); }
 
 inline Complex token_of(Complex x) { return {as_operand(x.re), as_operand(x.im)}; }
@@ -43,9 +47,10 @@ template <> struct Unit<uint64_t> { static constexpr uint64_t one = 1, zero = 0;
 template <> struct Unit<Complex> { static constexpr Complex one{1.0, 0.0}, zero{0.0, 0.0}; };
 
 // What some steps do to the state before them.
-template <class Acc>
+template <class Acc, class Factor = Acc>
 struct Effect {
-  Acc multiplier, value;
+  Factor multiplier;
+  Acc value;
   double min_gate, max_gate;
   bool in_order;
 };
@@ -68,7 +73,8 @@ inline bool apply(const Effect<uint64_t>& effect, uint64_t state, uint64_t* afte
   *after = effect.multiplier * state + effect.value;
   return true;
 }
-inline bool apply(const Effect<Complex>&, Complex, Complex*) { return false; }
+template <class Factor>
+inline bool apply(const Effect<Complex, Factor>&, Complex, Complex*) { return false; }
 
 // ---- one strip ---------------------------------------------------------------------------------------------------
 
@@ -78,11 +84,12 @@ struct Strip {
   int64_t lanes;
 };
 
-template <class Acc>
+template <class Acc, class Factor = Acc>
 struct Workspace {
-  Buffer<Acc> x, gates, gamma, carry;
+  Buffer<Acc> x, carry;
+  Buffer<Factor> gates, gamma;
   Buffer<uint8_t> reset;
-  std::vector<Effect<Acc>> effects;
+  std::vector<Effect<Acc, Factor>> effects;
   std::vector<Reduced> reduced;
 };
 
@@ -118,10 +125,13 @@ inline Layout choose_layout(const ScanProblem& p) {
   return columns_first ? Layout::kTiledColumns : Layout::kTiledLines;
 }
 
-// Kernels of a layout, for one accumulator.
-template <class Acc>
+// Kernels of a layout, for one accumulator and its factor.
+template <class Acc, class Factor = Acc>
 class Strips {
  public:
+  typedef upsweep::Workspace<Acc, Factor> Workspace;
+  typedef upsweep::Effect<Acc, Factor> Effect;
+
   explicit Strips(const ScanProblem& problem) : p(problem), layout(choose_layout(problem)) {
     const int32_t gate_dtype = p.gates.data ? p.gates.dtype : p.x.dtype;
     const bool in_place = layout == Layout::kLines, reverse = in_place && p.x.time_stride < 0;
@@ -137,8 +147,8 @@ class Strips {
     return dtype_size(p.x.dtype) + (p.gates.data ? dtype_size(p.gates.dtype) : 0);
   }
 
-  Workspace<Acc> workspace(int64_t lanes) const {
-    Workspace<Acc> w;
+  Workspace workspace(int64_t lanes) const {
+    Workspace w;
     w.carry.resize(lanes);
     w.gamma.resize(lanes);
     w.effects.resize(lanes);
@@ -175,14 +185,14 @@ class Strips {
     return s;
   }
 
-  Acc gamma_of(const Strip& s, int64_t lane) const {
-    return s.gamma ? load_bytes<Acc>(s.gamma + lane * p.gamma.column_stride) : Unit<Acc>::one;
+  Factor gamma_of(const Strip& s, int64_t lane) const {
+    return s.gamma ? load_bytes<Factor>(s.gamma + lane * p.gamma.column_stride) : Unit<Factor>::one;
   }
 
   // Scans steps [from, to) of the strip; carry holds one state a lane, before and after. Without `write`
   // only the states are brought forward.
   void scan(const Strip& s, int64_t from, int64_t to, Acc* carry, bool first, bool stream, bool write,
-            Workspace<Acc>& w) const {
+            Workspace& w) const {
     if (from == to) return;
     if (layout == Layout::kTiledLines || layout == Layout::kTiledColumns) {
       for_tiles(s, from, to, w, [&](const Tile& tile, int64_t lane, int64_t step, bool at_start) {
@@ -209,7 +219,7 @@ class Strips {
   }
 
   // What steps [from, to) do to each lane's state.
-  void reduce(const Strip& s, int64_t from, int64_t to, bool first, Effect<Acc>* effects, Workspace<Acc>& w) const {
+  void reduce(const Strip& s, int64_t from, int64_t to, bool first, Effect* effects, Workspace& w) const {
     if (layout == Layout::kTiledLines || layout == Layout::kTiledColumns) {
       for_tiles(s, from, to, w, [&](const Tile& tile, int64_t lane, int64_t, bool at_start) {
         reduce_tile(tile, effects + lane, at_start, first && at_start, w);
@@ -239,7 +249,7 @@ class Strips {
     int64_t steps, lanes;
   };
 
-  static Effect<double> effect_of(const Reduced& r) {
+  static Effect effect_of(const Reduced& r) {
     return {r.multiplier, r.value, r.min_gate, r.max_gate, r.in_order};
   }
 
@@ -258,7 +268,7 @@ class Strips {
   }
 
   ColumnArgs column_args(const Strip& s, int64_t from, int64_t to, double* carry, bool first, bool stream, bool write,
-                         Workspace<double>& w) const {
+                         Workspace& w) const {
     for (int64_t lane = 0; lane < s.lanes; ++lane) w.gamma[lane] = gamma_of(s, lane);
     auto at = [&](char* base, const Array& array) { return base ? base + from * array.time_stride : nullptr; };
     return {at(s.x, p.x), at(s.gates, p.gates), (const uint8_t*)at(s.reset, p.reset),
@@ -268,7 +278,7 @@ class Strips {
   }
 
   template <class Visit>
-  void for_tiles(const Strip& s, int64_t from, int64_t to, Workspace<Acc>& w, Visit visit) const {
+  void for_tiles(const Strip& s, int64_t from, int64_t to, Workspace& w, Visit visit) const {
     const int64_t lanes = layout == Layout::kTiledColumns ? std::min(s.lanes, kTileColumns) : 1;
     const int64_t steps = kTileElements / lanes;
     for (int64_t lane = 0; lane < s.lanes; lane += lanes)
@@ -287,7 +297,7 @@ class Strips {
       each(start + k * array.time_stride, array.column_stride, tile.lanes, k * tile.lanes);
   }
 
-  void gather_all(const Strip& s, const Tile& tile, int64_t lane, int64_t step, Workspace<Acc>& w) const {
+  void gather_all(const Strip& s, const Tile& tile, int64_t lane, int64_t step, Workspace& w) const {
     each_run(tile, p.x, s.x, lane, step, [&](char* source, int64_t stride, int64_t n, int64_t at) {
       gather(source, stride, n, p.x.dtype, p.x.swapped, w.x.data() + at);
     });
@@ -302,24 +312,24 @@ class Strips {
     for (int64_t k = 0; k < tile.lanes; ++k) w.gamma[k] = gamma_of(s, lane + k);
   }
 
-  void scatter_tile(const Strip& s, const Tile& tile, int64_t lane, int64_t step, Workspace<Acc>& w) const {
+  void scatter_tile(const Strip& s, const Tile& tile, int64_t lane, int64_t step, Workspace& w) const {
     each_run(tile, p.out, s.out, lane, step, [&](char* target, int64_t stride, int64_t n, int64_t at) {
       scatter(w.x.data() + at, n, p.out.dtype, target, stride);
     });
   }
 
-  LineArgs tile_line(const Tile& tile, double carry, bool first, Workspace<double>& w) const {
+  LineArgs tile_line(const Tile& tile, double carry, bool first, Workspace& w) const {
     return {w.x.data(), p.gates.data ? w.gates.data() : nullptr, p.reset.data ? w.reset.data() : nullptr,
             w.x.data(), tile.steps, w.gamma[0], carry, first, p.exclusive != 0, false, 0};
   }
-  ColumnArgs tile_columns(const Tile& tile, double* carry, bool first, Workspace<double>& w) const {
+  ColumnArgs tile_columns(const Tile& tile, double* carry, bool first, Workspace& w) const {
     const int64_t pitch = tile.lanes * (int64_t)sizeof(double);
     return {(const char*)w.x.data(), p.gates.data ? (const char*)w.gates.data() : nullptr,
             p.reset.data ? w.reset.data() : nullptr, (char*)w.x.data(), pitch, pitch, tile.lanes, pitch, false, false,
             tile.steps, tile.lanes, w.gamma.data(), carry, first, p.exclusive != 0, false};
   }
 
-  void scan_tile(const Tile& tile, Acc* carry, bool first, Workspace<Acc>& w) const {
+  void scan_tile(const Tile& tile, Acc* carry, bool first, Workspace& w) const {
     if constexpr (std::is_same_v<Acc, double>) {
       // By layout, not by the tile's width, which follows from the number of threads.
       if (layout == Layout::kTiledLines) carry[0] = line_scan_(tile_line(tile, carry[0], first, w));
@@ -330,7 +340,7 @@ class Strips {
           const int64_t at = step * tile.lanes + lane;
           const bool dropped = first || (p.reset.data && w.reset[at]);
           const Acc before = dropped ? Unit<Acc>::zero : carry[lane];
-          const Acc gate = p.gates.data ? w.gates[at] : w.gamma[lane];
+          const Factor gate = p.gates.data ? w.gates[at] : w.gamma[lane];
           carry[lane] = dropped ? token_of(w.x[at]) : multiply_add(gate, carry[lane], w.x[at]);
           w.x[at] = p.exclusive ? before : carry[lane];
         }
@@ -340,7 +350,7 @@ class Strips {
   }
 
   // effects <- this tile's after what they hold; `start` begins anew.
-  void reduce_tile(const Tile& tile, Effect<Acc>* effects, bool start, bool first, Workspace<Acc>& w) const {
+  void reduce_tile(const Tile& tile, Effect* effects, bool start, bool first, Workspace& w) const {
     if constexpr (std::is_same_v<Acc, double>) {
       Reduced found[kTileColumns];
       if (layout == Layout::kTiledLines) {
@@ -353,8 +363,8 @@ class Strips {
         columns.reduce(args, found);
       }
       for (int64_t lane = 0; lane < tile.lanes; ++lane) {
-        const Effect<double> next = effect_of(found[lane]);
-        Effect<double>& all = effects[lane];
+        const Effect next = effect_of(found[lane]);
+        Effect& all = effects[lane];
         if (start) {
           all = next;
           continue;
@@ -368,13 +378,13 @@ class Strips {
       for (int64_t step = 0; step < tile.steps; ++step)
         for (int64_t lane = 0; lane < tile.lanes; ++lane) {
           const int64_t at = step * tile.lanes + lane;
-          Effect<Acc>& all = effects[lane];
-          if (start && step == 0) all = {Unit<Acc>::one, Unit<Acc>::zero, 1.0, 1.0, false};
+          Effect& all = effects[lane];
+          if (start && step == 0) all = {Unit<Factor>::one, Unit<Acc>::zero, 1.0, 1.0, false};
           const bool dropped = p.reset.data && w.reset[at];
-          const Acc gate = p.gates.data ? w.gates[at] : w.gamma[lane];
+          const Factor gate = p.gates.data ? w.gates[at] : w.gamma[lane];
           const bool fresh = dropped || (start && step == 0);
           all.value = fresh ? token_of(w.x[at]) : multiply_add(gate, all.value, w.x[at]);
-          all.multiplier = dropped ? Unit<Acc>::zero : multiply_add(gate, all.multiplier, Unit<Acc>::zero);
+          all.multiplier = dropped ? Unit<Factor>::zero : multiply_add(gate, all.multiplier, Unit<Factor>::zero);
         }
     }
   }

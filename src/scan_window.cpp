@@ -286,11 +286,25 @@ class Window {
   }
 };
 
+// The same problem on the real and the imaginary parts of x and out, one axis more: under a real gamma they never meet.
+ScanProblem in_parts(const ScanProblem& complex) {
+  ScanProblem parts = complex;
+  parts.accumulator = kReal;
+  for (Array* array : {&parts.x, &parts.out}) {
+    array->dtype = array->dtype == kComplexFloat ? kFloat : kDouble;
+    array->batch_strides[parts.n_batch] = dtype_size(array->dtype);
+  }
+  for (Array* array : {&parts.reset, &parts.gamma}) array->batch_strides[parts.n_batch] = 0;
+  parts.batch_shape[parts.n_batch++] = 2;
+  return parts;
+}
+
 }  // namespace
 
 void run_window(const ScanProblem& problem) {
-  if (problem.accumulator == kComplex) Window<Complex>(problem).run();
-  else Window<double>(problem).run();
+  if (problem.accumulator != kComplex) Window<double>(problem).run();
+  else if (has_real_factor(problem)) Window<double>(in_parts(problem)).run();
+  else Window<Complex>(problem).run();
 }
 
 }  // namespace upsweep

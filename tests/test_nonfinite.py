@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import upsweep
 from helpers import SCANS, check, operands, random, same_bits, sequential
+from upsweep import reference
 
 POSITIONS = [0, 1, 31, 32, 5000, 65536, 149_999]
 
@@ -132,3 +133,91 @@ def test_a_state_that_overflows_inside_a_vector_stays_infinite(dtype):
     assert np.isinf(y[12:]).all()
     y = upsweep.linear_recurrence(gates.astype(dtype), tokens.astype(dtype), axis=0, reset=np.zeros(40, bool))
     assert np.isinf(y[12:]).all()
+
+
+COMPLEX_BAD = [complex(1.0, np.inf), complex(-np.inf, 2.0), complex(np.inf, np.inf), complex(0.0, np.nan)]
+
+
+def in_parts(name, arrays, **keywords):
+    """A scan of complex numbers under real factors: that of the real parts, and that of the imaginary parts."""
+    which = len(arrays) - 1 if name == "linear_recurrence" else 0
+    parts = []
+    for part in ("real", "imag"):
+        these = list(arrays)
+        these[which] = getattr(arrays[which], part).copy()
+        own = {k: getattr(np.asarray(v), part) if k == "initial" else v for k, v in keywords.items()}
+        parts.append(getattr(upsweep, name)(*these, **own))
+    return parts
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("bad", COMPLEX_BAD)
+def test_complex_sums_are_numpys(bad, dtype):
+    for shape, axis in [((200,), 0), ((40, 90), 1), ((90, 40), 0), ((3, 50, 4), 1), ((2, 70_000), 1)]:
+        x = np.asarray(random(shape, dtype))
+        x[(0,) * axis + (17,) + (0,) * (len(shape) - axis - 1)] = bad
+        with np.errstate(all="ignore"):
+            expected = np.cumsum(x, axis=axis, dtype=np.complex128)
+        y, final = upsweep.cumulative_sum(x, axis=axis, return_final=True)
+        for mine, theirs in ((y, expected), (final, expected.take(-1, axis))):
+            for part in ("real", "imag"):
+                np.testing.assert_allclose(getattr(mine, part), getattr(theirs, part), rtol=1e-6, atol=1e-5)
+        check("cumulative_sum", x, axis=axis, reverse=True)
+
+
+@pytest.mark.parametrize("window", [None, 3, 100])
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("name", ["discounted_cumsum", "linear_recurrence"])
+def test_a_real_factor_multiplies_the_parts_of_a_complex_state(name, dtype, window):
+    if window and name == "linear_recurrence":
+        return
+    for shape, axis in [((300,), 0), ((40, 90), 1), ((90, 40), 0), ((3, 50, 4), 1)]:
+        for bad in COMPLEX_BAD:
+            x = np.asarray(random(shape, dtype))
+            x[(0,) * axis + (17,) + (0,) * (len(shape) - axis - 1)] = bad
+            reset = np.random.default_rng(5).random(shape) < 0.05
+            for factor in (0.5, random(shape, np.float32, 1), random(shape, np.float64, 1)[..., ::-1], -2):
+                if window and isinstance(factor, np.ndarray):
+                    continue
+                arrays = (factor, x) if name == "linear_recurrence" else (x, factor)
+                keywords = {"axis": axis, "reset": reset} | ({"window": window} if window else {})
+                y = getattr(upsweep, name)(*arrays, **keywords)
+                assert y.dtype == (np.result_type(factor, dtype) if name == "linear_recurrence" else dtype)
+                for mine, theirs in zip((y.real, y.imag), in_parts(name, arrays, **keywords)):
+                    np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
+                check(name, *arrays, **keywords)
+
+
+def test_an_infinite_initial_of_a_complex_sum_stays_in_its_part():
+    y, final = upsweep.cumulative_sum(np.ones(3, complex), initial=complex(np.inf, 1.0), return_final=True)
+    np.testing.assert_array_equal([*y.real, final.real], np.inf)
+    np.testing.assert_array_equal([*y.imag, final.imag], 1)
+
+
+@pytest.mark.parametrize("factor", [np.inf, -np.inf, np.nan])
+def test_a_real_factor_that_is_not_finite(factor):
+    y = upsweep.discounted_cumsum(np.array([1 + 2j, 0, 1j]), factor)
+    np.testing.assert_array_equal(y.real[1:], [factor, factor * factor])
+    np.testing.assert_array_equal(y.imag[1:], [2 * factor, factor * factor * 2 + 1])
+    check("linear_recurrence", [1.0, factor, 1.0], np.array([1 + 2j, 0, 1j]))
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_carries_of_complex_blocks_with_real_factors(name):
+    arrays = [np.abs(a) if isinstance(a, np.ndarray) else a for a in operands(name, (3, 60), np.float64)]
+    which = len(arrays) - 1 if name == "linear_recurrence" else 0
+    arrays[which] = arrays[which] + 1j
+    arrays[which][0, 3] = complex(np.inf, 1)
+    whole = getattr(upsweep, name)(*arrays)[:, -1]
+    first, second = (
+        getattr(upsweep, f"{name}_carry")(*(a[:, part] if isinstance(a, np.ndarray) else a for a in arrays))
+        for part in (slice(20), slice(20, None))
+    )
+    assert first.multiplier.dtype == np.float64
+    for final in (upsweep.combine(first, second).value, second.apply(first.apply(None))):
+        np.testing.assert_allclose(final.real, whole.real, rtol=1e-12)
+        np.testing.assert_allclose(final.imag, whole.imag, rtol=1e-12)
+    twin = getattr(reference, f"{name}_carry")(*arrays)
+    mine = upsweep.combine(first, second)
+    assert mine.multiplier.dtype == twin.multiplier.dtype
+    np.testing.assert_allclose(mine.value.imag, twin.value.imag, rtol=1e-12)

@@ -52,7 +52,7 @@ def run_scan(
 def reduce_scan(scan: Scan, *, reverse: bool, flush: bool, n_threads: int | None) -> tuple[Array, Array, Array]:
     """What the whole block does to a state: the product of its gates, the state it leaves from nothing, and
     whether a reset drops the state before it."""
-    multiplier = np.ones(scan.state_shape, scan.accumulator)
+    multiplier = np.ones(scan.state_shape, scan.factor_dtype)
     value = np.zeros(scan.state_shape, scan.accumulator)
     if 0 not in scan.shape:
         _run(scan, None, value, multiplier, reverse, False, flush, 0, n_threads)

@@ -38,6 +38,14 @@ class Scan:
     def accumulator(self) -> np.dtype[Any]:
         return _arrays.accumulator_dtype(self.dtype)
 
+    @property
+    def factor_dtype(self) -> np.dtype[Any]:
+        """What states are multiplied in: real factors stay real under complex states, whose parts never meet."""
+        factor = self.gamma if self.gates is None else self.gates
+        if self.accumulator.kind == "c" and (factor is None or factor.dtype.kind != "c"):
+            return np.dtype(np.float64)
+        return self.accumulator
+
 
 def check_axis(axis: object, ndim: int) -> int:
     """Return the axis counted from the front."""
@@ -93,8 +101,8 @@ def normalise(
 ) -> Scan:
     """Broadcast x, its factor (gamma or gates) and reset; find what the factor is along the axis.
 
-    A factor that is the same along the axis becomes `gamma`, in the accumulator's precision; any other is
-    `gates`, read as it lies.
+    A factor that is the same along the axis becomes `gamma`, in `Scan.factor_dtype`; any other is `gates`, read
+    as it lies.
     """
     named = {name: x}
     if factor is not None and factor_name is not None:
@@ -115,8 +123,8 @@ def normalise(
     if factor is not None:
         padded = factor.reshape((1,) * (len(shape) - factor.ndim) + factor.shape)
         if padded.shape[at] == 1 or (padded.strides[at] == 0 and padded.size):
-            constant = padded[(slice(None),) * at + (slice(0, 1),)]
-            scan.gamma = _without_axis(constant.astype(scan.accumulator, copy=False), at, shape)
+            scan.gamma = padded[(slice(None),) * at + (slice(0, 1),)]
+            scan.gamma = _without_axis(scan.gamma.astype(scan.factor_dtype, copy=False), at, shape)
         else:
             scan.gates = np.broadcast_to(factor, shape)
     if initial is not None:

@@ -25,9 +25,10 @@ class Carry(NamedTuple):
     ----------
     multiplier : ndarray
         The product of the block's gates, the first one included; 0 where `reset`. float64, complex128, int64
-        or uint64, of the state's shape.
+        or uint64, of the state's shape; float64 also where real gates meet complex tokens.
     value : ndarray
-        The state after the block when there is none before it. dtype and shape as `multiplier`.
+        The state after the block when there is none before it. float64, complex128, int64 or uint64, of the
+        same shape.
     reset : ndarray of bool
         Whether the block drops the state before it.
 
@@ -65,7 +66,19 @@ def _advance(carry: Carry, state: Array) -> Array:
     # The product is not formed where it is dropped: an infinity before a reset is gone, not NaN.
     kept = np.where(carry.reset, 0, state).astype(carry.value.dtype)
     with np.errstate(all="ignore"):
-        return np.asarray(np.where(carry.reset, carry.value, carry.multiplier * kept + carry.value))
+        return np.asarray(np.where(carry.reset, carry.value, _times(carry.multiplier, kept) + carry.value))
+
+
+def _times(factor: Array, state: Array) -> Array:
+    """Their product, where a real factor of a complex state multiplies both parts.
+
+    numpy would make it complex, and its imaginary zero turns an infinity into a NaN.
+    """
+    if state.dtype.kind != "c" or factor.dtype.kind == "c":
+        return np.asarray(factor * state)
+    product = np.empty(np.broadcast_shapes(factor.shape, state.shape), state.dtype)
+    product.real, product.imag = factor * state.real, factor * state.imag
+    return product
 
 
 def combine(carry_a: Carry, carry_b: Carry) -> Carry:

@@ -108,7 +108,7 @@ def cumulative_sum(
 
     Notes
     -----
-    float32 is summed in float64 and rounded once. The keywords follow the array API standard's
+    float32 is summed in float64 and rounded once; complex numbers are summed part by part. The keywords follow the array API standard's
     ``cumulative_sum`` where that has them.
 
     Examples
@@ -246,7 +246,8 @@ def discounted_cumsum(
     Notes
     -----
     Real numbers are computed in float64 and rounded once, when written; numbers below the smallest normal one
-    count as zero, so that a decayed tail costs no more than the rest. One long line is cut into blocks whose
+    count as zero, so that a decayed tail costs no more than the rest. A real gamma multiplies the two parts of a
+    complex state: an infinity in one of them leaves the other alone. One long line is cut into blocks whose
     carries are combined [1]_.
 
     References
@@ -362,7 +363,7 @@ def linear_recurrence(
     Notes
     -----
     Real numbers are computed in float64 and rounded once, when written; numbers below the smallest normal one
-    count as zero. The parallel form is Blelloch's [1]_: pairs (product of gates, state from nothing) combine
+    count as zero. Real gates multiply the two parts of a complex state. The parallel form is Blelloch's [1]_: pairs (product of gates, state from nothing) combine
     associatively. Where a product leaves the range of float64 the steps are taken in order instead.
 
     References
