@@ -1,6 +1,7 @@
 // The two ways through a scan, the same for every layout and type:
 //
-//   by_strip   many lines: a thread takes whole strips, one pass over memory.
+//   by_strip   many lines: a thread takes whole strips, one pass over memory; it scans them, or finds what they do to
+//              a state.
 //   blocked    few lines: each is cut into blocks of one cache's size. A thread claims the next block from a
 //              counter, reduces it (which brings it into the L2), waits for the state from the block before,
 //              publishes its own, and scans from the L2: memory is still read once. Blocks are claimed in
@@ -54,12 +55,14 @@ class Driver {
     block_steps = std::max<int64_t>(kBlockBytes / strips.step_bytes() / (by_lines ? 1 : std::min(p.columns, kColumnGroup)), 1);
     block_steps = (block_steps + 63) / 64 * 64;
     const bool carry_only = p.multiplier.data != nullptr;
-    if (carry_only || (!many && p.length > block_steps && !std::is_same_v<Acc, Complex>)) {
+    if (!many && (carry_only || (p.length > block_steps && !std::is_same_v<Acc, Complex>))) {
       strip_lanes = by_lines ? 1 : std::min(p.columns, kColumnGroup);
       blocked();
     } else {
+      // Columns are reduced in the groups that blocked() has: where one needs its steps in order, all of them take them.
+      const int64_t most = carry_only && !by_lines ? kColumnGroup : kMaxStripLanes;
       const int64_t lane_bytes = std::max<int64_t>(p.length * strips.step_bytes(), 1);
-      strip_lanes = by_lines ? std::max<int64_t>(kTaskBytes / lane_bytes, 1) : kMaxStripColumns;
+      strip_lanes = by_lines ? std::clamp<int64_t>(kTaskBytes / lane_bytes, 1, most) : most;
       // Leave every thread something to do.
       const int64_t fair = (lanes_total + n_threads * 4 - 1) / (n_threads * 4);
       if (n_threads > 1) strip_lanes = std::min(strip_lanes, by_lines ? fair : std::max(fair / 64 * 64, kColumnGroup));
@@ -102,11 +105,35 @@ class Driver {
     for_tasks(n_tasks, n_threads, p.flush, [&](int64_t task, int thread) {
       Workspace& w = workspaces[thread];
       const Strip s = strip(task);
+      if (p.multiplier.data) return reduce_strip(s, w);
       load_initial(s, w.carry.data());
       strips.scan(s, 0, p.length, w.carry.data(), !p.initial.data, stream, true, w);
       store_final(s, w.carry.data());
       if (stream) end_stream();
     });
+  }
+
+  // What a strip does to a state, in blocks that stay in the cache until, where need be, they are scanned: lines each
+  // for itself, so that their bits do not follow from the strip's size.
+  void reduce_strip(const Strip& s, Workspace& w) {
+    Acc* carry = w.carry.data();
+    const int64_t together = strips.by_lines() ? 1 : s.lanes;
+    load_initial(s, carry);
+    std::fill_n(w.products.data(), s.lanes, Unit<Factor>::one);
+    for (int64_t from = 0; from < p.length; from += block_steps) {
+      const int64_t to = std::min(p.length, from + block_steps);
+      const bool first = from == 0 && !p.initial.data;
+      strips.reduce(s, from, to, first, w.effects.data(), w);
+      for (int64_t lane = 0; lane < s.lanes; lane += together) {
+        if (states_after(w.effects.data() + lane, together, first, carry + lane, w.after.data()))
+          std::copy_n(w.after.data(), together, carry + lane);
+        else
+          strips.scan(strips.part(s, lane, together), from, to, carry + lane, first, false, false, w);
+      }
+      multiply_products(w, s.lanes, w.products.data(), w.products.data());
+    }
+    store_final(s, carry);
+    store_products(s, w.products.data());
   }
 
   void blocked() {
@@ -139,12 +166,12 @@ class Driver {
         std::copy_n(states.data() + (task - n_strips) * strip_lanes, s.lanes, carry);
       }
       Acc* after = states.data() + task * strip_lanes;
-      bool known = !last || carry_only;
-      for (int64_t lane = 0; known && lane < s.lanes; ++lane) {
-        if (first) known = known_from_nothing(w.effects[lane], after + lane);
-        else known = apply(w.effects[lane], carry[lane], after + lane);
+      const bool known = (!last || carry_only) && states_after(w.effects.data(), s.lanes, first, carry, after);
+      if (carry_only) {
+        Factor* product = products.data() + task * strip_lanes;
+        if (block == 0) std::fill_n(product, s.lanes, Unit<Factor>::one);
+        multiply_products(w, s.lanes, block ? product - n_strips * strip_lanes : product, product);
       }
-      if (carry_only) multiply_products(s, w, block, task, n_strips, products.data());
       if (known) publish(published[task]);
       if (!carry_only || !known) {
         strips.scan(s, from, to, carry, first, stream, !carry_only, w);
@@ -161,18 +188,24 @@ class Driver {
     });
   }
 
+  // The states after a block from those before it; false where only its steps in order give them.
+  static bool states_after(const Effect* effects, int64_t lanes, bool first, const Acc* before, Acc* after) {
+    bool known = true;
+    for (int64_t lane = 0; known && lane < lanes; ++lane) {
+      if (first) known = known_from_nothing(effects[lane], after + lane);
+      else known = apply(effects[lane], before[lane], after + lane);
+    }
+    return known;
+  }
   static bool known_from_nothing(const Effect& effect, Acc* after) {
     *after = effect.value;
     if constexpr (std::is_same_v<Acc, double>) return !effect.in_order && is_finite(effect.value);
     else return true;
   }
 
-  void multiply_products(const Strip& s, Workspace& w, int64_t block, int64_t task, int64_t n_strips,
-                         Factor* products) const {
-    for (int64_t lane = 0; lane < s.lanes; ++lane) {
-      const Factor before = block ? products[(task - n_strips) * strip_lanes + lane] : Unit<Factor>::one;
-      products[task * strip_lanes + lane] = multiply_add(before, w.effects[lane].multiplier, Unit<Factor>::zero);
-    }
+  static void multiply_products(const Workspace& w, int64_t lanes, const Factor* before, Factor* after) {
+    for (int64_t lane = 0; lane < lanes; ++lane)
+      after[lane] = multiply_add(before[lane], w.effects[lane].multiplier, Unit<Factor>::zero);
   }
   void store_products(const Strip& s, const Factor* products) const {
     for (int64_t lane = 0; lane < s.lanes; ++lane)

@@ -22,7 +22,7 @@ enum class Layout { kLines, kColumns, kTiledLines, kTiledColumns };
 
 constexpr int64_t kTileElements = 2048;      // of a buffer: 16 KiB of doubles, so that three of them fit the L1
 constexpr int64_t kTileColumns = 64;
-constexpr int64_t kMaxStripColumns = 2048;   // their states stay in the L1
+constexpr int64_t kMaxStripLanes = 2048;     // their states stay in the L1, what is kept of each in the L2
 
 // ---- arithmetic of the accumulators -------------------------------------------------------------------------
 //
@@ -86,8 +86,8 @@ struct Strip {
 
 template <class Acc, class Factor = Acc>
 struct Workspace {
-  Buffer<Acc> x, carry;
-  Buffer<Factor> gates, gamma;
+  Buffer<Acc> x, carry, after;          // after, products: of *_carry only
+  Buffer<Factor> gates, gamma, products;
   Buffer<uint8_t> reset;
   std::vector<Effect<Acc, Factor>> effects;
   std::vector<Reduced> reduced;
@@ -152,6 +152,10 @@ class Strips {
     w.carry.resize(lanes);
     w.gamma.resize(lanes);
     w.effects.resize(lanes);
+    if (p.multiplier.data) {
+      w.after.resize(lanes);
+      w.products.resize(lanes);
+    }
     if (layout == Layout::kColumns || layout == Layout::kTiledColumns) w.reduced.resize(lanes);
     if (layout == Layout::kTiledLines || layout == Layout::kTiledColumns) {
       w.x.resize(kTileElements);
@@ -164,24 +168,16 @@ class Strips {
   Strip strip(int64_t batch, int64_t column, int64_t lanes) const {
     Strip s{p.x.data, p.gates.data, p.reset.data, p.out.data, p.gamma.data, p.initial.data,
             p.final_state.data, p.multiplier.data, lanes};
-    auto move = [&](char*& pointer, const Array& array, int dim, int64_t index) {
-      if (pointer) pointer += index * (dim < 0 ? array.column_stride : array.batch_strides[dim]);
-    };
-    auto move_all = [&](int dim, int64_t index) {
-      move(s.x, p.x, dim, index);
-      move(s.gates, p.gates, dim, index);
-      move(s.reset, p.reset, dim, index);
-      move(s.out, p.out, dim, index);
-      move(s.gamma, p.gamma, dim, index);
-      move(s.initial, p.initial, dim, index);
-      move(s.final_state, p.final_state, dim, index);
-      move(s.multiplier, p.multiplier, dim, index);
-    };
     for (int dim = p.n_batch - 1; dim >= 0; --dim) {
-      move_all(dim, batch % p.batch_shape[dim]);
+      move(s, batch % p.batch_shape[dim], [dim](const Array& array) { return array.batch_strides[dim]; });
       batch /= p.batch_shape[dim];
     }
-    move_all(-1, column);
+    return part(s, column, lanes);
+  }
+  // Some lanes of a strip.
+  Strip part(Strip s, int64_t lane, int64_t lanes) const {
+    move(s, lane, [](const Array& array) { return array.column_stride; });
+    s.lanes = lanes;
     return s;
   }
 
@@ -240,6 +236,21 @@ class Strips {
   int64_t ahead_steps = 0;   // see LineArgs
 
  private:
+  template <class Stride>
+  void move(Strip& s, int64_t index, Stride stride) const {
+    auto move_one = [&](char*& pointer, const Array& array) {
+      if (pointer) pointer += index * stride(array);
+    };
+    move_one(s.x, p.x);
+    move_one(s.gates, p.gates);
+    move_one(s.reset, p.reset);
+    move_one(s.out, p.out);
+    move_one(s.gamma, p.gamma);
+    move_one(s.initial, p.initial);
+    move_one(s.final_state, p.final_state);
+    move_one(s.multiplier, p.multiplier);
+  }
+
   LineScan* line_scan_;
   LineReduce* line_reduce_;
   ColumnKernels columns;

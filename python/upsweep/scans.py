@@ -108,8 +108,8 @@ def cumulative_sum(
 
     Notes
     -----
-    float32 is summed in float64 and rounded once; complex numbers are summed part by part. The keywords follow the array API standard's
-    ``cumulative_sum`` where that has them.
+    float32 is summed in float64 and rounded once; complex numbers are summed part by part. The keywords follow
+    the array API standard's ``cumulative_sum`` where that has them.
 
     Examples
     --------
@@ -363,8 +363,9 @@ def linear_recurrence(
     Notes
     -----
     Real numbers are computed in float64 and rounded once, when written; numbers below the smallest normal one
-    count as zero. Real gates multiply the two parts of a complex state. The parallel form is Blelloch's [1]_: pairs (product of gates, state from nothing) combine
-    associatively. Where a product leaves the range of float64 the steps are taken in order instead.
+    count as zero. Real gates multiply the two parts of a complex state. The parallel form is Blelloch's [1]_: pairs
+    (product of gates, state from nothing) combine associatively. Where a product leaves the range of float64 the
+    steps are taken in order instead.
 
     References
     ----------
