@@ -95,7 +95,7 @@ cdef int describe(Array* to, object given, int axis, bint has_axis, bint reverse
 def scan(cnp.ndarray x not None, gates, gamma, initial, reset, out, final_state, multiplier, *, int axis,
          bint reverse, bint exclusive, bint flush, int64_t window, int n_threads, int accumulator):
     """Run one scan. Arrays with the axis have x's shape; gamma, initial, final_state and multiplier lack
-    the axis and hold the accumulator's type."""
+    the axis. multiplier holds the type that states are multiplied in."""
     cdef ScanProblem problem
     cdef int dim
     for dim in range(cnp.PyArray_NDIM(x)):

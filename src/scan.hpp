@@ -43,8 +43,8 @@ struct ScanProblem {
 
   Array x, gates, out;
   Array reset;                        // one byte an element
-  Array gamma;                        // factor's type, no time axis; absent with gates: a is 1
-  Array initial, final_state;         // accumulator's type, no time axis
+  Array gamma;                        // no time axis; absent with gates: a is 1
+  Array initial, final_state;         // no time axis
   Array multiplier;                   // product of all gates, factor's type; asked for by *_carry, which write no out
 
   int32_t accumulator = kReal;
@@ -54,7 +54,7 @@ struct ScanProblem {
   int64_t window = 0;                 // 0: none
 };
 
-// Whether what the states are multiplied by is real: then its type is double, also under complex states.
+// Whether what the states are multiplied by is real: then it is held in a double, also under complex states.
 inline bool has_real_factor(const ScanProblem& p) { return (p.gates.data ? p.gates : p.gamma).dtype < kComplexFloat; }
 
 // ---- one line in contiguous memory ------------------------------------------------------------------------

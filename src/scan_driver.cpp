@@ -88,13 +88,11 @@ class Driver {
   }
 
   void load_initial(const Strip& s, Acc* carry) const {
-    for (int64_t lane = 0; lane < s.lanes; ++lane)
-      carry[lane] = s.initial ? load_bytes<Acc>(s.initial + lane * p.initial.column_stride) : Unit<Acc>::zero;
+    if (s.initial) gather(s.initial, p.initial.column_stride, s.lanes, p.initial.dtype, p.initial.swapped, carry);
+    else std::fill_n(carry, s.lanes, Unit<Acc>::zero);
   }
   void store_final(const Strip& s, const Acc* carry) const {
-    if (!s.final_state) return;
-    for (int64_t lane = 0; lane < s.lanes; ++lane)
-      std::memcpy(s.final_state + lane * p.final_state.column_stride, carry + lane, sizeof(Acc));
+    if (s.final_state) scatter(carry, s.lanes, p.final_state.dtype, s.final_state, p.final_state.column_stride);
   }
 
   void by_strip() {

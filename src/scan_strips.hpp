@@ -42,9 +42,18 @@ inline uint64_t token_of(uint64_t x) { return x; }
 
 template <class Acc>
 struct Unit;
-template <> struct Unit<double> { static constexpr double one = 1.0, zero = 0.0; };
-template <> struct Unit<uint64_t> { static constexpr uint64_t one = 1, zero = 0; };
-template <> struct Unit<Complex> { static constexpr Complex one{1.0, 0.0}, zero{0.0, 0.0}; };
+template <> struct Unit<double> {
+  static constexpr double one = 1.0, zero = 0.0;
+  static constexpr int32_t dtype = kDouble;
+};
+template <> struct Unit<uint64_t> {
+  static constexpr uint64_t one = 1, zero = 0;
+  static constexpr int32_t dtype = kUInt64;
+};
+template <> struct Unit<Complex> {
+  static constexpr Complex one{1.0, 0.0}, zero{0.0, 0.0};
+  static constexpr int32_t dtype = kComplexDouble;
+};
 
 // What some steps do to the state before them.
 template <class Acc, class Factor = Acc>
@@ -182,7 +191,12 @@ class Strips {
   }
 
   Factor gamma_of(const Strip& s, int64_t lane) const {
-    return s.gamma ? load_bytes<Factor>(s.gamma + lane * p.gamma.column_stride) : Unit<Factor>::one;
+    if (!s.gamma) return Unit<Factor>::one;
+    const char* at = s.gamma + lane * p.gamma.column_stride;
+    if (p.gamma.dtype == Unit<Factor>::dtype && !p.gamma.swapped) return load_bytes<Factor>(at);
+    Factor gamma;
+    gather(at, 0, 1, p.gamma.dtype, p.gamma.swapped, &gamma);
+    return gamma;
   }
 
   // Scans steps [from, to) of the strip; carry holds one state a lane, before and after. Without `write`
@@ -280,7 +294,7 @@ class Strips {
 
   ColumnArgs column_args(const Strip& s, int64_t from, int64_t to, double* carry, bool first, bool stream, bool write,
                          Workspace& w) const {
-    for (int64_t lane = 0; lane < s.lanes; ++lane) w.gamma[lane] = gamma_of(s, lane);
+    load_gamma(s, 0, s.lanes, w);
     auto at = [&](char* base, const Array& array) { return base ? base + from * array.time_stride : nullptr; };
     return {at(s.x, p.x), at(s.gates, p.gates), (const uint8_t*)at(s.reset, p.reset),
             write ? at(s.out, p.out) : nullptr, p.x.time_stride, p.gates.time_stride, p.reset.time_stride,
@@ -320,7 +334,13 @@ class Strips {
       each_run(tile, p.reset, s.reset, lane, step, [&](char* source, int64_t stride, int64_t n, int64_t at) {
         for (int64_t k = 0; k < n; ++k) w.reset[at + k] = (uint8_t)source[k * stride];
       });
-    for (int64_t k = 0; k < tile.lanes; ++k) w.gamma[k] = gamma_of(s, lane + k);
+    load_gamma(s, lane, tile.lanes, w);
+  }
+
+  void load_gamma(const Strip& s, int64_t lane, int64_t n, Workspace& w) const {
+    const int64_t stride = p.gamma.column_stride;
+    if (s.gamma) gather(s.gamma + lane * stride, stride, n, p.gamma.dtype, p.gamma.swapped, w.gamma.data());
+    else std::fill_n(w.gamma.data(), n, Unit<Factor>::one);
   }
 
   void scatter_tile(const Strip& s, const Tile& tile, int64_t lane, int64_t step, Workspace& w) const {

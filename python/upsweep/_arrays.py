@@ -17,6 +17,7 @@ __all__ = [
     "Array",
     "accumulator_dtype",
     "as_array",
+    "can_hold",
     "check_device",
     "complex_dtype",
     "inexact_dtype",
@@ -115,6 +116,13 @@ def complex_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def state_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype of a state that users see: float32 for float16 and bfloat16, else the result's."""
     return np.dtype(np.float32) if dtype == np.float16 or is_bfloat16(dtype) else dtype
+
+
+def can_hold(state: np.dtype[Any], given: np.dtype[Any]) -> bool:
+    """Whether a state of this dtype, float64, complex128 or 64-bit integers, can take on a given number."""
+    if given.kind in "biu":
+        return True  # integers wrap around alike
+    return state.kind in "fc" and (given.kind != "c" or state.kind == "c")
 
 
 def accumulator_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

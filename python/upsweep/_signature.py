@@ -73,11 +73,10 @@ def _as_state(value: object, name: str, state_shape: tuple[int, ...], dtype: np.
             f"{name}: expected the state's shape {state_shape} (the result's without its axis) or one that "
             f"broadcasts to it, got {array.shape}"
         )
-    both_integers = array.dtype.kind in "biu" and dtype.kind in "iu"  # which wrap around alike
-    if not (both_integers or np.can_cast(array.dtype, dtype, "same_kind") or _arrays.is_bfloat16(array.dtype)):
+    if not _arrays.can_hold(dtype, array.dtype):
         raise TypeError(f"{name}: {array.dtype} cannot be held by a state of dtype {dtype}")
     try:
-        return np.broadcast_to(array.astype(dtype, copy=False), state_shape)
+        return np.broadcast_to(array, state_shape)
     except ValueError:
         raise ValueError(f"{name}: shape {array.shape} does not broadcast to the state's {state_shape}") from None
 
@@ -101,8 +100,7 @@ def normalise(
 ) -> Scan:
     """Broadcast x, its factor (gamma or gates) and reset; find what the factor is along the axis.
 
-    A factor that is the same along the axis becomes `gamma`, in `Scan.factor_dtype`; any other is `gates`, read
-    as it lies.
+    A factor that is the same along the axis becomes `gamma`; any other is `gates`. All are read as they lie.
     """
     named = {name: x}
     if factor is not None and factor_name is not None:
@@ -123,8 +121,7 @@ def normalise(
     if factor is not None:
         padded = factor.reshape((1,) * (len(shape) - factor.ndim) + factor.shape)
         if padded.shape[at] == 1 or (padded.strides[at] == 0 and padded.size):
-            scan.gamma = padded[(slice(None),) * at + (slice(0, 1),)]
-            scan.gamma = _without_axis(scan.gamma.astype(scan.factor_dtype, copy=False), at, shape)
+            scan.gamma = _without_axis(padded[(slice(None),) * at + (slice(0, 1),)], at, shape)
         else:
             scan.gates = np.broadcast_to(factor, shape)
     if initial is not None:
