@@ -9,21 +9,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gather.hpp"
+
 namespace upsweep {
 
 constexpr int kMaxDims = 64;   // numpy's limit
 
-enum DType : int32_t {
-  kBool, kInt8, kUInt8, kInt16, kUInt16, kInt32, kUInt32, kInt64, kUInt64,
-  kHalf, kBFloat, kFloat, kDouble, kComplexFloat, kComplexDouble,
-};
-
 // What a state is held in: double for every real type, a pair of them for complex, 64 bits for integers.
 enum Accumulator : int32_t { kReal, kComplex, kInteger };
-
-struct Complex {
-  double re, im;
-};
 
 // A strided array; strides in bytes. data == nullptr: the argument was not given.
 struct Array {
@@ -110,18 +103,6 @@ struct ColumnKernels {
   void (*reduce)(const ColumnArgs&, Reduced*);   // carry is not touched
 };
 ColumnKernels column_kernels(int32_t dtype, int32_t gate_dtype);
-
-// ---- any strides, any type: through a buffer -----------------------------------------------------------------
-
-// Reads n elements into the accumulator's type, or writes them back with one rounding.
-void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, double* to);
-void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, Complex* to);
-void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, uint64_t* to);
-void scatter(const double* from, int64_t n, int32_t dtype, char* target, int64_t stride);
-void scatter(const Complex* from, int64_t n, int32_t dtype, char* target, int64_t stride);
-void scatter(const uint64_t* from, int64_t n, int32_t dtype, char* target, int64_t stride);
-
-int64_t dtype_size(int32_t dtype);
 
 // ---- drivers --------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,8 @@
 //
 //   kLines         contiguous in time: one line after the other, in place      (scan_lines.cpp)
 //   kColumns       contiguous across: all columns of the strip, in place       (scan_columns.cpp)
-//   kTiledLines    a tile of one line at a time, through a buffer              (scan_tiled.cpp, then LINES)
-//   kTiledColumns  a tile of some lines, step by step, through a buffer        (scan_tiled.cpp, then COLUMNS)
+//   kTiledLines    a tile of one line at a time, through a buffer              (gather.cpp, then LINES)
+//   kTiledColumns  a tile of some lines, step by step, through a buffer        (gather.cpp, then COLUMNS)
 #pragma once
 
 #include <algorithm>
