@@ -57,7 +57,7 @@ CODE = """
         "counts": lambda: cost(upsweep.bincount, keys),
         "counts of strided keys": lambda: cost(upsweep.bincount, keys[::2]),
         "counts of swapped keys": lambda: cost(upsweep.bincount, keys.view(">i4")),
-        "counts without negative keys": lambda: cost(upsweep.bincount, keys - 1, length=2, invalid="drop"),
+        "counts of negative keys": lambda: cost(upsweep.bincount, keys - 1, minlength=2, invalid="drop"),
         "sums of float32 weights": lambda: cost(upsweep.bincount, keys, weights),
         "sums of strided weights": lambda: cost(upsweep.bincount, keys[::2], weights[::2]),
         "carries of short lines": lambda: cost(upsweep.discounted_cumsum_carry, short, 0.5),

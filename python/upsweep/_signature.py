@@ -148,6 +148,22 @@ def _overlaps(a: Array, b: Array) -> bool:
         return True  # cannot be told apart in reasonable time
 
 
+def _overlaps_itself(array: Array) -> bool:
+    """Whether two elements share memory.
+
+    Such a pair first differs along some axis: the one lies in what begins at that axis' first index, the other in
+    what follows, with the same indices before. In the order of falling strides those are apart in all usual arrays.
+    """
+    if array.flags.c_contiguous or array.flags.f_contiguous or array.size == 0:
+        return False
+    ordered = array.transpose(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))
+    return any(
+        _overlaps(ordered[(0,) * axis + (slice(1, None),)], ordered[(0,) * axis + (slice(0, 1),)])
+        for axis in range(array.ndim)
+        if ordered.shape[axis] > 1
+    )
+
+
 def check_out(
     out: object,
     shape: tuple[int, ...],
@@ -168,8 +184,8 @@ def check_out(
         raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}")
     if not out.flags.writeable:
         raise ValueError("out: is read-only")
-    if out.size and any(n > 1 and s == 0 for n, s in zip(out.shape, out.strides)):
-        raise ValueError("out: several elements share one place in memory (a stride is 0)")
+    if _overlaps_itself(out):
+        raise ValueError(f"out: several of its elements share memory (strides of {out.strides} bytes)")
     for name, array in inputs.items():
         if array is None or array.size == 0:
             continue
