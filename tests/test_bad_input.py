@@ -76,11 +76,18 @@ def test_an_axis_out_of_range(name, axis):
         getattr(upsweep, name)(*operands(name, (3, 4)), axis=axis)
 
 
-@pytest.mark.parametrize("axis", [1.0, "0", None, (0,), [1]])
+@pytest.mark.parametrize("axis", [1.0, -1.0, "0", None, (0,), [1], np.array([-1]), np.float64(-1)])
 @pytest.mark.parametrize("name", SCANS)
 def test_an_axis_that_is_no_int(name, axis):
     with pytest.raises(TypeError, match="axis"):
         getattr(upsweep, name)(*operands(name, (3, 4)), axis=axis)
+
+
+@pytest.mark.parametrize("axis", [np.int8(-1), np.array(-1), np.array(1, np.uint8)])
+@pytest.mark.parametrize("name", SCANS)
+def test_an_axis_of_another_integer_type(name, axis):
+    arrays = operands(name, (3, 4))
+    np.testing.assert_array_equal(getattr(upsweep, name)(*arrays, axis=axis), getattr(upsweep, name)(*arrays))
 
 
 @pytest.mark.parametrize("shapes", [((3,), (4,)), ((2, 3), (3, 2)), ((2, 1), (3, 4)), ((0,), (2,))])

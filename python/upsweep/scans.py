@@ -123,7 +123,7 @@ def cumulative_sum(
     """
     # fmt: off
     if (
-        axis == -1 and initial is None and reset is None and dtype is None and out is None
+        type(axis) is int and axis == -1 and initial is None and reset is None and dtype is None and out is None
         and not include_initial and not exclusive and not return_final and device is None
     ):
         # fmt: on
@@ -266,7 +266,7 @@ def discounted_cumsum(
     array([1., 0., 4., 4.])
     """
     if (
-        axis == -1 and initial is None and reset is None and window is None and out is None
+        type(axis) is int and axis == -1 and initial is None and reset is None and window is None and out is None
         and not exclusive and not return_final and device is None
     ):  # fmt: skip
         y = _cpu.scans.plain_constant(x, gamma, reverse, _cpu.threads(n_threads))
@@ -381,7 +381,7 @@ def linear_recurrence(
     (array([3. , 2.5]), array(2.5))
     """
     if (
-        axis == -1 and initial is None and reset is None and out is None
+        type(axis) is int and axis == -1 and initial is None and reset is None and out is None
         and not exclusive and not return_final and device is None
     ):  # fmt: skip
         y = _cpu.scans.plain_gated(gates, tokens, reverse, _cpu.threads(n_threads))
