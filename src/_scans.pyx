@@ -158,7 +158,10 @@ def plain_constant(object x, object gamma, bint reverse, int n_threads):
     if PyFloat_CheckExact(gamma):
         factor = PyFloat_AS_DOUBLE(gamma)
     elif PyLong_CheckExact(gamma):
-        factor = PyLong_AsDouble(gamma)
+        try:
+            factor = PyLong_AsDouble(gamma)
+        except OverflowError:
+            return None   # the layers above have the message
     else:
         return None
     return run_plain(<cnp.ndarray>x, None, factor, reverse, True, n_threads)

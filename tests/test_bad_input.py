@@ -189,3 +189,35 @@ def test_inputs_are_never_written_to():
     arrays = [np.ones((3, 50)), np.full((3, 1), 0.5)]
     upsweep.discounted_cumsum(*arrays, initial=arrays[1][:, 0], exclusive=True)
     assert (arrays[0] == 1).all() and (arrays[1] == 0.5).all()
+
+
+LAYOUTS = [np.ones(3), np.ones(3, np.float32), np.ones(3, np.float16), np.ones(3, int), np.ones(3, complex)]
+
+
+@pytest.mark.parametrize("x", LAYOUTS + [np.ones((2, 3))[:, ::2]], ids=lambda x: f"{x.dtype}-{x.shape}")
+def test_integers_of_more_than_64_bits(x):
+    many = -(10**20)
+    np.testing.assert_array_equal(upsweep.discounted_cumsum(x, many), upsweep.discounted_cumsum(x, -1e20))
+    y = upsweep.linear_recurrence(many, x)
+    assert y.dtype == upsweep.linear_recurrence(2, x).dtype
+    np.testing.assert_array_equal(y, upsweep.linear_recurrence(-1e20, x))
+    np.testing.assert_array_equal(
+        upsweep.discounted_cumsum(x, 0.5, initial=2**70), upsweep.discounted_cumsum(x, 0.5, initial=2.0**70)
+    )
+    for call, argument in (
+        (lambda huge: upsweep.discounted_cumsum(x, huge), "gamma"),
+        (lambda huge: upsweep.discounted_cumsum(x, huge, reverse=True, axis=0), "gamma"),
+        (lambda huge: upsweep.discounted_cumsum_right(x, huge), "gamma"),
+        (lambda huge: upsweep.discounted_cumsum_carry(x, huge), "gamma"),
+        (lambda huge: upsweep.linear_recurrence(huge, x), "gates"),
+        (lambda huge: upsweep.discounted_cumsum(x, 0.5, initial=huge), "initial"),
+    ):
+        for huge in (10**400, -(10**5000)):
+            with pytest.raises(ValueError, match=rf"^{argument}: .* float64"):
+                call(huge)
+
+
+def test_an_initial_that_no_integer_state_holds():
+    for initial in (2**64, -(2**63) - 1, 10**20):
+        with pytest.raises(TypeError, match="initial"):
+            upsweep.cumulative_sum(np.ones(3, int), initial=initial)

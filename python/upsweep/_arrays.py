@@ -43,6 +43,14 @@ def _describe(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
 
 
+def _as_float(value: int, name: str) -> float:
+    """An integer of more than 64 bits; all scans but those of integers take it so."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name}: an integer of {value.bit_length()} bits is beyond float64's range") from None
+
+
 def as_array(value: object, name: str) -> Array:
     """Return `value` as an ndarray of a dtype that the kernels take, without copying arrays.
 
@@ -51,7 +59,7 @@ def as_array(value: object, name: str) -> Array:
     TypeError
         Masked arrays, arrays of other libraries, strings, objects and other dtypes that are no numbers.
     ValueError
-        A list of lists of different lengths.
+        A list of lists of different lengths; an integer beyond float64.
     """
     if type(value) is not np.ndarray:
         if isinstance(value, np.ma.MaskedArray):
@@ -59,6 +67,8 @@ def as_array(value: object, name: str) -> Array:
         library = type(value).__module__.partition(".")[0]
         if library in _OTHER_LIBRARIES and library in sys.modules:
             raise TypeError(f"{name}: expected a numpy array, got {_describe(value)}; convert it explicitly")
+        if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            value = _as_float(value, name)
         try:
             value = np.asarray(value)
         except ValueError as error:
