@@ -42,7 +42,7 @@ WRONG = {
     "rows that overlap": (lambda: strided((3, 50), "float32", (49, 1)), ValueError),
     "columns that overlap": (lambda: strided((3, 50), "float32", (1, 2)), ValueError),
     "elements that overlap": (lambda: strided((3, 50), "float32", (100, 0.5)), ValueError),
-    "rows that run into each other": (lambda: strided((3, 50), "float32", (-7, 3)), ValueError),
+    "rows that run into each other": (lambda: strided((3, 50), "float32", (-6, 3)), ValueError),
 }
 
 
@@ -120,7 +120,14 @@ def test_out_in_foreign_byte_order():
 
 @pytest.mark.parametrize(
     "shape, strides",
-    [((3, 50), (60, 1)), ((3, 50), (1, 3)), ((3, 50), (-50, -1)), ((3, 50), (1, -4)), ((4, 3), (2, 9)), ((3, 2), (2, 3))],
+    [
+        ((3, 50), (60, 1)),
+        ((3, 50), (1, 3)),
+        ((3, 50), (-50, -1)),
+        ((3, 50), (1, -4)),
+        ((4, 3), (2, 9)),
+        ((3, 2), (2, 3)),
+    ],
 )
 @pytest.mark.parametrize("name", SCANS)
 def test_outputs_of_odd_strides_without_overlap_are_taken(name, shape, strides):

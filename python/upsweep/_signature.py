@@ -151,8 +151,8 @@ def _overlaps(a: Array, b: Array) -> bool:
 def _overlaps_itself(array: Array) -> bool:
     """Whether two elements share memory.
 
-    Such a pair first differs along some axis: the one lies in what begins at that axis' first index, the other in
-    what follows, with the same indices before. In the order of falling strides those are apart in all usual arrays.
+    Such a pair first differs along some axis. Shifted so that the one has index 0 there and all before, it lies in
+    that axis' first part, and the other in the rest. Sorted by stride, those are apart in all usual arrays.
     """
     if array.flags.c_contiguous or array.flags.f_contiguous or array.size == 0:
         return False
