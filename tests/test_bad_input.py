@@ -134,10 +134,15 @@ def test_a_complex_initial_of_a_real_scan():
         upsweep.cumulative_sum(np.ones(3), initial=1j)
 
 
-@pytest.mark.parametrize("dtype", ["U3", object, "M8[s]", "no such dtype"])
-def test_dtype_of_a_sum(dtype):
-    with pytest.raises(TypeError, match=r"dtype|data type"):
-        upsweep.cumulative_sum(np.ones(3), dtype=dtype)
+@pytest.mark.parametrize("dtype", ["U3", object, "M8[s]", "nope", "i4,,", 3.5, [1], "(2,)f8"])
+def test_dtype(dtype):
+    for call in (
+        lambda: upsweep.cumulative_sum(np.ones(3), dtype=dtype),
+        lambda: upsweep.cumulative_sum_carry(np.ones(3), dtype=dtype),
+        lambda: upsweep.bincount([1, 2], dtype=dtype),
+    ):
+        with pytest.raises(TypeError, match=r"^dtype: "):
+            call()
 
 
 @pytest.mark.parametrize("name", SCANS)

@@ -227,6 +227,16 @@ def test_bad_input_is_named(argument):
             upsweep.bincount(**arguments)
 
 
+@pytest.mark.parametrize("many", [2**62, 10**30])
+def test_more_bins_than_memory_name_who_asks_for_them(many):
+    with pytest.raises(MemoryError, match=r"^length: .*bins"):
+        upsweep.bincount([1, 2], length=many)
+    with pytest.raises(MemoryError, match=r"^minlength: .*bins"):
+        upsweep.bincount([1, 2], minlength=many)
+    with pytest.raises(MemoryError, match=r"^x: the largest key"):
+        upsweep.bincount([1, min(many, 2**62)], minlength=5)
+
+
 def test_read_only_and_overlapping_outputs_are_refused():
     out = np.zeros(4, np.intp)
     with pytest.raises(ValueError, match="out"):

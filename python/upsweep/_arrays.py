@@ -11,12 +11,13 @@ import sys
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 __all__ = [
     "Array",
     "accumulator_dtype",
     "as_array",
+    "as_dtype",
     "can_hold",
     "check_device",
     "complex_dtype",
@@ -103,6 +104,20 @@ def check_device(device: object) -> None:
 
 
 # ---- dtypes ---------------------------------------------------------------------------------------------------
+
+
+def as_dtype(given: DTypeLike) -> np.dtype[Any]:
+    """The dtype that the argument `dtype` names.
+
+    Raises
+    ------
+    TypeError
+        It names none.
+    """
+    try:
+        return np.dtype(given)
+    except (TypeError, ValueError, SyntaxError) as error:  # numpy parses strings with commas as Python
+        raise TypeError(f"dtype: {given!r} names no dtype: {error}") from None
 
 
 def inexact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

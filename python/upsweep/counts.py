@@ -69,7 +69,7 @@ def bincount(
         Keys are not 1-D, negative or outside the bins; weights of another shape; `minlength` negative; `length`
         smaller than `minlength`; `accumulate` without `out`.
     MemoryError
-        The largest key asks for more bins than memory can hold.
+        The largest key, `minlength` or `length` asks for more bins than memory can hold.
 
     Notes
     -----
@@ -95,7 +95,7 @@ def bincount(
     least = _as_size(minlength, "minlength")
     # Without keys there is nothing to sum, and numpy answers with integers.
     result_dtype = np.dtype(np.intp if summands is None or keys.size == 0 else np.float64)
-    wanted = result_dtype if dtype is None else np.dtype(dtype)
+    wanted = result_dtype if dtype is None else _arrays.as_dtype(dtype)
     if wanted.kind not in "iuf":
         raise TypeError(f"dtype: expected integers or real floating numbers, got {wanted}")
     n_threads = _cpu.threads(n_threads)
@@ -109,7 +109,9 @@ def bincount(
         n_bins = least
 
     native = out is not None and wanted == result_dtype
-    sums = out if native and out is not None else _zeros(n_bins, result_dtype)
+    by_keys = "minlength" if n_bins == least else "x"
+    asker = "out" if out is not None else by_keys if length is None else "length"
+    sums = out if native and out is not None else _zeros(n_bins, result_dtype, asker)
     if keys.size:
         _cpu.counts.count(keys, summands, sums, native and not accumulate, n_threads)
     elif native and not accumulate:
@@ -201,8 +203,9 @@ def _first_from(keys: Array, n_bins: int) -> int:
     raise AssertionError("no such key")
 
 
-def _zeros(n_bins: int, dtype: np.dtype[Any]) -> Array:
+def _zeros(n_bins: int, dtype: np.dtype[Any], asker: str) -> Array:
     try:
         return np.zeros(n_bins, dtype)
     except (MemoryError, ValueError, OverflowError):
-        raise MemoryError(f"x: the largest key asks for {n_bins} bins, more than memory can hold") from None
+        what = "the largest key" if asker == "x" else "it"
+        raise MemoryError(f"{asker}: {what} asks for {n_bins} bins, more than memory can hold") from None

@@ -363,9 +363,9 @@ def linear_recurrence(
     Notes
     -----
     Real numbers are computed in float64 and rounded once, when written; numbers below the smallest normal one
-    count as zero. Real gates multiply the two parts of a complex state. The parallel form is Blelloch's [1]_: pairs
-    (product of gates, state from nothing) combine associatively. Where a product leaves the range of float64 the
-    steps are taken in order instead.
+    count as zero. Real gates multiply the two parts of a complex state. The parallel form is Blelloch's [1]_:
+    pairs (product of gates, state from nothing) combine associatively. Where a product leaves the range of float64
+    the steps are taken in order instead.
 
     References
     ----------
@@ -454,7 +454,7 @@ def _discounted_dtype(x: Array, gamma: Array) -> np.dtype[Any]:
 def _cumsum_dtype(x: Array, dtype: DTypeLike | None) -> np.dtype[Any]:
     """np.cumsum's rule for the dtype of a sum."""
     if dtype is not None:
-        wanted = np.dtype(dtype)
+        wanted = _arrays.as_dtype(dtype)
         if not (wanted.kind in "biufc" and wanted.itemsize <= 16) and not _arrays.is_bfloat16(wanted):
             raise TypeError(f"dtype: expected a numeric dtype, got {wanted}")
         return _arrays.as_array(np.empty(0, wanted), "dtype").dtype.newbyteorder("=")
