@@ -53,8 +53,8 @@ def find_range(cnp.ndarray keys not None, int n_threads):
 
 def count(cnp.ndarray keys not None, cnp.ndarray weights, cnp.ndarray out not None, bint overwrite, int n_threads):
     """Count the keys, or sum their weights, into the contiguous ``out`` (int64, or float64 for sums): added to
-    what it holds, or instead. Keys outside it are left out. Without memory for its tables it raises MemoryError, and
-    ``out`` is as it was."""
+    what it holds, or instead. Keys outside it are left out. Without memory for its tables it raises MemoryError,
+    and ``out`` is as it was."""
     cdef CountProblem problem
     describe_keys(&problem, keys, n_threads)
     problem.n_bins = cnp.PyArray_DIM(out, 0)

@@ -127,6 +127,7 @@ def test_out_in_foreign_byte_order():
         ((3, 50), (1, -4)),
         ((4, 3), (2, 9)),
         ((3, 2), (2, 3)),
+        ((3, 50), (-7, 3)),
     ],
 )
 @pytest.mark.parametrize("name", SCANS)

@@ -11,5 +11,5 @@ def count(
     keys: NDArray[Any], weights: NDArray[Any] | None, out: NDArray[Any], overwrite: bool, n_threads: int
 ) -> None:
     """Count the keys, or sum their weights, into the contiguous ``out`` (int64, or float64 for sums): added to
-    what it holds, or instead. Keys outside it are left out. Without memory for its tables it raises MemoryError, and
-    ``out`` is as it was."""
+    what it holds, or instead. Keys outside it are left out. Without memory for its tables it raises MemoryError,
+    and ``out`` is as it was."""
