@@ -117,7 +117,6 @@ class Driver {
     Acc* carry = w.carry.data();
     const int64_t together = strips.by_lines() ? 1 : s.lanes;
     load_initial(s, carry);
-    std::fill_n(w.products.data(), s.lanes, Unit<Factor>::one);
     for (int64_t from = 0; from < p.length; from += block_steps) {
       const int64_t to = std::min(p.length, from + block_steps);
       const bool first = from == 0 && !p.initial.data;
@@ -128,7 +127,7 @@ class Driver {
         else
           strips.scan(strips.part(s, lane, together), from, to, carry + lane, first, false, false, w);
       }
-      multiply_products(w, s.lanes, w.products.data(), w.products.data());
+      multiply_products(w, s.lanes, from ? w.products.data() : nullptr, w.products.data());
     }
     store_final(s, carry);
     store_products(s, w.products.data());
@@ -167,8 +166,7 @@ class Driver {
       const bool known = (!last || carry_only) && states_after(w.effects.data(), s.lanes, first, carry, after);
       if (carry_only) {
         Factor* product = products.data() + task * strip_lanes;
-        if (block == 0) std::fill_n(product, s.lanes, Unit<Factor>::one);
-        multiply_products(w, s.lanes, block ? product - n_strips * strip_lanes : product, product);
+        multiply_products(w, s.lanes, block ? product - n_strips * strip_lanes : nullptr, product);
       }
       if (known) publish(published[task]);
       if (!carry_only || !known) {
@@ -203,7 +201,8 @@ class Driver {
 
   static void multiply_products(const Workspace& w, int64_t lanes, const Factor* before, Factor* after) {
     for (int64_t lane = 0; lane < lanes; ++lane)
-      after[lane] = multiply_add(before[lane], w.effects[lane].multiplier, Unit<Factor>::zero);
+      after[lane] = before ? multiply_add(before[lane], w.effects[lane].multiplier, Unit<Factor>::zero)
+                           : w.effects[lane].multiplier;
   }
   void store_products(const Strip& s, const Factor* products) const {
     for (int64_t lane = 0; lane < s.lanes; ++lane)

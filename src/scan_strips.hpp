@@ -415,7 +415,9 @@ class Strips {
           const Factor gate = p.gates.data ? w.gates[at] : w.gamma[lane];
           const bool fresh = dropped || (start && step == 0);
           all.value = fresh ? token_of(w.x[at]) : multiply_add(gate, all.value, w.x[at]);
-          all.multiplier = dropped ? Unit<Factor>::zero : multiply_add(gate, all.multiplier, Unit<Factor>::zero);
+          if (dropped) all.multiplier = Unit<Factor>::zero;
+          else if (start && step == 0) all.multiplier = gate;   // not 1 * gate: a complex 1 turns infinities into NaN
+          else all.multiplier = multiply_add(gate, all.multiplier, Unit<Factor>::zero);
         }
     }
   }

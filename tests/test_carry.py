@@ -176,7 +176,7 @@ def test_carries_of_different_kinds_combine_in_what_holds_both():
     signed = upsweep.cumulative_sum_carry(np.array([-(2**60) - 1]))
     unsigned = upsweep.cumulative_sum_carry(np.array([2**60 + 2], np.uint64))
     assert upsweep.combine(signed, unsigned).value == 1
-    rotation = upsweep.linear_recurrence_carry([np.inf * 1j], [0.0])
+    rotation = upsweep.linear_recurrence_carry([complex(0.0, np.inf)], [0.0])
     half = upsweep.linear_recurrence_carry([0.5], [0.0])
     for product in (upsweep.combine(rotation, half).multiplier, upsweep.combine(half, rotation).multiplier):
         assert product.imag == np.inf

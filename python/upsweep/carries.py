@@ -99,7 +99,7 @@ def _times(a: Array, b: Array) -> Array:
     if a.dtype.kind == "c":
         a, b = b, a
     dtype = _common_dtype(a, b)
-    if a.dtype.kind == dtype.kind:
+    if dtype.kind != "c" or a.dtype.kind == "c":
         return np.asarray(a.astype(dtype, copy=False) * b)
     product = np.empty(np.broadcast_shapes(a.shape, b.shape), dtype)
     product.real, product.imag = a * b.real, a * b.imag
