@@ -180,3 +180,22 @@ def test_carries_of_different_kinds_combine_in_what_holds_both():
     half = upsweep.linear_recurrence_carry([0.5], [0.0])
     for product in (upsweep.combine(rotation, half).multiplier, upsweep.combine(half, rotation).multiplier):
         assert product.imag == np.inf
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_many_carries_of_which_one_overflows(dtype, axis):
+    shape = (2000, 90) if axis else (90, 2000)
+    gates, tokens = operands("linear_recurrence", shape, dtype)
+    clean = upsweep.linear_recurrence_carry(gates, tokens, axis=axis)
+    gates = gates.copy()
+    gates[(1000, slice(3, 60)) if axis else (slice(3, 60), 1000)] = 1e30
+    mine = upsweep.linear_recurrence_carry(gates, tokens, axis=axis)
+    assert not np.isfinite(mine.value[1000])
+    others = np.arange(2000) != 1000
+    np.testing.assert_allclose(mine.value[others], clean.value[others], rtol=1e-11, atol=1e-13)
+    if axis:  # columns are reduced in groups
+        assert same_bits(mine.value[others], clean.value[others])
+    for n_threads in (1, 2, 3):
+        again = upsweep.linear_recurrence_carry(gates, tokens, axis=axis, n_threads=n_threads)
+        assert all(map(same_bits, again, mine))
