@@ -74,8 +74,15 @@ struct LineArgs {
 struct Reduced {
   double multiplier, value;
   double min_gate, max_gate;          // of |a|; tell a product that underflowed from one that is zero
+  double growth, reach;               // no state of the block is larger than growth * |state before| + reach
   bool in_order;                      // gates whose products may leave the range of a double in between
 };
+
+// States below this stay finite in whatever order a block is summed, its rounding included. Above it, only the plain
+// loop tells which of them overflow on the way, and never come back.
+constexpr double kLargestState = 0x1p1020;
+// Above all tokens that are narrower than a double: no number of them adds up to kLargestState.
+constexpr double kNarrowToken = 0x1p128;
 
 // DBL_MIN, and the bounds within which a product of kLanes gates stays normal.
 constexpr double kSmallest = 0x1p-1022;

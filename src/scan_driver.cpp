@@ -4,7 +4,9 @@
 //   blocked    few lines: each is cut into blocks of one cache's size. A thread claims the next block from a
 //              counter, reduces it (which brings it into the L2), waits for the state from the block before,
 //              publishes its own, and scans from the L2: memory is still read once. Blocks are claimed in
-//              increasing order, so whoever is waited for has been claimed and is running.
+//              increasing order, so whoever is waited for has been claimed and is running. A block is summed in
+//              another order than the loop's, which shows where a state overflows on the way: one that might is
+//              scanned before its state is published.
 //
 // Which one, and the size of the blocks, follows from shape and type alone: results do not depend on the
 // number of threads.
@@ -159,7 +161,7 @@ class Driver {
 
   static bool known_from_nothing(const Effect<double>& effect, double* after) {
     *after = effect.value;
-    return !effect.in_order && is_finite(effect.value);
+    return !effect.in_order && is_finite(effect.value) && stays_finite(effect, 0.0);
   }
   template <class Other>
   static bool known_from_nothing(const Effect<Other>& effect, Other* after) {

@@ -46,17 +46,22 @@ template <> struct Unit<Complex> { static constexpr Complex one{1.0, 0.0}, zero{
 template <class Acc>
 struct Effect {
   Acc multiplier, value;
-  double min_gate, max_gate;
+  double min_gate, max_gate, growth, reach;   // as in Reduced
   bool in_order;
 };
 
+// Whether no state of the block, started from this one, comes near the end of the range. Not so for a NaN.
+inline bool stays_finite(const Effect<double>& effect, double state) {
+  return effect.growth * std::fabs(state) + effect.reach <= kLargestState;
+}
+
 // The state after a block whose effect is known, or false: then only the plain order of its steps gives it.
 inline bool apply(const Effect<double>& effect, double state, double* after) {
-  if (effect.in_order || !is_finite(effect.value) || !is_finite(effect.multiplier) || !is_finite(state))
+  if (effect.in_order || !is_finite(effect.value) || !is_finite(effect.multiplier) || !stays_finite(effect, state))
     return false;
   if (std::fabs(effect.multiplier) >= kSmallest) {
     *after = fma(effect.multiplier, state, effect.value);
-    return is_finite(*after);
+    return true;
   }
   *after = effect.value;
   if (effect.min_gate == 0.0) return true;   // a gate of zero, or a reset: the product is zero, not just tiny
@@ -240,7 +245,7 @@ class Strips {
   };
 
   static Effect<double> effect_of(const Reduced& r) {
-    return {r.multiplier, r.value, r.min_gate, r.max_gate, r.in_order};
+    return {r.multiplier, r.value, r.min_gate, r.max_gate, r.growth, r.reach, r.in_order};
   }
 
   LineArgs line_args(const Strip& s, int64_t lane, int64_t from, int64_t to, double carry, bool first, bool stream,
@@ -361,15 +366,19 @@ class Strips {
         }
         double value = 0.0;
         all.in_order = all.in_order || !apply(next, all.value, &value);
+        // A product that vanished may have been anything below the smallest normal number.
+        const double grown = std::max(std::fabs(all.multiplier), kSmallest) * next.growth;
+        const double reached = std::fabs(all.value) * next.growth + next.reach;
         all = {all.multiplier * next.multiplier, value, std::min(all.min_gate, next.min_gate),
-               std::max(all.max_gate, next.max_gate), all.in_order};
+               std::max(all.max_gate, next.max_gate), std::max(all.growth, grown), std::max(all.reach, reached),
+               all.in_order};
       }
     } else {
       for (int64_t step = 0; step < tile.steps; ++step)
         for (int64_t lane = 0; lane < tile.lanes; ++lane) {
           const int64_t at = step * tile.lanes + lane;
           Effect<Acc>& all = effects[lane];
-          if (start && step == 0) all = {Unit<Acc>::one, Unit<Acc>::zero, 1.0, 1.0, false};
+          if (start && step == 0) all = {Unit<Acc>::one, Unit<Acc>::zero, 1.0, 1.0, 1.0, 0.0, false};
           const bool dropped = p.reset.data && w.reset[at];
           const Acc gate = p.gates.data ? w.gates[at] : w.gamma[lane];
           const bool fresh = dropped || (start && step == 0);
