@@ -9,7 +9,12 @@
 //
 // S runs forward and R, a plain sum of weighted elements, backward: three operations an element whatever K is.
 // In place, blocks are taken from the last to the first, because each reads the one before it; otherwise forward, as
-// prefetchers expect. A long block is taken in chunks, R's value between them computed beforehand. Up to kDirect elements are summed directly.
+// prefetchers expect. A long block is taken in chunks, R's value between them computed beforehand. Up to kDirect elements
+// are summed directly.
+//
+// The block's sums are not those that the plain loop goes through. Where gamma^K or the elements are so large that one
+// of either may overflow, a tree over the elements keeps the loop's order (window_tree.hpp). Where gamma^k is too small
+// for a number although gamma^k * x need not be, powers are multiplied in as two factors.
 //
 // x is read twice (once from the cache, for K within it) and y written once.
 
@@ -19,6 +24,7 @@
 
 #include "parallel.hpp"
 #include "scan_strips.hpp"
+#include "window_tree.hpp"
 
 namespace upsweep {
 namespace {
@@ -27,28 +33,50 @@ constexpr int64_t kChunk = 4096;      // elements of a buffer
 constexpr int64_t kDirect = 64;       // up to here K multiply-adds cost less than the set-up of a block
 constexpr int64_t kSegmentBytes = 256 << 10;
 
-inline bool finite(double v) { return is_finite(v); }
-inline bool finite(Complex v) { return is_finite(v.re) && is_finite(v.im); }
+constexpr double kGrowthTaken = 0x1p1000;    // gamma^K up to here, and its rounding, stay finite
+constexpr double kPowerTaken = 0x1p-1000;    // and down to here normal
+
 inline double add(double a, double b) { return a + b; }
 inline Complex add(Complex a, Complex b) { return {a.re + b.re, a.im + b.im}; }
 inline double multiply(double a, double b) { return a * b; }
 inline Complex multiply(Complex a, Complex b) { return a * b; }
 
-// weight * value, where a weight that vanished must not turn an infinity into a NaN.
-inline double weigh(double weight, double value, double base) {
-  if (is_finite(value) || base == 0.0) return weight * value;
-  return std::copysign(1.0, weight) * value;
-}
-inline Complex weigh(Complex weight, Complex value, Complex) { return weight * value; }
-
+// A power of gamma as one factor, or as two where it may be too small for one.
 template <class Acc>
-Acc power(Acc base, int64_t exponent) {
-  if constexpr (std::is_same_v<Acc, double>) return std::pow(base, (double)exponent);
-  Acc result = Unit<Acc>::one;
-  for (; exponent > 0; exponent >>= 1, base = multiply(base, base))
-    if (exponent & 1) result = multiply(result, base);
+struct Scale {
+  Acc first, second;
+  bool is_split;
+
+  Acc operator()(Acc value) const {
+    value = multiply(first, value);
+    return is_split ? multiply(second, value) : value;
+  }
+};
+
+// scale(weight * value), where a power that vanished must not turn an infinity into a NaN.
+inline double weigh(const Scale<double>& scale, double weight, double value, double gamma) {
+  if (is_finite(value) || gamma == 0.0) return scale(weight * value);
+  return std::copysign(1.0, scale(weight)) * value;
+}
+inline Complex weigh(const Scale<Complex>& scale, Complex weight, Complex value, Complex) {
+  return scale(multiply(weight, value));
+}
+
+// The largest of the finite elements.
+inline double largest_of(const double* values, int64_t n) {
+  Vec largest = {};
+  int64_t k = 0;
+  auto measure = [&](Vec v) {
+    const Vec size = abs(v);
+    largest = max(select((Mask)(size < __builtin_inf()), size, Vec{}), largest);
+  };
+  for (; k + kLanes <= n; k += kLanes) measure(load(values + k));
+  if (k < n) measure(load_some(values + k, (int)(n - k)));
+  double result = 0.0;
+  for (int lane = 0; lane < kLanes; ++lane) result = std::max(result, largest[lane]);
   return result;
 }
+inline double largest_of(const Complex* values, int64_t n) { return largest_of((const double*)values, 2 * n); }
 
 template <class Acc>
 class Window {
@@ -77,10 +105,10 @@ class Window {
       const Strip s = strips.strip(line / p.columns, line % p.columns, 1);
       const Acc gamma = strips.gamma_of(s, 0);
       const int64_t to = std::min(p.length, from + segment);
-      if (!finite(gamma) || !finite(power(gamma, K))) return in_order(s, gamma, from, to);
-      b.prepare(gamma);
-      if (K <= kDirect) direct(s, gamma, from, to, b);
-      else blocks(s, gamma, from, to, b);
+      b.prepare(gamma, K, is_wide(p.out.dtype));
+      if (K <= kDirect && finite(gamma)) direct(s, gamma, from, to, b);
+      else if (finite(gamma) && b.growth <= kGrowthTaken) blocks(s, gamma, from, to, b);
+      else in_order(s, gamma, from, to, b);
     });
   }
 
@@ -88,7 +116,11 @@ class Window {
   struct Buffers {
     Buffer<Acc> x, previous, powers, falling, between;   // falling: powers backwards, for whole vectors
     Buffer<uint8_t> reset;
+    WindowTree<Acc> tree;
     Acc gamma{};
+    double growth = 0.0;      // the largest power of gamma
+    int64_t chunk = 0;        // steps for which a power of gamma is one factor
+    bool may_vanish = false;  // for some it is not
     bool ready = false;
 
     void resize(int64_t K) {
@@ -96,13 +128,17 @@ class Window {
       previous.resize(kChunk + kDirect);
       powers.resize(kChunk + 1);
       falling.resize(kChunk);
-      between.resize(K / kChunk + 2);
       reset.resize(kChunk + kDirect);
     }
     // gamma^0 ... gamma^kChunk, each within two roundings.
-    void prepare(Acc value) {
+    void prepare(Acc value, int64_t K, bool wide) {
       if (ready && std::memcmp(&gamma, &value, sizeof(Acc)) == 0) return;
       gamma = value, ready = true;
+      growth = growth_of(gamma, K);
+      const double size = size_of(gamma), smallest = std::pow(size, (double)K);
+      may_vanish = wide && size != 0.0 && smallest < kPowerTaken;
+      chunk = kChunk;
+      if (may_vanish) chunk = std::clamp<int64_t>((int64_t)(std::log2(kPowerTaken) / std::log2(size)), 1, kChunk);
       constexpr int64_t kRow = 64;
       for (int64_t k = 0; k < kRow; ++k) powers[k] = power(value, k);
       for (int64_t row = kRow; row <= kChunk; row += kRow) {
@@ -110,6 +146,7 @@ class Window {
         for (int64_t k = 0; k < kRow && row + k <= kChunk; ++k) powers[row + k] = multiply(start, powers[k]);
       }
       for (int64_t k = 0; k < kChunk; ++k) falling[k] = powers[kChunk - 1 - k];
+      between.resize(K / chunk + 2);
     }
   };
 
@@ -139,18 +176,43 @@ class Window {
     scatter(values, n, p.out.dtype, s.out + from * p.out.time_stride, p.out.time_stride);
   }
 
-  // K multiply-adds for each step, from the oldest element on; what remains when gamma^K is not a number.
-  void in_order(const Strip& s, Acc gamma, int64_t from, int64_t to) const {
-    for (int64_t step = to - 1; step >= from; --step) {
-      Acc state{}, x;
-      bool first = true;
-      for (int64_t k = std::max<int64_t>(0, step - K + 1); k <= step; ++k) {
-        read(s, k, 1, &x);
-        state = first || reset_at(s, k) ? x : multiply_add(gamma, state, x);
-        first = false;
+  // From the last step to the first: in place, a window's elements are still there then.
+  void in_order(const Strip& s, Acc gamma, int64_t from, int64_t to, Buffers& b) const {
+    auto read_some = [&](int64_t at, int64_t n, Acc* values) { read(s, at, n, values); };
+    const int64_t piece = std::max(K, kChunk);
+    for (int64_t end = to; end > from;) {
+      const int64_t start = std::max(from, end - piece), begin = std::max<int64_t>(0, start - K + 1);
+      b.tree.build(gamma, begin, end, read_some);
+      int64_t last_reset = end;
+      for (int64_t step = end - 1; step >= start; --step) {
+        const int64_t oldest = std::max<int64_t>(0, step - K + 1);
+        if (s.reset && last_reset > step)
+          for (last_reset = step; last_reset >= begin && !reset_at(s, last_reset);) --last_reset;
+        const Acc sum = b.tree.sum(s.reset ? std::max(oldest, last_reset) : oldest, step, read_some);
+        write(s, step, 1, &sum);
       }
-      write(s, step, 1, &state);
+      end = start;
     }
+  }
+
+  // Whether no sum of the elements of two blocks, in whatever order, comes near the end of the range.
+  bool stays_finite(double largest, double growth) const {
+    return growth * 2.0 * (double)K * largest <= kLargestState;
+  }
+  double largest_of_block(const Strip& s, int64_t from, int64_t n, Buffers& b) const {
+    double largest = 0.0;
+    for (int64_t step = 0; step < n; step += kChunk) {
+      const int64_t count = std::min(kChunk, n - step);
+      read(s, from + step, count, b.x.data());
+      largest = std::max(largest, largest_of(b.x.data(), count));
+    }
+    return largest;
+  }
+  static bool is_wide(int32_t dtype) { return dtype == kDouble || dtype == kComplexDouble; }
+
+  Scale<Acc> scale_of(Acc gamma, int64_t exponent, const Buffers& b) const {
+    if (!b.may_vanish) return {power(gamma, exponent), Unit<Acc>::one, false};
+    return {power(gamma, exponent / 2), power(gamma, exponent - exponent / 2), true};
   }
 
   void direct(const Strip& s, Acc gamma, int64_t from, int64_t to, Buffers& b) const {
@@ -197,9 +259,21 @@ class Window {
   void blocks(const Strip& s, Acc gamma, int64_t from, int64_t to, Buffers& b) const {
     const int64_t n_blocks = (to - from + K - 1) / K;
     const bool in_place = p.out.data == p.x.data;
+    // Narrow elements rarely need to be looked at.
+    const bool measured = is_wide(p.x.dtype) || !stays_finite(kNarrowToken, b.growth);
+    double largest = -1.0;   // of the neighbour that this block shares with the one before in this loop
     for (int64_t block = 0; block < n_blocks; ++block) {
       const int64_t start = from + (in_place ? n_blocks - 1 - block : block) * K;
       const int64_t n = std::min(K, to - start);
+      if (measured) {
+        const double own = in_place && largest >= 0.0 ? largest : largest_of_block(s, start, n, b);
+        const double previous = !start ? 0.0 : !in_place && largest >= 0.0 ? largest : largest_of_block(s, start - K, K, b);
+        largest = in_place ? previous : own;
+        if (!stays_finite(std::max(own, previous), b.growth)) {
+          in_order(s, gamma, start, start + n, b);
+          continue;
+        }
+      }
       int64_t last_reset = -1, first_reset = n;
       if (s.reset) {
         for (int64_t j = K - 1; start && j >= 0 && last_reset < 0; --j)
@@ -207,9 +281,9 @@ class Window {
         for (int64_t i = 0; i < n && first_reset == n; ++i)
           if (reset_at(s, start + i)) first_reset = i;
       }
-      if (start && K > kChunk) {
+      if (start && K > b.chunk) {
         Acc sum{};
-        for (int64_t chunk = (K - 1) / kChunk; chunk >= 0; --chunk) {
+        for (int64_t chunk = (K - 1) / b.chunk; chunk >= 0; --chunk) {
           b.between[chunk] = sum;
           sum = suffix_sums(s, gamma, start - K, chunk, sum, last_reset, b);
         }
@@ -217,8 +291,8 @@ class Window {
         b.between[0] = Acc{};
       }
       Acc state{};
-      for (int64_t chunk = 0; chunk * kChunk < n; ++chunk) {
-        const int64_t begin = chunk * kChunk, count = std::min(kChunk, n - begin);
+      for (int64_t chunk = 0; chunk * b.chunk < n; ++chunk) {
+        const int64_t begin = chunk * b.chunk, count = std::min(b.chunk, n - begin);
         read(s, start + begin, count, b.x.data());
         prefetch(s, start + begin + count, count);
         if (s.reset) read_reset(s, start + begin, count, b.reset.data());
@@ -226,9 +300,9 @@ class Window {
         if (start) {
           const Acc after = b.between[chunk];
           suffix_sums(s, gamma, start - K, chunk, after, last_reset, b);
-          const int64_t size = std::min(kChunk, K - begin);
+          const int64_t size = std::min(b.chunk, K - begin);
           b.previous[size] = after;
-          combine(b, power(gamma, begin), gamma, std::min(count, std::max<int64_t>(0, first_reset - begin)));
+          combine(b, scale_of(gamma, begin, b), gamma, std::min(count, std::max<int64_t>(0, first_reset - begin)));
         }
         write(s, start + begin, count, b.x.data());
       }
@@ -252,37 +326,40 @@ class Window {
   // R over one chunk of the block at `block`, into b.previous; `after` is R just behind it. Returns R at its start.
   Acc suffix_sums(const Strip& s, Acc gamma, int64_t block, int64_t chunk, Acc after, int64_t last_reset,
                   Buffers& b) const {
-    const int64_t begin = chunk * kChunk, n = std::min(kChunk, K - begin), end = begin + n;
+    const int64_t begin = chunk * b.chunk, n = std::min(b.chunk, K - begin), end = begin + n;
     Acc* r = b.previous.data();
     read(s, block + begin, n, r);
-    const Acc base = power(gamma, K - end);
+    const Scale<Acc> scale = scale_of(gamma, K - end, b);
     const Acc* weights = b.falling.data() + kChunk - n;   // gamma^(n-1) ... gamma^0
-    for (int64_t j = 0; j < n; ++j) r[j] = multiply(multiply(base, weights[j]), r[j]);
-    for (int64_t j = 0; j < std::min(n, last_reset - begin); ++j) r[j] = Acc{};
     if constexpr (std::is_same_v<Acc, double>) {
+      for (int64_t j = 0; j < n; ++j) r[j] = scale.first * (weights[j] * r[j]);
+      if (scale.is_split)
+        for (int64_t j = 0; j < n; ++j) r[j] *= scale.second;
+      for (int64_t j = 0; j < std::min(n, last_reset - begin); ++j) r[j] = Acc{};
       scan_backward({r + n - 1, nullptr, nullptr, r + n - 1, n, 1.0, after, false, false, false, 0});
       if (is_finite(r[0])) return r[0];
-      read(s, block + begin, n, r);
-    } else {
       read(s, block + begin, n, r);
     }
     Acc sum = after;
     for (int64_t j = n - 1; j >= 0; --j) {
-      if (j >= last_reset - begin) sum = add(sum, weigh(multiply(base, weights[j]), r[j], gamma));
+      if (j >= last_reset - begin) sum = add(sum, weigh(scale, weights[j], r[j], gamma));
       r[j] = sum;
     }
     return sum;
   }
 
-  // b.x[i] += gamma^(begin + i + 1) * R[i + 1]
-  void combine(Buffers& b, Acc base, Acc gamma, int64_t n) const {
+  // b.x[i] += scale(gamma^(i + 1) * R[i + 1])
+  void combine(Buffers& b, const Scale<Acc>& scale, Acc gamma, int64_t n) const {
     Acc* __restrict x = b.x.data();
     const Acc *__restrict r = b.previous.data() + 1, *__restrict powers = b.powers.data() + 1;
     if (n > 0 && !finite(r[0])) {
-      for (int64_t i = 0; i < n; ++i) x[i] = add(x[i], weigh(multiply(base, powers[i]), r[i], gamma));
-      return;
+      for (int64_t i = 0; i < n; ++i) x[i] = add(x[i], weigh(scale, powers[i], r[i], gamma));
+    } else if (scale.is_split) {
+      for (int64_t i = 0; i < n; ++i)
+        x[i] = add(x[i], multiply(scale.second, multiply(scale.first, multiply(powers[i], r[i]))));
+    } else {
+      for (int64_t i = 0; i < n; ++i) x[i] = add(x[i], multiply(scale.first, multiply(powers[i], r[i])));
     }
-    for (int64_t i = 0; i < n; ++i) x[i] = add(x[i], multiply(multiply(base, powers[i]), r[i]));
   }
 };
 
