@@ -17,16 +17,6 @@
 namespace upsweep {
 namespace {
 
-// Narrower tokens cannot add up to what overflows a double, unless gates make them grow.
-template <class T>
-constexpr bool kMayOverflow = sizeof(T) == 8;
-
-inline double largest_lane(Vec v) {
-  double largest = v[0];
-  for (int lane = 1; lane < kLanes; ++lane) largest = v[lane] > largest ? v[lane] : largest;
-  return largest;
-}
-
 template <class T, bool Reverse>
 Reduced reduce_constant(const LineArgs& given) {
   const LineArgs args = given;

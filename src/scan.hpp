@@ -94,6 +94,27 @@ typedef Reduced LineReduce(const LineArgs&);
 LineScan* line_scan(int32_t dtype, int32_t gate_dtype, bool reverse);
 LineReduce* line_reduce(int32_t dtype, int32_t gate_dtype, bool reverse);
 
+// ---- windows of one line in contiguous memory -------------------------------------------------------------------
+
+// A block of n_vectors vectors, the line's last one of fewer; its windows reach into the block before.
+struct WindowArgs {
+  const void* x;                      // scan order's first element of the block
+  void* out;                          // nullptr: only what the next block needs is wanted
+  int64_t n, n_vectors;
+  int n_rest;                         // elements of a window beyond n_vectors vectors
+  double gamma;
+  const double* powers;               // gamma^(k * kLanes), k up to n_vectors
+  double *sums, *rests;               // n_vectors vectors each, from block to block
+  bool first;                         // the line's first block
+  bool stream;
+};
+struct WindowResult {
+  bool finite;                        // all that was written
+  double largest;                     // of the float64 elements
+};
+typedef WindowResult LineWindow(const WindowArgs&);
+LineWindow* line_window(int32_t dtype, bool reverse);
+
 // ---- neighbouring lines, contiguous across ------------------------------------------------------------------
 
 struct ColumnArgs {

@@ -193,10 +193,12 @@ class WindowTree {
     if (!passes(run, *state) || !finite(gamma)) return false;
     if (size == 0.0 || size_of(gamma) == 0.0) {
       *state = run.value;   // whatever the multiplier
-    } else if (!finite(level.multiplier)) {
-      return false;   // it overflowed, which its product with a small state need not
-    } else if (size_of(level.multiplier) >= kSmallest) {
-      *state = multiply_add(level.multiplier, *state, run.value);
+    } else if (!(size_of(level.multiplier) < kSmallest)) {
+      // The multiplier may have overflowed where its product with a small state does not, and, without a fused
+      // multiply-add, the product where the sum does not.
+      const Acc after = multiply_add(level.multiplier, *state, run.value);
+      if (!finite(after)) return false;
+      *state = after;
     } else {
       // What the power lost by vanishing has to be too small to be seen.
       if (size * kSmallest > std::max(kSmallest, size_of(run.value) * 0x1p-60)) return false;

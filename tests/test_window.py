@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 import upsweep
-from helpers import DTYPES, check, dtype_name, random, sequential
+from helpers import DTYPES, check, dtype_name, random, same_bits, sequential
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -16,6 +16,33 @@ def test_against_the_twin(dtype, reverse):
     for window in (1, 5, 16, 40):
         check("discounted_cumsum", random((40, 5), dtype), 0.9, axis=0, window=window, reverse=reverse)
         check("discounted_cumsum", random((2, 30, 3), dtype), -1.1, axis=1, window=window, reverse=reverse)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_blocks_of_vectors_and_their_rests(dtype, reverse):
+    for length in (255, 256, 331):
+        x = random((2, length), dtype, seed=length)
+        for window in (*range(22, 35), 63, 64, 71, 128, 130, 255, 330):
+            check("discounted_cumsum", x, -0.99, window=window, reverse=reverse)
+            in_place = x.copy()
+            upsweep.discounted_cumsum(in_place, -0.99, window=window, reverse=reverse, out=in_place)
+            assert same_bits(in_place, upsweep.discounted_cumsum(x, -0.99, window=window, reverse=reverse))
+
+
+@pytest.mark.parametrize("window", [30, 100, 1001, 40_000])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_no_bit_depends_on_the_number_of_threads_or_on_where_it_is_written(dtype, window):
+    x = random(600_000, dtype)
+    x[[1000, 1020, 250_000]] = np.inf, np.nan, -np.inf
+    if dtype == "float64":
+        x[400_000:400_010] = 1e307
+    y = upsweep.discounted_cumsum(x, 0.999, window=window, n_threads=1)
+    for n_threads in (2, 3):
+        assert same_bits(upsweep.discounted_cumsum(x, 0.999, window=window, n_threads=n_threads), y)
+    in_place = x.copy()
+    upsweep.discounted_cumsum(in_place, 0.999, window=window, out=in_place)
+    assert same_bits(in_place, y)
 
 
 @pytest.mark.parametrize("window", [1, 4, 7, 30])
@@ -44,10 +71,10 @@ def test_gamma_per_row_and_per_channel():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_nan_leaves_after_window_steps(bad):
-    for window in (1, 5, 100, 1000):
+    for window, gamma in ((1, 0.99), (5, 0.99), (100, 0.99), (1000, 0.99), (1003, 0.99), (3001, 0.5)):
         x = random(20_000)
         x[7777] = bad
-        y = upsweep.discounted_cumsum(x, 0.99, window=window)
+        y = upsweep.discounted_cumsum(x, gamma, window=window)
         np.testing.assert_array_equal(np.flatnonzero(~np.isfinite(y)), np.arange(7777, 7777 + window))
 
 
