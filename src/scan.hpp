@@ -70,8 +70,15 @@ struct LineArgs {
 struct Reduced {
   double multiplier, value;
   double min_gate, max_gate;          // of |a|; tell a product that underflowed from one that is zero
+  double growth, reach;               // no state of the block is larger than growth * |state before| + reach
   bool in_order;                      // gates whose products may leave the range of a double in between
 };
+
+// States below this stay finite in whatever order a block is summed, its rounding included. Above it, only the plain
+// loop tells which of them overflow on the way, and never come back.
+constexpr double kLargestState = 0x1p1020;
+// Above all tokens that are narrower than a double: no number of them adds up to kLargestState.
+constexpr double kNarrowToken = 0x1p128;
 
 // DBL_MIN, and the bounds within which a product of kLanes gates stays normal.
 constexpr double kSmallest = 0x1p-1022;
@@ -82,6 +89,27 @@ typedef Reduced LineReduce(const LineArgs&);
 // gate_dtype is dtype or kDouble.
 LineScan* line_scan(int32_t dtype, int32_t gate_dtype, bool reverse);
 LineReduce* line_reduce(int32_t dtype, int32_t gate_dtype, bool reverse);
+
+// ---- windows of one line in contiguous memory -------------------------------------------------------------------
+
+// A block of n_vectors vectors, the line's last one of fewer; its windows reach into the block before.
+struct WindowArgs {
+  const void* x;                      // scan order's first element of the block
+  void* out;                          // nullptr: only what the next block needs is wanted
+  int64_t n, n_vectors;
+  int n_rest;                         // elements of a window beyond n_vectors vectors
+  double gamma;
+  const double* powers;               // gamma^(k * kLanes), k up to n_vectors
+  double *sums, *rests;               // n_vectors vectors each, from block to block
+  bool first;                         // the line's first block
+  bool stream;
+};
+struct WindowResult {
+  bool finite;                        // all that was written
+  double largest;                     // of the float64 elements
+};
+typedef WindowResult LineWindow(const WindowArgs&);
+LineWindow* line_window(int32_t dtype, bool reverse);
 
 // ---- neighbouring lines, contiguous across ------------------------------------------------------------------
 

@@ -5,7 +5,9 @@
 //   blocked    few lines: each is cut into blocks of one cache's size. A thread claims the next block from a
 //              counter, reduces it (which brings it into the L2), waits for the state from the block before,
 //              publishes its own, and scans from the L2: memory is still read once. Blocks are claimed in
-//              increasing order, so whoever is waited for has been claimed and is running.
+//              increasing order, so whoever is waited for has been claimed and is running. A block is summed in
+//              another order than the loop's, which shows where a state overflows on the way: one that might is
+//              scanned before its state is published.
 //
 // Which one, and the size of the blocks, follows from shape and type alone: results do not depend on the
 // number of threads.
@@ -24,16 +26,6 @@ constexpr int64_t kManyColumnGroups = 16;
 constexpr int64_t kColumnGroup = 64;
 constexpr int64_t kBlockBytes = 256 << 10;     // of input: half the smallest L2 in use
 constexpr int64_t kTaskBytes = 64 << 10;
-// Outputs from this size on go past the cache: with its input, one fills 32 MiB, and from there on streaming was the
-// faster (Zen 5, 32 MiB of L3; 1.5 times for 1024 x 4096 along axis 0). What the system reports as the last level is no
-// guide: inside a virtual machine it is the whole host's.
-constexpr int64_t kStreamBytes = 16 << 20;
-
-// The output is much larger than the cache and nobody has just read its lines.
-bool should_stream(const ScanProblem& p, int64_t lanes) {
-  const int64_t bytes = lanes * p.length * dtype_size(p.out.dtype);
-  return p.out.data && p.out.data != p.x.data && p.out.data != p.gates.data && bytes >= kStreamBytes;
-}
 
 template <class Acc, class Factor = Acc>
 class Driver {
@@ -195,8 +187,10 @@ class Driver {
   }
   static bool known_from_nothing(const Effect& effect, Acc* after) {
     *after = effect.value;
-    if constexpr (std::is_same_v<Acc, double>) return !effect.in_order && is_finite(effect.value);
-    else return true;
+    if constexpr (std::is_same_v<Acc, double>)
+      return !effect.in_order && is_finite(effect.value) && stays_finite(effect, 0.0);
+    else
+      return true;
   }
 
   static void multiply_products(const Workspace& w, int64_t lanes, const Factor* before, Factor* after) {

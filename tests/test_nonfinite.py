@@ -221,3 +221,100 @@ def test_carries_of_complex_blocks_with_real_factors(name):
     mine = upsweep.combine(first, second)
     assert mine.multiplier.dtype == twin.multiplier.dtype
     np.testing.assert_allclose(mine.value.imag, twin.value.imag, rtol=1e-12)
+
+
+HUGE = 1.7e308
+
+
+def overflowing(kind, length=200_000):
+    """Gates, tokens and resets whose state overflows inside a block and would be back at its end."""
+    gates, tokens, reset = np.ones(length), np.zeros(length), np.zeros(length, bool)
+    for at in {0, min(70_000, length - 60), length - 60}:  # the first block, one in between, and the last
+        if kind in ("sum", "reset"):
+            # Neighbours overflow together; lanes, and tiles of lanes, that are summed on their own do not.
+            tokens[at : at + 2], tokens[at + 32 : at + 34] = HUGE, -HUGE
+        elif kind == "gates":
+            tokens[at] = 1e300
+            gates[at + 3 : at + 7], gates[at + 20 : at + 24] = 1e3, 1e-3
+        elif kind == "product":  # no gate is remarkable, only their product is
+            tokens[at] = 1e3
+            gates[at + 4 : at + 16], gates[at + 21 : at + 33] = 2.0**90, 2.0**-90
+        if kind == "reset":
+            reset[at + 36] = reset[at + 50] = True
+            tokens[at + 50] = HUGE / 4
+    if kind.startswith("carried"):  # the block does nothing remarkable to a state of 0
+        tokens[length // 20], at = HUGE / 2, length // 2
+        if kind == "carried sum":
+            tokens[at], tokens[at + 20] = HUGE, -HUGE
+        else:
+            gates[at : at + 4], gates[at + 20 : at + 24] = 1e3, 1e-3
+    return gates, tokens, reset
+
+
+def expected_states(gates, tokens, reset):
+    parts = np.split(np.arange(len(tokens)), np.flatnonzero(reset))
+    return np.concatenate([sequential(gates[part], tokens[part]) for part in parts])
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("layout", ["lines", "reverse", "columns", "strided", "swapped"])
+@pytest.mark.parametrize("kind", ["sum", "carried sum", "reset", "gates", "carried gates", "product"])
+def test_a_state_that_overflows_inside_a_block_stays_infinite(kind, layout, n_threads):
+    gates, tokens, reset = overflowing(kind)
+    expected = expected_states(gates, tokens, reset)
+    assert not np.isfinite(expected).all()
+    keywords = {"n_threads": n_threads, "axis": 0}
+    if layout == "reverse":
+        gates, tokens, reset = (a[::-1].copy() for a in (gates, tokens, reset))
+        keywords["reverse"] = True
+    elif layout == "columns":
+        gates, tokens, reset = (np.stack([a] * 5, axis=1) for a in (gates, tokens, reset))
+    elif layout == "strided":
+        gates, tokens, reset = (np.repeat(a, 2)[::2] for a in (gates, tokens, reset))
+    elif layout == "swapped":
+        gates, tokens = (a.astype(">f8") for a in (gates, tokens))
+    if kind == "reset":
+        keywords["reset"] = reset
+    calls = [upsweep.linear_recurrence(gates, tokens, return_final=True, **keywords)]
+    if kind in ("sum", "carried sum", "reset"):
+        calls += [
+            upsweep.discounted_cumsum(tokens, 1.0, return_final=True, **keywords),
+            upsweep.cumulative_sum(tokens, return_final=True, **keywords),
+        ]
+    for y, final in calls:
+        y = y[::-1] if layout == "reverse" else y.T if layout == "columns" else y
+        np.testing.assert_allclose(y, np.broadcast_to(expected, y.shape), rtol=1e-12)
+        np.testing.assert_allclose(final, np.broadcast_to(expected[-1], final.shape), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["sum", "carried sum", "gates", "carried gates", "product"])
+def test_the_carry_of_a_block_that_overflows_inside_is_infinite(kind):
+    gates, tokens, _ = overflowing(kind, 300)
+    expected = sequential(gates, tokens)[-1]
+    assert not np.isfinite(expected)
+    np.testing.assert_equal(upsweep.linear_recurrence_carry(gates, tokens).value, expected)
+    np.testing.assert_equal(
+        upsweep.linear_recurrence_carry(gates[::-1], tokens[::-1], reverse=True).value, expected
+    )
+    columns = upsweep.linear_recurrence_carry(np.stack([gates] * 3, 1), np.stack([tokens] * 3, 1), axis=0)
+    np.testing.assert_equal(columns.value, np.full(3, expected))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_gates_around_one_give_the_states_of_the_loop(dtype):
+    # Products that grow and shrink by many orders of magnitude within a block, and never overflow.
+    rng = np.random.default_rng(0)
+    gates = np.exp2(rng.integers(-2, 3, 300_000).astype(dtype))
+    tokens = rng.random(300_000).astype(dtype)
+    walk = 0
+    for t, gate in enumerate(gates):
+        if abs(walk + np.log2(float(gate))) > 100:
+            gates[t] = 1 / gate
+        walk += np.log2(float(gates[t]))
+    expected = sequential(gates, tokens)
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(
+            upsweep.linear_recurrence(gates.astype("f8"), tokens.astype("f8")), expected, rtol=1e-10
+        )
+        y = upsweep.linear_recurrence(gates, tokens)
+        np.testing.assert_allclose(y, expected.astype(dtype), rtol=max(1e-10, np.finfo(dtype).eps))
