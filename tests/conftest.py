@@ -10,6 +10,25 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("upsweep")
 
 
+def pytest_collection_modifyitems(items):
+    marked = [item for item in items if item.get_closest_marker("cuda")]
+    if marked:
+        reason = _why_no_cuda()
+        for item in marked if reason else []:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _why_no_cuda():
+    """What keeps the tests marked `cuda` from running here, or None."""
+    from upsweep import _cuda
+
+    try:
+        _cuda.check_device(0)
+    except (RuntimeError, ImportError) as error:
+        return f"no CUDA: {error}"
+    return None
+
+
 def pytest_report_header():
     return f"upsweep {upsweep.__version__}, instruction set {upsweep.show_config()['isa']}"
 

@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 __all__ = [
     "Array",
     "accumulator_dtype",
+    "any_torch",
     "as_array",
     "as_dtype",
     "can_hold",
@@ -23,6 +24,7 @@ __all__ = [
     "complex_dtype",
     "inexact_dtype",
     "is_bfloat16",
+    "refuse_device",
     "result_dtype",
     "state_dtype",
 ]
@@ -36,6 +38,18 @@ _OTHER_LIBRARIES = ("torch", "cupy", "dask", "jax", "jaxlib", "tensorflow")
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:
     """Whether this is ml_dtypes' bfloat16, without importing ml_dtypes."""
     return dtype.itemsize == 2 and dtype.kind in "Vf" and dtype.name == "bfloat16"
+
+
+def any_torch(*values: object) -> bool:
+    """Whether one of these is a torch tensor; torch is not imported to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and any(isinstance(value, torch.Tensor) for value in values)
+
+
+def refuse_device(device: object, arrays: str) -> None:
+    """Refuse `device` with arrays that are on one already."""
+    if device is not None:
+        raise ValueError(f"device: goes with numpy arrays only; {arrays} are computed where they are")
 
 
 def _describe(value: object) -> str:

@@ -1,19 +1,19 @@
-"""From a checked scan to the backend that runs it; the only file that knows the backends.
-
-So far there is one, the CPU.
-"""
+"""From a checked scan to the backend that runs it; the only file that knows both backends."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from upsweep import _arrays, _cpu
+from upsweep import _arrays, _cpu, _cuda
 from upsweep._arrays import Array
 from upsweep._signature import Scan
 
-__all__ = ["reduce_scan", "run_scan"]
+__all__ = ["DeviceArray", "reduce_scan", "run_cuda_scan", "run_scan"]
+
+DeviceArray = _cuda.DeviceArray
 
 _REAL, _COMPLEX, _INTEGER = 0, 1, 2
 _ACCUMULATORS = {"f": _REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}
@@ -45,6 +45,31 @@ def run_scan(
     elif final is not None:
         final[...] = 0 if scan.initial is None else scan.initial
     return result, final
+
+
+def run_cuda_scan(
+    x: DeviceArray,
+    gates: DeviceArray | None,
+    gamma: DeviceArray | complex | None,
+    initial: DeviceArray | None,
+    reset: DeviceArray | None,
+    out: DeviceArray,
+    final: DeviceArray | None,
+    *,
+    axis: int,
+    reverse: bool,
+    exclusive: bool,
+    device: int,
+    stream: int,
+    allocate: Callable[[int], tuple[int, object]],
+) -> None:
+    """Start a scan on arrays of a CUDA device, on a stream; see `_cuda.problem` and `_cuda.run_scan`."""
+    _cuda.check_device(device)
+    problem = _cuda.problem(
+        x, gates, gamma, initial, reset, out, final,
+        axis=axis, reverse=reverse, exclusive=exclusive, device=device, stream=stream,
+    )  # fmt: skip
+    _cuda.run_scan(problem, allocate)
 
 
 def reduce_scan(scan: Scan, *, reverse: bool, flush: bool, n_threads: int | None) -> tuple[Array, Array, Array]:

@@ -6,6 +6,8 @@ fpscan's.
 
 from __future__ import annotations
 
+from typing import Any
+
 from numpy.typing import ArrayLike
 
 from upsweep import _arrays
@@ -161,11 +163,23 @@ def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out
     >>> upsweep.scan_forward([0.5, 0.5, 0.5], [1.0, 1.0, 1.0], reverse=True)
     array([1.75, 1.5 , 1.  ])
     """
+    if _arrays.any_torch(gates, tokens, out):
+        from upsweep._torch import scans as torch_scans
+
+        result: Array = torch_scans.scan_forward(gates, tokens, reverse=reverse, out=out)  # a tensor, as all were
+        return result
     return linear_recurrence(gates, tokens, reverse=reverse, out=out)
 
 
-def _gamma_of_rows(x: ArrayLike, gamma: ArrayLike) -> ArrayLike:
+def _gamma_of_rows(x: ArrayLike, gamma: ArrayLike) -> Any:
     if type(gamma) is float or type(gamma) is int:
         return gamma
+    if _arrays.any_torch(x, gamma):
+        return _torch_gamma_of_rows(x, gamma)
     rows, factor = _arrays.as_array(x, "x"), _arrays.as_array(gamma, "gamma")
     return factor[:, None] if rows.ndim == 2 and factor.shape == rows.shape[:1] else factor
+
+
+def _torch_gamma_of_rows(x: Any, gamma: Any) -> Any:
+    per_row = getattr(x, "ndim", 0) == 2 and tuple(getattr(gamma, "shape", ())) == tuple(x.shape[:1])
+    return gamma[:, None] if per_row else gamma

@@ -123,13 +123,21 @@ def cumulative_sum(
     """
     # fmt: off
     if (
-        type(axis) is int and axis == -1 and initial is None and reset is None and dtype is None and out is None
-        and not include_initial and not exclusive and not return_final and device is None
+        type(x) is np.ndarray and type(axis) is int and axis == -1 and initial is None and reset is None
+        and dtype is None and out is None and not include_initial and not exclusive and not return_final
+        and device is None
     ):
         # fmt: on
         y = _cpu.scans.plain_sum(x, reverse, _cpu.threads(n_threads))
         if y is not None:
             return y
+    if _arrays.any_torch(x, initial, reset, out):
+        _arrays.refuse_device(device, "torch tensors")
+        return _torch_scans().cumulative_sum(
+            x, axis=axis, reverse=reverse, initial=initial, reset=reset, dtype=dtype,
+            include_initial=include_initial, exclusive=exclusive, out=out, return_final=return_final,
+            n_threads=n_threads,
+        )  # fmt: skip
     _arrays.check_device(device)
     if include_initial and exclusive:
         raise ValueError("include_initial: cannot be combined with exclusive, which already begins with it")
@@ -266,17 +274,23 @@ def discounted_cumsum(
     array([1., 0., 4., 4.])
     """
     if (
-        type(axis) is int and axis == -1 and initial is None and reset is None and window is None and out is None
-        and not exclusive and not return_final and device is None
+        type(x) is np.ndarray and type(axis) is int and axis == -1 and initial is None and reset is None
+        and window is None and out is None and not exclusive and not return_final and device is None
     ):  # fmt: skip
         y = _cpu.scans.plain_constant(x, gamma, reverse, _cpu.threads(n_threads))
         if y is not None:
             return y
+    steps = _check_window(window, initial, exclusive, return_final)
+    if _arrays.any_torch(x, gamma, initial, reset, out):
+        _arrays.refuse_device(device, "torch tensors")
+        return _torch_scans().discounted_cumsum(
+            x, gamma, axis=axis, reverse=reverse, initial=initial, reset=reset, window=steps, exclusive=exclusive,
+            out=out, return_final=return_final, n_threads=n_threads,
+        )  # fmt: skip
     _arrays.check_device(device)
     given = _arrays.as_array(x, "x")
     factor = _arrays.as_array(gamma, "gamma")
     dtype = _discounted_dtype(given, factor)
-    steps = _check_window(window, initial, exclusive, return_final)
     scan = _signature.normalise("x", given, "gamma", factor, dtype, axis=axis, reset=reset, initial=initial)
     if steps and scan.gates is not None:
         raise ValueError(f"window: needs a gamma that is constant along the axis, got one of shape {factor.shape}")
@@ -381,12 +395,18 @@ def linear_recurrence(
     (array([3. , 2.5]), array(2.5))
     """
     if (
-        type(axis) is int and axis == -1 and initial is None and reset is None and out is None
-        and not exclusive and not return_final and device is None
+        type(tokens) is np.ndarray and type(axis) is int and axis == -1 and initial is None and reset is None
+        and out is None and not exclusive and not return_final and device is None
     ):  # fmt: skip
         y = _cpu.scans.plain_gated(gates, tokens, reverse, _cpu.threads(n_threads))
         if y is not None:
             return y
+    if _arrays.any_torch(gates, tokens, initial, reset, out):
+        _arrays.refuse_device(device, "torch tensors")
+        return _torch_scans().linear_recurrence(
+            gates, tokens, axis=axis, reverse=reverse, initial=initial, reset=reset, exclusive=exclusive, out=out,
+            return_final=return_final, n_threads=n_threads,
+        )  # fmt: skip
     _arrays.check_device(device)
     factor = _arrays.as_array(gates, "gates")
     given = _arrays.as_array(tokens, "tokens")
@@ -399,6 +419,13 @@ def linear_recurrence(
 
 
 # ---- what the functions above share ----------------------------------------------------------------------
+
+
+def _torch_scans() -> Any:
+    """The scans of tensors; torch is there, since a tensor is."""
+    from upsweep._torch import scans as torch_scans
+
+    return torch_scans
 
 
 def _finish(

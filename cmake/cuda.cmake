@@ -1,0 +1,51 @@
+# libupsweep_cuda.so: built where nvcc is found, loaded by the package when a CUDA array comes along.
+#
+#   UPSWEEP_CUDA                 AUTO (default), ON: an error without nvcc, OFF
+#   CMAKE_CUDA_ARCHITECTURES     default: machine code for 9.0, and what newer and older (8.0) drivers compile at load
+set(UPSWEEP_CUDA AUTO CACHE STRING "Build the CUDA library: AUTO, ON or OFF")
+set_property(CACHE UPSWEEP_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+if(UPSWEEP_CUDA STREQUAL "AUTO")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(NOT CMAKE_CUDA_COMPILER)
+    message(STATUS "CUDA: no nvcc, the library is left out")
+    return()
+  endif()
+elseif(NOT UPSWEEP_CUDA)
+  return()
+endif()
+
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES "80-virtual;90-real")
+endif()
+set(CMAKE_CUDA_STANDARD 17)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
+enable_language(CUDA)
+
+# 90-real, 90a-real and 80-virtual are 90, 90 and 80 to whoever asks what code is held.
+set(capabilities "")
+foreach(architecture IN LISTS CMAKE_CUDA_ARCHITECTURES)
+  string(REGEX MATCH "^[0-9]+" capability "${architecture}")
+  list(APPEND capabilities ${capability})
+endforeach()
+list(REMOVE_DUPLICATES capabilities)
+string(REPLACE ";" ", " capabilities "${capabilities}")
+# A file, since nvcc takes the commas of a -D for its own.
+file(CONFIGURE OUTPUT cuda_generated/architectures.hpp
+  CONTENT "constexpr int32_t kArchitectures[] = {@capabilities@};\n" @ONLY)
+
+add_library(upsweep_cuda SHARED
+  cuda/api.cu
+  cuda/plan.cpp
+  cuda/launch_float16.cu
+  cuda/launch_bfloat16.cu
+  cuda/launch_float32.cu
+  cuda/launch_float64.cu
+  cuda/launch_any.cu)
+target_include_directories(upsweep_cuda PRIVATE cuda ${CMAKE_CURRENT_BINARY_DIR}/cuda_generated)
+# The static runtime's own symbols stay inside, beside another library's copy of it.
+target_link_options(upsweep_cuda PRIVATE -Wl,--exclude-libs,ALL)
+install(TARGETS upsweep_cuda LIBRARY DESTINATION upsweep/_cuda)

@@ -1,0 +1,223 @@
+// The C interface: argument checks, devices, errors. Launches happen in launch_<dtype>.cu.
+#include <cstdio>
+#include <cstring>
+
+#include "launch.hpp"
+#include "upsweep_cuda.h"
+
+#include "architectures.hpp"   // made by CMake
+
+#define UPSWEEP_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace upsweep {
+namespace {
+
+thread_local char last_error[512] = "";
+
+template <class... Args>
+int32_t fail(int32_t status, const char* format, Args... args) {
+  std::snprintf(last_error, sizeof last_error, format, args...);
+  return status;
+}
+
+int32_t cuda_failed(const char* what, cudaError_t error) {
+  return fail(UPSWEEP_CUDA_ERROR, "%s: %s (%s)", what, cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+// The caller's current device is left as it was.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device) : device_(device) {
+    error_ = cudaGetDevice(&before_);
+    if (error_ == cudaSuccess && before_ != device_) error_ = cudaSetDevice(device_);
+  }
+  ~DeviceGuard() {
+    if (error_ == cudaSuccess && before_ != device_) cudaSetDevice(before_);
+  }
+  cudaError_t error() const { return error_; }
+
+ private:
+  int device_, before_ = 0;
+  cudaError_t error_;
+};
+
+// Looked up once a device: the runtime's own call costs microseconds. Zero: not yet known.
+constexpr int kMostDevices = 128;
+int processor_counts[kMostDevices];
+
+cudaError_t processors_of(int device, int* count) {
+  if (device >= 0 && device < kMostDevices && (*count = __atomic_load_n(&processor_counts[device], __ATOMIC_RELAXED)))
+    return cudaSuccess;
+  const cudaError_t error = cudaDeviceGetAttribute(count, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess && device < kMostDevices)
+    __atomic_store_n(&processor_counts[device], *count, __ATOMIC_RELAXED);
+  return error;
+}
+
+Launch* launch_of(const Plan& plan, int32_t accumulator) {
+  if (accumulator == UPSWEEP_INTEGER) return launch_any_integer;
+  if (accumulator == UPSWEEP_COMPLEX) return launch_any_complex;
+  if (!plan.typed) return launch_any_real;
+  switch (plan.problem.x.dtype) {
+    case UPSWEEP_FLOAT16: return launch_float16;
+    case UPSWEEP_BFLOAT16: return launch_bfloat16;
+    case UPSWEEP_FLOAT32: return launch_float32;
+    default: return launch_float64;
+  }
+}
+
+}  // namespace
+}  // namespace upsweep
+
+using namespace upsweep;
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_abi(void) { return UPSWEEP_CUDA_ABI; }
+
+UPSWEEP_EXPORT void upsweep_cuda_sizes(int64_t sizes[3]) {
+  sizes[0] = sizeof(upsweep_array);
+  sizes[1] = sizeof(upsweep_scan);
+  sizes[2] = sizeof(upsweep_plan);
+}
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_architectures(int32_t* capabilities, int32_t n) {
+  constexpr int32_t n_built = sizeof kArchitectures / sizeof kArchitectures[0];
+  for (int32_t i = 0; i < n && i < n_built; ++i) capabilities[i] = kArchitectures[i];
+  return n_built;
+}
+
+UPSWEEP_EXPORT const char* upsweep_cuda_last_error(void) { return last_error; }
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_device_count(int32_t* count) {
+  int n = 0;
+  const cudaError_t error = cudaGetDeviceCount(&n);
+  *count = error == cudaSuccess ? n : 0;
+  if (error == cudaSuccess) return UPSWEEP_OK;
+  cudaGetLastError();   // taken off the runtime's hands, or the caller's next check would find it
+  return cuda_failed("cudaGetDeviceCount", error);
+}
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_device_check(int32_t device, char* name, int32_t* capability) {
+  cudaDeviceProp properties;
+  const cudaError_t error = cudaGetDeviceProperties(&properties, device);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    return cuda_failed("cudaGetDeviceProperties", error);
+  }
+  std::snprintf(name, 256, "%s", properties.name);
+  *capability = properties.major * 10 + properties.minor;
+  const DeviceGuard guard(device);
+  cudaFuncAttributes attributes;
+  const cudaError_t found = guard.error() ? guard.error() : probe_kernel(&attributes);
+  if (found == cudaSuccess) return UPSWEEP_OK;
+  cudaGetLastError();
+  return fail(UPSWEEP_UNSUPPORTED, "%s has compute capability %d.%d, for which libupsweep_cuda.so holds no code: %s",
+              properties.name, properties.major, properties.minor, cudaGetErrorString(found));
+}
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_plan_scan(const upsweep_scan* scan, int32_t n_processors, upsweep_plan* result) {
+  if (!scan || !result) return fail(UPSWEEP_INVALID, "upsweep_cuda_plan_scan: a pointer is NULL");
+  int count = n_processors;
+  if (count <= 0) {
+    const cudaError_t error = processors_of(scan->device, &count);
+    if (error != cudaSuccess) {
+      cudaGetLastError();
+      return cuda_failed("cudaDeviceGetAttribute", error);
+    }
+  }
+  Plan plan;
+  if (const char* wrong = make_plan(*scan, count, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
+  *result = {plan.regime, plan.typed, plan.problem.lines, plan.tile, plan.n_launches, plan.workspace_bytes};
+  return UPSWEEP_OK;
+}
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_scan(const upsweep_scan* scan) {
+  if (!scan) return fail(UPSWEEP_INVALID, "upsweep_cuda_scan: a pointer is NULL");
+  const DeviceGuard guard(scan->device);
+  if (guard.error() != cudaSuccess) {
+    cudaGetLastError();
+    return cuda_failed("cudaSetDevice", guard.error());
+  }
+  int n_processors = 0;
+  cudaError_t error = processors_of(scan->device, &n_processors);
+  if (error != cudaSuccess) return cuda_failed("cudaDeviceGetAttribute", error);
+  Plan plan;
+  if (const char* wrong = make_plan(*scan, n_processors, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
+  if (plan.regime == kNothing) return UPSWEEP_OK;
+  if (scan->workspace_bytes < plan.workspace_bytes || (plan.workspace_bytes && !scan->workspace))
+    return fail(UPSWEEP_INVALID, "workspace: %lld bytes are needed, %lld were given",
+                static_cast<long long>(plan.workspace_bytes), static_cast<long long>(scan->workspace_bytes));
+
+  const cudaStream_t stream = static_cast<cudaStream_t>(scan->stream);
+  Workspace w = {};
+  if (plan.workspace_bytes) {
+    w.counter = static_cast<uint32_t*>(scan->workspace);
+    w.letters = reinterpret_cast<unsigned long long*>(static_cast<char*>(scan->workspace) + kCounterBytes);
+  }
+  Launch* const launch = launch_of(plan, scan->accumulator);
+  View* const views[] = {&plan.problem.x,     &plan.problem.gates,   &plan.problem.reset,      &plan.problem.out,
+                         &plan.problem.gamma, &plan.problem.initial, &plan.problem.final_state};
+  char* bases[7];
+  for (int i = 0; i < 7; ++i) bases[i] = views[i]->data;
+  for (int64_t index = 0; index < plan.n_launches; ++index) {
+    int64_t rest = index;
+    for (int i = 0; i < 7; ++i) views[i]->data = bases[i];
+    for (int dim = plan.n_outer - 1; dim >= 0; --dim) {
+      const int64_t at = rest % plan.outer_shape[dim];
+      rest /= plan.outer_shape[dim];
+      for (int i = 0; i < 7; ++i)
+        if (bases[i]) views[i]->data += at * plan.outer_strides[i][dim];
+    }
+    if (plan.workspace_bytes) {
+      error = cudaMemsetAsync(scan->workspace, 0xff, plan.workspace_bytes, stream);
+      if (error != cudaSuccess) return cuda_failed("cudaMemsetAsync", error);
+    }
+    error = launch(plan, w, stream, n_processors);
+    if (error != cudaSuccess) return cuda_failed("launch of a scan", error);
+  }
+  return UPSWEEP_OK;
+}
+
+namespace {
+
+template <class Call>
+int32_t on_device(int32_t device, const char* what, Call call) {
+  const DeviceGuard guard(device);
+  cudaError_t error = guard.error();
+  if (error == cudaSuccess) error = call();
+  if (error == cudaSuccess) return UPSWEEP_OK;
+  cudaGetLastError();
+  return cuda_failed(what, error);
+}
+
+}  // namespace
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_allocate(int32_t device, void* stream, int64_t bytes, void** memory) {
+  return on_device(device, "cudaMallocAsync", [&] {
+    return cudaMallocAsync(memory, bytes, static_cast<cudaStream_t>(stream));
+  });
+}
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_free(int32_t device, void* stream, void* memory) {
+  return on_device(device, "cudaFreeAsync", [&] { return cudaFreeAsync(memory, static_cast<cudaStream_t>(stream)); });
+}
+
+namespace {
+
+int32_t copy(int32_t device, void* stream, void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) {
+  return on_device(device, "cudaMemcpyAsync", [&] {
+    const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, static_cast<cudaStream_t>(stream));
+    return error == cudaSuccess ? cudaStreamSynchronize(static_cast<cudaStream_t>(stream)) : error;
+  });
+}
+
+}  // namespace
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_copy_to_device(int32_t device, void* stream, void* to, const void* from,
+                                                   int64_t bytes) {
+  return copy(device, stream, to, from, bytes, cudaMemcpyHostToDevice);
+}
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_copy_to_host(int32_t device, void* stream, void* to, const void* from,
+                                                 int64_t bytes) {
+  return copy(device, stream, to, from, bytes, cudaMemcpyDeviceToHost);
+}

@@ -1,0 +1,244 @@
+// How a line's elements are reached: Contiguous (a vector of one dtype in one instruction) and Strided (anything).
+//
+// Both count positions in scan order. Contiguous begins `phase` positions early, where out is aligned to a vector, so
+// that every store but the first and the last is a whole one. Positions outside the line read as x = -0 and a gate of
+// 1, which change no state. The first gate of a line without an initial state reads as 1 too: it is not used.
+#pragma once
+
+#include "elements.cuh"
+#include "scan_problem.hpp"
+
+namespace upsweep {
+
+// Where a line begins in each array.
+struct LineIndex {
+  int64_t at[kDims];
+  int n_dims;
+
+  __device__ LineIndex(const Problem& p, int64_t line) : n_dims(p.n_dims) {
+#pragma unroll
+    for (int dim = kDims - 1; dim > 0; --dim) {
+      if (dim >= n_dims) continue;
+      if ((line | p.shape[dim]) >> 32 == 0) {   // a 64-bit division takes a hundred instructions
+        at[dim] = static_cast<uint32_t>(line) % static_cast<uint32_t>(p.shape[dim]);
+        line = static_cast<uint32_t>(line) / static_cast<uint32_t>(p.shape[dim]);
+      } else {
+        at[dim] = line % p.shape[dim];
+        line /= p.shape[dim];
+      }
+    }
+    at[0] = line;
+  }
+  __device__ char* in(const View& view) const {
+    char* found = view.data + at[0] * view.strides[0];
+    if (n_dims > 1) {
+#pragma unroll
+      for (int dim = 1; dim < kDims; ++dim)
+        if (dim < n_dims) found += at[dim] * view.strides[dim];
+    }
+    return found;
+  }
+};
+
+template <class S>
+__device__ inline S gamma_of(const Problem& p, const LineIndex& index) {
+  if (p.gamma.data) return Any<S>::load(index.in(p.gamma), p.gamma.dtype);
+  return from_parts(S(), p.gamma_re, p.gamma_im);
+}
+
+// The state before the first step, or one that adds nothing.
+template <class S>
+__device__ inline S initial_of(const Problem& p, const LineIndex& index) {
+  return p.initial.data ? Any<S>::load(index.in(p.initial), p.initial.dtype) : nothing(S());
+}
+
+// A state is float32 or float64 wide whatever the elements are (plan.cpp checks it): few cases to compile in.
+__device__ inline void store_state(char* at, int32_t dtype, double v) {
+  if (dtype == UPSWEEP_FLOAT64) write(at, v);
+  else write(at, from_double<float>(v));
+}
+__device__ inline void store_state(char* at, int32_t dtype, Complex v) { Any<Complex>::store(at, dtype, v); }
+__device__ inline void store_state(char* at, int32_t dtype, uint64_t v) { Any<uint64_t>::store(at, dtype, v); }
+
+// kAligned: every line of every array begins on a vector's boundary, which the host has found out.
+template <class T, bool kReverse, bool kAligned>
+struct Contiguous {
+  using State = double;
+  using Raw = T;
+  using Local = decltype(local_of(T()));
+  static constexpr bool kAlwaysAligned = kAligned;
+  static constexpr int kVec = 16 / sizeof(T);
+
+  const T* x;
+  const T* gates;
+  T* out;
+  const char* reset;
+  int64_t reset_stride;
+  int64_t length;
+  int phase_;
+  bool x_aligned, gates_aligned, first_gate;
+
+  static __device__ int offset_of(const void* at) { return reinterpret_cast<uintptr_t>(at) / sizeof(T) % kVec; }
+  __device__ int phase_of(const void* at) const {
+    return kReverse ? (kVec - (offset_of(at) + static_cast<uint32_t>(length)) % kVec) % kVec : offset_of(at);
+  }
+  __device__ T* lowest(const View& view, const LineIndex& index) const {
+    T* first = reinterpret_cast<T*>(index.in(view));
+    return kReverse ? first - (length - 1) : first;
+  }
+
+  __device__ Contiguous(const Problem& p, const LineIndex& index) : length(p.length) {
+    x = lowest(p.x, index);
+    out = lowest(p.out, index);
+    gates = p.gates.data ? lowest(p.gates, index) : nullptr;
+    phase_ = 0;
+    x_aligned = gates_aligned = true;
+    if constexpr (!kAligned) {
+      phase_ = phase_of(out);
+      x_aligned = phase_of(x) == phase_;
+      gates_aligned = gates && phase_of(gates) == phase_;
+    }
+    first_gate = p.initial.data != nullptr;
+    reset = p.reset.data ? index.in(p.reset) : nullptr;
+    reset_stride = p.reset.time_stride;
+  }
+
+  __device__ int phase() const { return kAligned ? 0 : phase_; }
+  __device__ int64_t positions() const { return length + phase(); }
+  // Index in scan order.
+  __device__ int64_t time(int64_t position) const { return position - phase(); }
+  // Where a vector begins in memory.
+  __device__ int64_t memory(int64_t t) const { return kReverse ? length - kVec - t : t; }
+  static __device__ Local value(T raw) { return local_of(raw); }
+
+  __device__ void read(const T* from, bool aligned, int64_t at, T (&v)[kVec], double outside) const {
+    if (aligned && at >= 0 && at + kVec <= length) {
+      read_whole(from, at, v);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      const int64_t m = at + (kReverse ? kVec - 1 - i : i);
+      v[i] = m >= 0 && m < length ? from[m] : from_double<T>(outside);
+    }
+  }
+
+  // Whether `n` positions from `position` on are all in the line and can be read and written as vectors.
+  template <bool kGated>
+  __device__ bool whole(int64_t position, int n) const {
+    return position >= phase() && position + n <= positions() && (kAligned || (x_aligned && (!kGated || gates_aligned)));
+  }
+
+  __device__ void read_whole(const T* from, int64_t at, T (&v)[kVec]) const {
+    union { uint4 word; T part[kVec]; } u;
+    u.word = __ldcs(reinterpret_cast<const uint4*>(from + at));
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) v[i] = u.part[kReverse ? kVec - 1 - i : i];
+  }
+
+  // kWhole: as whole() has it.
+  template <bool kGated, bool kWhole>
+  __device__ void load(int64_t position, T (&x_out)[kVec], T (&a_out)[kVec]) const {
+    const int64_t t = time(position), at = memory(t);
+    if constexpr (kWhole) {
+      read_whole(x, at, x_out);
+      if constexpr (kGated) read_whole(gates, at, a_out);
+    } else {
+      read(x, x_aligned, at, x_out, -0.0);
+      if constexpr (kGated) read(gates, gates_aligned, at, a_out, 1.0);
+    }
+    if constexpr (kGated) {
+      if (t <= 0 && !first_gate) {
+#pragma unroll
+        for (int i = 0; i < kVec; ++i)
+          if (t + i == 0) a_out[i] = from_double<T>(1.0);
+      }
+    }
+  }
+
+  __device__ uint32_t load_resets(int64_t position) const {
+    uint32_t drops = 0;
+    const int64_t t = time(position);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i)
+      if (t + i >= 0 && t + i < length && reset[(t + i) * reset_stride]) drops |= 1u << i;
+    return drops;
+  }
+
+  template <bool kWhole>
+  __device__ void store(int64_t position, const Local (&y)[kVec]) const {
+    const int64_t t = time(position), at = memory(t);
+    if (kWhole || (t >= 0 && t + kVec <= length)) {
+      union { uint4 word; T part[kVec]; } whole;
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) whole.part[kReverse ? kVec - 1 - i : i] = from_local<T>(y[i]);
+      __stcs(reinterpret_cast<uint4*>(out + at), whole.word);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kVec; ++i)
+      if (t + i >= 0 && t + i < length) out[at + (kReverse ? kVec - 1 - i : i)] = from_local<T>(y[i]);
+  }
+};
+
+template <class S>
+struct Strided {
+  using State = S;
+  using Raw = S;
+  using Local = S;
+  static constexpr bool kAlwaysAligned = false;
+  static constexpr int kVec = 4;
+
+  const char *x, *gates, *reset;
+  char* out;
+  int64_t x_stride, gates_stride, reset_stride, out_stride, length;
+  int32_t x_dtype, gates_dtype, out_dtype;
+  bool first_gate;
+
+  __device__ Strided(const Problem& p, const LineIndex& index)
+      : x_stride(p.x.time_stride), gates_stride(p.gates.time_stride), reset_stride(p.reset.time_stride),
+        out_stride(p.out.time_stride), length(p.length), x_dtype(p.x.dtype), gates_dtype(p.gates.dtype),
+        out_dtype(p.out.dtype) {
+    x = index.in(p.x);
+    out = index.in(p.out);
+    gates = p.gates.data ? index.in(p.gates) : nullptr;
+    first_gate = p.initial.data != nullptr;
+    reset = p.reset.data ? index.in(p.reset) : nullptr;
+  }
+
+  __device__ int64_t positions() const { return length; }
+  __device__ int64_t time(int64_t position) const { return position; }
+  static __device__ S value(S raw) { return raw; }
+
+  template <bool kGated>
+  __device__ bool whole(int64_t, int) const { return false; }
+
+  template <bool kGated, bool kWhole>
+  __device__ void load(int64_t t, S (&x_out)[kVec], S (&a_out)[kVec]) const {
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      const bool inside = t + i < length;
+      x_out[i] = inside ? Any<S>::load(x + (t + i) * x_stride, x_dtype) : nothing(S());
+      if constexpr (kGated)
+        a_out[i] = inside && (t + i > 0 || first_gate) ? Any<S>::load(gates + (t + i) * gates_stride, gates_dtype)
+                                                       : one(S());
+    }
+  }
+
+  __device__ uint32_t load_resets(int64_t t) const {
+    uint32_t drops = 0;
+#pragma unroll
+    for (int i = 0; i < kVec; ++i)
+      if (reset && t + i < length && reset[(t + i) * reset_stride]) drops |= 1u << i;
+    return drops;
+  }
+
+  template <bool kWhole>
+  __device__ void store(int64_t t, const S (&y)[kVec]) const {
+#pragma unroll
+    for (int i = 0; i < kVec; ++i)
+      if (t + i < length) Any<S>::store(out + (t + i) * out_stride, out_dtype, y[i]);
+  }
+};
+
+}  // namespace upsweep

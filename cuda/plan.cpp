@@ -1,0 +1,191 @@
+#include "plan.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "tuning.hpp"
+
+namespace upsweep {
+namespace {
+
+constexpr int kArrays = 7;
+
+bool is_typed(int32_t dtype) { return dtype >= UPSWEEP_FLOAT16 && dtype <= UPSWEEP_FLOAT64; }
+
+struct Axis {
+  int64_t size;
+  int64_t strides[kArrays];
+};
+
+// Axes of size 1 dropped, outermost first by the strides of out, neighbours merged where every array allows it.
+int merge_axes(const upsweep_scan& scan, const upsweep_array* const (&arrays)[kArrays], Axis* axes) {
+  int n = 0;
+  for (int dim = 0; dim < scan.n_batch; ++dim) {
+    if (scan.batch_shape[dim] == 1) continue;
+    axes[n].size = scan.batch_shape[dim];
+    for (int i = 0; i < kArrays; ++i) axes[n].strides[i] = arrays[i]->data ? arrays[i]->batch_strides[dim] : 0;
+    ++n;
+  }
+  constexpr int kOut = 3;
+  std::stable_sort(axes, axes + n, [](const Axis& a, const Axis& b) {
+    return std::llabs(a.strides[kOut]) > std::llabs(b.strides[kOut]);
+  });
+  int kept = n ? 1 : 0;
+  for (int dim = 1; dim < n; ++dim) {
+    Axis& outer = axes[kept - 1];
+    const Axis& inner = axes[dim];
+    bool merges = true;
+    for (int i = 0; i < kArrays; ++i) merges = merges && outer.strides[i] == inner.strides[i] * inner.size;
+    if (merges) {
+      outer.size *= inner.size;
+      std::copy(inner.strides, inner.strides + kArrays, outer.strides);
+    } else {
+      axes[kept++] = inner;
+    }
+  }
+  return kept;
+}
+
+// Whether every line of contiguous elements begins, in scan order, on a vector's boundary.
+bool is_aligned(const View& view, const Problem& p, int64_t item) {
+  const bool reverse = view.time_stride < 0;
+  bool aligned = (reinterpret_cast<uintptr_t>(view.data) + (reverse ? item : 0)) % 16 == 0;
+  aligned = aligned && (!reverse || p.length * item % 16 == 0);
+  for (int dim = 0; dim < p.n_dims; ++dim) aligned = aligned && view.strides[dim] % 16 == 0;
+  return aligned;
+}
+
+// A counter in a line of its own, then the letters of `tiles` tiles of `lanes` lines each (look_back.cuh).
+int64_t workspace_of(int64_t tiles, int64_t lanes, int32_t accumulator) {
+  const int64_t words = accumulator == UPSWEEP_REAL ? 3 : accumulator == UPSWEEP_COMPLEX ? 6 : 4;
+  return kCounterBytes + tiles * lanes * words * 8;
+}
+
+void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
+  Problem& p = plan.problem;
+  const int64_t item = dtype_size(p.x.dtype);
+  const bool same = accumulator == UPSWEEP_REAL && is_typed(p.x.dtype) && p.out.dtype == p.x.dtype &&
+                    (!plan.gated || p.gates.dtype == p.x.dtype);
+  const int64_t stride = p.out.time_stride;
+  const bool contiguous = same && std::llabs(stride) == item && p.x.time_stride == stride &&
+                          (!plan.gated || p.gates.time_stride == stride);
+  const int64_t columns = p.n_dims ? p.shape[p.n_dims - 1] : 1;
+  const int64_t across = p.n_dims ? std::llabs(p.out.strides[p.n_dims - 1]) : 0;
+  const bool down = p.length > 1 && columns >= 8 && across < std::llabs(stride);
+  plan.typed = contiguous;
+  plan.reverse = contiguous && stride < 0;
+
+  if (down) {
+    plan.typed = same;
+    plan.blocks = p.lines / columns * ((columns + 31) / 32);
+    const int64_t split_tile = ColumnTuning::kWarps * ColumnTuning::kSplitSteps;
+    const int64_t split_tiles = (p.length + split_tile - 1) / split_tile;
+    const bool split = plan.blocks < int64_t(ColumnTuning::kBlocksPerProcessor) * n_processors && split_tiles > 2 &&
+                       plan.blocks * split_tiles < INT32_MAX;
+    plan.regime = split ? kSplitColumns : kColumns;
+    plan.tile = split ? split_tile : ColumnTuning::kWarps * ColumnTuning::kSteps;
+    plan.tiles = (p.length + plan.tile - 1) / plan.tile;
+    if (split) plan.workspace_bytes = workspace_of(plan.blocks * plan.tiles, 32, accumulator);
+    return;
+  }
+
+  int vec = plan.typed ? static_cast<int>(16 / item) : 4;
+  // Lines that do not begin on a vector's boundary take one vector more.
+  bool aligned = !plan.typed || is_aligned(p.out, p, item);
+  // A line that begins in the middle of a vector would need gamma's powers to begin there too.
+  plan.aligned = plan.typed && aligned && is_aligned(p.x, p, item) && (!plan.gated || is_aligned(p.gates, p, item));
+  if (plan.typed && !plan.gated && p.initial.data && !aligned) {
+    plan.typed = plan.reverse = false;
+    vec = 4;
+    aligned = true;
+  }
+  const int64_t vectors = (p.length + (aligned ? 0 : vec - 1) + vec - 1) / vec;
+  if (vectors <= 32 && p.length > 0) {
+    plan.regime = kShortLines;
+    plan.width = 1;
+    while (plan.width < vectors) plan.width *= 2;
+    plan.tile = int64_t(plan.width) * vec;
+    plan.tiles = 1;
+    return;
+  }
+  const int64_t warp_tile = int64_t(32) * vec;
+  const int64_t split_tile = SplitTuning::kWarps * SplitTuning::kSegments[plan.gated][vec / 4] * warp_tile;
+  const int64_t split_tiles = (p.length + vec - 1 + split_tile - 1) / split_tile;
+  const bool split = p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors && split_tiles > 2 &&
+                     p.lines * split_tiles < INT32_MAX;
+  plan.regime = split ? kSplitLines : kLines;
+  plan.tile = split ? split_tile : LineTuning::kWarps * LineTuning::kSegments[plan.gated][vec / 4] * warp_tile;
+  plan.tiles = (p.length + vec - 1 + plan.tile - 1) / plan.tile;
+  if (split) plan.workspace_bytes = workspace_of(p.lines * plan.tiles, 1, accumulator);
+}
+
+}  // namespace
+
+int64_t dtype_size(int32_t dtype) {
+  static const int8_t sizes[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16};
+  return dtype >= 0 && dtype <= UPSWEEP_COMPLEX128 ? sizes[dtype] : 0;
+}
+
+const char* make_plan(const upsweep_scan& scan, int n_processors, Plan* result) {
+  if (scan.length < 0) return "length is negative";
+  if (scan.n_batch < 0 || scan.n_batch > UPSWEEP_MAX_DIMS) return "n_batch is out of range";
+  if (scan.accumulator < UPSWEEP_REAL || scan.accumulator > UPSWEEP_INTEGER) return "accumulator is unknown";
+  const upsweep_array* const arrays[kArrays] = {&scan.x,     &scan.gates,   &scan.reset,      &scan.out,
+                                                &scan.gamma, &scan.initial, &scan.final_state};
+  Plan& plan = *result;
+  std::memset(&plan, 0, sizeof plan);
+  Problem& p = plan.problem;
+  View* const views[kArrays] = {&p.x, &p.gates, &p.reset, &p.out, &p.gamma, &p.initial, &p.final_state};
+  p.lines = 1;
+  for (int dim = 0; dim < scan.n_batch; ++dim) {
+    if (scan.batch_shape[dim] < 0) return "batch_shape is negative";
+    p.lines *= scan.batch_shape[dim];
+  }
+  if (p.lines == 0 || (scan.length == 0 && !scan.final_state.data)) return nullptr;
+  if (scan.length && (!scan.x.data || !scan.out.data)) return "x and out have to be given";
+  const upsweep_array& last = scan.final_state;
+  if (last.data && scan.accumulator == UPSWEEP_REAL && last.dtype != UPSWEEP_FLOAT32 && last.dtype != UPSWEEP_FLOAT64)
+    return "final_state has to be float32 or float64";
+  for (const upsweep_array* array : arrays)
+    if (array->data && !dtype_size(array->dtype)) return "dtype is unknown";
+
+  p.length = scan.length;
+  p.exclusive = scan.exclusive;
+  p.gamma_re = scan.gamma_re;
+  p.gamma_im = scan.gamma_im;
+  plan.gated = scan.gates.data != nullptr;
+  Axis axes[UPSWEEP_MAX_DIMS];
+  const int n = merge_axes(scan, arrays, axes);
+  const int kept = std::min(n, kDims);
+  plan.n_outer = n - kept;
+  plan.n_launches = 1;
+  for (int dim = 0; dim < plan.n_outer; ++dim) {
+    plan.outer_shape[dim] = axes[dim].size;
+    plan.n_launches *= axes[dim].size;
+    for (int i = 0; i < kArrays; ++i) plan.outer_strides[i][dim] = axes[dim].strides[i];
+  }
+  p.n_dims = kept;
+  p.lines = 1;
+  for (int dim = 0; dim < kept; ++dim) {
+    p.shape[dim] = axes[plan.n_outer + dim].size;
+    p.lines *= p.shape[dim];
+  }
+  for (int i = 0; i < kArrays; ++i) {
+    View& view = *views[i];
+    view.data = static_cast<char*>(arrays[i]->data);
+    view.dtype = arrays[i]->dtype;
+    // A single step has no stride of its own; numpy leaves it undefined.
+    view.time_stride = scan.length > 1 ? arrays[i]->time_stride : dtype_size(view.dtype);
+    for (int dim = 0; dim < kept; ++dim) view.strides[dim] = axes[plan.n_outer + dim].strides[i];
+    const bool has_time = i < 4;
+    if (view.data && has_time && scan.reverse && scan.length > 1) {
+      view.data += (scan.length - 1) * view.time_stride;
+      view.time_stride = -view.time_stride;
+    }
+  }
+  choose_regime(plan, scan.accumulator, n_processors);
+  return nullptr;
+}
+
+}  // namespace upsweep

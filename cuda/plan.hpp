@@ -1,0 +1,36 @@
+// From a scan to the kernel that runs it: axes merged, regime chosen. Pure host code.
+#pragma once
+
+#include "scan_problem.hpp"
+#include "upsweep_cuda.h"
+
+namespace upsweep {
+
+constexpr int64_t kCounterBytes = 256;   // of a workspace: the counter, alone in its line
+
+enum Regime : int32_t { kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns };
+
+// One launch's worth, and how often it is repeated over the axes that it leaves out.
+struct Plan {
+  Problem problem;
+  Regime regime;
+  bool typed;                      // x, gates and out have one real dtype (and lie contiguous, for lines)
+  bool reverse;                    // of typed lines: memory runs against scan order
+  bool gated;
+  bool aligned;                    // typed lines: all of them begin on a vector's boundary, in every array
+  int32_t width;                   // lanes of a short line
+  int64_t tile, tiles;             // steps of a tile, tiles of a line
+  int64_t blocks;                  // of 32 columns
+  int64_t workspace_bytes;
+  int32_t n_outer;
+  int64_t outer_shape[UPSWEEP_MAX_DIMS];
+  int64_t outer_strides[7][UPSWEEP_MAX_DIMS];   // of x, gates, reset, out, gamma, initial, final_state
+  int64_t n_launches;
+};
+
+// nullptr, or what is wrong with the scan.
+const char* make_plan(const upsweep_scan& scan, int n_processors, Plan* plan);
+
+int64_t dtype_size(int32_t dtype);
+
+}  // namespace upsweep

@@ -1,0 +1,224 @@
+// Scans along lines: y[t] = a[t] * y[t-1] + x[t] for each line on its own.
+//
+// Bytes an element: x and gates are read once, out is written once. Three kernels, chosen in plan.cpp:
+//
+//   scan_short_lines   several lines in a warp, each within one vector of a group of lanes
+//   scan_lines         a block a line, tile after tile, the state carried from one to the next
+//   scan_split_lines   a block a tile: few long lines, whose tiles look back for the state before them
+#pragma once
+
+#include <type_traits>
+
+#include "look_back.cuh"
+#include "scan_tile.cuh"
+#include "tuning.hpp"
+
+namespace upsweep {
+
+template <class S, int kWarps>
+struct WarpSteps {
+  Step<S> step[kWarps];
+  bool dropped[kWarps];
+  S state;                         // handed from warp to warp when steps are taken in order
+
+  // The state before `warp` from the one before the tile, and, in *state, the one after it.
+  __device__ S before(int warp, S* state, bool* finite, bool* any_dropped) const {
+    S mine = *state;
+    *finite = true;
+    *any_dropped = false;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      if (w == warp) mine = *state;
+      *state = dropped[w] ? step[w].b : advance(step[w].a, *state, step[w].b);
+      *finite = *finite && is_finite(*state);
+      *any_dropped = *any_dropped || dropped[w];
+    }
+    return mine;
+  }
+};
+
+// A tile whose states are not finite, by all warps in turn; returns the state after it.
+template <class T, class Line, class S, int kWarps, int kVec>
+__device__ S finish_tile_in_order(const T& tile, WarpSteps<S, kWarps>& shared, const Line& line, const Problem& p,
+                                  const LineIndex& index, int64_t position, const Powers<S, kVec>& powers, S state) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll 1
+  for (int w = 0; w < kWarps; ++w) {
+    if (w == warp) {
+      const S after = tile.finish_in_order(line, p, index, position, 32 * kVec, powers, state, lane, 0, 32, true);
+      if (lane == 0) shared.state = after;
+    }
+    __syncthreads();
+    state = shared.state;
+    __syncthreads();
+  }
+  return state;
+}
+
+// Whether a tile needs none of the cases that most tiles do not have.
+template <bool kGated, class Line>
+__device__ inline bool is_plain(const Line& line, const Problem& p, int64_t begin, int n) {
+  return line.template whole<kGated>(begin, n) && !p.exclusive &&
+         !(p.final_state.data && begin + n >= line.positions());
+}
+
+template <class Line, bool kGated, bool kResets>
+__global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
+    scan_lines(const __grid_constant__ Problem p) {
+  using S = typename Line::State;
+  constexpr int kWarps = LineTuning::kWarps, kSegments = LineTuning::kSegments[kGated][Line::kVec / 4];
+  constexpr int kSegment = 32 * Line::kVec, kTile = kWarps * kSegments * kSegment;
+  // Two, taken in turn: a warp may write the next tile's while another still reads this one's.
+  __shared__ WarpSteps<S, kWarps> shared[2];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  Powers<S, Line::kVec> powers;
+  int turn = 0;
+  for (int64_t row = blockIdx.x; row < p.lines; row += gridDim.x) {
+    const LineIndex index(p, row);
+    const Line line(p, index);
+    const S initial = initial_of<S>(p, index);
+    if (!kGated && (row == blockIdx.x || p.gamma.data))
+      powers.set(gamma_of<S>(p, index), lane, 32, kSegments * kWarps);
+    if (p.length == 0 && threadIdx.x == 0)
+      store_state(index.in(p.final_state), p.final_state.dtype, p.initial.data ? initial : zero(S()));
+    S state = nothing(S());
+    for (int64_t begin = 0; begin < line.positions(); begin += kTile, turn ^= 1) {
+      const int64_t position = begin + warp * (kSegments * kSegment) + lane * Line::kVec;
+      const auto run = [&](auto plain) {
+        constexpr bool kPlain = decltype(plain)::value;
+        Tile<Line, kGated, kResets, kSegments> tile;
+        tile.template load<kPlain>(line, position, kSegment, initial);
+        tile.reduce(powers, lane, 0, 32);
+        if (lane == 0) {
+          shared[turn].step[warp] = tile.all;
+          shared[turn].dropped[warp] = tile.dropped;
+        }
+        __syncthreads();
+        const S state_before = state;
+        bool finite, any_dropped;
+        const S mine = shared[turn].before(warp, &state, &finite, &any_dropped);
+        if (!finite && (kGated || !powers.keep) && (any_dropped || !is_nan(state_before)))
+          state = finish_tile_in_order(tile, shared[turn], line, p, index, position, powers, state_before);
+        else
+          tile.template finish<kPlain>(line, p, index, position, kSegment, powers, mine, lane, 0, 32);
+      };
+      if (is_plain<kGated>(line, p, begin, kTile)) run(std::true_type());
+      else run(std::false_type());
+    }
+  }
+}
+
+template <class Line, bool kGated, bool kResets>
+__global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks)
+    scan_split_lines(const __grid_constant__ Problem p, Workspace w, int64_t tiles) {
+  using S = typename Line::State;
+  constexpr int kWarps = SplitTuning::kWarps, kSegments = SplitTuning::kSegments[kGated][Line::kVec / 4];
+  constexpr int kSegment = 32 * Line::kVec, kTile = kWarps * kSegments * kSegment;
+  constexpr int kGroup = SplitTuning::kGroupTiles;
+  __shared__ WarpSteps<S, kWarps> shared;
+  __shared__ uint32_t ticket;
+  __shared__ S state_before;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) ticket = atomicAdd(w.counter, 1u) + 1u;
+  __syncthreads();
+  // The first tiles of all lines, then the second ones: a tile's predecessor has then long begun.
+  const uint32_t lines = static_cast<uint32_t>(p.lines);
+  const uint32_t row = ticket % lines;
+  const LineIndex index(p, row);
+  const int64_t tile_index = ticket / lines;
+  const Line line(p, index);
+  Powers<S, Line::kVec> powers;
+  const int64_t position = tile_index * kTile + warp * (kSegments * kSegment) + lane * Line::kVec;
+  const Chain<S> chain(w, p.lines, row, tiles, 1, 0);
+  const bool is_last = tile_index + 1 == tiles;
+  const auto run = [&](auto plain) {
+    constexpr bool kPlain = decltype(plain)::value;
+    Tile<Line, kGated, kResets, kSegments> tile;
+    tile.template load<kPlain>(line, position, kSegment, tile_index ? nothing(S()) : initial_of<S>(p, index));
+    // The power is that of a group of tiles: its steps are multiplied together.
+    if (!kGated) powers.set(gamma_of<S>(p, index), lane, 32, kSegments * kWarps * kGroup);
+    tile.reduce(powers, lane, 0, 32);
+    if (lane == 0) {
+      shared.step[warp] = tile.all;
+      shared.dropped[warp] = tile.dropped;
+    }
+    __syncthreads();
+    if (warp == 0) {
+      if (!is_last) {
+        Step<S> step = shared.step[0];
+        bool any = shared.dropped[0];
+#pragma unroll
+        for (int i = 1; i < kWarps; ++i) {
+          step = shared.dropped[i] ? shared.step[i] : combine(step, shared.step[i]);
+          any |= shared.dropped[i];
+        }
+        if (lane == 0) chain.publish_step(tile_index, step, any);
+      }
+      const S found = tile_index ? chain.template state_before<kGroup>(tile_index, lane) : nothing(S());
+      if (lane == 0) state_before = found;
+    }
+    __syncthreads();
+    S state = state_before;
+    bool finite, any_dropped;
+    S mine = shared.before(warp, &state, &finite, &any_dropped);
+    bool in_order = !finite && (kGated || !powers.keep);
+    if (in_order) {
+      // The fold may have made a NaN of an infinity: take the state that the tile before really left.
+      state = tile_index ? chain.state_after(tile_index - 1) : nothing(S());
+      in_order = any_dropped || !is_nan(state);
+      mine = state;
+    }
+    if (in_order) state = finish_tile_in_order(tile, shared, line, p, index, position, powers, state);
+    if (threadIdx.x == 0 && !is_last) chain.publish_state(tile_index, state);
+    if (!in_order) tile.template finish<kPlain>(line, p, index, position, kSegment, powers, mine, lane, 0, 32);
+  };
+  if (is_plain<kGated>(line, p, tile_index * kTile, kTile)) run(std::true_type());
+  else run(std::false_type());
+}
+
+// A line in each group of `width` lanes; the loads of kLines lines are in flight together.
+template <class Line, bool kGated, bool kResets>
+__global__ void __launch_bounds__(LineTuning::kShortWarps * 32, LineTuning::kShortBlocks)
+    scan_short_lines(const __grid_constant__ Problem p, int width) {
+  using S = typename Line::State;
+  constexpr int kLines = LineTuning::kShortLines;
+  const int lane = threadIdx.x % width, base = threadIdx.x % 32 - lane;
+  const int groups_of_block = blockDim.x / width;
+  const int64_t n_groups = int64_t(gridDim.x) * groups_of_block;
+  Powers<S, Line::kVec> powers;
+  if (!kGated) powers.set(from_parts(S(), p.gamma_re, p.gamma_im), lane, width, 1);
+  // Every lane of a warp goes through the loop as often, since they vote together.
+  const int64_t warp_begin = int64_t(blockIdx.x) * groups_of_block + threadIdx.x / 32 * (32 / width);
+  const auto run = [&](auto plain) {
+    constexpr bool kPlain = decltype(plain)::value;
+    for (int64_t begin = warp_begin; begin < p.lines; begin += n_groups * kLines) {
+      Tile<Line, kGated, kResets, 1> tiles[kLines];
+#pragma unroll
+      for (int k = 0; k < kLines; ++k) {
+        const int64_t row = begin + base / width + k * n_groups;
+        if (row < p.lines && (!kPlain || lane * Line::kVec < p.length)) {
+          const LineIndex index(p, row);
+          tiles[k].template load<kPlain>(Line(p, index), lane * Line::kVec, 0,
+                                         lane ? nothing(S()) : initial_of<S>(p, index));
+        } else {
+          tiles[k].clear();
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < kLines; ++k) {
+        const int64_t row = begin + base / width + k * n_groups;
+        const LineIndex index(p, row < p.lines ? row : 0);
+        if (!kGated && p.gamma.data) powers.set(gamma_of<S>(p, index), lane, width, 1);
+        tiles[k].reduce(powers, lane, base, width);
+        tiles[k].template finish<kPlain>(Line(p, index), p, index, lane * Line::kVec, 0, powers, nothing(S()), lane,
+                                         base, width);
+      }
+    }
+  };
+  if (Line::kAlwaysAligned && p.length % Line::kVec == 0 && !p.exclusive && !p.final_state.data)
+    run(std::true_type());
+  else
+    run(std::false_type());
+}
+
+}  // namespace upsweep

@@ -1,0 +1,33 @@
+// A scan as the kernels see it: axes merged, views with at most kDims of them, passed to a launch by value.
+#pragma once
+
+#include <cstdint>
+
+namespace upsweep {
+
+constexpr int kDims = 6;   // axes besides the scan's that one launch takes; api.cu loops over what is left
+
+// A strided array. data is the first element in scan order, so that a reversed scan has negative strides.
+struct View {
+  char* data;
+  int32_t dtype;
+  int64_t time_stride;           // bytes
+  int64_t strides[kDims];        // bytes; the last axis is the innermost
+};
+
+struct Problem {
+  int64_t length, lines;
+  int32_t n_dims;
+  int32_t exclusive;
+  int64_t shape[kDims];
+  View x, gates, reset, out, gamma, initial, final_state;
+  double gamma_re, gamma_im;
+};
+
+// Where lines or columns are split over blocks, and their tiles wait for each other. All ones before the launch.
+struct Workspace {
+  uint32_t* counter;               // hands out the tiles in increasing order; the first to come finds ~0
+  unsigned long long* letters;     // what each tile does to a state, then the states after each (look_back.cuh)
+};
+
+}  // namespace upsweep

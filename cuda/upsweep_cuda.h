@@ -1,0 +1,97 @@
+/* The C interface of libupsweep_cuda.so: the scans of upsweep on CUDA devices.
+ *
+ * No function allocates device memory, synchronises or throws, except where its comment says so. Work goes to
+ * the stream that is given. Every function returns an upsweep_status; upsweep_cuda_last_error() has the text.
+ * Strides are in bytes, as numpy and __cuda_array_interface__ have them; sizes are 64 bits wide everywhere.
+ */
+#ifndef UPSWEEP_CUDA_H
+#define UPSWEEP_CUDA_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define UPSWEEP_CUDA_ABI 1
+#define UPSWEEP_MAX_DIMS 64
+
+typedef enum {
+  UPSWEEP_OK = 0,
+  UPSWEEP_INVALID = 1,     /* an argument that a caller should not have let through */
+  UPSWEEP_UNSUPPORTED = 2, /* a device for which this library holds no code */
+  UPSWEEP_CUDA_ERROR = 3   /* a CUDA call failed; the text has its name and its own words */
+} upsweep_status;
+
+typedef enum {
+  UPSWEEP_BOOL, UPSWEEP_INT8, UPSWEEP_UINT8, UPSWEEP_INT16, UPSWEEP_UINT16, UPSWEEP_INT32, UPSWEEP_UINT32,
+  UPSWEEP_INT64, UPSWEEP_UINT64, UPSWEEP_FLOAT16, UPSWEEP_BFLOAT16, UPSWEEP_FLOAT32, UPSWEEP_FLOAT64,
+  UPSWEEP_COMPLEX64, UPSWEEP_COMPLEX128
+} upsweep_dtype;
+
+/* What a state is held in: float64, complex128, or 64 bits of an integer. */
+typedef enum { UPSWEEP_REAL, UPSWEEP_COMPLEX, UPSWEEP_INTEGER } upsweep_accumulator;
+
+/* data == NULL: not given. batch_strides belong to the axes other than the scan's, outermost first. */
+typedef struct {
+  void* data;
+  int32_t dtype;
+  int32_t reserved;
+  int64_t time_stride;
+  int64_t batch_strides[UPSWEEP_MAX_DIMS];
+} upsweep_array;
+
+/* y[t] = a[t] * y[t-1] + x[t]; a is `gates`, else `gamma` (no time axis), else the number gamma_re + i gamma_im.
+ * x, gates, reset and out begin at t = 0 also in reverse. gamma, initial and final_state have no time axis. */
+typedef struct {
+  int32_t device;
+  int32_t accumulator;
+  int32_t reverse;
+  int32_t exclusive;           /* y[t] is the state before step t */
+  void* stream;
+  void* workspace;             /* of the size that the plan asks for; 256-byte aligned; may be dirty */
+  int64_t workspace_bytes;
+  double gamma_re, gamma_im;
+  int64_t length;
+  int32_t n_batch;
+  int32_t reserved;
+  int64_t batch_shape[UPSWEEP_MAX_DIMS];
+  upsweep_array x, gates, reset, out, gamma, initial, final_state;
+} upsweep_scan;
+
+/* How a scan will run: what upsweep_cuda_plan_scan answers, without touching a device. */
+typedef struct {
+  int32_t regime;              /* 0 nothing to do, 1 short lines, 2 lines, 3 split lines, 4 columns, 5 split columns */
+  int32_t typed;               /* 1: a kernel of x's own dtype in contiguous memory; 0: any dtype, any strides */
+  int64_t lines;
+  int64_t tile;                /* steps of one tile */
+  int64_t n_launches;
+  int64_t workspace_bytes;
+} upsweep_plan;
+
+int32_t upsweep_cuda_abi(void);
+/* sizeof(upsweep_array), sizeof(upsweep_scan), sizeof(upsweep_plan) */
+void upsweep_cuda_sizes(int64_t sizes[3]);
+/* Compute capabilities that code is held for, times ten and in any order; returns how many there are. */
+int32_t upsweep_cuda_architectures(int32_t* capabilities, int32_t n);
+const char* upsweep_cuda_last_error(void);
+
+int32_t upsweep_cuda_device_count(int32_t* count);
+/* name: at least 256 bytes; capability: major * 10 + minor. UPSWEEP_UNSUPPORTED if nothing here runs on it. */
+int32_t upsweep_cuda_device_check(int32_t device, char* name, int32_t* capability);
+
+/* The plan depends on shapes, strides, dtypes and n_processors (of the device; 0: looked up). */
+int32_t upsweep_cuda_plan_scan(const upsweep_scan* scan, int32_t n_processors, upsweep_plan* plan);
+int32_t upsweep_cuda_scan(const upsweep_scan* scan);
+
+/* For arrays that come from the host. The first two allocate and free on the stream; copies return when the
+ * data is there, so they synchronise the stream. */
+int32_t upsweep_cuda_allocate(int32_t device, void* stream, int64_t bytes, void** memory);
+int32_t upsweep_cuda_free(int32_t device, void* stream, void* memory);
+int32_t upsweep_cuda_copy_to_device(int32_t device, void* stream, void* to, const void* from, int64_t bytes);
+int32_t upsweep_cuda_copy_to_host(int32_t device, void* stream, void* to, const void* from, int64_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,110 @@
+"""The CUDA backend: one scan on arrays of a device, described by pointers and strides.
+
+It knows no array library: whoever calls it brings pointers, a stream and a way to allocate.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import NamedTuple
+
+from upsweep._cuda import abi
+from upsweep._cuda.library import CudaError, Library, find, load
+
+__all__ = ["CudaError", "DeviceArray", "Library", "check_device", "find", "load", "plan", "problem", "run_scan"]
+
+
+class DeviceArray(NamedTuple):
+    """An array on a device: strides in bytes, dtype by its name."""
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+
+_checked: set[int] = set()
+
+
+def check_device(device: int) -> None:
+    """Raise unless the library holds code for this device; asked once a device."""
+    if device not in _checked:
+        name = ctypes.create_string_buffer(256)
+        load().device_check(device, name, ctypes.byref(ctypes.c_int32()))
+        _checked.add(device)
+
+
+def _describe(target: abi.Array, array: DeviceArray, axis: int | None) -> None:
+    target.data = array.pointer
+    target.dtype = abi.DTYPES[array.dtype]
+    strides = array.strides
+    if axis is not None:
+        target.time_stride = strides[axis]
+        strides = strides[:axis] + strides[axis + 1 :]
+    target.batch_strides[: len(strides)] = strides
+
+
+def problem(
+    x: DeviceArray,
+    gates: DeviceArray | None,
+    gamma: DeviceArray | complex | None,
+    initial: DeviceArray | None,
+    reset: DeviceArray | None,
+    out: DeviceArray,
+    final: DeviceArray | None,
+    *,
+    axis: int,
+    reverse: bool,
+    exclusive: bool,
+    device: int,
+    stream: int,
+) -> abi.ScanProblem:
+    """Describe a scan. x, gates, reset and out have one shape; gamma, initial and final lack its `axis`."""
+    p = abi.ScanProblem()
+    p.device, p.stream, p.reverse, p.exclusive = device, stream, reverse, exclusive
+    p.accumulator = abi.ACCUMULATORS.get(out.dtype.rstrip("0123456789"), abi.REAL)
+    p.length = out.shape[axis]
+    batch = out.shape[:axis] + out.shape[axis + 1 :]
+    p.n_batch = len(batch)
+    p.batch_shape[: len(batch)] = batch
+    _describe(p.x, x, axis)
+    _describe(p.out, out, axis)
+    if gates is not None:
+        _describe(p.gates, gates, axis)
+    elif isinstance(gamma, DeviceArray):
+        _describe(p.gamma, gamma, None)
+    else:
+        number = complex(1 if gamma is None else gamma)
+        p.gamma_re, p.gamma_im = number.real, number.imag
+    if reset is not None:
+        _describe(p.reset, reset, axis)
+    if initial is not None:
+        _describe(p.initial, initial, None)
+    if final is not None:
+        _describe(p.final_state, final, None)
+    return p
+
+
+def plan(p: abi.ScanProblem, n_processors: int = 0) -> abi.Plan:
+    """How the library will run the scan; with `n_processors` no device is looked at."""
+    answer = abi.Plan()
+    load().plan_scan(ctypes.byref(p), n_processors, ctypes.byref(answer))
+    return answer
+
+
+def run_scan(p: abi.ScanProblem, allocate: Callable[[int], tuple[int, object]]) -> None:
+    """Start the scan on its stream.
+
+    `allocate` returns the pointer of that many bytes on the device, and what keeps them from being handed out
+    again before work that was started up to now is done.
+    """
+    library = load()
+    answer = abi.Plan()
+    library.plan_scan(ctypes.byref(p), 0, ctypes.byref(answer))
+    keep = None
+    if answer.workspace_bytes:
+        p.workspace, keep = allocate(answer.workspace_bytes)
+        p.workspace_bytes = answer.workspace_bytes
+    library.scan(ctypes.byref(p))
+    del keep

@@ -1,0 +1,100 @@
+"""The C interface of libupsweep_cuda.so in ctypes: what cuda/upsweep_cuda.h declares, once, as a table.
+
+A test compares this file with the header and with the symbols that the library exports.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
+
+__all__ = [
+    "ABI", "ACCUMULATORS", "DTYPES", "FUNCTIONS", "MAX_DIMS", "STATUS", "STRUCTS", "Array", "Plan", "ScanProblem",
+]  # fmt: skip
+
+ABI = 1
+MAX_DIMS = 64
+
+STATUS = {0: "OK", 1: "INVALID", 2: "UNSUPPORTED", 3: "CUDA_ERROR"}
+
+# upsweep_dtype, by numpy's and torch's name of it.
+DTYPES = {
+    name: code
+    for code, name in enumerate((
+        "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+        "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+    ))
+}  # fmt: skip
+
+# upsweep_accumulator, by the dtype's name without its size.
+REAL, COMPLEX, INTEGER = 0, 1, 2
+ACCUMULATORS = {
+    "float": REAL, "bfloat": REAL, "complex": COMPLEX, "bool": INTEGER, "int": INTEGER, "uint": INTEGER,
+}  # fmt: skip
+
+
+class Array(ctypes.Structure):
+    """upsweep_array: a strided array on a device; strides in bytes."""
+
+    _fields_ = [
+        ("data", c_void_p),
+        ("dtype", c_int32),
+        ("reserved", c_int32),
+        ("time_stride", c_int64),
+        ("batch_strides", c_int64 * MAX_DIMS),
+    ]
+
+
+class ScanProblem(ctypes.Structure):
+    """upsweep_scan: one scan, as the library takes it."""
+
+    _fields_ = [
+        ("device", c_int32),
+        ("accumulator", c_int32),
+        ("reverse", c_int32),
+        ("exclusive", c_int32),
+        ("stream", c_void_p),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_int64),
+        ("gamma_re", c_double),
+        ("gamma_im", c_double),
+        ("length", c_int64),
+        ("n_batch", c_int32),
+        ("reserved", c_int32),
+        ("batch_shape", c_int64 * MAX_DIMS),
+        *((name, Array) for name in ("x", "gates", "reset", "out", "gamma", "initial", "final_state")),
+    ]
+
+
+class Plan(ctypes.Structure):
+    """upsweep_plan: how the library will run a scan."""
+
+    _fields_ = [
+        ("regime", c_int32),
+        ("typed", c_int32),
+        ("lines", c_int64),
+        ("tile", c_int64),
+        ("n_launches", c_int64),
+        ("workspace_bytes", c_int64),
+    ]
+
+
+REGIMES = ("nothing", "short lines", "lines", "split lines", "columns", "split columns")
+
+STRUCTS = {"upsweep_array": Array, "upsweep_scan": ScanProblem, "upsweep_plan": Plan}
+
+# name: (result, arguments, whether its result is a status, whether it may block and so lets go of the GIL)
+FUNCTIONS = {
+    "upsweep_cuda_abi": (c_int32, (), False, False),
+    "upsweep_cuda_sizes": (None, (POINTER(c_int64),), False, False),
+    "upsweep_cuda_architectures": (c_int32, (POINTER(c_int32), c_int32), False, False),
+    "upsweep_cuda_last_error": (c_char_p, (), False, False),
+    "upsweep_cuda_device_count": (c_int32, (POINTER(c_int32),), True, True),
+    "upsweep_cuda_device_check": (c_int32, (c_int32, c_char_p, POINTER(c_int32)), True, True),
+    "upsweep_cuda_plan_scan": (c_int32, (POINTER(ScanProblem), c_int32, POINTER(Plan)), True, False),
+    "upsweep_cuda_scan": (c_int32, (POINTER(ScanProblem),), True, False),
+    "upsweep_cuda_allocate": (c_int32, (c_int32, c_void_p, c_int64, POINTER(c_void_p)), True, True),
+    "upsweep_cuda_free": (c_int32, (c_int32, c_void_p, c_void_p), True, False),
+    "upsweep_cuda_copy_to_device": (c_int32, (c_int32, c_void_p, c_void_p, c_void_p, c_int64), True, True),
+    "upsweep_cuda_copy_to_host": (c_int32, (c_int32, c_void_p, c_void_p, c_void_p, c_int64), True, True),
+}

@@ -1,0 +1,132 @@
+"""One scan on torch tensors that have been checked: on the CPU through numpy views, on CUDA through pointers.
+
+Nothing here tracks gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from upsweep import _dispatch, _signature
+
+__all__ = ["run", "state_dtype"]
+
+# Older versions of torch lack the unsigned types.
+_NAMES = {
+    getattr(torch, name): name
+    for name in ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
+                 "complex64", "complex128", "uint16", "uint32", "uint64")
+    if hasattr(torch, name)
+}  # fmt: skip
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """numpy's name of a dtype that the kernels take; TypeError for others."""
+    try:
+        return _NAMES[dtype]
+    except KeyError:
+        raise TypeError(f"expected a tensor of real or complex numbers, got dtype {dtype}") from None
+
+
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a state that users see: float32 for the short ones, else the result's."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _resolved(value: Any) -> Any:
+    """The tensor with torch's lazy conjugation and negation carried out."""
+    if isinstance(value, Tensor) and (value.is_conj() or value.is_neg()):
+        return value.resolve_conj().resolve_neg()
+    return value
+
+
+def _as_numpy(tensor: Tensor) -> Any:
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.uint16).numpy().view(_bfloat16())
+    return tensor.numpy()
+
+
+def _bfloat16() -> np.dtype[Any]:
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise TypeError("bfloat16 tensors on the CPU need the package ml_dtypes") from None
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
+
+
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    return _bfloat16() if dtype == torch.bfloat16 else np.dtype(name_of(dtype))
+
+
+def run(
+    x: Tensor,
+    gates: Tensor | None,
+    gamma: Tensor | complex | None,
+    initial: Tensor | None,
+    reset: Tensor | None,
+    out: Tensor,
+    final: Tensor | None,
+    *,
+    axis: int,
+    reverse: bool,
+    exclusive: bool,
+    flush: bool,
+    window: int = 0,
+    n_threads: int | None = None,
+) -> None:
+    """Fill `out` and `final`. All tensors are on out's device; broadcast ones have strides of 0."""
+    x, gates, gamma, initial = (_resolved(value) for value in (x, gates, gamma, initial))
+    if out.is_cuda:
+        if window:
+            raise NotImplementedError("window: not yet on CUDA tensors")
+        _dispatch.run_cuda_scan(
+            _described(x), _described(gates), _described(gamma) if isinstance(gamma, Tensor) else gamma,
+            _described(initial), _described(reset), _described(out), _described(final),
+            axis=axis, reverse=reverse, exclusive=exclusive, device=out.get_device(),
+            stream=torch._C._cuda_getCurrentRawStream(out.get_device()),
+            allocate=lambda n_bytes: _workspace(n_bytes, out.device),
+        )  # fmt: skip
+        return
+    if out.device.type != "cpu":
+        raise TypeError(f"expected tensors on the CPU or on CUDA, got {out.device}")
+    scan = _signature.Scan(
+        x=_as_numpy(x), gates=None, gamma=None, reset=None, initial=None, axis=axis,
+        shape=tuple(out.shape), dtype=_numpy_dtype(out.dtype),
+    )  # fmt: skip
+    if gates is not None:
+        scan.gates = _as_numpy(gates)
+    elif isinstance(gamma, Tensor):
+        scan.gamma = _as_numpy(gamma)
+    elif gamma is not None and gamma != 1:
+        number = complex(gamma)
+        # A real number stays one under complex states, whose parts never meet; so it is on CUDA.
+        scan.gamma = np.broadcast_to(number if number.imag else number.real, scan.state_shape)
+    if reset is not None:
+        scan.reset = _as_numpy(reset)
+    if initial is not None:
+        scan.initial = _as_numpy(initial)
+    _, last = _dispatch.run_scan(
+        scan, out=_as_numpy(out), reverse=reverse, exclusive=exclusive, flush=flush, window=window,
+        return_final=final is not None, n_threads=n_threads,
+    )  # fmt: skip
+    if final is not None:
+        _as_numpy(final)[...] = last
+
+
+def _described(tensor: Tensor | None) -> Any:
+    if tensor is None:
+        return None
+    item = tensor.element_size()
+    strides = tuple([stride * item for stride in tensor.stride()])
+    return _dispatch.DeviceArray(tensor.data_ptr(), tuple(tensor.shape), strides, _NAMES[tensor.dtype])
+
+
+def _workspace(n_bytes: int, device: torch.device) -> tuple[int, Tensor]:
+    memory = torch.empty(n_bytes, dtype=torch.uint8, device=device)
+    return memory.data_ptr(), memory

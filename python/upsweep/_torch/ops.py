@@ -1,0 +1,183 @@
+"""The scan as a registered torch operation, with its derivative.
+
+    y[t] = a[t] * y[t-1] + x[t],    a = gates, or gamma (a tensor without the scan's axis), or a number
+
+The derivative of a scan is a scan the other way: with g the gradient of y,
+
+    gx[t] = g[t] + conj(a[t+1]) * gx[t+1],    ga[t] = gx[t] * conj(y[t-1])
+
+It is written in operations that torch can differentiate, this one among them, so that second and higher
+derivatives follow. `a` is not read where a step is dropped (a reset; the first step without an initial state).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from upsweep._torch import backends
+
+__all__ = ["allocate_out", "scan"]
+
+_library = torch.library.Library("upsweep", "DEF")
+_library.define(
+    "scan(Tensor x, Tensor? gates, Tensor? gamma, complex factor, Tensor? initial, Tensor? reset, int axis, "
+    "bool reverse, bool flush, int window, int n_threads, ScalarType dtype) -> (Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+
+def allocate_out(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """An uninitialised result, laid out as x is, or in C order where x repeats elements."""
+    if 0 in x.stride():
+        return torch.empty(x.shape, dtype=dtype, device=x.device)
+    return torch.empty_like(x, dtype=dtype)
+
+
+def _state_shape(x: Tensor, axis: int) -> Any:
+    return x.shape[:axis] + x.shape[axis + 1 :]
+
+
+def _run(
+    x: Tensor, gates: Tensor | None, gamma: Tensor | None, factor: complex, initial: Tensor | None,
+    reset: Tensor | None, axis: int, reverse: bool, flush: bool, window: int, n_threads: int, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    out = allocate_out(x, dtype)
+    final = torch.empty(_state_shape(x, axis), dtype=backends.state_dtype(dtype), device=x.device)
+    backends.run(
+        x, gates, factor if gamma is None else gamma, initial, reset, out, None if window else final,
+        axis=axis, reverse=reverse, exclusive=False, flush=flush, window=window, n_threads=n_threads or None,
+    )  # fmt: skip
+    return out, final.zero_() if window else final
+
+
+def _fake(
+    x: Tensor, gates: Tensor | None, gamma: Tensor | None, factor: complex, initial: Tensor | None,
+    reset: Tensor | None, axis: int, reverse: bool, flush: bool, window: int, n_threads: int, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return allocate_out(x, dtype), x.new_empty(_state_shape(x, axis), dtype=backends.state_dtype(dtype))
+
+
+_library.impl("scan", _run, "CPU")
+_library.impl("scan", _run, "CUDA")
+torch.library.register_fake("upsweep::scan", _fake, lib=_library)
+scan = torch.ops.upsweep.scan.default
+
+
+# ---- derivative ------------------------------------------------------------------------------------------------
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, gates, gamma, ctx.factor, initial, reset, ctx.axis, ctx.reverse, ctx.flush, ctx.window, *rest = inputs
+    ctx.n_threads = rest[0]
+    ctx.x_dtype, ctx.length = x.dtype, x.shape[ctx.axis]
+    needs_factor = any(tensor is not None and tensor.requires_grad for tensor in (gates, gamma))
+    ctx.save_for_backward(gates, gamma, initial, reset, output[0] if needs_factor else None)
+    ctx.set_materialize_grads(False)
+
+
+def _shifted(tensor: Tensor, edge: Tensor, axis: int, by: int) -> Tensor:
+    """tensor[t + by] for by = 1 or -1; `edge`, without the axis, where that is outside."""
+    n = tensor.shape[axis]
+    edge = edge.to(tensor.dtype).expand(tensor.shape[:axis] + tensor.shape[axis + 1 :]).unsqueeze(axis)
+    if by > 0:
+        return torch.cat((tensor.narrow(axis, 1, n - 1), edge), axis)
+    return torch.cat((edge, tensor.narrow(axis, 0, n - 1)), axis)
+
+
+def _conj(tensor: Tensor) -> Tensor:
+    return tensor.conj() if tensor.is_complex() else tensor
+
+
+def _narrowed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
+    """A gradient in the dtype of what it belongs to: its real part, if that is real."""
+    if gradient.is_complex() and not dtype.is_complex:
+        gradient = gradient.real
+    return gradient.to(dtype)
+
+
+def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, ...]:
+    gates, gamma, initial, reset, y = ctx.saved_tensors
+    axis, reverse, none = ctx.axis, ctx.reverse, (None,) * 12
+    if g is None and (g_final is None or ctx.window):
+        return none
+    needs_x, needs_gates, needs_gamma, _, needs_initial = ctx.needs_input_grad[:5]
+    if ctx.window and needs_gamma:
+        raise NotImplementedError("gamma: no derivative with window=")
+    ahead = -1 if reverse else 1  # from a step to the next one in scan order
+    if g is None:
+        assert g_final is not None
+        # Only the final state was used: a gradient of zeros but for the last step.
+        shape = (*g_final.shape[:axis], ctx.length, *g_final.shape[axis:])
+        g = g_final.new_zeros(shape)
+    length = g.shape[axis]
+    if length == 0:
+        g_initial = g_final if needs_initial and g_final is not None else None
+        return (g if needs_x else None, g if needs_gates else None, None, None, g_initial, *(None,) * 7)
+    last, first = (0, length - 1) if reverse else (length - 1, 0)
+    if g_final is not None and not ctx.window:
+        at_last = torch.arange(length, device=g.device) == last
+        at_last = at_last.reshape((-1,) + (1,) * (g.ndim - axis - 1))
+        g = g + torch.where(at_last, g_final.to(g.dtype).unsqueeze(axis), 0)
+
+    # gx, the scan the other way round.
+    next_gates = None if gates is None else _conj(_shifted(gates, gates.new_ones(()), axis, ahead))
+    next_reset = None if reset is None else _shifted(reset, reset.new_zeros(()), axis, ahead)
+    back_gamma = None if gamma is None else _conj(gamma)
+    gx, _ = scan(
+        g, next_gates, back_gamma, complex(ctx.factor).conjugate(), None, next_reset, axis, not reverse, ctx.flush,
+        ctx.window, ctx.n_threads, g.dtype,
+    )  # fmt: skip
+    g_gates = g_gamma = g_initial = None
+    if needs_gates or needs_gamma:
+        before = _shifted(y, y.new_zeros(()) if initial is None else initial, axis, -ahead)
+        terms = gx * _conj(before)
+        if reset is not None:
+            terms = torch.where(reset, 0, terms)
+        if needs_gates:
+            g_gates = _narrowed(terms, gates.dtype)
+        else:
+            g_gamma = _narrowed(terms.sum(axis, dtype=_wide(terms.dtype)), gamma.dtype)
+    if needs_initial:
+        if gates is not None:
+            factor = _conj(gates.select(axis, first))
+        elif gamma is not None:
+            factor = _conj(gamma)
+        else:
+            number = complex(ctx.factor).conjugate()
+            factor = number if number.imag else number.real
+        g_initial = factor * gx.select(axis, first)
+        if reset is not None:
+            g_initial = torch.where(reset.select(axis, first), 0, g_initial)
+        g_initial = _narrowed(g_initial, initial.dtype)
+    g_x = _narrowed(gx, ctx.x_dtype) if needs_x else None
+    return (g_x, g_gates, g_gamma, None, g_initial, *(None,) * 7)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+torch.library.register_autograd("upsweep::scan", _backward, setup_context=_save, lib=_library)
+
+
+# ---- vmap ------------------------------------------------------------------------------------------------------
+
+
+def _vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+    factor, axis, rest = args[3], args[6], args[7:]
+    size = info.batch_size
+
+    def to_front(tensor: Tensor | None, dim: int | None) -> Tensor | None:
+        if tensor is None:
+            return None
+        return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+    moved = [to_front(tensor, dim) for tensor, dim in zip(args[:3], in_dims[:3])]
+    initial, reset = (to_front(args[i], in_dims[i]) for i in (4, 5))
+    return scan(*moved, factor, initial, reset, axis + 1, *rest), (0, 0)
+
+
+torch.library.register_vmap("upsweep::scan", _vmap, lib=_library)

@@ -1,0 +1,333 @@
+"""The public scans for torch tensors: argument rules in torch's terms, then the operation of `ops`.
+
+The operation is skipped, and the backend called at once, when nothing is to be differentiated, compiled,
+transformed or watched: registered operations cost several microseconds a call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from upsweep import _cpu, _signature
+from upsweep._torch import backends, ops
+
+__all__ = ["cumulative_sum", "discounted_cumsum", "linear_recurrence", "scan_forward"]
+
+Number = (bool, int, float, complex, np.number, np.bool_)
+
+
+def cumulative_sum(
+    x: Any, *, axis: int, reverse: bool, initial: Any, reset: Any, dtype: Any, include_initial: bool,
+    exclusive: bool, out: Any, return_final: bool, n_threads: int | None,
+) -> Any:  # fmt: skip
+    """`upsweep.cumulative_sum` of a tensor; integers and bool give int64, as torch.cumsum's do."""
+    if include_initial and exclusive:
+        raise ValueError("include_initial: cannot be combined with exclusive, which already begins with it")
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype: expected a torch.dtype with tensors, got {dtype!r}")
+    x = _tensor(x, "x", None)
+    integral = not (x.is_floating_point() or x.is_complex())
+    wanted = dtype or (torch.int64 if integral else x.dtype)
+    if x.dtype != wanted and (wanted.is_floating_point or wanted.is_complex) != (not integral):
+        x = x.to(wanted)  # each element is cast before it is added
+    scan = _Scan("x", x, None, 1.0, wanted, axis, reset, initial)
+    if not include_initial:
+        return scan.run(out, reverse, exclusive, False, 0, return_final, n_threads)
+    if out is not None:
+        _check_out(out, scan.longer(1), wanted, scan)
+    y, final = scan.run(None, reverse, False, False, 0, True, n_threads)
+    before = y.new_zeros(scan.state_shape) if scan.initial is None else scan.initial.to(y.dtype)
+    parts = (y, before.unsqueeze(scan.axis)) if reverse else (before.unsqueeze(scan.axis), y)
+    whole = torch.cat(parts, scan.axis) if out is None else torch.cat(parts, scan.axis, out=out)
+    return (whole, final) if return_final else whole
+
+
+def discounted_cumsum(
+    x: Any, gamma: Any, *, axis: int, reverse: bool, initial: Any, reset: Any, window: int,
+    exclusive: bool, out: Any, return_final: bool, n_threads: int | None,
+) -> Any:  # fmt: skip
+    """`upsweep.discounted_cumsum` of tensors."""
+    given = _tensor(x, "x", gamma)
+    factor: Any = gamma if isinstance(gamma, Number) else _tensor(gamma, "gamma", given)
+    dtype = given.dtype if given.is_floating_point() or given.is_complex() else torch.get_default_dtype()
+    if _is_complex(factor) and not dtype.is_complex:
+        dtype = torch.complex128 if dtype == torch.float64 else torch.complex64
+    scan = _Scan("x", given, "gamma", factor, dtype, axis, reset, initial)
+    if window and scan.gates is not None:
+        shape = tuple(factor.shape)
+        raise ValueError(f"window: needs a gamma that is constant along the axis, got one of shape {shape}")
+    return scan.run(out, reverse, exclusive, True, window, return_final, n_threads)
+
+
+def linear_recurrence(
+    gates: Any, tokens: Any, *, axis: int, reverse: bool, initial: Any, reset: Any, exclusive: bool, out: Any,
+    return_final: bool, n_threads: int | None,
+) -> Any:  # fmt: skip
+    """`upsweep.linear_recurrence` of tensors."""
+    if isinstance(tokens, Number):
+        factor = _tensor(gates, "gates", None)
+        given = torch.as_tensor(tokens, device=factor.device)
+    else:
+        given = _tensor(tokens, "tokens", gates)
+        factor = gates if isinstance(gates, Number) else _tensor(gates, "gates", given)
+    dtype = _result_dtype(factor, given)
+    if not (dtype.is_floating_point or dtype.is_complex):
+        dtype = torch.get_default_dtype()
+    scan = _Scan("tokens", given, "gates", factor, dtype, axis, reset, initial)
+    return scan.run(out, reverse, exclusive, True, 0, return_final, n_threads)
+
+
+def scan_forward(gates: Any, tokens: Any, *, reverse: bool, out: Any) -> Any:
+    """`upsweep.scan_forward` of tensors, which tracks no gradients."""
+    with torch.no_grad():
+        return linear_recurrence(
+            gates, tokens, axis=-1, reverse=reverse, initial=None, reset=None, exclusive=False, out=out,
+            return_final=False, n_threads=None,
+        )  # fmt: skip
+
+
+# ---- argument rules ------------------------------------------------------------------------------------------
+
+
+def _is_complex(value: Any) -> bool:
+    return value.is_complex() if isinstance(value, Tensor) else isinstance(value, (complex, np.complexfloating))
+
+
+def _result_dtype(a: Any, b: Tensor) -> torch.dtype:
+    """torch.result_type, which the compiler cannot trace, where it is more than promote_types."""
+    if isinstance(a, Tensor):
+        if a.dtype == b.dtype:
+            return b.dtype
+        if (a.ndim == 0) == (b.ndim == 0):
+            return torch.promote_types(a.dtype, b.dtype)
+    elif b.is_complex() or (b.is_floating_point() and not _is_complex(a)):
+        return b.dtype
+    return torch.result_type(a, b)
+
+
+def _tensor(value: Any, name: str, other: Any) -> Tensor:
+    """The tensor, on the device of `other` if that is one; nothing is moved but a 0-d tensor from the CPU."""
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"{name}: expected a torch.Tensor, as another argument is one, got "
+            f"{type(value).__module__}.{type(value).__qualname__}"
+        )
+    if value.layout is not torch.strided:
+        raise TypeError(f"{name}: expected a dense tensor, got one of layout {value.layout}")
+    try:
+        backends.name_of(value.dtype)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
+    if isinstance(other, Tensor) and other.device != value.device:
+        if value.ndim == 0 and value.device.type == "cpu":
+            return value.to(other.device)
+        if not (other.ndim == 0 and other.device.type == "cpu"):
+            raise ValueError(f"{name}: is on {value.device}, another argument on {other.device}")
+    return value
+
+
+class _Scan:
+    """A checked scan: x, gates and reset of one shape, the others without `axis`."""
+
+    def __init__(
+        self, name: str, x: Tensor, factor_name: str | None, factor: Any, dtype: torch.dtype, axis: int,
+        reset: Any, initial: Any,
+    ) -> None:  # fmt: skip
+        named = {name: x}
+        if isinstance(factor, Tensor):
+            named[factor_name or ""] = factor
+        if reset is not None:
+            reset = _tensor(reset, "reset", x)
+            if reset.dtype != torch.bool:
+                raise TypeError(f"reset: expected a tensor of bool, got dtype {reset.dtype}")
+            named["reset"] = reset
+        try:
+            shape = x.shape if len(named) == 1 else torch.broadcast_shapes(*(t.shape for t in named.values()))
+        except RuntimeError:
+            shapes = ", ".join(f"{key} {tuple(t.shape)}" for key, t in named.items())
+            raise ValueError(f"shapes do not broadcast together: {shapes}") from None
+        if not shape:
+            raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d tensor")
+        self.shape, self.dtype = shape, dtype
+        self.axis = _signature.check_axis(axis, len(shape))
+        self.x = x if x.shape == shape else x.expand(shape)
+        if (dtype.is_floating_point or dtype.is_complex) and x.dtype != dtype and x.requires_grad:
+            self.x = self.x.to(dtype)
+        self.reset = None if reset is None else reset.expand(shape)
+        self.gates: Tensor | None = None
+        self.gamma: Tensor | None = None
+        self.factor: complex = 1.0
+        if isinstance(factor, Tensor):
+            self._set_factor(factor)
+        elif factor is not None:
+            self.factor = complex(factor)
+        self.initial = None if initial is None else self._as_state(initial)
+
+    def _set_factor(self, factor: Tensor) -> None:
+        shape, at = self.shape, self.axis
+        if factor.ndim == 0 and not factor.requires_grad and factor.device.type == "cpu" and not _watched():
+            self.factor = complex(factor.item())
+            return
+        padded = factor.reshape((1,) * (len(shape) - factor.ndim) + tuple(factor.shape))
+        if padded.shape[at] == 1 or (padded.numel() and padded.stride(at) == 0):
+            # One number for each line, read once: its dtype may be any.
+            self.gamma = padded.expand(shape[:at] + padded.shape[at : at + 1] + shape[at + 1 :]).select(at, 0)
+        else:
+            self.gates = factor if factor.shape == shape else factor.expand(shape)
+            if self.gates.dtype != self.dtype and self.gates.requires_grad:
+                self.gates = self.gates.to(self.dtype)
+
+    @property
+    def state_shape(self) -> Any:
+        return self.shape[: self.axis] + self.shape[self.axis + 1 :]
+
+    def longer(self, by: int) -> Any:
+        at = self.axis
+        return torch.Size((*self.shape[:at], self.shape[at] + by, *self.shape[at + 1 :]))
+
+    def _as_state(self, initial: Any) -> Tensor:
+        state = self.state_shape
+        if isinstance(initial, Number):
+            initial = torch.as_tensor(initial, device=self.x.device)
+        initial = _tensor(initial, "initial", self.x)
+        if initial.ndim > len(state):
+            raise ValueError(
+                f"initial: expected the state's shape {tuple(state)} (the result's without its axis) or one that "
+                f"broadcasts to it, got {tuple(initial.shape)}"
+            )
+        kinds = [2 if d.is_complex else 1 if d.is_floating_point else 0 for d in (initial.dtype, self.dtype)]
+        if kinds[0] > kinds[1]:
+            raise TypeError(f"initial: {initial.dtype} cannot be held by a state of dtype {self.dtype}")
+        try:
+            return initial.expand(state)
+        except RuntimeError:
+            raise ValueError(
+                f"initial: shape {tuple(initial.shape)} does not broadcast to the state's {tuple(state)}"
+            ) from None
+
+    def run(
+        self, out: Any, reverse: bool, exclusive: bool, flush: bool, window: int, return_final: bool,
+        n_threads: int | None,
+    ) -> Any:  # fmt: skip
+        tensors = (self.x, self.gates, self.gamma, self.initial, self.reset)
+        reverse, exclusive = bool(reverse), bool(exclusive)
+        threads = 0 if n_threads is None else _cpu.check_threads(n_threads)
+        if out is not None:
+            _check_out(out, self.shape, self.dtype, self)
+        if out is not None or not _needs_operation(tensors):
+            y = ops.allocate_out(self.x, self.dtype) if out is None else out
+            final = None
+            if return_final:
+                final = torch.empty(self.state_shape, dtype=backends.state_dtype(self.dtype), device=self.x.device)
+            factor = self.factor if self.gamma is None else self.gamma
+            with torch.no_grad():
+                backends.run(
+                    self.x, self.gates, factor, self.initial, self.reset, y, final, axis=self.axis,
+                    reverse=reverse, exclusive=exclusive, flush=flush, window=window, n_threads=threads or None,
+                )  # fmt: skip
+        else:
+            y, final = ops.scan(
+                self.x, self.gates, self.gamma, self.factor, self.initial, self.reset, self.axis, reverse, flush,
+                window, threads, self.dtype,
+            )  # fmt: skip
+            if exclusive:
+                y = self._entering(y, reverse)
+        return (y, final) if return_final else y
+
+    def _entering(self, y: Tensor, reverse: bool) -> Tensor:
+        """The states before each step, from those after it."""
+        before = y.new_zeros(()) if self.initial is None else self.initial
+        y = ops._shifted(y, before, self.axis, 1 if reverse else -1) if y.shape[self.axis] else y
+        return y if self.reset is None else torch.where(self.reset, 0, y)
+
+
+def _watched() -> bool:
+    """Whether something besides autograd follows the tensors: the compiler, a transform, a mode, autocast."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._len_torch_function_stack() > 0
+        or torch.is_autocast_enabled()
+    )
+
+
+def _needs_operation(tensors: tuple[Tensor | None, ...]) -> bool:
+    grad = torch.is_grad_enabled()
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if grad and tensor.requires_grad:
+            return True
+        if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+            return True
+    return _watched()
+
+
+def _check_out(out: Any, shape: Any, dtype: torch.dtype, scan: _Scan) -> None:
+    if not isinstance(out, Tensor):
+        raise TypeError(f"out: expected a torch.Tensor, got {type(out).__qualname__}")
+    if out.shape != shape:
+        raise ValueError(f"out: expected shape {tuple(shape)}, got {tuple(out.shape)}")
+    if out.dtype != dtype:
+        raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}")
+    if out.device != scan.x.device:
+        raise ValueError(f"out: is on {out.device}, the input on {scan.x.device}")
+    if out.numel() and any(n > 1 and stride == 0 for n, stride in zip(out.shape, out.stride())):
+        raise ValueError("out: several elements share one place in memory (a stride is 0)")
+    tensors = {"x": scan.x, "gates": scan.gates, "gamma": scan.gamma, "initial": scan.initial, "reset": scan.reset}
+    if torch.is_grad_enabled():
+        for name, tensor in {"out": out, **tensors}.items():
+            if tensor is not None and tensor.requires_grad:
+                raise ValueError(
+                    f"out: cannot be given while {name} requires grad; use torch.no_grad() or leave it out"
+                )
+    for name, tensor in tensors.items():
+        if tensor is None or not tensor.numel() or not out.numel():
+            continue
+        same = (
+            name in ("x", "gates") and tensor.data_ptr() == out.data_ptr() and tensor.dtype == out.dtype
+            and tensor.stride() == out.stride() and tensor.shape == out.shape
+        )  # fmt: skip
+        if not same and _may_overlap(out, tensor):
+            raise ValueError(f"out: overlaps {name} in memory without being the same tensor")
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    item, low = tensor.element_size(), tensor.data_ptr()
+    reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
+    return low, low + (reach + 1) * item
+
+
+def _may_overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors may share memory: exactly on the CPU, by their extents elsewhere."""
+    if a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
+        return False
+    (a_low, a_high), (b_low, b_high) = _extent(a), _extent(b)
+    if a_low >= b_high or b_low >= a_high:
+        return False
+    a_bytes, b_bytes = _byte_view(a), _byte_view(b)
+    try:
+        # The bound is on a search that is exponential at worst; the stubs know only its two named values.
+        return np.shares_memory(a_bytes, b_bytes, max_work=10_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+class _ByteView:
+    """Shape and strides of a tensor for numpy's overlap test, which never reads the memory."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        item = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3, "data": (tensor.data_ptr(), True), "typestr": f"|V{item}", "shape": tuple(tensor.shape),
+            "strides": tuple(stride * item for stride in tensor.stride()),
+        }  # fmt: skip
+
+
+def _byte_view(tensor: Tensor) -> Any:
+    return np.asarray(_ByteView(tensor))

@@ -1,0 +1,60 @@
+"""What the tests of torch tensors share: conversion, and the comparison of a call on tensors with its twin."""
+
+import numpy as np
+import pytest
+import upsweep
+from helpers import BFLOAT16, same_bits, twin
+from upsweep import reference
+from upsweep.testing import assert_scan_close
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+def to_tensor(value, device="cpu"):
+    """The array as a tensor with the same strides; Python numbers and None as they are."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype == BFLOAT16:
+        return to_tensor(value.view(np.uint16), device).view(torch.bfloat16)
+    if any(stride < 0 for stride in value.strides) or not value.flags.writeable:
+        value = value.copy()
+    tensor = torch.from_numpy(value)
+    if device == "cpu":
+        return tensor
+    # .to() may lay a tensor out anew: the strides are what some tests are about.
+    size = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride())) if tensor.numel() else 0
+    flat = torch.as_strided(tensor, (size,), (1,)).to(device)
+    return torch.as_strided(flat, tensor.shape, tensor.stride())
+
+
+def to_array(tensor):
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.uint16).numpy().view(BFLOAT16)
+    return tensor.numpy()
+
+
+def check_tensors(name, *arrays, device, with_out=True, **keywords):
+    """Compare a call on tensors with the twin on arrays, and again into poisoned memory."""
+    tensors = [to_tensor(a, device) for a in arrays]
+    given = {key: to_tensor(value, device) for key, value in keywords.items()}
+    result = getattr(upsweep, name)(*tensors, **given)
+    rounded = getattr(reference, name)(*arrays, **keywords)
+    results = result if isinstance(result, tuple) else (result,)
+    roundeds = rounded if isinstance(rounded, tuple) else (rounded,)
+    assert len(results) == len(roundeds)
+    for mine, theirs, (exact, scale) in zip(results, roundeds, twin(name, *arrays, **keywords)):
+        assert mine.device.type == device
+        mine = to_array(mine)
+        assert mine.dtype == theirs.dtype, f"{mine.dtype} is not {theirs.dtype}"
+        half = roundeds[0].dtype.name in ("float16", "bfloat16")
+        assert_scan_close(mine, exact, scale, rtol=1e-6 if half else None)
+    if with_out:
+        out = torch.empty_like(results[0])
+        out.fill_(torch.nan if out.is_floating_point() or out.is_complex() else 77)
+        again = getattr(upsweep, name)(*tensors, out=out, **given)
+        assert (again[0] if isinstance(again, tuple) else again) is out
+        assert same_bits(to_array(out), to_array(results[0]))
+    return result
