@@ -48,7 +48,8 @@ def test_lengths(name, device):
 @pytest.mark.parametrize("name", SCANS)
 def test_states_and_resets(name, shape, reverse, exclusive, device):
     arrays = operands(name, shape, np.float32)
-    keywords = dict(reverse=reverse, exclusive=exclusive, return_final=True)
+    long_lines = max(shape) >= 10_000
+    keywords = {"reverse": reverse, "exclusive": exclusive, "return_final": True, "long_lines": long_lines}
     initial, reset = random(shape[:1], np.float32, 5), random(shape, seed=6) > 0.9
     for ends in (False, True):
         reset[:, [0, -1]] = ends
@@ -134,23 +135,24 @@ def test_infinities_and_nans(shape, device):
     x, gates = random(shape, np.float32), random(shape, np.float32, 1)
     n = shape[0] if len(shape) == 1 or shape[0] > shape[1] else shape[1]
     axis = 0 if shape[0] == n else 1
+    keywords = {"device": device, "axis": axis, "long_lines": n >= 3000}
     at = [slice(None)] * len(shape)
     for value in (np.inf, -np.inf, np.nan):
         for place in (0, n // 3, n - 1):
             spoilt = x.copy()
             at[axis] = place
             spoilt[tuple(at)] = value
-            check_tensors("cumulative_sum", spoilt, device=device, axis=axis)
-            check_tensors("discounted_cumsum", spoilt, 0.5, device=device, axis=axis)
-            check_tensors("linear_recurrence", gates, spoilt, device=device, axis=axis)
+            check_tensors("cumulative_sum", spoilt, **keywords)
+            check_tensors("discounted_cumsum", spoilt, 0.5, **keywords)
+            check_tensors("linear_recurrence", gates, spoilt, **keywords)
             reset = np.zeros(shape, bool)
             at[axis] = min(place + 2, n - 1)
             reset[tuple(at)] = True
-            check_tensors("linear_recurrence", gates, spoilt, device=device, axis=axis, reset=reset)
+            check_tensors("linear_recurrence", gates, spoilt, **keywords, reset=reset)
             worse = gates.copy()
             at[axis] = place
             worse[tuple(at)] = value
-            check_tensors("linear_recurrence", worse, x, device=device, axis=axis)
+            check_tensors("linear_recurrence", worse, x, **keywords)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 1.0, -1.0, 2.0, 1e-30, np.inf, np.nan])
