@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "_arrays": set(),
     "_signature": {"_arrays"},
     "_dispatch": {"_signature", "_arrays", "_cpu", "_cuda"},
-    "_torch": {"_torch", "_signature", "_dispatch", "_cpu"},
+    "_torch": {"_torch", "_signature", "_arrays", "_dispatch", "_cpu"},
     "scans": {"_signature", "_arrays", "_dispatch", "_cpu", "_torch"},
     "counts": {"_signature", "_arrays", "_dispatch", "_cpu"},
     "carries": {"scans", "_signature", "_arrays", "_dispatch"},

@@ -19,6 +19,7 @@ __all__ = [
     "any_torch",
     "as_array",
     "as_dtype",
+    "as_number",
     "can_hold",
     "check_device",
     "complex_dtype",
@@ -58,8 +59,10 @@ def _describe(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
 
 
-def _as_float(value: int, name: str) -> float:
-    """An integer of more than 64 bits; all scans but those of integers take it so."""
+def as_number(value: Any, name: str, limit: int = 2**64) -> Any:
+    """The number; a Python integer that no dtype holds as a float, which all scans but those of integers take."""
+    if not isinstance(value, int) or -(2**63) <= value < limit:
+        return value
     try:
         return float(value)
     except OverflowError:
@@ -82,8 +85,7 @@ def as_array(value: object, name: str) -> Array:
         library = type(value).__module__.partition(".")[0]
         if library in _OTHER_LIBRARIES and library in sys.modules:
             raise TypeError(f"{name}: expected a numpy array, got {_describe(value)}; convert it explicitly")
-        if isinstance(value, int) and not -(2**63) <= value < 2**64:
-            value = _as_float(value, name)
+        value = as_number(value, name)
         try:
             value = np.asarray(value)
         except ValueError as error:

@@ -14,7 +14,7 @@ import numpy as np
 from upsweep import _arrays
 from upsweep._arrays import Array
 
-__all__ = ["Scan", "check_axis", "check_out", "normalise"]
+__all__ = ["Scan", "check_axis", "check_out", "normalise", "overlaps_itself"]
 
 
 @dataclass
@@ -148,7 +148,7 @@ def _overlaps(a: Array, b: Array) -> bool:
         return True  # cannot be told apart in reasonable time
 
 
-def _overlaps_itself(array: Array) -> bool:
+def overlaps_itself(array: Array) -> bool:
     """Whether two elements share memory.
 
     Such a pair first differs along some axis. Shifted so that the one has index 0 there and all before, it lies in
@@ -184,7 +184,7 @@ def check_out(
         raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}")
     if not out.flags.writeable:
         raise ValueError("out: is read-only")
-    if _overlaps_itself(out):
+    if overlaps_itself(out):
         raise ValueError(f"out: several of its elements share memory (strides of {out.strides} bytes)")
     for name, array in inputs.items():
         if array is None or array.size == 0:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from upsweep import _cpu, _signature
+from upsweep import _arrays, _cpu, _signature
 from upsweep._torch import backends, ops
 
 __all__ = ["cumulative_sum", "discounted_cumsum", "linear_recurrence", "scan_forward"]
@@ -52,7 +52,7 @@ def discounted_cumsum(
 ) -> Any:  # fmt: skip
     """`upsweep.discounted_cumsum` of tensors."""
     given = _tensor(x, "x", gamma)
-    factor: Any = gamma if isinstance(gamma, Number) else _tensor(gamma, "gamma", given)
+    factor: Any = _number(gamma, "gamma") if isinstance(gamma, Number) else _tensor(gamma, "gamma", given)
     dtype = given.dtype if given.is_floating_point() or given.is_complex() else torch.get_default_dtype()
     if _is_complex(factor) and not dtype.is_complex:
         dtype = torch.complex128 if dtype == torch.float64 else torch.complex64
@@ -70,11 +70,12 @@ def linear_recurrence(
     """`upsweep.linear_recurrence` of tensors."""
     if isinstance(tokens, Number):
         factor = _tensor(gates, "gates", None)
-        given = torch.as_tensor(tokens, device=factor.device)
+        given = _tensor_of(tokens, "tokens", factor.device)
+        dtype = _result_dtype(tokens, factor)
     else:
         given = _tensor(tokens, "tokens", gates)
-        factor = gates if isinstance(gates, Number) else _tensor(gates, "gates", given)
-    dtype = _result_dtype(factor, given)
+        factor = _number(gates, "gates") if isinstance(gates, Number) else _tensor(gates, "gates", given)
+        dtype = _result_dtype(factor, given)
     if not (dtype.is_floating_point or dtype.is_complex):
         dtype = torch.get_default_dtype()
     scan = _Scan("tokens", given, "gates", factor, dtype, axis, reset, initial)
@@ -91,6 +92,20 @@ def scan_forward(gates: Any, tokens: Any, *, reverse: bool, out: Any) -> Any:
 
 
 # ---- argument rules ------------------------------------------------------------------------------------------
+
+
+def _number(value: Any, name: str) -> Any:
+    """The number as torch takes it, whose own integers end at 64 bits with a sign."""
+    return _arrays.as_number(value, name, limit=2**63)
+
+
+def _tensor_of(number: Any, name: str, device: torch.device) -> Tensor:
+    """The number as a tensor that holds all of it: torch would round it to its default dtype."""
+    number = _number(number, name)
+    dtype = (
+        torch.float64 if isinstance(number, float) else torch.complex128 if isinstance(number, complex) else None
+    )
+    return torch.as_tensor(number, dtype=dtype, device=device)
 
 
 def _is_complex(value: Any) -> bool:
@@ -192,7 +207,7 @@ class _Scan:
     def _as_state(self, initial: Any) -> Tensor:
         state = self.state_shape
         if isinstance(initial, Number):
-            initial = torch.as_tensor(initial, device=self.x.device)
+            initial = _tensor_of(initial, "initial", self.x.device)
         initial = _tensor(initial, "initial", self.x)
         if initial.ndim > len(state):
             raise ValueError(
@@ -277,8 +292,8 @@ def _check_out(out: Any, shape: Any, dtype: torch.dtype, scan: _Scan) -> None:
         raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}")
     if out.device != scan.x.device:
         raise ValueError(f"out: is on {out.device}, the input on {scan.x.device}")
-    if out.numel() and any(n > 1 and stride == 0 for n, stride in zip(out.shape, out.stride())):
-        raise ValueError("out: several elements share one place in memory (a stride is 0)")
+    if not out.is_contiguous() and _signature.overlaps_itself(_byte_view(out)):
+        raise ValueError(f"out: several of its elements share memory (strides of {out.stride()} elements)")
     tensors = {"x": scan.x, "gates": scan.gates, "gamma": scan.gamma, "initial": scan.initial, "reset": scan.reset}
     if torch.is_grad_enabled():
         for name, tensor in {"out": out, **tensors}.items():
