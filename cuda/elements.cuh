@@ -50,6 +50,29 @@ __device__ inline T from_local(float v) {
   else return __float2bfloat16_rn(v);
 }
 
+// Hides from the compiler where values come from. It would keep their conversions in registers, of twice the size or
+// more, over a wait; to convert them again costs less than to spill them.
+__device__ inline void hide(float& v) { asm volatile("" : "+f"(v)); }
+__device__ inline void hide(double& v) { asm volatile("" : "+d"(v)); }
+__device__ inline void hide(uint64_t& v) { asm volatile("" : "+l"(v)); }
+template <class V>
+__device__ inline void hide(V&) {}
+template <class T, int n>
+__device__ inline void hide_all(T (&v)[n]) {
+  if constexpr (sizeof(T) == 2) {
+    union { T part[n]; uint32_t word[n / 2]; } u;
+#pragma unroll
+    for (int i = 0; i < n; ++i) u.part[i] = v[i];
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) asm volatile("" : "+r"(u.word[i]));
+#pragma unroll
+    for (int i = 0; i < n; ++i) v[i] = u.part[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < n; ++i) hide(v[i]);
+  }
+}
+
 // ---- a dtype known when compiled ------------------------------------------------------------------------------
 
 template <class T>

@@ -52,6 +52,14 @@ struct ColumnPiece {
       if (begin == 0 && !p.initial.data) a[0] = Element::raw(one(S()));   // the first gate is not used
   }
 
+  // Between reduce() and finish(): see hide().
+  __device__ void hide_elements() {
+    if constexpr (sizeof(Raw) != 2) {
+      hide_all(x);
+      if constexpr (kGated) hide_all(a);
+    }
+  }
+
   __device__ bool drop(int i) const { return kResets && drops >> i & 1; }
   __device__ S factor(int i, S gamma) const {
     if constexpr (kGated) return Element::value(a[i]);
@@ -186,6 +194,7 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kBloc
         piece.template load<kWhole>(p, block.x, block.gates, block.reset, block.inside, piece_begin);
         shared[turn].step[warp][lane] = piece.reduce(block.gamma, block.gamma_steps);
         shared[turn].dropped[warp][lane] = kResets && piece.drops;
+        piece.hide_elements();
         __syncthreads();
         const S state_before = state;
         bool finite, any_dropped;
@@ -225,6 +234,7 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kSpli
   else piece.template load<false>(p, block.x, block.gates, block.reset, block.inside, begin);
   shared.step[warp][lane] = piece.reduce(block.gamma, block.gamma_steps);
   shared.dropped[warp][lane] = kResets && piece.drops;
+  piece.hide_elements();
   __syncthreads();
 
   const Chain<S> chain(w, blocks, block_index, tiles, 32, lane);

@@ -38,14 +38,14 @@ struct WarpSteps {
 };
 
 // A tile whose states are not finite, by all warps in turn; returns the state after it.
-template <class T, class Line, class S, int kWarps, int kVec>
+template <class T, class Line, class S, int kWarps>
 __device__ S finish_tile_in_order(const T& tile, WarpSteps<S, kWarps>& shared, const Line& line, const Problem& p,
-                                  const LineIndex& index, int64_t position, const Powers<S, kVec>& powers, S state) {
+                                  const LineIndex& index, int64_t position, S gamma, S state) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll 1
   for (int w = 0; w < kWarps; ++w) {
     if (w == warp) {
-      const S after = tile.finish_in_order(line, p, index, position, 32 * kVec, powers, state, lane, 0, 32, true);
+      const S after = tile.finish_in_order(line, p, index, position, 32 * Line::kVec, gamma, state, lane, 0, 32, true);
       if (lane == 0) shared.state = after;
     }
     __syncthreads();
@@ -71,14 +71,17 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
   // Two, taken in turn: a warp may write the next tile's while another still reads this one's.
   __shared__ WarpSteps<S, kWarps> shared[2];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  Powers<S, Line::kVec> powers;
+  __shared__ BlockPowers<S> powers;
   int turn = 0;
   for (int64_t row = blockIdx.x; row < p.lines; row += gridDim.x) {
     const LineIndex index(p, row);
     const Line line(p, index);
     const S initial = initial_of<S>(p, index);
-    if (!kGated && (row == blockIdx.x || p.gamma.data))
-      powers.set(gamma_of<S>(p, index), lane, 32, kSegments * kWarps);
+    if (!kGated && (row == blockIdx.x || p.gamma.data)) {
+      __syncthreads();
+      powers.set(gamma_of<S>(p, index), Line::kVec, kSegments * kWarps);
+      __syncthreads();
+    }
     if (p.length == 0 && threadIdx.x == 0)
       store_state(index.in(p.final_state), p.final_state.dtype, p.initial.data ? initial : zero(S()));
     S state = nothing(S());
@@ -89,6 +92,7 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
         Tile<Line, kGated, kResets, kSegments> tile;
         tile.template load<kPlain>(line, position, kSegment, initial);
         tile.reduce(powers, lane, 0, 32);
+        tile.hide_elements();
         if (lane == 0) {
           shared[turn].step[warp] = tile.all;
           shared[turn].dropped[warp] = tile.dropped;
@@ -98,7 +102,7 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
         bool finite, any_dropped;
         const S mine = shared[turn].before(warp, &state, &finite, &any_dropped);
         if (!finite && (kGated || !powers.keep) && (any_dropped || !is_nan(state_before)))
-          state = finish_tile_in_order(tile, shared[turn], line, p, index, position, powers, state_before);
+          state = finish_tile_in_order(tile, shared[turn], line, p, index, position, powers.gamma, state_before);
         else
           tile.template finish<kPlain>(line, p, index, position, kSegment, powers, mine, lane, 0, 32);
       };
@@ -127,7 +131,7 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
   const LineIndex index(p, row);
   const int64_t tile_index = ticket / lines;
   const Line line(p, index);
-  Powers<S, Line::kVec> powers;
+  __shared__ BlockPowers<S> powers;
   const int64_t position = tile_index * kTile + warp * (kSegments * kSegment) + lane * Line::kVec;
   const Chain<S> chain(w, p.lines, row, tiles, 1, 0);
   const bool is_last = tile_index + 1 == tiles;
@@ -135,9 +139,13 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
     constexpr bool kPlain = decltype(plain)::value;
     Tile<Line, kGated, kResets, kSegments> tile;
     tile.template load<kPlain>(line, position, kSegment, tile_index ? nothing(S()) : initial_of<S>(p, index));
-    // The power is that of a group of tiles: its steps are multiplied together.
-    if (!kGated) powers.set(gamma_of<S>(p, index), lane, 32, kSegments * kWarps * kGroup);
+    if (!kGated) {
+      // The power is that of a group of tiles: its steps are multiplied together.
+      powers.set(gamma_of<S>(p, index), Line::kVec, kSegments * kWarps * kGroup);
+      __syncthreads();
+    }
     tile.reduce(powers, lane, 0, 32);
+    tile.hide_elements();
     if (lane == 0) {
       shared.step[warp] = tile.all;
       shared.dropped[warp] = tile.dropped;
@@ -168,7 +176,7 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
       in_order = any_dropped || !is_nan(state);
       mine = state;
     }
-    if (in_order) state = finish_tile_in_order(tile, shared, line, p, index, position, powers, state);
+    if (in_order) state = finish_tile_in_order(tile, shared, line, p, index, position, powers.gamma, state);
     if (threadIdx.x == 0 && !is_last) chain.publish_state(tile_index, state);
     if (!in_order) tile.template finish<kPlain>(line, p, index, position, kSegment, powers, mine, lane, 0, 32);
   };
@@ -185,8 +193,8 @@ __global__ void __launch_bounds__(LineTuning::kShortWarps * 32, LineTuning::kSho
   const int lane = threadIdx.x % width, base = threadIdx.x % 32 - lane;
   const int groups_of_block = blockDim.x / width;
   const int64_t n_groups = int64_t(gridDim.x) * groups_of_block;
-  Powers<S, Line::kVec> powers;
-  if (!kGated) powers.set(from_parts(S(), p.gamma_re, p.gamma_im), lane, width, 1);
+  Powers<S> powers;
+  if (!kGated) powers.set(from_parts(S(), p.gamma_re, p.gamma_im), Line::kVec, lane, width, 1);
   // Every lane of a warp goes through the loop as often, since they vote together.
   const int64_t warp_begin = int64_t(blockIdx.x) * groups_of_block + threadIdx.x / 32 * (32 / width);
   const auto run = [&](auto plain) {
@@ -208,10 +216,11 @@ __global__ void __launch_bounds__(LineTuning::kShortWarps * 32, LineTuning::kSho
       for (int k = 0; k < kLines; ++k) {
         const int64_t row = begin + base / width + k * n_groups;
         const LineIndex index(p, row < p.lines ? row : 0);
-        if (!kGated && p.gamma.data) powers.set(gamma_of<S>(p, index), lane, width, 1);
+        if (!kGated && p.gamma.data) powers.set(gamma_of<S>(p, index), Line::kVec, lane, width, 1);
         tiles[k].reduce(powers, lane, base, width);
+        tiles[k].hide_elements();
         tiles[k].template finish<kPlain>(Line(p, index), p, index, lane * Line::kVec, 0, powers, nothing(S()), lane,
-                                         base, width);
+                                         base, width, row < p.lines && (!kPlain || lane * Line::kVec < p.length));
       }
     }
   };

@@ -17,31 +17,55 @@
 
 namespace upsweep {
 
-// gamma's powers over whole vectors: the steps of a constant factor need no products of gates.
-template <class S, int kVec>
+// gamma's powers over whole vectors: the steps of a constant factor need no products of gates. Held by each lane where
+// groups of lanes have lines of their own, and once a block, in shared memory, where they have one in common.
+template <class S>
 struct Powers {
   S gamma;
   S doubled[5];    // gamma^(kVec << i)
   S group;         // of all lanes' vectors
-  S lane;          // of the vectors before this lane's
+  S before_lane;   // of the vectors before this lane's
   bool keep;       // none of them, to the power of `times`, makes 0 or NaN of an infinity
 
-  __device__ void set(S value, int lane_in_group, int width, int times) {
+  __device__ void set(S value, int vec, int lane, int width, int times) {
     gamma = value;
-    S p = power(value, kVec);
+    S p = power(value, vec);
     group = p;
+    before_lane = one(S());
 #pragma unroll
     for (int i = 0; i < 5; ++i) {
       doubled[i] = p;
+      if (lane >> i & 1) before_lane = product(before_lane, p);
       p = product(p, p);
       if ((2 << i) <= width) group = p;
     }
-    lane = one(S());
-#pragma unroll
-    for (int i = 0; i < 5; ++i)
-      if (lane_in_group >> i & 1) lane = product(lane, doubled[i]);
     keep = is_normal(power(group, times));
   }
+  __device__ S lane_power(int) const { return before_lane; }
+};
+
+template <class S>
+struct BlockPowers {
+  S gamma;
+  S doubled[5];
+  S group;
+  S before_lane[32];
+  bool keep;
+
+  // By the first warp; the block has to synchronise before it uses them, and before they are set again.
+  __device__ void set(S value, int vec, int times) {
+    if (threadIdx.x >= 32) return;
+    Powers<S> mine;
+    mine.set(value, vec, threadIdx.x, 32, times);
+    before_lane[threadIdx.x] = mine.before_lane;
+    if (threadIdx.x == 0) {
+      gamma = mine.gamma;
+      group = mine.group;
+      keep = mine.keep;
+      for (int i = 0; i < 5; ++i) doubled[i] = mine.doubled[i];
+    }
+  }
+  __device__ S lane_power(int lane) const { return before_lane[lane]; }
 };
 
 template <class Line, bool kGated, bool kResets, int kSegments>
@@ -60,7 +84,6 @@ struct Tile {
   Step<S> all;                                   // what the group does
   bool dropped;                                  // whether it drops
   S begin;
-  bool active = true;                            // whether the lane's vector is to be written
 
   __device__ bool drop(int k, int i) const { return kResets && drops[kResets ? k : 0] >> i & 1; }
   __device__ Local factor(int k, int i, Local gamma) const {
@@ -93,7 +116,6 @@ struct Tile {
         if constexpr (kGated) a[k][i] = Raw();
       }
     }
-    active = false;
     begin = nothing(S());
   }
 
@@ -110,7 +132,8 @@ struct Tile {
   }
 
   // Fills what comes before each vector, and what all do. lane: within the group of `width` lanes from lane `base`.
-  __device__ void reduce(const Powers<S, kVec>& powers, int lane, int base, int width) {
+  template <class P>
+  __device__ void reduce(const P& powers, int lane, int base, int width) {
     const uint32_t group = (width == 32 ? 0xffffffffu : (1u << width) - 1u) << base;
     const uint32_t up_to_lane = 0xffffffffu >> (31 - base - lane);
     dropped_before = 0;
@@ -137,7 +160,7 @@ struct Tile {
           if (lane - by >= head) step.b = advance(powers.doubled[i], b, step.b);
         }
       }
-      Step<S> total = {powers.group, shuffle(step.b, base + width - 1)}, before = {powers.lane, step.b};
+      Step<S> total = {powers.group, shuffle(step.b, base + width - 1)}, before = {powers.lane_power(lane), step.b};
       if (kGated) total.a = shuffle(step.a, base + width - 1);
       before.b = shuffle_up(step.b, 1, width);
       if (kGated) before.a = shuffle_up(step.a, 1, width);
@@ -157,12 +180,21 @@ struct Tile {
     }
   }
 
+  // Between reduce() and finish(): see hide().
+  __device__ void hide_elements() {
+#pragma unroll
+    for (int k = 0; k < kSegments; ++k) {
+      hide_all(x[k]);
+      if constexpr (kGated) hide_all(a[k]);
+    }
+  }
+
   // Takes a vector's elements in order and writes the results; returns the state after the last. kFirst: the line's
   // first element is taken as it is, where there is no state that its gamma could meet. kPlain: whole positions, no
   // final state among them, not exclusive.
   template <bool kFirst, bool kPlain>
   __device__ Local walk(int k, const Line& line, const Problem& p, const LineIndex& index, int64_t position,
-                        Local gamma, Local state) const {
+                        Local gamma, Local state, bool writes) const {
     const int64_t t = line.time(position);
     Local s = state, y[kVec];
 #pragma unroll
@@ -177,8 +209,8 @@ struct Tile {
       for (int i = 0; i < kVec; ++i)
         if (t + i == 0) y[i] = zero(Local());   // there is no state: -0 was only one that adds nothing
     }
-    if (active) line.template store<kPlain>(position, y);
-    if (!kPlain && active && p.final_state.data && t < p.length && t + kVec >= p.length) {
+    if (writes) line.template store<kPlain>(position, y);
+    if (!kPlain && writes && p.final_state.data && t < p.length && t + kVec >= p.length) {
       Local last = state;
 #pragma unroll
       for (int i = 0; i < kVec; ++i) {
@@ -192,12 +224,12 @@ struct Tile {
   }
 
   // Writes the results of all elements, given the state before the group's first.
-  template <bool kPlain>
+  template <bool kPlain, class P>
   __device__ void finish(const Line& line, const Problem& p, const LineIndex& index, int64_t position,
-                         int segment_positions, const Powers<S, kVec>& powers, S state, int lane, int base,
-                         int width) const {
+                         int segment_positions, const P& powers, S state, int lane, int base,
+                         int width, bool writes = true) const {
     bool finite = true;
-    S lane_power = powers.lane;
+    S lane_power = kGated ? one(S()) : powers.lane_power(lane);
 #pragma unroll
     for (int k = 0; k < kSegments; ++k) {
       S s = before_b[k];
@@ -209,7 +241,7 @@ struct Tile {
       }
       if (k == 0 && position == 0) s = begin;
       const Local last = walk<false, kPlain>(k, line, p, index, position + k * segment_positions,
-                                     convert<Local>(powers.gamma), convert<Local>(s));
+                                     convert<Local>(powers.gamma), convert<Local>(s), writes);
       // Without a drop a state that is not finite stays so up to the vector's end. What it does before a drop inside
       // the vector was taken in order, from a state that is looked at here.
       finite = finite && is_finite(convert<S>(last)) && is_finite(s);
@@ -219,24 +251,35 @@ struct Tile {
       const uint32_t group = (width == 32 ? 0xffffffffu : (1u << width) - 1u) << base;
       const uint32_t spoilt = __ballot_sync(0xffffffffu, !finite && !known);
       if (spoilt)
-        finish_in_order(line, p, index, position, segment_positions, powers, state, lane, base, width,
-                        spoilt & group);
+        finish_in_order(line, p, index, position, segment_positions, powers.gamma, state, lane, base, width,
+                        writes && (spoilt & group));
     }
   }
 
-  // The same, a step after the other, by the groups that take part; returns the state after the last element.
+  // The same, a step after the other, by the groups that take part; returns the state after the last element. Seldom
+  // needed, so it works on copies in memory and costs the usual way no registers.
   __device__ S finish_in_order(const Line& line, const Problem& p, const LineIndex& index, int64_t position,
-                               int segment_positions, const Powers<S, kVec>& powers, S state, int lane, int base,
-                               int width, bool takes_part) const {
-#pragma unroll
+                               int segment_positions, S gamma, S state, int lane, int base, int width,
+                               bool takes_part) const {
+    const Tile tile = *this;
+    const Line same_line = line;
+    const LineIndex same_index = index;
+    return in_order(tile, same_line, p, same_index, position, segment_positions, gamma, state, lane, base, width,
+                    takes_part);
+  }
+
+  static __device__ __noinline__ S in_order(const Tile& tile, const Line& line, const Problem& p,
+                                            const LineIndex& index, int64_t position, int segment_positions, S gamma,
+                                            S state, int lane, int base, int width, bool takes_part) {
+#pragma unroll 1
     for (int k = 0; k < kSegments; ++k) {
 #pragma unroll 1
       for (int turn = 0; turn < width; ++turn) {
         S s = state;
         if (lane == turn && takes_part) {
-          if (k == 0 && position == 0) s = begin;
-          s = convert<S>(walk<true, false>(k, line, p, index, position + k * segment_positions,
-                                    convert<Local>(powers.gamma), convert<Local>(s)));
+          if (k == 0 && position == 0) s = tile.begin;
+          s = convert<S>(tile.template walk<true, false>(k, line, p, index, position + k * segment_positions,
+                                                         convert<Local>(gamma), convert<Local>(s), true));
         }
         state = shuffle(s, base + turn);
       }
