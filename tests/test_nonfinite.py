@@ -318,3 +318,28 @@ def test_gates_around_one_give_the_states_of_the_loop(dtype):
         )
         y = upsweep.linear_recurrence(gates, tokens)
         np.testing.assert_allclose(y, expected.astype(dtype), rtol=max(1e-10, np.finfo(dtype).eps))
+
+
+@pytest.mark.parametrize("rows", [5, 40])
+@pytest.mark.parametrize("kind", ["sum", "carried sum", "gates", "carried gates", "product"])
+def test_the_carries_of_many_lines_that_overflow_inside_leave_the_others_alone(kind, rows):
+    gates, tokens, _ = overflowing(kind, 100_000)
+    expected = np.full(rows, sequential(gates, tokens)[-1])
+    gates, tokens = np.tile(gates, (rows, 1)), np.tile(tokens, (rows, 1))
+    gates[2], tokens[2] = 0.5, 1e-3
+    expected[2] = 2e-3
+    assert np.isinf(np.delete(expected, 2)).all()
+    down = gates.T.copy(), tokens.T.copy()
+    np.testing.assert_allclose(upsweep.linear_recurrence_carry(gates, tokens).value, expected, rtol=1e-12)
+    np.testing.assert_allclose(upsweep.linear_recurrence_carry(*down, axis=0).value, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("window", [3, 50, 500])
+def test_windows_of_complex_sums_that_overflow_do_so_in_their_part(window):
+    x = np.zeros((2, 3000), complex)
+    x[:, 100:102], x[:, 140:142], x[:, 500], x[0, 1000:1003] = HUGE, -HUGE, complex(0, np.inf), complex(0, HUGE)
+    with np.errstate(invalid="ignore"):
+        y = upsweep.discounted_cumsum(x, 1.0, window=window)
+        for part in ("real", "imag"):
+            mine, theirs = getattr(y, part), upsweep.discounted_cumsum(getattr(x, part).copy(), 1.0, window=window)
+            np.testing.assert_allclose(mine, theirs, rtol=1e-12)
