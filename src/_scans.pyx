@@ -11,6 +11,8 @@ from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.long cimport PyLong_AsDouble, PyLong_CheckExact
 from libc.stdint cimport int32_t, int64_t
 
+from _dtypes cimport dtype_code, kDouble, kFloat
+
 cnp.import_array()
 
 cdef extern from *:
@@ -25,9 +27,6 @@ LEVEL = upsweep_level().decode()   # the instruction set that this module was bu
 cdef extern from "scan.hpp" namespace "upsweep" nogil:
     enum:
         kMaxDims
-    cdef enum DType:
-        kBool, kInt8, kUInt8, kInt16, kUInt16, kInt32, kUInt32, kInt64, kUInt64
-        kHalf, kBFloat, kFloat, kDouble, kComplexFloat, kComplexDouble
     cdef enum Accumulator:
         kReal, kComplex, kInteger
     cdef cppclass Array:
@@ -49,24 +48,6 @@ cdef extern from "scan.hpp" namespace "upsweep" nogil:
     void run_scan(const ScanProblem&) except +
     void run_window(const ScanProblem&) except +
     void collapse_axes(ScanProblem&)
-
-
-cdef int32_t dtype_code(cnp.ndarray array) except -1:
-    cdef char kind = (<cnp.dtype>array.descr).kind
-    cdef int size = cnp.PyArray_ITEMSIZE(array)
-    if kind == b"f":
-        return kHalf if size == 2 else kFloat if size == 4 else kDouble
-    if kind == b"c":
-        return kComplexFloat if size == 8 else kComplexDouble
-    if kind == b"b":
-        return kBool
-    if kind == b"i":
-        return kInt8 if size == 1 else kInt16 if size == 2 else kInt32 if size == 4 else kInt64
-    if kind == b"u":
-        return kUInt8 if size == 1 else kUInt16 if size == 2 else kUInt32 if size == 4 else kUInt64
-    if array.dtype.name == "bfloat16":
-        return kBFloat
-    raise TypeError(f"no kernel for dtype {array.dtype}")
 
 
 cdef int describe(Array* to, object given, int axis, bint has_axis, bint reverse) except -1:
@@ -95,7 +76,7 @@ cdef int describe(Array* to, object given, int axis, bint has_axis, bint reverse
 def scan(cnp.ndarray x not None, gates, gamma, initial, reset, out, final_state, multiplier, *, int axis,
          bint reverse, bint exclusive, bint flush, int64_t window, int n_threads, int accumulator):
     """Run one scan. Arrays with the axis have x's shape; gamma, initial, final_state and multiplier lack
-    the axis and hold the accumulator's type."""
+    the axis. multiplier holds the type that states are multiplied in."""
     cdef ScanProblem problem
     cdef int dim
     for dim in range(cnp.PyArray_NDIM(x)):
@@ -177,7 +158,10 @@ def plain_constant(object x, object gamma, bint reverse, int n_threads):
     if PyFloat_CheckExact(gamma):
         factor = PyFloat_AS_DOUBLE(gamma)
     elif PyLong_CheckExact(gamma):
-        factor = PyLong_AsDouble(gamma)
+        try:
+            factor = PyLong_AsDouble(gamma)
+        except OverflowError:
+            return None   # the layers above have the message
     else:
         return None
     return run_plain(<cnp.ndarray>x, None, factor, reverse, True, n_threads)

@@ -66,6 +66,25 @@ inline Mask first_lanes(int count) {
   return mask;
 }
 
+// Streaming needs every vector of the line aligned; the line's start says it for all of them.
+template <class T, bool Reverse>
+inline Store how_to_store(void* out, bool stream) {
+  if (!stream || out == nullptr) return Store::kCached;
+  const uintptr_t address = (uintptr_t)vector_at<Reverse>((T*)out, 0);
+  if (address % (kLanes * sizeof(T)) == 0) return Store::kStreamVector;
+  return address % 16 == 0 && kLanes * sizeof(T) % 16 == 0 ? Store::kStream16 : Store::kCached;
+}
+
+// Narrower tokens cannot add up to what overflows a double, unless gates make them grow.
+template <class T>
+constexpr bool kMayOverflow = sizeof(T) == 8;
+
+inline double largest_lane(Vec v) {
+  double largest = v[0];
+  for (int lane = 1; lane < kLanes; ++lane) largest = v[lane] > largest ? v[lane] : largest;
+  return largest;
+}
+
 template <bool Reverse>
 constexpr int lane_of(int step) { return Reverse ? kLanes - 1 - step : step; }
 

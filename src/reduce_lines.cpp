@@ -6,6 +6,9 @@
 // constant gamma each lane is a Horner scheme, one multiply-add for kLanes elements. With gates, kLanes vectors are
 // combined pairwise until each lane holds a run of kLanes steps; that takes half the shuffles of a scan.
 //
+// No state in between is seen, so how large it may be is bounded: by the largest token, which is measured for float64
+// only, and by how far gates above one make it grow.
+//
 // Called by the blocked driver (scan_driver.cpp).
 
 #include "lines.hpp"
@@ -18,9 +21,10 @@ template <class T, bool Reverse>
 Reduced reduce_constant(const LineArgs& given) {
   const LineArgs args = given;
   const double gamma = args.gamma, size = __builtin_fabs(gamma);
-  Reduced result{__builtin_pow(gamma, (double)args.n), 0.0, size, size, !gamma_in_range(args)};
+  Reduced result{__builtin_pow(gamma, (double)args.n), 0.0, size, size, 1.0, 0.0, !gamma_in_range(args)};
   if (result.in_order) return result;
   const T* x = (const T*)args.x;
+  Vec largest[kUnroll] = {};
   // Each lane is a Horner scheme of its own in gamma^(kUnroll * kLanes).
   constexpr int kTile = kUnroll * kLanes;
   const Powers& powers = powers_of<Reverse>(args);
@@ -29,14 +33,25 @@ Reduced reduce_constant(const LineArgs& given) {
   for (Vec& sum : sums) sum = broadcast(-0.0);
   int64_t step = 0;
   for (; step + kTile <= args.n; step += kTile)
-    for (int k = 0; k < kUnroll; ++k)
-      sums[k] = fma(sums[k], factor, load(vector_at<Reverse>(x, step + k * kLanes)));
+    for (int k = 0; k < kUnroll; ++k) {
+      const Vec token = load(vector_at<Reverse>(x, step + k * kLanes));
+      sums[k] = fma(sums[k], factor, token);
+      if constexpr (kMayOverflow<T>) largest[k] = max(abs(token), largest[k]);
+    }
   Vec sum = sums[0];
   for (int k = 1; k < kUnroll; ++k) sum = fma(sum, powers.vectors[1], sums[k]);
   double value = sum[lane_of<Reverse>(0)];
   for (int k = 1; k < kLanes; ++k) value = fma(gamma, value, sum[lane_of<Reverse>(k)]);
-  for (; step < args.n; ++step) value = fma(gamma, value, to_double(element_at<Reverse>(x, step)));
+  for (int k = 1; k < kUnroll; ++k) largest[0] = max(largest[k], largest[0]);
+  double largest_token = kMayOverflow<T> ? largest_lane(largest[0]) : kNarrowToken;
+  for (; step < args.n; ++step) {
+    const double token = to_double(element_at<Reverse>(x, step));
+    value = fma(gamma, value, token);
+    if (__builtin_fabs(token) > largest_token) largest_token = __builtin_fabs(token);
+  }
   result.value = value;
+  if (size > 1.0) result.growth = __builtin_fabs(result.multiplier);
+  result.reach = result.growth * (double)args.n * largest_token;
   return result;
 }
 
@@ -78,11 +93,9 @@ bool products_may_vanish(const LineArgs& args, const Reduced& result) {
     smallest = select((Mask)(size < smallest) & (Mask)(size != 0.0), size, smallest);
     largest_token = max(token, largest_token);
   }
-  double least = smallest[0], most = largest_token[0];
-  for (int lane = 1; lane < kLanes; ++lane) {
-    least = smallest[lane] < least ? smallest[lane] : least;
-    most = largest_token[lane] > most ? largest_token[lane] : most;
-  }
+  double least = smallest[0];
+  const double most = largest_lane(largest_token);
+  for (int lane = 1; lane < kLanes; ++lane) least = smallest[lane] < least ? smallest[lane] : least;
   if (least >= kProductLow) return true;
   const double lost = (double)args.n * most * kSmallest, seen = __builtin_fabs(result.value) * 0x1p-60;
   return result.max_gate <= 1.0 && lost <= (seen > kSmallest ? seen : kSmallest);
@@ -106,11 +119,12 @@ Reduced reduce_after_reset(const LineArgs& args) {
 template <class T, class G, bool Reverse, Given What>
 Reduced reduce_gated_as(const LineArgs& given) {
   const LineArgs args = given;
-  Reduced result{1.0, 0.0, 1.0, 1.0, !gamma_in_range(args)};
+  Reduced result{1.0, 0.0, 1.0, 1.0, 1.0, 0.0, !gamma_in_range(args)};
   if (result.in_order) return result;
   const T* x = (const T*)args.x;
-  Vec smallest = broadcast(__builtin_inf()), largest = {};
+  Vec smallest = broadcast(__builtin_inf()), largest = {}, largest_token = {};
   Vec product = broadcast(1.0), value = broadcast(-0.0);
+  Vec growth = product, most_growth = product, most_value = {};   // growth: by any run of folds that ends here
   Mask dropped = {};
   int64_t step = 0;
   // The first gate of all multiplies nothing but what comes before the block, so it is no part of what is measured.
@@ -119,6 +133,7 @@ Reduced reduce_gated_as(const LineArgs& given) {
     const bool dropped = args.reset && element_at<Reverse>(args.reset, 0);
     first_gate = dropped ? 0.0 : args.gates ? to_double(element_at<Reverse>((const G*)args.gates, 0)) : args.gamma;
     value = broadcast(as_operand(to_double(element_at<Reverse>(x, 0))));
+    largest_token = abs(value);
     step = 1;
   }
 
@@ -140,13 +155,18 @@ Reduced reduce_gated_as(const LineArgs& given) {
       a = load_gates<G, Reverse, What>(args, at);
       measure(a);
     }
-    return Runs{a, load(vector_at<Reverse>(x, at))};
+    const Vec token = load(vector_at<Reverse>(x, at));
+    if constexpr (kMayOverflow<T>) largest_token = max(abs(token), largest_token);
+    return Runs{a, token};
   };
   auto fold = [&](Runs runs) __attribute__((always_inline)) {
     scan_vector<Reverse>(runs.a, runs.v);
     const Vec last = splat_last<Reverse>(runs.a);
     value = fma(last, value, splat_last<Reverse>(runs.v));
     product = product * last;
+    growth = max(abs(growth * last), broadcast(1.0));
+    most_growth = max(growth, most_growth);
+    most_value = max(abs(value), most_value);
   };
   auto group = [&]<int N>(auto& self, std::integral_constant<int, N>, int64_t at) __attribute__((always_inline)) {
     if constexpr (N == 1) {
@@ -164,7 +184,9 @@ Reduced reduce_gated_as(const LineArgs& given) {
     const int count = (int)(args.n - step);
     Vec a = load_gates_first<G, Reverse>(args, step, count);
     measure(a);
-    fold({a, load_first<Reverse>(x, step, count)});
+    const Vec token = load_first<Reverse>(x, step, count);
+    largest_token = max(abs(token), largest_token);
+    fold({a, token});
   }
   result.value = value[0];
   result.multiplier = product[0];
@@ -175,6 +197,11 @@ Reduced reduce_gated_as(const LineArgs& given) {
   }
   if (result.min_gate < kProductLow || result.max_gate > kProductHigh)
     result.in_order = !products_may_vanish<T, G, Reverse>(args, result);
+  // Between two folds, every gate may be the largest.
+  constexpr int kFold = kRunVectors * kLanes;
+  const double within = result.max_gate > 1.0 ? __builtin_pow(result.max_gate, kFold) : 1.0;
+  result.growth = within * most_growth[0];
+  result.reach = within * (most_value[0] + kFold * (kMayOverflow<T> ? largest_lane(largest_token) : kNarrowToken));
   result.multiplier *= first_gate;
   if (first_gate == 0.0 || any(dropped)) result.min_gate = 0.0;
   return result;

@@ -9,21 +9,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gather.hpp"
+
 namespace upsweep {
 
 constexpr int kMaxDims = 64;   // numpy's limit
 
-enum DType : int32_t {
-  kBool, kInt8, kUInt8, kInt16, kUInt16, kInt32, kUInt32, kInt64, kUInt64,
-  kHalf, kBFloat, kFloat, kDouble, kComplexFloat, kComplexDouble,
-};
-
 // What a state is held in: double for every real type, a pair of them for complex, 64 bits for integers.
 enum Accumulator : int32_t { kReal, kComplex, kInteger };
-
-struct Complex {
-  double re, im;
-};
 
 // A strided array; strides in bytes. data == nullptr: the argument was not given.
 struct Array {
@@ -43,9 +36,9 @@ struct ScanProblem {
 
   Array x, gates, out;
   Array reset;                        // one byte an element
-  Array gamma;                        // accumulator's type, no time axis; absent with gates: a is 1
-  Array initial, final_state;         // accumulator's type, no time axis
-  Array multiplier;                   // product of all gates; asked for by *_carry, which write no out
+  Array gamma;                        // no time axis; absent with gates: a is 1
+  Array initial, final_state;         // no time axis
+  Array multiplier;                   // product of all gates, factor's type; asked for by *_carry, which write no out
 
   int32_t accumulator = kReal;
   int32_t exclusive = 0;              // y[t] is the state before step t
@@ -53,6 +46,9 @@ struct ScanProblem {
   int32_t n_threads = 1;
   int64_t window = 0;                 // 0: none
 };
+
+// Whether what the states are multiplied by is real: then it is held in a double, also under complex states.
+inline bool has_real_factor(const ScanProblem& p) { return (p.gates.data ? p.gates : p.gamma).dtype < kComplexFloat; }
 
 // ---- one line in contiguous memory ------------------------------------------------------------------------
 
@@ -74,8 +70,15 @@ struct LineArgs {
 struct Reduced {
   double multiplier, value;
   double min_gate, max_gate;          // of |a|; tell a product that underflowed from one that is zero
+  double growth, reach;               // no state of the block is larger than growth * |state before| + reach
   bool in_order;                      // gates whose products may leave the range of a double in between
 };
+
+// States below this stay finite in whatever order a block is summed, its rounding included. Above it, only the plain
+// loop tells which of them overflow on the way, and never come back.
+constexpr double kLargestState = 0x1p1020;
+// Above all tokens that are narrower than a double: no number of them adds up to kLargestState.
+constexpr double kNarrowToken = 0x1p128;
 
 // DBL_MIN, and the bounds within which a product of kLanes gates stays normal.
 constexpr double kSmallest = 0x1p-1022;
@@ -86,6 +89,27 @@ typedef Reduced LineReduce(const LineArgs&);
 // gate_dtype is dtype or kDouble.
 LineScan* line_scan(int32_t dtype, int32_t gate_dtype, bool reverse);
 LineReduce* line_reduce(int32_t dtype, int32_t gate_dtype, bool reverse);
+
+// ---- windows of one line in contiguous memory -------------------------------------------------------------------
+
+// A block of n_vectors vectors, the line's last one of fewer; its windows reach into the block before.
+struct WindowArgs {
+  const void* x;                      // scan order's first element of the block
+  void* out;                          // nullptr: only what the next block needs is wanted
+  int64_t n, n_vectors;
+  int n_rest;                         // elements of a window beyond n_vectors vectors
+  double gamma;
+  const double* powers;               // gamma^(k * kLanes), k up to n_vectors
+  double *sums, *rests;               // n_vectors vectors each, from block to block
+  bool first;                         // the line's first block
+  bool stream;
+};
+struct WindowResult {
+  bool finite;                        // all that was written
+  double largest;                     // of the float64 elements
+};
+typedef WindowResult LineWindow(const WindowArgs&);
+LineWindow* line_window(int32_t dtype, bool reverse);
 
 // ---- neighbouring lines, contiguous across ------------------------------------------------------------------
 
@@ -107,18 +131,6 @@ struct ColumnKernels {
   void (*reduce)(const ColumnArgs&, Reduced*);   // carry is not touched
 };
 ColumnKernels column_kernels(int32_t dtype, int32_t gate_dtype);
-
-// ---- any strides, any type: through a buffer -----------------------------------------------------------------
-
-// Reads n elements into the accumulator's type, or writes them back with one rounding.
-void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, double* to);
-void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, Complex* to);
-void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, uint64_t* to);
-void scatter(const double* from, int64_t n, int32_t dtype, char* target, int64_t stride);
-void scatter(const Complex* from, int64_t n, int32_t dtype, char* target, int64_t stride);
-void scatter(const uint64_t* from, int64_t n, int32_t dtype, char* target, int64_t stride);
-
-int64_t dtype_size(int32_t dtype);
 
 // ---- drivers --------------------------------------------------------------------------------------------------
 

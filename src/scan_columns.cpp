@@ -17,6 +17,7 @@ namespace upsweep {
 namespace {
 
 constexpr int kSteps = 4;
+constexpr int kRun = 64;                   // steps between two looks at how large a state may be
 constexpr int64_t kAhead = 4096;           // bytes
 constexpr uint64_t kMinStreamRow = 1024;   // bytes
 
@@ -146,15 +147,19 @@ struct Walker {
   }
 
   // (multiplier, value) of every column; the loop is the scan's, with a product beside the state. N vectors of
-  // columns go together: one alone would wait for its own multiply-add at every step.
+  // columns go together: one alone would wait for its own multiply-add at every step. What may overflow on the way
+  // is bounded from what stands after each run of kRun steps, the largest gate, and, of float64, the largest token.
   template <bool Whole, int N>
   void reduce_columns(int64_t col, int count, Reduced* lanes) const {
-    Vec gamma[N], value[N], product[N], smallest[N], largest[N];
+    Vec gamma[N], value[N], product[N], smallest[N], largest[N], largest_token[N];
+    Vec most_product[N], most_value[N];
+    Mask vanished[N];   // a product too small for a number: how far it grows from there is not known
     for (int k = 0; k < N; ++k) {
       gamma[k] = Gated ? Vec{} : load_columns<Whole>(args.gamma + col + k * kLanes, count);
-      value[k] = largest[k] = Vec{}, product[k] = broadcast(1.0), smallest[k] = broadcast(__builtin_inf());
+      value[k] = largest[k] = largest_token[k] = most_value[k] = Vec{};
+      product[k] = most_product[k] = broadcast(1.0), smallest[k] = broadcast(__builtin_inf()), vanished[k] = Mask{};
     }
-    for (int64_t step = 0; step < args.n_steps; ++step)
+    auto advance = [&](int64_t step) __attribute__((always_inline)) {
       for (int k = 0; k < N; ++k) {
         const int64_t at = col + k * kLanes;
         const Vec x = as_operand(token<Whole>(step, at, count));
@@ -166,6 +171,7 @@ struct Walker {
           a = select(drop, Vec{}, a);
         }
         value[k] = next;
+        if constexpr (sizeof(T) == 8) largest_token[k] = max(abs(x), largest_token[k]);
         if constexpr (Gated || HasReset) {
           const Vec size = abs(a);
           product[k] = product[k] * a;
@@ -173,14 +179,33 @@ struct Walker {
           largest[k] = max(size, largest[k]);
         }
       }
+    };
+    for (int64_t start = 0; start < args.n_steps; start += kRun) {
+      const int64_t end = start + kRun < args.n_steps ? start + kRun : args.n_steps;
+      for (int64_t step = start; step < end; ++step) advance(step);
+      for (int k = 0; k < N; ++k) {
+        most_value[k] = max(abs(value[k]), most_value[k]);
+        if constexpr (Gated) {
+          const Vec size = abs(product[k]);
+          most_product[k] = max(size, most_product[k]);
+          vanished[k] |= (Mask)(size < kSmallest) & (Mask)(smallest[k] != 0.0);
+        }
+      }
+    }
     for (int k = 0; k < N; ++k)
       for (int lane = 0; lane < count; ++lane) {
         Reduced& result = lanes[col + k * kLanes + lane];
+        const double power = Gated ? 1.0 : __builtin_pow(gamma[k][lane], (double)args.n_steps);
+        const double gate = Gated ? largest[k][lane] : __builtin_fabs(gamma[k][lane]);
+        const double within = gate <= 1.0 ? 1.0 : __builtin_pow(gate, kRun);
+        const double grows = Gated ? within * most_product[k][lane] : gate <= 1.0 ? 1.0 : __builtin_fabs(power);
+        const double token = sizeof(T) == 8 ? largest_token[k][lane] : kNarrowToken;
+        const double reaches = within * (most_value[k][lane] + kRun * token);
         if constexpr (Gated || HasReset) {
-          result = {product[k][lane], value[k][lane], smallest[k][lane], largest[k][lane], false};
+          const bool in_order = vanished[k][lane] && gate > 1.0;
+          result = {product[k][lane], value[k][lane], smallest[k][lane], largest[k][lane], grows, reaches, in_order};
         } else {
-          const double size = __builtin_fabs(gamma[k][lane]);
-          result = {__builtin_pow(gamma[k][lane], (double)args.n_steps), value[k][lane], size, size, false};
+          result = {power, value[k][lane], gate, gate, grows, reaches, false};
         }
       }
   }

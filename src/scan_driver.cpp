@@ -1,10 +1,13 @@
 // The two ways through a scan, the same for every layout and type:
 //
-//   by_strip   many lines: a thread takes whole strips, one pass over memory.
+//   by_strip   many lines: a thread takes whole strips, one pass over memory; it scans them, or finds what they do to
+//              a state.
 //   blocked    few lines: each is cut into blocks of one cache's size. A thread claims the next block from a
 //              counter, reduces it (which brings it into the L2), waits for the state from the block before,
 //              publishes its own, and scans from the L2: memory is still read once. Blocks are claimed in
-//              increasing order, so whoever is waited for has been claimed and is running.
+//              increasing order, so whoever is waited for has been claimed and is running. A block is summed in
+//              another order than the loop's, which shows where a state overflows on the way: one that might is
+//              scanned before its state is published.
 //
 // Which one, and the size of the blocks, follows from shape and type alone: results do not depend on the
 // number of threads.
@@ -23,18 +26,8 @@ constexpr int64_t kManyColumnGroups = 16;
 constexpr int64_t kColumnGroup = 64;
 constexpr int64_t kBlockBytes = 256 << 10;     // of input: half the smallest L2 in use
 constexpr int64_t kTaskBytes = 64 << 10;
-// Outputs from this size on go past the cache: with its input, one fills 32 MiB, and from there on streaming was the
-// faster (Zen 5, 32 MiB of L3; 1.5 times for 1024 x 4096 along axis 0). What the system reports as the last level is no
-// guide: inside a virtual machine it is the whole host's.
-constexpr int64_t kStreamBytes = 16 << 20;
 
-// The output is much larger than the cache and nobody has just read its lines.
-bool should_stream(const ScanProblem& p, int64_t lanes) {
-  const int64_t bytes = lanes * p.length * dtype_size(p.out.dtype);
-  return p.out.data && p.out.data != p.x.data && p.out.data != p.gates.data && bytes >= kStreamBytes;
-}
-
-template <class Acc>
+template <class Acc, class Factor = Acc>
 class Driver {
  public:
   explicit Driver(const ScanProblem& problem) : p(problem), strips(problem) {
@@ -54,12 +47,14 @@ class Driver {
     block_steps = std::max<int64_t>(kBlockBytes / strips.step_bytes() / (by_lines ? 1 : std::min(p.columns, kColumnGroup)), 1);
     block_steps = (block_steps + 63) / 64 * 64;
     const bool carry_only = p.multiplier.data != nullptr;
-    if (carry_only || (!many && p.length > block_steps && !std::is_same_v<Acc, Complex>)) {
+    if (!many && (carry_only || (p.length > block_steps && !std::is_same_v<Acc, Complex>))) {
       strip_lanes = by_lines ? 1 : std::min(p.columns, kColumnGroup);
       blocked();
     } else {
+      // Columns are reduced in the groups that blocked() has: where one needs its steps in order, all of them take them.
+      const int64_t most = carry_only && !by_lines ? kColumnGroup : kMaxStripLanes;
       const int64_t lane_bytes = std::max<int64_t>(p.length * strips.step_bytes(), 1);
-      strip_lanes = by_lines ? std::max<int64_t>(kTaskBytes / lane_bytes, 1) : kMaxStripColumns;
+      strip_lanes = by_lines ? std::clamp<int64_t>(kTaskBytes / lane_bytes, 1, most) : most;
       // Leave every thread something to do.
       const int64_t fair = (lanes_total + n_threads * 4 - 1) / (n_threads * 4);
       if (n_threads > 1) strip_lanes = std::min(strip_lanes, by_lines ? fair : std::max(fair / 64 * 64, kColumnGroup));
@@ -70,7 +65,10 @@ class Driver {
 
  private:
   const ScanProblem& p;
-  Strips<Acc> strips;
+  typedef typename Strips<Acc, Factor>::Workspace Workspace;
+  typedef typename Strips<Acc, Factor>::Effect Effect;
+
+  Strips<Acc, Factor> strips;
   int64_t n_batch, lanes_total, bytes, strip_lanes = 1, block_steps = 0;
   bool stream;
   int n_threads;
@@ -82,28 +80,49 @@ class Driver {
   }
 
   void load_initial(const Strip& s, Acc* carry) const {
-    for (int64_t lane = 0; lane < s.lanes; ++lane)
-      carry[lane] = s.initial ? load_bytes<Acc>(s.initial + lane * p.initial.column_stride) : Unit<Acc>::zero;
+    if (s.initial) gather(s.initial, p.initial.column_stride, s.lanes, p.initial.dtype, p.initial.swapped, carry);
+    else std::fill_n(carry, s.lanes, Unit<Acc>::zero);
   }
   void store_final(const Strip& s, const Acc* carry) const {
-    if (!s.final_state) return;
-    for (int64_t lane = 0; lane < s.lanes; ++lane)
-      std::memcpy(s.final_state + lane * p.final_state.column_stride, carry + lane, sizeof(Acc));
+    if (s.final_state) scatter(carry, s.lanes, p.final_state.dtype, s.final_state, p.final_state.column_stride);
   }
 
   void by_strip() {
     const int64_t n_tasks = n_batch * strips_a_batch();
     n_threads = (int)std::min<int64_t>(n_threads, n_tasks);
-    std::vector<Workspace<Acc>> workspaces;
+    std::vector<Workspace> workspaces;
     for (int k = 0; k < n_threads; ++k) workspaces.push_back(strips.workspace(strip_lanes));
     for_tasks(n_tasks, n_threads, p.flush, [&](int64_t task, int thread) {
-      Workspace<Acc>& w = workspaces[thread];
+      Workspace& w = workspaces[thread];
       const Strip s = strip(task);
+      if (p.multiplier.data) return reduce_strip(s, w);
       load_initial(s, w.carry.data());
       strips.scan(s, 0, p.length, w.carry.data(), !p.initial.data, stream, true, w);
       store_final(s, w.carry.data());
       if (stream) end_stream();
     });
+  }
+
+  // What a strip does to a state, in blocks that stay in the cache until, where need be, they are scanned: lines each
+  // for itself, so that their bits do not follow from the strip's size.
+  void reduce_strip(const Strip& s, Workspace& w) {
+    Acc* carry = w.carry.data();
+    const int64_t together = strips.by_lines() ? 1 : s.lanes;
+    load_initial(s, carry);
+    for (int64_t from = 0; from < p.length; from += block_steps) {
+      const int64_t to = std::min(p.length, from + block_steps);
+      const bool first = from == 0 && !p.initial.data;
+      strips.reduce(s, from, to, first, w.effects.data(), w);
+      for (int64_t lane = 0; lane < s.lanes; lane += together) {
+        if (states_after(w.effects.data() + lane, together, first, carry + lane, w.after.data()))
+          std::copy_n(w.after.data(), together, carry + lane);
+        else
+          strips.scan(strips.part(s, lane, together), from, to, carry + lane, first, false, false, w);
+      }
+      multiply_products(w, s.lanes, from ? w.products.data() : nullptr, w.products.data());
+    }
+    store_final(s, carry);
+    store_products(s, w.products.data());
   }
 
   void blocked() {
@@ -114,13 +133,14 @@ class Driver {
     // The worker's next block is most likely the one after those that the others hold.
     if (n_strips == 1) strips.ahead_steps = n_threads * block_steps;
     // One state a lane and block; published[k] says that states of task k are there.
-    std::vector<Acc> states(n_blocks * n_strips * strip_lanes), products;
+    std::vector<Acc> states(n_blocks * n_strips * strip_lanes);
+    std::vector<Factor> products;
     if (carry_only) products.resize(states.size());
     std::unique_ptr<std::atomic<uint8_t>[]> published(new std::atomic<uint8_t>[n_blocks * n_strips]());
-    std::vector<Workspace<Acc>> workspaces;
+    std::vector<Workspace> workspaces;
     for (int k = 0; k < n_threads; ++k) workspaces.push_back(strips.workspace(strip_lanes));
     for_tasks(n_blocks * n_strips, n_threads, p.flush, [&](int64_t task, int thread) {
-      Workspace<Acc>& w = workspaces[thread];
+      Workspace& w = workspaces[thread];
       const int64_t block = task / n_strips;
       const Strip s = strip(task % n_strips);
       const int64_t from = block * block_steps, to = std::min(p.length, from + block_steps);
@@ -135,12 +155,11 @@ class Driver {
         std::copy_n(states.data() + (task - n_strips) * strip_lanes, s.lanes, carry);
       }
       Acc* after = states.data() + task * strip_lanes;
-      bool known = !last || carry_only;
-      for (int64_t lane = 0; known && lane < s.lanes; ++lane) {
-        if (first) known = known_from_nothing(w.effects[lane], after + lane);
-        else known = apply(w.effects[lane], carry[lane], after + lane);
+      const bool known = (!last || carry_only) && states_after(w.effects.data(), s.lanes, first, carry, after);
+      if (carry_only) {
+        Factor* product = products.data() + task * strip_lanes;
+        multiply_products(w, s.lanes, block ? product - n_strips * strip_lanes : nullptr, product);
       }
-      if (carry_only) multiply_products(s, w, block, task, n_strips, products.data());
       if (known) publish(published[task]);
       if (!carry_only || !known) {
         strips.scan(s, from, to, carry, first, stream, !carry_only, w);
@@ -157,26 +176,31 @@ class Driver {
     });
   }
 
-  static bool known_from_nothing(const Effect<double>& effect, double* after) {
-    *after = effect.value;
-    return !effect.in_order && is_finite(effect.value);
+  // The states after a block from those before it; false where only its steps in order give them.
+  static bool states_after(const Effect* effects, int64_t lanes, bool first, const Acc* before, Acc* after) {
+    bool known = true;
+    for (int64_t lane = 0; known && lane < lanes; ++lane) {
+      if (first) known = known_from_nothing(effects[lane], after + lane);
+      else known = apply(effects[lane], before[lane], after + lane);
+    }
+    return known;
   }
-  template <class Other>
-  static bool known_from_nothing(const Effect<Other>& effect, Other* after) {
+  static bool known_from_nothing(const Effect& effect, Acc* after) {
     *after = effect.value;
-    return true;
+    if constexpr (std::is_same_v<Acc, double>)
+      return !effect.in_order && is_finite(effect.value) && stays_finite(effect, 0.0);
+    else
+      return true;
   }
 
-  void multiply_products(const Strip& s, Workspace<Acc>& w, int64_t block, int64_t task, int64_t n_strips,
-                         Acc* products) const {
-    for (int64_t lane = 0; lane < s.lanes; ++lane) {
-      const Acc before = block ? products[(task - n_strips) * strip_lanes + lane] : Unit<Acc>::one;
-      products[task * strip_lanes + lane] = multiply_add(before, w.effects[lane].multiplier, Unit<Acc>::zero);
-    }
+  static void multiply_products(const Workspace& w, int64_t lanes, const Factor* before, Factor* after) {
+    for (int64_t lane = 0; lane < lanes; ++lane)
+      after[lane] = before ? multiply_add(before[lane], w.effects[lane].multiplier, Unit<Factor>::zero)
+                           : w.effects[lane].multiplier;
   }
-  void store_products(const Strip& s, const Acc* products) const {
+  void store_products(const Strip& s, const Factor* products) const {
     for (int64_t lane = 0; lane < s.lanes; ++lane)
-      std::memcpy(s.multiplier + lane * p.multiplier.column_stride, products + lane, sizeof(Acc));
+      std::memcpy(s.multiplier + lane * p.multiplier.column_stride, products + lane, sizeof(Factor));
   }
 };
 
@@ -185,7 +209,8 @@ class Driver {
 void run_scan(const ScanProblem& problem) {
   switch (problem.accumulator) {
     case kReal: return Driver<double>(problem).run();
-    case kComplex: return Driver<Complex>(problem).run();
+    case kComplex:
+      return has_real_factor(problem) ? Driver<Complex, double>(problem).run() : Driver<Complex>(problem).run();
     default: return Driver<uint64_t>(problem).run();
   }
 }

@@ -20,15 +20,6 @@
 namespace upsweep {
 namespace {
 
-// Streaming needs every vector of the line aligned; the line's start says it for all of them.
-template <class T, bool Reverse>
-inline Store how_to_store(const LineArgs& args) {
-  if (!args.stream || args.out == nullptr) return Store::kCached;
-  const uintptr_t address = (uintptr_t)vector_at<Reverse>((T*)args.out, 0);
-  if (address % (kLanes * sizeof(T)) == 0) return Store::kStreamVector;
-  return address % 16 == 0 && kLanes * sizeof(T) % 16 == 0 ? Store::kStream16 : Store::kCached;
-}
-
 // y[t] = c before step t: the states one step later, the carry in front, nothing where the state was dropped.
 template <bool Reverse>
 inline Vec states_before(Vec states, Vec carry) { return shift<1, Reverse>(states, carry); }
@@ -138,7 +129,7 @@ double scan_constant_as(const LineArgs& given) {
 
 template <class T, bool Reverse, Written What>
 double scan_constant_as(const LineArgs& args) {
-  switch (how_to_store<T, Reverse>(args)) {
+  switch (how_to_store<T, Reverse>(args.out, args.stream)) {
     case Store::kStreamVector: return scan_constant_as<T, Reverse, Store::kStreamVector, What>(args);
     case Store::kStream16: return scan_constant_as<T, Reverse, Store::kStream16, What>(args);
     default: return scan_constant_as<T, Reverse, Store::kCached, What>(args);
@@ -220,7 +211,7 @@ double scan_gated_as(const LineArgs& given) {
 
 template <class T, class G, bool Reverse, Given Has, Written What>
 double scan_gated_as(const LineArgs& args) {
-  switch (how_to_store<T, Reverse>(args)) {
+  switch (how_to_store<T, Reverse>(args.out, args.stream)) {
     case Store::kStreamVector: return scan_gated_as<T, G, Reverse, Store::kStreamVector, Has, What>(args);
     case Store::kStream16: return scan_gated_as<T, G, Reverse, Store::kStream16, Has, What>(args);
     default: return scan_gated_as<T, G, Reverse, Store::kCached, Has, What>(args);

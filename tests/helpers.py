@@ -117,6 +117,37 @@ def sequential(gates, tokens):
     return np.array(y, np.float64)
 
 
+def twin_of_long_lines(
+    name, *arrays, axis=-1, reverse=False, exclusive=False, initial=None, reset=None, return_final=False
+):
+    """What `twin` gives for real numbers, many times as fast where lines are few and long: float64 throughout."""
+    x = arrays[-1] if name == "linear_recurrence" else arrays[0]
+    factor = 1.0 if name == "cumulative_sum" else arrays[0] if name == "linear_recurrence" else arrays[1]
+
+    def lines(a, dtype):
+        a = np.moveaxis(np.broadcast_to(np.asarray(a, dtype), x.shape), axis, -1)
+        return (a[..., ::-1] if reverse else a).reshape(-1, x.shape[axis])
+
+    def scan(size):
+        factors, tokens = size(lines(factor, float)), size(lines(x, float))
+        drops = lines(False if reset is None else reset, bool)
+        states = [None] * len(tokens) if initial is None else size(np.asarray(initial, float)).ravel().tolist()
+        y = np.empty(tokens.shape)
+        for row, state in enumerate(states):
+            written = []
+            for gate, token, drop in zip(factors[row].tolist(), tokens[row].tolist(), drops[row].tolist()):
+                before = None if drop else state
+                state = token if before is None else gate * before + token
+                written.append((before or 0.0) if exclusive else state)
+            y[row], states[row] = written, state
+        whole = y[:, ::-1] if reverse else y
+        others = np.delete(x.shape, axis)
+        return np.moveaxis(whole.reshape(*others, -1), -1, axis), np.reshape(states, others)
+
+    both = zip(scan(np.asarray), scan(np.abs))
+    return list(both) if return_final else [next(both)]
+
+
 def split_at(length, *cuts):
     """Slices that cut a length at these points."""
     return [slice(*pair) for pair in pairwise((0, *cuts, length))]

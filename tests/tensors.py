@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import upsweep
-from helpers import BFLOAT16, same_bits, twin
+from helpers import BFLOAT16, same_bits, twin, twin_of_long_lines
 from upsweep import reference
 from upsweep.testing import assert_scan_close
 
@@ -36,20 +36,25 @@ def to_array(tensor):
     return tensor.numpy()
 
 
-def check_tensors(name, *arrays, device, with_out=True, **keywords):
+def check_tensors(name, *arrays, device, with_out=True, long_lines=False, **keywords):
     """Compare a call on tensors with the twin on arrays, and again into poisoned memory."""
     tensors = [to_tensor(a, device) for a in arrays]
     given = {key: to_tensor(value, device) for key, value in keywords.items()}
     result = getattr(upsweep, name)(*tensors, **given)
-    rounded = getattr(reference, name)(*arrays, **keywords)
     results = result if isinstance(result, tuple) else (result,)
-    roundeds = rounded if isinstance(rounded, tuple) else (rounded,)
-    assert len(results) == len(roundeds)
-    for mine, theirs, (exact, scale) in zip(results, roundeds, twin(name, *arrays, **keywords)):
+    if long_lines:
+        assert all(a.dtype == np.float32 for a in arrays if isinstance(a, np.ndarray))
+        dtypes, expected = [np.float32] * len(results), twin_of_long_lines(name, *arrays, **keywords)
+    else:
+        rounded = getattr(reference, name)(*arrays, **keywords)
+        dtypes = [r.dtype for r in (rounded if isinstance(rounded, tuple) else (rounded,))]
+        expected = twin(name, *arrays, **keywords)
+    assert len(results) == len(dtypes) == len(expected)
+    half = np.dtype(dtypes[0]).name in ("float16", "bfloat16")
+    for mine, dtype, (exact, scale) in zip(results, dtypes, expected):
         assert mine.device.type == device
         mine = to_array(mine)
-        assert mine.dtype == theirs.dtype, f"{mine.dtype} is not {theirs.dtype}"
-        half = roundeds[0].dtype.name in ("float16", "bfloat16")
+        assert mine.dtype == dtype, f"{mine.dtype} is not {dtype}"
         assert_scan_close(mine, exact, scale, rtol=1e-6 if half else None)
     if with_out:
         out = torch.empty_like(results[0])

@@ -76,11 +76,18 @@ def test_an_axis_out_of_range(name, axis):
         getattr(upsweep, name)(*operands(name, (3, 4)), axis=axis)
 
 
-@pytest.mark.parametrize("axis", [1.0, "0", None, (0,), [1]])
+@pytest.mark.parametrize("axis", [1.0, -1.0, "0", None, (0,), [1], np.array([-1]), np.float64(-1)])
 @pytest.mark.parametrize("name", SCANS)
 def test_an_axis_that_is_no_int(name, axis):
     with pytest.raises(TypeError, match="axis"):
         getattr(upsweep, name)(*operands(name, (3, 4)), axis=axis)
+
+
+@pytest.mark.parametrize("axis", [np.int8(-1), np.array(-1), np.array(1, np.uint8)])
+@pytest.mark.parametrize("name", SCANS)
+def test_an_axis_of_another_integer_type(name, axis):
+    arrays = operands(name, (3, 4))
+    np.testing.assert_array_equal(getattr(upsweep, name)(*arrays, axis=axis), getattr(upsweep, name)(*arrays))
 
 
 @pytest.mark.parametrize("shapes", [((3,), (4,)), ((2, 3), (3, 2)), ((2, 1), (3, 4)), ((0,), (2,))])
@@ -127,10 +134,15 @@ def test_a_complex_initial_of_a_real_scan():
         upsweep.cumulative_sum(np.ones(3), initial=1j)
 
 
-@pytest.mark.parametrize("dtype", ["U3", object, "M8[s]", "no such dtype"])
-def test_dtype_of_a_sum(dtype):
-    with pytest.raises(TypeError, match=r"dtype|data type"):
-        upsweep.cumulative_sum(np.ones(3), dtype=dtype)
+@pytest.mark.parametrize("dtype", ["U3", object, "M8[s]", "nope", "i4,,", 3.5, [1], "(2,)f8"])
+def test_dtype(dtype):
+    for call in (
+        lambda: upsweep.cumulative_sum(np.ones(3), dtype=dtype),
+        lambda: upsweep.cumulative_sum_carry(np.ones(3), dtype=dtype),
+        lambda: upsweep.bincount([1, 2], dtype=dtype),
+    ):
+        with pytest.raises(TypeError, match=r"^dtype: "):
+            call()
 
 
 @pytest.mark.parametrize("name", SCANS)
@@ -182,3 +194,35 @@ def test_inputs_are_never_written_to():
     arrays = [np.ones((3, 50)), np.full((3, 1), 0.5)]
     upsweep.discounted_cumsum(*arrays, initial=arrays[1][:, 0], exclusive=True)
     assert (arrays[0] == 1).all() and (arrays[1] == 0.5).all()
+
+
+LAYOUTS = [np.ones(3), np.ones(3, np.float32), np.ones(3, np.float16), np.ones(3, int), np.ones(3, complex)]
+
+
+@pytest.mark.parametrize("x", LAYOUTS + [np.ones((2, 3))[:, ::2]], ids=lambda x: f"{x.dtype}-{x.shape}")
+def test_integers_of_more_than_64_bits(x):
+    many = -(10**20)
+    np.testing.assert_array_equal(upsweep.discounted_cumsum(x, many), upsweep.discounted_cumsum(x, -1e20))
+    y = upsweep.linear_recurrence(many, x)
+    assert y.dtype == upsweep.linear_recurrence(2, x).dtype
+    np.testing.assert_array_equal(y, upsweep.linear_recurrence(-1e20, x))
+    np.testing.assert_array_equal(
+        upsweep.discounted_cumsum(x, 0.5, initial=2**70), upsweep.discounted_cumsum(x, 0.5, initial=2.0**70)
+    )
+    for call, argument in (
+        (lambda huge: upsweep.discounted_cumsum(x, huge), "gamma"),
+        (lambda huge: upsweep.discounted_cumsum(x, huge, reverse=True, axis=0), "gamma"),
+        (lambda huge: upsweep.discounted_cumsum_right(x, huge), "gamma"),
+        (lambda huge: upsweep.discounted_cumsum_carry(x, huge), "gamma"),
+        (lambda huge: upsweep.linear_recurrence(huge, x), "gates"),
+        (lambda huge: upsweep.discounted_cumsum(x, 0.5, initial=huge), "initial"),
+    ):
+        for huge in (10**400, -(10**5000)):
+            with pytest.raises(ValueError, match=rf"^{argument}: .* float64"):
+                call(huge)
+
+
+def test_an_initial_that_no_integer_state_holds():
+    for initial in (2**64, -(2**63) - 1, 10**20):
+        with pytest.raises(TypeError, match="initial"):
+            upsweep.cumulative_sum(np.ones(3, int), initial=initial)

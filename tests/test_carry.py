@@ -146,3 +146,56 @@ def test_combine_wants_carries(bad):
         upsweep.combine(bad, fine)
     with pytest.raises(TypeError, match=r"\b(carry_)?b\b"):
         upsweep.combine(fine, bad)
+
+
+def test_a_state_that_the_carry_cannot_hold_is_refused():
+    real, whole = upsweep.cumulative_sum_carry(np.ones(3)), upsweep.cumulative_sum_carry(np.ones(3, int))
+    for carry_, state in ((real, 1j), (real, np.zeros(2, np.complex64)), (whole, 0.5), (whole, 1j)):
+        with pytest.raises(TypeError, match="state"):
+            carry_.apply(state)
+    for state in ("abc", [None], np.ma.ones(3)):
+        with pytest.raises(TypeError, match="state"):
+            real.apply(state)
+    with pytest.raises(ValueError, match="state"):
+        upsweep.cumulative_sum_carry(np.ones((2, 3))).apply(np.ones(5))
+
+
+def test_a_state_that_the_carry_can_hold_takes_its_dtype():
+    cases = [(np.ones(3), 1, 4.0), (np.ones(3), np.float32(0.5), 3.5), (np.ones(3, complex), 0.5, 3.5 + 0j)]
+    cases += [(np.ones(3, np.uint8), np.int64(-1), np.uint64(2)), (np.ones(3, int), True, 4)]
+    for x, state, expected in cases:
+        mine = upsweep.cumulative_sum_carry(x)
+        assert mine.apply(state) == expected and mine.apply(state).dtype == mine.value.dtype
+
+
+def test_carries_of_different_kinds_combine_in_what_holds_both():
+    real, imaginary = upsweep.cumulative_sum_carry(np.ones(3)), upsweep.cumulative_sum_carry(np.full(2, 1j))
+    for first, second in ((real, imaginary), (imaginary, real)):
+        both = upsweep.combine(first, second)
+        assert both.value == 3 + 2j and both.multiplier.dtype == np.float64
+    signed = upsweep.cumulative_sum_carry(np.array([-(2**60) - 1]))
+    unsigned = upsweep.cumulative_sum_carry(np.array([2**60 + 2], np.uint64))
+    assert upsweep.combine(signed, unsigned).value == 1
+    rotation = upsweep.linear_recurrence_carry([complex(0.0, np.inf)], [0.0])
+    half = upsweep.linear_recurrence_carry([0.5], [0.0])
+    for product in (upsweep.combine(rotation, half).multiplier, upsweep.combine(half, rotation).multiplier):
+        assert product.imag == np.inf
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_many_carries_of_which_one_overflows(dtype, axis):
+    shape = (2000, 90) if axis else (90, 2000)
+    gates, tokens = operands("linear_recurrence", shape, dtype)
+    clean = upsweep.linear_recurrence_carry(gates, tokens, axis=axis)
+    gates = gates.copy()
+    gates[(1000, slice(3, 60)) if axis else (slice(3, 60), 1000)] = 1e30
+    mine = upsweep.linear_recurrence_carry(gates, tokens, axis=axis)
+    assert not np.isfinite(mine.value[1000])
+    others = np.arange(2000) != 1000
+    np.testing.assert_allclose(mine.value[others], clean.value[others], rtol=1e-11, atol=1e-13)
+    if axis:  # columns are reduced in groups
+        assert same_bits(mine.value[others], clean.value[others])
+    for n_threads in (1, 2, 3):
+        again = upsweep.linear_recurrence_carry(gates, tokens, axis=axis, n_threads=n_threads)
+        assert all(map(same_bits, again, mine))

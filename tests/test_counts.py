@@ -1,9 +1,11 @@
 """Counting: numpy's results, dtypes and errors, for any number of threads."""
 
+import sys
+
 import numpy as np
 import pytest
 import upsweep
-from helpers import poisoned, same_bits
+from helpers import BFLOAT16, poisoned, run_python, same_bits
 from upsweep import reference
 
 KEYS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
@@ -48,6 +50,65 @@ def test_weights_of_every_real_dtype(dtype):
     keys, weights = keys_and_weights(5000, 30)
     weights = np.abs(10 * weights).astype(dtype)
     assert same_bits(upsweep.bincount(keys, weights), np.bincount(keys, weights.astype(np.float64)))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", ">f4", ">f8", "int8", ">u8", "bool"])
+def test_weights_and_keys_of_every_layout(dtype):
+    keys, weights = keys_and_weights(9001, 30, ">i4")
+    weights = np.abs(10 * weights).astype(dtype)
+    for layout in (slice(None), slice(None, None, 3), slice(None, None, -1), slice(7, 7)):
+        expected = np.bincount(keys[layout].astype(np.intp), weights[layout].astype(np.float64), minlength=4)
+        if keys[layout].size:
+            assert same_bits(upsweep.bincount(keys[layout], weights[layout], 4), expected)
+    unaligned = np.zeros(9001, np.dtype([("skip", np.int8), ("key", np.int64), ("weight", np.float64)]))
+    unaligned["key"], unaligned["weight"] = keys, weights
+    expected = np.bincount(unaligned["key"].copy(), unaligned["weight"].copy())
+    assert same_bits(upsweep.bincount(unaligned["key"], unaligned["weight"]), expected)
+
+
+def test_bfloat16_weights():
+    keys, weights = keys_and_weights(5000, 30)
+    weights = weights.astype(BFLOAT16)
+    assert same_bits(upsweep.bincount(keys, weights), np.bincount(keys, weights.astype(np.float64)))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint64", ">i8"])
+@pytest.mark.parametrize("n_bins", [32_767, 32_768, 131_071, 131_072, 262_143, 262_144, 2**20 - 1, 2**20, 2**21])
+def test_bins_around_the_limits_of_the_tables(n_bins, dtype):
+    keys, _ = keys_and_weights(3 * n_bins // 2 + 300_000, n_bins)
+    keys[:300_000] = n_bins - 1  # more than a byte can count
+    keys[-1] = -1 if dtype == "int32" else n_bins
+    weights = np.random.default_rng(1).integers(-5, 6, keys.size).astype(np.float32)
+    counts = np.bincount(keys[:-1], minlength=n_bins)
+    sums = np.bincount(keys[:-1], weights[:-1], minlength=n_bins)
+    keys = keys.astype(dtype)
+    for n_threads in (1, 2, 3):
+        keywords = {"length": n_bins, "invalid": "drop", "n_threads": n_threads}
+        assert same_bits(upsweep.bincount(keys, **keywords), counts)
+        assert same_bits(upsweep.bincount(keys, weights, **keywords), sums)
+        out = np.full(n_bins, 1000)
+        upsweep.bincount(keys, out=out, accumulate=True, **keywords)
+        np.testing.assert_array_equal(out, counts + 1000)
+        upsweep.bincount(keys, out=out, **keywords)
+        np.testing.assert_array_equal(out, counts)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of the address space is Linux's")
+def test_without_memory_for_the_tables_out_is_untouched():
+    code = """
+        import resource
+        import numpy as np, upsweep
+        keys, weights = np.arange(400_000) % 30_000, np.ones(400_000)
+        counts, sums = np.full(30_000, 77), np.full(30_000, 77.0)
+        upsweep.bincount(keys[:3], weights[:3], out=np.zeros(3))   # loads what is loaded once
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))   # less than is in use: nothing can be added
+        for arrays, out in (((keys,), counts), ((keys, weights), sums)):
+            try:
+                upsweep.bincount(*arrays, out=out, n_threads=1)
+            except MemoryError:
+                print("no memory", (out == 77).all())
+    """
+    assert run_python(code).splitlines() == ["no memory True"] * 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "float64"])
@@ -164,6 +225,16 @@ def test_bad_input_is_named(argument):
             arguments["length"] = 4
         with pytest.raises((TypeError, ValueError), match=rf"\b{argument}\b"):
             upsweep.bincount(**arguments)
+
+
+@pytest.mark.parametrize("many", [2**62, 10**30])
+def test_more_bins_than_memory_name_who_asks_for_them(many):
+    with pytest.raises(MemoryError, match=r"^length: .*bins"):
+        upsweep.bincount([1, 2], length=many)
+    with pytest.raises(MemoryError, match=r"^minlength: .*bins"):
+        upsweep.bincount([1, 2], minlength=many)
+    with pytest.raises(MemoryError, match=r"^x: the largest key"):
+        upsweep.bincount([1, min(many, 2**62)], minlength=5)
 
 
 def test_read_only_and_overlapping_outputs_are_refused():

@@ -16,6 +16,13 @@ def all_one_element(shape, dtype):
     return np.lib.stride_tricks.as_strided(poisoned(1, dtype), shape, (0,) * len(shape))
 
 
+def strided(shape, dtype, strides):
+    """An array with these strides, in elements, somewhere inside of its memory."""
+    memory = poisoned(2000, dtype)
+    steps = [int(step * memory.itemsize) for step in strides]
+    return np.lib.stride_tricks.as_strided(memory[1000:], shape, steps)
+
+
 WRONG = {
     "too small": (lambda: poisoned((3, 49), "float32"), ValueError),
     "too large": (lambda: poisoned((3, 51), "float32"), ValueError),
@@ -30,6 +37,12 @@ WRONG = {
     "a list": (lambda: [[0.0] * 50] * 3, TypeError),
     "a string": (lambda: "out", TypeError),
     "all one element": (lambda: all_one_element((3, 50), "float32"), ValueError),
+    "one row for all": (lambda: strided((3, 50), "float32", (0, 1)), ValueError),
+    "a window that slides": (lambda: strided((3, 50), "float32", (1, 1)), ValueError),
+    "rows that overlap": (lambda: strided((3, 50), "float32", (49, 1)), ValueError),
+    "columns that overlap": (lambda: strided((3, 50), "float32", (1, 2)), ValueError),
+    "elements that overlap": (lambda: strided((3, 50), "float32", (100, 0.5)), ValueError),
+    "rows that run into each other": (lambda: strided((3, 50), "float32", (-6, 3)), ValueError),
 }
 
 
@@ -103,3 +116,30 @@ def test_out_in_foreign_byte_order():
         assert "out" in str(error)
     else:
         np.testing.assert_array_equal(out, np.arange(1.0, 10.0))
+
+
+@pytest.mark.parametrize(
+    "shape, strides",
+    [
+        ((3, 50), (60, 1)),
+        ((3, 50), (1, 3)),
+        ((3, 50), (-50, -1)),
+        ((3, 50), (1, -4)),
+        ((4, 3), (2, 9)),
+        ((3, 2), (2, 3)),
+        ((3, 50), (-7, 3)),
+    ],
+)
+@pytest.mark.parametrize("name", SCANS)
+def test_outputs_of_odd_strides_without_overlap_are_taken(name, shape, strides):
+    arrays = operands(name, shape)
+    out = strided(shape, "float64", strides)
+    assert getattr(upsweep, name)(*arrays, out=out) is out
+    np.testing.assert_allclose(out, getattr(upsweep, name)(*arrays), rtol=1e-12, atol=1e-12)
+
+
+def test_bincount_refuses_an_output_whose_elements_overlap():
+    out = strided((4,), "int64", (0,))
+    with pytest.raises(ValueError, match="out"):
+        upsweep.bincount(np.array([1, 2]), out=out)
+    assert (out == out[0]).all()

@@ -1,9 +1,11 @@
 """Hazard: windowed sums, computed from at most `window` elements and never as a difference."""
 
+import time
+
 import numpy as np
 import pytest
 import upsweep
-from helpers import DTYPES, check, dtype_name, random, sequential
+from helpers import DTYPES, check, dtype_name, random, same_bits, sequential
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -14,6 +16,33 @@ def test_against_the_twin(dtype, reverse):
     for window in (1, 5, 16, 40):
         check("discounted_cumsum", random((40, 5), dtype), 0.9, axis=0, window=window, reverse=reverse)
         check("discounted_cumsum", random((2, 30, 3), dtype), -1.1, axis=1, window=window, reverse=reverse)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_blocks_of_vectors_and_their_rests(dtype, reverse):
+    for length in (255, 256, 331):
+        x = random((2, length), dtype, seed=length)
+        for window in (*range(22, 35), 63, 64, 71, 128, 130, 255, 330):
+            check("discounted_cumsum", x, -0.99, window=window, reverse=reverse)
+            in_place = x.copy()
+            upsweep.discounted_cumsum(in_place, -0.99, window=window, reverse=reverse, out=in_place)
+            assert same_bits(in_place, upsweep.discounted_cumsum(x, -0.99, window=window, reverse=reverse))
+
+
+@pytest.mark.parametrize("window", [30, 100, 1001, 40_000])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_no_bit_depends_on_the_number_of_threads_or_on_where_it_is_written(dtype, window):
+    x = random(600_000, dtype)
+    x[[1000, 1020, 250_000]] = np.inf, np.nan, -np.inf
+    if dtype == "float64":
+        x[400_000:400_010] = 1e307
+    y = upsweep.discounted_cumsum(x, 0.999, window=window, n_threads=1)
+    for n_threads in (2, 3):
+        assert same_bits(upsweep.discounted_cumsum(x, 0.999, window=window, n_threads=n_threads), y)
+    in_place = x.copy()
+    upsweep.discounted_cumsum(in_place, 0.999, window=window, out=in_place)
+    assert same_bits(in_place, y)
 
 
 @pytest.mark.parametrize("window", [1, 4, 7, 30])
@@ -42,10 +71,10 @@ def test_gamma_per_row_and_per_channel():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_nan_leaves_after_window_steps(bad):
-    for window in (1, 5, 100, 1000):
+    for window, gamma in ((1, 0.99), (5, 0.99), (100, 0.99), (1000, 0.99), (1003, 0.99), (3001, 0.5)):
         x = random(20_000)
         x[7777] = bad
-        y = upsweep.discounted_cumsum(x, 0.99, window=window)
+        y = upsweep.discounted_cumsum(x, gamma, window=window)
         np.testing.assert_array_equal(np.flatnonzero(~np.isfinite(y)), np.arange(7777, 7777 + window))
 
 
@@ -65,6 +94,96 @@ def test_powers_of_gamma_that_overflow_do_not_matter_over_zeros():
     y = upsweep.discounted_cumsum(x, 1e200, window=1000)
     np.testing.assert_array_equal(y[3999:4003], [0, 1, 1e200, np.inf])
     assert not y[:4000].any()
+
+
+def windows_in_order(x, gamma, window, reset=None):
+    """Every window by the plain loop, with one rounding a step as a fused multiply-add has."""
+    n, oldest, factor = len(x), min(window, len(x)) - 1, np.longdouble(gamma)
+    first = np.zeros(n, bool) if reset is None else reset
+    y = np.zeros(n)
+    with np.errstate(all="ignore"):
+        for lag in range(oldest, -1, -1):
+            tokens, dropped = x[: n - lag], first[: n - lag] | (lag == oldest)
+            dropped[:1] = True
+            y[lag:] = np.where(dropped, tokens, (factor * y[lag:] + tokens).astype(float))
+    return y
+
+
+def check_in_order(x, gamma, window, reset=None):
+    expected = windows_in_order(x, gamma, window, reset)
+    with np.errstate(all="ignore"):
+        sizes = windows_in_order(np.abs(x), abs(gamma), window, reset)
+        tolerance = np.where(np.isfinite(sizes), sizes, np.finfo(float).max) * 1e-13 + 1e-305
+    flipped, column = (None, None) if reset is None else (reset[::-1], reset[:, np.newaxis])
+    in_place = x.copy()
+    results = [
+        upsweep.discounted_cumsum(x, gamma, window=window, reset=reset),
+        upsweep.discounted_cumsum(x[::-1], gamma, window=window, reset=flipped, reverse=True)[::-1],
+        upsweep.discounted_cumsum(np.stack([x] * 2, 1), gamma, window=window, axis=0, reset=column)[:, 1],
+        upsweep.discounted_cumsum(in_place, gamma, window=window, reset=reset, out=in_place),
+    ]
+    finite = np.isfinite(expected)
+    for y in results:
+        np.testing.assert_array_equal(y[~finite], expected[~finite])
+        assert (np.abs(y[finite] - expected[finite]) <= tolerance[finite]).all()
+
+
+def sparse(length, *largest):
+    """Mostly zeros, and numbers among them that cancel one another within a window."""
+    rng = np.random.default_rng(5)
+    x = np.where(rng.random(length) < 0.9, 0.0, rng.standard_normal(length))
+    for at in rng.integers(0, length - 100, 8 * len(largest)):
+        size = rng.choice(largest)
+        x[at : at + 2], x[at + 40 : at + 42] = size, -size
+    return x
+
+
+@pytest.mark.parametrize("window", [5, 64, 65, 100, 1000, 2500])
+@pytest.mark.parametrize("gamma", [1.0, -1.0, 0.999, 1.001])
+def test_a_sum_that_overflows_on_the_way_stays_infinite(gamma, window):
+    check_in_order(sparse(4000, 1.7e308, 1e308), gamma, window)
+    check_in_order(sparse(4000, 1.7e308), gamma, window, np.random.default_rng(6).random(4000) < 0.005)
+
+
+@pytest.mark.parametrize("window", [40, 300, 2500])
+@pytest.mark.parametrize("gamma", [1.5, -3.0, 1e30, 1e200, -1e200, np.inf, -np.inf, np.nan])
+def test_powers_of_gamma_that_overflow(gamma, window):
+    x = sparse(4000, 1e-300, 1.0)
+    check_in_order(x, gamma, window)
+    check_in_order(x, gamma, window, np.random.default_rng(6).random(4000) < 0.02)
+    x[[500, 1700, 1711, 3000]] = np.inf, np.inf, -np.inf, np.nan
+    check_in_order(x, gamma, window)
+
+
+@pytest.mark.parametrize("window", [65, 2000, 5000, 9000])
+@pytest.mark.parametrize("gamma", [0.5, -0.5, 0.9, 0.01, 1e-100])
+def test_powers_of_gamma_that_vanish_where_the_terms_do_not(gamma, window):
+    for shift in (0, 1, window // 2):  # at the beginning, the end and in the middle of a block
+        x = np.zeros(3 * window)
+        x[[shift, window + shift]] = 1.5e308, -1e300
+        y = upsweep.discounted_cumsum(x, gamma, window=window)
+        for at, size in ((shift, 1.5e308), (window + shift, -1e300)):
+            steps = np.arange(window)
+            terms = size * np.power(np.longdouble(gamma), steps)
+            seen = np.abs(terms) > 1e-307
+            np.testing.assert_allclose(y[at : at + window][seen], terms[seen].astype(float), rtol=1e-12)
+        assert not y[window + shift + window :].any()
+        z = upsweep.discounted_cumsum(x * (1 + 1j), gamma, window=window)
+        np.testing.assert_allclose(z.real, y, rtol=1e-12, atol=1e-306)
+
+
+@pytest.mark.parametrize("gamma", [1.1, -1e200, np.inf])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
+def test_the_cost_is_bounded_where_powers_overflow(dtype, gamma):
+    x = random(40_000, dtype)
+
+    def seconds(factor):
+        start = time.perf_counter()
+        upsweep.discounted_cumsum(x, factor, window=20_000, n_threads=1)
+        return time.perf_counter() - start
+
+    plain, slow = (min(seconds(factor) for _ in range(3)) for factor in (1.0, gamma))
+    assert slow < 300 * plain  # element by element: 5000 times
 
 
 @pytest.mark.parametrize("window", [1000, 4096, 99_999])

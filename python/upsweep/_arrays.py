@@ -11,13 +11,16 @@ import sys
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 __all__ = [
     "Array",
     "accumulator_dtype",
     "any_torch",
     "as_array",
+    "as_dtype",
+    "as_number",
+    "can_hold",
     "check_device",
     "complex_dtype",
     "inexact_dtype",
@@ -56,6 +59,16 @@ def _describe(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
 
 
+def as_number(value: Any, name: str, limit: int = 2**64) -> Any:
+    """The number; a Python integer that no dtype holds as a float, which all scans but those of integers take."""
+    if not isinstance(value, int) or -(2**63) <= value < limit:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name}: an integer of {value.bit_length()} bits is beyond float64's range") from None
+
+
 def as_array(value: object, name: str) -> Array:
     """Return `value` as an ndarray of a dtype that the kernels take, without copying arrays.
 
@@ -64,7 +77,7 @@ def as_array(value: object, name: str) -> Array:
     TypeError
         Masked arrays, arrays of other libraries, strings, objects and other dtypes that are no numbers.
     ValueError
-        A list of lists of different lengths.
+        A list of lists of different lengths; an integer beyond float64.
     """
     if type(value) is not np.ndarray:
         if isinstance(value, np.ma.MaskedArray):
@@ -72,6 +85,7 @@ def as_array(value: object, name: str) -> Array:
         library = type(value).__module__.partition(".")[0]
         if library in _OTHER_LIBRARIES and library in sys.modules:
             raise TypeError(f"{name}: expected a numpy array, got {_describe(value)}; convert it explicitly")
+        value = as_number(value, name)
         try:
             value = np.asarray(value)
         except ValueError as error:
@@ -108,6 +122,20 @@ def check_device(device: object) -> None:
 # ---- dtypes ---------------------------------------------------------------------------------------------------
 
 
+def as_dtype(given: DTypeLike) -> np.dtype[Any]:
+    """The dtype that the argument `dtype` names.
+
+    Raises
+    ------
+    TypeError
+        It names none.
+    """
+    try:
+        return np.dtype(given)
+    except (TypeError, ValueError, SyntaxError) as error:  # numpy parses strings with commas as Python
+        raise TypeError(f"dtype: {given!r} names no dtype: {error}") from None
+
+
 def inexact_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype in native byte order, or float64 for integers and bool."""
     return np.dtype(np.float64) if dtype.kind in "biu" else dtype.newbyteorder("=")
@@ -129,6 +157,13 @@ def complex_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def state_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype of a state that users see: float32 for float16 and bfloat16, else the result's."""
     return np.dtype(np.float32) if dtype == np.float16 or is_bfloat16(dtype) else dtype
+
+
+def can_hold(state: np.dtype[Any], given: np.dtype[Any]) -> bool:
+    """Whether a state of this dtype, float64, complex128 or 64-bit integers, can take on a given number."""
+    if given.kind in "biu":
+        return True  # integers wrap around alike
+    return state.kind in "fc" and (given.kind != "c" or state.kind == "c")
 
 
 def accumulator_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -40,13 +40,11 @@ def run_scan(
 ) -> tuple[Array, Array | None]:
     """Run the scan; returns the result and, if asked for, the state after the last step."""
     result = _new_like(scan.x, scan.shape, scan.dtype) if out is None else out
-    final = np.empty(scan.state_shape, scan.accumulator) if return_final else None
+    final = np.empty(scan.state_shape, _arrays.state_dtype(scan.dtype)) if return_final else None
     if 0 not in scan.shape:
         _run(scan, result, final, None, reverse, exclusive, flush, window, n_threads)
     elif final is not None:
         final[...] = 0 if scan.initial is None else scan.initial
-    if final is not None:
-        final = final.astype(_arrays.state_dtype(scan.dtype), copy=False)
     return result, final
 
 
@@ -78,7 +76,7 @@ def run_cuda_scan(
 def reduce_scan(scan: Scan, *, reverse: bool, flush: bool, n_threads: int | None) -> tuple[Array, Array, Array]:
     """What the whole block does to a state: the product of its gates, the state it leaves from nothing, and
     whether a reset drops the state before it."""
-    multiplier = np.ones(scan.state_shape, scan.accumulator)
+    multiplier = np.ones(scan.state_shape, scan.factor_dtype)
     value = np.zeros(scan.state_shape, scan.accumulator)
     if 0 not in scan.shape:
         _run(scan, None, value, multiplier, reverse, False, flush, 0, n_threads)

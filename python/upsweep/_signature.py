@@ -14,7 +14,7 @@ import numpy as np
 from upsweep import _arrays
 from upsweep._arrays import Array
 
-__all__ = ["Scan", "check_axis", "check_out", "normalise"]
+__all__ = ["Scan", "check_axis", "check_out", "normalise", "overlaps_itself"]
 
 
 @dataclass
@@ -37,6 +37,14 @@ class Scan:
     @property
     def accumulator(self) -> np.dtype[Any]:
         return _arrays.accumulator_dtype(self.dtype)
+
+    @property
+    def factor_dtype(self) -> np.dtype[Any]:
+        """What states are multiplied in: real factors stay real under complex states, whose parts never meet."""
+        factor = self.gamma if self.gates is None else self.gates
+        if self.accumulator.kind == "c" and (factor is None or factor.dtype.kind != "c"):
+            return np.dtype(np.float64)
+        return self.accumulator
 
 
 def check_axis(axis: object, ndim: int) -> int:
@@ -65,11 +73,10 @@ def _as_state(value: object, name: str, state_shape: tuple[int, ...], dtype: np.
             f"{name}: expected the state's shape {state_shape} (the result's without its axis) or one that "
             f"broadcasts to it, got {array.shape}"
         )
-    both_integers = array.dtype.kind in "biu" and dtype.kind in "iu"  # which wrap around alike
-    if not (both_integers or np.can_cast(array.dtype, dtype, "same_kind") or _arrays.is_bfloat16(array.dtype)):
+    if not _arrays.can_hold(dtype, array.dtype):
         raise TypeError(f"{name}: {array.dtype} cannot be held by a state of dtype {dtype}")
     try:
-        return np.broadcast_to(array.astype(dtype, copy=False), state_shape)
+        return np.broadcast_to(array, state_shape)
     except ValueError:
         raise ValueError(f"{name}: shape {array.shape} does not broadcast to the state's {state_shape}") from None
 
@@ -93,8 +100,7 @@ def normalise(
 ) -> Scan:
     """Broadcast x, its factor (gamma or gates) and reset; find what the factor is along the axis.
 
-    A factor that is the same along the axis becomes `gamma`, in the accumulator's precision; any other is
-    `gates`, read as it lies.
+    A factor that is the same along the axis becomes `gamma`; any other is `gates`. All are read as they lie.
     """
     named = {name: x}
     if factor is not None and factor_name is not None:
@@ -115,8 +121,7 @@ def normalise(
     if factor is not None:
         padded = factor.reshape((1,) * (len(shape) - factor.ndim) + factor.shape)
         if padded.shape[at] == 1 or (padded.strides[at] == 0 and padded.size):
-            constant = padded[(slice(None),) * at + (slice(0, 1),)]
-            scan.gamma = _without_axis(constant.astype(scan.accumulator, copy=False), at, shape)
+            scan.gamma = _without_axis(padded[(slice(None),) * at + (slice(0, 1),)], at, shape)
         else:
             scan.gates = np.broadcast_to(factor, shape)
     if initial is not None:
@@ -143,6 +148,22 @@ def _overlaps(a: Array, b: Array) -> bool:
         return True  # cannot be told apart in reasonable time
 
 
+def overlaps_itself(array: Array) -> bool:
+    """Whether two elements share memory.
+
+    Such a pair first differs along some axis. Shifted so that the one has index 0 there and all before, it lies in
+    that axis' first part, and the other in the rest. Sorted by stride, those are apart in all usual arrays.
+    """
+    if array.flags.c_contiguous or array.flags.f_contiguous or array.size == 0:
+        return False
+    ordered = array.transpose(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))
+    return any(
+        _overlaps(ordered[(0,) * axis + (slice(1, None),)], ordered[(0,) * axis + (slice(0, 1),)])
+        for axis in range(array.ndim)
+        if ordered.shape[axis] > 1
+    )
+
+
 def check_out(
     out: object,
     shape: tuple[int, ...],
@@ -163,8 +184,8 @@ def check_out(
         raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}")
     if not out.flags.writeable:
         raise ValueError("out: is read-only")
-    if out.size and any(n > 1 and s == 0 for n, s in zip(out.shape, out.strides)):
-        raise ValueError("out: several elements share one place in memory (a stride is 0)")
+    if overlaps_itself(out):
+        raise ValueError(f"out: several of its elements share memory (strides of {out.strides} bytes)")
     for name, array in inputs.items():
         if array is None or array.size == 0:
             continue

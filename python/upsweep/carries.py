@@ -25,9 +25,10 @@ class Carry(NamedTuple):
     ----------
     multiplier : ndarray
         The product of the block's gates, the first one included; 0 where `reset`. float64, complex128, int64
-        or uint64, of the state's shape.
+        or uint64, of the state's shape; float64 also where real gates meet complex tokens.
     value : ndarray
-        The state after the block when there is none before it. dtype and shape as `multiplier`.
+        The state after the block when there is none before it. float64, complex128, int64 or uint64, of the
+        same shape.
     reset : ndarray of bool
         Whether the block drops the state before it.
 
@@ -49,23 +50,60 @@ class Carry(NamedTuple):
         Parameters
         ----------
         state : array_like or None
-            Broadcasts to the state's shape.
+            Broadcasts with the state's shape.
 
         Returns
         -------
         ndarray
             In the carry's dtype.
+
+        Raises
+        ------
+        TypeError
+            No array of numbers, or of a kind that the carry cannot hold, as of a scan's `initial`: complex for
+            a real carry, floating for one of integers.
+        ValueError
+            The shapes do not broadcast together.
         """
         if state is None:
             return self.value
-        return _advance(self, np.asarray(state))
+        given, dtype = _arrays.as_array(state, "state"), self.value.dtype
+        if not _arrays.can_hold(dtype, given.dtype):
+            raise TypeError(f"state: {given.dtype} cannot be held by a carry of dtype {dtype}")
+        try:
+            np.broadcast_shapes(given.shape, self.value.shape)
+        except ValueError:
+            raise ValueError(
+                f"state: shape {given.shape} does not broadcast with the carry's {self.value.shape}"
+            ) from None
+        return _advance(self, given.astype(dtype, copy=False))
 
 
 def _advance(carry: Carry, state: Array) -> Array:
     # The product is not formed where it is dropped: an infinity before a reset is gone, not NaN.
-    kept = np.where(carry.reset, 0, state).astype(carry.value.dtype)
+    kept = np.where(carry.reset, 0, state).astype(_common_dtype(state, carry.value))
     with np.errstate(all="ignore"):
-        return np.asarray(np.where(carry.reset, carry.value, carry.multiplier * kept + carry.value))
+        return np.asarray(np.where(carry.reset, carry.value, _times(carry.multiplier, kept) + carry.value))
+
+
+def _common_dtype(a: Array, b: Array) -> np.dtype[Any]:
+    """The dtype of both; of two integers, which wrap around alike, b's."""
+    return b.dtype if a.dtype.kind in "iu" and b.dtype.kind in "iu" else np.result_type(a, b)
+
+
+def _times(a: Array, b: Array) -> Array:
+    """Their product, where a real number multiplies both parts of a complex one.
+
+    numpy would make it complex, and its imaginary zero turns an infinity into a NaN.
+    """
+    if a.dtype.kind == "c":
+        a, b = b, a
+    dtype = _common_dtype(a, b)
+    if dtype.kind != "c" or a.dtype.kind == "c":
+        return np.asarray(a.astype(dtype, copy=False) * b)
+    product = np.empty(np.broadcast_shapes(a.shape, b.shape), dtype)
+    product.real, product.imag = a * b.real, a * b.imag
+    return product
 
 
 def combine(carry_a: Carry, carry_b: Carry) -> Carry:
@@ -79,6 +117,7 @@ def combine(carry_a: Carry, carry_b: Carry) -> Carry:
     Returns
     -------
     Carry
+        In the dtype that holds both.
 
     Raises
     ------
@@ -106,7 +145,7 @@ def combine(carry_a: Carry, carry_b: Carry) -> Carry:
         ) from None
     reset = carry_a.reset | carry_b.reset
     with np.errstate(all="ignore"):
-        product = carry_a.multiplier * carry_b.multiplier
+        product = _times(carry_a.multiplier, carry_b.multiplier)
     multiplier = np.where(reset, np.zeros((), product.dtype), product)
     return Carry(multiplier, _advance(carry_b, carry_a.value), reset)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import upsweep._cpu._machine as _machine
-from upsweep import _cpu
+from upsweep import _cpu, _cuda
 
 __all__ = ["Config", "show_config"]
 
@@ -42,6 +42,15 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _cuda_architectures() -> list[str] | str | None:
+    if _cuda.find() is None:
+        return None
+    try:
+        return _cuda.load().built_for()
+    except ImportError as error:  # said here, since what does not load is what one looks for in this table
+        return str(error)
+
+
 def show_config() -> Config:
     """Versions, instruction sets, threads and libraries.
 
@@ -50,7 +59,8 @@ def show_config() -> Config:
     Config
         A dictionary whose ``str`` is a table: ``version``, ``python``, ``numpy``, ``platform``, ``isa_built``,
         ``isa_usable``, ``isa`` (the instruction set chosen), ``openmp`` (the specification's date, None
-        without), ``threads``, ``cuda_library`` (None: not installed), ``llvmlite``, ``ml_dtypes``.
+        without), ``threads``, ``cuda_library`` (its path, None: not installed), ``cuda_architectures`` (the compute capabilities that it
+        holds code for), ``llvmlite``, ``ml_dtypes``.
 
     Examples
     --------
@@ -59,6 +69,7 @@ def show_config() -> Config:
     >>> config["isa"] in config["isa_usable"]
     True
     """
+    library = _cuda.find()
     return Config(
         version=_version("upsweep"),
         python=platform.python_version(),
@@ -69,7 +80,8 @@ def show_config() -> Config:
         isa=_cpu.level,
         openmp=_machine.openmp_version() or None,
         threads=_cpu.get_num_threads(),
-        cuda_library=None,
+        cuda_library=None if library is None else str(library),
+        cuda_architectures=_cuda_architectures(),
         llvmlite=_version("llvmlite"),
         ml_dtypes=_version("ml_dtypes"),
     )

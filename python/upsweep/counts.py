@@ -35,17 +35,20 @@ def bincount(
     x : array_like
         Keys: 1-D, integers of any width or bool, not negative.
     weights : array_like, optional
-        Real, of x's shape: the result is their sum for each key, in float64.
+        Real, of x's shape: the result is their sum for each key, in float64. Read as they lie, as `x` is, in
+        any dtype, byte order and stride.
     minlength : int
         The least number of bins.
     length : int, optional
         The number of bins, whatever the keys are; keys outside are handled as `invalid` says.
     out : ndarray, optional
-        The result goes here: 1-D, C-contiguous, of the result's dtype; its size is the number of bins.
+        The result goes here: 1-D, C-contiguous, of the result's dtype; its size is the number of bins. An error
+        leaves it untouched.
     accumulate : bool
         Add to `out` instead of overwriting it.
     dtype : dtype_like, optional
-        Of the result; default: intp for counts, float64 for sums of weights.
+        Of the result; default: intp for counts, float64 for sums of weights. Any other is converted to at the
+        end, from a result of the default dtype.
     invalid : {"raise", "drop"}
         What to do with keys below 0, or from `length` on: an error, or leave them out.
     n_threads : int, optional
@@ -66,12 +69,13 @@ def bincount(
         Keys are not 1-D, negative or outside the bins; weights of another shape; `minlength` negative; `length`
         smaller than `minlength`; `accumulate` without `out`.
     MemoryError
-        The largest key asks for more bins than memory can hold.
+        The largest key, `minlength` or `length` asks for more bins than memory can hold.
 
     Notes
     -----
     ``np.bincount``'s results and errors. Float weights are summed in fixed chunks: the bits do not depend on the
-    number of threads, and are numpy's below 2**17 keys or where the sums are exact.
+    number of threads, and are numpy's below 2**17 keys or where the sums are exact. Beyond the result, a thread
+    takes 1 MiB at most.
 
     Examples
     --------
@@ -91,7 +95,7 @@ def bincount(
     least = _as_size(minlength, "minlength")
     # Without keys there is nothing to sum, and numpy answers with integers.
     result_dtype = np.dtype(np.intp if summands is None or keys.size == 0 else np.float64)
-    wanted = result_dtype if dtype is None else np.dtype(dtype)
+    wanted = result_dtype if dtype is None else _arrays.as_dtype(dtype)
     if wanted.kind not in "iuf":
         raise TypeError(f"dtype: expected integers or real floating numbers, got {wanted}")
     n_threads = _cpu.threads(n_threads)
@@ -105,11 +109,13 @@ def bincount(
         n_bins = least
 
     native = out is not None and wanted == result_dtype
-    sums = out if native and out is not None else _zeros(n_bins, result_dtype)
-    if native and not accumulate:
-        sums[...] = 0
+    by_keys = "minlength" if n_bins == least else "x"
+    asker = "out" if out is not None else by_keys if length is None else "length"
+    sums = out if native and out is not None else _zeros(n_bins, result_dtype, asker)
     if keys.size:
-        _cpu.counts.count(keys, summands, sums, n_threads)
+        _cpu.counts.count(keys, summands, sums, native and not accumulate, n_threads)
+    elif native and not accumulate:
+        sums[...] = 0
     if out is None:
         return sums.astype(wanted, copy=False)
     if not native:
@@ -130,8 +136,6 @@ def _as_keys(x: ArrayLike) -> Array:
         )
     if keys.dtype.kind not in "biu":
         raise TypeError(f"x: Cannot cast keys of dtype {keys.dtype} to integers according to the rule 'safe'")
-    if not keys.dtype.isnative:
-        keys = keys.astype(keys.dtype.newbyteorder("="))
     return keys
 
 
@@ -143,7 +147,7 @@ def _as_weights(weights: ArrayLike, keys: Array) -> Array:
         raise ValueError(
             f"weights: The weights and list don't have the same length: {array.shape} and {keys.shape}"
         )
-    return np.ascontiguousarray(array, np.float64)
+    return array
 
 
 def _as_size(value: object, name: str) -> int:
@@ -176,21 +180,32 @@ def _fixed_bins(
 
 def _check_keys(keys: Array, n_bins: int | None, least: int, invalid: str, n_threads: int) -> int:
     """Look at the keys once; returns the number of bins."""
-    _, largest, first_negative = _cpu.counts.find_range(keys, n_threads)
+    largest, first_negative = _cpu.counts.find_range(keys, n_threads)
     if invalid == "raise" and first_negative >= 0:
         raise ValueError(
             f"x: 'x' argument must not be negative: element {first_negative} is {int(keys[first_negative])}"
         )
     if n_bins is None:
-        return max(least, largest + 1 if first_negative < 0 or (keys >= 0).any() else 0)
+        return max(least, largest + 1)
     if invalid == "raise" and largest >= n_bins:
-        first = int(np.argmax(keys >= n_bins))
+        first = _first_from(keys, n_bins)
         raise ValueError(f"x: element {first} is {int(keys[first])}, outside the {n_bins} bins")
     return n_bins
 
 
-def _zeros(n_bins: int, dtype: np.dtype[Any]) -> Array:
+def _first_from(keys: Array, n_bins: int) -> int:
+    """The position of the first key that is `n_bins` or more; looked for in blocks, without a copy of all keys."""
+    block = 1 << 16
+    for start in range(0, keys.size, block):
+        outside = keys[start : start + block] >= n_bins
+        if outside.any():
+            return start + int(np.argmax(outside))
+    raise AssertionError("no such key")
+
+
+def _zeros(n_bins: int, dtype: np.dtype[Any], asker: str) -> Array:
     try:
         return np.zeros(n_bins, dtype)
     except (MemoryError, ValueError, OverflowError):
-        raise MemoryError(f"x: the largest key asks for {n_bins} bins, more than memory can hold") from None
+        what = "the largest key" if asker == "x" else "it"
+        raise MemoryError(f"{asker}: {what} asks for {n_bins} bins, more than memory can hold") from None

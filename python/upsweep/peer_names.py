@@ -164,14 +164,14 @@ def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out
     array([1.75, 1.5 , 1.  ])
     """
     if _arrays.any_torch(gates, tokens, out):
-        import torch
+        from upsweep._torch import scans as torch_scans
 
-        with torch.no_grad():
-            return linear_recurrence(gates, tokens, reverse=reverse, out=out)
+        result: Array = torch_scans.scan_forward(gates, tokens, reverse=reverse, out=out)  # a tensor, as all were
+        return result
     return linear_recurrence(gates, tokens, reverse=reverse, out=out)
 
 
-def _gamma_of_rows(x: ArrayLike, gamma: ArrayLike) -> ArrayLike:
+def _gamma_of_rows(x: ArrayLike, gamma: ArrayLike) -> Any:
     if type(gamma) is float or type(gamma) is int:
         return gamma
     if _arrays.any_torch(x, gamma):

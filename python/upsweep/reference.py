@@ -2,7 +2,8 @@
 
 These functions say what the compiled ones mean. They take the same names and the keywords that bear on
 the result; a loop walks the axis step by step, vectorised over all the others. The state is float64 or
-complex128 (integers stay integers in `cumulative_sum`), and each result is rounded once, on the store.
+complex128 (integers stay integers in `cumulative_sum`), and each result is rounded once, on the store. Real
+factors of complex states stay real.
 
 The keywords that several functions share:
 
@@ -39,15 +40,15 @@ class Carry(NamedTuple):
         if state is None:
             return self.value
         with np.errstate(all="ignore"):
-            return np.where(self.reset, self.value, self.multiplier * np.asarray(state) + self.value)
+            return np.where(self.reset, self.value, _times(self.multiplier, np.asarray(state)) + self.value)
 
 
 def combine(a: Carry, b: Carry) -> Carry:
     """Return the carry of block `a` followed, in scan order, by block `b`."""
     reset = a.reset | b.reset
     with np.errstate(all="ignore"):
-        multiplier = np.where(reset, 0, a.multiplier * b.multiplier)
-    return Carry(multiplier.astype(b.multiplier.dtype), b.apply(a.value), reset)
+        product = a.multiplier * b.multiplier
+    return Carry(np.where(reset, 0, product).astype(product.dtype), b.apply(a.value), reset)
 
 
 def linear_recurrence(
@@ -176,7 +177,9 @@ class _Scan:
         arrays = np.broadcast_arrays(gates, tokens, np.asarray(False if reset is None else reset, bool))
         order = slice(None, None, -1 if reverse else None)
         gates, tokens, self.reset = (np.moveaxis(array, axis, 0)[order] for array in arrays)
-        self.gates = gates.astype(self.work)
+        real = gates.dtype.kind != "c"
+        self.factor = self.work.type(0).real.dtype if real else self.work
+        self.gates = gates.astype(self.factor)
         self.tokens = tokens.astype(self.work)
 
     def states(self, initial: Maybe = None) -> tuple[Array, Array]:
@@ -188,7 +191,7 @@ class _Scan:
         with np.errstate(all="ignore"):
             for t, token in enumerate(self.tokens):
                 dropped = self.reset[t] | (initial is None and t == 0)
-                states[t + 1] = np.where(dropped, token, self.gates[t] * states[t] + token)
+                states[t + 1] = np.where(dropped, token, _times(self.gates[t], states[t]) + token)
         return np.where(self.reset, 0, states[:-1]).astype(self.work), states
 
     def results(self, initial: Maybe, exclusive: bool, final: bool, include_initial: bool = False) -> Any:
@@ -204,13 +207,13 @@ class _Scan:
             for lag in range(oldest, -1, -1):  # y[t] takes its element t - lag in
                 tokens, dropped = self.tokens[: n - lag], self.reset[: n - lag] | (lag == oldest)
                 dropped[:1] = True
-                y[lag:] = np.where(dropped, tokens, self.gates[: n - lag] * y[lag:] + tokens)
+                y[lag:] = np.where(dropped, tokens, _times(self.gates[: n - lag], y[lag:]) + tokens)
         return self.store(y)
 
     def carry(self) -> Carry:
         reset = np.asarray(self.reset.any(axis=0))
         with np.errstate(all="ignore"):
-            multiplier = np.where(reset, 0, self.gates.prod(axis=0)).astype(self.work)
+            multiplier = np.where(reset, 0, self.gates.prod(axis=0)).astype(self.factor)
         return Carry(multiplier, self.states()[1][-1, ...], reset)
 
     def store(self, y: Array) -> Array:
@@ -220,6 +223,15 @@ class _Scan:
         half = self.dtype.name in ("float16", "bfloat16")
         with np.errstate(all="ignore"):
             return y if self.extended else y.astype(np.float32 if state and half else self.dtype)
+
+
+def _times(factor: Array, state: Array) -> Array:
+    """Multiply; a real factor multiplies both parts of a complex state, and is not made complex before."""
+    if state.dtype.kind != "c" or factor.dtype.kind == "c":
+        return np.asarray(factor * state)
+    product = np.empty(np.broadcast_shapes(factor.shape, state.shape), state.dtype)
+    product.real, product.imag = factor * state.real, factor * state.imag
+    return product
 
 
 def _gated_dtype(*operands: Any) -> np.dtype[Any]:

@@ -108,8 +108,8 @@ def cumulative_sum(
 
     Notes
     -----
-    float32 is summed in float64 and rounded once. The keywords follow the array API standard's
-    ``cumulative_sum`` where that has them.
+    float32 is summed in float64 and rounded once; complex numbers are summed part by part. The keywords follow
+    the array API standard's ``cumulative_sum`` where that has them.
 
     Examples
     --------
@@ -123,8 +123,9 @@ def cumulative_sum(
     """
     # fmt: off
     if (
-        type(x) is np.ndarray and axis == -1 and initial is None and reset is None and dtype is None and out is None
-        and not include_initial and not exclusive and not return_final and device is None
+        type(x) is np.ndarray and type(axis) is int and axis == -1 and initial is None and reset is None
+        and dtype is None and out is None and not include_initial and not exclusive and not return_final
+        and device is None
     ):
         # fmt: on
         y = _cpu.scans.plain_sum(x, reverse, _cpu.threads(n_threads))
@@ -253,7 +254,8 @@ def discounted_cumsum(
     Notes
     -----
     Real numbers are computed in float64 and rounded once, when written; numbers below the smallest normal one
-    count as zero, so that a decayed tail costs no more than the rest. One long line is cut into blocks whose
+    count as zero, so that a decayed tail costs no more than the rest. A real gamma multiplies the two parts of a
+    complex state: an infinity in one of them leaves the other alone. One long line is cut into blocks whose
     carries are combined [1]_.
 
     References
@@ -272,8 +274,8 @@ def discounted_cumsum(
     array([1., 0., 4., 4.])
     """
     if (
-        type(x) is np.ndarray and axis == -1 and initial is None and reset is None and window is None and out is None
-        and not exclusive and not return_final and device is None
+        type(x) is np.ndarray and type(axis) is int and axis == -1 and initial is None and reset is None
+        and window is None and out is None and not exclusive and not return_final and device is None
     ):  # fmt: skip
         y = _cpu.scans.plain_constant(x, gamma, reverse, _cpu.threads(n_threads))
         if y is not None:
@@ -375,8 +377,9 @@ def linear_recurrence(
     Notes
     -----
     Real numbers are computed in float64 and rounded once, when written; numbers below the smallest normal one
-    count as zero. The parallel form is Blelloch's [1]_: pairs (product of gates, state from nothing) combine
-    associatively. Where a product leaves the range of float64 the steps are taken in order instead.
+    count as zero. Real gates multiply the two parts of a complex state. The parallel form is Blelloch's [1]_:
+    pairs (product of gates, state from nothing) combine associatively. Where a product leaves the range of float64
+    the steps are taken in order instead.
 
     References
     ----------
@@ -392,8 +395,8 @@ def linear_recurrence(
     (array([3. , 2.5]), array(2.5))
     """
     if (
-        type(tokens) is np.ndarray and axis == -1 and initial is None and reset is None and out is None
-        and not exclusive and not return_final and device is None
+        type(tokens) is np.ndarray and type(axis) is int and axis == -1 and initial is None and reset is None
+        and out is None and not exclusive and not return_final and device is None
     ):  # fmt: skip
         y = _cpu.scans.plain_gated(gates, tokens, reverse, _cpu.threads(n_threads))
         if y is not None:
@@ -478,7 +481,7 @@ def _discounted_dtype(x: Array, gamma: Array) -> np.dtype[Any]:
 def _cumsum_dtype(x: Array, dtype: DTypeLike | None) -> np.dtype[Any]:
     """np.cumsum's rule for the dtype of a sum."""
     if dtype is not None:
-        wanted = np.dtype(dtype)
+        wanted = _arrays.as_dtype(dtype)
         if not (wanted.kind in "biufc" and wanted.itemsize <= 16) and not _arrays.is_bfloat16(wanted):
             raise TypeError(f"dtype: expected a numeric dtype, got {wanted}")
         return _arrays.as_array(np.empty(0, wanted), "dtype").dtype.newbyteorder("=")

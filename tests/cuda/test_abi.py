@@ -189,17 +189,17 @@ def test_every_cuda_function_says_what_is_missing_without_a_device():
     except _cuda.CudaError as error:
         assert "cudaGetDeviceCount: cudaError" in str(error)
     if count.value == 0:
-        with pytest.raises(_cuda.CudaError, match="cudaErrorInsufficientDriver|cudaErrorNoDevice"):
+        with pytest.raises(_cuda.CudaError, match=r"cudaErrorInsufficientDriver|cudaErrorNoDevice"):
             _cuda.check_device(0)
 
 
 def test_no_library_is_an_error_that_names_it(monkeypatch):
     monkeypatch.setattr(library, "_loaded", None)
     monkeypatch.setenv("UPSWEEP_CUDA_LIBRARY", "")
-    with pytest.raises(RuntimeError, match="no CUDA library.*nvcc"):
+    with pytest.raises(RuntimeError, match=r"no CUDA library.*nvcc"):
         library.load()
     monkeypatch.setenv("UPSWEEP_CUDA_LIBRARY", "/nowhere/libupsweep_cuda.so")
-    with pytest.raises(ImportError, match="/nowhere/libupsweep_cuda.so: cannot be loaded"):
+    with pytest.raises(ImportError, match=r"/nowhere/libupsweep_cuda.so: cannot be loaded"):
         library.load()
 
 

@@ -48,7 +48,8 @@ def test_lengths(name, device):
 @pytest.mark.parametrize("name", SCANS)
 def test_states_and_resets(name, shape, reverse, exclusive, device):
     arrays = operands(name, shape, np.float32)
-    keywords = dict(reverse=reverse, exclusive=exclusive, return_final=True)
+    long_lines = max(shape) >= 10_000
+    keywords = {"reverse": reverse, "exclusive": exclusive, "return_final": True, "long_lines": long_lines}
     initial, reset = random(shape[:1], np.float32, 5), random(shape, seed=6) > 0.9
     for ends in (False, True):
         reset[:, [0, -1]] = ends
@@ -134,23 +135,88 @@ def test_infinities_and_nans(shape, device):
     x, gates = random(shape, np.float32), random(shape, np.float32, 1)
     n = shape[0] if len(shape) == 1 or shape[0] > shape[1] else shape[1]
     axis = 0 if shape[0] == n else 1
+    keywords = {"device": device, "axis": axis, "long_lines": n >= 3000}
     at = [slice(None)] * len(shape)
     for value in (np.inf, -np.inf, np.nan):
         for place in (0, n // 3, n - 1):
             spoilt = x.copy()
             at[axis] = place
             spoilt[tuple(at)] = value
-            check_tensors("cumulative_sum", spoilt, device=device, axis=axis)
-            check_tensors("discounted_cumsum", spoilt, 0.5, device=device, axis=axis)
-            check_tensors("linear_recurrence", gates, spoilt, device=device, axis=axis)
+            check_tensors("cumulative_sum", spoilt, **keywords)
+            check_tensors("discounted_cumsum", spoilt, 0.5, **keywords)
+            check_tensors("linear_recurrence", gates, spoilt, **keywords)
             reset = np.zeros(shape, bool)
             at[axis] = min(place + 2, n - 1)
             reset[tuple(at)] = True
-            check_tensors("linear_recurrence", gates, spoilt, device=device, axis=axis, reset=reset)
+            check_tensors("linear_recurrence", gates, spoilt, **keywords, reset=reset)
             worse = gates.copy()
             at[axis] = place
             worse[tuple(at)] = value
-            check_tensors("linear_recurrence", worse, x, device=device, axis=axis)
+            check_tensors("linear_recurrence", worse, x, **keywords)
+
+
+@pytest.mark.parametrize("bad", [complex(np.inf, 2), complex(1, -np.inf), complex(0, np.nan)])
+def test_a_real_factor_multiplies_the_parts_of_a_complex_state(bad, device):
+    x = random((3, 200), np.complex128)
+    x[:, 17] = bad
+    tokens, gates = to_tensor(x, device), to_tensor(random((3, 200), np.float64, 1), device)
+    calls = [
+        (lambda part: upsweep.cumulative_sum(part)),
+        (lambda part: upsweep.discounted_cumsum(part, 0.5)),
+        (lambda part: upsweep.discounted_cumsum(part, gates[:, :1])),
+        (lambda part: upsweep.linear_recurrence(gates, part)),
+    ]
+    for call in calls:
+        y = call(tokens)
+        for mine, part in ((y.real, tokens.real), (y.imag, tokens.imag)):
+            np.testing.assert_allclose(to_array(mine), to_array(call(part.contiguous())), rtol=1e-12, atol=1e-12)
+
+
+def test_a_complex_gamma_of_real_numbers(device):
+    check_tensors("discounted_cumsum", random((3, 200), np.float32), 0.5 - 0.3j, device=device)
+    check_tensors("discounted_cumsum", random((3, 200), np.complex64), 0.5 - 0.3j, device=device, reverse=True)
+
+
+def test_an_output_whose_elements_overlap(device):
+    x = to_tensor(random((3, 50), np.float32), device)
+    for strides in [(0, 1), (1, 1), (25, 1), (3, 2)]:
+        out = torch.zeros(500, device=device).as_strided((3, 50), strides)
+        with pytest.raises(ValueError, match="out"):
+            upsweep.cumulative_sum(x, out=out)
+        assert not out.any()
+    for strides in [(60, 1), (1, 3), (1, 4)]:
+        out = torch.zeros(500, device=device).as_strided((3, 50), strides)
+        assert upsweep.cumulative_sum(x, out=out) is out
+        assert_scan_close(to_array(out), np.cumsum(to_array(x), -1, dtype=np.float64), 50.0)
+
+
+def test_python_numbers_are_not_rounded(device):
+    x = random((3, 50), np.float64)
+    check_tensors("cumulative_sum", x, initial=0.1, device=device)
+    check_tensors("linear_recurrence", x, 0.1, device=device)
+    check_tensors("discounted_cumsum", x + 0j, 0.1, initial=0.1 + 0.3j, device=device)
+    short = to_tensor(np.ones((3, 50), np.float32), device)
+    assert upsweep.linear_recurrence(short, 0.1).dtype == torch.float32
+    assert upsweep.linear_recurrence(short.to(torch.int64), 0.1).dtype == torch.get_default_dtype()
+
+
+def test_integers_of_more_than_64_bits(device):
+    x = to_tensor(random((3, 50), np.float64), device)
+    for number in (2**63, -(10**20), 10**300):
+        for call in (
+            lambda n: upsweep.discounted_cumsum(x, n),
+            lambda n: upsweep.linear_recurrence(x, n),
+            lambda n: upsweep.discounted_cumsum(x, 0.5, initial=n),
+        ):
+            assert torch.equal(call(number).isnan(), call(float(number)).isnan())
+            assert torch.equal(call(number).nan_to_num(), call(float(number)).nan_to_num())
+    for huge in (10**400, -(10**400)):
+        with pytest.raises(ValueError, match="gamma"):
+            upsweep.discounted_cumsum(x, huge)
+        with pytest.raises(ValueError, match="tokens"):
+            upsweep.linear_recurrence(x, huge)
+        with pytest.raises(ValueError, match="initial"):
+            upsweep.discounted_cumsum(x, 0.5, initial=huge)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 1.0, -1.0, 2.0, 1e-30, np.inf, np.nan])

@@ -13,7 +13,18 @@ from typing import NamedTuple
 from upsweep._cuda import abi
 from upsweep._cuda.library import CudaError, Library, find, load
 
-__all__ = ["CudaError", "DeviceArray", "Library", "check_device", "find", "load", "plan", "problem", "run_lines", "run_scan"]
+__all__ = [
+    "CudaError",
+    "DeviceArray",
+    "Library",
+    "check_device",
+    "find",
+    "load",
+    "plan",
+    "problem",
+    "run_lines",
+    "run_scan",
+]
 
 
 class DeviceArray(NamedTuple):
@@ -64,8 +75,7 @@ def problem(
     """Describe a scan. x, gates, reset and out have one shape; gamma, initial and final lack its `axis`."""
     p = abi.ScanProblem()
     p.device, p.stream, p.reverse, p.exclusive = device, stream, reverse, exclusive
-    kind = out.dtype
-    p.accumulator = abi.COMPLEX if kind[0] == "c" else abi.INTEGER if kind[0] in "biu" and kind[1] != "f" else abi.REAL
+    p.accumulator = abi.ACCUMULATORS.get(out.dtype.rstrip("0123456789"), abi.REAL)
     p.length = out.shape[axis]
     batch = out.shape[:axis] + out.shape[axis + 1 :]
     p.n_batch = len(batch)

@@ -8,7 +8,10 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
 
-__all__ = ["ABI", "DTYPES", "FUNCTIONS", "MAX_DIMS", "STATUS", "STRUCTS", "Array", "Lines", "Plan", "ScanProblem"]
+__all__ = [
+    "ABI", "ACCUMULATORS", "DTYPES", "FUNCTIONS", "LINES_FORMAT", "MAX_DIMS", "REGIMES", "STATUS", "STRUCTS",
+    "Array", "Lines", "Plan", "ScanProblem",
+]  # fmt: skip
 
 ABI = 1
 MAX_DIMS = 64
@@ -18,13 +21,17 @@ STATUS = {0: "OK", 1: "INVALID", 2: "UNSUPPORTED", 3: "CUDA_ERROR", 4: "WORKSPAC
 # upsweep_dtype, by numpy's and torch's name of it.
 DTYPES = {
     name: code
-    for code, name in enumerate(
-        "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 "
-        "float16 bfloat16 float32 float64 complex64 complex128".split()
-    )
-}
+    for code, name in enumerate((
+        "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+        "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+    ))
+}  # fmt: skip
 
+# upsweep_accumulator, by the dtype's name without its size.
 REAL, COMPLEX, INTEGER = 0, 1, 2
+ACCUMULATORS = {
+    "float": REAL, "bfloat": REAL, "complex": COMPLEX, "bool": INTEGER, "int": INTEGER, "uint": INTEGER,
+}  # fmt: skip
 
 
 class Array(ctypes.Structure):

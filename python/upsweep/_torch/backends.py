@@ -15,12 +15,13 @@ from upsweep import _dispatch, _signature
 
 __all__ = ["run", "state_dtype"]
 
+# Older versions of torch lack the unsigned types.
 _NAMES = {
     getattr(torch, name): name
-    for name in "bool int8 uint8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128 "
-    "uint16 uint32 uint64".split()
+    for name in ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
+                 "complex64", "complex128", "uint16", "uint32", "uint64")
     if hasattr(torch, name)
-}
+}  # fmt: skip
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -43,13 +44,11 @@ def _resolved(value: Any) -> Any:
     return value
 
 
-def _as_numpy(tensor: Tensor, dtype: np.dtype[Any] | None = None) -> Any:
+def _as_numpy(tensor: Tensor) -> Any:
     tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:
-        array = tensor.view(torch.uint16).numpy().view(_bfloat16())
-    else:
-        array = tensor.numpy()
-    return array if dtype is None else array.astype(dtype, copy=False)
+        return tensor.view(torch.uint16).numpy().view(_bfloat16())
+    return tensor.numpy()
 
 
 def _bfloat16() -> np.dtype[Any]:
@@ -57,7 +56,8 @@ def _bfloat16() -> np.dtype[Any]:
         import ml_dtypes
     except ImportError:
         raise TypeError("bfloat16 tensors on the CPU need the package ml_dtypes") from None
-    return np.dtype(ml_dtypes.bfloat16)
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
 
 
 def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
@@ -86,14 +86,12 @@ def run(
         if window:
             raise NotImplementedError("window: not yet on CUDA tensors")
         _dispatch.run_cuda_scan(
-            *(_described(t) if isinstance(t, Tensor) else t for t in (x, gates, gamma, initial, reset, out, final)),
-            axis=axis,
-            reverse=reverse,
-            exclusive=exclusive,
-            device=out.get_device(),
+            _described(x), _described(gates), _described(gamma) if isinstance(gamma, Tensor) else gamma,
+            _described(initial), _described(reset), _described(out), _described(final),
+            axis=axis, reverse=reverse, exclusive=exclusive, device=out.get_device(),
             stream=torch._C._cuda_getCurrentRawStream(out.get_device()),
             allocate=lambda n_bytes: _workspace(n_bytes, out.device),
-        )
+        )  # fmt: skip
         return
     if out.device.type != "cpu":
         raise TypeError(f"expected tensors on the CPU or on CUDA, got {out.device}")
@@ -101,18 +99,18 @@ def run(
         x=_as_numpy(x), gates=None, gamma=None, reset=None, initial=None, axis=axis,
         shape=tuple(out.shape), dtype=_numpy_dtype(out.dtype),
     )  # fmt: skip
-    state = scan.accumulator
     if gates is not None:
         scan.gates = _as_numpy(gates)
     elif isinstance(gamma, Tensor):
-        scan.gamma = _as_numpy(gamma, state)
-    elif gamma is not None:
+        scan.gamma = _as_numpy(gamma)
+    elif gamma is not None and gamma != 1:
         number = complex(gamma)
-        scan.gamma = np.broadcast_to(state.type(number if state.kind == "c" else number.real), scan.state_shape)
+        # A real number stays one under complex states, whose parts never meet; so it is on CUDA.
+        scan.gamma = np.broadcast_to(number if number.imag else number.real, scan.state_shape)
     if reset is not None:
         scan.reset = _as_numpy(reset)
     if initial is not None:
-        scan.initial = _as_numpy(initial, state)
+        scan.initial = _as_numpy(initial)
     _, last = _dispatch.run_scan(
         scan, out=_as_numpy(out), reverse=reverse, exclusive=exclusive, flush=flush, window=window,
         return_final=final is not None, n_threads=n_threads,
@@ -149,7 +147,9 @@ def run_lines(x: Tensor, gates: Tensor | None, gamma: float, reverse: bool) -> T
     return out
 
 
-def _described(tensor: Tensor) -> Any:
+def _described(tensor: Tensor | None) -> Any:
+    if tensor is None:
+        return None
     item = tensor.element_size()
     strides = tuple([stride * item for stride in tensor.stride()])
     return _dispatch.DeviceArray(tensor.data_ptr(), tuple(tensor.shape), strides, _NAMES[tensor.dtype])

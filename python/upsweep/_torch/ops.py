@@ -6,8 +6,8 @@ The derivative of a scan is a scan the other way: with g the gradient of y,
 
     gx[t] = g[t] + conj(a[t+1]) * gx[t+1],    ga[t] = gx[t] * conj(y[t-1])
 
-It is written in operations that torch can differentiate, this one among them, so that second and higher derivatives
-follow. `a` is not read where a step is dropped (a reset; the first step without an initial state).
+It is written in operations that torch can differentiate, this one among them, so that second and higher
+derivatives follow. `a` is not read where a step is dropped (a reset; the first step without an initial state).
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ scan = torch.ops.upsweep.scan.default
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, gates, gamma, ctx.factor, initial, reset, ctx.axis, ctx.reverse, ctx.flush, ctx.window, ctx.n_threads, _ = inputs
+    x, gates, gamma, ctx.factor, initial, reset, ctx.axis, ctx.reverse, ctx.flush, ctx.window, *rest = inputs
+    ctx.n_threads = rest[0]
     ctx.x_dtype, ctx.length = x.dtype, x.shape[ctx.axis]
     needs_factor = any(tensor is not None and tensor.requires_grad for tensor in (gates, gamma))
     ctx.save_for_backward(gates, gamma, initial, reset, output[0] if needs_factor else None)
@@ -100,15 +101,14 @@ def _narrowed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
 def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, ...]:
     gates, gamma, initial, reset, y = ctx.saved_tensors
     axis, reverse, none = ctx.axis, ctx.reverse, (None,) * 12
-    if ctx.window and g is None:
-        return none
-    if g is None and g_final is None:
+    if g is None and (g_final is None or ctx.window):
         return none
     needs_x, needs_gates, needs_gamma, _, needs_initial = ctx.needs_input_grad[:5]
     if ctx.window and needs_gamma:
         raise NotImplementedError("gamma: no derivative with window=")
     ahead = -1 if reverse else 1  # from a step to the next one in scan order
     if g is None:
+        assert g_final is not None
         # Only the final state was used: a gradient of zeros but for the last step.
         shape = (*g_final.shape[:axis], ctx.length, *g_final.shape[axis:])
         g = g_final.new_zeros(shape)
@@ -141,12 +141,13 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
         else:
             g_gamma = _narrowed(terms.sum(axis, dtype=_wide(terms.dtype)), gamma.dtype)
     if needs_initial:
-        factor = ctx.factor if gamma is None else gamma
-        factor = _conj(gates.select(axis, first)) if gates is not None else (
-            _conj(factor) if isinstance(factor, Tensor) else complex(factor).conjugate()
-        )
-        if isinstance(factor, complex) and not factor.imag:
-            factor = factor.real
+        if gates is not None:
+            factor = _conj(gates.select(axis, first))
+        elif gamma is not None:
+            factor = _conj(gamma)
+        else:
+            number = complex(ctx.factor).conjugate()
+            factor = number if number.imag else number.real
         g_initial = factor * gx.select(axis, first)
         if reset is not None:
             g_initial = torch.where(reset.select(axis, first), 0, g_initial)
@@ -166,7 +167,7 @@ torch.library.register_autograd("upsweep::scan", _backward, setup_context=_save,
 
 
 def _vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-    x, gates, gamma, factor, initial, reset, axis, *rest = args
+    factor, axis, rest = args[3], args[6], args[7:]
     size = info.batch_size
 
     def to_front(tensor: Tensor | None, dim: int | None) -> Tensor | None:

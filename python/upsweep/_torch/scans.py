@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from upsweep import _cpu, _signature
+from upsweep import _arrays, _cpu, _signature
 from upsweep._torch import backends, ops
 
-__all__ = ["cumulative_sum", "discounted_cumsum", "linear_recurrence"]
+__all__ = ["cumulative_sum", "discounted_cumsum", "linear_recurrence", "scan_forward"]
 
 Number = (bool, int, float, complex, np.number, np.bool_)
 
@@ -59,13 +59,14 @@ def discounted_cumsum(
         if y is not None:
             return y
     given = _tensor(x, "x", gamma)
-    factor = gamma if isinstance(gamma, Number) else _tensor(gamma, "gamma", given)
+    factor: Any = _number(gamma, "gamma") if isinstance(gamma, Number) else _tensor(gamma, "gamma", given)
     dtype = given.dtype if given.is_floating_point() or given.is_complex() else torch.get_default_dtype()
     if _is_complex(factor) and not dtype.is_complex:
         dtype = torch.complex128 if dtype == torch.float64 else torch.complex64
     scan = _Scan("x", given, "gamma", factor, dtype, axis, reset, initial)
     if window and scan.gates is not None:
-        raise ValueError(f"window: needs a gamma that is constant along the axis, got one of shape {factor.shape}")
+        shape = tuple(factor.shape)
+        raise ValueError(f"window: needs a gamma that is constant along the axis, got one of shape {shape}")
     return scan.run(out, reverse, exclusive, True, window, return_final, n_threads)
 
 
@@ -83,18 +84,42 @@ def linear_recurrence(
             return y
     if isinstance(tokens, Number):
         factor = _tensor(gates, "gates", None)
-        given = torch.as_tensor(tokens, device=factor.device)
+        given = _tensor_of(tokens, "tokens", factor.device)
+        dtype = _result_dtype(tokens, factor)
     else:
         given = _tensor(tokens, "tokens", gates)
-        factor = gates if isinstance(gates, Number) else _tensor(gates, "gates", given)
-    dtype = _result_dtype(factor, given)
+        factor = _number(gates, "gates") if isinstance(gates, Number) else _tensor(gates, "gates", given)
+        dtype = _result_dtype(factor, given)
     if not (dtype.is_floating_point or dtype.is_complex):
         dtype = torch.get_default_dtype()
     scan = _Scan("tokens", given, "gates", factor, dtype, axis, reset, initial)
     return scan.run(out, reverse, exclusive, True, 0, return_final, n_threads)
 
 
+def scan_forward(gates: Any, tokens: Any, *, reverse: bool, out: Any) -> Any:
+    """`upsweep.scan_forward` of tensors, which tracks no gradients."""
+    with torch.no_grad():
+        return linear_recurrence(
+            gates, tokens, axis=-1, reverse=reverse, initial=None, reset=None, exclusive=False, out=out,
+            return_final=False, n_threads=None,
+        )  # fmt: skip
+
+
 # ---- argument rules ------------------------------------------------------------------------------------------
+
+
+def _number(value: Any, name: str) -> Any:
+    """The number as torch takes it, whose own integers end at 64 bits with a sign."""
+    return _arrays.as_number(value, name, limit=2**63)
+
+
+def _tensor_of(number: Any, name: str, device: torch.device) -> Tensor:
+    """The number as a tensor that holds all of it: torch would round it to its default dtype."""
+    number = _number(number, name)
+    dtype = (
+        torch.float64 if isinstance(number, float) else torch.complex128 if isinstance(number, complex) else None
+    )
+    return torch.as_tensor(number, dtype=dtype, device=device)
 
 
 def _is_complex(value: Any) -> bool:
@@ -138,8 +163,8 @@ class _Scan:
     """A checked scan: x, gates and reset of one shape, the others without `axis`."""
 
     def __init__(
-        self, name: str, x: Tensor, factor_name: str | None, factor: Any, dtype: torch.dtype, axis: int, reset: Any,
-        initial: Any,
+        self, name: str, x: Tensor, factor_name: str | None, factor: Any, dtype: torch.dtype, axis: int,
+        reset: Any, initial: Any,
     ) -> None:  # fmt: skip
         named = {name: x}
         if isinstance(factor, Tensor):
@@ -157,7 +182,7 @@ class _Scan:
         if not shape:
             raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d tensor")
         self.shape, self.dtype = shape, dtype
-        self.axis = at = _signature.check_axis(axis, len(shape))
+        self.axis = _signature.check_axis(axis, len(shape))
         self.x = x if x.shape == shape else x.expand(shape)
         if (dtype.is_floating_point or dtype.is_complex) and x.dtype != dtype and x.requires_grad:
             self.x = self.x.to(dtype)
@@ -196,7 +221,7 @@ class _Scan:
     def _as_state(self, initial: Any) -> Tensor:
         state = self.state_shape
         if isinstance(initial, Number):
-            initial = torch.as_tensor(initial, device=self.x.device)
+            initial = _tensor_of(initial, "initial", self.x.device)
         initial = _tensor(initial, "initial", self.x)
         if initial.ndim > len(state):
             raise ValueError(
@@ -265,7 +290,9 @@ def _needs_operation(tensors: tuple[Tensor | None, ...]) -> bool:
     for tensor in tensors:
         if tensor is None:
             continue
-        if (type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter) or (grad and tensor.requires_grad):
+        if grad and tensor.requires_grad:
+            return True
+        if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
             return True
     return _watched()
 
@@ -279,13 +306,15 @@ def _check_out(out: Any, shape: Any, dtype: torch.dtype, scan: _Scan) -> None:
         raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}")
     if out.device != scan.x.device:
         raise ValueError(f"out: is on {out.device}, the input on {scan.x.device}")
-    if out.numel() and any(n > 1 and stride == 0 for n, stride in zip(out.shape, out.stride())):
-        raise ValueError("out: several elements share one place in memory (a stride is 0)")
+    if not out.is_contiguous() and _signature.overlaps_itself(_byte_view(out)):
+        raise ValueError(f"out: several of its elements share memory (strides of {out.stride()} elements)")
     tensors = {"x": scan.x, "gates": scan.gates, "gamma": scan.gamma, "initial": scan.initial, "reset": scan.reset}
     if torch.is_grad_enabled():
         for name, tensor in {"out": out, **tensors}.items():
             if tensor is not None and tensor.requires_grad:
-                raise ValueError(f"out: cannot be given while {name} requires grad; use torch.no_grad() or leave it out")
+                raise ValueError(
+                    f"out: cannot be given while {name} requires grad; use torch.no_grad() or leave it out"
+                )
     for name, tensor in tensors.items():
         if tensor is None or not tensor.numel() or not out.numel():
             continue
@@ -310,9 +339,10 @@ def _may_overlap(a: Tensor, b: Tensor) -> bool:
     (a_low, a_high), (b_low, b_high) = _extent(a), _extent(b)
     if a_low >= b_high or b_low >= a_high:
         return False
-    views = [_byte_view(tensor) for tensor in (a, b)]
+    a_bytes, b_bytes = _byte_view(a), _byte_view(b)
     try:
-        return np.shares_memory(*views, max_work=10_000)
+        # The bound is on a search that is exponential at worst; the stubs know only its two named values.
+        return np.shares_memory(a_bytes, b_bytes, max_work=10_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

@@ -25,7 +25,8 @@ def scan(
     accumulator: int,
 ) -> None:
     """Run one scan. Arrays with the axis have x's shape; gamma, initial, final_state and multiplier lack
-    the axis and hold the accumulator's type (0: float64, 1: complex128, 2: 64-bit integers)."""
+    the axis. The accumulator is 0: float64, 1: complex128, 2: 64-bit integers; multiplier is of its type, or
+    float64 where the factors of complex states are real."""
 
 def plain_constant(x: object, gamma: object, reverse: bool, n_threads: int) -> NDArray[Any] | None:
     """A discounted sum along the last axis, or None when x and gamma are not of the plainest kind."""

@@ -1,9 +1,10 @@
-// TILED: what LINES and COLUMNS cannot read in place is brought in tile by tile, in the accumulator's type:
-// other types, other byte orders, strides that fit neither. Never a copy of the whole array.
+// What the kernels cannot read in place is brought in piece by piece, in the type that they compute in: other types,
+// other byte orders, strides that fit none of them. Never a copy of the whole array.
 //
-// Called by the strips (scan_strips.hpp).
+// Called by the strips (scan_strips.hpp) and the windows for tiles, states and gammas, by the counts for weights.
 
-#include "scan.hpp"
+#include "gather.hpp"
+
 #include "vec.hpp"
 
 namespace upsweep {
