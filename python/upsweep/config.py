@@ -59,8 +59,9 @@ def show_config() -> Config:
     Config
         A dictionary whose ``str`` is a table: ``version``, ``python``, ``numpy``, ``platform``, ``isa_built``,
         ``isa_usable``, ``isa`` (the instruction set chosen), ``openmp`` (the specification's date, None
-        without), ``threads``, ``cuda_library`` (its path, None: not installed), ``cuda_architectures`` (the compute capabilities that it
-        holds code for), ``llvmlite``, ``ml_dtypes``.
+        without), ``threads``, ``cuda_library`` (its path, None: not
+        installed), ``cuda_architectures`` (the compute capabilities that it holds code for), ``llvmlite``,
+        ``ml_dtypes``.
 
     Examples
     --------

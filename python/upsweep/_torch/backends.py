@@ -140,8 +140,9 @@ def run_lines(x: Tensor, gates: Tensor | None, gamma: float, reverse: bool) -> T
     if n:
         length, device = x.shape[-1], x.get_device()
         _dispatch.run_cuda_lines(
-            code, x.data_ptr(), 0 if gates is None else gates.data_ptr(), gamma, out.data_ptr(), n // length, length,
-            reverse=reverse, device=device, stream=torch._C._cuda_getCurrentRawStream(device),
+            code, x.data_ptr(), 0 if gates is None else gates.data_ptr(), gamma, out.data_ptr(),
+            n // length, length, reverse=reverse, device=device,
+            stream=torch._C._cuda_getCurrentRawStream(device),
             allocate=lambda n_bytes: _workspace(n_bytes, out.device),
         )  # fmt: skip
     return out

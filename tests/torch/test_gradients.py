@@ -1,0 +1,130 @@
+"""Derivatives of the scans, of first and second order, against finite differences."""
+
+import functools
+import itertools
+
+import pytest
+import upsweep
+from tensors import DEVICES, torch
+
+pytestmark = pytest.mark.parametrize("device", DEVICES)
+
+SHAPE = (3, 5)
+
+
+def leaf(*shape, device, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, dtype=dtype, generator=generator).to(device).requires_grad_()
+
+
+def check(function, *inputs):
+    assert torch.autograd.gradcheck(function, inputs)
+    assert torch.autograd.gradgradcheck(function, inputs)
+
+
+def keywords_of(axis, reverse, exclusive, with_initial, with_reset, device):
+    n_state = SHAPE[1 - axis]
+    initial = leaf(n_state, device=device, seed=7) if with_initial else None
+    reset = (
+        (torch.rand(SHAPE, generator=torch.Generator().manual_seed(3)) < 0.3).to(device) if with_reset else None
+    )
+    return initial, {
+        "axis": axis,
+        "reverse": reverse,
+        "exclusive": exclusive,
+        "reset": reset,
+        "return_final": True,
+    }
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(
+    ("reverse", "exclusive", "with_initial", "with_reset"), itertools.product([False, True], repeat=4)
+)
+def test_every_argument(axis, reverse, exclusive, with_initial, with_reset, device):
+    initial, keywords = keywords_of(axis, reverse, exclusive, with_initial, with_reset, device)
+    x, gates = leaf(*SHAPE, device=device), leaf(*SHAPE, device=device, seed=1)
+    check(lambda g, x, i: upsweep.linear_recurrence(g, x, initial=i, **keywords), gates, x, initial)
+    gamma = leaf(3, 1, device=device, seed=2) if axis == 1 else leaf(device=device, seed=2)
+    check(lambda g, x, i: upsweep.discounted_cumsum(x, g, initial=i, **keywords), gamma, x, initial)
+    check(lambda x, i: upsweep.cumulative_sum(x, initial=i, **keywords), x, initial)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 1), (5,), (3, 5)])
+def test_gamma_of_every_shape(shape, device):
+    gamma, x = leaf(*shape, device=device, seed=2), leaf(*SHAPE, device=device)
+    check(lambda g, x: upsweep.discounted_cumsum(x, g), gamma, x)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2])
+def test_short_lengths(length, device):
+    gates, x = leaf(2, length, device=device), leaf(2, length, device=device, seed=1)
+    initial = leaf(2, device=device, seed=2)
+    for exclusive in (False, True):
+        scan = functools.partial(upsweep.linear_recurrence, exclusive=exclusive, return_final=True)
+        check(lambda g, x, i, scan=scan: scan(g, x, initial=i), gates, x, initial)
+
+
+def test_broadcast_operands(device):
+    gates, x = leaf(4, device=device), leaf(2, 3, 1, device=device, seed=1)
+    check(lambda g, x: upsweep.linear_recurrence(g, x), gates, x)
+    initial = leaf(1, device=device)
+    check(lambda x, i: upsweep.discounted_cumsum(x, 0.5, initial=i), leaf(*SHAPE, device=device), initial)
+
+
+def test_complex_numbers(device):
+    gates = leaf(*SHAPE, device=device, dtype=torch.complex128)
+    x = leaf(*SHAPE, device=device, dtype=torch.complex128, seed=1)
+    check(upsweep.linear_recurrence, gates, x)
+    real = leaf(*SHAPE, device=device)
+    check(lambda g, x: upsweep.discounted_cumsum(x, g), leaf(device=device, dtype=torch.complex128), real)
+    check(lambda x: upsweep.discounted_cumsum(x, 0.5 + 0.5j), real)
+
+
+def test_only_the_final_state(device):
+    gates, x = leaf(*SHAPE, device=device), leaf(*SHAPE, device=device, seed=1)
+    check(lambda g, x: upsweep.linear_recurrence(g, x, return_final=True)[1], gates, x)
+
+
+def test_include_initial(device):
+    x, initial = leaf(*SHAPE, device=device), leaf(3, device=device, seed=1)
+    for reverse in (False, True):
+        scan = functools.partial(upsweep.cumulative_sum, include_initial=True, reverse=reverse)
+        check(lambda x, i, scan=scan: scan(x, initial=i), x, initial)
+
+
+def test_no_gradient_reaches_over_a_reset(device):
+    gates = torch.full((4,), torch.inf, device=device, dtype=torch.float64, requires_grad=True)
+    x = torch.ones(4, device=device, dtype=torch.float64, requires_grad=True)
+    initial = torch.tensor(torch.inf, device=device, dtype=torch.float64, requires_grad=True)
+    everywhere = torch.ones(4, device=device, dtype=torch.bool)
+    y = upsweep.linear_recurrence(gates, x, initial=initial, reset=everywhere)
+    y.sum().backward()
+    assert (gates.grad == 0).all() and initial.grad == 0
+    assert (x.grad == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_short_dtypes_against_float64(dtype, device):
+    if dtype == torch.bfloat16 and device == "cpu":
+        pytest.importorskip("ml_dtypes")
+    wide = [leaf(4, 300, device=device, seed=seed) for seed in (0, 1)]
+    short = [t.detach().to(dtype).requires_grad_() for t in wide]
+    wide = [t.detach().double().requires_grad_() for t in short]
+    weights = torch.randn(4, 300, generator=torch.Generator().manual_seed(5)).to(device, dtype)
+    for gates, x in (short, wide):
+        (upsweep.linear_recurrence(gates.sigmoid(), x) * weights.to(x.dtype)).sum().backward()
+    tolerance = {torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float32: 1e-5}[dtype]
+    for mine, exact in zip(short, wide):
+        assert mine.grad.dtype == dtype
+        torch.testing.assert_close(mine.grad.double(), exact.grad, rtol=tolerance, atol=tolerance)
+
+
+def test_a_window_has_a_gradient_for_x_and_none_for_gamma(device):
+    if device == "cuda":
+        pytest.skip("window: not yet on CUDA tensors")
+    x = leaf(*SHAPE, device=device)
+    check(lambda x: upsweep.discounted_cumsum(x, 0.5, window=3), x)
+    gamma = torch.tensor(0.5, device=device, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="gamma: no derivative"):
+        upsweep.discounted_cumsum(x, gamma, window=3).sum().backward()

@@ -1,0 +1,163 @@
+"""The operation inside torch's machinery: opcheck, the compiler, vmap, autocast, graphs, streams, devices."""
+
+import pytest
+import upsweep
+from tensors import DEVICES, torch
+
+on_each_device = pytest.mark.parametrize("device", DEVICES)
+
+
+def tensors(*shape, device, n=2, grad=False):
+    generator = torch.Generator().manual_seed(0)
+    return [torch.rand(*shape, generator=generator).to(device).requires_grad_(grad) for _ in range(n)]
+
+
+@on_each_device
+def test_opcheck(device):
+
+    x, gates = tensors(3, 7, device=device, grad=True)
+    reset = torch.zeros(3, 7, dtype=torch.bool, device=device)
+    gamma, initial = (t[:, 0].detach().requires_grad_() for t in (x, gates))
+    for arguments in [
+        (x, gates, None, 1.0, None, None, 1, False, True, 0, 0, torch.float32),
+        (x, gates, None, 1.0, initial, reset, 1, True, True, 0, 0, torch.float32),
+        (x, None, gamma, 1.0, initial, None, 1, False, True, 0, 0, torch.float32),
+        (x.detach(), None, None, 0.5, None, None, 0, False, True, 0, 0, torch.float32),
+    ]:
+        torch.library.opcheck(torch.ops.upsweep.scan.default, arguments)
+
+
+@on_each_device
+def test_the_compiler_takes_it_whole(device):
+    def function(gates, x, initial):
+        y, final = upsweep.linear_recurrence(gates, x, initial=initial, return_final=True)
+        return upsweep.discounted_cumsum(y, 0.5, reverse=True).sin().sum() + final.sum()
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    gates, x = tensors(3, 7, device=device, grad=True)
+    initial = x[:, 0].detach()
+    grads = [torch.autograd.grad(f(gates, x, initial), (gates, x)) for f in (function, compiled)]
+    for eager, traced in zip(*grads):
+        torch.testing.assert_close(eager, traced)
+
+
+@on_each_device
+def test_vmap(device):
+    gates, x = tensors(4, 3, 7, device=device)
+    for dims in (0, 1, 2):
+        batched = torch.vmap(lambda g, x: upsweep.linear_recurrence(g, x), in_dims=dims, out_dims=dims)(gates, x)
+        singles = [upsweep.linear_recurrence(g, t) for g, t in zip(gates.unbind(dims), x.unbind(dims))]
+        torch.testing.assert_close(batched, torch.stack(singles, dims))
+    one_gate = torch.vmap(lambda x: upsweep.linear_recurrence(gates[0], x))(x)
+    torch.testing.assert_close(one_gate, upsweep.linear_recurrence(gates[0].expand_as(x), x))
+
+
+@on_each_device
+def test_autocast_leaves_dtypes_alone(device):
+    gates, x = tensors(3, 7, device=device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        y = upsweep.linear_recurrence(gates, x)
+    assert y.dtype == torch.float32
+    torch.testing.assert_close(y, upsweep.linear_recurrence(gates, x))
+
+
+@on_each_device
+def test_conjugates_and_subclasses(device):
+    x = torch.randn(3, 7, dtype=torch.complex64, device=device)
+    expected = upsweep.discounted_cumsum(x.conj().clone(), 0.5)
+    assert torch.equal(upsweep.discounted_cumsum(x.conj(), 0.5), expected)
+    parameter = torch.nn.Parameter(torch.ones(3, 7, device=device))
+    assert upsweep.discounted_cumsum(parameter, 0.5).requires_grad
+
+
+@on_each_device
+def test_bad_arguments(device):
+    x = torch.ones(3, 7, device=device)
+    cases = [
+        (TypeError, r"gates: expected a torch.Tensor", lambda: upsweep.linear_recurrence([1.0], x)),
+        (ValueError, r"do not broadcast.*tokens \(3, 7\).*gates \(2, 7\)",
+         lambda: upsweep.linear_recurrence(torch.ones(2, 7, device=device), x)),
+        (ValueError, r"axis", lambda: upsweep.cumulative_sum(x, axis=2)),
+        (ValueError, r"0-d", lambda: upsweep.cumulative_sum(x[0, 0])),
+        (ValueError, r"initial: .*\(4,\).*\(3,\)",
+         lambda: upsweep.discounted_cumsum(x, 0.5, initial=torch.ones(4, device=device))),
+        (TypeError, r"reset: expected a tensor of bool",
+         lambda: upsweep.discounted_cumsum(x, 0.5, reset=x)),
+        (TypeError, r"out: expected dtype",
+         lambda: upsweep.discounted_cumsum(x, 0.5, out=torch.empty(3, 7, dtype=torch.float64, device=device))),
+        (ValueError, r"out: expected shape",
+         lambda: upsweep.discounted_cumsum(x, 0.5, out=torch.empty(3, 6, device=device))),
+        (ValueError, r"out: cannot be given while x requires grad",
+         lambda: upsweep.discounted_cumsum(x.clone().requires_grad_(), 0.5, out=torch.empty_like(x))),
+        (ValueError, r"out: overlaps x",
+         lambda: upsweep.discounted_cumsum(x.view(-1)[:-1], 0.5, out=x.view(-1)[1:])),
+        (ValueError, r"device: goes with numpy arrays only",
+         lambda: upsweep.discounted_cumsum(x, 0.5, device="cuda")),
+        (TypeError, r"layout", lambda: upsweep.cumulative_sum(x.to_sparse())),
+    ]  # fmt: skip
+    for error, message, call in cases:
+        with pytest.raises(error, match=message):
+            call()
+
+
+@pytest.mark.cuda
+def test_arrays_on_two_devices_are_an_error():
+    x = torch.ones(3, 7)
+    with pytest.raises(ValueError, match=r"is on c"):
+        upsweep.linear_recurrence(x, x.cuda())
+    with pytest.raises(ValueError, match=r"out: is on cpu"):
+        upsweep.discounted_cumsum(x.cuda(), 0.5, out=x)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("shape", [(4, 100), (4, 3000), (2, 200_000), (3000, 20)])
+def test_graph_capture_and_replay(shape):
+    gates, x = (torch.rand(shape, device="cuda") for _ in range(2))
+    axis = 0 if shape[0] > shape[1] else 1
+    out = torch.empty_like(x)
+    upsweep.linear_recurrence(gates, x, out=out, axis=axis)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        upsweep.linear_recurrence(gates, x, out=out, axis=axis)
+    for _ in range(3):
+        x.copy_(torch.rand(shape, device="cuda"))
+        out.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(out, upsweep.linear_recurrence(gates, x, axis=axis))
+
+
+@pytest.mark.cuda
+def test_work_goes_to_the_current_stream_without_synchronising():
+    gates, x = (torch.rand(64, 100_000, device="cuda") for _ in range(2))
+    upsweep.linear_recurrence(gates, x)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)
+        upsweep.linear_recurrence(gates, x)
+        done = torch.cuda.Event()
+        done.record()
+    assert not done.query()
+    torch.cuda.synchronize()
+
+
+@pytest.mark.cuda
+@pytest.mark.large
+def test_more_than_2_to_the_31_elements():
+    n = 2**31 + 12_345
+    x = torch.ones(n, dtype=torch.float16, device="cuda")
+    y = upsweep.discounted_cumsum(x, 0.5, out=x)
+    assert y[0] == 1 and (y[100:] == 2).all()
+    ones = torch.ones(n, dtype=torch.int8, device="cuda")
+    assert upsweep.cumulative_sum(ones)[-1] == n
+
+
+@pytest.mark.cuda
+def test_several_devices():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one CUDA device")
+    x = torch.rand(3, 5000, device="cuda:1")
+    assert torch.cuda.current_device() == 0
+    y = upsweep.discounted_cumsum(x, 0.5)
+    assert y.device == x.device and torch.cuda.current_device() == 0
+    torch.testing.assert_close(y.cpu(), upsweep.discounted_cumsum(x.cpu(), 0.5))
