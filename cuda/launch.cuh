@@ -22,7 +22,11 @@ cudaError_t launch_lines(const Plan& plan, const Workspace& w, cudaStream_t stre
     scan_short_lines<Line, kGated, kResets><<<blocks, kThreads, 0, stream>>>(p, plan.width);
   } else if (plan.regime == kLines) {
     constexpr int kThreads = LineTuning::kWarps * 32;
-    scan_lines<Line, kGated, kResets><<<std::min(p.lines, kMostBlocks), kThreads, 0, stream>>>(p);
+    constexpr int kSegments = LineTuning::kSegments[kGated][Line::kVec / 4];
+    constexpr int kNarrow = LineTuning::kNarrow[kGated][Line::kVec / 4];
+    const int64_t blocks = std::min(p.lines, kMostBlocks);
+    if (plan.narrow) scan_lines<Line, kGated, kResets, kNarrow><<<blocks, kThreads, 0, stream>>>(p);
+    else scan_lines<Line, kGated, kResets, kSegments><<<blocks, kThreads, 0, stream>>>(p);
   } else {
     constexpr int kThreads = SplitTuning::kWarps * 32;
     scan_split_lines<Line, kGated, kResets><<<p.lines * plan.tiles, kThreads, 0, stream>>>(p, w, plan.tiles);

@@ -112,10 +112,14 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
   const int64_t warp_tile = int64_t(32) * vec;
   const int64_t split_tile = SplitTuning::kWarps * SplitTuning::kSegments[plan.gated][vec / 4] * warp_tile;
   const int64_t split_tiles = (p.length + vec - 1 + split_tile - 1) / split_tile;
-  const bool split = p.lines <= SplitTuning::kLinesPerProcessor[plan.gated] * n_processors && split_tiles > 2 &&
+  const bool split = p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors && split_tiles > 2 &&
                      p.lines * split_tiles < INT32_MAX;
   plan.regime = split ? kSplitLines : kLines;
-  plan.tile = split ? split_tile : LineTuning::kWarps * LineTuning::kSegments[plan.gated][vec / 4] * warp_tile;
+  const int64_t narrow_tile = LineTuning::kWarps * LineTuning::kNarrow[plan.gated][vec / 4] * warp_tile;
+  plan.narrow = !split && p.length + vec - 1 <= narrow_tile + (aligned ? vec - 1 : 0);
+  plan.tile = split         ? split_tile
+              : plan.narrow ? narrow_tile
+                            : LineTuning::kWarps * LineTuning::kSegments[plan.gated][vec / 4] * warp_tile;
   plan.tiles = (p.length + vec - 1 + plan.tile - 1) / plan.tile;
   if (split) plan.workspace_bytes = workspace_of(p.lines * plan.tiles, 1, accumulator);
 }

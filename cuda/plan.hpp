@@ -18,6 +18,7 @@ struct Plan {
   bool reverse;                    // of typed lines: memory runs against scan order
   bool gated;
   bool aligned;                    // typed lines: all of them begin on a vector's boundary, in every array
+  bool narrow;                     // lines that fit a tile of fewer segments
   int32_t width;                   // lanes of a short line
   int64_t tile, tiles;             // steps of a tile, tiles of a line
   int64_t blocks;                  // of 32 columns

@@ -62,11 +62,11 @@ __device__ inline bool is_plain(const Line& line, const Problem& p, int64_t begi
          !(p.final_state.data && begin + n >= line.positions());
 }
 
-template <class Line, bool kGated, bool kResets>
-__global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
+template <class Line, bool kGated, bool kResets, int kSegments>
+__global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks[kGated])
     scan_lines(const __grid_constant__ Problem p) {
   using S = typename Line::State;
-  constexpr int kWarps = LineTuning::kWarps, kSegments = LineTuning::kSegments[kGated][Line::kVec / 4];
+  constexpr int kWarps = LineTuning::kWarps;
   constexpr int kSegment = 32 * Line::kVec, kTile = kWarps * kSegments * kSegment;
   // Two, taken in turn: a warp may write the next tile's while another still reads this one's.
   __shared__ WarpSteps<S, kWarps> shared[2];
@@ -146,15 +146,18 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
     }
     tile.reduce(powers, lane, 0, 32);
     tile.hide_elements();
+    bool published = false;        // by the first warp
     if (lane == 0) {
       shared.step[warp] = tile.all;
       shared.dropped[warp] = tile.dropped;
     }
     __syncthreads();
     if (warp == 0) {
+      Step<S> step;
+      bool any = false;
       if (!is_last) {
-        Step<S> step = shared.step[0];
-        bool any = shared.dropped[0];
+        step = shared.step[0];
+        any = shared.dropped[0];
 #pragma unroll
         for (int i = 1; i < kWarps; ++i) {
           step = shared.dropped[i] ? shared.step[i] : combine(step, shared.step[i]);
@@ -164,6 +167,11 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
       }
       const S found = tile_index ? chain.template state_before<kGroup>(tile_index, lane) : nothing(S());
       if (lane == 0) state_before = found;
+      // The groups' states are the chain that everything waits for: this one goes out before anything else is done,
+      // unless the fold may have made a NaN of an infinity.
+      const S after = any ? step.b : advance(step.a, found, step.b);
+      published = !is_last && is_finite(after);
+      if (lane == 0 && published) chain.publish_state(tile_index, after);
     }
     __syncthreads();
     S state = state_before;
@@ -177,7 +185,7 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
       mine = state;
     }
     if (in_order) state = finish_tile_in_order(tile, shared, line, p, index, position, powers.gamma, state);
-    if (threadIdx.x == 0 && !is_last) chain.publish_state(tile_index, state);
+    if (threadIdx.x == 0 && !is_last && !published) chain.publish_state(tile_index, state);
     if (!in_order) tile.template finish<kPlain>(line, p, index, position, kSegment, powers, mine, lane, 0, 32);
   };
   if (is_plain<kGated>(line, p, tile_index * kTile, kTile)) run(std::true_type());
