@@ -113,7 +113,7 @@ struct Contiguous {
 
   __device__ void read(const T* from, bool aligned, int64_t at, T (&v)[kVec], double outside) const {
     if (aligned && at >= 0 && at + kVec <= length) {
-      read_whole(from, at, v);
+      read_whole(from, true, at, v);
       return;
     }
 #pragma unroll
@@ -123,13 +123,16 @@ struct Contiguous {
     }
   }
 
-  // Whether `n` positions from `position` on are all in the line and can be read and written as vectors.
-  template <bool kGated>
-  __device__ bool whole(int64_t position, int n) const {
-    return position >= phase() && position + n <= positions() && (kAligned || (x_aligned && (!kGated || gates_aligned)));
-  }
+  // Whether `n` positions from `position` on are all in the line, so that out can be written in whole vectors.
+  __device__ bool whole(int64_t position, int n) const { return position >= phase() && position + n <= positions(); }
 
-  __device__ void read_whole(const T* from, int64_t at, T (&v)[kVec]) const {
+  // An array that is aligned otherwise than out (gates read a step ahead, say) comes an element at a time.
+  __device__ void read_whole(const T* from, bool aligned, int64_t at, T (&v)[kVec]) const {
+    if (!kAligned && !aligned) {
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) v[i] = from[at + (kReverse ? kVec - 1 - i : i)];
+      return;
+    }
     union { uint4 word; T part[kVec]; } u;
     u.word = __ldcs(reinterpret_cast<const uint4*>(from + at));
 #pragma unroll
@@ -141,8 +144,8 @@ struct Contiguous {
   __device__ void load(int64_t position, T (&x_out)[kVec], T (&a_out)[kVec]) const {
     const int64_t t = time(position), at = memory(t);
     if constexpr (kWhole) {
-      read_whole(x, at, x_out);
-      if constexpr (kGated) read_whole(gates, at, a_out);
+      read_whole(x, x_aligned, at, x_out);
+      if constexpr (kGated) read_whole(gates, gates_aligned, at, a_out);
     } else {
       read(x, x_aligned, at, x_out, -0.0);
       if constexpr (kGated) read(gates, gates_aligned, at, a_out, 1.0);
@@ -210,7 +213,6 @@ struct Strided {
   __device__ int64_t time(int64_t position) const { return position; }
   static __device__ S value(S raw) { return raw; }
 
-  template <bool kGated>
   __device__ bool whole(int64_t, int) const { return false; }
 
   template <bool kGated, bool kWhole>

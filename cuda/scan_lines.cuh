@@ -56,9 +56,9 @@ __device__ S finish_tile_in_order(const T& tile, WarpSteps<S, kWarps>& shared, c
 }
 
 // Whether a tile needs none of the cases that most tiles do not have.
-template <bool kGated, class Line>
+template <class Line>
 __device__ inline bool is_plain(const Line& line, const Problem& p, int64_t begin, int n) {
-  return line.template whole<kGated>(begin, n) && !p.exclusive &&
+  return line.whole(begin, n) && !p.exclusive &&
          !(p.final_state.data && begin + n >= line.positions());
 }
 
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks[k
         else
           tile.template finish<kPlain>(line, p, index, position, kSegment, powers, mine, lane, 0, 32);
       };
-      if (is_plain<kGated>(line, p, begin, kTile)) run(std::true_type());
+      if (is_plain(line, p, begin, kTile)) run(std::true_type());
       else run(std::false_type());
     }
   }
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
     if (threadIdx.x == 0 && !is_last && !published) chain.publish_state(tile_index, state);
     if (!in_order) tile.template finish<kPlain>(line, p, index, position, kSegment, powers, mine, lane, 0, 32);
   };
-  if (is_plain<kGated>(line, p, tile_index * kTile, kTile)) run(std::true_type());
+  if (is_plain(line, p, tile_index * kTile, kTile)) run(std::true_type());
   else run(std::false_type());
 }
 

@@ -99,23 +99,20 @@ def as_array(value: object, name: str) -> Array:
     raise TypeError(f"{name}: expected real or complex numbers of up to 64 bits a part, got {_describe(array)}")
 
 
-def check_device(device: object) -> None:
-    """Accept the devices that this build can compute on.
+def check_device(device: object) -> int | None:
+    """The ordinal of the CUDA device that the argument names; None for the CPU.
 
     Raises
     ------
     ValueError
         The argument names no device.
-    RuntimeError
-        It names a CUDA device, and there is no CUDA library.
     """
     if device is None or (isinstance(device, str) and device == "cpu"):
-        return
-    if isinstance(device, str) and device.partition(":")[0] == "cuda":
-        raise RuntimeError(
-            f"device={device!r}: this installation of upsweep has no CUDA library (libupsweep_cuda.so); "
-            "use device=None or 'cpu'"
-        )
+        return None
+    if isinstance(device, str):
+        kind, colon, ordinal = device.partition(":")
+        if kind == "cuda" and (ordinal.isdecimal() or not colon):
+            return int(ordinal or 0)
     raise ValueError(f"device: expected None, 'cpu' or 'cuda[:N]', got {device!r}")
 
 

@@ -37,11 +37,24 @@ def run_scan(
     window: int = 0,
     return_final: bool,
     n_threads: int | None,
+    device: int | None = None,
 ) -> tuple[Array, Array | None]:
-    """Run the scan; returns the result and, if asked for, the state after the last step."""
+    """Run the scan, on a CUDA device or on the CPU (None).
+
+    Returns the result and, if asked for, the state after the last step.
+    """
     result = _new_like(scan.x, scan.shape, scan.dtype) if out is None else out
     final = np.empty(scan.state_shape, _arrays.state_dtype(scan.dtype)) if return_final else None
-    if 0 not in scan.shape:
+    if device is not None:
+        _cuda.check_device(device)
+    if 0 not in scan.shape and device is not None:
+        from upsweep._cuda import host
+
+        host.run_scan(
+            scan.x, scan.gates, scan.gamma, scan.initial, scan.reset, result, final,
+            axis=scan.axis, reverse=reverse, exclusive=exclusive, device=device,
+        )  # fmt: skip
+    elif 0 not in scan.shape:
         _run(scan, result, final, None, reverse, exclusive, flush, window, n_threads)
     elif final is not None:
         final[...] = 0 if scan.initial is None else scan.initial

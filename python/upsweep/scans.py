@@ -84,8 +84,9 @@ def cumulative_sum(
         Return also the state after the last step.
     n_threads : int, optional
         Default: see `get_num_threads`.
-    device : {None, "cpu"}
-        Where to compute.
+    device : {None, "cpu", "cuda", "cuda:N"}, optional
+        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of torch
+        are computed where they are.
 
     Returns
     -------
@@ -138,7 +139,7 @@ def cumulative_sum(
             include_initial=include_initial, exclusive=exclusive, out=out, return_final=return_final,
             n_threads=n_threads,
         )  # fmt: skip
-    _arrays.check_device(device)
+    ordinal = _arrays.check_device(device)
     if include_initial and exclusive:
         raise ValueError("include_initial: cannot be combined with exclusive, which already begins with it")
     given = _arrays.as_array(x, "x")
@@ -146,7 +147,7 @@ def cumulative_sum(
     given = _for_sum(given, result_dtype)
     scan = _signature.normalise("x", given, None, None, result_dtype, axis=axis, reset=reset, initial=initial)
     if not include_initial:
-        return _finish(scan, out, reverse, exclusive, False, 0, return_final, n_threads)
+        return _finish(scan, out, reverse, exclusive, False, 0, return_final, n_threads, ordinal)
 
     longer = scan.shape[: scan.axis] + (scan.shape[scan.axis] + 1,) + scan.shape[scan.axis + 1 :]
     inputs = {"x": given, "reset": scan.reset, "initial": scan.initial}
@@ -162,6 +163,7 @@ def cumulative_sum(
         flush=False,
         return_final=return_final,
         n_threads=n_threads,
+        device=ordinal,
     )
     whole[before + (-1 if reverse else 0,)] = 0 if scan.initial is None else scan.initial
     whole = whole if out is None else out
@@ -228,8 +230,9 @@ def discounted_cumsum(
         Return also the state after the last step (in reverse: at t = 0).
     n_threads : int, optional
         Default: see `get_num_threads`. The result's bits do not depend on it.
-    device : {None, "cpu"}
-        Where to compute.
+    device : {None, "cpu", "cuda", "cuda:N"}, optional
+        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of torch
+        are computed where they are.
 
     Returns
     -------
@@ -287,14 +290,16 @@ def discounted_cumsum(
             x, gamma, axis=axis, reverse=reverse, initial=initial, reset=reset, window=steps, exclusive=exclusive,
             out=out, return_final=return_final, n_threads=n_threads,
         )  # fmt: skip
-    _arrays.check_device(device)
+    ordinal = _arrays.check_device(device)
     given = _arrays.as_array(x, "x")
     factor = _arrays.as_array(gamma, "gamma")
     dtype = _discounted_dtype(given, factor)
     scan = _signature.normalise("x", given, "gamma", factor, dtype, axis=axis, reset=reset, initial=initial)
+    if steps and ordinal is not None:
+        raise NotImplementedError("window: not yet on CUDA")
     if steps and scan.gates is not None:
         raise ValueError(f"window: needs a gamma that is constant along the axis, got one of shape {factor.shape}")
-    return _finish(scan, out, reverse, exclusive, True, steps, return_final, n_threads)
+    return _finish(scan, out, reverse, exclusive, True, steps, return_final, n_threads, ordinal)
 
 
 # fmt: off
@@ -352,8 +357,9 @@ def linear_recurrence(
         Return also the state after the last step (in reverse: at t = 0).
     n_threads : int, optional
         Default: see `get_num_threads`. The result's bits do not depend on it.
-    device : {None, "cpu"}
-        Where to compute.
+    device : {None, "cpu", "cuda", "cuda:N"}, optional
+        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of torch
+        are computed where they are.
 
     Returns
     -------
@@ -407,7 +413,7 @@ def linear_recurrence(
             gates, tokens, axis=axis, reverse=reverse, initial=initial, reset=reset, exclusive=exclusive, out=out,
             return_final=return_final, n_threads=n_threads,
         )  # fmt: skip
-    _arrays.check_device(device)
+    ordinal = _arrays.check_device(device)
     factor = _arrays.as_array(gates, "gates")
     given = _arrays.as_array(tokens, "tokens")
     dtype = _arrays.result_dtype(
@@ -415,7 +421,7 @@ def linear_recurrence(
         tokens if isinstance(tokens, (int, float, complex)) and not isinstance(tokens, np.generic) else given,
     )
     scan = _signature.normalise("tokens", given, "gates", factor, dtype, axis=axis, reset=reset, initial=initial)
-    return _finish(scan, out, reverse, exclusive, True, 0, return_final, n_threads)
+    return _finish(scan, out, reverse, exclusive, True, 0, return_final, n_threads, ordinal)
 
 
 # ---- what the functions above share ----------------------------------------------------------------------
@@ -437,6 +443,7 @@ def _finish(
     window: int,
     return_final: bool,
     n_threads: int | None,
+    device: int | None,
 ) -> Any:
     target = None
     if out is not None:
@@ -452,6 +459,7 @@ def _finish(
         window=window,
         return_final=return_final,
         n_threads=n_threads,
+        device=device,
     )
     result = y if out is None else out
     return (result, final) if return_final else result

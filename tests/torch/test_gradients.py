@@ -39,7 +39,7 @@ def keywords_of(axis, reverse, exclusive, with_initial, with_reset, device):
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize(
-    ("reverse", "exclusive", "with_initial", "with_reset"), itertools.product([False, True], repeat=4)
+    ("reverse", "exclusive", "with_initial", "with_reset"), list(itertools.product([False, True], repeat=4))
 )
 def test_every_argument(axis, reverse, exclusive, with_initial, with_reset, device):
     initial, keywords = keywords_of(axis, reverse, exclusive, with_initial, with_reset, device)
@@ -79,6 +79,33 @@ def test_complex_numbers(device):
     real = leaf(*SHAPE, device=device)
     check(lambda g, x: upsweep.discounted_cumsum(x, g), leaf(device=device, dtype=torch.complex128), real)
     check(lambda x: upsweep.discounted_cumsum(x, 0.5 + 0.5j), real)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(
+    ("reverse", "with_initial", "with_reset"), list(itertools.product([False, True], repeat=3))
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_alone_are_those_that_can_be_differentiated(
+    dtype, axis, reverse, with_initial, with_reset, device
+):
+    for n in (1, 2, 70, 3000):
+        shape = (n, 5) if axis == 0 else (5, n)
+        gates, x = (leaf(*shape, device=device, dtype=dtype, seed=seed) for seed in (0, 1))
+        initial = leaf(5, device=device, dtype=dtype, seed=2) if with_initial else None
+        reset = (
+            torch.rand(shape, generator=torch.Generator().manual_seed(3)).to(device) < 0.2 if with_reset else None
+        )
+        inputs = [t for t in (gates, x, initial) if t is not None]
+        y, final = upsweep.linear_recurrence(
+            gates.tanh(), x, axis=axis, reverse=reverse, initial=initial, reset=reset, return_final=True
+        )
+        loss = (y * x.detach()).sum() + final.sum()
+        fast = torch.autograd.grad(loss, inputs, retain_graph=True)
+        whole = torch.autograd.grad(loss, inputs, create_graph=True)
+        tolerance = 1e-5 if dtype == torch.float32 else 1e-12
+        for mine, other in zip(fast, whole):
+            torch.testing.assert_close(mine, other.detach(), rtol=tolerance, atol=tolerance)
 
 
 def test_only_the_final_state(device):

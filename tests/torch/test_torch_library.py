@@ -62,6 +62,24 @@ def test_autocast_leaves_dtypes_alone(device):
 
 
 @on_each_device
+def test_derivatives_taken_forward_are_refused(device):
+    gates, x = tensors(3, 7, device=device)
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="backward"):
+        upsweep.linear_recurrence(gates, torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))
+
+
+@on_each_device
+def test_the_operation_and_its_short_cut_agree(device):
+    gates, x = tensors(3, 70, device=device, grad=True)
+    with torch.autocast(device, enabled=True, dtype=torch.bfloat16):  # watched: the registered operation
+        registered = upsweep.linear_recurrence(gates, x)
+    direct = upsweep.linear_recurrence(gates, x)
+    assert torch.equal(registered, direct)
+    for mine, other in zip(*(torch.autograd.grad(y.square().sum(), (gates, x)) for y in (registered, direct))):
+        assert torch.equal(mine, other)
+
+
+@on_each_device
 def test_conjugates_and_subclasses(device):
     x = torch.randn(3, 7, dtype=torch.complex64, device=device)
     expected = upsweep.discounted_cumsum(x.conj().clone(), 0.5)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from upsweep._torch import backends
 
-__all__ = ["allocate_out", "scan"]
+__all__ = ["EagerScan", "allocate_out", "scan"]
 
 _library = torch.library.Library("upsweep", "DEF")
 _library.define(
@@ -73,7 +73,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     x, gates, gamma, ctx.factor, initial, reset, ctx.axis, ctx.reverse, ctx.flush, ctx.window, *rest = inputs
     ctx.n_threads = rest[0]
     ctx.x_dtype, ctx.length = x.dtype, x.shape[ctx.axis]
-    needs_factor = any(tensor is not None and tensor.requires_grad for tensor in (gates, gamma))
+    needs_factor = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
     ctx.save_for_backward(gates, gamma, initial, reset, output[0] if needs_factor else None)
     ctx.set_materialize_grads(False)
 
@@ -122,6 +122,9 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
         at_last = at_last.reshape((-1,) + (1,) * (g.ndim - axis - 1))
         g = g + torch.where(at_last, g_final.to(g.dtype).unsqueeze(axis), 0)
 
+    if _is_plain(ctx, gates, g):
+        return _gradients_at_once(ctx, g, gates, initial, reset, y)
+
     # gx, the scan the other way round.
     next_gates = None if gates is None else _conj(_shifted(gates, gates.new_ones(()), axis, ahead))
     next_reset = None if reset is None else _shifted(reset, reset.new_zeros(()), axis, ahead)
@@ -156,11 +159,75 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
     return (g_x, g_gates, g_gamma, None, g_initial, *(None,) * 7)
 
 
+def _is_plain(ctx: Any, gates: Tensor | None, g: Tensor) -> bool:
+    """Whether the gradients of gates are wanted as numbers only: not differentiated, compiled or transformed."""
+    return (
+        gates is not None and not ctx.window and gates.dtype == g.dtype == ctx.x_dtype and not g.is_complex()
+        and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        and type(g) is Tensor and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._len_torch_dispatch_stack() == 0
+    )  # fmt: skip
+
+
+def _gradients_at_once(
+    ctx: Any, g: Tensor, gates: Tensor, initial: Tensor | None, reset: Tensor | None, y: Tensor | None
+) -> tuple[Any, ...]:
+    """What `_backward` makes of copies that are shifted by a step, from views that begin a step later."""
+    axis, reverse, n = ctx.axis, ctx.reverse, g.shape[ctx.axis]
+    last, first = (0, n - 1) if reverse else (n - 1, 0)
+    # Steps but the last in scan order, and steps but the first.
+    front, back = (1, 0) if reverse else (0, 1)
+
+    def but_last(tensor: Tensor) -> Tensor:
+        return tensor.narrow(axis, front, n - 1)
+
+    def but_first(tensor: Tensor) -> Tensor:
+        return tensor.narrow(axis, back, n - 1)
+
+    g = g.contiguous() if 0 in g.stride() else g
+    gx = torch.empty_like(g)
+    gx.select(axis, last).copy_(g.select(axis, last))
+    if n > 1:
+        backends.run(
+            but_last(g), but_first(gates), None, g.select(axis, last), None if reset is None else but_first(reset),
+            but_last(gx), None, axis=axis, reverse=not reverse, exclusive=False, flush=ctx.flush,
+            n_threads=ctx.n_threads or None,
+        )  # fmt: skip
+    g_gates = g_initial = None
+    if ctx.needs_input_grad[1]:
+        assert y is not None
+        g_gates = torch.empty_like(gx)
+        torch.mul(but_first(gx), but_last(y), out=but_first(g_gates))
+        at_first = g_gates.select(axis, first)
+        at_first.zero_() if initial is None else at_first.copy_(gx.select(axis, first) * initial)
+        if reset is not None:
+            g_gates.masked_fill_(reset, 0)
+    if ctx.needs_input_grad[4]:
+        assert initial is not None
+        g_initial = gates.select(axis, first) * gx.select(axis, first)
+        if reset is not None:
+            g_initial.masked_fill_(reset.select(axis, first), 0)
+        g_initial = g_initial.to(initial.dtype)
+    return (gx if ctx.needs_input_grad[0] else None, g_gates, None, None, g_initial, *(None,) * 7)
+
+
 def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 torch.library.register_autograd("upsweep::scan", _backward, setup_context=_save, lib=_library)
+
+
+class EagerScan(torch.autograd.Function):
+    """The operation without the dispatcher, which costs several times what starting a kernel does."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        outputs = _run(*inputs)
+        _save(ctx, inputs, outputs)
+        return outputs
+
+    backward = staticmethod(_backward)
 
 
 # ---- vmap ------------------------------------------------------------------------------------------------------

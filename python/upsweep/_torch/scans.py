@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from upsweep import _arrays, _cpu, _signature
 from upsweep._torch import backends, ops
@@ -259,7 +260,9 @@ class _Scan:
                     reverse=reverse, exclusive=exclusive, flush=flush, window=window, n_threads=threads or None,
                 )  # fmt: skip
         else:
-            y, final = ops.scan(
+            _refuse_tangents(tensors)
+            operation = ops.scan if _watched() or not all(map(_is_exact, tensors)) else ops.EagerScan.apply
+            y, final = operation(
                 self.x, self.gates, self.gamma, self.factor, self.initial, self.reset, self.axis, reverse, flush,
                 window, threads, self.dtype,
             )  # fmt: skip
@@ -275,9 +278,13 @@ class _Scan:
 
 
 def _watched() -> bool:
-    """Whether something besides autograd follows the tensors: the compiler, a transform, a mode, autocast."""
+    """Whether something besides the usual autograd follows the tensors.
+
+    That is the compiler, a transform, a mode, autocast, or derivatives taken forward.
+    """
     return (
         torch.compiler.is_compiling()
+        or forward_ad._current_level >= 0
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0
@@ -292,9 +299,21 @@ def _needs_operation(tensors: tuple[Tensor | None, ...]) -> bool:
             continue
         if grad and tensor.requires_grad:
             return True
-        if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+        if not _is_exact(tensor):
             return True
     return _watched()
+
+
+def _refuse_tangents(tensors: tuple[Tensor | None, ...]) -> None:
+    """Derivatives taken forward would be lost without a word: the operation has only the others."""
+    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
+        for tensor in tensors:
+            if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
+                raise NotImplementedError("scans have no derivative taken forward (jvp); take it backward")
+
+
+def _is_exact(tensor: Tensor | None) -> bool:
+    return tensor is None or type(tensor) is Tensor or type(tensor) is torch.nn.Parameter
 
 
 def _check_out(out: Any, shape: Any, dtype: torch.dtype, scan: _Scan) -> None:
