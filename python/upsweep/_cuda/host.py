@@ -50,7 +50,8 @@ class _Memory:
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> _cuda.DeviceArray:
         """Uninitialised memory for an array in C order."""
-        strides, n_bytes = [], dtype.itemsize
+        strides: list[int] = []
+        n_bytes = dtype.itemsize
         for n in reversed(shape):
             strides.insert(0, n_bytes)
             n_bytes *= max(n, 1)

@@ -218,7 +218,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 torch.library.register_autograd("upsweep::scan", _backward, setup_context=_save, lib=_library)
 
 
-class EagerScan(torch.autograd.Function):
+class EagerScan(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
     """The operation without the dispatcher, which costs several times what starting a kernel does."""
 
     @staticmethod
