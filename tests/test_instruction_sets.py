@@ -7,7 +7,7 @@ from helpers import run_python
 NARROWEST_FIRST = ["generic", "neon", "x86_64_v2", "x86_64_v3", "x86_64_v4"]
 COMPACT = """
     import sys
-    sys.path.insert(0, TESTS)
+    sys.path.insert(0, SUPPORT)
     import numpy as np, upsweep
     from helpers import DTYPES, SCANS, check, operands, poisoned, random, same_bits, sequential
     assert upsweep.show_config()["isa"] == LEVEL, upsweep.show_config()["isa"]
@@ -48,8 +48,8 @@ COMPACT = """
 
 @pytest.mark.parametrize("level", upsweep.show_config()["isa_usable"])
 def test_a_forced_level_passes_a_compact_set_of_checks(level):
-    tests = repr(__file__.rpartition("/")[0])
-    code = COMPACT.replace("TESTS", tests).replace("LEVEL", repr(level))
+    support = repr(__file__.rpartition("/")[0] + "/support")
+    code = COMPACT.replace("SUPPORT", support).replace("LEVEL", repr(level))
     assert run_python(code, UPSWEEP_CPU_ISA=level).strip() == "all well"
 
 
