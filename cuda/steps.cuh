@@ -27,7 +27,6 @@ __device__ inline double zero(double) { return 0.0; }
 // Adding it changes no number, not even -0.
 __device__ inline double nothing(double) { return -0.0; }
 __device__ inline double from_parts(double, double re, double) { return re; }
-__device__ inline float from_parts(float, double re, double) { return static_cast<float>(re); }
 __device__ inline float one(float) { return 1.0f; }
 __device__ inline float zero(float) { return 0.0f; }
 __device__ inline float product(float a, float b) { return a * b; }

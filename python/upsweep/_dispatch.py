@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,13 @@ from upsweep import _arrays, _cpu, _cuda
 from upsweep._arrays import Array
 from upsweep._signature import Scan
 
-__all__ = ["DeviceArray", "reduce_scan", "run_cuda_lines", "run_cuda_scan", "run_scan"]
+__all__ = ["DeviceArray", "cuda_problem", "reduce_scan", "run_cuda_lines", "run_cuda_scan", "run_scan"]
 
+# For whoever brings arrays of a device, a stream and a way to allocate.
 DeviceArray = _cuda.DeviceArray
+cuda_problem = _cuda.problem
 run_cuda_lines = _cuda.run_lines
+run_cuda_scan = _cuda.run_scan
 
 _REAL, _COMPLEX, _INTEGER = 0, 1, 2
 _ACCUMULATORS = {"f": _REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}
@@ -59,31 +61,6 @@ def run_scan(
     elif final is not None:
         final[...] = 0 if scan.initial is None else scan.initial
     return result, final
-
-
-def run_cuda_scan(
-    x: DeviceArray,
-    gates: DeviceArray | None,
-    gamma: DeviceArray | complex | None,
-    initial: DeviceArray | None,
-    reset: DeviceArray | None,
-    out: DeviceArray,
-    final: DeviceArray | None,
-    *,
-    axis: int,
-    reverse: bool,
-    exclusive: bool,
-    device: int,
-    stream: int,
-    allocate: Callable[[int], tuple[int, object]],
-) -> None:
-    """Start a scan on arrays of a CUDA device, on a stream; see `_cuda.problem` and `_cuda.run_scan`."""
-    _cuda.check_device(device)
-    problem = _cuda.problem(
-        x, gates, gamma, initial, reset, out, final,
-        axis=axis, reverse=reverse, exclusive=exclusive, device=device, stream=stream,
-    )  # fmt: skip
-    _cuda.run_scan(problem, allocate)
 
 
 def reduce_scan(scan: Scan, *, reverse: bool, flush: bool, n_threads: int | None) -> tuple[Array, Array, Array]:

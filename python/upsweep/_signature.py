@@ -138,7 +138,8 @@ def _same_memory(a: Array, b: Array) -> bool:
     )
 
 
-def _overlaps(a: Array, b: Array) -> bool:
+def overlap(a: Array, b: Array) -> bool:
+    """Whether two arrays share memory, or may: the search for it is bounded."""
     if not np.may_share_memory(a, b):
         return False
     try:
@@ -158,7 +159,7 @@ def overlaps_itself(array: Array) -> bool:
         return False
     ordered = array.transpose(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))
     return any(
-        _overlaps(ordered[(0,) * axis + (slice(1, None),)], ordered[(0,) * axis + (slice(0, 1),)])
+        overlap(ordered[(0,) * axis + (slice(1, None),)], ordered[(0,) * axis + (slice(0, 1),)])
         for axis in range(array.ndim)
         if ordered.shape[axis] > 1
     )
@@ -191,6 +192,6 @@ def check_out(
             continue
         if name in in_place and _same_memory(out, array):
             continue
-        if _overlaps(out, array):
+        if overlap(out, array):
             raise ValueError(f"out: overlaps {name} in memory without being the same array")
     return out

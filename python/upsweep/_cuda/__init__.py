@@ -109,7 +109,7 @@ _pack_lines = struct.Struct(abi.LINES_FORMAT).pack_into
 
 
 def run_lines(
-    dtype: int,
+    dtype: str,
     x: int,
     gates: int,
     gamma: float,
@@ -123,10 +123,11 @@ def run_lines(
     allocate: Callable[[int], tuple[int, object]],
 ) -> None:
     """Start the plainest scan: lines one after the other in memory, from pointers. `gates` 0: gamma."""
-    if device not in _checked:
-        check_device(device)
+    check_device(device)
     request = abi.Lines()
-    _pack_lines(request, 0, device, dtype, reverse, 0, stream, x, gates, out, gamma, lines, length, 0, 0)
+    _pack_lines(
+        request, 0, device, abi.DTYPES[dtype], reverse, 0, stream, x, gates, out, gamma, lines, length, 0, 0
+    )
     scan_lines = load().scan_lines
     if scan_lines(request):
         request.workspace, keep = allocate(request.workspace_bytes)
@@ -140,12 +141,10 @@ def run_scan(p: abi.ScanProblem, allocate: Callable[[int], tuple[int, object]]) 
     `allocate` returns the pointer of that many bytes on the device, and what keeps them from being handed out
     again before work that was started up to now is done.
     """
-    library = load()
-    answer = abi.Plan()
-    library.plan_scan(ctypes.byref(p), 0, ctypes.byref(answer))
+    check_device(p.device)
+    p.workspace_bytes = plan(p).workspace_bytes
     keep = None
-    if answer.workspace_bytes:
-        p.workspace, keep = allocate(answer.workspace_bytes)
-        p.workspace_bytes = answer.workspace_bytes
-    library.scan(ctypes.byref(p))
+    if p.workspace_bytes:
+        p.workspace, keep = allocate(p.workspace_bytes)
+    load().scan(ctypes.byref(p))
     del keep

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ class _Memory:
         self.taken.append(pointer.value or 0)
         return self.taken[-1], None
 
-    def free(self) -> None:
+    def close(self) -> None:
         for pointer in reversed(self.taken):
             self.library.free(self.device, None, pointer)
 
@@ -67,15 +66,6 @@ class _Memory:
             target[...] = landing
 
 
-@contextlib.contextmanager
-def _memory(device: int) -> Iterator[_Memory]:
-    memory = _Memory(device)
-    try:
-        yield memory
-    finally:
-        memory.free()
-
-
 def run_scan(
     x: Array,
     gates: Array | None,
@@ -91,8 +81,7 @@ def run_scan(
     device: int,
 ) -> None:
     """Fill `out` and `final`. x, gates, reset and out have one shape; the others lack its `axis`."""
-    _cuda.check_device(device)
-    with _memory(device) as memory:
+    with contextlib.closing(_Memory(device)) as memory:
         inputs = [None if array is None else memory.send(array) for array in (x, gates, gamma, initial, reset)]
         x_sent, gates_sent, gamma_sent, initial_sent, reset_sent = inputs
         assert x_sent is not None

@@ -85,13 +85,13 @@ def run(
     if out.is_cuda:
         if window:
             raise NotImplementedError("window: not yet on CUDA tensors")
-        _dispatch.run_cuda_scan(
+        problem = _dispatch.cuda_problem(
             _described(x), _described(gates), _described(gamma) if isinstance(gamma, Tensor) else gamma,
             _described(initial), _described(reset), _described(out), _described(final),
             axis=axis, reverse=reverse, exclusive=exclusive, device=out.get_device(),
             stream=torch._C._cuda_getCurrentRawStream(out.get_device()),
-            allocate=lambda n_bytes: _workspace(n_bytes, out.device),
         )  # fmt: skip
+        _dispatch.run_cuda_scan(problem, lambda n_bytes: _workspace(n_bytes, out.device))
         return
     if out.device.type != "cpu":
         raise TypeError(f"expected tensors on the CPU or on CUDA, got {out.device}")
@@ -119,8 +119,7 @@ def run(
         _as_numpy(final)[...] = last
 
 
-# The dtypes that run_lines takes, by their code.
-_LINE_DTYPES = {torch.float16: 9, torch.bfloat16: 10, torch.float32: 11, torch.float64: 12}
+_LINE_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 def run_lines(x: Tensor, gates: Tensor | None, gamma: float, reverse: bool) -> Tensor | None:
@@ -128,8 +127,7 @@ def run_lines(x: Tensor, gates: Tensor | None, gamma: float, reverse: bool) -> T
 
     The caller knows that nothing is to be differentiated.
     """
-    code = _LINE_DTYPES.get(x.dtype)
-    if code is None or not x.is_cuda or not x.ndim or not x.is_contiguous():
+    if x.dtype not in _LINE_DTYPES or not x.is_cuda or not x.ndim or not x.is_contiguous():
         return None
     if gates is not None and (
         gates.dtype != x.dtype or gates.shape != x.shape or gates.device != x.device or not gates.is_contiguous()
@@ -140,7 +138,7 @@ def run_lines(x: Tensor, gates: Tensor | None, gamma: float, reverse: bool) -> T
     if n:
         length, device = x.shape[-1], x.get_device()
         _dispatch.run_cuda_lines(
-            code, x.data_ptr(), 0 if gates is None else gates.data_ptr(), gamma, out.data_ptr(),
+            _NAMES[x.dtype], x.data_ptr(), 0 if gates is None else gates.data_ptr(), gamma, out.data_ptr(),
             n // length, length, reverse=reverse, device=device,
             stream=torch._C._cuda_getCurrentRawStream(device),
             allocate=lambda n_bytes: _workspace(n_bytes, out.device),

@@ -142,7 +142,7 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
         if needs_gates:
             g_gates = _narrowed(terms, gates.dtype)
         else:
-            g_gamma = _narrowed(terms.sum(axis, dtype=_wide(terms.dtype)), gamma.dtype)
+            g_gamma = _narrowed(terms.sum(axis, dtype=backends.state_dtype(terms.dtype)), gamma.dtype)
     if needs_initial:
         if gates is not None:
             factor = _conj(gates.select(axis, first))
@@ -209,10 +209,6 @@ def _gradients_at_once(
             g_initial.masked_fill_(reset.select(axis, first), 0)
         g_initial = g_initial.to(initial.dtype)
     return (gx if ctx.needs_input_grad[0] else None, g_gates, None, None, g_initial, *(None,) * 7)
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 torch.library.register_autograd("upsweep::scan", _backward, setup_context=_save, lib=_library)

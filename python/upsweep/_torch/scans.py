@@ -341,29 +341,8 @@ def _check_out(out: Any, shape: Any, dtype: torch.dtype, scan: _Scan) -> None:
             name in ("x", "gates") and tensor.data_ptr() == out.data_ptr() and tensor.dtype == out.dtype
             and tensor.stride() == out.stride() and tensor.shape == out.shape
         )  # fmt: skip
-        if not same and _may_overlap(out, tensor):
+        if not same and _signature.overlap(_byte_view(out), _byte_view(tensor)):
             raise ValueError(f"out: overlaps {name} in memory without being the same tensor")
-
-
-def _extent(tensor: Tensor) -> tuple[int, int]:
-    item, low = tensor.element_size(), tensor.data_ptr()
-    reach = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
-    return low, low + (reach + 1) * item
-
-
-def _may_overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors may share memory: exactly on the CPU, by their extents elsewhere."""
-    if a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr():
-        return False
-    (a_low, a_high), (b_low, b_high) = _extent(a), _extent(b)
-    if a_low >= b_high or b_low >= a_high:
-        return False
-    a_bytes, b_bytes = _byte_view(a), _byte_view(b)
-    try:
-        # The bound is on a search that is exponential at worst; the stubs know only its two named values.
-        return np.shares_memory(a_bytes, b_bytes, max_work=10_000)  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True
 
 
 class _ByteView:
