@@ -62,6 +62,25 @@ int64_t workspace_of(int64_t tiles, int64_t lanes, int32_t accumulator) {
   return kCounterBytes + tiles * lanes * words * 8;
 }
 
+void plan_window(Plan& plan, int32_t accumulator) {
+  const Problem& p = plan.problem;
+  plan.regime = kWindow;
+  plan.typed = plan.reverse = false;
+  plan.tile = int64_t(WindowTuning::kThreads) * WindowTuning::kLaneSteps;
+  plan.tiles = (p.length + plan.tile - 1) / plan.tile;
+  const int64_t size = accumulator == UPSWEEP_REAL ? 8 : 16;   // of a state
+  if (plan.window >= WindowTuning::kDirect) {
+    plan.segment = WindowTuning::kSegment;
+    while (plan.segment > plan.window) plan.segment /= 2;
+    plan.segments = (p.length + plan.segment - 1) / plan.segment;
+    plan.workspace_bytes = kCounterBytes + p.lines * plan.segments * (2 * size + 8);   // sizeof(WindowStep)
+  }
+  if (p.x.data == p.out.data) {
+    plan.aside = plan.workspace_bytes ? plan.workspace_bytes : kCounterBytes;
+    plan.workspace_bytes = plan.aside + p.lines * p.length * size;
+  }
+}
+
 void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
   Problem& p = plan.problem;
   const int64_t item = dtype_size(p.x.dtype);
@@ -135,7 +154,14 @@ const char* make_plan(const upsweep_scan& scan, int n_processors, Plan* result) 
   if (scan.length < 0) return "length is negative";
   if (scan.n_batch < 0 || scan.n_batch > UPSWEEP_MAX_DIMS) return "n_batch is out of range";
   if (scan.accumulator < UPSWEEP_REAL || scan.accumulator > UPSWEEP_INTEGER) return "accumulator is unknown";
-  const upsweep_array* const arrays[kArrays] = {&scan.x,     &scan.gates,   &scan.reset,      &scan.out,
+  if (scan.window < 0) return "window is negative";
+  if (scan.window && (scan.gates.data || scan.initial.data || scan.final_state.data || scan.exclusive || !scan.out.data ||
+                      scan.accumulator == UPSWEEP_INTEGER))
+    return "window goes with x, gamma, reset and out alone";
+  // What is not written has a layout all the same: that of what is read.
+  const bool writes = scan.out.data != nullptr;
+  const upsweep_array& out = writes ? scan.out : scan.x.time_stride || !scan.gates.data ? scan.x : scan.gates;
+  const upsweep_array* const arrays[kArrays] = {&scan.x,     &scan.gates,   &scan.reset,      &out,
                                                 &scan.gamma, &scan.initial, &scan.final_state};
   Plan& plan = *result;
   std::memset(&plan, 0, sizeof plan);
@@ -147,7 +173,8 @@ const char* make_plan(const upsweep_scan& scan, int n_processors, Plan* result) 
     p.lines *= scan.batch_shape[dim];
   }
   if (p.lines == 0 || (scan.length == 0 && !scan.final_state.data)) return nullptr;
-  if (scan.length && (!scan.x.data || !scan.out.data)) return "x and out have to be given";
+  if (scan.length && (!scan.x.data || !(writes || scan.final_state.data)))
+    return "x and one of out and final_state have to be given";
   const upsweep_array& last = scan.final_state;
   if (last.data && scan.accumulator == UPSWEEP_REAL && last.dtype != UPSWEEP_FLOAT32 && last.dtype != UPSWEEP_FLOAT64)
     return "final_state has to be float32 or float64";
@@ -156,6 +183,7 @@ const char* make_plan(const upsweep_scan& scan, int n_processors, Plan* result) 
 
   p.length = scan.length;
   p.exclusive = scan.exclusive;
+  p.writes = writes;
   p.gamma_re = scan.gamma_re;
   p.gamma_im = scan.gamma_im;
   plan.gated = scan.gates.data != nullptr;
@@ -188,7 +216,10 @@ const char* make_plan(const upsweep_scan& scan, int n_processors, Plan* result) 
       view.time_stride = -view.time_stride;
     }
   }
-  choose_regime(plan, scan.accumulator, n_processors);
+  // A window that reaches over the whole line is none.
+  plan.window = scan.window < scan.length ? scan.window : 0;
+  if (plan.window) plan_window(plan, scan.accumulator);
+  else choose_regime(plan, scan.accumulator, n_processors);
   return nullptr;
 }
 

@@ -8,7 +8,7 @@ namespace upsweep {
 
 constexpr int64_t kCounterBytes = 256;   // of a workspace: the counter, alone in its line
 
-enum Regime : int32_t { kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns };
+enum Regime : int32_t { kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns, kWindow };
 
 // One launch's worth, and how often it is repeated over the axes that it leaves out.
 struct Plan {
@@ -22,6 +22,9 @@ struct Plan {
   int32_t width;                   // lanes of a short line
   int64_t tile, tiles;             // steps of a tile, tiles of a line
   int64_t blocks;                  // of 32 columns
+  int64_t window, segments;        // steps that a result sums; segments of a line, of `segment` steps each
+  int32_t segment;                 // 0: each result on its own
+  int64_t aside;                   // of the workspace, where results wait that are to replace x; 0: none do
   int64_t workspace_bytes;
   int32_t n_outer;
   int64_t outer_shape[UPSWEEP_MAX_DIMS];

@@ -91,7 +91,7 @@ struct ColumnPiece {
       if (first) entering = zero(S());
       const S value = Element::value(x[i]);
       state = drop(i) || first ? value : advance(factor(i, gamma), state, value);
-      if (i < n) Element::store(out_at, p.out.dtype, p.exclusive ? entering : state);
+      if (i < n && p.writes) Element::store(out_at, p.out.dtype, p.exclusive ? entering : state);
       if (i + 1 == n && p.final_state.data) store_state(index.in(p.final_state), p.final_state.dtype, state);
       out_at += p.out.time_stride;
     }

@@ -19,6 +19,7 @@ struct Problem {
   int64_t length, lines;
   int32_t n_dims;
   int32_t exclusive;
+  int32_t writes;                // out is written; if not, its view is only a layout
   int64_t shape[kDims];
   View x, gates, reset, out, gamma, initial, final_state;
   double gamma_re, gamma_im;

@@ -209,7 +209,7 @@ struct Tile {
       for (int i = 0; i < kVec; ++i)
         if (t + i == 0) y[i] = zero(Local());   // there is no state: -0 was only one that adds nothing
     }
-    if (writes) line.template store<kPlain>(position, y);
+    if (writes && p.writes) line.template store<kPlain>(position, y);
     if (!kPlain && writes && p.final_state.data && t < p.length && t + kVec >= p.length) {
       Local last = state;
 #pragma unroll

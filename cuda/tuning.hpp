@@ -36,4 +36,11 @@ struct ColumnTuning {
   static constexpr int kSplitBlocks = 3;
 };
 
+struct WindowTuning {
+  static constexpr int kThreads = 256;
+  static constexpr int kLaneSteps = 8;
+  static constexpr int kSegment = 256;        // at most; a warp's lanes' steps
+  static constexpr int kDirect = 16;          // windows below it are summed element by element
+};
+
 }  // namespace upsweep

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define UPSWEEP_CUDA_ABI 1
+#define UPSWEEP_CUDA_ABI 2
 #define UPSWEEP_MAX_DIMS 64
 
 typedef enum {
@@ -43,7 +43,8 @@ typedef struct {
 } upsweep_array;
 
 /* y[t] = a[t] * y[t-1] + x[t]; a is `gates`, else `gamma` (no time axis), else the number gamma_re + i gamma_im.
- * x, gates, reset and out begin at t = 0 also in reverse. gamma, initial and final_state have no time axis. */
+ * x, gates, reset and out begin at t = 0 also in reverse. gamma, initial and final_state have no time axis.
+ * Without `out` only final_state is written. */
 typedef struct {
   int32_t device;
   int32_t accumulator;
@@ -54,6 +55,7 @@ typedef struct {
   int64_t workspace_bytes;
   double gamma_re, gamma_im;
   int64_t length;
+  int64_t window;              /* 0, or how many steps each y sums; then only x, out, reset and gamma are read */
   int32_t n_batch;
   int32_t reserved;
   int64_t batch_shape[UPSWEEP_MAX_DIMS];
@@ -79,7 +81,8 @@ typedef struct {
 
 /* How a scan will run: what upsweep_cuda_plan_scan answers, without touching a device. */
 typedef struct {
-  int32_t regime;              /* 0 nothing to do, 1 short lines, 2 lines, 3 split lines, 4 columns, 5 split columns */
+  int32_t regime;              /* 0 nothing to do, 1 short lines, 2 lines, 3 split lines, 4 columns, 5 split columns,
+                                  6 window */
   int32_t typed;               /* 1: a kernel of x's own dtype in contiguous memory; 0: any dtype, any strides */
   int64_t lines;
   int64_t tile;                /* steps of one tile */

@@ -54,7 +54,7 @@ def run_scan(
 
         host.run_scan(
             scan.x, scan.gates, scan.gamma, scan.initial, scan.reset, result, final,
-            axis=scan.axis, reverse=reverse, exclusive=exclusive, device=device,
+            axis=scan.axis, reverse=reverse, exclusive=exclusive, window=window, device=device,
         )  # fmt: skip
     elif 0 not in scan.shape:
         _run(scan, result, final, None, reverse, exclusive, flush, window, n_threads)

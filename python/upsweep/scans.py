@@ -295,8 +295,6 @@ def discounted_cumsum(
     factor = _arrays.as_array(gamma, "gamma")
     dtype = _discounted_dtype(given, factor)
     scan = _signature.normalise("x", given, "gamma", factor, dtype, axis=axis, reset=reset, initial=initial)
-    if steps and ordinal is not None:
-        raise NotImplementedError("window: not yet on CUDA")
     if steps and scan.gates is not None:
         raise ValueError(f"window: needs a gamma that is constant along the axis, got one of shape {factor.shape}")
     return _finish(scan, out, reverse, exclusive, True, steps, return_final, n_threads, ordinal)

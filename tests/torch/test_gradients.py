@@ -148,8 +148,6 @@ def test_short_dtypes_against_float64(dtype, device):
 
 
 def test_a_window_has_a_gradient_for_x_and_none_for_gamma(device):
-    if device == "cuda":
-        pytest.skip("window: not yet on CUDA tensors")
     x = leaf(*SHAPE, device=device)
     check(lambda x: upsweep.discounted_cumsum(x, 0.5, window=3), x)
     gamma = torch.tensor(0.5, device=device, dtype=torch.float64, requires_grad=True)

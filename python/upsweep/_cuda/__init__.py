@@ -63,7 +63,7 @@ def problem(
     gamma: DeviceArray | complex | None,
     initial: DeviceArray | None,
     reset: DeviceArray | None,
-    out: DeviceArray,
+    out: DeviceArray | None,
     final: DeviceArray | None,
     *,
     axis: int,
@@ -71,17 +71,24 @@ def problem(
     exclusive: bool,
     device: int,
     stream: int,
+    window: int = 0,
 ) -> abi.ScanProblem:
-    """Describe a scan. x, gates, reset and out have one shape; gamma, initial and final lack its `axis`."""
+    """Describe a scan. x, gates, reset and out have one shape; gamma, initial and final lack its `axis`.
+
+    Without `out` only `final` is written, which has the dtype of the accumulator then.
+    """
     p = abi.ScanProblem()
     p.device, p.stream, p.reverse, p.exclusive = device, stream, reverse, exclusive
-    p.accumulator = abi.ACCUMULATORS.get(out.dtype.rstrip("0123456789"), abi.REAL)
-    p.length = out.shape[axis]
-    batch = out.shape[:axis] + out.shape[axis + 1 :]
+    result = final if out is None else out
+    assert result is not None
+    p.accumulator = abi.ACCUMULATORS.get(result.dtype.rstrip("0123456789"), abi.REAL)
+    p.length, p.window = x.shape[axis], window
+    batch = x.shape[:axis] + x.shape[axis + 1 :]
     p.n_batch = len(batch)
     p.batch_shape[: len(batch)] = batch
     _describe(p.x, x, axis)
-    _describe(p.out, out, axis)
+    if out is not None:
+        _describe(p.out, out, axis)
     if gates is not None:
         _describe(p.gates, gates, axis)
     elif isinstance(gamma, DeviceArray):

@@ -13,7 +13,7 @@ __all__ = [
     "Array", "Lines", "Plan", "ScanProblem",
 ]  # fmt: skip
 
-ABI = 1
+ABI = 2
 MAX_DIMS = 64
 
 STATUS = {0: "OK", 1: "INVALID", 2: "UNSUPPORTED", 3: "CUDA_ERROR", 4: "WORKSPACE"}
@@ -60,6 +60,7 @@ class ScanProblem(ctypes.Structure):
         ("gamma_re", c_double),
         ("gamma_im", c_double),
         ("length", c_int64),
+        ("window", c_int64),
         ("n_batch", c_int32),
         ("reserved", c_int32),
         ("batch_shape", c_int64 * MAX_DIMS),
@@ -104,7 +105,7 @@ class Plan(ctypes.Structure):
     ]
 
 
-REGIMES = ("nothing", "short lines", "lines", "split lines", "columns", "split columns")
+REGIMES = ("nothing", "short lines", "lines", "split lines", "columns", "split columns", "window")
 
 STRUCTS = {
     "upsweep_array": Array,

@@ -78,6 +78,7 @@ def run_scan(
     axis: int,
     reverse: bool,
     exclusive: bool,
+    window: int,
     device: int,
 ) -> None:
     """Fill `out` and `final`. x, gates, reset and out have one shape; the others lack its `axis`."""
@@ -89,7 +90,7 @@ def run_scan(
         last = None if final is None else memory.empty(final.shape, final.dtype)
         problem = _cuda.problem(
             x_sent, gates_sent, gamma_sent, initial_sent, reset_sent, y, last,
-            axis=axis, reverse=reverse, exclusive=exclusive, device=device, stream=0,
+            axis=axis, reverse=reverse, exclusive=exclusive, window=window, device=device, stream=0,
         )  # fmt: skip
         _cuda.run_scan(problem, memory.allocate)
         memory.fetch(y, out)

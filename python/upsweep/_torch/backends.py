@@ -83,12 +83,10 @@ def run(
     """Fill `out` and `final`. All tensors are on out's device; broadcast ones have strides of 0."""
     x, gates, gamma, initial = (_resolved(value) for value in (x, gates, gamma, initial))
     if out.is_cuda:
-        if window:
-            raise NotImplementedError("window: not yet on CUDA tensors")
         problem = _dispatch.cuda_problem(
             _described(x), _described(gates), _described(gamma) if isinstance(gamma, Tensor) else gamma,
             _described(initial), _described(reset), _described(out), _described(final),
-            axis=axis, reverse=reverse, exclusive=exclusive, device=out.get_device(),
+            axis=axis, reverse=reverse, exclusive=exclusive, window=window, device=out.get_device(),
             stream=torch._C._cuda_getCurrentRawStream(out.get_device()),
         )  # fmt: skip
         _dispatch.run_cuda_scan(problem, lambda n_bytes: _workspace(n_bytes, out.device))
