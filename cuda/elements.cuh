@@ -50,6 +50,32 @@ __device__ inline T from_local(float v) {
   else return __float2bfloat16_rn(v);
 }
 
+// 16 bytes of them; the short ones are rounded in pairs.
+template <class T, class Local, int n>
+__device__ inline uint4 vector_of(const Local (&v)[n]) {
+  static_assert(n * sizeof(T) == 16);
+  if constexpr (std::is_same_v<T, __half> && std::is_same_v<Local, float>) {
+    union { uint4 word; __half2 pair[n / 2]; } u;
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) u.pair[i] = __floats2half2_rn(v[2 * i], v[2 * i + 1]);
+    return u.word;
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16> && std::is_same_v<Local, float>) {
+    union { uint4 word; __nv_bfloat162 pair[n / 2]; } u;
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) u.pair[i] = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
+    return u.word;
+  } else {
+    union { uint4 word; T part[n]; } u;
+#pragma unroll
+    for (int i = 0; i < n; ++i) u.part[i] = from_local<T>(v[i]);
+    return u.word;
+  }
+}
+
+// Neighbours on a line that a lane takes one after the other where lines are staged.
+template <class T>
+constexpr int kLaneElements = sizeof(T) == 8 ? 8 : 16;
+
 // Hides from the compiler where values come from. It would keep their conversions in registers, of twice the size or
 // more, over a wait; to convert them again costs less than to spill them.
 __device__ inline void hide(float& v) { asm volatile("" : "+f"(v)); }

@@ -13,24 +13,41 @@ namespace upsweep {
 constexpr int64_t kMostBlocks = INT32_MAX;
 
 template <class Line, bool kGated, bool kResets>
-cudaError_t launch_lines(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
+cudaError_t launch_short_lines(const Plan& plan, cudaStream_t stream, int n_processors) {
+  constexpr int kThreads = LineTuning::kShortWarps * 32;
+  const int64_t lines_each = int64_t(kThreads) / plan.width * LineTuning::kShortLines;
+  const int64_t blocks = std::min((plan.problem.lines + lines_each - 1) / lines_each, int64_t(n_processors) * 64);
+  scan_short_lines<Line, kGated, kResets><<<blocks, kThreads, 0, stream>>>(plan.problem, plan.width);
+  return cudaGetLastError();
+}
+
+template <class T, bool kReverse, bool kGated>
+cudaError_t launch_packed_lines(const Plan& plan, cudaStream_t stream) {
   const Problem& p = plan.problem;
-  if (plan.regime == kShortLines) {
-    constexpr int kThreads = LineTuning::kShortWarps * 32;
-    const int64_t lines_each = int64_t(kThreads) / plan.width * LineTuning::kShortLines;
-    const int64_t blocks = std::min((p.lines + lines_each - 1) / lines_each, int64_t(n_processors) * 64);
-    scan_short_lines<Line, kGated, kResets><<<blocks, kThreads, 0, stream>>>(p, plan.width);
-  } else if (plan.regime == kLines) {
-    constexpr int kThreads = LineTuning::kWarps * 32;
-    constexpr int kSegments = LineTuning::kSegments[kGated][Line::kVec / 4];
-    constexpr int kNarrow = LineTuning::kNarrow[kGated][Line::kVec / 4];
-    const int64_t blocks = std::min(p.lines, kMostBlocks);
-    if (plan.narrow) scan_lines<Line, kGated, kResets, kNarrow><<<blocks, kThreads, 0, stream>>>(p);
-    else scan_lines<Line, kGated, kResets, kSegments><<<blocks, kThreads, 0, stream>>>(p);
-  } else {
-    constexpr int kThreads = SplitTuning::kWarps * 32;
-    scan_split_lines<Line, kGated, kResets><<<p.lines * plan.tiles, kThreads, 0, stream>>>(p, w, plan.tiles);
-  }
+  constexpr int kWarps = LineTuning::kWarps;
+  using Line = Staged<T, kReverse>;
+  constexpr int kShared = kWarps * (kStageVectors<Line, kGated> + Line::kWarpVectors) * 16;
+  const int64_t lines_each = int64_t(kWarps) * plan.each;
+  const GammaPowers powers = kGated ? GammaPowers() : powers_of(p.gamma_re, kLaneElements<T>, 1);
+  scan_packed_lines<T, kReverse, kGated>
+      <<<(p.lines + lines_each - 1) / lines_each, kWarps * 32, kShared, stream>>>(p, powers, plan.each);
+  return cudaGetLastError();
+}
+
+template <class Line, bool kGated, bool kResets>
+cudaError_t launch_long_lines(const Plan& plan, const Workspace& w, cudaStream_t stream) {
+  const Problem& p = plan.problem;
+  // Bytes of a warp.
+  constexpr int kStage = kStageVectors<Line, kGated> * 16, kResults = Line::kWarpVectors * 16;
+  const bool split = plan.regime == kSplitLines;
+  const int times = split ? SplitTuning::kWarps * SplitTuning::kGroupTiles : LineTuning::kWarps;
+  const GammaPowers powers = kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, times);
+  if (split)
+    scan_split_lines<Line, kGated, kResets>
+        <<<p.lines * plan.tiles, SplitTuning::kWarps * 32, SplitTuning::kWarps * (kStage + kResults), stream>>>(p, powers, w, plan.tiles);
+  else
+    scan_lines<Line, kGated, kResets>
+        <<<std::min(p.lines, kMostBlocks), plan.warps * 32, plan.warps * (2 * kStage + kResults), stream>>>(p, powers);
   return cudaGetLastError();
 }
 
@@ -48,16 +65,23 @@ cudaError_t launch_columns(const Plan& plan, const Workspace& w, cudaStream_t st
 
 inline bool is_columns(const Plan& plan) { return plan.regime == kColumns || plan.regime == kSplitColumns; }
 
+template <class T, bool kReverse, bool kGated, bool kResets>
+cudaError_t launch_typed_lines(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
+  // Lines with resets are not worth kernels of their own for the aligned case.
+  constexpr bool kAligned = !kResets;
+  if constexpr (!kResets)
+    if (plan.regime == kPackedLines) return launch_packed_lines<T, kReverse, kGated>(plan, stream);
+  if (plan.regime != kShortLines) return launch_long_lines<Staged<T, kReverse>, kGated, kResets>(plan, w, stream);
+  return plan.aligned
+             ? launch_short_lines<Contiguous<T, kReverse, kAligned>, kGated, kResets>(plan, stream, n_processors)
+             : launch_short_lines<Contiguous<T, kReverse, false>, kGated, kResets>(plan, stream, n_processors);
+}
+
 template <class T, bool kGated, bool kResets>
 cudaError_t launch_typed_with(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
   if (is_columns(plan)) return launch_columns<Typed<T>, kGated, kResets>(plan, w, stream);
-  // Lines with resets are not worth kernels of their own for the aligned case.
-  constexpr bool kAligned = !kResets;
-  if (plan.aligned)
-    return plan.reverse ? launch_lines<Contiguous<T, true, kAligned>, kGated, kResets>(plan, w, stream, n_processors)
-                        : launch_lines<Contiguous<T, false, kAligned>, kGated, kResets>(plan, w, stream, n_processors);
-  return plan.reverse ? launch_lines<Contiguous<T, true, false>, kGated, kResets>(plan, w, stream, n_processors)
-                      : launch_lines<Contiguous<T, false, false>, kGated, kResets>(plan, w, stream, n_processors);
+  return plan.reverse ? launch_typed_lines<T, true, kGated, kResets>(plan, w, stream, n_processors)
+                      : launch_typed_lines<T, false, kGated, kResets>(plan, w, stream, n_processors);
 }
 
 template <class T>
@@ -72,8 +96,9 @@ cudaError_t launch_typed(const Plan& plan, const Workspace& w, cudaStream_t stre
 
 template <class S, bool kGated>
 cudaError_t launch_any_with(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
-  return is_columns(plan) ? launch_columns<Any<S>, kGated, true>(plan, w, stream)
-                          : launch_lines<Strided<S>, kGated, true>(plan, w, stream, n_processors);
+  if (is_columns(plan)) return launch_columns<Any<S>, kGated, true>(plan, w, stream);
+  return plan.regime == kShortLines ? launch_short_lines<Strided<S>, kGated, true>(plan, stream, n_processors)
+                                    : launch_long_lines<Strided<S>, kGated, true>(plan, w, stream);
 }
 
 }  // namespace upsweep

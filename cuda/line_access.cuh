@@ -67,7 +67,8 @@ struct Contiguous {
   using Raw = T;
   using Local = decltype(local_of(T()));
   static constexpr bool kAlwaysAligned = kAligned;
-  static constexpr int kVec = 16 / sizeof(T);
+  static constexpr int kVec = 16 / sizeof(T), kPer = kVec;
+  static constexpr bool kHeld = true;
 
   const T* x;
   const T* gates;
@@ -141,7 +142,7 @@ struct Contiguous {
 
   // kWhole: as whole() has it.
   template <bool kGated, bool kWhole>
-  __device__ void load(int64_t position, T (&x_out)[kVec], T (&a_out)[kVec]) const {
+  __device__ void load(int64_t position, T (&x_out)[kVec], T (&a_out)[kGated ? kVec : 1]) const {
     const int64_t t = time(position), at = memory(t);
     if constexpr (kWhole) {
       read_whole(x, x_aligned, at, x_out);
@@ -169,7 +170,7 @@ struct Contiguous {
   }
 
   template <bool kWhole>
-  __device__ void store(int64_t position, const Local (&y)[kVec]) const {
+  __device__ void store(int64_t position, int, const Local (&y)[kVec]) const {
     const int64_t t = time(position), at = memory(t);
     if (kWhole || (t >= 0 && t + kVec <= length)) {
       union { uint4 word; T part[kVec]; } whole;
@@ -184,13 +185,21 @@ struct Contiguous {
   }
 };
 
+// Vectors of 16 bytes in shared memory that a warp needs for a tile's elements, besides those of its results.
+template <class Line, bool kGated>
+constexpr int kStageVectors = (kGated ? 2 : 1) * Line::kWarpVectors;
+
 template <class S>
 struct Strided {
   using State = S;
   using Raw = S;
   using Local = S;
   static constexpr bool kAlwaysAligned = false;
-  static constexpr int kVec = 4;
+  static constexpr int kVec = kStridedElements, kPer = kVec;
+  static constexpr bool kHeld = true;
+  static constexpr int kWarpVectors = 0;   // nothing is staged
+
+  int base, results;
 
   const char *x, *gates, *reset;
   char* out;
@@ -215,8 +224,13 @@ struct Strided {
 
   __device__ bool whole(int64_t, int) const { return false; }
 
+  template <bool kGated>
+  __device__ void fetch(int64_t, int, int) const {}
+  template <bool kWhole>
+  __device__ void flush(int64_t, int) const {}
+
   template <bool kGated, bool kWhole>
-  __device__ void load(int64_t t, S (&x_out)[kVec], S (&a_out)[kVec]) const {
+  __device__ void load(int64_t t, S (&x_out)[kVec], S (&a_out)[kGated ? kVec : 1]) const {
 #pragma unroll
     for (int i = 0; i < kVec; ++i) {
       const bool inside = t + i < length;
@@ -236,7 +250,7 @@ struct Strided {
   }
 
   template <bool kWhole>
-  __device__ void store(int64_t t, const S (&y)[kVec]) const {
+  __device__ void store(int64_t t, int, const S (&y)[kVec]) const {
 #pragma unroll
     for (int i = 0; i < kVec; ++i)
       if (t + i < length) Any<S>::store(out + (t + i) * out_stride, out_dtype, y[i]);

@@ -56,6 +56,15 @@ bool is_aligned(const View& view, const Problem& p, int64_t item) {
   return aligned;
 }
 
+// Whether lines lie one behind the other in every array, and have nothing of their own but elements.
+bool can_pack(const Problem& p, bool gated, int64_t item) {
+  if (p.n_dims > 1 || p.exclusive || !p.writes || p.initial.data || p.reset.data || p.final_state.data || p.gamma.data)
+    return false;
+  const int64_t apart = p.length * item;
+  return p.n_dims == 0 ||
+         (p.x.strides[0] == apart && p.out.strides[0] == apart && (!gated || p.gates.strides[0] == apart));
+}
+
 // A counter in a line of its own, then the letters of `tiles` tiles of `lanes` lines each (look_back.cuh).
 int64_t workspace_of(int64_t tiles, int64_t lanes, int32_t accumulator) {
   const int64_t words = accumulator == UPSWEEP_REAL ? 3 : accumulator == UPSWEEP_COMPLEX ? 6 : 4;
@@ -109,41 +118,67 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
     return;
   }
 
-  int vec = plan.typed ? static_cast<int>(16 / item) : 4;
-  // Lines that do not begin on a vector's boundary take one vector more.
-  bool aligned = !plan.typed || is_aligned(p.out, p, item);
-  // A line that begins in the middle of a vector would need gamma's powers to begin there too.
-  plan.aligned = plan.typed && aligned && is_aligned(p.x, p, item) && (!plan.gated || is_aligned(p.gates, p, item));
-  if (plan.typed && !plan.gated && p.initial.data && !aligned) {
-    plan.typed = plan.reverse = false;
-    vec = 4;
-    aligned = true;
+  const int64_t vec = plan.typed ? 16 / item : 1;                // elements of a vector in memory
+  const int64_t lane = plan.typed ? item == 8 ? 8 : 16 : kStridedElements;
+  const int64_t warp_tile = 32 * lane;
+  // Lines that do not begin on a vector's boundary begin earlier by up to a vector.
+  const bool out_aligned = !plan.typed || is_aligned(p.out, p, item);
+  plan.aligned = plan.typed && out_aligned && is_aligned(p.x, p, item) && (!plan.gated || is_aligned(p.gates, p, item));
+  if (plan.typed && can_pack(p, plan.gated, item) && p.length <= warp_tile / 2 && p.length > 0) {
+    plan.each = static_cast<int32_t>(warp_tile / p.length);
+    if (!plan.aligned || plan.each * p.length * item % 16) plan.each = static_cast<int32_t>((warp_tile - vec + 1) / p.length);
+    plan.regime = kPackedLines;
+    plan.tile = plan.each * p.length;
+    plan.tiles = 1;
+    return;
   }
-  const int64_t vectors = (p.length + (aligned ? 0 : vec - 1) + vec - 1) / vec;
+  const int64_t short_vec = plan.typed ? vec : kStridedElements;
+  const int64_t vectors = (p.length + (out_aligned ? 0 : vec - 1) + short_vec - 1) / short_vec;
   if (vectors <= 32 && p.length > 0) {
     plan.regime = kShortLines;
     plan.width = 1;
     while (plan.width < vectors) plan.width *= 2;
-    plan.tile = int64_t(plan.width) * vec;
+    plan.tile = int64_t(plan.width) * short_vec;
     plan.tiles = 1;
     return;
   }
-  const int64_t warp_tile = int64_t(32) * vec;
-  const int64_t split_tile = SplitTuning::kWarps * SplitTuning::kSegments[plan.gated][vec / 4] * warp_tile;
+  const int64_t positions = p.length + (out_aligned ? 0 : vec - 1);
+  const int64_t split_tile = SplitTuning::kWarps * warp_tile;
   const int64_t split_tiles = (p.length + vec - 1 + split_tile - 1) / split_tile;
   const bool split = p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors && split_tiles > 2 &&
                      p.lines * split_tiles < INT32_MAX;
   plan.regime = split ? kSplitLines : kLines;
-  const int64_t narrow_tile = LineTuning::kWarps * LineTuning::kNarrow[plan.gated][vec / 4] * warp_tile;
-  plan.narrow = !split && p.length + vec - 1 <= narrow_tile + (aligned ? vec - 1 : 0);
-  plan.tile = split         ? split_tile
-              : plan.narrow ? narrow_tile
-                            : LineTuning::kWarps * LineTuning::kSegments[plan.gated][vec / 4] * warp_tile;
+  plan.warps = positions <= warp_tile ? 1 : positions <= 2 * warp_tile ? 2 : LineTuning::kWarps;
+  plan.tile = split ? split_tile : plan.warps * warp_tile;
   plan.tiles = (p.length + vec - 1 + plan.tile - 1) / plan.tile;
   if (split) plan.workspace_bytes = workspace_of(p.lines * plan.tiles, 1, accumulator);
 }
 
 }  // namespace
+
+GammaPowers powers_of(double gamma, int vec, int times) {
+  const auto power = [](double base, uint32_t exponent) {
+    double result = 1;
+    for (; exponent; exponent >>= 1) {
+      if (exponent & 1) result *= base;
+      base *= base;
+    }
+    return result;
+  };
+  GammaPowers powers;
+  powers.gamma = gamma;
+  double p = power(gamma, vec);
+  for (double& before : powers.before_lane) before = 1;
+  for (int i = 0; i < 5; ++i) {
+    powers.doubled[i] = p;
+    for (int lane = 0; lane < 32; ++lane)
+      if (lane >> i & 1) powers.before_lane[lane] *= p;
+    p *= p;
+  }
+  powers.group = p;
+  powers.most = power(p, times);
+  return powers;
+}
 
 int64_t dtype_size(int32_t dtype) {
   static const int8_t sizes[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16};

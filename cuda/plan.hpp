@@ -8,7 +8,7 @@ namespace upsweep {
 
 constexpr int64_t kCounterBytes = 256;   // of a workspace: the counter, alone in its line
 
-enum Regime : int32_t { kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns, kWindow };
+enum Regime : int32_t { kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns, kWindow, kPackedLines };
 
 // One launch's worth, and how often it is repeated over the axes that it leaves out.
 struct Plan {
@@ -18,8 +18,9 @@ struct Plan {
   bool reverse;                    // of typed lines: memory runs against scan order
   bool gated;
   bool aligned;                    // typed lines: all of them begin on a vector's boundary, in every array
-  bool narrow;                     // lines that fit a tile of fewer segments
   int32_t width;                   // lanes of a short line
+  int32_t warps;                   // of a block that walks along a line
+  int32_t each;                    // packed lines of a warp
   int64_t tile, tiles;             // steps of a tile, tiles of a line
   int64_t blocks;                  // of 32 columns
   int64_t window, segments;        // steps that a result sums; segments of a line, of `segment` steps each
@@ -36,5 +37,8 @@ struct Plan {
 const char* make_plan(const upsweep_scan& scan, int n_processors, Plan* plan);
 
 int64_t dtype_size(int32_t dtype);
+
+// vec: elements of a lane; times: as Powers has it.
+GammaPowers powers_of(double gamma, int vec, int times);
 
 }  // namespace upsweep

@@ -1,8 +1,9 @@
 // Scans along lines: y[t] = a[t] * y[t-1] + x[t] for each line on its own.
 //
-// Bytes an element: x and gates are read once, out is written once. Three kernels, chosen in plan.cpp:
+// Bytes an element: x and gates are read once, out is written once. Four kernels, chosen in plan.cpp:
 //
 //   scan_short_lines   several lines in a warp, each within one vector of a group of lanes
+//   scan_packed_lines  the same where lines lie one behind the other: each warp takes as many as it holds elements of
 //   scan_lines         a block a line, tile after tile, the state carried from one to the next
 //   scan_split_lines   a block a tile: few long lines, whose tiles look back for the state before them
 #pragma once
@@ -11,6 +12,7 @@
 
 #include "look_back.cuh"
 #include "scan_tile.cuh"
+#include "staged_line.cuh"
 #include "tuning.hpp"
 
 namespace upsweep {
@@ -22,12 +24,13 @@ struct WarpSteps {
   S state;                         // handed from warp to warp when steps are taken in order
 
   // The state before `warp` from the one before the tile, and, in *state, the one after it.
-  __device__ S before(int warp, S* state, bool* finite, bool* any_dropped) const {
+  __device__ S before(int warp, int n_warps, S* state, bool* finite, bool* any_dropped) const {
     S mine = *state;
     *finite = true;
     *any_dropped = false;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
+      if (w == n_warps) break;
       if (w == warp) mine = *state;
       *state = dropped[w] ? step[w].b : advance(step[w].a, *state, step[w].b);
       *finite = *finite && is_finite(*state);
@@ -43,9 +46,9 @@ __device__ S finish_tile_in_order(const T& tile, WarpSteps<S, kWarps>& shared, c
                                   const LineIndex& index, int64_t position, S gamma, S state) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll 1
-  for (int w = 0; w < kWarps; ++w) {
+  for (int w = 0; w < blockDim.x / 32; ++w) {
     if (w == warp) {
-      const S after = tile.finish_in_order(line, p, index, position, 32 * Line::kVec, gamma, state, lane, 0, 32, true);
+      const S after = tile.finish_in_order(line, p, index, position, gamma, state, lane, 0, 32, true);
       if (lane == 0) shared.state = after;
     }
     __syncthreads();
@@ -62,36 +65,62 @@ __device__ inline bool is_plain(const Line& line, const Problem& p, int64_t begi
          !(p.final_state.data && begin + n >= line.positions());
 }
 
-template <class Line, bool kGated, bool kResets, int kSegments>
-__global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks[kGated])
-    scan_lines(const __grid_constant__ Problem p) {
+// Of gamma that all lines have in common, from the host; others find their own.
+template <class S>
+__device__ inline void set_powers(BlockPowers<S>& powers, const Problem& p, const GammaPowers& given,
+                                  const LineIndex& index, int vec, int times) {
+  if constexpr (std::is_same_v<S, double>) {
+    if (!p.gamma.data) {
+      const double* const from = &given.gamma;
+      for (int i = threadIdx.x; i < kGammaPowers; i += blockDim.x) (&powers.gamma)[i] = from[i];
+      if (threadIdx.x == 0) powers.keep = is_normal(given.most);
+      return;
+    }
+  }
+  powers.set(gamma_of<S>(p, index), vec, times);
+}
+
+template <class Line, bool kGated, bool kResets>
+__global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
+    scan_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers given) {
   using S = typename Line::State;
-  constexpr int kWarps = LineTuning::kWarps;
-  constexpr int kSegment = 32 * Line::kVec, kTile = kWarps * kSegments * kSegment;
+  constexpr int kWarps = LineTuning::kWarps, kWarpTile = 32 * Line::kVec;
   // Two, taken in turn: a warp may write the next tile's while another still reads this one's.
   __shared__ WarpSteps<S, kWarps> shared[2];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   __shared__ BlockPowers<S> powers;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
+  const int tile_positions = n_warps * kWarpTile;
+  const int stage = warp * (2 * kStageVectors<Line, kGated> + Line::kWarpVectors);
   int turn = 0;
   for (int64_t row = blockIdx.x; row < p.lines; row += gridDim.x) {
     const LineIndex index(p, row);
-    const Line line(p, index);
+    Line line(p, index);
+    line.results = stage + 2 * kStageVectors<Line, kGated>;
     const S initial = initial_of<S>(p, index);
+    line.template fetch<kGated>(warp * kWarpTile, stage + turn * kStageVectors<Line, kGated>, lane);
+    commit_copies();
     if (!kGated && (row == blockIdx.x || p.gamma.data)) {
       __syncthreads();
-      powers.set(gamma_of<S>(p, index), Line::kVec, kSegments * kWarps);
+      set_powers(powers, p, given, index, Line::kVec, kWarps);
       __syncthreads();
     }
     if (p.length == 0 && threadIdx.x == 0)
       store_state(index.in(p.final_state), p.final_state.dtype, p.initial.data ? initial : zero(S()));
     S state = nothing(S());
-    for (int64_t begin = 0; begin < line.positions(); begin += kTile, turn ^= 1) {
-      const int64_t position = begin + warp * (kSegments * kSegment) + lane * Line::kVec;
+    for (int64_t begin = 0; begin < line.positions(); begin += tile_positions, turn ^= 1) {
+      const int64_t warp_position = begin + warp * kWarpTile, position = warp_position + lane * Line::kVec;
+      if (begin + tile_positions < line.positions())
+        line.template fetch<kGated>(warp_position + tile_positions, stage + (turn ^ 1) * kStageVectors<Line, kGated>,
+                                    lane);
+      commit_copies();
+      wait_for_copies<1>();
+      __syncwarp();
+      line.base = stage + turn * kStageVectors<Line, kGated>;
       const auto run = [&](auto plain) {
         constexpr bool kPlain = decltype(plain)::value;
-        Tile<Line, kGated, kResets, kSegments> tile;
-        tile.template load<kPlain>(line, position, kSegment, initial);
-        tile.reduce(powers, lane, 0, 32);
+        Tile<Line, kGated, kResets> tile;
+        tile.template load<kPlain>(line, position, initial);
+        tile.template reduce<kPlain>(line, position, powers, lane, 0, 32);
         tile.hide_elements();
         if (lane == 0) {
           shared[turn].step[warp] = tile.all;
@@ -100,28 +129,31 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks[k
         __syncthreads();
         const S state_before = state;
         bool finite, any_dropped;
-        const S mine = shared[turn].before(warp, &state, &finite, &any_dropped);
+        const S mine = shared[turn].before(warp, n_warps, &state, &finite, &any_dropped);
         if (!finite && (kGated || !powers.keep) && (any_dropped || !is_nan(state_before)))
           state = finish_tile_in_order(tile, shared[turn], line, p, index, position, powers.gamma, state_before);
         else
-          tile.template finish<kPlain>(line, p, index, position, kSegment, powers, mine, lane, 0, 32);
+          tile.template finish<kPlain>(line, p, index, position, powers, mine, lane, 0, 32);
+        if (p.writes) line.template flush<kPlain>(warp_position, lane);
       };
-      if (is_plain(line, p, begin, kTile)) run(std::true_type());
+      if (is_plain(line, p, begin, tile_positions)) run(std::true_type());
       else run(std::false_type());
     }
+    __syncwarp();
   }
 }
 
 template <class Line, bool kGated, bool kResets>
 __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks)
-    scan_split_lines(const __grid_constant__ Problem p, Workspace w, int64_t tiles) {
+    scan_split_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers given, Workspace w,
+                     int64_t tiles) {
   using S = typename Line::State;
-  constexpr int kWarps = SplitTuning::kWarps, kSegments = SplitTuning::kSegments[kGated][Line::kVec / 4];
-  constexpr int kSegment = 32 * Line::kVec, kTile = kWarps * kSegments * kSegment;
+  constexpr int kWarps = SplitTuning::kWarps, kWarpTile = 32 * Line::kVec, kTile = kWarps * kWarpTile;
   constexpr int kGroup = SplitTuning::kGroupTiles;
   __shared__ WarpSteps<S, kWarps> shared;
   __shared__ uint32_t ticket;
   __shared__ S state_before;
+  __shared__ BlockPowers<S> powers;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   if (threadIdx.x == 0) ticket = atomicAdd(w.counter, 1u) + 1u;
   __syncthreads();
@@ -130,21 +162,26 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
   const uint32_t row = ticket % lines;
   const LineIndex index(p, row);
   const int64_t tile_index = ticket / lines;
-  const Line line(p, index);
-  __shared__ BlockPowers<S> powers;
-  const int64_t position = tile_index * kTile + warp * (kSegments * kSegment) + lane * Line::kVec;
+  Line line(p, index);
+  const int64_t warp_position = tile_index * kTile + warp * kWarpTile, position = warp_position + lane * Line::kVec;
+  line.base = warp * (kStageVectors<Line, kGated> + Line::kWarpVectors);
+  line.results = line.base + kStageVectors<Line, kGated>;
+  line.template fetch<kGated>(warp_position, line.base, lane);
+  commit_copies();
+  if (!kGated) {
+    // The power is that of a group of tiles: its steps are multiplied together.
+    set_powers(powers, p, given, index, Line::kVec, kWarps * kGroup);
+    __syncthreads();
+  }
   const Chain<S> chain(w, p.lines, row, tiles, 1, 0);
   const bool is_last = tile_index + 1 == tiles;
+  wait_for_copies<0>();
+  __syncwarp();
   const auto run = [&](auto plain) {
     constexpr bool kPlain = decltype(plain)::value;
-    Tile<Line, kGated, kResets, kSegments> tile;
-    tile.template load<kPlain>(line, position, kSegment, tile_index ? nothing(S()) : initial_of<S>(p, index));
-    if (!kGated) {
-      // The power is that of a group of tiles: its steps are multiplied together.
-      powers.set(gamma_of<S>(p, index), Line::kVec, kSegments * kWarps * kGroup);
-      __syncthreads();
-    }
-    tile.reduce(powers, lane, 0, 32);
+    Tile<Line, kGated, kResets> tile;
+    tile.template load<kPlain>(line, position, tile_index ? nothing(S()) : initial_of<S>(p, index));
+    tile.template reduce<kPlain>(line, position, powers, lane, 0, 32);
     tile.hide_elements();
     bool published = false;        // by the first warp
     if (lane == 0) {
@@ -176,7 +213,7 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
     __syncthreads();
     S state = state_before;
     bool finite, any_dropped;
-    S mine = shared.before(warp, &state, &finite, &any_dropped);
+    S mine = shared.before(warp, kWarps, &state, &finite, &any_dropped);
     bool in_order = !finite && (kGated || !powers.keep);
     if (in_order) {
       // The fold may have made a NaN of an infinity: take the state that the tile before really left.
@@ -186,9 +223,46 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
     }
     if (in_order) state = finish_tile_in_order(tile, shared, line, p, index, position, powers.gamma, state);
     if (threadIdx.x == 0 && !is_last && !published) chain.publish_state(tile_index, state);
-    if (!in_order) tile.template finish<kPlain>(line, p, index, position, kSegment, powers, mine, lane, 0, 32);
+    if (!in_order) tile.template finish<kPlain>(line, p, index, position, powers, mine, lane, 0, 32);
+    if (p.writes) line.template flush<kPlain>(warp_position, lane);
   };
   if (is_plain(line, p, tile_index * kTile, kTile)) run(std::true_type());
+  else run(std::false_type());
+}
+
+// Lines one behind the other: each warp scans `each` of them as one line that every line's first element cuts.
+template <class T, bool kReverse, bool kGated>
+__global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kPackedBlocks)
+    scan_packed_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers given, int each) {
+  using Line = Packed<T, kReverse>;
+  __shared__ BlockPowers<double> powers;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t first = (int64_t(blockIdx.x) * LineTuning::kWarps + warp) * each;
+  const bool busy = first < p.lines;
+  Line line(p, busy ? first : 0, busy ? static_cast<int>(min(int64_t(each), p.lines - first)) : 0);
+  line.base = warp * (kStageVectors<Line, kGated> + Line::kWarpVectors);
+  line.results = line.base + kStageVectors<Line, kGated>;
+  if (busy) line.template fetch<kGated>(0, line.base, lane);
+  commit_copies();
+  if (!kGated) {
+    set_powers(powers, p, given, LineIndex(p, 0), Line::kVec, 1);
+    __syncthreads();
+  }
+  wait_for_copies<0>();
+  __syncwarp();
+  if (!busy) return;
+  const LineIndex index(p, first);
+  const int reach = (static_cast<int>(p.length) + 2 * Line::kVec - 2) / Line::kVec;
+  const auto run = [&](auto plain) {
+    constexpr bool kPlain = decltype(plain)::value;
+    Tile<Line, kGated, true> tile;
+    tile.template load<kPlain>(line, lane * Line::kVec, nothing(0.0));
+    tile.template reduce<kPlain>(line, lane * Line::kVec, powers, lane, 0, 32, reach);
+    tile.hide_elements();
+    tile.template finish<kPlain>(line, p, index, lane * Line::kVec, powers, nothing(0.0), lane, 0, 32);
+    line.template flush<kPlain>(0, lane);
+  };
+  if (line.whole(0, 32 * Line::kVec)) run(std::true_type());
   else run(std::false_type());
 }
 
@@ -208,13 +282,13 @@ __global__ void __launch_bounds__(LineTuning::kShortWarps * 32, LineTuning::kSho
   const auto run = [&](auto plain) {
     constexpr bool kPlain = decltype(plain)::value;
     for (int64_t begin = warp_begin; begin < p.lines; begin += n_groups * kLines) {
-      Tile<Line, kGated, kResets, 1> tiles[kLines];
+      Tile<Line, kGated, kResets> tiles[kLines];
 #pragma unroll
       for (int k = 0; k < kLines; ++k) {
         const int64_t row = begin + base / width + k * n_groups;
         if (row < p.lines && (!kPlain || lane * Line::kVec < p.length)) {
           const LineIndex index(p, row);
-          tiles[k].template load<kPlain>(Line(p, index), lane * Line::kVec, 0,
+          tiles[k].template load<kPlain>(Line(p, index), lane * Line::kVec,
                                          lane ? nothing(S()) : initial_of<S>(p, index));
         } else {
           tiles[k].clear();
@@ -225,10 +299,10 @@ __global__ void __launch_bounds__(LineTuning::kShortWarps * 32, LineTuning::kSho
         const int64_t row = begin + base / width + k * n_groups;
         const LineIndex index(p, row < p.lines ? row : 0);
         if (!kGated && p.gamma.data) powers.set(gamma_of<S>(p, index), Line::kVec, lane, width, 1);
-        tiles[k].reduce(powers, lane, base, width);
+        tiles[k].template reduce<kPlain>(Line(p, index), lane * Line::kVec, powers, lane, base, width);
         tiles[k].hide_elements();
-        tiles[k].template finish<kPlain>(Line(p, index), p, index, lane * Line::kVec, 0, powers, nothing(S()), lane,
-                                         base, width, row < p.lines && (!kPlain || lane * Line::kVec < p.length));
+        tiles[k].template finish<kPlain>(Line(p, index), p, index, lane * Line::kVec, powers, nothing(S()), lane, base,
+                                         width, row < p.lines && (!kPlain || lane * Line::kVec < p.length));
       }
     }
   };

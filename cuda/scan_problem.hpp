@@ -5,6 +5,7 @@
 
 namespace upsweep {
 
+constexpr int kStridedElements = 8;   // that a lane takes of a line of any dtype and any strides
 constexpr int kDims = 6;   // axes besides the scan's that one launch takes; api.cu loops over what is left
 
 // A strided array. data is the first element in scan order, so that a reversed scan has negative strides.
@@ -24,6 +25,16 @@ struct Problem {
   View x, gates, reset, out, gamma, initial, final_state;
   double gamma_re, gamma_im;
 };
+
+// gamma's powers where it is one number for all lines; in this order (scan_tile.cuh).
+struct GammaPowers {
+  double gamma;
+  double doubled[5];               // gamma^(a lane's elements << i)
+  double group;                    // of 32 lanes
+  double before_lane[32];
+  double most;                     // the highest that anything is multiplied by
+};
+constexpr int kGammaPowers = 39;   // of these; `most` is only looked at
 
 // Where lines or columns are split over blocks, and their tiles wait for each other. All ones before the launch.
 struct Workspace {

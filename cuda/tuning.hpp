@@ -5,12 +5,10 @@
 
 namespace upsweep {
 
-// Arrays by [gated][kVec / 4], for vectors of 2, 4 and 8 elements of 16 bytes.
 struct LineTuning {
-  static constexpr int kWarps = 4;            // of a block
-  static constexpr int kSegments[2][3] = {{4, 4, 2}, {4, 2, 2}};     // vectors that a lane holds of each array
-  static constexpr int kNarrow[2][3] = {{2, 2, 1}, {2, 2, 1}};       // the same, for lines that fit a tile of these
-  static constexpr int kBlocks[2] = {4, 5};   // a processor, which bounds the registers of a thread
+  static constexpr int kWarps = 4;            // of a block, at most
+  static constexpr int kBlocks = 5;           // a processor, which bounds the registers of a thread
+  static constexpr int kPackedBlocks = 5;
   static constexpr int kShortWarps = 4;       // of a block of short lines
   static constexpr int kShortLines = 1;       // that a group of lanes works on at a time
   static constexpr int kShortBlocks = 8;
@@ -18,12 +16,10 @@ struct LineTuning {
 
 struct SplitTuning {
   static constexpr int kWarps = 4;
-  // More in flight than LineTuning has: a tile lives long, since it waits for others.
-  static constexpr int kSegments[2][3] = {{8, 8, 4}, {4, 4, 2}};
-  static constexpr int kBlocks = 4;
+  static constexpr int kBlocks = 5;
   // Lines are split over blocks below this many of them a processor: fewer cannot keep the memory busy.
-  static constexpr int kLinesPerProcessor = 4;
-  static constexpr int kGroupTiles = 128;     // tiles of a line whose steps are folded at once
+  static constexpr int kLinesPerProcessor = 2;
+  static constexpr int kGroupTiles = 256;     // tiles of a line whose steps are folded at once
 };
 
 struct ColumnTuning {
