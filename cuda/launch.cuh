@@ -22,32 +22,37 @@ cudaError_t launch_short_lines(const Plan& plan, cudaStream_t stream, int n_proc
 }
 
 template <class T, bool kReverse, bool kGated>
-cudaError_t launch_packed_lines(const Plan& plan, cudaStream_t stream) {
+cudaError_t launch_packed_lines(const Plan& plan, cudaStream_t stream, int n_processors) {
   const Problem& p = plan.problem;
   constexpr int kWarps = LineTuning::kWarps;
-  using Line = Staged<T, kReverse>;
-  constexpr int kShared = kWarps * (kStageVectors<Line, kGated> + Line::kWarpVectors) * 16;
+  constexpr int kShared = kWarps * 2 * kStageVectors<Staged<T, kReverse>, kGated> * 16;
   const int64_t lines_each = int64_t(kWarps) * plan.each;
+  const int64_t blocks =
+      std::min((p.lines + lines_each - 1) / lines_each, int64_t(n_processors) * LineTuning::kPackedBlocks);
   const GammaPowers powers = kGated ? GammaPowers() : powers_of(p.gamma_re, kLaneElements<T>, 1);
-  scan_packed_lines<T, kReverse, kGated>
-      <<<(p.lines + lines_each - 1) / lines_each, kWarps * 32, kShared, stream>>>(p, powers, plan.each);
+  scan_packed_lines<T, kReverse, kGated><<<blocks, kWarps * 32, kShared, stream>>>(p, powers, plan.each);
   return cudaGetLastError();
 }
 
 template <class Line, bool kGated, bool kResets>
-cudaError_t launch_long_lines(const Plan& plan, const Workspace& w, cudaStream_t stream) {
+cudaError_t launch_lines(const Plan& plan, cudaStream_t stream, int n_processors) {
   const Problem& p = plan.problem;
-  // Bytes of a warp.
-  constexpr int kStage = kStageVectors<Line, kGated> * 16, kResults = Line::kWarpVectors * 16;
-  const bool split = plan.regime == kSplitLines;
-  const int times = split ? SplitTuning::kWarps * SplitTuning::kGroupTiles : LineTuning::kWarps;
-  const GammaPowers powers = kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, times);
-  if (split)
-    scan_split_lines<Line, kGated, kResets>
-        <<<p.lines * plan.tiles, SplitTuning::kWarps * 32, SplitTuning::kWarps * (kStage + kResults), stream>>>(p, powers, w, plan.tiles);
-  else
-    scan_lines<Line, kGated, kResets>
-        <<<std::min(p.lines, kMostBlocks), plan.warps * 32, plan.warps * (2 * kStage + kResults), stream>>>(p, powers);
+  constexpr int kStage = kStageVectors<Line, kGated> * 16;   // bytes of a warp
+  const GammaPowers powers = kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, LineTuning::kWarps);
+  const int64_t resident = int64_t(n_processors) * LineTuning::kBlocks * LineTuning::kWarps / plan.warps;
+  scan_lines<Line, kGated, kResets>
+      <<<std::min(p.lines, resident), plan.warps * 32, plan.warps * 2 * kStage, stream>>>(p, powers);
+  return cudaGetLastError();
+}
+
+template <class Line, bool kGated, bool kResets>
+cudaError_t launch_split_lines(const Plan& plan, const Workspace& w, cudaStream_t stream) {
+  const Problem& p = plan.problem;
+  constexpr int kWarps = SplitTuning::kWarps, kShared = kWarps * kStageVectors<Line, kGated> * 16;
+  const GammaPowers powers =
+      kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, kWarps * SplitTuning::kGroupTiles);
+  scan_split_lines<Line, kGated, kResets>
+      <<<p.lines * plan.tiles, kWarps * 32, kShared, stream>>>(p, powers, w, plan.tiles);
   return cudaGetLastError();
 }
 
@@ -67,11 +72,18 @@ inline bool is_columns(const Plan& plan) { return plan.regime == kColumns || pla
 
 template <class T, bool kReverse, bool kGated, bool kResets>
 cudaError_t launch_typed_lines(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
+  if (plan.regime == kLines) return launch_lines<Staged<T, kReverse>, kGated, kResets>(plan, stream, n_processors);
+  if (plan.regime == kSplitLines) {
+    if constexpr (sizeof(T) >= 4 && !kResets) {
+      constexpr int kRun = SplitTuning::kRunVectors[kGated] * 16 / sizeof(T);
+      if (plan.long_runs) return launch_split_lines<Staged<T, kReverse, kRun>, kGated, kResets>(plan, w, stream);
+    }
+    return launch_split_lines<Staged<T, kReverse>, kGated, kResets>(plan, w, stream);
+  }
+  if constexpr (!kResets)
+    if (plan.regime == kPackedLines) return launch_packed_lines<T, kReverse, kGated>(plan, stream, n_processors);
   // Lines with resets are not worth kernels of their own for the aligned case.
   constexpr bool kAligned = !kResets;
-  if constexpr (!kResets)
-    if (plan.regime == kPackedLines) return launch_packed_lines<T, kReverse, kGated>(plan, stream);
-  if (plan.regime != kShortLines) return launch_long_lines<Staged<T, kReverse>, kGated, kResets>(plan, w, stream);
   return plan.aligned
              ? launch_short_lines<Contiguous<T, kReverse, kAligned>, kGated, kResets>(plan, stream, n_processors)
              : launch_short_lines<Contiguous<T, kReverse, false>, kGated, kResets>(plan, stream, n_processors);
@@ -97,8 +109,11 @@ cudaError_t launch_typed(const Plan& plan, const Workspace& w, cudaStream_t stre
 template <class S, bool kGated>
 cudaError_t launch_any_with(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
   if (is_columns(plan)) return launch_columns<Any<S>, kGated, true>(plan, w, stream);
-  return plan.regime == kShortLines ? launch_short_lines<Strided<S>, kGated, true>(plan, stream, n_processors)
-                                    : launch_long_lines<Strided<S>, kGated, true>(plan, w, stream);
+  switch (plan.regime) {
+    case kShortLines: return launch_short_lines<Strided<S>, kGated, true>(plan, stream, n_processors);
+    case kLines: return launch_lines<Strided<S>, kGated, true>(plan, stream, n_processors);
+    default: return launch_split_lines<Strided<S>, kGated, true>(plan, w, stream);
+  }
 }
 
 }  // namespace upsweep

@@ -10,15 +10,18 @@
 
 namespace upsweep {
 
-// Where a line begins in each array.
+// Where a line begins in each array. Mostly all axes are merged into one, and nothing is to be divided.
 struct LineIndex {
-  int64_t at[kDims];
+  int64_t line;
   int n_dims;
+  int64_t at[kDims];   // only where there are several axes
 
-  __device__ LineIndex(const Problem& p, int64_t line) : n_dims(p.n_dims) {
-#pragma unroll
-    for (int dim = kDims - 1; dim > 0; --dim) {
-      if (dim >= n_dims) continue;
+  __device__ LineIndex(const Problem& p, int64_t line_) : line(line_), n_dims(p.n_dims) {
+    if (n_dims > 1) split(p, line, at);
+  }
+  static __device__ __noinline__ void split(const Problem& p, int64_t line, int64_t* at) {
+#pragma unroll 1
+    for (int dim = p.n_dims - 1; dim > 0; --dim) {
       if ((line | p.shape[dim]) >> 32 == 0) {   // a 64-bit division takes a hundred instructions
         at[dim] = static_cast<uint32_t>(line) % static_cast<uint32_t>(p.shape[dim]);
         line = static_cast<uint32_t>(line) / static_cast<uint32_t>(p.shape[dim]);
@@ -30,12 +33,10 @@ struct LineIndex {
     at[0] = line;
   }
   __device__ char* in(const View& view) const {
-    char* found = view.data + at[0] * view.strides[0];
-    if (n_dims > 1) {
-#pragma unroll
-      for (int dim = 1; dim < kDims; ++dim)
-        if (dim < n_dims) found += at[dim] * view.strides[dim];
-    }
+    if (n_dims <= 1) return view.data + line * view.strides[0];
+    char* found = view.data;
+#pragma unroll 1
+    for (int dim = 0; dim < n_dims; ++dim) found += at[dim] * view.strides[dim];
     return found;
   }
 };
@@ -67,7 +68,7 @@ struct Contiguous {
   using Raw = T;
   using Local = decltype(local_of(T()));
   static constexpr bool kAlwaysAligned = kAligned;
-  static constexpr int kVec = 16 / sizeof(T), kPer = kVec;
+  static constexpr int kVec = 16 / sizeof(T), kPer = kVec, kUnroll = 1;
   static constexpr bool kHeld = true;
 
   const T* x;
@@ -104,6 +105,8 @@ struct Contiguous {
     reset_stride = p.reset.time_stride;
   }
 
+  template <bool kGated>
+  __device__ void fetch_again(int64_t) const {}
   __device__ int phase() const { return kAligned ? 0 : phase_; }
   __device__ int64_t positions() const { return length + phase(); }
   // Index in scan order.
@@ -195,11 +198,11 @@ struct Strided {
   using Raw = S;
   using Local = S;
   static constexpr bool kAlwaysAligned = false;
-  static constexpr int kVec = kStridedElements, kPer = kVec;
+  static constexpr int kVec = kStridedElements, kPer = kVec, kUnroll = 1;
   static constexpr bool kHeld = true;
   static constexpr int kWarpVectors = 0;   // nothing is staged
 
-  int base, results;
+  int base;
 
   const char *x, *gates, *reset;
   char* out;
@@ -226,8 +229,9 @@ struct Strided {
 
   template <bool kGated>
   __device__ void fetch(int64_t, int, int) const {}
-  template <bool kWhole>
-  __device__ void flush(int64_t, int) const {}
+  template <bool kGated>
+  __device__ void fetch_again(int64_t) const {}
+  __device__ void flush(int64_t, bool, int) const {}
 
   template <bool kGated, bool kWhole>
   __device__ void load(int64_t t, S (&x_out)[kVec], S (&a_out)[kGated ? kVec : 1]) const {

@@ -56,6 +56,21 @@ bool is_aligned(const View& view, const Problem& p, int64_t item) {
   return aligned;
 }
 
+// Warps of a block that walks along a line: as many as leave few of the last tile's positions empty.
+int walking_warps(int64_t positions, int64_t warp_tile) {
+  int best = 1;
+  int64_t fewest = INT64_MAX;
+  for (int warps = LineTuning::kWarps; warps >= 1; warps /= 2) {
+    const int64_t tile = warps * warp_tile, taken = (positions + tile - 1) / tile * tile;
+    // A barrier is worth a sixteenth of a tile: more warps unless fewer save more than that.
+    if (taken + taken / 16 < fewest) {
+      best = warps;
+      fewest = taken;
+    }
+  }
+  return best;
+}
+
 // Whether lines lie one behind the other in every array, and have nothing of their own but elements.
 bool can_pack(const Problem& p, bool gated, int64_t item) {
   if (p.n_dims > 1 || p.exclusive || !p.writes || p.initial.data || p.reset.data || p.final_state.data || p.gamma.data)
@@ -143,12 +158,16 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
     return;
   }
   const int64_t positions = p.length + (out_aligned ? 0 : vec - 1);
-  const int64_t split_tile = SplitTuning::kWarps * warp_tile;
+  // Tiles of a split line: longer where there are enough of them.
+  const int64_t long_tile = SplitTuning::kWarps * 32 * SplitTuning::kRunVectors[plan.gated] * vec;
+  plan.long_runs = plan.typed && item >= 4 && !p.reset.data &&
+                   p.lines * (p.length / long_tile) >= int64_t(SplitTuning::kTilesPerProcessor) * n_processors;
+  const int64_t split_tile = plan.long_runs ? long_tile : SplitTuning::kWarps * warp_tile;
   const int64_t split_tiles = (p.length + vec - 1 + split_tile - 1) / split_tile;
   const bool split = p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors && split_tiles > 2 &&
                      p.lines * split_tiles < INT32_MAX;
   plan.regime = split ? kSplitLines : kLines;
-  plan.warps = positions <= warp_tile ? 1 : positions <= 2 * warp_tile ? 2 : LineTuning::kWarps;
+  plan.warps = walking_warps(positions, warp_tile);
   plan.tile = split ? split_tile : plan.warps * warp_tile;
   plan.tiles = (p.length + vec - 1 + plan.tile - 1) / plan.tile;
   if (split) plan.workspace_bytes = workspace_of(p.lines * plan.tiles, 1, accumulator);

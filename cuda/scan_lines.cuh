@@ -43,12 +43,12 @@ struct WarpSteps {
 // A tile whose states are not finite, by all warps in turn; returns the state after it.
 template <class T, class Line, class S, int kWarps>
 __device__ S finish_tile_in_order(const T& tile, WarpSteps<S, kWarps>& shared, const Line& line, const Problem& p,
-                                  const LineIndex& index, int64_t position, S gamma, S state) {
+                                  int64_t row, int64_t position, S gamma, S state) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll 1
   for (int w = 0; w < blockDim.x / 32; ++w) {
     if (w == warp) {
-      const S after = tile.finish_in_order(line, p, index, position, gamma, state, lane, 0, 32, true);
+      const S after = tile.finish_in_order(line, p, row, position, gamma, state, lane, 0, 32, true);
       if (lane == 0) shared.state = after;
     }
     __syncthreads();
@@ -68,7 +68,7 @@ __device__ inline bool is_plain(const Line& line, const Problem& p, int64_t begi
 // Of gamma that all lines have in common, from the host; others find their own.
 template <class S>
 __device__ inline void set_powers(BlockPowers<S>& powers, const Problem& p, const GammaPowers& given,
-                                  const LineIndex& index, int vec, int times) {
+                                  int64_t row, int vec, int times) {
   if constexpr (std::is_same_v<S, double>) {
     if (!p.gamma.data) {
       const double* const from = &given.gamma;
@@ -77,31 +77,30 @@ __device__ inline void set_powers(BlockPowers<S>& powers, const Problem& p, cons
       return;
     }
   }
-  powers.set(gamma_of<S>(p, index), vec, times);
+  powers.set(gamma_of<S>(p, LineIndex(p, row)), vec, times);
 }
 
 template <class Line, bool kGated, bool kResets>
 __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
     scan_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers given) {
   using S = typename Line::State;
-  constexpr int kWarps = LineTuning::kWarps, kWarpTile = 32 * Line::kVec;
+  constexpr int kWarps = LineTuning::kWarps, kWarpTile = 32 * Line::kVec, kStage = kStageVectors<Line, kGated>;
   // Two, taken in turn: a warp may write the next tile's while another still reads this one's.
   __shared__ WarpSteps<S, kWarps> shared[2];
   __shared__ BlockPowers<S> powers;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
   const int tile_positions = n_warps * kWarpTile;
-  const int stage = warp * (2 * kStageVectors<Line, kGated> + Line::kWarpVectors);
+  const int stage = warp * 2 * kStage;
   int turn = 0;
+  if (blockIdx.x < p.lines) Line(p, LineIndex(p, blockIdx.x)).template fetch<kGated>(warp * kWarpTile, stage, lane);
+  commit_copies();
   for (int64_t row = blockIdx.x; row < p.lines; row += gridDim.x) {
     const LineIndex index(p, row);
     Line line(p, index);
-    line.results = stage + 2 * kStageVectors<Line, kGated>;
     const S initial = initial_of<S>(p, index);
-    line.template fetch<kGated>(warp * kWarpTile, stage + turn * kStageVectors<Line, kGated>, lane);
-    commit_copies();
     if (!kGated && (row == blockIdx.x || p.gamma.data)) {
       __syncthreads();
-      set_powers(powers, p, given, index, Line::kVec, kWarps);
+      set_powers(powers, p, given, row, Line::kVec, kWarps);
       __syncthreads();
     }
     if (p.length == 0 && threadIdx.x == 0)
@@ -109,37 +108,37 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
     S state = nothing(S());
     for (int64_t begin = 0; begin < line.positions(); begin += tile_positions, turn ^= 1) {
       const int64_t warp_position = begin + warp * kWarpTile, position = warp_position + lane * Line::kVec;
-      if (begin + tile_positions < line.positions())
-        line.template fetch<kGated>(warp_position + tile_positions, stage + (turn ^ 1) * kStageVectors<Line, kGated>,
-                                    lane);
+      // The next tile, of this line or of the block's next one, is on its way while this one is scanned.
+      Line next = line;
+      int64_t next_position = warp_position + tile_positions;
+      const bool ends = begin + tile_positions >= line.positions();
+      if (ends && row + gridDim.x < p.lines) {
+        next = Line(p, LineIndex(p, row + gridDim.x));
+        next_position = warp * kWarpTile;
+      }
+      if (!ends || row + gridDim.x < p.lines)
+        next.template fetch<kGated>(next_position, stage + (turn ^ 1) * kStage, lane);
       commit_copies();
       wait_for_copies<1>();
       __syncwarp();
-      line.base = stage + turn * kStageVectors<Line, kGated>;
-      const auto run = [&](auto plain) {
-        constexpr bool kPlain = decltype(plain)::value;
-        Tile<Line, kGated, kResets> tile;
-        tile.template load<kPlain>(line, position, initial);
-        tile.template reduce<kPlain>(line, position, powers, lane, 0, 32);
-        tile.hide_elements();
-        if (lane == 0) {
-          shared[turn].step[warp] = tile.all;
-          shared[turn].dropped[warp] = tile.dropped;
-        }
-        __syncthreads();
-        const S state_before = state;
-        bool finite, any_dropped;
-        const S mine = shared[turn].before(warp, n_warps, &state, &finite, &any_dropped);
-        if (!finite && (kGated || !powers.keep) && (any_dropped || !is_nan(state_before)))
-          state = finish_tile_in_order(tile, shared[turn], line, p, index, position, powers.gamma, state_before);
-        else
-          tile.template finish<kPlain>(line, p, index, position, powers, mine, lane, 0, 32);
-        if (p.writes) line.template flush<kPlain>(warp_position, lane);
-      };
-      if (is_plain(line, p, begin, tile_positions)) run(std::true_type());
-      else run(std::false_type());
+      line.base = stage + turn * kStage;
+      const bool plain = is_plain(line, p, warp_position, kWarpTile);
+      Tile<Line, kGated, kResets> tile;
+      tile.take(line, position, initial, powers, plain, lane);
+      if (lane == 0) {
+        shared[turn].step[warp] = tile.all;
+        shared[turn].dropped[warp] = tile.dropped;
+      }
+      __syncthreads();
+      const S state_before = state;
+      bool finite, any_dropped;
+      const S mine = shared[turn].before(warp, n_warps, &state, &finite, &any_dropped);
+      if (!finite && (kGated || !powers.keep) && (any_dropped || !is_nan(state_before)))
+        state = finish_tile_in_order(tile, shared[turn], line, p, row, position, powers.gamma, state_before);
+      else
+        tile.give(line, p, row, position, powers, mine, plain, lane);
+      if (p.writes) line.flush(warp_position, plain, lane);
     }
-    __syncwarp();
   }
 }
 
@@ -164,106 +163,97 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
   const int64_t tile_index = ticket / lines;
   Line line(p, index);
   const int64_t warp_position = tile_index * kTile + warp * kWarpTile, position = warp_position + lane * Line::kVec;
-  line.base = warp * (kStageVectors<Line, kGated> + Line::kWarpVectors);
-  line.results = line.base + kStageVectors<Line, kGated>;
+  line.base = warp * kStageVectors<Line, kGated>;
   line.template fetch<kGated>(warp_position, line.base, lane);
   commit_copies();
   if (!kGated) {
     // The power is that of a group of tiles: its steps are multiplied together.
-    set_powers(powers, p, given, index, Line::kVec, kWarps * kGroup);
+    set_powers(powers, p, given, row, Line::kVec, kWarps * kGroup);
     __syncthreads();
   }
   const Chain<S> chain(w, p.lines, row, tiles, 1, 0);
-  const bool is_last = tile_index + 1 == tiles;
+  const bool is_last = tile_index + 1 == tiles, plain = is_plain(line, p, warp_position, kWarpTile);
   wait_for_copies<0>();
   __syncwarp();
-  const auto run = [&](auto plain) {
-    constexpr bool kPlain = decltype(plain)::value;
-    Tile<Line, kGated, kResets> tile;
-    tile.template load<kPlain>(line, position, tile_index ? nothing(S()) : initial_of<S>(p, index));
-    tile.template reduce<kPlain>(line, position, powers, lane, 0, 32);
-    tile.hide_elements();
-    bool published = false;        // by the first warp
-    if (lane == 0) {
-      shared.step[warp] = tile.all;
-      shared.dropped[warp] = tile.dropped;
-    }
-    __syncthreads();
-    if (warp == 0) {
-      Step<S> step;
-      bool any = false;
-      if (!is_last) {
-        step = shared.step[0];
-        any = shared.dropped[0];
+  Tile<Line, kGated, kResets> tile;
+  tile.take(line, position, tile_index ? nothing(S()) : initial_of<S>(p, index), powers, plain, lane);
+  bool published = false;          // by the first warp
+  if (lane == 0) {
+    shared.step[warp] = tile.all;
+    shared.dropped[warp] = tile.dropped;
+  }
+  __syncthreads();
+  if (warp == 0) {
+    Step<S> step;
+    bool any = false;
+    if (!is_last) {
+      step = shared.step[0];
+      any = shared.dropped[0];
 #pragma unroll
-        for (int i = 1; i < kWarps; ++i) {
-          step = shared.dropped[i] ? shared.step[i] : combine(step, shared.step[i]);
-          any |= shared.dropped[i];
-        }
-        if (lane == 0) chain.publish_step(tile_index, step, any);
+      for (int i = 1; i < kWarps; ++i) {
+        step = shared.dropped[i] ? shared.step[i] : combine(step, shared.step[i]);
+        any |= shared.dropped[i];
       }
-      const S found = tile_index ? chain.template state_before<kGroup>(tile_index, lane) : nothing(S());
-      if (lane == 0) state_before = found;
-      // The groups' states are the chain that everything waits for: this one goes out before anything else is done,
-      // unless the fold may have made a NaN of an infinity.
-      const S after = any ? step.b : advance(step.a, found, step.b);
-      published = !is_last && is_finite(after);
-      if (lane == 0 && published) chain.publish_state(tile_index, after);
+      if (lane == 0) chain.publish_step(tile_index, step, any);
     }
-    __syncthreads();
-    S state = state_before;
-    bool finite, any_dropped;
-    S mine = shared.before(warp, kWarps, &state, &finite, &any_dropped);
-    bool in_order = !finite && (kGated || !powers.keep);
-    if (in_order) {
-      // The fold may have made a NaN of an infinity: take the state that the tile before really left.
-      state = tile_index ? chain.state_after(tile_index - 1) : nothing(S());
-      in_order = any_dropped || !is_nan(state);
-      mine = state;
-    }
-    if (in_order) state = finish_tile_in_order(tile, shared, line, p, index, position, powers.gamma, state);
-    if (threadIdx.x == 0 && !is_last && !published) chain.publish_state(tile_index, state);
-    if (!in_order) tile.template finish<kPlain>(line, p, index, position, powers, mine, lane, 0, 32);
-    if (p.writes) line.template flush<kPlain>(warp_position, lane);
-  };
-  if (is_plain(line, p, tile_index * kTile, kTile)) run(std::true_type());
-  else run(std::false_type());
+    const S found = tile_index ? chain.template state_before<kGroup>(tile_index, lane) : nothing(S());
+    if (lane == 0) state_before = found;
+    // The groups' states are the chain that everything waits for: this one goes out before anything else is done,
+    // unless the fold may have made a NaN of an infinity.
+    const S after = any ? step.b : advance(step.a, found, step.b);
+    published = !is_last && is_finite(after);
+    if (lane == 0 && published) chain.publish_state(tile_index, after);
+  }
+  __syncthreads();
+  S state = state_before;
+  bool finite, any_dropped;
+  S mine = shared.before(warp, kWarps, &state, &finite, &any_dropped);
+  bool in_order = !finite && (kGated || !powers.keep);
+  if (in_order) {
+    // The fold may have made a NaN of an infinity: take the state that the tile before really left.
+    state = tile_index ? chain.state_after(tile_index - 1) : nothing(S());
+    in_order = any_dropped || !is_nan(state);
+    mine = state;
+  }
+  if (in_order) state = finish_tile_in_order(tile, shared, line, p, row, position, powers.gamma, state);
+  if (threadIdx.x == 0 && !is_last && !published) chain.publish_state(tile_index, state);
+  if (!in_order) tile.give(line, p, row, position, powers, mine, plain, lane);
+  if (p.writes) line.flush(warp_position, plain, lane);
 }
 
-// Lines one behind the other: each warp scans `each` of them as one line that every line's first element cuts.
+// Lines one behind the other: each warp scans `each` of them at a time, as one line that every line's first element cuts.
 template <class T, bool kReverse, bool kGated>
 __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kPackedBlocks)
     scan_packed_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers given, int each) {
   using Line = Packed<T, kReverse>;
+  constexpr int kStage = kStageVectors<Line, kGated>;
   __shared__ BlockPowers<double> powers;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t first = (int64_t(blockIdx.x) * LineTuning::kWarps + warp) * each;
-  const bool busy = first < p.lines;
-  Line line(p, busy ? first : 0, busy ? static_cast<int>(min(int64_t(each), p.lines - first)) : 0);
-  line.base = warp * (kStageVectors<Line, kGated> + Line::kWarpVectors);
-  line.results = line.base + kStageVectors<Line, kGated>;
-  if (busy) line.template fetch<kGated>(0, line.base, lane);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, position = lane * Line::kVec;
+  const int64_t apart = int64_t(gridDim.x) * LineTuning::kWarps * each;
+  int64_t first = (int64_t(blockIdx.x) * LineTuning::kWarps + warp) * each;
+  int base = warp * 2 * kStage;
+  int turn = 0;
+  if (first < p.lines) Line(p, first, each).template fetch<kGated>(0, base, lane);
   commit_copies();
   if (!kGated) {
-    set_powers(powers, p, given, LineIndex(p, 0), Line::kVec, 1);
+    set_powers(powers, p, given, 0, Line::kVec, 1);
     __syncthreads();
   }
-  wait_for_copies<0>();
-  __syncwarp();
-  if (!busy) return;
-  const LineIndex index(p, first);
   const int reach = (static_cast<int>(p.length) + 2 * Line::kVec - 2) / Line::kVec;
-  const auto run = [&](auto plain) {
-    constexpr bool kPlain = decltype(plain)::value;
+  for (; first < p.lines; first += apart, turn ^= 1) {
+    if (first + apart < p.lines)
+      Line(p, first + apart, each).template fetch<kGated>(0, base + (turn ^ 1) * kStage, lane);
+    commit_copies();
+    wait_for_copies<1>();
+    __syncwarp();
+    Line line(p, first, each);
+    line.base = base + turn * kStage;
+    const bool plain = line.whole(0, 32 * Line::kVec);
     Tile<Line, kGated, true> tile;
-    tile.template load<kPlain>(line, lane * Line::kVec, nothing(0.0));
-    tile.template reduce<kPlain>(line, lane * Line::kVec, powers, lane, 0, 32, reach);
-    tile.hide_elements();
-    tile.template finish<kPlain>(line, p, index, lane * Line::kVec, powers, nothing(0.0), lane, 0, 32);
-    line.template flush<kPlain>(0, lane);
-  };
-  if (line.whole(0, 32 * Line::kVec)) run(std::true_type());
-  else run(std::false_type());
+    tile.take(line, position, nothing(0.0), powers, plain, lane, reach);
+    tile.give(line, p, first, position, powers, nothing(0.0), plain, lane);
+    line.flush(0, plain, lane);
+  }
 }
 
 // A line in each group of `width` lanes; the loads of kLines lines are in flight together.
@@ -301,7 +291,7 @@ __global__ void __launch_bounds__(LineTuning::kShortWarps * 32, LineTuning::kSho
         if (!kGated && p.gamma.data) powers.set(gamma_of<S>(p, index), Line::kVec, lane, width, 1);
         tiles[k].template reduce<kPlain>(Line(p, index), lane * Line::kVec, powers, lane, base, width);
         tiles[k].hide_elements();
-        tiles[k].template finish<kPlain>(Line(p, index), p, index, lane * Line::kVec, powers, nothing(S()), lane, base,
+        tiles[k].template finish<kPlain>(Line(p, index), p, row, lane * Line::kVec, powers, nothing(S()), lane, base,
                                          width, row < p.lines && (!kPlain || lane * Line::kVec < p.length));
       }
     }

@@ -141,7 +141,7 @@ struct Tile {
   template <bool kWhole>
   __device__ Step<S> step_of(const Line& line, int64_t position, Local gamma) const {
     Local a_all = one(Local()), b_all = convert<Local>(begin);
-#pragma unroll
+#pragma unroll Line::kUnroll
     for (int j = 0; j < kVectors; ++j) {
       const Vector v = vector(line, position, j);
 #pragma unroll
@@ -149,7 +149,7 @@ struct Tile {
         const int i = j * kPer + e;
         const Local by = v.factor(e, gamma), next = drop(i) ? v.x[e] : advance(by, b_all, v.x[e]);
         b_all = !kWhole && !kGated && i < start ? b_all : next;
-        if constexpr (kGated) a_all = drop(i) ? zero(Local()) : i == 0 ? by : product(by, a_all);
+        if constexpr (kGated) a_all = drop(i) ? zero(Local()) : product(by, a_all);
       }
     }
     if constexpr (kGated && std::is_same_v<Local, float>) {
@@ -208,6 +208,26 @@ struct Tile {
     }
   }
 
+  // load() and reduce(), and finish(), for a whole warp: the same code twice, without and with what is seldom needed.
+  template <class P>
+  __device__ void take(const Line& line, int64_t position, S initial, const P& powers, bool plain, int lane,
+                       int reach = 32) {
+    if (plain) {
+      load<true>(line, position, initial);
+      reduce<true>(line, position, powers, lane, 0, 32, reach);
+    } else {
+      load<false>(line, position, initial);
+      reduce<false>(line, position, powers, lane, 0, 32, reach);
+    }
+    hide_elements();
+  }
+  template <class P>
+  __device__ void give(const Line& line, const Problem& p, int64_t row, int64_t position, const P& powers,
+                       S state, bool plain, int lane) const {
+    if (plain) finish<true>(line, p, row, position, powers, state, lane, 0, 32);
+    else finish<false>(line, p, row, position, powers, state, lane, 0, 32);
+  }
+
   // Between reduce() and finish(): see hide().
   __device__ void hide_elements() {
     if constexpr (Line::kHeld) {
@@ -220,11 +240,11 @@ struct Tile {
   // first element is taken as it is, where there is no state that its gamma could meet. kPlain: whole positions, no
   // final state among them, not exclusive.
   template <bool kFirst, bool kPlain>
-  __device__ Local walk(const Line& line, const Problem& p, const LineIndex& index, int64_t position, Local gamma,
+  __device__ Local walk(const Line& line, const Problem& p, int64_t row, int64_t position, Local gamma,
                         Local state, bool writes) const {
     const int64_t t = line.time(position);
-    Local s = state;
-#pragma unroll
+    Local s = state, last = state;
+#pragma unroll Line::kUnroll
     for (int j = 0; j < kVectors; ++j) {
       const Vector v = vector(line, position, j);
       Local y[kPer];
@@ -241,23 +261,24 @@ struct Tile {
         const Local entering = drop(i) || (t + i == 0 && !p.initial.data) ? zero(Local()) : s;
         s = i < start ? s : next;
         y[e] = p.exclusive ? entering : s;
-        if (writes && p.final_state.data && t + i == p.length - 1)
-          store_state(index.in(p.final_state), p.final_state.dtype, convert<S>(s));
+        if (t + i == p.length - 1) last = s;
       }
       if (writes && p.writes) line.template store<kPlain>(position, j, y);
     }
+    if (!kPlain && writes && p.final_state.data && t < p.length && t + kVec >= p.length)
+      store_state(LineIndex(p, row).in(p.final_state), p.final_state.dtype, convert<S>(last));
     return s;
   }
 
   // Writes the results of all elements, given the state before the group's first.
   template <bool kPlain, class P>
-  __device__ void finish(const Line& line, const Problem& p, const LineIndex& index, int64_t position, const P& powers,
+  __device__ void finish(const Line& line, const Problem& p, int64_t row, int64_t position, const P& powers,
                          S state, int lane, int base, int width, bool writes = true) const {
     S s = before.b;
     if (!(kResets && dropped_before)) s = advance(kGated ? before.a : powers.lane_power(lane), state, s);
     if (position == 0) s = begin;
     const Local last =
-        walk<false, kPlain>(line, p, index, position, convert<Local>(powers.gamma), convert<Local>(s), writes);
+        walk<false, kPlain>(line, p, row, position, convert<Local>(powers.gamma), convert<Local>(s), writes);
     if (kGated || !powers.keep) {
       // Without a drop a state that is not finite stays so up to the run's end. What it does before a drop inside the
       // run was taken in order, from a state that is looked at here.
@@ -266,29 +287,29 @@ struct Tile {
       const uint32_t group = (width == 32 ? 0xffffffffu : (1u << width) - 1u) << base;
       const uint32_t spoilt = __ballot_sync(0xffffffffu, !finite && !known);
       if (spoilt)
-        finish_in_order(line, p, index, position, powers.gamma, state, lane, base, width, writes && (spoilt & group));
+        finish_in_order(line, p, row, position, powers.gamma, state, lane, base, width, writes && (spoilt & group));
     }
   }
 
   // The same, a step after the other, by the groups that take part; returns the state after the last element. Seldom
   // needed, so it works on copies in memory and costs the usual way no registers.
-  __device__ S finish_in_order(const Line& line, const Problem& p, const LineIndex& index, int64_t position, S gamma,
+  __device__ S finish_in_order(const Line& line, const Problem& p, int64_t row, int64_t position, S gamma,
                                S state, int lane, int base, int width, bool takes_part) const {
     const Tile tile = *this;
     const Line same_line = line;
-    const LineIndex same_index = index;
-    return in_order(tile, same_line, p, same_index, position, gamma, state, lane, base, width, takes_part);
+    return in_order(tile, same_line, p, row, position, gamma, state, lane, base, width, takes_part);
   }
 
   static __device__ __noinline__ S in_order(const Tile& tile, const Line& line, const Problem& p,
-                                            const LineIndex& index, int64_t position, S gamma, S state, int lane,
+                                            int64_t row, int64_t position, S gamma, S state, int lane,
                                             int base, int width, bool takes_part) {
+    line.template fetch_again<kGated>(position);
 #pragma unroll 1
     for (int turn = 0; turn < width; ++turn) {
       S s = state;
       if (lane == turn && takes_part) {
         if (position == 0) s = tile.begin;
-        s = convert<S>(tile.template walk<true, false>(line, p, index, position, convert<Local>(gamma),
+        s = convert<S>(tile.template walk<true, false>(line, p, row, position, convert<Local>(gamma),
                                                        convert<Local>(s), true));
       }
       state = shuffle(s, base + turn);

@@ -32,15 +32,16 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-template <class T, bool kReverse>
+template <class T, bool kReverse, int kRun = kLaneElements<T>>
 struct Staged {
   using State = double;
   using Raw = T;
   using Local = decltype(local_of(T()));
-  static constexpr int kVec = kLaneElements<T>;           // neighbours that a lane takes
+  static constexpr int kVec = kRun;                       // neighbours that a lane takes
   static constexpr int kPer = 16 / sizeof(T);             // elements of a vector
   static constexpr bool kHeld = false;
   static constexpr int kVectors = kVec / kPer;            // of a lane
+  static constexpr int kUnroll = kVectors < 4 ? kVectors : 4;
   static constexpr int kWarpPositions = 32 * kVec;
   // Of one array, for each warp.
   static constexpr int kWarpVectors = 32 * kVectors;
@@ -51,7 +52,7 @@ struct Staged {
   const char* reset;
   int64_t reset_stride, length;
   int phase_;
-  int base, results;               // where in `staging` this warp's part of the stage and its results lie
+  int base;                        // where in `staging` this warp's part of the stage lies
   bool x_aligned, gates_aligned, first_gate;
 
   __device__ void set_phase() {
@@ -69,7 +70,7 @@ struct Staged {
   }
 
   __device__ Staged() {}
-  __device__ Staged(const Problem& p, const LineIndex& index) : length(p.length), base(0), results(0) {
+  __device__ Staged(const Problem& p, const LineIndex& index) : length(p.length), base(0) {
     x = lowest(p.x, index);
     out = lowest(p.out, index);
     gates = p.gates.data ? lowest(p.gates, index) : nullptr;
@@ -93,20 +94,32 @@ struct Staged {
   }
   // Where the lane's vector j of the warp's is kept.
   static __device__ int place(int chunk, int j) {
-    return chunk * kVectors + (j ^ (chunk / (8 / kVectors) & (kVectors - 1)));
+    constexpr int kTurn = kVectors < 8 ? kVectors : 8;
+    return chunk * kVectors + (j ^ (chunk / (8 / kTurn) & (kTurn - 1)));
   }
 
   __device__ void fetch_array(const T* from, bool aligned, int64_t at, int to, T outside, int lane) const {
-    const bool all_inside = at >= 0 && at + kWarpPositions <= length;
-#pragma unroll
+    if (aligned && at >= 0 && at + kWarpPositions <= length) {
+#pragma unroll kUnroll
+      for (int i = 0; i < kVectors; ++i) {
+        const int vector = i * 32 + lane;
+        copy_async_16(&staging[to + place(vector / kVectors, vector % kVectors)], from + at + vector * kPer);
+      }
+    } else {
+      fetch_pieces(from, aligned, at, to, outside, lane);
+    }
+  }
+  // Vectors at the ends of a line, and arrays that are aligned otherwise than out, as gates are that are read a step
+  // ahead.
+  __device__ void fetch_pieces(const T* from, bool aligned, int64_t at, int to, T outside, int lane) const {
+#pragma unroll 1
     for (int i = 0; i < kVectors; ++i) {
       const int vector = i * 32 + lane;
       const int64_t m = at + vector * kPer;
       uint4* const slot = &staging[to + place(vector / kVectors, vector % kVectors)];
-      if (aligned && (all_inside || (m >= 0 && m + kPer <= length))) {
+      if (aligned && m >= 0 && m + kPer <= length) {
         copy_async_16(slot, from + m);
-      } else if (sizeof(T) >= 4 && all_inside) {
-        // Aligned otherwise than out, as gates are that are read a step ahead.
+      } else if (sizeof(T) >= 4 && m >= 0 && m + kPer <= length) {
 #pragma unroll
         for (int e = 0; e < kPer; ++e)
           copy_async<sizeof(T) < 4 ? 4 : sizeof(T)>(reinterpret_cast<T*>(slot) + e, from + m + e);
@@ -125,6 +138,17 @@ struct Staged {
     const int64_t at = memory(warp_position);
     fetch_array(x, x_aligned, at, to, from_double<T>(-0.0), lane);
     if constexpr (kGated) fetch_array(gates, gates_aligned, at, to + kWarpVectors, from_double<T>(1.0), lane);
+  }
+
+  // The same again, and waits for it: before elements are taken a second time.
+  template <bool kGated>
+  __device__ void fetch_again(int64_t position) const {
+    const int lane = threadIdx.x % 32;
+    __syncwarp();
+    fetch<kGated>(position - lane * kVec, base, lane);
+    commit_copies();
+    wait_for_copies<0>();
+    __syncwarp();
   }
 
   // Vector j of the lane's, in scan order.
@@ -162,28 +186,37 @@ struct Staged {
     return drops;
   }
 
-  // Aside, since x may be wanted again; flush() brings them out.
+  // In place of x; flush() brings them out. What takes the elements again has to fetch them again.
   template <bool kWhole>
   __device__ void store(int64_t, int j, const Local (&y)[kPer]) const {
     Local part[kPer];
 #pragma unroll
     for (int e = 0; e < kPer; ++e) part[e] = y[kReverse ? kPer - 1 - e : e];
-    staging[results + place_of_lane(j)] = vector_of<T>(part);
+    staging[base + place_of_lane(j)] = vector_of<T>(part);
   }
 
-  template <bool kWhole>
-  __device__ void flush(int64_t warp_position, int lane) const {
+  // whole: all of the positions are in the line.
+  __device__ void flush(int64_t warp_position, bool whole, int lane) const {
     const int64_t at = memory(warp_position);
     __syncwarp();
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const int vector = i * 32 + lane;
-      const int64_t m = at + vector * kPer;
-      union { uint4 word; T part[kPer]; } u;
-      u.word = staging[results + place(vector / kVectors, vector % kVectors)];
-      if (kWhole || (m >= 0 && m + kPer <= length)) {
-        __stcs(reinterpret_cast<uint4*>(out + m), u.word);
-      } else {
+    if (whole) {
+#pragma unroll kUnroll
+      for (int i = 0; i < kVectors; ++i) {
+        const int vector = i * 32 + lane;
+        __stcs(reinterpret_cast<uint4*>(out + at + vector * kPer),
+               staging[base + place(vector / kVectors, vector % kVectors)]);
+      }
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < kVectors; ++i) {
+        const int vector = i * 32 + lane;
+        const int64_t m = at + vector * kPer;
+        union { uint4 word; T part[kPer]; } u;
+        u.word = staging[base + place(vector / kVectors, vector % kVectors)];
+        if (m >= 0 && m + kPer <= length) {
+          __stcs(reinterpret_cast<uint4*>(out + m), u.word);
+          continue;
+        }
 #pragma unroll
         for (int e = 0; e < kPer; ++e)
           if (m + e >= 0 && m + e < length) out[m + e] = u.part[e];
@@ -205,9 +238,10 @@ struct Packed : Staged<T, kReverse> {
   }
 
   __device__ Packed(const Problem& p, int64_t first_line, int n) {
+    n = static_cast<int>(min(int64_t(n), p.lines - first_line));
     each = static_cast<uint32_t>(p.length);
     this->length = n * p.length;
-    this->base = this->results = 0;
+    this->base = 0;
     this->x = lowest(p.x, p, first_line);
     this->out = lowest(p.out, p, first_line);
     this->gates = p.gates.data ? lowest(p.gates, p, first_line) : nullptr;

@@ -7,8 +7,8 @@ namespace upsweep {
 
 struct LineTuning {
   static constexpr int kWarps = 4;            // of a block, at most
-  static constexpr int kBlocks = 5;           // a processor, which bounds the registers of a thread
-  static constexpr int kPackedBlocks = 5;
+  static constexpr int kBlocks = 6;           // a processor, which bounds the registers of a thread
+  static constexpr int kPackedBlocks = 6;
   static constexpr int kShortWarps = 4;       // of a block of short lines
   static constexpr int kShortLines = 1;       // that a group of lanes works on at a time
   static constexpr int kShortBlocks = 8;
@@ -17,6 +17,9 @@ struct LineTuning {
 struct SplitTuning {
   static constexpr int kWarps = 4;
   static constexpr int kBlocks = 5;
+  // Vectors of a lane, by [gated], where there are tiles enough of that size for each processor.
+  static constexpr int kRunVectors[2] = {16, 8};
+  static constexpr int kTilesPerProcessor = 4;
   // Lines are split over blocks below this many of them a processor: fewer cannot keep the memory busy.
   static constexpr int kLinesPerProcessor = 2;
   static constexpr int kGroupTiles = 256;     // tiles of a line whose steps are folded at once
