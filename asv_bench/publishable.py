@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 MAY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-A_PATH = re.compile(r"(?:^|[\s\"'=:,(])(?:/|~/|[A-Za-z]:\\)[^\s\"']+")
+# Where a word begins with a slash or a drive; and the usual roots behind anything, as in -I/usr.
+A_PATH = re.compile(
+    r"""(?<!\w)~?/\w[^\s"']*|(?<!\w)[A-Za-z]:\\[^\s"']*|/(?:home|mnt|opt|root|tmp|usr|Users|var)/[^\s"']*"""
+)
 
 
 def git(*arguments: str) -> str:

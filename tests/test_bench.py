@@ -1,6 +1,7 @@
 """Hazard: benchmarks that measure the wrong thing, or say something else than they measured."""
 
 import argparse
+import importlib.util
 import json
 from pathlib import Path
 
@@ -235,3 +236,39 @@ def test_figures_are_written(tmp_path):
     pictures = [path.read_bytes() for path in (*paths, tmp_path / "lengths.png")]
     assert all(picture.startswith(b"\x89PNG") and len(picture) > 5000 for picture in pictures)
     assert len(set(pictures)) == 3
+
+
+# ---- asv -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def publishable():
+    path = Path(__file__).parents[1] / "asv_bench" / "publishable.py"
+    spec = importlib.util.spec_from_file_location("publishable", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+RESULT = {
+    "commit_hash": "1" * 40, "env_name": "existing-py_opt_conda_bin_python", "date": 5,
+    "python": "/opt/conda/bin/python", "params": {"machine": "h200", "python": "/opt/conda/bin/python"},
+    "results": {"a.time_b": [[1e-3], [["'x 1/2 of copy: 3'"]]]},
+}  # fmt: skip
+
+
+def test_results_are_filed_without_paths(publishable, monkeypatch, tmp_path):
+    monkeypatch.setattr(publishable, "git", lambda *words: "7" if words[0] == "show" else "ab" * 20)
+    given = tmp_path / "11111111-existing-py_opt_conda_bin_python.json"
+    given.write_text(json.dumps(RESULT))
+    target = publishable.main([str(given), "--environment", "existing-py3.12"])
+    assert [path.name for path in tmp_path.iterdir()] == ["abababab-existing-py3.12.json"] == [target.name]
+    found = json.loads(target.read_text())
+    assert found["commit_hash"] == "ab" * 20 and found["date"] == 7000 and found["env_name"] == "existing-py3.12"
+    assert found["results"] == RESULT["results"] and "conda" not in target.read_text()
+
+
+@pytest.mark.parametrize("left", ["/home/someone/x", "~/x", "in /opt/x", "-I/usr/include", r"C:\x"])
+def test_a_result_that_still_names_a_path_is_refused(publishable, left):
+    with pytest.raises(ValueError, match="still names a path"):
+        publishable.cleaned({**RESULT, "env_vars": {"A": left}}, "a", 1, "b", "3.12")

@@ -1,6 +1,7 @@
 """Hazard: a benchmark of tensors that times wrong answers, or that another package's failure ends."""
 
 import argparse
+import doctest
 import json
 
 import numpy as np
@@ -24,6 +25,11 @@ def test_the_baseline_is_the_recurrence(length):
     gates[..., 0] = np.nan  # the first gate does not count
     y = cuda_oracle.hillis_steele(torch.from_numpy(gates), torch.from_numpy(tokens))
     np.testing.assert_allclose(y.numpy(), reference.linear_recurrence(gates, tokens), rtol=1e-11, atol=1e-13)
+
+
+def test_the_example_of_the_baseline():
+    results = doctest.testmod(cuda_oracle)
+    assert results.attempted and not results.failed
 
 
 CASES = [

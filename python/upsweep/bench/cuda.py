@@ -1,4 +1,4 @@
-"""``python -m upsweep bench scans --device cuda``: what has to be there, the gate, the table and the pictures.
+"""``python -m upsweep bench scans --device cuda``: what has to be there, the gate, the table, the pictures.
 
 The gate is part of each case: its answer is compared with float64 before it is timed. Once one was wrong, the
 others are checked only, and no speed is reported.

@@ -1,9 +1,9 @@
 """What is measured on a GPU, and what each figure should reach. Data only: needs neither torch nor a GPU.
 
-The bars of fractions are of a copy of the same minimal bytes: a gated recurrence reads two arrays and writes one,
-a discounted sum reads one and writes one; forward and backward together move eight, the forward three and the
-backward five (it reads the gradient, the gates and the states, and writes two gradients). The bars of peers are
-the peer's time over upsweep's, both from one run.
+The bars of fractions are of a copy of the same minimal bytes: a gated recurrence reads two arrays and writes
+one, a discounted sum reads one and writes one; forward and backward together move eight, the forward three and
+the backward five (it reads the gradient, the gates and the states, and writes two gradients). The bars of peers
+are the peer's time over upsweep's, both from one run.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _QUICK_ELEMENTS = 1 << 24
 class Case:
     """One call to time.
 
-    `figure` says what the bar is about: "of copy" a fraction of a copy's speed, "us" the microseconds of device
-    time, "us host" those of the calling thread, "per element" the time an element takes in `versus` over what
-    it takes in `shape`. `peers` are pairs of a name and its own bar.
+    `figure` says what the bar is about: "of copy" a fraction of a copy's speed, "us" the microseconds of
+    device time, "us host" those of the calling thread, "per element" the time an element takes in `versus` over
+    what it takes in `shape`. `peers` are pairs of a name and its own bar.
     """
 
     operation: str

@@ -6,9 +6,9 @@ ones, a few microseconds even, whose launches would cost more than they do, are 
 repetitions and replayed: a figure is then the device's time alone, with what lies between the kernels of a
 graph. What cannot be captured is timed in a row, with what its launches cost, and its row says so.
 
-Where a call's arrays are small, it walks through several sets of them, inputs and outputs, so that they are three
-times the L2 cache together and it cannot hold all of them (of the smallest arrays there are 256 sets). The copy, a
-plain device-to-device memcpy of the minimal bytes (half read, half written), is timed in the same way.
+Where a call's arrays are small, it walks through several sets of them, inputs and outputs, so that they are
+three times the L2 cache together and it cannot hold all of them (of the smallest arrays there are 256 sets).
+The copy, a plain device-to-device memcpy of the minimal bytes (half read, half written), is timed alike.
 """
 
 from __future__ import annotations

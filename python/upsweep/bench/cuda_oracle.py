@@ -1,4 +1,4 @@
-"""What a scan of tensors should have given, in float64 on the tensors' own device, and how far off an answer is.
+"""What a scan of tensors should have given, in float64 on their own device, and how far off an answer is.
 
 The data of these benchmarks are positive, so that nothing cancels and an error can be told relative to the
 answer itself.
@@ -17,11 +17,11 @@ _PIECE = 1 << 26  # elements at a time: in float64, with what a pass makes on th
 
 
 def hillis_steele(gates: Any, tokens: Any) -> Any:
-    """Gated recurrence along the last axis in ceil(log2(n)) passes of plain torch operations, each over all of it.
+    """Gated recurrence along the last axis in ceil(log2(n)) passes of plain torch operations over all of it.
 
-    Before a pass every step holds what its last `span` steps do to a state; the pass puts them behind the span
-    that ends where they begin (W. D. Hillis and G. L. Steele, Data parallel algorithms, 1986). The first
-    gate of a line never counts. In the tensors' own dtype: in float64 the oracle here, in others the baseline.
+    Before a pass every step holds what its last `span` steps do to a state; the pass puts them behind the
+    span that ends where they begin (W. D. Hillis and G. L. Steele, Data parallel algorithms, 1986). The first
+    gate of a line never counts. In the tensors' own dtype: in float64 the oracle, in others the baseline.
 
     Parameters
     ----------

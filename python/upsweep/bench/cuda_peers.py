@@ -1,4 +1,4 @@
-"""What users of a GPU would call instead, where it is installed: each as a function of the case's own tensors.
+"""What users of a GPU would call instead, where it is installed: each a function of the case's own tensors.
 
 A package that is not there is left out; one that is there and fails to import, refuses the case, raises or
 answers wrongly is not timed, and the row says why.

@@ -1,12 +1,13 @@
 """Scans of CUDA tensors: each case's answer checked in float64, then timed beside a copy and the peers.
 
-A wrong answer of upsweep raises `WrongResult`: nothing is timed. A peer that raises or answers wrongly gets a row
-that says so.
+A wrong answer of upsweep raises `WrongResult`: nothing is timed. A peer that raises or answers wrongly gets a
+row that says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,14 +56,11 @@ class Tensors:
     def call(self, function: Callable[..., Any]) -> Callable[[int], Any]:
         """The function as the call that is timed, on the set of arrays with a given number."""
         if self.case.gradients:
-            return lambda i: self._gradients(function, i)
-        if self.case.gated:
-            return lambda i: function(self.gates[i], self.tokens[i])
-        return lambda i: function(self.tokens[i])
+            return lambda i: torch.autograd.grad(function(*self.inputs(i)), self.inputs(i), self.upstream[i])
+        return lambda i: function(*self.inputs(i))
 
-    def _gradients(self, function: Callable[..., Any], i: int) -> Any:
-        inputs = (self.gates[i], self.tokens[i])
-        return torch.autograd.grad(function(*inputs), inputs, self.upstream[i])
+    def inputs(self, i: int) -> tuple[Any, ...]:
+        return (self.gates[i], self.tokens[i]) if self.case.gated else (self.tokens[i],)
 
     def error(self, answer: Any) -> float:
         """The largest relative error of an answer for the first set."""
@@ -81,11 +79,11 @@ def function_of(case: Case) -> Callable[..., Any]:
     """The call of upsweep that a user would write."""
     axis: dict[str, Any] = {} if case.axis == -1 else {"axis": case.axis}
     if case.gated:
-        return lambda gates, tokens: upsweep.linear_recurrence(gates, tokens, **axis)
+        return partial(upsweep.linear_recurrence, **axis)
     if case.operation == "cumulative_sum":
-        return lambda x: upsweep.cumulative_sum(x, **axis)
+        return partial(upsweep.cumulative_sum, **axis)
     window: dict[str, Any] = {} if case.window is None else {"window": case.window}
-    return lambda x: upsweep.discounted_cumsum(x, case.gamma, **axis, **window)
+    return partial(upsweep.discounted_cumsum, gamma=case.gamma, **axis, **window)
 
 
 def check(case: Case, tensors: Tensors) -> None:
@@ -144,8 +142,8 @@ def measure_case(case: Case, rounds: int = _ROUNDS, warmup: int = 2, l2_sets: in
     tensors = Tensors(case, l2_sets)
     check(case, tensors)
     if case.figure == "us host":
-        call = tensors.call(function_of(case))
-        return rows_from_samples(case, {OURS: harness.host_seconds(lambda: call(0), rounds)}, {})
+        call = partial(function_of(case), *tensors.inputs(0))
+        return rows_from_samples(case, {OURS: harness.host_seconds(call, rounds)}, {})
     methods = {OURS: harness.prepare(Subject(tensors.call(function_of(case)), tensors.n_sets))}
     if case.figure == "of copy":
         methods["copy"] = harness.prepare(harness.copy_of(case.n_bytes))

@@ -2,8 +2,9 @@
 
     python -m upsweep bench scans --device cuda --batch 2 --dim 256 --seqlens 1024 4096 --outdir docs
 
-times upsweep, the peers that are installed and a baseline in plain torch operations (a Hillis-Steele scan), each
-after its answer was checked, and writes two figures: time, and the others' time over upsweep's, against length.
+times upsweep, the peers that are installed and a baseline in plain torch operations (a Hillis-Steele scan),
+each after its answer was checked, and writes two figures: time, and the others' time over upsweep's, against
+length.
 Needs no torch until it runs.
 """
 
