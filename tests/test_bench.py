@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+import upsweep
 from helpers import command
 from upsweep import bench
-from upsweep.bench import cuda_cases, figures, report, sweep
+from upsweep.bench import cuda_cases, figures, machine, report, sweep
 from upsweep.bench.cuda_cases import Case
 from upsweep.bench.report import Row
 
@@ -236,6 +237,17 @@ def test_figures_are_written(tmp_path):
     pictures = [path.read_bytes() for path in (*paths, tmp_path / "lengths.png")]
     assert all(picture.startswith(b"\x89PNG") and len(picture) > 5000 for picture in pictures)
     assert len(set(pictures)) == 3
+
+
+def test_the_machine_is_described_without_folders(monkeypatch):
+    config = upsweep.show_config()
+    broken = {"cuda_library": "/somewhere/of/mine/libupsweep_cuda.so", "cuda_architectures": "/somewhere/x: no"}
+    monkeypatch.setattr(upsweep, "show_config", lambda: type(config)({**config, **broken}))
+    described = machine.describe()
+    assert described["cuda_library"] == "libupsweep_cuda.so" and "somewhere" not in json.dumps(described)
+    device = {"gpu": "A GPU", "gpu_processors": 132, "gpu_memory": "1 GiB", "gpu_l2": "50 MiB", "cuda": "13.0"}
+    text = machine.text({**described, **device, "torch": "2", "cuda_driver": "13.1"})
+    assert text.startswith("A GPU, 132 processors") and text.endswith(machine.text(described))
 
 
 # ---- asv -----------------------------------------------------------------------------------------------------

@@ -73,7 +73,9 @@ class Case:
         places = list(self.shape)
         places[self.axis] = 0
         sizes = " x ".join(f"{size:,}" if size else "n" for size in places)
-        return f"{self.operation} {sizes}{' forward and backward' * self.gradients}, {self.dtype}"
+        words = [self.operation, sizes] + ["forward and backward"] * self.gradients
+        words += [f"window={self.window}"] * (self.window is not None)
+        return f"{' '.join(words)}, {self.dtype}"
 
     @property
     def n_elements(self) -> int:

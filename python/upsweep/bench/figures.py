@@ -38,8 +38,9 @@ def axes(path: Path, title: str, n: int = 1) -> Iterator[list[Any]]:
         each.set_xscale("log", base=2)
         each.set_xlabel("length")
         each.grid(alpha=0.3)
-        if each.get_legend_handles_labels()[0]:
-            each.legend(fontsize=8)
+    handles, labels = grid[0][0].get_legend_handles_labels()  # all axes have the same lines
+    if labels:
+        figure.legend(handles, labels, fontsize=8, ncols=3, loc="outside lower center")
     figure.suptitle(title, fontsize=9)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
@@ -58,21 +59,39 @@ def lines(
         axes.plot(*zip(*sorted(found)), marker="o", label=name)
 
 
+def _milliseconds(row: Row) -> float | None:
+    return None if row.seconds is None else row.seconds * 1e3
+
+
+def _figure(row: Row) -> float | None:
+    return row.figure
+
+
 def write_against_length(path: Path, title: str, rows: Sequence[Row]) -> None:
-    """Time, and the fraction of a copy, against length: a line for each family of rows that has both.
+    """Time, and the fraction of a copy, against length, of the rows that have both: a line for each family.
 
     Raises
     ------
     ImportError
         Without matplotlib.
     """
-    shown = [row for row in rows if row.unit == "of copy"]
+    shown = [row for row in rows if row.unit == "of copy" and row.seconds is not None]
+    at: dict[str, set[int | None]] = {}
+    for row in shown:
+        at.setdefault(row.family, set()).add(row.length)
+    joined = [row for row in shown if len(at[row.family]) > 1]
+    alone = [row for row in shown if len(at[row.family]) == 1]
     with axes(path, title, n=2) as (times, fractions):
-        lines(times, shown, lambda row: row.family, lambda row: row.seconds and row.seconds * 1e3)
+        for axis, value in ((times, _milliseconds), (fractions, _figure)):
+            lines(axis, joined, lambda row: row.family, value)
+            if alone:
+                heights = [value(row) for row in alone]
+                axis.scatter(
+                    [row.length for row in alone], heights, color="silver", label="others, one length each"
+                )
         times.set_yscale("log")
         times.set_ylabel("median time, ms")
-        lines(fractions, shown, lambda row: row.family, lambda row: row.figure)
         for row in (row for row in shown if row.bar is not None):
             fractions.plot(row.length, row.bar, marker="_", markersize=12, color="black")
         fractions.set_ylim(bottom=0)
-        fractions.set_ylabel("fraction of a copy of the same minimal bytes; the dash is the bar")
+        fractions.set_ylabel("fraction of the speed of a copy (the dash: its bar)")
