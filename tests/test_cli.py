@@ -1,18 +1,8 @@
 """Hazard: the commands of the README."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import upsweep
-
-
-def command(folder, *arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "upsweep", *arguments],
-        cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+from helpers import command
 
 
 def test_info(tmp_path):

@@ -165,3 +165,13 @@ def run_python(code, timeout=120, **environment):
         )  # fmt: skip
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def command(folder, *arguments, **environment):
+    """Run ``python -m upsweep`` in a folder; what came of it, with its output."""
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-m", "upsweep", *arguments],
+        cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip

@@ -1,6 +1,7 @@
 """``python -m upsweep bench``: how fast this installation is on this machine, beside a copy and the peers.
 
-First the correctness checks of ``upsweep.selftest``; where one is red, no speed is reported.
+First the correctness checks of ``upsweep.selftest``; where one is red, no speed is reported. With
+``--device cuda`` each case is checked on the device instead (``upsweep.bench.cuda``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from upsweep import selftest
 from upsweep._progress import Progress
-from upsweep.bench import counts, machine, peers, report, scans
+from upsweep.bench import counts, machine, peers, report, scans, sweep
 
 __all__ = ["add_arguments", "run"]
 
@@ -24,10 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="fewer cases and rounds")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of upsweep and of the copies")
     parser.add_argument("--only", default="", metavar="SUBSTR", help="cases that contain this")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: scans of CUDA tensors")
+    sweep.add_arguments(parser)
+    parser.set_defaults(refuse=parser.error)
 
 
 def run(options: argparse.Namespace) -> int:
     """Check, measure, print; returns the exit code."""
+    _check_options(options)
+    if options.device == "cuda":
+        from upsweep.bench import cuda
+
+        return cuda.run(options)
     is_scans = options.family == "scans"
     if not selftest.run(counts=not is_scans, verbose=False):
         print("results are wrong: no speed is reported")
@@ -51,6 +60,17 @@ def run(options: argparse.Namespace) -> int:
     if options.plot:
         report.write_plot(options.plot, machine.text(described), rows)
     return 0
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    """Leave with argparse's message where options do not go together."""
+    flags = sweep.given(options)
+    if options.device == "cpu" and flags:
+        options.refuse(f"argument {flags[0]}: needs scans --device cuda")
+    if options.device == "cuda" and options.family != "scans":
+        options.refuse(f"argument --device: {options.family} are measured on the CPU only")
+    if options.device == "cuda" and options.threads is not None:
+        options.refuse("argument --threads: is about the CPU, and --device is cuda")
 
 
 def _selected(rows: Sequence[report.Row], only: str) -> list[report.Row]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import upsweep
 
-__all__ = ["describe", "text"]
+__all__ = ["describe", "describe_cuda", "text"]
 
 _CPU = Path("/sys/devices/system/cpu/cpu0/cache")
 
@@ -39,14 +39,45 @@ def _cores() -> int:
 
 def describe() -> dict[str, Any]:
     """The machine and the versions, for the table's head and for JSON."""
-    return {"cpu": _cpu_model(), "cores": _cores(), "caches": _caches(), **upsweep.show_config()}
+    config = upsweep.show_config()
+    # Of the CUDA library its place is nobody's business, and neither is what a loader says of it.
+    config["cuda_library"] = config["cuda_library"] and Path(config["cuda_library"]).name
+    if isinstance(config["cuda_architectures"], str):
+        config["cuda_architectures"] = "does not load"
+    return {"cpu": _cpu_model(), "cores": _cores(), "caches": _caches(), **config}
+
+
+def describe_cuda() -> dict[str, Any]:
+    """The same, and the current CUDA device as torch knows it."""
+    import torch
+
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    driver = int(torch._C._cuda_getDriverVersion())
+    return {
+        **describe(),
+        "gpu": found.name,
+        "gpu_processors": found.multi_processor_count,
+        "gpu_memory": f"{found.total_memory / 2**30:.0f} GiB",
+        "gpu_l2": f"{found.L2_cache_size / 2**20:.0f} MiB",
+        "compute_capability": f"{found.major}.{found.minor}",
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cuda_driver": f"{driver // 1000}.{driver % 1000 // 10}",
+    }
 
 
 def text(described: dict[str, Any]) -> str:
-    """Two lines of it."""
+    """Two lines of it; a GPU has one more before them."""
     caches = ", ".join(described["caches"]) or "caches unknown"
     versions = ", ".join(f"{name} {described[name]}" for name in ("python", "numpy"))
+    gpu = ""
+    if "gpu" in described:
+        gpu = (
+            f"{described['gpu']}, {described['gpu_processors']} processors, {described['gpu_memory']}, "
+            f"L2 {described['gpu_l2']}; torch {described['torch']}, CUDA {described['cuda']}, "
+            f"driver for CUDA {described['cuda_driver']}\n"
+        )
     return (
-        f"{described['cpu']}, {described['cores']} cores, {caches}\n"
+        f"{gpu}{described['cpu']}, {described['cores']} cores, {caches}\n"
         f"upsweep {described['version']} ({described['isa']}, OpenMP {described['openmp']}), {versions}"
     )

@@ -16,41 +16,49 @@ class Row:
     """One measured case.
 
     `figure` is what the bar is about, in words in `unit`: with "of copy" and "of a+b" the fraction of the
-    yardstick's speed, with "x" a ratio of times, with "us" microseconds (where less is better).
+    yardstick's speed, with "x" a ratio of times, with "us" microseconds (where less is better). What could
+    not be timed has neither seconds nor a figure, and a note that says why.
     """
 
     case: str
     dtype: str
-    seconds: float
-    figure: float
+    seconds: float | None
+    figure: float | None
     unit: str
     bar: float | None = None
     n_bytes: int | None = None
     median: float | None = None  # the same figure as the median of the rounds
     note: str = ""
     busy: float | None = None  # the share of a core that other processes took, where it was too much
+    method: str = ""  # whose time it is, where rows are compared with each other
+    family: str = ""  # what rows that differ in length only have in common
+    length: int | None = None
+    p90: float | None = None  # seconds that nine of ten samples stay below
 
     @property
     def met(self) -> bool | None:
-        if self.bar is None or self.busy is not None:
+        if self.bar is None or self.figure is None or self.busy is not None:
             return None
         return self.figure <= self.bar if self.unit == "us" else self.figure >= self.bar
 
     @property
     def rate(self) -> float | None:
         """Bytes read and written, in GB/s."""
-        return None if self.n_bytes is None else self.n_bytes / self.seconds / 1e9
+        return None if self.n_bytes is None or not self.seconds else self.n_bytes / self.seconds / 1e9
 
 
-def _time(seconds: float) -> str:
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
     return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.2f} us"
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     met = {None: "", True: "met", False: "MISSED"}[row.met] if row.busy is None else "BUSY"
-    bar = "" if row.bar is None else f"{row.bar:g}"
+    bar = "" if row.bar is None else f"{row.bar:.3g}"
     rate = "" if row.rate is None else f"{row.rate:.1f}"
-    return row.case, row.dtype, _time(row.seconds), rate, f"{row.figure:.2f} {row.unit}", bar, met, row.note
+    figure = "" if row.figure is None else f"{row.figure:.2f} {row.unit}"
+    return row.case, row.dtype, _time(row.seconds), rate, figure, bar, met, row.note
 
 
 def print_table(rows: Sequence[Row]) -> None:
@@ -91,10 +99,11 @@ def write_plot(path: Path, title: str, rows: Sequence[Row]) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    shown = [row for row in rows if row.unit.startswith("of ")][::-1]
+    shown = [row for row in rows if row.unit.startswith("of ") and row.figure is not None][::-1]
+    reached = [row.figure or 0.0 for row in shown]
     figure, axes = pyplot.subplots(figsize=(9, 1.2 + 0.22 * len(shown)), layout="constrained")
     colours = ["tab:red" if row.met is False else "tab:blue" for row in shown]
-    axes.barh(range(len(shown)), [row.figure for row in shown], color=colours)
+    axes.barh(range(len(shown)), reached, color=colours)
     for place, row in enumerate(shown):
         if row.bar is not None:
             axes.plot([row.bar] * 2, [place - 0.4, place + 0.4], color="black")

@@ -1,0 +1,144 @@
+"""Scans of CUDA tensors: fractions of a copy, ratios to peers, latency, host cost; skipped where there is no GPU.
+
+The cases, their checks and their timing are those of ``python -m upsweep bench scans --device cuda``. torch is
+imported when a benchmark runs and not with this file: asv imports all files before it forks, and torch's memory
+would be in the figures of the CPU benchmarks. Here a ``setup`` does no harm: every sample is one call anyhow.
+"""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from upsweep.bench import cuda
+from upsweep.bench.cuda_cases import Case, cases
+
+ALL = {f"{case.name}, {case.dtype}": case for case in cases()}
+FRACTIONS = {name: case for name, case in ALL.items() if case.figure == "of copy" and case.bar is not None}
+LENGTHS = {name: case for name, case in ALL.items() if case.figure == "per element"}
+CALLS = {name: case for name, case in ALL.items() if case.figure in ("us", "us host")}
+# Some of the table that the command prints, as each of them takes a process of its own.
+PEERS = {
+    f"{peer}: {name}": (peer, ALL[name])
+    for peer, names in {
+        "fpscan": (
+            "linear_recurrence 2 x 256 x 4,096, float32",
+            "linear_recurrence 2 x 256 x 65,536, float32",
+            "linear_recurrence 8 x 1,536 x 8,192, float32",
+            "linear_recurrence 8 x 1,536 x 8,192, bfloat16",
+            "linear_recurrence 8 x 1,536 x 8,192 forward and backward, float32",
+        ),
+        "accelerated-scan Triton": (
+            "linear_recurrence 8 x 1,536 x 8,192, float32",
+            "linear_recurrence 8 x 1,536 x 8,192 forward and backward, float32",
+        ),
+        "torch-discounted-cumsum": (
+            "discounted_cumsum 4,096 x 1,024, float32",
+            "discounted_cumsum 1,024 x 65,536, float32",
+        ),
+        "torch.cumsum": (
+            "cumulative_sum 1 x 100,000, float32",
+            "cumulative_sum 4,096 x 1,024, float32",
+            "cumulative_sum 1 x 268,435,456, float32",
+        ),
+    }.items()
+    for name in names
+}
+
+
+def skip_without_device() -> None:
+    reason = cuda.why_not()
+    if reason is not None:
+        raise NotImplementedError(reason)  # how asv is told to skip
+
+
+def figure(case: Case) -> float:
+    """The case's own figure, after its answer was checked; nan where upsweep has no such call."""
+    from upsweep.bench.cuda_scans import measure_case
+
+    return measure_case(replace(case, peers=()))[0].figure or float("nan")
+
+
+@cache
+def call(name: str) -> Any:
+    from upsweep.bench import cuda_scans
+
+    tensors = cuda_scans.Tensors(FRACTIONS[name], 1)
+    return tensors.call(cuda_scans.function_of(FRACTIONS[name]))
+
+
+class Fractions:
+    """Every case that has a bar as a fraction of a copy of the same minimal bytes."""
+
+    params = (tuple(FRACTIONS),)
+    param_names = ("case",)
+    number = 1
+    repeat = (5, 20, 0.5)
+    rounds = 1
+    timeout = 300
+
+    def setup(self, case: str) -> None:
+        skip_without_device()
+
+    def time_scan(self, case: str) -> None:
+        """With a launch and the wait for its end; the first call, which makes the arrays, is asv's warm-up."""
+        import torch
+
+        call(case)(0)
+        torch.cuda.synchronize()
+
+    def track_fraction_of_copy(self, case: str) -> float:
+        return figure(FRACTIONS[case])
+
+    track_fraction_of_copy.unit = "of copy"  # type: ignore[attr-defined]  # where asv looks
+
+
+class Lengths:
+    """The time of an element at a length that is a power of two, over that at one that is not."""
+
+    params = (tuple(LENGTHS),)
+    param_names = ("case",)
+    timeout = 300
+
+    def setup(self, case: str) -> None:
+        skip_without_device()
+
+    def track_power_of_two_over_odd(self, case: str) -> float:
+        return figure(LENGTHS[case])
+
+    track_power_of_two_over_odd.unit = "x"  # type: ignore[attr-defined]  # where asv looks
+
+
+class Calls:
+    """Microseconds of device time of short scans, and of host time of small calls."""
+
+    params = (tuple(CALLS),)
+    param_names = ("case",)
+    timeout = 300
+
+    def setup(self, case: str) -> None:
+        skip_without_device()
+
+    def track_microseconds(self, case: str) -> float:
+        return figure(CALLS[case])
+
+    track_microseconds.unit = "us"  # type: ignore[attr-defined]  # where asv looks
+
+
+class Peers:
+    """How many times upsweep's time the others take; nan where one is not installed, fails or is wrong."""
+
+    params = (tuple(PEERS),)
+    param_names = ("peer",)
+    timeout = 300  # accelerated-scan is compiled when it is imported
+
+    def setup(self, peer: str) -> None:
+        skip_without_device()
+
+    def track_ratio_to_peer(self, peer: str) -> float:
+        from upsweep.bench.cuda_scans import measure_case
+
+        name, case = PEERS[peer]
+        rows = measure_case(replace(case, peers=((name, None),)))
+        return next((row.figure for row in rows if row.method == name and row.figure), float("nan"))
+
+    track_ratio_to_peer.unit = "times upsweep"  # type: ignore[attr-defined]  # where asv looks

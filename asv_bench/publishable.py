@@ -1,0 +1,65 @@
+"""File a result of an existing environment as one of a built commit: under its name, without paths of the machine.
+
+    python asv_bench/publishable.py RESULT.json --commit HEAD --environment existing-py3.12-torch2.11-cuda13.0
+
+``asv run -E existing:...`` puts the interpreter's path into a result and into its file name, and where the package
+was measured away from its repository the commit is not the real one. The result is written beside the old one
+under the commit that is given, with its date, and the old one is removed.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+MAY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+# Where a word begins with a slash or a drive; and the usual roots behind anything, as in -I/usr.
+A_PATH = re.compile(
+    r"""(?<!\w)~?/\w[^\s"']*|(?<!\w)[A-Za-z]:\\[^\s"']*|/(?:home|mnt|opt|root|tmp|usr|Users|var)/[^\s"']*"""
+)
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], capture_output=True, check=True, text=True).stdout.strip()
+
+
+def cleaned(result: dict[str, Any], commit: str, date: int, environment: str, python: str) -> dict[str, Any]:
+    """The result under another environment and commit; ValueError where a path is left in it."""
+    found = {
+        **result,
+        "commit_hash": commit,
+        "date": date,
+        "env_name": environment,
+        "python": python,
+        "params": {**result["params"], "python": python},
+    }
+    left = A_PATH.search(json.dumps(found))
+    if left is not None:
+        raise ValueError(f"the result still names a path: {left.group().strip()}")
+    return found
+
+
+def main(arguments: list[str] | None = None) -> Path:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("result", type=Path, help="a file under results/<machine>/")
+    parser.add_argument("--commit", default="HEAD", help="what was measured; default HEAD")
+    parser.add_argument("--environment", required=True, metavar="NAME", help="what the result is filed under")
+    parser.add_argument("--python", default="3.12", metavar="VERSION", help="of the interpreter; default 3.12")
+    options = parser.parse_args(arguments)
+    if not MAY_NAME.fullmatch(options.environment):
+        parser.error(f"argument --environment: letters, digits, '.', '_' and '-', not {options.environment!r}")
+    commit = git("rev-parse", f"{options.commit}^{{commit}}")
+    date = 1000 * int(git("show", "-s", "--format=%ct", commit))
+    result = json.loads(options.result.read_text())
+    target: Path = options.result.with_name(f"{commit[:8]}-{options.environment}.json")
+    target.write_text(json.dumps(cleaned(result, commit, date, options.environment, options.python)))
+    if target != options.result:
+        options.result.unlink()
+    return target
+
+
+if __name__ == "__main__":
+    print(f"wrote {main()}", file=sys.stderr)
