@@ -24,6 +24,7 @@ __all__ = [
     "problem",
     "run_lines",
     "run_scan",
+    "synchronize",
 ]
 
 
@@ -63,7 +64,7 @@ def problem(
     gamma: DeviceArray | complex | None,
     initial: DeviceArray | None,
     reset: DeviceArray | None,
-    out: DeviceArray,
+    out: DeviceArray | None,
     final: DeviceArray | None,
     *,
     axis: int,
@@ -72,16 +73,22 @@ def problem(
     device: int,
     stream: int,
 ) -> abi.ScanProblem:
-    """Describe a scan. x, gates, reset and out have one shape; gamma, initial and final lack its `axis`."""
+    """Describe a scan. x, gates, reset and out have one shape; gamma, initial and final lack its `axis`.
+
+    Without `out` only the final state is found, in final's dtype.
+    """
+    result = final if out is None else out
+    assert result is not None
     p = abi.ScanProblem()
     p.device, p.stream, p.reverse, p.exclusive = device, stream, reverse, exclusive
-    p.accumulator = abi.ACCUMULATORS.get(out.dtype.rstrip("0123456789"), abi.REAL)
-    p.length = out.shape[axis]
-    batch = out.shape[:axis] + out.shape[axis + 1 :]
+    p.accumulator = abi.ACCUMULATORS.get(result.dtype.rstrip("0123456789"), abi.REAL)
+    p.length = x.shape[axis]
+    batch = x.shape[:axis] + x.shape[axis + 1 :]
     p.n_batch = len(batch)
     p.batch_shape[: len(batch)] = batch
     _describe(p.x, x, axis)
-    _describe(p.out, out, axis)
+    if out is not None:
+        _describe(p.out, out, axis)
     if gates is not None:
         _describe(p.gates, gates, axis)
     elif isinstance(gamma, DeviceArray):
@@ -96,6 +103,11 @@ def problem(
     if final is not None:
         _describe(p.final_state, final, None)
     return p
+
+
+def synchronize(device: int, stream: int) -> None:
+    """Wait until the work on this stream is done."""
+    load().copy_to_host(device, stream, None, None, 0)  # of no bytes: what is left of a copy is the wait
 
 
 def plan(p: abi.ScanProblem, n_processors: int = 0) -> abi.Plan:
