@@ -116,8 +116,12 @@ def as_array(value: object, name: str) -> Array:
 
 def _check_numbers(array: Array, name: str) -> None:
     kind = array.dtype.kind
-    if not (kind in "biufc" and array.dtype.itemsize <= (16 if kind == "c" else 8)) and not is_bfloat16(array.dtype):
-        raise TypeError(f"{name}: expected real or complex numbers of up to 64 bits a part, got {_describe(array)}")
+    if not (kind in "biufc" and array.dtype.itemsize <= (16 if kind == "c" else 8)) and not is_bfloat16(
+        array.dtype
+    ):
+        raise TypeError(
+            f"{name}: expected real or complex numbers of up to 64 bits a part, got {_describe(array)}"
+        )
 
 
 def as_operand(value: object, name: str) -> Array:

@@ -145,7 +145,7 @@ def _run(
     )
 
 
-# ---- arrays that are on a device ---------------------------------------------------------------------------------
+# ---- arrays that are on a device -------------------------------------------------------------------------------
 
 
 class _Call:
@@ -164,6 +164,8 @@ class _Call:
         for stream in set(producers) - {self.stream}:
             _cuda.synchronize(self.device, stream)
         self._memory: Any = None
+        # A workspace must not be given the memory of a number that is still to be read.
+        self._kept: list[OnDevice] = []
 
     @property
     def where(self) -> dict[str, Any]:
@@ -184,7 +186,8 @@ class _Call:
 
     def allocate(self, n_bytes: int) -> tuple[int, object]:
         given = self.library.workspace(n_bytes, self.device)
-        return self.memory.allocate(n_bytes) if given is None else given  # type: ignore[no-any-return]
+        mine: tuple[int, object] = self.memory.allocate(n_bytes) if given is None else given
+        return mine
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None = None) -> OnDevice:
         """An uninitialised array; laid out as `like` is where that has its shape and repeats nothing."""
@@ -198,6 +201,7 @@ class _Call:
         on_device = self.library.full(value, self.device)
         if on_device is None:
             return self.memory.send(value)  # type: ignore[no-any-return]
+        self._kept.append(on_device)
         return _described(on_device)
 
     def array(self, array: Array | None) -> DeviceArray | None:
@@ -283,12 +287,12 @@ def _reduce_at_home(scan: Scan, reverse: bool) -> tuple[Any, Any, Any]:
     with contextlib.closing(_Call(_of_scan(scan))) as call:
         results = [call.empty(scan.state_shape, dtype) for dtype in dtypes]
         if 0 not in scan.state_shape:
-            zero, one = (call.number(np.array(bit, np.int8)) for bit in (0, 1))
+            bits = [call.number(np.array(bit, np.int8)) for bit in (0, 1)]
             cuda_reduce(
                 call.array(scan.x), call.array(scan.gates), call.gamma(scan.gamma), call.array(scan.reset),
-                *map(_described, results), zero, one, axis=scan.axis, reverse=reverse, **call.where,
+                [_described(result) for result in results], bits, axis=scan.axis, reverse=reverse, **call.where,
             )  # fmt: skip
-    multiplier, value, dropped = map(_owner, results)
+    multiplier, value, dropped = map(owner_of, results)
     return multiplier, value, dropped
 
 
@@ -302,7 +306,8 @@ def advance_on_device(parts: Parts, state: Array, dtype: np.dtype[Any]) -> Any:
     spread = [np.broadcast_to(array, shape) for array in (*parts, state)]
     with contextlib.closing(_Call(dict(zip(names, spread)))) as call:
         result = call.empty(shape, dtype)
-        _step(call, *spread, result)
+        multiplier, value, dropped, before = spread
+        _step(call, multiplier, value, dropped, before, result)
     return owner_of(result)
 
 
@@ -326,4 +331,8 @@ def _step(
 ) -> None:
     from upsweep._cuda import carries
 
-    carries.step(*map(call.array, (multiplier, value, dropped, state)), _described(result), **call.where)
+    tokens, before = call.array(value), call.array(state)
+    assert tokens is not None and before is not None
+    carries.step(
+        call.array(multiplier), tokens, call.array(dropped), before, _described(result), **call.where
+    )  # fmt: skip

@@ -317,7 +317,8 @@ def _bfloat16(name: str) -> np.dtype[Any]:
         import ml_dtypes
     except ImportError:
         raise TypeError(f"{name}: bfloat16 needs the package ml_dtypes") from None
-    return np.dtype(ml_dtypes.bfloat16)
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
 
 
 _cupy, _numba, _torch_memory = _Cupy(), _Numba(), _TorchMemory()
@@ -372,8 +373,8 @@ def common_home(named: dict[str, Array | None]) -> Home | None:
         if name not in there:
             if array.ndim:
                 raise TypeError(
-                    f"{name}: is an array in the host's memory, while {chosen} is a {library.name} on a CUDA device; "
-                    "convert it explicitly"
+                    f"{name}: is an array in the host's memory, while {chosen} is a {library.name} on a CUDA "
+                    "device; convert it explicitly"
                 )
         elif there[name].library is not library and there[name].library.allocates:
             raise TypeError(
@@ -454,11 +455,11 @@ def borrow(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any
 def _lend(value: Any, name: str, device: int) -> Any:
     if device in _CPU and getattr(getattr(value, "dtype", None), "name", "") == "bfloat16":
         return np.asarray(value)  # numpy's DLPack knows no bfloat16
-    if device in _CPU:
-        take, look = np.from_dlpack, None
-    elif device in _CUDA:
+    take: Callable[[Any], Any] = np.from_dlpack
+    look = None
+    if device in _CUDA:
         take, look = _carrier()
-    else:
+    elif device not in _CPU:
         raise TypeError(f"{name}: expected memory of the host or of a CUDA device, got device {device} of DLPack")
     try:
         taken = take(value)

@@ -478,9 +478,7 @@ def _finish(
     if out is not None:
         names = ("x", "gates", "gamma", "reset", "initial")
         inputs = {name: getattr(scan, name) for name in names}
-        target = _signature.check_out(
-            out, scan.shape, scan.dtype, inputs, in_place=("x", "gates"), home=scan.home
-        )
+        target = _signature.check_out(out, scan.shape, scan.dtype, inputs, in_place=("x", "gates"), home=scan.home)
     y, final = _dispatch.run_scan(
         scan,
         out=target,

@@ -10,7 +10,7 @@ Nothing but these reads or writes the arrays, so that every library that allocat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -56,11 +56,8 @@ def reduce(
     gates: DeviceArray | None,
     gamma: DeviceArray | complex | None,
     reset: DeviceArray | None,
-    multiplier: DeviceArray,
-    value: DeviceArray,
-    dropped: DeviceArray,
-    zero: DeviceArray,
-    one: DeviceArray,
+    results: Sequence[DeviceArray],
+    bits: Sequence[DeviceArray],
     *,
     axis: int,
     reverse: bool,
@@ -68,17 +65,19 @@ def reduce(
     stream: int,
     allocate: Allocate,
 ) -> None:
-    """Fill `multiplier`, `value` and `dropped`, of x's shape without `axis`. `zero` and `one`: an element of each."""
+    """Fill the results: multiplier, value and dropped, of x's shape without `axis`. `bits`: elements 0 and 1."""
+    multiplier, value, dropped = results
+    zero, one = bits
     if 0 in value.shape:
         return
 
     def keep_final(
-        x: DeviceArray, gates: DeviceArray | None, gamma: DeviceArray | complex | None, initial: DeviceArray | None,
-        reset: DeviceArray | None, final: DeviceArray, axis: int = len(value.shape),
+        x: DeviceArray, gates: DeviceArray | None, gamma: DeviceArray | complex | None,
+        initial: DeviceArray | None, reset: DeviceArray | None, final: DeviceArray, axis: int = len(value.shape),
     ) -> None:  # fmt: skip
         p = _cuda.problem(
-            x, gates, gamma, initial, reset, None, final, axis=axis, reverse=reverse, exclusive=False, device=device,
-            stream=stream,
+            x, gates, gamma, initial, reset, None, final, axis=axis, reverse=reverse, exclusive=False,
+            device=device, stream=stream,
         )  # fmt: skip
         _cuda.run_scan(p, allocate)
 

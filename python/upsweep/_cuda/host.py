@@ -113,15 +113,14 @@ def run_reduce(
 ) -> None:
     """Fill `multiplier`, `value` and `dropped`. x, gates and reset have one shape; the others lack its `axis`."""
     with contextlib.closing(Memory(device)) as memory:
-        x_sent, gates_sent, gamma_sent, reset_sent = (
-            None if array is None else memory.send(array) for array in (x, gates, gamma, reset)
-        )
+        inputs = [None if array is None else memory.send(array) for array in (x, gates, gamma, reset)]
+        x_sent, gates_sent, gamma_sent, reset_sent = inputs
         assert x_sent is not None
         targets = (multiplier, value, dropped)
         results = [memory.empty(target.shape, target.dtype) for target in targets]
-        zero, one = (memory.send(np.array(bit, np.int8)) for bit in (0, 1))
+        bits = [memory.send(np.array(bit, np.int8)) for bit in (0, 1)]
         carries.reduce(
-            x_sent, gates_sent, gamma_sent, reset_sent, *results, zero, one, axis=axis, reverse=reverse,
+            x_sent, gates_sent, gamma_sent, reset_sent, results, bits, axis=axis, reverse=reverse,
             device=device, stream=0, allocate=memory.allocate,
         )  # fmt: skip
         for result, target in zip(results, targets):
