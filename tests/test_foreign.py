@@ -275,14 +275,16 @@ def test_views_look_without_reading(nowhere):
 
 
 @pytest.mark.parametrize("read", [
-    lambda a: a + 1, lambda a: 1 - a, lambda a: -a, lambda a: np.add(a, 1), lambda a: np.sum(a), lambda a: a.sum(),
-    lambda a: a.any(), lambda a: a.copy(), lambda a: a.astype(float), lambda a: a.tolist(), lambda a: a.item(0),
-    lambda a: a.reshape(-1), lambda a: a.ravel(), lambda a: np.ravel(a), lambda a: a.tobytes(),
-    lambda a: float(a[0, 0]), lambda a: int(a[0, 0]), lambda a: bool(a[0, 0]), lambda a: a[[0, 1]], lambda a: a[a > 0],
-    lambda a: 3 in a, lambda a: a.__setitem__(0, 1), lambda a: a.fill(0), lambda a: a.sort(), lambda a: np.where(a, 1, 2),
-    lambda a: np.concatenate([a, a]), lambda a: np.copyto(np.zeros((3, 4)), a), lambda a: a.argmax(),
-    lambda a: a == 1, lambda a: a.__reduce__(), lambda a: list(a.flat), lambda a: np.isnan(a),
-    lambda a: a.cumsum(), lambda a: np.array_equal(a, a), lambda a: a.__dlpack__(),
+    lambda a: a + 1, lambda a: 1 - a, lambda a: -a, lambda a: np.add(a, 1), lambda a: np.sum(a),
+    lambda a: a.sum(),     lambda a: a.any(), lambda a: a.copy(), lambda a: a.astype(float),
+    lambda a: a.tolist(), lambda a: a.item(0),     lambda a: a.reshape(-1), lambda a: a.ravel(),
+    lambda a: np.ravel(a), lambda a: a.tobytes(),     lambda a: float(a[0, 0]), lambda a: int(a[0, 0]),
+    lambda a: bool(a[0, 0]), lambda a: a[[0, 1]], lambda a: a[a > 0],     lambda a: 3 in a,
+    lambda a: a.__setitem__(0, 1), lambda a: a.fill(0), lambda a: a.sort(),
+    lambda a: np.where(a, 1, 2),     lambda a: np.concatenate([a, a]),
+    lambda a: np.copyto(np.zeros((3, 4)), a), lambda a: a.argmax(),     lambda a: a == 1,
+    lambda a: a.__reduce__(), lambda a: list(a.flat), lambda a: np.isnan(a),     lambda a: a.cumsum(),
+    lambda a: np.array_equal(a, a), lambda a: a.__dlpack__(),
 ])  # fmt: skip
 def test_views_refuse_to_be_read(read, nowhere):
     with pytest.raises(TypeError):
@@ -428,8 +430,8 @@ def test_lent_arrays_that_are_refused():
     class Mute(LentArray):
         __array_namespace__ = None
 
-    class Tracer(LentArray):
-        pass
+    class Tracer:
+        __module__ = "jax._src.interpreters.partial_eval"
 
     x = random((3, 4))
     cases = [
@@ -445,7 +447,7 @@ def test_lent_arrays_that_are_refused():
         (TypeError, "x: .*could not be taken through DLPack",
          lambda: upsweep.cumulative_sum(lend(x.astype(x.dtype.newbyteorder())))),
         (TypeError, "has no from_dlpack", lambda: upsweep.cumulative_sum(Mute(x))),
-        (TypeError, "traced", lambda: upsweep.cumulative_sum(Tracer(x))),
+        (TypeError, r"x: .*jax\.jit", lambda: upsweep.cumulative_sum(Tracer())),
         (ValueError, "device: goes with numpy", lambda: upsweep.cumulative_sum(lend(x), device="cuda")),
         (ValueError, "device: goes with numpy", lambda: upsweep.cumulative_sum_carry(lend(x), device="cpu")),
         (ValueError, "axis", lambda: upsweep.cumulative_sum(lend(x), axis=2)),

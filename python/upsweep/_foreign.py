@@ -400,9 +400,15 @@ def _from_dlpack(value: Any) -> Any:
     return getattr(module, "from_dlpack", None)
 
 
+def _is_traced(value: object) -> bool:
+    return type(value).__module__.startswith("jax") and "Tracer" in type(value).__name__
+
+
 def _is_lent(value: object) -> bool:
     if type(value) in _PLAIN or isinstance(value, (np.ndarray, np.generic)):
         return False
+    if _is_traced(value):
+        return True
     if not (hasattr(type(value), "__dlpack__") and hasattr(type(value), "__dlpack_device__")):
         return False
     library = None if _from_dlpack(value) is not None else library_of(value)
@@ -431,10 +437,11 @@ def borrow(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any
     """
     lender = next(value for value in arrays.values() if _is_lent(value))
     kind = type_name(lender)
+    for name, value in arrays.items():
+        if _is_traced(value):
+            raise TypeError(f"{name}: an array that jax traces has no memory yet; call outside of jax.jit")
     if arrays.get("out") is not None:
         raise TypeError(f"out: arrays that are lent through DLPack ({kind}) are not written to; leave it out")
-    if "Tracer" in type(lender).__name__:
-        raise TypeError(f"{kind}: an array that is being traced has no memory yet; call outside of jax.jit")
     take = _from_dlpack(lender)
     if take is None:
         raise TypeError(f"{kind}: has no from_dlpack to take the result; convert it explicitly")
@@ -486,5 +493,5 @@ def _give_back(result: Any, take: Callable[[Any], Any], lender: Any) -> Any:
     if not isinstance(result, np.ndarray):  # the carrier's
         return take(result.contiguous() if hasattr(result, "contiguous") else result.copy("C"))
     if result.dtype.name == "bfloat16":
-        return lender.__array_namespace__().asarray(result)
+        return lender.__array_namespace__().asarray(result, device=lender.device)
     return take(np.asarray(result, order="C"))

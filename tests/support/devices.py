@@ -205,5 +205,5 @@ class Lender:
         return LentArray(np.from_dlpack(array))
 
     @staticmethod
-    def asarray(array):
-        return LentArray(np.array(array))
+    def asarray(array, device):
+        return LentArray(np.array(array), device)

@@ -45,9 +45,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 def _factor_dtype(scan: Any, dtype: torch.dtype) -> torch.dtype:
     """What states are multiplied in: real factors stay real under complex states."""
-    factor = scan.gates if scan.gamma is None else scan.gamma
-    is_complex = bool(complex(scan.factor).imag) if factor is None else factor.is_complex()
-    return torch.float64 if dtype.is_complex and not is_complex else dtype
+    return torch.float64 if dtype.is_complex and scan.real_factor else dtype
 
 
 def _reduce(scan: Any, reverse: bool, flush: bool, n_threads: int | None) -> Parts:
@@ -72,7 +70,10 @@ def _tracked(scan: Any, reverse: bool, flush: bool, threads: int) -> Parts:
     operation = ops.EagerScan.apply if exact else ops.scan
 
     def final(x: Tensor, initial: Tensor | None, reset: Tensor | None, dtype: torch.dtype) -> Tensor:
-        gates = None if scan.gates is None else scan.gates.to(_factor_dtype(scan, dtype))
+        gates = scan.gates
+        if gates is not None:
+            gates = gates.real if gates.is_complex() and scan.real_factor else gates
+            gates = gates.to(dtype if gates.is_complex() else torch.float64)
         result: Tensor = operation(
             x, gates, scan.gamma, scan.factor, initial, reset, scan.axis, reverse, flush, 0, threads, dtype
         )[1]

@@ -206,6 +206,7 @@ class _Scan:
         self.gates: Tensor | None = None
         self.gamma: Tensor | None = None
         self.factor: complex = 1.0
+        self.real_factor = not _is_complex(factor)  # gates that are differentiated are made complex if x is
         if isinstance(factor, Tensor):
             self._set_factor(factor)
         elif factor is not None:
