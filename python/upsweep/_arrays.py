@@ -100,9 +100,7 @@ def as_array(value: object, name: str) -> Array:
     if type(value) is not np.ndarray:
         if isinstance(value, np.ma.MaskedArray):
             raise TypeError(f"{name}: masked arrays are not supported; fill it first, e.g. {name}.filled(0)")
-        library = type(value).__module__.partition(".")[0]
-        is_other = library in _OTHER_LIBRARIES and library in sys.modules
-        if is_other or isinstance(value, OnDevice) or _foreign.library_of(value) is not None:
+        if type(value) not in _foreign.PLAIN and _is_others(value):
             raise TypeError(f"{name}: expected a numpy array, got {_describe(value)}; convert it explicitly")
         value = as_number(value, name)
         try:
@@ -112,6 +110,11 @@ def as_array(value: object, name: str) -> Array:
     array: Array = value
     _check_numbers(array, name)
     return array
+
+
+def _is_others(value: object) -> bool:
+    library = type(value).__module__.partition(".")[0]
+    return (library in _OTHER_LIBRARIES and library in sys.modules) or any_on_device(value)
 
 
 def _check_numbers(array: Array, name: str) -> None:
@@ -126,7 +129,7 @@ def _check_numbers(array: Array, name: str) -> None:
 
 def as_operand(value: object, name: str) -> Array:
     """`as_array`, which also takes arrays that lie on a CUDA device, and leaves them there."""
-    on_device = None if type(value) is np.ndarray else _foreign.view(value, name)
+    on_device = _foreign.view(value, name)
     if on_device is None:
         return as_array(value, name)
     _check_numbers(on_device, name)

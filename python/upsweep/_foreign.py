@@ -18,12 +18,23 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Home", "Library", "OnDevice", "any_lent", "borrow", "common_home", "library_of", "type_name", "view"]
+__all__ = [
+    "PLAIN",
+    "Home",
+    "Library",
+    "OnDevice",
+    "any_lent",
+    "borrow",
+    "common_home",
+    "library_of",
+    "type_name",
+    "view",
+]
 
 Array = NDArray[Any]
 
 # What most arguments are; everything else is looked at more closely.
-_PLAIN = frozenset((type(None), bool, int, float, complex, str, list, tuple, np.ndarray))
+PLAIN = frozenset((type(None), bool, int, float, complex, str, list, tuple, np.ndarray))
 
 
 def type_name(value: object) -> str:
@@ -326,7 +337,7 @@ _cupy, _numba, _torch_memory = _Cupy(), _Numba(), _TorchMemory()
 
 def library_of(value: object) -> Library | None:
     """The library of an array that lies on a device; None for everything else."""
-    if type(value) in _PLAIN or isinstance(value, (np.ndarray, np.generic)):
+    if type(value) in PLAIN or isinstance(value, (np.ndarray, np.generic)):
         return None
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(value, cupy.ndarray):
@@ -338,6 +349,8 @@ def library_of(value: object) -> Library | None:
 
 def view(value: object, name: str) -> OnDevice | None:
     """The array as numpy sees it, if it lies on a device."""
+    if type(value) in PLAIN:
+        return None
     if isinstance(value, OnDevice):
         return value
     library = library_of(value)
@@ -361,9 +374,12 @@ def common_home(named: dict[str, Array | None]) -> Home | None:
     ValueError
         Arrays of two devices.
     """
-    there = {name: array.held for name, array in named.items() if isinstance(array, OnDevice)}
-    if not there:
+    for array in named.values():
+        if isinstance(array, OnDevice):
+            break
+    else:
         return None
+    there = {name: array.held for name, array in named.items() if isinstance(array, OnDevice)}
     # What has nothing but an interface goes with any library.
     chosen = next((name for name, held in there.items() if held.library.allocates), next(iter(there)))
     library = there[chosen].library
@@ -405,7 +421,7 @@ def _is_traced(value: object) -> bool:
 
 
 def _is_lent(value: object) -> bool:
-    if type(value) in _PLAIN or isinstance(value, (np.ndarray, np.generic)):
+    if type(value) in PLAIN or isinstance(value, (np.ndarray, np.generic)):
         return False
     if _is_traced(value):
         return True
@@ -422,7 +438,10 @@ def _is_lent(value: object) -> bool:
 
 def any_lent(*values: object) -> bool:
     """Whether one of these is an array that only DLPack describes."""
-    return any(type(value) not in _PLAIN and _is_lent(value) for value in values)
+    for value in values:  # noqa: SIM110  # small calls on numpy's arrays come by here: `any` costs more
+        if type(value) not in PLAIN and _is_lent(value):
+            return True
+    return False
 
 
 def borrow(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) -> Any:

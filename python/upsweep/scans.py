@@ -85,8 +85,8 @@ def cumulative_sum(
     n_threads : int, optional
         Default: see `get_num_threads`.
     device : {None, "cpu", "cuda", "cuda:N"}, optional
-        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of torch
-        are computed where they are.
+        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
+        other libraries are computed where they are.
 
     Returns
     -------
@@ -240,8 +240,8 @@ def discounted_cumsum(
     n_threads : int, optional
         Default: see `get_num_threads`. The result's bits do not depend on it.
     device : {None, "cpu", "cuda", "cuda:N"}, optional
-        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of torch
-        are computed where they are.
+        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
+        other libraries are computed where they are.
 
     Returns
     -------
@@ -374,8 +374,8 @@ def linear_recurrence(
     n_threads : int, optional
         Default: see `get_num_threads`. The result's bits do not depend on it.
     device : {None, "cpu", "cuda", "cuda:N"}, optional
-        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of torch
-        are computed where they are.
+        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
+        other libraries are computed where they are.
 
     Returns
     -------
