@@ -6,6 +6,7 @@
 
 #include <type_traits>
 
+#include "scan_problem.hpp"
 #include "steps.cuh"
 #include "upsweep_cuda.h"
 
@@ -72,9 +73,8 @@ __device__ inline uint4 vector_of(const Local (&v)[n]) {
   }
 }
 
-// Neighbours on a line that a lane takes one after the other where lines are staged.
 template <class T>
-constexpr int kLaneElements = sizeof(T) == 8 ? 8 : 16;
+constexpr int kLaneElements = lane_elements(sizeof(T));
 
 // Hides from the compiler where values come from. It would keep their conversions in registers, of twice the size or
 // more, over a wait; to convert them again costs less than to spill them.

@@ -68,7 +68,7 @@ struct Contiguous {
   using Raw = T;
   using Local = decltype(local_of(T()));
   static constexpr bool kAlwaysAligned = kAligned;
-  static constexpr int kVec = 16 / sizeof(T), kPer = kVec, kUnroll = 1;
+  static constexpr int kVec = 16 / sizeof(T), kPer = kVec, kUnroll = 1, kSubruns = 1;
   static constexpr bool kHeld = true;
 
   const T* x;
@@ -76,8 +76,9 @@ struct Contiguous {
   T* out;
   const char* reset;
   int64_t reset_stride;
-  int64_t length;
+  int length;
   int phase_;
+  static constexpr bool starts = true;
   bool x_aligned, gates_aligned, first_gate;
 
   static __device__ int offset_of(const void* at) { return reinterpret_cast<uintptr_t>(at) / sizeof(T) % kVec; }
@@ -89,7 +90,7 @@ struct Contiguous {
     return kReverse ? first - (length - 1) : first;
   }
 
-  __device__ Contiguous(const Problem& p, const LineIndex& index) : length(p.length) {
+  __device__ Contiguous(const Problem& p, const LineIndex& index) : length(static_cast<int>(p.length)) {
     x = lowest(p.x, index);
     out = lowest(p.out, index);
     gates = p.gates.data ? lowest(p.gates, index) : nullptr;
@@ -106,32 +107,34 @@ struct Contiguous {
   }
 
   template <bool kGated>
-  __device__ void fetch_again(int64_t) const {}
+  __device__ void fetch_again(int) const {}
   __device__ int phase() const { return kAligned ? 0 : phase_; }
-  __device__ int64_t positions() const { return length + phase(); }
+  __device__ int positions() const { return length + phase(); }
   // Index in scan order.
-  __device__ int64_t time(int64_t position) const { return position - phase(); }
+  __device__ int time(int position) const { return position - phase(); }
+  __device__ bool begins(int position) const { return position == 0; }
+  __device__ bool is_first(int t) const { return t <= 0; }
   // Where a vector begins in memory.
-  __device__ int64_t memory(int64_t t) const { return kReverse ? length - kVec - t : t; }
+  __device__ int memory(int t) const { return kReverse ? length - kVec - t : t; }
   static __device__ Local value(T raw) { return local_of(raw); }
 
-  __device__ void read(const T* from, bool aligned, int64_t at, T (&v)[kVec], double outside) const {
+  __device__ void read(const T* from, bool aligned, int at, T (&v)[kVec], double outside) const {
     if (aligned && at >= 0 && at + kVec <= length) {
       read_whole(from, true, at, v);
       return;
     }
 #pragma unroll
     for (int i = 0; i < kVec; ++i) {
-      const int64_t m = at + (kReverse ? kVec - 1 - i : i);
+      const int m = at + (kReverse ? kVec - 1 - i : i);
       v[i] = m >= 0 && m < length ? from[m] : from_double<T>(outside);
     }
   }
 
   // Whether `n` positions from `position` on are all in the line, so that out can be written in whole vectors.
-  __device__ bool whole(int64_t position, int n) const { return position >= phase() && position + n <= positions(); }
+  __device__ bool whole(int position, int n) const { return position >= phase() && position + n <= positions(); }
 
   // An array that is aligned otherwise than out (gates read a step ahead, say) comes an element at a time.
-  __device__ void read_whole(const T* from, bool aligned, int64_t at, T (&v)[kVec]) const {
+  __device__ void read_whole(const T* from, bool aligned, int at, T (&v)[kVec]) const {
     if (!kAligned && !aligned) {
 #pragma unroll
       for (int i = 0; i < kVec; ++i) v[i] = from[at + (kReverse ? kVec - 1 - i : i)];
@@ -145,8 +148,8 @@ struct Contiguous {
 
   // kWhole: as whole() has it.
   template <bool kGated, bool kWhole>
-  __device__ void load(int64_t position, T (&x_out)[kVec], T (&a_out)[kGated ? kVec : 1]) const {
-    const int64_t t = time(position), at = memory(t);
+  __device__ void load(int position, T (&x_out)[kVec], T (&a_out)[kGated ? kVec : 1]) const {
+    const int t = time(position), at = memory(t);
     if constexpr (kWhole) {
       read_whole(x, x_aligned, at, x_out);
       if constexpr (kGated) read_whole(gates, gates_aligned, at, a_out);
@@ -163,9 +166,9 @@ struct Contiguous {
     }
   }
 
-  __device__ uint32_t load_resets(int64_t position) const {
+  __device__ uint32_t load_resets(int position) const {
     uint32_t drops = 0;
-    const int64_t t = time(position);
+    const int t = time(position);
 #pragma unroll
     for (int i = 0; i < kVec; ++i)
       if (t + i >= 0 && t + i < length && reset[(t + i) * reset_stride]) drops |= 1u << i;
@@ -173,8 +176,8 @@ struct Contiguous {
   }
 
   template <bool kWhole>
-  __device__ void store(int64_t position, int, const Local (&y)[kVec]) const {
-    const int64_t t = time(position), at = memory(t);
+  __device__ void store(int position, int, const Local (&y)[kVec]) const {
+    const int t = time(position), at = memory(t);
     if (kWhole || (t >= 0 && t + kVec <= length)) {
       union { uint4 word; T part[kVec]; } whole;
 #pragma unroll
@@ -198,7 +201,7 @@ struct Strided {
   using Raw = S;
   using Local = S;
   static constexpr bool kAlwaysAligned = false;
-  static constexpr int kVec = kStridedElements, kPer = kVec, kUnroll = 1;
+  static constexpr int kVec = kStridedElements, kPer = kVec, kUnroll = 1, kSubruns = 1;
   static constexpr bool kHeld = true;
   static constexpr int kWarpVectors = 0;   // nothing is staged
 
@@ -206,46 +209,51 @@ struct Strided {
 
   const char *x, *gates, *reset;
   char* out;
-  int64_t x_stride, gates_stride, reset_stride, out_stride, length;
+  int64_t x_stride, gates_stride, reset_stride, out_stride;
+  int length;
   int32_t x_dtype, gates_dtype, out_dtype;
-  bool first_gate;
+  bool first_gate, starts;
 
-  __device__ Strided(const Problem& p, const LineIndex& index)
+  // From position `origin` on.
+  __device__ Strided(const Problem& p, const LineIndex& index, int64_t origin = 0)
       : x_stride(p.x.time_stride), gates_stride(p.gates.time_stride), reset_stride(p.reset.time_stride),
-        out_stride(p.out.time_stride), length(p.length), x_dtype(p.x.dtype), gates_dtype(p.gates.dtype),
+        out_stride(p.out.time_stride), length(static_cast<int>(min(p.length - origin, int64_t(kMostSteps)))), x_dtype(p.x.dtype), gates_dtype(p.gates.dtype),
         out_dtype(p.out.dtype) {
-    x = index.in(p.x);
-    out = index.in(p.out);
-    gates = p.gates.data ? index.in(p.gates) : nullptr;
+    x = index.in(p.x) + origin * x_stride;
+    out = index.in(p.out) + origin * out_stride;
+    gates = p.gates.data ? index.in(p.gates) + origin * gates_stride : nullptr;
+    starts = origin == 0;
     first_gate = p.initial.data != nullptr;
-    reset = p.reset.data ? index.in(p.reset) : nullptr;
+    reset = p.reset.data ? index.in(p.reset) + origin * reset_stride : nullptr;
   }
 
-  __device__ int64_t positions() const { return length; }
-  __device__ int64_t time(int64_t position) const { return position; }
+  __device__ int positions() const { return length; }
+  __device__ int time(int position) const { return position; }
+  __device__ bool begins(int position) const { return starts && position == 0; }
+  __device__ bool is_first(int t) const { return starts && t <= 0; }
   static __device__ S value(S raw) { return raw; }
 
-  __device__ bool whole(int64_t, int) const { return false; }
+  __device__ bool whole(int, int) const { return false; }
 
   template <bool kGated>
-  __device__ void fetch(int64_t, int, int) const {}
+  __device__ void fetch(int, int, int) const {}
   template <bool kGated>
-  __device__ void fetch_again(int64_t) const {}
-  __device__ void flush(int64_t, bool, int) const {}
+  __device__ void fetch_again(int) const {}
+  __device__ void flush(int, bool, int) const {}
 
   template <bool kGated, bool kWhole>
-  __device__ void load(int64_t t, S (&x_out)[kVec], S (&a_out)[kGated ? kVec : 1]) const {
+  __device__ void load(int t, S (&x_out)[kVec], S (&a_out)[kGated ? kVec : 1]) const {
 #pragma unroll
     for (int i = 0; i < kVec; ++i) {
       const bool inside = t + i < length;
       x_out[i] = inside ? Any<S>::load(x + (t + i) * x_stride, x_dtype) : nothing(S());
       if constexpr (kGated)
-        a_out[i] = inside && (t + i > 0 || first_gate) ? Any<S>::load(gates + (t + i) * gates_stride, gates_dtype)
+        a_out[i] = inside && (t + i > 0 || !starts || first_gate) ? Any<S>::load(gates + (t + i) * gates_stride, gates_dtype)
                                                        : one(S());
     }
   }
 
-  __device__ uint32_t load_resets(int64_t t) const {
+  __device__ uint32_t load_resets(int t) const {
     uint32_t drops = 0;
 #pragma unroll
     for (int i = 0; i < kVec; ++i)
@@ -254,7 +262,7 @@ struct Strided {
   }
 
   template <bool kWhole>
-  __device__ void store(int64_t t, int, const S (&y)[kVec]) const {
+  __device__ void store(int t, int, const S (&y)[kVec]) const {
 #pragma unroll
     for (int i = 0; i < kVec; ++i)
       if (t + i < length) Any<S>::store(out + (t + i) * out_stride, out_dtype, y[i]);

@@ -134,7 +134,7 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
   }
 
   const int64_t vec = plan.typed ? 16 / item : 1;                // elements of a vector in memory
-  const int64_t lane = plan.typed ? item == 8 ? 8 : 16 : kStridedElements;
+  const int64_t lane = plan.typed ? lane_elements(item) : kStridedElements;
   const int64_t warp_tile = 32 * lane;
   // Lines that do not begin on a vector's boundary begin earlier by up to a vector.
   const bool out_aligned = !plan.typed || is_aligned(p.out, p, item);
@@ -164,7 +164,8 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
                    p.lines * (p.length / long_tile) >= int64_t(SplitTuning::kTilesPerProcessor) * n_processors;
   const int64_t split_tile = plan.long_runs ? long_tile : SplitTuning::kWarps * warp_tile;
   const int64_t split_tiles = (p.length + vec - 1 + split_tile - 1) / split_tile;
-  const bool split = p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors && split_tiles > 2 &&
+  const bool few = p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors;
+  const bool split = (few || p.length > kMostSteps) && split_tiles > 2 &&
                      p.lines * split_tiles < INT32_MAX;
   plan.regime = split ? kSplitLines : kLines;
   plan.warps = walking_warps(positions, warp_tile);
@@ -195,6 +196,7 @@ GammaPowers powers_of(double gamma, int vec, int times) {
     p *= p;
   }
   powers.group = p;
+  powers.sub = power(gamma, kSubrunElements);
   powers.most = power(p, times);
   return powers;
 }

@@ -43,7 +43,7 @@ struct WarpSteps {
 // A tile whose states are not finite, by all warps in turn; returns the state after it.
 template <class T, class Line, class S, int kWarps>
 __device__ S finish_tile_in_order(const T& tile, WarpSteps<S, kWarps>& shared, const Line& line, const Problem& p,
-                                  int64_t row, int64_t position, S gamma, S state) {
+                                  int64_t row, int position, S gamma, S state) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll 1
   for (int w = 0; w < blockDim.x / 32; ++w) {
@@ -60,7 +60,7 @@ __device__ S finish_tile_in_order(const T& tile, WarpSteps<S, kWarps>& shared, c
 
 // Whether a tile needs none of the cases that most tiles do not have.
 template <class Line>
-__device__ inline bool is_plain(const Line& line, const Problem& p, int64_t begin, int n) {
+__device__ inline bool is_plain(const Line& line, const Problem& p, int begin, int n) {
   return line.whole(begin, n) && !p.exclusive &&
          !(p.final_state.data && begin + n >= line.positions());
 }
@@ -92,11 +92,12 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
   const int tile_positions = n_warps * kWarpTile;
   const int stage = warp * 2 * kStage;
   int turn = 0;
-  if (blockIdx.x < p.lines) Line(p, LineIndex(p, blockIdx.x)).template fetch<kGated>(warp * kWarpTile, stage, lane);
+  if (blockIdx.x < p.lines)
+    Line(p, LineIndex(p, blockIdx.x), 0).template fetch<kGated>(warp * kWarpTile, stage, lane);
   commit_copies();
   for (int64_t row = blockIdx.x; row < p.lines; row += gridDim.x) {
     const LineIndex index(p, row);
-    Line line(p, index);
+    Line line(p, index, 0);
     const S initial = initial_of<S>(p, index);
     if (!kGated && (row == blockIdx.x || p.gamma.data)) {
       __syncthreads();
@@ -106,18 +107,14 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
     if (p.length == 0 && threadIdx.x == 0)
       store_state(index.in(p.final_state), p.final_state.dtype, p.initial.data ? initial : zero(S()));
     S state = nothing(S());
-    for (int64_t begin = 0; begin < line.positions(); begin += tile_positions, turn ^= 1) {
-      const int64_t warp_position = begin + warp * kWarpTile, position = warp_position + lane * Line::kVec;
+    for (int begin = 0; begin < line.positions(); begin += tile_positions, turn ^= 1) {
+      const int warp_position = begin + warp * kWarpTile, position = warp_position + lane * Line::kVec;
       // The next tile, of this line or of the block's next one, is on its way while this one is scanned.
-      Line next = line;
-      int64_t next_position = warp_position + tile_positions;
-      const bool ends = begin + tile_positions >= line.positions();
-      if (ends && row + gridDim.x < p.lines) {
-        next = Line(p, LineIndex(p, row + gridDim.x));
-        next_position = warp * kWarpTile;
-      }
-      if (!ends || row + gridDim.x < p.lines)
-        next.template fetch<kGated>(next_position, stage + (turn ^ 1) * kStage, lane);
+      const int next_stage = stage + (turn ^ 1) * kStage;
+      if (begin + tile_positions < line.positions())
+        line.template fetch<kGated>(warp_position + tile_positions, next_stage, lane);
+      else if (row + gridDim.x < p.lines)
+        Line(p, LineIndex(p, row + gridDim.x), 0).template fetch<kGated>(warp * kWarpTile, next_stage, lane);
       commit_copies();
       wait_for_copies<1>();
       __syncwarp();
@@ -161,8 +158,8 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
   const uint32_t row = ticket % lines;
   const LineIndex index(p, row);
   const int64_t tile_index = ticket / lines;
-  Line line(p, index);
-  const int64_t warp_position = tile_index * kTile + warp * kWarpTile, position = warp_position + lane * Line::kVec;
+  Line line(p, index, tile_index * kTile);
+  const int warp_position = warp * kWarpTile, position = warp_position + lane * Line::kVec;
   line.base = warp * kStageVectors<Line, kGated>;
   line.template fetch<kGated>(warp_position, line.base, lane);
   commit_copies();

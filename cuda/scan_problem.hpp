@@ -5,7 +5,11 @@
 
 namespace upsweep {
 
+constexpr int kMostSteps = 1 << 30;   // of a line that one block walks along
 constexpr int kStridedElements = 8;   // that a lane takes of a line of any dtype and any strides
+constexpr int kSubrunElements = 16;    // that are taken in float32 before a float64 is formed
+// Neighbours on a line that a lane takes one after the other where lines are staged, for an element of `item` bytes.
+constexpr int lane_elements(int64_t item) { return item == 2 ? 32 : item == 4 ? 16 : 8; }
 constexpr int kDims = 6;   // axes besides the scan's that one launch takes; api.cu loops over what is left
 
 // A strided array. data is the first element in scan order, so that a reversed scan has negative strides.
@@ -31,10 +35,11 @@ struct GammaPowers {
   double gamma;
   double doubled[5];               // gamma^(a lane's elements << i)
   double group;                    // of 32 lanes
+  double sub;                      // of a sub-run
   double before_lane[32];
   double most;                     // the highest that anything is multiplied by
 };
-constexpr int kGammaPowers = 39;   // of these; `most` is only looked at
+constexpr int kGammaPowers = 40;   // of these; `most` is only looked at
 
 // Where lines or columns are split over blocks, and their tiles wait for each other. All ones before the launch.
 struct Workspace {

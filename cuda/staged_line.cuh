@@ -39,110 +39,127 @@ struct Staged {
   using Local = decltype(local_of(T()));
   static constexpr int kVec = kRun;                       // neighbours that a lane takes
   static constexpr int kPer = 16 / sizeof(T);             // elements of a vector
-  static constexpr bool kHeld = false;
   static constexpr int kVectors = kVec / kPer;            // of a lane
+  static constexpr int kSubruns = sizeof(T) == 2 ? kVec / kSubrunElements : 1;
+  static constexpr bool kHeld = false;
   static constexpr int kUnroll = kVectors < 4 ? kVectors : 4;
   static constexpr int kWarpPositions = 32 * kVec;
   // Of one array, for each warp.
   static constexpr int kWarpVectors = 32 * kVectors;
 
+  // At the element of time 0, which is the origin's.
   const T* x;
   const T* gates;
   T* out;
   const char* reset;
-  int64_t reset_stride, length;
-  int phase_;
+  int64_t reset_stride;
+  int length, lower;               // times that the line has: from `lower` on, before `length`
+  int phase;
   int base;                        // where in `staging` this warp's part of the stage lies
-  bool x_aligned, gates_aligned, first_gate;
+  bool aligned, starts, first_gate;
 
+  static __device__ int phase_of(const void* at) {
+    const int offset = reinterpret_cast<uintptr_t>(at) / sizeof(T) % kPer;
+    return kReverse ? kPer - 1 - offset : offset;
+  }
   __device__ void set_phase() {
-    phase_ = phase_of(out);
-    x_aligned = phase_of(x) == phase_;
-    gates_aligned = gates && phase_of(gates) == phase_;
-  }
-  static __device__ int offset_of(const void* at) { return reinterpret_cast<uintptr_t>(at) / sizeof(T) % kPer; }
-  __device__ int phase_of(const void* at) const {
-    return kReverse ? (kPer - (offset_of(at) + static_cast<uint32_t>(length)) % kPer) % kPer : offset_of(at);
-  }
-  __device__ T* lowest(const View& view, const LineIndex& index) const {
-    T* first = reinterpret_cast<T*>(index.in(view));
-    return kReverse ? first - (length - 1) : first;
+    phase = phase_of(out);
+    aligned = phase_of(x) == phase && (!gates || phase_of(gates) == phase);
   }
 
   __device__ Staged() {}
-  __device__ Staged(const Problem& p, const LineIndex& index) : length(p.length), base(0) {
-    x = lowest(p.x, index);
-    out = lowest(p.out, index);
-    gates = p.gates.data ? lowest(p.gates, index) : nullptr;
-    first_gate = p.initial.data != nullptr;
-    reset = p.reset.data ? index.in(p.reset) : nullptr;
+  // From position `origin` on, a multiple of a tile's.
+  __device__ Staged(const Problem& p, const LineIndex& index, int64_t origin) {
+    const int64_t shift = kReverse ? -origin : origin;
+    x = reinterpret_cast<const T*>(index.in(p.x)) + shift;
+    out = reinterpret_cast<T*>(index.in(p.out)) + shift;
+    gates = p.gates.data ? reinterpret_cast<const T*>(index.in(p.gates)) + shift : nullptr;
     reset_stride = p.reset.time_stride;
+    reset = p.reset.data ? index.in(p.reset) + origin * reset_stride : nullptr;
+    length = static_cast<int>(min(p.length - origin, int64_t(kMostSteps)));
+    starts = origin == 0;
+    lower = starts ? 0 : -kPer;
+    first_gate = p.initial.data != nullptr;
     set_phase();
   }
 
-  __device__ int64_t positions() const { return length + phase_; }
-  // Index in scan order.
-  __device__ int64_t time(int64_t position) const { return position - phase_; }
+  __device__ int positions() const { return length + phase; }
+  // Index in scan order, from the origin.
+  __device__ int time(int position) const { return position - phase; }
+  __device__ bool begins(int position) const { return starts && position == 0; }
+  __device__ bool is_first(int t) const { return starts && t <= 0; }
   static __device__ Local value(T raw) { return local_of(raw); }
   // Whether `n` positions from `position` on are all in the line.
-  __device__ bool whole(int64_t position, int n) const { return position >= phase_ && position + n <= positions(); }
+  __device__ bool whole(int position, int n) const { return position - phase >= lower && position + n <= positions(); }
 
-  // Where the warp's positions from `position` on begin in memory.
-  __device__ int64_t memory(int64_t position) const {
-    const int64_t t = time(position);
-    return kReverse ? length - kWarpPositions - t : t;
-  }
-  // Where the lane's vector j of the warp's is kept.
-  static __device__ int place(int chunk, int j) {
-    constexpr int kTurn = kVectors < 8 ? kVectors : 8;
+  // Where the vector of a warp that is `chunk`'s j-th is kept; and the i-th of those that lie `lane` apart.
+  static __device__ uint32_t place(uint32_t chunk, uint32_t j) {
+    constexpr uint32_t kTurn = kVectors < 8 ? kVectors : 8;
     return chunk * kVectors + (j ^ (chunk / (8 / kTurn) & (kTurn - 1)));
   }
-
-  __device__ void fetch_array(const T* from, bool aligned, int64_t at, int to, T outside, int lane) const {
-    if (aligned && at >= 0 && at + kWarpPositions <= length) {
-#pragma unroll kUnroll
-      for (int i = 0; i < kVectors; ++i) {
-        const int vector = i * 32 + lane;
-        copy_async_16(&staging[to + place(vector / kVectors, vector % kVectors)], from + at + vector * kPer);
-      }
-    } else {
-      fetch_pieces(from, aligned, at, to, outside, lane);
-    }
+  static __device__ uint32_t place_in_memory(uint32_t i, uint32_t lane) {
+    if (kVectors <= 4) return i * 32 + place(lane / kVectors, lane % kVectors);
+    const uint32_t vector = i * 32 + lane;
+    return place(vector / kVectors, vector % kVectors);
   }
+  // The lowest address of the warp's positions, as an offset from time 0.
+  static __device__ int64_t lowest(int t) { return kReverse ? -int64_t(t) - (kWarpPositions - 1) : int64_t(t); }
+  // The times of a vector's elements, by its offset in memory.
+  static __device__ int time_of(int64_t at, int e) { return static_cast<int>(kReverse ? -(at + e) : at + e); }
+  static __device__ bool inside(int64_t at, int lower, int length) {
+    const int a = time_of(at, 0), b = time_of(at, kPer - 1);
+    return min(a, b) >= lower && max(a, b) < length;
+  }
+
   // Vectors at the ends of a line, and arrays that are aligned otherwise than out, as gates are that are read a step
   // ahead.
-  __device__ void fetch_pieces(const T* from, bool aligned, int64_t at, int to, T outside, int lane) const {
+  static __device__ __noinline__ void fetch_pieces(const T* from, int phase, int t, int lower, int length, int to,
+                                                   T outside) {
+    const int lane = threadIdx.x % 32;
+    const bool aligned = phase_of(from) == phase;
 #pragma unroll 1
     for (int i = 0; i < kVectors; ++i) {
-      const int vector = i * 32 + lane;
-      const int64_t m = at + vector * kPer;
-      uint4* const slot = &staging[to + place(vector / kVectors, vector % kVectors)];
-      if (aligned && m >= 0 && m + kPer <= length) {
-        copy_async_16(slot, from + m);
-      } else if (sizeof(T) >= 4 && m >= 0 && m + kPer <= length) {
+      const int64_t at = lowest(t) + (i * 32 + lane) * kPer;
+      uint4* const slot = &staging[to + place_in_memory(i, lane)];
+      if (aligned && inside(at, lower, length)) {
+        copy_async_16(slot, from + at);
+      } else if (sizeof(T) >= 4 && inside(at, lower, length)) {
 #pragma unroll
         for (int e = 0; e < kPer; ++e)
-          copy_async<sizeof(T) < 4 ? 4 : sizeof(T)>(reinterpret_cast<T*>(slot) + e, from + m + e);
+          copy_async<sizeof(T) < 4 ? 4 : sizeof(T)>(reinterpret_cast<T*>(slot) + e, from + at + e);
       } else {
         union { uint4 word; T part[kPer]; } u;
 #pragma unroll
-        for (int e = 0; e < kPer; ++e) u.part[e] = m + e >= 0 && m + e < length ? from[m + e] : outside;
+        for (int e = 0; e < kPer; ++e) {
+          const int time = time_of(at, e);
+          u.part[e] = time >= lower && time < length ? from[at + e] : outside;
+        }
         *slot = u.word;
       }
     }
   }
+  static __device__ void fetch_whole(const T* from, int t, int to, int lane) {
+    from += lowest(t) + lane * kPer;
+#pragma unroll kUnroll
+    for (int i = 0; i < kVectors; ++i) copy_async_16(&staging[to + place_in_memory(i, lane)], from + i * 32 * kPer);
+  }
 
   // Starts the copies of this warp's positions into the stage at `to`; the caller commits them.
   template <bool kGated>
-  __device__ void fetch(int64_t warp_position, int to, int lane) const {
-    const int64_t at = memory(warp_position);
-    fetch_array(x, x_aligned, at, to, from_double<T>(-0.0), lane);
-    if constexpr (kGated) fetch_array(gates, gates_aligned, at, to + kWarpVectors, from_double<T>(1.0), lane);
+  __device__ void fetch(int warp_position, int to, int lane) const {
+    const int t = time(warp_position);
+    if (aligned && whole(warp_position, kWarpPositions)) {
+      fetch_whole(x, t, to, lane);
+      if constexpr (kGated) fetch_whole(gates, t, to + kWarpVectors, lane);
+    } else {
+      fetch_pieces(x, phase, t, lower, length, to, from_double<T>(-0.0));
+      if constexpr (kGated) fetch_pieces(gates, phase, t, lower, length, to + kWarpVectors, from_double<T>(1.0));
+    }
   }
 
   // The same again, and waits for it: before elements are taken a second time.
   template <bool kGated>
-  __device__ void fetch_again(int64_t position) const {
+  __device__ void fetch_again(int position) const {
     const int lane = threadIdx.x % 32;
     __syncwarp();
     fetch<kGated>(position - lane * kVec, base, lane);
@@ -152,8 +169,8 @@ struct Staged {
   }
 
   // Vector j of the lane's, in scan order.
-  static __device__ int place_of_lane(int j) {
-    const int lane = threadIdx.x % 32;
+  static __device__ uint32_t place_of_lane(int j) {
+    const uint32_t lane = threadIdx.x % 32;
     return kReverse ? place(31 - lane, kVectors - 1 - j) : place(lane, j);
   }
   static __device__ void read(int from, int j, T (&v)[kPer]) {
@@ -164,12 +181,12 @@ struct Staged {
   }
 
   template <bool kGated>
-  __device__ void take(int64_t position, int j, T (&x_out)[kPer], T (&a_out)[kGated ? kPer : 1]) const {
+  __device__ void take(int position, int j, T (&x_out)[kPer], T (&a_out)[kGated ? kPer : 1]) const {
     read(base, j, x_out);
     if constexpr (kGated) {
       read(base + kWarpVectors, j, a_out);
-      const int64_t t = time(position) + j * kPer;
-      if (t <= 0 && !first_gate) {
+      const int t = time(position) + j * kPer;
+      if (starts && t <= 0 && !first_gate) {
 #pragma unroll
         for (int e = 0; e < kPer; ++e)
           if (t + e == 0) a_out[e] = from_double<T>(1.0);
@@ -177,50 +194,52 @@ struct Staged {
     }
   }
 
-  __device__ uint32_t load_resets(int64_t position) const {
+  __device__ uint32_t load_resets(int position) const {
     uint32_t drops = 0;
-    const int64_t t = time(position);
+    const int t = time(position);
 #pragma unroll
     for (int i = 0; i < kVec; ++i)
-      if (t + i >= 0 && t + i < length && reset[(t + i) * reset_stride]) drops |= 1u << i;
+      if (t + i >= lower && t + i < length && reset[(t + i) * reset_stride]) drops |= 1u << i;
     return drops;
   }
 
   // In place of x; flush() brings them out. What takes the elements again has to fetch them again.
   template <bool kWhole>
-  __device__ void store(int64_t, int j, const Local (&y)[kPer]) const {
+  __device__ void store(int, int j, const Local (&y)[kPer]) const {
     Local part[kPer];
 #pragma unroll
     for (int e = 0; e < kPer; ++e) part[e] = y[kReverse ? kPer - 1 - e : e];
     staging[base + place_of_lane(j)] = vector_of<T>(part);
   }
 
-  // whole: all of the positions are in the line.
-  __device__ void flush(int64_t warp_position, bool whole, int lane) const {
-    const int64_t at = memory(warp_position);
-    __syncwarp();
-    if (whole) {
-#pragma unroll kUnroll
-      for (int i = 0; i < kVectors; ++i) {
-        const int vector = i * 32 + lane;
-        __stcs(reinterpret_cast<uint4*>(out + at + vector * kPer),
-               staging[base + place(vector / kVectors, vector % kVectors)]);
-      }
-    } else {
+  static __device__ __noinline__ void flush_pieces(T* out, int t, int lower, int length, int base) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll 1
-      for (int i = 0; i < kVectors; ++i) {
-        const int vector = i * 32 + lane;
-        const int64_t m = at + vector * kPer;
-        union { uint4 word; T part[kPer]; } u;
-        u.word = staging[base + place(vector / kVectors, vector % kVectors)];
-        if (m >= 0 && m + kPer <= length) {
-          __stcs(reinterpret_cast<uint4*>(out + m), u.word);
-          continue;
-        }
-#pragma unroll
-        for (int e = 0; e < kPer; ++e)
-          if (m + e >= 0 && m + e < length) out[m + e] = u.part[e];
+    for (int i = 0; i < kVectors; ++i) {
+      const int64_t at = lowest(t) + (i * 32 + lane) * kPer;
+      union { uint4 word; T part[kPer]; } u;
+      u.word = staging[base + place_in_memory(i, lane)];
+      if (inside(at, lower, length)) {
+        __stcs(reinterpret_cast<uint4*>(out + at), u.word);
+        continue;
       }
+#pragma unroll
+      for (int e = 0; e < kPer; ++e) {
+        const int time = time_of(at, e);
+        if (time >= lower && time < length) out[at + e] = u.part[e];
+      }
+    }
+  }
+  // all: all of the positions are in the line.
+  __device__ void flush(int warp_position, bool all, int lane) const {
+    __syncwarp();
+    if (all) {
+      T* const to = out + lowest(time(warp_position)) + lane * kPer;
+#pragma unroll kUnroll
+      for (int i = 0; i < kVectors; ++i)
+        __stcs(reinterpret_cast<uint4*>(to + i * 32 * kPer), staging[base + place_in_memory(i, lane)]);
+    } else {
+      flush_pieces(out, time(warp_position), lower, length, base);
     }
     __syncwarp();
   }
@@ -229,30 +248,33 @@ struct Staged {
 // Some short lines that lie one behind the other, as one line: a drop at each one's first element.
 template <class T, bool kReverse>
 struct Packed : Staged<T, kReverse> {
-  using Staged<T, kReverse>::kVec;
+  using Base = Staged<T, kReverse>;
+  using Base::kVec;
   uint32_t each;                   // elements of a line
 
-  static __device__ T* lowest(const View& view, const Problem& p, int64_t line) {
-    T* const first = reinterpret_cast<T*>(view.data) - (kReverse ? p.length - 1 : 0);
-    return first + line * p.length;
+  // All but the last in memory of `view`'s, in scan order the first.
+  static __device__ T* first_of(const View& view, const Problem& p, int64_t line, int n) {
+    return reinterpret_cast<T*>(view.data) + (kReverse ? line + n - 1 : line) * p.length;
   }
 
-  __device__ Packed(const Problem& p, int64_t first_line, int n) {
-    n = static_cast<int>(min(int64_t(n), p.lines - first_line));
+  // Up to n lines from `line` on.
+  __device__ Packed(const Problem& p, int64_t line, int n) {
+    n = static_cast<int>(min(int64_t(n), p.lines - line));
     each = static_cast<uint32_t>(p.length);
-    this->length = n * p.length;
-    this->base = 0;
-    this->x = lowest(p.x, p, first_line);
-    this->out = lowest(p.out, p, first_line);
-    this->gates = p.gates.data ? lowest(p.gates, p, first_line) : nullptr;
+    this->length = n * each;
+    this->lower = this->base = 0;
+    this->x = first_of(p.x, p, line, n);
+    this->out = first_of(p.out, p, line, n);
+    this->gates = p.gates.data ? first_of(p.gates, p, line, n) : nullptr;
+    this->starts = true;
     this->first_gate = true;       // no first gate is used: a drop is there
     this->reset = nullptr;
     this->reset_stride = 0;
     this->set_phase();
   }
 
-  __device__ uint32_t load_resets(int64_t position) const {
-    const int t = static_cast<int>(this->time(position));
+  __device__ uint32_t load_resets(int position) const {
+    const int t = this->time(position);
     uint32_t past = t < 0 ? -t : t % each, drops = 0;
     if (t >= 0 && past) past = each - past;
 #pragma unroll

@@ -3,6 +3,7 @@
 import hypothesis
 import pytest
 import upsweep
+from devices import fake_cuda, fake_cupy  # noqa: F401  # fixtures
 
 hypothesis.settings.register_profile(
     "upsweep", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]

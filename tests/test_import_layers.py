@@ -20,17 +20,18 @@ MAY_IMPORT = {
     "_cpu": {"_cpu"},
     "_cuda": {"_cuda"},
     "_expr": {"_expr"},
-    "_arrays": set(),
+    "_foreign": set(),
+    "_arrays": {"_foreign"},
     "_signature": {"_arrays"},
     "_dispatch": {"_signature", "_arrays", "_cpu", "_cuda"},
     "_torch": {"_torch", "_signature", "_arrays", "_dispatch", "_cpu"},
     "scans": {"_signature", "_arrays", "_dispatch", "_cpu", "_torch"},
     "counts": {"_signature", "_arrays", "_dispatch", "_cpu"},
-    "carries": {"scans", "_signature", "_arrays", "_dispatch"},
+    "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
     "config": {"_cpu", "_cuda"},
 }
 FOREIGN = {"torch", "cupy", "dask"}
-MAY_NAME_FOREIGN = {"_arrays", "_torch", "_dask", "bench", "_bench", "demo", "_demo"}
+MAY_NAME_FOREIGN = {"_arrays", "_foreign", "_torch", "_dask", "bench", "_bench", "demo", "_demo"}
 
 
 def files():

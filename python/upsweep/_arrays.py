@@ -1,8 +1,9 @@
-"""The only file that knows array libraries.
+"""From an argument to an array whose dtype the kernels know.
 
-A public function hands every array argument to :func:`as_array` together with its name; what comes back is a
-``numpy.ndarray`` whose dtype the kernels know. Arrays of other libraries are refused here, by name, instead of
-being copied to numpy behind the user's back.
+A public function hands every array argument to :func:`as_operand` together with its name; what comes back is a
+``numpy.ndarray``, or an :class:`~upsweep._foreign.OnDevice` for an array that lies on a CUDA device. What can be
+neither is refused here, by name, instead of being copied to numpy behind the user's back. With torch's tensors and
+the libraries of `_foreign` beside it, this is the only file that knows array libraries.
 """
 
 from __future__ import annotations
@@ -13,21 +14,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from upsweep import _foreign
+from upsweep._foreign import Home, OnDevice, any_lent, borrow, common_home, type_name
+
 __all__ = [
     "Array",
+    "Home",
+    "OnDevice",
     "accumulator_dtype",
+    "any_lent",
+    "any_on_device",
     "any_torch",
     "as_array",
     "as_dtype",
     "as_number",
+    "as_operand",
+    "borrow",
     "can_hold",
+    "cast",
     "check_device",
+    "common_home",
     "complex_dtype",
     "inexact_dtype",
     "is_bfloat16",
     "refuse_device",
     "result_dtype",
     "state_dtype",
+    "type_name",
 ]
 
 Array = NDArray[Any]
@@ -47,6 +60,11 @@ def any_torch(*values: object) -> bool:
     return torch is not None and any(isinstance(value, torch.Tensor) for value in values)
 
 
+def any_on_device(*values: object) -> bool:
+    """Whether one of these lies on a CUDA device and is no torch tensor."""
+    return any(isinstance(value, OnDevice) or _foreign.library_of(value) is not None for value in values)
+
+
 def refuse_device(device: object, arrays: str) -> None:
     """Refuse `device` with arrays that are on one already."""
     if device is not None:
@@ -54,7 +72,7 @@ def refuse_device(device: object, arrays: str) -> None:
 
 
 def _describe(value: object) -> str:
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and not isinstance(value, OnDevice):
         return f"an array of dtype {value.dtype}"
     return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
 
@@ -82,8 +100,7 @@ def as_array(value: object, name: str) -> Array:
     if type(value) is not np.ndarray:
         if isinstance(value, np.ma.MaskedArray):
             raise TypeError(f"{name}: masked arrays are not supported; fill it first, e.g. {name}.filled(0)")
-        library = type(value).__module__.partition(".")[0]
-        if library in _OTHER_LIBRARIES and library in sys.modules:
+        if type(value) not in _foreign.PLAIN and _is_others(value):
             raise TypeError(f"{name}: expected a numpy array, got {_describe(value)}; convert it explicitly")
         value = as_number(value, name)
         try:
@@ -91,12 +108,37 @@ def as_array(value: object, name: str) -> Array:
         except ValueError as error:
             raise ValueError(f"{name}: cannot be made an array: {error}") from None
     array: Array = value
+    _check_numbers(array, name)
+    return array
+
+
+def _is_others(value: object) -> bool:
+    library = type(value).__module__.partition(".")[0]
+    return (library in _OTHER_LIBRARIES and library in sys.modules) or any_on_device(value)
+
+
+def _check_numbers(array: Array, name: str) -> None:
     kind = array.dtype.kind
-    if kind in "biufc" and array.dtype.itemsize <= (16 if kind == "c" else 8):
-        return array
-    if is_bfloat16(array.dtype):
-        return array
-    raise TypeError(f"{name}: expected real or complex numbers of up to 64 bits a part, got {_describe(array)}")
+    if not (kind in "biufc" and array.dtype.itemsize <= (16 if kind == "c" else 8)) and not is_bfloat16(
+        array.dtype
+    ):
+        raise TypeError(
+            f"{name}: expected real or complex numbers of up to 64 bits a part, got {_describe(array)}"
+        )
+
+
+def as_operand(value: object, name: str) -> Array:
+    """`as_array`, which also takes arrays that lie on a CUDA device, and leaves them there."""
+    on_device = _foreign.view(value, name)
+    if on_device is None:
+        return as_array(value, name)
+    _check_numbers(on_device, name)
+    return on_device
+
+
+def cast(array: Array, dtype: np.dtype[Any], name: str) -> Array:
+    """The argument in another dtype, where it is."""
+    return array.held.library.cast(array, dtype, name) if isinstance(array, OnDevice) else array.astype(dtype)
 
 
 def check_device(device: object) -> int | None:

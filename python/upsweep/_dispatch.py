@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 
 from upsweep import _arrays, _cpu, _cuda
-from upsweep._arrays import Array
+from upsweep._arrays import Array, OnDevice
 from upsweep._signature import Scan
 
-__all__ = ["DeviceArray", "cuda_problem", "reduce_scan", "run_cuda_lines", "run_cuda_scan", "run_scan"]
+__all__ = [
+    "DeviceArray",
+    "advance_on_device",
+    "combine_on_device",
+    "cuda_problem",
+    "cuda_reduce",
+    "new_result",
+    "owner_of",
+    "reduce_scan",
+    "run_cuda_lines",
+    "run_cuda_scan",
+    "run_scan",
+    "write_state",
+]
 
 # For whoever brings arrays of a device, a stream and a way to allocate.
 DeviceArray = _cuda.DeviceArray
 cuda_problem = _cuda.problem
 run_cuda_lines = _cuda.run_lines
 run_cuda_scan = _cuda.run_scan
+
+
+def cuda_reduce(*arrays: Any, **keywords: Any) -> None:
+    """`_cuda.carries.reduce`, imported by the first who needs it."""
+    from upsweep._cuda import carries
+
+    carries.reduce(*arrays, **keywords)
+
 
 _REAL, _COMPLEX, _INTEGER = 0, 1, 2
 _ACCUMULATORS = {"f": _REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}
@@ -40,11 +62,13 @@ def run_scan(
     return_final: bool,
     n_threads: int | None,
     device: int | None = None,
-) -> tuple[Array, Array | None]:
-    """Run the scan, on a CUDA device or on the CPU (None).
+) -> tuple[Any, Any]:
+    """Run the scan, where its arrays are, or those of numpy on a CUDA device or on the CPU (None).
 
-    Returns the result and, if asked for, the state after the last step.
+    Returns the result and, if asked for, the state after the last step: arrays of the library that x is of.
     """
+    if scan.home is not None:
+        return _run_at_home(scan, out, reverse, exclusive, window, return_final)
     result = _new_like(scan.x, scan.shape, scan.dtype) if out is None else out
     final = np.empty(scan.state_shape, _arrays.state_dtype(scan.dtype)) if return_final else None
     if device is not None:
@@ -63,14 +87,28 @@ def run_scan(
     return result, final
 
 
-def reduce_scan(scan: Scan, *, reverse: bool, flush: bool, n_threads: int | None) -> tuple[Array, Array, Array]:
+def reduce_scan(
+    scan: Scan, *, reverse: bool, flush: bool, n_threads: int | None, device: int | None = None
+) -> tuple[Any, Any, Any]:
     """What the whole block does to a state: the product of its gates, the state it leaves from nothing, and
     whether a reset drops the state before it."""
+    if scan.home is not None:
+        return _reduce_at_home(scan, reverse)
     multiplier = np.ones(scan.state_shape, scan.factor_dtype)
     value = np.zeros(scan.state_shape, scan.accumulator)
+    dropped = np.zeros(scan.state_shape, bool)
+    if device is not None:
+        _cuda.check_device(device)
+        if 0 not in scan.shape:
+            from upsweep._cuda import host
+
+            host.run_reduce(
+                scan.x, scan.gates, scan.gamma, scan.reset, multiplier, value, dropped, axis=scan.axis,
+                reverse=reverse, device=device,
+            )  # fmt: skip
+        return multiplier, value, dropped
     if 0 not in scan.shape:
         _run(scan, None, value, multiplier, reverse, False, flush, 0, n_threads)
-    dropped = np.zeros(scan.state_shape, bool)
     if scan.reset is not None:
         np.any(scan.reset, axis=scan.axis, out=dropped)
     multiplier[dropped] = 0
@@ -105,3 +143,195 @@ def _run(
         n_threads=_cpu.threads(n_threads),
         accumulator=_ACCUMULATORS[scan.accumulator.kind],
     )
+
+
+# ---- arrays that are on a device -------------------------------------------------------------------------------
+
+
+class _Call:
+    """One call on arrays of a device: whose memory it takes, and the stream that it goes to."""
+
+    def __init__(self, arrays: dict[str, Array | None]) -> None:
+        held = {name: array for name, array in arrays.items() if isinstance(array, OnDevice)}
+        home = _arrays.common_home({**held})
+        assert home is not None
+        self.library, self.device = home
+        _cuda.check_device(self.device)
+        producers = [array.held.stream for array in held.values() if array.held.stream is not None]
+        current = self.library.stream(self.device)
+        # Where there is no current stream, the work goes to where the result will be read.
+        self.stream = current if current is not None else producers[-1] if producers else 0
+        for stream in set(producers) - {self.stream}:
+            _cuda.synchronize(self.device, stream)
+        self._memory: Any = None
+        # A workspace must not be given the memory of a number that is still to be read.
+        self._kept: list[OnDevice] = []
+
+    @property
+    def where(self) -> dict[str, Any]:
+        return {"device": self.device, "stream": self.stream, "allocate": self.allocate}
+
+    def close(self) -> None:
+        if self._memory is not None:
+            self._memory.close()
+
+    @property
+    def memory(self) -> Any:
+        """The driver's memory on the stream, for libraries that give none."""
+        if self._memory is None:
+            from upsweep._cuda import host
+
+            self._memory = host.Memory(self.device, self.stream)
+        return self._memory
+
+    def allocate(self, n_bytes: int) -> tuple[int, object]:
+        given = self.library.workspace(n_bytes, self.device)
+        mine: tuple[int, object] = self.memory.allocate(n_bytes) if given is None else given
+        return mine
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None = None) -> OnDevice:
+        """An uninitialised array; laid out as `like` is where that has its shape and repeats nothing."""
+        if like is None or like.shape != shape or 0 in like.strides or not self.library.transposes:
+            return self.library.empty(shape, dtype, self.device, self.stream)
+        order = sorted(range(like.ndim), key=lambda axis: -abs(like.strides[axis]))
+        return self.library.empty(shape, dtype, self.device, self.stream, tuple(order))
+
+    def number(self, value: Array) -> DeviceArray:
+        """One element."""
+        on_device = self.library.full(value, self.device)
+        if on_device is None:
+            return self.memory.send(value)  # type: ignore[no-any-return]
+        self._kept.append(on_device)
+        return _described(on_device)
+
+    def array(self, array: Array | None) -> DeviceArray | None:
+        """The array as the library takes it; a number of the host is sent as one element."""
+        if array is None or isinstance(array, OnDevice):
+            return None if array is None else _described(array)
+        nothing = DeviceArray(0, array.shape, (0,) * array.ndim, array.dtype.name)
+        if array.size == 0:
+            return nothing
+        element = np.asarray(array[(0,) * array.ndim], array.dtype.newbyteorder("="))
+        return nothing._replace(pointer=self.number(element).pointer)
+
+    def gamma(self, gamma: Array | None) -> DeviceArray | complex | None:
+        """As an array, or as a number, which is part of the call."""
+        if gamma is None or isinstance(gamma, OnDevice):
+            return self.array(gamma)
+        return complex(gamma[(0,) * gamma.ndim]) if gamma.size else None
+
+
+def _described(array: Array) -> DeviceArray:
+    pointer = array.__array_interface__["data"][0] if array.size else 0
+    return DeviceArray(pointer, array.shape, array.strides, array.dtype.name)
+
+
+def _of_scan(scan: Scan, out: Array | None = None) -> dict[str, Array | None]:
+    names = ("x", "gates", "gamma", "reset", "initial")
+    return {**{name: getattr(scan, name) for name in names}, "out": out}
+
+
+def _run_at_home(
+    scan: Scan, out: Array | None, reverse: bool, exclusive: bool, window: int, return_final: bool
+) -> tuple[Any, Any]:
+    with contextlib.closing(_Call(_of_scan(scan, out))) as call:
+        result = call.empty(scan.shape, scan.dtype, scan.x) if out is None else out
+        final = call.empty(scan.state_shape, _arrays.state_dtype(scan.dtype)) if return_final else None
+        if 0 not in scan.state_shape and (scan.shape[scan.axis] or final is not None):
+            x, gates, reset, initial = map(call.array, (scan.x, scan.gates, scan.reset, scan.initial))
+            assert x is not None
+            problem = cuda_problem(
+                x, gates, call.gamma(scan.gamma), initial, reset, _described(result), call.array(final),
+                axis=scan.axis, reverse=reverse, exclusive=exclusive, window=window, device=call.device,
+                stream=call.stream,
+            )  # fmt: skip
+            run_cuda_scan(problem, call.allocate)
+    return owner_of(result), None if final is None else owner_of(final)
+
+
+def owner_of(array: Array) -> Any:
+    """The user's array, of which this is a view."""
+    return array.held.owner if isinstance(array, OnDevice) else array
+
+
+def new_result(scan: Scan, shape: tuple[int, ...]) -> Array:
+    """An uninitialised array of this shape where the scan is."""
+    if scan.home is None:
+        return np.empty(shape, scan.dtype)
+    with contextlib.closing(_Call(_of_scan(scan))) as call:
+        return call.empty(shape, scan.dtype)
+
+
+def write_state(scan: Scan, target: Array) -> None:
+    """Write the initial state, or 0, to `target`, a part of a result with one step along the axis."""
+    if not isinstance(target, OnDevice):
+        target[...] = 0 if scan.initial is None else np.expand_dims(scan.initial, scan.axis)
+        return
+    if 0 in target.shape:
+        return
+    with contextlib.closing(_Call(_of_scan(scan, target))) as call:
+        state = call.array(np.broadcast_to(np.int8(0), scan.state_shape) if scan.initial is None else scan.initial)
+        assert state is not None
+        at = scan.axis
+        block = state._replace(shape=target.shape, strides=(*state.strides[:at], 0, *state.strides[at:]))
+        problem = cuda_problem(
+            block, None, None, None, None, _described(target), None, axis=at, reverse=False, exclusive=False,
+            device=call.device, stream=call.stream,
+        )  # fmt: skip
+        run_cuda_scan(problem, call.allocate)
+
+
+def _reduce_at_home(scan: Scan, reverse: bool) -> tuple[Any, Any, Any]:
+    dtypes = (scan.factor_dtype, scan.accumulator, np.dtype(np.bool_))
+    with contextlib.closing(_Call(_of_scan(scan))) as call:
+        results = [call.empty(scan.state_shape, dtype) for dtype in dtypes]
+        if 0 not in scan.state_shape:
+            bits = [call.number(np.array(bit, np.int8)) for bit in (0, 1)]
+            cuda_reduce(
+                call.array(scan.x), call.array(scan.gates), call.gamma(scan.gamma), call.array(scan.reset),
+                [_described(result) for result in results], bits, axis=scan.axis, reverse=reverse, **call.where,
+            )  # fmt: skip
+    multiplier, value, dropped = map(owner_of, results)
+    return multiplier, value, dropped
+
+
+Parts = tuple[Array, Array, Array]  # multiplier, value, dropped
+
+
+def advance_on_device(parts: Parts, state: Array, dtype: np.dtype[Any]) -> Any:
+    """The state after a block, in this dtype: `value` where dropped, else ``multiplier * state + value``."""
+    shape = np.broadcast_shapes(state.shape, *(part.shape for part in parts))
+    names = ("multiplier", "value", "reset", "state")
+    spread = [np.broadcast_to(array, shape) for array in (*parts, state)]
+    with contextlib.closing(_Call(dict(zip(names, spread)))) as call:
+        result = call.empty(shape, dtype)
+        multiplier, value, dropped, before = spread
+        _step(call, multiplier, value, dropped, before, result)
+    return owner_of(result)
+
+
+def combine_on_device(first: Parts, second: Parts, factor_dtype: np.dtype[Any], dtype: np.dtype[Any]) -> Any:
+    """The parts of two blocks together, in these dtypes."""
+    shape = np.broadcast_shapes(*(part.shape for part in (*first, *second)))
+    a_multiplier, a_value, a_dropped = (np.broadcast_to(part, shape) for part in first)
+    b_multiplier, b_value, b_dropped = (np.broadcast_to(part, shape) for part in second)
+    named = {"carry_a": a_value, "carry_b": b_value}
+    zero = np.broadcast_to(np.int8(0), shape)
+    with contextlib.closing(_Call({**named})) as call:
+        multiplier, value, dropped = (call.empty(shape, d) for d in (factor_dtype, dtype, np.dtype(np.bool_)))
+        _step(call, None, a_dropped, None, b_dropped, dropped)  # whether their sum is not 0
+        _step(call, b_multiplier, zero, dropped, a_multiplier, multiplier)
+        _step(call, b_multiplier, b_value, b_dropped, a_value, value)
+    return owner_of(multiplier), owner_of(value), owner_of(dropped)
+
+
+def _step(
+    call: _Call, multiplier: Array | None, value: Array, dropped: Array | None, state: Array, result: Array
+) -> None:
+    from upsweep._cuda import carries
+
+    tokens, before = call.array(value), call.array(state)
+    assert tokens is not None and before is not None
+    carries.step(
+        call.array(multiplier), tokens, call.array(dropped), before, _described(result), **call.where
+    )  # fmt: skip

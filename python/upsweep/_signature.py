@@ -12,14 +12,17 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import Array
+from upsweep._arrays import Array, Home, OnDevice
 
 __all__ = ["Scan", "check_axis", "check_out", "normalise", "overlaps_itself"]
 
 
 @dataclass
 class Scan:
-    """A checked scan. `x`, `gates` and `reset` have the result's shape; the others lack `axis`."""
+    """A checked scan. `x`, `gates` and `reset` have the result's shape; the others lack `axis`.
+
+    With a `home` they lie there, except for numbers, which are arrays of the host.
+    """
 
     x: Array
     gates: Array | None
@@ -29,6 +32,7 @@ class Scan:
     axis: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    home: Home | None = None
 
     @property
     def state_shape(self) -> tuple[int, ...]:
@@ -66,8 +70,7 @@ def _broadcast_shape(named: dict[str, Array]) -> tuple[int, ...]:
         raise ValueError(f"shapes do not broadcast together: {shapes}") from None
 
 
-def _as_state(value: object, name: str, state_shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    array = _arrays.as_array(value, name)
+def _as_state(array: Array, name: str, state_shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     if array.ndim > len(state_shape):
         raise ValueError(
             f"{name}: expected the state's shape {state_shape} (the result's without its axis) or one that "
@@ -107,25 +110,27 @@ def normalise(
         named[factor_name] = factor
     flags: Array | None = None
     if reset is not None:
-        flags = _arrays.as_array(reset, "reset")
+        flags = _arrays.as_operand(reset, "reset")
         if flags.dtype != np.bool_:
             raise TypeError(f"reset: expected an array of bool, got dtype {flags.dtype}")
         named["reset"] = flags
+    state = None if initial is None else _arrays.as_operand(initial, "initial")
+    home = _arrays.common_home({**named, "initial": state})
     shape = _broadcast_shape(named)
     if not shape:
         raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d array")
     at = check_axis(axis, len(shape))
-    scan = Scan(np.broadcast_to(x, shape), None, None, None, None, at, shape, dtype)
+    scan = Scan(np.broadcast_to(x, shape), None, None, None, None, at, shape, dtype, home)
     if flags is not None:
         scan.reset = np.broadcast_to(flags, shape)
     if factor is not None:
-        padded = factor.reshape((1,) * (len(shape) - factor.ndim) + factor.shape)
+        padded = factor[(np.newaxis,) * (len(shape) - factor.ndim) + (...,)]
         if padded.shape[at] == 1 or (padded.strides[at] == 0 and padded.size):
             scan.gamma = _without_axis(padded[(slice(None),) * at + (slice(0, 1),)], at, shape)
         else:
             scan.gates = np.broadcast_to(factor, shape)
-    if initial is not None:
-        scan.initial = _as_state(initial, "initial", scan.state_shape, scan.accumulator)
+    if state is not None:
+        scan.initial = _as_state(state, "initial", scan.state_shape, scan.accumulator)
     return scan
 
 
@@ -165,20 +170,32 @@ def overlaps_itself(array: Array) -> bool:
     )
 
 
+def _as_target(out: object, inputs: dict[str, Array | None], home: Home | None) -> Array:
+    if home is None:
+        if not isinstance(out, np.ndarray) or isinstance(out, (np.ma.MaskedArray, np.matrix, OnDevice)):
+            raise TypeError(f"out: expected a numpy.ndarray, got {_arrays.type_name(out)}")
+        return out.view(np.ndarray)  # np.memmap and the like
+    target = _arrays.as_operand(out, "out")
+    if not isinstance(target, OnDevice):
+        raise TypeError(f"out: expected a {home.library.name}, got {_arrays.type_name(out)}")
+    # Numbers are everywhere; the other inputs have lost their own shapes.
+    _arrays.common_home({**{k: a for k, a in inputs.items() if isinstance(a, OnDevice)}, "out": target})
+    return target
+
+
 def check_out(
     out: object,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
     inputs: dict[str, Array | None],
     in_place: tuple[str, ...] = (),
+    home: Home | None = None,
 ) -> Array:
-    """Return `out`, as a plain ndarray, if the result may be written there.
+    """Return `out`, as a plain ndarray or where its `home` is, if the result may be written there.
 
     `inputs` are all arrays that are read; of these, `in_place` may be `out` itself, element for element.
     """
-    if not isinstance(out, np.ndarray) or isinstance(out, (np.ma.MaskedArray, np.matrix)):
-        raise TypeError(f"out: expected a numpy.ndarray, got {type(out).__qualname__}")
-    out = out.view(np.ndarray)  # np.memmap and the like
+    out = _as_target(out, inputs, home)
     if out.shape != shape:
         raise ValueError(f"out: expected shape {shape}, got {out.shape}")
     if out.dtype != dtype:

@@ -3,6 +3,9 @@
 A block of steps turns the state before it into ``multiplier * state + value``, unless a reset in it drops that
 state. Two neighbouring blocks do together what `combine` says, so the state before any block follows from the
 carries of the blocks before it, in whatever order those were found.
+
+A carry's arrays are of the library that the block was of, and on its device: ndarrays, torch tensors, cupy arrays.
+Those of tensors can be differentiated.
 """
 
 from __future__ import annotations
@@ -23,13 +26,13 @@ class Carry(NamedTuple):
 
     Attributes
     ----------
-    multiplier : ndarray
+    multiplier : ndarray, torch.Tensor, cupy.ndarray, ...
         The product of the block's gates, the first one included; 0 where `reset`. float64, complex128, int64
         or uint64, of the state's shape; float64 also where real gates meet complex tokens.
-    value : ndarray
+    value : ndarray, torch.Tensor, cupy.ndarray, ...
         The state after the block when there is none before it. float64, complex128, int64 or uint64, of the
         same shape.
-    reset : ndarray of bool
+    reset : ndarray, torch.Tensor, cupy.ndarray, ... of bool
         Whether the block drops the state before it.
 
     Examples
@@ -40,43 +43,72 @@ class Carry(NamedTuple):
     array(2.5)
     """
 
-    multiplier: Array
-    value: Array
-    reset: Array
+    multiplier: Any
+    value: Any
+    reset: Any
 
-    def apply(self, state: ArrayLike | None) -> Array:
+    def apply(self, state: Any) -> Any:
         """Return the state after the block, given the one before it, or None for none.
 
         Parameters
         ----------
         state : array_like or None
-            Broadcasts with the state's shape.
+            Broadcasts with the state's shape. A number, or an array of the carry's library.
 
         Returns
         -------
-        ndarray
-            In the carry's dtype.
+        ndarray, torch.Tensor, cupy.ndarray, ...
+            In the carry's dtype; of the carry's library.
 
         Raises
         ------
         TypeError
-            No array of numbers, or of a kind that the carry cannot hold, as of a scan's `initial`: complex for
-            a real carry, floating for one of integers.
+            No array of numbers, of another library than the carry, or of a kind that the carry cannot hold, as
+            of a scan's `initial`: complex for a real carry, floating for one of integers.
         ValueError
-            The shapes do not broadcast together.
+            The shapes do not broadcast together; the state is on another device.
         """
         if state is None:
             return self.value
-        given, dtype = _arrays.as_array(state, "state"), self.value.dtype
+        if _arrays.any_torch(self.value, state):
+            return _torch_carries().apply(*self, state)
+        if _arrays.any_lent(self.value, state):
+            return _arrays.borrow(_apply, {**self._asdict(), "state": state})
+        parts, given = _parts(self), _arrays.as_operand(state, "state")
+        home = _arrays.common_home({"carry": parts[1], "state": given})
+        dtype = parts[1].dtype
         if not _arrays.can_hold(dtype, given.dtype):
             raise TypeError(f"state: {given.dtype} cannot be held by a carry of dtype {dtype}")
         try:
-            np.broadcast_shapes(given.shape, self.value.shape)
+            np.broadcast_shapes(given.shape, parts[1].shape)
         except ValueError:
             raise ValueError(
-                f"state: shape {given.shape} does not broadcast with the carry's {self.value.shape}"
+                f"state: shape {given.shape} does not broadcast with the carry's {parts[1].shape}"
             ) from None
+        if home is not None:
+            return _dispatch.advance_on_device(parts, given, dtype)
         return _advance(self, given.astype(dtype, copy=False))
+
+
+def _apply(multiplier: Any, value: Any, reset: Any, state: Any) -> Any:
+    return Carry(multiplier, value, reset).apply(state)
+
+
+def _combine(**parts: Any) -> Carry:
+    first, second = (Carry(*(parts[f"{side}_{name}"] for name in Carry._fields)) for side in ("a", "b"))
+    return combine(first, second)
+
+
+def _parts(carry: Carry, name: str = "carry") -> tuple[Array, Array, Array]:
+    multiplier, value, reset = (_arrays.as_operand(part, name) for part in carry)
+    return multiplier, value, reset
+
+
+def _torch_carries() -> Any:
+    """The carries of tensors; torch is there, since a tensor is."""
+    from upsweep._torch import carries
+
+    return carries
 
 
 def _advance(carry: Carry, state: Array) -> Array:
@@ -112,7 +144,7 @@ def combine(carry_a: Carry, carry_b: Carry) -> Carry:
     Parameters
     ----------
     carry_a, carry_b : Carry
-        Their arrays broadcast together.
+        Their arrays broadcast together, and are of one library and on one device.
 
     Returns
     -------
@@ -122,9 +154,9 @@ def combine(carry_a: Carry, carry_b: Carry) -> Carry:
     Raises
     ------
     TypeError
-        An argument is no Carry.
+        An argument is no Carry; the carries are of two libraries.
     ValueError
-        The shapes of the states do not broadcast together.
+        The shapes of the states do not broadcast together; the carries are on two devices.
 
     Examples
     --------
@@ -137,12 +169,24 @@ def combine(carry_a: Carry, carry_b: Carry) -> Carry:
     for name, carry in (("carry_a", carry_a), ("carry_b", carry_b)):
         if not isinstance(carry, Carry):
             raise TypeError(f"{name}: expected a Carry, got {type(carry).__qualname__}")
+    shapes = tuple(carry_a.value.shape), tuple(carry_b.value.shape)
     try:
-        np.broadcast_shapes(carry_a.value.shape, carry_b.value.shape)
+        np.broadcast_shapes(*shapes)
     except ValueError:
         raise ValueError(
-            f"carry_b: states of shape {carry_b.value.shape} do not broadcast with carry_a's {carry_a.value.shape}"
+            f"carry_b: states of shape {shapes[1]} do not broadcast with carry_a's {shapes[0]}"
         ) from None
+    if _arrays.any_torch(carry_a.value, carry_b.value):
+        return Carry(*_torch_carries().combine(carry_a, carry_b))
+    if _arrays.any_lent(carry_a.value, carry_b.value):
+        named = {f"{side}_{k}": v for side, c in (("a", carry_a), ("b", carry_b)) for k, v in c._asdict().items()}
+        result: Carry = _arrays.borrow(_combine, named)
+        return result
+    if _arrays.any_on_device(carry_a.value, carry_b.value):
+        a, b = _parts(carry_a, "carry_a"), _parts(carry_b, "carry_b")
+        _arrays.common_home({"carry_a": a[1], "carry_b": b[1]})
+        dtypes = (_common_dtype(a[i], b[i]) for i in (0, 1))
+        return Carry(*_dispatch.combine_on_device(a, b, *dtypes))
     reset = carry_a.reset | carry_b.reset
     with np.errstate(all="ignore"):
         product = _times(carry_a.multiplier, carry_b.multiplier)
@@ -158,12 +202,13 @@ def cumulative_sum_carry(
     reset: ArrayLike | None = None,
     dtype: DTypeLike | None = None,
     n_threads: int | None = None,
+    device: str | None = None,
 ) -> Carry:
     """What a block of a `cumulative_sum` does to the state before it.
 
     Parameters
     ----------
-    x, axis, reverse, reset, dtype, n_threads
+    x, axis, reverse, reset, dtype, n_threads, device
         As in `cumulative_sum`.
 
     Returns
@@ -181,11 +226,18 @@ def cumulative_sum_carry(
     >>> upsweep.cumulative_sum_carry([1, 2, 3]).value
     array(6)
     """
-    given = _arrays.as_array(x, "x")
+    if _arrays.any_torch(x, reset):
+        _arrays.refuse_device(device, "torch tensors")
+        return Carry(*_torch_carries().cumulative_sum(x, axis, reverse, reset, dtype, n_threads))
+    if _arrays.any_lent(x, reset):
+        return _borrow(
+            cumulative_sum_carry, {"x": x, "reset": reset}, device, axis=axis, reverse=reverse, dtype=dtype,
+            n_threads=n_threads,
+        )  # fmt: skip
+    given = _arrays.as_operand(x, "x")
     result_dtype = scans._cumsum_dtype(given, dtype)
     given = scans._for_sum(given, result_dtype)
-    scan = _signature.normalise("x", given, None, None, result_dtype, axis=axis, reset=reset, initial=None)
-    return Carry(*_dispatch.reduce_scan(scan, reverse=bool(reverse), flush=False, n_threads=n_threads))
+    return _reduce("x", given, None, None, result_dtype, axis, reverse, reset, False, n_threads, device)
 
 
 def discounted_cumsum_carry(
@@ -196,12 +248,13 @@ def discounted_cumsum_carry(
     reverse: bool = False,
     reset: ArrayLike | None = None,
     n_threads: int | None = None,
+    device: str | None = None,
 ) -> Carry:
     """What a block of a `discounted_cumsum` does to the state before it.
 
     Parameters
     ----------
-    x, gamma, axis, reverse, reset, n_threads
+    x, gamma, axis, reverse, reset, n_threads, device
         As in `discounted_cumsum`.
 
     Returns
@@ -220,9 +273,17 @@ def discounted_cumsum_carry(
     >>> carry.multiplier, carry.value
     (array(0.25), array(2.5))
     """
-    given, factor = _arrays.as_array(x, "x"), _arrays.as_array(gamma, "gamma")
+    if _arrays.any_torch(x, gamma, reset):
+        _arrays.refuse_device(device, "torch tensors")
+        return Carry(*_torch_carries().discounted_cumsum(x, gamma, axis, reverse, reset, n_threads))
+    if _arrays.any_lent(x, gamma, reset):
+        return _borrow(
+            discounted_cumsum_carry, {"x": x, "gamma": gamma, "reset": reset}, device, axis=axis, reverse=reverse,
+            n_threads=n_threads,
+        )  # fmt: skip
+    given, factor = _arrays.as_operand(x, "x"), _arrays.as_operand(gamma, "gamma")
     dtype = scans._discounted_dtype(given, factor)
-    return _reduce("x", given, "gamma", factor, dtype, axis, reverse, reset, n_threads)
+    return _reduce("x", given, "gamma", factor, dtype, axis, reverse, reset, True, n_threads, device)
 
 
 def linear_recurrence_carry(
@@ -233,12 +294,13 @@ def linear_recurrence_carry(
     reverse: bool = False,
     reset: ArrayLike | None = None,
     n_threads: int | None = None,
+    device: str | None = None,
 ) -> Carry:
     """What a block of a `linear_recurrence` does to the state before it.
 
     Parameters
     ----------
-    gates, tokens, axis, reverse, reset, n_threads
+    gates, tokens, axis, reverse, reset, n_threads, device
         As in `linear_recurrence`.
 
     Returns
@@ -257,21 +319,41 @@ def linear_recurrence_carry(
     >>> carry.multiplier, carry.value
     (array(1.), array(3.))
     """
-    factor, given = _arrays.as_array(gates, "gates"), _arrays.as_array(tokens, "tokens")
+    if _arrays.any_torch(gates, tokens, reset):
+        _arrays.refuse_device(device, "torch tensors")
+        return Carry(*_torch_carries().linear_recurrence(gates, tokens, axis, reverse, reset, n_threads))
+    if _arrays.any_lent(gates, tokens, reset):
+        return _borrow(
+            linear_recurrence_carry, {"gates": gates, "tokens": tokens, "reset": reset}, device, axis=axis,
+            reverse=reverse, n_threads=n_threads,
+        )  # fmt: skip
+    factor, given = _arrays.as_operand(gates, "gates"), _arrays.as_operand(tokens, "tokens")
     dtype = _arrays.result_dtype(factor, given)
-    return _reduce("tokens", given, "gates", factor, dtype, axis, reverse, reset, n_threads)
+    return _reduce("tokens", given, "gates", factor, dtype, axis, reverse, reset, True, n_threads, device)
+
+
+def _borrow(function: Any, arrays: dict[str, Any], device: object, **keywords: Any) -> Carry:
+    _arrays.refuse_device(device, "arrays of other libraries")
+    result: Carry = _arrays.borrow(function, arrays, **keywords)
+    return result
 
 
 def _reduce(
     name: str,
     x: Array,
-    factor_name: str,
-    factor: Array,
+    factor_name: str | None,
+    factor: Array | None,
     dtype: np.dtype[Any],
     axis: int,
     reverse: bool,
     reset: ArrayLike | None,
+    flush: bool,
     n_threads: int | None,
+    device: str | None,
 ) -> Carry:
+    ordinal = _arrays.check_device(device)
     scan = _signature.normalise(name, x, factor_name, factor, dtype, axis=axis, reset=reset, initial=None)
-    return Carry(*_dispatch.reduce_scan(scan, reverse=bool(reverse), flush=True, n_threads=n_threads))
+    scans._refuse_device(scan, device)
+    return Carry(
+        *_dispatch.reduce_scan(scan, reverse=bool(reverse), flush=flush, n_threads=n_threads, device=ordinal)
+    )

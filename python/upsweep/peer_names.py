@@ -174,12 +174,13 @@ def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out
 def _gamma_of_rows(x: ArrayLike, gamma: ArrayLike) -> Any:
     if type(gamma) is float or type(gamma) is int:
         return gamma
-    if _arrays.any_torch(x, gamma):
-        return _torch_gamma_of_rows(x, gamma)
-    rows, factor = _arrays.as_array(x, "x"), _arrays.as_array(gamma, "gamma")
+    if _arrays.any_torch(x, gamma) or _arrays.any_lent(x, gamma):
+        return _own_gamma_of_rows(x, gamma)
+    rows, factor = _arrays.as_operand(x, "x"), _arrays.as_operand(gamma, "gamma")
     return factor[:, None] if rows.ndim == 2 and factor.shape == rows.shape[:1] else factor
 
 
-def _torch_gamma_of_rows(x: Any, gamma: Any) -> Any:
+def _own_gamma_of_rows(x: Any, gamma: Any) -> Any:
+    """By the indexing of the arrays' own library."""
     per_row = getattr(x, "ndim", 0) == 2 and tuple(getattr(gamma, "shape", ())) == tuple(x.shape[:1])
     return gamma[:, None] if per_row else gamma

@@ -85,8 +85,8 @@ def cumulative_sum(
     n_threads : int, optional
         Default: see `get_num_threads`.
     device : {None, "cpu", "cuda", "cuda:N"}, optional
-        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of torch
-        are computed where they are.
+        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
+        other libraries are computed where they are.
 
     Returns
     -------
@@ -139,21 +139,30 @@ def cumulative_sum(
             include_initial=include_initial, exclusive=exclusive, out=out, return_final=return_final,
             n_threads=n_threads,
         )  # fmt: skip
+    if _arrays.any_lent(x, initial, reset, out):
+        _arrays.refuse_device(device, "arrays of other libraries")
+        return _arrays.borrow(
+            cumulative_sum, {"x": x, "initial": initial, "reset": reset, "out": out}, axis=axis, reverse=reverse,
+            dtype=dtype, include_initial=include_initial, exclusive=exclusive, return_final=return_final,
+            n_threads=n_threads,
+        )  # fmt: skip
     ordinal = _arrays.check_device(device)
     if include_initial and exclusive:
         raise ValueError("include_initial: cannot be combined with exclusive, which already begins with it")
-    given = _arrays.as_array(x, "x")
+    given = _arrays.as_operand(x, "x")
     result_dtype = _cumsum_dtype(given, dtype)
     given = _for_sum(given, result_dtype)
     scan = _signature.normalise("x", given, None, None, result_dtype, axis=axis, reset=reset, initial=initial)
+    _refuse_device(scan, device)
     if not include_initial:
         return _finish(scan, out, reverse, exclusive, False, 0, return_final, n_threads, ordinal)
 
     longer = scan.shape[: scan.axis] + (scan.shape[scan.axis] + 1,) + scan.shape[scan.axis + 1 :]
     inputs = {"x": given, "reset": scan.reset, "initial": scan.initial}
-    whole = (
-        np.empty(longer, result_dtype) if out is None else _signature.check_out(out, longer, result_dtype, inputs)
-    )
+    if out is None:
+        whole = _dispatch.new_result(scan, longer)
+    else:
+        whole = _signature.check_out(out, longer, result_dtype, inputs, home=scan.home)
     before = (slice(None),) * scan.axis
     _, final = _dispatch.run_scan(
         scan,
@@ -165,9 +174,9 @@ def cumulative_sum(
         n_threads=n_threads,
         device=ordinal,
     )
-    whole[before + (-1 if reverse else 0,)] = 0 if scan.initial is None else scan.initial
-    whole = whole if out is None else out
-    return (whole, final) if return_final else whole
+    _dispatch.write_state(scan, whole[before + (slice(-1, None) if reverse else slice(0, 1),)])
+    result = _dispatch.owner_of(whole) if out is None else out
+    return (result, final) if return_final else result
 
 
 # fmt: off
@@ -231,8 +240,8 @@ def discounted_cumsum(
     n_threads : int, optional
         Default: see `get_num_threads`. The result's bits do not depend on it.
     device : {None, "cpu", "cuda", "cuda:N"}, optional
-        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of torch
-        are computed where they are.
+        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
+        other libraries are computed where they are.
 
     Returns
     -------
@@ -290,11 +299,18 @@ def discounted_cumsum(
             x, gamma, axis=axis, reverse=reverse, initial=initial, reset=reset, window=steps, exclusive=exclusive,
             out=out, return_final=return_final, n_threads=n_threads,
         )  # fmt: skip
+    if _arrays.any_lent(x, gamma, initial, reset, out):
+        _arrays.refuse_device(device, "arrays of other libraries")
+        return _arrays.borrow(
+            discounted_cumsum, {"x": x, "gamma": gamma, "initial": initial, "reset": reset, "out": out}, axis=axis,
+            reverse=reverse, window=window, exclusive=exclusive, return_final=return_final, n_threads=n_threads,
+        )  # fmt: skip
     ordinal = _arrays.check_device(device)
-    given = _arrays.as_array(x, "x")
-    factor = _arrays.as_array(gamma, "gamma")
+    given = _arrays.as_operand(x, "x")
+    factor = _arrays.as_operand(gamma, "gamma")
     dtype = _discounted_dtype(given, factor)
     scan = _signature.normalise("x", given, "gamma", factor, dtype, axis=axis, reset=reset, initial=initial)
+    _refuse_device(scan, device)
     if steps and scan.gates is not None:
         raise ValueError(f"window: needs a gamma that is constant along the axis, got one of shape {factor.shape}")
     return _finish(scan, out, reverse, exclusive, True, steps, return_final, n_threads, ordinal)
@@ -356,8 +372,8 @@ def linear_recurrence(
     n_threads : int, optional
         Default: see `get_num_threads`. The result's bits do not depend on it.
     device : {None, "cpu", "cuda", "cuda:N"}, optional
-        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of torch
-        are computed where they are.
+        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
+        other libraries are computed where they are.
 
     Returns
     -------
@@ -411,14 +427,22 @@ def linear_recurrence(
             gates, tokens, axis=axis, reverse=reverse, initial=initial, reset=reset, exclusive=exclusive, out=out,
             return_final=return_final, n_threads=n_threads,
         )  # fmt: skip
+    if _arrays.any_lent(gates, tokens, initial, reset, out):
+        _arrays.refuse_device(device, "arrays of other libraries")
+        return _arrays.borrow(
+            linear_recurrence,
+            {"gates": gates, "tokens": tokens, "initial": initial, "reset": reset, "out": out}, axis=axis,
+            reverse=reverse, exclusive=exclusive, return_final=return_final, n_threads=n_threads,
+        )  # fmt: skip
     ordinal = _arrays.check_device(device)
-    factor = _arrays.as_array(gates, "gates")
-    given = _arrays.as_array(tokens, "tokens")
+    factor = _arrays.as_operand(gates, "gates")
+    given = _arrays.as_operand(tokens, "tokens")
     dtype = _arrays.result_dtype(
         gates if isinstance(gates, (int, float, complex)) and not isinstance(gates, np.generic) else factor,
         tokens if isinstance(tokens, (int, float, complex)) and not isinstance(tokens, np.generic) else given,
     )
     scan = _signature.normalise("tokens", given, "gates", factor, dtype, axis=axis, reset=reset, initial=initial)
+    _refuse_device(scan, device)
     return _finish(scan, out, reverse, exclusive, True, 0, return_final, n_threads, ordinal)
 
 
@@ -430,6 +454,11 @@ def _torch_scans() -> Any:
     from upsweep._torch import scans as torch_scans
 
     return torch_scans
+
+
+def _refuse_device(scan: _signature.Scan, device: object) -> None:
+    if scan.home is not None:
+        _arrays.refuse_device(device, f"those of type {scan.home.library.name}")
 
 
 def _finish(
@@ -447,7 +476,7 @@ def _finish(
     if out is not None:
         names = ("x", "gates", "gamma", "reset", "initial")
         inputs = {name: getattr(scan, name) for name in names}
-        target = _signature.check_out(out, scan.shape, scan.dtype, inputs, in_place=("x", "gates"))
+        target = _signature.check_out(out, scan.shape, scan.dtype, inputs, in_place=("x", "gates"), home=scan.home)
     y, final = _dispatch.run_scan(
         scan,
         out=target,
@@ -506,7 +535,7 @@ def _for_sum(x: Array, dtype: np.dtype[Any]) -> Array:
     be cast before it is added.
     """
     if dtype.kind in "biu" and (x.dtype.kind not in "biu" or (dtype.kind == "b" != x.dtype.kind)):
-        return x.astype(dtype)
+        return _arrays.cast(x, dtype, "x")
     if x.dtype.kind == "c" and dtype.kind != "c":
         return x.real
     return x

@@ -125,11 +125,11 @@ def array(shape, dtype="float32", strides=None, pointer=1 << 20):
     return _cuda.DeviceArray(pointer, shape, tuple(strides), dtype)
 
 
-def plan(x, gates=None, gamma=0.5, out=None, final=None, axis=-1, reverse=False):
-    out = x if out is None else out
+def plan(x, gates=None, gamma=0.5, out="in place", final=None, axis=-1, reverse=False, window=0):
+    out = x if out == "in place" else out
     p = _cuda.problem(
         x, gates, gamma, None, None, out, final,
-        axis=axis % len(x.shape), reverse=reverse, exclusive=False, device=0, stream=0,
+        axis=axis % len(x.shape), reverse=reverse, exclusive=False, device=0, stream=0, window=window,
     )  # fmt: skip
     return _cuda.plan(p, 132)
 
@@ -140,7 +140,7 @@ def plan(x, gates=None, gamma=0.5, out=None, final=None, axis=-1, reverse=False)
     [
         ((8, 1536, 2048), -1, "lines", 12288),
         ((1, 2**28), -1, "split lines", 1),
-        ((1_000_000, 32), -1, "short lines", 1_000_000),
+        ((1_000_000, 32), -1, "packed lines", 1_000_000),
         ((8, 2048, 1536), 1, "columns", 12288),
         ((16, 16384, 128), 1, "split columns", 2048),
         ((0, 5), -1, "nothing", 0),
@@ -154,6 +154,42 @@ def test_regimes(shape, axis, regime, lines):
     if regime != "nothing":
         assert (answer.lines, answer.typed) == (lines, 1)
         assert (answer.workspace_bytes > 0) == regime.startswith("split")
+
+
+@needs_library
+def test_short_lines_with_more_than_elements_are_not_packed():
+    assert abi.REGIMES[plan(array((1000, 32)), final=array((1000,))).regime] == "short lines"
+    assert abi.REGIMES[plan(array((1000, 32), strides=(256, 4))).regime] == "short lines"
+    assert abi.REGIMES[plan(array((1000, 200))).regime] == "packed lines"
+    assert abi.REGIMES[plan(array((1000, 300))).regime] == "lines"
+
+
+@needs_library
+def test_windows():
+    for window, regime, has_workspace in ((3, "window", False), (100, "window", True), (3000, "lines", False)):
+        answer = plan(array((1000, 3000)), out=array((1000, 3000), pointer=1 << 40), window=window)
+        assert (abi.REGIMES[answer.regime], answer.workspace_bytes > 0) == (regime, has_workspace)
+    in_place, aside = (
+        plan(array((1000, 3000)), out=array((1000, 3000), pointer=p), window=3) for p in (4096, 1 << 40)
+    )
+    assert in_place.workspace_bytes > 8 * 3_000_000 and not aside.workspace_bytes
+    with pytest.raises(ValueError, match="window goes with x, gamma, reset and out alone"):
+        plan(array((5, 9)), final=array((5,)), window=2)
+
+
+@needs_library
+def test_a_final_state_alone():
+    gates, nothing = array((1000, 3000)), array((1000, 3000), "int8", (0, 0))
+    for x in (gates, nothing):
+        answer = plan(x, gates, out=None, final=array((1000,), "float64"))
+        assert abi.REGIMES[answer.regime] == "lines"
+    with pytest.raises(ValueError, match="one of out and final_state"):
+        p = _cuda.problem(
+            gates, None, 0.5, None, None, None, array((1000,), "float64"),
+            axis=1, reverse=False, exclusive=False, device=0, stream=0,
+        )  # fmt: skip
+        p.final_state.data = None
+        _cuda.plan(p, 132)
 
 
 @needs_library
@@ -206,5 +242,5 @@ def test_no_library_is_an_error_that_names_it(monkeypatch):
 @needs_library
 def test_another_version_is_refused(monkeypatch):
     monkeypatch.setattr(abi, "ABI", 99)
-    with pytest.raises(ImportError, match="ABI version 1, this upsweep needs 99"):
+    with pytest.raises(ImportError, match=f"ABI version {_cuda.load().abi()}, this upsweep needs 99"):
         library.Library(_cuda.find())

@@ -18,7 +18,9 @@ def check(x, gamma, **keywords):
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("window", [1, 7, 15, 16, 17, 31, 64, 100, 255, 256, 257, 511, 512, 513, 767, 768, 1000, 2999])
+@pytest.mark.parametrize(
+    "window", [1, 7, 15, 16, 17, 31, 64, 100, 255, 256, 257, 511, 512, 513, 767, 768, 1000, 2999]
+)
 def test_windows_around_the_size_of_a_segment(window, reverse):
     x = random((3, 5000), np.float32)
     check(x, 0.99, window=window, reverse=reverse)

@@ -24,6 +24,7 @@ __all__ = [
     "problem",
     "run_lines",
     "run_scan",
+    "synchronize",
 ]
 
 
@@ -75,12 +76,12 @@ def problem(
 ) -> abi.ScanProblem:
     """Describe a scan. x, gates, reset and out have one shape; gamma, initial and final lack its `axis`.
 
-    Without `out` only `final` is written, which has the dtype of the accumulator then.
+    Without `out` only the final state is found, in final's dtype.
     """
-    p = abi.ScanProblem()
-    p.device, p.stream, p.reverse, p.exclusive = device, stream, reverse, exclusive
     result = final if out is None else out
     assert result is not None
+    p = abi.ScanProblem()
+    p.device, p.stream, p.reverse, p.exclusive = device, stream, reverse, exclusive
     p.accumulator = abi.ACCUMULATORS.get(result.dtype.rstrip("0123456789"), abi.REAL)
     p.length, p.window = x.shape[axis], window
     batch = x.shape[:axis] + x.shape[axis + 1 :]
@@ -103,6 +104,11 @@ def problem(
     if final is not None:
         _describe(p.final_state, final, None)
     return p
+
+
+def synchronize(device: int, stream: int) -> None:
+    """Wait until the work on this stream is done."""
+    load().copy_to_host(device, stream, None, None, 0)  # of no bytes: what is left of a copy is the wait
 
 
 def plan(p: abi.ScanProblem, n_processors: int = 0) -> abi.Plan:

@@ -105,7 +105,7 @@ class Plan(ctypes.Structure):
     ]
 
 
-REGIMES = ("nothing", "short lines", "lines", "split lines", "columns", "split columns", "window")
+REGIMES = ("nothing", "short lines", "lines", "split lines", "columns", "split columns", "window", "packed lines")
 
 STRUCTS = {
     "upsweep_array": Array,

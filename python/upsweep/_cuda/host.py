@@ -14,28 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upsweep import _cuda
+from upsweep._cuda import carries
 
-__all__ = ["run_scan"]
+__all__ = ["Memory", "run_reduce", "run_scan"]
 
 Array = NDArray[Any]
 
 
-class _Memory:
-    """Allocations of one call, freed together."""
+class Memory:
+    """Allocations of one call on its stream, freed together."""
 
-    def __init__(self, device: int) -> None:
-        self.device, self.library = device, _cuda.load()
+    def __init__(self, device: int, stream: int = 0) -> None:
+        self.device, self.stream, self.library = device, stream, _cuda.load()
         self.taken: list[int] = []
 
     def allocate(self, n_bytes: int) -> tuple[int, object]:
         pointer = ctypes.c_void_p()
-        self.library.allocate(self.device, None, n_bytes, ctypes.byref(pointer))
+        self.library.allocate(self.device, self.stream, n_bytes, ctypes.byref(pointer))
         self.taken.append(pointer.value or 0)
         return self.taken[-1], None
 
     def close(self) -> None:
         for pointer in reversed(self.taken):
-            self.library.free(self.device, None, pointer)
+            self.library.free(self.device, self.stream, pointer)
 
     def send(self, array: Array) -> _cuda.DeviceArray:
         """The array on the device; axes that repeat elements keep a stride of 0."""
@@ -43,7 +44,7 @@ class _Memory:
         once = array[tuple(slice(0, 1) if repeat else slice(None) for repeat in repeats)]
         data = np.ascontiguousarray(once, dtype=array.dtype.newbyteorder("="))
         sent = self.empty(data.shape, data.dtype)
-        self.library.copy_to_device(self.device, None, sent.pointer, data.ctypes.data, data.nbytes)
+        self.library.copy_to_device(self.device, self.stream, sent.pointer, data.ctypes.data, data.nbytes)
         strides = tuple(0 if repeat else stride for repeat, stride in zip(repeats, sent.strides))
         return sent._replace(shape=array.shape, strides=strides)
 
@@ -61,7 +62,7 @@ class _Memory:
         """Fill `target`, whatever its strides, from an array in C order."""
         direct = target.flags.c_contiguous and target.dtype.isnative
         landing = target if direct else np.empty(target.shape, target.dtype.newbyteorder("="))
-        self.library.copy_to_host(self.device, None, landing.ctypes.data, source.pointer, landing.nbytes)
+        self.library.copy_to_host(self.device, self.stream, landing.ctypes.data, source.pointer, landing.nbytes)
         if landing is not target:
             target[...] = landing
 
@@ -82,7 +83,7 @@ def run_scan(
     device: int,
 ) -> None:
     """Fill `out` and `final`. x, gates, reset and out have one shape; the others lack its `axis`."""
-    with contextlib.closing(_Memory(device)) as memory:
+    with contextlib.closing(Memory(device)) as memory:
         inputs = [None if array is None else memory.send(array) for array in (x, gates, gamma, initial, reset)]
         x_sent, gates_sent, gamma_sent, initial_sent, reset_sent = inputs
         assert x_sent is not None
@@ -96,3 +97,32 @@ def run_scan(
         memory.fetch(y, out)
         if final is not None and last is not None:
             memory.fetch(last, final)
+
+
+def run_reduce(
+    x: Array,
+    gates: Array | None,
+    gamma: Array | None,
+    reset: Array | None,
+    multiplier: Array,
+    value: Array,
+    dropped: Array,
+    *,
+    axis: int,
+    reverse: bool,
+    device: int,
+) -> None:
+    """Fill `multiplier`, `value` and `dropped`. x, gates and reset have one shape; the others lack its `axis`."""
+    with contextlib.closing(Memory(device)) as memory:
+        inputs = [None if array is None else memory.send(array) for array in (x, gates, gamma, reset)]
+        x_sent, gates_sent, gamma_sent, reset_sent = inputs
+        assert x_sent is not None
+        targets = (multiplier, value, dropped)
+        results = [memory.empty(target.shape, target.dtype) for target in targets]
+        bits = [memory.send(np.array(bit, np.int8)) for bit in (0, 1)]
+        carries.reduce(
+            x_sent, gates_sent, gamma_sent, reset_sent, results, bits, axis=axis, reverse=reverse,
+            device=device, stream=0, allocate=memory.allocate,
+        )  # fmt: skip
+        for result, target in zip(results, targets):
+            memory.fetch(result, target)

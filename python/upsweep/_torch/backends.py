@@ -91,11 +91,25 @@ def run(
         )  # fmt: skip
         _dispatch.run_cuda_scan(problem, lambda n_bytes: _workspace(n_bytes, out.device))
         return
-    if out.device.type != "cpu":
-        raise TypeError(f"expected tensors on the CPU or on CUDA, got {out.device}")
+    scan = _scan_of_views(x, gates, gamma, initial, reset, axis, out.dtype)
+    _, last = _dispatch.run_scan(
+        scan, out=_as_numpy(out), reverse=reverse, exclusive=exclusive, flush=flush, window=window,
+        return_final=final is not None, n_threads=n_threads,
+    )  # fmt: skip
+    if final is not None:
+        _as_numpy(final)[...] = last
+
+
+def _scan_of_views(
+    x: Tensor, gates: Tensor | None, gamma: Tensor | complex | None, initial: Tensor | None, reset: Tensor | None,
+    axis: int, dtype: torch.dtype,
+) -> _signature.Scan:  # fmt: skip
+    """The scan of tensors on the CPU as one of numpy arrays."""
+    if x.device.type != "cpu":
+        raise TypeError(f"expected tensors on the CPU or on CUDA, got {x.device}")
     scan = _signature.Scan(
         x=_as_numpy(x), gates=None, gamma=None, reset=None, initial=None, axis=axis,
-        shape=tuple(out.shape), dtype=_numpy_dtype(out.dtype),
+        shape=tuple(x.shape), dtype=_numpy_dtype(dtype),
     )  # fmt: skip
     if gates is not None:
         scan.gates = _as_numpy(gates)
@@ -109,12 +123,30 @@ def run(
         scan.reset = _as_numpy(reset)
     if initial is not None:
         scan.initial = _as_numpy(initial)
-    _, last = _dispatch.run_scan(
-        scan, out=_as_numpy(out), reverse=reverse, exclusive=exclusive, flush=flush, window=window,
-        return_final=final is not None, n_threads=n_threads,
-    )  # fmt: skip
-    if final is not None:
-        _as_numpy(final)[...] = last
+    return scan
+
+
+def reduce(
+    x: Tensor, gates: Tensor | None, gamma: Tensor | complex | None, reset: Tensor | None, multiplier: Tensor,
+    value: Tensor, dropped: Tensor, *, axis: int, reverse: bool, flush: bool, n_threads: int | None,
+) -> None:  # fmt: skip
+    """Fill `multiplier`, `value` and `dropped`, which lack the axis, with what the block does to a state."""
+    x, gates, gamma = (_resolved(tensor) for tensor in (x, gates, gamma))
+    if x.is_cuda:
+        device = x.get_device()
+        bits = torch.arange(2, dtype=torch.int8, device=x.device)
+        _dispatch.cuda_reduce(
+            _described(x), _described(gates), _described(gamma) if isinstance(gamma, Tensor) else gamma,
+            _described(reset), [_described(tensor) for tensor in (multiplier, value, dropped)],
+            [_described(bit) for bit in bits], axis=axis, reverse=reverse,
+            device=device, stream=torch._C._cuda_getCurrentRawStream(device),
+            allocate=lambda n_bytes: _workspace(n_bytes, x.device),
+        )  # fmt: skip
+        return
+    scan = _scan_of_views(x, gates, gamma, None, reset, axis, value.dtype)
+    parts = _dispatch.reduce_scan(scan, reverse=reverse, flush=flush, n_threads=n_threads)
+    for tensor, part in zip((multiplier, value, dropped), parts):
+        _as_numpy(tensor)[...] = part
 
 
 _LINE_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}

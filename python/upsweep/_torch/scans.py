@@ -28,18 +28,11 @@ def cumulative_sum(
     """`upsweep.cumulative_sum` of a tensor; integers and bool give int64, as torch.cumsum's do."""
     if include_initial and exclusive:
         raise ValueError("include_initial: cannot be combined with exclusive, which already begins with it")
-    if dtype is not None and not isinstance(dtype, torch.dtype):
-        raise TypeError(f"dtype: expected a torch.dtype with tensors, got {dtype!r}")
-    x = _tensor(x, "x", None)
-    integral = not (x.is_floating_point() or x.is_complex())
-    wanted = dtype or (torch.int64 if integral else x.dtype)
-    if x.dtype != wanted and (wanted.is_floating_point or wanted.is_complex) != (not integral):
-        x = x.to(wanted)  # each element is cast before it is added
-    scan = _Scan("x", x, None, 1.0, wanted, axis, reset, initial)
+    scan = prepare_sum(x, dtype, axis, reset, initial)
     if not include_initial:
         return scan.run(out, reverse, exclusive, False, 0, return_final, n_threads)
     if out is not None:
-        _check_out(out, scan.longer(1), wanted, scan)
+        _check_out(out, scan.longer(1), scan.dtype, scan)
     y, final = scan.run(None, reverse, False, False, 0, True, n_threads)
     before = y.new_zeros(scan.state_shape) if scan.initial is None else scan.initial.to(y.dtype)
     parts = (y, before.unsqueeze(scan.axis)) if reverse else (before.unsqueeze(scan.axis), y)
@@ -59,14 +52,9 @@ def discounted_cumsum(
         y = backends.run_lines(x, None, gamma, bool(reverse))
         if y is not None:
             return y
-    given = _tensor(x, "x", gamma)
-    factor: Any = _number(gamma, "gamma") if isinstance(gamma, Number) else _tensor(gamma, "gamma", given)
-    dtype = given.dtype if given.is_floating_point() or given.is_complex() else torch.get_default_dtype()
-    if _is_complex(factor) and not dtype.is_complex:
-        dtype = torch.complex128 if dtype == torch.float64 else torch.complex64
-    scan = _Scan("x", given, "gamma", factor, dtype, axis, reset, initial)
+    scan = prepare_discounted(x, gamma, axis, reset, initial)
     if window and scan.gates is not None:
-        shape = tuple(factor.shape)
+        shape = tuple(gamma.shape)
         raise ValueError(f"window: needs a gamma that is constant along the axis, got one of shape {shape}")
     return scan.run(out, reverse, exclusive, True, window, return_final, n_threads)
 
@@ -83,17 +71,7 @@ def linear_recurrence(
         y = backends.run_lines(tokens, gates, 0.0, bool(reverse))
         if y is not None:
             return y
-    if isinstance(tokens, Number):
-        factor = _tensor(gates, "gates", None)
-        given = _tensor_of(tokens, "tokens", factor.device)
-        dtype = _result_dtype(tokens, factor)
-    else:
-        given = _tensor(tokens, "tokens", gates)
-        factor = _number(gates, "gates") if isinstance(gates, Number) else _tensor(gates, "gates", given)
-        dtype = _result_dtype(factor, given)
-    if not (dtype.is_floating_point or dtype.is_complex):
-        dtype = torch.get_default_dtype()
-    scan = _Scan("tokens", given, "gates", factor, dtype, axis, reset, initial)
+    scan = prepare_gated(gates, tokens, axis, reset, initial)
     return scan.run(out, reverse, exclusive, True, 0, return_final, n_threads)
 
 
@@ -107,6 +85,43 @@ def scan_forward(gates: Any, tokens: Any, *, reverse: bool, out: Any) -> Any:
 
 
 # ---- argument rules ------------------------------------------------------------------------------------------
+
+
+def prepare_sum(x: Any, dtype: Any, axis: int, reset: Any, initial: Any) -> _Scan:
+    """A checked cumulative sum."""
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype: expected a torch.dtype with tensors, got {dtype!r}")
+    x = _tensor(x, "x", None)
+    integral = not (x.is_floating_point() or x.is_complex())
+    wanted = dtype or (torch.int64 if integral else x.dtype)
+    if x.dtype != wanted and (wanted.is_floating_point or wanted.is_complex) != (not integral):
+        x = x.to(wanted)  # each element is cast before it is added
+    return _Scan("x", x, None, 1.0, wanted, axis, reset, initial)
+
+
+def prepare_discounted(x: Any, gamma: Any, axis: int, reset: Any, initial: Any) -> _Scan:
+    """A checked discounted sum."""
+    given = _tensor(x, "x", gamma)
+    factor: Any = _number(gamma, "gamma") if isinstance(gamma, Number) else _tensor(gamma, "gamma", given)
+    dtype = given.dtype if given.is_floating_point() or given.is_complex() else torch.get_default_dtype()
+    if _is_complex(factor) and not dtype.is_complex:
+        dtype = torch.complex128 if dtype == torch.float64 else torch.complex64
+    return _Scan("x", given, "gamma", factor, dtype, axis, reset, initial)
+
+
+def prepare_gated(gates: Any, tokens: Any, axis: int, reset: Any, initial: Any) -> _Scan:
+    """A checked recurrence."""
+    if isinstance(tokens, Number):
+        factor = _tensor(gates, "gates", None)
+        given = _tensor_of(tokens, "tokens", factor.device)
+        dtype = _result_dtype(tokens, factor)
+    else:
+        given = _tensor(tokens, "tokens", gates)
+        factor = _number(gates, "gates") if isinstance(gates, Number) else _tensor(gates, "gates", given)
+        dtype = _result_dtype(factor, given)
+    if not (dtype.is_floating_point or dtype.is_complex):
+        dtype = torch.get_default_dtype()
+    return _Scan("tokens", given, "gates", factor, dtype, axis, reset, initial)
 
 
 def _number(value: Any, name: str) -> Any:
@@ -191,6 +206,7 @@ class _Scan:
         self.gates: Tensor | None = None
         self.gamma: Tensor | None = None
         self.factor: complex = 1.0
+        self.real_factor = not _is_complex(factor)  # gates that are differentiated are made complex if x is
         if isinstance(factor, Tensor):
             self._set_factor(factor)
         elif factor is not None:

@@ -1,0 +1,516 @@
+"""Arrays of other libraries: which they are, where they lie, and how to make more of them.
+
+Two kinds are told apart. Arrays of a CUDA device that a pointer describes (cupy's, numba's, whatever has
+``__cuda_array_interface__``) are read where they lie; :class:`OnDevice` is their shape and strides as numpy sees
+them. Arrays that only DLPack describes (jax's, say) are lent: :func:`borrow` hands a function numpy arrays or
+arrays of the device in their place, and the result back to their library. No library is imported to find out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "PLAIN",
+    "Home",
+    "Library",
+    "OnDevice",
+    "any_lent",
+    "borrow",
+    "common_home",
+    "library_of",
+    "type_name",
+    "view",
+]
+
+Array = NDArray[Any]
+
+# What most arguments are; everything else is looked at more closely.
+PLAIN = frozenset((type(None), bool, int, float, complex, str, list, tuple, np.ndarray))
+
+
+def type_name(value: object) -> str:
+    """The value's type as users know it: cupy.ndarray, numba's DeviceNDArray."""
+    module = type(value).__module__
+    library = module.partition(".")[0]
+    return type(value).__qualname__ if library == "builtins" else f"{library}.{type(value).__qualname__}"
+
+
+# ---- arrays of a device as numpy sees them ---------------------------------------------------------------------
+
+
+class Held(NamedTuple):
+    """What a view of an array on a device keeps beside shape and strides."""
+
+    owner: Any
+    library: Library
+    ordinal: int | None  # None: of an array without elements, which is nowhere
+    stream: int | None  # of its producer, if a reader has to come after what is enqueued there
+
+
+class OnDevice(np.ndarray[Any, np.dtype[Any]]):
+    """Shape, strides and dtype of an array on a CUDA device.
+
+    Broadcasting, slicing and comparing addresses never read memory, and work. What would read or write it raises:
+    the address means nothing to the host.
+    """
+
+    held: Held
+
+    # numpy's word for "takes part in no ufunc"; the stubs know only a method of that name.
+    __array_ufunc__ = None  # type: ignore[assignment]
+
+    def __array_finalize__(self, obj: Any) -> None:
+        held = getattr(obj, "held", None)
+        if held is not None:
+            self.held = held
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if func is np.broadcast_to:
+            kwargs = {**kwargs, "subok": True}  # else the result could be read
+        elif func not in (np.may_share_memory, np.shares_memory, np.result_type):
+            raise TypeError(f"numpy.{func.__name__} would read an array of a device: {self!r}")
+        return super().__array_function__(func, types, args, kwargs)
+
+    def __getitem__(self, index: Any) -> Any:
+        items = index if isinstance(index, tuple) else (index,)
+        if not all(item is None or item is Ellipsis or isinstance(item, (int, slice)) for item in items):
+            raise TypeError(f"only integers and slices index an array of a device, got {index!r}")
+        if not any(item is Ellipsis for item in items):
+            items = (*items, ...)  # an element would be read
+        return super().__getitem__(items)
+
+    def __repr__(self) -> str:
+        return f"<{self.held.library.name} of shape {self.shape} and dtype {self.dtype}>"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    def method(self: OnDevice, *args: Any, **keywords: Any) -> Any:
+        raise TypeError(f"{name} would read or write an array of a device: {self!r}")
+
+    return method
+
+
+_VIEWING = {"view", "transpose", "squeeze", "swapaxes", "setflags"}
+_READING = {
+    "flat", "__setitem__", "__delitem__", "__contains__", "__bool__", "__int__", "__float__", "__complex__",
+    "__index__", "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__dlpack__", "__array__",
+}  # fmt: skip
+for _name in dir(np.ndarray):
+    _is_method = not _name.startswith("_") and callable(getattr(np.ndarray, _name))
+    if (_is_method and _name not in _VIEWING) or _name in _READING:
+        setattr(OnDevice, _name, _refused(_name))
+
+
+class _Memory:
+    """A place in memory for numpy to look at, as elements of no particular type."""
+
+    def __init__(self, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, item: int, ro: bool):
+        self.__array_interface__ = {
+            "version": 3, "data": (pointer, ro), "typestr": f"|V{item}", "shape": shape, "strides": strides,
+        }  # fmt: skip
+
+
+def _on_device(
+    pointer: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype[Any], held: Held,
+    read_only: bool = False,
+) -> OnDevice:  # fmt: skip
+    # numpy would put memory of its own in the place of a null pointer, which only arrays without elements have.
+    memory = np.asarray(_Memory(pointer or dtype.itemsize, shape, strides, dtype.itemsize, read_only))
+    array = memory.view(dtype, OnDevice)
+    array.held = held
+    return array
+
+
+def _device_of(pointer: int) -> int:
+    """The ordinal of the device that this memory belongs to, by the driver's own account."""
+    ordinal = ctypes.c_int()
+    attribute = 9  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise RuntimeError(f"an array says that it is on a CUDA device, but there is no driver: {error}") from None
+    status = driver.cuPointerGetAttribute(ctypes.byref(ordinal), attribute, ctypes.c_uint64(pointer))
+    if status:
+        raise ValueError(f"the CUDA driver knows no memory at {pointer:#x} (error {status})")
+    return ordinal.value
+
+
+# ---- libraries -------------------------------------------------------------------------------------------------
+
+
+class Library:
+    """What a scan needs of a library whose arrays lie on devices.
+
+    This one is of arrays that have ``__cuda_array_interface__`` and are otherwise unknown.
+    """
+
+    allocates = False
+    transposes = False  # whether results are laid out in any order of their axes
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def view(self, value: Any, name: str) -> OnDevice:
+        """The array, as version 3 of the interface describes it."""
+        told = value.__cuda_array_interface__
+        if told.get("mask") is not None:
+            raise TypeError(f"{name}: arrays with a mask are not supported")
+        try:
+            dtype = np.dtype(told["typestr"])
+        except TypeError:
+            raise TypeError(f"{name}: its typestr {told['typestr']!r} names no dtype") from None
+        if not dtype.isnative:
+            raise TypeError(f"{name}: expected native byte order on a device, got dtype {dtype}")
+        pointer, read_only = told["data"]
+        shape, strides = tuple(told["shape"]), told.get("strides")
+        stream = told.get("stream")
+        if stream == 0:
+            raise ValueError(f"{name}: its stream is 0, which the CUDA array interface leaves without meaning")
+        if stream == 1:
+            stream = 0  # the legacy default stream, as the runtime itself calls it
+        ordinal = None
+        if 0 not in shape:
+            if not pointer:
+                raise ValueError(f"{name}: its pointer is null")
+            ordinal = _device_of(pointer)
+        strides = None if strides is None else tuple(strides)
+        held = Held(value, self, ordinal, stream)
+        return _on_device(pointer or 0, shape, strides, dtype, held, bool(read_only))
+
+    def stream(self, ordinal: int) -> int | None:
+        """The caller's current stream; None where the library has no such thing."""
+        return None
+
+    def empty(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], ordinal: int, stream: int,
+        order: tuple[int, ...] | None = None,
+    ) -> OnDevice:  # fmt: skip
+        """An uninitialised array; `order` has its axes from the outermost in memory to the innermost."""
+        raise TypeError(
+            f"out: has to be given, and what goes beyond it cannot be had (return_final, carries), since upsweep "
+            f"does not know how to allocate a {self.name}"
+        )
+
+    def full(self, number: Array, ordinal: int) -> OnDevice | None:
+        """An array of one element; None where it has to be sent."""
+        return None
+
+    def workspace(self, n_bytes: int, ordinal: int) -> tuple[int, object] | None:
+        """Memory on the current stream, and what keeps it; None: the driver's."""
+        return None
+
+    def cast(self, array: OnDevice, dtype: np.dtype[Any], name: str) -> OnDevice:
+        """The array that `array` is the whole of, in another dtype."""
+        raise TypeError(f"{name}: a {self.name} of dtype {array.dtype} has to be cast to {dtype} beforehand")
+
+
+class _Cupy(Library):
+    allocates = transposes = True
+
+    def __init__(self) -> None:
+        super().__init__("cupy.ndarray")
+
+    @property
+    def cupy(self) -> Any:
+        return sys.modules["cupy"]
+
+    def view(self, value: Any, name: str) -> OnDevice:
+        # cupy's arrays belong to its current stream; no producer's stream has to be asked for.
+        held = Held(value, self, value.device.id, None)
+        return _on_device(value.data.ptr, value.shape, value.strides, value.dtype, held)
+
+    def stream(self, ordinal: int) -> int:
+        with self.cupy.cuda.Device(ordinal):
+            return int(self.cupy.cuda.get_current_stream().ptr)
+
+    def empty(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], ordinal: int, stream: int,
+        order: tuple[int, ...] | None = None,
+    ) -> OnDevice:  # fmt: skip
+        with self.cupy.cuda.Device(ordinal):
+            if order is None or order == tuple(range(len(shape))):
+                return self.view(self.cupy.empty(shape, dtype), "out")
+            memory = self.cupy.empty(tuple(shape[axis] for axis in order), dtype)
+            return self.view(memory.transpose(tuple(map(order.index, range(len(shape))))), "out")
+
+    def full(self, number: Array, ordinal: int) -> OnDevice:
+        with self.cupy.cuda.Device(ordinal):  # by a kernel: a copy from the host cannot be captured in a graph
+            return self.view(self.cupy.full((), number[()], number.dtype), "number")
+
+    def workspace(self, n_bytes: int, ordinal: int) -> tuple[int, object]:
+        with self.cupy.cuda.Device(ordinal):
+            memory = self.cupy.empty(n_bytes, np.uint8)
+        return int(memory.data.ptr), memory
+
+    def cast(self, array: OnDevice, dtype: np.dtype[Any], name: str) -> OnDevice:
+        with self.cupy.cuda.Device(array.held.ordinal):
+            return self.view(array.held.owner.astype(dtype), name)
+
+
+class _Numba(Library):
+    """numba's device arrays: allocated by numba, ordered by the interface's streams."""
+
+    allocates = True
+
+    def __init__(self) -> None:
+        super().__init__("numba.cuda device array")
+
+    def empty(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], ordinal: int, stream: int,
+        order: tuple[int, ...] | None = None,
+    ) -> OnDevice:  # fmt: skip
+        cuda = importlib.import_module("numba.cuda")
+        with cuda.gpus[ordinal]:
+            bound = cuda.external_stream(stream) if stream else 0
+            return self.view(cuda.device_array(shape, dtype, stream=bound), "out")
+
+
+class _TorchMemory(Library):
+    """torch's memory and streams for arrays of a library that lends them; all rules are numpy's."""
+
+    allocates = True
+
+    def __init__(self) -> None:
+        super().__init__("array")
+
+    @property
+    def torch(self) -> Any:
+        return sys.modules["torch"]
+
+    def view(self, value: Any, name: str) -> OnDevice:
+        text = str(value.dtype).removeprefix("torch.")
+        dtype = _bfloat16(name) if text == "bfloat16" else np.dtype(text)
+        strides = tuple(stride * value.element_size() for stride in value.stride())
+        held = Held(value, self, value.get_device(), None)
+        return _on_device(value.data_ptr(), tuple(value.shape), strides, dtype, held)
+
+    def stream(self, ordinal: int) -> int:
+        return int(self.torch.cuda.current_stream(ordinal).cuda_stream)
+
+    def _dtype(self, dtype: np.dtype[Any]) -> Any:
+        return getattr(self.torch, dtype.name)
+
+    def empty(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], ordinal: int, stream: int,
+        order: tuple[int, ...] | None = None,
+    ) -> OnDevice:  # fmt: skip
+        memory = self.torch.empty(shape, dtype=self._dtype(dtype), device=f"cuda:{ordinal}")
+        return self.view(memory, "out")
+
+    def full(self, number: Array, ordinal: int) -> OnDevice:
+        memory = self.torch.full((), number.item(), dtype=self._dtype(number.dtype), device=f"cuda:{ordinal}")
+        return self.view(memory, "number")
+
+    def workspace(self, n_bytes: int, ordinal: int) -> tuple[int, object]:
+        memory = self.torch.empty(n_bytes, dtype=self.torch.uint8, device=f"cuda:{ordinal}")
+        return int(memory.data_ptr()), memory
+
+    def cast(self, array: OnDevice, dtype: np.dtype[Any], name: str) -> OnDevice:
+        return self.view(array.held.owner.to(self._dtype(dtype)), name)
+
+
+def _bfloat16(name: str) -> np.dtype[Any]:
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise TypeError(f"{name}: bfloat16 needs the package ml_dtypes") from None
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
+
+
+_cupy, _numba, _torch_memory = _Cupy(), _Numba(), _TorchMemory()
+
+
+def library_of(value: object) -> Library | None:
+    """The library of an array that lies on a device; None for everything else."""
+    if type(value) in PLAIN or isinstance(value, (np.ndarray, np.generic)):
+        return None
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(value, cupy.ndarray):
+        return _cupy
+    if not hasattr(value, "__cuda_array_interface__"):
+        return None
+    return _numba if type(value).__module__.startswith(("numba.", "numba_cuda.")) else Library(type_name(value))
+
+
+def view(value: object, name: str) -> OnDevice | None:
+    """The array as numpy sees it, if it lies on a device."""
+    if type(value) in PLAIN:
+        return None
+    if isinstance(value, OnDevice):
+        return value
+    library = library_of(value)
+    return None if library is None else library.view(value, name)
+
+
+class Home(NamedTuple):
+    """Where a call's arrays are: whose they are, on which device."""
+
+    library: Library
+    ordinal: int
+
+
+def common_home(named: dict[str, Array | None]) -> Home | None:
+    """The one place where all of these are; None for the host. Numbers (arrays of no axes) are everywhere.
+
+    Raises
+    ------
+    TypeError
+        Arrays of two libraries, or of the host and of a device.
+    ValueError
+        Arrays of two devices.
+    """
+    for array in named.values():
+        if isinstance(array, OnDevice):
+            break
+    else:
+        return None
+    there = {name: array.held for name, array in named.items() if isinstance(array, OnDevice)}
+    # What has nothing but an interface goes with any library.
+    chosen = next((name for name, held in there.items() if held.library.allocates), next(iter(there)))
+    library = there[chosen].library
+    for name, array in named.items():
+        if array is None or name == chosen:
+            continue
+        if name not in there:
+            if array.ndim:
+                raise TypeError(
+                    f"{name}: is an array in the host's memory, while {chosen} is a {library.name} on a CUDA "
+                    "device; convert it explicitly"
+                )
+        elif there[name].library is not library and there[name].library.allocates:
+            raise TypeError(
+                f"{name}: expected a {library.name}, as {chosen} is one, got a {there[name].library.name}"
+            )
+    placed = {name: held.ordinal for name, held in there.items() if held.ordinal is not None}
+    for name, ordinal in placed.items():
+        first, expected = next(iter(placed.items()))
+        if ordinal != expected:
+            raise ValueError(f"{name}: is on CUDA device {ordinal}, {first} on CUDA device {expected}")
+    return Home(library, next(iter(placed.values()), 0))
+
+
+# ---- arrays that are lent through DLPack -----------------------------------------------------------------------
+
+_CPU, _CUDA = (1, 3), (2, 13)  # DLPack's device types: memory, pinned memory; a device's, managed
+
+
+def _from_dlpack(value: Any) -> Any:
+    """The library's own from_dlpack, or None."""
+    ask = getattr(value, "__array_namespace__", None)
+    module = ask() if ask is not None else sys.modules.get(type(value).__module__.partition(".")[0])
+    return getattr(module, "from_dlpack", None)
+
+
+def _is_traced(value: object) -> bool:
+    return type(value).__module__.startswith("jax") and "Tracer" in type(value).__name__
+
+
+def _is_lent(value: object) -> bool:
+    if type(value) in PLAIN or isinstance(value, (np.ndarray, np.generic)):
+        return False
+    if _is_traced(value):
+        return True
+    if not (hasattr(type(value), "__dlpack__") and hasattr(type(value), "__dlpack_device__")):
+        return False
+    library = None if _from_dlpack(value) is not None else library_of(value)
+    if library is not None:
+        return False  # it can be looked at, though not given back
+    cupy, torch = sys.modules.get("cupy"), sys.modules.get("torch")
+    return not (cupy is not None and isinstance(value, cupy.ndarray)) and not (
+        torch is not None and isinstance(value, torch.Tensor)
+    )
+
+
+def any_lent(*values: object) -> bool:
+    """Whether one of these is an array that only DLPack describes."""
+    for value in values:  # noqa: SIM110  # small calls on numpy's arrays come by here: `any` costs more
+        if type(value) not in PLAIN and _is_lent(value):
+            return True
+    return False
+
+
+def borrow(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) -> Any:
+    """Call the function with its arrays as numpy's or a device's, and give the result to their library.
+
+    Raises
+    ------
+    TypeError
+        Arrays of two libraries; `out` among them; a library that has no from_dlpack.
+    ValueError
+        Arrays of two devices.
+    """
+    lender = next(value for value in arrays.values() if _is_lent(value))
+    kind = type_name(lender)
+    for name, value in arrays.items():
+        if _is_traced(value):
+            raise TypeError(f"{name}: an array that jax traces has no memory yet; call outside of jax.jit")
+    if arrays.get("out") is not None:
+        raise TypeError(f"out: arrays that are lent through DLPack ({kind}) are not written to; leave it out")
+    take = _from_dlpack(lender)
+    if take is None:
+        raise TypeError(f"{kind}: has no from_dlpack to take the result; convert it explicitly")
+    home = lender.__dlpack_device__()
+    given = dict(arrays)
+    for name, value in arrays.items():
+        if value is None or isinstance(value, (bool, int, float, complex, np.generic)):
+            continue
+        if not _is_lent(value) or _from_dlpack(value) != take:
+            raise TypeError(f"{name}: expected a {kind}, as another argument is one, got {type_name(value)}")
+        device = value.__dlpack_device__()
+        if tuple(map(int, device)) != tuple(map(int, home)):
+            raise ValueError(f"{name}: is on device {tuple(device)} of DLPack, another argument on {tuple(home)}")
+        given[name] = _lend(value, name, int(home[0]))
+    return _give_back(function(**given, **keywords), take, lender)
+
+
+def _lend(value: Any, name: str, device: int) -> Any:
+    if device in _CPU and getattr(getattr(value, "dtype", None), "name", "") == "bfloat16":
+        return np.asarray(value)  # numpy's DLPack knows no bfloat16
+    take: Callable[[Any], Any] = np.from_dlpack
+    look = None
+    if device in _CUDA:
+        take, look = _carrier()
+    elif device not in _CPU:
+        raise TypeError(f"{name}: expected memory of the host or of a CUDA device, got device {device} of DLPack")
+    try:
+        taken = take(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(f"{name}: a {type_name(value)} could not be taken through DLPack: {error}") from error
+    return taken if look is None else look(taken, name)
+
+
+def _carrier() -> tuple[Callable[[Any], Any], Callable[[Any, str], OnDevice]]:
+    """A library that lays memory out on devices: its from_dlpack, and its view. One that is in use comes first."""
+    for available in (sys.modules.__contains__, importlib.util.find_spec):
+        for name, library in (("torch", _torch_memory), ("cupy", _cupy)):
+            if available(name):
+                module = importlib.import_module(name)
+                if library is _cupy or module.cuda.is_available():
+                    return module.from_dlpack, library.view
+    raise TypeError("arrays that DLPack describes on a CUDA device need torch or cupy, to allocate memory there")
+
+
+def _give_back(result: Any, take: Callable[[Any], Any], lender: Any) -> Any:
+    if isinstance(result, tuple):
+        parts = [_give_back(part, take, lender) for part in result]
+        return result._make(parts) if hasattr(result, "_make") else tuple(parts)
+    if not isinstance(result, np.ndarray):  # the carrier's
+        return take(result.contiguous() if hasattr(result, "contiguous") else result.copy("C"))
+    if result.dtype.name == "bfloat16":
+        return lender.__array_namespace__().asarray(result, device=lender.device)
+    return take(np.asarray(result, order="C"))

@@ -1,0 +1,209 @@
+"""A device that is none: arrays of other libraries over the host's memory, and kernels that run on the CPU.
+
+What is between a public function and the CUDA library (views, strides, streams, results, the order of launches)
+then runs without a GPU. The kernels themselves are tested on one, by `tests/cuda`.
+"""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+from upsweep import _cpu, _cuda, _dispatch, _foreign
+from upsweep._cuda import abi
+
+NAMES = {code: name for name, code in abi.DTYPES.items()}
+
+
+def dtype_of(code):
+    if NAMES[code] == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(NAMES[code])
+
+
+class _Memory:
+    def __init__(self, pointer, shape, strides, dtype):
+        self.__array_interface__ = {
+            "version": 3, "data": (pointer, False), "typestr": f"|V{dtype.itemsize}", "shape": shape,
+            "strides": strides,
+        }  # fmt: skip
+
+
+def look(array, shape, axis=None, length=None):
+    """What the library is told of an array, as numpy's; the scan's axis comes last."""
+    if not array.data:
+        return None
+    strides = tuple(array.batch_strides[: len(shape)])
+    if axis is not None:
+        shape, strides = (*shape, length), (*strides, array.time_stride)
+    dtype = dtype_of(array.dtype)
+    return np.asarray(_Memory(array.data, shape, strides, dtype)).view(dtype)
+
+
+class FakeCuda:
+    """Stands in for libupsweep_cuda.so: the same problems, on the host's memory, through the CPU's kernels."""
+
+    def __init__(self):
+        self.device_of, self.problems, self.waited = {}, [], []
+        self.kept = []
+
+    def locate(self, pointer):
+        for (begin, end), device in self.device_of.items():
+            if begin <= pointer < end:
+                return device
+        return 0
+
+    def place(self, array, device):
+        begin = array.__array_interface__["data"][0]
+        self.device_of[(begin, begin + max(array.nbytes, 1))] = device
+
+    def run_scan(self, p, allocate):
+        self.problems.append(p)
+        pointer, _ = allocate(1000)
+        assert pointer
+        shape = tuple(p.batch_shape[: p.n_batch])
+        x, gates, reset, out = (look(a, shape, -1, p.length) for a in (p.x, p.gates, p.reset, p.out))
+        gamma, initial, final = (look(a, shape) for a in (p.gamma, p.initial, p.final_state))
+        if gates is None and gamma is None:
+            number = complex(p.gamma_re, p.gamma_im)
+            gamma = np.broadcast_to(number if number.imag else number.real, shape)
+        if p.length == 0:
+            final[...] = 0 if initial is None else initial
+            return
+        wide = {abi.REAL: np.float64, abi.COMPLEX: np.complex128, abi.INTEGER: np.int64}[p.accumulator]
+        if out is None:
+            out = np.empty((*shape, p.length), wide)
+        if p.accumulator == abi.INTEGER:
+            assert complex(p.gamma_re, p.gamma_im) == 1
+            gamma = None if gates is not None else np.broadcast_to(np.int64(1), shape)
+        last = np.empty(shape, np.result_type(wide))
+        _cpu.scans.scan(
+            x, gates, gamma, initial, reset, out, last, None, axis=len(shape), reverse=bool(p.reverse),
+            exclusive=bool(p.exclusive), flush=False, window=p.window, n_threads=1, accumulator=p.accumulator,
+        )  # fmt: skip
+        if final is not None:
+            final[...] = last
+
+    # ---- of the library, for memory that no array library gives
+
+    def allocate(self, device, stream, n_bytes, pointer):
+        self.kept.append(np.empty(n_bytes, np.uint8))
+        pointer._obj.value = self.kept[-1].ctypes.data
+
+    def free(self, device, stream, pointer):
+        assert pointer
+
+    def copy_to_device(self, device, stream, to, source, n_bytes):
+        import ctypes
+
+        ctypes.memmove(to, source, n_bytes)
+
+
+@pytest.fixture
+def fake_cuda(monkeypatch):
+    fake = FakeCuda()
+    for module in (_cuda, _dispatch):
+        monkeypatch.setattr(module, "run_scan" if module is _cuda else "run_cuda_scan", fake.run_scan)
+    monkeypatch.setattr(_cuda, "check_device", lambda device: None)
+    monkeypatch.setattr(_cuda, "load", lambda: fake)
+    monkeypatch.setattr(_cuda, "synchronize", lambda device, stream: fake.waited.append((device, stream)))
+    monkeypatch.setattr(_foreign, "_device_of", fake.locate)
+    return fake
+
+
+class Interface:
+    """An array that has nothing but ``__cuda_array_interface__``."""
+
+    def __init__(self, array, stream=None, read_only=False, **changes):
+        self.array = array
+        told = dict(array.__array_interface__)
+        self.__cuda_array_interface__ = {
+            "shape": told["shape"], "typestr": told["typestr"], "data": (told["data"][0], read_only), "version": 3,
+            "strides": told["strides"], "stream": stream, **changes,
+        }  # fmt: skip
+
+
+class _Stream:
+    def __init__(self, ptr):
+        self.ptr = ptr
+
+
+class FakeCupyArray:
+    def __init__(self, array, device):
+        self.host, self.device = array, types.SimpleNamespace(id=device)
+        self.data = types.SimpleNamespace(ptr=array.__array_interface__["data"][0])
+        self.shape, self.strides, self.dtype, self.ndim = array.shape, array.strides, array.dtype, array.ndim
+
+    def astype(self, dtype):
+        return FakeCupyArray(self.host.astype(dtype), self.device.id)
+
+    def transpose(self, axes):
+        return FakeCupyArray(self.host.transpose(axes), self.device.id)
+
+    def __dlpack__(self, **keywords):
+        raise AssertionError("an array of cupy is read where it lies")
+
+    def __dlpack_device__(self):
+        return (2, self.device.id)
+
+
+@pytest.fixture
+def fake_cupy(monkeypatch, fake_cuda):
+    cupy = types.ModuleType("cupy")
+    cupy.ndarray, cupy.stream, cupy.current = FakeCupyArray, 77, [0]
+
+    class Device:
+        def __init__(self, ordinal):
+            self.ordinal = ordinal
+
+        def __enter__(self):
+            cupy.current.append(self.ordinal)
+
+        def __exit__(self, *error):
+            cupy.current.pop()
+
+    def new(make):
+        return lambda *arguments: FakeCupyArray(np.asarray(make(*arguments)), cupy.current[-1])
+
+    cupy.empty, cupy.full, cupy.asarray = new(np.empty), new(np.full), new(np.asarray)
+    cupy.cuda = types.SimpleNamespace(Device=Device, get_current_stream=lambda: _Stream(cupy.stream))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    return cupy
+
+
+class LentArray:
+    """An array of a library that lends its memory through DLPack, and changes none of it."""
+
+    def __init__(self, array, device=(1, 0)):
+        self.array, self.device = array, device
+        self.shape, self.ndim, self.dtype = array.shape, array.ndim, array.dtype
+
+    def __dlpack__(self, **keywords):
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array
+
+    def __array_namespace__(self):
+        return Lender
+
+    def __getitem__(self, index):
+        return LentArray(self.array[index], self.device)
+
+
+class Lender:
+    """The namespace of that library."""
+
+    @staticmethod
+    def from_dlpack(array):
+        assert array.flags.c_contiguous
+        return LentArray(np.from_dlpack(array))
+
+    @staticmethod
+    def asarray(array, device):
+        return LentArray(np.array(array), device)
