@@ -19,7 +19,10 @@ __all__ = ["Scan", "check_axis", "check_out", "normalise", "overlaps_itself"]
 
 @dataclass
 class Scan:
-    """A checked scan. `x`, `gates` and `reset` have the result's shape; the others lack `axis`."""
+    """A checked scan. `x`, `gates` and `reset` have the result's shape; the others lack `axis`.
+
+    `name` is what the user calls x.
+    """
 
     x: Array
     gates: Array | None
@@ -29,6 +32,7 @@ class Scan:
     axis: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    name: str = "x"
 
     @property
     def state_shape(self) -> tuple[int, ...]:
@@ -115,7 +119,7 @@ def normalise(
     if not shape:
         raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d array")
     at = check_axis(axis, len(shape))
-    scan = Scan(np.broadcast_to(x, shape), None, None, None, None, at, shape, dtype)
+    scan = Scan(np.broadcast_to(x, shape), None, None, None, None, at, shape, dtype, name)
     if flags is not None:
         scan.reset = np.broadcast_to(flags, shape)
     if factor is not None:

@@ -447,9 +447,9 @@ def _finish(
 ) -> Any:
     target = None
     if out is not None:
-        names = ("x", "gates", "gamma", "reset", "initial")
-        inputs = {name: getattr(scan, name) for name in names}
-        target = _signature.check_out(out, scan.shape, scan.dtype, inputs, in_place=("x", "gates"))
+        names = ("gates", "gamma", "reset", "initial")
+        inputs = {scan.name: scan.x, **{name: getattr(scan, name) for name in names}}
+        target = _signature.check_out(out, scan.shape, scan.dtype, inputs, in_place=(scan.name, "gates"))
     y, final = _dispatch.run_scan(
         scan,
         out=target,
