@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from upsweep import _arrays, _cpu, _signature
 from upsweep._torch import backends, ops
 
-__all__ = ["cumulative_sum", "discounted_cumsum", "linear_recurrence", "scan_forward"]
+__all__ = ["cumulative_sum", "discounted_cumsum", "gamma_of_rows", "linear_recurrence", "scan_forward"]
 
 Number = (bool, int, float, complex, np.number, np.bool_)
 
@@ -104,6 +104,16 @@ def scan_forward(gates: Any, tokens: Any, *, reverse: bool, out: Any) -> Any:
             gates, tokens, axis=-1, reverse=reverse, initial=None, reset=None, exclusive=False, out=out,
             return_final=False, n_threads=None,
         )  # fmt: skip
+
+
+def gamma_of_rows(x: Any, gamma: Any) -> Any:
+    """`gamma` as torch-discounted-cumsum takes it: numbers in a list or an array too, one for each row."""
+    if not isinstance(gamma, (Tensor, *Number)):
+        numbers = _arrays.as_array(gamma, "gamma")
+        wide = np.array(numbers, np.complex128 if numbers.dtype.kind == "c" else np.float64)
+        gamma = torch.from_numpy(wide).to(x.device)
+    per_row = getattr(x, "ndim", 0) == 2 and tuple(getattr(gamma, "shape", ())) == tuple(x.shape[:1])
+    return gamma[:, None] if per_row else gamma
 
 
 # ---- argument rules ------------------------------------------------------------------------------------------
