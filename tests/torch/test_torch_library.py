@@ -309,14 +309,3 @@ def test_more_than_2_to_the_31_elements():
     assert y[0] == 1 and (y[100:] == 2).all()
     ones = torch.ones(n, dtype=torch.int8, device="cuda")
     assert upsweep.cumulative_sum(ones)[-1] == n
-
-
-@pytest.mark.cuda
-def test_several_devices():
-    if torch.cuda.device_count() < 2:
-        pytest.skip("one CUDA device")
-    x = torch.rand(3, 5000, device="cuda:1")
-    assert torch.cuda.current_device() == 0
-    y = upsweep.discounted_cumsum(x, 0.5)
-    assert y.device == x.device and torch.cuda.current_device() == 0
-    torch.testing.assert_close(y.cpu(), upsweep.discounted_cumsum(x.cpu(), 0.5))

@@ -260,7 +260,8 @@ class _Scan:
         tensors = (self.x, self.gates, self.gamma, self.initial, self.reset)
         reverse, exclusive = bool(reverse), bool(exclusive)
         threads = 0 if n_threads is None else _cpu.check_threads(n_threads)
-        _refuse_followers(tensors)
+        _refuse_trace()
+        _refuse_tangents(tensors)
         if out is not None:
             _check_out(out, self.shape, self.dtype, self)
         followed = _watched() or not all(map(_is_exact, (*tensors, out)))
@@ -324,10 +325,14 @@ def _needs_operation(tensors: tuple[Tensor | None, ...]) -> bool:
     return _differentiated(tensors) or not all(map(_is_exact, tensors)) or _watched()
 
 
-def _refuse_followers(tensors: tuple[Tensor | None, ...]) -> None:
-    """What would be lost without a word: derivatives taken forward, and the call itself in a trace."""
+def _refuse_trace() -> None:
+    """A trace would keep the result as a constant."""
     if torch._C._get_tracing_state() is not None:
         raise NotImplementedError("scans cannot be recorded by torch.jit.trace; use torch.compile or torch.export")
+
+
+def _refuse_tangents(tensors: tuple[Tensor | None, ...]) -> None:
+    """Derivatives taken forward would be lost without a word: the operation has only the others."""
     if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
         for tensor in tensors:
             if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
