@@ -286,6 +286,51 @@ def test_graph_capture_and_replay(shape):
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("shape", [(4, 100), (4, 3000), (2, 200_000)])
+def test_graph_capture_of_gradients(shape):
+    gates, x = (torch.rand(shape, device="cuda", requires_grad=True) for _ in range(2))
+    reset = torch.rand(shape, device="cuda") > 0.9
+
+    def step():
+        y, final = upsweep.linear_recurrence(gates, x, initial=2.0, reset=reset, return_final=True)
+        loss = upsweep.discounted_cumsum(y, 0.9, reverse=True).sum() + final.sum()
+        return torch.autograd.grad(loss, (gates, x))
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        x.copy_(torch.rand(shape, device="cuda"))
+    graph.replay()
+    for mine, other in zip(captured, step()):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.cuda
+def test_nothing_waits_for_the_device():
+    gates, x = (torch.rand(4, 3000, device="cuda", requires_grad=True) for _ in range(2))
+    gamma, reset = torch.rand(4, 1, device="cuda", requires_grad=True), torch.rand(4, 3000, device="cuda") > 0.9
+
+    def step():
+        y, final = upsweep.linear_recurrence(gates, x, initial=0.5, reset=reset, return_final=True)
+        y = upsweep.discounted_cumsum(y, gamma, exclusive=True, initial=final, reverse=True)
+        y = upsweep.cumulative_sum(y, include_initial=True) + upsweep.discounted_cumsum(y, 0.5, axis=0).sum()
+        torch.autograd.grad(y.sum(), (gates, x, gamma))
+
+    step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.cuda
 def test_work_goes_to_the_current_stream_without_synchronising():
     gates, x = (torch.rand(64, 100_000, device="cuda") for _ in range(2))
     upsweep.linear_recurrence(gates, x)

@@ -84,6 +84,7 @@ def linear_recurrence(
         if y is not None:
             return y
     if isinstance(tokens, Number):
+        tokens = _number(tokens, "tokens")
         factor = _tensor(gates, "gates", None)
         given = _tensor_of(tokens, "tokens", factor.device)
         dtype = _result_dtype(tokens, factor)
@@ -120,8 +121,8 @@ def gamma_of_rows(x: Any, gamma: Any) -> Any:
 
 
 def _number(value: Any, name: str) -> Any:
-    """The number as torch takes it, whose own integers end at 64 bits with a sign."""
-    return _arrays.as_number(value, name, limit=2**63)
+    """The number as torch takes it: Python's own, whose integers end at 64 bits with a sign."""
+    return _arrays.as_number(value.item() if isinstance(value, np.generic) else value, name, limit=2**63)
 
 
 def _tensor_of(number: Any, name: str, device: torch.device) -> Tensor:
@@ -130,7 +131,9 @@ def _tensor_of(number: Any, name: str, device: torch.device) -> Tensor:
     dtype = (
         torch.float64 if isinstance(number, float) else torch.complex128 if isinstance(number, complex) else None
     )
-    return torch.as_tensor(number, dtype=dtype, device=device)
+    return torch.full(
+        (), number, dtype=dtype, device=device
+    )  # written there: a copy would wait, and not be captured
 
 
 def _is_complex(value: Any) -> bool:
