@@ -58,7 +58,7 @@ def discounted_cumsum_right(
 
     Returns
     -------
-    y : array of x's type
+    y : array of x's library
 
     See Also
     --------
@@ -96,7 +96,7 @@ def discounted_cumsum_left(
 
     Returns
     -------
-    y : array of x's type
+    y : array of x's library
 
     See Also
     --------
@@ -123,7 +123,7 @@ def pscan(gates: ArrayLike, tokens: ArrayLike) -> Array:
 
     Returns
     -------
-    y : array of their type
+    y : array of their library
 
     See Also
     --------
@@ -168,7 +168,7 @@ def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out
 
     Returns
     -------
-    y : array of their type
+    y : array of their library
 
     See Also
     --------

@@ -75,6 +75,20 @@ def test_the_compiler_takes_out(device):
 
 
 @on_each_device
+def test_export(device):
+    class Module(torch.nn.Module):
+        def forward(self, gates, x):
+            return upsweep.linear_recurrence(gates, x, return_final=True)
+
+    length = torch.export.Dim("length", min=2, max=1000)
+    example = tuple(tensors(3, 7, device=device))
+    program = torch.export.export(Module(), example, dynamic_shapes=({1: length}, {1: length}))
+    gates, x = tensors(3, 90, device=device)
+    for mine, other in zip(program.module()(gates, x), Module()(gates, x)):
+        assert torch.equal(mine, other)
+
+
+@on_each_device
 def test_a_trace_is_refused(device):
     # It would keep the result as a constant.
     gates, x = tensors(3, 7, device=device)
