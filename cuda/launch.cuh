@@ -46,13 +46,14 @@ cudaError_t launch_lines(const Plan& plan, cudaStream_t stream, int n_processors
 }
 
 template <class Line, bool kGated, bool kResets>
-cudaError_t launch_split_lines(const Plan& plan, const Workspace& w, cudaStream_t stream) {
+cudaError_t launch_split_lines(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
   const Problem& p = plan.problem;
-  constexpr int kWarps = SplitTuning::kWarps, kShared = kWarps * kStageVectors<Line, kGated> * 16;
+  constexpr int kWarps = SplitTuning::kWarps, kShared = kWarps * 2 * kStageVectors<Line, kGated> * 16;
   const GammaPowers powers =
       kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, kWarps * SplitTuning::kGroupTiles);
   scan_split_lines<Line, kGated, kResets>
-      <<<p.lines * plan.tiles, kWarps * 32, kShared, stream>>>(p, powers, w, plan.tiles);
+      <<<std::min(p.lines * plan.tiles, int64_t(n_processors) * SplitTuning::kBlocks), kWarps * 32, kShared, stream>>>(
+          p, powers, w, plan.tiles);
   return cudaGetLastError();
 }
 
@@ -74,11 +75,11 @@ template <class T, bool kReverse, bool kGated, bool kResets>
 cudaError_t launch_typed_lines(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
   if (plan.regime == kLines) return launch_lines<Staged<T, kReverse>, kGated, kResets>(plan, stream, n_processors);
   if (plan.regime == kSplitLines) {
-    if constexpr (sizeof(T) >= 4 && !kResets) {
-      constexpr int kRun = SplitTuning::kRunVectors[kGated] * 16 / sizeof(T);
-      if (plan.long_runs) return launch_split_lines<Staged<T, kReverse, kRun>, kGated, kResets>(plan, w, stream);
+    if constexpr (sizeof(T) >= 4 && !kGated && !kResets) {
+      constexpr int kRun = SplitTuning::kRunVectors * 16 / sizeof(T);
+      if (plan.long_runs) return launch_split_lines<Staged<T, kReverse, kRun>, kGated, kResets>(plan, w, stream, n_processors);
     }
-    return launch_split_lines<Staged<T, kReverse>, kGated, kResets>(plan, w, stream);
+    return launch_split_lines<Staged<T, kReverse>, kGated, kResets>(plan, w, stream, n_processors);
   }
   if constexpr (!kResets)
     if (plan.regime == kPackedLines) return launch_packed_lines<T, kReverse, kGated>(plan, stream, n_processors);
@@ -112,7 +113,7 @@ cudaError_t launch_any_with(const Plan& plan, const Workspace& w, cudaStream_t s
   switch (plan.regime) {
     case kShortLines: return launch_short_lines<Strided<S>, kGated, true>(plan, stream, n_processors);
     case kLines: return launch_lines<Strided<S>, kGated, true>(plan, stream, n_processors);
-    default: return launch_split_lines<Strided<S>, kGated, true>(plan, w, stream);
+    default: return launch_split_lines<Strided<S>, kGated, true>(plan, w, stream, n_processors);
   }
 }
 

@@ -12,32 +12,26 @@ namespace upsweep {
 
 // Where a line begins in each array. Mostly all axes are merged into one, and nothing is to be divided.
 struct LineIndex {
+  const Problem& p;
   int64_t line;
-  int n_dims;
-  int64_t at[kDims];   // only where there are several axes
 
-  __device__ LineIndex(const Problem& p, int64_t line_) : line(line_), n_dims(p.n_dims) {
-    if (n_dims > 1) split(p, line, at);
+  __device__ LineIndex(const Problem& p_, int64_t line_) : p(p_), line(line_) {}
+  __device__ char* in(const View& view) const {
+    return view.data + (p.n_dims <= 1 ? line * view.strides[0] : offset(p, view, line));
   }
-  static __device__ __noinline__ void split(const Problem& p, int64_t line, int64_t* at) {
+  static __device__ __noinline__ int64_t offset(const Problem& p, const View& view, int64_t line) {
+    int64_t found = 0;
 #pragma unroll 1
     for (int dim = p.n_dims - 1; dim > 0; --dim) {
       if ((line | p.shape[dim]) >> 32 == 0) {   // a 64-bit division takes a hundred instructions
-        at[dim] = static_cast<uint32_t>(line) % static_cast<uint32_t>(p.shape[dim]);
+        found += static_cast<uint32_t>(line) % static_cast<uint32_t>(p.shape[dim]) * view.strides[dim];
         line = static_cast<uint32_t>(line) / static_cast<uint32_t>(p.shape[dim]);
       } else {
-        at[dim] = line % p.shape[dim];
+        found += line % p.shape[dim] * view.strides[dim];
         line /= p.shape[dim];
       }
     }
-    at[0] = line;
-  }
-  __device__ char* in(const View& view) const {
-    if (n_dims <= 1) return view.data + line * view.strides[0];
-    char* found = view.data;
-#pragma unroll 1
-    for (int dim = 0; dim < n_dims; ++dim) found += at[dim] * view.strides[dim];
-    return found;
+    return found + line * view.strides[0];
   }
 };
 

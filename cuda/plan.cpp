@@ -56,16 +56,21 @@ bool is_aligned(const View& view, const Problem& p, int64_t item) {
   return aligned;
 }
 
-// Warps of a block that walks along a line: as many as leave few of the last tile's positions empty.
-int walking_warps(int64_t positions, int64_t warp_tile) {
+// Warps of a block that walks along a line: so many that few of its last tile's positions are empty, and that few
+// blocks have a line more to walk than others.
+int walking_warps(int64_t positions, int64_t lines, int64_t warp_tile, int n_processors) {
   int best = 1;
-  int64_t fewest = INT64_MAX;
-  for (int warps = LineTuning::kWarps; warps >= 1; warps /= 2) {
+  double least = 1e300;
+  double price = 1;   // a wider tile needs fewer barriers
+  for (int warps = LineTuning::kWarps; warps >= 1; warps /= 2, price *= 1.05) {
     const int64_t tile = warps * warp_tile, taken = (positions + tile - 1) / tile * tile;
-    // A barrier is worth a sixteenth of a tile: more warps unless fewer save more than that.
-    if (taken + taken / 16 < fewest) {
+    const int64_t resident = int64_t(n_processors) * LineTuning::kBlocks * LineTuning::kWarps / warps;
+    const int64_t rounds = (lines + resident - 1) / resident;
+    const double uneven = rounds > 1 ? double(rounds) * resident / lines : 1;
+    const double cost = price * taken * uneven;
+    if (cost < least) {
       best = warps;
-      fewest = taken;
+      least = cost;
     }
   }
   return best;
@@ -159,8 +164,8 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
   }
   const int64_t positions = p.length + (out_aligned ? 0 : vec - 1);
   // Tiles of a split line: longer where there are enough of them.
-  const int64_t long_tile = SplitTuning::kWarps * 32 * SplitTuning::kRunVectors[plan.gated] * vec;
-  plan.long_runs = plan.typed && item >= 4 && !p.reset.data &&
+  const int64_t long_tile = SplitTuning::kWarps * 32 * SplitTuning::kRunVectors * vec;
+  plan.long_runs = plan.typed && !plan.gated && item >= 4 && !p.reset.data &&
                    p.lines * (p.length / long_tile) >= int64_t(SplitTuning::kTilesPerProcessor) * n_processors;
   const int64_t split_tile = plan.long_runs ? long_tile : SplitTuning::kWarps * warp_tile;
   const int64_t split_tiles = (p.length + vec - 1 + split_tile - 1) / split_tile;
@@ -168,7 +173,7 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
   const bool split = (few || p.length > kMostSteps) && split_tiles > 2 &&
                      p.lines * split_tiles < INT32_MAX;
   plan.regime = split ? kSplitLines : kLines;
-  plan.warps = walking_warps(positions, warp_tile);
+  plan.warps = walking_warps(positions, p.lines, warp_tile, n_processors);
   plan.tile = split ? split_tile : plan.warps * warp_tile;
   plan.tiles = (p.length + vec - 1 + plan.tile - 1) / plan.tile;
   if (split) plan.workspace_bytes = workspace_of(p.lines * plan.tiles, 1, accumulator);

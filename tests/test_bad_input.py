@@ -149,7 +149,7 @@ def test_dtype(dtype):
 def test_device(name):
     arrays = operands(name, (3, 4))
     assert getattr(upsweep, name)(*arrays, device="cpu").shape == (3, 4)
-    for device in ("gpu", "tpu:0", ""):
+    for device in ("gpu", "tpu:0", "", "cuda:-1", "cuda:4294967296"):
         with pytest.raises(ValueError, match="device"):
             getattr(upsweep, name)(*arrays, device=device)
     for device in (0, 1.5, np.ones(3)):

@@ -28,11 +28,12 @@ from upsweep.carries import (
 )
 from upsweep.config import show_config
 from upsweep.counts import bincount
-from upsweep.peer_names import discounted_cumsum_left, discounted_cumsum_right, pscan, scan_forward
+from upsweep.peer_names import PScan, discounted_cumsum_left, discounted_cumsum_right, pscan, scan_forward
 from upsweep.scans import cumulative_sum, discounted_cumsum, linear_recurrence
 
 __all__ = [
     "Carry",
+    "PScan",
     "bincount",
     "combine",
     "cumulative_sum",

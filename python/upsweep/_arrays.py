@@ -153,7 +153,7 @@ def check_device(device: object) -> int | None:
         return None
     if isinstance(device, str):
         kind, colon, ordinal = device.partition(":")
-        if kind == "cuda" and (ordinal.isdecimal() or not colon):
+        if kind == "cuda" and (ordinal.isdecimal() or not colon) and int(ordinal or 0) < 2**31:
             return int(ordinal or 0)
     raise ValueError(f"device: expected None, 'cpu' or 'cuda[:N]', got {device!r}")
 

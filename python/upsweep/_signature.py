@@ -22,6 +22,7 @@ class Scan:
     """A checked scan. `x`, `gates` and `reset` have the result's shape; the others lack `axis`.
 
     With a `home` they lie there, except for numbers, which are arrays of the host.
+    `name` is what the user calls x.
     """
 
     x: Array
@@ -33,6 +34,7 @@ class Scan:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     home: Home | None = None
+    name: str = "x"
 
     @property
     def state_shape(self) -> tuple[int, ...]:
@@ -120,7 +122,7 @@ def normalise(
     if not shape:
         raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d array")
     at = check_axis(axis, len(shape))
-    scan = Scan(np.broadcast_to(x, shape), None, None, None, None, at, shape, dtype, home)
+    scan = Scan(np.broadcast_to(x, shape), None, None, None, None, at, shape, dtype, home, name)
     if flags is not None:
         scan.reset = np.broadcast_to(flags, shape)
     if factor is not None:

@@ -1,22 +1,42 @@
 """The scans under the names, and with the meaning, that users of other packages know.
 
-`discounted_cumsum_right` and `discounted_cumsum_left` are torch-discounted-cumsum's, `pscan` and `scan_forward`
-fpscan's.
+`discounted_cumsum_right` and `discounted_cumsum_left` are torch-discounted-cumsum's; `pscan`, `scan_forward` and
+`PScan` fpscan's. What those refuse works here: any length, any strides, more axes or fewer, numpy arrays.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 from numpy.typing import ArrayLike
 
-from upsweep import _arrays
+from upsweep import _arrays, scans
 from upsweep._arrays import Array
 from upsweep.scans import discounted_cumsum, linear_recurrence
 
-__all__ = ["discounted_cumsum_left", "discounted_cumsum_right", "pscan", "scan_forward"]
+__all__ = ["PScan", "discounted_cumsum_left", "discounted_cumsum_right", "pscan", "scan_forward"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
+def _x_or_input(function: Callable[P, R]) -> Callable[P, R]:
+    """Let the first argument be passed by the name that torch-discounted-cumsum has for it, `input`."""
+
+    @functools.wraps(function)
+    def called(*args: P.args, **keywords: P.kwargs) -> R:
+        if "input" in keywords:
+            if "x" in keywords:
+                raise TypeError("input: is another name for x, which is given too")
+            keywords["x"] = keywords.pop("input")
+        return function(*args, **keywords)
+
+    return called
+
+
+@_x_or_input
 def discounted_cumsum_right(
     x: ArrayLike,
     gamma: ArrayLike,
@@ -30,20 +50,19 @@ def discounted_cumsum_right(
     Parameters
     ----------
     x : array_like
-        As in `discounted_cumsum`.
+        As in `discounted_cumsum`; may be passed as ``input=`` too, its name in torch-discounted-cumsum.
     gamma : float or array_like
-        As there; a 1-D gamma with one number for each row of a 2-D x is per row.
+        As there, but a 1-D gamma with one number for each row of a 2-D x is per row.
     out, n_threads, device
         As in `discounted_cumsum`.
 
     Returns
     -------
-    y : ndarray
+    y : array of x's library
 
-    Raises
-    ------
-    TypeError, ValueError
-        As `discounted_cumsum`.
+    See Also
+    --------
+    discounted_cumsum : what is raised, dtypes, gradients; the same with ``reverse=True``.
 
     Notes
     -----
@@ -59,6 +78,7 @@ def discounted_cumsum_right(
     return discounted_cumsum(x, gamma, reverse=True, out=out, n_threads=n_threads, device=device)
 
 
+@_x_or_input
 def discounted_cumsum_left(
     x: ArrayLike,
     gamma: ArrayLike,
@@ -71,25 +91,16 @@ def discounted_cumsum_left(
 
     Parameters
     ----------
-    x : array_like
-        As in `discounted_cumsum`.
-    gamma : float or array_like
-        As there; a 1-D gamma with one number for each row of a 2-D x is per row.
-    out, n_threads, device
-        As in `discounted_cumsum`.
+    x, gamma, out, n_threads, device
+        As in `discounted_cumsum_right`.
 
     Returns
     -------
-    y : ndarray
+    y : array of x's library
 
-    Raises
-    ------
-    TypeError, ValueError
-        As `discounted_cumsum`.
-
-    Notes
-    -----
-    Named after the function of torch-discounted-cumsum, and means the same.
+    See Also
+    --------
+    discounted_cumsum_right : from the other end.
 
     Examples
     --------
@@ -112,16 +123,11 @@ def pscan(gates: ArrayLike, tokens: ArrayLike) -> Array:
 
     Returns
     -------
-    y : ndarray
+    y : array of their library
 
-    Raises
-    ------
-    TypeError, ValueError
-        As `linear_recurrence`.
-
-    Notes
-    -----
-    Named after the function of fpscan, and means the same, for any length and any strides.
+    See Also
+    --------
+    linear_recurrence : what is raised, dtypes, gradients; any axis, other states.
 
     Examples
     --------
@@ -132,8 +138,24 @@ def pscan(gates: ArrayLike, tokens: ArrayLike) -> Array:
     return linear_recurrence(gates, tokens)
 
 
+class PScan:
+    """`pscan` in the form of a ``torch.autograd.Function``, as in fpscan: ``PScan.apply(gates, tokens)``.
+
+    It is no subclass of that class, so that it needs no torch, takes arrays too, and derivatives of any order,
+    the compiler and transforms see `pscan` itself.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> upsweep.PScan.apply([0.5, 0.5, 0.5], [1.0, 1.0, 1.0])
+    array([1.  , 1.5 , 1.75])
+    """
+
+    apply = staticmethod(pscan)
+
+
 def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out: Array | None = None) -> Array:
-    """`pscan` in either direction, into `out` if given, under fpscan's name.
+    """`pscan` in either direction, into `out` if given, under fpscan's name; it never tracks gradients.
 
     Parameters
     ----------
@@ -141,21 +163,16 @@ def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out
         As in `linear_recurrence`.
     reverse : bool
         Run from the end to the start.
-    out : ndarray, optional
-        The result goes here.
+    out : array, optional
+        The result goes here; also while an argument requires a gradient.
 
     Returns
     -------
-    y : ndarray
+    y : array of their library
 
-    Raises
-    ------
-    TypeError, ValueError
-        As `linear_recurrence`.
-
-    Notes
-    -----
-    Named after the function of fpscan, and means the same; no gradient is ever tracked through it.
+    See Also
+    --------
+    linear_recurrence : what is raised, and dtypes.
 
     Examples
     --------
@@ -164,9 +181,7 @@ def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out
     array([1.75, 1.5 , 1.  ])
     """
     if _arrays.any_torch(gates, tokens, out):
-        from upsweep._torch import scans as torch_scans
-
-        result: Array = torch_scans.scan_forward(gates, tokens, reverse=reverse, out=out)  # a tensor, as all were
+        result: Array = scans._torch_scans().scan_forward(gates, tokens, reverse=reverse, out=out)  # a tensor
         return result
     return linear_recurrence(gates, tokens, reverse=reverse, out=out)
 
@@ -174,13 +189,11 @@ def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out
 def _gamma_of_rows(x: ArrayLike, gamma: ArrayLike) -> Any:
     if type(gamma) is float or type(gamma) is int:
         return gamma
-    if _arrays.any_torch(x, gamma) or _arrays.any_lent(x, gamma):
-        return _own_gamma_of_rows(x, gamma)
+    if _arrays.any_torch(x, gamma):
+        return scans._torch_scans().gamma_of_rows(x, gamma)
+    if _arrays.any_lent(x, gamma):
+        # By the indexing of the arrays' own library.
+        per_row = getattr(x, "ndim", 0) == 2 and tuple(getattr(gamma, "shape", ())) == tuple(x.shape[:1])  # type: ignore[union-attr]  # it has one where ndim is 2
+        return gamma[:, None] if per_row else gamma  # type: ignore[index,call-overload]  # an array, not a sequence
     rows, factor = _arrays.as_operand(x, "x"), _arrays.as_operand(gamma, "gamma")
     return factor[:, None] if rows.ndim == 2 and factor.shape == rows.shape[:1] else factor
-
-
-def _own_gamma_of_rows(x: Any, gamma: Any) -> Any:
-    """By the indexing of the arrays' own library."""
-    per_row = getattr(x, "ndim", 0) == 2 and tuple(getattr(gamma, "shape", ())) == tuple(x.shape[:1])
-    return gamma[:, None] if per_row else gamma

@@ -6,6 +6,28 @@ Every function here is one recurrence,
 
 with a = 1, a = gamma or a = gates. Real numbers are computed in float64 and rounded once, when written. What a
 block does to a state, so that a scan can be cut into pieces, is in ``upsweep.carries``.
+
+Arrays and their libraries
+--------------------------
+The result is an array of the library that the arguments are of, on their device: lists and numpy arrays give an
+ndarray, torch tensors a tensor. Arrays on two devices are refused. A number goes with any of them.
+
+On a CUDA device work is put on the current stream of that device, whichever device is current, in memory of the
+arrays' library. Nothing waits for it, and it can be captured in a CUDA graph. With numpy arrays and ``device=``
+the call returns when the result is back.
+
+torch tensors
+-------------
+- dtype: discounted and gated scans of integers give ``torch.get_default_dtype()``, `cumulative_sum` of them
+  torch.int64. gates and tokens are promoted as torch does. ``dtype=`` is a torch.dtype.
+- A 0-d tensor on the CPU goes with tensors on any device.
+- Gradients reach x, gates, tokens, gamma and `initial`, from the result and from the final state, of any order
+  (under the compiler: the first). Each has its argument's dtype, and is 0 where the argument is not read: a gate
+  at a reset, or at the first step without `initial`. A gamma has none with ``window=``. Derivatives taken forward
+  (jvp, jacfwd) raise NotImplementedError.
+- ``out=`` raises ValueError where an argument requires a gradient and gradients are on.
+- The compiler (``fullgraph=True``, shapes and numbers that change), ``torch.export``, ``vmap`` and torch.func's
+  ``grad`` and ``jacrev`` take every scan; autocast leaves dtypes as they are. ``torch.jit.trace`` is refused.
 """
 
 from __future__ import annotations
@@ -72,13 +94,13 @@ def cumulative_sum(
         Broadcasts with x. Where true, the state before that step is dropped.
     dtype : dtype_like, optional
         Of the result. Default: x's; integers narrower than the platform's, and bool, become the platform's
-        (``np.cumsum``'s rule). Integers wrap around.
+        (``np.cumsum``'s rule; of tensors, all integers become int64). Integers wrap around.
     include_initial : bool
         The result begins with the initial state (0 without `initial`) and is one step longer; in reverse it
         ends with it.
     exclusive : bool
         y[t] is the state before step t: the sum of what precedes it.
-    out : ndarray, optional
+    out : array of the same library, optional
         The result goes here; may be `x` itself.
     return_final : bool
         Return also the state after the last step.
@@ -90,9 +112,9 @@ def cumulative_sum(
 
     Returns
     -------
-    y : ndarray
+    y : array of x's library
         Of the shape that x and `reset` broadcast to (one longer with `include_initial`).
-    final : ndarray
+    final : array of x's library
         Only with `return_final`; y's shape without `axis`.
 
     Raises
@@ -110,7 +132,8 @@ def cumulative_sum(
     Notes
     -----
     float32 is summed in float64 and rounded once; complex numbers are summed part by part. The keywords follow
-    the array API standard's ``cumulative_sum`` where that has them.
+    the array API standard's ``cumulative_sum`` where that has them. Other libraries' arrays, devices and
+    gradients: see ``help(upsweep.scans)``.
 
     Examples
     --------
@@ -214,7 +237,7 @@ def discounted_cumsum(
     ----------
     x : array_like
         float16, bfloat16 (ml_dtypes), float32, float64, complex64 or complex128; integers and bool become
-        float64. At least one axis.
+        float64 (of tensors, torch's default dtype). At least one axis.
     gamma : float, complex or array_like
         The discount: a number, or anything that broadcasts with x: per row ``(rows, 1)``, per channel, per
         step. A Python float keeps its 64 bits.
@@ -233,7 +256,7 @@ def discounted_cumsum(
         without a subtraction, so that a NaN is gone after `window` steps.
     exclusive : bool
         y[t] is the state before step t.
-    out : ndarray, optional
+    out : array of the same library, optional
         The result goes here; may be `x` itself.
     return_final : bool
         Return also the state after the last step (in reverse: at t = 0).
@@ -245,9 +268,9 @@ def discounted_cumsum(
 
     Returns
     -------
-    y : ndarray
+    y : array of x's library
         Of the shape that x, gamma and reset broadcast to; x's dtype, complex if gamma is.
-    final : ndarray
+    final : array of x's library
         Only with `return_final`; y's shape without `axis`, float32 for float16 and bfloat16.
 
     Raises
@@ -268,7 +291,7 @@ def discounted_cumsum(
     Real numbers are computed in float64 and rounded once, when written; numbers below the smallest normal one
     count as zero, so that a decayed tail costs no more than the rest. A real gamma multiplies the two parts of a
     complex state: an infinity in one of them leaves the other alone. One long line is cut into blocks whose
-    carries are combined [1]_.
+    carries are combined [1]_. Other libraries' arrays, devices and gradients: see ``help(upsweep.scans)``.
 
     References
     ----------
@@ -352,7 +375,7 @@ def linear_recurrence(
     ----------
     gates, tokens : array_like
         They broadcast together. float16, bfloat16 (ml_dtypes), float32, float64, complex64 or complex128;
-        integers and bool become float64. At least one axis.
+        integers and bool become float64 (of tensors, torch's default dtype). At least one axis.
     axis : int
         The axis that the recurrence runs along, of the broadcast shape.
     reverse : bool
@@ -365,7 +388,7 @@ def linear_recurrence(
         multiplication by zero, so it also stops infinities and NaNs.
     exclusive : bool
         y[t] is the state before step t.
-    out : ndarray, optional
+    out : array of the same library, optional
         The result goes here; may be `gates` or `tokens` itself.
     return_final : bool
         Return also the state after the last step (in reverse: at t = 0).
@@ -377,9 +400,9 @@ def linear_recurrence(
 
     Returns
     -------
-    y : ndarray
-        Of the broadcast shape and of numpy's result type of gates and tokens.
-    final : ndarray
+    y : array of the arguments' library
+        Of the broadcast shape and of the result type of gates and tokens.
+    final : array of the arguments' library
         Only with `return_final`; y's shape without `axis`, float32 for float16 and bfloat16.
 
     Raises
@@ -399,7 +422,8 @@ def linear_recurrence(
     Real numbers are computed in float64 and rounded once, when written; numbers below the smallest normal one
     count as zero. Real gates multiply the two parts of a complex state. The parallel form is Blelloch's [1]_:
     pairs (product of gates, state from nothing) combine associatively. Where a product leaves the range of float64
-    the steps are taken in order instead.
+    the steps are taken in order instead. Other libraries' arrays, devices and gradients: see
+    ``help(upsweep.scans)``.
 
     References
     ----------
@@ -474,9 +498,10 @@ def _finish(
 ) -> Any:
     target = None
     if out is not None:
-        names = ("x", "gates", "gamma", "reset", "initial")
-        inputs = {name: getattr(scan, name) for name in names}
-        target = _signature.check_out(out, scan.shape, scan.dtype, inputs, in_place=("x", "gates"), home=scan.home)
+        names = ("gates", "gamma", "reset", "initial")
+        inputs = {scan.name: scan.x, **{name: getattr(scan, name) for name in names}}
+        in_place = (scan.name, "gates")
+        target = _signature.check_out(out, scan.shape, scan.dtype, inputs, in_place=in_place, home=scan.home)
     y, final = _dispatch.run_scan(
         scan,
         out=target,

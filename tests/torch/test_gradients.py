@@ -72,6 +72,82 @@ def test_broadcast_operands(device):
     check(lambda x, i: upsweep.discounted_cumsum(x, 0.5, initial=i), leaf(*SHAPE, device=device), initial)
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_expanded_factor_has_a_gradient_for_each_step(reverse, device):
+    x, one = leaf(*SHAPE, device=device), leaf(3, 1, device=device, seed=1)
+    for scan in (upsweep.linear_recurrence, lambda g, x, **keywords: upsweep.discounted_cumsum(x, g, **keywords)):
+        grads = []
+        for gates in (one.expand(SHAPE), one.expand(SHAPE).clone()):
+            y = scan(gates, x, reverse=reverse)
+            grads.append(torch.autograd.grad(y.sin().sum(), gates)[0])
+        torch.testing.assert_close(*grads)
+
+
+def test_gradients_of_every_layout(device):
+    gates, x = leaf(*SHAPE, device=device), leaf(*SHAPE, device=device, seed=1)
+    base = torch.randn(200, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).to(device)
+    for reverse in (False, True):
+        y = upsweep.linear_recurrence(gates, x, reverse=reverse)
+        for strides in [(5, 1), (1, 3), (12, 2), (0, 1), (1, 0), (0, 0), (1, 1), (2, 1)]:
+            g = base.as_strided(SHAPE, strides)
+            fast = torch.autograd.grad(y, (gates, x), g, retain_graph=True)
+            whole = torch.autograd.grad(y, (gates, x), g.clone(), create_graph=True)
+            for mine, other in zip(fast, whole):
+                torch.testing.assert_close(mine, other.detach())
+        # torch hands over a gradient that it has yet to negate.
+        pair = torch.complex(x.detach(), y).conj() * torch.complex(base[:15].view(SHAPE), x.detach())
+        lazy = torch.autograd.grad(pair.imag.sum(), x, retain_graph=True)[0]
+        plain = torch.autograd.grad(-(y * base[:15].view(SHAPE)).sum(), x)[0]
+        torch.testing.assert_close(lazy, plain)
+
+
+def test_dtypes_of_gradients_are_those_of_the_arguments(device):
+    short = [leaf(*SHAPE, device=device, dtype=torch.float32, seed=seed) for seed in (0, 1)]
+    wide = [leaf(*SHAPE, device=device, seed=seed) for seed in (0, 1)]
+    state, per_row = leaf(3, device=device, seed=2), leaf(3, 1, device=device, seed=3)
+    integers = torch.tensor([[1, 0, 2, -1, 1]] * 3, device=device)
+    calls = [
+        (lambda: upsweep.linear_recurrence(short[0], wide[1]), (short[0], wide[1])),
+        (lambda: upsweep.linear_recurrence(wide[0], short[1], initial=state), (wide[0], short[1], state)),
+        (lambda: upsweep.linear_recurrence(short[0], short[1], initial=state), (short[0], short[1], state)),
+        (lambda: upsweep.discounted_cumsum(short[0], per_row), (short[0], per_row)),
+        (lambda: upsweep.discounted_cumsum(short[0], wide[1]), (short[0], wide[1])),
+        (lambda: upsweep.linear_recurrence(integers, wide[0]), (wide[0],)),
+        (lambda: upsweep.linear_recurrence(wide[0], integers), (wide[0],)),
+        (lambda: upsweep.discounted_cumsum(integers, per_row), (per_row,)),
+        (lambda: upsweep.cumulative_sum(short[0], dtype=torch.float64), (short[0],)),
+        (lambda: upsweep.cumulative_sum(short[0], dtype=torch.complex128).abs(), (short[0],)),
+        (lambda: upsweep.linear_recurrence(integers, integers, initial=state), (state,)),
+    ]
+    for call, leaves in calls:
+        for gradient, argument in zip(torch.autograd.grad(call().sum(), leaves), leaves):
+            assert gradient.dtype == argument.dtype and gradient.shape == argument.shape and gradient.any()
+    check(lambda x: upsweep.linear_recurrence(integers, x), wide[0])
+    check(lambda g: upsweep.linear_recurrence(g, integers), wide[0])
+
+
+def test_only_the_initial_state(device):
+    generator = torch.Generator().manual_seed(4)
+    gates, x = (torch.randn(SHAPE, dtype=torch.float64, generator=generator).to(device) for _ in range(2))
+    reset = torch.tensor([[True, False, False, False, True], [False] * 5, [False] * 5], device=device)
+    for reverse in (False, True):
+        scan = functools.partial(
+            upsweep.linear_recurrence, gates, x, reset=reset, reverse=reverse, return_final=True
+        )
+        initial = leaf(3, device=device, seed=5)
+        check(lambda i, scan=scan: scan(initial=i), initial)
+        assert torch.autograd.grad(sum(t.sum() for t in scan(initial=initial)), initial)[0][0] == 0
+
+
+def test_a_number_on_the_cpu_has_its_gradient_there(device):
+    x, gamma = leaf(*SHAPE, device=device), torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    upsweep.discounted_cumsum(x, gamma).sum().backward()
+    assert gamma.grad.device.type == "cpu"
+    weights = torch.full((1,), 0.5, dtype=torch.float64, device=device, requires_grad=True)
+    upsweep.discounted_cumsum(x, weights).sum().backward()
+    torch.testing.assert_close(gamma.grad, weights.grad.cpu()[0])
+
+
 def test_complex_numbers(device):
     gates = leaf(*SHAPE, device=device, dtype=torch.complex128)
     x = leaf(*SHAPE, device=device, dtype=torch.complex128, seed=1)
@@ -129,6 +205,20 @@ def test_no_gradient_reaches_over_a_reset(device):
     y.sum().backward()
     assert (gates.grad == 0).all() and initial.grad == 0
     assert (x.grad == 1).all()
+
+
+def test_a_factor_that_is_not_read_has_a_gradient_of_zero(device):
+    # The gradient that comes to the first step is infinite there: 0 * inf must not enter a sum over the steps.
+    x = torch.ones(3, device=device, dtype=torch.float64)
+    weights = torch.tensor([torch.inf, 1, 1], device=device, dtype=torch.float64)
+    gamma = torch.full((), 2.0, device=device, dtype=torch.float64, requires_grad=True)
+    (upsweep.discounted_cumsum(x, gamma) * weights).sum().backward()
+    assert gamma.grad == 6
+    gates = torch.full((3,), 2.0, device=device, dtype=torch.float64, requires_grad=True)
+    for create_graph in (False, True):
+        y = upsweep.linear_recurrence(gates, x)
+        (gradient,) = torch.autograd.grad((y * weights).sum(), gates, create_graph=create_graph)
+        assert gradient.tolist() == [0, 3, 3]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

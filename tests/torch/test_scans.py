@@ -200,6 +200,22 @@ def test_python_numbers_are_not_rounded(device):
     assert upsweep.linear_recurrence(short.to(torch.int64), 0.1).dtype == torch.get_default_dtype()
 
 
+def test_numbers_of_numpy(device):
+    x = to_tensor(random((3, 50), np.float64), device)
+    for number in (np.float32(0.1), np.int8(-3), np.bool_(True), np.uint64(2**63), np.complex64(0.5 + 0.5j)):
+        own = number.item()
+        for call in (
+            lambda n: upsweep.linear_recurrence(x, n),
+            lambda n: upsweep.linear_recurrence(n, x),
+            lambda n: upsweep.discounted_cumsum(x, n),
+            lambda n: upsweep.discounted_cumsum(x + 0j, 0.5, initial=n),
+        ):
+            y, expected = call(number), call(own)
+            assert y.dtype == expected.dtype
+            torch.testing.assert_close(y, expected, equal_nan=True, rtol=0, atol=0)
+    assert upsweep.linear_recurrence(x, np.complex64(1j)).imag.any()
+
+
 def test_integers_of_more_than_64_bits(device):
     x = to_tensor(random((3, 50), np.float64), device)
     for number in (2**63, -(10**20), 10**300):

@@ -1,5 +1,7 @@
 """The operation inside torch's machinery: opcheck, the compiler, vmap, autocast, graphs, streams, devices."""
 
+import warnings
+
 import pytest
 import upsweep
 from tensors import DEVICES, torch
@@ -43,6 +45,91 @@ def test_the_compiler_takes_it_whole(device):
 
 
 @on_each_device
+@pytest.mark.parametrize("shapes", [[(3, 5), (4, 7), (9, 2)]])
+def test_the_compiler_takes_shapes_and_gammas_that_change(shapes, device):
+    def function(x, gamma):
+        return upsweep.discounted_cumsum(x, gamma, reverse=True) + upsweep.pscan(x, x)
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=True)
+    for shape, gamma in zip(shapes, (0.5, 0.75, 0.9)):
+        (x,) = tensors(*shape, device=device, n=1, grad=True)
+        y, traced = function(x, gamma), compiled(x, gamma)
+        torch.testing.assert_close(traced, y)
+        grads = [torch.autograd.grad(result.sin().sum(), x)[0] for result in (y, traced)]
+        torch.testing.assert_close(*grads)
+
+
+@on_each_device
+def test_the_compiler_takes_out(device):
+    gates, x = tensors(3, 7, device=device)
+    out = torch.empty_like(x)
+
+    def function(gates, x, out):
+        upsweep.cumulative_sum(x, out=out)
+        return upsweep.scan_forward(gates, out, True, out)
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    compiled(gates, x, out)
+    expected = upsweep.linear_recurrence(gates, upsweep.cumulative_sum(x), reverse=True)
+    torch.testing.assert_close(out, expected)
+
+
+@on_each_device
+def test_export(device):
+    class Module(torch.nn.Module):
+        def forward(self, gates, x):
+            return upsweep.linear_recurrence(gates, x, return_final=True)
+
+    length = torch.export.Dim("length", min=2, max=1000)
+    example = tuple(tensors(3, 7, device=device))
+    program = torch.export.export(Module(), example, dynamic_shapes=({1: length}, {1: length}))
+    gates, x = tensors(3, 90, device=device)
+    for mine, other in zip(program.module()(gates, x), Module()(gates, x)):
+        assert torch.equal(mine, other)
+
+
+@on_each_device
+def test_a_trace_is_refused(device):
+    # It would keep the result as a constant.
+    gates, x = tensors(3, 7, device=device)
+    with warnings.catch_warnings(), pytest.raises(NotImplementedError, match=r"torch\.compile"):
+        warnings.simplefilter("ignore")
+        torch.jit.trace(upsweep.pscan, (gates, x))
+
+
+def gradients(function, *arguments):
+    leaves = [argument.clone().requires_grad_() for argument in arguments]
+    return torch.autograd.grad(function(*leaves), leaves)
+
+
+@on_each_device
+def test_transforms_that_differentiate(device):
+    gates, x = tensors(3, 7, device=device)
+    initial = x[:, 0].clone()
+
+    def function(gates, x, initial):
+        y, final = upsweep.linear_recurrence(gates, x, initial=initial, return_final=True, exclusive=True)
+        return (upsweep.discounted_cumsum(y, initial[..., None], reverse=True).sin().sum(-1) + final).sum()
+
+    expected = gradients(function, gates, x, initial)
+    everything = torch.func.grad(function, (0, 1, 2))
+    torch.testing.assert_close(everything(gates, x, initial), expected)
+    per_row = torch.func.vmap(everything)(gates, x, initial)
+    torch.testing.assert_close(per_row, expected)
+    summed = torch.func.grad(lambda *each: torch.func.vmap(function)(*each).sum(), (0, 1, 2))(gates, x, initial)
+    torch.testing.assert_close(summed, expected)
+
+    jacobian = torch.func.jacrev(lambda x: upsweep.linear_recurrence(gates, x))(x)
+    usual = torch.autograd.functional.jacobian(lambda x: upsweep.linear_recurrence(gates, x), x)
+    torch.testing.assert_close(jacobian, usual)
+    twice = torch.func.jacrev(torch.func.jacrev(lambda i: function(gates, x, i)))(initial)
+    usual = torch.autograd.functional.hessian(lambda i: function(gates, x, i), initial)
+    torch.testing.assert_close(twice, usual)
+    functional = torch.func.functionalize(upsweep.linear_recurrence)(gates, x)
+    torch.testing.assert_close(functional, upsweep.linear_recurrence(gates, x))
+
+
+@on_each_device
 def test_vmap(device):
     gates, x = tensors(4, 3, 7, device=device)
     for dims in (0, 1, 2):
@@ -51,6 +138,17 @@ def test_vmap(device):
         torch.testing.assert_close(batched, torch.stack(singles, dims))
     one_gate = torch.vmap(lambda x: upsweep.linear_recurrence(gates[0], x))(x)
     torch.testing.assert_close(one_gate, upsweep.linear_recurrence(gates[0].expand_as(x), x))
+    reset, initial = x > 0.7, x[..., 0]
+    for keywords in ({"initial": initial}, {"reset": reset}, {"initial": initial, "reset": reset}):
+        for others in ({}, {"reverse": True}, {"exclusive": True}):
+            batched = torch.vmap(lambda x, k, others=others: upsweep.discounted_cumsum(x, 0.5, **k, **others))(
+                x, keywords
+            )
+            expected = upsweep.discounted_cumsum(x, 0.5, **keywords, **others)
+            torch.testing.assert_close(batched, expected)
+    out = torch.empty_like(x)
+    torch.vmap(lambda g, x, out: upsweep.linear_recurrence(g, x, out=out))(gates, x, out)
+    torch.testing.assert_close(out, upsweep.linear_recurrence(gates, x))
 
 
 @on_each_device
@@ -67,6 +165,62 @@ def test_derivatives_taken_forward_are_refused(device):
     gates, x = tensors(3, 7, device=device)
     with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="backward"):
         upsweep.linear_recurrence(gates, torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="backward"):
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        upsweep.linear_recurrence(gates, dual, out=torch.empty_like(x))
+    for transform in (torch.func.jacfwd, torch.func.hessian):
+        with pytest.raises(NotImplementedError):
+            transform(lambda x: upsweep.linear_recurrence(gates, x).sin().sum())(x)
+
+
+@on_each_device
+@pytest.mark.parametrize("which", ["gates", "initial", "y", "reset", "gamma"])
+def test_what_the_backward_reads_must_not_change_meanwhile(which, device):
+    gates, x = (t * 1 for t in tensors(3, 7, device=device, grad=True))
+    kept = {"gates": gates, "initial": x[:, 0] * 1, "reset": x.detach() > 0.7, "gamma": gates[:, :1] * 1}
+    if which == "gamma":
+        y = upsweep.discounted_cumsum(x, kept["gamma"])
+    else:
+        y = upsweep.linear_recurrence(gates, x, initial=kept["initial"], reset=kept["reset"])
+    loss = y.sum()
+    with torch.no_grad():
+        kept.get(which, y).logical_not_() if which == "reset" else kept.get(which, y).add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@on_each_device
+@pytest.mark.parametrize("name", ["cumulative_sum", "discounted_cumsum", "linear_recurrence", "scan_forward"])
+def test_an_output_that_a_backward_reads_is_noticed(name, device):
+    (leaf,), (x,) = (tensors(3, 7, device=device, n=1, grad=grad) for grad in (True, False))
+    saved = x * 1
+    loss = (leaf * saved).sum()
+    others = {"cumulative_sum": (), "discounted_cumsum": (0.5,)}.get(name, (x,))
+    getattr(upsweep, name)(x, *others, out=saved.detach())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@on_each_device
+def test_inference_mode(device):
+    gates, x = tensors(3, 7, device=device)
+    expected = upsweep.linear_recurrence(gates, x)
+    with torch.inference_mode():
+        out = torch.empty_like(x)
+        assert torch.equal(upsweep.linear_recurrence(gates, x), expected)
+        assert torch.equal(upsweep.linear_recurrence(gates * 1, x, out=out), expected)
+        assert torch.equal(out, expected)
+
+
+@on_each_device
+def test_lazily_negated_tensors(device):
+    # One element is contiguous, whatever its strides.
+    for shape in [(3, 7), (1,), (1, 1)]:
+        z = torch.randn(shape, dtype=torch.complex64, device=device)
+        lazy = z.conj().imag
+        assert lazy.is_neg()
+        assert torch.equal(upsweep.discounted_cumsum(lazy, 0.5), upsweep.discounted_cumsum(lazy.clone(), 0.5))
+        assert torch.equal(upsweep.pscan(lazy, lazy), upsweep.pscan(lazy.clone(), lazy.clone()))
 
 
 @on_each_device
@@ -146,6 +300,51 @@ def test_graph_capture_and_replay(shape):
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("shape", [(4, 100), (4, 3000), (2, 200_000)])
+def test_graph_capture_of_gradients(shape):
+    gates, x = (torch.rand(shape, device="cuda", requires_grad=True) for _ in range(2))
+    reset = torch.rand(shape, device="cuda") > 0.9
+
+    def step():
+        y, final = upsweep.linear_recurrence(gates, x, initial=2.0, reset=reset, return_final=True)
+        loss = upsweep.discounted_cumsum(y, 0.9, reverse=True).sum() + final.sum()
+        return torch.autograd.grad(loss, (gates, x))
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        x.copy_(torch.rand(shape, device="cuda"))
+    graph.replay()
+    for mine, other in zip(captured, step()):
+        torch.testing.assert_close(mine, other)
+
+
+@pytest.mark.cuda
+def test_nothing_waits_for_the_device():
+    gates, x = (torch.rand(4, 3000, device="cuda", requires_grad=True) for _ in range(2))
+    gamma, reset = torch.rand(4, 1, device="cuda", requires_grad=True), torch.rand(4, 3000, device="cuda") > 0.9
+
+    def step():
+        y, final = upsweep.linear_recurrence(gates, x, initial=0.5, reset=reset, return_final=True)
+        y = upsweep.discounted_cumsum(y, gamma, exclusive=True, initial=final, reverse=True)
+        y = upsweep.cumulative_sum(y, include_initial=True) + upsweep.discounted_cumsum(y, 0.5, axis=0).sum()
+        torch.autograd.grad(y.sum(), (gates, x, gamma))
+
+    step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.cuda
 def test_work_goes_to_the_current_stream_without_synchronising():
     gates, x = (torch.rand(64, 100_000, device="cuda") for _ in range(2))
     upsweep.linear_recurrence(gates, x)
@@ -169,14 +368,3 @@ def test_more_than_2_to_the_31_elements():
     assert y[0] == 1 and (y[100:] == 2).all()
     ones = torch.ones(n, dtype=torch.int8, device="cuda")
     assert upsweep.cumulative_sum(ones)[-1] == n
-
-
-@pytest.mark.cuda
-def test_several_devices():
-    if torch.cuda.device_count() < 2:
-        pytest.skip("one CUDA device")
-    x = torch.rand(3, 5000, device="cuda:1")
-    assert torch.cuda.current_device() == 0
-    y = upsweep.discounted_cumsum(x, 0.5)
-    assert y.device == x.device and torch.cuda.current_device() == 0
-    torch.testing.assert_close(y.cpu(), upsweep.discounted_cumsum(x.cpu(), 0.5))

@@ -157,10 +157,14 @@ def run_lines(x: Tensor, gates: Tensor | None, gamma: float, reverse: bool) -> T
 
     The caller knows that nothing is to be differentiated.
     """
-    if x.dtype not in _LINE_DTYPES or not x.is_cuda or not x.ndim or not x.is_contiguous():
+    if x.dtype not in _LINE_DTYPES or not x.is_cuda or not x.ndim or not x.is_contiguous() or x.is_neg():
         return None
     if gates is not None and (
-        gates.dtype != x.dtype or gates.shape != x.shape or gates.device != x.device or not gates.is_contiguous()
+        gates.dtype != x.dtype
+        or gates.shape != x.shape
+        or gates.device != x.device
+        or not gates.is_contiguous()
+        or gates.is_neg()
     ):
         return None
     out = torch.empty_like(x)

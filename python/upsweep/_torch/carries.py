@@ -67,7 +67,7 @@ def _tracked(scan: Any, reverse: bool, flush: bool, threads: int) -> Parts:
     tensors = (scan.x, scan.gates, scan.gamma, scan.reset)
     scans._refuse_tangents(tensors)
     exact = not scans._watched() and all(map(scans._is_exact, tensors))
-    operation = ops.EagerScan.apply if exact else ops.scan
+    operation = ops.EagerScan.apply if exact else ops.operation()
 
     def final(x: Tensor, initial: Tensor | None, reset: Tensor | None, dtype: torch.dtype) -> Tensor:
         gates = scan.gates

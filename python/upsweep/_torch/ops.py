@@ -19,7 +19,7 @@ from torch import Tensor
 
 from upsweep._torch import backends
 
-__all__ = ["EagerScan", "allocate_out", "scan"]
+__all__ = ["EagerScan", "TransformedScan", "allocate_out", "operation", "scan"]
 
 _library = torch.library.Library("upsweep", "DEF")
 _library.define(
@@ -87,6 +87,11 @@ def _shifted(tensor: Tensor, edge: Tensor, axis: int, by: int) -> Tensor:
     return torch.cat((edge, tensor.narrow(axis, 0, n - 1)), axis)
 
 
+def _only(step: int, length: int, axis: int, like: Tensor) -> Tensor:
+    """Where the steps along `axis` are this one; broadcasts to `like`."""
+    return (torch.arange(length, device=like.device) == step).reshape((-1,) + (1,) * (like.ndim - axis - 1))
+
+
 def _conj(tensor: Tensor) -> Tensor:
     return tensor.conj() if tensor.is_complex() else tensor
 
@@ -118,9 +123,7 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
         return (g if needs_x else None, g if needs_gates else None, None, None, g_initial, *(None,) * 7)
     last, first = (0, length - 1) if reverse else (length - 1, 0)
     if g_final is not None and not ctx.window:
-        at_last = torch.arange(length, device=g.device) == last
-        at_last = at_last.reshape((-1,) + (1,) * (g.ndim - axis - 1))
-        g = g + torch.where(at_last, g_final.to(g.dtype).unsqueeze(axis), 0)
+        g = g + torch.where(_only(last, length, axis, g), g_final.to(g.dtype).unsqueeze(axis), 0)
 
     if _is_plain(ctx, gates, g):
         return _gradients_at_once(ctx, g, gates, initial, reset, y)
@@ -129,7 +132,7 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
     next_gates = None if gates is None else _conj(_shifted(gates, gates.new_ones(()), axis, ahead))
     next_reset = None if reset is None else _shifted(reset, reset.new_zeros(()), axis, ahead)
     back_gamma = None if gamma is None else _conj(gamma)
-    gx, _ = scan(
+    gx, _ = operation()(
         g, next_gates, back_gamma, complex(ctx.factor).conjugate(), None, next_reset, axis, not reverse, ctx.flush,
         ctx.window, ctx.n_threads, g.dtype,
     )  # fmt: skip
@@ -137,8 +140,13 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
     if needs_gates or needs_gamma:
         before = _shifted(y, y.new_zeros(()) if initial is None else initial, axis, -ahead)
         terms = gx * _conj(before)
-        if reset is not None:
-            terms = torch.where(reset, 0, terms)
+        # Factors that are not read have a gradient of 0, also where gx is not finite.
+        unread = reset
+        if initial is None:
+            at_first = _only(first, length, axis, g)
+            unread = at_first if reset is None else reset | at_first
+        if unread is not None:
+            terms = torch.where(unread, 0, terms)
         if needs_gates:
             g_gates = _narrowed(terms, gates.dtype)
         else:
@@ -226,6 +234,32 @@ class EagerScan(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
     backward = staticmethod(_backward)
 
 
+class TransformedScan(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
+    """The operation under torch.func's transforms, which take no derivative that an operation has registered."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
+        outputs: tuple[Tensor, Tensor] = scan(*inputs)
+        return outputs
+
+    setup_context = staticmethod(_save)
+    backward = staticmethod(_backward)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        return _vmap(info, in_dims, *args)
+
+
+def operation() -> Any:
+    """The form of the operation that those who follow the tensors understand."""
+    if torch.compiler.is_compiling():
+        return scan
+    innermost = torch._C._functorch.peek_interpreter_stack()
+    if innermost is None or innermost.key() == torch._C._functorch.TransformType.Functionalize:
+        return scan
+    return TransformedScan.apply
+
+
 # ---- vmap ------------------------------------------------------------------------------------------------------
 
 
@@ -240,7 +274,7 @@ def _vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
 
     moved = [to_front(tensor, dim) for tensor, dim in zip(args[:3], in_dims[:3])]
     initial, reset = (to_front(args[i], in_dims[i]) for i in (4, 5))
-    return scan(*moved, factor, initial, reset, axis + 1, *rest), (0, 0)
+    return operation()(*moved, factor, initial, reset, axis + 1, *rest), (0, 0)
 
 
 torch.library.register_vmap("upsweep::scan", _vmap, lib=_library)

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from upsweep import _arrays, _cpu, _signature
 from upsweep._torch import backends, ops
 
-__all__ = ["cumulative_sum", "discounted_cumsum", "linear_recurrence", "scan_forward"]
+__all__ = ["cumulative_sum", "discounted_cumsum", "gamma_of_rows", "linear_recurrence", "scan_forward"]
 
 Number = (bool, int, float, complex, np.number, np.bool_)
 
@@ -84,6 +84,16 @@ def scan_forward(gates: Any, tokens: Any, *, reverse: bool, out: Any) -> Any:
         )  # fmt: skip
 
 
+def gamma_of_rows(x: Any, gamma: Any) -> Any:
+    """`gamma` as torch-discounted-cumsum takes it: numbers in a list or an array too, one for each row."""
+    if not isinstance(gamma, (Tensor, *Number)):
+        numbers = _arrays.as_array(gamma, "gamma")
+        wide = np.array(numbers, np.complex128 if numbers.dtype.kind == "c" else np.float64)
+        gamma = torch.from_numpy(wide).to(x.device)
+    per_row = getattr(x, "ndim", 0) == 2 and tuple(getattr(gamma, "shape", ())) == tuple(x.shape[:1])
+    return gamma[:, None] if per_row else gamma
+
+
 # ---- argument rules ------------------------------------------------------------------------------------------
 
 
@@ -112,6 +122,7 @@ def prepare_discounted(x: Any, gamma: Any, axis: int, reset: Any, initial: Any) 
 def prepare_gated(gates: Any, tokens: Any, axis: int, reset: Any, initial: Any) -> _Scan:
     """A checked recurrence."""
     if isinstance(tokens, Number):
+        tokens = _number(tokens, "tokens")
         factor = _tensor(gates, "gates", None)
         given = _tensor_of(tokens, "tokens", factor.device)
         dtype = _result_dtype(tokens, factor)
@@ -125,8 +136,8 @@ def prepare_gated(gates: Any, tokens: Any, axis: int, reset: Any, initial: Any) 
 
 
 def _number(value: Any, name: str) -> Any:
-    """The number as torch takes it, whose own integers end at 64 bits with a sign."""
-    return _arrays.as_number(value, name, limit=2**63)
+    """The number as torch takes it: Python's own, whose integers end at 64 bits with a sign."""
+    return _arrays.as_number(value.item() if isinstance(value, np.generic) else value, name, limit=2**63)
 
 
 def _tensor_of(number: Any, name: str, device: torch.device) -> Tensor:
@@ -135,7 +146,9 @@ def _tensor_of(number: Any, name: str, device: torch.device) -> Tensor:
     dtype = (
         torch.float64 if isinstance(number, float) else torch.complex128 if isinstance(number, complex) else None
     )
-    return torch.as_tensor(number, dtype=dtype, device=device)
+    return torch.full(
+        (), number, dtype=dtype, device=device
+    )  # written there: a copy would wait, and not be captured
 
 
 def _is_complex(value: Any) -> bool:
@@ -197,7 +210,7 @@ class _Scan:
             raise ValueError(f"shapes do not broadcast together: {shapes}") from None
         if not shape:
             raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d tensor")
-        self.shape, self.dtype = shape, dtype
+        self.name, self.shape, self.dtype = name, shape, dtype
         self.axis = _signature.check_axis(axis, len(shape))
         self.x = x if x.shape == shape else x.expand(shape)
         if (dtype.is_floating_point or dtype.is_complex) and x.dtype != dtype and x.requires_grad:
@@ -210,7 +223,7 @@ class _Scan:
         if isinstance(factor, Tensor):
             self._set_factor(factor)
         elif factor is not None:
-            self.factor = complex(factor)
+            self.factor = factor if isinstance(factor, float) else complex(factor)
         self.initial = None if initial is None else self._as_state(initial)
 
     def _set_factor(self, factor: Tensor) -> None:
@@ -219,7 +232,11 @@ class _Scan:
             self.factor = complex(factor.item())
             return
         padded = factor.reshape((1,) * (len(shape) - factor.ndim) + tuple(factor.shape))
-        if padded.shape[at] == 1 or (padded.numel() and padded.stride(at) == 0):
+        # The gradient of a factor that was expanded along the axis has a term for each step all the same.
+        repeated = padded.numel() and padded.stride(at) == 0 and not (
+            padded.requires_grad and torch.is_grad_enabled()
+        )  # fmt: skip
+        if padded.shape[at] == 1 or repeated:
             # One number for each line, read once: its dtype may be any.
             self.gamma = padded.expand(shape[:at] + padded.shape[at : at + 1] + shape[at + 1 :]).select(at, 0)
         else:
@@ -262,9 +279,12 @@ class _Scan:
         tensors = (self.x, self.gates, self.gamma, self.initial, self.reset)
         reverse, exclusive = bool(reverse), bool(exclusive)
         threads = 0 if n_threads is None else _cpu.check_threads(n_threads)
+        _refuse_trace()
+        _refuse_tangents(tensors)
         if out is not None:
             _check_out(out, self.shape, self.dtype, self)
-        if out is not None or not _needs_operation(tensors):
+        followed = _watched() or not all(map(_is_exact, (*tensors, out)))
+        if not followed and not _differentiated(tensors):
             y = ops.allocate_out(self.x, self.dtype) if out is None else out
             final = None
             if return_final:
@@ -275,15 +295,18 @@ class _Scan:
                     self.x, self.gates, factor, self.initial, self.reset, y, final, axis=self.axis,
                     reverse=reverse, exclusive=exclusive, flush=flush, window=window, n_threads=threads or None,
                 )  # fmt: skip
+            if out is not None:  # so that a backward which saved it notices
+                torch.autograd.graph.increment_version(out)
         else:
-            _refuse_tangents(tensors)
-            operation = ops.scan if _watched() or not all(map(_is_exact, tensors)) else ops.EagerScan.apply
+            operation = ops.operation() if followed else ops.EagerScan.apply
             y, final = operation(
                 self.x, self.gates, self.gamma, self.factor, self.initial, self.reset, self.axis, reverse, flush,
                 window, threads, self.dtype,
             )  # fmt: skip
             if exclusive:
                 y = self._entering(y, reverse)
+            if out is not None:
+                y = out.copy_(y)
         return (y, final) if return_final else y
 
     def _entering(self, y: Tensor, reverse: bool) -> Tensor:
@@ -296,7 +319,7 @@ class _Scan:
 def _watched() -> bool:
     """Whether something besides the usual autograd follows the tensors.
 
-    That is the compiler, a transform, a mode, autocast, or derivatives taken forward.
+    That is the compiler, a transform, a mode, autocast, a trace, or derivatives taken forward.
     """
     return (
         torch.compiler.is_compiling()
@@ -305,19 +328,26 @@ def _watched() -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0
         or torch.is_autocast_enabled()
+        or torch._C._get_tracing_state() is not None
     )
 
 
+def _differentiated(tensors: tuple[Tensor | None, ...]) -> bool:
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
+
+
 def _needs_operation(tensors: tuple[Tensor | None, ...]) -> bool:
-    grad = torch.is_grad_enabled()
-    for tensor in tensors:
-        if tensor is None:
-            continue
-        if grad and tensor.requires_grad:
-            return True
-        if not _is_exact(tensor):
-            return True
-    return _watched()
+    return _differentiated(tensors) or not all(map(_is_exact, tensors)) or _watched()
+
+
+def _refuse_trace() -> None:
+    """A trace would keep the result as a constant."""
+    if torch._C._get_tracing_state() is not None:
+        raise NotImplementedError("scans cannot be recorded by torch.jit.trace; use torch.compile or torch.export")
 
 
 def _refuse_tangents(tensors: tuple[Tensor | None, ...]) -> None:
@@ -332,6 +362,15 @@ def _is_exact(tensor: Tensor | None) -> bool:
     return tensor is None or type(tensor) is Tensor or type(tensor) is torch.nn.Parameter
 
 
+def _are_in_memory(*tensors: Tensor | None) -> bool:
+    """Whether the tensors have addresses: those of the compiler and of transforms have none."""
+    return (
+        all(map(_is_exact, tensors))
+        and not torch.compiler.is_compiling()
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )
+
+
 def _check_out(out: Any, shape: Any, dtype: torch.dtype, scan: _Scan) -> None:
     if not isinstance(out, Tensor):
         raise TypeError(f"out: expected a torch.Tensor, got {type(out).__qualname__}")
@@ -341,20 +380,24 @@ def _check_out(out: Any, shape: Any, dtype: torch.dtype, scan: _Scan) -> None:
         raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}")
     if out.device != scan.x.device:
         raise ValueError(f"out: is on {out.device}, the input on {scan.x.device}")
-    if not out.is_contiguous() and _signature.overlaps_itself(_byte_view(out)):
-        raise ValueError(f"out: several of its elements share memory (strides of {out.stride()} elements)")
-    tensors = {"x": scan.x, "gates": scan.gates, "gamma": scan.gamma, "initial": scan.initial, "reset": scan.reset}
+    tensors = {
+        scan.name: scan.x, "gates": scan.gates, "gamma": scan.gamma, "initial": scan.initial, "reset": scan.reset,
+    }  # fmt: skip
     if torch.is_grad_enabled():
         for name, tensor in {"out": out, **tensors}.items():
             if tensor is not None and tensor.requires_grad:
                 raise ValueError(
                     f"out: cannot be given while {name} requires grad; use torch.no_grad() or leave it out"
                 )
+    if not _are_in_memory(out, *tensors.values()):
+        return  # the operation writes a tensor of its own, which is then copied
+    if not out.is_contiguous() and _signature.overlaps_itself(_byte_view(out)):
+        raise ValueError(f"out: several of its elements share memory (strides of {out.stride()} elements)")
     for name, tensor in tensors.items():
         if tensor is None or not tensor.numel() or not out.numel():
             continue
         same = (
-            name in ("x", "gates") and tensor.data_ptr() == out.data_ptr() and tensor.dtype == out.dtype
+            name in (scan.name, "gates") and tensor.data_ptr() == out.data_ptr() and tensor.dtype == out.dtype
             and tensor.stride() == out.stride() and tensor.shape == out.shape
         )  # fmt: skip
         if not same and _signature.overlap(_byte_view(out), _byte_view(tensor)):
