@@ -12,6 +12,13 @@ namespace upsweep {
 // Lines and blocks of columns are taken in turn by at most this many blocks.
 constexpr int64_t kMostBlocks = INT32_MAX;
 
+// Blocks for `n` pieces of work, of which one block takes up to `most`, one after the other, so that the next piece is
+// fetched while this one is scanned; but several times as many blocks as are resident, since some processors are faster.
+inline int64_t blocks_of(int64_t n, int64_t most, int64_t resident) {
+  const int64_t each = std::max(int64_t(1), std::min(most, n / (LineTuning::kWaves * resident)));
+  return std::min((n + each - 1) / each, kMostBlocks);
+}
+
 template <class Line, bool kGated, bool kResets>
 cudaError_t launch_short_lines(const Plan& plan, cudaStream_t stream, int n_processors) {
   constexpr int kThreads = LineTuning::kShortWarps * 32;
@@ -27,8 +34,8 @@ cudaError_t launch_packed_lines(const Plan& plan, cudaStream_t stream, int n_pro
   constexpr int kWarps = LineTuning::kWarps;
   constexpr int kShared = kWarps * 2 * kStageVectors<Staged<T, kReverse>, kGated> * 16;
   const int64_t lines_each = int64_t(kWarps) * plan.each;
-  const int64_t blocks =
-      std::min((p.lines + lines_each - 1) / lines_each, int64_t(n_processors) * LineTuning::kPackedBlocks);
+  const int64_t blocks = blocks_of((p.lines + lines_each - 1) / lines_each, LineTuning::kTiles,
+                                   int64_t(n_processors) * LineTuning::kPackedBlocks);
   const GammaPowers powers = kGated ? GammaPowers() : powers_of(p.gamma_re, kLaneElements<T>, 1);
   scan_packed_lines<T, kReverse, kGated><<<blocks, kWarps * 32, kShared, stream>>>(p, powers, plan.each);
   return cudaGetLastError();
@@ -41,19 +48,18 @@ cudaError_t launch_lines(const Plan& plan, cudaStream_t stream, int n_processors
   const GammaPowers powers = kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, LineTuning::kWarps);
   const int64_t resident = int64_t(n_processors) * LineTuning::kBlocks * LineTuning::kWarps / plan.warps;
   scan_lines<Line, kGated, kResets>
-      <<<std::min(p.lines, resident), plan.warps * 32, plan.warps * 2 * kStage, stream>>>(p, powers);
+      <<<blocks_of(p.lines, LineTuning::kTiles / plan.tiles, resident), plan.warps * 32, plan.warps * 2 * kStage, stream>>>(p, powers);
   return cudaGetLastError();
 }
 
 template <class Line, bool kGated, bool kResets>
-cudaError_t launch_split_lines(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
+cudaError_t launch_split_lines(const Plan& plan, const Workspace& w, cudaStream_t stream) {
   const Problem& p = plan.problem;
-  constexpr int kWarps = SplitTuning::kWarps, kShared = kWarps * 2 * kStageVectors<Line, kGated> * 16;
+  constexpr int kWarps = SplitTuning::kWarps, kShared = kWarps * kStageVectors<Line, kGated> * 16;
   const GammaPowers powers =
-      kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, kWarps * SplitTuning::kGroupTiles);
+      kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, kWarps * static_cast<int>(kFamily));
   scan_split_lines<Line, kGated, kResets>
-      <<<std::min(p.lines * plan.tiles, int64_t(n_processors) * SplitTuning::kBlocks), kWarps * 32, kShared, stream>>>(
-          p, powers, w, plan.tiles);
+      <<<p.lines * plan.tiles, kWarps * 32, kShared, stream>>>(p, powers, w, plan.tiles);
   return cudaGetLastError();
 }
 
@@ -75,11 +81,11 @@ template <class T, bool kReverse, bool kGated, bool kResets>
 cudaError_t launch_typed_lines(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
   if (plan.regime == kLines) return launch_lines<Staged<T, kReverse>, kGated, kResets>(plan, stream, n_processors);
   if (plan.regime == kSplitLines) {
-    if constexpr (sizeof(T) >= 4 && !kGated && !kResets) {
-      constexpr int kRun = SplitTuning::kRunVectors * 16 / sizeof(T);
-      if (plan.long_runs) return launch_split_lines<Staged<T, kReverse, kRun>, kGated, kResets>(plan, w, stream, n_processors);
+    if constexpr (sizeof(T) >= 4 && !kResets) {
+      constexpr int kRun = SplitTuning::kRunVectors[kGated] * 16 / sizeof(T);
+      if (plan.long_runs) return launch_split_lines<Staged<T, kReverse, kRun>, kGated, kResets>(plan, w, stream);
     }
-    return launch_split_lines<Staged<T, kReverse>, kGated, kResets>(plan, w, stream, n_processors);
+    return launch_split_lines<Staged<T, kReverse>, kGated, kResets>(plan, w, stream);
   }
   if constexpr (!kResets)
     if (plan.regime == kPackedLines) return launch_packed_lines<T, kReverse, kGated>(plan, stream, n_processors);
@@ -113,7 +119,7 @@ cudaError_t launch_any_with(const Plan& plan, const Workspace& w, cudaStream_t s
   switch (plan.regime) {
     case kShortLines: return launch_short_lines<Strided<S>, kGated, true>(plan, stream, n_processors);
     case kLines: return launch_lines<Strided<S>, kGated, true>(plan, stream, n_processors);
-    default: return launch_split_lines<Strided<S>, kGated, true>(plan, w, stream, n_processors);
+    default: return launch_split_lines<Strided<S>, kGated, true>(plan, w, stream);
   }
 }
 

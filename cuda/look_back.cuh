@@ -1,8 +1,10 @@
 // Tiles of one line on several blocks: each publishes what it does to a state, then finds the state before it.
 //
-// Tiles are handed out in increasing order from a counter, so a tile waits only for blocks that already run. The
-// tiles of a line form groups; the steps of a group are folded in the order of their index and the states after
-// the groups form a chain. The order of every sum is therefore fixed, and so are the result's bits.
+// Tiles are handed out in increasing order from a counter, so a tile waits only for blocks that already run. The tiles
+// of a line form groups of 32, and these families of 32. A tile folds the steps of those before it in its group and of
+// the groups before that one in its family, each in the order of their index; the states after families form a chain.
+// The order of every sum is therefore fixed, and so are the result's bits. A warp reads 32 letters at a time, side by
+// side: what all tiles in flight ask for is what the second-level cache has to bear.
 //
 // A step or a state travels in words of 64 bits, each written and read in one piece. A word of ones means that nothing
 // is there yet, so no flag and no fence is needed: whoever finds all words has the whole. The workspace is filled with
@@ -105,6 +107,7 @@ __device__ inline void wait_for(const Word* from, int n, int64_t apart, Word (&w
 #pragma unroll
       for (int k = 0; k < kWords; ++k)
         if (i < n) complete = complete && w[i][k] != kEmpty;
+    if (!complete) __nanosleep(32);
   } while (!complete);
 }
 
@@ -140,47 +143,7 @@ struct Chain {
     return M::unpack(w[0]);
   }
 
-  // What `n` tiles from `first` on do, one after the other.
-  template <int kMost>
-  __device__ Step<S> fold(int64_t first, int n, bool* dropped) const {
-    Word w[kMost][M::kStepWords];
-    wait_for<kMost, M::kStepWords>(steps + first * lanes * M::kStepWords, n, lanes * M::kStepWords, w);
-    Step<S> all = {one(S()), nothing(S())};
-    *dropped = false;
-#pragma unroll
-    for (int i = 0; i < kMost; ++i) {
-      if (i >= n) break;
-      bool drop;
-      const Step<S> step = M::unpack(w[i], &drop);
-      all = drop ? step : combine(all, step);
-      *dropped = *dropped || drop;
-    }
-    return all;
-  }
-
-  // The state before `tile`, by one whole warp: the one after the group before, and the steps since.
-  template <int kGroupTiles>
-  __device__ S state_before(int64_t tile, int lane) const {
-    constexpr int kEach = kGroupTiles / 32;
-    const int64_t begin = tile / kGroupTiles * kGroupTiles;
-    const int64_t left = tile - begin - lane * kEach;
-    bool dropped;
-    Step<S> step = fold<kEach>(begin + lane * kEach, left < 0 ? 0 : left < kEach ? left : kEach, &dropped);
-    __syncwarp();
-    const uint32_t droppers = __ballot_sync(0xffffffffu, dropped);
-    const uint32_t heads = droppers & (0xffffffffu >> (31 - lane));
-    const int head = heads ? 31 - __clz(heads) : 0;
-#pragma unroll
-    for (int by = 1; by < 32; by *= 2) {
-      const Step<S> before = {shuffle_up(step.a, by, 32), shuffle_up(step.b, by, 32)};
-      if (lane - by >= head) step = combine(before, step);
-    }
-    const Step<S> all = {shuffle(step.a, 31), shuffle(step.b, 31)};
-    if (droppers || begin == 0) return all.b;
-    return advance(all.a, state_after(begin - 1), all.b);
-  }
-
-  // The same for a lane on its own, from the nearest state that is there and the steps since. These are taken in order,
+  // The state before `tile`, by a lane on its own, from the nearest state that is there and the steps since. These are taken in order,
   // as they were for that state, so the bits do not depend on which one it is.
   __device__ S state_before_alone(int64_t tile, S initial) const {
     constexpr int kWindow = 4;
@@ -222,6 +185,61 @@ struct Chain {
       if (!ready) __nanosleep(100);
     }
     return found;
+  }
+};
+
+constexpr int64_t kGroup = 32, kFamily = kGroup * kGroup;   // tiles
+
+inline __host__ __device__ int64_t groups_of(int64_t tiles) { return (tiles + kGroup - 1) / kGroup; }
+
+// For the tiles of a line, by a whole warp of each.
+template <class S>
+struct LineChain : Chain<S> {
+  using M = Mail<S>;
+  Word* groups;
+
+  __device__ LineChain(const Workspace& w, int64_t chains, int64_t chain, int64_t tiles)
+      : Chain<S>(w, chains, chain, tiles, 1, 0) {
+    groups = w.letters + chains * tiles * (M::kStepWords + M::kStateWords) + chain * groups_of(tiles) * M::kStepWords;
+  }
+
+  // What n of them do one after the other.
+  static __device__ Step<S> fold(const Word* letters, int n, int lane, bool* dropped) {
+    Step<S> step = {one(S()), nothing(S())};
+    bool drops = false;
+    if (lane < n) {
+      Word w[1][M::kStepWords];
+      wait_for<1, M::kStepWords>(letters + lane * M::kStepWords, 1, 0, w);
+      step = M::unpack(w[0], &drops);
+    }
+    __syncwarp();
+    const uint32_t droppers = __ballot_sync(0xffffffffu, drops);
+    const uint32_t heads = droppers & (0xffffffffu >> (31 - lane));
+    const int head = heads ? 31 - __clz(heads) : 0;
+#pragma unroll
+    for (int by = 1; by < 32; by *= 2) {
+      const Step<S> before = {shuffle_up(step.a, by, 32), shuffle_up(step.b, by, 32)};
+      if (lane - by >= head) step = combine(before, step);
+    }
+    *dropped = droppers;
+    return {shuffle(step.a, 31), shuffle(step.b, 31)};
+  }
+
+  // The state before `tile`, which does `own`, and drops. Passes on what its group does if it is the last of it.
+  __device__ S state_before(int64_t tile, Step<S> own, bool own_drops, int lane) const {
+    const int64_t group = tile / kGroup, first_group = group / kGroup * kGroup;
+    bool drops, groups_drop;
+    const Step<S> since = fold(this->steps + group * kGroup * M::kStepWords, tile % kGroup, lane, &drops);
+    if (tile % kGroup == kGroup - 1 && lane == 0) {
+      Word w[M::kStepWords];
+      M::pack(own_drops ? own : combine(since, own), drops || own_drops, w);
+#pragma unroll
+      for (int k = 0; k < M::kStepWords; ++k) post(groups + group * M::kStepWords + k, w[k]);
+    }
+    if (drops) return since.b;
+    const Step<S> before = fold(groups + first_group * M::kStepWords, group % kGroup, lane, &groups_drop);
+    if (groups_drop || first_group == 0) return advance(since.a, before.b, since.b);
+    return advance(since.a, advance(before.a, this->state_after(first_group * kGroup - 1), before.b), since.b);
   }
 };
 

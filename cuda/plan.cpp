@@ -85,10 +85,11 @@ bool can_pack(const Problem& p, bool gated, int64_t item) {
          (p.x.strides[0] == apart && p.out.strides[0] == apart && (!gated || p.gates.strides[0] == apart));
 }
 
-// A counter in a line of its own, then the letters of `tiles` tiles of `lanes` lines each (look_back.cuh).
-int64_t workspace_of(int64_t tiles, int64_t lanes, int32_t accumulator) {
-  const int64_t words = accumulator == UPSWEEP_REAL ? 3 : accumulator == UPSWEEP_COMPLEX ? 6 : 4;
-  return kCounterBytes + tiles * lanes * words * 8;
+// A counter in a line of its own, then the letters (look_back.cuh): of `tiles` tiles of `lanes` lines each, and of
+// `groups` groups.
+int64_t workspace_of(int64_t tiles, int64_t lanes, int64_t groups, int32_t accumulator) {
+  const int64_t step_words = accumulator == UPSWEEP_COMPLEX ? 4 : 2, state_words = accumulator == UPSWEEP_REAL ? 1 : 2;
+  return kCounterBytes + (tiles * lanes * (step_words + state_words) + groups * step_words) * 8;
 }
 
 void plan_window(Plan& plan, int32_t accumulator) {
@@ -134,7 +135,7 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
     plan.regime = split ? kSplitColumns : kColumns;
     plan.tile = split ? split_tile : ColumnTuning::kWarps * ColumnTuning::kSteps;
     plan.tiles = (p.length + plan.tile - 1) / plan.tile;
-    if (split) plan.workspace_bytes = workspace_of(plan.blocks * plan.tiles, 32, accumulator);
+    if (split) plan.workspace_bytes = workspace_of(plan.blocks * plan.tiles, 32, 0, accumulator);
     return;
   }
 
@@ -164,8 +165,8 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
   }
   const int64_t positions = p.length + (out_aligned ? 0 : vec - 1);
   // Tiles of a split line: longer where there are enough of them.
-  const int64_t long_tile = SplitTuning::kWarps * 32 * SplitTuning::kRunVectors * vec;
-  plan.long_runs = plan.typed && !plan.gated && item >= 4 && !p.reset.data &&
+  const int64_t long_tile = SplitTuning::kWarps * 32 * SplitTuning::kRunVectors[plan.gated] * vec;
+  plan.long_runs = plan.typed && item >= 4 && !p.reset.data &&
                    p.lines * (p.length / long_tile) >= int64_t(SplitTuning::kTilesPerProcessor) * n_processors;
   const int64_t split_tile = plan.long_runs ? long_tile : SplitTuning::kWarps * warp_tile;
   const int64_t split_tiles = (p.length + vec - 1 + split_tile - 1) / split_tile;
@@ -176,7 +177,7 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
   plan.warps = walking_warps(positions, p.lines, warp_tile, n_processors);
   plan.tile = split ? split_tile : plan.warps * warp_tile;
   plan.tiles = (p.length + vec - 1 + plan.tile - 1) / plan.tile;
-  if (split) plan.workspace_bytes = workspace_of(p.lines * plan.tiles, 1, accumulator);
+  if (split) plan.workspace_bytes = workspace_of(p.lines * plan.tiles, 1, p.lines * ((plan.tiles + 31) / 32), accumulator);
 }
 
 }  // namespace

@@ -9,6 +9,8 @@ struct LineTuning {
   static constexpr int kWarps = 4;            // of a block, at most
   static constexpr int kBlocks = 5;           // a processor, which bounds the registers of a thread
   static constexpr int kPackedBlocks = 6;
+  static constexpr int kTiles = 8;            // that a block of short lines takes one after the other
+  static constexpr int kWaves = 4;            // blocks beside those that are resident, at least so many times
   static constexpr int kShortWarps = 4;       // of a block of short lines
   static constexpr int kShortLines = 1;       // that a group of lanes works on at a time
   static constexpr int kShortBlocks = 8;
@@ -16,13 +18,12 @@ struct LineTuning {
 
 struct SplitTuning {
   static constexpr int kWarps = 4;
-  static constexpr int kBlocks = 4;
-  // Vectors of a lane where there are no gates, and tiles enough of that size for each processor.
-  static constexpr int kRunVectors = 8;
+  static constexpr int kBlocks = 5;
+  // Vectors of a lane, by [gated], where there are tiles enough of that size for each processor.
+  static constexpr int kRunVectors[2] = {16, 8};
   static constexpr int kTilesPerProcessor = 4;
   // Lines are split over blocks below this many of them a processor: fewer cannot keep the memory busy.
   static constexpr int kLinesPerProcessor = 2;
-  static constexpr int kGroupTiles = 256;     // tiles of a line whose steps are folded at once
 };
 
 struct ColumnTuning {
