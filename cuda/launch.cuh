@@ -48,7 +48,7 @@ cudaError_t launch_lines(const Plan& plan, cudaStream_t stream, int n_processors
   const GammaPowers powers = kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, LineTuning::kWarps);
   const int64_t resident = int64_t(n_processors) * LineTuning::kBlocks * LineTuning::kWarps / plan.warps;
   scan_lines<Line, kGated, kResets>
-      <<<blocks_of(p.lines, LineTuning::kTiles / plan.tiles, resident), plan.warps * 32, plan.warps * 2 * kStage, stream>>>(p, powers);
+      <<<blocks_of(p.lines, LineTuning::kTiles / std::max(plan.tiles, int64_t(1)), resident), plan.warps * 32, plan.warps * 2 * kStage, stream>>>(p, powers);
   return cudaGetLastError();
 }
 

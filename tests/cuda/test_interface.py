@@ -1,5 +1,7 @@
 """Arrays of a device that an interface describes: numba's, jax's, and objects that have nothing else."""
 
+import os
+
 import numpy as np
 import pytest
 import upsweep
@@ -120,6 +122,8 @@ def test_numbas_streams_views_and_nothing(numba_cuda):
 
 @pytest.fixture
 def jax():
+    # It would take most of the memory, from this process and others.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     module = pytest.importorskip("jax")
     try:
         module.devices("cuda")

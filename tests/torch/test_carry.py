@@ -9,12 +9,12 @@ from tensors import DEVICES, to_array, to_tensor, torch
 on_each_device = pytest.mark.parametrize("device", DEVICES)
 
 
-def same(mine, theirs, device):
+def same(mine, theirs, device, close=1e-11):
     for a, b in zip(mine, theirs):
         assert isinstance(a, torch.Tensor) and a.device.type == device
         a = to_array(a)
         assert a.dtype == b.dtype and a.shape == b.shape
-        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(a, b, rtol=close, atol=close)
 
 
 def both(name, arrays, device, grad=False, **keywords):
@@ -36,7 +36,10 @@ def test_like_those_of_arrays(name, dtype, grad, device):
         for reset in (None, random(shape, seed=4) > 0.95):
             for reverse in (False, True):
                 arrays = operands(name, shape, dtype, gamma=-0.9)
-                same(*both(name, arrays, device, grad, axis=axis, reverse=reverse, reset=reset), device)
+                # A lane takes 16 elements of the short dtypes in float32 there.
+                short = device == "cuda" and np.dtype(dtype).itemsize == 2
+                mine, theirs = both(name, arrays, device, grad, axis=axis, reverse=reverse, reset=reset)
+                same(mine, theirs, device, 1e-5 if short else 1e-11)
 
 
 @on_each_device
