@@ -9,6 +9,10 @@ namespace upsweep {
 namespace {
 
 constexpr int kUnroll = 4;   // vectors in flight: covers the latency of shuffle and multiply-add
+// The same with gates, where there are registers for it: a tenth less time, but of short lines of float64 a third more.
+constexpr int kUnrollGated = kLanes >= 8 ? 8 : kUnroll;
+template <class T>
+constexpr int64_t kLongGated = sizeof(T) == 8 ? 128 : 0;
 // Bounds within which gamma^(kUnroll * kLanes) stays normal.
 constexpr double kGammaLow = 0x1p-31, kGammaHigh = 0x1p31;
 
@@ -66,13 +70,72 @@ inline Mask first_lanes(int count) {
   return mask;
 }
 
-// Streaming needs every vector of the line aligned; the line's start says it for all of them.
+// Streaming needs every store of kBytes aligned: the start of the first line and the bytes from one to the next say it
+// for all.
+template <int kBytes>
+inline Store how_to_store(const void* lowest, int64_t line_stride, bool stream) {
+  if (!stream || lowest == nullptr) return Store::kCached;
+  const uintptr_t address = (uintptr_t)lowest | (uintptr_t)line_stride;
+  if (address % kBytes == 0) return Store::kStreamVector;
+  return address % 16 == 0 && kBytes % 16 == 0 ? Store::kStream16 : Store::kCached;
+}
 template <class T, bool Reverse>
 inline Store how_to_store(void* out, bool stream) {
-  if (!stream || out == nullptr) return Store::kCached;
-  const uintptr_t address = (uintptr_t)vector_at<Reverse>((T*)out, 0);
-  if (address % (kLanes * sizeof(T)) == 0) return Store::kStreamVector;
-  return address % 16 == 0 && kLanes * sizeof(T) % 16 == 0 ? Store::kStream16 : Store::kCached;
+  return how_to_store<kLanes * sizeof(T)>(out ? vector_at<Reverse>((T*)out, 0) : nullptr, 0, stream);
+}
+template <class T, bool Reverse>
+inline Store how_to_store(const LineArgs& args, const Lines& lines) {
+  const void* lowest = args.out ? vector_at<Reverse>((T*)args.out, 0) : nullptr;
+  return how_to_store<kLanes * sizeof(T)>(lowest, lines.n > 1 ? lines.out_stride : 0, args.stream);
+}
+
+// ---- lines ------------------------------------------------------------------------------------------------------
+
+// What a scan writes: the states, for exclusive ones the states before them, or nothing but the last one.
+enum class Written { kStates, kStatesBefore, kNothing };
+
+// Every line of `lines`, its state before and after in lines.carry. The arguments of a line are made from those of the one
+// before in registers: loading them back from where a caller has just written them takes longer than a short line does.
+template <class Scan>
+inline __attribute__((always_inline)) void for_lines(const LineArgs& first_line, const Lines& given, Scan scan) {
+  LineArgs args = first_line;
+  const Lines lines = given;
+  for (int64_t line = 0; line < lines.n; ++line) {
+    args.carry = lines.carry[line];
+    lines.carry[line] = scan(args);
+    args.x = (const char*)args.x + lines.x_stride;
+    if (args.gates) args.gates = (const char*)args.gates + lines.gates_stride;
+    if (args.reset) args.reset += lines.reset_stride;
+    if (args.out) args.out = (char*)args.out + lines.out_stride;
+  }
+}
+
+// ---- a line without gates of its own, with resets -------------------------------------------------------------------
+
+// Stretches without a reset take the cheaper kernel.
+template <class T, bool Reverse>
+double scan_between_resets(const LineArgs& args, LineScan* scan_clear, LineScan* scan_reset) {
+  constexpr int64_t kStretch = 16 * kLanes;
+  LineArgs part = args;
+  for (int64_t step = 0; step < args.n; step += part.n) {
+    auto is_clear = [&](int64_t from) {
+      const int64_t n = args.n - from < kStretch ? args.n - from : kStretch;
+      const uint8_t* flags = Reverse ? args.reset - from - (n - 1) : args.reset + from;
+      uint8_t any_flag = 0;   // of any value: a bool seen through a view may be more than 1
+      for (int64_t k = 0; k < n; ++k) any_flag |= flags[k];
+      return any_flag == 0;
+    };
+    const bool clear = is_clear(step);
+    int64_t end = step + kStretch;
+    while (end < args.n && is_clear(end) == clear) end += kStretch;
+    part.n = (end < args.n ? end : args.n) - step;
+    part.x = &element_at<Reverse>((const T*)args.x, step);
+    part.out = args.out ? &element_at<Reverse>((T*)args.out, step) : nullptr;
+    part.reset = clear ? nullptr : &element_at<Reverse>(args.reset, step);
+    part.carry = scan_one_line(clear ? scan_clear : scan_reset, part);
+    part.first = false;
+  }
+  return part.carry;
 }
 
 // Narrower tokens cannot add up to what overflows a double, unless gates make them grow.
@@ -126,9 +189,14 @@ void fill_powers(Powers& p, double gamma) {
 template <bool Reverse>
 const Powers& powers_of(const LineArgs& args) {
   thread_local Powers kept;
+  Powers* powers = &kept;
+  // The compiler must not know where they are: it would ask for the thread's copy anew in every tile, a call around
+  // which every vector register is saved and loaded again.
+  asm("" : "+r"(powers));
   // As bits: 0.0 and -0.0 have other powers.
-  if (__builtin_expect(std::memcmp(&kept.gamma, &args.gamma, sizeof(double)) != 0, 0)) fill_powers<Reverse>(kept, args.gamma);
-  return kept;
+  if (__builtin_expect(std::memcmp(&powers->gamma, &args.gamma, sizeof(double)) != 0, 0))
+    fill_powers<Reverse>(*powers, args.gamma);
+  return *powers;
 }
 
 template <bool Reverse>
@@ -153,6 +221,24 @@ inline void scan_vector(Vec& a, Vec& v) {
   scan_halves<1, Reverse>(a, v);
   if constexpr (kLanes >= 4) scan_halves<2, Reverse>(a, v);
   if constexpr (kLanes >= 8) scan_halves<4, Reverse>(a, v);
+}
+
+// (a, v) of neighbouring runs of steps, a run a lane, in scan order.
+struct Runs {
+  Vec a, v;
+};
+
+// Neighbouring runs combined: half as many, of twice the length. `p` comes before `q`. The first time the runs of
+// the two come out interleaved, which the other times undo: in the end lane k is vector k.
+template <bool Reverse, bool First>
+inline Runs combine_runs(const Runs& p, const Runs& q) {
+  const Runs& low = Reverse ? q : p;
+  const Runs& high = Reverse ? p : q;
+  const Runs even{halve<First, 0>(low.a, high.a), halve<First, 0>(low.v, high.v)};
+  const Runs odd{halve<First, 1>(low.a, high.a), halve<First, 1>(low.v, high.v)};
+  const Runs& before = Reverse ? odd : even;
+  const Runs& after = Reverse ? even : odd;
+  return {after.a * before.a, fma(after.a, before.v, after.v)};
 }
 
 // Gates as the vector form wants them: zero where the state is dropped.

@@ -55,24 +55,6 @@ Reduced reduce_constant(const LineArgs& given) {
   return result;
 }
 
-// (a, v) of neighbouring runs of steps, a run a lane, in scan order.
-struct Runs {
-  Vec a, v;
-};
-
-// Neighbouring runs combined: half as many, of twice the length. `p` comes before `q`. The first time the runs of
-// the two come out interleaved, which the other times undo: in the end lane k is vector k.
-template <bool Reverse, bool First>
-inline Runs combine_runs(const Runs& p, const Runs& q) {
-  const Runs& low = Reverse ? q : p;
-  const Runs& high = Reverse ? p : q;
-  const Runs even{halve<First, 0>(low.a, high.a), halve<First, 0>(low.v, high.v)};
-  const Runs odd{halve<First, 1>(low.a, high.a), halve<First, 1>(low.v, high.v)};
-  const Runs& before = Reverse ? odd : even;
-  const Runs& after = Reverse ? even : odd;
-  return {after.a * before.a, fma(after.a, before.v, after.v)};
-}
-
 constexpr int kRunVectors = kLanes;                       // combined at a time: a run of kLanes steps a lane
 constexpr double kProductLow = 0x1p-15, kProductHigh = 0x1p15;   // kLanes^2 of them stay normal
 
@@ -223,6 +205,11 @@ Reduced reduce_line(const LineArgs& args) {
 }  // namespace
 
 LineReduce* line_reduce(int32_t dtype, int32_t gate_dtype, bool reverse) {
+  LineReduce* const half = gate_dtype == dtype ? half_line_reduce(dtype, reverse) : nullptr;
+  return half ? half : wide_line_reduce(dtype, gate_dtype, reverse);
+}
+
+LineReduce* wide_line_reduce(int32_t dtype, int32_t gate_dtype, bool reverse) {
   return with_real_types(dtype, gate_dtype, [&](auto x, auto gate) -> LineReduce* {
     using T = decltype(x);
     using G = decltype(gate);

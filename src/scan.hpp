@@ -84,11 +84,31 @@ constexpr double kNarrowToken = 0x1p128;
 constexpr double kSmallest = 0x1p-1022;
 constexpr double kGateLow = 0x1p-127, kGateHigh = 0x1p127;
 
-typedef double LineScan(const LineArgs&);      // returns the state after the last step
+// Lines of the same kind, bytes from one to the next: a short line costs less than the call that scans it.
+struct Lines {
+  int64_t n;
+  int64_t x_stride, gates_stride, reset_stride, out_stride;
+  double* carry;                      // one a line: the state before its first step, then after its last
+};
+
+typedef void LineScan(const LineArgs& first_line, const Lines&);   // LineArgs::carry is not read
 typedef Reduced LineReduce(const LineArgs&);
 // gate_dtype is dtype or kDouble.
 LineScan* line_scan(int32_t dtype, int32_t gate_dtype, bool reverse);
 LineReduce* line_reduce(int32_t dtype, int32_t gate_dtype, bool reverse);
+// Those in float64 throughout; and those of float16 and bfloat16 with gates of the same type, in lanes of float32 where
+// the numbers allow it. nullptr: there is none for this type, or for this instruction set.
+LineScan* wide_line_scan(int32_t dtype, int32_t gate_dtype, bool reverse);
+LineScan* half_line_scan(int32_t dtype, bool reverse);
+LineReduce* wide_line_reduce(int32_t dtype, int32_t gate_dtype, bool reverse);
+LineReduce* half_line_reduce(int32_t dtype, bool reverse);
+
+// One line; returns the state after its last step.
+inline double scan_one_line(LineScan* scan, const LineArgs& args) {
+  double carry = args.carry;
+  scan(args, {1, 0, 0, 0, 0, &carry});
+  return carry;
+}
 
 // ---- windows of one line in contiguous memory -------------------------------------------------------------------
 

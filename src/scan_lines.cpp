@@ -12,7 +12,12 @@
 // because nothing in the vector form is ever dropped (a dropped state is a product with zero); a state that overflows
 // and comes back shows in its own lane only.
 //
-// Called by the drivers (scan_driver.cpp), for a whole line or for a block of it.
+// Bound by its arithmetic where the memory keeps up: on a Zen 5, 85 instructions and 22 cycles for 32 float32 in the L1, of
+// which 23 are multiply-adds, 16 shuffles and 8 conversions of two operations each. Twice as many vectors in flight are
+// no faster, so neither would two lines at once be; with gates, which wait longer for each other, a tenth.
+//
+// Called by the drivers (scan_driver.cpp), for whole lines or for a block of one; by the kernels of float16 and bfloat16
+// (scan_half_lines.cpp) for what those leave.
 
 #include "lines.hpp"
 #include "real_types.hpp"
@@ -47,8 +52,9 @@ inline bool all_finite(const Vec* v) {
 
 // ---- the plain loop -----------------------------------------------------------------------------------------------
 
+// A call, with a copy of the arguments: the kernels keep theirs in registers.
 template <class T, class G, bool Reverse>
-double scan_in_order(const LineArgs& args, int64_t from, int64_t to, double state, bool first) {
+[[gnu::noinline]] double scan_in_order(LineArgs args, int64_t from, int64_t to, double state, bool first) {
   const T* x = (const T*)args.x;
   const G* gates = (const G*)args.gates;
   T* out = (T*)args.out;
@@ -64,20 +70,40 @@ double scan_in_order(const LineArgs& args, int64_t from, int64_t to, double stat
   return state;
 }
 
-// ---- constant gamma -----------------------------------------------------------------------------------------------
+// The same, of a tile whose vector form may be wrong. A call marked as cold, around which alone registers are saved.
+template <class T, class G, bool Reverse>
+[[gnu::noinline, gnu::cold]] double scan_again(LineArgs args, int64_t from, int64_t to, double state, bool first) {
+  return scan_in_order<T, G, Reverse>(args, from, to, state, first);
+}
 
-// What a scan writes: the states, for exclusive ones the states before them, or nothing but the last one.
-enum class Written { kStates, kStatesBefore, kNothing };
+// ---- constant gamma -----------------------------------------------------------------------------------------------
 
 template <class T, bool Reverse, Store How, int N>
 inline void store_tile(T* out, int64_t step, const Vec* v) {
   for (int k = 0; k < N; ++k) store(vector_at<Reverse>(out, step + k * kLanes), v[k], How);
 }
 
+// All whole vectors from `step` on, Together at a time where that is allowed, then fewer: tile(n) takes n of them
+// further, or says false, and redo takes that many steps again.
+// The loops around the tiles have no call in them, so that the compiler keeps what they share in registers.
+template <int Together, class Tile, class Redo>
+inline __attribute__((always_inline)) void scan_all(Tile tile, Redo redo, const int64_t n, const int64_t& step,
+                                                    bool together) {
+  auto scan = [&](auto vectors) __attribute__((always_inline)) {
+    constexpr int kSteps = vectors() * kLanes;
+    while (step + kSteps <= n) {
+      while (__builtin_expect(tile(vectors), 1))
+        if (step + kSteps > n) return;
+      redo(kSteps);
+    }
+  };
+  if (together) scan(std::integral_constant<int, Together>{});
+  if constexpr (Together > kUnroll) scan(std::integral_constant<int, kUnroll>{});
+  scan(std::integral_constant<int, 1>{});
+}
+
 template <class T, bool Reverse, Store How, Written What>
-double scan_constant_as(const LineArgs& given) {
-  const LineArgs args = given;   // a copy: no store to out can change it
-  const Powers& powers = powers_of<Reverse>(args);
+inline __attribute__((always_inline)) double scan_constant_line(const LineArgs& args, const Powers& powers) {
   // A state that overflows between two vectors and decays again would be seen in its own lane only. Floats
   // under a gamma up to one cannot get there.
   const bool may_overflow = sizeof(T) == 8 || __builtin_fabs(args.gamma) > 1.0;
@@ -103,52 +129,69 @@ double scan_constant_as(const LineArgs& given) {
     }
     for (int k = 0; k < N; ++k) v[k] = fma(powers.lanes, before[k], v[k]);
     const bool in_order = !is_finite(before[N][0]) || (may_overflow && !all_finite<N>(v));
-    if (__builtin_expect(in_order, 0)) {
-      states = carry = broadcast(scan_in_order<T, T, Reverse>(args, step, step + N * kLanes, carry[0], first));
-    } else {
-      states = v[N - 1];
-      if constexpr (What == Written::kStatesBefore)
-        for (int k = 0; k < N; ++k) v[k] = states_before<Reverse>(v[k], first && k == 0 ? Vec{} : before[k]);
-      if constexpr (What != Written::kNothing) store_tile<T, Reverse, How, N>(out, step, v);
-      carry = before[N];
-    }
+    if (__builtin_expect(in_order, 0)) return false;
+    states = v[N - 1];
+    if constexpr (What == Written::kStatesBefore)
+      for (int k = 0; k < N; ++k) v[k] = states_before<Reverse>(v[k], first && k == 0 ? Vec{} : before[k]);
+    if constexpr (What != Written::kNothing) store_tile<T, Reverse, How, N>(out, step, v);
+    carry = before[N];
     first = false;
     step += N * kLanes;
+    return true;
   };
-  while (step + kUnroll * kLanes <= args.n) tile(std::integral_constant<int, kUnroll>{});
-  while (step + kLanes <= args.n) tile(std::integral_constant<int, 1>{});
+  auto redo = [&](int n) __attribute__((always_inline)) {
+    states = carry = broadcast(scan_again<T, T, Reverse>(args, step, step + n, carry[0], first));
+    first = false;
+    step += n;
+  };
+  scan_all<kUnroll>(tile, redo, args.n, step, true);
 
   const int rest = (int)(args.n - step);
   if (rest == 0) return step ? state_at<Reverse>(states, kLanes - 1) : args.carry;
   Vec v = fma(powers.lanes, carry, scan_vector<Reverse>(load_first<Reverse>(x, step, rest), powers));
   const double state = state_at<Reverse>(v, rest - 1);
-  if (!is_finite(state) || (may_overflow && !all_finite<1>(&v))) return scan_in_order<T, T, Reverse>(args, step, args.n, carry[0], first);
+  if (!is_finite(state) || (may_overflow && !all_finite<1>(&v)))
+    return scan_again<T, T, Reverse>(args, step, args.n, carry[0], first);
   if (out) store_first<Reverse>(out, step, args.exclusive ? states_before<Reverse>(v, first ? Vec{} : carry) : v, rest);
   return state;
 }
 
+template <class T, bool Reverse, Store How, Written What>
+void scan_constant_as(const LineArgs& args, const Lines& lines) {
+  const Powers& powers = powers_of<Reverse>(args);
+  for_lines(args, lines, [&](const LineArgs& line) __attribute__((always_inline)) {
+    return scan_constant_line<T, Reverse, How, What>(line, powers);
+  });
+}
+
 template <class T, bool Reverse, Written What>
-double scan_constant_as(const LineArgs& args) {
-  switch (how_to_store<T, Reverse>(args.out, args.stream)) {
-    case Store::kStreamVector: return scan_constant_as<T, Reverse, Store::kStreamVector, What>(args);
-    case Store::kStream16: return scan_constant_as<T, Reverse, Store::kStream16, What>(args);
-    default: return scan_constant_as<T, Reverse, Store::kCached, What>(args);
+void scan_constant_as(const LineArgs& args, const Lines& lines) {
+  switch (how_to_store<T, Reverse>(args, lines)) {
+    case Store::kStreamVector: return scan_constant_as<T, Reverse, Store::kStreamVector, What>(args, lines);
+    case Store::kStream16: return scan_constant_as<T, Reverse, Store::kStream16, What>(args, lines);
+    default: return scan_constant_as<T, Reverse, Store::kCached, What>(args, lines);
   }
 }
 
+template <class T, class G, bool Reverse>
+void scan_all_in_order(const LineArgs& args, const Lines& lines) {
+  for_lines(args, lines, [](const LineArgs& line) {
+    return scan_in_order<T, G, Reverse>(line, 0, line.n, line.carry, line.first);
+  });
+}
+
 template <class T, bool Reverse>
-double scan_constant(const LineArgs& args) {
-  if (!gamma_in_range(args)) return scan_in_order<T, T, Reverse>(args, 0, args.n, args.carry, args.first);
-  if (!args.out) return scan_constant_as<T, Reverse, Store::kCached, Written::kNothing>(args);
-  return args.exclusive ? scan_constant_as<T, Reverse, Written::kStatesBefore>(args)
-                        : scan_constant_as<T, Reverse, Written::kStates>(args);
+void scan_constant(const LineArgs& args, const Lines& lines) {
+  if (!gamma_in_range(args)) return scan_all_in_order<T, T, Reverse>(args, lines);
+  if (!args.out) return scan_constant_as<T, Reverse, Store::kCached, Written::kNothing>(args, lines);
+  return args.exclusive ? scan_constant_as<T, Reverse, Written::kStatesBefore>(args, lines)
+                        : scan_constant_as<T, Reverse, Written::kStates>(args, lines);
 }
 
 // ---- gates or resets ----------------------------------------------------------------------------------------------
 
 template <class T, class G, bool Reverse, Store How, Given Has, Written What>
-double scan_gated_as(const LineArgs& given) {
-  const LineArgs args = given;
+inline __attribute__((always_inline)) double scan_gated_line(const LineArgs& args) {
   const T* x = (const T*)args.x;
   T* out = (T*)args.out;
   Vec carry = broadcast(args.first ? -0.0 : args.carry), states = {};
@@ -174,20 +217,23 @@ double scan_gated_as(const LineArgs& given) {
       before[k + 1] = fma(splat_last<Reverse>(a[k]), before[k], splat_last<Reverse>(v[k]));
     for (int k = 0; k < N; ++k) v[k] = fma(a[k], before[k], v[k]);
     in_order |= !is_finite(before[N][0]) || !all_finite<N>(v);
-    if (__builtin_expect(in_order, 0)) {
-      states = carry = broadcast(scan_in_order<T, G, Reverse>(args, step, step + N * kLanes, carry[0], first));
-    } else {
-      states = v[N - 1];
-      if constexpr (What == Written::kStatesBefore)
-        for (int k = 0; k < N; ++k) v[k] = before_or_dropped<Reverse>(args, step + k * kLanes, v[k], first && k == 0 ? Vec{} : before[k]);
-      if constexpr (What != Written::kNothing) store_tile<T, Reverse, How, N>(out, step, v);
-      carry = before[N];
-    }
+    if (__builtin_expect(in_order, 0)) return false;
+    states = v[N - 1];
+    if constexpr (What == Written::kStatesBefore)
+      for (int k = 0; k < N; ++k)
+        v[k] = before_or_dropped<Reverse>(args, step + k * kLanes, v[k], first && k == 0 ? Vec{} : before[k]);
+    if constexpr (What != Written::kNothing) store_tile<T, Reverse, How, N>(out, step, v);
+    carry = before[N];
     first = false;
     step += N * kLanes;
+    return true;
   };
-  while (step + kUnroll * kLanes <= args.n) tile(std::integral_constant<int, kUnroll>{});
-  while (step + kLanes <= args.n) tile(std::integral_constant<int, 1>{});
+  auto redo = [&](int n) __attribute__((always_inline)) {
+    states = carry = broadcast(scan_again<T, G, Reverse>(args, step, step + n, carry[0], first));
+    first = false;
+    step += n;
+  };
+  scan_all<kUnrollGated>(tile, redo, args.n, step, args.n >= kLongGated<T>);
 
   const int rest = (int)(args.n - step);
   if (rest == 0) return step ? state_at<Reverse>(states, kLanes - 1) : args.carry;
@@ -198,7 +244,7 @@ double scan_gated_as(const LineArgs& given) {
   scan_vector<Reverse>(a, v);
   v = fma(a, carry, v);
   const double state = state_at<Reverse>(v, rest - 1);
-  if (bad || !all_finite<1>(&v)) return scan_in_order<T, G, Reverse>(args, step, args.n, carry[0], first);
+  if (bad || !all_finite<1>(&v)) return scan_again<T, G, Reverse>(args, step, args.n, carry[0], first);
   if (out) {
     if (args.exclusive) {
       v = states_before<Reverse>(v, first ? Vec{} : carry);
@@ -209,70 +255,59 @@ double scan_gated_as(const LineArgs& given) {
   return state;
 }
 
+template <class T, class G, bool Reverse, Store How, Given Has, Written What>
+void scan_gated_as(const LineArgs& args, const Lines& lines) {
+  for_lines(args, lines, [](const LineArgs& line) __attribute__((always_inline)) {
+    return scan_gated_line<T, G, Reverse, How, Has, What>(line);
+  });
+}
+
 template <class T, class G, bool Reverse, Given Has, Written What>
-double scan_gated_as(const LineArgs& args) {
-  switch (how_to_store<T, Reverse>(args.out, args.stream)) {
-    case Store::kStreamVector: return scan_gated_as<T, G, Reverse, Store::kStreamVector, Has, What>(args);
-    case Store::kStream16: return scan_gated_as<T, G, Reverse, Store::kStream16, Has, What>(args);
-    default: return scan_gated_as<T, G, Reverse, Store::kCached, Has, What>(args);
+void scan_gated_as(const LineArgs& args, const Lines& lines) {
+  switch (how_to_store<T, Reverse>(args, lines)) {
+    case Store::kStreamVector: return scan_gated_as<T, G, Reverse, Store::kStreamVector, Has, What>(args, lines);
+    case Store::kStream16: return scan_gated_as<T, G, Reverse, Store::kStream16, Has, What>(args, lines);
+    default: return scan_gated_as<T, G, Reverse, Store::kCached, Has, What>(args, lines);
   }
 }
 
 template <class T, class G, bool Reverse>
-double scan_gated(const LineArgs& args) {
-  if (!gamma_in_range(args)) return scan_in_order<T, G, Reverse>(args, 0, args.n, args.carry, args.first);
+void scan_gated(const LineArgs& args, const Lines& lines) {
+  if (!gamma_in_range(args)) return scan_all_in_order<T, G, Reverse>(args, lines);
   if (!args.out)
-    return scan_gated_as<T, G, Reverse, Store::kCached, Given::kUnknown, Written::kNothing>(args);
+    return scan_gated_as<T, G, Reverse, Store::kCached, Given::kUnknown, Written::kNothing>(args, lines);
   if (args.exclusive)
     return args.gates && !args.reset
-               ? scan_gated_as<T, G, Reverse, Given::kGates, Written::kStatesBefore>(args)
-               : scan_gated_as<T, G, Reverse, Given::kUnknown, Written::kStatesBefore>(args);
-  if (!args.gates) return scan_gated_as<T, G, Reverse, Given::kUnknown, Written::kStates>(args);
-  return args.reset ? scan_gated_as<T, G, Reverse, Given::kGatesAndResets, Written::kStates>(args)
-                    : scan_gated_as<T, G, Reverse, Given::kGates, Written::kStates>(args);
+               ? scan_gated_as<T, G, Reverse, Given::kGates, Written::kStatesBefore>(args, lines)
+               : scan_gated_as<T, G, Reverse, Given::kUnknown, Written::kStatesBefore>(args, lines);
+  if (!args.gates) return scan_gated_as<T, G, Reverse, Given::kUnknown, Written::kStates>(args, lines);
+  return args.reset ? scan_gated_as<T, G, Reverse, Given::kGatesAndResets, Written::kStates>(args, lines)
+                    : scan_gated_as<T, G, Reverse, Given::kGates, Written::kStates>(args, lines);
 }
 
-// ---- a line without gates of its own, with resets -------------------------------------------------------------------
-
-// Stretches without a reset take the cheaper kernel.
-template <class T, bool Reverse>
-double scan_between_resets(const LineArgs& args) {
-  constexpr int64_t kStretch = 16 * kLanes;
-  LineArgs part = args;
-  for (int64_t step = 0; step < args.n; step += part.n) {
-    auto is_clear = [&](int64_t from) {
-      const int64_t n = args.n - from < kStretch ? args.n - from : kStretch;
-      const uint8_t* flags = Reverse ? args.reset - from - (n - 1) : args.reset + from;
-      uint8_t any_flag = 0;   // of any value: a bool seen through a view may be more than 1
-      for (int64_t k = 0; k < n; ++k) any_flag |= flags[k];
-      return any_flag == 0;
-    };
-    const bool clear = is_clear(step);
-    int64_t end = step + kStretch;
-    while (end < args.n && is_clear(end) == clear) end += kStretch;
-    part.n = (end < args.n ? end : args.n) - step;
-    part.x = &element_at<Reverse>((const T*)args.x, step);
-    part.out = args.out ? &element_at<Reverse>((T*)args.out, step) : nullptr;
-    part.reset = clear ? nullptr : &element_at<Reverse>(args.reset, step);
-    part.carry = clear ? scan_constant<T, Reverse>(part) : scan_gated<T, T, Reverse>(part);
-    part.first = false;
-  }
-  return part.carry;
-}
+// ---- all kinds ------------------------------------------------------------------------------------------------------
 
 template <class T, bool Reverse>
-double scan_line(const LineArgs& args) {
-  if (args.gates) return scan_gated<T, T, Reverse>(args);
-  return args.reset ? scan_between_resets<T, Reverse>(args) : scan_constant<T, Reverse>(args);
+void scan_lines(const LineArgs& args, const Lines& lines) {
+  if (args.gates) return scan_gated<T, T, Reverse>(args, lines);
+  if (!args.reset) return scan_constant<T, Reverse>(args, lines);
+  for_lines(args, lines, [](const LineArgs& line) {
+    return scan_between_resets<T, Reverse>(line, scan_constant<T, Reverse>, scan_gated<T, T, Reverse>);
+  });
 }
 
 }  // namespace
 
 LineScan* line_scan(int32_t dtype, int32_t gate_dtype, bool reverse) {
+  LineScan* const half = gate_dtype == dtype ? half_line_scan(dtype, reverse) : nullptr;
+  return half ? half : wide_line_scan(dtype, gate_dtype, reverse);
+}
+
+LineScan* wide_line_scan(int32_t dtype, int32_t gate_dtype, bool reverse) {
   return with_real_types(dtype, gate_dtype, [&](auto x, auto gate) -> LineScan* {
     using T = decltype(x);
     using G = decltype(gate);
-    if constexpr (std::is_same_v<T, G>) return reverse ? scan_line<T, true> : scan_line<T, false>;
+    if constexpr (std::is_same_v<T, G>) return reverse ? scan_lines<T, true> : scan_lines<T, false>;
     else return reverse ? scan_gated<T, G, true> : scan_gated<T, G, false>;
   });
 }

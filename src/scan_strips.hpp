@@ -161,7 +161,9 @@ class Strips {
     const int32_t gate_dtype = p.gates.data ? p.gates.dtype : p.x.dtype;
     const bool in_place = layout == Layout::kLines, reverse = in_place && p.x.time_stride < 0;
     line_scan_ = line_scan(in_place ? p.x.dtype : kDouble, in_place ? gate_dtype : kDouble, reverse);
-    line_reduce_ = line_reduce(in_place ? p.x.dtype : kDouble, in_place ? gate_dtype : kDouble, reverse);
+    // A carry that is asked for is float64 to its last digits.
+    line_reduce_ = (p.multiplier.data ? wide_line_reduce : line_reduce)(in_place ? p.x.dtype : kDouble,
+                                                                        in_place ? gate_dtype : kDouble, reverse);
     columns = layout == Layout::kColumns ? column_kernels(p.x.dtype, gate_dtype) : column_kernels(kDouble, kDouble);
   }
 
@@ -229,16 +231,13 @@ class Strips {
       if (layout == Layout::kColumns) {
         columns.scan(column_args(s, from, to, carry, first, stream, write, w));
       } else {
-        LineArgs args = line_args(s, 0, from, to, 0.0, first, stream, write);
-        const bool one_gamma = !s.gamma || p.gamma.column_stride == 0;
-        for (int64_t lane = 0; lane < s.lanes; ++lane) {   // a short line costs little more than its arguments
-          args.carry = carry[lane];
-          if (!one_gamma) args.gamma = gamma_of(s, lane);
-          carry[lane] = line_scan_(args);
-          args.x = (const char*)args.x + p.x.column_stride;
-          if (args.out) args.out = (char*)args.out + p.out.column_stride;
-          if (args.gates) args.gates = (const char*)args.gates + p.gates.column_stride;
-          if (args.reset) args.reset += p.reset.column_stride;
+        if (!s.gamma || p.gamma.column_stride == 0 || s.lanes == 1) {
+          line_scan_(line_args(s, 0, from, to, 0.0, first, stream, write),
+                     {s.lanes, p.x.column_stride, p.gates.column_stride, p.reset.column_stride,
+                            p.out.column_stride, carry});
+        } else {
+          for (int64_t lane = 0; lane < s.lanes; ++lane)
+            carry[lane] = scan_one_line(line_scan_, line_args(s, lane, from, to, carry[lane], first, stream, write));
         }
       }
     }
@@ -379,7 +378,7 @@ class Strips {
   void scan_tile(const Tile& tile, Acc* carry, bool first, Workspace& w) const {
     if constexpr (std::is_same_v<Acc, double>) {
       // By layout, not by the tile's width, which follows from the number of threads.
-      if (layout == Layout::kTiledLines) carry[0] = line_scan_(tile_line(tile, carry[0], first, w));
+      if (layout == Layout::kTiledLines) carry[0] = scan_one_line(line_scan_, tile_line(tile, carry[0], first, w));
       else columns.scan(tile_columns(tile, carry, first, w));
     } else {
       for (int64_t step = 0; step < tile.steps; ++step) {

@@ -376,8 +376,9 @@ class Window {
   // S over one chunk, in place in b.x.
   Acc own_scan(Buffers& b, Acc gamma, int64_t n, Acc state, bool first, bool has_reset) const {
     if constexpr (std::is_same_v<Acc, double>) {
-      return scan_forward({b.x.data(), nullptr, has_reset ? b.reset.data() : nullptr, b.x.data(), n, gamma, state,
-                           first, false, false, 0});
+      const uint8_t* reset = has_reset ? b.reset.data() : nullptr;
+      return scan_one_line(
+          scan_forward, {b.x.data(), nullptr, reset, b.x.data(), n, gamma, state, first, false, false, 0});
     } else {
       for (int64_t i = 0; i < n; ++i) {
         const bool dropped = (first && i == 0) || (has_reset && b.reset[i]);
@@ -400,7 +401,7 @@ class Window {
       if (scale.is_split)
         for (int64_t j = 0; j < n; ++j) r[j] *= scale.second;
       for (int64_t j = 0; j < std::min(n, last_reset - begin); ++j) r[j] = Acc{};
-      scan_backward({r + n - 1, nullptr, nullptr, r + n - 1, n, 1.0, after, false, false, false, 0});
+      scan_one_line(scan_backward, {r + n - 1, nullptr, nullptr, r + n - 1, n, 1.0, after, false, false, false, 0});
       if (is_finite(r[0])) return r[0];
       read(s, block + begin, n, r);
     }

@@ -361,30 +361,31 @@ inline void store(T* p, Vec v) {
   std::memcpy(p, &packed, sizeof(packed));
 }
 
-template <class T>
-inline void store(T* p, Vec v, Store how) {
-  const auto packed = pack<T>(v);
+template <class V>
+inline void store_bytes(void* p, V v, Store how) {
 #if defined(__SSE2__)
-  constexpr int kBytes = sizeof(packed);
+  constexpr int kBytes = sizeof(V);
   if (how == Store::kStreamVector) {
 #if defined(__AVX512F__)
-    if constexpr (kBytes == 64) return _mm512_stream_si512((__m512i*)p, load_bytes<__m512i>(&packed));
+    if constexpr (kBytes == 64) return _mm512_stream_si512((__m512i*)p, load_bytes<__m512i>(&v));
 #endif
 #if defined(__AVX2__)
-    if constexpr (kBytes == 32) return _mm256_stream_si256((__m256i*)p, load_bytes<__m256i>(&packed));
+    if constexpr (kBytes == 32) return _mm256_stream_si256((__m256i*)p, load_bytes<__m256i>(&v));
 #endif
   }
   if constexpr (kBytes >= 16) {
     if (how != Store::kCached) {
       __m128i pieces[kBytes / 16];
-      std::memcpy(pieces, &packed, kBytes);
+      std::memcpy(pieces, &v, kBytes);
       for (int k = 0; k < kBytes / 16; ++k) _mm_stream_si128((__m128i*)p + k, pieces[k]);
       return;
     }
   }
 #endif
-  std::memcpy(p, &packed, sizeof(packed));
+  std::memcpy(p, &v, sizeof(v));
 }
+template <class T>
+inline void store(T* p, Vec v, Store how) { store_bytes(p, pack<T>(v), how); }
 
 // Fewer than kLanes elements; lanes from count on are zero, and are not written.
 template <class T>

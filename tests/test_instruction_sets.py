@@ -11,7 +11,7 @@ COMPACT = """
     import numpy as np, upsweep
     from helpers import DTYPES, SCANS, check, operands, poisoned, random, same_bits, sequential
     assert upsweep.show_config()["isa"] == LEVEL, upsweep.show_config()["isa"]
-    shapes = [((1,), 0), ((33,), 0), ((5, 257), 1), ((257, 5), 0), ((40, 70), 0), ((2, 37, 3), 1)]
+    shapes = [((1,), 0), ((33,), 0), ((5, 257), 1), ((257, 5), 0), ((40, 70), 0), ((2, 37, 3), 1), ((2, 700), 1)]
     for name in SCANS:
         for dtype in DTYPES:
             for shape, axis in shapes:
@@ -20,7 +20,7 @@ COMPACT = """
                 check(name, *arrays, axis=axis)
                 check(name, *arrays, axis=axis, reverse=True, reset=reset, initial=0.5, return_final=True)
                 check(name, *arrays, axis=axis, exclusive=True)
-        for dtype in ("float32", "float64"):
+        for dtype in ("float16", DTYPES[-1], "float32", "float64"):
             for shape, axis in [((1, 300_000), 1), ((200_000, 3), 0)]:
                 arrays = operands(name, shape, dtype, gamma=0.9999)
                 one = getattr(upsweep, name)(*arrays, axis=axis, n_threads=1)
@@ -33,6 +33,13 @@ COMPACT = """
     for gamma in (0.0, 0.999, 1.0, 2.0, -1.5, np.inf):
         y, exact = upsweep.discounted_cumsum(x, gamma), sequential(np.full(100_000, gamma), x)
         np.testing.assert_allclose(y, exact, rtol=1e-9, atol=1e-9)
+    for dtype in ("float16", DTYPES[-1]):
+        x, gates = random(1000, dtype), random(1000, dtype, 1)
+        for position in range(0, 400, 7):
+            bad = x.copy()
+            bad[position] = np.nan
+            assert np.isnan(upsweep.linear_recurrence(gates, bad).astype("f4")[position:]).all()
+            assert np.isfinite(upsweep.linear_recurrence(gates, bad).astype("f4")[:position]).all()
     for window in (1, 7, 64, 300):
         check("discounted_cumsum", random((2, 200), "float32"), 0.9, window=window)
         check("discounted_cumsum", random((200, 3), "float64"), 0.9, axis=0, window=window, reverse=True)
