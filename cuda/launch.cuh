@@ -79,7 +79,13 @@ inline bool is_columns(const Plan& plan) { return plan.regime == kColumns || pla
 
 template <class T, bool kReverse, bool kGated, bool kResets>
 cudaError_t launch_typed_lines(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
-  if (plan.regime == kLines) return launch_lines<Staged<T, kReverse>, kGated, kResets>(plan, stream, n_processors);
+  if (plan.regime == kLines) {
+    if constexpr (!kResets) {
+      using Simple = Staged<T, kReverse, kLaneElements<T>, true>;
+      if (plan.simple) return launch_lines<Simple, kGated, kResets>(plan, stream, n_processors);
+    }
+    return launch_lines<Staged<T, kReverse>, kGated, kResets>(plan, stream, n_processors);
+  }
   if (plan.regime == kSplitLines) {
     if constexpr (sizeof(T) >= 4 && !kResets) {
       constexpr int kRun = SplitTuning::kRunVectors[kGated] * 16 / sizeof(T);

@@ -63,7 +63,7 @@ struct Contiguous {
   using Local = decltype(local_of(T()));
   static constexpr bool kAlwaysAligned = kAligned;
   static constexpr int kVec = 16 / sizeof(T), kPer = kVec, kUnroll = 1, kSubruns = 1;
-  static constexpr bool kHeld = true;
+  static constexpr bool kHeld = true, kSimple = false;
 
   const T* x;
   const T* gates;
@@ -196,7 +196,7 @@ struct Strided {
   using Local = S;
   static constexpr bool kAlwaysAligned = false;
   static constexpr int kVec = kStridedElements, kPer = kVec, kUnroll = 1, kSubruns = 1;
-  static constexpr bool kHeld = true;
+  static constexpr bool kHeld = true, kSimple = false;
   static constexpr int kWarpVectors = 0;   // nothing is staged
 
   int base;

@@ -76,6 +76,17 @@ int walking_warps(int64_t positions, int64_t lines, int64_t warp_tile, int n_pro
   return best;
 }
 
+// Whether each line begins as far from a vector's boundary in one array as in the others.
+bool same_phase(const Problem& p, bool gated) {
+  const View* const views[] = {&p.x, &p.gates};
+  for (int i = 0; i < (gated ? 2 : 1); ++i) {
+    if ((views[i]->data - p.out.data) % 16) return false;
+    for (int dim = 0; dim < p.n_dims; ++dim)
+      if ((views[i]->strides[dim] - p.out.strides[dim]) % 16) return false;
+  }
+  return true;
+}
+
 // Whether lines lie one behind the other in every array, and have nothing of their own but elements.
 bool can_pack(const Problem& p, bool gated, int64_t item) {
   if (p.n_dims > 1 || p.exclusive || !p.writes || p.initial.data || p.reset.data || p.final_state.data || p.gamma.data)
@@ -174,6 +185,11 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
   const bool split = (few || p.length > kMostSteps) && split_tiles > 2 &&
                      p.lines * split_tiles < INT32_MAX;
   plan.regime = split ? kSplitLines : kLines;
+  // Elements outside a line change no state, unless gamma meets an initial one before the line's first, or one that is
+  // to be left after its last.
+  const bool has_state = p.initial.data || p.final_state.data;
+  plan.simple = plan.typed && !p.reset.data && !p.exclusive && p.length > 0 && same_phase(p, plan.gated) &&
+                (plan.gated || !has_state);
   plan.warps = walking_warps(positions, p.lines, warp_tile, n_processors);
   plan.tile = split ? split_tile : plan.warps * warp_tile;
   plan.tiles = (p.length + vec - 1 + plan.tile - 1) / plan.tile;

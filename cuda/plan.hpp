@@ -18,6 +18,7 @@ struct Plan {
   bool reverse;                    // of typed lines: memory runs against scan order
   bool gated;
   bool aligned;                    // typed lines: all of them begin on a vector's boundary, in every array
+  bool simple;                     // lines that StagedEnds<true> may take
   int32_t width;                   // lanes of a short line
   int32_t warps;                   // of a block that walks along a line
   int32_t each;                    // packed lines of a warp

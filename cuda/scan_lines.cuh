@@ -119,7 +119,8 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
       wait_for_copies<1>();
       __syncwarp();
       line.base = stage + turn * kStage;
-      const bool plain = is_plain(line, p, warp_position, kWarpTile);
+      // Simple lines' ends need no other arithmetic: what lies outside changes no state.
+      const bool plain = Line::kSimple || is_plain(line, p, warp_position, kWarpTile);
       Tile<Line, kGated, kResets> tile;
       tile.take(line, position, initial, powers, plain, lane);
       if (lane == 0) {
@@ -134,8 +135,10 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
         state = finish_tile_in_order(tile, shared[turn], line, p, row, position, powers.gamma, state_before);
       else
         tile.give(line, p, row, position, powers, mine, plain, lane);
-      if (p.writes) line.flush(warp_position, plain, lane);
+      if (p.writes) line.flush(warp_position, Line::kSimple ? line.whole(warp_position, kWarpTile) : plain, lane);
     }
+    if (Line::kSimple && p.final_state.data && threadIdx.x == 0)
+      store_state(index.in(p.final_state), p.final_state.dtype, state);
   }
 }
 

@@ -225,7 +225,7 @@ struct Tile {
   template <class P>
   __device__ void take(const Line& line, int position, S initial, const P& powers, bool plain, int lane,
                        int reach = 32) {
-    if (plain) {
+    if (Line::kSimple || plain) {
       load<true>(line, position, initial);
       reduce<true>(line, position, powers, lane, 0, 32, reach);
     } else {
@@ -237,7 +237,7 @@ struct Tile {
   template <class P>
   __device__ void give(const Line& line, const Problem& p, int64_t row, int position, const P& powers,
                        S state, bool plain, int lane) const {
-    if (plain) finish<true>(line, p, row, position, powers, state, lane, 0, 32);
+    if (Line::kSimple || plain) finish<true>(line, p, row, position, powers, state, lane, 0, 32);
     else finish<false>(line, p, row, position, powers, state, lane, 0, 32);
   }
 

@@ -32,8 +32,23 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-template <class T, bool kReverse, int kRun = kLaneElements<T>>
-struct Staged {
+// What most lines do not need to know of themselves: those that begin and end with their block, in arrays that are all
+// aligned alike, without resets.
+template <bool kSimple>
+struct StagedEnds {
+  const char* reset;
+  int64_t reset_stride;
+  int lower;                       // times that the line has begin here
+  bool aligned, starts;
+};
+template <>
+struct StagedEnds<true> {
+  static constexpr int lower = 0;
+  static constexpr bool aligned = true, starts = true;
+};
+
+template <class T, bool kReverse, int kRun = kLaneElements<T>, bool kSimple_ = false>
+struct Staged : StagedEnds<kSimple_> {
   using State = double;
   using Raw = T;
   using Local = decltype(local_of(T()));
@@ -41,7 +56,7 @@ struct Staged {
   static constexpr int kPer = 16 / sizeof(T);             // elements of a vector
   static constexpr int kVectors = kVec / kPer;            // of a lane
   static constexpr int kSubruns = sizeof(T) == 2 ? kVec / kSubrunElements : 1;
-  static constexpr bool kHeld = false;
+  static constexpr bool kHeld = false, kSimple = kSimple_;
   static constexpr int kUnroll = kVectors < 4 ? kVectors : 4;
   static constexpr int kWarpPositions = 32 * kVec;
   // Of one array, for each warp.
@@ -51,12 +66,13 @@ struct Staged {
   const T* x;
   const T* gates;
   T* out;
-  const char* reset;
-  int64_t reset_stride;
-  int length, lower;               // times that the line has: from `lower` on, before `length`
+  int length;                      // times that the line has end before it
   int phase;
   int base;                        // where in `staging` this warp's part of the stage lies
-  bool aligned, starts, first_gate;
+  bool first_gate;
+  using StagedEnds<kSimple>::lower;
+  using StagedEnds<kSimple>::aligned;
+  using StagedEnds<kSimple>::starts;
 
   static __device__ int phase_of(const void* at) {
     const int offset = reinterpret_cast<uintptr_t>(at) / sizeof(T) % kPer;
@@ -64,7 +80,7 @@ struct Staged {
   }
   __device__ void set_phase() {
     phase = phase_of(out);
-    aligned = phase_of(x) == phase && (!gates || phase_of(gates) == phase);
+    if constexpr (!kSimple) aligned = phase_of(x) == phase && (!gates || phase_of(gates) == phase);
   }
 
   __device__ Staged() {}
@@ -74,11 +90,13 @@ struct Staged {
     x = reinterpret_cast<const T*>(index.in(p.x)) + shift;
     out = reinterpret_cast<T*>(index.in(p.out)) + shift;
     gates = p.gates.data ? reinterpret_cast<const T*>(index.in(p.gates)) + shift : nullptr;
-    reset_stride = p.reset.time_stride;
-    reset = p.reset.data ? index.in(p.reset) + origin * reset_stride : nullptr;
+    if constexpr (!kSimple) {
+      this->reset_stride = p.reset.time_stride;
+      this->reset = p.reset.data ? index.in(p.reset) + origin * p.reset.time_stride : nullptr;
+      starts = origin == 0;
+      lower = starts ? 0 : -kPer;
+    }
     length = static_cast<int>(min(p.length - origin, int64_t(kMostSteps)));
-    starts = origin == 0;
-    lower = starts ? 0 : -kPer;
     first_gate = p.initial.data != nullptr;
     set_phase();
   }
@@ -199,7 +217,7 @@ struct Staged {
     const int t = time(position);
 #pragma unroll
     for (int i = 0; i < kVec; ++i)
-      if (t + i >= lower && t + i < length && reset[(t + i) * reset_stride]) drops |= 1u << i;
+      if (t + i >= lower && t + i < length && this->reset[(t + i) * this->reset_stride]) drops |= 1u << i;
     return drops;
   }
 
