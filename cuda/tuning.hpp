@@ -8,7 +8,7 @@ namespace upsweep {
 struct LineTuning {
   static constexpr int kWarps = 4;            // of a block, at most
   static constexpr int kBlocks = 5;           // a processor, which bounds the registers of a thread
-  static constexpr int kPackedBlocks = 6;
+  static constexpr int kPackedBlocks = 7;
   static constexpr int kTiles = 8;            // that a block of short lines takes one after the other
   static constexpr int kWaves = 4;            // blocks beside those that are resident, at least so many times
   static constexpr int kShortWarps = 4;       // of a block of short lines
