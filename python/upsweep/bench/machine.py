@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 from pathlib import Path
@@ -52,7 +53,6 @@ def describe_cuda() -> dict[str, Any]:
     import torch
 
     found = torch.cuda.get_device_properties(torch.cuda.current_device())
-    driver = int(torch._C._cuda_getDriverVersion())
     return {
         **describe(),
         "gpu": found.name,
@@ -62,8 +62,15 @@ def describe_cuda() -> dict[str, Any]:
         "compute_capability": f"{found.major}.{found.minor}",
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "cuda_driver": f"{driver // 1000}.{driver % 1000 // 10}",
+        "cuda_driver": _driver_version(),
     }
+
+
+def _driver_version() -> str:
+    """The newest CUDA that the driver runs; torch has no name for it in all versions."""
+    version = ctypes.c_int()
+    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
 def text(described: dict[str, Any]) -> str:
