@@ -53,25 +53,51 @@ cudaError_t launch_lines(const Plan& plan, cudaStream_t stream, int n_processors
 }
 
 template <class Line, bool kGated, bool kResets>
-cudaError_t launch_split_lines(const Plan& plan, const Workspace& w, cudaStream_t stream) {
+cudaError_t launch_split_lines(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
   const Problem& p = plan.problem;
-  constexpr int kWarps = SplitTuning::kWarps, kShared = kWarps * kStageVectors<Line, kGated> * 16;
+  constexpr int kWarps = SplitTuning::kWarps, kShared = kWarps * 2 * kStageVectors<Line, kGated> * 16;
   const GammaPowers powers =
       kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, kWarps * static_cast<int>(kFamily));
   scan_split_lines<Line, kGated, kResets>
-      <<<p.lines * plan.tiles, kWarps * 32, kShared, stream>>>(p, powers, w, plan.tiles);
+      <<<std::min(p.lines * plan.tiles, int64_t(n_processors) * SplitTuning::kBlocks), kWarps * 32, kShared, stream>>>(
+          p, powers, w, plan.tiles);
   return cudaGetLastError();
+}
+
+// Bytes of shared memory; 0 stages: as many as a block that walks has.
+template <class Element, bool kGated, int kSteps>
+constexpr int column_stages(int stages) {
+  if constexpr (kStagesColumns<Element>) {
+    using Stage = ColumnStage<typename Element::Raw, kGated, kSteps>;
+    return ColumnTuning::kWarps * (stages ? stages : Stage::kStages) * Stage::kAllVectors * 16;
+  } else {
+    return 0;
+  }
+}
+
+// Beyond 48 KiB, with what the kernel has of its own, it has to be asked for.
+template <class Kernel>
+cudaError_t allow_shared(Kernel* kernel, int bytes) {
+  if (bytes <= 36 * 1024) return cudaSuccess;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
 template <class Element, bool kGated, bool kResets>
 cudaError_t launch_columns(const Plan& plan, const Workspace& w, cudaStream_t stream) {
   constexpr int kThreads = ColumnTuning::kWarps * 32;
+  constexpr int kWalking = column_stages<Element, kGated, ColumnTuning::kSteps>(0);
+  constexpr int kSplit = column_stages<Element, kGated, ColumnTuning::kSplitSteps>(1);
+  const cudaError_t error = plan.regime == kColumns ? allow_shared(scan_columns<Element, kGated, kResets>, kWalking)
+                                                    : allow_shared(scan_split_columns<Element, kGated, kResets>, kSplit);
+  if (error != cudaSuccess) return error;
   if (plan.regime == kColumns)
-    scan_columns<Element, kGated, kResets>
-        <<<std::min(plan.blocks, kMostBlocks), kThreads, 0, stream>>>(plan.problem, plan.blocks);
+    scan_columns<Element, kGated, kResets><<<std::min(plan.blocks, kMostBlocks), kThreads,
+                                             kWalking, stream>>>(
+        plan.problem, plan.blocks, plan.aligned);
   else
     scan_split_columns<Element, kGated, kResets>
-        <<<plan.blocks * plan.tiles, kThreads, 0, stream>>>(plan.problem, w, plan.blocks, plan.tiles);
+        <<<plan.blocks * plan.tiles, kThreads, kSplit, stream>>>(
+            plan.problem, w, plan.blocks, plan.tiles, plan.aligned);
   return cudaGetLastError();
 }
 
@@ -87,11 +113,11 @@ cudaError_t launch_typed_lines(const Plan& plan, const Workspace& w, cudaStream_
     return launch_lines<Staged<T, kReverse>, kGated, kResets>(plan, stream, n_processors);
   }
   if (plan.regime == kSplitLines) {
-    if constexpr (sizeof(T) >= 4 && !kResets) {
-      constexpr int kRun = SplitTuning::kRunVectors[kGated] * 16 / sizeof(T);
-      if (plan.long_runs) return launch_split_lines<Staged<T, kReverse, kRun>, kGated, kResets>(plan, w, stream);
+    if constexpr (sizeof(T) >= 4 && !kGated && !kResets) {
+      constexpr int kRun = SplitTuning::kRunVectors * 16 / sizeof(T);
+      if (plan.long_runs) return launch_split_lines<Staged<T, kReverse, kRun>, kGated, kResets>(plan, w, stream, n_processors);
     }
-    return launch_split_lines<Staged<T, kReverse>, kGated, kResets>(plan, w, stream);
+    return launch_split_lines<Staged<T, kReverse>, kGated, kResets>(plan, w, stream, n_processors);
   }
   if constexpr (!kResets)
     if (plan.regime == kPackedLines) return launch_packed_lines<T, kReverse, kGated>(plan, stream, n_processors);
@@ -125,7 +151,7 @@ cudaError_t launch_any_with(const Plan& plan, const Workspace& w, cudaStream_t s
   switch (plan.regime) {
     case kShortLines: return launch_short_lines<Strided<S>, kGated, true>(plan, stream, n_processors);
     case kLines: return launch_lines<Strided<S>, kGated, true>(plan, stream, n_processors);
-    default: return launch_split_lines<Strided<S>, kGated, true>(plan, w, stream);
+    default: return launch_split_lines<Strided<S>, kGated, true>(plan, w, stream, n_processors);
   }
 }
 

@@ -76,6 +76,14 @@ int walking_warps(int64_t positions, int64_t lines, int64_t warp_tile, int n_pro
   return best;
 }
 
+// Whether the columns are neighbours, and the first one of each step begins on a vector's boundary.
+bool has_aligned_rows(const View& view, const Problem& p, int64_t item) {
+  if (!p.n_dims || view.strides[p.n_dims - 1] != item || view.time_stride % 16) return false;
+  bool aligned = reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
+  for (int dim = 0; dim + 1 < p.n_dims; ++dim) aligned = aligned && view.strides[dim] % 16 == 0;
+  return aligned;
+}
+
 // Whether each line begins as far from a vector's boundary in one array as in the others.
 bool same_phase(const Problem& p, bool gated) {
   const View* const views[] = {&p.x, &p.gates};
@@ -138,6 +146,7 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
 
   if (down) {
     plan.typed = same;
+    plan.aligned = same && has_aligned_rows(p.x, p, item) && (!plan.gated || has_aligned_rows(p.gates, p, item));
     plan.blocks = p.lines / columns * ((columns + 31) / 32);
     const int64_t split_tile = ColumnTuning::kWarps * ColumnTuning::kSplitSteps;
     const int64_t split_tiles = (p.length + split_tile - 1) / split_tile;
@@ -176,8 +185,8 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
   }
   const int64_t positions = p.length + (out_aligned ? 0 : vec - 1);
   // Tiles of a split line: longer where there are enough of them.
-  const int64_t long_tile = SplitTuning::kWarps * 32 * SplitTuning::kRunVectors[plan.gated] * vec;
-  plan.long_runs = plan.typed && item >= 4 && !p.reset.data &&
+  const int64_t long_tile = SplitTuning::kWarps * 32 * SplitTuning::kRunVectors * vec;
+  plan.long_runs = plan.typed && !plan.gated && item >= 4 && !p.reset.data &&
                    p.lines * (p.length / long_tile) >= int64_t(SplitTuning::kTilesPerProcessor) * n_processors;
   const int64_t split_tile = plan.long_runs ? long_tile : SplitTuning::kWarps * warp_tile;
   const int64_t split_tiles = (p.length + vec - 1 + split_tile - 1) / split_tile;

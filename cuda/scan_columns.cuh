@@ -3,7 +3,7 @@
 // A block has 32 columns. Its warps take kSteps steps each of a tile; what they do to the state is folded in shared
 // memory. Bytes an element: x and gates are read once, out is written once. Two kernels, chosen in plan.cpp:
 //
-//   scan_columns         a block walks down its columns
+//   scan_columns         a block walks down its columns, the next steps on their way in shared memory
 //   scan_split_columns   a block a tile, for few columns: tiles look back for the states before them
 #pragma once
 
@@ -11,18 +11,82 @@
 
 #include "line_access.cuh"
 #include "look_back.cuh"
+#include "staged_line.cuh"
 #include "tuning.hpp"
 
 namespace upsweep {
+
+// Whether elements wait in shared memory: those of one dtype do.
+template <class Element>
+constexpr bool kStagesColumns = false;
+template <class T>
+constexpr bool kStagesColumns<Typed<T>> = true;
+
+// Steps of 32 columns on their way into shared memory, each warp's for itself: x, then gates.
+template <class T, bool kGated, int kSteps>
+struct ColumnStage {
+  static constexpr int kVectors = kSteps * 32 * sizeof(T) / 16;      // of one array
+  static constexpr int kAllVectors = (kGated ? 2 : 1) * kVectors;
+  static constexpr int kRow = 32 * sizeof(T) / 16;                   // of one step
+  static constexpr int kStages = sizeof(T) == 2 ? 4 : 2;
+
+  static __device__ T* element(int stage, int step) {
+    return reinterpret_cast<T*>(&staging[stage]) + step * 32 + threadIdx.x % 32;
+  }
+  // One element a lane, or what changes no state.
+  static __device__ __noinline__ void fetch_pieces(const char* from, int64_t stride, int n, int stage, T outside) {
+#pragma unroll 1
+    for (int step = 0; step < kSteps; ++step) *element(stage, step) = step < n ? *reinterpret_cast<const T*>(from + step * stride) : outside;
+  }
+  // from: the lane's own column at the first of the steps, of which n are there.
+  static __device__ void fetch_array(const char* from, int64_t stride, bool aligned, int n, int stage, T outside) {
+    if (!aligned || n < kSteps) return fetch_pieces(from, stride, n, stage, outside);
+    const int lane = threadIdx.x % 32;
+    from -= lane * static_cast<int>(sizeof(T));
+#pragma unroll
+    for (int i = 0; i < kVectors / 32; ++i) {
+      const int vector = i * 32 + lane;
+      copy_async_16(&staging[stage + vector], from + vector / kRow * stride + vector % kRow * 16);
+    }
+  }
+  // Starts the copies of the warp's steps from `begin` on, of which n are there; the caller commits them.
+  template <class Element, class Block>
+  static __device__ void fetch(const Problem& p, const Block& block, bool aligned, int64_t begin, int n, int stage) {
+    fetch_array(block.x + begin * p.x.time_stride, p.x.time_stride, aligned, n, stage, Element::raw(-0.0));
+    if constexpr (kGated)
+      fetch_array(block.gates + begin * p.gates.time_stride, p.gates.time_stride, aligned, n, stage + kVectors,
+                  Element::raw(1.0));
+  }
+};
 
 // A thread's piece of its column.
 template <class Element, bool kGated, bool kResets, int kSteps>
 struct ColumnPiece {
   using S = typename Element::State;
   using Raw = typename Element::Raw;
+  static constexpr bool kStaged = kStagesColumns<Element>;
 
-  Raw x[kSteps], a[kGated ? kSteps : 1];
+  Raw x[kStaged ? 1 : kSteps], a[kGated && !kStaged ? kSteps : 1];
   uint32_t drops;
+  int stage;                       // where in `staging` the elements are
+  bool first;                      // the first gate is not used
+
+  // From shared memory, where they have arrived.
+  __device__ void take(const Problem& p, int stage_, const char* reset_at, bool inside, int64_t begin) {
+    stage = stage_;
+    first = begin == 0 && !p.initial.data;
+    drops = 0;
+    if constexpr (kResets) {
+      const int n = steps_left(p, inside, begin);
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i)
+        if (i < n && reset_at && reset_at[(begin + i) * p.reset.time_stride]) drops |= 1u << i;
+    }
+  }
+  __device__ S value(int i) const {
+    if constexpr (kStaged) return Element::value(*ColumnStage<Raw, kGated, kSteps>::element(stage, i));
+    else return Element::value(x[i]);
+  }
 
   static __device__ int steps_left(const Problem& p, bool inside, int64_t begin) {
     const int64_t left = inside ? p.length - begin : 0;
@@ -54,7 +118,7 @@ struct ColumnPiece {
 
   // Between reduce() and finish(): see hide().
   __device__ void hide_elements() {
-    if constexpr (sizeof(Raw) != 2) {
+    if constexpr (sizeof(Raw) != 2 && !kStaged) {
       hide_all(x);
       if constexpr (kGated) hide_all(a);
     }
@@ -62,8 +126,14 @@ struct ColumnPiece {
 
   __device__ bool drop(int i) const { return kResets && drops >> i & 1; }
   __device__ S factor(int i, S gamma) const {
-    if constexpr (kGated) return Element::value(a[i]);
-    return gamma;
+    if constexpr (kGated && kStaged) {
+      using Stage = ColumnStage<Raw, kGated, kSteps>;
+      return i == 0 && first ? one(S()) : S(Element::value(*Stage::element(stage + Stage::kVectors, i)));
+    } else if constexpr (kGated) {
+      return Element::value(a[i]);
+    } else {
+      return gamma;
+    }
   }
 
   // gamma_steps: gamma^kSteps.
@@ -71,7 +141,7 @@ struct ColumnPiece {
     Step<S> step = {kGated ? one(S()) : gamma_steps, nothing(S())};
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
-      const S value = Element::value(x[i]), by = factor(i, gamma);
+      const S value = this->value(i), by = factor(i, gamma);
       step.b = drop(i) ? value : advance(by, step.b, value);
       if constexpr (kGated) step.a = drop(i) ? zero(S()) : i == 0 ? by : product(by, step.a);
     }
@@ -89,7 +159,7 @@ struct ColumnPiece {
       S entering = drop(i) ? zero(S()) : state;
       const bool first = i == 0 && begin == 0 && !p.initial.data;
       if (first) entering = zero(S());
-      const S value = Element::value(x[i]);
+      const S value = this->value(i);
       state = drop(i) || first ? value : advance(factor(i, gamma), state, value);
       if (i < n && p.writes) Element::store(out_at, p.out.dtype, p.exclusive ? entering : state);
       if (i + 1 == n && p.final_state.data) store_state(index.in(p.final_state), p.final_state.dtype, state);
@@ -175,10 +245,12 @@ __device__ S finish_columns_in_order(const Piece& piece, const Block& block, Col
   return in_order ? state : state_after;
 }
 
+// aligned: every 32 columns begin on a vector's boundary, at each step.
 template <class Element, bool kGated, bool kResets>
 __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kBlocks)
-    scan_columns(const __grid_constant__ Problem p, int64_t blocks) {
+    scan_columns(const __grid_constant__ Problem p, int64_t blocks, bool aligned) {
   using S = typename Element::State;
+  using Piece = ColumnPiece<Element, kGated, kResets, ColumnTuning::kSteps>;
   constexpr int kWarps = ColumnTuning::kWarps, kSteps = ColumnTuning::kSteps, kTile = kWarps * kSteps;
   __shared__ ColumnSteps<S> shared[2];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -186,36 +258,75 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kBloc
   for (int64_t block_index = blockIdx.x; block_index < blocks; block_index += gridDim.x) {
     const ColumnBlock<Element, kGated, kSteps> block(p, block_index, lane, kWarps);
     S state = block.begin;
-    for (int64_t begin = 0; begin < p.length; begin += kTile, turn ^= 1) {
-      const int64_t piece_begin = begin + warp * kSteps;
-      const auto run = [&](auto whole) {
-        constexpr bool kWhole = decltype(whole)::value;
-        ColumnPiece<Element, kGated, kResets, kSteps> piece;
-        piece.template load<kWhole>(p, block.x, block.gates, block.reset, block.inside, piece_begin);
-        shared[turn].step[warp][lane] = piece.reduce(block.gamma, block.gamma_steps);
-        shared[turn].dropped[warp][lane] = kResets && piece.drops;
-        piece.hide_elements();
-        __syncthreads();
-        const S state_before = state;
-        bool finite, any_dropped;
-        const S mine = shared[turn].before(warp, lane, &state, &finite, &any_dropped);
-        const bool in_order = !finite && (kGated || !block.keep) && (any_dropped || !is_nan(state_before));
-        if (__any_sync(0xffffffffu, in_order))
-          state = finish_columns_in_order(piece, block, shared[turn], p, piece_begin, mine, state_before, state,
-                                          in_order);
-        else
-          piece.template finish<kWhole>(p, block.out, block.index, block.inside, piece_begin, block.gamma, mine);
+    const auto walk = [&](auto&& prepare, auto&& load) {
+      for (int64_t begin = 0; begin < p.length; begin += kTile, turn ^= 1) {
+        const int64_t piece_begin = begin + warp * kSteps;
+        prepare(begin);
+        const auto run = [&](auto whole) {
+          constexpr bool kWhole = decltype(whole)::value;
+          Piece piece;
+          load(piece, piece_begin, whole);
+          shared[turn].step[warp][lane] = piece.reduce(block.gamma, block.gamma_steps);
+          shared[turn].dropped[warp][lane] = kResets && piece.drops;
+          piece.hide_elements();
+          __syncthreads();
+          const S state_before = state;
+          bool finite, any_dropped;
+          const S mine = shared[turn].before(warp, lane, &state, &finite, &any_dropped);
+          const bool in_order = !finite && (kGated || !block.keep) && (any_dropped || !is_nan(state_before));
+          if (__any_sync(0xffffffffu, in_order))
+            state = finish_columns_in_order(piece, block, shared[turn], p, piece_begin, mine, state_before, state,
+                                            in_order);
+          else
+            piece.template finish<kWhole>(p, block.out, block.index, block.inside, piece_begin, block.gamma, mine);
+        };
+        // The last step may be the one that leaves the final state.
+        if (block.full && begin + kTile < p.length) run(std::true_type());
+        else run(std::false_type());
+      }
+    };
+    if constexpr (Piece::kStaged) {
+      using T = typename Element::Raw;
+      using Stage = ColumnStage<T, kGated, kSteps>;
+      constexpr int kStages = Stage::kStages;
+      const int base = warp * kStages * Stage::kAllVectors;
+      const bool whole_rows = aligned && block.full;
+      const auto fetch = [&](int64_t begin, int stage) {
+        const int64_t piece_begin = begin + warp * kSteps;
+        if (piece_begin < p.length + kTile) {
+          const int n = Piece::steps_left(p, block.inside, piece_begin);
+          Stage::template fetch<Element>(p, block, whole_rows, piece_begin, n, base + stage * Stage::kAllVectors);
+        }
+        commit_copies();
       };
-      // The last step may be the one that leaves the final state.
-      if (block.full && begin + kTile < p.length) run(std::true_type());
-      else run(std::false_type());
+      int stage = 0;
+      __syncwarp();
+      for (int i = 0; i + 1 < kStages; ++i) fetch(int64_t(i) * kTile, i);
+      walk(
+          [&](int64_t begin) {
+            // The stage that the last tile was read from is free: this warp has been through it.
+            __syncwarp();
+            fetch(begin + (kStages - 1) * kTile, (stage + kStages - 1) % kStages);
+            wait_for_copies<kStages - 1>();
+            __syncwarp();
+          },
+          [&](Piece& piece, int64_t piece_begin, auto) {
+            piece.take(p, base + stage * Stage::kAllVectors, block.reset, block.inside, piece_begin);
+            stage = (stage + 1) % kStages;
+          });
+    } else {
+      walk([](int64_t) {},
+           [&](Piece& piece, int64_t piece_begin, auto whole) {
+             piece.template load<decltype(whole)::value>(p, block.x, block.gates, block.reset, block.inside,
+                                                         piece_begin);
+           });
     }
   }
 }
 
 template <class Element, bool kGated, bool kResets>
 __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kSplitBlocks)
-    scan_split_columns(const __grid_constant__ Problem p, Workspace w, int64_t blocks, int64_t tiles) {
+    scan_split_columns(const __grid_constant__ Problem p, Workspace w, int64_t blocks, int64_t tiles, bool aligned) {
   using S = typename Element::State;
   constexpr int kWarps = ColumnTuning::kWarps, kSteps = ColumnTuning::kSplitSteps, kTile = kWarps * kSteps;
   __shared__ ColumnSteps<S> shared;
@@ -227,11 +338,23 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kSpli
   const uint32_t n_blocks = static_cast<uint32_t>(blocks);
   const int64_t block_index = ticket % n_blocks, tile = ticket / n_blocks;
   const ColumnBlock<Element, kGated, kSteps> block(p, block_index, lane, kWarps);
-  ColumnPiece<Element, kGated, kResets, kSteps> piece;
+  using Piece = ColumnPiece<Element, kGated, kResets, kSteps>;
+  Piece piece;
   const int64_t begin = tile * kTile + warp * kSteps;
   const bool whole = block.full && tile + 1 < tiles;
-  if (whole) piece.template load<true>(p, block.x, block.gates, block.reset, block.inside, begin);
-  else piece.template load<false>(p, block.x, block.gates, block.reset, block.inside, begin);
+  if constexpr (Piece::kStaged) {
+    using Stage = ColumnStage<typename Element::Raw, kGated, kSteps>;
+    const int stage = warp * Stage::kAllVectors, n = Piece::steps_left(p, block.inside, begin);
+    Stage::template fetch<Element>(p, block, aligned && block.full, begin, n, stage);
+    commit_copies();
+    wait_for_copies<0>();
+    __syncwarp();
+    piece.take(p, stage, block.reset, block.inside, begin);
+  } else if (whole) {
+    piece.template load<true>(p, block.x, block.gates, block.reset, block.inside, begin);
+  } else {
+    piece.template load<false>(p, block.x, block.gates, block.reset, block.inside, begin);
+  }
   shared.step[warp][lane] = piece.reduce(block.gamma, block.gamma_steps);
   shared.dropped[warp][lane] = kResets && piece.drops;
   piece.hide_elements();
