@@ -53,14 +53,13 @@ cudaError_t launch_lines(const Plan& plan, cudaStream_t stream, int n_processors
 }
 
 template <class Line, bool kGated, bool kResets>
-cudaError_t launch_split_lines(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
+cudaError_t launch_split_lines(const Plan& plan, const Workspace& w, cudaStream_t stream) {
   const Problem& p = plan.problem;
-  constexpr int kWarps = SplitTuning::kWarps, kShared = kWarps * 2 * kStageVectors<Line, kGated> * 16;
+  constexpr int kWarps = SplitTuning::kWarps, kShared = kWarps * kStageVectors<Line, kGated> * 16;
   const GammaPowers powers =
       kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, kWarps * static_cast<int>(kFamily));
   scan_split_lines<Line, kGated, kResets>
-      <<<std::min(p.lines * plan.tiles, int64_t(n_processors) * SplitTuning::kBlocks), kWarps * 32, kShared, stream>>>(
-          p, powers, w, plan.tiles);
+      <<<p.lines * plan.tiles, kWarps * 32, kShared, stream>>>(p, powers, w, plan.tiles);
   return cudaGetLastError();
 }
 
@@ -113,11 +112,11 @@ cudaError_t launch_typed_lines(const Plan& plan, const Workspace& w, cudaStream_
     return launch_lines<Staged<T, kReverse>, kGated, kResets>(plan, stream, n_processors);
   }
   if (plan.regime == kSplitLines) {
-    if constexpr (sizeof(T) >= 4 && !kGated && !kResets) {
-      constexpr int kRun = SplitTuning::kRunVectors * 16 / sizeof(T);
-      if (plan.long_runs) return launch_split_lines<Staged<T, kReverse, kRun>, kGated, kResets>(plan, w, stream, n_processors);
+    if constexpr (sizeof(T) >= 4 && !kResets) {
+      constexpr int kRun = SplitTuning::kRunVectors[kGated] * 16 / sizeof(T);
+      if (plan.long_runs) return launch_split_lines<Staged<T, kReverse, kRun>, kGated, kResets>(plan, w, stream);
     }
-    return launch_split_lines<Staged<T, kReverse>, kGated, kResets>(plan, w, stream, n_processors);
+    return launch_split_lines<Staged<T, kReverse>, kGated, kResets>(plan, w, stream);
   }
   if constexpr (!kResets)
     if (plan.regime == kPackedLines) return launch_packed_lines<T, kReverse, kGated>(plan, stream, n_processors);
@@ -151,7 +150,7 @@ cudaError_t launch_any_with(const Plan& plan, const Workspace& w, cudaStream_t s
   switch (plan.regime) {
     case kShortLines: return launch_short_lines<Strided<S>, kGated, true>(plan, stream, n_processors);
     case kLines: return launch_lines<Strided<S>, kGated, true>(plan, stream, n_processors);
-    default: return launch_split_lines<Strided<S>, kGated, true>(plan, w, stream, n_processors);
+    default: return launch_split_lines<Strided<S>, kGated, true>(plan, w, stream);
   }
 }
 

@@ -142,62 +142,50 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
   }
 }
 
-// Blocks take tiles in increasing order, and fetch the next one while they wait for the state before this one.
 template <class Line, bool kGated, bool kResets>
 __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks)
     scan_split_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers given, Workspace w,
                      int64_t tiles) {
   using S = typename Line::State;
   constexpr int kWarps = SplitTuning::kWarps, kWarpTile = 32 * Line::kVec, kTile = kWarps * kWarpTile;
-  constexpr int kStage = kStageVectors<Line, kGated>;
-  // Two of what warps leave for each other, taken in turn: some may be a tile ahead.
-  __shared__ WarpSteps<S, kWarps> steps_of_warps[2];
-  __shared__ uint32_t tickets[2];
-  __shared__ S states_before[2];
+  __shared__ WarpSteps<S, kWarps> shared;
+  __shared__ uint32_t ticket;
+  __shared__ S state_before;
   __shared__ BlockPowers<S> powers;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int warp_position = warp * kWarpTile, position = warp_position + lane * Line::kVec, stage = warp * 2 * kStage;
-  // The first tiles of all lines, then the second ones: a tile's predecessor has then long begun.
-  const uint32_t lines = static_cast<uint32_t>(p.lines), n_tickets = lines * static_cast<uint32_t>(tiles);
-  const auto line_of = [&](uint32_t ticket) {
-    return Line(p, LineIndex(p, ticket % lines), int64_t(ticket / lines) * kTile);
-  };
-  if (threadIdx.x == 0) tickets[0] = atomicAdd(w.counter, 1u) + 1u;
+  if (threadIdx.x == 0) ticket = atomicAdd(w.counter, 1u) + 1u;
   __syncthreads();
-  uint32_t ticket = tickets[0];
-  if (ticket < n_tickets) line_of(ticket).template fetch<kGated>(warp_position, stage, lane);
+  // The first tiles of all lines, then the second ones: a tile's predecessor has then long begun.
+  const uint32_t lines = static_cast<uint32_t>(p.lines);
+  const uint32_t row = ticket % lines;
+  const LineIndex index(p, row);
+  const int64_t tile_index = ticket / lines;
+  Line line(p, index, tile_index * kTile);
+  const int warp_position = warp * kWarpTile, position = warp_position + lane * Line::kVec;
+  line.base = warp * kStageVectors<Line, kGated>;
+  line.template fetch<kGated>(warp_position, line.base, lane);
   commit_copies();
-  // The power is that of a family of tiles: its steps are multiplied together.
-  if (!kGated && !p.gamma.data) set_powers(powers, p, given, 0, Line::kVec, kWarps * static_cast<int>(kFamily));
-  int turn = 0;
-#pragma unroll 1
-  for (uint32_t next; ticket < n_tickets; ticket = next, turn ^= 1) {
-    const uint32_t row = ticket % lines;
-    const int64_t tile_index = ticket / lines;
-    Line line = line_of(ticket);
-    line.base = stage + turn * kStage;
-    WarpSteps<S, kWarps>& shared = steps_of_warps[turn];
-    if (threadIdx.x == 0) tickets[turn ^ 1] = atomicAdd(w.counter, 1u) + 1u;
-    if (!kGated && p.gamma.data) {
-      __syncthreads();
-      set_powers(powers, p, given, row, Line::kVec, kWarps * static_cast<int>(kFamily));
-    }
-    if (!kGated) __syncthreads();
-    const LineChain<S> chain(w, p.lines, row, tiles);
-    const bool is_last = tile_index + 1 == tiles, plain = is_plain(line, p, warp_position, kWarpTile);
-    wait_for_copies<0>();
-    __syncwarp();
-    Tile<Line, kGated, kResets> tile;
-    tile.take(line, position, tile_index ? nothing(S()) : initial_of<S>(p, LineIndex(p, row)), powers, plain, lane);
-    if (lane == 0) {
-      shared.step[warp] = tile.all;
-      shared.dropped[warp] = tile.dropped;
-    }
+  if (!kGated) {
+    // The power is that of a family of tiles: its steps are multiplied together.
+    set_powers(powers, p, given, row, Line::kVec, kWarps * static_cast<int>(kFamily));
     __syncthreads();
-    next = tickets[turn ^ 1];
+  }
+  const LineChain<S> chain(w, p.lines, row, tiles);
+  const bool is_last = tile_index + 1 == tiles, plain = is_plain(line, p, warp_position, kWarpTile);
+  wait_for_copies<0>();
+  __syncwarp();
+  Tile<Line, kGated, kResets> tile;
+  tile.take(line, position, tile_index ? nothing(S()) : initial_of<S>(p, index), powers, plain, lane);
+  bool published = false;          // by the first warp
+  if (lane == 0) {
+    shared.step[warp] = tile.all;
+    shared.dropped[warp] = tile.dropped;
+  }
+  __syncthreads();
+  if (warp == 0) {
     Step<S> step = {one(S()), nothing(S())};
     bool any = false;
-    if (warp == 0 && !is_last) {
+    if (!is_last) {
       step = shared.step[0];
       any = shared.dropped[0];
 #pragma unroll
@@ -207,34 +195,29 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
       }
       if (lane == 0) chain.publish_step(tile_index, step, any);
     }
-    if (next < n_tickets) line_of(next).template fetch<kGated>(warp_position, stage + (turn ^ 1) * kStage, lane);
-    commit_copies();
-    bool published = false;        // by the first warp
-    if (warp == 0) {
-      const S found = tile_index ? chain.state_before(tile_index, step, any, lane) : nothing(S());
-      if (lane == 0) states_before[turn] = found;
-      // The families' states are the chain that everything waits for: this one goes out before anything else is done,
-      // unless the fold may have made a NaN of an infinity.
-      const S after = any ? step.b : advance(step.a, found, step.b);
-      published = !is_last && is_finite(after);
-      if (lane == 0 && published) chain.publish_state(tile_index, after);
-    }
-    __syncthreads();
-    S state = states_before[turn];
-    bool finite, any_dropped;
-    S mine = shared.before(warp, kWarps, &state, &finite, &any_dropped);
-    bool in_order = !finite && (kGated || !powers.keep);
-    if (in_order) {
-      // The fold may have made a NaN of an infinity: take the state that the tile before really left.
-      state = tile_index ? chain.state_after(tile_index - 1) : nothing(S());
-      in_order = any_dropped || !is_nan(state);
-      mine = state;
-    }
-    if (in_order) state = finish_tile_in_order(tile, shared, line, p, row, position, powers.gamma, state);
-    if (threadIdx.x == 0 && !is_last && !published) chain.publish_state(tile_index, state);
-    if (!in_order) tile.give(line, p, row, position, powers, mine, plain, lane);
-    if (p.writes) line.flush(warp_position, plain, lane);
+    const S found = tile_index ? chain.state_before(tile_index, step, any, lane) : nothing(S());
+    if (lane == 0) state_before = found;
+    // The families' states are the chain that everything waits for: this one goes out before anything else is done,
+    // unless the fold may have made a NaN of an infinity.
+    const S after = any ? step.b : advance(step.a, found, step.b);
+    published = !is_last && is_finite(after);
+    if (lane == 0 && published) chain.publish_state(tile_index, after);
   }
+  __syncthreads();
+  S state = state_before;
+  bool finite, any_dropped;
+  S mine = shared.before(warp, kWarps, &state, &finite, &any_dropped);
+  bool in_order = !finite && (kGated || !powers.keep);
+  if (in_order) {
+    // The fold may have made a NaN of an infinity: take the state that the tile before really left.
+    state = tile_index ? chain.state_after(tile_index - 1) : nothing(S());
+    in_order = any_dropped || !is_nan(state);
+    mine = state;
+  }
+  if (in_order) state = finish_tile_in_order(tile, shared, line, p, row, position, powers.gamma, state);
+  if (threadIdx.x == 0 && !is_last && !published) chain.publish_state(tile_index, state);
+  if (!in_order) tile.give(line, p, row, position, powers, mine, plain, lane);
+  if (p.writes) line.flush(warp_position, plain, lane);
 }
 
 // Lines one behind the other: each warp scans `each` of them at a time, as one line that every line's first element cuts.

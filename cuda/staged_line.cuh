@@ -141,10 +141,14 @@ struct Staged : StagedEnds<kSimple_> {
       uint4* const slot = &staging[to + place_in_memory(i, lane)];
       if (aligned && inside(at, lower, length)) {
         copy_async_16(slot, from + at);
-      } else if (sizeof(T) >= 4 && inside(at, lower, length)) {
+      } else if constexpr (sizeof(T) >= 4) {
 #pragma unroll
-        for (int e = 0; e < kPer; ++e)
-          copy_async<sizeof(T) < 4 ? 4 : sizeof(T)>(reinterpret_cast<T*>(slot) + e, from + at + e);
+        for (int e = 0; e < kPer; ++e) {
+          const int time = time_of(at, e);
+          T* const to_element = reinterpret_cast<T*>(slot) + e;
+          if (time >= lower && time < length) copy_async<sizeof(T)>(to_element, from + at + e);
+          else *to_element = outside;
+        }
       } else {
         union { uint4 word; T part[kPer]; } u;
 #pragma unroll

@@ -18,9 +18,9 @@ struct LineTuning {
 
 struct SplitTuning {
   static constexpr int kWarps = 4;
-  static constexpr int kBlocks = 4;
-  // Vectors of a lane where there are no gates, and tiles enough of that size for each processor.
-  static constexpr int kRunVectors = 8;
+  static constexpr int kBlocks = 5;
+  // Vectors of a lane, by [gated], where there are tiles enough of that size for each processor.
+  static constexpr int kRunVectors[2] = {16, 8};
   static constexpr int kTilesPerProcessor = 4;
   // Lines are split over blocks below this many of them a processor: fewer cannot keep the memory busy.
   static constexpr int kLinesPerProcessor = 2;
@@ -33,7 +33,7 @@ struct ColumnTuning {
   // Columns are split over blocks below this many blocks of them a processor.
   static constexpr int kBlocksPerProcessor = 2;
   static constexpr int kSplitSteps = 16;
-  static constexpr int kSplitBlocks = 3;
+  static constexpr int kSplitBlocks = 4;
 };
 
 struct WindowTuning {
