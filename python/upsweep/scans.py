@@ -32,6 +32,7 @@ torch tensors
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -473,6 +474,7 @@ def linear_recurrence(
 # ---- what the functions above share ----------------------------------------------------------------------
 
 
+@functools.cache
 def _torch_scans() -> Any:
     """The scans of tensors; torch is there, since a tensor is."""
     from upsweep._torch import scans as torch_scans

@@ -152,30 +152,43 @@ def reduce(
 _LINE_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
-def run_lines(x: Tensor, gates: Tensor | None, gamma: float, reverse: bool) -> Tensor | None:
+def _lies_like(tensor: Tensor, x: Tensor) -> bool:
+    return (
+        tensor.dtype == x.dtype and tensor.shape == x.shape and tensor.device == x.device
+        and tensor.is_contiguous() and not tensor.is_neg()
+    )  # fmt: skip
+
+
+def run_lines(
+    x: Tensor, gates: Tensor | None, gamma: float, reverse: bool, out: Tensor | None = None
+) -> Tensor | None:
     """The scan of contiguous CUDA tensors of one dtype along their last axis, or None where they are no such.
 
     The caller knows that nothing is to be differentiated.
     """
     if x.dtype not in _LINE_DTYPES or not x.is_cuda or not x.ndim or not x.is_contiguous() or x.is_neg():
         return None
-    if gates is not None and (
-        gates.dtype != x.dtype
-        or gates.shape != x.shape
-        or gates.device != x.device
-        or not gates.is_contiguous()
-        or gates.is_neg()
-    ):
+    if gates is not None and not _lies_like(gates, x):
         return None
-    out = torch.empty_like(x)
-    n = x.numel()
+    n, at = x.numel(), x.data_ptr()
+    gates_at = 0 if gates is None else gates.data_ptr()
+    if out is None:
+        out = torch.empty_like(x)
+    elif _lies_like(out, x):
+        # One of the inputs itself, or apart from both: what else there is takes more than addresses to tell.
+        n_bytes, to = n * x.element_size(), out.data_ptr()
+        for other in (at, gates_at):
+            if other and other != to and abs(other - to) < n_bytes:
+                return None
+        torch.autograd.graph.increment_version(out)  # so that a backward which saved it notices
+    else:
+        return None
     if n:
         length, device = x.shape[-1], x.get_device()
         _dispatch.run_cuda_lines(
-            _NAMES[x.dtype], x.data_ptr(), 0 if gates is None else gates.data_ptr(), gamma, out.data_ptr(),
-            n // length, length, reverse=reverse, device=device,
-            stream=torch._C._cuda_getCurrentRawStream(device),
-            allocate=lambda n_bytes: _workspace(n_bytes, out.device),
+            _NAMES[x.dtype], at, gates_at, gamma, out.data_ptr(), n // length, length, reverse=reverse,
+            device=device, stream=torch._C._cuda_getCurrentRawStream(device),
+            allocate=lambda n_bytes: _workspace(n_bytes, x.device),
         )  # fmt: skip
     return out
 

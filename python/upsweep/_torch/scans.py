@@ -47,9 +47,10 @@ def discounted_cumsum(
     """`upsweep.discounted_cumsum` of tensors."""
     if (
         type(gamma) is float and axis == -1 and initial is None and reset is None and not window and not exclusive
-        and out is None and not return_final and isinstance(x, Tensor) and not _needs_operation((x,))
+        and not return_final and isinstance(x, Tensor) and (out is None or type(out) is Tensor)
+        and not _needs_operation((x,) if out is None else (x, out))
     ):  # fmt: skip
-        y = backends.run_lines(x, None, gamma, bool(reverse))
+        y = backends.run_lines(x, None, gamma, bool(reverse), out)
         if y is not None:
             return y
     scan = prepare_discounted(x, gamma, axis, reset, initial)
@@ -65,10 +66,11 @@ def linear_recurrence(
 ) -> Any:  # fmt: skip
     """`upsweep.linear_recurrence` of tensors."""
     if (
-        axis == -1 and initial is None and reset is None and not exclusive and out is None and not return_final
-        and isinstance(tokens, Tensor) and isinstance(gates, Tensor) and not _needs_operation((tokens, gates))
+        axis == -1 and initial is None and reset is None and not exclusive and not return_final
+        and isinstance(tokens, Tensor) and isinstance(gates, Tensor) and (out is None or type(out) is Tensor)
+        and not _needs_operation((tokens, gates) if out is None else (tokens, gates, out))
     ):  # fmt: skip
-        y = backends.run_lines(tokens, gates, 0.0, bool(reverse))
+        y = backends.run_lines(tokens, gates, 0.0, bool(reverse), out)
         if y is not None:
             return y
     scan = prepare_gated(gates, tokens, axis, reset, initial)
