@@ -120,11 +120,7 @@ cudaError_t launch_typed_lines(const Plan& plan, const Workspace& w, cudaStream_
   }
   if constexpr (!kResets)
     if (plan.regime == kPackedLines) return launch_packed_lines<T, kReverse, kGated>(plan, stream, n_processors);
-  // Lines with resets are not worth kernels of their own for the aligned case.
-  constexpr bool kAligned = !kResets;
-  return plan.aligned
-             ? launch_short_lines<Contiguous<T, kReverse, kAligned>, kGated, kResets>(plan, stream, n_processors)
-             : launch_short_lines<Contiguous<T, kReverse, false>, kGated, kResets>(plan, stream, n_processors);
+  return launch_short_lines<Contiguous<T, kReverse>, kGated, kResets>(plan, stream, n_processors);
 }
 
 template <class T, bool kGated, bool kResets>

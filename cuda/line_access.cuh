@@ -55,13 +55,11 @@ __device__ inline void store_state(char* at, int32_t dtype, double v) {
 __device__ inline void store_state(char* at, int32_t dtype, Complex v) { Any<Complex>::store(at, dtype, v); }
 __device__ inline void store_state(char* at, int32_t dtype, uint64_t v) { Any<uint64_t>::store(at, dtype, v); }
 
-// kAligned: every line of every array begins on a vector's boundary, which the host has found out.
-template <class T, bool kReverse, bool kAligned>
+template <class T, bool kReverse>
 struct Contiguous {
   using State = double;
   using Raw = T;
   using Local = decltype(local_of(T()));
-  static constexpr bool kAlwaysAligned = kAligned;
   static constexpr int kVec = 16 / sizeof(T), kPer = kVec, kUnroll = 1, kSubruns = 1;
   static constexpr bool kHeld = true, kSimple = false;
 
@@ -88,13 +86,9 @@ struct Contiguous {
     x = lowest(p.x, index);
     out = lowest(p.out, index);
     gates = p.gates.data ? lowest(p.gates, index) : nullptr;
-    phase_ = 0;
-    x_aligned = gates_aligned = true;
-    if constexpr (!kAligned) {
-      phase_ = phase_of(out);
-      x_aligned = phase_of(x) == phase_;
-      gates_aligned = gates && phase_of(gates) == phase_;
-    }
+    phase_ = phase_of(out);
+    x_aligned = phase_of(x) == phase_;
+    gates_aligned = gates && phase_of(gates) == phase_;
     first_gate = p.initial.data != nullptr;
     reset = p.reset.data ? index.in(p.reset) : nullptr;
     reset_stride = p.reset.time_stride;
@@ -102,7 +96,7 @@ struct Contiguous {
 
   template <bool kGated>
   __device__ void fetch_again(int) const {}
-  __device__ int phase() const { return kAligned ? 0 : phase_; }
+  __device__ int phase() const { return phase_; }
   __device__ int positions() const { return length + phase(); }
   // Index in scan order.
   __device__ int time(int position) const { return position - phase(); }
@@ -129,7 +123,7 @@ struct Contiguous {
 
   // An array that is aligned otherwise than out (gates read a step ahead, say) comes an element at a time.
   __device__ void read_whole(const T* from, bool aligned, int at, T (&v)[kVec]) const {
-    if (!kAligned && !aligned) {
+    if (!aligned) {
 #pragma unroll
       for (int i = 0; i < kVec; ++i) v[i] = from[at + (kReverse ? kVec - 1 - i : i)];
       return;
@@ -194,7 +188,6 @@ struct Strided {
   using State = S;
   using Raw = S;
   using Local = S;
-  static constexpr bool kAlwaysAligned = false;
   static constexpr int kVec = kStridedElements, kPer = kVec, kUnroll = 1, kSubruns = 1;
   static constexpr bool kHeld = true, kSimple = false;
   static constexpr int kWarpVectors = 0;   // nothing is staged

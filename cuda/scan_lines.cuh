@@ -268,37 +268,30 @@ __global__ void __launch_bounds__(LineTuning::kShortWarps * 32, LineTuning::kSho
   if (!kGated) powers.set(from_parts(S(), p.gamma_re, p.gamma_im), Line::kVec, lane, width, 1);
   // Every lane of a warp goes through the loop as often, since they vote together.
   const int64_t warp_begin = int64_t(blockIdx.x) * groups_of_block + threadIdx.x / 32 * (32 / width);
-  const auto run = [&](auto plain) {
-    constexpr bool kPlain = decltype(plain)::value;
-    for (int64_t begin = warp_begin; begin < p.lines; begin += n_groups * kLines) {
-      Tile<Line, kGated, kResets> tiles[kLines];
+  for (int64_t begin = warp_begin; begin < p.lines; begin += n_groups * kLines) {
+    Tile<Line, kGated, kResets> tiles[kLines];
 #pragma unroll
-      for (int k = 0; k < kLines; ++k) {
-        const int64_t row = begin + base / width + k * n_groups;
-        if (row < p.lines && (!kPlain || lane * Line::kVec < p.length)) {
-          const LineIndex index(p, row);
-          tiles[k].template load<kPlain>(Line(p, index), lane * Line::kVec,
-                                         lane ? nothing(S()) : initial_of<S>(p, index));
-        } else {
-          tiles[k].clear();
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < kLines; ++k) {
-        const int64_t row = begin + base / width + k * n_groups;
-        const LineIndex index(p, row < p.lines ? row : 0);
-        if (!kGated && p.gamma.data) powers.set(gamma_of<S>(p, index), Line::kVec, lane, width, 1);
-        tiles[k].template reduce<kPlain>(Line(p, index), lane * Line::kVec, powers, lane, base, width);
-        tiles[k].hide_elements();
-        tiles[k].template finish<kPlain>(Line(p, index), p, row, lane * Line::kVec, powers, nothing(S()), lane, base,
-                                         width, row < p.lines && (!kPlain || lane * Line::kVec < p.length));
+    for (int k = 0; k < kLines; ++k) {
+      const int64_t row = begin + base / width + k * n_groups;
+      if (row < p.lines) {
+        const LineIndex index(p, row);
+        tiles[k].template load<false>(Line(p, index), lane * Line::kVec,
+                                       lane ? nothing(S()) : initial_of<S>(p, index));
+      } else {
+        tiles[k].clear();
       }
     }
-  };
-  if (Line::kAlwaysAligned && p.length % Line::kVec == 0 && !p.exclusive && !p.final_state.data)
-    run(std::true_type());
-  else
-    run(std::false_type());
+#pragma unroll
+    for (int k = 0; k < kLines; ++k) {
+      const int64_t row = begin + base / width + k * n_groups;
+      const LineIndex index(p, row < p.lines ? row : 0);
+      if (!kGated && p.gamma.data) powers.set(gamma_of<S>(p, index), Line::kVec, lane, width, 1);
+      tiles[k].template reduce<false>(Line(p, index), lane * Line::kVec, powers, lane, base, width);
+      tiles[k].hide_elements();
+      tiles[k].template finish<false>(Line(p, index), p, row, lane * Line::kVec, powers, nothing(S()), lane, base,
+                                       width, row < p.lines);
+    }
+  }
 }
 
 }  // namespace upsweep
