@@ -26,6 +26,13 @@ struct SplitTuning {
   static constexpr int kLinesPerProcessor = 2;
 };
 
+// Three arrays are staged: 12 KB a warp.
+struct BackwardTuning {
+  static constexpr int kWarps = 2;            // of a block, at most: shared memory that needs no leave
+  static constexpr int kBlocks = 8;           // a processor
+  static constexpr int kShort = 256;          // elements of a line up to which the kernel is not worth its empty lanes
+};
+
 struct ColumnTuning {
   static constexpr int kWarps = 8;
   static constexpr int kSteps = 8;            // that a thread holds of its column
