@@ -181,7 +181,7 @@ def run_lines(x: Tensor, gates: Tensor | None, gamma: float, reverse: bool) -> T
 
 
 def run_lines_backward(g: Tensor, gates: Tensor, y: Tensor, reverse: bool) -> tuple[Tensor, Tensor] | None:
-    """The gradients of x and gates of a scan without an initial state, whose results were `y`, along the last axis.
+    """The gradients of x and gates of a scan along the last axis, without an initial state, that made `y`.
 
     `g`, the gradient of y, has the dtype of gates and y. None where no kernel reads and writes everything once.
     """
