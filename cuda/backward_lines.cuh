@@ -2,8 +2,11 @@
 //
 //   gx[t] = g[t] + a[t+1] * gx[t+1],    ga[t] = gx[t] * y[t-1],    ga = 0 at the first step, which reads no gate
 //
-// Bytes an element: g, gates and y are read once, gx and ga are written once; 20 for float32. One kernel, chosen in
-// plan.cpp for lines that a block walks along (scan_lines), one behind the other in memory, begun alike in all arrays.
+// Bytes an element: g, gates and y are read once, gx and ga are written once; 20 for float32. Two kernels, chosen in
+// plan.cpp, for lines one behind the other in memory that begin alike in all arrays:
+//
+//   backward_packed_lines  each warp takes as many lines as it holds elements of
+//   backward_lines         a block a line, tile after tile, the state carried from one to the next
 //
 // Positions and times count in the order of this pass: a step's gate is the one of the time before it, and its y the
 // one of the time after it.
@@ -43,14 +46,16 @@ struct StagedBackward : Staged<T, kReverse, kLaneElements<T>, true> {
   T gate_before, y_after;
   mutable T gate;                  // the last one of the vector that was taken last
 
-  __device__ StagedBackward(const BackwardProblem& p, int64_t row) {
-    const int64_t first = row * p.scan.length + (kReverse ? p.scan.length - 1 : 0);
+  __device__ StagedBackward(const BackwardProblem& p, int64_t row) : StagedBackward(p, row, 1) {}
+  // n lines from `row` on, as one.
+  __device__ StagedBackward(const BackwardProblem& p, int64_t row, int n) {
+    length = n * static_cast<int>(p.scan.length);
+    const int64_t first = row * p.scan.length + (kReverse ? length - 1 : 0);
     this->x = reinterpret_cast<const T*>(p.scan.x.data) + first;
     this->gates = reinterpret_cast<const T*>(p.scan.gates.data) + first;
     this->out = reinterpret_cast<T*>(p.scan.out.data) + first;
     y = reinterpret_cast<const T*>(p.y) + first;
     g_gates = reinterpret_cast<T*>(p.g_gates) + first;
-    length = static_cast<int>(p.scan.length);
     this->set_phase();
   }
 
@@ -98,6 +103,7 @@ struct StagedBackward : Staged<T, kReverse, kLaneElements<T>, true> {
   __device__ void look_aside(T edge, int lane) {
     gate_before = lane > 0 ? element(base + kWarpVectors, lane - 1, kVectors - 1, true) : edge;
     y_after = lane < 31 ? element(base + 2 * kWarpVectors, lane + 1, 0, false) : edge;
+    __syncwarp();
   }
 
   // Vectors are taken one after the other from the first of a sub-run on.
@@ -116,6 +122,11 @@ struct StagedBackward : Staged<T, kReverse, kLaneElements<T>, true> {
 
   template <bool kWhole>
   __device__ void store(int position, int j, const Local (&gx)[kPer]) const {
+    const int to_last = length - 1 - (this->time(position) + j * kPer);
+    store_both(position, j, gx, to_last >= 0 && to_last < kPer ? 1u << to_last : 0);
+  }
+  // ends: a bit for each element that is the last of its line, whose gate is not read.
+  __device__ void store_both(int position, int j, const Local (&gx)[kPer], uint32_t ends) const {
     const int from = base + 2 * kWarpVectors;
     T y_here[kPer];
     Base::read(from, j, y_here);
@@ -123,13 +134,12 @@ struct StagedBackward : Staged<T, kReverse, kLaneElements<T>, true> {
     Local ga[kPer];
 #pragma unroll
     for (int e = 0; e < kPer; ++e) ga[e] = product(gx[e], local_of(e + 1 < kPer ? y_here[e + 1] : y_next));
-    const int t = this->time(position) + j * kPer;
-    if (t + kPer >= length) {
+    if (ends) {
 #pragma unroll
       for (int e = 0; e < kPer; ++e)
-        if (t + e == length - 1) ga[e] = 0;
+        if (ends >> e & 1) ga[e] = 0;
     }
-    Base::template store<kWhole>(position, j, gx);
+    Base::template store<true>(position, j, gx);
     Local part[kPer];
 #pragma unroll
     for (int e = 0; e < kPer; ++e) part[e] = ga[kReverse ? kPer - 1 - e : e];
@@ -152,6 +162,42 @@ struct StagedBackward : Staged<T, kReverse, kLaneElements<T>, true> {
       Base::flush_pieces(g_gates, t, 0, length, from);
     }
     __syncwarp();
+  }
+};
+
+// Some short lines as one: a drop at each one's first element, and no gate read at its last one.
+template <class T, bool kReverse>
+struct PackedBackward : StagedBackward<T, kReverse> {
+  using Base = StagedBackward<T, kReverse>;
+  using typename Base::Local;
+  using Base::kPer;
+  using Base::kVec;
+
+  uint32_t each;                   // elements of a line
+  mutable uint32_t ends;           // a bit for each of a lane's elements
+
+  // Up to n lines from `row` on.
+  __device__ PackedBackward(const BackwardProblem& p, int64_t row, int n)
+      : Base(p, row, static_cast<int>(min(int64_t(n), p.scan.lines - row))),
+        each(static_cast<uint32_t>(p.scan.length)) {}
+
+  __device__ uint32_t load_resets(int position) const {
+    const int t = this->time(position);
+    uint32_t past = t < 0 ? -t : t % each, drops = 0;
+    if (t >= 0 && past) past = each - past;
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      if (i == past) {
+        drops |= 1u << i;
+        past += each;
+      }
+    }
+    ends = drops >> 1 | (past == kVec ? 1u << (kVec - 1) : 0);
+    return drops;
+  }
+  template <bool kWhole>
+  __device__ void store(int position, int j, const Local (&gx)[kPer]) const {
+    this->store_both(position, j, gx, ends >> j * kPer & ((1u << kPer) - 1));
   }
 };
 
@@ -213,6 +259,38 @@ __global__ void __launch_bounds__(BackwardTuning::kWarps * 32, BackwardTuning::k
       line.flush(warp_position, lane);
       edge = next_edge;
     }
+  }
+}
+
+// Lines one behind the other: each warp takes `each` of them at a time, as scan_packed_lines has it.
+template <class T, bool kReverse>
+__global__ void __launch_bounds__(BackwardTuning::kWarps * 32, BackwardTuning::kBlocks)
+    backward_packed_lines(const __grid_constant__ BackwardProblem p, int each) {
+  using Line = PackedBackward<T, kReverse>;
+  constexpr int kStage = Line::kStage;
+  const Powers<double> powers = {};   // of a gamma, which there is none
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, position = lane * Line::kVec;
+  const int64_t apart = int64_t(gridDim.x) * BackwardTuning::kWarps * each;
+  int64_t first = (int64_t(blockIdx.x) * BackwardTuning::kWarps + warp) * each;
+  const int base = warp * 2 * kStage;
+  int turn = 0;
+  if (first < p.scan.lines) Line(p, first, each).template fetch<true>(0, base, lane);
+  commit_copies();
+  const int reach = (static_cast<int>(p.scan.length) + 2 * Line::kVec - 2) / Line::kVec;
+  for (; first < p.scan.lines; first += apart, turn ^= 1) {
+    if (first + apart < p.scan.lines)
+      Line(p, first + apart, each).template fetch<true>(0, base + (turn ^ 1) * kStage, lane);
+    commit_copies();
+    wait_for_copies<1>();
+    __syncwarp();
+    Line line(p, first, each);
+    line.base = base + turn * kStage;
+    // Nothing beside the warp's elements is needed: a line begins with the first one and one ends with the last.
+    line.look_aside(from_double<T>(lane ? 0.0 : 1.0), lane);
+    Tile<Line, true, true> tile;
+    tile.take(line, position, nothing(0.0), powers, true, lane, reach);
+    tile.give(line, p.scan, first, position, powers, nothing(0.0), true, lane);
+    line.flush(0, lane);
   }
 }
 

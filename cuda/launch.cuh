@@ -123,11 +123,19 @@ cudaError_t launch_typed(const Plan& plan, const Workspace& w, cudaStream_t stre
 template <class T, bool kReverse>
 cudaError_t launch_backward_lines(const BackwardPlan& plan, cudaStream_t stream, int n_processors) {
   constexpr int kShared = 2 * StagedBackward<T, kReverse>::kStage * 16;   // bytes of a warp
-  const int64_t resident = int64_t(n_processors) * BackwardTuning::kBlocks * BackwardTuning::kWarps / plan.warps;
   BackwardProblem p = {};
   p.scan = plan.problem;
   p.y = plan.y;
   p.g_gates = plan.g_gates;
+  if (plan.each) {
+    constexpr int kWarps = BackwardTuning::kWarps;
+    const int64_t lines_each = int64_t(kWarps) * plan.each;
+    const int64_t blocks = blocks_of((p.scan.lines + lines_each - 1) / lines_each, LineTuning::kTiles,
+                                     int64_t(n_processors) * BackwardTuning::kBlocks);
+    backward_packed_lines<T, kReverse><<<blocks, kWarps * 32, kWarps * kShared, stream>>>(p, plan.each);
+    return cudaGetLastError();
+  }
+  const int64_t resident = int64_t(n_processors) * BackwardTuning::kBlocks * BackwardTuning::kWarps / plan.warps;
   backward_lines<T, kReverse><<<blocks_of(p.scan.lines, LineTuning::kTiles / plan.tiles, resident), plan.warps * 32,
                                 plan.warps * kShared, stream>>>(p);
   return cudaGetLastError();

@@ -96,6 +96,13 @@ bool can_pack(const Problem& p, bool gated, int64_t item) {
          (p.x.strides[0] == apart && p.out.strides[0] == apart && (!gated || p.gates.strides[0] == apart));
 }
 
+// Packed lines that a warp takes: its tile begins a part of a vector early where they do not begin on its boundary.
+int32_t lines_of_a_warp(int64_t length, int64_t warp_tile, int64_t item, bool aligned) {
+  const int64_t most = warp_tile / length;
+  return static_cast<int32_t>(aligned && most * length * item % 16 == 0 ? most
+                                                                         : (warp_tile - 16 / item + 1) / length);
+}
+
 // A counter in a line of its own, then the letters (look_back.cuh): of `tiles` tiles of `lanes` lines each, and of
 // `groups` groups.
 int64_t workspace_of(int64_t tiles, int64_t lanes, int64_t groups, int32_t accumulator) {
@@ -157,8 +164,7 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
   const bool out_aligned = !plan.typed || is_aligned(p.out, p, item);
   plan.aligned = plan.typed && out_aligned && is_aligned(p.x, p, item) && (!plan.gated || is_aligned(p.gates, p, item));
   if (plan.typed && can_pack(p, plan.gated, item) && p.length <= warp_tile / 2 && p.length > 0) {
-    plan.each = static_cast<int32_t>(warp_tile / p.length);
-    if (!plan.aligned || plan.each * p.length * item % 16) plan.each = static_cast<int32_t>((warp_tile - vec + 1) / p.length);
+    plan.each = lines_of_a_warp(p.length, warp_tile, item, plan.aligned);
     plan.regime = kPackedLines;
     plan.tile = plan.each * p.length;
     plan.tiles = 1;
@@ -320,7 +326,7 @@ const char* make_backward_plan(const upsweep_lines_backward& b, int n_processors
   // Few long lines are split over blocks, which this kernel does not do.
   const bool split = b.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors &&
                      (b.length + vec - 1 + split_tile - 1) / split_tile > 2;
-  plan.here = plan.here && b.length > BackwardTuning::kShort && b.length <= kMostSteps && !split;
+  plan.here = plan.here && b.length <= kMostSteps && !split;
   if (!plan.here) return nullptr;
   Problem& p = plan.problem;
   p.lines = b.lines;
@@ -334,6 +340,10 @@ const char* make_backward_plan(const upsweep_lines_backward& b, int n_processors
   plan.g_gates = static_cast<char*>(b.g_gates);
   plan.reverse = !b.reverse;
   const bool aligned = reinterpret_cast<uintptr_t>(b.gx) % 16 == 0 && b.length * item % 16 == 0;
+  if (b.length <= warp_tile / 2) {
+    plan.each = lines_of_a_warp(b.length, warp_tile, item, aligned);
+    return nullptr;
+  }
   const int64_t positions = b.length + (aligned ? 0 : vec - 1);
   plan.warps = walking_warps(positions, b.lines, warp_tile, BackwardTuning::kWarps,
                              int64_t(n_processors) * BackwardTuning::kBlocks * BackwardTuning::kWarps);

@@ -44,7 +44,8 @@ struct BackwardPlan {
   char* g_gates;
   bool here;                       // the kernel is for these lines
   bool reverse;                    // of the pass that is made: the other way round than the scan's
-  int32_t warps;
+  int32_t each;                    // packed lines of a warp; 0: a block walks along a line
+  int32_t warps;                   // of such a block
   int64_t tiles;                   // of a line
 };
 

@@ -30,7 +30,6 @@ struct SplitTuning {
 struct BackwardTuning {
   static constexpr int kWarps = 2;            // of a block, at most: shared memory that needs no leave
   static constexpr int kBlocks = 8;           // a processor
-  static constexpr int kShort = 256;          // elements of a line up to which the kernel is not worth its empty lanes
 };
 
 struct ColumnTuning {

@@ -125,9 +125,8 @@ int32_t upsweep_cuda_device_check(int32_t device, char* name, int32_t* capabilit
 int32_t upsweep_cuda_plan_scan(const upsweep_scan* scan, int32_t n_processors, upsweep_plan* plan);
 int32_t upsweep_cuda_scan(const upsweep_scan* scan);
 int32_t upsweep_cuda_scan_lines(upsweep_lines* lines);
-/* UPSWEEP_NOT_HERE where lines are few and long, or short, or begin otherwise in one array than in another, as
- * counted from multiples of 16 bytes. The first says which it will be, without touching a device unless
- * n_processors is 0. */
+/* UPSWEEP_NOT_HERE where lines are few and long, or begin otherwise in one array than in another, as counted from
+ * multiples of 16 bytes. The first says which it will be, without touching a device unless n_processors is 0. */
 int32_t upsweep_cuda_plan_lines_backward(const upsweep_lines_backward* lines, int32_t n_processors);
 int32_t upsweep_cuda_lines_backward(const upsweep_lines_backward* lines);
 
