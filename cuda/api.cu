@@ -66,6 +66,15 @@ Launch* launch_of(const Plan& plan, int32_t accumulator) {
   }
 }
 
+LaunchBackward* launch_backward_of(int32_t dtype) {
+  switch (dtype) {
+    case UPSWEEP_FLOAT16: return launch_backward_float16;
+    case UPSWEEP_BFLOAT16: return launch_backward_bfloat16;
+    case UPSWEEP_FLOAT32: return launch_backward_float32;
+    default: return launch_backward_float64;
+  }
+}
+
 }  // namespace
 }  // namespace upsweep
 
@@ -73,11 +82,12 @@ using namespace upsweep;
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_abi(void) { return UPSWEEP_CUDA_ABI; }
 
-UPSWEEP_EXPORT void upsweep_cuda_sizes(int64_t sizes[4]) {
+UPSWEEP_EXPORT void upsweep_cuda_sizes(int64_t sizes[5]) {
   sizes[0] = sizeof(upsweep_array);
   sizes[1] = sizeof(upsweep_scan);
   sizes[2] = sizeof(upsweep_lines);
-  sizes[3] = sizeof(upsweep_plan);
+  sizes[3] = sizeof(upsweep_lines_backward);
+  sizes[4] = sizeof(upsweep_plan);
 }
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_architectures(int32_t* capabilities, int32_t n) {
@@ -115,16 +125,24 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_device_check(int32_t device, char* name, int
               properties.name, properties.major, properties.minor, cudaGetErrorString(found));
 }
 
+namespace {
+
+// given: n_processors, or 0 for those of the device.
+int32_t count_processors(int32_t device, int32_t given, int* count) {
+  *count = given;
+  if (given > 0) return UPSWEEP_OK;
+  const cudaError_t error = processors_of(device, count);
+  if (error == cudaSuccess) return UPSWEEP_OK;
+  cudaGetLastError();
+  return cuda_failed("cudaDeviceGetAttribute", error);
+}
+
+}  // namespace
+
 UPSWEEP_EXPORT int32_t upsweep_cuda_plan_scan(const upsweep_scan* scan, int32_t n_processors, upsweep_plan* result) {
   if (!scan || !result) return fail(UPSWEEP_INVALID, "upsweep_cuda_plan_scan: a pointer is NULL");
-  int count = n_processors;
-  if (count <= 0) {
-    const cudaError_t error = processors_of(scan->device, &count);
-    if (error != cudaSuccess) {
-      cudaGetLastError();
-      return cuda_failed("cudaDeviceGetAttribute", error);
-    }
-  }
+  int count;
+  if (const int32_t status = count_processors(scan->device, n_processors, &count)) return status;
   Plan plan;
   if (const char* wrong = make_plan(*scan, count, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
   *result = {plan.regime, plan.typed, plan.problem.lines, plan.tile, plan.n_launches, plan.workspace_bytes};
@@ -218,6 +236,39 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_scan_lines(upsweep_lines* lines) {
     arrays[i]->batch_strides[0] = item * lines->length;
   }
   return run_scan(scan, &lines->workspace_bytes);
+}
+
+namespace {
+
+int32_t plan_backward(const upsweep_lines_backward* lines, int n_processors, BackwardPlan* plan) {
+  if (!lines) return fail(UPSWEEP_INVALID, "upsweep_cuda_lines_backward: a pointer is NULL");
+  int count;
+  if (const int32_t status = count_processors(lines->device, n_processors, &count)) return status;
+  if (const char* wrong = make_backward_plan(*lines, count, plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
+  return plan->here ? UPSWEEP_OK : UPSWEEP_NOT_HERE;
+}
+
+}  // namespace
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_plan_lines_backward(const upsweep_lines_backward* lines, int32_t n_processors) {
+  BackwardPlan plan;
+  return plan_backward(lines, n_processors, &plan);
+}
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_lines_backward(const upsweep_lines_backward* lines) {
+  BackwardPlan plan;
+  if (const int32_t status = plan_backward(lines, 0, &plan)) return status;
+  if (plan.problem.lines == 0) return UPSWEEP_OK;
+  const DeviceGuard guard(lines->device);
+  if (guard.error() != cudaSuccess) {
+    cudaGetLastError();
+    return cuda_failed("cudaSetDevice", guard.error());
+  }
+  int n_processors = 0;
+  cudaError_t error = processors_of(lines->device, &n_processors);
+  if (error == cudaSuccess)
+    error = launch_backward_of(lines->dtype)(plan, static_cast<cudaStream_t>(lines->stream), n_processors);
+  return error == cudaSuccess ? UPSWEEP_OK : cuda_failed("launch of a backward scan", error);
 }
 
 namespace {

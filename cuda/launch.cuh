@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "backward_lines.cuh"
 #include "launch.hpp"
 #include "scan_columns.cuh"
 #include "scan_lines.cuh"
@@ -138,6 +139,33 @@ cudaError_t launch_typed(const Plan& plan, const Workspace& w, cudaStream_t stre
                   : launch_typed_with<T, true, false>(plan, w, stream, n_processors);
   return resets ? launch_typed_with<T, false, true>(plan, w, stream, n_processors)
                 : launch_typed_with<T, false, false>(plan, w, stream, n_processors);
+}
+
+template <class T, bool kReverse>
+cudaError_t launch_backward_lines(const BackwardPlan& plan, cudaStream_t stream, int n_processors) {
+  constexpr int kShared = 2 * StagedBackward<T, kReverse>::kStage * 16;   // bytes of a warp
+  BackwardProblem p = {};
+  p.scan = plan.problem;
+  p.y = plan.y;
+  p.g_gates = plan.g_gates;
+  if (plan.each) {
+    constexpr int kWarps = BackwardTuning::kWarps;
+    const int64_t lines_each = int64_t(kWarps) * plan.each;
+    const int64_t blocks = blocks_of((p.scan.lines + lines_each - 1) / lines_each, LineTuning::kTiles,
+                                     int64_t(n_processors) * BackwardTuning::kBlocks);
+    backward_packed_lines<T, kReverse><<<blocks, kWarps * 32, kWarps * kShared, stream>>>(p, plan.each);
+    return cudaGetLastError();
+  }
+  const int64_t resident = int64_t(n_processors) * BackwardTuning::kBlocks * BackwardTuning::kWarps / plan.warps;
+  backward_lines<T, kReverse><<<blocks_of(p.scan.lines, LineTuning::kTiles / plan.tiles, resident), plan.warps * 32,
+                                plan.warps * kShared, stream>>>(p);
+  return cudaGetLastError();
+}
+
+template <class T>
+cudaError_t launch_backward(const BackwardPlan& plan, cudaStream_t stream, int n_processors) {
+  return plan.reverse ? launch_backward_lines<T, true>(plan, stream, n_processors)
+                      : launch_backward_lines<T, false>(plan, stream, n_processors);
 }
 
 template <class S, bool kGated>

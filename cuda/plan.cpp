@@ -58,13 +58,13 @@ bool is_aligned(const View& view, const Problem& p, int64_t item) {
 
 // Warps of a block that walks along a line: so many that few of its last tile's positions are empty, and that few
 // blocks have a line more to walk than others.
-int walking_warps(int64_t positions, int64_t lines, int64_t warp_tile, int n_processors) {
+int walking_warps(int64_t positions, int64_t lines, int64_t warp_tile, int most, int64_t resident_warps) {
   int best = 1;
   double least = 1e300;
   double price = 1;   // a wider tile needs fewer barriers
-  for (int warps = LineTuning::kWarps; warps >= 1; warps /= 2, price *= 1.05) {
+  for (int warps = most; warps >= 1; warps /= 2, price *= 1.05) {
     const int64_t tile = warps * warp_tile, taken = (positions + tile - 1) / tile * tile;
-    const int64_t resident = int64_t(n_processors) * LineTuning::kBlocks * LineTuning::kWarps / warps;
+    const int64_t resident = resident_warps / warps;
     const int64_t rounds = (lines + resident - 1) / resident;
     const double uneven = rounds > 1 ? double(rounds) * resident / lines : 1;
     const double cost = price * taken * uneven;
@@ -102,6 +102,13 @@ bool can_pack(const Problem& p, bool gated, int64_t item) {
   const int64_t apart = p.length * item;
   return p.n_dims == 0 ||
          (p.x.strides[0] == apart && p.out.strides[0] == apart && (!gated || p.gates.strides[0] == apart));
+}
+
+// Packed lines that a warp takes: its tile begins a part of a vector early where they do not begin on its boundary.
+int32_t lines_of_a_warp(int64_t length, int64_t warp_tile, int64_t item, bool aligned) {
+  const int64_t most = warp_tile / length;
+  return static_cast<int32_t>(aligned && most * length * item % 16 == 0 ? most
+                                                                         : (warp_tile - 16 / item + 1) / length);
 }
 
 // A counter in a line of its own, then the letters (look_back.cuh): of `tiles` tiles of `lanes` lines each, and of
@@ -166,8 +173,7 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
   const bool out_aligned = !plan.typed || is_aligned(p.out, p, item);
   plan.aligned = plan.typed && out_aligned && is_aligned(p.x, p, item) && (!plan.gated || is_aligned(p.gates, p, item));
   if (plan.typed && can_pack(p, plan.gated, item) && p.length <= warp_tile / 2 && p.length > 0) {
-    plan.each = static_cast<int32_t>(warp_tile / p.length);
-    if (!plan.aligned || plan.each * p.length * item % 16) plan.each = static_cast<int32_t>((warp_tile - vec + 1) / p.length);
+    plan.each = lines_of_a_warp(p.length, warp_tile, item, plan.aligned);
     plan.regime = kPackedLines;
     plan.tile = plan.each * p.length;
     plan.tiles = 1;
@@ -199,7 +205,8 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
   const bool has_state = p.initial.data || p.final_state.data;
   plan.simple = plan.typed && !p.reset.data && !p.exclusive && p.length > 0 && same_phase(p, plan.gated) &&
                 (plan.gated || !has_state);
-  plan.warps = walking_warps(positions, p.lines, warp_tile, n_processors);
+  plan.warps = walking_warps(positions, p.lines, warp_tile, LineTuning::kWarps,
+                             int64_t(n_processors) * LineTuning::kBlocks * LineTuning::kWarps);
   plan.tile = split ? split_tile : plan.warps * warp_tile;
   plan.tiles = (p.length + vec - 1 + plan.tile - 1) / plan.tile;
   if (split) plan.workspace_bytes = workspace_of(p.lines * plan.tiles, 1, p.lines * ((plan.tiles + 31) / 32), accumulator);
@@ -307,6 +314,49 @@ const char* make_plan(const upsweep_scan& scan, int n_processors, Plan* result) 
   plan.window = scan.window < scan.length ? scan.window : 0;
   if (plan.window) plan_window(plan, scan.accumulator);
   else choose_regime(plan, scan.accumulator, n_processors);
+  return nullptr;
+}
+
+const char* make_backward_plan(const upsweep_lines_backward& b, int n_processors, BackwardPlan* result) {
+  if (!is_typed(b.dtype)) return "dtype is not a real floating one";
+  if (b.lines < 0) return "lines is negative";
+  if (b.length < 0) return "length is negative";
+  BackwardPlan& plan = *result;
+  std::memset(&plan, 0, sizeof plan);
+  plan.here = true;
+  if (b.lines == 0 || b.length == 0) return nullptr;
+  const void* const arrays[] = {b.g, b.gates, b.y, b.gx, b.g_gates};
+  for (const void* array : arrays) {
+    if (!array) return "gates, y, g, gx and g_gates have to be given";
+    plan.here = plan.here && (reinterpret_cast<uintptr_t>(array) - reinterpret_cast<uintptr_t>(b.gx)) % 16 == 0;
+  }
+  const int64_t item = dtype_size(b.dtype), vec = 16 / item, warp_tile = 32 * lane_elements(item);
+  const int64_t split_tile = SplitTuning::kWarps * warp_tile;
+  // Few long lines are split over blocks, which this kernel does not do.
+  const bool split = b.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors &&
+                     (b.length + vec - 1 + split_tile - 1) / split_tile > 2;
+  plan.here = plan.here && b.length <= kMostSteps && !split;
+  if (!plan.here) return nullptr;
+  Problem& p = plan.problem;
+  p.lines = b.lines;
+  p.length = b.length;
+  p.writes = true;
+  p.x.data = static_cast<char*>(b.g);
+  p.gates.data = static_cast<char*>(b.gates);
+  p.out.data = static_cast<char*>(b.gx);
+  p.x.dtype = p.gates.dtype = p.out.dtype = b.dtype;
+  plan.y = static_cast<const char*>(b.y);
+  plan.g_gates = static_cast<char*>(b.g_gates);
+  plan.reverse = !b.reverse;
+  const bool aligned = reinterpret_cast<uintptr_t>(b.gx) % 16 == 0 && b.length * item % 16 == 0;
+  if (b.length <= warp_tile / 2) {
+    plan.each = lines_of_a_warp(b.length, warp_tile, item, aligned);
+    return nullptr;
+  }
+  const int64_t positions = b.length + (aligned ? 0 : vec - 1);
+  plan.warps = walking_warps(positions, b.lines, warp_tile, BackwardTuning::kWarps,
+                             int64_t(n_processors) * BackwardTuning::kBlocks * BackwardTuning::kWarps);
+  plan.tiles = (positions + plan.warps * warp_tile - 1) / (plan.warps * warp_tile);
   return nullptr;
 }
 

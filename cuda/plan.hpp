@@ -38,6 +38,20 @@ struct Plan {
 // nullptr, or what is wrong with the scan.
 const char* make_plan(const upsweep_scan& scan, int n_processors, Plan* plan);
 
+struct BackwardPlan {
+  Problem problem;                 // x, gates, out (g, gates, gx): only `data`, which is the lowest address
+  const char* y;
+  char* g_gates;
+  bool here;                       // the kernel is for these lines
+  bool reverse;                    // of the pass that is made: the other way round than the scan's
+  int32_t each;                    // packed lines of a warp; 0: a block walks along a line
+  int32_t warps;                   // of such a block
+  int64_t tiles;                   // of a line
+};
+
+// nullptr, or what is wrong with the request.
+const char* make_backward_plan(const upsweep_lines_backward& lines, int n_processors, BackwardPlan* plan);
+
 int64_t dtype_size(int32_t dtype);
 
 // vec: elements of a lane; times: as Powers has it.

@@ -26,6 +26,12 @@ struct SplitTuning {
   static constexpr int kLinesPerProcessor = 2;
 };
 
+// Three arrays are staged: 12 KB a warp.
+struct BackwardTuning {
+  static constexpr int kWarps = 2;            // of a block, at most: shared memory that needs no leave
+  static constexpr int kBlocks = 8;           // a processor
+};
+
 struct ColumnTuning {
   static constexpr int kWarps = 8;
   static constexpr int kSteps = 8;            // that a thread holds of its column

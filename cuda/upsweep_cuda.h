@@ -21,7 +21,8 @@ typedef enum {
   UPSWEEP_INVALID = 1,     /* an argument that a caller should not have let through */
   UPSWEEP_UNSUPPORTED = 2, /* a device for which this library holds no code */
   UPSWEEP_CUDA_ERROR = 3,  /* a CUDA call failed; the text has its name and its own words */
-  UPSWEEP_WORKSPACE = 4    /* nothing was done: the scan needs the workspace whose size was written */
+  UPSWEEP_WORKSPACE = 4,   /* nothing was done: the scan needs the workspace whose size was written */
+  UPSWEEP_NOT_HERE = 5     /* nothing was done: no kernel is made for what was asked; there are other ways to it */
 } upsweep_status;
 
 typedef enum {
@@ -79,6 +80,24 @@ typedef struct {
   int64_t workspace_bytes;     /* with UPSWEEP_WORKSPACE: what is needed */
 } upsweep_lines;
 
+/* The gradients of gates and x in upsweep_lines, without an initial state, from the gradient g of its out, y:
+ * gx[t] = g[t] + gates[t+1] * gx[t+1] and g_gates[t] = gx[t] * y[t-1], which is 0 at the first step; in reverse, t-1 and
+ * t+1 change places. Lines one after the other in memory in every array; gx and g_gates overlap nothing. */
+typedef struct {
+  int32_t device;
+  int32_t dtype;
+  int32_t reverse;             /* of the scan that made y */
+  int32_t reserved;
+  void* stream;
+  void* gates;
+  void* y;
+  void* g;
+  void* gx;
+  void* g_gates;
+  int64_t lines;
+  int64_t length;
+} upsweep_lines_backward;
+
 /* How a scan will run: what upsweep_cuda_plan_scan answers, without touching a device. */
 typedef struct {
   int32_t regime;              /* 0 nothing to do, 1 short lines, 2 lines, 3 split lines, 4 columns, 5 split columns,
@@ -91,8 +110,9 @@ typedef struct {
 } upsweep_plan;
 
 int32_t upsweep_cuda_abi(void);
-/* sizeof(upsweep_array), sizeof(upsweep_scan), sizeof(upsweep_lines), sizeof(upsweep_plan) */
-void upsweep_cuda_sizes(int64_t sizes[4]);
+/* sizeof(upsweep_array), sizeof(upsweep_scan), sizeof(upsweep_lines), sizeof(upsweep_lines_backward),
+ * sizeof(upsweep_plan) */
+void upsweep_cuda_sizes(int64_t sizes[5]);
 /* Compute capabilities that code is held for, times ten and in any order; returns how many there are. */
 int32_t upsweep_cuda_architectures(int32_t* capabilities, int32_t n);
 const char* upsweep_cuda_last_error(void);
@@ -105,6 +125,10 @@ int32_t upsweep_cuda_device_check(int32_t device, char* name, int32_t* capabilit
 int32_t upsweep_cuda_plan_scan(const upsweep_scan* scan, int32_t n_processors, upsweep_plan* plan);
 int32_t upsweep_cuda_scan(const upsweep_scan* scan);
 int32_t upsweep_cuda_scan_lines(upsweep_lines* lines);
+/* UPSWEEP_NOT_HERE where lines are few and long, or begin otherwise in one array than in another, as counted from
+ * multiples of 16 bytes. The first says which it will be, without touching a device unless n_processors is 0. */
+int32_t upsweep_cuda_plan_lines_backward(const upsweep_lines_backward* lines, int32_t n_processors);
+int32_t upsweep_cuda_lines_backward(const upsweep_lines_backward* lines);
 
 /* For arrays that come from the host. The first two allocate and free on the stream; copies return when the
  * data is there, so they synchronise the stream. */

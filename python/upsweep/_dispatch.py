@@ -21,6 +21,7 @@ __all__ = [
     "owner_of",
     "reduce_scan",
     "run_cuda_lines",
+    "run_cuda_lines_backward",
     "run_cuda_scan",
     "run_scan",
     "write_state",
@@ -30,6 +31,7 @@ __all__ = [
 DeviceArray = _cuda.DeviceArray
 cuda_problem = _cuda.problem
 run_cuda_lines = _cuda.run_lines
+run_cuda_lines_backward = _cuda.run_lines_backward
 run_cuda_scan = _cuda.run_scan
 
 

@@ -96,6 +96,16 @@ def test_the_packed_request_has_the_structures_size():
     assert values == [1, 2, 3, 0, 4, 5, 6, 7, 8.5, 9, 10, 11, 12]
 
 
+def test_the_packed_request_of_a_derivative_has_the_structures_size():
+    import struct
+
+    assert struct.calcsize(abi.LINES_BACKWARD_FORMAT) == ctypes.sizeof(abi.LinesBackward)
+    request = abi.LinesBackward()
+    struct.pack_into(abi.LINES_BACKWARD_FORMAT, request, 0, 1, 2, 3, 0, 4, 5, 6, 7, 8, 9, 10, 11)
+    values = [getattr(request, name) for name, _ in abi.LinesBackward._fields_]
+    assert values == [1, 2, 3, 0, 4, 5, 6, 7, 8, 9, 10, 11]
+
+
 @needs_library
 def test_the_library_exports_these_symbols_and_no_others():
     listed = subprocess.run(
@@ -207,6 +217,51 @@ def test_more_axes_than_a_launch_takes():
     shape = (2, 3, 2, 3, 2, 3, 2, 3, 5)
     strides = tuple(4 * 7 ** (len(shape) - i) for i in range(len(shape)))
     assert plan(array(shape, strides=strides)).n_launches == 2 * 3
+
+
+def plan_backward(lines, length, dtype="float32", **changed):
+    """The name of the status."""
+    request = abi.LinesBackward(dtype=abi.DTYPES[dtype], lines=lines, length=length)
+    for i, name in enumerate(("gates", "y", "g", "gx", "g_gates")):
+        setattr(request, name, (i + 1) << 30)
+    for name, value in changed.items():
+        setattr(request, name, value)
+    return abi.STATUS[_cuda.load().plan_lines_backward(ctypes.byref(request), 132)]
+
+
+@needs_library
+def test_which_lines_have_their_derivative_in_one_kernel():
+    for dtype, tile in (("float16", 4096), ("bfloat16", 4096), ("float32", 2048), ("float64", 1024)):
+        assert plan_backward(600, 257, dtype) == plan_backward(600, 10**6, dtype) == "OK"
+        assert plan_backward(600, 256, dtype) == plan_backward(1, 1, dtype) == "OK"
+        # Fewer lines than 2 a processor are scanned by several blocks each where they have more than two tiles.
+        assert plan_backward(264, 2 * tile + 1, dtype) == plan_backward(3, tile, dtype) == "OK"
+        assert plan_backward(263, 2 * tile + 1, dtype) == "NOT_HERE"
+    assert plan_backward(600, 2**30 + 1) == "NOT_HERE"
+    assert plan_backward(0, 300) == plan_backward(600, 0) == plan_backward(0, 300, g=None) == "OK"
+
+
+@needs_library
+def test_a_derivative_in_one_kernel_needs_arrays_that_begin_alike():
+    moved = {name: ((i + 1) << 30) + 4 for i, name in enumerate(("gates", "y", "g", "gx", "g_gates"))}
+    assert plan_backward(600, 300, **moved) == "OK"
+    for name, pointer in moved.items():
+        assert plan_backward(600, 300, **{name: pointer}) == "NOT_HERE"
+        assert plan_backward(600, 300, **{name: pointer + 12}) == "OK"
+
+
+@needs_library
+def test_what_no_derivative_is_asked_for():
+    for wrong, text in (
+        ({"dtype": "int32"}, "dtype is not a real floating one"),
+        ({"lines": -1}, "lines is negative"),
+        ({"length": -1}, "length is negative"),
+        ({"y": None}, "gates, y, g, gx and g_gates have to be given"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            plan_backward(**{"lines": 600, "length": 300, **wrong})
+    with pytest.raises(ValueError, match="NULL"):
+        _cuda.load().lines_backward(None)
 
 
 @needs_library

@@ -6,6 +6,8 @@ import itertools
 import pytest
 import upsweep
 from tensors import DEVICES, torch
+from upsweep import _cuda
+from upsweep._torch import backends
 
 pytestmark = pytest.mark.parametrize("device", DEVICES)
 
@@ -243,3 +245,199 @@ def test_a_window_has_a_gradient_for_x_and_none_for_gamma(device):
     gamma = torch.tensor(0.5, device=device, dtype=torch.float64, requires_grad=True)
     with pytest.raises(NotImplementedError, match="gamma: no derivative"):
         upsweep.discounted_cumsum(x, gamma, window=3).sum().backward()
+
+
+# ---- both gradients in one kernel, on CUDA; the same calls on the CPU ------------------------------------------
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """What the kernel for both gradients answers, call by call: whether it was for these lines."""
+    answers = []
+    run = backends._dispatch.run_cuda_lines_backward
+
+    def counted(*args, **keywords):
+        answers.append(run(*args, **keywords))
+        return answers[-1]
+
+    monkeypatch.setattr(backends._dispatch, "run_cuda_lines_backward", counted)
+    return answers
+
+
+def operands(rows, length, dtype, device, seed=0):
+    """gates below 1, tokens and the gradient that comes in."""
+    if dtype == torch.bfloat16 and device == "cpu":
+        pytest.importorskip("ml_dtypes")
+    generator = torch.Generator().manual_seed(seed)
+    gates, below, x, g = (torch.rand(rows, length, generator=generator, dtype=torch.float64) for _ in range(4))
+    return [t.to(device, dtype) for t in (1 - 0.3 * gates * below, 4 * x - 2, 4 * g - 2)]
+
+
+def exact_gradients(g, gates, y, reverse):
+    """gx and ga in float64, from y as it was rounded, and the same of what is summed, without signs."""
+    if reverse:
+        return [t.flip(1) for t in exact_gradients(*(t.flip(1) for t in (g, gates, y)), False)]
+    g, gates, y = (t.double() for t in (g, gates, y))
+    edge = torch.zeros_like(y[:, :1])
+    ahead, before = torch.cat((gates[:, 1:], edge), 1), torch.cat((edge, y[:, :-1]), 1)
+    gx, scale = (upsweep.linear_recurrence(a, b, reverse=True) for a, b in ((ahead, g), (ahead.abs(), g.abs())))
+    ga, ga_scale = gx * before, scale * before.abs()
+    ga[:, 0] = ga_scale[:, 0] = 0
+    return gx, ga, scale, ga_scale
+
+
+def assert_gradients(mine, g, gates, y, reverse):
+    gx, ga, *scales = exact_gradients(g, gates, y, reverse)
+    for gradient, exact, scale in zip(mine, (gx, ga), scales):
+        dtype = gradient.dtype
+        assert dtype == g.dtype
+        info = torch.finfo(dtype)
+        short = dtype in (torch.float16, torch.bfloat16)
+        # The CPU rounds gx before it multiplies.
+        bound = 1.01 * info.eps * exact.abs() + (2e-6 if short else 1e-13) * scale + info.tiny * info.eps
+        finite = exact.isfinite()
+        assert ((gradient.double() - exact).abs() <= bound)[finite].all()
+        rest = exact[~finite], gradient.double()[~finite]
+        torch.testing.assert_close(*rest, rtol=0, atol=0, equal_nan=True)
+
+
+def is_for_these(rows, length, dtype):
+    """Few lines of more than two tiles are scanned by several blocks each."""
+    tile, vec = {2: (4096, 8), 4: (2048, 4), 8: (1024, 2)}[dtype.itemsize]
+    return rows == 600 or length + vec - 1 <= 2 * tile
+
+
+@pytest.mark.parametrize("rows", [3, 600])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 8, 33, 100, 128, 129, 255, 256, 257, 300, 512, 513, 1024, 2048, 3000, 5001, 10007])
+def test_both_gradients_along_lines(length, reverse, dtype, rows, device, taken):
+    if device == "cpu" and rows * length > 10**6:
+        rows = 30
+    gates, x, g = operands(rows, length, dtype, device, seed=length)
+    gates.requires_grad_(), x.requires_grad_()
+    y = upsweep.linear_recurrence(gates, x, reverse=reverse)
+    g_gates, gx = torch.autograd.grad(y, (gates, x), g)
+    assert_gradients((gx, g_gates), g, gates.detach(), y.detach(), reverse)
+    if device == "cuda":
+        assert taken == [is_for_these(rows, length, dtype)]
+    else:
+        assert not taken
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_both_gradients_of_what_is_not_finite(reverse, dtype, device, taken):
+    for length in (50, 300, 2048, 3001):
+        gates, x, g = operands(600 if device == "cuda" else 40, length, dtype, device, seed=length)
+        gates[::7, 3 * length // 4] = torch.inf
+        gates[1::7, length // 3 :: 250] = 0
+        gates[2::7, 5] = torch.nan
+        gates[3::7, -1 if reverse else 0] = torch.inf  # which is not read
+        g[4::7, length // 2] = -torch.inf
+        g[5::7, 0] = g[5::7, -1] = torch.nan
+        # Products that leave the range of float64 where the states do not.
+        gates[6::7] = 2.0**-14
+        g[6::7, length // 2] = torch.inf
+        x.requires_grad_(), gates.requires_grad_()
+        y = upsweep.linear_recurrence(gates, x, reverse=reverse)
+        g_gates, gx = torch.autograd.grad(y, (gates, x), g)
+        assert_gradients((gx, g_gates), g, gates.detach(), y.detach(), reverse)
+        first = -1 if reverse else 0
+        assert (g_gates[:, first] == 0).all()
+    assert taken == [True] * 4 * (device == "cuda")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_both_gradients_of_gates_of_zero(reverse, device, taken):
+    gates, x, g = operands(600, 1000, torch.float32, device)
+    gates[::2] = 0
+    gates[1::2, ::3] = 0
+    x.requires_grad_(), gates.requires_grad_()
+    y = upsweep.linear_recurrence(gates, x, reverse=reverse)
+    g_gates, gx = torch.autograd.grad(y, (gates, x), g)
+    assert_gradients((gx, g_gates), g, gates.detach(), y.detach(), reverse)
+    torch.testing.assert_close(gx[::2], g[::2], rtol=0, atol=0)
+    assert taken == [True] * (device == "cuda")
+
+
+def test_what_takes_the_other_way(device, taken):
+    """Gates that begin otherwise than what is allocated; one gradient of the two; an initial state; resets."""
+    gates, x, g = operands(600, 300, torch.float32, device)
+    shifted = torch.zeros(1 + gates.numel(), device=device)[1:].view(gates.shape).copy_(gates)
+    assert shifted.is_contiguous()
+    initial = torch.ones(600, device=device)
+    reset = torch.zeros(gates.shape, dtype=torch.bool, device=device)
+    for reverse in (False, True):
+        for factor, keywords, wants, asked in (
+            (shifted, {}, "both", [False]),
+            (gates, {}, "gates", []),
+            (gates, {}, "x", []),
+            (gates, {"initial": initial}, "both", []),
+            (gates, {"reset": reset}, "both", []),
+            (gates, {"axis": 0}, "both", []),
+        ):
+            taken.clear()
+            leaves = [
+                t.detach().requires_grad_(wants in ("both", name)) for name, t in (("gates", factor), ("x", x))
+            ]
+            y = upsweep.linear_recurrence(*leaves, reverse=reverse, **keywords)
+            gradients = torch.autograd.grad(y, [t for t in leaves if t.requires_grad], g)
+            assert taken == (asked if device == "cuda" else [])
+            if keywords.keys() & {"initial", "axis"}:
+                continue
+            exact = exact_gradients(g, gates, y.detach(), reverse)
+            expected = {"both": [exact[1], exact[0]], "gates": [exact[1]], "x": [exact[0]]}[wants]
+            for mine, other in zip(gradients, expected, strict=True):
+                torch.testing.assert_close(mine.double(), other, rtol=1e-6, atol=1e-6)
+
+
+def test_both_gradients_of_a_sum(device, taken):
+    """The gradient that comes in repeats one element, and a final state's is added to it."""
+    gates, x, _ = operands(600, 1000, torch.float32, device)
+    x.requires_grad_(), gates.requires_grad_()
+    y, final = upsweep.linear_recurrence(gates, x, return_final=True)
+    ones = torch.ones_like(x)
+    assert_gradients(
+        torch.autograd.grad(y.sum(), (x, gates), retain_graph=True), ones, gates.detach(), y.detach(), False
+    )
+    ones[:, -1] = 3
+    assert_gradients(
+        torch.autograd.grad(y.sum() + 2 * final.sum(), (x, gates)), ones, gates.detach(), y.detach(), False
+    )
+    assert taken == [True, True] * (device == "cuda")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_both_gradients_of_lines_that_begin_anywhere(dtype, device):
+    """Every array as many elements after a vector's boundary; nothing around the results is touched."""
+    if device == "cpu":
+        pytest.skip("pointers to a device's memory")
+    stream = torch.cuda.current_stream().cuda_stream
+    for offset, length, reverse in itertools.product((1, 3, 7), (1, 5, 100, 257, 1024, 3000), (False, True)):
+        n, rows = 600 * length, 600
+        sources = operands(rows, length, dtype, device, seed=offset)
+        buffers = [torch.full((n + 16,), torch.nan, dtype=dtype, device=device) for _ in range(5)]
+        gates, y_in, g, gx, g_gates = (buffer[offset : offset + n].view(rows, length) for buffer in buffers)
+        for target, source in zip((gates, y_in, g), sources):
+            target.copy_(source)
+        assert _cuda.run_lines_backward(
+            str(dtype).removeprefix("torch."), gates.data_ptr(), y_in.data_ptr(), g.data_ptr(), gx.data_ptr(),
+            g_gates.data_ptr(), rows, length, reverse=reverse, device=0, stream=stream,
+        )  # fmt: skip
+        assert_gradients((gx, g_gates), g, gates, y_in, reverse)
+        for buffer in buffers[3:]:
+            assert buffer[:offset].isnan().all() and buffer[offset + n :].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_both_gradients_have_the_same_bits_on_each_run(dtype, device, taken):
+    gates, x, g = operands(600, 3001, dtype, device)
+    x.requires_grad_(), gates.requires_grad_()
+    y = upsweep.linear_recurrence(gates, x)
+    first, *others = (torch.autograd.grad(y, (x, gates), g, retain_graph=True) for _ in range(3))
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(first, other))
+    assert taken == [True] * 3 * (device == "cuda")

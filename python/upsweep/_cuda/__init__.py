@@ -23,6 +23,7 @@ __all__ = [
     "plan",
     "problem",
     "run_lines",
+    "run_lines_backward",
     "run_scan",
     "synchronize",
 ]
@@ -146,6 +147,33 @@ def run_lines(
         request.workspace, keep = allocate(request.workspace_bytes)
         scan_lines(request)
         del keep
+
+
+_pack_lines_backward = struct.Struct(abi.LINES_BACKWARD_FORMAT).pack_into
+_NOT_HERE = next(code for code, name in abi.STATUS.items() if name == "NOT_HERE")
+
+
+def run_lines_backward(
+    dtype: str,
+    gates: int,
+    y: int,
+    g: int,
+    gx: int,
+    g_gates: int,
+    lines: int,
+    length: int,
+    *,
+    reverse: bool,
+    device: int,
+    stream: int,
+) -> bool:
+    """Start the derivative of the plainest gated scan, which made `y`; False: no kernel is for these lines."""
+    check_device(device)
+    request = abi.LinesBackward()
+    _pack_lines_backward(
+        request, 0, device, abi.DTYPES[dtype], reverse, 0, stream, gates, y, g, gx, g_gates, lines, length
+    )
+    return bool(load().lines_backward(request) != _NOT_HERE)
 
 
 def run_scan(p: abi.ScanProblem, allocate: Callable[[int], tuple[int, object]]) -> None:

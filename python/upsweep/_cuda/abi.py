@@ -9,14 +9,14 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
 
 __all__ = [
-    "ABI", "ACCUMULATORS", "DTYPES", "FUNCTIONS", "LINES_FORMAT", "MAX_DIMS", "REGIMES", "STATUS", "STRUCTS",
-    "Array", "Lines", "Plan", "ScanProblem",
+    "ABI", "ACCUMULATORS", "DTYPES", "FUNCTIONS", "LINES_BACKWARD_FORMAT", "LINES_FORMAT", "MAX_DIMS", "REGIMES",
+    "STATUS", "STRUCTS", "Array", "Lines", "LinesBackward", "Plan", "ScanProblem",
 ]  # fmt: skip
 
 ABI = 2
 MAX_DIMS = 64
 
-STATUS = {0: "OK", 1: "INVALID", 2: "UNSUPPORTED", 3: "CUDA_ERROR", 4: "WORKSPACE"}
+STATUS = {0: "OK", 1: "INVALID", 2: "UNSUPPORTED", 3: "CUDA_ERROR", 4: "WORKSPACE", 5: "NOT_HERE"}
 
 # upsweep_dtype, by numpy's and torch's name of it.
 DTYPES = {
@@ -88,8 +88,28 @@ class Lines(ctypes.Structure):
     ]
 
 
-# The same as one format, which fills all fields at a fraction of their cost one by one.
+class LinesBackward(ctypes.Structure):
+    """upsweep_lines_backward: the gradients of the plainest gated scan."""
+
+    _fields_ = [
+        ("device", c_int32),
+        ("dtype", c_int32),
+        ("reverse", c_int32),
+        ("reserved", c_int32),
+        ("stream", c_void_p),
+        ("gates", c_void_p),
+        ("y", c_void_p),
+        ("g", c_void_p),
+        ("gx", c_void_p),
+        ("g_gates", c_void_p),
+        ("lines", c_int64),
+        ("length", c_int64),
+    ]
+
+
+# The two as one format each, which fills all fields at a fraction of their cost one by one.
 LINES_FORMAT = "=iiiiQQQQdqqQq"
+LINES_BACKWARD_FORMAT = "=iiiiQQQQQQqq"
 
 
 class Plan(ctypes.Structure):
@@ -111,6 +131,7 @@ STRUCTS = {
     "upsweep_array": Array,
     "upsweep_scan": ScanProblem,
     "upsweep_lines": Lines,
+    "upsweep_lines_backward": LinesBackward,
     "upsweep_plan": Plan,
 }
 
@@ -125,6 +146,8 @@ FUNCTIONS = {
     "upsweep_cuda_plan_scan": (c_int32, (POINTER(ScanProblem), c_int32, POINTER(Plan)), True, False),
     "upsweep_cuda_scan": (c_int32, (POINTER(ScanProblem),), True, False),
     "upsweep_cuda_scan_lines": (c_int32, (POINTER(Lines),), True, False),
+    "upsweep_cuda_plan_lines_backward": (c_int32, (POINTER(LinesBackward), c_int32), True, False),
+    "upsweep_cuda_lines_backward": (c_int32, (POINTER(LinesBackward),), True, False),
     "upsweep_cuda_allocate": (c_int32, (c_int32, c_void_p, c_int64, POINTER(c_void_p)), True, True),
     "upsweep_cuda_free": (c_int32, (c_int32, c_void_p, c_void_p), True, False),
     "upsweep_cuda_copy_to_device": (c_int32, (c_int32, c_void_p, c_void_p, c_void_p, c_int64), True, True),

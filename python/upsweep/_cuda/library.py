@@ -49,7 +49,7 @@ class Library:
         raise AttributeError(f"{NAME} has no function upsweep_cuda_{name}")  # set in __init__, unless misspelt
 
     def _check(self, status: int, function: Any, arguments: Any) -> int:
-        if status in (0, 4):  # done; or nothing was, for want of a workspace
+        if status in (0, 4, 5):  # done; or nothing was, for want of a workspace or of a kernel
             return status
         text = self.last_error().decode(errors="replace")
         if abi.STATUS.get(status) == "INVALID":

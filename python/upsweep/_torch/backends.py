@@ -193,6 +193,32 @@ def run_lines(
     return out
 
 
+def run_lines_backward(g: Tensor, gates: Tensor, y: Tensor, reverse: bool) -> tuple[Tensor, Tensor] | None:
+    """The gradients of x and gates of a scan along the last axis, without an initial state, that made `y`.
+
+    `g`, the gradient of y, has the dtype of gates and y. None where no kernel reads and writes everything once.
+    """
+    for tensor in (g, gates, y):
+        if (
+            tensor.dtype != g.dtype
+            or tensor.shape != g.shape
+            or tensor.device != g.device
+            or not tensor.is_contiguous()
+            or tensor.is_neg()
+        ):
+            return None
+    n = g.numel()
+    if g.dtype not in _LINE_DTYPES or not g.is_cuda or not n:
+        return None
+    gx, g_gates = torch.empty_like(g), torch.empty_like(g)
+    length, device = g.shape[-1], g.get_device()
+    done = _dispatch.run_cuda_lines_backward(
+        _NAMES[g.dtype], gates.data_ptr(), y.data_ptr(), g.data_ptr(), gx.data_ptr(), g_gates.data_ptr(),
+        n // length, length, reverse=reverse, device=device, stream=torch._C._cuda_getCurrentRawStream(device),
+    )  # fmt: skip
+    return (gx, g_gates) if done else None
+
+
 def _described(tensor: Tensor | None) -> Any:
     if tensor is None:
         return None

@@ -193,6 +193,11 @@ def _gradients_at_once(
         return tensor.narrow(axis, back, n - 1)
 
     g = g.contiguous() if 0 in g.stride() else g
+    needs_x, needs_gates = ctx.needs_input_grad[:2]
+    if needs_x and needs_gates and y is not None and initial is None and reset is None and axis == g.ndim - 1:
+        fused = backends.run_lines_backward(g, gates, y, reverse)
+        if fused is not None:
+            return (*fused, *(None,) * 10)
     gx = torch.empty_like(g)
     gx.select(axis, last).copy_(g.select(axis, last))
     if n > 1:
