@@ -262,7 +262,9 @@ struct Tile {
 #pragma unroll Line::kUnroll
     for (int j = 0; j < kVectors; ++j) {
       if (!kFirst && kSubruns == 2 && j == kVectors / 2) {
-        const S middle = first_drops() ? first.b : advance(kGated ? first.a : gamma_sub, state, first.b);
+        // What a line begins with is in first.b already, as step_of() began from it.
+        const bool known = first_drops() || line.begins(position);
+        const S middle = known ? first.b : advance(kGated ? first.a : gamma_sub, state, first.b);
         finite = is_finite(middle) && is_finite(convert<S>(s));
         s = convert<Local>(middle);
       }

@@ -206,6 +206,7 @@ def test_memory_comes_from_cupys_pool():
 def test_a_graph_of_cupys():
     x, out = cupy.zeros((3, 50_000), cupy.float32), cupy.empty((3, 50_000), cupy.float32)
     upsweep.discounted_cumsum(x, 0.5, initial=1.0, out=out)
+    cupy.cuda.Device().synchronize()  # the stream does not wait for the default one
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         workspace = cupy.empty(1 << 22, cupy.uint8)  # so that the pool need not ask the driver meanwhile

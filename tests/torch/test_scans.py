@@ -81,6 +81,19 @@ def test_long_lines(dtype, length, reverse, device):
         assert_scan_close(to_array(y), expected, scale)
 
 
+@pytest.mark.parametrize("rows, length", [(3, 50), (3, 700), (3, 5000), (3, 20_011), (600, 2600)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_an_initial_state_in_every_regime(dtype, rows, length, device):
+    """What a lane takes in several runs begins from it once."""
+    initial = 50 * random((rows,), np.float32, 9)
+    gates = random((rows, length), np.float64, 1, 0.8, 1).astype(dtype)
+    x = random((rows, length), dtype)
+    for reverse in (False, True):
+        keywords = {"reverse": reverse, "initial": initial, "return_final": True}
+        check_tensors("linear_recurrence", gates, x, device=device, **keywords)
+        check_tensors("discounted_cumsum", x, 0.99, device=device, **keywords)
+
+
 @pytest.mark.parametrize("columns", [1, 2, 8, 31, 33, 100])
 def test_long_columns(columns, device):
     x, gates = random((20_000, columns), np.float32), random((20_000, columns), np.float32, 1, 0.9, 1.1)

@@ -10,6 +10,7 @@ import argparse
 import importlib.util
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from upsweep._progress import Progress
@@ -79,19 +80,25 @@ def measure(cases: Sequence[Case], rounds: int, warmup: int) -> tuple[list[Row],
     rows: list[Row] = []
     wrong: list[str] = []
     with Progress("measuring") as progress:
-        for done, case in enumerate(cases):
+        # All of its own first: a peer may take the device with it.
+        own = [replace(case, peers=()) for case in cases]
+        against = [case for case in cases if case.peers]
+        for done, case in enumerate((*own, *against)):
             try:
                 if wrong:
                     cuda_scans.check(case, cuda_scans.Tensors(case, 1))
                 else:
-                    rows += cuda_scans.measure_case(case, rounds, warmup)
+                    measured = cuda_scans.measure_case(case, rounds, warmup)
+                    rows += measured[1:] if case.peers else measured
             except NotImplementedError as error:
+                if case.peers:
+                    continue  # said with its own row
                 rows.append(Row(case.name, case.dtype, None, None, "", case.bar, note=str(error)))
             except cuda_scans.WrongResult as error:
                 wrong.append(str(error))
             except cuda_scans.ContextLost as error:
                 return rows, wrong, str(error)
-            progress.update(done + 1, len(cases))
+            progress.update(done + 1, len(own) + len(against))
     return rows, wrong, ""
 
 
