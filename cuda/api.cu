@@ -158,9 +158,8 @@ int32_t run_scan(const upsweep_scan& scan, int64_t* needed) {
     cudaGetLastError();
     return cuda_failed("cudaSetDevice", guard.error());
   }
-  int n_processors = 0;
-  cudaError_t error = processors_of(scan.device, &n_processors);
-  if (error != cudaSuccess) return cuda_failed("cudaDeviceGetAttribute", error);
+  int n_processors;
+  if (const int32_t status = count_processors(scan.device, 0, &n_processors)) return status;
   Plan plan;
   if (const char* wrong = make_plan(scan, n_processors, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
   if (plan.regime == kNothing) return UPSWEEP_OK;
@@ -195,10 +194,10 @@ int32_t run_scan(const upsweep_scan& scan, int64_t* needed) {
         if (bases[i]) views[i]->data += at * plan.outer_strides[i][dim];
     }
     if (plan.workspace_bytes && plan.regime != kWindow) {   // empty letters
-      error = cudaMemsetAsync(scan.workspace, 0xff, plan.workspace_bytes, stream);
+      const cudaError_t error = cudaMemsetAsync(scan.workspace, 0xff, plan.workspace_bytes, stream);
       if (error != cudaSuccess) return cuda_failed("cudaMemsetAsync", error);
     }
-    error = launch(plan, w, stream, n_processors);
+    const cudaError_t error = launch(plan, w, stream, n_processors);
     if (error != cudaSuccess) return cuda_failed("launch of a scan", error);
   }
   return UPSWEEP_OK;
@@ -240,11 +239,11 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_scan_lines(upsweep_lines* lines) {
 
 namespace {
 
-int32_t plan_backward(const upsweep_lines_backward* lines, int n_processors, BackwardPlan* plan) {
+// given: as count_processors has it, which leaves them in *count.
+int32_t plan_backward(const upsweep_lines_backward* lines, int32_t given, int* count, BackwardPlan* plan) {
   if (!lines) return fail(UPSWEEP_INVALID, "upsweep_cuda_lines_backward: a pointer is NULL");
-  int count;
-  if (const int32_t status = count_processors(lines->device, n_processors, &count)) return status;
-  if (const char* wrong = make_backward_plan(*lines, count, plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
+  if (const int32_t status = count_processors(lines->device, given, count)) return status;
+  if (const char* wrong = make_backward_plan(*lines, *count, plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
   return plan->here ? UPSWEEP_OK : UPSWEEP_NOT_HERE;
 }
 
@@ -252,22 +251,22 @@ int32_t plan_backward(const upsweep_lines_backward* lines, int n_processors, Bac
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_plan_lines_backward(const upsweep_lines_backward* lines, int32_t n_processors) {
   BackwardPlan plan;
-  return plan_backward(lines, n_processors, &plan);
+  int count;
+  return plan_backward(lines, n_processors, &count, &plan);
 }
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_lines_backward(const upsweep_lines_backward* lines) {
   BackwardPlan plan;
-  if (const int32_t status = plan_backward(lines, 0, &plan)) return status;
+  int n_processors;
+  if (const int32_t status = plan_backward(lines, 0, &n_processors, &plan)) return status;
   if (plan.problem.lines == 0) return UPSWEEP_OK;
   const DeviceGuard guard(lines->device);
   if (guard.error() != cudaSuccess) {
     cudaGetLastError();
     return cuda_failed("cudaSetDevice", guard.error());
   }
-  int n_processors = 0;
-  cudaError_t error = processors_of(lines->device, &n_processors);
-  if (error == cudaSuccess)
-    error = launch_backward_of(lines->dtype)(plan, static_cast<cudaStream_t>(lines->stream), n_processors);
+  const cudaError_t error =
+      launch_backward_of(lines->dtype)(plan, static_cast<cudaStream_t>(lines->stream), n_processors);
   return error == cudaSuccess ? UPSWEEP_OK : cuda_failed("launch of a backward scan", error);
 }
 

@@ -182,18 +182,10 @@ struct PackedBackward : StagedBackward<T, kReverse> {
         each(static_cast<uint32_t>(p.scan.length)) {}
 
   __device__ uint32_t load_resets(int position) const {
-    const int t = this->time(position);
-    uint32_t past = t < 0 ? -t : t % each, drops = 0;
-    if (t >= 0 && past) past = each - past;
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      if (i == past) {
-        drops |= 1u << i;
-        past += each;
-      }
-    }
-    ends = drops >> 1 | (past == kVec ? 1u << (kVec - 1) : 0);
-    return drops;
+    uint32_t next;
+    const uint32_t heads = heads_of<kVec>(this->time(position), each, &next);
+    ends = heads >> 1 | (next == kVec ? 1u << (kVec - 1) : 0);
+    return heads;
   }
   template <bool kWhole>
   __device__ void store(int position, int j, const Local (&gx)[kPer]) const {

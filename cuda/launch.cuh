@@ -23,7 +23,7 @@ inline int64_t blocks_of(int64_t n, int64_t most, int64_t resident) {
 template <class Line, bool kGated, bool kResets>
 cudaError_t launch_short_lines(const Plan& plan, cudaStream_t stream, int n_processors) {
   constexpr int kThreads = LineTuning::kShortWarps * 32;
-  const int64_t lines_each = int64_t(kThreads) / plan.width * LineTuning::kShortLines;
+  const int64_t lines_each = kThreads / plan.width;
   const int64_t blocks = std::min((plan.problem.lines + lines_each - 1) / lines_each, int64_t(n_processors) * 64);
   scan_short_lines<Line, kGated, kResets><<<blocks, kThreads, 0, stream>>>(plan.problem, plan.width);
   return cudaGetLastError();

@@ -55,6 +55,16 @@ __device__ inline void store_state(char* at, int32_t dtype, double v) {
 __device__ inline void store_state(char* at, int32_t dtype, Complex v) { Any<Complex>::store(at, dtype, v); }
 __device__ inline void store_state(char* at, int32_t dtype, uint64_t v) { Any<uint64_t>::store(at, dtype, v); }
 
+// A bit for each of n neighbours from time t on, of a line with times from `lower` on and before `length`: the resets.
+template <int n>
+__device__ inline uint32_t drops_of(const char* reset, int64_t stride, int t, int lower, int length) {
+  uint32_t drops = 0;
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+    if (t + i >= lower && t + i < length && reset[(t + i) * stride]) drops |= 1u << i;
+  return drops;
+}
+
 template <class T, bool kReverse>
 struct Contiguous {
   using State = double;
@@ -69,7 +79,7 @@ struct Contiguous {
   const char* reset;
   int64_t reset_stride;
   int length;
-  int phase_;
+  int phase;
   static constexpr bool starts = true;
   bool x_aligned, gates_aligned, first_gate;
 
@@ -86,9 +96,9 @@ struct Contiguous {
     x = lowest(p.x, index);
     out = lowest(p.out, index);
     gates = p.gates.data ? lowest(p.gates, index) : nullptr;
-    phase_ = phase_of(out);
-    x_aligned = phase_of(x) == phase_;
-    gates_aligned = gates && phase_of(gates) == phase_;
+    phase = phase_of(out);
+    x_aligned = phase_of(x) == phase;
+    gates_aligned = gates && phase_of(gates) == phase;
     first_gate = p.initial.data != nullptr;
     reset = p.reset.data ? index.in(p.reset) : nullptr;
     reset_stride = p.reset.time_stride;
@@ -96,19 +106,22 @@ struct Contiguous {
 
   template <bool kGated>
   __device__ void fetch_again(int) const {}
-  __device__ int phase() const { return phase_; }
-  __device__ int positions() const { return length + phase(); }
   // Index in scan order.
-  __device__ int time(int position) const { return position - phase(); }
+  __device__ int time(int position) const { return position - phase; }
   __device__ bool begins(int position) const { return position == 0; }
   __device__ bool is_first(int t) const { return t <= 0; }
   // Where a vector begins in memory.
   __device__ int memory(int t) const { return kReverse ? length - kVec - t : t; }
   static __device__ Local value(T raw) { return local_of(raw); }
 
+  // An array that is aligned otherwise than out (gates read a step ahead, say) comes an element at a time, and so do
+  // the vectors at a line's ends.
   __device__ void read(const T* from, bool aligned, int at, T (&v)[kVec], double outside) const {
     if (aligned && at >= 0 && at + kVec <= length) {
-      read_whole(from, true, at, v);
+      union { uint4 word; T part[kVec]; } u;
+      u.word = __ldcs(reinterpret_cast<const uint4*>(from + at));
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) v[i] = u.part[kReverse ? kVec - 1 - i : i];
       return;
     }
 #pragma unroll
@@ -118,34 +131,12 @@ struct Contiguous {
     }
   }
 
-  // Whether `n` positions from `position` on are all in the line, so that out can be written in whole vectors.
-  __device__ bool whole(int position, int n) const { return position >= phase() && position + n <= positions(); }
-
-  // An array that is aligned otherwise than out (gates read a step ahead, say) comes an element at a time.
-  __device__ void read_whole(const T* from, bool aligned, int at, T (&v)[kVec]) const {
-    if (!aligned) {
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) v[i] = from[at + (kReverse ? kVec - 1 - i : i)];
-      return;
-    }
-    union { uint4 word; T part[kVec]; } u;
-    u.word = __ldcs(reinterpret_cast<const uint4*>(from + at));
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) v[i] = u.part[kReverse ? kVec - 1 - i : i];
-  }
-
-  // kWhole: as whole() has it.
-  template <bool kGated, bool kWhole>
+  template <bool kGated, bool>
   __device__ void load(int position, T (&x_out)[kVec], T (&a_out)[kGated ? kVec : 1]) const {
     const int t = time(position), at = memory(t);
-    if constexpr (kWhole) {
-      read_whole(x, x_aligned, at, x_out);
-      if constexpr (kGated) read_whole(gates, gates_aligned, at, a_out);
-    } else {
-      read(x, x_aligned, at, x_out, -0.0);
-      if constexpr (kGated) read(gates, gates_aligned, at, a_out, 1.0);
-    }
+    read(x, x_aligned, at, x_out, -0.0);
     if constexpr (kGated) {
+      read(gates, gates_aligned, at, a_out, 1.0);
       if (t <= 0 && !first_gate) {
 #pragma unroll
         for (int i = 0; i < kVec; ++i)
@@ -155,18 +146,13 @@ struct Contiguous {
   }
 
   __device__ uint32_t load_resets(int position) const {
-    uint32_t drops = 0;
-    const int t = time(position);
-#pragma unroll
-    for (int i = 0; i < kVec; ++i)
-      if (t + i >= 0 && t + i < length && reset[(t + i) * reset_stride]) drops |= 1u << i;
-    return drops;
+    return drops_of<kVec>(reset, reset_stride, time(position), 0, length);
   }
 
-  template <bool kWhole>
+  template <bool>
   __device__ void store(int position, int, const Local (&y)[kVec]) const {
     const int t = time(position), at = memory(t);
-    if (kWhole || (t >= 0 && t + kVec <= length)) {
+    if (t >= 0 && t + kVec <= length) {
       union { uint4 word; T part[kVec]; } whole;
 #pragma unroll
       for (int i = 0; i < kVec; ++i) whole.part[kReverse ? kVec - 1 - i : i] = from_local<T>(y[i]);
@@ -204,8 +190,8 @@ struct Strided {
   // From position `origin` on.
   __device__ Strided(const Problem& p, const LineIndex& index, int64_t origin = 0)
       : x_stride(p.x.time_stride), gates_stride(p.gates.time_stride), reset_stride(p.reset.time_stride),
-        out_stride(p.out.time_stride), length(static_cast<int>(min(p.length - origin, int64_t(kMostSteps)))), x_dtype(p.x.dtype), gates_dtype(p.gates.dtype),
-        out_dtype(p.out.dtype) {
+        out_stride(p.out.time_stride), length(static_cast<int>(min(p.length - origin, int64_t(kMostSteps)))),
+        x_dtype(p.x.dtype), gates_dtype(p.gates.dtype), out_dtype(p.out.dtype) {
     x = index.in(p.x) + origin * x_stride;
     out = index.in(p.out) + origin * out_stride;
     gates = p.gates.data ? index.in(p.gates) + origin * gates_stride : nullptr;
@@ -235,17 +221,14 @@ struct Strided {
       const bool inside = t + i < length;
       x_out[i] = inside ? Any<S>::load(x + (t + i) * x_stride, x_dtype) : nothing(S());
       if constexpr (kGated)
-        a_out[i] = inside && (t + i > 0 || !starts || first_gate) ? Any<S>::load(gates + (t + i) * gates_stride, gates_dtype)
-                                                       : one(S());
+        a_out[i] = inside && (t + i > 0 || !starts || first_gate)
+                       ? Any<S>::load(gates + (t + i) * gates_stride, gates_dtype)
+                       : one(S());
     }
   }
 
   __device__ uint32_t load_resets(int t) const {
-    uint32_t drops = 0;
-#pragma unroll
-    for (int i = 0; i < kVec; ++i)
-      if (reset && t + i < length && reset[(t + i) * reset_stride]) drops |= 1u << i;
-    return drops;
+    return reset ? drops_of<kVec>(reset, reset_stride, t, 0, length) : 0;
   }
 
   template <bool kWhole>

@@ -255,42 +255,30 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kPackedBl
   }
 }
 
-// A line in each group of `width` lanes; the loads of kLines lines are in flight together.
+// A line in each group of `width` lanes.
 template <class Line, bool kGated, bool kResets>
 __global__ void __launch_bounds__(LineTuning::kShortWarps * 32, LineTuning::kShortBlocks)
     scan_short_lines(const __grid_constant__ Problem p, int width) {
   using S = typename Line::State;
-  constexpr int kLines = LineTuning::kShortLines;
-  const int lane = threadIdx.x % width, base = threadIdx.x % 32 - lane;
+  const int lane = threadIdx.x % width, base = threadIdx.x % 32 - lane, position = lane * Line::kVec;
   const int groups_of_block = blockDim.x / width;
   const int64_t n_groups = int64_t(gridDim.x) * groups_of_block;
   Powers<S> powers;
   if (!kGated) powers.set(from_parts(S(), p.gamma_re, p.gamma_im), Line::kVec, lane, width, 1);
   // Every lane of a warp goes through the loop as often, since they vote together.
   const int64_t warp_begin = int64_t(blockIdx.x) * groups_of_block + threadIdx.x / 32 * (32 / width);
-  for (int64_t begin = warp_begin; begin < p.lines; begin += n_groups * kLines) {
-    Tile<Line, kGated, kResets> tiles[kLines];
-#pragma unroll
-    for (int k = 0; k < kLines; ++k) {
-      const int64_t row = begin + base / width + k * n_groups;
-      if (row < p.lines) {
-        const LineIndex index(p, row);
-        tiles[k].template load<false>(Line(p, index), lane * Line::kVec,
-                                       lane ? nothing(S()) : initial_of<S>(p, index));
-      } else {
-        tiles[k].clear();
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < kLines; ++k) {
-      const int64_t row = begin + base / width + k * n_groups;
-      const LineIndex index(p, row < p.lines ? row : 0);
-      if (!kGated && p.gamma.data) powers.set(gamma_of<S>(p, index), Line::kVec, lane, width, 1);
-      tiles[k].template reduce<false>(Line(p, index), lane * Line::kVec, powers, lane, base, width);
-      tiles[k].hide_elements();
-      tiles[k].template finish<false>(Line(p, index), p, row, lane * Line::kVec, powers, nothing(S()), lane, base,
-                                       width, row < p.lines);
-    }
+  for (int64_t begin = warp_begin; begin < p.lines; begin += n_groups) {
+    const int64_t row = begin + base / width;
+    const bool inside = row < p.lines;
+    const LineIndex index(p, inside ? row : 0);
+    const Line line(p, index);
+    Tile<Line, kGated, kResets> tile;
+    if (inside) tile.template load<false>(line, position, lane ? nothing(S()) : initial_of<S>(p, index));
+    else tile.clear();
+    if (!kGated && p.gamma.data) powers.set(gamma_of<S>(p, index), Line::kVec, lane, width, 1);
+    tile.template reduce<false>(line, position, powers, lane, base, width);
+    tile.hide_elements();
+    tile.template finish<false>(line, p, row, position, powers, nothing(S()), lane, base, width, inside);
   }
 }
 

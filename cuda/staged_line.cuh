@@ -217,12 +217,7 @@ struct Staged : StagedEnds<kSimple_> {
   }
 
   __device__ uint32_t load_resets(int position) const {
-    uint32_t drops = 0;
-    const int t = time(position);
-#pragma unroll
-    for (int i = 0; i < kVec; ++i)
-      if (t + i >= lower && t + i < length && this->reset[(t + i) * this->reset_stride]) drops |= 1u << i;
-    return drops;
+    return drops_of<kVec>(this->reset, this->reset_stride, time(position), lower, length);
   }
 
   // In place of x; flush() brings them out. What takes the elements again has to fetch them again.
@@ -267,6 +262,23 @@ struct Staged : StagedEnds<kSimple_> {
   }
 };
 
+// A bit for each of n neighbours from time t on: those that a line of `each` elements begins with, where lines lie one
+// behind the other from time 0. next: where the one after them begins, counted from the first of these.
+template <int n>
+__device__ inline uint32_t heads_of(int t, uint32_t each, uint32_t* next) {
+  uint32_t past = t < 0 ? -t : t % each, heads = 0;
+  if (t >= 0 && past) past = each - past;
+#pragma unroll
+  for (int i = 0; i < n; ++i) {
+    if (i == past) {
+      heads |= 1u << i;
+      past += each;
+    }
+  }
+  *next = past;
+  return heads;
+}
+
 // Some short lines that lie one behind the other, as one line: a drop at each one's first element.
 template <class T, bool kReverse>
 struct Packed : Staged<T, kReverse> {
@@ -296,17 +308,8 @@ struct Packed : Staged<T, kReverse> {
   }
 
   __device__ uint32_t load_resets(int position) const {
-    const int t = this->time(position);
-    uint32_t past = t < 0 ? -t : t % each, drops = 0;
-    if (t >= 0 && past) past = each - past;
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      if (i == past) {
-        drops |= 1u << i;
-        past += each;
-      }
-    }
-    return drops;
+    uint32_t next;
+    return heads_of<kVec>(this->time(position), each, &next);
   }
 };
 

@@ -12,7 +12,6 @@ struct LineTuning {
   static constexpr int kTiles = 8;            // that a block of short lines takes one after the other
   static constexpr int kWaves = 4;            // blocks beside those that are resident, at least so many times
   static constexpr int kShortWarps = 4;       // of a block of short lines
-  static constexpr int kShortLines = 1;       // that a group of lanes works on at a time
   static constexpr int kShortBlocks = 6;
 };
 

@@ -152,6 +152,11 @@ def reduce(
 _LINE_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
+def _has_lines(x: Tensor) -> bool:
+    """Whether this is one of the contiguous CUDA tensors that the library's short ways take."""
+    return x.dtype in _LINE_DTYPES and x.is_cuda and x.ndim > 0 and x.is_contiguous() and not x.is_neg()
+
+
 def _lies_like(tensor: Tensor, x: Tensor) -> bool:
     return (
         tensor.dtype == x.dtype and tensor.shape == x.shape and tensor.device == x.device
@@ -166,9 +171,7 @@ def run_lines(
 
     The caller knows that nothing is to be differentiated.
     """
-    if x.dtype not in _LINE_DTYPES or not x.is_cuda or not x.ndim or not x.is_contiguous() or x.is_neg():
-        return None
-    if gates is not None and not _lies_like(gates, x):
+    if not _has_lines(x) or not (gates is None or _lies_like(gates, x)):
         return None
     n, at = x.numel(), x.data_ptr()
     gates_at = 0 if gates is None else gates.data_ptr()
@@ -198,17 +201,8 @@ def run_lines_backward(g: Tensor, gates: Tensor, y: Tensor, reverse: bool) -> tu
 
     `g`, the gradient of y, has the dtype of gates and y. None where no kernel reads and writes everything once.
     """
-    for tensor in (g, gates, y):
-        if (
-            tensor.dtype != g.dtype
-            or tensor.shape != g.shape
-            or tensor.device != g.device
-            or not tensor.is_contiguous()
-            or tensor.is_neg()
-        ):
-            return None
     n = g.numel()
-    if g.dtype not in _LINE_DTYPES or not g.is_cuda or not n:
+    if not n or not (_has_lines(g) and _lies_like(gates, g) and _lies_like(y, g)):
         return None
     gx, g_gates = torch.empty_like(g), torch.empty_like(g)
     length, device = g.shape[-1], g.get_device()
