@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import upsweep  # noqa: E402  # after it is known that torch is there
 from upsweep import bench, reference  # noqa: E402
-from upsweep.bench import cuda, cuda_harness, cuda_oracle, cuda_peers, cuda_scans, machine  # noqa: E402
+from upsweep.bench import cuda, cuda_harness, cuda_oracle, cuda_peers, cuda_scans, isolated, machine  # noqa: E402
 from upsweep.bench.cuda_cases import Case  # noqa: E402
 
 GATED = Case("linear_recurrence", (3, 100))
@@ -92,17 +92,47 @@ def test_no_speed_is_reported_when_a_result_is_wrong(monkeypatch, capsys, tmp_pa
 
 
 @pytest.mark.usefixtures("as_if_there_were_a_device")
-def test_what_is_not_implemented_or_lost_gets_its_line(monkeypatch, capsys):
+def test_what_is_not_implemented_gets_its_line(monkeypatch, capsys):
     def measure_case(case, rounds, warmup):
-        if case.window is not None:
-            raise NotImplementedError("window: not here")
-        raise cuda_scans.ContextLost("somebody: illegal memory access")
+        raise NotImplementedError("window: not here")
 
     monkeypatch.setattr(cuda_scans, "measure_case", measure_case)
     assert bench.run(options("--only", "window=")) == 0
     assert "window: not here" in capsys.readouterr().out
-    assert bench.run(options()) == 1
-    assert "somebody: illegal memory access" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("as_if_there_were_a_device")
+def test_peers_are_measured_one_by_one_and_may_break_down(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(cuda_peers, "missing", lambda: ["fpscan", "accelerated-scan"])
+    measured = []
+
+    def measure_case(case, rounds, warmup):
+        measured.append([name for name, _ in case.peers])
+        if case.peers and case.length == 512:
+            raise cuda_scans.ContextLost("somebody: illegal memory access\nand more")
+        seconds = {name: [3e-3] for name, _ in case.peers}
+        return cuda_scans.rows_from_samples(case, {"upsweep": [1e-3], "copy": [1e-3], **seconds}, {})
+
+    def each(function, items):
+        for item in items:
+            try:
+                yield function(item), ""
+            except cuda_scans.ContextLost as error:
+                yield None, str(error)
+
+    monkeypatch.setattr(cuda_scans, "measure_case", measure_case)
+    monkeypatch.setattr(isolated, "each", each)
+    path = tmp_path / "rows.json"
+    assert bench.run(options("--only", "8 x 1,536 x", "--json", str(path))) == 0
+    assert max(map(len, measured)) == 1 and measured.index(["associative_scan"]) > measured.count([])
+    rows = {row["case"] + row["dtype"]: row for row in json.loads(path.read_text())["rows"]}
+    fine = rows["associative_scan against linear_recurrence 8 x 1,536 x 2,048float32"]
+    lost = rows["associative_scan against linear_recurrence 8 x 1,536 x 512float32"]
+    assert fine["figure"] == pytest.approx(3)
+    assert lost["seconds"] is None and lost["note"] == "not timed: somebody: illegal memory access"
+    names = [row["case"] for row in json.loads(path.read_text())["rows"]]
+    assert names.index("linear_recurrence 8 x 1,536 x 8,192 forward and backward") < names.index(lost["case"])
+    assert not any("fpscan" in name for name in names)
 
 
 def test_rows_from_samples():
@@ -233,24 +263,10 @@ def test_times_and_gradients_on_a_device(tmp_path, only):
 @pytest.mark.cuda
 def test_the_sweep_on_a_device(tmp_path):
     pytest.importorskip("matplotlib")
-    flags = [
-        "--batch",
-        "2",
-        "--dim",
-        "16",
-        "--dtype",
-        "float32",
-        "--seqlens",
-        "64",
-        "1000",
-        "--iters",
-        "5",
-        "--warmup",
-        "1",
-        "--outdir",
-        "out",
-    ]
-    done = command(tmp_path, "bench", "scans", "--device", "cuda", *flags, "--json", "rows.json")
+    flags = ["--batch=2", "--dim=16", "--dtype=float32", "--iters=5", "--warmup=1", "--outdir=out"]
+    done = command(
+        tmp_path, "bench", "scans", "--device=cuda", "--seqlens", "64", "1000", *flags, "--json=rows.json"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
     baseline = [row for row in rows if row["method"] == "Hillis-Steele"]

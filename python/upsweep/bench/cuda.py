@@ -11,10 +11,11 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from upsweep._progress import Progress
-from upsweep.bench import cuda_cases, figures, machine, report, sweep
+from upsweep.bench import cuda_cases, figures, isolated, machine, report, sweep
 from upsweep.bench.cuda_cases import Case
 from upsweep.bench.report import Row
 
@@ -61,45 +62,84 @@ def run(options: argparse.Namespace) -> int:
     described = machine.describe_cuda()
     absent = cuda_peers.missing()
     print(machine.text(described) + (f"\nnot installed: {', '.join(absent)}" if absent else ""), flush=True)
-    rows, wrong, lost = measure(cases, rounds, warmup)
+    rows, wrong = measure(cases, rounds, warmup)
     if wrong:
         print("results are wrong: no speed is reported", *wrong, sep="\n")
         return 1
     print("correctness: every answer was within rounding of float64\n")
     report.print_table(rows)
-    if lost:
-        print(f"the device can no longer be used, the table ends here: {lost}")
     _write(options, described, rows)
-    return 1 if lost else 0
+    return 0
 
 
-def measure(cases: Sequence[Case], rounds: int, warmup: int) -> tuple[list[Row], list[str], str]:
-    """The rows of the cases; what was wrong; why the device was lost, if it was."""
+def measure(cases: Sequence[Case], rounds: int, warmup: int) -> tuple[list[Row], list[str]]:
+    """The rows of the cases, those of upsweep before those of its peers; or what was wrong."""
     from upsweep.bench import cuda_scans
 
     rows: list[Row] = []
     wrong: list[str] = []
+    against = by_peer(cases)
     with Progress("measuring") as progress:
-        # All of its own first: a peer may take the device with it.
-        own = [replace(case, peers=()) for case in cases]
-        against = [case for case in cases if case.peers]
-        for done, case in enumerate((*own, *against)):
-            try:
-                if wrong:
-                    cuda_scans.check(case, cuda_scans.Tensors(case, 1))
-                else:
-                    measured = cuda_scans.measure_case(case, rounds, warmup)
-                    rows += measured[1:] if case.peers else measured
-            except NotImplementedError as error:
-                if case.peers:
-                    continue  # said with its own row
-                rows.append(Row(case.name, case.dtype, None, None, "", case.bar, note=str(error)))
-            except cuda_scans.WrongResult as error:
-                wrong.append(str(error))
-            except cuda_scans.ContextLost as error:
-                return rows, wrong, str(error)
-            progress.update(done + 1, len(own) + len(against))
-    return rows, wrong, ""
+        n_steps = len(cases) + sum(len(items) for items in against.values())
+        for done, case in enumerate(cases):
+            _measure_own(replace(case, peers=()), rounds, warmup, rows, wrong)
+            progress.update(done + 1, n_steps)
+        if wrong:
+            return [], wrong
+        cuda_scans.release_memory()
+        done = len(cases)
+        found: dict[tuple[Case, str], list[Row]] = {}
+        for name, items in against.items():
+            # Each peer in a process of its own: some take the device, or the interpreter, with them.
+            results = isolated.each(partial(_measure_peer, rounds=rounds, warmup=warmup), items)
+            for item, (measured, reason) in zip(items, results):
+                failed = report.Row(
+                    cuda_scans.title(name, item), item.dtype, None, None, "x", item.peers[0][1],
+                    note=f"not timed: {reason.strip().partition(chr(10))[0][:160]}", method=name,
+                    length=item.length, family=item.family,
+                )  # fmt: skip
+                found[replace(item, peers=()), name] = [failed] if measured is None else measured
+                done += 1
+                progress.update(done, n_steps)
+    for case in cases:
+        for name, _ in case.peers:
+            rows += found.get((replace(case, peers=()), name), [])
+    return rows, []
+
+
+def by_peer(cases: Sequence[Case]) -> dict[str, list[Case]]:
+    """For each installed peer its cases, with no other peer."""
+    from upsweep.bench import cuda_peers
+
+    absent = cuda_peers.missing()
+    found: dict[str, list[Case]] = {}
+    for case in cases:
+        for name, bar in case.peers:
+            if name not in absent:
+                found.setdefault(name, []).append(replace(case, peers=((name, bar),)))
+    return found
+
+
+def _measure_own(case: Case, rounds: int, warmup: int, rows: list[Row], wrong: list[str]) -> None:
+    """Append the case's row; once something was wrong, only check it."""
+    from upsweep.bench import cuda_scans
+
+    try:
+        if wrong:
+            cuda_scans.check(case, cuda_scans.Tensors(case, 1))
+        else:
+            rows += cuda_scans.measure_case(case, rounds, warmup)
+    except NotImplementedError as error:
+        rows.append(Row(case.name, case.dtype, None, None, "", case.bar, note=str(error)))
+    except cuda_scans.WrongResult as error:
+        wrong.append(str(error))
+
+
+def _measure_peer(case: Case, rounds: int, warmup: int) -> list[Row]:
+    """The peer's row alone, from a run in turns with upsweep's own."""
+    from upsweep.bench import cuda_scans
+
+    return cuda_scans.measure_case(case, rounds, warmup)[1:]
 
 
 def _write(options: argparse.Namespace, described: dict[str, Any], rows: Sequence[Row]) -> None:

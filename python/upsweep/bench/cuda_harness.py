@@ -3,8 +3,9 @@
 A sample is many calls between two events. Calls of more than a fraction of a millisecond follow each other on
 the stream, which waits a little first, so that the host is ahead of it when the first event passes. Shorter
 ones, a few microseconds even, whose launches would cost more than they do, are captured in a CUDA graph of many
-repetitions and replayed: a figure is then the device's time alone, with what lies between the kernels of a
-graph. What cannot be captured is timed in a row, with what its launches cost, and its row says so.
+repetitions and replayed, and so are those with derivatives, which cost the host more than the device: a figure
+is then the device's time alone, with what lies between the kernels of a graph. What cannot be captured is timed
+in a row, with what its launches cost, and its row says so.
 
 Where a call's arrays are small, it walks through several sets of them, inputs and outputs, so that they are
 three times the L2 cache together and it cannot hold all of them (of the smallest arrays there are 256 sets).
@@ -42,11 +43,15 @@ _failed: list[Any] = []  # graphs whose capture failed: the allocator may still 
 
 @dataclass(frozen=True)
 class Subject:
-    """Something to time: `call` takes the number of a set of arrays and returns what it made."""
+    """Something to time: `call` takes the number of a set of arrays and returns what it made.
+
+    `launches_cost`: the host needs about as long to launch it as the device to run it.
+    """
 
     call: Callable[[int], object]
     n_sets: int = 1
     capturable: bool = True
+    launches_cost: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,7 +139,7 @@ def prepare(subject: Subject) -> Prepared:
     _in_a_row(subject, max(subject.n_sets, 3))
     seconds = _elapsed(lambda: _in_a_row(subject, _TRIALS)) / _TRIALS
     n_calls, note = calls_for(seconds, subject.n_sets), ""
-    if seconds < _SHORT:
+    if seconds < _SHORT or subject.launches_cost:
         if subject.capturable:
             try:
                 return Prepared(_captured(subject, n_calls), n_calls, "")

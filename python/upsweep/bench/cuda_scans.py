@@ -20,7 +20,15 @@ from upsweep.bench.cuda_cases import Case
 from upsweep.bench.cuda_harness import Prepared, Subject
 from upsweep.bench.report import Row
 
-__all__ = ["OURS", "ContextLost", "WrongResult", "measure_case", "rows_from_samples"]
+__all__ = [
+    "OURS",
+    "ContextLost",
+    "WrongResult",
+    "measure_case",
+    "release_memory",
+    "rows_from_samples",
+    "title",
+]
 
 OURS = "upsweep"
 _ROUNDS = 15
@@ -58,6 +66,10 @@ class Tensors:
         if self.case.gradients:
             return lambda i: torch.autograd.grad(function(*self.inputs(i)), self.inputs(i), self.upstream[i])
         return lambda i: function(*self.inputs(i))
+
+    def subject(self, function: Callable[..., Any], capturable: bool = True) -> Subject:
+        """The call as it is timed. Launching a derivative costs the host so much that it goes into a graph."""
+        return Subject(self.call(function), self.n_sets, capturable, launches_cost=self.case.gradients)
 
     def inputs(self, i: int) -> tuple[Any, ...]:
         return (self.gates[i], self.tokens[i]) if self.case.gated else (self.tokens[i],)
@@ -107,7 +119,7 @@ def _peer_subject(name: str, case: Case, tensors: Tensors) -> Prepared | str | N
         allowed = max(1e-3, 8 * tensors.eps())
         if not error <= allowed:
             return f"wrong, not timed: relative error {error:.2g}"
-        return harness.prepare(Subject(call, tensors.n_sets, cuda_peers.PEERS[name].capturable))
+        return harness.prepare(tensors.subject(function, cuda_peers.PEERS[name].capturable))
     except cuda_peers.Refused as error_:
         return f"not timed: {error_}"
     except Exception as error_:  # whatever another package raises must not end the run; its row says it
@@ -144,14 +156,14 @@ def measure_case(case: Case, rounds: int = _ROUNDS, warmup: int = 2, l2_sets: in
     if case.figure == "us host":
         call = partial(function_of(case), *tensors.inputs(0))
         return rows_from_samples(case, {OURS: harness.host_seconds(call, rounds)}, {})
-    methods = {OURS: harness.prepare(Subject(tensors.call(function_of(case)), tensors.n_sets))}
+    methods = {OURS: harness.prepare(tensors.subject(function_of(case)))}
     if case.figure == "of copy":
         methods["copy"] = harness.prepare(harness.copy_of(case.n_bytes))
     if case.versus is not None:
         other = Case(case.operation, case.versus, case.dtype)
         others = Tensors(other)
         check(other, others)
-        methods["versus"] = harness.prepare(Subject(others.call(function_of(other)), others.n_sets))
+        methods["versus"] = harness.prepare(others.subject(function_of(other)))
     notes: dict[str, str] = {}
     for name, _ in case.peers:
         peer = _peer_subject(name, case, tensors)
@@ -167,6 +179,16 @@ def measure_case(case: Case, rounds: int = _ROUNDS, warmup: int = 2, l2_sets: in
 def rows_from_samples(case: Case, seconds: Mapping[str, list[float]], notes: Mapping[str, str]) -> list[Row]:
     """A case's row and those of its peers, from seconds a call; `notes` say what was not timed, and why."""
     return list(_rows(case, seconds, notes))
+
+
+def title(peer: str, case: Case) -> str:
+    """What the row of a peer is called."""
+    return f"{peer} against {case.name}"
+
+
+def release_memory() -> None:
+    """Give the memory that torch keeps back to the device, for other processes."""
+    torch.cuda.empty_cache()
 
 
 def _ratio(theirs: list[float], ours: list[float], scale: float = 1.0) -> dict[str, Any]:
@@ -191,11 +213,11 @@ def _rows(case: Case, seconds: Mapping[str, list[float]], notes: Mapping[str, st
         p90=harness.quantile(ours, 0.9), **about, **values,
     )  # fmt: skip
     for name, bar in case.peers:
-        title = f"{name} against {case.name}"
+        about.update(unit="x", bar=bar, note=notes.get(name, ""), method=name)
         if name in seconds:
             yield Row(
-                title, seconds=harness.median(seconds[name]), unit="x", bar=bar, note=notes.get(name, ""),
-                method=name, p90=harness.quantile(seconds[name], 0.9), **about, **_ratio(seconds[name], ours),
+                title(name, case), seconds=harness.median(seconds[name]),
+                p90=harness.quantile(seconds[name], 0.9), **about, **_ratio(seconds[name], ours),
             )  # fmt: skip
         elif name in notes:
-            yield Row(title, seconds=None, figure=None, unit="x", bar=bar, note=notes[name], method=name, **about)
+            yield Row(title(name, case), seconds=None, figure=None, **about)
