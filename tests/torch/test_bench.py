@@ -264,6 +264,7 @@ def test_times_and_gradients_on_a_device(tmp_path, only):
 def test_the_sweep_on_a_device(tmp_path):
     pytest.importorskip("matplotlib")
     flags = ["--batch=2", "--dim=16", "--dtype=float32", "--iters=5", "--warmup=1", "--outdir=out"]
+    flags += ["--seqlens", "64", "1000"]
     done = command(
         tmp_path, "bench", "scans", "--device=cuda", "--seqlens", "64", "1000", *flags, "--json=rows.json"
     )
