@@ -26,6 +26,14 @@ def cumulative_sum(
     exclusive: bool, out: Any, return_final: bool, n_threads: int | None,
 ) -> Any:  # fmt: skip
     """`upsweep.cumulative_sum` of a tensor; integers and bool give int64, as torch.cumsum's do."""
+    if (
+        axis == -1 and initial is None and reset is None and dtype is None and not include_initial
+        and not exclusive and not return_final and isinstance(x, Tensor) and (out is None or type(out) is Tensor)
+        and not _needs_operation((x,) if out is None else (x, out))
+    ):  # fmt: skip
+        y = backends.run_lines(x, None, 1.0, bool(reverse), out)
+        if y is not None:
+            return y
     if include_initial and exclusive:
         raise ValueError("include_initial: cannot be combined with exclusive, which already begins with it")
     scan = prepare_sum(x, dtype, axis, reset, initial)
@@ -318,19 +326,25 @@ class _Scan:
         return y if self.reset is None else torch.where(self.reset, 0, y)
 
 
+# Asked at every call: to look each of them up costs as much as to ask it.
+_is_compiling, _is_autocast_enabled = torch.compiler.is_compiling, torch.is_autocast_enabled
+_n_dispatch_modes, _n_function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+_transform, _trace = torch._C._functorch.peek_interpreter_stack, torch._C._get_tracing_state
+
+
 def _watched() -> bool:
     """Whether something besides the usual autograd follows the tensors.
 
     That is the compiler, a transform, a mode, autocast, a trace, or derivatives taken forward.
     """
     return (
-        torch.compiler.is_compiling()
+        _is_compiling()
         or forward_ad._current_level >= 0
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._len_torch_function_stack() > 0
-        or torch.is_autocast_enabled()
-        or torch._C._get_tracing_state() is not None
+        or _transform() is not None
+        or _n_dispatch_modes() > 0
+        or _n_function_modes() > 0
+        or _is_autocast_enabled()
+        or _trace() is not None
     )
 
 
@@ -342,8 +356,14 @@ def _differentiated(tensors: tuple[Tensor | None, ...]) -> bool:
     return False
 
 
-def _needs_operation(tensors: tuple[Tensor | None, ...]) -> bool:
-    return _differentiated(tensors) or not all(map(_is_exact, tensors)) or _watched()
+def _needs_operation(tensors: tuple[Tensor, ...]) -> bool:
+    differentiates = torch.is_grad_enabled()
+    for tensor in tensors:
+        if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+            return True
+        if differentiates and tensor.requires_grad:
+            return True
+    return _watched()
 
 
 def _refuse_trace() -> None:
