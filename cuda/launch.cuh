@@ -7,6 +7,7 @@
 #include "launch.hpp"
 #include "scan_columns.cuh"
 #include "scan_lines.cuh"
+#include "scan_long_lines.cuh"
 
 namespace upsweep {
 
@@ -64,6 +65,26 @@ cudaError_t launch_split_lines(const Plan& plan, const Workspace& w, cudaStream_
   return cudaGetLastError();
 }
 
+// Beyond 48 KiB, with what the kernel has of its own, it has to be asked for.
+template <class Kernel>
+cudaError_t allow_shared(Kernel* kernel, int bytes) {
+  if (bytes <= 36 * 1024) return cudaSuccess;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
+template <class Line, bool kGated>
+cudaError_t launch_long_lines(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
+  const Problem& p = plan.problem;
+  constexpr int kWarps = LongTuning::kWarps, kShared = kWarps * 2 * kStageVectors<Line, kGated> * 16;
+  const GammaPowers powers =
+      kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, kWarps * static_cast<int>(kFamily));
+  const cudaError_t error = allow_shared(scan_long_lines<Line, kGated>, kShared);
+  if (error != cudaSuccess) return error;
+  const int64_t blocks = std::min(p.lines * plan.tiles, int64_t(n_processors) * LongTuning::kBlocks);
+  scan_long_lines<Line, kGated><<<blocks, kWarps * 32, kShared, stream>>>(p, powers, w, plan.tiles);
+  return cudaGetLastError();
+}
+
 // Bytes of shared memory; 0 stages: as many as a block that walks has.
 template <class Element, bool kGated, int kSteps>
 constexpr int column_stages(int stages) {
@@ -73,13 +94,6 @@ constexpr int column_stages(int stages) {
   } else {
     return 0;
   }
-}
-
-// Beyond 48 KiB, with what the kernel has of its own, it has to be asked for.
-template <class Kernel>
-cudaError_t allow_shared(Kernel* kernel, int bytes) {
-  if (bytes <= 36 * 1024) return cudaSuccess;
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
 }
 
 template <class Element, bool kGated, bool kResets>
@@ -114,8 +128,8 @@ cudaError_t launch_typed_lines(const Plan& plan, const Workspace& w, cudaStream_
   }
   if (plan.regime == kSplitLines) {
     if constexpr (sizeof(T) >= 4 && !kResets) {
-      constexpr int kRun = SplitTuning::kRunVectors[kGated] * 16 / sizeof(T);
-      if (plan.long_runs) return launch_split_lines<Staged<T, kReverse, kRun>, kGated, kResets>(plan, w, stream);
+      constexpr int kRun = LongTuning::kRunVectors[kGated] * 16 / sizeof(T);
+      if (plan.long_lines) return launch_long_lines<Staged<T, kReverse, kRun>, kGated>(plan, w, stream, n_processors);
     }
     return launch_split_lines<Staged<T, kReverse>, kGated, kResets>(plan, w, stream);
   }

@@ -225,20 +225,26 @@ struct LineChain : Chain<S> {
     return {shuffle(step.a, 31), shuffle(step.b, 31)};
   }
 
-  // The state before `tile`, which does `own`, and drops. Passes on what its group does if it is the last of it.
-  __device__ S state_before(int64_t tile, Step<S> own, bool own_drops, int lane) const {
-    const int64_t group = tile / kGroup, first_group = group / kGroup * kGroup;
-    bool drops, groups_drop;
-    const Step<S> since = fold(this->steps + group * kGroup * M::kStepWords, tile % kGroup, lane, &drops);
-    if (tile % kGroup == kGroup - 1 && lane == 0) {
-      Word w[M::kStepWords];
-      M::pack(own_drops ? own : combine(since, own), drops || own_drops, w);
+  // What the tiles before `tile` in its group do.
+  __device__ Step<S> since_group(int64_t tile, int lane, bool* dropped) const {
+    return fold(this->steps + tile / kGroup * kGroup * M::kStepWords, tile % kGroup, lane, dropped);
+  }
+  // What its group does, by the last tile of it, which does `own` after `since`.
+  __device__ void publish_group(int64_t tile, Step<S> since, bool since_drops, Step<S> own, bool own_drops,
+                                int lane) const {
+    if (tile % kGroup != kGroup - 1 || lane != 0) return;
+    Word w[M::kStepWords];
+    M::pack(own_drops ? own : combine(since, own), since_drops || own_drops, w);
 #pragma unroll
-      for (int k = 0; k < M::kStepWords; ++k) post(groups + group * M::kStepWords + k, w[k]);
-    }
-    if (drops) return since.b;
-    const Step<S> before = fold(groups + first_group * M::kStepWords, group % kGroup, lane, &groups_drop);
-    if (groups_drop || first_group == 0) return advance(since.a, before.b, since.b);
+    for (int k = 0; k < M::kStepWords; ++k) post(groups + tile / kGroup * M::kStepWords + k, w[k]);
+  }
+  // The state before `tile`, whose group does `since` before it.
+  __device__ S state_before(int64_t tile, Step<S> since, bool since_drops, int lane) const {
+    if (since_drops) return since.b;
+    const int64_t group = tile / kGroup, first_group = group / kGroup * kGroup;
+    bool drops;
+    const Step<S> before = fold(groups + first_group * M::kStepWords, group % kGroup, lane, &drops);
+    if (drops || first_group == 0) return advance(since.a, before.b, since.b);
     return advance(since.a, advance(before.a, this->state_after(first_group * kGroup - 1), before.b), since.b);
   }
 };

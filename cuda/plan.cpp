@@ -191,10 +191,10 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
   }
   const int64_t positions = p.length + (out_aligned ? 0 : vec - 1);
   // Tiles of a split line: longer where there are enough of them.
-  const int64_t long_tile = SplitTuning::kWarps * 32 * SplitTuning::kRunVectors[plan.gated] * vec;
-  plan.long_runs = plan.typed && item >= 4 && !p.reset.data &&
-                   p.lines * (p.length / long_tile) >= int64_t(SplitTuning::kTilesPerProcessor) * n_processors;
-  const int64_t split_tile = plan.long_runs ? long_tile : SplitTuning::kWarps * warp_tile;
+  const int64_t long_tile = LongTuning::kWarps * 32 * LongTuning::kRunVectors[plan.gated] * vec;
+  plan.long_lines = plan.typed && item >= 4 && !p.reset.data && !p.gamma.data &&
+                    p.lines * (p.length / long_tile) >= int64_t(LongTuning::kTilesPerProcessor) * n_processors;
+  const int64_t split_tile = plan.long_lines ? long_tile : SplitTuning::kWarps * warp_tile;
   const int64_t split_tiles = (p.length + vec - 1 + split_tile - 1) / split_tile;
   const bool few = p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors;
   const bool split = (few || p.length > kMostSteps) && split_tiles > 2 &&

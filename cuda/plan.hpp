@@ -22,7 +22,7 @@ struct Plan {
   int32_t width;                   // lanes of a short line
   int32_t warps;                   // of a block that walks along a line
   int32_t each;                    // packed lines of a warp
-  bool long_runs;                  // split lines whose lanes take SplitTuning::kRunVectors vectors each
+  bool long_lines;                 // split lines that blocks of LongTuning take, which stay
   int64_t tile, tiles;             // steps of a tile, tiles of a line
   int64_t blocks;                  // of 32 columns
   int64_t window, segments;        // steps that a result sums; segments of a line, of `segment` steps each

@@ -5,7 +5,8 @@
 //   scan_short_lines   several lines in a warp, each within one vector of a group of lanes
 //   scan_packed_lines  the same where lines lie one behind the other: each warp takes as many as it holds elements of
 //   scan_lines         a block a line, tile after tile, the state carried from one to the next
-//   scan_split_lines   a block a tile: few long lines, whose tiles look back for the state before them
+//   scan_split_lines   a block a tile: few long lines, whose tiles look back for the state before them; those of very
+//                      many tiles are taken by scan_long_lines.cuh
 #pragma once
 
 #include <type_traits>
@@ -23,6 +24,17 @@ struct WarpSteps {
   bool dropped[kWarps];
   S state;                         // handed from warp to warp when steps are taken in order
 
+  // What all of the tile does, where a block has kWarps of them.
+  __device__ Step<S> all(bool* any_dropped) const {
+    Step<S> found = step[0];
+    *any_dropped = dropped[0];
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) {
+      found = dropped[w] ? step[w] : combine(found, step[w]);
+      *any_dropped |= dropped[w];
+    }
+    return found;
+  }
   // The state before `warp` from the one before the tile, and, in *state, the one after it.
   __device__ S before(int warp, int n_warps, S* state, bool* finite, bool* any_dropped) const {
     S mine = *state;
@@ -186,16 +198,16 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
     Step<S> step = {one(S()), nothing(S())};
     bool any = false;
     if (!is_last) {
-      step = shared.step[0];
-      any = shared.dropped[0];
-#pragma unroll
-      for (int i = 1; i < kWarps; ++i) {
-        step = shared.dropped[i] ? shared.step[i] : combine(step, shared.step[i]);
-        any |= shared.dropped[i];
-      }
+      step = shared.all(&any);
       if (lane == 0) chain.publish_step(tile_index, step, any);
     }
-    const S found = tile_index ? chain.state_before(tile_index, step, any, lane) : nothing(S());
+    S found = nothing(S());
+    if (tile_index) {
+      bool drops;
+      const Step<S> since = chain.since_group(tile_index, lane, &drops);
+      chain.publish_group(tile_index, since, drops, step, any, lane);
+      found = chain.state_before(tile_index, since, drops, lane);
+    }
     if (lane == 0) state_before = found;
     // The families' states are the chain that everything waits for: this one goes out before anything else is done,
     // unless the fold may have made a NaN of an infinity.
