@@ -1,4 +1,5 @@
 // The C interface: argument checks, devices, errors. Launches happen in launch_<dtype>.cu.
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 
@@ -41,17 +42,27 @@ class DeviceGuard {
   cudaError_t error_;
 };
 
-// Looked up once a device: the runtime's own call costs microseconds. Zero: not yet known.
 constexpr int kMostDevices = 128;
-int processor_counts[kMostDevices];
 
-cudaError_t processors_of(int device, int* count) {
-  if (device >= 0 && device < kMostDevices && (*count = __atomic_load_n(&processor_counts[device], __ATOMIC_RELAXED)))
-    return cudaSuccess;
-  const cudaError_t error = cudaDeviceGetAttribute(count, cudaDevAttrMultiProcessorCount, device);
-  if (error == cudaSuccess && device < kMostDevices)
-    __atomic_store_n(&processor_counts[device], *count, __ATOMIC_RELAXED);
-  return error;
+// Twice the processors, and one more where clusters can be had; 0: not looked up yet.
+std::atomic<int> machines[kMostDevices];
+
+cudaError_t machine_of(int device, Machine* machine) {
+  const bool kept = device >= 0 && device < kMostDevices;
+  int known = kept ? machines[device].load(std::memory_order_relaxed) : 0;
+  if (!known) {
+    int count;
+    cudaFuncAttributes attributes;
+    const DeviceGuard guard(device);
+    cudaError_t error = guard.error();
+    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+    if (error == cudaSuccess) error = probe_kernel(&attributes);
+    if (error != cudaSuccess) return error;
+    known = 2 * count + (attributes.ptxVersion >= 90);   // what the code in use was written for, not the device
+    if (kept) machines[device].store(known, std::memory_order_relaxed);
+  }
+  *machine = {known / 2, known % 2 != 0};
+  return cudaSuccess;
 }
 
 Launch* launch_of(const Plan& plan, int32_t accumulator) {
@@ -127,24 +138,24 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_device_check(int32_t device, char* name, int
 
 namespace {
 
-// given: n_processors, or 0 for those of the device.
-int32_t count_processors(int32_t device, int32_t given, int* count) {
-  *count = given;
+// given: n_processors of a device with all that there is, or 0 for this one.
+int32_t find_machine(int32_t device, int32_t given, Machine* machine) {
+  *machine = {given, true};
   if (given > 0) return UPSWEEP_OK;
-  const cudaError_t error = processors_of(device, count);
+  const cudaError_t error = machine_of(device, machine);
   if (error == cudaSuccess) return UPSWEEP_OK;
   cudaGetLastError();
-  return cuda_failed("cudaDeviceGetAttribute", error);
+  return cuda_failed("looking at the device", error);
 }
 
 }  // namespace
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_plan_scan(const upsweep_scan* scan, int32_t n_processors, upsweep_plan* result) {
   if (!scan || !result) return fail(UPSWEEP_INVALID, "upsweep_cuda_plan_scan: a pointer is NULL");
-  int count;
-  if (const int32_t status = count_processors(scan->device, n_processors, &count)) return status;
+  Machine machine;
+  if (const int32_t status = find_machine(scan->device, n_processors, &machine)) return status;
   Plan plan;
-  if (const char* wrong = make_plan(*scan, count, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
+  if (const char* wrong = make_plan(*scan, machine, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
   *result = {plan.regime, plan.typed, plan.problem.lines, plan.tile, plan.n_launches, plan.workspace_bytes};
   return UPSWEEP_OK;
 }
@@ -158,10 +169,10 @@ int32_t run_scan(const upsweep_scan& scan, int64_t* needed) {
     cudaGetLastError();
     return cuda_failed("cudaSetDevice", guard.error());
   }
-  int n_processors;
-  if (const int32_t status = count_processors(scan.device, 0, &n_processors)) return status;
+  Machine machine;
+  if (const int32_t status = find_machine(scan.device, 0, &machine)) return status;
   Plan plan;
-  if (const char* wrong = make_plan(scan, n_processors, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
+  if (const char* wrong = make_plan(scan, machine, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
   if (plan.regime == kNothing) return UPSWEEP_OK;
   if (scan.workspace_bytes < plan.workspace_bytes || (plan.workspace_bytes && !scan.workspace)) {
     if (needed) {
@@ -197,7 +208,7 @@ int32_t run_scan(const upsweep_scan& scan, int64_t* needed) {
       const cudaError_t error = cudaMemsetAsync(scan.workspace, 0xff, plan.workspace_bytes, stream);
       if (error != cudaSuccess) return cuda_failed("cudaMemsetAsync", error);
     }
-    const cudaError_t error = launch(plan, w, stream, n_processors);
+    const cudaError_t error = launch(plan, w, stream, machine.n_processors);
     if (error != cudaSuccess) return cuda_failed("launch of a scan", error);
   }
   return UPSWEEP_OK;
@@ -239,11 +250,12 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_scan_lines(upsweep_lines* lines) {
 
 namespace {
 
-// given: as count_processors has it, which leaves them in *count.
-int32_t plan_backward(const upsweep_lines_backward* lines, int32_t given, int* count, BackwardPlan* plan) {
+// given: as find_machine has it, whose answer is left in *machine.
+int32_t plan_backward(const upsweep_lines_backward* lines, int32_t given, Machine* machine, BackwardPlan* plan) {
   if (!lines) return fail(UPSWEEP_INVALID, "upsweep_cuda_lines_backward: a pointer is NULL");
-  if (const int32_t status = count_processors(lines->device, given, count)) return status;
-  if (const char* wrong = make_backward_plan(*lines, *count, plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
+  if (const int32_t status = find_machine(lines->device, given, machine)) return status;
+  if (const char* wrong = make_backward_plan(*lines, machine->n_processors, plan))
+    return fail(UPSWEEP_INVALID, "%s", wrong);
   return plan->here ? UPSWEEP_OK : UPSWEEP_NOT_HERE;
 }
 
@@ -251,14 +263,14 @@ int32_t plan_backward(const upsweep_lines_backward* lines, int32_t given, int* c
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_plan_lines_backward(const upsweep_lines_backward* lines, int32_t n_processors) {
   BackwardPlan plan;
-  int count;
-  return plan_backward(lines, n_processors, &count, &plan);
+  Machine machine;
+  return plan_backward(lines, n_processors, &machine, &plan);
 }
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_lines_backward(const upsweep_lines_backward* lines) {
   BackwardPlan plan;
-  int n_processors;
-  if (const int32_t status = plan_backward(lines, 0, &n_processors, &plan)) return status;
+  Machine machine;
+  if (const int32_t status = plan_backward(lines, 0, &machine, &plan)) return status;
   if (plan.problem.lines == 0) return UPSWEEP_OK;
   const DeviceGuard guard(lines->device);
   if (guard.error() != cudaSuccess) {
@@ -266,7 +278,7 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_lines_backward(const upsweep_lines_backward*
     return cuda_failed("cudaSetDevice", guard.error());
   }
   const cudaError_t error =
-      launch_backward_of(lines->dtype)(plan, static_cast<cudaStream_t>(lines->stream), n_processors);
+      launch_backward_of(lines->dtype)(plan, static_cast<cudaStream_t>(lines->stream), machine.n_processors);
   return error == cudaSuccess ? UPSWEEP_OK : cuda_failed("launch of a backward scan", error);
 }
 

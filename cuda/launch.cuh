@@ -5,9 +5,9 @@
 
 #include "backward_lines.cuh"
 #include "launch.hpp"
+#include "scan_cluster_lines.cuh"
 #include "scan_columns.cuh"
 #include "scan_lines.cuh"
-#include "scan_long_lines.cuh"
 
 namespace upsweep {
 
@@ -73,15 +73,14 @@ cudaError_t allow_shared(Kernel* kernel, int bytes) {
 }
 
 template <class Line, bool kGated>
-cudaError_t launch_long_lines(const Plan& plan, const Workspace& w, cudaStream_t stream, int n_processors) {
+cudaError_t launch_cluster_lines(const Plan& plan, cudaStream_t stream) {
+  constexpr int kBlocks = ClusterTuning::kBlocks, kStage = kStageVectors<Line, kGated> * 16;   // bytes of a warp
   const Problem& p = plan.problem;
-  constexpr int kWarps = LongTuning::kWarps, kShared = kWarps * 2 * kStageVectors<Line, kGated> * 16;
   const GammaPowers powers =
-      kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, kWarps * static_cast<int>(kFamily));
-  const cudaError_t error = allow_shared(scan_long_lines<Line, kGated>, kShared);
+      kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, ClusterTuning::kWarps * kBlocks);
+  const cudaError_t error = allow_shared(scan_cluster_lines<Line, kGated>, ClusterTuning::kWarps * kStage);
   if (error != cudaSuccess) return error;
-  const int64_t blocks = std::min(p.lines * plan.tiles, int64_t(n_processors) * LongTuning::kBlocks);
-  scan_long_lines<Line, kGated><<<blocks, kWarps * 32, kShared, stream>>>(p, powers, w, plan.tiles);
+  scan_cluster_lines<Line, kGated><<<p.lines * kBlocks, plan.warps * 32, plan.warps * kStage, stream>>>(p, powers);
   return cudaGetLastError();
 }
 
@@ -128,13 +127,16 @@ cudaError_t launch_typed_lines(const Plan& plan, const Workspace& w, cudaStream_
   }
   if (plan.regime == kSplitLines) {
     if constexpr (sizeof(T) >= 4 && !kResets) {
-      constexpr int kRun = LongTuning::kRunVectors[kGated] * 16 / sizeof(T);
-      if (plan.long_lines) return launch_long_lines<Staged<T, kReverse, kRun>, kGated>(plan, w, stream, n_processors);
+      constexpr int kRun = SplitTuning::kRunVectors[kGated] * 16 / sizeof(T);
+      if (plan.long_runs) return launch_split_lines<Staged<T, kReverse, kRun>, kGated, kResets>(plan, w, stream);
     }
     return launch_split_lines<Staged<T, kReverse>, kGated, kResets>(plan, w, stream);
   }
-  if constexpr (!kResets)
+  if constexpr (!kResets) {
+    using InCluster = Staged<T, kReverse, cluster_elements(sizeof(T), kGated)>;
+    if (plan.regime == kClusterLines) return launch_cluster_lines<InCluster, kGated>(plan, stream);
     if (plan.regime == kPackedLines) return launch_packed_lines<T, kReverse, kGated>(plan, stream, n_processors);
+  }
   return launch_short_lines<Contiguous<T, kReverse>, kGated, kResets>(plan, stream, n_processors);
 }
 

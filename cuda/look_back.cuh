@@ -83,11 +83,11 @@ struct Mail<uint64_t> {
 };
 
 __device__ inline void post(Word* to, Word w) {
-  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(w) : "memory");
+  asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(to), "l"(w) : "memory");
 }
 __device__ inline Word look(const Word* from) {
   Word w;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(w) : "l"(from) : "memory");
+  asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(w) : "l"(from) : "memory");
   return w;
 }
 
@@ -192,6 +192,30 @@ constexpr int64_t kGroup = 32, kFamily = kGroup * kGroup;   // tiles
 
 inline __host__ __device__ int64_t groups_of(int64_t tiles) { return (tiles + kGroup - 1) / kGroup; }
 
+// What the steps in n letters do one after the other, n at most 32; by a warp.
+template <class S>
+__device__ Step<S> fold(const Word* letters, int n, int lane, bool* dropped) {
+  using M = Mail<S>;
+  Step<S> step = {one(S()), nothing(S())};
+  bool drops = false;
+  if (lane < n) {
+    Word w[1][M::kStepWords];
+    wait_for<1, M::kStepWords>(letters + lane * M::kStepWords, 1, 0, w);
+    step = M::unpack(w[0], &drops);
+  }
+  __syncwarp();
+  const uint32_t droppers = __ballot_sync(0xffffffffu, drops);
+  const uint32_t heads = droppers & (0xffffffffu >> (31 - lane));
+  const int head = heads ? 31 - __clz(heads) : 0;
+#pragma unroll
+  for (int by = 1; by < 32; by *= 2) {
+    const Step<S> before = {shuffle_up(step.a, by, 32), shuffle_up(step.b, by, 32)};
+    if (lane - by >= head) step = combine(before, step);
+  }
+  *dropped = droppers;
+  return {shuffle(step.a, 31), shuffle(step.b, 31)};
+}
+
 // For the tiles of a line, by a whole warp of each.
 template <class S>
 struct LineChain : Chain<S> {
@@ -203,50 +227,26 @@ struct LineChain : Chain<S> {
     groups = w.letters + chains * tiles * (M::kStepWords + M::kStateWords) + chain * groups_of(tiles) * M::kStepWords;
   }
 
-  // What n of them do one after the other.
-  static __device__ Step<S> fold(const Word* letters, int n, int lane, bool* dropped) {
-    Step<S> step = {one(S()), nothing(S())};
-    bool drops = false;
-    if (lane < n) {
-      Word w[1][M::kStepWords];
-      wait_for<1, M::kStepWords>(letters + lane * M::kStepWords, 1, 0, w);
-      step = M::unpack(w[0], &drops);
-    }
-    __syncwarp();
-    const uint32_t droppers = __ballot_sync(0xffffffffu, drops);
-    const uint32_t heads = droppers & (0xffffffffu >> (31 - lane));
-    const int head = heads ? 31 - __clz(heads) : 0;
-#pragma unroll
-    for (int by = 1; by < 32; by *= 2) {
-      const Step<S> before = {shuffle_up(step.a, by, 32), shuffle_up(step.b, by, 32)};
-      if (lane - by >= head) step = combine(before, step);
-    }
-    *dropped = droppers;
-    return {shuffle(step.a, 31), shuffle(step.b, 31)};
-  }
-
-  // What the tiles before `tile` in its group do.
-  __device__ Step<S> since_group(int64_t tile, int lane, bool* dropped) const {
-    return fold(this->steps + tile / kGroup * kGroup * M::kStepWords, tile % kGroup, lane, dropped);
-  }
-  // What its group does, by the last tile of it, which does `own` after `since`.
-  __device__ void publish_group(int64_t tile, Step<S> since, bool since_drops, Step<S> own, bool own_drops,
-                                int lane) const {
-    if (tile % kGroup != kGroup - 1 || lane != 0) return;
-    Word w[M::kStepWords];
-    M::pack(own_drops ? own : combine(since, own), since_drops || own_drops, w);
-#pragma unroll
-    for (int k = 0; k < M::kStepWords; ++k) post(groups + tile / kGroup * M::kStepWords + k, w[k]);
-  }
-  // The state before `tile`, whose group does `since` before it.
-  __device__ S state_before(int64_t tile, Step<S> since, bool since_drops, int lane) const {
-    if (since_drops) return since.b;
+  // The state before `tile`, which does `own`, and drops. Passes on what its group does if it is the last of it.
+  __device__ S state_before(int64_t tile, Step<S> own, bool own_drops, int lane) const {
     const int64_t group = tile / kGroup, first_group = group / kGroup * kGroup;
-    bool drops;
-    const Step<S> before = fold(groups + first_group * M::kStepWords, group % kGroup, lane, &drops);
-    if (drops || first_group == 0) return advance(since.a, before.b, since.b);
+    bool drops, groups_drop;
+    const Step<S> since = fold<S>(this->steps + group * kGroup * M::kStepWords, tile % kGroup, lane, &drops);
+    if (tile % kGroup == kGroup - 1 && lane == 0) {
+      Word w[M::kStepWords];
+      M::pack(own_drops ? own : combine(since, own), drops || own_drops, w);
+#pragma unroll
+      for (int k = 0; k < M::kStepWords; ++k) post(groups + group * M::kStepWords + k, w[k]);
+    }
+    if (drops) return since.b;
+    const Step<S> before = fold<S>(groups + first_group * M::kStepWords, group % kGroup, lane, &groups_drop);
+    if (groups_drop || first_group == 0) return advance(since.a, before.b, since.b);
     return advance(since.a, advance(before.a, this->state_after(first_group * kGroup - 1), before.b), since.b);
   }
+  __device__ void publish_step(int64_t tile, Step<S> step, bool dropped, int lane) const {
+    if (lane == 0) Chain<S>::publish_step(tile, step, dropped);
+  }
+  __device__ void has_sent_all() const {}
 };
 
 }  // namespace upsweep

@@ -137,7 +137,8 @@ void plan_window(Plan& plan, int32_t accumulator) {
   }
 }
 
-void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
+void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
+  const int n_processors = machine.n_processors;
   Problem& p = plan.problem;
   const int64_t item = dtype_size(p.x.dtype);
   const bool same = accumulator == UPSWEEP_REAL && is_typed(p.x.dtype) && p.out.dtype == p.x.dtype &&
@@ -190,11 +191,23 @@ void choose_regime(Plan& plan, int32_t accumulator, int n_processors) {
     return;
   }
   const int64_t positions = p.length + (out_aligned ? 0 : vec - 1);
+  // A cluster for each line, where all lines begin at once.
+  const int64_t cluster_warp = 32 * cluster_elements(item, plan.gated);
+  const int64_t cluster_tile = cluster_warp * ClusterTuning::kBlocks;   // for each warp of a block
+  const int64_t cluster_warps = (positions + cluster_tile - 1) / cluster_tile;
+  if (machine.clusters && plan.typed && !p.reset.data && cluster_warps <= ClusterTuning::kWarps &&
+      p.length > 2 * SplitTuning::kWarps * warp_tile && p.lines <= ClusterTuning::kLines) {
+    plan.regime = kClusterLines;
+    plan.warps = static_cast<int32_t>(cluster_warps);
+    plan.tile = plan.warps * cluster_warp;
+    plan.tiles = ClusterTuning::kBlocks;
+    return;
+  }
   // Tiles of a split line: longer where there are enough of them.
-  const int64_t long_tile = LongTuning::kWarps * 32 * LongTuning::kRunVectors[plan.gated] * vec;
-  plan.long_lines = plan.typed && item >= 4 && !p.reset.data && !p.gamma.data &&
-                    p.lines * (p.length / long_tile) >= int64_t(LongTuning::kTilesPerProcessor) * n_processors;
-  const int64_t split_tile = plan.long_lines ? long_tile : SplitTuning::kWarps * warp_tile;
+  const int64_t long_tile = SplitTuning::kWarps * 32 * SplitTuning::kRunVectors[plan.gated] * vec;
+  plan.long_runs = plan.typed && item >= 4 && !p.reset.data &&
+                   p.lines * (p.length / long_tile) >= int64_t(SplitTuning::kTilesPerProcessor) * n_processors;
+  const int64_t split_tile = plan.long_runs ? long_tile : SplitTuning::kWarps * warp_tile;
   const int64_t split_tiles = (p.length + vec - 1 + split_tile - 1) / split_tile;
   const bool few = p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors;
   const bool split = (few || p.length > kMostSteps) && split_tiles > 2 &&
@@ -244,7 +257,7 @@ int64_t dtype_size(int32_t dtype) {
   return dtype >= 0 && dtype <= UPSWEEP_COMPLEX128 ? sizes[dtype] : 0;
 }
 
-const char* make_plan(const upsweep_scan& scan, int n_processors, Plan* result) {
+const char* make_plan(const upsweep_scan& scan, Machine machine, Plan* result) {
   if (scan.length < 0) return "length is negative";
   if (scan.n_batch < 0 || scan.n_batch > UPSWEEP_MAX_DIMS) return "n_batch is out of range";
   if (scan.accumulator < UPSWEEP_REAL || scan.accumulator > UPSWEEP_INTEGER) return "accumulator is unknown";
@@ -313,7 +326,7 @@ const char* make_plan(const upsweep_scan& scan, int n_processors, Plan* result) 
   // A window that reaches over the whole line is none.
   plan.window = scan.window < scan.length ? scan.window : 0;
   if (plan.window) plan_window(plan, scan.accumulator);
-  else choose_regime(plan, scan.accumulator, n_processors);
+  else choose_regime(plan, scan.accumulator, machine);
   return nullptr;
 }
 

@@ -8,7 +8,7 @@ namespace upsweep {
 
 constexpr int64_t kCounterBytes = 256;   // of a workspace: the counter, alone in its line
 
-enum Regime : int32_t { kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns, kWindow, kPackedLines };
+enum Regime : int32_t { kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns, kWindow, kPackedLines, kClusterLines };
 
 // One launch's worth, and how often it is repeated over the axes that it leaves out.
 struct Plan {
@@ -20,9 +20,9 @@ struct Plan {
   bool aligned;                    // typed lines: all of them begin on a vector's boundary, in every array
   bool simple;                     // lines that StagedEnds<true> may take
   int32_t width;                   // lanes of a short line
-  int32_t warps;                   // of a block that walks along a line
+  int32_t warps;                   // of a block that walks along a line, or holds a part of it
   int32_t each;                    // packed lines of a warp
-  bool long_lines;                 // split lines that blocks of LongTuning take, which stay
+  bool long_runs;                  // split lines whose lanes take SplitTuning::kRunVectors vectors each
   int64_t tile, tiles;             // steps of a tile, tiles of a line
   int64_t blocks;                  // of 32 columns
   int64_t window, segments;        // steps that a result sums; segments of a line, of `segment` steps each
@@ -35,8 +35,14 @@ struct Plan {
   int64_t n_launches;
 };
 
+// What a plan depends on.
+struct Machine {
+  int n_processors;
+  bool clusters;                   // blocks of a cluster reach each other's shared memory
+};
+
 // nullptr, or what is wrong with the scan.
-const char* make_plan(const upsweep_scan& scan, int n_processors, Plan* plan);
+const char* make_plan(const upsweep_scan& scan, Machine machine, Plan* plan);
 
 struct BackwardPlan {
   Problem problem;                 // x, gates, out (g, gates, gx): only `data`, which is the lowest address

@@ -5,8 +5,7 @@
 //   scan_short_lines   several lines in a warp, each within one vector of a group of lanes
 //   scan_packed_lines  the same where lines lie one behind the other: each warp takes as many as it holds elements of
 //   scan_lines         a block a line, tile after tile, the state carried from one to the next
-//   scan_split_lines   a block a tile: few long lines, whose tiles look back for the state before them; those of very
-//                      many tiles are taken by scan_long_lines.cuh
+//   scan_split_lines   a block a tile: few long lines, whose tiles look back for the state before them
 #pragma once
 
 #include <type_traits>
@@ -24,12 +23,13 @@ struct WarpSteps {
   bool dropped[kWarps];
   S state;                         // handed from warp to warp when steps are taken in order
 
-  // What all of the tile does, where a block has kWarps of them.
-  __device__ Step<S> all(bool* any_dropped) const {
+  // What all of the tile does.
+  __device__ Step<S> all(int n_warps, bool* any_dropped) const {
     Step<S> found = step[0];
     *any_dropped = dropped[0];
 #pragma unroll
     for (int w = 1; w < kWarps; ++w) {
+      if (w == n_warps) break;
       found = dropped[w] ? step[w] : combine(found, step[w]);
       *any_dropped |= dropped[w];
     }
@@ -154,40 +154,18 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
   }
 }
 
-template <class Line, bool kGated, bool kResets>
-__global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks)
-    scan_split_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers given, Workspace w,
-                     int64_t tiles) {
-  using S = typename Line::State;
-  constexpr int kWarps = SplitTuning::kWarps, kWarpTile = 32 * Line::kVec, kTile = kWarps * kWarpTile;
-  __shared__ WarpSteps<S, kWarps> shared;
-  __shared__ uint32_t ticket;
-  __shared__ S state_before;
-  __shared__ BlockPowers<S> powers;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  if (threadIdx.x == 0) ticket = atomicAdd(w.counter, 1u) + 1u;
-  __syncthreads();
-  // The first tiles of all lines, then the second ones: a tile's predecessor has then long begun.
-  const uint32_t lines = static_cast<uint32_t>(p.lines);
-  const uint32_t row = ticket % lines;
-  const LineIndex index(p, row);
-  const int64_t tile_index = ticket / lines;
-  Line line(p, index, tile_index * kTile);
-  const int warp_position = warp * kWarpTile, position = warp_position + lane * Line::kVec;
-  line.base = warp * kStageVectors<Line, kGated>;
-  line.template fetch<kGated>(warp_position, line.base, lane);
-  commit_copies();
-  if (!kGated) {
-    // The power is that of a family of tiles: its steps are multiplied together.
-    set_powers(powers, p, given, row, Line::kVec, kWarps * static_cast<int>(kFamily));
-    __syncthreads();
-  }
-  const LineChain<S> chain(w, p.lines, row, tiles);
-  const bool is_last = tile_index + 1 == tiles, plain = is_plain(line, p, warp_position, kWarpTile);
+// The block's tile of a line, which is on its way to shared memory; `chain` knows the line's other tiles.
+template <bool kGated, bool kResets, class Line, class Chain, class S, int kWarps>
+__device__ void scan_one_of_many(const Problem& p, const Line& line, uint32_t row, int64_t tile_index, bool is_last,
+                                 const Chain& chain, WarpSteps<S, kWarps>& shared, S& state_before,
+                                 const BlockPowers<S>& powers) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
+  const int warp_position = warp * 32 * Line::kVec, position = warp_position + lane * Line::kVec;
+  const bool plain = is_plain(line, p, warp_position, 32 * Line::kVec);
   wait_for_copies<0>();
   __syncwarp();
   Tile<Line, kGated, kResets> tile;
-  tile.take(line, position, tile_index ? nothing(S()) : initial_of<S>(p, index), powers, plain, lane);
+  tile.take(line, position, tile_index ? nothing(S()) : initial_of<S>(p, LineIndex(p, row)), powers, plain, lane);
   bool published = false;          // by the first warp
   if (lane == 0) {
     shared.step[warp] = tile.all;
@@ -198,19 +176,13 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
     Step<S> step = {one(S()), nothing(S())};
     bool any = false;
     if (!is_last) {
-      step = shared.all(&any);
-      if (lane == 0) chain.publish_step(tile_index, step, any);
+      step = shared.all(n_warps, &any);
+      chain.publish_step(tile_index, step, any, lane);
     }
-    S found = nothing(S());
-    if (tile_index) {
-      bool drops;
-      const Step<S> since = chain.since_group(tile_index, lane, &drops);
-      chain.publish_group(tile_index, since, drops, step, any, lane);
-      found = chain.state_before(tile_index, since, drops, lane);
-    }
+    const S found = tile_index ? chain.state_before(tile_index, step, any, lane) : nothing(S());
     if (lane == 0) state_before = found;
-    // The families' states are the chain that everything waits for: this one goes out before anything else is done,
-    // unless the fold may have made a NaN of an infinity.
+    // The states are the chain that everything waits for: this one goes out before anything else is done, unless the
+    // fold may have made a NaN of an infinity.
     const S after = any ? step.b : advance(step.a, found, step.b);
     published = !is_last && is_finite(after);
     if (lane == 0 && published) chain.publish_state(tile_index, after);
@@ -218,7 +190,7 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
   __syncthreads();
   S state = state_before;
   bool finite, any_dropped;
-  S mine = shared.before(warp, kWarps, &state, &finite, &any_dropped);
+  S mine = shared.before(warp, n_warps, &state, &finite, &any_dropped);
   bool in_order = !finite && (kGated || !powers.keep);
   if (in_order) {
     // The fold may have made a NaN of an infinity: take the state that the tile before really left.
@@ -228,8 +200,40 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
   }
   if (in_order) state = finish_tile_in_order(tile, shared, line, p, row, position, powers.gamma, state);
   if (threadIdx.x == 0 && !is_last && !published) chain.publish_state(tile_index, state);
+  chain.has_sent_all();
   if (!in_order) tile.give(line, p, row, position, powers, mine, plain, lane);
   if (p.writes) line.flush(warp_position, plain, lane);
+}
+
+template <class Line, bool kGated, bool kResets>
+__global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks)
+    scan_split_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers given, Workspace w,
+                     int64_t tiles) {
+  using S = typename Line::State;
+  constexpr int kWarps = SplitTuning::kWarps, kWarpTile = 32 * Line::kVec;
+  __shared__ WarpSteps<S, kWarps> shared;
+  __shared__ uint32_t ticket;
+  __shared__ S state_before;
+  __shared__ BlockPowers<S> powers;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) ticket = atomicAdd(w.counter, 1u) + 1u;
+  __syncthreads();
+  // The first tiles of all lines, then the second ones: a tile's predecessor has then long begun.
+  const uint32_t lines = static_cast<uint32_t>(p.lines);
+  const uint32_t row = ticket % lines;
+  const int64_t tile_index = ticket / lines;
+  Line line(p, LineIndex(p, row), tile_index * kWarps * kWarpTile);
+  line.base = warp * kStageVectors<Line, kGated>;
+  line.template fetch<kGated>(warp * kWarpTile, line.base, lane);
+  commit_copies();
+  if (!kGated) {
+    // The power is that of a family of tiles: its steps are multiplied together.
+    set_powers(powers, p, given, row, Line::kVec, kWarps * static_cast<int>(kFamily));
+    __syncthreads();
+  }
+  const LineChain<S> chain(w, p.lines, row, tiles);
+  scan_one_of_many<kGated, kResets>(p, line, row, tile_index, tile_index + 1 == tiles, chain, shared, state_before,
+                                    powers);
 }
 
 // Lines one behind the other: each warp scans `each` of them at a time, as one line that every line's first element cuts.

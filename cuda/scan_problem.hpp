@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "tuning.hpp"
+
 namespace upsweep {
 
 constexpr int kMostSteps = 1 << 30;   // of a line that one block walks along
@@ -10,6 +12,10 @@ constexpr int kStridedElements = 8;   // that a lane takes of a line of any dtyp
 constexpr int kSubrunElements = 16;    // that are taken in float32 before a float64 is formed
 // Neighbours on a line that a lane takes one after the other where lines are staged, for an element of `item` bytes.
 constexpr int lane_elements(int64_t item) { return item == 2 ? 32 : item == 4 ? 16 : 8; }
+// The same where a cluster holds a line.
+constexpr int cluster_elements(int64_t item, bool gated) {
+  return item == 2 ? 32 : ClusterTuning::kRunVectors[gated] * 16 / static_cast<int>(item);
+}
 constexpr int kDims = 6;   // axes besides the scan's that one launch takes; api.cu loops over what is left
 
 // A strided array. data is the first element in scan order, so that a reversed scan has negative strides.

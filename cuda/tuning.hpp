@@ -18,16 +18,19 @@ struct LineTuning {
 struct SplitTuning {
   static constexpr int kWarps = 4;
   static constexpr int kBlocks = 5;
+  // Vectors of a lane, by [gated], where there are tiles enough of that size for each processor.
+  static constexpr int kRunVectors[2] = {16, 8};
+  static constexpr int kTilesPerProcessor = 4;
   // Lines are split over blocks below this many of them a processor: fewer cannot keep the memory busy.
   static constexpr int kLinesPerProcessor = 2;
 };
 
-// Split lines of so many tiles that blocks stay and take one after the other.
-struct LongTuning {
-  static constexpr int kWarps = 4;
-  static constexpr int kBlocks = 3;           // a processor: 64 KB each
-  static constexpr int kRunVectors[2] = {16, 8};   // of a lane, by [gated]
-  static constexpr int kTilesPerProcessor = 4;     // at least
+// Lines of at most as many elements as a cluster holds, one in each.
+struct ClusterTuning {
+  static constexpr int kBlocks = 8;           // what every device with clusters can have
+  static constexpr int kWarps = 16;           // of a block, at most
+  static constexpr int kRunVectors[2] = {8, 4};   // of a lane, by [gated]; 4 of 16-bit elements
+  static constexpr int kLines = 4;            // at most: 16 clusters are slower than as many split lines
 };
 
 // Three arrays are staged: 12 KB a warp.

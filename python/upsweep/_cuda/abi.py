@@ -125,7 +125,17 @@ class Plan(ctypes.Structure):
     ]
 
 
-REGIMES = ("nothing", "short lines", "lines", "split lines", "columns", "split columns", "window", "packed lines")
+REGIMES = (
+    "nothing",
+    "short lines",
+    "lines",
+    "split lines",
+    "columns",
+    "split columns",
+    "window",
+    "packed lines",
+    "cluster lines",
+)
 
 STRUCTS = {
     "upsweep_array": Array,
