@@ -2,7 +2,9 @@
 
 import argparse
 import doctest
+import gc
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -293,6 +295,23 @@ def test_what_cannot_be_captured_is_timed_in_a_row():
     assert all(1e-6 < seconds < 1e-2 for seconds in samples.seconds["waiting"])
     # And the next one is captured as if nothing had been.
     assert cuda_harness.prepare(cuda_harness.Subject(lambda i: x + 1)).note == ""
+
+
+@pytest.mark.cuda
+def test_a_graph_keeps_the_arrays_that_it_was_captured_with():
+    def sums(size):
+        x = torch.arange(size, device="cuda")
+        arrays.append(weakref.ref(x))
+        return cuda_harness.prepare(cuda_harness.Subject(lambda i: x + 1))
+
+    arrays = []
+    prepared = [sums(1 << 20), sums(1 << 21)]  # the second capture gives unused memory back to the device
+    gc.collect()
+    assert all(array() is not None for array in arrays) and not any(p.note for p in prepared)
+    cuda_harness.measure({"one": prepared[0], "other": prepared[1]}, rounds=2)
+    del prepared
+    gc.collect()
+    assert all(array() is None for array in arrays)
 
 
 @pytest.mark.cuda

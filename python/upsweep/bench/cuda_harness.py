@@ -123,7 +123,11 @@ def _captured(subject: Subject, n_calls: int) -> Callable[[], object]:
         torch.cuda.set_stream(before)  # the capture's own is left behind
         _abandon(graph, pool)
         raise
-    replay: Callable[[], object] = graph.replay
+
+    def replay() -> Subject:
+        graph.replay()
+        return subject  # whose arrays are the graph's: they must live as long as it may be replayed
+
     return replay
 
 
