@@ -3,12 +3,14 @@
 // Bytes an element: its own size, read once, and its weight's; the extremes read it once more. Called by _histograms.pyx.
 //
 // Blocks of kBlock elements stay in the L1 cache. A vectorised loop guesses the rank of each, another counts: no branch
-// depends on the data, so that all distributions take the same time. The guess never falls as x grows, so what it is at
+// depends on the data but one for a group of keys near thresholds, so that distributions take the same time, or nearly. The guess never falls as x grows, so what it is at
 // the thresholds says how far it may be off, and that is looked at before:
 //
-//   Uniform   rounds (x - origin) * scale. Where it is k at E[k], for all k, the rank is the guess or one more.
-//   Grid      a table of equal cells holds the rank at which each begins; as many comparisons follow as the fullest cell
-//             has thresholds.
+//   Uniform   two lines, (x - origin) * scale, a little apart: where they have one integer part, that is the rank. A
+//             group of keys that has others is compared with the thresholds.
+//   Line      a table of cells of equal width holds the rank at which each begins; as many comparisons follow as the
+//             fullest cell has thresholds.
+//   Leading   the same, cells being the leading bits of a floating number: for edges that grow with their distance.
 //   Search    by bisection, where cells would be too full.
 //
 // Each thread has tables of 32-bit counters (64-bit sums) of its own, kTables in turn while they fit the cache, because
@@ -39,9 +41,12 @@ constexpr int kTables = 4;
 constexpr int64_t kTableBytes = 512 << 10;        // of all tables in turn: half of an L2 cache
 constexpr int64_t kBytesOfWork = 4;               // an element costs a thread what reading four bytes would, or more
 constexpr int64_t kFull = INT64_C(1) << 31;       // elements after which counters of 32 bits are emptied
-constexpr int64_t kMostCells = 1 << 17;           // of a grid: 512 KiB
+constexpr int64_t kFewCells = 64;                 // of a grid
+constexpr int64_t kCellsInReach = 1 << 14;        // 64 KiB
+constexpr int64_t kMostCells = 1 << 18;           // 1 MiB
 constexpr int kMostSteps = 4;                     // comparisons in a cell: bisection of 100 thresholds takes seven
 constexpr int64_t kMostExact = 1 << 23;           // ranks that a float holds, and their halves
+constexpr int64_t kGroup = 64;                    // keys that are looked at again if one is near a threshold
 constexpr int64_t kMergeSlots = 1 << 14;          // a task's share when tables are added
 
 // ---- elements, as keys ---------------------------------------------------------------------------------------------
@@ -200,124 +205,209 @@ LowHigh<Key> extremes_of(const HistogramProblem& p) {
 // What guesses are calculated in.
 template <class Key>
 using Real = std::conditional_t<std::is_same_v<Key, float>, float, double>;
+// Of the same size, for floating keys.
+template <class Key>
+using Pattern = std::conditional_t<sizeof(Key) == 4, uint32_t, uint64_t>;
 
-// (key - origin) * scale + half, held between 0 and `top`; 0 for a NaN. It never falls as the key grows.
+// (key - origin) * scale + shift, held between 0 and `top`; 0 for a NaN. It never falls as the key grows.
 template <class Key>
 struct Line {
-  Real<Key> origin, scale, half, top;
+  Real<Key> origin, scale, shift, top;
 
   inline int32_t operator()(Key key) const {
-    Real<Key> place = ((Real<Key>)key - origin) * scale + half;
+    Real<Key> place = ((Real<Key>)key - origin) * scale + shift;
     place = place > 0 ? place : 0;
     return (int32_t)(place < top ? place : top);
   }
 };
 
-enum class Way { kUniform, kGrid, kSearch };
+// The leading bits of a floating key's pattern: cells as fine as the numbers are. A NaN is in the first.
+template <class Key>
+struct Leading {
+  Key low, high;
+  Pattern<Key> base;
+  int shift;
+
+  // Patterns in the order of the numbers; adding 0 makes one of the two zeros.
+  static inline Pattern<Key> ordered(Key key) {
+    constexpr int kSign = 8 * sizeof(Key) - 1;
+    Pattern<Key> bits;
+    const Key number = key + Key(0);
+    std::memcpy(&bits, &number, sizeof(Key));
+    return bits ^ ((Pattern<Key>(0) - (bits >> kSign)) | Pattern<Key>(1) << kSign);
+  }
+  inline int32_t operator()(Key key) const {
+    key = key > low ? key : low;
+    key = key < high ? key : high;
+    return (int32_t)((ordered(key) - base) >> shift);
+  }
+};
+
+// Loads by index from a table, one by one: as vectors (gathers) they took three times as long on Zen 5.
+inline void keep_scalar(int32_t& number) { asm("" : "+r"(number)); }
+
+enum class Way { kUniform, kLine, kLeading, kSearch };
 
 template <class Key>
 struct Ranks {
-  const Key* thresholds;
   int64_t m;
+  Buffer<Key> thresholds;           // and the last one repeated, for comparisons behind it
   Way way = Way::kSearch;
   Line<Key> line{};
-  int steps = 1;                    // comparisons after the guess
+  Real<Key> slack = 0;              // kUniform: twice of what a place may be off
+  Leading<Key> leading{};
+  int steps = 0;                    // comparisons after the guess
   std::vector<int32_t> cells;       // ranks at which the cells begin
-  Buffer<Key> padded;               // the thresholds, with the last repeated: for comparisons behind it
 
-  Ranks(const Key* given, int64_t n) : thresholds(given), m(n) {
-    if (!try_uniform() && !try_grid()) prepare_search();
+  Ranks(const Key* given, int64_t n_thresholds, int64_t n_keys) : m(n_thresholds), thresholds(given, given + m) {
+    if (!try_uniform() && !try_grids(n_keys))
+      for (steps = 1; (INT64_C(1) << steps) <= m; ++steps) {}
+    thresholds.resize(way == Way::kSearch ? INT64_C(1) << steps : m + kMostSteps + 1, given[m - 1]);
   }
 
-  // A line that maps the thresholds' span to [0, size]; false where there is none.
-  bool span(double size, Real<Key> half, Real<Key> top) {
+  // A line that maps the thresholds' span to [0, size], plus `shift`; false where there is none.
+  bool span(double size, double shift, double top) {
     const double low = (double)thresholds[0], high = (double)thresholds[m - 1], width = high - low;
     if (!(width > 0) || !std::isfinite(low) || !std::isfinite(width)) return false;
-    line = Line<Key>{(Real<Key>)low, (Real<Key>)(size / width), half, top};
+    line = Line<Key>{(Real<Key>)low, (Real<Key>)(size / width), (Real<Key>)shift, (Real<Key>)top};
     return std::isfinite(line.scale) && std::isfinite(line.origin);
   }
 
+  // Two lines around the ranks, `slack` apart. Neither ever falls, so the lower is at most the rank of any x if it is
+  // at most k below E[k], for which k at E[k] suffices; and the upper at least the rank if it is k + 1 at each E[k].
   bool try_uniform() {
-    if (m == 1) {   // the guess is 0, and one comparison
-      line = Line<Key>{0, 0, 0, 0};
-      way = Way::kUniform;
-      return true;
-    }
-    if (m > kMostExact || !span((double)(m - 1), Real<Key>(0.5), (Real<Key>)(m - 1))) return false;
+    if (m < 2 || m > kMostExact || !span((double)(m - 1), 1, (double)m)) return false;
+    Real<Key> off = 0;
     for (int64_t k = 0; k < m; ++k)
-      if (line(thresholds[k]) != k) return false;
+      off = std::max(off, std::abs(((Real<Key>)thresholds[k] - line.origin) * line.scale - (Real<Key>)k));
+    // Enough for what the additions round; whether it is is looked at below. Slack of one would allow for three ranks.
+    off = Real<Key>(1.5) * off + (Real<Key>)m * std::numeric_limits<Real<Key>>::epsilon();
+    if (!(off < Real<Key>(0.5))) return false;
+    slack = 2 * off, line.shift = 1 - off;
+    const Line<Key> upper = above();
+    for (int64_t k = 0; k < m; ++k)
+      if (line(thresholds[k]) > k || upper(thresholds[k]) <= k) return false;
     way = Way::kUniform;
     return true;
   }
+  Line<Key> above() const {
+    Line<Key> upper = line;
+    upper.shift += slack;
+    return upper;
+  }
 
-  bool try_grid() {
-    int64_t n_cells = 64;
-    while (n_cells < 8 * m && n_cells < kMostCells) n_cells *= 2;
-    if (m > kMostCells || !span((double)n_cells, 0, (Real<Key>)(n_cells - 1))) return false;
+  // How often each cell begins a rank, summed up; the most thresholds that one holds.
+  template <class Cell>
+  int fill(Cell cell_of, int64_t n_cells) {
     cells.assign(n_cells + 1, 0);
-    for (int64_t k = 0; k < m; ++k) ++cells[line(thresholds[k]) + 1];
-    steps = *std::max_element(cells.begin(), cells.end());
-    if (steps > kMostSteps) return false;
+    for (int64_t k = 0; k < m; ++k) ++cells[cell_of(thresholds[k]) + 1];
+    const int most = *std::max_element(cells.begin(), cells.end());
     for (int64_t cell = 0; cell < n_cells; ++cell) cells[cell + 1] += cells[cell];
-    pad(steps);
-    way = Way::kGrid;
-    return true;
+    return most;
   }
 
-  void pad(int64_t behind) {
-    padded.resize(m + behind);
-    std::copy_n(thresholds, m, padded.begin());
-    std::fill_n(padded.begin() + m, behind, thresholds[m - 1]);
-    thresholds = padded.data();
-  }
-
-  // Bisection takes steps of halving lengths, from a power of two: behind the last threshold it finds it again.
-  void prepare_search() {
-    for (steps = 1; (INT64_C(1) << steps) <= m; ++steps) {}
-    pad((INT64_C(1) << steps) - m);
-  }
-
-  // The ranks of n keys; with kUniform guesses, which a comparison with the threshold there is still to be added to.
-  inline void find(const Key* keys, int64_t n, int32_t* ranks) const {
-    const Line<Key> place = line;
-    if (way == Way::kUniform) {
-      for (int64_t k = 0; k < n; ++k) ranks[k] = place(keys[k]);
-      return;
+  // Cells of equal width, or of equal numbers of floating numbers; as few as hold one threshold each, or nearly.
+  bool try_grids(int64_t n_keys) {
+    std::vector<int32_t> best_cells;
+    Line<Key> best_line{};
+    steps = kMostSteps + 1;
+    const int64_t most_cells = std::min(std::max(kMostCells, 8 * m), n_keys / 4);
+    for (int64_t n_cells = kFewCells; n_cells <= most_cells; n_cells *= 4) {
+      if (n_cells < 2 * m || steps == 1 || (steps == 2 && n_cells > kCellsInReach)) continue;
+      if (span((double)n_cells, 0, (double)(n_cells - 1))) {
+        const int most = fill(line, n_cells);
+        if (most < steps) steps = most, way = Way::kLine, best_line = line, best_cells.swap(cells);
+      }
+      if constexpr (std::is_floating_point_v<Key>) {
+        Leading<Key> bits{thresholds[0], thresholds[m - 1], Leading<Key>::ordered(thresholds[0]), 0};
+        const Pattern<Key> widest = Leading<Key>::ordered(bits.high) - bits.base;
+        while (widest >> bits.shift >= (Pattern<Key>)n_cells) ++bits.shift;
+        const int most = fill(bits, n_cells);
+        if (most < steps) steps = most, way = Way::kLeading, leading = bits, best_cells.swap(cells);
+      }
     }
-    const Key* at = thresholds;
-    if (way == Way::kGrid) {
-      const int32_t* begin = cells.data();
-      for (int64_t k = 0; k < n; ++k) ranks[k] = begin[place(keys[k])];
-      for (int step = 0; step < steps; ++step)
-        for (int64_t k = 0; k < n; ++k) ranks[k] += keys[k] >= at[ranks[k]];
-    } else {
-      for (int64_t k = 0; k < n; ++k) ranks[k] = 0;
-      for (int32_t half = INT32_C(1) << (steps - 1); half > 0; half /= 2)
-        for (int64_t k = 0; k < n; ++k) ranks[k] += keys[k] >= at[ranks[k] + half - 1] ? half : 0;
-    }
+    cells.swap(best_cells);
+    line = best_line;
+    return way != Way::kSearch;
+  }
+
+  void find_on_line(const Key* keys, int64_t n, int32_t* ranks) const {
+    const Line<Key> lower = line, upper = above();
+    const Key* at = thresholds.data();
     const int32_t most = (int32_t)m;
-    for (int64_t k = 0; k < n; ++k) ranks[k] = std::min(ranks[k], most);
+    auto find_group = [=](const Key* group, int64_t count, int32_t* found) {
+      int32_t unsure = 0;
+      for (int64_t k = 0; k < count; ++k) {
+        found[k] = lower(group[k]);
+        unsure |= found[k] ^ upper(group[k]);
+      }
+      if (unsure)
+        for (int64_t k = 0; k < count; ++k) found[k] = std::min(found[k] + (group[k] >= at[found[k]]), most);
+    };
+    int64_t first = 0;
+    for (; first + kGroup <= n; first += kGroup) find_group(keys + first, kGroup, ranks + first);
+    find_group(keys + first, n - first, ranks + first);
+  }
+
+  template <int kSteps>
+  void step_from_cells(const Key* keys, int64_t n, int32_t* ranks) const {
+    const Key* at = thresholds.data();
+    const int32_t* begin = cells.data();
+    const int32_t most = (int32_t)m;
+    for (int64_t k = 0; k < n; ++k) {
+      int32_t rank = begin[ranks[k]];
+      for (int step = 0; step < kSteps; ++step) rank += keys[k] >= at[rank];
+      keep_scalar(rank);
+      ranks[k] = std::min(rank, most);
+    }
+  }
+  template <class Cell>
+  void find_in_cells(Cell cell_of, const Key* keys, int64_t n, int32_t* ranks) const {
+    for (int64_t k = 0; k < n; ++k) ranks[k] = cell_of(keys[k]);
+    switch (steps) {
+      case 1: return step_from_cells<1>(keys, n, ranks);
+      case 2: return step_from_cells<2>(keys, n, ranks);
+      default: return step_from_cells<kMostSteps>(keys, n, ranks);
+    }
+  }
+
+  void search(const Key* keys, int64_t n, int32_t* ranks) const {
+    const Key* at = thresholds.data();
+    for (int64_t k = 0; k < n; ++k) ranks[k] = 0;
+    for (int32_t half = INT32_C(1) << (steps - 1); half > 0; half /= 2)
+      for (int64_t k = 0; k < n; ++k) {
+        int32_t rank = ranks[k];
+        rank += keys[k] >= at[rank + half - 1] ? half : 0;
+        keep_scalar(rank);
+        ranks[k] = rank;
+      }
+    for (int64_t k = 0; k < n; ++k) ranks[k] = std::min(ranks[k], (int32_t)m);
+  }
+
+  // The ranks of n keys.
+  void find(const Key* keys, int64_t n, int32_t* ranks) const {
+    switch (way) {
+      case Way::kUniform: return find_on_line(keys, n, ranks);
+      case Way::kLine: return find_in_cells(line, keys, n, ranks);
+      case Way::kLeading:
+        if constexpr (std::is_floating_point_v<Key>) return find_in_cells(leading, keys, n, ranks);
+        return;
+      case Way::kSearch: return search(keys, n, ranks);
+    }
   }
 };
 
 // ---- counts --------------------------------------------------------------------------------------------------------
 
-// visit(k, slot) for the keys of a block, in order.
+// visit(k, turn, slot) for the keys of a block, in order.
 template <class Key, class Visit>
 inline void each_slot(const Ranks<Key>& ranks, const Key* keys, int64_t n, Visit visit) {
   int32_t found[kBlock];
   ranks.find(keys, n, found);
-  auto visit_all = [&](auto slot_at) {
-    int64_t k = 0;
-    for (; k + kTables <= n; k += kTables)
-      for (int turn = 0; turn < kTables; ++turn) visit(k + turn, turn, slot_at(k + turn));
-    for (; k < n; ++k) visit(k, 0, slot_at(k));
-  };
-  const Key* at = ranks.thresholds;
-  if (ranks.way == Way::kUniform)
-    visit_all([=](int64_t k) { return (int64_t)found[k] + (keys[k] >= at[found[k]]); });
-  else
-    visit_all([=](int64_t k) { return (int64_t)found[k]; });
+  int64_t k = 0;
+  for (; k + kTables <= n; k += kTables)
+    for (int turn = 0; turn < kTables; ++turn) visit(k + turn, turn, (int64_t)found[k + turn]);
+  for (; k < n; ++k) visit(k, 0, (int64_t)found[k]);
 }
 
 // result[slot] += what the tables hold there, which is then 0.
@@ -418,19 +508,19 @@ void sum_in_tables(const HistogramProblem& p, const Ranks<Key>& ranks, Sum* sums
 // Integers in the order of the numbers, and back; wide enough for their differences.
 __extension__ typedef __int128 Int128;
 template <class T>
-using Pattern = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
+using Signed = std::make_signed_t<Pattern<T>>;
 template <class T>
 using Ordinal = std::conditional_t<sizeof(T) == 4, int64_t, Int128>;
 template <class T>
 inline Ordinal<T> ordinal_of(T number) {
-  Pattern<T> bits;
+  Signed<T> bits;
   std::memcpy(&bits, &number, sizeof(T));
-  return bits < 0 ? std::numeric_limits<Pattern<T>>::min() - bits : bits;
+  return bits < 0 ? std::numeric_limits<Signed<T>>::min() - bits : bits;
 }
 template <class T>
 inline T number_at(Ordinal<T> ordinal) {
-  const Pattern<T> place = (Pattern<T>)ordinal;
-  const Pattern<T> bits = place < 0 ? std::numeric_limits<Pattern<T>>::min() - place : place;
+  const Signed<T> place = (Signed<T>)ordinal;
+  const Signed<T> bits = place < 0 ? std::numeric_limits<Signed<T>>::min() - place : place;
   T number;
   std::memcpy(&number, &bits, sizeof(T));
   return number;
@@ -497,7 +587,7 @@ Extremes find_extremes(const HistogramProblem& problem) {
 void run_histogram(const HistogramProblem& problem) {
   with_key_type(problem.dtype, [&](auto key) {
     using Key = decltype(key);
-    const Ranks<Key> ranks((const Key*)problem.thresholds, problem.n_thresholds);
+    const Ranks<Key> ranks((const Key*)problem.thresholds, problem.n_thresholds, problem.n);
     if (problem.sums) return sum_in_tables(problem, ranks, problem.sums);
     if (problem.weights) return sum_in_tables(problem, ranks, (uint64_t*)problem.counts);
     if (problem.n <= kBlock) return count_in_order(problem, ranks);

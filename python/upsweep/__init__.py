@@ -10,7 +10,8 @@ and the blocks scanned again from the cache. Results do not depend on the number
 
 The layers, each calling only downwards:
 
-    scans, carries, counts, histograms   public functions: checks and docstrings; peer_names: others' names for them
+    scans, carries, counts      public functions: checks and docstrings; peer_names: others' names for them
+    histograms                  the same; _bins: from the edges of bins to thresholds
     _arrays, _signature         argument to array; arrays to one shape and an axis
     _dispatch, _cpu             to a backend; the instruction set's build of the kernels
 """

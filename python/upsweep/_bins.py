@@ -134,7 +134,7 @@ def uniform_thresholds(edges: Array, first: Any, last: Any, dtype: DType) -> Arr
 def _compares_in(common: DType, end: Any, dtype: DType) -> bool:
     """Whether elements are compared to this end of the range in `common`, or with the same outcome."""
     if dtype.kind in "iu":
-        return abs(end) <= _EXACT[_FLOAT64] if common == _FLOAT64 else bool(np.result_type(dtype, end) == common)
+        return abs(float(end)) <= _EXACT[_FLOAT64] if common == _FLOAT64 else bool(np.result_type(dtype, end) == common)
     return bool(np.result_type(dtype, end) == common)
 
 
@@ -183,8 +183,9 @@ def linear_thresholds(low: Any, high: Any, n_bins: int, dtype: DType) -> Array:
         with np.errstate(all="ignore"):
             begin, end, bins = (dtype.type(value) for value in (low, high, n_bins))
             places = (x - begin) * bins / (end - begin)
-            slots = np.where(places < bins, places, bins - dtype.type(1)).astype(np.intp) + 1
-            reached: Array = np.where(x <= end, np.where(x >= begin, np.minimum(slots, n_bins), 0), n_bins + 1) > at
+            wide = places.astype(np.float64)  # in which n_bins is not rounded
+            slots = np.where(wide < n_bins, np.maximum(wide, 0), n_bins - 1).astype(np.intp) + 1
+            reached: Array = np.where(x <= end, np.where(x >= begin, slots, 0), n_bins + 1) > at
         return reached
 
     return _bisect(reaches, n_bins + 1, dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -96,7 +97,7 @@ def histogram(
     if np.ndim(bins) == 0:
         edges, thresholds = _uniform(numbers, bins, range, summands, n_threads)
     else:
-        edges, thresholds = _given(bins, numbers.dtype)
+        edges, thresholds = _given(bins, numbers.dtype.newbyteorder("="))
     problem = Histogram(numbers, summands, thresholds, max(edges.size - 1, 0))
     counted = _of_dtype(_dispatch.run_histogram(problem, n_threads), summands)
     if density:
@@ -168,7 +169,7 @@ def histc(
     n_bins = _as_count(bins)
     dtype = numbers.dtype.newbyteorder("=")
     if out is not None:
-        out = check_out(out, (n_bins,), dtype, {"x": numbers})
+        check_out(out, (n_bins,), dtype, {"x": numbers})
     low, high = _histc_range(numbers, min, max, n_threads)
     thresholds = _bins.linear_thresholds(low, high, n_bins, dtype)
     counted = _dispatch.run_histogram(Histogram(numbers, None, thresholds, n_bins), n_threads)
@@ -282,21 +283,23 @@ def _as_range(given: Any) -> tuple[Any, Any]:
         raise type(error)(f"range: expected two real numbers, got {given!r}") from None
     if first > last:
         raise ValueError(f"range: max must be larger than min in range parameter, got {given!r}")
-    if not (_is_finite(first) and _is_finite(last)):
+    if not (np.isfinite(first) and np.isfinite(last)):
         raise ValueError(f"range: supplied range of [{first}, {last}] is not finite")
     return first, last
 
 
 def _as_end(value: Any) -> Any:
     """A number of Python's or numpy's, whichever was given: they promote differently."""
-    number = value if isinstance(value, (int, float)) else np.asarray(value)[()]
-    if np.ndim(number) != 0 or np.asarray(number).dtype.kind not in "biuf":
+    if isinstance(value, (bool, np.bool_)):
+        return int(value)
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**64:
+            return value
+        return float(value) if abs(value) < 2**1023 else math.inf if value > 0 else -math.inf
+    number = value if isinstance(value, float) else np.asarray(value)[()]
+    if np.ndim(number) != 0 or np.asarray(number).dtype.kind not in "iuf":
         raise TypeError
-    return int(number) if isinstance(number, (bool, np.bool_)) else number
-
-
-def _is_finite(value: Any) -> bool:
-    return not isinstance(value, int) and bool(np.isfinite(value)) or isinstance(value, int) and abs(value) < 2**1023
+    return number
 
 
 def _data_range(x: Array, n_threads: int | None) -> tuple[Any, Any]:
@@ -329,28 +332,34 @@ def _first_not_finite(x: Array) -> tuple[Any, Any]:
 
 def _histc_range(x: Array, low: Any, high: Any, n_threads: int | None) -> tuple[Any, Any]:
     """The range in x's dtype; for integers Python's numbers, which may be fractions."""
-    for name, value in (("min", low), ("max", high)):
-        try:
-            number = _as_end(value)
-        except (TypeError, ValueError):
-            raise TypeError(f"{name}: expected a real number, got {value!r}") from None
-        if not _is_finite(number):
-            raise ValueError(f"{name}: range of [{low}, {high}] is not finite")
+    low, high = _as_finite(low, "min"), _as_finite(high, "max")
     if low > high:
         raise ValueError(f"max: max must be larger than min, got [{low}, {high}]")
     dtype = x.dtype.newbyteorder("=")
-    if low == high and x.size:
-        low, high = _data_range(x, n_threads)
     if dtype.kind in "iu":
+        if low == high and x.size:
+            low, high = _data_range(x, n_threads)
         low, high = (end.item() if isinstance(end, np.generic) else end for end in (low, high))
         return (low - 1, high + 1) if low == high else (low, high)
     with np.errstate(all="ignore"):
         begin, end = dtype.type(low), dtype.type(high)
+        if begin == end and x.size:
+            begin, end = _data_range(x, n_threads)
         if begin == end:
             begin, end = begin - dtype.type(1), end + dtype.type(1)
         if not (np.isfinite(end - begin) and begin < end):
-            raise ValueError(f"min: range of [{low}, {high}] is too wide or too far from zero for {dtype}")
+            raise ValueError(f"min: range of [{begin}, {end}] is too wide or too far from zero for {dtype}")
     return begin, end
+
+
+def _as_finite(value: Any, name: str) -> Any:
+    try:
+        number = _as_end(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: expected a real number, got {value!r}") from None
+    if not np.isfinite(number):
+        raise ValueError(f"{name}: expected a finite number, got {value!r}")
+    return number
 
 
 # ---- results -------------------------------------------------------------------------------------------------------
@@ -361,7 +370,7 @@ def _of_dtype(sums: Array, weights: Array | None) -> Array:
     if weights is None:
         return sums.astype(np.intp, copy=False)
     with np.errstate(over="ignore", invalid="ignore"):
-        return sums.astype(weights.dtype, copy=False)
+        return sums.astype(weights.dtype.newbyteorder("="), copy=False)
 
 
 def _held_by(counts: Array, dtype: DType) -> Array:
