@@ -8,10 +8,9 @@
 //
 //   Uniform   two lines, (x - origin) * scale, a little apart: where they have one integer part, that is the rank. A
 //             group of keys that has others is compared with the thresholds.
-//   Line      a table of cells of equal width holds the rank at which each begins; as many comparisons follow as the
-//             fullest cell has thresholds.
+//   Line      a table of cells of equal width holds the rank at which each begins; bisection among as many thresholds as
+//             the fullest cell has follows.
 //   Leading   the same, cells being the leading bits of a floating number: for edges that grow with their distance.
-//   Search    by bisection, where cells would be too full.
 //
 // Each thread has tables of 32-bit counters (64-bit sums) of its own, kTables in turn while they fit the cache, because
 // an increment of the slot just incremented waits for the store before it. Sums are taken over fixed chunks and the
@@ -44,7 +43,6 @@ constexpr int64_t kFull = INT64_C(1) << 31;       // elements after which counte
 constexpr int64_t kFewCells = 64;                 // of a grid
 constexpr int64_t kCellsInReach = 1 << 14;        // 64 KiB
 constexpr int64_t kMostCells = 1 << 18;           // 1 MiB
-constexpr int kMostSteps = 4;                     // comparisons in a cell: bisection of 100 thresholds takes seven
 constexpr int64_t kMostExact = 1 << 23;           // ranks that a float holds, and their halves
 constexpr int64_t kGroup = 64;                    // keys that are looked at again if one is near a threshold
 constexpr int64_t kMergeSlots = 1 << 14;          // a task's share when tables are added
@@ -53,8 +51,18 @@ constexpr int64_t kMergeSlots = 1 << 14;          // a task's share when tables 
 
 template <class Key, class T>
 inline Key to_key(T value) {
-  if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat>) return (Key)to_double(value);
-  else return (Key)value;
+  if constexpr (std::is_same_v<T, Half>) {
+    HalfNumber half;
+    std::memcpy(&half, &value, sizeof(half));
+    return (Key)(float)half;
+  } else if constexpr (std::is_same_v<T, BFloat>) {
+    const uint32_t bits = (uint32_t)value.bits << 16;
+    float number;
+    std::memcpy(&number, &bits, sizeof(number));
+    return (Key)number;
+  } else {
+    return (Key)value;
+  }
 }
 
 template <class T>
@@ -69,8 +77,15 @@ inline T load_number(const char* source, bool swapped) {
 
 template <class Key, class T>
 void convert_keys(const char* source, int64_t stride, int64_t n, bool swapped, Key* to) {
+  int64_t first = 0;
+#if defined(__F16C__)
+  if constexpr (std::is_same_v<T, Half> && std::is_same_v<Key, float>)
+    if (!swapped && stride == (int64_t)sizeof(T))
+      for (; first + 8 <= n; first += 8)   // the compiler converts one by one
+        _mm256_storeu_ps(to + first, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(source + first * sizeof(T)))));
+#endif
   if (!swapped && stride == (int64_t)sizeof(T))
-    for (int64_t k = 0; k < n; ++k) to[k] = to_key<Key>(load_number<T>(source + k * sizeof(T), false));
+    for (int64_t k = first; k < n; ++k) to[k] = to_key<Key>(load_number<T>(source + k * sizeof(T), false));
   else
     for (int64_t k = 0; k < n; ++k) to[k] = to_key<Key>(load_number<T>(source + k * stride, swapped));
 }
@@ -246,23 +261,22 @@ struct Leading {
 // Loads by index from a table, one by one: as vectors (gathers) they took three times as long on Zen 5.
 inline void keep_scalar(int32_t& number) { asm("" : "+r"(number)); }
 
-enum class Way { kUniform, kLine, kLeading, kSearch };
+enum class Way { kUniform, kLine, kLeading };
 
 template <class Key>
 struct Ranks {
   int64_t m;
   Buffer<Key> thresholds;           // and the last one repeated, for comparisons behind it
-  Way way = Way::kSearch;
+  Way way = Way::kLine;
   Line<Key> line{};
   Real<Key> slack = 0;              // kUniform: twice of what a place may be off
   Leading<Key> leading{};
-  int steps = 0;                    // comparisons after the guess
+  int steps = 0;                    // comparisons after the guess: bisection among the thresholds of a cell
   std::vector<int32_t> cells;       // ranks at which the cells begin
 
   Ranks(const Key* given, int64_t n_thresholds, int64_t n_keys) : m(n_thresholds), thresholds(given, given + m) {
-    if (!try_uniform() && !try_grids(n_keys))
-      for (steps = 1; (INT64_C(1) << steps) <= m; ++steps) {}
-    thresholds.resize(way == Way::kSearch ? INT64_C(1) << steps : m + kMostSteps + 1, given[m - 1]);
+    if (!try_uniform()) choose_cells(n_keys);
+    thresholds.resize(m + (INT64_C(1) << steps), given[m - 1]);
   }
 
   // A line that maps the thresholds' span to [0, size], plus `shift`; false where there is none.
@@ -296,39 +310,42 @@ struct Ranks {
     return upper;
   }
 
-  // How often each cell begins a rank, summed up; the most thresholds that one holds.
+  // The ranks at which cells begin; returns the steps of bisection in the fullest.
   template <class Cell>
   int fill(Cell cell_of, int64_t n_cells) {
     cells.assign(n_cells + 1, 0);
     for (int64_t k = 0; k < m; ++k) ++cells[cell_of(thresholds[k]) + 1];
     const int most = *std::max_element(cells.begin(), cells.end());
     for (int64_t cell = 0; cell < n_cells; ++cell) cells[cell + 1] += cells[cell];
-    return most;
+    int needed = 1;
+    while (INT64_C(1) << needed <= most) ++needed;
+    return needed;
   }
 
-  // Cells of equal width, or of equal numbers of floating numbers; as few as hold one threshold each, or nearly.
-  bool try_grids(int64_t n_keys) {
-    std::vector<int32_t> best_cells;
-    Line<Key> best_line{};
-    steps = kMostSteps + 1;
+  // Cells of equal width, or of equal numbers of floating numbers; as few as hold one threshold each, or nearly. One
+  // cell to begin with.
+  void choose_cells(int64_t n_keys) {
+    line = Line<Key>{0, 0, 0, 0};
+    steps = fill(line, 1);
+    std::vector<int32_t> best_cells = cells;
+    Line<Key> best_line = line;
     const int64_t most_cells = std::min(std::max(kMostCells, 8 * m), n_keys / 4);
     for (int64_t n_cells = kFewCells; n_cells <= most_cells; n_cells *= 4) {
-      if (n_cells < 2 * m || steps == 1 || (steps == 2 && n_cells > kCellsInReach)) continue;
+      if (n_cells < m || steps == 1 || (steps == 2 && n_cells > kCellsInReach)) continue;
       if (span((double)n_cells, 0, (double)(n_cells - 1))) {
-        const int most = fill(line, n_cells);
-        if (most < steps) steps = most, way = Way::kLine, best_line = line, best_cells.swap(cells);
+        const int needed = fill(line, n_cells);
+        if (needed < steps) steps = needed, way = Way::kLine, best_line = line, best_cells.swap(cells);
       }
       if constexpr (std::is_floating_point_v<Key>) {
         Leading<Key> bits{thresholds[0], thresholds[m - 1], Leading<Key>::ordered(thresholds[0]), 0};
         const Pattern<Key> widest = Leading<Key>::ordered(bits.high) - bits.base;
         while (widest >> bits.shift >= (Pattern<Key>)n_cells) ++bits.shift;
-        const int most = fill(bits, n_cells);
-        if (most < steps) steps = most, way = Way::kLeading, leading = bits, best_cells.swap(cells);
+        const int needed = fill(bits, n_cells);
+        if (needed < steps) steps = needed, way = Way::kLeading, leading = bits, best_cells.swap(cells);
       }
     }
     cells.swap(best_cells);
     line = best_line;
-    return way != Way::kSearch;
   }
 
   void find_on_line(const Key* keys, int64_t n, int32_t* ranks) const {
@@ -349,15 +366,19 @@ struct Ranks {
     find_group(keys + first, n - first, ranks + first);
   }
 
+  // kSteps 0: as many as there are.
   template <int kSteps>
-  void step_from_cells(const Key* keys, int64_t n, int32_t* ranks) const {
+  void bisect_cells(const Key* keys, int64_t n, int32_t* ranks) const {
     const Key* at = thresholds.data();
     const int32_t* begin = cells.data();
     const int32_t most = (int32_t)m;
+    const int count = kSteps ? kSteps : steps;
     for (int64_t k = 0; k < n; ++k) {
       int32_t rank = begin[ranks[k]];
-      for (int step = 0; step < kSteps; ++step) rank += keys[k] >= at[rank];
-      keep_scalar(rank);
+      for (int step = count - 1; step >= 0; --step) {
+        rank += (int32_t)(keys[k] >= at[rank + (INT32_C(1) << step) - 1]) << step;
+        keep_scalar(rank);
+      }
       ranks[k] = std::min(rank, most);
     }
   }
@@ -365,23 +386,11 @@ struct Ranks {
   void find_in_cells(Cell cell_of, const Key* keys, int64_t n, int32_t* ranks) const {
     for (int64_t k = 0; k < n; ++k) ranks[k] = cell_of(keys[k]);
     switch (steps) {
-      case 1: return step_from_cells<1>(keys, n, ranks);
-      case 2: return step_from_cells<2>(keys, n, ranks);
-      default: return step_from_cells<kMostSteps>(keys, n, ranks);
+      case 1: return bisect_cells<1>(keys, n, ranks);
+      case 2: return bisect_cells<2>(keys, n, ranks);
+      case 3: return bisect_cells<3>(keys, n, ranks);
+      default: return bisect_cells<0>(keys, n, ranks);
     }
-  }
-
-  void search(const Key* keys, int64_t n, int32_t* ranks) const {
-    const Key* at = thresholds.data();
-    for (int64_t k = 0; k < n; ++k) ranks[k] = 0;
-    for (int32_t half = INT32_C(1) << (steps - 1); half > 0; half /= 2)
-      for (int64_t k = 0; k < n; ++k) {
-        int32_t rank = ranks[k];
-        rank += keys[k] >= at[rank + half - 1] ? half : 0;
-        keep_scalar(rank);
-        ranks[k] = rank;
-      }
-    for (int64_t k = 0; k < n; ++k) ranks[k] = std::min(ranks[k], (int32_t)m);
   }
 
   // The ranks of n keys.
@@ -392,7 +401,6 @@ struct Ranks {
       case Way::kLeading:
         if constexpr (std::is_floating_point_v<Key>) return find_in_cells(leading, keys, n, ranks);
         return;
-      case Way::kSearch: return search(keys, n, ranks);
     }
   }
 };

@@ -285,6 +285,9 @@ def _as_range(given: Any) -> tuple[Any, Any]:
         raise ValueError(f"range: max must be larger than min in range parameter, got {given!r}")
     if not (np.isfinite(first) and np.isfinite(last)):
         raise ValueError(f"range: supplied range of [{first}, {last}] is not finite")
+    if isinstance(last, int) and last >= 2**63:  # Python's numbers are taken for int64
+        wide = np.uint64 if isinstance(first, int) and first >= 0 else np.float64
+        return wide(first), wide(last)
     return first, last
 
 
