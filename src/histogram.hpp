@@ -1,11 +1,21 @@
-// Counting numbers in bins, or summing their weights. A bin is a rank among thresholds, whatever the rule that made them:
+// Counting numbers in bins, or summing their weights. A bin is a rank among thresholds, whatever rule made them:
 //
 //   slot(x) = how many of the thresholds E[0] <= ... <= E[m-1] are at most x
 //
 // Slot 0 is below the first edge, slot k holds bin k-1, slot m is above the last edge where E[m-1] is that; a NaN is in
-// slot 0. Each rule of the public functions (numpy's for uniform bins with its roundings, given edges, torch's) puts an
-// element into a bin that never falls as the element grows, so it has such thresholds: the least numbers that reach each
-// bin. upsweep/_thresholds.py finds them with numpy's own arithmetic; here nothing is rounded that decides.
+// slot 0. Each rule of the public functions puts an element into a bin that never falls as the element grows, so it has
+// such thresholds: the least numbers that reach each bin. upsweep/_bins.py finds them; nothing that decides is rounded
+// after that. The rules, of n bins from `first` to `last`:
+//
+//   uniform   numpy's. B is the dtype of the edges: result_type(first, last, x), float64 for integers, where Python's
+//             numbers promote weakly. The width is last - first in their own type, F the type of B / width.
+//               place = (B(x) - B(first)) [in B] / width [in F] * n [in F], cut to an integer; n is n - 1;
+//               less one if B(x) < edges[place]; then one more if B(x) >= edges[place + 1], unless in the last bin.
+//             Elements outside of [first, last], compared in result_type(x, first) and integers exactly, are left out.
+//   edges     x is compared in C = result_type(x, edges): at least the lower edge, below the upper; the last bin has its
+//             upper edge.
+//   histc     torch's: (x - min) * n / (max - min), each operation rounded to x's dtype, cut to an integer; from n on n - 1.
+//             For integers the exact quotient.
 //
 // Thresholds have the type of keys, to which elements are converted without loss before they are compared:
 //

@@ -1,10 +1,10 @@
 // Histograms: counts and sums by rank among thresholds (histogram.hpp).
 //
-// Bytes an element: its own size, read once, and its weight's; the extremes read it once more. Called by _histograms.pyx.
+// Bytes an element: its own, and its weight's, read once; the extremes read it once more. Called by _histograms.pyx.
 //
 // Blocks of kBlock elements stay in the L1 cache. A vectorised loop guesses the rank of each, another counts: no branch
-// depends on the data but one for a group of keys near thresholds, so that distributions take the same time, or nearly. The guess never falls as x grows, so what it is at
-// the thresholds says how far it may be off, and that is looked at before:
+// depends on the data but one for a group of keys near thresholds, so that distributions take the same time, or nearly.
+// The guess never falls as x grows, so what it is at the thresholds says how far it may be off; that is looked at first:
 //
 //   Uniform   two lines, (x - origin) * scale, a little apart: where they have one integer part, that is the rank. A
 //             group of keys that has others is compared with the thresholds.
@@ -118,7 +118,8 @@ void gather_keys(const char* source, int64_t stride, int64_t n, int32_t dtype, b
 
 // read(source, stride, n, done) for each stretch of elements [from, from + n), counted over all axes, the last fastest.
 template <class Read>
-void each_stretch(const HistogramProblem& p, const char* base, const int64_t* strides, int64_t from, int64_t n, Read read) {
+void each_stretch(const HistogramProblem& p, const char* base, const int64_t* strides, int64_t from, int64_t n,
+                  Read read) {
   const int last = p.n_axes - 1;
   const int64_t length = p.shape[last];
   int64_t row = from / length, col = from % length;
@@ -132,7 +133,8 @@ void each_stretch(const HistogramProblem& p, const char* base, const int64_t* st
   }
 }
 
-inline bool side_by_side(const HistogramProblem& p, const char* base, const int64_t* strides, bool swapped, int64_t size) {
+inline bool side_by_side(const HistogramProblem& p, const char* base, const int64_t* strides, bool swapped,
+                         int64_t size) {
   return p.n_axes == 1 && strides[0] == size && !swapped && (uintptr_t)base % size == 0;
 }
 
@@ -153,9 +155,10 @@ const Sum* read_weights(const HistogramProblem& p, int64_t from, int64_t n, Sum*
   if (std::is_same_v<Sum, double> && p.weight_dtype == kDouble &&
       side_by_side(p, p.weights, p.weight_strides, p.weight_swapped, sizeof(double)))
     return (const Sum*)p.weights + from;
-  each_stretch(p, p.weights, p.weight_strides, from, n, [&](const char* source, int64_t stride, int64_t count, int64_t done) {
+  const auto read = [&](const char* source, int64_t stride, int64_t count, int64_t done) {
     gather(source, stride, count, p.weight_dtype, p.weight_swapped, buffer + done);
-  });
+  };
+  each_stretch(p, p.weights, p.weight_strides, from, n, read);
   return buffer;
 }
 
@@ -163,8 +166,9 @@ const Sum* read_weights(const HistogramProblem& p, int64_t from, int64_t n, Sum*
 
 template <class Key>
 struct LowHigh {
-  Key low = std::numeric_limits<Key>::has_infinity ? std::numeric_limits<Key>::infinity() : std::numeric_limits<Key>::max();
-  Key high = std::numeric_limits<Key>::has_infinity ? -std::numeric_limits<Key>::infinity() : std::numeric_limits<Key>::lowest();
+  typedef std::numeric_limits<Key> Limits;
+  Key low = Limits::has_infinity ? Limits::infinity() : Limits::max();
+  Key high = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
   int32_t any_nan = 0;
 
   void take(const LowHigh& other) {
@@ -189,7 +193,10 @@ LowHigh<Key> extremes_of(const Key* keys, int64_t n) {
       high[run] = key > high[run] ? key : high[run];
       nan[run] |= key != key;
     }
-  for (; k < n; ++k) all.low = std::min(all.low, keys[k]), all.high = std::max(all.high, keys[k]), all.any_nan |= keys[k] != keys[k];
+  for (; k < n; ++k) {
+    all.low = std::min(all.low, keys[k]), all.high = std::max(all.high, keys[k]);
+    all.any_nan |= keys[k] != keys[k];
+  }
   for (int run = 0; run < kRuns; ++run)
     all.low = std::min(all.low, low[run]), all.high = std::max(all.high, high[run]), all.any_nan |= nan[run] != 0;
   return all;

@@ -38,7 +38,7 @@ NAN, INF = np.nan, np.inf
         ((X,), {"weights": [1, 2]}, ValueError, r"weights: .*same shape as x: \(2,\) and \(3,\)"),
         ((X,), {"weights": ["a", "b", "c"]}, TypeError, "weights: "),
         ((X,), {"weights": np.array([1, 2, 3], object)}, TypeError, "weights: .*object"),
-        (([1.0, NAN, 3.0],), {}, ValueError, "x: autodetected range of .nan, nan. is not finite: element 1 is nan"),
+        (([1.0, NAN, 3.0],), {}, ValueError, "x: .*range of .nan, nan. is not finite: element 1 is nan"),
         (([1.0, 2.0, -INF],), {}, ValueError, "x: autodetected range of .-inf, 2.0. .*element 2 is -inf"),
         (([[1.0, 2.0], [INF, NAN]],), {}, ValueError, r"x: .*element \(1, 0\) is inf"),
         (([1.0, INF],), {"bins": "auto"}, ValueError, "x: autodetected range"),
@@ -97,7 +97,7 @@ def test_numpys_exceptions():
     # Whatever numpy refuses of these is refused with its type of exception.
     for arguments in (([1.0, 2.0], 0), ([1.0, 2.0], 2.5), ([1.0], [1, 2, 0]), ([1.0], 3, (2, 1)), ([NAN, 1.0], 3),
                       ([1.0], "foo"), ([1.0], [[1, 2]]), ([1.0], 3, (0, INF)), ([1.0], 3, 5)):  # fmt: skip
-        with pytest.raises(Exception) as theirs:  # noqa: PT011 any type is taken note of
+        with pytest.raises(Exception) as theirs:
             np.histogram(*arguments)
         with pytest.raises(theirs.type):
             upsweep.histogram(*arguments)

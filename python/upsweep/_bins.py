@@ -1,9 +1,9 @@
 """From the edges of bins to thresholds: the least number, in x's own type, that reaches each bin.
 
-Every rule by which a function puts a number into a bin is such that a greater number is never in a lower bin, so
-that the bin is the number of thresholds that are reached (src/histogram.hpp). The thresholds are found here with the
-arithmetic of the library that is followed, its roundings and promotions included: directly where a bound shows that
-the rule agrees with comparing to the edges, else by bisection over all numbers of the type.
+Every rule by which a function puts a number into a bin is such that a greater number is never in a lower bin,
+so that the bin is the number of thresholds that are reached (src/histogram.hpp). The thresholds are found here
+with the arithmetic of the library that is followed, its roundings and promotions included: directly where a bound
+shows that the rule agrees with comparing to the edges, else by bisection over all numbers of the type.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -105,7 +104,7 @@ def _of_integer_keys(values: Array, dtype: DType) -> Array:
     return _bisect(reaches, values.size, dtype)
 
 
-# ---- uniform bins: numpy's rule ------------------------------------------------------------------------------------
+# ---- uniform bins: numpy's rule --------------------------------------------------------------------------------
 
 
 def uniform_thresholds(edges: Array, first: Any, last: Any, dtype: DType) -> Array:
@@ -116,8 +115,8 @@ def uniform_thresholds(edges: Array, first: Any, last: Any, dtype: DType) -> Arr
     common = np.result_type(first, last)
     coarsest = min(edges.dtype.itemsize, 8 if common.kind in "iu" else common.itemsize)
     places = n_bins * _EPS[coarsest] * (max(abs(low), abs(high)) / (high - low) + 2)
-    # Then the place that numpy calculates for edge k is less than one from k, and the step by which it is corrected
-    # leads to the bin between whose edges the number lies. The bound is four times what the roundings need.
+    # Then the place that numpy calculates for edge k is less than one from k, and the step by which it is
+    # corrected leads to the bin between whose edges the number lies. The roundings need a quarter of the bound.
     if places < 0.25 and all(
         _compares_in(edges.dtype, end, dtype) and edges.dtype.type(end) == edge
         for end, edge in ((first, edges[0]), (last, edges[-1]))
@@ -133,8 +132,8 @@ def uniform_thresholds(edges: Array, first: Any, last: Any, dtype: DType) -> Arr
 
 def _compares_in(common: DType, end: Any, dtype: DType) -> bool:
     """Whether elements are compared to this end of the range in `common`, or with the same outcome."""
-    if dtype.kind in "iu":
-        return abs(float(end)) <= _EXACT[_FLOAT64] if common == _FLOAT64 else bool(np.result_type(dtype, end) == common)
+    if dtype.kind in "iu" and common == _FLOAT64:
+        return abs(float(end)) <= _EXACT[_FLOAT64]
     return bool(np.result_type(dtype, end) == common)
 
 
@@ -146,9 +145,8 @@ def _numpy_slots(x: Array, edges: Array, first: Any, last: Any) -> Array:
     n_bins = edges.size - 1
     common = np.result_type(first, last)
     if common.kind == "i":
-        width = np.subtract(
-            np.asarray(last, common), np.asarray(first, common), dtype=common.str.replace("i", "u"), casting="unsafe"
-        )
+        unsigned = common.str.replace("i", "u")
+        width = np.asarray(last, common).astype(unsigned) - np.asarray(first, common).astype(unsigned)
     else:
         width = np.subtract(last, first, dtype=common)
     with np.errstate(all="ignore"):
@@ -162,7 +160,7 @@ def _numpy_slots(x: Array, edges: Array, first: Any, last: Any) -> Array:
         return np.where(x >= first, slots, 0)
 
 
-# ---- a line: torch's rule ------------------------------------------------------------------------------------------
+# ---- a line: torch's rule --------------------------------------------------------------------------------------
 
 
 def linear_thresholds(low: Any, high: Any, n_bins: int, dtype: DType) -> Array:
@@ -172,7 +170,7 @@ def linear_thresholds(low: Any, high: Any, n_bins: int, dtype: DType) -> Array:
     """
     key = key_dtype(dtype)
     if dtype.kind in "iu":
-        return _of_rationals(Fraction(low), Fraction(high), n_bins, dtype)
+        return _of_rationals(low, high, n_bins, dtype)
     if dtype.itemsize > 2:
         ends = np.array([low, high], key)
         thresholds = np.empty(n_bins + 1, key)
@@ -191,15 +189,19 @@ def linear_thresholds(low: Any, high: Any, n_bins: int, dtype: DType) -> Array:
     return _bisect(reaches, n_bins + 1, dtype)
 
 
-def _of_rationals(low: Fraction, high: Fraction, n_bins: int, dtype: DType) -> Array:
-    width = high - low
-    least = [math.ceil(low + width * k / n_bins) for k in range(n_bins)] + [math.floor(high) + 1]
+def _of_rationals(low: float, high: float, n_bins: int, dtype: DType) -> Array:
+    """Ends that are Python's numbers, as numerators over one denominator."""
+    (begin, under), (end, over) = low.as_integer_ratio(), high.as_integer_ratio()
+    denominator = math.lcm(under, over) * n_bins
+    begin, end = begin * (denominator // under), end * (denominator // over)
+    step = (end - begin) // n_bins
+    least = [-(-(begin + step * k) // denominator) for k in range(n_bins)] + [math.floor(high) + 1]
     limits = np.iinfo(dtype)
     kept = [max(value, int(limits.min)) for value in least if value <= int(limits.max)]
     return np.array(kept, key_dtype(dtype))
 
 
-# ---- bisection -----------------------------------------------------------------------------------------------------
+# ---- bisection -------------------------------------------------------------------------------------------------
 
 
 def _bisect(reaches: Callable[[Array, Array], Array], count: int, dtype: DType) -> Array:

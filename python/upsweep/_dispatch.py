@@ -351,7 +351,7 @@ def find_extremes(x: Array, n_threads: int | None) -> tuple[Any, Any, bool]:
 
 
 def run_histogram(problem: Histogram, n_threads: int | None) -> Array:
-    """The counts in the bins, int64, or the sums of weights: uint64 (modulo 2**64) for integers, float64, complex128."""
+    """The counts in the bins, int64, or the sums of weights: uint64 (modulo 2**64), float64 or complex128."""
     x, weights, thresholds = problem.x, problem.weights, problem.thresholds
     count = _cpu.threads(n_threads)
     if weights is not None and weights.dtype.kind == "c":

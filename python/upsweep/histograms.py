@@ -180,7 +180,7 @@ def histc(
     return out
 
 
-# ---- arguments -----------------------------------------------------------------------------------------------------
+# ---- arguments -------------------------------------------------------------------------------------------------
 
 
 def _check_device(device: object, name: str) -> None:
@@ -323,7 +323,8 @@ def _data_range(x: Array, n_threads: int | None) -> tuple[Any, Any]:
 def _first_not_finite(x: Array) -> tuple[Any, Any]:
     """Its position, and what is there; looked for in blocks."""
     done = 0
-    for block in np.nditer(x, ["external_loop", "buffered", "zerosize_ok"], ["readonly"], order="C"):
+    blocks: Any = np.nditer(x, flags=("external_loop", "buffered"), order="C")
+    for block in blocks:
         strange = ~np.isfinite(block)
         if strange.any():
             at = int(np.argmax(strange))
@@ -365,7 +366,7 @@ def _as_finite(value: Any, name: str) -> Any:
     return number
 
 
-# ---- results -------------------------------------------------------------------------------------------------------
+# ---- results ---------------------------------------------------------------------------------------------------
 
 
 def _of_dtype(sums: Array, weights: Array | None) -> Array:
@@ -380,6 +381,6 @@ def _held_by(counts: Array, dtype: DType) -> Array:
     most = int(counts.max())
     if most > (np.iinfo(dtype).max if dtype.kind in "iu" else float(65504 if dtype == np.float16 else np.inf)):
         raise OverflowError(
-            f"x: its dtype {dtype} cannot hold the count {most} of bin {int(counts.argmax())}; convert x, or use histogram"
+            f"x: its dtype {dtype} cannot hold the count {most} of bin {int(counts.argmax())}; convert x first"
         )
     return counts.astype(dtype)

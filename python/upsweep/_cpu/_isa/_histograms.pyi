@@ -19,5 +19,5 @@ def count(
     ``slots``, one more than thresholds: int64, uint64 for integer weights, or float64. Added to what they hold."""
 
 def find_linear_thresholds(ends: NDArray[Any], thresholds: NDArray[Any]) -> None:
-    """The least numbers that ``(x - ends[0]) * bins / (ends[1] - ends[0])`` takes to 0, 1, ... bins - 1, then the next
-    above ``ends[1]``, into the contiguous ``thresholds``, bins + 1 of the dtype of ends: float32 or float64."""
+    """The least numbers that ``(x - ends[0]) * bins / (ends[1] - ends[0])`` takes to 0, 1, ... bins - 1, then the
+    next above ``ends[1]``, into the contiguous ``thresholds``, bins + 1 of ends' dtype: float32 or float64."""
