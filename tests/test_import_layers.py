@@ -23,10 +23,12 @@ MAY_IMPORT = {
     "_foreign": set(),
     "_arrays": {"_foreign"},
     "_signature": {"_arrays"},
-    "_dispatch": {"_signature", "_arrays", "_cpu", "_cuda"},
+    "_bins": {"_cpu"},
+    "_dispatch": {"_signature", "_arrays", "_bins", "_cpu", "_cuda"},
     "_torch": {"_torch", "_signature", "_arrays", "_dispatch", "_cpu"},
     "scans": {"_signature", "_arrays", "_dispatch", "_cpu", "_torch"},
     "counts": {"_signature", "_arrays", "_dispatch", "_cpu"},
+    "histograms": {"_signature", "_arrays", "_bins", "_dispatch"},
     "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
     "config": {"_cpu", "_cuda"},
 }

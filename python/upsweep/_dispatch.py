@@ -9,6 +9,7 @@ import numpy as np
 
 from upsweep import _arrays, _cpu, _cuda
 from upsweep._arrays import Array, OnDevice
+from upsweep._bins import Histogram
 from upsweep._signature import Scan
 
 __all__ = [
@@ -17,12 +18,14 @@ __all__ = [
     "combine_on_device",
     "cuda_problem",
     "cuda_reduce",
+    "find_extremes",
     "new_result",
     "owner_of",
     "reduce_scan",
     "run_cuda_lines",
     "run_cuda_lines_backward",
     "run_cuda_scan",
+    "run_histogram",
     "run_scan",
     "write_state",
 ]
@@ -337,3 +340,34 @@ def _step(
     carries.step(
         call.array(multiplier), tokens, call.array(dropped), before, _described(result), **call.where
     )  # fmt: skip
+
+
+# ---- histograms ------------------------------------------------------------------------------------------------
+
+
+def find_extremes(x: Array, n_threads: int | None) -> tuple[Any, Any, bool]:
+    """The least and the largest of at least one element, and whether there is a NaN, which counts for neither."""
+    return _cpu.histograms.find_extremes(x, _cpu.threads(n_threads))
+
+
+def run_histogram(problem: Histogram, n_threads: int | None) -> Array:
+    """The counts in the bins, int64, or the sums of weights: uint64 (modulo 2**64), float64 or complex128."""
+    x, weights, thresholds = problem.x, problem.weights, problem.thresholds
+    count = _cpu.threads(n_threads)
+    if weights is not None and weights.dtype.kind == "c":
+        sums = np.empty(problem.n_bins, np.complex128)
+        sums.real = _run_histogram(x, weights.real, thresholds, problem.n_bins, count)
+        sums.imag = _run_histogram(x, weights.imag, thresholds, problem.n_bins, count)
+        return sums
+    return _run_histogram(x, weights, thresholds, problem.n_bins, count)
+
+
+def _run_histogram(x: Array, weights: Array | None, thresholds: Array, n_bins: int, n_threads: int) -> Array:
+    kind = None if weights is None else weights.dtype.kind
+    dtype = np.int64 if kind is None else np.uint64 if kind in "biu" else np.float64
+    if x.size == 0 or thresholds.size == 0:
+        return np.zeros(n_bins, dtype)
+    # Below the first edge, the bins, and above the last.
+    slots = np.zeros(n_bins + 2, dtype)
+    _cpu.histograms.count(x, weights, thresholds, slots[: thresholds.size + 1], n_threads)
+    return slots[1:-1]

@@ -19,6 +19,7 @@ __all__ = [
     "built_levels",
     "counts",
     "get_num_threads",
+    "histograms",
     "level",
     "scans",
     "set_num_threads",
@@ -61,10 +62,12 @@ def _load(name: str) -> ModuleType:
 
 if TYPE_CHECKING:  # one set of stubs for every instruction set
     from upsweep._cpu._isa import _counts as counts
+    from upsweep._cpu._isa import _histograms as histograms
     from upsweep._cpu._isa import _scans as scans
 else:
     scans = _load("_scans")
     counts = _load("_counts")
+    histograms = _load("_histograms")
 
 
 # ---- threads -------------------------------------------------------------------------------------------------
