@@ -23,10 +23,11 @@ MAY_IMPORT = {
     "_foreign": set(),
     "_arrays": {"_foreign"},
     "_signature": {"_arrays"},
-    "_dispatch": {"_signature", "_arrays", "_cpu", "_cuda"},
+    "_counting": {"_signature", "_arrays"},
+    "_dispatch": {"_counting", "_signature", "_arrays", "_cpu", "_cuda"},
     "_torch": {"_torch", "_signature", "_arrays", "_dispatch", "_cpu"},
     "scans": {"_signature", "_arrays", "_dispatch", "_cpu", "_torch"},
-    "counts": {"_signature", "_arrays", "_dispatch", "_cpu"},
+    "counts": {"_counting", "_arrays", "_dispatch", "_cpu"},
     "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
     "config": {"_cpu", "_cuda"},
 }
