@@ -10,6 +10,7 @@ import numpy as np
 from upsweep import _arrays, _cpu, _cuda
 from upsweep._arrays import Array, OnDevice
 from upsweep._bins import Histogram
+from upsweep._counting import Count, outside_error, too_many_bins
 from upsweep._signature import Scan
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "new_result",
     "owner_of",
     "reduce_scan",
+    "run_count",
     "run_cuda_lines",
     "run_cuda_lines_backward",
     "run_cuda_scan",
@@ -46,6 +48,7 @@ def cuda_reduce(*arrays: Any, **keywords: Any) -> None:
 
 
 _REAL, _COMPLEX, _INTEGER = 0, 1, 2
+_SURELY_HELD = 1 << 22  # numbers
 _ACCUMULATORS = {"f": _REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}
 
 
@@ -148,6 +151,55 @@ def _run(
         n_threads=_cpu.threads(n_threads),
         accumulator=_ACCUMULATORS[scan.accumulator.kind],
     )
+
+
+def run_count(count: Count, *, n_threads: int | None) -> tuple[Array, np.int64 | None]:
+    """Count on the CPU. Returns the result, or `count.out`, and how many keys were dropped, if that is asked."""
+    _check_memory(count, count.least if count.n_bins is None else count.n_bins, largest_key=False)
+    counter = _cpu.counts.Counter(
+        count.keys,
+        # Without keys or sums there is nothing to read, and only the number of bins to be found.
+        None if count.keys.size == 0 or count.n_sums == 0 else count.weights,
+        with_sums=count.n_sums is not None,
+        integers=count.accumulator.kind in "iu",
+        n_bins=-1 if count.n_bins is None else count.n_bins,
+        least=count.least,
+        drop=count.drop,
+        n_threads=_cpu.threads(n_threads),
+    )
+    n_bins, outside = counter.look()
+    if outside:
+        raise outside_error(count, counter.first_outside(n_bins), n_bins)
+    _check_memory(count, n_bins, largest_key=n_bins > count.least)
+    out = count.out
+    if out is None:
+        result = _counted(count, counter, n_bins)
+    elif out.dtype == count.accumulator and count.bins_last(out).flags.c_contiguous:
+        result = out
+        if out.size:
+            counter.write(count.bins_last(out), not count.accumulate)
+    else:
+        result = out
+        counted = _counted(count, counter, n_bins)
+        np.add(out, counted, out=out) if count.accumulate else np.copyto(out, counted)
+    return result, np.int64(counter.count_outside(n_bins)) if count.return_invalid else None
+
+
+def _counted(count: Count, counter: _cpu.counts.Counter, n_bins: int) -> Array:
+    """The result in an array of its own."""
+    result = np.zeros((*count.rows, n_bins, *count.sums), count.accumulator)
+    if result.size:
+        counter.write(result, False)
+    return count.bins_in_place(result).astype(count.dtype, copy=False)
+
+
+def _check_memory(count: Count, n_bins: int, largest_key: bool) -> None:
+    """Refuse a result that the machine has no memory for: it would be had, and end the process when written to."""
+    if n_bins * count.keys.size < _SURELY_HELD and count.n_sums is None:
+        return
+    error = too_many_bins(count, n_bins, _cpu.memory_limit(), largest_key)
+    if error is not None:
+        raise error
 
 
 # ---- arrays that are on a device -------------------------------------------------------------------------------
