@@ -48,4 +48,18 @@ struct WindowTuning {
   static constexpr int kDirect = 16;          // windows below it are summed element by element
 };
 
+struct CountTuning {
+  static constexpr int kThreads = 1024;       // of a block with a table
+  // Words of the table of a block that shares its processor with another one, or has it to itself, of an H200.
+  static constexpr int kHalfWords = 28 * 1024;
+  static constexpr int kWholeWords = 56 * 1024;
+  // Above so many bins two tables a processor cost more to add up than two blocks gain.
+  static constexpr int kHalfBins = 14 * 1024;
+  // Times that keys of 8 bytes, and shorter ones, are read at most, for tables that share the bins.
+  static constexpr int kWideShares = 2;
+  static constexpr int kNarrowShares = 4;
+  // Below so many keys for each bin they are added in memory one by one: to clear a table and add it up costs more.
+  static constexpr int kFewKeysPerBins = 8;
+};
+
 }  // namespace upsweep

@@ -1,0 +1,159 @@
+#include "count_plan.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "plan.hpp"
+#include "tuning.hpp"
+
+namespace upsweep {
+namespace {
+
+constexpr int kCountArrays = 2;   // keys, out
+
+struct CountAxis {
+  int64_t size;
+  int64_t strides[kCountArrays];
+};
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Axes of size 1 left out, neighbours that lie one in the other taken as one.
+int merge_batch(const upsweep_count& count, CountAxis* axes) {
+  int n = 0;
+  for (int dim = 0; dim < count.n_batch; ++dim) {
+    if (count.batch_shape[dim] == 1) continue;
+    const CountAxis axis = {count.batch_shape[dim], {count.keys.batch_strides[dim], count.out.batch_strides[dim]}};
+    bool inside = n > 0;
+    for (int i = 0; inside && i < kCountArrays; ++i) inside = axes[n - 1].strides[i] == axis.strides[i] * axis.size;
+    if (inside) axes[n - 1] = {axes[n - 1].size * axis.size, {axis.strides[0], axis.strides[1]}};
+    else axes[n++] = axis;
+  }
+  return n;
+}
+
+const char* describe_keys(const upsweep_count& count, CountPlan* result) {
+  CountPlan& plan = *result;
+  std::memset(&plan, 0, sizeof plan);
+  if (count.length < 0) return "length is negative";
+  if (count.n_batch < 0 || count.n_batch > UPSWEEP_MAX_DIMS) return "n_batch is out of range";
+  if (count.keys.dtype < UPSWEEP_BOOL || count.keys.dtype > UPSWEEP_UINT64) return "dtype of keys is no integer";
+  CountProblem& p = plan.problem;
+  p.rows = 1;
+  for (int dim = 0; dim < count.n_batch; ++dim) {
+    if (count.batch_shape[dim] < 0) return "batch_shape is negative";
+    p.rows *= count.batch_shape[dim];
+  }
+  if (!count.keys.data && p.rows * count.length) return "keys have to be given";
+  CountAxis axes[UPSWEEP_MAX_DIMS];
+  const int n = p.rows ? merge_batch(count, axes) : 0;
+  const int kept = std::min(n, kDims);
+  plan.n_outer = n - kept;
+  plan.n_launches = 1;
+  for (int dim = 0; dim < plan.n_outer; ++dim) {
+    plan.outer_shape[dim] = axes[dim].size;
+    plan.n_launches *= axes[dim].size;
+    for (int i = 0; i < kCountArrays; ++i) plan.outer_strides[i][dim] = axes[dim].strides[i];
+    p.rows /= axes[dim].size;
+  }
+  p.n_dims = kept;
+  for (int dim = 0; dim < kept; ++dim) {
+    p.shape[dim] = axes[plan.n_outer + dim].size;
+    p.key_strides[dim] = axes[plan.n_outer + dim].strides[0];
+    p.out_strides[dim] = axes[plan.n_outer + dim].strides[1];
+  }
+  p.keys = static_cast<const char*>(count.keys.data);
+  p.key_stride = count.keys.time_stride;
+  p.length = count.length;
+  p.is_bool = count.keys.dtype == UPSWEEP_BOOL;
+  plan.key_bytes = static_cast<int32_t>(dtype_size(count.keys.dtype));
+  plan.is_signed = count.keys.dtype == UPSWEEP_INT8 || count.keys.dtype == UPSWEEP_INT16 ||
+                   count.keys.dtype == UPSWEEP_INT32 || count.keys.dtype == UPSWEEP_INT64;
+  plan.vectors = p.key_stride == plan.key_bytes;
+  return nullptr;
+}
+
+// Blocks that share each row, of so many that are to run: no more than have a load each for all their threads.
+int64_t splits_of(const CountPlan& plan, int64_t resident, int64_t threads) {
+  const CountProblem& p = plan.problem;
+  const int64_t loads = ceil_div(p.length * (plan.vectors ? plan.key_bytes : 1), plan.vectors ? 16 : 1);
+  const int64_t fill = ceil_div(resident, p.rows);
+  return std::max(int64_t(1), std::min(fill, ceil_div(loads, threads)));
+}
+
+// Whether there are tables for these bins.
+bool plan_tables(CountPlan& plan, const DeviceLimits& limits) {
+  using Tuning = CountTuning;
+  const CountProblem& p = plan.problem;
+  // Beside its table a block has 1 KiB that the system takes and a little of its own.
+  const int64_t processor_words = (limits.processor_shared - 2048) / 4, block_words = (limits.block_shared - 1024) / 4;
+  const int64_t whole = std::min({int64_t(Tuning::kWholeWords), processor_words, block_words}) / 32 * 32;
+  const int64_t half = std::min({int64_t(Tuning::kHalfWords), processor_words / 2 - 256, block_words}) / 32 * 32;
+  const int64_t bins = std::max(int64_t(1), std::min(p.n_bins, static_cast<int64_t>(p.limit)));
+  TableShape& table = plan.table;
+  if (plan.key_bytes == 1) {
+    if (half < 256 * 32) return false;
+    plan.blocks_per_processor = 2;
+    table = {256, 5, 1, 1};
+  } else {
+    const int64_t most_shares = plan.key_bytes == 8 ? Tuning::kWideShares : Tuning::kNarrowShares;
+    table.shares = static_cast<int32_t>(ceil_div(bins, whole));
+    if (ceil_div(bins, whole) > most_shares) return false;
+    table.bins = static_cast<uint32_t>(ceil_div(ceil_div(bins, table.shares), 32) * 32);
+    const bool two = table.bins <= half && table.bins <= Tuning::kHalfBins;
+    plan.blocks_per_processor = two ? 2 : 1;
+    for (const int64_t words = two ? half : whole;
+         table.replicas_log2 < 5 && int64_t(table.bins) << (table.replicas_log2 + 1) <= words;)
+      ++table.replicas_log2;
+  }
+  const int64_t resident = int64_t(limits.processors) * plan.blocks_per_processor / table.shares;
+  table.splits = splits_of(plan, resident, Tuning::kThreads);
+  // Each block adds all its bins to memory: where keys are few, so are the blocks. A counter has 32 bits.
+  table.splits = std::min(table.splits, std::max(int64_t(1), 4 * p.length / table.bins));
+  table.splits = std::max(table.splits, ceil_div(p.length, int64_t(1) << 31));
+  const int64_t units = p.rows * table.splits * table.shares;
+  plan.blocks = std::min(units, int64_t(limits.processors) * plan.blocks_per_processor);
+  return true;
+}
+
+}  // namespace
+
+const char* make_count_plan(const upsweep_count& count, const DeviceLimits& limits, CountPlan* result) {
+  if (const char* wrong = describe_keys(count, result)) return wrong;
+  CountPlan& plan = *result;
+  CountProblem& p = plan.problem;
+  if (count.n_bins < 0) return "n_bins is negative";
+  if (count.out.dtype != UPSWEEP_INT64) return "out of a count has to be int64";
+  if (!count.out.data && p.rows * count.n_bins) return "out has to be given";
+  if (count.first_outside && !count.dropped) return "first_outside goes with dropped";
+  p.out = static_cast<char*>(count.out.data);
+  p.bin_stride = count.out.time_stride;
+  p.n_bins = count.n_bins;
+  p.dropped = static_cast<unsigned long long*>(count.dropped);
+  p.first = static_cast<unsigned long long*>(count.first_outside);
+  p.limit = static_cast<uint64_t>(count.n_bins);
+  if (plan.is_signed) p.limit = std::min(p.limit, uint64_t(1) << (8 * plan.key_bytes - 1));
+  if (p.rows == 0 || p.length == 0) return nullptr;   // kCountNothing; out may have to be cleared all the same
+  const bool few = p.length < p.n_bins / CountTuning::kFewKeysPerBins;
+  if (!few && plan_tables(plan, limits)) {
+    plan.regime = kCountTables;
+    return nullptr;
+  }
+  plan.regime = kCountGlobal;
+  constexpr int kGlobalBlocks = 4;   // of 512 threads
+  plan.splits = splits_of(plan, int64_t(limits.processors) * kGlobalBlocks, 512);
+  plan.blocks = std::min(p.rows * plan.splits, int64_t(limits.processors) * kGlobalBlocks);
+  return nullptr;
+}
+
+const char* make_range_plan(const upsweep_count& count, const DeviceLimits& limits, CountPlan* result) {
+  if (const char* wrong = describe_keys(count, result)) return wrong;
+  CountPlan& plan = *result;
+  if (plan.problem.rows == 0 || plan.problem.length == 0) return nullptr;
+  constexpr int kRangeBlocks = 4;   // of 512 threads
+  plan.splits = splits_of(plan, int64_t(limits.processors) * kRangeBlocks, 512);
+  plan.blocks = std::min(plan.problem.rows * plan.splits, int64_t(limits.processors) * kRangeBlocks);
+  return nullptr;
+}
+
+}  // namespace upsweep

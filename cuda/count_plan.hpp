@@ -1,0 +1,40 @@
+// From a count to the kernels that run it: axes merged, regime chosen. Pure host code.
+#pragma once
+
+#include "count_problem.hpp"
+#include "upsweep_cuda.h"
+
+namespace upsweep {
+
+enum CountRegime : int32_t { kCountNothing, kCountTables, kCountGlobal };
+
+// What a device has. Zeros: not looked at.
+struct DeviceLimits {
+  int processors;
+  int block_shared, processor_shared;   // bytes of shared memory that a block may ask for; that a processor has
+};
+
+struct CountPlan {
+  CountProblem problem;
+  CountRegime regime;
+  int32_t key_bytes;
+  bool is_signed;
+  bool vectors;                         // keys lie one behind the other
+  TableShape table;
+  int32_t blocks_per_processor;         // with a table
+  int64_t blocks;                       // of the launch
+  int64_t splits;                       // of a row, without tables
+  int64_t workspace_bytes;
+  // What one launch does not take: axes that are looped over.
+  int32_t n_outer;
+  int64_t n_launches;
+  int64_t outer_shape[UPSWEEP_MAX_DIMS];
+  int64_t outer_strides[2][UPSWEEP_MAX_DIMS];   // of keys and out
+};
+
+// nullptr, or what is wrong with the request.
+const char* make_count_plan(const upsweep_count& count, const DeviceLimits& limits, CountPlan* plan);
+// Of `keys` alone.
+const char* make_range_plan(const upsweep_count& count, const DeviceLimits& limits, CountPlan* plan);
+
+}  // namespace upsweep

@@ -1,0 +1,199 @@
+"""Counts on a device: every regime, dtype and layout against numpy; keys that nobody may count or write."""
+
+import contextlib
+import ctypes
+
+import numpy as np
+import pytest
+from upsweep import _cuda
+from upsweep._cuda import abi, counts, host
+
+pytestmark = pytest.mark.cuda
+
+INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+GUARD = 77  # around results: what nobody may write
+
+
+def bincounts(keys, n_bins):
+    """The counts along the last axis, in numpy."""
+    keys = keys.reshape(int(np.prod(keys.shape[:-1])), keys.shape[-1])
+    rows = [row[(row >= 0) & (row < n_bins)].astype(np.int64) for row in keys]
+    return np.array([np.bincount(row, minlength=n_bins) for row in rows]).reshape(-1, n_bins)
+
+
+def send(memory, array):
+    """The array on the device with its own strides and its distance from a multiple of 16 bytes."""
+    if not array.size:
+        return memory.empty(array.shape, array.dtype)
+    low, high = np.lib.array_utils.byte_bounds(array)
+    raw = np.frombuffer((ctypes.c_char * (high - low)).from_address(low), np.uint8).copy()
+    place = memory.empty((raw.size + 16,), np.dtype(np.uint8))
+    at = place.pointer + (low - place.pointer) % 16
+    memory.library.copy_to_device(0, 0, at, raw.ctypes.data, raw.nbytes)
+    first = array.__array_interface__["data"][0]
+    return _cuda.DeviceArray(at + first - low, array.shape, array.strides, array.dtype.name)
+
+
+def fetch(memory, array, dtype=np.int64):
+    result = np.empty(array.shape, dtype)
+    memory.fetch(array, result)
+    return result
+
+
+def run(keys, n_bins, axis=-1, before=None):
+    """Count on the device: counts, dropped keys, position of the first; `before` is what is added to."""
+    axis %= keys.ndim
+    shape = keys.shape[:axis] + (n_bins,) + keys.shape[axis + 1 :]
+    with contextlib.closing(host.Memory(0)) as memory:
+        guarded = np.full(int(np.prod(shape)) + 64, GUARD, np.int64)
+        inner = guarded[32 : guarded.size - 32].reshape(shape)
+        if before is not None:
+            inner[...] = before
+        sent = send(memory, guarded)
+        strides = tuple(np.empty(shape, np.int64).strides)
+        out = _cuda.DeviceArray(sent.pointer + 32 * 8, shape, strides, "int64")
+        marks = memory.empty((2,), np.dtype(np.int64))
+        counts.count(
+            send(memory, keys), out, memory.allocate, axis=axis, device=0, stream=0,
+            accumulate=before is not None, dropped=marks.pointer, first_outside=marks.pointer + 8,
+        )  # fmt: skip
+        found = fetch(memory, sent._replace(shape=guarded.shape, strides=(8,)))
+        assert (found[:32] == GUARD).all() and (found[-32:] == GUARD).all()
+        dropped, first = fetch(memory, marks)
+    return found[32:-32].reshape(shape), int(dropped), int(first)
+
+
+def check(keys, n_bins, axis=-1):
+    rows = np.moveaxis(keys, axis, -1)
+    expected = bincounts(rows, n_bins)
+    outside = np.flatnonzero((rows.ravel() < 0) | (rows.ravel() >= n_bins))
+    found, dropped, first = run(keys, n_bins, axis)
+    np.testing.assert_array_equal(np.moveaxis(found, axis, -1).reshape(expected.shape), expected)
+    assert dropped == len(outside)
+    assert first == (outside[0] if len(outside) else -1)
+
+
+def random_keys(dtype, n, n_bins, seed=0, spill=0.0):
+    """Uniform keys; `spill`: the share of those that may be any number of the dtype."""
+    rng = np.random.default_rng(seed)
+    info = np.iinfo(np.uint8 if dtype == "bool" else dtype)
+    keys = rng.integers(0, min(n_bins, int(info.max) + 1), n, dtype=np.uint64)
+    anything = rng.integers(info.min, info.max, n, dtype=info.dtype, endpoint=True)
+    return np.where(rng.random(n) < spill, anything, keys.astype(info.dtype)).astype(dtype)
+
+
+DISTRIBUTIONS = {
+    "uniform": lambda rng, n, bins: rng.integers(0, bins, n),
+    "equal": lambda rng, n, bins: np.full(n, bins - 1),
+    "two": lambda rng, n, bins: rng.choice([0, bins - 1], n),
+    "sorted": lambda rng, n, bins: np.sort(rng.integers(0, bins, n)),
+    "zipf": lambda rng, n, bins: np.minimum(rng.zipf(1.3, n), bins) - 1,
+    "multiples of 32": lambda rng, n, bins: rng.integers(0, (bins + 31) // 32, n) * 32,
+}
+# Around what the tables of an H200 hold 32 times, several times, once, and in shares.
+BINS = [1, 2, 31, 255, 256, 257, 896, 897, 4096, 6143, 12287, 14337, 28673, 57344, 57345, 65536, 114_689]
+
+
+@pytest.mark.parametrize("n_bins", BINS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_bins_and_distributions(name, n_bins):
+    rng = np.random.default_rng(n_bins)
+    for n in (40_000, 300_001):
+        keys = DISTRIBUTIONS[name](rng, n, n_bins)
+        check(keys.astype(np.int64), n_bins)
+        check(keys.astype(np.int32), n_bins)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_dtypes_and_keys_outside(dtype):
+    for n_bins in (1, 2, 7, 100, 128, 129, 255, 256, 300, 5000, 40_000, 70_000):
+        for spill in (0.0, 0.1, 1.0):
+            check(random_keys(dtype, 20_000, n_bins, seed=n_bins, spill=spill), n_bins)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "int64"])
+def test_lengths_and_heads(dtype):
+    for n in (0, 1, 2, 7, 31, 33, 257, 1025, 16_385):
+        for begin in (0, 1, 3, 7):
+            check(random_keys(dtype, n + begin, 100, spill=0.05)[begin:], 100)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint32", "int64"])
+@pytest.mark.parametrize("n_bins", [10, 3000, 200_000])
+def test_strides(dtype, n_bins):
+    keys = random_keys(dtype, 12_000, n_bins, spill=0.01)
+    for view in (keys[::2], keys[::-1], keys[5::-3], np.broadcast_to(keys[7:8], (5000,))):
+        check(view, n_bins)
+
+
+@pytest.mark.parametrize("n_bins", [3, 700, 100_000])
+def test_batches(n_bins):
+    keys = random_keys("int32", 4 * 5 * 600, n_bins, spill=0.01).reshape(4, 5, 600)
+    for axis in range(3):
+        check(keys, n_bins, axis)
+        check(keys[:, ::-2, 3:], n_bins, axis)
+    check(keys.transpose(2, 0, 1), n_bins, 1)
+    check(keys[:, :0], n_bins)
+    check(keys[..., :0], n_bins)
+
+
+def test_many_rows():
+    check(random_keys("int16", 70_000 * 3, 4, spill=0.01).reshape(70_000, 3), 4)
+
+
+def test_more_axes_than_a_launch_takes():
+    keys = random_keys("uint8", 2**9 * 10, 5, spill=0.01).reshape((2,) * 9 + (10,))[(slice(None, None, -1),) * 9]
+    check(keys[..., ::-1].transpose(8, 1, 6, 3, 4, 5, 2, 7, 0, 9), 5)
+
+
+@pytest.mark.parametrize("n_bins", [10, 5000, 70_000])
+def test_adding_to_what_is_there(n_bins):
+    keys, before = random_keys("int64", 20_000, n_bins), np.arange(n_bins) * 2**33
+    found, dropped, first = run(keys, n_bins, before=before)
+    np.testing.assert_array_equal(found, before + np.bincount(keys, minlength=n_bins))
+    assert (dropped, first) == (0, -1)
+    assert (run(keys[:0], n_bins, before=before)[0] == before).all()
+
+
+def key_range(keys, axis=-1):
+    with contextlib.closing(host.Memory(0)) as memory:
+        found = memory.empty((2,), np.dtype(np.int64))
+        counts.key_range(send(memory, keys), found.pointer, axis=axis % keys.ndim, device=0, stream=0)
+        largest, first = fetch(memory, found)
+    return int(largest.view(np.uint64) if keys.dtype.kind in "ub" else largest), int(first)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_ranges(dtype):
+    info = np.iinfo(np.uint8 if dtype == "bool" else dtype)
+    for n in (1, 5, 1000, 70_001):
+        keys = np.random.default_rng(n).integers(0, int(info.max), n, info.dtype, endpoint=True)
+        keys = keys.astype(dtype)
+        for view in (keys, keys[::-1], keys[n // 2 :]):
+            assert key_range(view) == (int(view.max()), -1)
+        if info.min < 0:
+            keys[[-1, n // 3]] = -1, info.min
+            assert key_range(keys) == (max(int(keys.max()), -1), n // 3)
+            assert key_range(keys[: n // 3]) == (int(keys[: n // 3].max(initial=-1)), -1)
+    assert key_range(np.empty(0, dtype)) == (-1 if info.min < 0 else 0, -1)
+
+
+def test_a_range_of_a_batch():
+    keys = random_keys("int32", 600, 50).reshape(10, 60)
+    keys[7, 3] = -5
+    assert key_range(keys) == (49, 7 * 60 + 3)
+    assert key_range(keys, axis=0) == (49, 3 * 10 + 7)
+
+
+def test_regimes_that_were_meant():
+    """That the shapes above are those of every regime."""
+    keys = _cuda.DeviceArray(1 << 20, (300_001,), (8,), "int64")
+    answers = [
+        counts.plan(
+            counts.describe(keys, _cuda.DeviceArray(1 << 30, (n,), (8,), "int64"), axis=0, device=0, stream=0),
+            132,
+        )
+        for n in BINS
+    ]
+    assert {abi.COUNT_REGIMES[a.regime] for a in answers} == {"tables", "memory"}
+    assert {a.replicas for a in answers} == {1, 2, 4, 8, 16, 32} and {a.shares for a in answers} == {1, 2}
