@@ -91,7 +91,7 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_count(const upsweep_count* count) {
     if (const int32_t status = over_outer(plan, "clearing of bins", [&] { return launch_clear(plan, stream); }))
       return status;
   if (plan.regime == kCountNothing) return UPSWEEP_OK;
-  if (const int32_t status = over_outer(plan, "launch of a count", [&] { return launch_count(plan, stream); }))
+  if (const int32_t status = over_outer(plan, "launch of a count", [&] { return launch_count(plan, count->workspace, stream); }))
     return status;
   if (!count->first_outside) return UPSWEEP_OK;
   return over_outer(plan, "launch of a search", [&] { return launch_find_outside(plan, stream); });

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "count_global.cuh"
+#include "count_partition.cuh"
 #include "count_range.cuh"
 #include "count_tables.cuh"
 
@@ -21,16 +22,56 @@ cudaError_t launch_tables(const CountPlan& plan, cudaStream_t stream) {
 }
 
 template <class Raw, bool kVectors>
-cudaError_t launch_of_keys(const CountPlan& plan, cudaStream_t stream) {
+cudaError_t launch_any_table(const CountPlan& plan, cudaStream_t stream) {
+  if constexpr (sizeof(Raw) == 1) return launch_tables<Raw, kVectors, true, 2>(plan, stream);
+  else if (plan.blocks_per_processor == 1) return launch_tables<Raw, kVectors, false, 1>(plan, stream);
+  else if (plan.table.replicas_log2 == 5) return launch_tables<Raw, kVectors, true, 2>(plan, stream);
+  else return launch_tables<Raw, kVectors, false, 2>(plan, stream);
+}
+
+template <class Raw, bool kVectors>
+cudaError_t launch_parts(const CountPlan& plan, void* workspace, cudaStream_t stream) {
+  const CountProblem& p = plan.problem;
+  Parts parts;
+  lay_out_parts(plan.n_parts, p.length, workspace, &parts);
+  cudaError_t error = cudaMemsetAsync(parts.sizes, 0, plan.n_parts * 8, stream);
+  if (error != cudaSuccess) return error;
+  CountPlan sizes = plan;
+  sizes.problem.out = reinterpret_cast<char*>(parts.sizes);
+  sizes.problem.bin_stride = 8;
+  error = launch_any_table<Raw, kVectors>(sizes, stream);
+  if (error != cudaSuccess) return error;
+  plan_parts<<<1, kPlanThreads, 0, stream>>>(parts);
+  error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+
+  int bits = 0;   // of the number of a part, that of what is outside included
+  while (plan.n_parts >> bits) ++bits;
+  auto* const scatter = scatter_keys<Raw, kVectors>;
+  const int bytes = static_cast<int>(scatter_bytes(parts.n_parts));
+  error = cudaFuncSetAttribute(scatter, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return error;
+  scatter<<<static_cast<uint32_t>(plan.scatter_blocks), kScatterThreads, bytes, stream>>>(p, parts, bits);
+  error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+
+  constexpr int kTableBytes = kPartBins * 4;
+  error = cudaFuncSetAttribute(count_parts, cudaFuncAttributeMaxDynamicSharedMemorySize, kTableBytes);
+  if (error != cudaSuccess) return error;
+  count_parts<<<static_cast<uint32_t>(plan.part_blocks), kTableThreads, kTableBytes, stream>>>(p, parts);
+  return cudaGetLastError();
+}
+
+template <class Raw, bool kVectors>
+cudaError_t launch_of_keys(const CountPlan& plan, void* workspace, cudaStream_t stream) {
   if (plan.regime == kCountGlobal) {
     count_global<Raw, kVectors>
         <<<static_cast<uint32_t>(plan.blocks), kGlobalThreads, 0, stream>>>(plan.problem, plan.splits);
     return cudaGetLastError();
   }
-  if constexpr (sizeof(Raw) == 1) return launch_tables<Raw, kVectors, true, 2>(plan, stream);
-  else if (plan.blocks_per_processor == 1) return launch_tables<Raw, kVectors, false, 1>(plan, stream);
-  else if (plan.table.replicas_log2 == 5) return launch_tables<Raw, kVectors, true, 2>(plan, stream);
-  else return launch_tables<Raw, kVectors, false, 2>(plan, stream);
+  if constexpr (sizeof(Raw) >= 4)
+    if (plan.regime == kCountParts) return launch_parts<Raw, kVectors>(plan, workspace, stream);
+  return launch_any_table<Raw, kVectors>(plan, stream);
 }
 
 template <class Raw, bool kSigned>
@@ -71,10 +112,11 @@ uint32_t blocks_for(int64_t n) {
 
 }  // namespace
 
-cudaError_t launch_count(const CountPlan& plan, cudaStream_t stream) {
+cudaError_t launch_count(const CountPlan& plan, void* workspace, cudaStream_t stream) {
   return with_width(plan, [&](auto raw) {
     using Raw = decltype(raw);
-    return plan.vectors ? launch_of_keys<Raw, true>(plan, stream) : launch_of_keys<Raw, false>(plan, stream);
+    return plan.vectors ? launch_of_keys<Raw, true>(plan, workspace, stream)
+                        : launch_of_keys<Raw, false>(plan, workspace, stream);
   });
 }
 

@@ -7,7 +7,7 @@
 
 namespace upsweep {
 
-cudaError_t launch_count(const CountPlan& plan, cudaStream_t stream);
+cudaError_t launch_count(const CountPlan& plan, void* workspace, cudaStream_t stream);
 // After all launches of a count.
 cudaError_t launch_find_outside(const CountPlan& plan, cudaStream_t stream);
 // Sets all bins to 0.

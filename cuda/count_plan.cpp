@@ -81,20 +81,19 @@ int64_t splits_of(const CountPlan& plan, int64_t resident, int64_t threads) {
   return std::max(int64_t(1), std::min(fill, ceil_div(loads, threads)));
 }
 
-// Whether there are tables for these bins.
-bool plan_tables(CountPlan& plan, const DeviceLimits& limits) {
+// Whether there are tables for so many bins.
+bool plan_tables(CountPlan& plan, const DeviceLimits& limits, int64_t bins) {
   using Tuning = CountTuning;
   const CountProblem& p = plan.problem;
   // Beside its table a block has 1 KiB that the system takes and a little of its own.
   const int64_t processor_words = (limits.processor_shared - 2048) / 4, block_words = (limits.block_shared - 1024) / 4;
   const int64_t whole = std::min({int64_t(Tuning::kWholeWords), processor_words, block_words}) / 32 * 32;
   const int64_t half = std::min({int64_t(Tuning::kHalfWords), processor_words / 2 - 256, block_words}) / 32 * 32;
-  const int64_t bins = std::max(int64_t(1), std::min(p.n_bins, static_cast<int64_t>(p.limit)));
   TableShape& table = plan.table;
   if (plan.key_bytes == 1) {
     if (half < 256 * 32) return false;
     plan.blocks_per_processor = 2;
-    table = {256, 5, 1, 1};
+    table = {256, 5, 1, 1, 0};
   } else {
     const int64_t most_shares = plan.key_bytes == 8 ? Tuning::kWideShares : Tuning::kNarrowShares;
     table.shares = static_cast<int32_t>(ceil_div(bins, whole));
@@ -113,6 +112,31 @@ bool plan_tables(CountPlan& plan, const DeviceLimits& limits) {
   table.splits = std::max(table.splits, ceil_div(p.length, int64_t(1) << 31));
   const int64_t units = p.rows * table.splits * table.shares;
   plan.blocks = std::min(units, int64_t(limits.processors) * plan.blocks_per_processor);
+  return true;
+}
+
+// Many keys and more bins than tables hold: whether they are put into parts first.
+bool plan_parts_of(CountPlan& plan, const DeviceLimits& limits, int64_t bins) {
+  CountProblem& p = plan.problem;
+  const int64_t n_parts = ceil_div(bins, kPartBins);
+  if (p.length < CountTuning::kPartKeys || n_parts > kMostParts || plan.key_bytes < 4) return false;
+  if (limits.block_shared < CountTuning::kPartShared) return false;
+  // One row at a time: each has keys enough for all blocks.
+  for (int dim = 0; dim < p.n_dims; ++dim) {
+    plan.outer_shape[plan.n_outer] = p.shape[dim];
+    plan.outer_strides[0][plan.n_outer] = p.key_strides[dim];
+    plan.outer_strides[1][plan.n_outer++] = p.out_strides[dim];
+    plan.n_launches *= p.shape[dim];
+  }
+  p.n_dims = 0;
+  p.rows = 1;
+  if (!plan_tables(plan, limits, n_parts)) return false;
+  plan.table.shift = kPartBits;
+  plan.n_parts = n_parts;
+  plan.scatter_blocks = 2 * limits.processors;
+  plan.part_blocks = limits.processors;
+  Parts parts;
+  plan.workspace_bytes = lay_out_parts(n_parts, p.length, nullptr, &parts);
   return true;
 }
 
@@ -135,8 +159,13 @@ const char* make_count_plan(const upsweep_count& count, const DeviceLimits& limi
   if (plan.is_signed) p.limit = std::min(p.limit, uint64_t(1) << (8 * plan.key_bytes - 1));
   if (p.rows == 0 || p.length == 0) return nullptr;   // kCountNothing; out may have to be cleared all the same
   const bool few = p.length < p.n_bins / CountTuning::kFewKeysPerBins;
-  if (!few && plan_tables(plan, limits)) {
+  const int64_t bins = std::max(int64_t(1), std::min(p.n_bins, static_cast<int64_t>(p.limit)));
+  if (!few && plan_tables(plan, limits, bins)) {
     plan.regime = kCountTables;
+    return nullptr;
+  }
+  if (!few && plan_parts_of(plan, limits, bins)) {
+    plan.regime = kCountParts;
     return nullptr;
   }
   plan.regime = kCountGlobal;

@@ -6,7 +6,7 @@
 
 namespace upsweep {
 
-enum CountRegime : int32_t { kCountNothing, kCountTables, kCountGlobal };
+enum CountRegime : int32_t { kCountNothing, kCountTables, kCountGlobal, kCountParts };
 
 // What a device has. Zeros: not looked at.
 struct DeviceLimits {
@@ -21,6 +21,8 @@ struct CountPlan {
   bool is_signed;
   bool vectors;                         // keys lie one behind the other
   TableShape table;
+  int64_t n_parts;
+  int64_t scatter_blocks, part_blocks;
   int32_t blocks_per_processor;         // with a table
   int64_t blocks;                       // of the launch
   int64_t splits;                       // of a row, without tables

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kTableThreads, kBlocks) count_tables(const Cou
     const int64_t part = unit / shape.shares, row = part / shape.splits, split = part - row * shape.splits;
     const uint64_t first_bin = uint64_t(unit - part * shape.shares) * bins;
     const uint64_t end = p.limit > first_bin ? p.limit - first_bin : 0;
-    const uint32_t size = end < bins ? static_cast<uint32_t>(end) : bins;
+    const uint32_t most = bins << shape.shift, size = end < most ? static_cast<uint32_t>(end) : most;
     clear_table(table, bins << slots.replicas_log2);
     const char* const keys = p.keys + row_offset(p, row, p.key_strides);
     for_each_key<Raw, kVectors, kBlocks == 1 ? 4 : 2, kBlocks == 1>(
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kTableThreads, kBlocks) count_tables(const Cou
             slots.increment(key, valid);
           } else {
             const uint64_t beyond = uint64_t(key) - first_bin;
-            slots.increment(static_cast<uint32_t>(beyond), valid && beyond < size);
+            slots.increment(static_cast<uint32_t>(beyond) >> shape.shift, valid && beyond < size);
           }
         });
     __syncthreads();

@@ -58,7 +58,11 @@ struct CountTuning {
   // Times that keys of 8 bytes, and shorter ones, are read at most, for tables that share the bins.
   static constexpr int kWideShares = 2;
   static constexpr int kNarrowShares = 4;
-  // Below so many keys for each bin they are added in memory one by one: to clear a table and add it up costs more.
+  // Keys of a row from which on it pays to put them into parts, and bytes of shared memory that it takes.
+  static constexpr int64_t kPartKeys = 1 << 21;
+  static constexpr int kPartShared = 132 * 1024;
+  // Keys are added in memory one by one where there are so many times as many bins: to clear a table and add it up
+  // would cost more.
   static constexpr int kFewKeysPerBins = 8;
 };
 

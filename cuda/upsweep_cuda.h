@@ -132,7 +132,8 @@ typedef struct {
 
 /* How a count will run. */
 typedef struct {
-  int32_t regime;              /* 0 nothing to count, 1 tables in shared memory, 2 in memory */
+  int32_t regime;              /* 0 nothing to count, 1 tables in shared memory, 2 in memory, 3 keys put into parts,
+                                  then tables for each */
   int32_t replicas;            /* of each counter of a table */
   int32_t shares;              /* that the bins of tables are cut into; the keys are read once for each */
   int32_t vectors;             /* keys are read 16 bytes at a time */

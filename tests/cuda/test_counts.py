@@ -91,7 +91,7 @@ DISTRIBUTIONS = {
     "multiples of 32": lambda rng, n, bins: rng.integers(0, (bins + 31) // 32, n) * 32,
 }
 # Around what the tables of an H200 hold 32 times, several times, once, and in shares.
-BINS = [1, 2, 31, 255, 256, 257, 896, 897, 4096, 6143, 12287, 14337, 28673, 57344, 57345, 65536, 114_689]
+BINS = [1, 2, 31, 255, 256, 257, 896, 897, 2000, 4096, 6143, 12287, 14337, 28673, 57344, 57345, 65536, 114_689]
 
 
 @pytest.mark.parametrize("n_bins", BINS)
@@ -102,6 +102,25 @@ def test_bins_and_distributions(name, n_bins):
         keys = DISTRIBUTIONS[name](rng, n, n_bins)
         check(keys.astype(np.int64), n_bins)
         check(keys.astype(np.int32), n_bins)
+
+
+PART_KEYS = 1 << 21  # from which on keys are put into parts, where the bins are too many for tables
+
+
+@pytest.mark.parametrize("n_bins", [120_000, 1_000_000, 40_000_000])
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_parts(name, n_bins):
+    n = max(PART_KEYS, n_bins // 8) + 5
+    keys = DISTRIBUTIONS[name](np.random.default_rng(n_bins), n, n_bins)
+    check(keys, n_bins)
+    keys = keys.astype(np.uint32)
+    keys[::100] = np.random.default_rng(0).integers(0, 2**32, len(keys[::100]))
+    for view in (keys, keys[3:], keys[::-1]):
+        check(view, n_bins)
+
+
+def test_parts_of_a_batch():
+    check(random_keys("int64", 2 * PART_KEYS, 150_000, spill=0.01).reshape(2, PART_KEYS), 150_000)
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -187,13 +206,15 @@ def test_a_range_of_a_batch():
 
 def test_regimes_that_were_meant():
     """That the shapes above are those of every regime."""
-    keys = _cuda.DeviceArray(1 << 20, (300_001,), (8,), "int64")
-    answers = [
-        counts.plan(
-            counts.describe(keys, _cuda.DeviceArray(1 << 30, (n,), (8,), "int64"), axis=0, device=0, stream=0),
-            132,
-        )
-        for n in BINS
-    ]
-    assert {abi.COUNT_REGIMES[a.regime] for a in answers} == {"tables", "memory"}
+    keys = _cuda.DeviceArray(1 << 20, (PART_KEYS,), (8,), "int64")
+
+    def plan(n, keys=keys):
+        out = _cuda.DeviceArray(1 << 30, (n,), (8,), "int64")
+        return counts.plan(counts.describe(keys, out, axis=0, device=0, stream=0), 132)
+
+    answers = [plan(n) for n in (*BINS, 120_000, 1 << 28)]
+    assert {abi.COUNT_REGIMES[a.regime] for a in answers} == {"tables", "memory", "parts"}
     assert {a.replicas for a in answers} == {1, 2, 4, 8, 16, 32} and {a.shares for a in answers} == {1, 2}
+    few = plan(120_000, keys._replace(shape=(PART_KEYS - 1,)))
+    assert abi.COUNT_REGIMES[few.regime] == "memory" and few.workspace_bytes == 0
+    assert plan(120_000).workspace_bytes > 2 * PART_KEYS

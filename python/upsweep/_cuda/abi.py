@@ -166,7 +166,7 @@ class CountPlan(ctypes.Structure):
     ]
 
 
-COUNT_REGIMES = ("nothing", "tables", "memory")
+COUNT_REGIMES = ("nothing", "tables", "memory", "parts")
 
 STRUCTS = {
     "upsweep_array": Array,
