@@ -1,4 +1,4 @@
-// The launches of counts, compiled in count_launch.cu.
+// The launches of counts, compiled in count_launch.cu and count_sums.cu.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,6 +8,7 @@
 namespace upsweep {
 
 cudaError_t launch_count(const CountPlan& plan, void* workspace, cudaStream_t stream);
+cudaError_t launch_sums(const SumPlan& plan, void* workspace, cudaStream_t stream);
 // After all launches of a count.
 cudaError_t launch_find_outside(const CountPlan& plan, cudaStream_t stream);
 // Sets all bins to 0.

@@ -9,7 +9,7 @@
 namespace upsweep {
 namespace {
 
-constexpr int kCountArrays = 2;   // keys, out
+constexpr int kCountArrays = 3;   // keys, out, weights
 
 struct CountAxis {
   int64_t size;
@@ -23,10 +23,11 @@ int merge_batch(const upsweep_count& count, CountAxis* axes) {
   int n = 0;
   for (int dim = 0; dim < count.n_batch; ++dim) {
     if (count.batch_shape[dim] == 1) continue;
-    const CountAxis axis = {count.batch_shape[dim], {count.keys.batch_strides[dim], count.out.batch_strides[dim]}};
+    const CountAxis axis = {count.batch_shape[dim], {count.keys.batch_strides[dim], count.out.batch_strides[dim],
+                                                       count.weights.batch_strides[dim]}};
     bool inside = n > 0;
     for (int i = 0; inside && i < kCountArrays; ++i) inside = axes[n - 1].strides[i] == axis.strides[i] * axis.size;
-    if (inside) axes[n - 1] = {axes[n - 1].size * axis.size, {axis.strides[0], axis.strides[1]}};
+    if (inside) axes[n - 1] = {axes[n - 1].size * axis.size, {axis.strides[0], axis.strides[1], axis.strides[2]}};
     else axes[n++] = axis;
   }
   return n;
@@ -61,6 +62,7 @@ const char* describe_keys(const upsweep_count& count, CountPlan* result) {
     p.shape[dim] = axes[plan.n_outer + dim].size;
     p.key_strides[dim] = axes[plan.n_outer + dim].strides[0];
     p.out_strides[dim] = axes[plan.n_outer + dim].strides[1];
+    plan.weight_strides[dim] = axes[plan.n_outer + dim].strides[2];
   }
   p.keys = static_cast<const char*>(count.keys.data);
   p.key_stride = count.keys.time_stride;
@@ -70,6 +72,22 @@ const char* describe_keys(const upsweep_count& count, CountPlan* result) {
   plan.is_signed = count.keys.dtype == UPSWEEP_INT8 || count.keys.dtype == UPSWEEP_INT16 ||
                    count.keys.dtype == UPSWEEP_INT32 || count.keys.dtype == UPSWEEP_INT64;
   plan.vectors = p.key_stride == plan.key_bytes;
+  return nullptr;
+}
+
+const char* describe_count(const upsweep_count& count, CountPlan* result) {
+  if (const char* wrong = describe_keys(count, result)) return wrong;
+  CountProblem& p = result->problem;
+  if (count.n_bins < 0) return "n_bins is negative";
+  if (!count.out.data && p.rows * count.n_bins) return "out has to be given";
+  if (count.first_outside && !count.dropped) return "first_outside goes with dropped";
+  p.out = static_cast<char*>(count.out.data);
+  p.bin_stride = count.out.time_stride;
+  p.n_bins = count.n_bins;
+  p.dropped = static_cast<unsigned long long*>(count.dropped);
+  p.first = static_cast<unsigned long long*>(count.first_outside);
+  p.limit = static_cast<uint64_t>(count.n_bins);
+  if (result->is_signed) p.limit = std::min(p.limit, uint64_t(1) << (8 * result->key_bytes - 1));
   return nullptr;
 }
 
@@ -143,20 +161,10 @@ bool plan_parts_of(CountPlan& plan, const DeviceLimits& limits, int64_t bins) {
 }  // namespace
 
 const char* make_count_plan(const upsweep_count& count, const DeviceLimits& limits, CountPlan* result) {
-  if (const char* wrong = describe_keys(count, result)) return wrong;
+  if (const char* wrong = describe_count(count, result)) return wrong;
+  if (count.out.dtype != UPSWEEP_INT64) return "out of a count has to be int64";
   CountPlan& plan = *result;
   CountProblem& p = plan.problem;
-  if (count.n_bins < 0) return "n_bins is negative";
-  if (count.out.dtype != UPSWEEP_INT64) return "out of a count has to be int64";
-  if (!count.out.data && p.rows * count.n_bins) return "out has to be given";
-  if (count.first_outside && !count.dropped) return "first_outside goes with dropped";
-  p.out = static_cast<char*>(count.out.data);
-  p.bin_stride = count.out.time_stride;
-  p.n_bins = count.n_bins;
-  p.dropped = static_cast<unsigned long long*>(count.dropped);
-  p.first = static_cast<unsigned long long*>(count.first_outside);
-  p.limit = static_cast<uint64_t>(count.n_bins);
-  if (plan.is_signed) p.limit = std::min(p.limit, uint64_t(1) << (8 * plan.key_bytes - 1));
   if (p.rows == 0 || p.length == 0) return nullptr;   // kCountNothing; out may have to be cleared all the same
   const bool few = p.length < p.n_bins / CountTuning::kFewKeysPerBins;
   const int64_t bins = std::max(int64_t(1), std::min(p.n_bins, static_cast<int64_t>(p.limit)));
@@ -172,6 +180,56 @@ const char* make_count_plan(const upsweep_count& count, const DeviceLimits& limi
   constexpr int kGlobalBlocks = 4;   // of 512 threads
   plan.splits = splits_of(plan, int64_t(limits.processors) * kGlobalBlocks, 512);
   plan.blocks = std::min(p.rows * plan.splits, int64_t(limits.processors) * kGlobalBlocks);
+  return nullptr;
+}
+
+const char* make_sum_plan(const upsweep_count& count, const DeviceLimits& limits, SumPlan* result) {
+  SumPlan& plan = *result;
+  std::memset(&plan, 0, sizeof plan);
+  if (const char* wrong = describe_count(count, &plan.count)) return wrong;
+  const int32_t out = count.out.dtype;
+  const bool integer = out == UPSWEEP_INT64;
+  if (!integer && out != UPSWEEP_FLOAT32 && out != UPSWEEP_FLOAT64)
+    return "out of sums has to be int64, float32 or float64";
+  if (count.weights.dtype < UPSWEEP_BOOL || count.weights.dtype > UPSWEEP_FLOAT64) return "weights have to be real";
+  if (integer && count.weights.dtype > UPSWEEP_UINT64) return "out of sums of floats has to be float32 or float64";
+  if (count.n_columns < 0) return "n_columns is negative";
+  SumProblem& p = plan.problem;
+  p.count = plan.count.problem;
+  p.weights = static_cast<const char*>(count.weights.data);
+  p.weight_dtype = count.weights.dtype;
+  p.out_dtype = out;
+  p.accumulate = count.accumulate;
+  p.weight_stride = count.weights.time_stride;
+  std::copy(plan.count.weight_strides, plan.count.weight_strides + kDims, p.weight_strides);
+  plan.accumulator = integer ? UPSWEEP_INTEGER : UPSWEEP_REAL;
+  plan.n_columns = count.n_columns;
+  plan.weights_column_stride = count.weights_column_stride;
+  plan.out_column_stride = count.out_column_stride;
+  const int64_t rows = p.count.rows, length = p.count.length, bins = p.count.n_bins;
+  if (rows == 0 || bins == 0 || plan.n_columns == 0) return nullptr;
+
+  using Tuning = SumTuning;
+  const int64_t table_words = (limits.block_shared - 1024) / 8;   // of 8 bytes
+  plan.passes = ceil_div(bins, table_words / Tuning::kLeastTables / 16 * 16);
+  // The order of integers does not matter, nor does that of floats unless it is to.
+  const bool ordered = !integer && count.deterministic;
+  const bool few = length < bins / CountTuning::kFewKeysPerBins;
+  int64_t resident = limits.processors;
+  if ((plan.passes <= Tuning::kMostPasses && !few) || ordered) {
+    plan.regime = kSumTables;
+    plan.bins = ceil_div(bins, plan.passes);
+    plan.warps = static_cast<int32_t>(std::min(int64_t(Tuning::kWarps), table_words / (ceil_div(plan.bins, 16) * 16)));
+  } else {
+    plan.regime = kSumGlobal;
+    plan.passes = 1;
+    plan.bins = bins;
+    plan.warps = Tuning::kWarps;
+  }
+  const int64_t fill = ceil_div(resident, rows), tile = int64_t(plan.warps) * Tuning::kWarpKeys;
+  plan.splits = std::max(int64_t(1), std::min(fill, ceil_div(length, tile)));
+  plan.blocks = std::min(rows * plan.splits, resident);
+  plan.workspace_bytes = rows * (plan.regime == kSumTables ? plan.splits : 1) * plan.bins * 8;
   return nullptr;
 }
 

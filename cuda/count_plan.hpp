@@ -31,10 +31,27 @@ struct CountPlan {
   int32_t n_outer;
   int64_t n_launches;
   int64_t outer_shape[UPSWEEP_MAX_DIMS];
-  int64_t outer_strides[2][UPSWEEP_MAX_DIMS];   // of keys and out
+  int64_t outer_strides[3][UPSWEEP_MAX_DIMS];   // of keys, out and weights
+  int64_t weight_strides[kDims];
+};
+
+enum SumRegime : int32_t { kSumNothing, kSumTables, kSumGlobal };
+
+// Sums of weights; one column of them a launch.
+struct SumPlan {
+  CountPlan count;                      // of the keys; its regime is not used
+  SumProblem problem;
+  SumRegime regime;
+  int32_t accumulator;                  // upsweep_accumulator: real or integer
+  int32_t warps;                        // of a block; with tables, each has one
+  int64_t bins, passes;                 // of a pass; how many there are, each over all keys
+  int64_t splits, blocks;
+  int64_t n_columns, weights_column_stride, out_column_stride;
+  int64_t workspace_bytes;
 };
 
 // nullptr, or what is wrong with the request.
+const char* make_sum_plan(const upsweep_count& count, const DeviceLimits& limits, SumPlan* plan);
 const char* make_count_plan(const upsweep_count& count, const DeviceLimits& limits, CountPlan* plan);
 // Of `keys` alone.
 const char* make_range_plan(const upsweep_count& count, const DeviceLimits& limits, CountPlan* plan);

@@ -34,6 +34,23 @@ struct TableShape {
   int32_t shift;                       // a counter is for as many keys as so many low bits have values
 };
 
+// Beside the keys: a weight for each. out has any dtype.
+struct SumProblem {
+  CountProblem count;                  // its out and bin_stride are those of the sums
+  const char* weights;
+  int32_t weight_dtype, out_dtype;
+  int32_t accumulate;
+  int64_t weight_stride;
+  int64_t weight_strides[kDims];
+};
+
+// A pass sums the bins from `first_bin` on: each warp of a block in a table of its own, or all of them in memory.
+struct SumShape {
+  int64_t first_bin;
+  int64_t bins;
+  int64_t splits;                      // blocks that share a row
+};
+
 // Keys in parts by their high bits (count_partition.cuh).
 constexpr int kPartBits = 15;                  // of a key, that stay within its part
 constexpr uint32_t kPartBins = 1u << kPartBits;

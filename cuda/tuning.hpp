@@ -66,4 +66,12 @@ struct CountTuning {
   static constexpr int kFewKeysPerBins = 8;
 };
 
+struct SumTuning {
+  static constexpr int kWarps = 16;           // of a block, at most: 128 registers a thread hold what is on its way
+  static constexpr int kWarpKeys = 256;       // that a warp takes at a time
+  static constexpr int kLeastTables = 2;      // of a block: fewer warps leave the memory idle
+  // Bins are summed in passes over all keys, up to so many; beyond, in memory, where nobody asks for an order.
+  static constexpr int kMostPasses = 2;
+};
+
 }  // namespace upsweep

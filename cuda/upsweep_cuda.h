@@ -110,11 +110,12 @@ typedef struct {
 } upsweep_plan;
 
 /* out[bin] = how many keys are `bin`, or with weights the sum of theirs; for each line of a batch. time_stride is keys'
- * along the keys and out's along the bins. A key outside [0, n_bins) is left out. */
+ * along the keys and out's along the bins. A key outside [0, n_bins) is left out.
+ * out is int64 for counts and for sums of integers, which wrap; float32 or float64 for sums, which are made in float64. */
 typedef struct {
   int32_t device;
   int32_t accumulate;          /* add to out instead of overwriting it */
-  int32_t deterministic;       /* sums of floats have the same bits on each run */
+  int32_t deterministic;       /* sums of floats have the same bits on each run, also where bins are many */
   int32_t n_batch;
   void* stream;
   void* workspace;             /* as for upsweep_scan */
@@ -130,12 +131,12 @@ typedef struct {
   void* first_outside;         /* int64: the position of the first of them in C order, or -1; goes with dropped */
 } upsweep_count;
 
-/* How a count will run. */
+/* How a count will run; in brackets, sums of weights. */
 typedef struct {
   int32_t regime;              /* 0 nothing to count, 1 tables in shared memory, 2 in memory, 3 keys put into parts,
                                   then tables for each */
-  int32_t replicas;            /* of each counter of a table */
-  int32_t shares;              /* that the bins of tables are cut into; the keys are read once for each */
+  int32_t replicas;            /* of each counter of a table [tables of a block] */
+  int32_t shares;              /* that the bins of tables are cut into; the keys are read once for each [passes] */
   int32_t vectors;             /* keys are read 16 bytes at a time */
   int64_t splits;              /* blocks that share a line */
   int64_t n_launches;

@@ -174,6 +174,138 @@ def test_adding_to_what_is_there(n_bins):
     assert (run(keys[:0], n_bins, before=before)[0] == before).all()
 
 
+# ---- sums of weights -------------------------------------------------------------------------------------------
+
+
+def run_sums(keys, weights, n_bins, dtype, axis=-1, before=None, deterministic=False):
+    axis %= keys.ndim
+    shape = keys.shape[:axis] + (n_bins,) + keys.shape[axis + 1 :] + weights.shape[keys.ndim :]
+    with contextlib.closing(host.Memory(0)) as memory:
+        out = send(memory, np.full(shape, GUARD if before is None else before, dtype))
+        marks = memory.empty((2,), np.dtype(np.int64))
+        counts.count(
+            send(memory, keys), out, memory.allocate, send(memory, weights), axis=axis, device=0, stream=0,
+            accumulate=before is not None, deterministic=deterministic, dropped=marks.pointer,
+            first_outside=marks.pointer + 8,
+        )  # fmt: skip
+        return fetch(memory, out, dtype), *map(int, fetch(memory, marks))
+
+
+def check_sums(keys, weights, n_bins, dtype, axis=-1, **keywords):
+    """Against numpy's sums in float64, or exactly for integers."""
+    found, dropped, first = run_sums(keys, weights, n_bins, dtype, axis, **keywords)
+    rows = np.moveaxis(keys, axis, -1)
+    outside = np.flatnonzero((rows.ravel() < 0) | (rows.ravel() >= n_bins))
+    assert (dropped, first) == (len(outside), outside[0] if len(outside) else -1)
+    columns = weights[..., None] if weights.ndim == keys.ndim else weights
+    rows = rows.reshape(int(np.prod(rows.shape[:-1])), rows.shape[-1])
+    columns = np.moveaxis(columns, axis % keys.ndim, -2).reshape(*rows.shape, columns.shape[-1])
+    wide = np.result_type(dtype, np.float64) if np.dtype(dtype).kind in "fc" else np.int64
+    exact = np.zeros((len(rows), n_bins, columns.shape[-1]), wide)
+    scale = np.zeros(exact.shape)
+    for row, (k, w) in enumerate(zip(rows, columns)):
+        inside = (k >= 0) & (k < n_bins)
+        np.add.at(exact[row], k[inside].astype(np.int64), w[inside].astype(wide))
+        np.add.at(scale[row], k[inside].astype(np.int64), np.abs(w[inside].astype(wide)).astype(float))
+    if keywords.get("before") is not None:
+        exact += keywords["before"]
+        scale += abs(keywords["before"])
+    found = found[..., None] if weights.ndim == keys.ndim else found
+    found = np.moveaxis(found, axis % keys.ndim, -2).reshape(exact.shape)
+    if wide is np.int64:
+        np.testing.assert_array_equal(found, exact)
+    else:
+        half_unit = np.finfo(found.dtype).eps / 2 * np.abs(exact)
+        assert (np.abs(found - exact) <= half_unit + 1e-15 * 64 * scale).all()
+
+
+def random_weights(dtype, shape, seed=5):
+    rng = np.random.default_rng(seed)
+    dtype = np.dtype(dtype)
+    if dtype.kind == "b":
+        return rng.random(shape) < 0.5
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
+    values = rng.standard_normal(shape)
+    return (values + 1j * rng.standard_normal(shape) if dtype.kind == "c" else values).astype(dtype)
+
+
+@pytest.mark.parametrize("n_bins", [1, 3, 100, 1800, 4096, 14_000, 20_000, 40_000])
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_sums(name, n_bins):
+    rng = np.random.default_rng(n_bins)
+    for n, deterministic in ((5, False), (50_003, False), (50_003, True)):
+        keys = DISTRIBUTIONS[name](rng, n, n_bins)
+        weights = random_weights(np.float32, n)
+        check_sums(keys, weights, n_bins, np.float32, deterministic=deterministic)
+        check_sums(keys.astype(np.int32), weights.astype(float), n_bins, np.float64, deterministic=deterministic)
+        check_sums(keys[::-2], weights[::-2], n_bins, np.float64, before=3.5)
+        check_sums(keys, random_weights(np.int64, n), n_bins, np.int64)
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, "float16", "float32", "float64", "complex64", "complex128"])
+def test_dtypes_of_weights(dtype):
+    for n_bins in (70, 30_000):
+        keys = random_keys("int16", 10_000, n_bins, spill=0.1)
+        weights = random_weights(dtype, 10_000)
+        check_sums(keys, weights, n_bins, np.complex128 if "complex" in dtype else np.float64)
+        check_sums(keys, weights, n_bins, np.complex64 if "complex" in dtype else np.float32)
+        if dtype in INTEGERS:
+            with np.errstate(over="ignore"):
+                check_sums(keys, weights, n_bins, np.int64, before=-5)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_sums_by_keys_of_every_dtype(dtype):
+    for n_bins in (2, 100, 300):
+        keys = random_keys(dtype, 5000, n_bins, spill=0.1)
+        check_sums(keys, random_weights(np.float32, 5000), n_bins, np.float64)
+
+
+@pytest.mark.parametrize("n_bins", [7, 40_000])
+def test_sums_of_batches_and_columns(n_bins):
+    keys = random_keys("int64", 3 * 4 * 500, n_bins, spill=0.01).reshape(3, 4, 500)
+    for axis in range(3):
+        check_sums(keys, random_weights(np.float32, keys.shape), n_bins, np.float64, axis)
+        check_sums(keys, random_weights(np.float64, (*keys.shape, 3))[..., ::-1], n_bins, np.float64, axis)
+    transposed = random_weights(np.complex64, (500, 4, 3)).transpose(2, 1, 0)
+    check_sums(keys[..., 1:], transposed[..., 1:], n_bins, np.complex128, 1)
+    check_sums(keys[..., :0], transposed[..., :0], n_bins, np.complex128)
+    repeated = np.broadcast_to(np.float32(0.1), keys.shape)
+    check_sums(keys, repeated, n_bins, np.float32)
+
+
+def test_sums_with_what_is_not_finite():
+    keys = np.tile(np.arange(7), 5000)
+    weights = np.ones(keys.size, np.float32)
+    weights[[3, 7 * 300 + 1, 7 * 300 + 2, 7 * 4000 + 2]] = np.nan, np.inf, np.inf, -np.inf
+    found = run_sums(keys, weights, 7, np.float32)[0]
+    np.testing.assert_array_equal(found, [5000, np.inf, np.nan, np.nan, 5000, 5000, 5000])
+
+
+@pytest.mark.parametrize("n_bins", [3, 4000, 60_000])
+def test_sums_in_order_have_the_same_bits(n_bins):
+    rng = np.random.default_rng(0)
+    keys, weights = (
+        rng.integers(0, n_bins, 200_000),
+        rng.standard_normal(200_000) * 10.0 ** rng.integers(-9, 9, 200_000),
+    )
+    first = run_sums(keys, weights, n_bins, np.float64, deterministic=True)[0]
+    for _ in range(5):
+        assert run_sums(keys, weights, n_bins, np.float64, deterministic=True)[0].tobytes() == first.tobytes()
+
+
+def test_what_cannot_be_summed():
+    keys, floats = np.arange(5), np.ones(5)
+    with pytest.raises(ValueError, match="out of sums of floats has to be float32 or float64"):
+        run_sums(keys, floats, 5, np.int64)
+    with pytest.raises(ValueError, match="out of sums has to be int64, float32 or float64"):
+        run_sums(keys, floats, 5, np.float16)
+    with pytest.raises(ValueError, match="dtype of keys is no integer"):
+        run_sums(floats, floats, 5, np.float64)
+
+
 def key_range(keys, axis=-1):
     with contextlib.closing(host.Memory(0)) as memory:
         found = memory.empty((2,), np.dtype(np.int64))
