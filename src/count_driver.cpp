@@ -1,6 +1,7 @@
 // Which way a count goes, by its shape, its bins and (of counts, whose bits cannot differ) its threads.
 //
 //   TABLES      (count_tables.cpp)     one row of counts in up to kTableBins bins
+//   BYTES       (count_bytes.cpp)      one row of counts in up to kByteBins bins
 //   SUMS        (count_sums.cpp)       one row of weights, up to kSumNumbers numbers
 //   PARTITION   (count_partition.cpp)  one row, more bins
 //   ROWS        (count_rows.cpp)       several rows; long ones one after the other, as above
@@ -9,6 +10,7 @@
 // TABLES and SUMS find out the number of bins on the way. What the keys of a few places say tells whether it is worth
 // trying; for the other ways all keys are looked at before.
 
+#include "count_bytes.hpp"
 #include "count_partition.hpp"
 #include "count_range.hpp"
 #include "count_rows.hpp"
@@ -21,6 +23,8 @@ constexpr int64_t kKeysWorthAThread = 1 << 15;
 constexpr int64_t kPartitionWorth = 1 << 17;   // keys
 constexpr int64_t kManyTables = 2048;          // bins of which 8 tables are the fastest
 constexpr int64_t kSomeTables = 16384;         // and 4
+constexpr int64_t kBytesOfAll = 1 << 24;       // of byte tables that exceed the second cache, of all workers,
+constexpr int kWorkersOfBytes = 4;             // whose tables are then at most as large as the result
 constexpr int kPlaces = 16;                    // at which the keys are looked at first
 constexpr int64_t kPlaceKeys = 64;
 
@@ -30,6 +34,11 @@ int threads_for(const CountProblem& p, int64_t n_keys) {
 
 int64_t width_of(const CountProblem& p) {
   return p.summand == kOnes ? 1 : p.n_sums * (is_complex(p.weight_dtype) ? 2 : 1);
+}
+
+bool in_bytes(int64_t n_bins, int64_t n, int n_threads) {
+  const bool fits = n_bins <= kTableBytes || (n_threads <= kWorkersOfBytes && n_bins * n_threads <= kBytesOfAll);
+  return n_bins < kByteBins && n_bins <= n && fits;
 }
 
 // The number of bins that some of the keys need. Where keys are sorted the largest is at an end.
@@ -67,6 +76,8 @@ int n_tables_for(int64_t n_bins, int64_t n) {
 // What `look` has counted.
 struct Tables {
   CountTables counts;
+  CountBytes bytes;
+  bool in_bytes = false;
   SumTables<double> reals;
   SumTables<uint64_t> integers;
 };
@@ -93,10 +104,14 @@ Found Counter::look() {
       if (guess <= CountTables::capacity(n_tables) && guess <= p.n) {
         outcome = tables->counts.count(p, 0, p.n_bins, n_tables, n_threads);
         n_bins = tables->counts.n_bins();
+      } else if (in_bytes(guess, p.n, n_threads)) {
+        tables->in_bytes = true;
+        outcome = tables->bytes.count(p, 0, p.n_bins, n_threads);
+        n_bins = tables->bytes.n_bins();
       }
     } else if (guess < kSumNumbers / width && guess <= p.n) {
       auto sum = [&](auto& sums) {
-        outcome = sums.sum(p, 0, p.n_bins, threads_for(p, p.n * width));
+        outcome = sums.sum(p, 0, p.n_bins, guess, threads_for(p, p.n * width));
         n_bins = sums.n_bins();
       };
       p.summand == kReals ? sum(tables->reals) : sum(tables->integers);
@@ -125,6 +140,11 @@ void write_row(const CountProblem& p, int64_t row, int64_t* counts, int64_t n_bi
     tables.count(lenient, row, n_bins, n_tables, with_tables);
     return tables.write(counts, n_bins, overwrite, n_threads);
   }
+  if (n_bins > kTableBins && in_bytes(n_bins, p.n, with_tables)) {
+    CountBytes tables;
+    tables.count(lenient, row, n_bins, with_tables);
+    return tables.write(counts, n_bins, overwrite, with_tables);
+  }
   if (n_bins > kTableBins && p.n >= kPartitionWorth)
     return count_partitioned(p, row, counts, n_bins, overwrite, n_threads);
   count_in_order(p, row, counts, n_bins, overwrite);
@@ -138,7 +158,7 @@ void sum_row(const CountProblem& p, int64_t row, Sum* sums, int64_t stride, int6
     CountProblem lenient = p;
     lenient.drop = 1;
     SumTables<Sum> tables;
-    tables.sum(lenient, row, n_bins, threads_for(p, p.n * width));
+    tables.sum(lenient, row, n_bins, n_bins, threads_for(p, p.n * width));
     return tables.write(sums, stride, n_bins, overwrite);
   }
   if (width == 1) return sum_partitioned(p, row, sums, stride, n_bins, overwrite, threads_for(p, p.n));
@@ -180,6 +200,7 @@ void Counter::write(void* result, bool overwrite) {
     return;
   }
   if (p.summand == kOnes) {
+    if (tables && tables->in_bytes) return tables->bytes.write((int64_t*)result, n_bins, overwrite, p.n_threads);
     if (tables) return tables->counts.write((int64_t*)result, n_bins, overwrite, p.n_threads);
     return count_all(p, (int64_t*)result, n_bins, overwrite);
   }

@@ -47,6 +47,14 @@ inline void read_keys(const char* source, int64_t stride, int64_t n, Unsigned<Ke
   }
 }
 
+// A block is looked at faster than memory gives it, and then worked on while memory would rest: so the next one is
+// asked for. Behind the end of an array nothing is read, only asked for.
+inline void fetch_ahead(const char* block, int64_t n_bytes) {
+  constexpr int64_t kLine = 64, kMost = kBlock * 8;
+  if (n_bytes <= 0 || n_bytes > kMost) return;
+  for (int64_t at = 0; at < n_bytes; at += kLine) __builtin_prefetch(block + n_bytes + at);
+}
+
 // One row of keys.
 struct Row {
   const char* keys;
@@ -58,6 +66,7 @@ struct Row {
 template <class Key>
 inline const char* read_block(const Row& row, int64_t first, int64_t n, Unsigned<Key>* buffer) {
   const char* source = row.keys + first * row.stride;
+  fetch_ahead(source, n * row.stride);
   if (row.stride == (int64_t)sizeof(Key)) {
     if (!row.swapped) return source;
     read_keys<Key, true>(source, sizeof(Key), n, buffer);
@@ -140,6 +149,7 @@ struct Weights {
   // n_sums numbers for each of the n keys from `first` on; the buffer has place for them.
   const Sum* read(int64_t first, int64_t n, Sum* buffer) const {
     const char* source = data + first * stride;
+    fetch_ahead(source, n * stride);
     if (in_place) return (const Sum*)source;
     if (n_given == 1) {
       gather_weights(source, stride, n, dtype, swapped, buffer);

@@ -27,7 +27,8 @@ constexpr int kFewestLowBits = 12;                 // a bucket's counts fill the
 constexpr int kMostLowBits = 16;                   // and half the second
 constexpr int kMostBucketBits = 11;
 constexpr int64_t kWorkspace = 512 << 10;          // bytes a worker has at least, for a chunk
-constexpr int64_t kShareOfResult = 4;              // and all together this part of the result, if that is more
+constexpr int64_t kShareOfResult = 2;              // and all together this part of the result, if that is more
+constexpr int64_t kWorthFetching = 32;             // bins a key, of a bucket whose lines are most of them needed
 constexpr int64_t kMostWorkspace = 64 << 20;       // of a worker
 
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -72,11 +73,23 @@ struct Dealt {
   int64_t append(int64_t bucket, Low low) {
     const int64_t at = cursor[bucket]++;
     lows[at] = low;
-    if (__builtin_expect(((at + 1) & (kRun - 1)) == 0, 0)) {
-      next[at >> kRunBits] = n_runs;
-      cursor[bucket] = (int64_t)n_runs++ << kRunBits;
-    }
+    if (__builtin_expect(((at + 1) & (kRun - 1)) == 0, 0)) new_run(bucket, at >> kRunBits);
     return at;
+  }
+  // Entries of one bucket side by side: write(number of the key, entry).
+  template <class Write>
+  void append_block(int64_t bucket, int64_t n, Write write) {
+    for (int64_t done = 0; done < n;) {
+      const int64_t first = cursor[bucket], some = std::min(n - done, kRun - (first & (kRun - 1)));
+      for (int64_t k = 0; k < some; ++k) write(done + k, first + k);
+      done += some;
+      cursor[bucket] = first + some;
+      if (((first + some) & (kRun - 1)) == 0) new_run(bucket, first >> kRunBits);
+    }
+  }
+  void new_run(int64_t bucket, int64_t run) {
+    next[run] = n_runs;
+    cursor[bucket] = (int64_t)n_runs++ << kRunBits;
   }
   // visit(first entry, number of entries) along a bucket, in order.
   template <class Visit>
@@ -125,6 +138,7 @@ class Partition {
       for_tasks((int64_t)items.size(), n_threads, false, [&](int64_t item, int thread) {
         const Item& todo = items[item];
         if (todo.source >= 0) return apply_private(todo, thread);
+        if (result_stride == 1) fetch(todo.bucket);
         for (const auto& each : dealt) apply(each, todo.bucket);
       });
     }
@@ -140,27 +154,44 @@ class Partition {
 
   template <class Key>
   void deal(Dealt<Low, Sum>& to, int64_t from, int64_t end) {
-    const uint64_t valid = valid_bins<Key>(layout.n_bins), outside = (uint64_t)layout.n_buckets << layout.low_bits;
-    const int low_bits = layout.low_bits;
-    const uint64_t low_mask = (UINT64_C(1) << low_bits) - 1;
+    const uint64_t valid = valid_bins<Key>(layout.n_bins);
     each_block<Key>(row, from, end, [&](const char* keys, int64_t first, int64_t n) {
-      [[maybe_unused]] const Sum* terms = nullptr;
+      const Bits2<Key> bits = bits_of<Key>(keys, n);
+      const Sum* terms = nullptr;
       if constexpr (kWeighted) {
         terms = weights_of<Sum>(p, row_number).read(first, n, to.buffer.get());
-      } else {
-        const Bits2<Key> bits = bits_of<Key>(keys, n);
-        if (bits.any == bits.all) {   // a single key; chunks are dealt out before any bucket is applied
-          if (bits.any < valid) __atomic_fetch_add(result + bits.any * result_stride, n, __ATOMIC_RELAXED);
-          return true;
-        }
+      } else if (bits.any == bits.all) {   // chunks are dealt out before any bucket is applied
+        if (bits.any < valid) __atomic_fetch_add(result + bits.any * result_stride, n, __ATOMIC_RELAXED);
+        return true;
       }
-      for (int64_t at = 0; at < n; ++at) {
-        const uint64_t key = key_at<Key>(keys, at), bin = key < valid ? key : outside;
-        const int64_t entry = to.append((int64_t)(bin >> low_bits), (Low)(bin & low_mask));
-        if constexpr (kWeighted) to.terms[entry] = terms[at];
-        else (void)entry;
-      }
+      if (bits.any < valid && ((bits.any ^ bits.all) >> layout.low_bits) == 0)
+        deal_together<Key>(to, (int64_t)(bits.any >> layout.low_bits), keys, n, terms);
+      else
+        deal_block<Key>(to, keys, n, terms, valid, (uint64_t)layout.n_buckets << layout.low_bits, layout.low_bits);
       return true;
+    });
+  }
+
+  // Numbers by value: a store to a cursor might else be one to them.
+  template <class Key>
+  static void deal_block(Dealt<Low, Sum>& to, const char* keys, int64_t n, [[maybe_unused]] const Sum* terms,
+                         uint64_t valid, uint64_t outside, int low_bits) {
+    const uint64_t low_mask = (UINT64_C(1) << low_bits) - 1;
+    for (int64_t at = 0; at < n; ++at) {
+      const uint64_t key = key_at<Key>(keys, at), bin = key < valid ? key : outside;
+      const int64_t entry = to.append((int64_t)(bin >> low_bits), (Low)(bin & low_mask));
+      if constexpr (kWeighted) to.terms[entry] = terms[at];
+      else (void)entry;
+    }
+  }
+
+  template <class Key>
+  void deal_together(Dealt<Low, Sum>& to, int64_t bucket, const char* keys, int64_t n,
+                     [[maybe_unused]] const Sum* terms) const {
+    const uint64_t low_mask = (UINT64_C(1) << layout.low_bits) - 1;
+    to.append_block(bucket, n, [&](int64_t at, int64_t entry) {
+      to.lows[entry] = (Low)(key_at<Key>(keys, at) & low_mask);
+      if constexpr (kWeighted) to.terms[entry] = terms[at];
     });
   }
 
@@ -190,11 +221,26 @@ class Partition {
     }
   }
 
+  // A bucket's part of the result comes in order, ahead of keys that would wait for it one by one.
+  void fetch(int64_t bucket) const {
+    int64_t size = 0;
+    for (const auto& each : dealt) size += each.size(bucket);
+    const int64_t first = bucket << layout.low_bits, end = std::min(layout.n_bins, first + (INT64_C(1) << layout.low_bits));
+    if (size * kWorthFetching < end - first) return;
+    for (int64_t bin = first; bin < end; bin += 64 / (int64_t)sizeof(Result)) __builtin_prefetch(result + bin, 1);
+  }
+
   void apply(const Dealt<Low, Sum>& from, int64_t bucket) {
     Result* const to = result + (bucket << layout.low_bits) * result_stride;
     const Low* const lows = from.lows.get();
     from.each_run(bucket, [&](int64_t first, int64_t n) {
-      if constexpr (kWeighted) {
+      const Bits2<Low> bits = bits_of<Low>((const char*)(lows + first), n);
+      if (bits.any == bits.all) {   // through memory, each addition would wait for the store before it
+        Result number = to[bits.any * result_stride];
+        if constexpr (kWeighted) for (int64_t at = first; at < first + n; ++at) number += from.terms[at];
+        else number += n;
+        to[bits.any * result_stride] = number;
+      } else if constexpr (kWeighted) {
         const Sum* const terms = from.terms.get();
         for (int64_t at = first; at < first + n; ++at) to[lows[at] * result_stride] += terms[at];
       } else {

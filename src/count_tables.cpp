@@ -10,8 +10,6 @@
 
 #include "count_tables.hpp"
 
-#include <atomic>
-
 namespace upsweep {
 namespace {
 
@@ -37,17 +35,6 @@ inline void count_some(const char* keys, int64_t n, uint32_t* tables, int64_t st
   for (int64_t at = 0; at < n; ++at)
     ++tables[at % N * stride + (int64_t)std::min<uint64_t>(key_at<Key>(keys, at), limit)];
 }
-
-// What ends a count before its end.
-struct StopAt {
-  const uint64_t valid;      // keys from here on are outside
-  const bool raise, known;   // raise: then stop; known: the number of bins is given
-  std::atomic<bool> outside{false}, too_many{false};
-
-  bool set() const {
-    return outside.load(std::memory_order_relaxed) || too_many.load(std::memory_order_relaxed);
-  }
-};
 
 }  // namespace
 
@@ -84,11 +71,7 @@ void CountTables::count_piece(Worker& worker, const Row& row, int64_t from, int6
       const Bits2<Key> bits = bits_of<Key>(keys, n);
       if (bits.any >= worker.ready) {
         if (bits.any >= (uint64_t)limit) {
-          const Key largest = largest_of<Key>(keys, n);
-          if (stop.raise && largest_unsigned<Key>(keys, n) >= stop.valid)
-            return stop.outside.store(true, std::memory_order_relaxed), false;
-          if (!stop.known && largest >= Key(0) && (uint64_t)largest >= (uint64_t)limit)
-            return stop.too_many.store(true, std::memory_order_relaxed), false;
+          if (stop.template here<Key>(keys, n, limit)) return false;
           prepare<N>(worker, limit);
           count_some<N, Key>(keys, n, tables, stride, limit);
           return true;

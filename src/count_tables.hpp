@@ -1,6 +1,7 @@
 // Counts of one row in private tables of 32-bit numbers.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -25,6 +26,26 @@ constexpr int64_t kTableBins = kTableBytes / (int64_t)sizeof(uint32_t);      // 
 constexpr int64_t kSlack = 80;   // between tables: several powers of two apart they would share a cache's sets
 
 enum class Outcome { kCounted, kOutside, kTooMany };
+
+// What ends a count before its end.
+struct StopAt {
+  const uint64_t valid;      // keys from here on are outside
+  const bool raise, known;   // raise: then stop; known: the number of bins is given
+  std::atomic<bool> outside{false}, too_many{false};
+
+  bool set() const {
+    return outside.load(std::memory_order_relaxed) || too_many.load(std::memory_order_relaxed);
+  }
+  // Whether a block that has keys beyond the `limit` of the tables cannot be counted.
+  template <class Key>
+  bool here(const char* keys, int64_t n, uint64_t limit) {
+    const Key largest = largest_of<Key>(keys, n);
+    if (raise && largest_unsigned<Key>(keys, n) >= valid) outside.store(true, std::memory_order_relaxed);
+    else if (!known && largest >= Key(0) && (uint64_t)largest >= limit) too_many.store(true, std::memory_order_relaxed);
+    else return false;
+    return true;
+  }
+};
 
 class CountTables {
  public:
