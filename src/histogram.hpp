@@ -12,10 +12,10 @@
 //               place = (B(x) - B(first)) [in B] / width [in F] * n [in F], cut to an integer; n is n - 1;
 //               less one if B(x) < edges[place]; then one more if B(x) >= edges[place + 1], unless in the last bin.
 //             Elements outside of [first, last], compared in result_type(x, first) and integers exactly, are left out.
-//   edges     x is compared in C = result_type(x, edges): at least the lower edge, below the upper; the last bin has its
-//             upper edge.
-//   histc     torch's: (x - min) * n / (max - min), each operation rounded to x's dtype, cut to an integer; from n on n - 1.
-//             For integers the exact quotient.
+//   edges     x is compared in C = result_type(x, edges): at least the lower edge, below the upper; the last bin has
+//             its upper edge.
+//   histc     torch's: (x - min) * n / (max - min), each operation rounded to x's dtype, cut to an integer; from n on
+//             n - 1. For integers the exact quotient.
 //
 // Thresholds have the type of keys, to which elements are converted without loss before they are compared:
 //

@@ -4,12 +4,12 @@
 //
 // Blocks of kBlock elements stay in the L1 cache. A vectorised loop guesses the rank of each, another counts: no branch
 // depends on the data but one for a group of keys near thresholds, so that distributions take the same time, or nearly.
-// The guess never falls as x grows, so what it is at the thresholds says how far it may be off; that is looked at first:
+// The guess never falls as x grows: what it is at the thresholds says how far it may be off, and is looked at first.
 //
 //   Uniform   two lines, (x - origin) * scale, a little apart: where they have one integer part, that is the rank. A
 //             group of keys that has others is compared with the thresholds.
-//   Line      a table of cells of equal width holds the rank at which each begins; bisection among as many thresholds as
-//             the fullest cell has follows.
+//   Line      a table of cells of equal width holds the rank at which each begins; bisection among as many thresholds
+//             as the fullest cell has follows.
 //   Leading   the same, cells being the leading bits of a floating number: for edges that grow with their distance.
 //
 // Each thread has tables of 32-bit counters (64-bit sums) of its own, kTables in turn while they fit the cache, because
@@ -605,7 +605,7 @@ void run_histogram(const HistogramProblem& problem) {
     const Ranks<Key> ranks((const Key*)problem.thresholds, problem.n_thresholds, problem.n);
     if (problem.sums) return sum_in_tables(problem, ranks, problem.sums);
     if (problem.weights) return sum_in_tables(problem, ranks, (uint64_t*)problem.counts);
-    if (problem.n <= kBlock) return count_in_order(problem, ranks);
+    if (problem.n <= std::max(kBlock, problem.n_thresholds)) return count_in_order(problem, ranks);
     count_in_tables(problem, ranks);
   });
 }

@@ -57,6 +57,7 @@ def test_floating_numbers_on_uniform_edges(dtype, n_bins):
         ranges = [(low, high), (int(low) - 1, int(high) + 1)]
         if dtype != BFLOAT16:  # does not promote with numpy's scalars
             ranges += [(np.float64(low), np.float64(high)), np.array([low, high], np.float32)]
+            ranges += [(np.float32(low), high)]  # edges rounded to float32, also for float64 numbers
         for limits in ranges:
             assert_numpys(x, n_bins, limits)
         assert_numpys(x, n_bins)
@@ -124,9 +125,9 @@ def test_edges_of_any_spacing_among_many_numbers(n_edges):
             own = edges.astype(dtype)
             mine = upsweep.histogram(x.astype(dtype), own)[0]
             np.testing.assert_array_equal(mine, np.histogram(x.astype(dtype), own)[0], err_msg=f"{name} {dtype}")
-        integers = np.unique((edges * 2**40).astype(np.int64))
+        integers = np.unique((np.minimum(edges, 9) * 2**40).astype(np.int64))
         if integers.size > 1:
-            assert_numpys((x * 2**40).astype(np.int64), integers)
+            assert_numpys((np.minimum(x, 9) * 2**40).astype(np.int64), integers)
 
 
 def test_numbers_in_no_bin():

@@ -57,10 +57,9 @@ def given_thresholds(edges: Array, dtype: DType, common: DType) -> Array:
     if key.kind in "iu":
         return _of_integer_keys(values, dtype)
     with np.errstate(all="ignore"):
-        last = np.nextafter(values[-1:], np.array(np.inf, common))
-        values = np.concatenate((values[:-1], last))
+        values[-1:] = np.nextafter(values[-1:], common.type(np.inf))
         if common == key or np.can_cast(common, key):
-            thresholds = values.astype(key)
+            thresholds = values.astype(key, copy=False)
         else:
             thresholds = _rounded_up(values, key)
     # A closed bin up to infinity has nothing above it.

@@ -257,8 +257,9 @@ def _uniform(
         dtype = np.dtype(np.float64)
     with np.errstate(all="ignore"):
         edges = np.linspace(first, last, bins + 1, dtype=dtype)
-        wide = np.isfinite(np.subtract(last, first)) if given is None else True
-    if not (wide and (edges[:-1] < edges[1:]).all() and np.isfinite(edges[-1]) and np.isfinite(edges[0])):
+        # numpy goes on where the width overflows float16, and finds itself outside of its arrays.
+        width = edges[-1] - edges[0] if given is not None else np.subtract(last, first)
+    if not (width < np.inf and (edges[:-1] < edges[1:]).all()):
         raise ValueError(
             f"bins: Too many bins for data range. Cannot create {bins} finite-sized bins from {first} to {last}"
         )
