@@ -44,6 +44,7 @@ add_library(upsweep_cuda SHARED
   cuda/count_plan.cpp
   cuda/count_launch.cu
   cuda/count_sums.cu
+  cuda/count_ranks.cu
   cuda/launch_float16.cu
   cuda/launch_bfloat16.cu
   cuda/launch_float32.cu

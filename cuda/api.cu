@@ -89,14 +89,15 @@ using namespace upsweep;
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_abi(void) { return UPSWEEP_CUDA_ABI; }
 
-UPSWEEP_EXPORT void upsweep_cuda_sizes(int64_t sizes[7]) {
+UPSWEEP_EXPORT void upsweep_cuda_sizes(int64_t sizes[8]) {
   sizes[0] = sizeof(upsweep_array);
   sizes[1] = sizeof(upsweep_scan);
   sizes[2] = sizeof(upsweep_lines);
   sizes[3] = sizeof(upsweep_lines_backward);
   sizes[4] = sizeof(upsweep_plan);
   sizes[5] = sizeof(upsweep_count);
-  sizes[6] = sizeof(upsweep_count_plan);
+  sizes[6] = sizeof(upsweep_histogram);
+  sizes[7] = sizeof(upsweep_count_plan);
 }
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_architectures(int32_t* capabilities, int32_t n) {

@@ -72,12 +72,16 @@ int32_t search_outside(const upsweep_count& count, CountPlan& plan, cudaStream_t
   return over_outer(plan, "launch of a search", [&] { return launch_find_outside(plan, stream); });
 }
 
-int32_t run_sums(const upsweep_count& count, const DeviceLimits& limits) {
-  SumPlan plan;
-  if (const char* wrong = make_sum_plan(count, limits, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
-  if (const int32_t status = check_workspace(count, plan.workspace_bytes)) return status;
-  const cudaStream_t stream = static_cast<cudaStream_t>(count.stream);
-  if (const int32_t status = clear_marks(count, stream)) return status;
+int32_t run_count(CountPlan& plan, bool accumulate, void* workspace, cudaStream_t stream) {
+  if (!accumulate)
+    if (const int32_t status = over_outer(plan, "clearing of bins", [&] { return launch_clear(plan, stream); }))
+      return status;
+  if (plan.regime == kCountNothing) return UPSWEEP_OK;
+  return over_outer(plan, "launch of a count", [&] { return launch_count(plan, workspace, stream); });
+}
+
+// Weights and out are those of `count`; the keys may be others.
+int32_t run_columns(const upsweep_count& count, SumPlan& plan, void* workspace, cudaStream_t stream) {
   SumProblem& p = plan.problem;
   if (plan.regime == kSumNothing) return UPSWEEP_OK;
   for (int64_t column = 0; column < plan.n_columns; ++column) {
@@ -85,9 +89,19 @@ int32_t run_sums(const upsweep_count& count, const DeviceLimits& limits) {
     p.count.out = static_cast<char*>(count.out.data) + column * plan.out_column_stride;
     if (column) p.count.dropped = nullptr;   // counted once
     if (const int32_t status = over_outer(plan.count, p.count, &p.weights, "launch of sums",
-                                          [&] { return launch_sums(plan, count.workspace, stream); }))
+                                          [&] { return launch_sums(plan, workspace, stream); }))
       return status;
   }
+  return UPSWEEP_OK;
+}
+
+int32_t run_sums(const upsweep_count& count, const DeviceLimits& limits) {
+  SumPlan plan;
+  if (const char* wrong = make_sum_plan(count, limits, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
+  if (const int32_t status = check_workspace(count, plan.workspace_bytes)) return status;
+  const cudaStream_t stream = static_cast<cudaStream_t>(count.stream);
+  if (const int32_t status = clear_marks(count, stream)) return status;
+  if (const int32_t status = run_columns(count, plan, count.workspace, stream)) return status;
   return search_outside(count, plan.count, stream);
 }
 
@@ -106,8 +120,8 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_plan_count(const upsweep_count* count, int32
   if (count->weights.data) {
     SumPlan sums;
     if (const char* wrong = make_sum_plan(*count, limits, &sums)) return fail(UPSWEEP_INVALID, "%s", wrong);
-    *result = {sums.regime, sums.warps, static_cast<int32_t>(sums.passes), 0,
-               sums.splits, sums.count.n_launches * sums.n_columns, sums.workspace_bytes};
+    *result = {sums.regime, sums.shape.tables, static_cast<int32_t>(sums.shape.shares), 0,
+               sums.shape.splits, sums.count.n_launches * sums.n_columns, sums.workspace_bytes};
     return UPSWEEP_OK;
   }
   CountPlan plan;
@@ -130,12 +144,7 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_count(const upsweep_count* count) {
   if (const int32_t status = check_workspace(*count, plan.workspace_bytes)) return status;
   const cudaStream_t stream = static_cast<cudaStream_t>(count->stream);
   if (const int32_t status = clear_marks(*count, stream)) return status;
-  if (!count->accumulate)
-    if (const int32_t status = over_outer(plan, "clearing of bins", [&] { return launch_clear(plan, stream); }))
-      return status;
-  if (plan.regime == kCountNothing) return UPSWEEP_OK;
-  if (const int32_t status = over_outer(plan, "launch of a count", [&] { return launch_count(plan, count->workspace, stream); }))
-    return status;
+  if (const int32_t status = run_count(plan, count->accumulate, count->workspace, stream)) return status;
   return search_outside(*count, plan, stream);
 }
 
@@ -153,4 +162,84 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_key_range(const upsweep_count* count, void* 
   if (error != cudaSuccess) return cuda_failed("launch of a range", error);
   if (plan.blocks == 0) return UPSWEEP_OK;
   return over_outer(plan, "launch of a range", [&] { return launch_key_range(plan, result, stream); });
+}
+
+namespace {
+
+int32_t run_histogram(const upsweep_histogram& histogram, HistogramPlan& plan, cudaStream_t stream) {
+  const upsweep_count& count = histogram.count;
+  char* const workspace = static_cast<char*>(count.workspace);
+  const RankProblem ranks = {histogram.thresholds, histogram.n_thresholds, histogram.origin, histogram.scale,
+                             reinterpret_cast<int32_t*>(workspace)};
+  const bool some = plan.elements.problem.rows * plan.elements.problem.length > 0;
+  if (some) {
+    const cudaError_t error = launch_check_guess(plan, ranks, stream);
+    if (error != cudaSuccess) return cuda_failed("launch of a histogram", error);
+  }
+  if (plan.fused) {
+    if (!count.accumulate) {
+      const cudaError_t error = launch_clear(plan.elements, stream);
+      if (error != cudaSuccess) return cuda_failed("clearing of bins", error);
+    }
+    if (!some) return UPSWEEP_OK;
+    const cudaError_t error = launch_count_ranks(plan, ranks, stream);
+    return error == cudaSuccess ? UPSWEEP_OK : cuda_failed("launch of a histogram", error);
+  }
+  int32_t* const bins = reinterpret_cast<int32_t*>(workspace + plan.keys_at);
+  if (some)
+    if (const int32_t status = over_outer(plan.elements, "launch of a histogram",
+                                          [&] { return launch_rank_keys(plan, ranks, bins, stream); }))
+      return status;
+  CountProblem& inner = plan.has_weights ? plan.sums.problem.count : plan.count.problem;
+  inner.keys = reinterpret_cast<const char*>(bins);
+  return plan.has_weights ? run_columns(count, plan.sums, workspace + plan.inner_at, stream)
+                          : run_count(plan.count, count.accumulate, workspace + plan.inner_at, stream);
+}
+
+}  // namespace
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_plan_histogram(const upsweep_histogram* histogram, int32_t n_processors,
+                                                   upsweep_count_plan* result) {
+  if (!histogram || !result) return fail(UPSWEEP_INVALID, "upsweep_cuda_plan_histogram: a pointer is NULL");
+  DeviceLimits limits;
+  if (const int32_t status = limits_of(histogram->count.device, n_processors, &limits)) return status;
+  HistogramPlan plan;
+  if (const char* wrong = make_histogram_plan(*histogram, limits, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
+  *result = {plan.fused, 1 << plan.elements.table.replicas_log2, 1, plan.elements.vectors,
+             plan.elements.table.splits, plan.elements.n_launches, plan.workspace_bytes};
+  return UPSWEEP_OK;
+}
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_histogram(const upsweep_histogram* histogram) {
+  if (!histogram) return fail(UPSWEEP_INVALID, "upsweep_cuda_histogram: a pointer is NULL");
+  const upsweep_count& count = histogram->count;
+  const DeviceGuard guard(count.device);
+  if (guard.error() != cudaSuccess) return guard_failed(guard);
+  DeviceLimits limits;
+  if (const int32_t status = limits_of(count.device, 0, &limits)) return status;
+  HistogramPlan plan;
+  if (const char* wrong = make_histogram_plan(*histogram, limits, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
+  if (const int32_t status = check_workspace(count, plan.workspace_bytes)) return status;
+  const cudaStream_t stream = static_cast<cudaStream_t>(count.stream);
+  upsweep_count marks = count;
+  marks.first_outside = nullptr;
+  if (const int32_t status = clear_marks(marks, stream)) return status;
+  return run_histogram(*histogram, plan, stream);
+}
+
+UPSWEEP_EXPORT int32_t upsweep_cuda_value_range(const upsweep_count* count, void* range) {
+  if (!count || !range) return fail(UPSWEEP_INVALID, "upsweep_cuda_value_range: a pointer is NULL");
+  const DeviceGuard guard(count->device);
+  if (guard.error() != cudaSuccess) return guard_failed(guard);
+  DeviceLimits limits;
+  if (const int32_t status = limits_of(count->device, 0, &limits)) return status;
+  CountPlan plan;
+  if (const char* wrong = make_value_range_plan(*count, limits, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
+  const cudaStream_t stream = static_cast<cudaStream_t>(count->stream);
+  long long* const result = static_cast<long long*>(range);
+  const cudaError_t error = launch_begin_value_range(result, stream);
+  if (error != cudaSuccess) return cuda_failed("launch of a range", error);
+  if (plan.blocks == 0) return UPSWEEP_OK;
+  return over_outer(plan, "launch of a range",
+                    [&] { return launch_value_range(plan, count->keys.dtype, result, stream); });
 }

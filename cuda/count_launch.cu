@@ -47,11 +47,13 @@ cudaError_t launch_parts(const CountPlan& plan, void* workspace, cudaStream_t st
 
   int bits = 0;   // of the number of a part, that of what is outside included
   while (plan.n_parts >> bits) ++bits;
-  auto* const scatter = scatter_keys<Raw, kVectors>;
-  const int bytes = static_cast<int>(scatter_bytes(parts.n_parts));
+  const bool few = plan.n_parts <= kFewParts;
+  auto* const scatter = few ? scatter_keys<Raw, kVectors, kFewThreads> : scatter_keys<Raw, kVectors, kManyThreads>;
+  const int threads = few ? kFewThreads : kManyThreads;
+  const int bytes = static_cast<int>(scatter_bytes(parts.n_parts, threads, kVectors ? sizeof(Raw) : 0));
   error = cudaFuncSetAttribute(scatter, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
-  scatter<<<static_cast<uint32_t>(plan.scatter_blocks), kScatterThreads, bytes, stream>>>(p, parts, bits);
+  scatter<<<static_cast<uint32_t>(plan.scatter_warps * 32 / threads), threads, bytes, stream>>>(p, parts, bits);
   error = cudaGetLastError();
   if (error != cudaSuccess) return error;
 

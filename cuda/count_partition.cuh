@@ -12,13 +12,16 @@
 // is cut into pieces for many blocks.
 #pragma once
 
+#include "async_copy.cuh"
+#include "count_peers.cuh"
 #include "count_tables.cuh"
 
 namespace upsweep {
 
-constexpr int kScatterThreads = 512;
 constexpr int kScatterKeys = 16;               // of a thread
-constexpr int kScatterTile = kScatterThreads * kScatterKeys;
+// Blocks of few threads where there are few parts: while one waits for memory or for its own threads, others run. Where
+// parts are many, what each costs a block is shared by more keys.
+constexpr int kFewParts = 256, kFewThreads = 256, kManyThreads = 512;
 constexpr int kPlanThreads = 1024;
 
 // Exclusive prefix of one number a thread, over a block of whole warps; *total is the sum.
@@ -69,67 +72,103 @@ __global__ void __launch_bounds__(kPlanThreads) plan_parts(const Parts parts) {
   if (threadIdx.x == 0) *parts.n_pieces = n_pieces;
 }
 
-// The lanes of the warp whose `number` is the same, by its lowest bits.
-template <int n>
-__device__ inline void peers_of(const uint32_t (&number)[n], int bits, uint32_t (&peers)[n]) {
+// Bytes of a block that scatters: where all parts and the keys outside are, the tile in order, and of a block of few
+// threads the next tile. Others have no room for it.
+inline int64_t scatter_bytes(uint32_t n_parts, int threads, int64_t key_bytes) {
+  const int64_t of_key = 4 + (threads == kFewThreads ? key_bytes : 0);
+  return (int64_t(n_parts) + 1 + 3) / 4 * 4 * 12 + int64_t(threads) * kScatterKeys * of_key;
+}
+
+// The keys of a thread: 16 bytes at a time; kStaged: copied into shared memory while the tile before is on its way out.
+template <class Raw, int kThreads, bool kStaged>
+struct KeyTile {
+  static constexpr int kVec = 16 / sizeof(Raw), kLoads = kScatterKeys / kVec;
+  const CountProblem& p;
+  uint4* const stage;
+  const int64_t lead;      // keys between the boundary of a vector and the first key
+  const char* const base;  // that boundary
+
+  __device__ KeyTile(const CountProblem& p_, uint4* stage_)
+      : p(p_), stage(stage_), lead(reinterpret_cast<uintptr_t>(p_.keys) % 16 / sizeof(Raw)),
+        base(p_.keys - lead * static_cast<int64_t>(sizeof(Raw))) {}
+  __device__ int64_t tiles() const { return (p.length + lead + kThreads * kScatterKeys - 1) / (kThreads * kScatterKeys); }
+  __device__ int64_t first_of(int64_t tile, int load) const {
+    return (tile * kLoads + load) * kThreads * kVec + int64_t(threadIdx.x) * kVec - lead;
+  }
+  __device__ bool is_whole(int64_t first) const { return first >= 0 && first + kVec <= p.length; }
+  __device__ void fetch(int64_t tile) const {
+    if constexpr (kStaged) {
 #pragma unroll
-  for (int k = 0; k < n; ++k) peers[k] = ~0u;
-  for (int bit = 0; bit < bits; ++bit) {
-#pragma unroll
-    for (int k = 0; k < n; ++k) {
-      const bool set = number[k] >> bit & 1;
-      const uint32_t votes = __ballot_sync(~0u, set);
-      peers[k] &= set ? votes : ~votes;
+      for (int load = 0; load < kLoads; ++load) {
+        const int64_t first = first_of(tile, load);
+        if (is_whole(first))
+          copy_async_16(&stage[load * kThreads + threadIdx.x], base + (first + lead) * static_cast<int64_t>(sizeof(Raw)));
+      }
+      commit_copies();
     }
   }
-}
+  // Keys outside are all ones.
+  __device__ void take(int64_t tile, uint32_t (&key)[kScatterKeys]) const {
+    if constexpr (kStaged) wait_for_copies<0>();
+#pragma unroll
+    for (int load = 0; load < kLoads; ++load) {
+      const int64_t first = first_of(tile, load);
+      const bool whole = is_whole(first);
+      KeyVector<Raw> v;
+      if (whole && kStaged) v.word = stage[load * kThreads + threadIdx.x];
+      if (whole && !kStaged) v.load(base, (first + lead) / kVec, 0);
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        uint64_t k = ~0ull;
+        if (whole) k = v.key(i);
+        else if (first + i >= 0 && first + i < p.length) k = reinterpret_cast<const Raw*>(p.keys)[first + i];
+        key[load * kVec + i] = k < p.limit ? static_cast<uint32_t>(k) : ~0u;
+      }
+    }
+  }
+};
 
-// Bytes of a block that scatters: counters and places of all parts and of the keys outside, and the tile in order.
-inline int64_t scatter_bytes(uint32_t n_parts) {
-  return (int64_t(n_parts) + 1 + 3) / 4 * 4 * 12 + kScatterTile * 4;
-}
+// Keys of any stride.
+template <class Raw, int kThreads>
+struct StridedKeyTile {
+  const CountProblem& p;
+  __device__ StridedKeyTile(const CountProblem& p_, uint4*) : p(p_) {}
+  __device__ int64_t tiles() const { return (p.length + kThreads * kScatterKeys - 1) / (kThreads * kScatterKeys); }
+  __device__ void fetch(int64_t) const {}
+  __device__ void take(int64_t tile, uint32_t (&key)[kScatterKeys]) const {
+#pragma unroll
+    for (int i = 0; i < kScatterKeys; ++i) {
+      const int64_t at = (tile * kScatterKeys + i) * kThreads + threadIdx.x;
+      uint64_t k = ~0ull;
+      if (at < p.length) k = *reinterpret_cast<const Raw*>(p.keys + at * p.key_stride);
+      key[i] = k < p.limit ? static_cast<uint32_t>(k) : ~0u;
+    }
+  }
+};
 
-template <class Raw, bool kVectors>
-__global__ void __launch_bounds__(kScatterThreads, 2) scatter_keys(const CountProblem p, const Parts parts, int bits) {
+template <class Raw, bool kVectors, int kThreads>
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads)
+    scatter_keys(const CountProblem p, const Parts parts, int bits) {
   extern __shared__ uint4 scatter_memory[];
-  constexpr int kKeys = kVectors ? 16 / sizeof(Raw) : 1;   // of a load
+  using Tile = typename std::conditional<kVectors, KeyTile<Raw, kThreads, kThreads == kFewThreads>,
+                                         StridedKeyTile<Raw, kThreads>>::type;
   constexpr int kGroup = 4;   // keys whose votes and counters are on their way together; more do not fit the registers
   const uint32_t padded = (parts.n_parts + 1 + 3) / 4 * 4;
   int64_t* const shift = reinterpret_cast<int64_t*>(scatter_memory);    // from a place in the tile to one in memory
   uint32_t* const places = reinterpret_cast<uint32_t*>(shift + padded);  // counters, then the first place of each part
   uint32_t* const sorted = places + padded;                              // low bits of the key | its part << 16
+  const Tile keys(p, reinterpret_cast<uint4*>(sorted + kThreads * kScatterKeys));
   const int thread = threadIdx.x, lane = thread % 32;
-  // Vectors begin on their boundary, up to a vector before the first key.
-  const int64_t lead = kVectors ? reinterpret_cast<uintptr_t>(p.keys) % 16 / sizeof(Raw) : 0;
-  const int64_t tiles = (p.length + lead + kScatterTile - 1) / kScatterTile;
-  const char* const base = p.keys - lead * static_cast<int64_t>(sizeof(Raw));
+  const int64_t tiles = keys.tiles();
+  if (blockIdx.x < tiles) keys.fetch(blockIdx.x);
 
   for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    for (uint32_t part = thread; part < padded; part += kScatterThreads) places[part] = 0;
-    uint32_t key[kScatterKeys];   // all ones: none
-#pragma unroll
-    for (int load = 0; load < kScatterKeys / kKeys; ++load) {
-      const int64_t at = tile * kScatterTile + (int64_t(load) * kScatterThreads + thread) * kKeys - lead;
-      if constexpr (kVectors) {
-        KeyVector<Raw> v;
-        const bool whole = at >= 0 && at + kKeys <= p.length;
-        if (whole) v.load(base, (at + lead) / kKeys, 0);
-#pragma unroll
-        for (int i = 0; i < kKeys; ++i) {
-          uint64_t k = ~0ull;
-          if (whole) k = v.key(i);
-          else if (at + i >= 0 && at + i < p.length) k = reinterpret_cast<const Raw*>(p.keys)[at + i];
-          key[load * kKeys + i] = k < p.limit ? static_cast<uint32_t>(k) : ~0u;
-        }
-      } else {
-        uint64_t k = ~0ull;
-        if (at < p.length) k = *reinterpret_cast<const Raw*>(p.keys + at * p.key_stride);
-        key[load] = k < p.limit ? static_cast<uint32_t>(k) : ~0u;
-      }
-    }
+    for (uint32_t part = thread; part < padded; part += kThreads) places[part] = 0;
+    uint32_t key[kScatterKeys], rank[kScatterKeys];
+    keys.take(tile, key);
+    if (tile + gridDim.x < tiles) keys.fetch(tile + gridDim.x);
     __syncthreads();
 
-    uint32_t rank[kScatterKeys];
 #pragma unroll
     for (int group = 0; group < kScatterKeys; group += kGroup) {
       uint32_t part[kGroup], peers[kGroup];
@@ -144,23 +183,35 @@ __global__ void __launch_bounds__(kScatterThreads, 2) scatter_keys(const CountPr
         rank[group + k] = __ffs(peers[k]) - 1 == lane ? atomicAdd(&places[part[k]], __popc(peers[k])) : 0;
 #pragma unroll
       for (int k = 0; k < kGroup; ++k)
-        rank[group + k] = __shfl_sync(~0u, rank[group + k], __ffs(peers[k]) - 1) +
-                                 __popc(peers[k] & ((1u << lane) - 1));
+        rank[group + k] =
+            __shfl_sync(~0u, rank[group + k], __ffs(peers[k]) - 1) + __popc(peers[k] & ((1u << lane) - 1));
     }
     __syncthreads();
 
     // Each thread has neighbouring parts, so that the prefix over threads is that over parts.
-    const uint32_t each = (padded + kScatterThreads - 1) / kScatterThreads, first = thread * each;
+    const uint32_t each = (padded + kThreads - 1) / kThreads, first = thread * each;
+    const uint32_t last = first + each < padded ? first + each : padded;
     uint32_t keys_of_thread = 0;
-    for (uint32_t part = first; part < first + each && part < padded; ++part) keys_of_thread += places[part];
+    for (uint32_t part = first; part < last; ++part) keys_of_thread += places[part];
     uint32_t total;
-    uint32_t place = prefix_of_block<uint32_t, kScatterThreads>(keys_of_thread, &total);
-    for (uint32_t part = first; part < first + each && part < padded; ++part) {
-      const uint32_t size = places[part];
-      places[part] = place;
-      if (size && part < parts.n_parts)
-        shift[part] = static_cast<int64_t>(atomicAdd(&parts.cursors[part], static_cast<unsigned long long>(size))) - place;
-      place += size;
+    uint32_t place = prefix_of_block<uint32_t, kThreads>(keys_of_thread, &total);
+    constexpr uint32_t kTogether = 4;   // places in memory that are asked for at a time
+    for (uint32_t part = first; part < last; part += kTogether) {
+      uint32_t size[kTogether];
+      unsigned long long to[kTogether];
+#pragma unroll
+      for (uint32_t k = 0; k < kTogether; ++k) {
+        size[k] = part + k < last ? places[part + k] : 0;
+        if (size[k] && part + k < parts.n_parts)
+          to[k] = atomicAdd(&parts.cursors[part + k], static_cast<unsigned long long>(size[k]));
+      }
+#pragma unroll
+      for (uint32_t k = 0; k < kTogether; ++k) {
+        if (part + k >= last) break;
+        places[part + k] = place;
+        if (size[k] && part + k < parts.n_parts) shift[part + k] = static_cast<int64_t>(to[k]) - place;
+        place += size[k];
+      }
     }
     __syncthreads();
 #pragma unroll
@@ -170,7 +221,8 @@ __global__ void __launch_bounds__(kScatterThreads, 2) scatter_keys(const CountPr
     }
     __syncthreads();
     const uint32_t inside = places[parts.n_parts];   // what is outside comes last
-    for (uint32_t at = thread; at < inside; at += kScatterThreads) {
+#pragma unroll 4
+    for (uint32_t at = thread; at < inside; at += kThreads) {
       const uint32_t one = sorted[at];
       parts.keys[shift[one >> 16] + at] = static_cast<uint16_t>(one);
     }

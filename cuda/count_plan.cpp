@@ -33,12 +33,14 @@ int merge_batch(const upsweep_count& count, CountAxis* axes) {
   return n;
 }
 
-const char* describe_keys(const upsweep_count& count, CountPlan* result) {
+// largest: the last dtype that keys may have.
+const char* describe_keys(const upsweep_count& count, CountPlan* result, int32_t largest = UPSWEEP_UINT64) {
   CountPlan& plan = *result;
   std::memset(&plan, 0, sizeof plan);
   if (count.length < 0) return "length is negative";
   if (count.n_batch < 0 || count.n_batch > UPSWEEP_MAX_DIMS) return "n_batch is out of range";
-  if (count.keys.dtype < UPSWEEP_BOOL || count.keys.dtype > UPSWEEP_UINT64) return "dtype of keys is no integer";
+  if (count.keys.dtype < UPSWEEP_BOOL || count.keys.dtype > largest)
+    return largest == UPSWEEP_UINT64 ? "dtype of keys is no integer" : "dtype of elements is not real";
   CountProblem& p = plan.problem;
   p.rows = 1;
   for (int dim = 0; dim < count.n_batch; ++dim) {
@@ -75,8 +77,8 @@ const char* describe_keys(const upsweep_count& count, CountPlan* result) {
   return nullptr;
 }
 
-const char* describe_count(const upsweep_count& count, CountPlan* result) {
-  if (const char* wrong = describe_keys(count, result)) return wrong;
+const char* describe_count(const upsweep_count& count, CountPlan* result, int32_t largest = UPSWEEP_UINT64) {
+  if (const char* wrong = describe_keys(count, result, largest)) return wrong;
   CountProblem& p = result->problem;
   if (count.n_bins < 0) return "n_bins is negative";
   if (!count.out.data && p.rows * count.n_bins) return "out has to be given";
@@ -151,7 +153,7 @@ bool plan_parts_of(CountPlan& plan, const DeviceLimits& limits, int64_t bins) {
   if (!plan_tables(plan, limits, n_parts)) return false;
   plan.table.shift = kPartBits;
   plan.n_parts = n_parts;
-  plan.scatter_blocks = 2 * limits.processors;
+  plan.scatter_warps = 32 * limits.processors;
   plan.part_blocks = limits.processors;
   Parts parts;
   plan.workspace_bytes = lay_out_parts(n_parts, p.length, nullptr, &parts);
@@ -210,36 +212,128 @@ const char* make_sum_plan(const upsweep_count& count, const DeviceLimits& limits
   if (rows == 0 || bins == 0 || plan.n_columns == 0) return nullptr;
 
   using Tuning = SumTuning;
+  SumShape& shape = plan.shape;
   const int64_t table_words = (limits.block_shared - 1024) / 8;   // of 8 bytes
-  plan.passes = ceil_div(bins, table_words / Tuning::kLeastTables / 16 * 16);
+  const int64_t own_bins = table_words / Tuning::kLeastTables / 16 * 16, whole_bins = table_words / 16 * 16;
   // The order of integers does not matter, nor does that of floats unless it is to.
   const bool ordered = !integer && count.deterministic;
   const bool few = length < bins / CountTuning::kFewKeysPerBins;
-  int64_t resident = limits.processors;
-  if ((plan.passes <= Tuning::kMostPasses && !few) || ordered) {
+  if (ordered || (bins <= own_bins && !few)) {
+    plan.regime = kSumOwnTables;
+    shape.shares = ceil_div(bins, own_bins);
+  } else if (bins <= Tuning::kMostShares * whole_bins && !few) {
     plan.regime = kSumTables;
-    plan.bins = ceil_div(bins, plan.passes);
-    plan.warps = static_cast<int32_t>(std::min(int64_t(Tuning::kWarps), table_words / (ceil_div(plan.bins, 16) * 16)));
+    shape.shares = ceil_div(bins, whole_bins);
   } else {
     plan.regime = kSumGlobal;
-    plan.passes = 1;
-    plan.bins = bins;
-    plan.warps = Tuning::kWarps;
+    shape.shares = 1;
   }
-  const int64_t fill = ceil_div(resident, rows), tile = int64_t(plan.warps) * Tuning::kWarpKeys;
-  plan.splits = std::max(int64_t(1), std::min(fill, ceil_div(length, tile)));
-  plan.blocks = std::min(rows * plan.splits, resident);
-  plan.workspace_bytes = rows * (plan.regime == kSumTables ? plan.splits : 1) * plan.bins * 8;
+  shape.bins = ceil_div(bins, shape.shares);
+  while (shape.bins >> shape.bits) ++shape.bits;
+  plan.warps = Tuning::kWarps;
+  shape.tables = static_cast<int32_t>(
+      std::min(int64_t(Tuning::kWarps), std::max(int64_t(1), table_words / (ceil_div(shape.bins, 16) * 16))));
+  if (plan.regime == kSumOwnTables) plan.warps = shape.tables;
+  const int64_t resident = std::max(int64_t(1), limits.processors / shape.shares), fill = ceil_div(resident, rows);
+  const int64_t tile = int64_t(plan.warps) * Tuning::kWarpKeys;
+  shape.splits = std::max(int64_t(1), std::min(fill, ceil_div(length, tile)));
+  plan.blocks = std::min(rows * shape.splits * shape.shares, int64_t(limits.processors));
+  plan.workspace_bytes = rows * (plan.regime == kSumGlobal ? 1 : shape.splits) * bins * 8;
   return nullptr;
 }
 
+namespace {
+
+const char* plan_range(CountPlan& plan, const DeviceLimits& limits, int64_t threads, int64_t blocks) {
+  if (plan.problem.rows == 0 || plan.problem.length == 0) return nullptr;
+  const int64_t resident = int64_t(limits.processors) * blocks;
+  plan.splits = splits_of(plan, resident, threads);
+  plan.blocks = std::min(plan.problem.rows * plan.splits, resident);
+  return nullptr;
+}
+
+// The weights of all elements have one stride.
+bool flatten(const upsweep_count& count, upsweep_array* weights) {
+  *weights = count.weights;
+  int64_t stride = 0, elements = 1;
+  bool some = false;
+  for (int dim = count.n_batch; dim >= 0; --dim) {   // the innermost axis is the elements' own
+    const bool last = dim == count.n_batch;
+    const int64_t size = last ? count.length : count.batch_shape[dim];
+    if (size != 1) {
+      const int64_t of = last ? count.weights.time_stride : count.weights.batch_strides[dim];
+      if (!some) stride = of;
+      else if (of != stride * elements) return false;
+      some = true;
+    }
+    elements *= size;
+  }
+  weights->time_stride = stride;
+  return true;
+}
+
+}  // namespace
+
 const char* make_range_plan(const upsweep_count& count, const DeviceLimits& limits, CountPlan* result) {
   if (const char* wrong = describe_keys(count, result)) return wrong;
-  CountPlan& plan = *result;
-  if (plan.problem.rows == 0 || plan.problem.length == 0) return nullptr;
   constexpr int kRangeBlocks = 4;   // of 512 threads
-  plan.splits = splits_of(plan, int64_t(limits.processors) * kRangeBlocks, 512);
-  plan.blocks = std::min(plan.problem.rows * plan.splits, int64_t(limits.processors) * kRangeBlocks);
+  return plan_range(*result, limits, 512, kRangeBlocks);
+}
+
+const char* make_value_range_plan(const upsweep_count& count, const DeviceLimits& limits, CountPlan* result) {
+  if (const char* wrong = describe_keys(count, result, UPSWEEP_FLOAT64)) return wrong;
+  return plan_range(*result, limits, CountTuning::kThreads, 1);
+}
+
+const char* make_histogram_plan(const upsweep_histogram& histogram, const DeviceLimits& limits, HistogramPlan* result) {
+  const upsweep_count& count = histogram.count;
+  HistogramPlan& plan = *result;
+  std::memset(&plan, 0, sizeof plan);
+  if (const char* wrong = describe_count(count, &plan.elements, UPSWEEP_FLOAT64)) return wrong;
+  if (histogram.n_thresholds < 0 || histogram.n_thresholds > INT32_MAX) return "n_thresholds is out of range";
+  if (!histogram.thresholds && histogram.n_thresholds) return "thresholds have to be given";
+  if (count.n_bins >= INT32_MAX) return "n_bins is out of range";
+  CountProblem& p = plan.elements.problem;
+  p.limit = static_cast<uint64_t>(p.n_bins);   // of bins, not of what a signed element may be
+  plan.dtype = count.keys.dtype;
+  plan.has_weights = count.weights.data;
+  plan.threshold_bytes = plan.elements.key_bytes < 4 || plan.dtype == UPSWEEP_FLOAT32 ? 4 : 8;
+  constexpr int64_t kGuessBytes = 256;
+  plan.keys_at = kGuessBytes;
+
+  CountPlan& elements = plan.elements;
+  if (!plan.has_weights && p.rows == 1 && elements.n_outer == 0 && elements.vectors && p.n_bins) {
+    if (count.out.dtype != UPSWEEP_INT64) return "out of a count has to be int64";
+    TableShape& table = elements.table;
+    const int64_t words = (std::min(limits.block_shared, limits.processor_shared - 1024) - 1024) / 4 -
+                          histogram.n_thresholds * plan.threshold_bytes / 4;
+    const int64_t bins = ceil_div(p.n_bins, 32) * 32;
+    if (bins <= words) {
+      plan.fused = true;
+      table.bins = static_cast<uint32_t>(bins);
+      while (table.replicas_log2 < 4 && bins << (table.replicas_log2 + 1) <= words) ++table.replicas_log2;
+      table.splits = std::max(splits_of(elements, limits.processors, CountTuning::kThreads), ceil_div(p.length, int64_t(1) << 31));
+      elements.blocks = std::min(table.splits, int64_t(limits.processors));
+      plan.workspace_bytes = kGuessBytes;
+      return nullptr;
+    }
+  }
+
+  upsweep_count inner = count;
+  if (plan.has_weights && !flatten(count, &inner.weights))
+    return "weights of a histogram have to lie one stride apart";
+  inner.n_batch = 0;
+  inner.length = elements.n_launches * p.rows * p.length;
+  inner.keys = {};
+  inner.keys.data = const_cast<char*>(p.keys);   // not read by a plan
+  inner.keys.dtype = UPSWEEP_INT32;
+  inner.keys.time_stride = 4;
+  inner.first_outside = nullptr;
+  if (const char* wrong = plan.has_weights ? make_sum_plan(inner, limits, &plan.sums)
+                                            : make_count_plan(inner, limits, &plan.count))
+    return wrong;
+  plan.inner_at = plan.keys_at + ceil_div(inner.length * 4, 256) * 256;
+  plan.workspace_bytes = plan.inner_at + (plan.has_weights ? plan.sums.workspace_bytes : plan.count.workspace_bytes);
   return nullptr;
 }
 

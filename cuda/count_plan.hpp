@@ -22,7 +22,7 @@ struct CountPlan {
   bool vectors;                         // keys lie one behind the other
   TableShape table;
   int64_t n_parts;
-  int64_t scatter_blocks, part_blocks;
+  int64_t scatter_warps, part_blocks;
   int32_t blocks_per_processor;         // with a table
   int64_t blocks;                       // of the launch
   int64_t splits;                       // of a row, without tables
@@ -35,7 +35,7 @@ struct CountPlan {
   int64_t weight_strides[kDims];
 };
 
-enum SumRegime : int32_t { kSumNothing, kSumTables, kSumGlobal };
+enum SumRegime : int32_t { kSumNothing, kSumOwnTables, kSumTables, kSumGlobal };
 
 // Sums of weights; one column of them a launch.
 struct SumPlan {
@@ -43,12 +43,29 @@ struct SumPlan {
   SumProblem problem;
   SumRegime regime;
   int32_t accumulator;                  // upsweep_accumulator: real or integer
-  int32_t warps;                        // of a block; with tables, each has one
-  int64_t bins, passes;                 // of a pass; how many there are, each over all keys
-  int64_t splits, blocks;
+  SumShape shape;
+  int32_t warps;                        // of a block
+  int64_t blocks;
   int64_t n_columns, weights_column_stride, out_column_stride;
   int64_t workspace_bytes;
 };
+
+// A histogram: its elements' bins found and counted in one kernel, or found first and then counted as keys.
+struct HistogramPlan {
+  CountPlan elements;
+  int32_t dtype;
+  int32_t threshold_bytes;
+  bool fused;
+  bool has_weights;
+  CountPlan count;                      // of the bins as keys, where they are found first
+  SumPlan sums;
+  int64_t keys_at, inner_at;            // in the workspace: those keys, and the workspace of their count
+  int64_t workspace_bytes;
+};
+
+const char* make_histogram_plan(const upsweep_histogram& histogram, const DeviceLimits& limits, HistogramPlan* plan);
+// Least and largest element, of `keys` alone.
+const char* make_value_range_plan(const upsweep_count& count, const DeviceLimits& limits, CountPlan* plan);
 
 // nullptr, or what is wrong with the request.
 const char* make_sum_plan(const upsweep_count& count, const DeviceLimits& limits, SumPlan* plan);

@@ -44,11 +44,21 @@ struct SumProblem {
   int64_t weight_strides[kDims];
 };
 
-// A pass sums the bins from `first_bin` on: each warp of a block in a table of its own, or all of them in memory.
+// How sums are shared out to blocks. Bins are cut into shares as those of a table of counters.
 struct SumShape {
-  int64_t first_bin;
-  int64_t bins;
+  int64_t bins;                        // of one share
+  int64_t shares;
   int64_t splits;                      // blocks that share a row
+  int32_t tables;                      // of a block
+  int32_t bits;                        // of the number of a bin, up to `bins`
+};
+
+// Elements that are put into bins by their ranks among thresholds (count_ranks.cuh).
+struct RankProblem {
+  const void* thresholds;
+  int64_t n_thresholds;
+  double origin, scale;
+  int32_t* guess_fails;                // in the workspace: how often the guess of a threshold is not its own number
 };
 
 // Keys in parts by their high bits (count_partition.cuh).

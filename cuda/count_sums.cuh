@@ -2,20 +2,21 @@
 //
 // Moves the bytes of the keys and the weights, and 8 a bin and block twice. Called by count_sums.cu.
 //
-// Nothing in the table's way is atomic: there are no additions of 64 bits in shared memory that are not loops. Each warp has a
-// table of its own, and of its lanes that have one key the first adds first, then the next: a large group is added up
-// by shuffles before, so that equal keys take few turns. Which key a lane gets follows from the shape alone, and the
-// tables of warps, then those of blocks are added in their order: the bits are the same on each run.
+// There are no additions of 64 bits in shared memory that are not loops, so that nothing may queue there. Lanes of a warp
+// that have one key add up theirs by shuffles first, in as many steps as their number has bits. Then each warp adds to a
+// table of its own, where nothing is atomic; which key a lane gets follows from the shape alone, and the tables of warps,
+// then those of blocks are added in their order: the bits are the same on each run. Where so few tables would fit that
+// their warps could not keep the memory busy, several warps share one, and the order is lost.
 #pragma once
 
 #include "count_keys.cuh"
+#include "count_peers.cuh"
 #include "elements.cuh"
 
 namespace upsweep {
 
 constexpr int kSumThreads = 512;     // at most: as many warps as have a table
 constexpr int kSumKeys = 8;          // of a lane on their way from memory, while as many are added
-constexpr int kLargeGroup = 8;       // lanes with one key that are added up by shuffles
 
 // Weights of one dtype, or of any.
 template <class Sum, class Weight>
@@ -29,29 +30,9 @@ struct WeightOf<Sum, void> {
   static __device__ Raw load(const char* at, int32_t dtype) { return Any<Sum>::load(at, dtype); }
 };
 
-// A lane's part in the sums of a warp: what it has to add, and when.
-template <class Sum>
-struct Turn {
-  Sum value;
-  int turn;   // -1: nothing is left for this lane
-};
-
-// `peers`: the lanes with this lane's key; valid: it has one.
-template <class Sum>
-__device__ inline Turn<Sum> take_turns(uint32_t peers, bool valid, Sum value) {
-  const int lane = threadIdx.x % 32;
-  const uint32_t before = peers & ((1u << lane) - 1);
-  Turn<Sum> result = {value, valid ? __popc(before) : -1};
-  uint32_t large = __ballot_sync(~0u, valid && before == 0 && __popc(peers) >= kLargeGroup);
-  while (large) {   // at most 32 / kLargeGroup times
-    const int first = __ffs(large) - 1;
-    large &= large - 1;
-    const bool member = __shfl_sync(~0u, peers, first) >> lane & 1;
-    Sum sum = member ? value : Sum(0);
-    for (int by = 16; by; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
-    if (member) result = {sum, lane == first ? 0 : -1};
-  }
-  return result;
+__device__ inline void add_atomically(double* at, double v) { atomicAdd(at, v); }
+__device__ inline void add_atomically(uint64_t* at, uint64_t v) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(v));
 }
 
 // Neighbouring bins fill the banks; which counters of other groups meet there is hashed.
@@ -88,8 +69,9 @@ __device__ inline uint32_t count_outside(const P& pairs, uint64_t limit, int64_t
   return outside;
 }
 
-// Calls add(key, value) for the pairs of this warp, `warp` of `warps`, in [begin, end) of a row, in all lanes together; a
-// lane without a pair has a key of all ones. Returns how many keys of this lane are outside.
+// Calls add(keys, values) for the pairs of this warp, `warp` of `warps`, in [begin, end) of a row, kSumKeys for each
+// lane, in all lanes together; a lane without a pair has a key of all ones. Returns how many keys of this lane are
+// outside.
 template <class Raw, class Sum, class Weight, class Add>
 __device__ inline uint32_t for_each_pair(const SumProblem& p, int64_t row, int64_t begin, int64_t end, int warp,
                                          int warps, Add add) {
@@ -103,11 +85,7 @@ __device__ inline uint32_t for_each_pair(const SumProblem& p, int64_t row, int64
   for (; first < end; first += step) {
     if (first + step < end) next.load(p, keys, weights, first + step + lane, end);
     outside += count_outside(now, p.count.limit, first + lane, end);
-#pragma unroll
-    for (int k = 0; k < kSumKeys; ++k) {
-      if (first + k * 32 >= end) break;
-      add(now.key[k], static_cast<Sum>(now.weight[k]));
-    }
+    add(now.key, now.weight);
     now = next;
   }
   return outside;
@@ -124,77 +102,121 @@ __device__ inline void add_outside(const CountProblem& p, uint32_t outside) {
   if (threadIdx.x % 32 == 0 && sum) atomicAdd(p.dropped, sum);
 }
 
-// partial: a table of each split of each row.
-template <class Raw, class Sum, class Weight>
+// partial: the sums of all bins by each split of each row. kOwn: each warp has a table.
+template <class Raw, class Sum, class Weight, bool kOwn>
 __global__ void __launch_bounds__(kSumThreads, 1) sum_tables(const SumProblem p, const SumShape shape, Sum* partial) {
   extern __shared__ uint4 sum_memory[];
-  const uint32_t bins = static_cast<uint32_t>(shape.bins), padded = (bins + 15) / 16 * 16;
-  const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const uint32_t padded = (shape.bins + 15) / 16 * 16;
+  const int warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32;
   Sum* const tables = reinterpret_cast<Sum*>(sum_memory);
-  Sum* const table = tables + warp * padded;
+  Sum* const table = tables + (kOwn ? warp : warp % shape.tables) * padded;
   const int64_t each = keys_of_split(p.count.length, shape.splits);
-  const uint64_t end_bin = shape.first_bin + bins < p.count.limit ? shape.first_bin + bins : p.count.limit;
-  for (int64_t unit = blockIdx.x; unit < p.count.rows * shape.splits; unit += gridDim.x) {
-    const int64_t row = unit / shape.splits, begin = (unit - row * shape.splits) * each;
+  for (int64_t unit = blockIdx.x; unit < p.count.rows * shape.splits * shape.shares; unit += gridDim.x) {
+    // Blocks that read the same keys run at the same time, and all but the first find them in the second-level cache.
+    const int64_t part = unit / shape.shares, row = part / shape.splits, begin = (part - row * shape.splits) * each;
     const int64_t end = begin + each < p.count.length ? begin + each : p.count.length;
-    for (uint32_t i = threadIdx.x; i < warps * padded; i += blockDim.x) tables[i] = 0;
+    const int64_t first_bin = (unit - part * shape.shares) * shape.bins;
+    const int64_t last_bin = first_bin + shape.bins < p.count.n_bins ? first_bin + shape.bins : p.count.n_bins;
+    const uint64_t end_bin = static_cast<uint64_t>(last_bin) < p.count.limit ? last_bin : p.count.limit;
+    for (uint32_t i = threadIdx.x; i < shape.tables * padded; i += blockDim.x) tables[i] = 0;
     __syncthreads();
-    const uint32_t outside =
-        for_each_pair<Raw, Sum, Weight>(p, row, begin, end, warp, warps, [&](uint64_t key, Sum value) {
-          const bool inside = key >= static_cast<uint64_t>(shape.first_bin) && key < end_bin;
-          const uint32_t bin = inside ? static_cast<uint32_t>(key - shape.first_bin) : ~0u;
-          const Turn<Sum> mine = take_turns(__match_any_sync(~0u, bin), inside, value);
-          Sum* const at = table + (inside ? sum_slot(bin) : 0);
-          for (int turn = 0; __any_sync(~0u, mine.turn >= turn); ++turn) {
-            if (mine.turn == turn) *at += mine.value;
+    const uint32_t outside = for_each_pair<Raw, Sum, Weight>(
+        p, row, begin, end, warp, warps, [&](const uint64_t (&key)[kSumKeys], const auto (&weight)[kSumKeys]) {
+          uint32_t bin[kSumKeys], peers[kSumKeys];
+#pragma unroll
+          for (int k = 0; k < kSumKeys; ++k)   // one more than there are: none
+            bin[k] = key[k] >= static_cast<uint64_t>(first_bin) && key[k] < end_bin
+                         ? static_cast<uint32_t>(key[k] - first_bin)
+                         : static_cast<uint32_t>(shape.bins);
+          peers_of(bin, shape.bits, peers);
+#pragma unroll
+          for (int k = 0; k < kSumKeys; ++k) {
+            const bool inside = bin[k] < shape.bins;
+            const Sum sum = merge_peers(inside ? peers[k] : 0, static_cast<Sum>(weight[k]));
+            if (inside && __ffs(peers[k]) - 1 == lane) {
+              Sum* const at = table + sum_slot(bin[k]);
+              if constexpr (kOwn) *at += sum;
+              else add_atomically(at, sum);
+            }
             __syncwarp();
           }
         });
-    if (p.count.dropped && shape.first_bin == 0) add_outside(p.count, outside);
+    if (p.count.dropped && first_bin == 0) add_outside(p.count, outside);
     __syncthreads();
-    for (uint32_t bin = threadIdx.x; bin < bins; bin += blockDim.x) {
+    for (int64_t bin = threadIdx.x; first_bin + bin < last_bin; bin += blockDim.x) {
       Sum sum = 0;
-      for (int i = 0; i < warps; ++i) sum += tables[i * padded + sum_slot(bin)];
-      partial[unit * bins + bin] = sum;
+      for (int i = 0; i < shape.tables; ++i) sum += tables[i * padded + sum_slot(static_cast<uint32_t>(bin))];
+      partial[part * p.count.n_bins + first_bin + bin] = sum;
     }
     __syncthreads();
   }
 }
 
-// More bins than tables hold, in an order that may be another one on each run: sums[row * bins + bin], which begin at 0.
+// Sums of the keys that come often, in shared memory: whoever comes first has the entry.
+template <class Sum>
+struct OftenKeys {
+  static constexpr int kEntries = 4096;
+  Sum* sums;
+  unsigned long long* keys;   // all ones: free
+  __device__ int entry(uint64_t key) const {
+    return static_cast<uint32_t>(key) * 0x9e3779b9u >> 20;   // the highest 12 bits
+  }
+};
+
+// More bins than tables hold, in an order that may be another one on each run: sums[row * n_bins + bin], which begin at 0.
 template <class Raw, class Sum, class Weight>
 __global__ void __launch_bounds__(kSumThreads, 1) sum_global(const SumProblem p, const SumShape shape, Sum* sums) {
-  const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  using Often = OftenKeys<Sum>;
+  extern __shared__ uint4 sum_memory[];
+  Often often = {reinterpret_cast<Sum*>(sum_memory),
+                 reinterpret_cast<unsigned long long*>(reinterpret_cast<Sum*>(sum_memory) + Often::kEntries)};
+  const int warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32;
   const int64_t each = keys_of_split(p.count.length, shape.splits);
   for (int64_t unit = blockIdx.x; unit < p.count.rows * shape.splits; unit += gridDim.x) {
     const int64_t row = unit / shape.splits, begin = (unit - row * shape.splits) * each;
     const int64_t end = begin + each < p.count.length ? begin + each : p.count.length;
-    const uint32_t outside =
-        for_each_pair<Raw, Sum, Weight>(p, row, begin, end, warp, warps, [&](uint64_t key, Sum value) {
-          const bool inside = key < p.count.limit;
-          const uint32_t peers = __match_any_sync(~0u, inside ? static_cast<unsigned long long>(key) : ~0ull);
-          const Turn<Sum> mine = take_turns(peers, inside, value);
-          if (mine.turn < 0) return;
-          if constexpr (std::is_same<Sum, double>::value) atomicAdd(&sums[row * shape.bins + key], mine.value);
-          else atomicAdd(reinterpret_cast<unsigned long long*>(&sums[row * shape.bins + key]),
-                         static_cast<unsigned long long>(mine.value));
+    for (int i = threadIdx.x; i < Often::kEntries; i += blockDim.x) {
+      often.sums[i] = 0;
+      often.keys[i] = ~0ull;
+    }
+    __syncthreads();
+    Sum* const of_row = sums + row * p.count.n_bins;
+    const uint32_t outside = for_each_pair<Raw, Sum, Weight>(
+        p, row, begin, end, warp, warps, [&](const uint64_t (&key)[kSumKeys], const auto (&weight)[kSumKeys]) {
+#pragma unroll
+          for (int k = 0; k < kSumKeys; ++k) {
+            const bool inside = key[k] < p.count.limit;
+            const uint32_t peers = __match_any_sync(~0u, inside ? static_cast<unsigned long long>(key[k]) : ~0ull);
+            const Sum sum = merge_peers(inside ? peers : 0, static_cast<Sum>(weight[k]));
+            if (!inside || __ffs(peers) - 1 != lane) continue;
+            const int entry = often.entry(key[k]);
+            unsigned long long there = often.keys[entry];
+            if (there == ~0ull) {
+              there = atomicCAS(&often.keys[entry], ~0ull, static_cast<unsigned long long>(key[k]));
+              if (there == ~0ull) there = key[k];
+            }
+            add_atomically(there == key[k] ? &often.sums[entry] : &of_row[key[k]], sum);
+          }
         });
     if (p.count.dropped) add_outside(p.count, outside);
+    __syncthreads();
+    for (int i = threadIdx.x; i < Often::kEntries; i += blockDim.x)
+      if (often.keys[i] != ~0ull) add_atomically(&of_row[often.keys[i]], often.sums[i]);
+    __syncthreads();
   }
 }
 
 // The tables of `splits` blocks, added up in order, as out has them.
 template <class Sum>
-__global__ void __launch_bounds__(kSumThreads) combine_sums(const SumProblem p, const SumShape shape, int64_t splits,
-                                                             const Sum* partial) {
-  const int64_t n = p.count.rows * shape.bins, step = int64_t(gridDim.x) * blockDim.x;
+__global__ void __launch_bounds__(kSumThreads) combine_sums(const SumProblem p, int64_t splits, const Sum* partial) {
+  const int64_t n_bins = p.count.n_bins, n = p.count.rows * n_bins, step = int64_t(gridDim.x) * blockDim.x;
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) {
-    const int64_t row = i / shape.bins, bin = i - row * shape.bins;
-    char* const at = p.count.out + row_offset(p.count, row, p.count.out_strides) + (shape.first_bin + bin) * p.count.bin_stride;
+    const int64_t row = i / n_bins, bin = i - row * n_bins;
+    char* const at = p.count.out + row_offset(p.count, row, p.count.out_strides) + bin * p.count.bin_stride;
     Sum sum = p.accumulate ? Any<Sum>::load(at, p.out_dtype) : Sum(0);
-    const Sum* from = partial + row * splits * shape.bins + bin;
+    const Sum* from = partial + row * splits * n_bins + bin;
 #pragma unroll 8
-    for (int64_t split = 0; split < splits; ++split) sum += from[split * shape.bins];
+    for (int64_t split = 0; split < splits; ++split) sum += from[split * n_bins];
     Any<Sum>::store(at, p.out_dtype, sum);
   }
 }

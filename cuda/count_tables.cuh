@@ -59,6 +59,42 @@ __device__ inline void clear_table(uint32_t* table, uint32_t words) {
   __syncthreads();
 }
 
+// Adds a table to the bins from `first_bin` on of `out`; returns how many keys it holds. `turn`: where to begin, so that
+// blocks do not all add to the same bins at once.
+template <bool kOwn>
+__device__ inline unsigned long long add_table(const CountProblem& p, const uint32_t* table, const TableSlots<kOwn>& slots,
+                                               uint32_t bins, char* out, uint64_t first_bin, uint64_t turn,
+                                               bool is_bool) {
+  unsigned long long counted = 0;
+  const uint32_t steps = (bins + blockDim.x - 1) / blockDim.x;
+  uint32_t step = static_cast<uint32_t>(turn % steps);
+  // Replicas are taken in turn, for each lane another one first, so that the lanes do not meet in a bank.
+  const uint32_t replicas = 1u << slots.replicas_log2, begin = threadIdx.x % 32 >> (5 - slots.replicas_log2);
+  for (uint32_t i = 0; i < steps; ++i) {
+    const uint32_t bin = step * blockDim.x + threadIdx.x;
+    step = step + 1 == steps ? 0 : step + 1;
+    if (bin >= bins) continue;
+    unsigned long long sum = 0;
+    const uint32_t first = slots.first(bin);
+    for (uint32_t k = 0; k < replicas; ++k) sum += table[first + (k + begin & replicas - 1)];
+    uint64_t at = first_bin + bin;
+    if (is_bool && at > 1) at = 1;
+    if (sum && at < p.limit) {
+      atomicAdd(reinterpret_cast<unsigned long long*>(out + at * p.bin_stride), sum);
+      counted += sum;
+    }
+  }
+  return counted;
+}
+
+// By all blocks: what is dropped are all keys, less those that are in a table.
+__device__ inline void add_dropped(const CountProblem& p, unsigned long long counted) {
+  if (!p.dropped) return;
+  if (blockIdx.x == 0 && threadIdx.x == 0) counted -= p.rows * p.length;
+  const unsigned long long sum = sum_of_block(counted);
+  if (threadIdx.x == 0 && sum) atomicAdd(p.dropped, 0ull - sum);
+}
+
 // kOwn: each lane has replicas of its own, 32 of them.
 template <class Raw, bool kVectors, bool kOwn, int kBlocks>
 __global__ void __launch_bounds__(kTableThreads, kBlocks) count_tables(const CountProblem p, const TableShape shape) {
@@ -87,32 +123,11 @@ __global__ void __launch_bounds__(kTableThreads, kBlocks) count_tables(const Cou
           }
         });
     __syncthreads();
-    // Each block begins elsewhere, so that they do not all add to the same bins at once.
-    char* const out = p.out + row_offset(p, row, p.out_strides);
-    const uint32_t steps = (bins + blockDim.x - 1) / blockDim.x;
-    uint32_t step = static_cast<uint32_t>(part % steps);
-    const uint32_t replicas = 1u << slots.replicas_log2, turn = threadIdx.x % 32 >> (5 - slots.replicas_log2);
-    for (uint32_t i = 0; i < steps; ++i) {
-      const uint32_t bin = step * blockDim.x + threadIdx.x;
-      step = step + 1 == steps ? 0 : step + 1;
-      if (bin >= bins) continue;
-      uint64_t sum = 0;
-      const uint32_t first = slots.first(bin);
-      for (uint32_t k = 0; k < replicas; ++k) sum += table[first + (k + turn & replicas - 1)];
-      uint64_t at = first_bin + bin;
-      if (sizeof(Raw) == 1 && p.is_bool && at > 1) at = 1;
-      if (sum && at < p.limit) {
-        atomicAdd(reinterpret_cast<unsigned long long*>(out + at * p.bin_stride), sum);
-        counted += sum;
-      }
-    }
+    counted += add_table(p, table, slots, bins, p.out + row_offset(p, row, p.out_strides), first_bin,
+                         static_cast<uint64_t>(part), sizeof(Raw) == 1 && p.is_bool);
     __syncthreads();
   }
-  if (p.dropped) {   // all keys, less those that are in a table
-    if (blockIdx.x == 0 && threadIdx.x == 0) counted -= p.rows * p.length;
-    const unsigned long long sum = sum_of_block(counted);
-    if (threadIdx.x == 0 && sum) atomicAdd(p.dropped, 0ull - sum);
-  }
+  add_dropped(p, counted);
 }
 
 }  // namespace upsweep

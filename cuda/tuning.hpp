@@ -77,9 +77,8 @@ struct CountTuning {
 struct SumTuning {
   static constexpr int kWarps = 16;           // of a block, at most: 128 registers a thread hold what is on its way
   static constexpr int kWarpKeys = 256;       // that a warp takes at a time
-  static constexpr int kLeastTables = 2;      // of a block: fewer warps leave the memory idle
-  // Bins are summed in passes over all keys, up to so many; beyond, in memory, where nobody asks for an order.
-  static constexpr int kMostPasses = 2;
+  static constexpr int kLeastTables = 5;      // of a block, one for each warp: fewer warps leave the memory idle
+  static constexpr int kMostShares = 4;       // times that keys and weights are read, for tables that share the bins
 };
 
 }  // namespace upsweep

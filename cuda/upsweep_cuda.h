@@ -131,12 +131,24 @@ typedef struct {
   void* first_outside;         /* int64: the position of the first of them in C order, or -1; goes with dropped */
 } upsweep_count;
 
-/* How a count will run; in brackets, sums of weights. */
+/* A histogram: count.keys are elements of any real dtype, all axes of which are counted together into out, of one axis.
+ * An element x is in slot s = how many thresholds there are with x >= threshold; slot s counts in bin s - 1 if there is
+ * one. Thresholds do not decrease and are of the type that elements are compared in: float32 for those of 8 and 16 bits
+ * and float32, int64 and uint64 for their own, float64 for the others. The guess is int((x - origin) * scale + 0.5);
+ * it costs speed, not correctness, where it is wrong. count.first_outside is not read. */
+typedef struct {
+  upsweep_count count;
+  void* thresholds;            /* on the device */
+  int64_t n_thresholds;
+  double origin, scale;
+} upsweep_histogram;
+
+/* How a count will run; in brackets, sums of weights: 1 a table for each warp, 2 tables, 3 memory. */
 typedef struct {
   int32_t regime;              /* 0 nothing to count, 1 tables in shared memory, 2 in memory, 3 keys put into parts,
                                   then tables for each */
   int32_t replicas;            /* of each counter of a table [tables of a block] */
-  int32_t shares;              /* that the bins of tables are cut into; the keys are read once for each [passes] */
+  int32_t shares;              /* that the bins of tables are cut into; the keys are read once for each */
   int32_t vectors;             /* keys are read 16 bytes at a time */
   int64_t splits;              /* blocks that share a line */
   int64_t n_launches;
@@ -145,8 +157,8 @@ typedef struct {
 
 int32_t upsweep_cuda_abi(void);
 /* sizeof(upsweep_array), sizeof(upsweep_scan), sizeof(upsweep_lines), sizeof(upsweep_lines_backward),
- * sizeof(upsweep_plan), sizeof(upsweep_count), sizeof(upsweep_count_plan) */
-void upsweep_cuda_sizes(int64_t sizes[7]);
+ * sizeof(upsweep_plan), sizeof(upsweep_count), sizeof(upsweep_histogram), sizeof(upsweep_count_plan) */
+void upsweep_cuda_sizes(int64_t sizes[8]);
 /* Compute capabilities that code is held for, times ten and in any order; returns how many there are. */
 int32_t upsweep_cuda_architectures(int32_t* capabilities, int32_t n);
 const char* upsweep_cuda_last_error(void);
@@ -170,6 +182,14 @@ int32_t upsweep_cuda_count(const upsweep_count* count);
 /* Of count's keys, device, stream, length and batch: range[0] is the largest as 64 bits of its kind (without a key, -1 or of
  * unsigned ones 0), range[1] the position in C order of the first negative one, or -1. range: int64[2] on the device. */
 int32_t upsweep_cuda_key_range(const upsweep_count* count, void* range);
+
+/* regime: 1 if bins are found and counted in one pass, 0 if they are found first. Weights of a histogram have one stride. */
+int32_t upsweep_cuda_plan_histogram(const upsweep_histogram* histogram, int32_t n_processors, upsweep_count_plan* plan);
+int32_t upsweep_cuda_histogram(const upsweep_histogram* histogram);
+/* Of count's keys, which are elements of any real dtype: range[0] and range[1] are the least and the largest, as 64 bits that
+ * are ordered as signed integers (floats as float64 with all but the sign flipped of negative ones, uint64 less 2^63);
+ * range[2] is the position of the first that is not finite, or -1. range: int64[3] on the device. */
+int32_t upsweep_cuda_value_range(const upsweep_count* count, void* range);
 
 /* For arrays that come from the host. The first two allocate and free on the stream; copies return when the
  * data is there, so they synchronise the stream. */

@@ -350,3 +350,128 @@ def test_regimes_that_were_meant():
     few = plan(120_000, keys._replace(shape=(PART_KEYS - 1,)))
     assert abi.COUNT_REGIMES[few.regime] == "memory" and few.workspace_bytes == 0
     assert plan(120_000).workspace_bytes > 2 * PART_KEYS
+
+
+# ---- histograms ------------------------------------------------------------------------------------------------
+
+REALS = [*INTEGERS, "float16", "float32", "float64"]
+
+
+def run_histogram(x, thresholds, n_bins, weights=None, dtype=np.int64, before=None, **guess):
+    thresholds = np.asarray(thresholds, counts.threshold_dtype(x.dtype.name))
+    with contextlib.closing(host.Memory(0)) as memory:
+        guarded = np.full(n_bins + 16, GUARD, dtype)
+        if before is not None:
+            guarded[8:-8] = before
+        sent = send(memory, guarded)
+        size = guarded.itemsize
+        out = _cuda.DeviceArray(sent.pointer + 8 * size, (n_bins,), (size,), guarded.dtype.name)
+        dropped = memory.empty((1,), np.dtype(np.int64))
+        counts.histogram(
+            send(memory, x), send(memory, thresholds), out, memory.allocate,
+            None if weights is None else send(memory, weights), device=0, stream=0,
+            accumulate=before is not None, deterministic=True, dropped=dropped.pointer, **guess,
+        )  # fmt: skip
+        found = fetch(memory, sent._replace(shape=guarded.shape, strides=(size,)), dtype)
+        assert (found[:8] == GUARD).all() and (found[-8:] == GUARD).all()
+        return found[8:-8], int(fetch(memory, dropped)[0])
+
+
+def slots_of(x, thresholds):
+    """What is meant, in numpy; NaN is in slot 0."""
+    kind = np.dtype(counts.threshold_dtype(x.dtype.name))
+    x = x.ravel().astype(kind)
+    return np.where(x == x, np.searchsorted(np.asarray(thresholds, kind), x, "right"), 0)
+
+
+def check_histogram(x, thresholds, n_bins, **guess):
+    slots = slots_of(x, thresholds)
+    inside = (slots > 0) & (slots <= n_bins)
+    expected = np.bincount(slots[inside] - 1, minlength=n_bins)
+    found, dropped = run_histogram(x, thresholds, n_bins, **guess)
+    np.testing.assert_array_equal(found, expected)
+    assert dropped == (~inside).sum()
+    found, _ = run_histogram(x, thresholds, n_bins, before=7, **guess)
+    np.testing.assert_array_equal(found, expected + 7)
+
+
+def random_elements(dtype, shape, seed=0):
+    rng = np.random.default_rng(seed)
+    if dtype in INTEGERS:
+        return random_weights(dtype, shape, seed)
+    x = (rng.standard_normal(shape) * 3).astype(dtype)
+    x.ravel()[:: max(x.size // 7, 1)] = np.nan
+    x.ravel()[1 :: max(x.size // 5, 1)] = np.inf
+    x.ravel()[2 :: max(x.size // 5, 1)] = -np.inf
+    return x
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_histograms_of_every_dtype(dtype):
+    for n, n_bins in ((3, 2), (5000, 1), (20_001, 100), (20_001, 3000), (20_001, 70_000)):
+        x = random_elements(dtype, n, seed=n_bins)
+        some = x[np.isfinite(x)].astype(float) if dtype in REALS[-3:] else x.astype(float)
+        some = np.append(some, [0.0, 1.0])
+        low, high = np.quantile(some, 0.1), np.quantile(some, 0.9) + 1
+        kind = counts.threshold_dtype(dtype)
+        even = np.linspace(low, high, n_bins + 1)
+        if kind in ("int64", "uint64"):
+            even = np.unique(even.astype(kind))
+        for view in (x, x[1:], x[::-2]):
+            check_histogram(view, even, n_bins, origin=low, scale=n_bins / (high - low))
+            check_histogram(view, even, n_bins, origin=low + 1, scale=1.0)  # a guess that is wrong
+        uneven = np.sort(np.random.default_rng(1).choice(even, len(even)))  # some of them repeat
+        check_histogram(x, uneven, n_bins, origin=low, scale=n_bins / (high - low))
+        check_histogram(x, even[: len(even) // 2], n_bins)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_elements_on_thresholds(dtype):
+    kind = counts.threshold_dtype(dtype)
+    edges = np.linspace(-1, 1, 101).astype(dtype)
+    x = np.concatenate([edges, np.nextafter(edges, np.array(9, dtype)), -edges, edges * 0])
+    check_histogram(np.repeat(x, 37), edges.astype(kind), 100, origin=-1, scale=50)
+    check_histogram(np.zeros(1, dtype), np.empty(0, kind), 5)
+
+
+def test_histograms_of_any_shape_and_weights():
+    x = random_elements("float32", (30, 40, 50))
+    weights = random_weights(np.float32, x.shape)
+    thresholds = np.linspace(-5, 5, 201)
+    for view, of in (
+        (x, weights),
+        (x.transpose(2, 0, 1), weights),
+        (x[::-1, ::2], weights[:, :20]),
+    ):
+        check_histogram(view, thresholds, 200, origin=-5, scale=20)
+        of = of.reshape(view.shape) if of.size == view.size else np.resize(of, view.shape)
+        slots = slots_of(view, thresholds)
+        inside = (slots > 0) & (slots <= 200)
+        expected = np.bincount(slots[inside] - 1, of.ravel()[inside].astype(float), 200)
+        found, dropped = run_histogram(view, thresholds, 200, of, np.float64, origin=-5, scale=20)
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+        assert dropped == (~inside).sum()
+    found, _ = run_histogram(x, thresholds, 200, (weights * (1 - 2j)).astype(np.complex64), np.complex128)
+    slots = slots_of(x, thresholds)
+    expected = np.bincount(slots, weights.ravel(), 202)[1:-1] * (1 - 2j)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+    with pytest.raises(ValueError, match="one stride apart"):
+        run_histogram(x, thresholds, 200, weights.transpose(1, 0, 2).reshape(30, 40, 50, order="F"), np.float64)
+
+
+@pytest.mark.parametrize("dtype", REALS)
+def test_value_ranges(dtype):
+    for shape in ((1,), (1000,), (50, 20, 31), ()):
+        x = np.asarray(random_elements(dtype, shape, seed=3))
+        finite = np.isfinite(x.ravel().astype(float)) if dtype in REALS[-3:] else np.ones(x.size, bool)
+        for view, first in (
+            (x, -1 if finite.all() else int(np.argmin(finite))),
+            (np.where(finite.reshape(x.shape), x, 0).astype(dtype), -1),
+        ):
+            with contextlib.closing(host.Memory(0)) as memory:
+                found = memory.empty((3,), np.dtype(np.int64))
+                counts.value_range(send(memory, view), found.pointer, device=0, stream=0)
+                least, largest, position = counts.read_value_range(dtype, tuple(map(int, fetch(memory, found))))
+            assert position == first
+            if first < 0:
+                assert (least, largest) == (view.min(), view.max())

@@ -10,8 +10,8 @@ from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
 
 __all__ = [
     "ABI", "ACCUMULATORS", "COUNT_REGIMES", "DTYPES", "FUNCTIONS", "LINES_BACKWARD_FORMAT", "LINES_FORMAT",
-    "MAX_DIMS", "REGIMES", "STATUS", "STRUCTS", "Array", "Count", "CountPlan", "Lines", "LinesBackward", "Plan",
-    "ScanProblem",
+    "MAX_DIMS", "REGIMES", "STATUS", "STRUCTS", "Array", "Count", "CountPlan", "Histogram", "Lines",
+    "LinesBackward", "Plan", "ScanProblem",
 ]  # fmt: skip
 
 ABI = 3
@@ -162,6 +162,18 @@ class Count(ctypes.Structure):
     ]
 
 
+class Histogram(ctypes.Structure):
+    """upsweep_histogram: elements that are counted by their ranks among thresholds."""
+
+    _fields_ = [
+        ("count", Count),
+        ("thresholds", c_void_p),
+        ("n_thresholds", c_int64),
+        ("origin", c_double),
+        ("scale", c_double),
+    ]
+
+
 class CountPlan(ctypes.Structure):
     """upsweep_count_plan: how the library will count."""
 
@@ -185,6 +197,7 @@ STRUCTS = {
     "upsweep_lines_backward": LinesBackward,
     "upsweep_plan": Plan,
     "upsweep_count": Count,
+    "upsweep_histogram": Histogram,
     "upsweep_count_plan": CountPlan,
 }
 
@@ -204,6 +217,9 @@ FUNCTIONS = {
     "upsweep_cuda_plan_count": (c_int32, (POINTER(Count), c_int32, POINTER(CountPlan)), True, False),
     "upsweep_cuda_count": (c_int32, (POINTER(Count),), True, False),
     "upsweep_cuda_key_range": (c_int32, (POINTER(Count), c_void_p), True, False),
+    "upsweep_cuda_plan_histogram": (c_int32, (POINTER(Histogram), c_int32, POINTER(CountPlan)), True, False),
+    "upsweep_cuda_histogram": (c_int32, (POINTER(Histogram),), True, False),
+    "upsweep_cuda_value_range": (c_int32, (POINTER(Count), c_void_p), True, False),
     "upsweep_cuda_allocate": (c_int32, (c_int32, c_void_p, c_int64, POINTER(c_void_p)), True, True),
     "upsweep_cuda_free": (c_int32, (c_int32, c_void_p, c_void_p), True, False),
     "upsweep_cuda_copy_to_device": (c_int32, (c_int32, c_void_p, c_void_p, c_void_p, c_int64), True, True),
