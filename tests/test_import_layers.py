@@ -26,10 +26,10 @@ MAY_IMPORT = {
     "_bins": {"_cpu"},
     "_counting": {"_signature", "_arrays"},
     "_dispatch": {"_counting", "_signature", "_arrays", "_bins", "_cpu", "_cuda"},
-    "_torch": {"_torch", "_signature", "_arrays", "_dispatch", "_cpu"},
+    "_torch": {"_torch", "_counting", "_signature", "_arrays", "_dispatch", "_cpu"},
     "scans": {"_signature", "_arrays", "_dispatch", "_cpu", "_torch"},
-    "counts": {"_counting", "_arrays", "_dispatch", "_cpu"},
-    "histograms": {"_signature", "_arrays", "_bins", "_dispatch"},
+    "counts": {"_counting", "_arrays", "_dispatch", "_cpu", "_torch"},
+    "histograms": {"_signature", "_arrays", "_bins", "_dispatch", "_torch"},
     "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
     "config": {"_cpu", "_cuda"},
 }

@@ -14,10 +14,13 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from upsweep import _arrays
-from upsweep._arrays import Array
+from upsweep._arrays import Array, Home
 from upsweep._signature import check_axis, check_out
 
-__all__ = ["Count", "as_size", "normalise_count", "outside_error", "too_many_bins"]
+__all__ = [
+    "Count", "as_size", "check_keywords", "key_error", "memory_error", "moved", "normalise_count",
+    "outside_error", "too_many_bins",
+]  # fmt: skip
 
 
 @dataclass
@@ -45,6 +48,7 @@ class Count:
     accumulate: bool = False
     deterministic: bool = False
     return_invalid: bool = False
+    home: Home | None = None  # of arrays that are on a device
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -60,17 +64,24 @@ class Count:
 
     def bins_last(self, result: Array) -> Array:
         """A view of a result as kernels see it: (..., bins), or (..., bins, k)."""
-        return np.moveaxis(result, self.axis, len(self.rows))
+        return moved(result, self.axis, len(self.rows))
 
     def bins_in_place(self, result: Array) -> Array:
         """The inverse of `bins_last`."""
-        return np.moveaxis(result, len(self.rows), self.axis)
+        return moved(result, len(self.rows), self.axis)
 
     def asker(self, n_bins: int, largest_key: bool) -> str:
         """Whose wish a number of bins is."""
         if self.out is not None:
             return "out"
         return "x" if largest_key else "minlength" if self.n_bins is None else "length"
+
+
+def moved(array: Array, source: int, destination: int) -> Array:
+    """np.moveaxis, which those who may not be read do not take part in."""
+    order = list(range(array.ndim))
+    order.insert(destination, order.pop(source))
+    return array.transpose(order)
 
 
 def normalise_count(
@@ -88,12 +99,7 @@ def normalise_count(
     return_invalid: bool,
 ) -> Count:
     """Check all arguments that describe the count."""
-    if not isinstance(invalid, str) or invalid not in ("raise", "drop"):
-        raise ValueError(f"invalid: expected 'raise' or 'drop', got {invalid!r}")
-    if return_invalid and invalid != "drop":
-        raise ValueError("return_invalid: goes with invalid='drop'; with 'raise' there are none to count")
-    if accumulate and out is None:
-        raise ValueError("accumulate: needs out= to add to")
+    drop = check_keywords(invalid, return_invalid, accumulate, out)
     keys = _as_keys(x, axis)
     at = 0 if axis is None else check_axis(axis, keys.ndim)
     summands = None if weights is None else _as_weights(weights, keys)
@@ -103,27 +109,38 @@ def normalise_count(
     n_bins = None if length is None else as_size(length, "length")
     if n_bins is not None and n_bins < least:
         raise ValueError(f"length: {n_bins} is smaller than minlength={least}")
+    home = _arrays.common_home({"x": keys, "weights": summands})
     count = Count(
-        np.moveaxis(keys, at, -1), None, n_sums, n_bins, least, at, invalid == "drop", accumulator, wanted,
-        None, bool(accumulate), bool(deterministic), bool(return_invalid),
+        moved(keys, at, keys.ndim - 1), None, n_sums, n_bins, least, at, drop, accumulator, wanted,
+        None, bool(accumulate), bool(deterministic), bool(return_invalid), home,
     )  # fmt: skip
     if summands is not None:
-        count.weights = np.moveaxis(summands, at, keys.ndim - 1)
+        count.weights = moved(summands, at, keys.ndim - 1)
     if out is not None:
-        shape = np.shape(out)
+        shape = tuple(getattr(out, "shape", ()) if home is None else _arrays.as_operand(out, "out").shape)
         if n_bins is None and len(shape) == len(count.result_shape(0)):
             count.n_bins = shape[at]
         expected = count.result_shape(least if count.n_bins is None else count.n_bins)
-        count.out = check_out(out, expected, wanted, {"x": keys, "weights": summands})
+        count.out = check_out(out, expected, wanted, {"x": keys, "weights": summands}, home=home)
         if expected[at] < least:
             raise ValueError(f"out: has {expected[at]} bins, fewer than minlength={least}")
     return count
 
 
+def check_keywords(invalid: object, return_invalid: bool, accumulate: bool, out: object) -> bool:
+    """Whether keys outside the bins are left out."""
+    if not isinstance(invalid, str) or invalid not in ("raise", "drop"):
+        raise ValueError(f"invalid: expected 'raise' or 'drop', got {invalid!r}")
+    if return_invalid and invalid != "drop":
+        raise ValueError("return_invalid: goes with invalid='drop'; with 'raise' there are none to count")
+    if accumulate and out is None:
+        raise ValueError("accumulate: needs out= to add to")
+    return invalid == "drop"
+
+
 def _as_keys(x: ArrayLike, axis: object) -> Array:
-    keys = (
-        np.asarray(x, dtype=np.intp) if isinstance(x, (list, tuple)) and len(x) == 0 else _arrays.as_array(x, "x")
-    )
+    nothing = isinstance(x, (list, tuple)) and len(x) == 0
+    keys = np.asarray(x, dtype=np.intp) if nothing else _arrays.as_operand(x, "x")
     if axis is None and keys.ndim != 1:
         depth = "small" if keys.ndim == 0 else "large"
         raise ValueError(
@@ -135,7 +152,7 @@ def _as_keys(x: ArrayLike, axis: object) -> Array:
 
 
 def _as_weights(weights: ArrayLike, keys: Array) -> Array:
-    array = _arrays.as_array(weights, "weights")
+    array = _arrays.as_operand(weights, "weights")
     if array.shape != keys.shape and (array.ndim != keys.ndim + 1 or array.shape[:-1] != keys.shape):
         raise ValueError(
             f"weights: The weights and list don't have the same length: expected x's shape {keys.shape}, or one "
@@ -180,9 +197,13 @@ def _dtypes(keys: Array, weights: Array | None, dtype: DTypeLike | None) -> tupl
 def outside_error(count: Count, counter_first: int, n_bins: int) -> ValueError:
     """What is wrong with the key at this position in C order of `keys`."""
     index = np.unravel_index(counter_first, count.keys.shape)
-    value = int(count.keys[index])
-    place = [int(i) for i in index]
-    place.insert(count.axis, place.pop())
+    return key_error(tuple(map(int, index)), count.axis, int(count.keys[index]), n_bins)
+
+
+def key_error(index: tuple[int, ...], axis: int, value: int, n_bins: int) -> ValueError:
+    """What is wrong with a key; `index` has the counted axis last, which is at `axis` in x."""
+    place = list(index)
+    place.insert(axis, place.pop())
     where = str(place[0]) if len(place) == 1 else str(tuple(place))
     if value < 0:
         return ValueError(
@@ -197,7 +218,11 @@ def too_many_bins(count: Count, n_bins: int, limit: int | None, largest_key: boo
     n_bytes = numbers * max(count.accumulator.itemsize, count.dtype.itemsize)
     if n_bytes <= (np.iinfo(np.intp).max if limit is None else limit):
         return None
-    name = count.asker(n_bins, largest_key)
+    return memory_error(count.asker(n_bins, largest_key), n_bins, n_bytes, limit)
+
+
+def memory_error(name: str, n_bins: int, n_bytes: int, limit: int | None) -> MemoryError:
+    """The result would not fit; `name`: of the argument whose wish its size is."""
     what = "the largest key" if name == "x" else "it"
     held = "an array can have" if limit is None else f"the {limit:,} bytes of memory that there are"
     return MemoryError(f"{name}: {what} asks for {n_bins} bins, {n_bytes:,} bytes, more than {held}")

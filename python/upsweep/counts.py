@@ -134,12 +134,28 @@ def bincount(
         y = _cpu.counts.plain(x, weights, minlength, _cpu.threads(n_threads))
         if y is not None:
             return y
-    if _arrays.check_device(device) is not None:
-        raise NotImplementedError(f"device={device!r}: bincount runs on the CPU only")
+    if _arrays.any_torch(x, weights, out):
+        _arrays.refuse_device(device, "torch tensors")
+        from upsweep._torch import counts as torch_counts
+
+        return torch_counts.bincount(
+            x, weights, minlength, length=length, axis=axis, out=out, accumulate=accumulate, dtype=dtype,
+            invalid=invalid, deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,
+        )  # fmt: skip
+    if _arrays.any_lent(x, weights, out):
+        _arrays.refuse_device(device, "arrays of other libraries")
+        return _arrays.borrow(
+            bincount, {"x": x, "weights": weights, "out": out}, minlength=minlength, length=length, axis=axis,
+            accumulate=accumulate, dtype=dtype, invalid=invalid, deterministic=deterministic,
+            return_invalid=return_invalid, n_threads=n_threads,
+        )  # fmt: skip
+    ordinal = _arrays.check_device(device)
     count = _counting.normalise_count(
         x, weights, minlength, length=length, axis=axis, out=out, accumulate=accumulate, dtype=dtype,
         invalid=invalid, deterministic=deterministic, return_invalid=return_invalid,
     )  # fmt: skip
-    result, n_invalid = _dispatch.run_count(count, n_threads=n_threads)
+    if count.home is not None:
+        _arrays.refuse_device(device, f"a {count.home.library.name}")
+    result, n_invalid = _dispatch.run_count(count, n_threads=n_threads, device=ordinal)
     result = result if out is None else out
     return (result, n_invalid) if return_invalid else result
