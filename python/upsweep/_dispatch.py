@@ -224,7 +224,7 @@ def _counted(count: Count, counter: Any, n_bins: int) -> Array:
 
 def _check_memory(count: Count, n_bins: int, largest_key: bool) -> None:
     """Refuse a result that the machine has no memory for: it would be had, and end the process when written to."""
-    if n_bins * count.keys.size < _SURELY_HELD and count.n_sums is None:
+    if math.prod(count.rows) * n_bins * math.prod(count.sums) < _SURELY_HELD:
         return
     home = count.home
     limit = _cpu.memory_limit() if home is None else home.library.memory(home.ordinal)

@@ -38,6 +38,8 @@ def find_range(
     keys: DeviceArray, allocate: Allocate, *, axis: int, device: int, stream: int
 ) -> tuple[int, int]:  # fmt: skip
     """The largest key (negative where none is from 0 on), and the position of the first negative one, or -1."""
+    if 0 in keys.shape:
+        return -1, -1
     pointer, keep = allocate(2 * _WORD)
     counts.key_range(keys, pointer, axis=axis, device=device, stream=stream)
     largest, first_negative = _read(pointer, 2, device, stream)
