@@ -5,8 +5,20 @@ import pytest
 import upsweep
 from tensors import DEVICES, to_tensor, torch
 
-on_each_device = pytest.mark.parametrize("device", DEVICES)
 INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+
+
+@pytest.fixture(params=[*DEVICES, "pretended"])
+def device(request, monkeypatch):
+    """Where the tensors are; a pretended device is the CPU, with calls on the way that CUDA tensors take."""
+    if request.param != "pretended":
+        return request.param
+    from upsweep._torch import backends
+
+    request.getfixturevalue("fake_cuda")
+    monkeypatch.setattr(backends, "count", backends._count_on_cuda)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda ordinal: 77, raising=False)
+    return "cpu"
 
 
 def keys_of(shape, n_bins=20, dtype="int64", seed=0):
@@ -29,7 +41,6 @@ def equal(tensor, expected, dtype, device="cpu", **close):
 # ---- values and dtypes -----------------------------------------------------------------------------------------
 
 
-@on_each_device
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_keys_of_every_dtype(dtype, device):
     x = keys_of(5000, dtype=dtype)
@@ -40,7 +51,6 @@ def test_keys_of_every_dtype(dtype, device):
               torch.int64, device)  # fmt: skip
 
 
-@on_each_device
 @pytest.mark.parametrize(("weights", "result"), [
     ("float16", "float64"), ("bfloat16", "float64"), ("float32", "float32"), ("float64", "float64"),
     ("bool", "float64"), ("int32", "float64"), ("uint8", "float64"), ("complex64", "complex64"),
@@ -67,7 +77,6 @@ def test_float32_is_summed_in_float64_and_goes_on_growing():
     assert torch.bincount(x, torch.ones(x.shape)).item() < 2**24 + 10
 
 
-@on_each_device
 def test_result_of_a_given_dtype(device):
     x, w = to_tensor(keys_of(1000), device), to_tensor(normal(1000), device)
     big = torch.full((1000,), 2**53 + 1, dtype=torch.int64, device=device)
@@ -84,7 +93,6 @@ def test_result_of_a_given_dtype(device):
     assert upsweep.bincount(x[:0], w[:0], 3, dtype=torch.float32).dtype == torch.float32
 
 
-@on_each_device
 def test_axes_and_several_sums(device):
     x = keys_of((3, 50, 4), 7)
     for axis in (0, 1, 2, -1):
@@ -108,7 +116,6 @@ def test_axes_and_several_sums(device):
     assert empty.shape == (3, 4, 2) and not empty.any()
 
 
-@on_each_device
 def test_keys_outside(device):
     x = torch.tensor([3, -1, 0, 9, 3, 2**62], device=device)
     counts, n = upsweep.bincount(x, length=4, invalid="drop", return_invalid=True)
@@ -135,7 +142,6 @@ def test_keys_outside(device):
     assert out.tolist() == [7] * 4
 
 
-@on_each_device
 @pytest.mark.parametrize("dtype", ["int64", "float32", "float64", "float16", "int32"])
 def test_out_and_accumulate(dtype, device):
     dtype = getattr(torch, dtype)
@@ -204,7 +210,6 @@ def test_bad_input_is_named():
             call()
 
 
-@on_each_device
 def test_the_same_bits_on_each_run(device):
     x, w = to_tensor(keys_of(300_000, 5000), device), to_tensor(normal(300_000, np.float32), device)
     once = upsweep.bincount(x, w, deterministic=True)
@@ -223,7 +228,6 @@ def test_negated_and_conjugated_weights():
 # ---- gradients -------------------------------------------------------------------------------------------------
 
 
-@on_each_device
 @pytest.mark.parametrize("keywords", [
     {}, {"length": 4, "invalid": "drop"}, {"minlength": 9}, {"dtype": torch.complex128},
 ])  # fmt: skip
@@ -236,7 +240,6 @@ def test_gradients_of_weights(shape, dtype, keywords, device):
     assert torch.autograd.gradgradcheck(lambda w: upsweep.bincount(x, w, **keywords) ** 2, w)
 
 
-@on_each_device
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_gradients_along_axes(axis, device):
     x = to_tensor(keys_of((2, 3, 4), 5), device)
@@ -246,7 +249,6 @@ def test_gradients_along_axes(axis, device):
             assert torch.autograd.gradcheck(lambda w: upsweep.bincount(x, w, axis=axis, **keywords), w)  # noqa: B023
 
 
-@on_each_device
 def test_the_gradient_is_a_look_up_in_the_weights_own_dtype(device):
     x = torch.tensor([2, 0, 2, 7, -1], device=device)
     g = torch.tensor([10.0, 20.0, 30.0], device=device)
@@ -275,7 +277,6 @@ def test_accumulated_tensors_are_known_to_have_changed():
 # ---- the compiler, transforms, modes ---------------------------------------------------------------------------
 
 
-@on_each_device
 def test_registered_operations(device):
     from upsweep._torch import count_ops
 
@@ -290,7 +291,26 @@ def test_registered_operations(device):
     torch.library.opcheck(count_ops.look_up, (g[0].detach(), x[0], 0, torch.float32, False, 0))
 
 
-@on_each_device
+def test_nothing_is_read_back_unless_it_has_to(fake_cuda, monkeypatch):
+    from upsweep._torch import backends
+
+    monkeypatch.setattr(backends, "count", backends._count_on_cuda)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda ordinal: 77, raising=False)
+    x, w = torch.tensor([3, 1, 1]), torch.ones(3, requires_grad=True)
+    y, n = upsweep.bincount(x, w, length=3, invalid="drop", return_invalid=True)
+    y.sum().backward()
+    upsweep.bincount(x, out=torch.zeros(3, dtype=torch.int64), invalid="drop", accumulate=True)
+    assert fake_cuda.read_back == 0 and fake_cuda.ranges == 0 and n.item() == 1
+    upsweep.bincount(x, w)
+    assert (fake_cuda.read_back, fake_cuda.ranges) == (1, 1)
+    upsweep.bincount(x, w, length=5)
+    assert (fake_cuda.read_back, fake_cuda.ranges) == (2, 1)
+    assert {p.stream for p in fake_cuda.counts} == {77}
+    with pytest.raises(MemoryError, match="x: the largest key asks for"):
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: type("", (), {"total_memory": 1 << 37}))
+        upsweep.bincount(torch.tensor([2**40]))
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled(dynamic, device):
     def function(x, w, out):
@@ -320,7 +340,6 @@ def test_what_depends_on_the_keys_is_not_compiled():
         torch.compile(lambda x: upsweep.bincount(x), backend="aot_eager")(torch.tensor([1, -1]))
 
 
-@on_each_device
 def test_vmap_and_functional_gradients(device):
     x, w = to_tensor(keys_of((4, 9), 6), device), to_tensor(normal((4, 9)), device)
     fixed = {"length": 5, "invalid": "drop"}
