@@ -39,7 +39,12 @@ file(CONFIGURE OUTPUT cuda_generated/architectures.hpp
 
 add_library(upsweep_cuda SHARED
   cuda/api.cu
+  cuda/api_counts.cu
   cuda/plan.cpp
+  cuda/count_plan.cpp
+  cuda/count_launch.cu
+  cuda/count_sums.cu
+  cuda/count_ranks.cu
   cuda/launch_float16.cu
   cuda/launch_bfloat16.cu
   cuda/launch_float32.cu

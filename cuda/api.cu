@@ -1,69 +1,41 @@
 // The C interface: argument checks, devices, errors. Launches happen in launch_<dtype>.cu.
+#include "api_support.hpp"
+
 #include <atomic>
+#include <cstdarg>
 #include <cstdio>
 #include <cstring>
 
 #include "launch.hpp"
-#include "upsweep_cuda.h"
 
 #include "architectures.hpp"   // made by CMake
-
-#define UPSWEEP_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace upsweep {
 namespace {
 
 thread_local char last_error[512] = "";
+AttributeCache processor_counts = {cudaDevAttrMultiProcessorCount, {}};
 
-template <class... Args>
-int32_t fail(int32_t status, const char* format, Args... args) {
-  std::snprintf(last_error, sizeof last_error, format, args...);
-  return status;
-}
-
-int32_t cuda_failed(const char* what, cudaError_t error) {
-  return fail(UPSWEEP_CUDA_ERROR, "%s: %s (%s)", what, cudaGetErrorName(error), cudaGetErrorString(error));
-}
-
-// The caller's current device is left as it was.
-class DeviceGuard {
- public:
-  explicit DeviceGuard(int device) : device_(device) {
-    error_ = cudaGetDevice(&before_);
-    if (error_ == cudaSuccess && before_ != device_) error_ = cudaSetDevice(device_);
-  }
-  ~DeviceGuard() {
-    if (error_ == cudaSuccess && before_ != device_) cudaSetDevice(before_);
-  }
-  cudaError_t error() const { return error_; }
-
- private:
-  int device_, before_ = 0;
-  cudaError_t error_;
-};
-
-constexpr int kMostDevices = 128;
-
-// Twice the processors, and one more where clusters can be had; 0: not looked up yet.
-std::atomic<int> machines[kMostDevices];
+// Whether the code in use was written for clusters, whatever the device can do: 2 yes, 1 no, 0 not looked up yet.
+std::atomic<int8_t> clusters[kMostDevices];
 
 cudaError_t machine_of(int device, Machine* machine) {
+  cudaError_t error = processors_of(device, &machine->n_processors);
+  if (error != cudaSuccess) return error;
   const bool kept = device >= 0 && device < kMostDevices;
-  int known = kept ? machines[device].load(std::memory_order_relaxed) : 0;
+  int8_t known = kept ? clusters[device].load(std::memory_order_relaxed) : int8_t(0);
   if (!known) {
-    int count;
-    cudaFuncAttributes attributes;
     const DeviceGuard guard(device);
-    cudaError_t error = guard.error();
-    if (error == cudaSuccess) error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-    if (error == cudaSuccess) error = probe_kernel(&attributes);
+    cudaFuncAttributes attributes;
+    error = guard.error() != cudaSuccess ? guard.error() : probe_kernel(&attributes);
     if (error != cudaSuccess) return error;
-    known = 2 * count + (attributes.ptxVersion >= 90);   // what the code in use was written for, not the device
-    if (kept) machines[device].store(known, std::memory_order_relaxed);
+    known = attributes.ptxVersion >= 90 ? 2 : 1;
+    if (kept) clusters[device].store(known, std::memory_order_relaxed);
   }
-  *machine = {known / 2, known % 2 != 0};
+  machine->clusters = known == 2;
   return cudaSuccess;
 }
+
 
 Launch* launch_of(const Plan& plan, int32_t accumulator) {
   if (accumulator == UPSWEEP_INTEGER) return launch_any_integer;
@@ -87,18 +59,45 @@ LaunchBackward* launch_backward_of(int32_t dtype) {
 }
 
 }  // namespace
+
+int32_t fail(int32_t status, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(last_error, sizeof last_error, format, arguments);
+  va_end(arguments);
+  return status;
+}
+
+int32_t cuda_failed(const char* what, cudaError_t error) {
+  return fail(UPSWEEP_CUDA_ERROR, "%s: %s (%s)", what, cudaGetErrorName(error), cudaGetErrorString(error));
+}
+
+cudaError_t attribute_of(AttributeCache& cache, int device, int* value) {
+  if (device >= 0 && device < kMostDevices && (*value = __atomic_load_n(&cache.values[device], __ATOMIC_RELAXED)))
+    return cudaSuccess;
+  const cudaError_t error = cudaDeviceGetAttribute(value, cache.attribute, device);
+  if (error == cudaSuccess && device < kMostDevices)
+    __atomic_store_n(&cache.values[device], *value, __ATOMIC_RELAXED);
+  return error;
+}
+
+cudaError_t processors_of(int device, int* count) { return attribute_of(processor_counts, device, count); }
+
 }  // namespace upsweep
 
 using namespace upsweep;
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_abi(void) { return UPSWEEP_CUDA_ABI; }
 
-UPSWEEP_EXPORT void upsweep_cuda_sizes(int64_t sizes[5]) {
+UPSWEEP_EXPORT void upsweep_cuda_sizes(int64_t sizes[8]) {
   sizes[0] = sizeof(upsweep_array);
   sizes[1] = sizeof(upsweep_scan);
   sizes[2] = sizeof(upsweep_lines);
   sizes[3] = sizeof(upsweep_lines_backward);
   sizes[4] = sizeof(upsweep_plan);
+  sizes[5] = sizeof(upsweep_count);
+  sizes[6] = sizeof(upsweep_histogram);
+  sizes[7] = sizeof(upsweep_count_plan);
 }
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_architectures(int32_t* capabilities, int32_t n) {

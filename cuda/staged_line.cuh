@@ -10,27 +10,12 @@
 // without an initial state reads as 1 too: it is not used.
 #pragma once
 
+#include "async_copy.cuh"
 #include "line_access.cuh"
 
 namespace upsweep {
 
 extern __shared__ uint4 staging[];
-
-__device__ inline uint32_t shared_address(const void* at) { return static_cast<uint32_t>(__cvta_generic_to_shared(at)); }
-
-__device__ inline void copy_async_16(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
-}
-template <int kBytes>
-__device__ inline void copy_async(void* to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(to)), "l"(from), "n"(kBytes) : "memory");
-}
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most kPending of the groups that were committed are still on their way.
-template <int kPending>
-__device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 
 // What most lines do not need to know of themselves: those that begin and end with their block, in arrays that are all
 // aligned alike, without resets.

@@ -56,4 +56,29 @@ struct WindowTuning {
   static constexpr int kDirect = 16;          // windows below it are summed element by element
 };
 
+struct CountTuning {
+  static constexpr int kThreads = 1024;       // of a block with a table
+  // Words of the table of a block that shares its processor with another one, or has it to itself, of an H200.
+  static constexpr int kHalfWords = 28 * 1024;
+  static constexpr int kWholeWords = 56 * 1024;
+  // Above so many bins two tables a processor cost more to add up than two blocks gain.
+  static constexpr int kHalfBins = 14 * 1024;
+  // Times that keys of 8 bytes, and shorter ones, are read at most, for tables that share the bins.
+  static constexpr int kWideShares = 2;
+  static constexpr int kNarrowShares = 4;
+  // Keys of a row from which on it pays to put them into parts, and bytes of shared memory that it takes.
+  static constexpr int64_t kPartKeys = 1 << 21;
+  static constexpr int kPartShared = 132 * 1024;
+  // Keys are added in memory one by one where there are so many times as many bins: to clear a table and add it up
+  // would cost more.
+  static constexpr int kFewKeysPerBins = 8;
+};
+
+struct SumTuning {
+  static constexpr int kWarps = 16;           // of a block, at most: 128 registers a thread hold what is on its way
+  static constexpr int kWarpKeys = 256;       // that a warp takes at a time
+  static constexpr int kLeastTables = 5;      // of a block, one for each warp: fewer warps leave the memory idle
+  static constexpr int kMostShares = 4;       // times that keys and weights are read, for tables that share the bins
+};
+
 }  // namespace upsweep

@@ -98,9 +98,9 @@ def test_without_memory_for_the_tables_out_is_untouched():
     code = """
         import resource
         import numpy as np, upsweep
-        keys, weights = np.arange(400_000) % 30_000, np.ones(400_000)
-        counts, sums = np.full(30_000, 77), np.full(30_000, 77.0)
-        upsweep.bincount(keys[:3], weights[:3], out=np.zeros(3))   # loads what is loaded once
+        keys, weights = np.arange(800_000) % 60_000, np.ones((800_000, 1))
+        counts, sums = np.full(60_000, 77), np.full((60_000, 1), 77.0)
+        upsweep.bincount(keys[:3], weights[:3], out=np.zeros((3, 1)))   # loads what is loaded once
         resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))   # less than is in use: nothing can be added
         for arrays, out in (((keys,), counts), ((keys, weights), sums)):
             try:

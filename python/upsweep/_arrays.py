@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from upsweep import _foreign
-from upsweep._foreign import Home, OnDevice, any_lent, borrow, common_home, type_name
+from upsweep._foreign import Home, OnDevice, any_lent, borrow, common_home, on_device, type_name
 
 __all__ = [
     "Array",
@@ -37,6 +37,7 @@ __all__ = [
     "complex_dtype",
     "inexact_dtype",
     "is_bfloat16",
+    "on_device",
     "refuse_device",
     "result_dtype",
     "state_dtype",

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import Any
 
 import numpy as np
 
-from upsweep import _arrays, _cpu, _cuda
-from upsweep._arrays import Array, OnDevice
+from upsweep import _arrays, _counting, _cpu, _cuda
+from upsweep._arrays import Array, Home, OnDevice, on_device
+from upsweep._bins import Histogram
+from upsweep._counting import Count, key_error, outside_error, too_many_bins
 from upsweep._signature import Scan
 
 __all__ = [
     "DeviceArray",
     "advance_on_device",
     "combine_on_device",
+    "cuda_counts",
     "cuda_problem",
     "cuda_reduce",
+    "find_extremes",
     "new_result",
     "owner_of",
     "reduce_scan",
+    "run_count",
     "run_cuda_lines",
     "run_cuda_lines_backward",
     "run_cuda_scan",
+    "run_histogram",
     "run_scan",
     "write_state",
 ]
@@ -42,7 +49,15 @@ def cuda_reduce(*arrays: Any, **keywords: Any) -> None:
     carries.reduce(*arrays, **keywords)
 
 
+def cuda_counts() -> Any:
+    """The module of counts that know arrays of a device by their pointers."""
+    from upsweep._cuda import checked_counts
+
+    return checked_counts
+
+
 _REAL, _COMPLEX, _INTEGER = 0, 1, 2
+_SURELY_HELD = 1 << 22  # numbers
 _ACCUMULATORS = {"f": _REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}
 
 
@@ -147,6 +162,77 @@ def _run(
     )
 
 
+def run_count(count: Count, *, n_threads: int | None, device: int | None = None) -> tuple[Any, Any]:
+    """Count where the arrays are, or those of numpy on a CUDA device or on the CPU (None).
+
+    Returns the result, or the user's `out`, and how many keys were dropped, if that is asked.
+    """
+    _check_memory(count, count.least if count.n_bins is None else count.n_bins, largest_key=False)
+    if count.home is not None:
+        return _count_at_home(count)
+    if device is None:
+        return _run_counter(count, _counter(count, _cpu.counts.Counter, n_threads=_cpu.threads(n_threads)))
+    _cuda.check_device(device)
+    from upsweep._cuda import host
+
+    keywords = {"device": device, "deterministic": count.deterministic}
+    with contextlib.closing(_counter(count, host.Counter, **keywords)) as counter:
+        return _run_counter(count, counter)
+
+
+def _counter(count: Count, make: Any, **keywords: Any) -> Any:
+    """The count on a backend, which offers `look`, `write`, `first_outside` and `count_outside`."""
+    return make(
+        count.keys,
+        # Without keys or sums there is nothing to read, and only the number of bins to be found.
+        None if count.keys.size == 0 or count.n_sums == 0 else count.weights,
+        with_sums=count.n_sums is not None,
+        integers=count.accumulator.kind in "iu",
+        n_bins=-1 if count.n_bins is None else count.n_bins,
+        least=count.least,
+        drop=count.drop,
+        **keywords,
+    )
+
+
+def _run_counter(count: Count, counter: Any) -> tuple[Array, np.int64 | None]:
+    n_bins, outside = counter.look()
+    if outside:
+        raise outside_error(count, counter.first_outside(n_bins), n_bins)
+    _check_memory(count, n_bins, largest_key=n_bins > count.least)
+    out = count.out
+    if out is None:
+        result = _counted(count, counter, n_bins)
+    elif out.dtype == count.accumulator and count.bins_last(out).flags.c_contiguous:
+        result = out
+        if out.size:
+            counter.write(count.bins_last(out), not count.accumulate)
+    else:
+        result = out
+        counted = _counted(count, counter, n_bins)
+        np.add(out, counted, out=out) if count.accumulate else np.copyto(out, counted)
+    return result, np.int64(counter.count_outside(n_bins)) if count.return_invalid else None
+
+
+def _counted(count: Count, counter: Any, n_bins: int) -> Array:
+    """The result in an array of its own."""
+    result = np.zeros((*count.rows, n_bins, *count.sums), count.accumulator)
+    if result.size:
+        counter.write(result, False)
+    return count.bins_in_place(result).astype(count.dtype, copy=False)
+
+
+def _check_memory(count: Count, n_bins: int, largest_key: bool) -> None:
+    """Refuse a result that the machine has no memory for: it would be had, and end the process when written to."""
+    if math.prod(count.rows) * n_bins * math.prod(count.sums) < _SURELY_HELD:
+        return
+    home = count.home
+    limit = _cpu.memory_limit() if home is None else home.library.memory(home.ordinal)
+    error = too_many_bins(count, n_bins, limit, largest_key)
+    if error is not None:
+        raise error
+
+
 # ---- arrays that are on a device -------------------------------------------------------------------------------
 
 
@@ -170,8 +256,12 @@ class _Call:
         self._kept: list[OnDevice] = []
 
     @property
+    def on_stream(self) -> dict[str, int]:
+        return {"device": self.device, "stream": self.stream}
+
+    @property
     def where(self) -> dict[str, Any]:
-        return {"device": self.device, "stream": self.stream, "allocate": self.allocate}
+        return {**self.on_stream, "allocate": self.allocate}
 
     def close(self) -> None:
         if self._memory is not None:
@@ -197,6 +287,13 @@ class _Call:
             return self.library.empty(shape, dtype, self.device, self.stream)
         order = sorted(range(like.ndim), key=lambda axis: -abs(like.strides[axis]))
         return self.library.empty(shape, dtype, self.device, self.stream, tuple(order))
+
+    def temporary(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> OnDevice:
+        """An uninitialised array that does not outlive the call, which any library can have."""
+        if self.library.allocates:
+            return self.library.empty(shape, dtype, self.device, self.stream)
+        pointer, keep = self.allocate(max(math.prod(shape), 1) * dtype.itemsize)
+        return on_device(pointer, shape, dtype, Home(self.library, self.device), keep)
 
     def number(self, value: Array) -> DeviceArray:
         """One element."""
@@ -337,3 +434,123 @@ def _step(
     carries.step(
         call.array(multiplier), tokens, call.array(dropped), before, _described(result), **call.where
     )  # fmt: skip
+
+
+def _count_at_home(count: Count) -> tuple[Any, Any]:
+    """Count on a device. Nothing waits where the bins are given and other keys are dropped, else once."""
+    with contextlib.closing(_Call({"x": count.keys, "weights": count.weights, "out": count.out})) as call:
+        keys = _described(count.keys)
+        n_bins = _bins_at_home(count, keys, call) if count.n_bins is None else count.n_bins
+        check = not count.drop and count.n_bins is not None
+        shape = count.result_shape(n_bins)
+        made = _made_on_device(count)
+        direct = count.dtype == made
+        # With the check in it, a count that fails has been written; `out` must not be then. To count into memory
+        # of its own costs the bytes of the bins, to look at the keys first would cost theirs.
+        if count.out is not None and direct and not check:
+            counted = count.out
+        else:
+            counted = call.empty(shape, made) if count.out is None else call.temporary(shape, made)
+        dropped = call.empty((), np.dtype(np.int64)) if count.return_invalid else None
+        _count_into(count, keys, counted, dropped, call, check)
+        result = counted
+        if counted is not count.out and not (count.out is None and direct):
+            result = call.empty(shape, count.dtype) if count.out is None else count.out
+            _move(call, counted, result, count.accumulate)
+        return owner_of(result), None if dropped is None else owner_of(dropped)
+
+
+def _made_on_device(count: Count) -> np.dtype[Any]:
+    """What the kernels write: sums of floats are made in float64 and rounded once, to float32 too."""
+    if count.accumulator.kind in "iu":
+        return np.dtype(np.int64 if count.accumulator.kind == "i" else np.uint64)
+    short = np.dtype(np.complex64 if count.accumulator.kind == "c" else np.float32)
+    return short if count.dtype == short else count.accumulator
+
+
+def _bins_at_home(count: Count, keys: DeviceArray, call: _Call) -> int:
+    """The number of bins that the keys ask for."""
+    largest: int
+    largest, negative = cuda_counts().find_range(keys, call.allocate, axis=len(keys.shape) - 1, **call.on_stream)
+    if negative >= 0 and not count.drop:
+        raise _outside_at_home(count, keys, negative, 0, call)
+    n_bins = max(largest + 1, count.least)
+    _check_memory(count, n_bins, largest_key=n_bins > count.least)
+    return n_bins
+
+
+def _outside_at_home(count: Count, keys: DeviceArray, position: int, n_bins: int, call: _Call) -> ValueError:
+    index = tuple(map(int, np.unravel_index(position, keys.shape)))
+    return key_error(index, count.axis, cuda_counts().read_element(keys, index, **call.on_stream), n_bins)
+
+
+def _count_into(
+    count: Count, keys: DeviceArray, counted: Array, dropped: Array | None, call: _Call, check: bool
+) -> None:
+    """Count into an array of the result's shape."""
+    weights, table = count.weights, count.bins_last(counted)
+    n_bins = table.shape[len(count.rows)]
+    if count.n_sums == 0:
+        # There are no sums, but keys may be outside all the same.
+        weights, table = None, call.temporary((*count.rows, n_bins), np.dtype(np.int64))
+    elif count.keys.size == 0:
+        # Nothing to sum: tables of no keys, one for each sum.
+        weights, shape = None, (*count.rows, *count.sums, 0)
+        keys = DeviceArray(0, shape, (0,) * len(shape), keys.dtype)
+        table = _counting.moved(table, len(count.rows), table.ndim - 1)
+    described = _described(table)
+    first = cuda_counts().count(
+        keys, described._replace(dtype=described.dtype.replace("uint64", "int64")), call.allocate,
+        call.array(weights), axis=len(keys.shape) - 1, check=check,
+        accumulate=count.accumulate and counted is count.out,
+        deterministic=count.deterministic, dropped=None if dropped is None else _described(dropped).pointer,
+        **call.on_stream,
+    )  # fmt: skip
+    if first >= 0:
+        raise _outside_at_home(count, keys, first, n_bins, call)
+
+
+def _move(call: _Call, counted: Array, result: Array, accumulate: bool) -> None:
+    """Write what was counted to the result, or add it, in its dtype."""
+    if result.size == 0:
+        return
+    if result.dtype.kind in "iu" and counted.dtype.kind == "f":
+        counted = _arrays.cast(counted, result.dtype, "dtype")  # kernels take no floats for integers
+    before = _described(result)
+    if not accumulate:
+        zero = call.number(np.array(0, np.int8))
+        before = zero._replace(shape=before.shape, strides=(0,) * len(before.shape))
+    from upsweep._cuda import carries
+
+    carries.step(None, _described(counted), None, before, _described(result), **call.where)
+
+
+# ---- histograms ------------------------------------------------------------------------------------------------
+
+
+def find_extremes(x: Array, n_threads: int | None) -> tuple[Any, Any, bool]:
+    """The least and the largest of at least one element, and whether there is a NaN, which counts for neither."""
+    return _cpu.histograms.find_extremes(x, _cpu.threads(n_threads))
+
+
+def run_histogram(problem: Histogram, n_threads: int | None) -> Array:
+    """The counts in the bins, int64, or the sums of weights: uint64 (modulo 2**64), float64 or complex128."""
+    x, weights, thresholds = problem.x, problem.weights, problem.thresholds
+    count = _cpu.threads(n_threads)
+    if weights is not None and weights.dtype.kind == "c":
+        sums = np.empty(problem.n_bins, np.complex128)
+        sums.real = _run_histogram(x, weights.real, thresholds, problem.n_bins, count)
+        sums.imag = _run_histogram(x, weights.imag, thresholds, problem.n_bins, count)
+        return sums
+    return _run_histogram(x, weights, thresholds, problem.n_bins, count)
+
+
+def _run_histogram(x: Array, weights: Array | None, thresholds: Array, n_bins: int, n_threads: int) -> Array:
+    kind = None if weights is None else weights.dtype.kind
+    dtype = np.int64 if kind is None else np.uint64 if kind in "biu" else np.float64
+    if x.size == 0 or thresholds.size == 0:
+        return np.zeros(n_bins, dtype)
+    # Below the first edge, the bins, and above the last.
+    slots = np.zeros(n_bins + 2, dtype)
+    _cpu.histograms.count(x, weights, thresholds, slots[: thresholds.size + 1], n_threads)
+    return slots[1:-1]

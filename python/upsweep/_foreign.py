@@ -27,6 +27,7 @@ __all__ = [
     "borrow",
     "common_home",
     "library_of",
+    "on_device",
     "type_name",
     "view",
 ]
@@ -213,6 +214,10 @@ class Library:
         """Memory on the current stream, and what keeps it; None: the driver's."""
         return None
 
+    def memory(self, ordinal: int) -> int | None:
+        """The bytes of memory that the device has, if the library knows."""
+        return None
+
     def cast(self, array: OnDevice, dtype: np.dtype[Any], name: str) -> OnDevice:
         """The array that `array` is the whole of, in another dtype."""
         raise TypeError(f"{name}: a {self.name} of dtype {array.dtype} has to be cast to {dtype} beforehand")
@@ -255,6 +260,9 @@ class _Cupy(Library):
         with self.cupy.cuda.Device(ordinal):
             memory = self.cupy.empty(n_bytes, np.uint8)
         return int(memory.data.ptr), memory
+
+    def memory(self, ordinal: int) -> int:
+        return int(self.cupy.cuda.Device(ordinal).mem_info[1])
 
     def cast(self, array: OnDevice, dtype: np.dtype[Any], name: str) -> OnDevice:
         with self.cupy.cuda.Device(array.held.ordinal):
@@ -318,6 +326,9 @@ class _TorchMemory(Library):
     def workspace(self, n_bytes: int, ordinal: int) -> tuple[int, object]:
         memory = self.torch.empty(n_bytes, dtype=self.torch.uint8, device=f"cuda:{ordinal}")
         return int(memory.data_ptr()), memory
+
+    def memory(self, ordinal: int) -> int:
+        return int(self.torch.cuda.get_device_properties(ordinal).total_memory)
 
     def cast(self, array: OnDevice, dtype: np.dtype[Any], name: str) -> OnDevice:
         return self.view(array.held.owner.to(self._dtype(dtype)), name)
@@ -402,6 +413,13 @@ def common_home(named: dict[str, Array | None]) -> Home | None:
         if ordinal != expected:
             raise ValueError(f"{name}: is on CUDA device {ordinal}, {first} on CUDA device {expected}")
     return Home(library, next(iter(placed.values()), 0))
+
+
+def on_device(
+    pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any], home: Home, owner: object
+) -> OnDevice:  # fmt: skip
+    """Memory of a device as an array in C order, which keeps its owner."""
+    return _on_device(pointer, shape, None, dtype, Held(owner, home.library, home.ordinal, None))
 
 
 # ---- arrays that are lent through DLPack -----------------------------------------------------------------------
@@ -509,6 +527,8 @@ def _give_back(result: Any, take: Callable[[Any], Any], lender: Any) -> Any:
     if isinstance(result, tuple):
         parts = [_give_back(part, take, lender) for part in result]
         return result._make(parts) if hasattr(result, "_make") else tuple(parts)
+    if isinstance(result, np.generic):
+        return result
     if not isinstance(result, np.ndarray):  # the carrier's
         return take(result.contiguous() if hasattr(result, "contiguous") else result.copy("C"))
     if result.dtype.name == "bfloat16":

@@ -165,6 +165,54 @@ def bincount(
     return result
 
 
+def histogram(
+    x: ArrayLike, bins: Any = 10, range: Any = None, *, weights: Maybe = None, density: bool = False
+) -> tuple[Array, Array]:
+    """Return how many elements lie between each two edges, or the sum of their weights; and the edges.
+
+    A bin has its lower edge and not its upper one, the last has both. That is also what numpy's rule for bins of
+    equal width comes to, unless the bins are about as narrow as the roundings of its arithmetic.
+
+    >>> histogram([1, 2, 1, 4], bins=3)[0]
+    array([2, 1, 1])
+    >>> histogram([1.0, 2.0, 2.5], bins=[1, 2, 3], weights=[0.5, 1.0, 2.0])[0]
+    array([0.5, 3. ])
+    """
+    numbers = np.ravel(x)
+    edges = np.histogram_bin_edges(numbers, bins, range)
+    terms = np.ones(numbers.size, np.intp) if weights is None else np.ravel(weights)
+    result = np.zeros(edges.size - 1, terms.dtype)
+    for number, term in zip(numbers, terms):
+        if edges[0] <= number <= edges[-1]:
+            result[min(np.searchsorted(edges, number, "right"), result.size) - 1] += term
+    if density:
+        return result / np.diff(edges).astype(float) / result.sum(), edges
+    return result, edges
+
+
+def histc(x: ArrayLike, bins: int = 100, min: Any = 0, max: Any = 0) -> Array:
+    """Return how many elements each of the bins of equal width has: the bin is ``(x - min) * bins / (max - min)``,
+    calculated in x's dtype and cut to an integer; `max` is in the last.
+
+    >>> histc([1.0, 2.0, 1.0], bins=4, min=0, max=3)
+    array([0., 2., 1., 0.])
+    """
+    numbers = np.ravel(x)
+    if min == max and numbers.size:
+        min, max = numbers.min(), numbers.max()
+    if min == max:
+        min, max = min - 1, max + 1
+    kind = numbers.dtype.type if numbers.dtype.kind not in "iu" else int  # integers of any size
+    low, high, n_bins = kind(min), kind(max), kind(bins)
+    result = np.zeros(bins, np.intp)
+    for number in map(kind, numbers):
+        if low <= number <= high:
+            distance = (number - low) * n_bins
+            place = distance // (high - low) if kind is int else int(distance / (high - low))
+            result[place if place < bins else -1] += 1
+    return result.astype(numbers.dtype)
+
+
 class _Scan:
     """One recurrence with its arrays broadcast together, time on their first axis, and in scan order."""
 

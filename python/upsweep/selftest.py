@@ -169,6 +169,22 @@ def _check_bincount() -> None:
     np.testing.assert_array_equal(upsweep.bincount(many), np.bincount(many))
 
 
+def _check_histograms() -> None:
+    rng = np.random.default_rng(6)
+    for name in ("uint8", "int16", "int32", "uint64", "float16", "float32", "float64"):
+        x = (20 * rng.random(2000)).astype(name)
+        for bins, limits in ((7, None), (30, (2, 15)), ([0, 1, 1, 4, 9.5, 12], None)):
+            weights = rng.integers(0, 9, 2000)
+            for given in (None, weights):
+                actual, edges = upsweep.histogram(x, bins, limits, weights=given)
+                expected, their_edges = reference.histogram(x, bins, limits, weights=given)
+                np.testing.assert_array_equal(actual, expected)
+                np.testing.assert_array_equal(edges, their_edges)
+        np.testing.assert_array_equal(upsweep.histc(x, 20, 3, 17), reference.histc(x, 20, 3, 17))
+    many = rng.standard_normal(300_000).astype(np.float32)
+    np.testing.assert_array_equal(upsweep.histogram(many, 100)[0], np.histogram(many, 100)[0])
+
+
 def checks(counts: bool = True) -> Iterator[Check]:
     """The checks, one for each dtype and subject; scans only without `counts`."""
     for dtype in _float_dtypes():
@@ -179,6 +195,7 @@ def checks(counts: bool = True) -> Iterator[Check]:
         yield Check(f"a long line, threads, {dtype.name}", partial(_check_long_line, dtype))
     if counts:
         yield Check("bincount", _check_bincount)
+        yield Check("histogram, histc", _check_histograms)
 
 
 def run(counts: bool = True, verbose: bool = True) -> bool:

@@ -4,13 +4,14 @@ What is between a public function and the CUDA library (views, strides, streams,
 then runs without a GPU. The kernels themselves are tested on one, by `tests/cuda`.
 """
 
+import ctypes
 import sys
 import types
 
 import numpy as np
 import pytest
 from upsweep import _cpu, _cuda, _dispatch, _foreign
-from upsweep._cuda import abi
+from upsweep._cuda import abi, carries, checked_counts, counts, host  # noqa: F401  # loaded before they are patched
 
 NAMES = {code: name for name, code in abi.DTYPES.items()}
 
@@ -47,6 +48,7 @@ class FakeCuda:
 
     def __init__(self):
         self.device_of, self.problems, self.waited = {}, [], []
+        self.counts, self.ranges, self.read_back = [], 0, 0
         self.kept = []
 
     def locate(self, pointer):
@@ -86,6 +88,62 @@ class FakeCuda:
         if final is not None:
             final[...] = last
 
+    # ---- counts
+
+    def plan_count(self, request, n_processors, answer):
+        answer._obj.workspace_bytes = 1000
+
+    plan_histogram = plan_count
+
+    def count(self, request):
+        p = request._obj
+        self.counts.append(p)
+        assert p.workspace
+        keys, out = self._rows(p.keys, p, p.length), self._rows(p.out, p, p.n_bins)
+        wide = keys.astype(object)
+        inside = np.array((wide >= 0) & (wide < p.n_bins), bool)
+        if not p.n_columns:
+            assert out is None or out.dtype == np.int64
+            self._add(keys, inside, np.ones(keys.shape, np.int64), out, p.accumulate)
+        for column in range(p.n_columns):
+            weights = self._rows(p.weights, p, p.length, column * p.weights_column_stride)
+            target = self._rows(p.out, p, p.n_bins, column * p.out_column_stride)
+            assert weights.dtype.kind != "c" and target.dtype in (np.int64, np.float32, np.float64)
+            self._add(keys, inside, weights, target, p.accumulate)
+        self._mark(p, ~inside.ravel())
+
+    def _rows(self, array, p, length, offset=0):
+        """What the library is told of, with the counted axis last."""
+        moved = abi.Array.from_buffer_copy(array)
+        moved.data = (array.data or 0) + offset if array.data else None
+        found = look(moved, tuple(p.batch_shape[: p.n_batch]), -1, length)
+        return np.zeros((*p.batch_shape[: p.n_batch], length), np.int64) if found is None else found
+
+    def _add(self, keys, inside, weights, out, accumulate):
+        dtype = np.float64 if out.dtype.kind == "f" else np.int64
+        wide = out.astype(dtype) if accumulate else np.zeros(out.shape, dtype)
+        with np.errstate(over="ignore"):
+            for row in np.ndindex(keys.shape[:-1]):
+                kept = inside[row]
+                np.add.at(wide[row], keys[row][kept].astype(np.int64), weights[row][kept].astype(wide.dtype))
+        out[...] = wide
+
+    def _mark(self, p, outside):
+        for pointer, value in (
+            (p.dropped, outside.sum()), (p.first_outside, outside.argmax() if outside.any() else -1),
+        ):  # fmt: skip
+            if pointer:
+                ctypes.c_int64.from_address(pointer).value = int(value)
+
+    def key_range(self, request, found):
+        keys = self._rows(request._obj.keys, request._obj, request._obj.length).ravel()
+        self.ranges += 1
+        unsigned = keys.dtype.kind in "ub"
+        negative = keys < 0
+        largest = int(keys.max()) if keys.size and (unsigned or not negative.all()) else 0 if unsigned else -1
+        first = int(negative.argmax()) if negative.any() else -1
+        (ctypes.c_uint64 * 2).from_address(found)[:] = [largest % 2**64, first % 2**64]
+
     # ---- of the library, for memory that no array library gives
 
     def allocate(self, device, stream, n_bytes, pointer):
@@ -96,8 +154,10 @@ class FakeCuda:
         assert pointer
 
     def copy_to_device(self, device, stream, to, source, n_bytes):
-        import ctypes
+        ctypes.memmove(to, source, n_bytes)
 
+    def copy_to_host(self, device, stream, to, source, n_bytes):
+        self.read_back += 1
         ctypes.memmove(to, source, n_bytes)
 
 
@@ -107,7 +167,9 @@ def fake_cuda(monkeypatch):
     for module in (_cuda, _dispatch):
         monkeypatch.setattr(module, "run_scan" if module is _cuda else "run_cuda_scan", fake.run_scan)
     monkeypatch.setattr(_cuda, "check_device", lambda device: None)
-    monkeypatch.setattr(_cuda, "load", lambda: fake)
+    for module in (_cuda, counts, checked_counts):
+        monkeypatch.setattr(module, "load", lambda: fake)
+    monkeypatch.setattr(counts, "check_device", lambda device: None)
     monkeypatch.setattr(_cuda, "synchronize", lambda device, stream: fake.waited.append((device, stream)))
     monkeypatch.setattr(_foreign, "_device_of", fake.locate)
     return fake
@@ -155,6 +217,8 @@ def fake_cupy(monkeypatch, fake_cuda):
     cupy.ndarray, cupy.stream, cupy.current = FakeCupyArray, 77, [0]
 
     class Device:
+        mem_info = (1 << 33, 1 << 34)
+
         def __init__(self, ordinal):
             self.ordinal = ordinal
 

@@ -19,7 +19,9 @@ __all__ = [
     "built_levels",
     "counts",
     "get_num_threads",
+    "histograms",
     "level",
+    "memory_limit",
     "scans",
     "set_num_threads",
     "threads",
@@ -61,10 +63,28 @@ def _load(name: str) -> ModuleType:
 
 if TYPE_CHECKING:  # one set of stubs for every instruction set
     from upsweep._cpu._isa import _counts as counts
+    from upsweep._cpu._isa import _histograms as histograms
     from upsweep._cpu._isa import _scans as scans
 else:
     scans = _load("_scans")
     counts = _load("_counts")
+    histograms = _load("_histograms")
+
+
+# ---- memory --------------------------------------------------------------------------------------------------
+
+
+def memory_limit() -> int | None:
+    """The bytes of memory that this machine has, or the control group allows; None where that is not told."""
+    limits = []
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    try:
+        allowed = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        limits += [int(allowed)] * (allowed != "max")
+    except (OSError, ValueError):  # no such file outside Linux or under version 1 of control groups
+        pass
+    return min((limit for limit in limits if limit > 0), default=None)
 
 
 # ---- threads -------------------------------------------------------------------------------------------------

@@ -9,11 +9,12 @@ import ctypes
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
 
 __all__ = [
-    "ABI", "ACCUMULATORS", "DTYPES", "FUNCTIONS", "LINES_BACKWARD_FORMAT", "LINES_FORMAT", "MAX_DIMS", "REGIMES",
-    "STATUS", "STRUCTS", "Array", "Lines", "LinesBackward", "Plan", "ScanProblem",
+    "ABI", "ACCUMULATORS", "COUNT_REGIMES", "DTYPES", "FUNCTIONS", "LINES_BACKWARD_FORMAT", "LINES_FORMAT",
+    "MAX_DIMS", "REGIMES", "STATUS", "STRUCTS", "Array", "Count", "CountPlan", "Histogram", "Lines",
+    "LinesBackward", "Plan", "ScanProblem",
 ]  # fmt: skip
 
-ABI = 2
+ABI = 3
 MAX_DIMS = 64
 
 STATUS = {0: "OK", 1: "INVALID", 2: "UNSUPPORTED", 3: "CUDA_ERROR", 4: "WORKSPACE", 5: "NOT_HERE"}
@@ -137,12 +138,67 @@ REGIMES = (
     "cluster lines",
 )
 
+
+class Count(ctypes.Structure):
+    """upsweep_count: a count, or sums of weights."""
+
+    _fields_ = [
+        ("device", c_int32),
+        ("accumulate", c_int32),
+        ("deterministic", c_int32),
+        ("n_batch", c_int32),
+        ("stream", c_void_p),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_int64),
+        ("length", c_int64),
+        ("n_bins", c_int64),
+        ("n_columns", c_int64),
+        ("weights_column_stride", c_int64),
+        ("out_column_stride", c_int64),
+        ("batch_shape", c_int64 * MAX_DIMS),
+        *((name, Array) for name in ("keys", "weights", "out")),
+        ("dropped", c_void_p),
+        ("first_outside", c_void_p),
+    ]
+
+
+class Histogram(ctypes.Structure):
+    """upsweep_histogram: elements that are counted by their ranks among thresholds."""
+
+    _fields_ = [
+        ("count", Count),
+        ("thresholds", c_void_p),
+        ("n_thresholds", c_int64),
+        ("origin", c_double),
+        ("scale", c_double),
+    ]
+
+
+class CountPlan(ctypes.Structure):
+    """upsweep_count_plan: how the library will count."""
+
+    _fields_ = [
+        ("regime", c_int32),
+        ("replicas", c_int32),
+        ("shares", c_int32),
+        ("vectors", c_int32),
+        ("splits", c_int64),
+        ("n_launches", c_int64),
+        ("workspace_bytes", c_int64),
+    ]
+
+
+COUNT_REGIMES = ("nothing", "tables", "memory", "parts")
+
 STRUCTS = {
     "upsweep_array": Array,
     "upsweep_scan": ScanProblem,
     "upsweep_lines": Lines,
     "upsweep_lines_backward": LinesBackward,
     "upsweep_plan": Plan,
+    "upsweep_count": Count,
+    "upsweep_histogram": Histogram,
+    "upsweep_count_plan": CountPlan,
 }
 
 # name: (result, arguments, whether its result is a status, whether it may block and so lets go of the GIL)
@@ -158,6 +214,12 @@ FUNCTIONS = {
     "upsweep_cuda_scan_lines": (c_int32, (POINTER(Lines),), True, False),
     "upsweep_cuda_plan_lines_backward": (c_int32, (POINTER(LinesBackward), c_int32), True, False),
     "upsweep_cuda_lines_backward": (c_int32, (POINTER(LinesBackward),), True, False),
+    "upsweep_cuda_plan_count": (c_int32, (POINTER(Count), c_int32, POINTER(CountPlan)), True, False),
+    "upsweep_cuda_count": (c_int32, (POINTER(Count),), True, False),
+    "upsweep_cuda_key_range": (c_int32, (POINTER(Count), c_void_p), True, False),
+    "upsweep_cuda_plan_histogram": (c_int32, (POINTER(Histogram), c_int32, POINTER(CountPlan)), True, False),
+    "upsweep_cuda_histogram": (c_int32, (POINTER(Histogram),), True, False),
+    "upsweep_cuda_value_range": (c_int32, (POINTER(Count), c_void_p), True, False),
     "upsweep_cuda_allocate": (c_int32, (c_int32, c_void_p, c_int64, POINTER(c_void_p)), True, True),
     "upsweep_cuda_free": (c_int32, (c_int32, c_void_p, c_void_p), True, False),
     "upsweep_cuda_copy_to_device": (c_int32, (c_int32, c_void_p, c_void_p, c_void_p, c_int64), True, True),

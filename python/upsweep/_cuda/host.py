@@ -1,4 +1,4 @@
-"""Scans of numpy arrays on a device: copied there, computed, copied back.
+"""Scans and counts of numpy arrays on a device: copied there, computed, copied back.
 
 An array that repeats elements (strides of 0) is sent once. All copies are on the device's default stream; the
 last one waits for the work before it.
@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upsweep import _cuda
-from upsweep._cuda import carries
+from upsweep._cuda import carries, checked_counts
 
-__all__ = ["Memory", "run_reduce", "run_scan"]
+__all__ = ["Counter", "Memory", "run_reduce", "run_scan"]
 
 Array = NDArray[Any]
 
@@ -126,3 +126,79 @@ def run_reduce(
         )  # fmt: skip
         for result, target in zip(results, targets):
             memory.fetch(result, target)
+
+
+# ---- counts ----------------------------------------------------------------------------------------------------
+
+
+class Counter:
+    """One count of keys (..., n) and weights (..., n) or (..., n, k), in the steps of the CPU's own."""
+
+    def __init__(
+        self, keys: Array, weights: Array | None, *, with_sums: bool, integers: bool, n_bins: int, least: int,
+        drop: bool, device: int, deterministic: bool,
+    ) -> None:  # fmt: skip
+        self.memory = Memory(device)
+        self.n_bins, self.least, self.drop, self.deterministic = n_bins, least, drop, deterministic
+        self.axis = keys.ndim - 1
+        self.rows = keys.shape[:-1]
+        try:
+            self.keys = self.memory.send(keys)
+            self.weights = None if weights is None else self.memory.send(weights)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self.memory.close()
+
+    @property
+    def _where(self) -> dict[str, int]:
+        return {"device": self.memory.device, "stream": self.memory.stream}
+
+    def look(self) -> tuple[int, bool]:
+        """(number of bins, whether keys outside them have to be refused)."""
+        if self.n_bins >= 0 and self.drop:
+            return self.n_bins, False
+        largest, negative = checked_counts.find_range(
+            self.keys, self.memory.allocate, axis=self.axis, **self._where
+        )  # fmt: skip
+        n_bins = max(largest + 1, self.least) if self.n_bins < 0 else self.n_bins
+        return n_bins, not self.drop and (negative >= 0 or largest >= n_bins)
+
+    def first_outside(self, n_bins: int) -> int:
+        """The position in C order of the first key that is negative or `n_bins` and more, -1: none."""
+        return self._count(self._counts(n_bins), None, check=True)
+
+    def count_outside(self, n_bins: int) -> int:
+        """How many keys are negative or `n_bins` and more."""
+        found = np.empty((), np.int64)
+        dropped = self.memory.empty((), found.dtype)
+        self._count(self._counts(n_bins), None, dropped=dropped.pointer)
+        self.memory.fetch(dropped, found)
+        return int(found)
+
+    def write(self, result: Array, overwrite: bool) -> None:
+        """Write counts or sums to the contiguous result, (..., bins) or (..., bins, k), or add them to it."""
+        counted = self.memory.empty(result.shape, result.dtype)
+        if self.weights is not None or result.ndim == len(self.rows) + 1:
+            table = counted._replace(dtype=counted.dtype.replace("uint64", "int64"))
+            self._count(table, self.weights)
+            found = result if overwrite else np.empty_like(result)
+            self.memory.fetch(counted, found)
+        else:
+            found = np.zeros_like(result)  # sums of no weights
+        if found is not result:
+            np.copyto(result, found) if overwrite else np.add(result, found, out=result)
+
+    def _counts(self, n_bins: int) -> _cuda.DeviceArray:
+        return self.memory.empty((*self.rows, n_bins), np.dtype(np.int64))
+
+    def _count(
+        self, out: _cuda.DeviceArray, weights: _cuda.DeviceArray | None, check: bool = False,
+        dropped: int | None = None,
+    ) -> int:  # fmt: skip
+        return checked_counts.count(
+            self.keys, out, self.memory.allocate, weights, axis=self.axis, check=check, dropped=dropped,
+            deterministic=self.deterministic, **self._where,
+        )  # fmt: skip

@@ -1,19 +1,20 @@
-"""One scan on torch tensors that have been checked: on the CPU through numpy views, on CUDA through pointers.
+"""Scans and counts of torch tensors that have been checked: on the CPU as numpy views, on CUDA as pointers.
 
 Nothing here tracks gradients.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from upsweep import _dispatch, _signature
+from upsweep import _counting, _dispatch, _signature
 
-__all__ = ["run", "state_dtype"]
+__all__ = ["count", "run", "state_dtype"]
 
 # Older versions of torch lack the unsigned types.
 _NAMES = {
@@ -224,3 +225,131 @@ def _described(tensor: Tensor | None) -> Any:
 def _workspace(n_bytes: int, device: torch.device) -> tuple[int, Tensor]:
     memory = torch.empty(n_bytes, dtype=torch.uint8, device=device)
     return memory.data_ptr(), memory
+
+
+# ---- counts ----------------------------------------------------------------------------------------------------
+
+
+def count(request: Any, out: Tensor | None, accumulate: bool) -> tuple[Tensor, Tensor | None]:
+    """The result of a `count_ops.Request`, or `out`, and how many keys were dropped, if that is asked."""
+    if request.keys.is_cuda:
+        return _count_on_cuda(request, out, accumulate)
+    if request.keys.device.type != "cpu":
+        raise TypeError(f"x: expected a tensor on the CPU or on CUDA, got one on {request.keys.device}")
+    made = _summed_in(request)
+    described = _count_of_views(request, made)
+    direct = out is not None and out.dtype == made
+    if direct:
+        described.out, described.accumulate = _as_numpy(out), accumulate
+    result, n_dropped = _dispatch.run_count(described, n_threads=request.n_threads or None)
+    n_invalid = None if n_dropped is None else torch.tensor(n_dropped)
+    if direct:
+        return out, n_invalid
+    return _delivered(torch.from_numpy(result).contiguous(), out, accumulate, request.dtype), n_invalid
+
+
+def _summed_in(request: Any) -> torch.dtype:
+    """The dtype that the result is made in: exact for integers, else of 64 bits a part."""
+    if request.weights is None:
+        return torch.int64
+    if request.weights.is_complex():
+        return torch.complex128
+    integers = not (request.weights.is_floating_point() or request.dtype.is_floating_point)
+    return torch.int64 if integers and not request.dtype.is_complex else torch.float64
+
+
+def _delivered(made: Tensor, out: Tensor | None, accumulate: bool, dtype: torch.dtype) -> Tensor:
+    if out is None:
+        return made.to(dtype)
+    if not accumulate:
+        return out.copy_(made)
+    # Added before they are rounded; but to integers torch adds no floats.
+    exact = out.is_floating_point() or out.is_complex() or not made.is_floating_point()
+    return out.add_(made if exact else made.to(dtype))
+
+
+def _count_of_views(request: Any, made: torch.dtype) -> _counting.Count:
+    """The count of tensors on the CPU as one of numpy arrays."""
+    keys, last = _as_numpy(request.keys), request.keys.ndim - 1
+    dtype = np.dtype(name_of(made))
+    described = _counting.Count(
+        _counting.moved(keys, request.axis, last), None, request.n_sums, request.n_bins, request.least,
+        request.axis, request.drop, dtype, dtype, None, False, request.deterministic, request.count_invalid,
+    )  # fmt: skip
+    if request.weights is not None:
+        described.weights = _counting.moved(_as_numpy(_resolved(request.weights)), request.axis, last)
+    return described
+
+
+def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[Tensor, Tensor | None]:
+    """Nothing waits where the bins are given and other keys are dropped, else once."""
+    keys, axis = request.keys, request.axis
+    device = keys.get_device()
+    counts = _dispatch.cuda_counts()
+    where = {
+        "axis": axis, "device": device, "stream": torch._C._cuda_getCurrentRawStream(device),
+        "allocate": lambda n_bytes: _workspace(n_bytes, keys.device),
+    }  # fmt: skip
+    n_bins = request.n_bins
+    if n_bins is None:
+        largest, negative = counts.find_range(_described(keys), **where)
+        if negative >= 0 and not request.drop:
+            raise _outside(request, negative, 0)
+        n_bins = max(largest + 1, request.least)
+    shape = request.result_shape(n_bins)
+    made = _made_on_cuda(request)
+    _check_memory(request, shape, max(made.itemsize, request.dtype.itemsize), keys.device)
+    # With the check in it, a count that fails has been written; `out` must not be then. To count into memory of
+    # its own costs the bytes of the bins, to look at the keys first would cost theirs.
+    check = not request.drop and request.n_bins is not None
+    direct = out is not None and out.dtype == made and not check
+    if out is not None and direct:
+        counted = out
+    else:
+        counted = torch.empty(shape, dtype=made, device=keys.device)
+    n_invalid = torch.empty((), dtype=torch.int64, device=keys.device) if request.count_invalid else None
+    weights, table = _resolved(request.weights), counted
+    if request.n_sums is not None and (weights is None or not counted.numel()):
+        # There is nothing to sum, but keys may be outside all the same.
+        weights, table = (
+            None,
+            torch.empty(request.of_keys().result_shape(n_bins), dtype=torch.int64, device=keys.device),
+        )
+        if not (direct and accumulate):
+            counted.zero_()
+    first = counts.count(
+        _described(keys), _described(table), weights=_described(weights), check=check,
+        accumulate=accumulate and direct, deterministic=request.deterministic,
+        dropped=None if n_invalid is None else n_invalid.data_ptr(), **where,
+    )  # fmt: skip
+    if first >= 0:
+        raise _outside(request, first, n_bins)
+    return counted if direct else _delivered(counted, out, accumulate, request.dtype), n_invalid
+
+
+def _made_on_cuda(request: Any) -> torch.dtype:
+    """What the kernels write: sums of floats are made in float64 and rounded once, to float32 too."""
+    made = _summed_in(request)
+    short = torch.complex64 if made.is_complex else torch.float32
+    return short if made != torch.int64 and request.dtype == short else made
+
+
+def _outside(request: Any, position: int, n_bins: int) -> ValueError:
+    keys = request.keys.movedim(request.axis, -1)
+    index = tuple(map(int, np.unravel_index(position, tuple(keys.shape))))
+    return _counting.key_error(index, request.axis, int(keys[index].item()), n_bins)
+
+
+_SURELY_HELD = 1 << 28  # bytes
+
+
+def _check_memory(request: Any, shape: tuple[int, ...], itemsize: int, device: torch.device) -> None:
+    """Refuse a result that the device has no memory for, in the name of who asked for it."""
+    n_bytes = math.prod(shape) * itemsize
+    if n_bytes <= _SURELY_HELD:
+        return
+    held = int(torch.cuda.get_device_properties(device).total_memory)
+    if n_bytes > held:
+        n_bins = shape[request.axis]
+        name = "length" if request.n_bins is not None else "x" if n_bins > request.least else "minlength"
+        raise _counting.memory_error(name, n_bins, n_bytes, held)

@@ -366,18 +366,20 @@ def _needs_operation(tensors: tuple[Tensor, ...]) -> bool:
     return _watched()
 
 
-def _refuse_trace() -> None:
+def _refuse_trace(what: str = "scans") -> None:
     """A trace would keep the result as a constant."""
     if torch._C._get_tracing_state() is not None:
-        raise NotImplementedError("scans cannot be recorded by torch.jit.trace; use torch.compile or torch.export")
+        raise NotImplementedError(
+            f"{what} cannot be recorded by torch.jit.trace; use torch.compile or torch.export"
+        )
 
 
-def _refuse_tangents(tensors: tuple[Tensor | None, ...]) -> None:
+def _refuse_tangents(tensors: tuple[Tensor | None, ...], what: str = "scans") -> None:
     """Derivatives taken forward would be lost without a word: the operation has only the others."""
     if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
         for tensor in tensors:
             if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
-                raise NotImplementedError("scans have no derivative taken forward (jvp); take it backward")
+                raise NotImplementedError(f"{what} have no derivative taken forward (jvp); take it backward")
 
 
 def _is_exact(tensor: Tensor | None) -> bool:
@@ -394,17 +396,25 @@ def _are_in_memory(*tensors: Tensor | None) -> bool:
 
 
 def _check_out(out: Any, shape: Any, dtype: torch.dtype, scan: _Scan) -> None:
+    tensors = {
+        scan.name: scan.x, "gates": scan.gates, "gamma": scan.gamma, "initial": scan.initial, "reset": scan.reset,
+    }  # fmt: skip
+    check_target(out, shape, dtype, scan.x.device, tensors, in_place=(scan.name, "gates"))
+
+
+def check_target(
+    out: Any, shape: Any, dtype: torch.dtype, device: torch.device, tensors: dict[str, Tensor | None],
+    in_place: tuple[str, ...] = (),
+) -> None:  # fmt: skip
+    """Raise unless the result may be written to `out`; of the tensors that are read some may be `out` itself."""
     if not isinstance(out, Tensor):
         raise TypeError(f"out: expected a torch.Tensor, got {type(out).__qualname__}")
     if out.shape != shape:
         raise ValueError(f"out: expected shape {tuple(shape)}, got {tuple(out.shape)}")
     if out.dtype != dtype:
         raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}")
-    if out.device != scan.x.device:
-        raise ValueError(f"out: is on {out.device}, the input on {scan.x.device}")
-    tensors = {
-        scan.name: scan.x, "gates": scan.gates, "gamma": scan.gamma, "initial": scan.initial, "reset": scan.reset,
-    }  # fmt: skip
+    if out.device != device:
+        raise ValueError(f"out: is on {out.device}, the input on {device}")
     if torch.is_grad_enabled():
         for name, tensor in {"out": out, **tensors}.items():
             if tensor is not None and tensor.requires_grad:
@@ -419,7 +429,7 @@ def _check_out(out: Any, shape: Any, dtype: torch.dtype, scan: _Scan) -> None:
         if tensor is None or not tensor.numel() or not out.numel():
             continue
         same = (
-            name in (scan.name, "gates") and tensor.data_ptr() == out.data_ptr() and tensor.dtype == out.dtype
+            name in in_place and tensor.data_ptr() == out.data_ptr() and tensor.dtype == out.dtype
             and tensor.stride() == out.stride() and tensor.shape == out.shape
         )  # fmt: skip
         if not same and _signature.overlap(_byte_view(out), _byte_view(tensor)):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from upsweep import selftest
 from upsweep._progress import Progress
-from upsweep.bench import counts, machine, peers, report, scans, sweep
+from upsweep.bench import counts, histograms, machine, peers, report, scans, sweep
 
 __all__ = ["add_arguments", "run"]
 
@@ -48,6 +48,8 @@ def run(options: argparse.Namespace) -> int:
     family = scans if is_scans else counts
     with Progress("measuring") as progress:
         rows = family.run(options.only, options.quick, options.threads, progress.update)
+        if not is_scans:
+            rows += histograms.run(options.only, options.quick, options.threads, progress.update)
     if is_scans:
         rows += _selected(peers.small_calls(options.quick), options.only)
         rows += _selected(peers.peers(options.quick), options.only)

@@ -1,0 +1,145 @@
+"""`bincount` for torch tensors: argument rules in torch's terms, then the operation of `count_ops`.
+
+As with the scans the operation is skipped where nothing is to be differentiated, compiled, transformed or watched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from upsweep import _counting, _cpu, _signature
+from upsweep._torch import backends, count_ops, scans
+
+__all__ = ["bincount"]
+
+
+def bincount(
+    x: Any, weights: Any, minlength: Any, *, length: Any, axis: Any, out: Any, accumulate: bool, dtype: Any,
+    invalid: Any, deterministic: bool, return_invalid: bool, n_threads: int | None,
+) -> Any:  # fmt: skip
+    """`upsweep.bincount` of tensors."""
+    drop = _counting.check_keywords(invalid, return_invalid, accumulate, out)
+    if torch.compiler.is_compiling() and not (drop and (length is not None or out is not None)):
+        from upsweep._torch import uncompiled
+
+        return uncompiled.bincount(
+            x, weights, minlength, length=length, axis=axis, out=out, accumulate=accumulate, dtype=dtype,
+            invalid=invalid, deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,
+        )  # fmt: skip
+    keys = _as_keys(x, weights if isinstance(weights, Tensor) else out, axis)
+    at = 0 if axis is None else _signature.check_axis(axis, keys.ndim)
+    summands = None if weights is None else _as_weights(weights, keys)
+    least = _counting.as_size(minlength, "minlength")
+    n_bins = None if length is None else _counting.as_size(length, "length")
+    if n_bins is not None and n_bins < least:
+        raise ValueError(f"length: {n_bins} is smaller than minlength={least}")
+    result = _result_dtype(keys, summands, dtype)
+    if out is not None:
+        n_bins = _check_out(out, keys, summands, at, n_bins, least, result)
+    threads = 0 if n_threads is None else _cpu.check_threads(n_threads)
+    scans._refuse_trace("counts")
+    scans._refuse_tangents((summands,), "counts")
+    # Without keys there is nothing to sum, and torch answers with integers.
+    request = count_ops.Request(
+        keys, summands if keys.numel() or dtype is not None else None, at, n_bins, least, drop, result,
+        bool(return_invalid), bool(deterministic), threads,
+        None if summands is None or summands.ndim == keys.ndim else summands.shape[-1],
+    )  # fmt: skip
+    y, n_invalid = _run(request, out, bool(accumulate))
+    return (y, n_invalid) if return_invalid else y
+
+
+def _run(request: count_ops.Request, out: Any, accumulate: bool) -> tuple[Tensor, Tensor | None]:
+    tensors = (request.keys, request.weights)
+    if not scans._watched() and all(map(scans._is_exact, (*tensors, out))):
+        if request.dtype.is_floating_point or request.dtype.is_complex:  # noqa: SIM102
+            if scans._differentiated(tensors):
+                return count_ops.EagerCount.apply(*tensors, request)  # type: ignore[no-any-return]
+        with torch.no_grad():
+            y, n_invalid = backends.count(request, out, accumulate)
+        if out is not None:
+            torch.autograd.graph.increment_version(out)  # so that a backward which saved it notices
+        return y, n_invalid
+    if request.n_bins is None or not request.drop:
+        request = request.with_bins(_looked_at(request))
+    y, n_invalid = count_ops.operation()(*request.arguments())
+    if out is not None:
+        y = out.add_(y) if accumulate else out.copy_(y)
+    return y, n_invalid
+
+
+def _looked_at(request: count_ops.Request) -> int:
+    """The number of bins, where the keys have to be looked at first."""
+    if not scans._are_in_memory(request.keys):
+        raise NotImplementedError(
+            "x: its values cannot be looked at while torch transforms or traces the call; give length= and "
+            "invalid='drop'"
+        )
+    counted, _ = backends.count(request.of_keys(), None, False)
+    return int(counted.shape[request.axis])
+
+
+# ---- argument rules ------------------------------------------------------------------------------------------
+
+
+def _as_keys(x: Any, other: Any, axis: Any) -> Tensor:
+    keys = scans._tensor(x, "x", None)
+    if axis is None and keys.ndim != 1:
+        depth = "small" if keys.ndim == 0 else "large"
+        raise ValueError(
+            f"x: object of too {depth} depth for desired array: expected 1-D without axis=, got {keys.ndim}-D"
+        )
+    if keys.is_floating_point() or keys.is_complex():
+        raise TypeError(f"x: Cannot cast keys of dtype {keys.dtype} to integers: bincount takes integers and bool")
+    return keys
+
+
+def _as_weights(weights: Any, keys: Tensor) -> Tensor:
+    summands = scans._tensor(weights, "weights", None)
+    if summands.device != keys.device:
+        raise ValueError(f"weights: is on {summands.device}, x on {keys.device}")
+    shape = tuple(keys.shape)
+    if summands.shape != keys.shape and (summands.ndim != keys.ndim + 1 or summands.shape[:-1] != keys.shape):
+        raise ValueError(
+            f"weights: The weights and list don't have the same length: expected x's shape {shape}, or one axis "
+            f"more behind it, got {tuple(summands.shape)}"
+        )
+    return summands
+
+
+def _result_dtype(keys: Tensor, weights: Tensor | None, dtype: Any) -> torch.dtype:
+    if dtype is not None:
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError(f"dtype: expected a torch.dtype, got {dtype!r}")
+        try:
+            backends.name_of(dtype)
+        except TypeError:
+            raise TypeError(f"dtype: expected integers, real or complex numbers, got {dtype}") from None
+        if dtype == torch.bool:
+            raise TypeError("dtype: expected integers, real or complex numbers, got torch.bool")
+        if weights is not None and weights.is_complex() and not dtype.is_complex:
+            raise TypeError(f"dtype: sums of {weights.dtype} weights would lose their imaginary part in {dtype}")
+        return dtype
+    if weights is None or keys.numel() == 0:
+        return torch.int64
+    if weights.is_complex():
+        return weights.dtype
+    return torch.float32 if weights.dtype == torch.float32 else torch.float64
+
+
+def _check_out(
+    out: Any, keys: Tensor, weights: Tensor | None, axis: int, n_bins: int | None, least: int, dtype: torch.dtype
+) -> int:
+    """The number of bins, which `out` fixes."""
+    sums = () if weights is None or weights.ndim == keys.ndim else weights.shape[-1:]
+    given = tuple(out.shape) if isinstance(out, Tensor) else ()
+    if n_bins is None:
+        n_bins = given[axis] if len(given) == keys.ndim + len(sums) else least
+    shape = torch.Size((*keys.shape[:axis], n_bins, *keys.shape[axis + 1 :], *sums))
+    scans.check_target(out, shape, dtype, keys.device, {"x": keys, "weights": weights})
+    if n_bins < least:
+        raise ValueError(f"out: has {n_bins} bins, fewer than minlength={least}")
+    return n_bins

@@ -1,0 +1,387 @@
+"""Histograms: numbers counted in bins."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from upsweep import _arrays, _bins, _dispatch
+from upsweep._arrays import Array
+from upsweep._bins import Histogram
+from upsweep._signature import check_out
+
+__all__ = ["histc", "histogram"]
+
+DType = np.dtype[Any]
+
+_MOST_BINS = 1 << 30  # ranks are calculated in 32 bits
+
+
+def histogram(
+    x: ArrayLike,
+    bins: ArrayLike | str = 10,
+    range: tuple[Any, Any] | None = None,
+    *,
+    weights: ArrayLike | None = None,
+    density: bool = False,
+    n_threads: int | None = None,
+    device: str | None = None,
+) -> tuple[Array, Array]:
+    """Count the elements that lie in each bin, or sum their weights: ``np.histogram``, to the last count.
+
+    Parameters
+    ----------
+    x : array_like
+        Real numbers or bool, of any shape, strides and byte order, counted as if flattened. A NaN lies in no bin.
+    bins : int, array_like or str
+        The number of bins of equal width; or their edges, 1-D, which may not decrease; or the name of one of
+        ``np.histogram_bin_edges``'s rules: 'auto', 'fd', 'doane', 'scott', 'stone', 'rice', 'sturges', 'sqrt'.
+    range : (low, high), optional
+        Where bins of equal width begin and end; what is outside is left out. Default: the least and the largest
+        element. If they are equal, bins reach from half less to half more.
+    weights : array_like, optional
+        Real or complex, of x's shape: the result is their sum in each bin.
+    density : bool
+        Divide by the sum of the result and by the bins' widths, so that the integral is 1.
+    n_threads : int, optional
+        Default: see `get_num_threads`.
+    device : {None, "cpu"}
+        Where to compute.
+
+    Returns
+    -------
+    hist : ndarray
+        One number for each bin: intp, or of the dtype of `weights`, or float64 with `density`.
+    edges : ndarray
+        One more than bins. Each bin has its lower edge and not its upper one; the last has both.
+
+    Raises
+    ------
+    TypeError
+        `x`, `weights` or edges that are no real numbers of at most 64 bits; `bins` neither integer nor array nor
+        name; a rule with `weights`.
+    ValueError
+        Fewer than one bin; edges that decrease or are NaN; a range that decreases, is not finite or is too narrow
+        for that many bins; without a range NaN or infinity in `x`; `weights` of another shape.
+
+    Notes
+    -----
+    Bins of equal width are numpy's with their roundings: the place of an element is calculated in the dtype of
+    the edges (float32 for float32 data and a range of Python's numbers) and corrected by the edges. Elements are
+    never converted as a whole, and no array of x's size is made (but by the rules, which are numpy's).
+
+    Sums of floating weights are added in float64 in fixed chunks and rounded once: the bits do not depend on the
+    number of threads, and are numpy's where sums are exact. Those of integers are exact modulo 2**64; for bool
+    they say whether there is any.
+
+    Unlike numpy's, bool is counted as 0 and 1 without a warning. Complex numbers and dates, which numpy takes in
+    some cases, are refused: count dates as ``x.view(np.int64)``.
+
+    Examples
+    --------
+    >>> import numpy as np, upsweep
+    >>> upsweep.histogram([1.0, 2.0, 1.0, 4.0], bins=3)
+    (array([2, 1, 1]), array([1., 2., 3., 4.]))
+    >>> upsweep.histogram([1, 2, 1, 4], bins=[1, 2, 4], weights=[0.5, 1.0, 2.0, 4.0])
+    (array([2.5, 5. ]), array([1, 2, 4]))
+    >>> upsweep.histogram(np.arange(8.0), 4, range=(0, 4), density=True)[0]
+    array([0.2, 0.2, 0.2, 0.4])
+    """
+    _check_device(device, "histogram")
+    numbers = _as_numbers(x)
+    summands = None if weights is None else _as_weights(weights, numbers)
+    if np.ndim(bins) == 0:
+        edges, thresholds = _uniform(numbers, bins, range, summands, n_threads)
+    else:
+        edges, thresholds = _given(bins, numbers.dtype.newbyteorder("="))
+    problem = Histogram(numbers, summands, thresholds, max(edges.size - 1, 0))
+    counted = _of_dtype(_dispatch.run_histogram(problem, n_threads), summands)
+    if density:
+        return counted / np.array(np.diff(edges), float) / counted.sum(), edges
+    return counted, edges
+
+
+def histc(
+    x: ArrayLike,
+    bins: int = 100,
+    min: Any = 0,
+    max: Any = 0,
+    *,
+    out: Array | None = None,
+    n_threads: int | None = None,
+    device: str | None = None,
+) -> Array:
+    """Count the elements in bins of equal width: ``torch.histc``, for arrays.
+
+    Parameters
+    ----------
+    x : array_like
+        Real numbers, of any shape, strides and byte order. NaN and what lies outside of the range is left out.
+    bins : int
+        The number of bins.
+    min, max : number
+        The range, both ends within it, in x's dtype. Where they are equal, as by default, it is from the least to
+        the largest element; where these are equal too, from one less to one more.
+    out : ndarray, optional
+        The result goes here: of x's dtype and `bins` elements. An error leaves it untouched.
+    n_threads : int, optional
+        Default: see `get_num_threads`.
+    device : {None, "cpu"}
+        Where to compute.
+
+    Returns
+    -------
+    ndarray
+        The counts, in x's dtype.
+
+    Raises
+    ------
+    TypeError
+        `x` bool or no real numbers; `bins` not an integer; `out` of another dtype.
+    ValueError
+        Fewer than one bin; `min` greater than `max`, not finite, or so far from it that their difference is
+        not; without a range, NaN or infinity in `x`; `out` of another shape.
+    OverflowError
+        x's dtype cannot hold one of the counts, or its integers `min` or `max`.
+
+    Notes
+    -----
+    The bin of an element is ``(x - min) * bins / (max - min)``, cut to an integer, with each operation rounded to
+    x's dtype as torch does it; `max` itself is in the last bin. There is no correction by the edges, which is
+    what sets it apart from `histogram`. For integers, which torch takes on CUDA only, it is exact.
+
+    Examples
+    --------
+    >>> import numpy as np, upsweep
+    >>> upsweep.histc(np.array([1.0, 2.0, 1.0], np.float32), bins=4, min=0, max=3)
+    array([0., 2., 1., 0.], dtype=float32)
+    >>> upsweep.histc([1, 5, 5, 9], bins=2)
+    array([1, 3])
+    """
+    _check_device(device, "histc")
+    numbers = _arrays.as_array(x, "x")
+    if numbers.dtype.kind in "bc":
+        raise TypeError(f"x: expected integers or real floating numbers, got dtype {numbers.dtype}")
+    n_bins = _as_count(bins)
+    dtype = numbers.dtype.newbyteorder("=")
+    if out is not None:
+        check_out(out, (n_bins,), dtype, {"x": numbers})
+    low, high = _histc_range(numbers, min, max, n_threads)
+    thresholds = _bins.linear_thresholds(low, high, n_bins, dtype)
+    counted = _dispatch.run_histogram(Histogram(numbers, None, thresholds, n_bins), n_threads)
+    result = _held_by(counted, dtype)
+    if out is None:
+        return result
+    out[...] = result
+    return out
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------
+
+
+def _check_device(device: object, name: str) -> None:
+    if _arrays.check_device(device) is not None:
+        raise NotImplementedError(f"device={device!r}: {name} runs on the CPU only")
+
+
+def _as_numbers(x: ArrayLike) -> Array:
+    numbers = _arrays.as_array(x, "x")
+    if numbers.dtype.kind == "c":
+        raise TypeError(f"x: expected real numbers, got dtype {numbers.dtype}")
+    return numbers.view(np.uint8) if numbers.dtype == np.bool_ else numbers
+
+
+def _as_weights(weights: ArrayLike, x: Array) -> Array:
+    array = _arrays.as_array(weights, "weights")
+    if array.shape != x.shape:
+        raise ValueError(f"weights: weights should have the same shape as x: {array.shape} and {x.shape}")
+    return array
+
+
+def _as_count(bins: object) -> int:
+    try:
+        n_bins = operator.index(bins)  # type: ignore[arg-type]  # its TypeError is ours to word
+    except TypeError:
+        raise TypeError(f"bins: `bins` must be an integer, a string, or an array, got {bins!r}") from None
+    if n_bins < 1:
+        raise ValueError(f"bins: `bins` must be positive, when an integer, got {n_bins}")
+    if n_bins > _MOST_BINS:
+        raise ValueError(f"bins: expected at most 2**30, got {n_bins}")
+    return n_bins
+
+
+def _given(bins: ArrayLike | str, dtype: DType) -> tuple[Array, Array]:
+    """Given edges, and their thresholds."""
+    edges = _arrays.as_array(bins, "bins")
+    if edges.ndim != 1:
+        raise ValueError(f"bins: `bins` must be 1d, when an array, got {edges.ndim}-D")
+    if edges.dtype.kind == "c":
+        raise TypeError(f"bins: expected real numbers, got dtype {edges.dtype}")
+    if edges.size > _MOST_BINS:
+        raise ValueError(f"bins: expected at most 2**30, got {edges.size - 1}")
+    if not (edges[:-1] <= edges[1:]).all():  # false beside a NaN, too
+        first = int(np.argmin(edges[:-1] <= edges[1:]))
+        raise ValueError(
+            "bins: `bins` must increase monotonically, when an array: "
+            f"element {first + 1} is {edges[first + 1]}, after {edges[first]}"
+        )
+    if edges.size < 2:
+        return edges, edges[:0]
+    try:
+        common = np.result_type(dtype, edges.dtype)
+    except TypeError:  # bfloat16 does not promote with integers
+        common = np.dtype(np.float64)
+    return edges, _bins.given_thresholds(edges, dtype, common)
+
+
+def _uniform(
+    x: Array, bins: Any, given: tuple[Any, Any] | None, weights: Array | None, n_threads: int | None
+) -> tuple[Array, Array]:
+    """The edges of bins of equal width, and their thresholds."""
+    if not isinstance(bins, str):
+        bins = _as_count(bins)
+    first, last = _data_range(x, n_threads) if given is None else _as_range(given)
+    if isinstance(bins, str):
+        bins = _bins_of_rule(x, bins, given, weights)
+    if first == last:
+        first, last = first - 0.5, last + 0.5
+    try:
+        dtype = np.result_type(first, last, x.dtype)
+    except TypeError as error:
+        raise TypeError(f"range: its ends do not compare with x of dtype {x.dtype}: {error}") from None
+    if dtype.kind in "iu":
+        dtype = np.dtype(np.float64)
+    with np.errstate(all="ignore"):
+        edges = np.linspace(first, last, bins + 1, dtype=dtype)
+        # numpy goes on where the width overflows float16, and finds itself outside of its arrays.
+        width = edges[-1] - edges[0] if given is not None else np.subtract(last, first)
+    if not (width < np.inf and (edges[:-1] < edges[1:]).all()):
+        raise ValueError(
+            f"bins: Too many bins for data range. Cannot create {bins} finite-sized bins from {first} to {last}"
+        )
+    return edges, _bins.uniform_thresholds(edges, first, last, x.dtype.newbyteorder("="))
+
+
+def _bins_of_rule(x: Array, rule: str, given: tuple[Any, Any] | None, weights: Array | None) -> int:
+    if weights is not None:
+        raise TypeError(
+            f"bins: Automated estimation of the number of bins is not supported for weighted data: {rule!r}"
+        )
+    try:
+        return int(np.histogram_bin_edges(x, rule, given).size) - 1
+    except ValueError as error:
+        raise ValueError(f"bins: {error}") from None
+
+
+def _as_range(given: Any) -> tuple[Any, Any]:
+    try:
+        first, last = (_as_end(value) for value in given)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"range: expected two real numbers, got {given!r}") from None
+    if first > last:
+        raise ValueError(f"range: max must be larger than min in range parameter, got {given!r}")
+    if not (np.isfinite(first) and np.isfinite(last)):
+        raise ValueError(f"range: supplied range of [{first}, {last}] is not finite")
+    if isinstance(last, int) and last >= 2**63:  # Python's numbers are taken for int64
+        wide = np.uint64 if isinstance(first, int) and first >= 0 else np.float64
+        return wide(first), wide(last)
+    return first, last
+
+
+def _as_end(value: Any) -> Any:
+    """A number of Python's or numpy's, whichever was given: they promote differently."""
+    if isinstance(value, (bool, np.bool_)):
+        return int(value)
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**64:
+            return value
+        return float(value) if abs(value) < 2**1023 else math.inf if value > 0 else -math.inf
+    number = value if isinstance(value, float) else np.asarray(value)[()]
+    if np.ndim(number) != 0 or np.asarray(number).dtype.kind not in "iuf":
+        raise TypeError
+    return number
+
+
+def _data_range(x: Array, n_threads: int | None) -> tuple[Any, Any]:
+    """The least and the largest element, as numbers of x's dtype; 0 and 1 without any."""
+    if x.size == 0:
+        return 0, 1
+    low, high, any_nan = _dispatch.find_extremes(x, n_threads)
+    if any_nan or not (np.isfinite(low) and np.isfinite(high)):
+        where, value = _first_not_finite(x)
+        ends = (np.nan, np.nan) if any_nan else (low, high)
+        raise ValueError(
+            f"x: autodetected range of [{ends[0]}, {ends[1]}] is not finite: element {where} is {value}"
+        )
+    dtype = x.dtype.newbyteorder("=")
+    return dtype.type(low), dtype.type(high)
+
+
+def _first_not_finite(x: Array) -> tuple[Any, Any]:
+    """Its position, and what is there; looked for in blocks."""
+    done = 0
+    blocks: Any = np.nditer(x, flags=("external_loop", "buffered"), order="C")
+    for block in blocks:
+        strange = ~np.isfinite(block)
+        if strange.any():
+            at = int(np.argmax(strange))
+            where = np.unravel_index(done + at, x.shape)
+            return (int(where[0]) if x.ndim == 1 else tuple(map(int, where))), block[at]
+        done += block.size
+    raise AssertionError("all numbers are finite")
+
+
+def _histc_range(x: Array, low: Any, high: Any, n_threads: int | None) -> tuple[Any, Any]:
+    """The range in x's dtype; for integers Python's numbers, which may be fractions."""
+    low, high = _as_finite(low, "min"), _as_finite(high, "max")
+    if low > high:
+        raise ValueError(f"max: max must be larger than min, got [{low}, {high}]")
+    dtype = x.dtype.newbyteorder("=")
+    if dtype.kind in "iu":
+        if low == high and x.size:
+            low, high = _data_range(x, n_threads)
+        low, high = (end.item() if isinstance(end, np.generic) else end for end in (low, high))
+        return (low - 1, high + 1) if low == high else (low, high)
+    with np.errstate(all="ignore"):
+        begin, end = dtype.type(low), dtype.type(high)
+        if begin == end and x.size:
+            begin, end = _data_range(x, n_threads)
+        if begin == end:
+            begin, end = begin - dtype.type(1), end + dtype.type(1)
+        if not (np.isfinite(end - begin) and begin < end):
+            raise ValueError(f"min: range of [{begin}, {end}] is too wide or too far from zero for {dtype}")
+    return begin, end
+
+
+def _as_finite(value: Any, name: str) -> Any:
+    try:
+        number = _as_end(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: expected a real number, got {value!r}") from None
+    if not np.isfinite(number):
+        raise ValueError(f"{name}: expected a finite number, got {value!r}")
+    return number
+
+
+# ---- results ---------------------------------------------------------------------------------------------------
+
+
+def _of_dtype(sums: Array, weights: Array | None) -> Array:
+    """The sums in the dtype of the weights, as numpy's are."""
+    if weights is None:
+        return sums.astype(np.intp, copy=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return sums.astype(weights.dtype.newbyteorder("="), copy=False)
+
+
+def _held_by(counts: Array, dtype: DType) -> Array:
+    most = int(counts.max())
+    if most > (np.iinfo(dtype).max if dtype.kind in "iu" else float(65504 if dtype == np.float16 else np.inf)):
+        raise OverflowError(
+            f"x: its dtype {dtype} cannot hold the count {most} of bin {int(counts.argmax())}; convert x first"
+        )
+    return counts.astype(dtype)

@@ -1,0 +1,620 @@
+// Histograms: counts and sums by rank among thresholds (histogram.hpp).
+//
+// Bytes an element: its own, and its weight's, read once; the extremes read it once more. Called by _histograms.pyx.
+//
+// Blocks of kBlock elements stay in the L1 cache. A vectorised loop guesses the rank of each, another counts: no branch
+// depends on the data but one for a group of keys near thresholds, so that distributions take the same time, or nearly.
+// The guess never falls as x grows: what it is at the thresholds says how far it may be off, and is looked at first.
+//
+//   Uniform   two lines, (x - origin) * scale, a little apart: where they have one integer part, that is the rank. A
+//             group of keys that has others is compared with the thresholds.
+//   Line      a table of cells of equal width holds the rank at which each begins; bisection among as many thresholds
+//             as the fullest cell has follows.
+//   Leading   the same, cells being the leading bits of a floating number: for edges that grow with their distance.
+//
+// Each thread has tables of 32-bit counters (64-bit sums) of its own, kTables in turn while they fit the cache, because
+// an increment of the slot just incremented waits for the store before it. Sums are taken over fixed chunks and the
+// chunks' tables added in order: the same bits for any number of threads.
+
+#include "histogram.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <type_traits>
+#include <vector>
+
+#include "buffer.hpp"
+#include "parallel.hpp"
+#include "vec.hpp"
+
+namespace upsweep {
+namespace {
+
+constexpr int64_t kBlock = 1024;
+constexpr int64_t kChunk = 1 << 16;               // elements of a task that counts
+constexpr int64_t kSumChunk = 1 << 17;            // and of one that sums, at least
+constexpr int64_t kMaxSumChunks = 64;
+constexpr int kTables = 4;
+constexpr int64_t kTableBytes = 512 << 10;        // of all tables in turn: half of an L2 cache
+constexpr int64_t kBytesOfWork = 4;               // an element costs a thread what reading four bytes would, or more
+constexpr int64_t kFull = INT64_C(1) << 31;       // elements after which counters of 32 bits are emptied
+constexpr int64_t kFewCells = 64;                 // of a grid
+constexpr int64_t kCellsInReach = 1 << 14;        // 64 KiB
+constexpr int64_t kMostCells = 1 << 18;           // 1 MiB
+constexpr int64_t kMostExact = 1 << 23;           // ranks that a float holds, and their halves
+constexpr int64_t kGroup = 64;                    // keys that are looked at again if one is near a threshold
+constexpr int64_t kMergeSlots = 1 << 14;          // a task's share when tables are added
+
+// ---- elements, as keys ---------------------------------------------------------------------------------------------
+
+template <class Key, class T>
+inline Key to_key(T value) {
+  if constexpr (std::is_same_v<T, Half>) {
+    HalfNumber half;
+    std::memcpy(&half, &value, sizeof(half));
+    return (Key)(float)half;
+  } else if constexpr (std::is_same_v<T, BFloat>) {
+    const uint32_t bits = (uint32_t)value.bits << 16;
+    float number;
+    std::memcpy(&number, &bits, sizeof(number));
+    return (Key)number;
+  } else {
+    return (Key)value;
+  }
+}
+
+template <class T>
+inline T load_number(const char* source, bool swapped) {
+  unsigned char bytes[sizeof(T)];
+  std::memcpy(bytes, source, sizeof(T));
+  if (swapped) std::reverse(bytes, bytes + sizeof(T));
+  T value;
+  std::memcpy(&value, bytes, sizeof(T));
+  return value;
+}
+
+template <class Key, class T>
+void convert_keys(const char* source, int64_t stride, int64_t n, bool swapped, Key* to) {
+  int64_t first = 0;
+#if defined(__F16C__)
+  if constexpr (std::is_same_v<T, Half> && std::is_same_v<Key, float>)
+    if (!swapped && stride == (int64_t)sizeof(T))
+      for (; first + 8 <= n; first += 8)   // the compiler converts one by one
+        _mm256_storeu_ps(to + first, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(source + first * sizeof(T)))));
+#endif
+  if (!swapped && stride == (int64_t)sizeof(T))
+    for (int64_t k = first; k < n; ++k) to[k] = to_key<Key>(load_number<T>(source + k * sizeof(T), false));
+  else
+    for (int64_t k = 0; k < n; ++k) to[k] = to_key<Key>(load_number<T>(source + k * stride, swapped));
+}
+
+template <class Key>
+void gather_keys(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, Key* to) {
+  if constexpr (std::is_same_v<Key, float>) {
+    switch (dtype) {
+      case kBool:
+        for (int64_t k = 0; k < n; ++k) to[k] = source[k * stride] != 0;
+        return;
+      case kInt8: return convert_keys<Key, int8_t>(source, stride, n, swapped, to);
+      case kUInt8: return convert_keys<Key, uint8_t>(source, stride, n, swapped, to);
+      case kInt16: return convert_keys<Key, int16_t>(source, stride, n, swapped, to);
+      case kUInt16: return convert_keys<Key, uint16_t>(source, stride, n, swapped, to);
+      case kHalf: return convert_keys<Key, Half>(source, stride, n, swapped, to);
+      case kBFloat: return convert_keys<Key, BFloat>(source, stride, n, swapped, to);
+      default: return convert_keys<Key, float>(source, stride, n, swapped, to);
+    }
+  } else if constexpr (std::is_same_v<Key, double>) {
+    switch (dtype) {
+      case kInt32: return convert_keys<Key, int32_t>(source, stride, n, swapped, to);
+      case kUInt32: return convert_keys<Key, uint32_t>(source, stride, n, swapped, to);
+      default: return convert_keys<Key, double>(source, stride, n, swapped, to);
+    }
+  } else {
+    convert_keys<Key, Key>(source, stride, n, swapped, to);
+  }
+}
+
+// read(source, stride, n, done) for each stretch of elements [from, from + n), counted over all axes, the last fastest.
+template <class Read>
+void each_stretch(const HistogramProblem& p, const char* base, const int64_t* strides, int64_t from, int64_t n,
+                  Read read) {
+  const int last = p.n_axes - 1;
+  const int64_t length = p.shape[last];
+  int64_t row = from / length, col = from % length;
+  for (int64_t done = 0; done < n; ++row, col = 0) {
+    const char* source = base + col * strides[last];
+    for (int64_t axis = last - 1, rest = row; axis >= 0; rest /= p.shape[axis], --axis)
+      source += rest % p.shape[axis] * strides[axis];
+    const int64_t count = std::min(length - col, n - done);
+    read(source, strides[last], count, done);
+    done += count;
+  }
+}
+
+inline bool side_by_side(const HistogramProblem& p, const char* base, const int64_t* strides, bool swapped,
+                         int64_t size) {
+  return p.n_axes == 1 && strides[0] == size && !swapped && (uintptr_t)base % size == 0;
+}
+
+// The keys [from, from + n), n <= kBlock: where they lie, or in the buffer.
+template <class Key>
+const Key* read_keys(const HistogramProblem& p, int64_t from, int64_t n, Key* buffer) {
+  if (dtype_size(p.dtype) == sizeof(Key) && side_by_side(p, p.x, p.strides, p.swapped, sizeof(Key)))
+    return (const Key*)p.x + from;
+  each_stretch(p, p.x, p.strides, from, n, [&](const char* source, int64_t stride, int64_t count, int64_t done) {
+    gather_keys(source, stride, count, p.dtype, p.swapped, buffer + done);
+  });
+  return buffer;
+}
+
+// Sums are of doubles, or of integers modulo 2^64.
+template <class Sum>
+const Sum* read_weights(const HistogramProblem& p, int64_t from, int64_t n, Sum* buffer) {
+  if (std::is_same_v<Sum, double> && p.weight_dtype == kDouble &&
+      side_by_side(p, p.weights, p.weight_strides, p.weight_swapped, sizeof(double)))
+    return (const Sum*)p.weights + from;
+  const auto read = [&](const char* source, int64_t stride, int64_t count, int64_t done) {
+    gather(source, stride, count, p.weight_dtype, p.weight_swapped, buffer + done);
+  };
+  each_stretch(p, p.weights, p.weight_strides, from, n, read);
+  return buffer;
+}
+
+// ---- extremes ------------------------------------------------------------------------------------------------------
+
+template <class Key>
+struct LowHigh {
+  typedef std::numeric_limits<Key> Limits;
+  Key low = Limits::has_infinity ? Limits::infinity() : Limits::max();
+  Key high = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+  int32_t any_nan = 0;
+
+  void take(const LowHigh& other) {
+    low = std::min(low, other.low), high = std::max(high, other.high), any_nan |= other.any_nan;
+  }
+};
+
+// One run for each lane of a vector: the compiler may not reorder what a NaN would be lost in.
+template <class Key>
+LowHigh<Key> extremes_of(const Key* keys, int64_t n) {
+  constexpr int kRuns = 256 / sizeof(Key);
+  using Flag = std::conditional_t<sizeof(Key) == 4, int32_t, int64_t>;
+  Key low[kRuns], high[kRuns];
+  Flag nan[kRuns] = {};
+  LowHigh<Key> all;
+  for (int run = 0; run < kRuns; ++run) low[run] = all.low, high[run] = all.high;
+  int64_t k = 0;
+  for (; k + kRuns <= n; k += kRuns)
+    for (int run = 0; run < kRuns; ++run) {
+      const Key key = keys[k + run];
+      low[run] = key < low[run] ? key : low[run];
+      high[run] = key > high[run] ? key : high[run];
+      nan[run] |= key != key;
+    }
+  for (; k < n; ++k) {
+    all.low = std::min(all.low, keys[k]), all.high = std::max(all.high, keys[k]);
+    all.any_nan |= keys[k] != keys[k];
+  }
+  for (int run = 0; run < kRuns; ++run)
+    all.low = std::min(all.low, low[run]), all.high = std::max(all.high, high[run]), all.any_nan |= nan[run] != 0;
+  return all;
+}
+
+template <class Key>
+LowHigh<Key> extremes_of(const HistogramProblem& p) {
+  const int64_t n_tasks = (p.n + kChunk - 1) / kChunk;
+  const int n_threads = threads_worth(p.n_threads, p.n * dtype_size(p.dtype), n_tasks);
+  std::vector<LowHigh<Key>> found(n_threads);
+  for_tasks(n_tasks, n_threads, false, [&](int64_t task, int thread) {
+    alignas(64) Key buffer[kBlock];
+    LowHigh<Key> mine = found[thread];
+    const int64_t end = std::min(p.n, (task + 1) * kChunk);
+    for (int64_t from = task * kChunk; from < end; from += kBlock) {
+      const int64_t n = std::min(kBlock, end - from);
+      mine.take(extremes_of(read_keys(p, from, n, buffer), n));
+    }
+    found[thread] = mine;
+  });
+  LowHigh<Key> all;
+  for (const auto& one : found) all.take(one);
+  return all;
+}
+
+// ---- guesses -------------------------------------------------------------------------------------------------------
+
+// What guesses are calculated in.
+template <class Key>
+using Real = std::conditional_t<std::is_same_v<Key, float>, float, double>;
+// Of the same size, for floating keys.
+template <class Key>
+using Pattern = std::conditional_t<sizeof(Key) == 4, uint32_t, uint64_t>;
+
+// (key - origin) * scale + shift, held between 0 and `top`; 0 for a NaN. It never falls as the key grows.
+template <class Key>
+struct Line {
+  Real<Key> origin, scale, shift, top;
+
+  inline int32_t operator()(Key key) const {
+    Real<Key> place = ((Real<Key>)key - origin) * scale + shift;
+    place = place > 0 ? place : 0;
+    return (int32_t)(place < top ? place : top);
+  }
+};
+
+// The leading bits of a floating key's pattern: cells as fine as the numbers are. A NaN is in the first.
+template <class Key>
+struct Leading {
+  Key low, high;
+  Pattern<Key> base;
+  int shift;
+
+  // Patterns in the order of the numbers; adding 0 makes one of the two zeros.
+  static inline Pattern<Key> ordered(Key key) {
+    constexpr int kSign = 8 * sizeof(Key) - 1;
+    Pattern<Key> bits;
+    const Key number = key + Key(0);
+    std::memcpy(&bits, &number, sizeof(Key));
+    return bits ^ ((Pattern<Key>(0) - (bits >> kSign)) | Pattern<Key>(1) << kSign);
+  }
+  inline int32_t operator()(Key key) const {
+    key = key > low ? key : low;
+    key = key < high ? key : high;
+    return (int32_t)((ordered(key) - base) >> shift);
+  }
+};
+
+// Loads by index from a table, one by one: as vectors (gathers) they took three times as long on Zen 5.
+inline void keep_scalar(int32_t& number) { asm("" : "+r"(number)); }
+
+enum class Way { kUniform, kLine, kLeading };
+
+template <class Key>
+struct Ranks {
+  int64_t m;
+  Buffer<Key> thresholds;           // and the last one repeated, for comparisons behind it
+  Way way = Way::kLine;
+  Line<Key> line{};
+  Real<Key> slack = 0;              // kUniform: twice of what a place may be off
+  Leading<Key> leading{};
+  int steps = 0;                    // comparisons after the guess: bisection among the thresholds of a cell
+  std::vector<int32_t> cells;       // ranks at which the cells begin
+
+  Ranks(const Key* given, int64_t n_thresholds, int64_t n_keys) : m(n_thresholds), thresholds(given, given + m) {
+    if (!try_uniform()) choose_cells(n_keys);
+    thresholds.resize(m + (INT64_C(1) << steps), given[m - 1]);
+  }
+
+  // A line that maps the thresholds' span to [0, size], plus `shift`; false where there is none.
+  bool span(double size, double shift, double top) {
+    const double low = (double)thresholds[0], high = (double)thresholds[m - 1], width = high - low;
+    if (!(width > 0) || !std::isfinite(low) || !std::isfinite(width)) return false;
+    line = Line<Key>{(Real<Key>)low, (Real<Key>)(size / width), (Real<Key>)shift, (Real<Key>)top};
+    return std::isfinite(line.scale) && std::isfinite(line.origin);
+  }
+
+  // Two lines around the ranks, `slack` apart. Neither ever falls, so the lower is at most the rank of any x if it is
+  // at most k below E[k], for which k at E[k] suffices; and the upper at least the rank if it is k + 1 at each E[k].
+  bool try_uniform() {
+    if (m < 2 || m > kMostExact || !span((double)(m - 1), 1, (double)m)) return false;
+    Real<Key> off = 0;
+    for (int64_t k = 0; k < m; ++k)
+      off = std::max(off, std::abs(((Real<Key>)thresholds[k] - line.origin) * line.scale - (Real<Key>)k));
+    // Enough for what the additions round; whether it is is looked at below. Slack of one would allow for three ranks.
+    off = Real<Key>(1.5) * off + (Real<Key>)m * std::numeric_limits<Real<Key>>::epsilon();
+    if (!(off < Real<Key>(0.5))) return false;
+    slack = 2 * off, line.shift = 1 - off;
+    const Line<Key> upper = above();
+    for (int64_t k = 0; k < m; ++k)
+      if (line(thresholds[k]) > k || upper(thresholds[k]) <= k) return false;
+    way = Way::kUniform;
+    return true;
+  }
+  Line<Key> above() const {
+    Line<Key> upper = line;
+    upper.shift += slack;
+    return upper;
+  }
+
+  // The ranks at which cells begin; returns the steps of bisection in the fullest.
+  template <class Cell>
+  int fill(Cell cell_of, int64_t n_cells) {
+    cells.assign(n_cells + 1, 0);
+    for (int64_t k = 0; k < m; ++k) ++cells[cell_of(thresholds[k]) + 1];
+    const int most = *std::max_element(cells.begin(), cells.end());
+    for (int64_t cell = 0; cell < n_cells; ++cell) cells[cell + 1] += cells[cell];
+    int needed = 1;
+    while (INT64_C(1) << needed <= most) ++needed;
+    return needed;
+  }
+
+  // Cells of equal width, or of equal numbers of floating numbers; as few as hold one threshold each, or nearly. One
+  // cell to begin with.
+  void choose_cells(int64_t n_keys) {
+    line = Line<Key>{0, 0, 0, 0};
+    steps = fill(line, 1);
+    std::vector<int32_t> best_cells = cells;
+    Line<Key> best_line = line;
+    const int64_t most_cells = std::min(std::max(kMostCells, 8 * m), n_keys / 4);
+    for (int64_t n_cells = kFewCells; n_cells <= most_cells; n_cells *= 4) {
+      if (n_cells < m || steps == 1 || (steps == 2 && n_cells > kCellsInReach)) continue;
+      if (span((double)n_cells, 0, (double)(n_cells - 1))) {
+        const int needed = fill(line, n_cells);
+        if (needed < steps) steps = needed, way = Way::kLine, best_line = line, best_cells.swap(cells);
+      }
+      if constexpr (std::is_floating_point_v<Key>) {
+        Leading<Key> bits{thresholds[0], thresholds[m - 1], Leading<Key>::ordered(thresholds[0]), 0};
+        const Pattern<Key> widest = Leading<Key>::ordered(bits.high) - bits.base;
+        while (widest >> bits.shift >= (Pattern<Key>)n_cells) ++bits.shift;
+        const int needed = fill(bits, n_cells);
+        if (needed < steps) steps = needed, way = Way::kLeading, leading = bits, best_cells.swap(cells);
+      }
+    }
+    cells.swap(best_cells);
+    line = best_line;
+  }
+
+  void find_on_line(const Key* keys, int64_t n, int32_t* ranks) const {
+    const Line<Key> lower = line, upper = above();
+    const Key* at = thresholds.data();
+    const int32_t most = (int32_t)m;
+    auto find_group = [=](const Key* group, int64_t count, int32_t* found) {
+      int32_t unsure = 0;
+      for (int64_t k = 0; k < count; ++k) {
+        found[k] = lower(group[k]);
+        unsure |= found[k] ^ upper(group[k]);
+      }
+      if (unsure)
+        for (int64_t k = 0; k < count; ++k) found[k] = std::min(found[k] + (group[k] >= at[found[k]]), most);
+    };
+    int64_t first = 0;
+    for (; first + kGroup <= n; first += kGroup) find_group(keys + first, kGroup, ranks + first);
+    find_group(keys + first, n - first, ranks + first);
+  }
+
+  // kSteps 0: as many as there are.
+  template <int kSteps>
+  void bisect_cells(const Key* keys, int64_t n, int32_t* ranks) const {
+    const Key* at = thresholds.data();
+    const int32_t* begin = cells.data();
+    const int32_t most = (int32_t)m;
+    const int count = kSteps ? kSteps : steps;
+    for (int64_t k = 0; k < n; ++k) {
+      int32_t rank = begin[ranks[k]];
+      for (int step = count - 1; step >= 0; --step) {
+        rank += (int32_t)(keys[k] >= at[rank + (INT32_C(1) << step) - 1]) << step;
+        keep_scalar(rank);
+      }
+      ranks[k] = std::min(rank, most);
+    }
+  }
+  template <class Cell>
+  void find_in_cells(Cell cell_of, const Key* keys, int64_t n, int32_t* ranks) const {
+    for (int64_t k = 0; k < n; ++k) ranks[k] = cell_of(keys[k]);
+    switch (steps) {
+      case 1: return bisect_cells<1>(keys, n, ranks);
+      case 2: return bisect_cells<2>(keys, n, ranks);
+      case 3: return bisect_cells<3>(keys, n, ranks);
+      default: return bisect_cells<0>(keys, n, ranks);
+    }
+  }
+
+  // The ranks of n keys.
+  void find(const Key* keys, int64_t n, int32_t* ranks) const {
+    switch (way) {
+      case Way::kUniform: return find_on_line(keys, n, ranks);
+      case Way::kLine: return find_in_cells(line, keys, n, ranks);
+      case Way::kLeading:
+        if constexpr (std::is_floating_point_v<Key>) return find_in_cells(leading, keys, n, ranks);
+        return;
+    }
+  }
+};
+
+// ---- counts --------------------------------------------------------------------------------------------------------
+
+// visit(k, turn, slot) for the keys of a block, in order.
+template <class Key, class Visit>
+inline void each_slot(const Ranks<Key>& ranks, const Key* keys, int64_t n, Visit visit) {
+  int32_t found[kBlock];
+  ranks.find(keys, n, found);
+  int64_t k = 0;
+  for (; k + kTables <= n; k += kTables)
+    for (int turn = 0; turn < kTables; ++turn) visit(k + turn, turn, (int64_t)found[k + turn]);
+  for (; k < n; ++k) visit(k, 0, (int64_t)found[k]);
+}
+
+// result[slot] += what the tables hold there, which is then 0.
+template <class Entry, class Result>
+void add_tables(Entry* tables, int64_t n_tables, int64_t stride, int64_t from, int64_t to, Result* result) {
+  for (int64_t table = 0; table < n_tables; ++table) {
+    Entry* entries = tables + table * stride;
+    for (int64_t slot = from; slot < to; ++slot) result[slot] += entries[slot], entries[slot] = 0;
+  }
+}
+
+// Tables of one thread begin on cache lines of their own.
+template <class Entry>
+int64_t table_stride(int64_t n_slots) {
+  constexpr int64_t kLine = 64 / sizeof(Entry);
+  return (n_slots + kLine - 1) / kLine * kLine;
+}
+
+template <class Key>
+void count_in_order(const HistogramProblem& p, const Ranks<Key>& ranks) {
+  alignas(64) Key buffer[kBlock];
+  for (int64_t from = 0; from < p.n; from += kBlock) {
+    const int64_t n = std::min(kBlock, p.n - from);
+    each_slot(ranks, read_keys(p, from, n, buffer), n, [&](int64_t, int, int64_t slot) { ++p.counts[slot]; });
+  }
+}
+
+template <class Key>
+void count_in_tables(const HistogramProblem& p, const Ranks<Key>& ranks) {
+  const int64_t n_slots = p.n_thresholds + 1, stride = table_stride<uint32_t>(n_slots);
+  const int64_t n_tasks = (p.n + kChunk - 1) / kChunk;
+  const int n_tables = stride * kTables * (int64_t)sizeof(uint32_t) <= kTableBytes ? kTables : 1;
+  // More threads than this would spend longer on their tables than on elements.
+  const int64_t worth = std::max<int64_t>(1, p.n / (n_slots * n_tables));
+  const int n_threads = threads_worth(std::min<int64_t>(p.n_threads, worth), p.n * kBytesOfWork, n_tasks);
+  const int64_t own = n_tables * stride;
+  Buffer<uint32_t> tables(n_threads * own);
+  std::vector<int64_t> held(n_threads, 0);
+  for_tasks(n_tasks, n_threads, false, [&](int64_t task, int thread) {
+    alignas(64) Key buffer[kBlock];
+    uint32_t* table = tables.data() + thread * own;
+    const int64_t start = task * kChunk, end = std::min(p.n, start + kChunk), turn_stride = n_tables > 1 ? stride : 0;
+    for (int64_t from = start; from < end; from += kBlock) {
+      const int64_t n = std::min(kBlock, end - from);
+      each_slot(ranks, read_keys(p, from, n, buffer), n,
+                [=](int64_t, int turn, int64_t slot) { ++table[turn * turn_stride + slot]; });
+    }
+    held[thread] += end - start;
+    if (held[thread] < kFull) return;
+    held[thread] = 0;
+    for (int64_t entry = 0; entry < own; ++entry) {
+      if (entry % stride < n_slots) __atomic_fetch_add(p.counts + entry % stride, table[entry], __ATOMIC_RELAXED);
+      table[entry] = 0;
+    }
+  });
+  const int64_t n_merges = (n_slots + kMergeSlots - 1) / kMergeSlots;
+  for_tasks(n_merges, (int)std::min<int64_t>(n_threads, n_merges), false, [&](int64_t merge, int) {
+    const int64_t from = merge * kMergeSlots, to = std::min(n_slots, from + kMergeSlots);
+    add_tables(tables.data(), n_threads * n_tables, stride, from, to, p.counts);
+  });
+}
+
+// ---- sums ----------------------------------------------------------------------------------------------------------
+
+// How many chunks there are depends on n and the number of slots alone. A thread adds its table when the chunk before
+// has been added.
+template <class Key, class Sum>
+void sum_in_tables(const HistogramProblem& p, const Ranks<Key>& ranks, Sum* sums) {
+  const int64_t n_slots = p.n_thresholds + 1, stride = table_stride<Sum>(n_slots);
+  const int n_tables = stride * kTables * (int64_t)sizeof(Sum) <= kTableBytes ? kTables : 1;
+  const int64_t worth = std::max<int64_t>(1, p.n / (n_slots * n_tables));
+  const int64_t n_chunks = std::min({(p.n + kSumChunk - 1) / kSumChunk, kMaxSumChunks, worth});
+  const int64_t chunk = (p.n + n_chunks - 1) / n_chunks;
+  const int n_threads = threads_worth(p.n_threads, p.n * kBytesOfWork, n_chunks);
+  const int64_t own = n_tables * stride;
+  Buffer<Sum> tables(n_threads * own);
+  std::vector<std::atomic<uint8_t>> added(n_chunks);
+  for_tasks(n_chunks, n_threads, false, [&](int64_t task, int thread) {
+    alignas(64) Key key_buffer[kBlock];
+    alignas(64) Sum weight_buffer[kBlock];
+    Sum* table = tables.data() + thread * own;
+    const int64_t start = std::min(p.n, task * chunk), end = std::min(p.n, start + chunk);
+    const int64_t turn_stride = n_tables > 1 ? stride : 0;
+    for (int64_t from = start; from < end; from += kBlock) {
+      const int64_t n = std::min(kBlock, end - from);
+      const Sum* weights = read_weights(p, from, n, weight_buffer);
+      each_slot(ranks, read_keys(p, from, n, key_buffer), n,
+                [=](int64_t k, int turn, int64_t slot) { table[turn * turn_stride + slot] += weights[k]; });
+    }
+    if (task > 0) wait_for(added[task - 1]);
+    add_tables(table, n_tables, stride, 0, n_slots, sums);
+    publish(added[task]);
+  });
+}
+
+// ---- thresholds ----------------------------------------------------------------------------------------------------
+
+// Integers in the order of the numbers, and back; wide enough for their differences.
+__extension__ typedef __int128 Int128;
+template <class T>
+using Signed = std::make_signed_t<Pattern<T>>;
+template <class T>
+using Ordinal = std::conditional_t<sizeof(T) == 4, int64_t, Int128>;
+template <class T>
+inline Ordinal<T> ordinal_of(T number) {
+  Signed<T> bits;
+  std::memcpy(&bits, &number, sizeof(T));
+  return bits < 0 ? std::numeric_limits<Signed<T>>::min() - bits : bits;
+}
+template <class T>
+inline T number_at(Ordinal<T> ordinal) {
+  const Signed<T> place = (Signed<T>)ordinal;
+  const Signed<T> bits = place < 0 ? std::numeric_limits<Signed<T>>::min() - place : place;
+  T number;
+  std::memcpy(&number, &bits, sizeof(T));
+  return number;
+}
+
+// Steps that double, from near the threshold, and halve again: a few where the numbers there are as coarse as the ends.
+template <class T>
+void find_thresholds(T low, T high, int64_t n_bins, T* thresholds) {
+  const T bins = (T)n_bins, width = high - low;
+  const Ordinal<T> least = ordinal_of(low), most = ordinal_of(high);
+  thresholds[0] = low;
+  for (int64_t k = 1; k < n_bins; ++k) {
+    // The last bin takes what is rounded up to behind it, so that `high` reaches every bin.
+    auto reaches = [&](T x) { return (x - low) * bins / width >= (T)k || x >= high; };
+    const double near = (double)low + (double)width * ((double)k / (double)n_bins);
+    Ordinal<T> yes = std::min(std::max(ordinal_of((T)near), least), most), no = yes;
+    for (Ordinal<T> step = 1; no >= least && reaches(number_at<T>(no)); step += step) {
+      yes = no;
+      no = no - least < step ? least - 1 : no - step;   // least - 1: nothing below is looked at
+    }
+    for (Ordinal<T> step = 1; !reaches(number_at<T>(yes)); step += step) {
+      no = yes;
+      yes = most - yes < step ? most : yes + step;
+    }
+    while (yes - no > 1) {
+      const Ordinal<T> middle = no + (yes - no) / 2;
+      (reaches(number_at<T>(middle)) ? yes : no) = middle;
+    }
+    thresholds[k] = number_at<T>(yes);
+  }
+  thresholds[n_bins] = number_at<T>(most + 1);
+}
+
+template <class Visit>
+auto with_key_type(int32_t dtype, Visit visit) {
+  switch (key_type(dtype)) {
+    case kFloat: return visit(float{});
+    case kDouble: return visit(double{});
+    case kInt64: return visit(int64_t{});
+    default: return visit(uint64_t{});
+  }
+}
+
+}  // namespace
+
+int32_t key_type(int32_t dtype) {
+  switch (dtype) {
+    case kInt64: return kInt64;
+    case kUInt64: return kUInt64;
+    case kInt32: case kUInt32: case kDouble: return kDouble;
+    default: return kFloat;
+  }
+}
+
+Extremes find_extremes(const HistogramProblem& problem) {
+  return with_key_type(problem.dtype, [&](auto key) {
+    using Key = decltype(key);
+    const LowHigh<Key> found = extremes_of<Key>(problem);
+    return Extremes{(double)found.low, (double)found.high, (int64_t)found.low, (int64_t)found.high,
+                    (uint64_t)found.low, (uint64_t)found.high, found.any_nan};
+  });
+}
+
+void run_histogram(const HistogramProblem& problem) {
+  with_key_type(problem.dtype, [&](auto key) {
+    using Key = decltype(key);
+    const Ranks<Key> ranks((const Key*)problem.thresholds, problem.n_thresholds, problem.n);
+    if (problem.sums) return sum_in_tables(problem, ranks, problem.sums);
+    if (problem.weights) return sum_in_tables(problem, ranks, (uint64_t*)problem.counts);
+    if (problem.n <= std::max(kBlock, problem.n_thresholds)) return count_in_order(problem, ranks);
+    count_in_tables(problem, ranks);
+  });
+}
+
+void find_linear_thresholds(float low, float high, int64_t n_bins, float* thresholds) {
+  find_thresholds(low, high, n_bins, thresholds);
+}
+void find_linear_thresholds(double low, double high, int64_t n_bins, double* thresholds) {
+  find_thresholds(low, high, n_bins, thresholds);
+}
+
+}  // namespace upsweep
