@@ -60,8 +60,8 @@ struct Dealt {
 
   void allocate(int64_t n_keys, int64_t n_buckets) {
     const int64_t n_runs = n_keys / kRun + n_buckets + 1;
-    lows = new_scratch<Low>(n_runs * kRun);
-    if constexpr (!std::is_same_v<Sum, Nothing>) terms = new_scratch<Sum>(n_runs * kRun), buffer = new_scratch<Sum>(kBlock);
+    lows = new_large_scratch<Low>(n_runs * kRun);
+    if constexpr (!std::is_same_v<Sum, Nothing>) terms = new_large_scratch<Sum>(n_runs * kRun), buffer = new_scratch<Sum>(kBlock);
     next = new_scratch<int32_t>(n_runs);
     first = new_scratch<int32_t>(n_buckets);
     cursor = new_scratch<int64_t>(n_buckets);

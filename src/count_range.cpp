@@ -102,7 +102,9 @@ template <class Key>
 int64_t n_outside(const CountProblem& p, int64_t n_bins) {
   const uint64_t valid = valid_bins<Key>(n_bins);
   return over_tasks<Key>(p, Number{}, [&](Number& found, const char* keys, int64_t n) {
-    for (int64_t at = 0; at < n; ++at) found.value += key_at<Key>(keys, at) >= valid;
+    int64_t outside = 0;
+    for (int64_t at = 0; at < n; ++at) outside += key_at<Key>(keys, at) >= valid;
+    found.value += outside;
   }).value;
 }
 
