@@ -98,7 +98,7 @@ Found Counter::look() {
   found.n_bins = p.n_bins >= 0 ? p.n_bins : p.n_bins_least;
   if (p.n == 0 || p.n_rows == 0) return found;
   const bool must_look = p.n_bins < 0 || !p.drop;
-  if (p.n_rows == 1 && (p.summand == kOnes ? p.n > kFewKeys : p.n > kSumChunk)) {
+  if (p.n_rows == 1 && p.n_bins != 0 && (p.summand == kOnes ? p.n > kFewKeys : p.n > kSumChunk)) {
     const int64_t guess =
         p.n_bins >= 0 ? p.n_bins
                       : with_key_type(p.key_dtype, [&](auto key) { return guess_bins<decltype(key)>(p, 0); });
