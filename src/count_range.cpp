@@ -26,7 +26,8 @@ struct Runs {
     auto insert = [&](int64_t length, int64_t stride) {
       if (length == 1) return;
       int at = n++;
-      for (; at > 0 && std::abs(step[at - 1]) < std::abs(stride); --at) size[at] = size[at - 1], step[at] = step[at - 1];
+      for (; at > 0 && std::abs(step[at - 1]) < std::abs(stride); --at)
+        size[at] = size[at - 1], step[at] = step[at - 1];
       size[at] = length, step[at] = stride;
     };
     for (int dim = 0; dim < p.n_dims; ++dim) insert(p.dims[dim], p.key_row_strides[dim]);
