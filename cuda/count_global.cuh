@@ -10,12 +10,6 @@ namespace upsweep {
 
 constexpr int kGlobalThreads = 512;
 
-template <class Raw>
-__device__ inline uint64_t key_of(KeyWord<Raw> raw, int32_t is_bool) {
-  if constexpr (sizeof(Raw) == 1) return is_bool ? raw != 0 : raw;
-  else return raw;
-}
-
 template <class Raw, bool kVectors>
 __global__ void __launch_bounds__(kGlobalThreads, 2) count_global(const CountProblem p, int64_t splits) {
   unsigned long long outside = 0;

@@ -36,6 +36,12 @@ template <class Raw>
 using KeyWord = typename std::conditional<sizeof(Raw) == 8, uint64_t, uint32_t>::type;
 
 template <class Raw>
+__device__ inline uint64_t key_of(KeyWord<Raw> raw, int32_t is_bool) {
+  if constexpr (sizeof(Raw) == 1) return is_bool ? raw != 0 : raw;
+  else return raw;
+}
+
+template <class Raw>
 struct KeyVector {
   static constexpr int kKeys = 16 / sizeof(Raw);
   uint4 word;

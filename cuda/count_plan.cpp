@@ -170,6 +170,16 @@ const char* make_count_plan(const upsweep_count& count, const DeviceLimits& limi
   if (p.rows == 0 || p.length == 0) return nullptr;   // kCountNothing; out may have to be cleared all the same
   const bool few = p.length < p.n_bins / CountTuning::kFewKeysPerBins;
   const int64_t bins = std::max(int64_t(1), std::min(p.n_bins, static_cast<int64_t>(p.limit)));
+  if (p.rows >= int64_t(CountTuning::kRowsPerProcessor) * limits.processors && p.n_bins <= CountTuning::kRowBins &&
+      p.length < INT32_MAX) {
+    plan.regime = kCountRows;
+    p.accumulate = count.accumulate;
+    plan.table.bins = static_cast<uint32_t>(ceil_div(bins, 32) * 32);
+    plan.splits = 1;
+    const int64_t warps = CountTuning::kRowWarps;
+    plan.blocks = std::min(ceil_div(p.rows, warps), int64_t(limits.processors) * 64);
+    return nullptr;
+  }
   if (!few && plan_tables(plan, limits, bins)) {
     plan.regime = kCountTables;
     return nullptr;

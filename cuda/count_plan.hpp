@@ -6,7 +6,7 @@
 
 namespace upsweep {
 
-enum CountRegime : int32_t { kCountNothing, kCountTables, kCountGlobal, kCountParts };
+enum CountRegime : int32_t { kCountNothing, kCountTables, kCountGlobal, kCountParts, kCountRows };
 
 // What a device has. Zeros: not looked at.
 struct DeviceLimits {

@@ -55,6 +55,10 @@ struct CountTuning {
   static constexpr int kWholeWords = 56 * 1024;
   // Above so many bins two tables a processor cost more to add up than two blocks gain.
   static constexpr int kHalfBins = 14 * 1024;
+  // So many rows with so few bins are counted by a warp each.
+  static constexpr int kRowsPerProcessor = 16;
+  static constexpr int kRowBins = 1024;
+  static constexpr int kRowWarps = 8;         // of a block
   // Times that keys of 8 bytes, and shorter ones, are read at most, for tables that share the bins.
   static constexpr int kWideShares = 2;
   static constexpr int kNarrowShares = 4;
