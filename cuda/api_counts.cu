@@ -120,7 +120,7 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_plan_count(const upsweep_count* count, int32
   if (count->weights.data) {
     SumPlan sums;
     if (const char* wrong = make_sum_plan(*count, limits, &sums)) return fail(UPSWEEP_INVALID, "%s", wrong);
-    *result = {sums.regime, sums.shape.tables, static_cast<int32_t>(sums.shape.shares), 0,
+    *result = {sums.regime, sums.shape.tables << sums.shape.replicas_log2, static_cast<int32_t>(sums.shape.shares), 0,
                sums.shape.splits, sums.count.n_launches * sums.n_columns, sums.workspace_bytes};
     return UPSWEEP_OK;
   }

@@ -228,11 +228,11 @@ const char* make_sum_plan(const upsweep_count& count, const DeviceLimits& limits
   // The order of integers does not matter, nor does that of floats unless it is to.
   const bool ordered = !integer && count.deterministic;
   const bool few = length < bins / CountTuning::kFewKeysPerBins;
-  if (ordered || (bins <= own_bins && !few)) {
+  if (ordered) {
     plan.regime = kSumOwnTables;
     shape.shares = ceil_div(bins, own_bins);
   } else if (bins <= Tuning::kMostShares * whole_bins && !few) {
-    plan.regime = kSumTables;
+    plan.regime = kSumReplicas;
     shape.shares = ceil_div(bins, whole_bins);
   } else {
     plan.regime = kSumGlobal;
@@ -240,9 +240,12 @@ const char* make_sum_plan(const upsweep_count& count, const DeviceLimits& limits
   }
   shape.bins = ceil_div(bins, shape.shares);
   while (shape.bins >> shape.bits) ++shape.bits;
-  plan.warps = Tuning::kWarps;
+  const int64_t padded = ceil_div(shape.bins, 16) * 16;
+  plan.warps = plan.regime == kSumReplicas ? Tuning::kReplicaWarps : Tuning::kWarps;
+  if (plan.regime == kSumReplicas)
+    while (shape.replicas_log2 < 5 && padded << (shape.replicas_log2 + 1) <= table_words) ++shape.replicas_log2;
   shape.tables = static_cast<int32_t>(
-      std::min(int64_t(Tuning::kWarps), std::max(int64_t(1), table_words / (ceil_div(shape.bins, 16) * 16))));
+      std::min(int64_t(plan.warps), std::max(int64_t(1), table_words / (padded << shape.replicas_log2))));
   if (plan.regime == kSumOwnTables) plan.warps = shape.tables;
   const int64_t resident = std::max(int64_t(1), limits.processors / shape.shares), fill = ceil_div(resident, rows);
   const int64_t tile = int64_t(plan.warps) * Tuning::kWarpKeys;

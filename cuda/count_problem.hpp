@@ -51,6 +51,7 @@ struct SumShape {
   int64_t shares;
   int64_t splits;                      // blocks that share a row
   int32_t tables;                      // of a block
+  int32_t replicas_log2;               // of each sum in a table that warps share
   int32_t bits;                        // of the number of a bin, up to `bins`
 };
 

@@ -72,9 +72,10 @@ struct CountTuning {
 
 struct SumTuning {
   static constexpr int kWarps = 16;           // of a block, at most: 128 registers a thread hold what is on its way
-  static constexpr int kWarpKeys = 256;       // that a warp takes at a time
+  static constexpr int kReplicaWarps = 32;    // of a block whose warps share tables
+  static constexpr int kWarpKeys = 256;       // that a warp is to have at least
   static constexpr int kLeastTables = 5;      // of a block, one for each warp: fewer warps leave the memory idle
-  static constexpr int kMostShares = 4;       // times that keys and weights are read, for tables that share the bins
+  static constexpr int kMostShares = 3;       // times that keys and weights are read, for tables that share the bins
 };
 
 }  // namespace upsweep

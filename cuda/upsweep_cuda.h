@@ -143,11 +143,12 @@ typedef struct {
   double origin, scale;
 } upsweep_histogram;
 
-/* How a count will run; in brackets, sums of weights: 1 a table for each warp, 2 tables, 3 memory. */
+/* How a count will run; in brackets, sums of weights: 1 a table for each warp, 2 tables that
+ * warps share, 3 memory. */
 typedef struct {
   int32_t regime;              /* 0 nothing to count, 1 tables in shared memory, 2 in memory, 3 keys put into parts,
                                   then tables for each, 4 a warp for each line */
-  int32_t replicas;            /* of each counter of a table [tables of a block] */
+  int32_t replicas;            /* of each counter of a table [of each sum of a block] */
   int32_t shares;              /* that the bins of tables are cut into; the keys are read once for each */
   int32_t vectors;             /* keys are read 16 bytes at a time */
   int64_t splits;              /* blocks that share a line */
