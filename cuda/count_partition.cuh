@@ -96,13 +96,26 @@ struct KeyTile {
     return (tile * kLoads + load) * kThreads * kVec + int64_t(threadIdx.x) * kVec - lead;
   }
   __device__ bool is_whole(int64_t first) const { return first >= 0 && first + kVec <= p.length; }
+  // All vectors of the tile are whole: the same for all threads, and so for all tiles but the first and the last.
+  __device__ bool is_inside(int64_t tile) const {
+    constexpr int64_t kTile = int64_t(kThreads) * kScatterKeys;
+    return tile * kTile >= lead && (tile + 1) * kTile - lead <= p.length;
+  }
+  __device__ const char* place_of(int64_t tile) const {
+    return base + (tile * kLoads * kThreads + threadIdx.x) * 16;
+  }
   __device__ void fetch(int64_t tile) const {
     if constexpr (kStaged) {
+      const char* const from = place_of(tile);
+      if (is_inside(tile)) {
 #pragma unroll
-      for (int load = 0; load < kLoads; ++load) {
-        const int64_t first = first_of(tile, load);
-        if (is_whole(first))
-          copy_async_16(&stage[load * kThreads + threadIdx.x], base + (first + lead) * static_cast<int64_t>(sizeof(Raw)));
+        for (int load = 0; load < kLoads; ++load)
+          copy_async_16(&stage[load * kThreads + threadIdx.x], from + load * kThreads * 16);
+      } else {
+#pragma unroll 1
+        for (int load = 0; load < kLoads; ++load)
+          if (is_whole(first_of(tile, load)))
+            copy_async_16(&stage[load * kThreads + threadIdx.x], from + load * kThreads * 16);
       }
       commit_copies();
     }
@@ -110,20 +123,27 @@ struct KeyTile {
   // Keys outside are all ones.
   __device__ void take(int64_t tile, uint32_t (&key)[kScatterKeys]) const {
     if constexpr (kStaged) wait_for_copies<0>();
+    if (is_inside(tile)) {
 #pragma unroll
-    for (int load = 0; load < kLoads; ++load) {
-      const int64_t first = first_of(tile, load);
-      const bool whole = is_whole(first);
-      KeyVector<Raw> v;
-      if (whole && kStaged) v.word = stage[load * kThreads + threadIdx.x];
-      if (whole && !kStaged) v.load(base, (first + lead) / kVec, 0);
+      for (int load = 0; load < kLoads; ++load) {
+        KeyVector<Raw> v;
+        if constexpr (kStaged) v.word = stage[load * kThreads + threadIdx.x];
+        else v.load(place_of(tile), load * kThreads, 0);
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        uint64_t k = ~0ull;
-        if (whole) k = v.key(i);
-        else if (first + i >= 0 && first + i < p.length) k = reinterpret_cast<const Raw*>(p.keys)[first + i];
-        key[load * kVec + i] = k < p.limit ? static_cast<uint32_t>(k) : ~0u;
+        for (int i = 0; i < kVec; ++i) {
+          const uint64_t k = v.key(i);
+          key[load * kVec + i] = k < p.limit ? static_cast<uint32_t>(k) : ~0u;
+        }
       }
+      return;
+    }
+    const Raw* const all = reinterpret_cast<const Raw*>(p.keys);
+#pragma unroll
+    for (int i = 0; i < kScatterKeys; ++i) {
+      const int64_t at = first_of(tile, i / kVec) + i % kVec;
+      uint64_t k = ~0ull;
+      if (at >= 0 && at < p.length) k = all[at];
+      key[i] = k < p.limit ? static_cast<uint32_t>(k) : ~0u;
     }
   }
 };
