@@ -73,7 +73,8 @@ int32_t search_outside(const upsweep_count& count, CountPlan& plan, cudaStream_t
 }
 
 int32_t run_count(CountPlan& plan, bool accumulate, void* workspace, cudaStream_t stream) {
-  if (!accumulate && plan.regime != kCountRows)   // whose kernel writes all bins
+  const bool writes_all = plan.regime == kCountRows || plan.regime == kCountParts;   // whose kernels know what was there
+  if (!accumulate && !writes_all)
     if (const int32_t status = over_outer(plan, "clearing of bins", [&] { return launch_clear(plan, stream); }))
       return status;
   if (plan.regime == kCountNothing) return UPSWEEP_OK;

@@ -58,6 +58,11 @@ cudaError_t launch_parts(const CountPlan& plan, void* workspace, cudaStream_t st
   error = cudaGetLastError();
   if (error != cudaSuccess) return error;
 
+  if (!p.accumulate) {
+    clear_parts<<<static_cast<uint32_t>(plan.n_parts), kTableThreads, 0, stream>>>(p, parts);
+    error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+  }
   constexpr int kTableBytes = kPartBins * 4;
   error = cudaFuncSetAttribute(count_parts, cudaFuncAttributeMaxDynamicSharedMemorySize, kTableBytes);
   if (error != cudaSuccess) return error;

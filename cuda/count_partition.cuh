@@ -3,13 +3,13 @@
 //   1. count_tables counts how many keys each part gets        reads the keys
 //   2. plan_parts   where each part begins; the work list of 4
 //   3. scatter_keys the low bits of the keys, part by part      reads the keys, writes 2 bytes each
-//   4. count_parts  a table for each piece of a part            reads 2 bytes a key, adds 8 a bin
+//   4. count_parts  a table for each piece of a part            reads 2 bytes a key, writes 8 a bin
 //
 // For keys of 8 bytes that is 20 bytes each, where a read alone is 8.
 //
 // Speed may not depend on the keys: in 3, the rank of a key among those of its warp that go to the same part comes from
 // one vote for each bit of the part's number, and only one lane for each part adds to a counter; in 4, a part of many keys
-// is cut into pieces for many blocks.
+// is cut into pieces for many blocks, which add to bins that `clear_parts` has cleared.
 #pragma once
 
 #include "async_copy.cuh"
@@ -46,6 +46,11 @@ __device__ inline N prefix_of_block(N v, N* total) {
   return before + inclusive - v;
 }
 
+// Pieces of a part of so many keys; the bins of a part without any are written too.
+__device__ inline uint32_t pieces_of(unsigned long long size) {
+  return size ? static_cast<uint32_t>((size + kPieceKeys - 1) / kPieceKeys) : 1;
+}
+
 // One block.
 __global__ void __launch_bounds__(kPlanThreads) plan_parts(const Parts parts) {
   constexpr int kEach = kMostParts / kPlanThreads;
@@ -55,7 +60,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_parts(const Parts parts) {
     const uint32_t part = threadIdx.x * kEach + i;
     size[i] = part < parts.n_parts ? parts.sizes[part] : 0;
     keys += size[i];
-    pieces += (size[i] + kPieceKeys - 1) / kPieceKeys;
+    pieces += part < parts.n_parts ? pieces_of(size[i]) : 0;
   }
   unsigned long long total, n_pieces;
   unsigned long long begin = prefix_of_block<unsigned long long, kPlanThreads>(keys, &total);
@@ -66,8 +71,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_parts(const Parts parts) {
     if (part >= parts.n_parts) break;
     parts.begins[part] = parts.cursors[part] = begin;
     begin += size[i];
-    const uint32_t of_part = static_cast<uint32_t>((size[i] + kPieceKeys - 1) / kPieceKeys);
-    for (uint32_t number = 0; number < of_part; ++number) parts.pieces[piece++] = {part, number};
+    for (uint32_t number = 0; number < pieces_of(size[i]); ++number) parts.pieces[piece++] = {part, number};
   }
   if (threadIdx.x == 0) *parts.n_pieces = n_pieces;
 }
@@ -250,6 +254,16 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads)
   }
 }
 
+// The bins that several pieces add to.
+__global__ void __launch_bounds__(kTableThreads) clear_parts(const CountProblem p, const Parts parts) {
+  for (uint32_t part = blockIdx.x; part < parts.n_parts; part += gridDim.x) {
+    if (pieces_of(parts.sizes[part]) == 1) continue;
+    const int64_t first_bin = int64_t(part) << kPartBits;
+    for (uint32_t bin = threadIdx.x; bin < kPartBins && first_bin + bin < p.n_bins; bin += kTableThreads)
+      *reinterpret_cast<int64_t*>(p.out + (first_bin + bin) * p.bin_stride) = 0;
+  }
+}
+
 __global__ void __launch_bounds__(kTableThreads, 1) count_parts(const CountProblem p, const Parts parts) {
   extern __shared__ uint4 table_memory[];
   uint32_t* const table = reinterpret_cast<uint32_t*>(table_memory);
@@ -264,14 +278,18 @@ __global__ void __launch_bounds__(kTableThreads, 1) count_parts(const CountProbl
         reinterpret_cast<const char*>(keys), 2, size - from < kPieceKeys ? size - from : kPieceKeys, 0, 1,
         [&](uint32_t key, bool valid, int64_t) { slots.increment(key, valid); });
     __syncthreads();
-    const uint64_t first_bin = uint64_t(piece.part) << kPartBits;
+    const int64_t first_bin = int64_t(piece.part) << kPartBits;
+    const bool alone = pieces_of(static_cast<unsigned long long>(size)) == 1;
     // Pieces of one part begin elsewhere, so that they do not all add to the same bins at once.
     for (uint32_t k = 0; k < kPartBins; k += kTableThreads) {
       const uint32_t bin = (k + piece.number * kTableThreads + threadIdx.x) % kPartBins;
-      const uint32_t sum = table[slots.first(bin)];
-      if (sum)
-        atomicAdd(reinterpret_cast<unsigned long long*>(p.out + (first_bin + bin) * p.bin_stride),
-                  static_cast<unsigned long long>(sum));
+      if (first_bin + bin >= p.n_bins) continue;
+      const unsigned long long sum = table[slots.first(bin)];
+      unsigned long long* const at =
+          reinterpret_cast<unsigned long long*>(p.out + (first_bin + bin) * p.bin_stride);
+      if (alone && !p.accumulate) *at = sum;
+      else if (sum && alone) *at += sum;
+      else if (sum) atomicAdd(at, sum);
     }
     __syncthreads();
   }

@@ -136,7 +136,7 @@ bool plan_tables(CountPlan& plan, const DeviceLimits& limits, int64_t bins) {
 }
 
 // Many keys and more bins than tables hold: whether they are put into parts first.
-bool plan_parts_of(CountPlan& plan, const DeviceLimits& limits, int64_t bins) {
+bool plan_parts_of(CountPlan& plan, const DeviceLimits& limits, int64_t bins, bool accumulate) {
   CountProblem& p = plan.problem;
   const int64_t n_parts = ceil_div(bins, kPartBins);
   if (p.length < CountTuning::kPartKeys || n_parts > kMostParts || plan.key_bytes < 4) return false;
@@ -153,6 +153,7 @@ bool plan_parts_of(CountPlan& plan, const DeviceLimits& limits, int64_t bins) {
   if (!plan_tables(plan, limits, n_parts)) return false;
   plan.table.shift = kPartBits;
   plan.n_parts = n_parts;
+  p.accumulate = accumulate;
   plan.scatter_warps = 32 * limits.processors;
   plan.part_blocks = limits.processors;
   Parts parts;
@@ -184,7 +185,7 @@ const char* make_count_plan(const upsweep_count& count, const DeviceLimits& limi
     plan.regime = kCountTables;
     return nullptr;
   }
-  if (!few && plan_parts_of(plan, limits, bins)) {
+  if (!few && plan_parts_of(plan, limits, bins, count.accumulate)) {
     plan.regime = kCountParts;
     return nullptr;
   }

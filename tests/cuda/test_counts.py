@@ -119,6 +119,14 @@ def test_parts(name, n_bins):
         check(view, n_bins)
 
 
+def test_adding_parts_to_what_is_there():
+    """Parts of one piece, of several and of none."""
+    keys = np.concatenate([np.arange(PART_KEYS) % 32_768, random_keys("int64", 50_000, 900_000)])
+    before = np.arange(1_000_000)
+    found = run(keys, 1_000_000, before=before)[0]
+    np.testing.assert_array_equal(found - before, np.bincount(keys, minlength=1_000_000))
+
+
 def test_parts_of_a_batch():
     check(random_keys("int64", 2 * PART_KEYS, 150_000, spill=0.01).reshape(2, PART_KEYS), 150_000)
 
