@@ -26,7 +26,8 @@ int32_t limits_of(int32_t device, int32_t given, DeviceLimits* limits) {
 
 // The launch of `plan` for each index of the axes that it leaves out; weights: those of a sum.
 template <class LaunchOne>
-int32_t over_outer(const CountPlan& plan, CountProblem& p, const char** weights, const char* what, LaunchOne launch_one) {
+int32_t over_outer(const CountPlan& plan, CountProblem& p, const char** weights, const char* what,
+                   LaunchOne launch_one) {
   const char* const bases[] = {p.keys, p.out, weights ? *weights : nullptr};
   for (int64_t index = 0; index < plan.n_launches; ++index) {
     int64_t rest = index, offsets[3] = {};
@@ -73,7 +74,7 @@ int32_t search_outside(const upsweep_count& count, CountPlan& plan, cudaStream_t
 }
 
 int32_t run_count(CountPlan& plan, bool accumulate, void* workspace, cudaStream_t stream) {
-  const bool writes_all = plan.regime == kCountRows || plan.regime == kCountParts;   // whose kernels know what was there
+  const bool writes_all = plan.regime == kCountRows || plan.regime == kCountParts;   // their kernels write all bins
   if (!accumulate && !writes_all)
     if (const int32_t status = over_outer(plan, "clearing of bins", [&] { return launch_clear(plan, stream); }))
       return status;

@@ -1,7 +1,7 @@
 // Counts straight into memory, few keys into many bins: out[bin] += how many lanes of a warp have this key.
 //
-// Moves the bytes of the keys, and 32 a key and different bin in the second-level cache. A warp adds what its lanes have in
-// common at once, or equal keys would queue at one address: 31 of 32 such additions are left out.
+// Moves the bytes of the keys, and 32 a key and different bin in the second-level cache. A warp adds what its lanes
+// have in common at once, or equal keys would queue at one address: 31 of 32 such additions are left out.
 #pragma once
 
 #include "count_keys.cuh"

@@ -1,4 +1,5 @@
-// Counts of more bins than tables hold: keys are put into parts by their high bits, then each part is counted in a table.
+// Counts of more bins than tables hold: keys are put into parts by their high bits, then each part is counted in a
+// table.
 //
 //   1. count_tables counts how many keys each part gets        reads the keys
 //   2. plan_parts   where each part begins; the work list of 4
@@ -7,9 +8,9 @@
 //
 // For keys of 8 bytes that is 20 bytes each, where a read alone is 8.
 //
-// Speed may not depend on the keys: in 3, the rank of a key among those of its warp that go to the same part comes from
-// one vote for each bit of the part's number, and only one lane for each part adds to a counter; in 4, a part of many keys
-// is cut into pieces for many blocks, which add to bins that `clear_parts` has cleared.
+// Speed may not depend on the keys: in 3, the rank of a key among those of its warp that go to the same part comes
+// from one vote for each bit of the part's number, and only one lane for each part adds to a counter; in 4, a part of
+// many keys is cut into pieces for many blocks, which add to bins that `clear_parts` has cleared.
 #pragma once
 
 #include "async_copy.cuh"
@@ -19,8 +20,8 @@
 namespace upsweep {
 
 constexpr int kScatterKeys = 16;               // of a thread
-// Blocks of few threads where there are few parts: while one waits for memory or for its own threads, others run. Where
-// parts are many, what each costs a block is shared by more keys.
+// Blocks of few threads where there are few parts: while one waits for memory or for its own threads, others run.
+// Where parts are many, what each costs a block is shared by more keys.
 constexpr int kFewParts = 256, kFewThreads = 256, kManyThreads = 512;
 constexpr int kPlanThreads = 1024;
 
@@ -83,7 +84,8 @@ inline int64_t scatter_bytes(uint32_t n_parts, int threads, int64_t key_bytes) {
   return (int64_t(n_parts) + 1 + 3) / 4 * 4 * 12 + int64_t(threads) * kScatterKeys * of_key;
 }
 
-// The keys of a thread: 16 bytes at a time; kStaged: copied into shared memory while the tile before is on its way out.
+// The keys of a thread: 16 bytes at a time; kStaged: copied into shared memory while the tile before is on its way
+// out.
 template <class Raw, int kThreads, bool kStaged>
 struct KeyTile {
   static constexpr int kVec = 16 / sizeof(Raw), kLoads = kScatterKeys / kVec;
@@ -95,7 +97,9 @@ struct KeyTile {
   __device__ KeyTile(const CountProblem& p_, uint4* stage_)
       : p(p_), stage(stage_), lead(reinterpret_cast<uintptr_t>(p_.keys) % 16 / sizeof(Raw)),
         base(p_.keys - lead * static_cast<int64_t>(sizeof(Raw))) {}
-  __device__ int64_t tiles() const { return (p.length + lead + kThreads * kScatterKeys - 1) / (kThreads * kScatterKeys); }
+  __device__ int64_t tiles() const {
+    return (p.length + lead + kThreads * kScatterKeys - 1) / (kThreads * kScatterKeys);
+  }
   __device__ int64_t first_of(int64_t tile, int load) const {
     return (tile * kLoads + load) * kThreads * kVec + int64_t(threadIdx.x) * kVec - lead;
   }

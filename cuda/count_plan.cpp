@@ -299,7 +299,8 @@ const char* make_value_range_plan(const upsweep_count& count, const DeviceLimits
   return plan_range(*result, limits, CountTuning::kThreads, 1);
 }
 
-const char* make_histogram_plan(const upsweep_histogram& histogram, const DeviceLimits& limits, HistogramPlan* result) {
+const char* make_histogram_plan(const upsweep_histogram& histogram, const DeviceLimits& limits,
+                                HistogramPlan* result) {
   const upsweep_count& count = histogram.count;
   HistogramPlan& plan = *result;
   std::memset(&plan, 0, sizeof plan);
@@ -326,7 +327,8 @@ const char* make_histogram_plan(const upsweep_histogram& histogram, const Device
       plan.fused = true;
       table.bins = static_cast<uint32_t>(bins);
       while (table.replicas_log2 < 4 && bins << (table.replicas_log2 + 1) <= words) ++table.replicas_log2;
-      table.splits = std::max(splits_of(elements, limits.processors, CountTuning::kThreads), ceil_div(p.length, int64_t(1) << 31));
+      table.splits = std::max(splits_of(elements, limits.processors, CountTuning::kThreads),
+                              ceil_div(p.length, int64_t(1) << 31));   // a counter has 32 bits
       elements.blocks = std::min(table.splits, int64_t(limits.processors));
       plan.workspace_bytes = kGuessBytes;
       return nullptr;

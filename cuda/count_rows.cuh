@@ -1,6 +1,7 @@
 // Counts of many rows with few bins: a warp counts a row in a table of its own and writes the row's bins.
 //
-// Moves the bytes of the keys and 8 a bin, or 16 where they are added to what is there. Nothing waits for another warp.
+// Moves the bytes of the keys and 8 a bin, or 16 where they are added to what is there. Nothing waits for another
+// warp.
 // Called by count_launch.cu.
 #pragma once
 
@@ -27,7 +28,8 @@ __global__ void __launch_bounds__(kRowThreads) count_rows(const CountProblem p, 
       Raw raw[kRowLoads];
 #pragma unroll
       for (int k = 0; k < kRowLoads; ++k)
-        if (first + k * 32 < p.length) raw[k] = __ldg(reinterpret_cast<const Raw*>(keys + (first + k * 32) * p.key_stride));
+        if (first + k * 32 < p.length)
+          raw[k] = __ldg(reinterpret_cast<const Raw*>(keys + (first + k * 32) * p.key_stride));
 #pragma unroll
       for (int k = 0; k < kRowLoads; ++k) {
         if (first + k * 32 >= p.length) break;

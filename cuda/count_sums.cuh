@@ -2,15 +2,15 @@
 //
 // Moves the bytes of the keys and the weights, and 8 a bin and block twice. Called by count_sums.cu.
 //
-// There are no additions of 64 bits in shared memory that are not loops: read, add, exchange if it is still the same. So
-// nothing may queue there. Two ways:
+// There are no additions of 64 bits in shared memory that are not loops: read, add, exchange if it is still the same.
+// So nothing may queue there. Two ways:
 //
 // - own tables, where the bits have to be the same on each run: lanes of a warp that have one key add up theirs by
 //   shuffles, in as many steps as their number has bits; then the warp adds to a table of its own, where nothing is
 //   atomic. Which key a lane gets follows from the shape alone, and the tables of warps, then those of blocks are
 //   added in their order. Few tables fit, though, and as few warps run.
-// - replicas: all warps of a processor share a table, which has up to 32 replicas for lanes, and several for warps where
-//   they fit. Only where many lanes of a warp have one key they add up theirs first.
+// - replicas: all warps of a processor share a table, which has up to 32 replicas for lanes, and several for
+//   warps where they fit. Only where many lanes of a warp have one key they add up theirs first.
 #pragma once
 
 #include "count_keys.cuh"
@@ -70,9 +70,9 @@ struct Pairs {
   }
 };
 
-// Calls add(keys, values) for the pairs of this warp, `warp` of `warps`, in [begin, end) of a row, n for each lane, in
-// all lanes together; a lane without a pair has a key of all ones. Returns how many keys of this lane are outside, if
-// somebody asks for it.
+// Calls add(keys, values) for the pairs of this warp, `warp` of `warps`, in [begin, end) of a row, n for each lane,
+// in all lanes together; a lane without a pair has a key of all ones. Returns how many keys of this lane are outside,
+// if somebody asks for it.
 template <class Raw, class Sum, class Weight, int n, class Add>
 __device__ inline uint32_t for_each_pair(const SumProblem& p, int64_t row, int64_t begin, int64_t end, int warp,
                                          int warps, Add add) {
@@ -112,7 +112,8 @@ __device__ inline void add_outside(const CountProblem& p, uint32_t outside) {
 
 // partial: the sums of all bins by each split of each row.
 template <class Raw, class Sum, class Weight>
-__global__ void __launch_bounds__(kSumThreads, 1) sum_own_tables(const SumProblem p, const SumShape shape, Sum* partial) {
+__global__ void __launch_bounds__(kSumThreads, 1)
+    sum_own_tables(const SumProblem p, const SumShape shape, Sum* partial) {
   extern __shared__ uint4 sum_memory[];
   const uint32_t padded = (shape.bins + 15) / 16 * 16;
   const int warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32;
@@ -156,15 +157,16 @@ __global__ void __launch_bounds__(kSumThreads, 1) sum_own_tables(const SumProble
   }
 }
 
-// Where the replicas of a sum begin: bins that would meet in a bank are spread as in TableSlots; there are 16 banks of
-// 8 bytes.
+// Where the replicas of a sum begin: bins that would meet in a bank are spread as in TableSlots; there are 16 banks
+// of 8 bytes.
 __device__ inline uint32_t replica_slot(uint32_t bin, int replicas_log2) {
   if (replicas_log2 >= 4) return bin << replicas_log2;
   return (bin ^ ((bin >> (4 - replicas_log2)) * 0x9e3779b9u >> (28 + replicas_log2))) << replicas_log2;
 }
 
 template <class Raw, class Sum, class Weight>
-__global__ void __launch_bounds__(kReplicaThreads, 1) sum_replicas(const SumProblem p, const SumShape shape, Sum* partial) {
+__global__ void __launch_bounds__(kReplicaThreads, 1)
+    sum_replicas(const SumProblem p, const SumShape shape, Sum* partial) {
   extern __shared__ uint4 sum_memory[];
   const int replicas_log2 = shape.replicas_log2;
   const uint32_t words = (shape.bins + 15) / 16 * 16 << replicas_log2;   // of a table
@@ -241,7 +243,8 @@ struct OftenKeys {
   }
 };
 
-// More bins than tables hold, in an order that may be another one on each run: sums[row * n_bins + bin], which begin at 0.
+// More bins than tables hold, in an order that may be another one on each run: sums[row * n_bins + bin], which begin
+// at 0.
 template <class Raw, class Sum, class Weight>
 __global__ void __launch_bounds__(kSumThreads, 1) sum_global(const SumProblem p, const SumShape shape, Sum* sums) {
   using Often = OftenKeys<Sum>;
