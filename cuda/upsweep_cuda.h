@@ -116,7 +116,7 @@ typedef struct {
 typedef struct {
   int32_t device;
   int32_t accumulate;          /* add to out instead of overwriting it */
-  int32_t deterministic;       /* sums of floats have the same bits on each run, also where bins are many */
+  int32_t deterministic;       /* sums of floats have the same bits on each run, at a cost */
   int32_t n_batch;
   void* stream;
   void* workspace;             /* as for upsweep_scan */

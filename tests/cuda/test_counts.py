@@ -156,17 +156,17 @@ def test_strides(dtype, n_bins):
 @pytest.mark.parametrize("n_bins", [3, 700, 100_000])
 def test_batches(n_bins):
     keys = random_keys("int32", 4 * 5 * 600, n_bins, spill=0.01).reshape(4, 5, 600)
-    for axis in range(3):
+    for axis in range(3) if n_bins < 1000 else [2]:  # the others have thousands of rows
         check(keys, n_bins, axis)
         check(keys[:, ::-2, 3:], n_bins, axis)
-    check(keys.transpose(2, 0, 1), n_bins, 1)
+    check(keys.transpose(2, 0, 1), n_bins, 0)
     check(keys[:, :0], n_bins)
     check(keys[..., :0], n_bins)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "int64"])
 def test_many_rows(dtype):
-    for rows, length, n_bins in ((70_000, 3, 4), (5000, 130, 1000), (3000, 1, 1)):
+    for rows, length, n_bins in ((70_000 if dtype == "int8" else 2200, 3, 4), (2200, 70, 500), (2200, 1, 1)):
         keys = random_keys(dtype, rows * length, n_bins, spill=0.01).reshape(rows, length)
         check(keys, n_bins)
         check(keys.T, n_bins, 0)
@@ -281,11 +281,11 @@ def test_sums_by_keys_of_every_dtype(dtype):
 @pytest.mark.parametrize("n_bins", [7, 40_000])
 def test_sums_of_batches_and_columns(n_bins):
     keys = random_keys("int64", 3 * 4 * 500, n_bins, spill=0.01).reshape(3, 4, 500)
-    for axis in range(3):
+    for axis in range(3) if n_bins < 1000 else [2]:  # the others have thousands of rows
         check_sums(keys, random_weights(np.float32, keys.shape), n_bins, np.float64, axis)
         check_sums(keys, random_weights(np.float64, (*keys.shape, 3))[..., ::-1], n_bins, np.float64, axis)
     transposed = random_weights(np.complex64, (500, 4, 3)).transpose(2, 1, 0)
-    check_sums(keys[..., 1:], transposed[..., 1:], n_bins, np.complex128, 1)
+    check_sums(keys[..., 1:], transposed[..., 1:], n_bins, np.complex128)
     check_sums(keys[..., :0], transposed[..., :0], n_bins, np.complex128)
     repeated = np.broadcast_to(np.float32(0.1), keys.shape)
     check_sums(keys, repeated, n_bins, np.float32)
