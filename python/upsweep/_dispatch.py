@@ -21,7 +21,9 @@ __all__ = [
     "cuda_counts",
     "cuda_problem",
     "cuda_reduce",
+    "fetch",
     "find_extremes",
+    "find_extremes_at_home",
     "new_result",
     "owner_of",
     "reduce_scan",
@@ -30,7 +32,9 @@ __all__ = [
     "run_cuda_lines_backward",
     "run_cuda_scan",
     "run_histogram",
+    "run_histogram_at_home",
     "run_scan",
+    "sent",
     "write_state",
 ]
 
@@ -295,6 +299,14 @@ class _Call:
         pointer, keep = self.allocate(max(math.prod(shape), 1) * dtype.itemsize)
         return on_device(pointer, shape, dtype, Home(self.library, self.device), keep)
 
+    def send(self, array: Array) -> DeviceArray:
+        """A short array of the host, which does not outlive the call."""
+        there = self.library.sent(array, self.device)
+        if there is None:
+            return self.memory.send(array)  # type: ignore[no-any-return]
+        self._kept.append(there)
+        return _described(there)
+
     def number(self, value: Array) -> DeviceArray:
         """One element."""
         on_device = self.library.full(value, self.device)
@@ -481,7 +493,12 @@ def _bins_at_home(count: Count, keys: DeviceArray, call: _Call) -> int:
 
 def _outside_at_home(count: Count, keys: DeviceArray, position: int, n_bins: int, call: _Call) -> ValueError:
     index = tuple(map(int, np.unravel_index(position, keys.shape)))
-    return key_error(index, count.axis, cuda_counts().read_element(keys, index, **call.on_stream), n_bins)
+    return key_error(index, count.axis, int(_element(call, count.keys, index)), n_bins)
+
+
+def _element(call: _Call, array: Array, index: tuple[int, ...]) -> Any:
+    item = cuda_counts().read_element(_described(array), index, array.itemsize, **call.on_stream)
+    return np.frombuffer(item, array.dtype)[0]
 
 
 def _count_into(
@@ -533,9 +550,99 @@ def find_extremes(x: Array, n_threads: int | None) -> tuple[Any, Any, bool]:
     return _cpu.histograms.find_extremes(x, _cpu.threads(n_threads))
 
 
-def run_histogram(problem: Histogram, n_threads: int | None) -> Array:
+def find_extremes_at_home(x: OnDevice) -> tuple[Any, Any, tuple[int, ...] | None, Any]:
+    """Those of an array of a device, once its stream is done; where the first is that is not finite, and what."""
+    with contextlib.closing(_Call({"x": x})) as call:
+        low, high, first = cuda_counts().find_extremes(_described(x), call.allocate, **call.on_stream)
+        if first < 0:
+            return low, high, None, None
+        index = tuple(map(int, np.unravel_index(first, x.shape)))
+        return low, high, index, _element(call, x, index)
+
+
+def fetch(array: OnDevice) -> Array:
+    """A copy in the host's memory, once the work on the array's stream is done."""
+    with contextlib.closing(_Call({"array": array})) as call:
+        dense = array if array.flags.c_contiguous else _dense(call, array)
+        found = np.empty(array.shape, array.dtype)
+        if array.size:
+            call.memory.fetch(_described(dense), found)
+        return found
+
+
+def _dense(call: _Call, array: OnDevice) -> OnDevice:
+    """A copy in C order, on the device."""
+    copy = call.temporary(array.shape, array.dtype)
+    if array.dtype == np.bool_:  # moved as numbers
+        _move(call, array.view(np.uint8), copy.view(np.uint8), False)
+    else:
+        _move(call, array, copy, False)
+    return copy
+
+
+def sent(x: OnDevice, array: Array) -> Any:
+    """The array as one of x's library, where x is."""
+    with contextlib.closing(_Call({"x": x})) as call:
+        there = x.held.library.sent(array, call.device)
+        if there is None:
+            there = call.empty(array.shape, array.dtype)
+            call.memory.put(array, _described(there))
+        return owner_of(there)
+
+
+def run_histogram_at_home(problem: Histogram, dtype: np.dtype[Any], out: Array | None = None) -> OnDevice:
+    """The histogram of an array of a device, in this dtype, as a view."""
+    x, weights = problem.x, problem.weights
+    with contextlib.closing(_Call({"x": x, "weights": weights, "out": out})) as call:
+        made = _made_of_weights(weights, dtype)
+        result = call.empty((problem.n_bins,), dtype) if out is None else out
+        counted = result if result.dtype == made else call.temporary(result.shape, made)
+        if result.size:
+            # Elements are taken in C order, and weights have to lie so that one stride leads to all of them.
+            if isinstance(weights, OnDevice) and weights.ndim != 1 and not weights.flags.c_contiguous:
+                weights = _dense(call, weights)
+            thresholds = call.send(problem.thresholds)
+            cuda_counts().histogram(
+                _described(x), thresholds, _described(counted), call.allocate, call.array(weights),
+                **_guess(problem.thresholds), **call.on_stream,
+            )  # fmt: skip
+        if counted is not result:
+            _move(call, counted, result, False)
+        assert isinstance(result, OnDevice)
+        return result
+
+
+def _made_of_weights(weights: Array | None, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What the kernels make of counts or of such weights, when they are wanted in this dtype."""
+    if weights is None or weights.dtype.kind in "biu":
+        return np.dtype(np.int64)
+    if weights.dtype.kind == "c":
+        return dtype
+    return dtype if dtype == np.float32 else np.dtype(np.float64)
+
+
+def _guess(thresholds: Array) -> dict[str, float]:
+    """A line through the first and the last threshold: the place of a number on it is a guess at its rank."""
+    if thresholds.size < 2:
+        return {}
+    first, last = thresholds[0].item(), thresholds[-1].item()
+    if not (math.isfinite(first) and math.isfinite(last)) or first == last:
+        return {}
+    return {"origin": float(first), "scale": (thresholds.size - 1) / (last - first)}
+
+
+def run_histogram(problem: Histogram, n_threads: int | None, device: int | None = None) -> Array:
     """The counts in the bins, int64, or the sums of weights: uint64 (modulo 2**64), float64 or complex128."""
     x, weights, thresholds = problem.x, problem.weights, problem.thresholds
+    if device is not None:
+        _cuda.check_device(device)
+        from upsweep._cuda import host
+
+        kind = "u" if weights is None or weights.dtype.kind in "biu" else weights.dtype.kind
+        counts: Array = np.zeros(problem.n_bins, {"u": np.int64, "f": np.float64, "c": np.complex128}[kind])
+        if counts.size and thresholds.size:
+            host.run_histogram(x, weights, thresholds, counts, **_guess(thresholds), device=device)
+        return counts if weights is None or kind != "u" else counts.view(np.uint64)
     count = _cpu.threads(n_threads)
     if weights is not None and weights.dtype.kind == "c":
         sums = np.empty(problem.n_bins, np.complex128)
