@@ -118,7 +118,7 @@ def histogram(
     home = _arrays.common_home({"x": numbers, "weights": summands, "bins": given})
     if home is not None:
         _refuse_at_home(home, device, density)
-        bins = _dispatch.fetch(given) if isinstance(given, OnDevice) else bins
+        bins = _dispatch.at_home().fetch(given) if isinstance(given, OnDevice) else bins
     if np.ndim(bins) == 0:
         edges, thresholds = _uniform(numbers, bins, range, summands, n_threads)
     else:
@@ -220,7 +220,7 @@ def histc(
     problem = Histogram(numbers, None, thresholds, n_bins)
     if isinstance(numbers, OnDevice):
         _check_held(problem, dtype)
-        result = _dispatch.owner_of(_dispatch.run_histogram_at_home(problem, dtype, target))
+        result = _dispatch.owner_of(_dispatch.at_home().run_histogram(problem, dtype, target))
         return result
     counted = _dispatch.run_histogram(problem, n_threads, ordinal)
     result = _held_by(counted, dtype)
@@ -375,7 +375,7 @@ def _data_range(x: Array, n_threads: int | None) -> tuple[Any, Any]:
         return 0, 1
     where: Any
     if isinstance(x, OnDevice):
-        low, high, where, value = _dispatch.find_extremes_at_home(x)
+        low, high, where, value = _dispatch.at_home().find_extremes(x)
         if where is not None:
             any_nan, where = np.isnan(value), where[0] if x.ndim == 1 else where
     else:
@@ -445,10 +445,10 @@ def _at_home(problem: Histogram, edges: Array, given: Array | None, density: boo
     x, weights = problem.x, problem.weights
     assert isinstance(x, OnDevice)
     dtype = np.dtype(np.int64) if weights is None else weights.dtype
-    counted = _dispatch.owner_of(_dispatch.run_histogram_at_home(problem, dtype))
-    ends = _dispatch.sent(x, edges) if given is None else _dispatch.owner_of(given)
+    counted = _dispatch.owner_of(_dispatch.at_home().run_histogram(problem, dtype))
+    ends = _dispatch.at_home().sent(x, edges) if given is None else _dispatch.owner_of(given)
     if density:
-        widths = _dispatch.sent(x, np.array(np.diff(edges), float))
+        widths = _dispatch.at_home().sent(x, np.array(np.diff(edges), float))
         counted = counted / widths / counted.sum()
     return counted, ends
 
@@ -457,8 +457,8 @@ def _check_held(problem: Histogram, dtype: DType) -> None:
     """Raise where a count is beyond x's dtype: looked for only where there are so many elements."""
     most = np.iinfo(dtype).max if dtype.kind in "iu" else 65504 if dtype == np.float16 else np.inf
     if problem.x.size > most:
-        counts = _dispatch.run_histogram_at_home(problem, np.dtype(np.int64))
-        _held_by(_dispatch.fetch(counts), dtype)
+        counts = _dispatch.at_home().run_histogram(problem, np.dtype(np.int64))
+        _held_by(_dispatch.at_home().fetch(counts), dtype)
 
 
 # ---- results ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import types
 
 import numpy as np
 import pytest
-from upsweep import _cpu, _cuda, _dispatch, _foreign
+from upsweep import _at_home, _cpu, _cuda, _dispatch, _foreign
 from upsweep._cuda import abi, carries, checked_counts, counts, host  # noqa: F401  # loaded before they are patched
 
 NAMES = {code: name for name, code in abi.DTYPES.items()}
@@ -198,7 +198,7 @@ class FakeCuda:
 @pytest.fixture
 def fake_cuda(monkeypatch):
     fake = FakeCuda()
-    for module in (_cuda, _dispatch):
+    for module in (_cuda, _dispatch, _at_home):
         monkeypatch.setattr(module, "run_scan" if module is _cuda else "run_cuda_scan", fake.run_scan)
     monkeypatch.setattr(_cuda, "check_device", lambda device: None)
     for module in (_cuda, counts, checked_counts):
