@@ -128,7 +128,7 @@ cdef class Counter:
         return n
 
 
-cdef int64_t MOST_PLAIN_KEYS = 1 << 16, MOST_PLAIN_BINS = 1 << 20, MOST_IN_ORDER = 4096
+cdef int64_t MOST_PLAIN_KEYS = 1 << 17, MOST_PLAIN_BINS = 1 << 20, MOST_IN_ORDER = 4096
 
 
 cdef bint is_plain(object given, int type_number) noexcept:
@@ -176,14 +176,23 @@ def plain(object x, object weights, object minlength, int n_threads):
         with nogil:
             counter.get().write(cnp.PyArray_DATA(result), False)
         return result
-    n_bins = bins_of_few(cnp.PyArray_BYTES(keys), dtype, n)
+    if n > MOST_IN_ORDER:
+        with nogil:
+            n_bins = bins_of_few(cnp.PyArray_BYTES(keys), dtype, n)
+    else:   # handing the GIL over would cost a part of the work
+        n_bins = bins_of_few(cnp.PyArray_BYTES(keys), dtype, n)
     if n_bins < 0 or n_bins > MOST_PLAIN_BINS:
         return None
     size = max(n_bins, least)
     result = cnp.PyArray_ZEROS(1, &size, cnp.NPY_INTP if weights is None else cnp.NPY_DOUBLE, 0)
     if weights is None:
         count_few(cnp.PyArray_BYTES(keys), dtype, n, <int64_t*>cnp.PyArray_DATA(result))
+        return result
+    cdef const double* terms = <const double*>cnp.PyArray_DATA(<cnp.ndarray>weights)
+    cdef double* sums = <double*>cnp.PyArray_DATA(result)
+    if n > MOST_IN_ORDER:
+        with nogil:
+            sum_few(cnp.PyArray_BYTES(keys), dtype, n, terms, sums)
     else:
-        sum_few(cnp.PyArray_BYTES(keys), dtype, n, <const double*>cnp.PyArray_DATA(<cnp.ndarray>weights),
-                <double*>cnp.PyArray_DATA(result))
+        sum_few(cnp.PyArray_BYTES(keys), dtype, n, terms, sums)
     return result

@@ -60,15 +60,19 @@ struct Dealt {
 
   void allocate(int64_t n_keys, int64_t n_buckets) {
     const int64_t n_runs = n_keys / kRun + n_buckets + 1;
-    lows = new_scratch<Low>(n_runs * kRun);
-    if constexpr (!std::is_same_v<Sum, Nothing>) terms = new_scratch<Sum>(n_runs * kRun), buffer = new_scratch<Sum>(kBlock);
+    lows = new_large_scratch<Low>(n_runs * kRun);
+    if constexpr (!std::is_same_v<Sum, Nothing>) {
+      terms = new_large_scratch<Sum>(n_runs * kRun);
+      buffer = new_scratch<Sum>(kBlock);
+    }
     next = new_scratch<int32_t>(n_runs);
     first = new_scratch<int32_t>(n_buckets);
     cursor = new_scratch<int64_t>(n_buckets);
   }
   void clear(int64_t n_buckets) {
     n_runs = (int32_t)n_buckets;
-    for (int64_t bucket = 0; bucket < n_buckets; ++bucket) first[bucket] = (int32_t)bucket, cursor[bucket] = bucket * kRun;
+    for (int64_t bucket = 0; bucket < n_buckets; ++bucket)
+      first[bucket] = (int32_t)bucket, cursor[bucket] = bucket * kRun;
   }
   int64_t append(int64_t bucket, Low low) {
     const int64_t at = cursor[bucket]++;
@@ -225,7 +229,8 @@ class Partition {
   void fetch(int64_t bucket) const {
     int64_t size = 0;
     for (const auto& each : dealt) size += each.size(bucket);
-    const int64_t first = bucket << layout.low_bits, end = std::min(layout.n_bins, first + (INT64_C(1) << layout.low_bits));
+    const int64_t first = bucket << layout.low_bits;
+    const int64_t end = std::min(layout.n_bins, first + (INT64_C(1) << layout.low_bits));
     if (size * kWorthFetching < end - first) return;
     for (int64_t bin = first; bin < end; bin += 64 / (int64_t)sizeof(Result)) __builtin_prefetch(result + bin, 1);
   }

@@ -26,7 +26,8 @@ struct Runs {
     auto insert = [&](int64_t length, int64_t stride) {
       if (length == 1) return;
       int at = n++;
-      for (; at > 0 && std::abs(step[at - 1]) < std::abs(stride); --at) size[at] = size[at - 1], step[at] = step[at - 1];
+      for (; at > 0 && std::abs(step[at - 1]) < std::abs(stride); --at)
+        size[at] = size[at - 1], step[at] = step[at - 1];
       size[at] = length, step[at] = stride;
     };
     for (int dim = 0; dim < p.n_dims; ++dim) insert(p.dims[dim], p.key_row_strides[dim]);
@@ -102,7 +103,9 @@ template <class Key>
 int64_t n_outside(const CountProblem& p, int64_t n_bins) {
   const uint64_t valid = valid_bins<Key>(n_bins);
   return over_tasks<Key>(p, Number{}, [&](Number& found, const char* keys, int64_t n) {
-    for (int64_t at = 0; at < n; ++at) found.value += key_at<Key>(keys, at) >= valid;
+    int64_t outside = 0;
+    for (int64_t at = 0; at < n; ++at) outside += key_at<Key>(keys, at) >= valid;
+    found.value += outside;
   }).value;
 }
 

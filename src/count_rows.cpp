@@ -50,15 +50,13 @@ inline void count_long_row(const Row& row, int64_t n_keys, int64_t* counts, int6
 
 template <class Key, class T>
 inline void add_row_block(const char* keys, int64_t n, const T* terms, int64_t width, T* sums, uint64_t valid) {
-  for (int64_t at = 0; at < n; ++at) {
+  for (int64_t at = 0; at < n && width == 1; ++at)
+    if (const uint64_t bin = key_at<Key>(keys, at); bin < valid) sums[bin] += terms[at];
+  for (int64_t at = 0; at < n && width > 1; ++at) {
     const uint64_t bin = key_at<Key>(keys, at);
     if (bin >= valid) continue;
-    if (width == 1) {
-      sums[bin] += terms[at];
-    } else {
-      T* to = sums + (int64_t)bin * width;
-      for (int64_t k = 0; k < width; ++k) to[k] += terms[at * width + k];
-    }
+    T* to = sums + (int64_t)bin * width;
+    for (int64_t k = 0; k < width; ++k) to[k] += terms[at * width + k];
   }
 }
 

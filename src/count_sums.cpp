@@ -45,7 +45,7 @@ bool SumTables<Sum>::prepare(Worker& worker, const char* keys, int64_t n, Stop& 
   if (largest >= stop.valid) {
     if (stop.raise) return stop.outside.store(true, std::memory_order_relaxed), false;
     largest = 0;
-    for (int64_t at = 0; at < n; ++at) {
+    for (int64_t at = 0; at < n && !stop.known; ++at) {
       const uint64_t key = key_at<Key>(keys, at);
       if (key < stop.valid) largest = std::max(largest, key + 1);
     }
@@ -252,7 +252,9 @@ void sum_in_order(const CountProblem& p, int64_t row, Sum* sums, int64_t result_
       const int64_t n = std::min(block_size, p.n - first);
       const char* block = read_block<Key>(keys, first, n, key_buffer);
       const Sum* terms = weights.read(first, n, buffer.get());
-      for (int64_t at = 0; at < n; ++at) {
+      for (int64_t at = 0; at < n && width == 1; ++at)
+        if (const uint64_t bin = key_at<Key>(block, at); bin < valid) sums[(int64_t)bin * result_stride] += terms[at];
+      for (int64_t at = 0; at < n && width > 1; ++at) {
         const uint64_t bin = key_at<Key>(block, at);
         if (bin >= valid) continue;
         Sum* to = sums + (int64_t)bin * result_stride;

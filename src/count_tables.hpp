@@ -7,6 +7,10 @@
 #include <new>
 #include <vector>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "count_keys.hpp"
 
 namespace upsweep {
@@ -19,6 +23,19 @@ using Scratch = std::unique_ptr<T[], AlignedDelete>;   // not initialised: whoev
 template <class T>
 inline Scratch<T> new_scratch(int64_t n) {
   return Scratch<T>(static_cast<T*>(::operator new(n * sizeof(T), std::align_val_t{64})));
+}
+
+// For what is larger than a few pages: large ones are asked for, since each small one costs a visit to the kernel.
+template <class T>
+inline Scratch<T> new_large_scratch(int64_t n) {
+  Scratch<T> memory = new_scratch<T>(n);
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  constexpr uintptr_t kLarge = 2 << 20;
+  const uintptr_t first = ((uintptr_t)memory.get() + kLarge - 1) / kLarge * kLarge;
+  const uintptr_t end = (uintptr_t)(memory.get() + n) / kLarge * kLarge;
+  if (first < end) madvise((void*)first, end - first, MADV_HUGEPAGE);   // advice: where it fails, pages are small
+#endif
+  return memory;
 }
 
 constexpr int64_t kTableBytes = 1 << 20;                                     // of all tables of a worker

@@ -60,6 +60,17 @@ CODE = """
         "counts of negative keys": lambda: cost(upsweep.bincount, keys - 1, minlength=2, invalid="drop"),
         "sums of float32 weights": lambda: cost(upsweep.bincount, keys, weights),
         "sums of strided weights": lambda: cost(upsweep.bincount, keys[::2], weights[::2]),
+        "exact sums of integer weights": lambda: cost(upsweep.bincount, keys, keys, dtype=np.int64),
+        "sums of complex weights": lambda: cost(
+            upsweep.bincount, keys[:4_000_000], big.view(np.complex64)[:2000].ravel()
+        ),
+        "several sums": lambda: cost(upsweep.bincount, keys[:4_000_000], big.reshape(4_000_000, 4)),
+        "counts of short rows": lambda: cost(upsweep.bincount, keys.reshape(-1, 32), axis=1, length=3),
+        "counts of long rows": lambda: cost(upsweep.bincount, keys.reshape(2, -1), axis=1),
+        "counts of columns": lambda: cost(upsweep.bincount, keys.reshape(-1, 32), axis=0),
+        "dropped keys": lambda: cost(
+            lambda *a, **k: upsweep.bincount(*a, **k)[0], keys, length=0, invalid="drop", return_invalid=True
+        ),
         "carries of short lines": lambda: cost(upsweep.discounted_cumsum_carry, short, 0.5),
         "carries of short complex lines": lambda: cost(
             upsweep.cumulative_sum_carry, short.view(np.complex64)
@@ -79,9 +90,27 @@ CODE = """
 """
 
 
+MANY_BINS = """
+    rng = np.random.default_rng(0)
+    for n_bins in (1_200_000, 3_000_000, 10_000_000):
+        keys, ones = rng.integers(0, n_bins, 4 * n_bins, np.int32), np.ones(4 * n_bins, np.float32)
+        upsweep.bincount(keys[:600_000], ones[:600_000], n_threads=2)   # the pool and its stacks
+        for arrays in ((keys,), (keys, ones)):
+            print(f"{len(arrays)} {n_bins}: {cost(upsweep.bincount, *arrays) / (n_bins * 8 / 2**20):.2f}")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of resident memory is read from Linux's /proc")
+def test_in_more_bins_than_the_cache_it_is_the_output_once_more():
+    code = CODE[: CODE.index("    big = np.ones")] + MANY_BINS
+    shares = dict(line.rsplit(": ", 1) for line in run_python(code).splitlines())
+    assert len(shares) == 6
+    assert {label: share for label, share in shares.items() if float(share) > 1.2} == {}
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of resident memory is read from Linux's /proc")
 def test_peak_memory_is_the_output_and_at_most_1_mib_a_thread():
     slack = 1.0  # MiB: pages of the stack and of the interpreter's own small objects
     costs = dict(line.rsplit(": ", 1) for line in run_python(CODE).splitlines())
-    assert len(costs) == 43
+    assert len(costs) == 50
     assert {label: cost for label, cost in costs.items() if float(cost) > 2 * 1.0 + slack} == {}

@@ -195,9 +195,9 @@ def _dtypes(keys: Array, weights: Array | None, dtype: DTypeLike | None) -> tupl
     return accumulator, default if wanted is None else wanted
 
 
-def outside_error(count: Count, counter_first: int, n_bins: int) -> ValueError:
+def outside_error(count: Count, first: int, n_bins: int) -> ValueError:
     """What is wrong with the key at this position in C order of `keys`."""
-    index = np.unravel_index(counter_first, count.keys.shape)
+    index = np.unravel_index(first, count.keys.shape)
     return key_error(tuple(map(int, index)), count.axis, int(count.keys[index]), n_bins)
 
 

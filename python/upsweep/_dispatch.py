@@ -207,7 +207,9 @@ def _counter(count: Count, make: Any, **keywords: Any) -> Any:
 def _run_counter(count: Count, counter: Any) -> tuple[Array, np.int64 | None]:
     n_bins, outside = counter.look()
     if outside:
-        raise outside_error(count, counter.first_outside(n_bins), n_bins)
+        # Without a fixed number of bins only negative keys are outside.
+        first = counter.first_outside(np.iinfo(np.int64).max if count.n_bins is None else n_bins)
+        raise outside_error(count, first, n_bins)
     _counting.check_memory(count, n_bins, _cpu.memory_limit, largest_key=n_bins > count.least)
     out = count.out
     if out is None:

@@ -141,28 +141,46 @@ def cumulative_sum_carry(
 
 def bincount(
     x: ArrayLike, weights: Maybe = None, minlength: int = 0, *, length: int | None = None,
-    dtype: MaybeDType = None, invalid: str = "raise",
+    axis: int | None = None, dtype: MaybeDType = None, invalid: str = "raise",
 ) -> Array:  # fmt: skip
     """Return how often each key of `x` occurs, or the sum of its weights, in the order of the keys.
 
     There are ``max(x.max() + 1, minlength)`` bins, or exactly `length`. A key that has no bin raises
-    ValueError, or is left out with ``invalid="drop"``.
+    ValueError, or is left out with ``invalid="drop"``. Along an `axis`, every line of `x` is counted on its own,
+    in as many bins. Each key has a weight, or a row of them, which is summed on its own.
 
     >>> bincount([1, 3, 3], minlength=5)
     array([0, 1, 0, 2, 0])
     >>> bincount([1, 3, 3], [0.5, 1.0, 2.0])
     array([0. , 0.5, 0. , 3. ])
+    >>> bincount([[1, 0], [1, 1]], axis=0)
+    array([[0, 1],
+           [2, 1]])
     """
-    keys = [int(key) for key in np.asarray(x)]
-    n_bins = max([minlength - 1, *keys]) + 1 if length is None else length
-    result = np.zeros(n_bins, dtype or (np.float64 if weights is not None and keys else np.intp))
-    terms = np.ones(len(keys), np.intp) if weights is None else np.asarray(weights)
-    for key, term in zip(keys, terms):
+    keys = np.moveaxis(np.asarray(x), 0 if axis is None else axis, -1)
+    valid = keys[keys >= 0]
+    n_bins = max([minlength, *(int(key) + 1 for key in valid.reshape(-1))]) if length is None else length
+    terms = np.ones(keys.shape, np.intp)
+    if weights is not None:
+        terms = np.moveaxis(np.asarray(weights), 0 if axis is None else axis, keys.ndim - 1)
+    result = np.zeros((*keys.shape[:-1], n_bins, *terms.shape[keys.ndim :]), _sums_dtype(keys, weights, dtype))
+    for *row, t in np.ndindex(keys.shape):
+        key = int(keys[*row, t])
         if 0 <= key < n_bins:
-            np.add.at(result, key, term)
+            result[*row, key] += terms[*row, t].astype(result.dtype)
         elif invalid == "raise":
             raise ValueError(f"x has the key {key}, outside of the {n_bins} bins")
-    return result
+    whole = np.moveaxis(result, keys.ndim - 1, 0 if axis is None else axis)
+    return whole if dtype is None else whole.astype(dtype)
+
+
+def _sums_dtype(keys: Array, weights: Maybe, dtype: MaybeDType) -> np.dtype[Any]:
+    if weights is None or keys.size == 0:
+        return np.dtype(np.intp)
+    kind = np.asarray(weights).dtype.kind
+    if kind in "biu" and dtype is not None and np.dtype(dtype).kind in "iu":
+        return np.dtype(np.int64)
+    return np.dtype(np.complex128 if kind == "c" else np.float64)
 
 
 def histogram(

@@ -165,8 +165,16 @@ def _check_bincount() -> None:
     keys = rng.integers(-5, 50, 3000)
     dropped = upsweep.bincount(keys, length=40, invalid="drop")
     np.testing.assert_array_equal(dropped, reference.bincount(keys, length=40, invalid="drop"))
-    many = rng.integers(0, 10_000, 500_000)
-    np.testing.assert_array_equal(upsweep.bincount(many), np.bincount(many))
+    rows, several = keys.reshape(30, 100), rng.integers(-9, 9, (30, 100, 2))
+    for axis in (0, 1):
+        for given in (None, several[..., 0], several, 1j * several):
+            mine = upsweep.bincount(rows, given, length=50, axis=axis, invalid="drop")
+            expected = reference.bincount(rows, given, length=50, axis=axis, invalid="drop")
+            np.testing.assert_array_equal(mine, expected)
+    for n_bins in (10_000, 400_000, 3_000_000):  # tables, and what exceeds the caches
+        many = rng.integers(0, n_bins, 1_000_000)
+        np.testing.assert_array_equal(upsweep.bincount(many), np.bincount(many))
+        np.testing.assert_array_equal(upsweep.bincount(many, many), np.bincount(many, many))
 
 
 def _check_histograms() -> None:

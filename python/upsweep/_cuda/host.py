@@ -163,6 +163,7 @@ class Counter:
         self.n_bins, self.least, self.drop, self.deterministic = n_bins, least, drop, deterministic
         self.axis = keys.ndim - 1
         self.rows = keys.shape[:-1]
+        self.negative = -1  # the position of the first negative key, once they have been looked at
         try:
             self.keys = self.memory.send(keys)
             self.weights = None if weights is None else self.memory.send(weights)
@@ -184,11 +185,14 @@ class Counter:
         largest, negative = checked_counts.find_range(
             self.keys, self.memory.allocate, axis=self.axis, **self._where
         )  # fmt: skip
+        self.negative = negative
         n_bins = max(largest + 1, self.least) if self.n_bins < 0 else self.n_bins
         return n_bins, not self.drop and (negative >= 0 or largest >= n_bins)
 
     def first_outside(self, n_bins: int) -> int:
         """The position in C order of the first key that is negative or `n_bins` and more, -1: none."""
+        if self.n_bins < 0:
+            return self.negative
         return self._count(self._counts(n_bins), None, check=True)
 
     def count_outside(self, n_bins: int) -> int:
