@@ -26,7 +26,8 @@ int32_t limits_of(int32_t device, int32_t given, DeviceLimits* limits) {
 
 // The launch of `plan` for each index of the axes that it leaves out; weights: those of a sum.
 template <class LaunchOne>
-int32_t over_outer(const CountPlan& plan, CountProblem& p, const char** weights, const char* what, LaunchOne launch_one) {
+int32_t over_outer(const CountPlan& plan, CountProblem& p, const char** weights, const char* what,
+                   LaunchOne launch_one) {
   const char* const bases[] = {p.keys, p.out, weights ? *weights : nullptr};
   for (int64_t index = 0; index < plan.n_launches; ++index) {
     int64_t rest = index, offsets[3] = {};
@@ -73,7 +74,8 @@ int32_t search_outside(const upsweep_count& count, CountPlan& plan, cudaStream_t
 }
 
 int32_t run_count(CountPlan& plan, bool accumulate, void* workspace, cudaStream_t stream) {
-  if (!accumulate)
+  const bool writes_all = plan.regime == kCountRows || plan.regime == kCountParts;   // their kernels write all bins
+  if (!accumulate && !writes_all)
     if (const int32_t status = over_outer(plan, "clearing of bins", [&] { return launch_clear(plan, stream); }))
       return status;
   if (plan.regime == kCountNothing) return UPSWEEP_OK;
@@ -120,7 +122,7 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_plan_count(const upsweep_count* count, int32
   if (count->weights.data) {
     SumPlan sums;
     if (const char* wrong = make_sum_plan(*count, limits, &sums)) return fail(UPSWEEP_INVALID, "%s", wrong);
-    *result = {sums.regime, sums.shape.tables, static_cast<int32_t>(sums.shape.shares), 0,
+    *result = {sums.regime, sums.shape.tables << sums.shape.replicas_log2, static_cast<int32_t>(sums.shape.shares), 0,
                sums.shape.splits, sums.count.n_launches * sums.n_columns, sums.workspace_bytes};
     return UPSWEEP_OK;
   }

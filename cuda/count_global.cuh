@@ -1,7 +1,7 @@
 // Counts straight into memory, few keys into many bins: out[bin] += how many lanes of a warp have this key.
 //
-// Moves the bytes of the keys, and 32 a key and different bin in the second-level cache. A warp adds what its lanes have in
-// common at once, or equal keys would queue at one address: 31 of 32 such additions are left out.
+// Moves the bytes of the keys, and 32 a key and different bin in the second-level cache. A warp adds what its lanes
+// have in common at once, or equal keys would queue at one address: 31 of 32 such additions are left out.
 #pragma once
 
 #include "count_keys.cuh"
@@ -9,12 +9,6 @@
 namespace upsweep {
 
 constexpr int kGlobalThreads = 512;
-
-template <class Raw>
-__device__ inline uint64_t key_of(KeyWord<Raw> raw, int32_t is_bool) {
-  if constexpr (sizeof(Raw) == 1) return is_bool ? raw != 0 : raw;
-  else return raw;
-}
 
 template <class Raw, bool kVectors>
 __global__ void __launch_bounds__(kGlobalThreads, 2) count_global(const CountProblem p, int64_t splits) {

@@ -36,6 +36,12 @@ template <class Raw>
 using KeyWord = typename std::conditional<sizeof(Raw) == 8, uint64_t, uint32_t>::type;
 
 template <class Raw>
+__device__ inline uint64_t key_of(KeyWord<Raw> raw, int32_t is_bool) {
+  if constexpr (sizeof(Raw) == 1) return is_bool ? raw != 0 : raw;
+  else return raw;
+}
+
+template <class Raw>
 struct KeyVector {
   static constexpr int kKeys = 16 / sizeof(Raw);
   uint4 word;
@@ -62,10 +68,11 @@ struct KeyScalar {
 };
 
 // Calls use(key, valid, index) for this block's share of `n` keys, in all lanes of a warp together: `valid` is false
-// where a lane has none. Each thread has kLoads loads on their way at a time. kAhead: the next ones are asked for before
-// this round's keys are used. To keep an H200's memory busy a processor needs 25 KB on their way.
+// where a lane has none. Each thread has kLoads loads on their way at a time. kAhead: the next ones are asked for
+// before this round's keys are used. To keep an H200's memory busy a processor needs 25 KB on their way.
 template <class Raw, bool kVectors, int kLoads, bool kAhead, class Use>
-__device__ inline void for_each_key(const char* keys, int64_t stride, int64_t n, int64_t split, int64_t splits, Use use) {
+__device__ inline void for_each_key(const char* keys, int64_t stride, int64_t n, int64_t split, int64_t splits,
+                                    Use use) {
   using Load = typename std::conditional<kVectors, KeyVector<Raw>, KeyScalar<Raw>>::type;
   constexpr int kKeys = Load::kKeys;
   const int threads = blockDim.x, thread = threadIdx.x;

@@ -6,6 +6,7 @@
 #include "count_global.cuh"
 #include "count_partition.cuh"
 #include "count_range.cuh"
+#include "count_rows.cuh"
 #include "count_tables.cuh"
 
 namespace upsweep {
@@ -57,6 +58,11 @@ cudaError_t launch_parts(const CountPlan& plan, void* workspace, cudaStream_t st
   error = cudaGetLastError();
   if (error != cudaSuccess) return error;
 
+  if (!p.accumulate) {
+    clear_parts<<<static_cast<uint32_t>(plan.n_parts), kTableThreads, 0, stream>>>(p, parts);
+    error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+  }
   constexpr int kTableBytes = kPartBins * 4;
   error = cudaFuncSetAttribute(count_parts, cudaFuncAttributeMaxDynamicSharedMemorySize, kTableBytes);
   if (error != cudaSuccess) return error;
@@ -69,6 +75,11 @@ cudaError_t launch_of_keys(const CountPlan& plan, void* workspace, cudaStream_t 
   if (plan.regime == kCountGlobal) {
     count_global<Raw, kVectors>
         <<<static_cast<uint32_t>(plan.blocks), kGlobalThreads, 0, stream>>>(plan.problem, plan.splits);
+    return cudaGetLastError();
+  }
+  if (plan.regime == kCountRows) {
+    const int bytes = static_cast<int>(plan.table.bins) * 4 * (kRowThreads / 32);
+    count_rows<Raw><<<static_cast<uint32_t>(plan.blocks), kRowThreads, bytes, stream>>>(plan.problem, plan.table.bins);
     return cudaGetLastError();
   }
   if constexpr (sizeof(Raw) >= 4)

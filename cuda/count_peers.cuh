@@ -21,8 +21,8 @@ __device__ inline void peers_of(const uint32_t (&number)[n], int bits, uint32_t 
   }
 }
 
-// Adds up the values of each set of peers, always in the same order; the sum is in the lowest lane of the set. In each
-// step a lane takes the value of the next peer above it, then every second one is done.
+// Adds up the values of each set of peers, always in the same order; the sum is in the lowest lane of the set. In
+// each step a lane takes the value of the next peer above it, then every second one is done.
 template <class Sum>
 __device__ inline Sum merge_peers(uint32_t peers, Sum value) {
   const int lane = threadIdx.x % 32;

@@ -136,7 +136,7 @@ bool plan_tables(CountPlan& plan, const DeviceLimits& limits, int64_t bins) {
 }
 
 // Many keys and more bins than tables hold: whether they are put into parts first.
-bool plan_parts_of(CountPlan& plan, const DeviceLimits& limits, int64_t bins) {
+bool plan_parts_of(CountPlan& plan, const DeviceLimits& limits, int64_t bins, bool accumulate) {
   CountProblem& p = plan.problem;
   const int64_t n_parts = ceil_div(bins, kPartBins);
   if (p.length < CountTuning::kPartKeys || n_parts > kMostParts || plan.key_bytes < 4) return false;
@@ -153,6 +153,7 @@ bool plan_parts_of(CountPlan& plan, const DeviceLimits& limits, int64_t bins) {
   if (!plan_tables(plan, limits, n_parts)) return false;
   plan.table.shift = kPartBits;
   plan.n_parts = n_parts;
+  p.accumulate = accumulate;
   plan.scatter_warps = 32 * limits.processors;
   plan.part_blocks = limits.processors;
   Parts parts;
@@ -170,11 +171,21 @@ const char* make_count_plan(const upsweep_count& count, const DeviceLimits& limi
   if (p.rows == 0 || p.length == 0) return nullptr;   // kCountNothing; out may have to be cleared all the same
   const bool few = p.length < p.n_bins / CountTuning::kFewKeysPerBins;
   const int64_t bins = std::max(int64_t(1), std::min(p.n_bins, static_cast<int64_t>(p.limit)));
+  if (p.rows >= int64_t(CountTuning::kRowsPerProcessor) * limits.processors && p.n_bins <= CountTuning::kRowBins &&
+      p.length < INT32_MAX) {
+    plan.regime = kCountRows;
+    p.accumulate = count.accumulate;
+    plan.table.bins = static_cast<uint32_t>(ceil_div(bins, 32) * 32);
+    plan.splits = 1;
+    const int64_t warps = CountTuning::kRowWarps;
+    plan.blocks = std::min(ceil_div(p.rows, warps), int64_t(limits.processors) * 64);
+    return nullptr;
+  }
   if (!few && plan_tables(plan, limits, bins)) {
     plan.regime = kCountTables;
     return nullptr;
   }
-  if (!few && plan_parts_of(plan, limits, bins)) {
+  if (!few && plan_parts_of(plan, limits, bins, count.accumulate)) {
     plan.regime = kCountParts;
     return nullptr;
   }
@@ -218,11 +229,11 @@ const char* make_sum_plan(const upsweep_count& count, const DeviceLimits& limits
   // The order of integers does not matter, nor does that of floats unless it is to.
   const bool ordered = !integer && count.deterministic;
   const bool few = length < bins / CountTuning::kFewKeysPerBins;
-  if (ordered || (bins <= own_bins && !few)) {
+  if (ordered) {
     plan.regime = kSumOwnTables;
     shape.shares = ceil_div(bins, own_bins);
   } else if (bins <= Tuning::kMostShares * whole_bins && !few) {
-    plan.regime = kSumTables;
+    plan.regime = kSumReplicas;
     shape.shares = ceil_div(bins, whole_bins);
   } else {
     plan.regime = kSumGlobal;
@@ -230,9 +241,12 @@ const char* make_sum_plan(const upsweep_count& count, const DeviceLimits& limits
   }
   shape.bins = ceil_div(bins, shape.shares);
   while (shape.bins >> shape.bits) ++shape.bits;
-  plan.warps = Tuning::kWarps;
+  const int64_t padded = ceil_div(shape.bins, 16) * 16;
+  plan.warps = plan.regime == kSumReplicas ? Tuning::kReplicaWarps : Tuning::kWarps;
+  if (plan.regime == kSumReplicas)
+    while (shape.replicas_log2 < 5 && padded << (shape.replicas_log2 + 1) <= table_words) ++shape.replicas_log2;
   shape.tables = static_cast<int32_t>(
-      std::min(int64_t(Tuning::kWarps), std::max(int64_t(1), table_words / (ceil_div(shape.bins, 16) * 16))));
+      std::min(int64_t(plan.warps), std::max(int64_t(1), table_words / (padded << shape.replicas_log2))));
   if (plan.regime == kSumOwnTables) plan.warps = shape.tables;
   const int64_t resident = std::max(int64_t(1), limits.processors / shape.shares), fill = ceil_div(resident, rows);
   const int64_t tile = int64_t(plan.warps) * Tuning::kWarpKeys;
@@ -285,7 +299,8 @@ const char* make_value_range_plan(const upsweep_count& count, const DeviceLimits
   return plan_range(*result, limits, CountTuning::kThreads, 1);
 }
 
-const char* make_histogram_plan(const upsweep_histogram& histogram, const DeviceLimits& limits, HistogramPlan* result) {
+const char* make_histogram_plan(const upsweep_histogram& histogram, const DeviceLimits& limits,
+                                HistogramPlan* result) {
   const upsweep_count& count = histogram.count;
   HistogramPlan& plan = *result;
   std::memset(&plan, 0, sizeof plan);
@@ -312,7 +327,8 @@ const char* make_histogram_plan(const upsweep_histogram& histogram, const Device
       plan.fused = true;
       table.bins = static_cast<uint32_t>(bins);
       while (table.replicas_log2 < 4 && bins << (table.replicas_log2 + 1) <= words) ++table.replicas_log2;
-      table.splits = std::max(splits_of(elements, limits.processors, CountTuning::kThreads), ceil_div(p.length, int64_t(1) << 31));
+      table.splits = std::max(splits_of(elements, limits.processors, CountTuning::kThreads),
+                              ceil_div(p.length, int64_t(1) << 31));   // a counter has 32 bits
       elements.blocks = std::min(table.splits, int64_t(limits.processors));
       plan.workspace_bytes = kGuessBytes;
       return nullptr;

@@ -6,7 +6,7 @@
 
 namespace upsweep {
 
-enum CountRegime : int32_t { kCountNothing, kCountTables, kCountGlobal, kCountParts };
+enum CountRegime : int32_t { kCountNothing, kCountTables, kCountGlobal, kCountParts, kCountRows };
 
 // What a device has. Zeros: not looked at.
 struct DeviceLimits {
@@ -35,7 +35,7 @@ struct CountPlan {
   int64_t weight_strides[kDims];
 };
 
-enum SumRegime : int32_t { kSumNothing, kSumOwnTables, kSumTables, kSumGlobal };
+enum SumRegime : int32_t { kSumNothing, kSumOwnTables, kSumReplicas, kSumGlobal };
 
 // Sums of weights; one column of them a launch.
 struct SumPlan {

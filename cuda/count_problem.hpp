@@ -20,6 +20,7 @@ struct CountProblem {
   uint64_t limit;
   int64_t key_stride, bin_stride;
   int32_t is_bool;                     // whatever is not 0 is 1
+  int32_t accumulate;                  // add to out, where a kernel is the only one to write
   int32_t n_dims;
   int64_t shape[kDims];
   int64_t key_strides[kDims], out_strides[kDims];
@@ -50,6 +51,7 @@ struct SumShape {
   int64_t shares;
   int64_t splits;                      // blocks that share a row
   int32_t tables;                      // of a block
+  int32_t replicas_log2;               // of each sum in a table that warps share
   int32_t bits;                        // of the number of a bin, up to `bins`
 };
 

@@ -49,11 +49,13 @@ cudaError_t launch_check_guess(const HistogramPlan& plan, const RankProblem& ran
 cudaError_t launch_count_ranks(const HistogramPlan& plan, const RankProblem& ranks, cudaStream_t stream) {
   return with_element(plan.dtype, [&](auto element) {
     const TableShape& table = plan.elements.table;
-    const int bytes = static_cast<int>((table.bins << table.replicas_log2) * 4 + ranks.n_thresholds * plan.threshold_bytes);
+    const int bytes =
+        static_cast<int>((table.bins << table.replicas_log2) * 4 + ranks.n_thresholds * plan.threshold_bytes);
     auto* const kernel = count_ranks<decltype(element)>;
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     if (error != cudaSuccess) return error;
-    kernel<<<static_cast<uint32_t>(plan.elements.blocks), kTableThreads, bytes, stream>>>(plan.elements.problem, table, ranks);
+    kernel<<<static_cast<uint32_t>(plan.elements.blocks), kTableThreads, bytes, stream>>>(plan.elements.problem, table,
+                                                                                          ranks);
     return cudaGetLastError();
   });
 }

@@ -3,16 +3,17 @@
 //   slot(x) = how many k in [0, m) there are with x >= E[k]       (E does not decrease; NaN: 0)
 //   slot s in 1 .. n_bins counts in bin s - 1; slot 0 and slots beyond are left out
 //
-// Whoever calls makes E such that this is numpy's bin, or torch's, to the last bit (python/upsweep/_thresholds.py). Where E
-// is nearly even, a guess
+// Whoever calls makes E such that this is numpy's bin, or torch's, to the last bit (python/upsweep/_thresholds.py).
+// Where E is nearly even, a guess
 //
 //   r(x) = min(max(int((x - origin) * scale + 0.5), 0), m - 1)
 //
-// finds the slot with one look: slot = r + (x >= E[r]). r does not decrease, so that r(E[k]) == k for all k proves that the
-// slot is r or r + 1 for all x. `check_guess` looks, on the device, whether it is so; if not, E is searched.
+// finds the slot with one look: slot = r + (x >= E[r]). r does not decrease, so that r(E[k]) == k for all k proves
+// that the slot is r or r + 1 for all x. `check_guess` looks, on the device, whether it is so; if not, E is searched.
 //
-// Moves the bytes of the elements: they are counted in tables as keys are (count_tables.cuh). Where the bins are more than
-// tables hold, or have weights, `rank_keys` writes each element's bin as a key of 4 bytes, for the count of keys.
+// Moves the bytes of the elements: they are counted in tables as keys are (count_tables.cuh). Where the bins are more
+// than tables hold, or have weights, `rank_keys` writes each element's bin as a key of 4 bytes, for the count of
+// keys.
 #pragma once
 
 #include <type_traits>
@@ -117,7 +118,8 @@ __global__ void __launch_bounds__(kTableThreads, 1) count_ranks(const CountProbl
   const TableSlots<false> slots(table, shape.replicas_log2, blockIdx.x);
   const uint32_t words = shape.bins << slots.replicas_log2;
   K* const thresholds = reinterpret_cast<K*>(table + words);
-  for (int k = threadIdx.x; k < r.n_thresholds; k += blockDim.x) thresholds[k] = static_cast<const K*>(r.thresholds)[k];
+  for (int k = threadIdx.x; k < r.n_thresholds; k += blockDim.x)
+    thresholds[k] = static_cast<const K*>(r.thresholds)[k];
   const Ranks<K> ranks(r, thresholds);
   clear_table(table, words);
   const uint32_t n_bins = static_cast<uint32_t>(p.n_bins);
@@ -125,7 +127,8 @@ __global__ void __launch_bounds__(kTableThreads, 1) count_ranks(const CountProbl
   unsigned long long counted = 0;
   for (int64_t split = blockIdx.x; split < shape.splits; split += gridDim.x) {
     for_each_key<typename Element::Raw, true, 4, true>(
-        p.keys, p.key_stride, p.length, split, shape.splits, [&](KeyWord<typename Element::Raw> raw, bool valid, int64_t) {
+        p.keys, p.key_stride, p.length, split, shape.splits,
+        [&](KeyWord<typename Element::Raw> raw, bool valid, int64_t) {
           const uint32_t bin = static_cast<uint32_t>(ranks.slot(Element::value(raw)) - 1);
           slots.increment(bin, valid && bin < n_bins);
         });
@@ -161,8 +164,8 @@ __device__ inline long long ordered(double v) {
 __device__ inline long long ordered(int64_t v) { return v; }
 __device__ inline long long ordered(uint64_t v) { return static_cast<long long>(v ^ 1ull << 63); }
 
-// range[0], range[1]: least and largest, ordered; of no elements the largest and least there are. range[2]: the position
-// of the first that is not finite, or -1.
+// range[0], range[1]: least and largest, ordered; of no elements the largest and least there are. range[2]: the
+// position of the first that is not finite, or -1.
 __global__ void begin_value_range(long long* range) {
   range[0] = 0x7fffffffffffffffll;
   range[1] = -0x7fffffffffffffffll - 1;

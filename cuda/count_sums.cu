@@ -12,10 +12,11 @@ template <class Raw, class Sum, class Weight>
 cudaError_t launch_kernel(const SumPlan& plan, Sum* partial, cudaStream_t stream) {
   const bool global = plan.regime == kSumGlobal;
   auto* const kernel = global                          ? sum_global<Raw, Sum, Weight>
-                       : plan.regime == kSumOwnTables ? sum_tables<Raw, Sum, Weight, true>
-                                                      : sum_tables<Raw, Sum, Weight, false>;
+                       : plan.regime == kSumOwnTables ? sum_own_tables<Raw, Sum, Weight>
+                                                      : sum_replicas<Raw, Sum, Weight>;
   const int bytes = global ? OftenKeys<Sum>::kEntries * 16
-                           : static_cast<int>((plan.shape.bins + 15) / 16 * 16 * plan.shape.tables * 8);
+                           : static_cast<int>(((plan.shape.bins + 15) / 16 * 16 << plan.shape.replicas_log2) *
+                                              plan.shape.tables * 8);
   const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error != cudaSuccess) return error;
   kernel<<<static_cast<uint32_t>(plan.blocks), plan.warps * 32, bytes, stream>>>(plan.problem, plan.shape, partial);

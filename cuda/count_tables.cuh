@@ -1,14 +1,14 @@
 // Counts in shared memory: out[bin] += how many keys of a row are `bin`.
 //
-// Moves the bytes of the keys once for each share of the bins (all but the first time out of the second-level cache), and
-// 8 bytes a bin and block. Called by count_launch.cu; bins up to kTableWords words of shared memory, or a few times as
+// Moves the bytes of the keys once for each share of the bins (all but the first time out of the second-level cache),
+// and 8 bytes a bin and block. Called by count_launch.cu; as many bins as CountTuning says, or a few times as
 // many in shares.
 //
 // Speed may not depend on the keys. An increment without a result is one instruction that takes equal addresses
-// together (ATOMS.POPC.INC), so equal keys cost nothing. What is left are different addresses in one bank: a counter has up
-// to 32 replicas, one for each bank, where they fit, so that the lanes of a warp never meet. Where fewer fit, groups of
-// neighbouring counters are permuted by a hash of the group that is another one in each block: whichever keys meet in one
-// block do not in the others.
+// together (ATOMS.POPC.INC), so equal keys cost nothing. What is left are different addresses in one bank: a counter
+// has up to 32 replicas, one for each bank, where they fit, so that the lanes of a warp never meet. Where fewer fit,
+// groups of neighbouring counters are permuted by a hash of the group that is another one in each block: whichever
+// keys meet in one block do not in the others.
 #pragma once
 
 #include <type_traits>
@@ -55,16 +55,17 @@ __device__ inline unsigned long long sum_of_block(unsigned long long v) {
 }
 
 __device__ inline void clear_table(uint32_t* table, uint32_t words) {
-  for (uint32_t i = threadIdx.x; i < words / 4; i += blockDim.x) reinterpret_cast<uint4*>(table)[i] = uint4{0, 0, 0, 0};
+  for (uint32_t i = threadIdx.x; i < words / 4; i += blockDim.x)
+    reinterpret_cast<uint4*>(table)[i] = uint4{0, 0, 0, 0};
   __syncthreads();
 }
 
-// Adds a table to the bins from `first_bin` on of `out`; returns how many keys it holds. `turn`: where to begin, so that
-// blocks do not all add to the same bins at once.
+// Adds a table to the bins from `first_bin` on of `out`; returns how many keys it holds. `turn`: where to begin, so
+// that blocks do not all add to the same bins at once.
 template <bool kOwn>
-__device__ inline unsigned long long add_table(const CountProblem& p, const uint32_t* table, const TableSlots<kOwn>& slots,
-                                               uint32_t bins, char* out, uint64_t first_bin, uint64_t turn,
-                                               bool is_bool) {
+__device__ inline unsigned long long add_table(const CountProblem& p, const uint32_t* table,
+                                               const TableSlots<kOwn>& slots, uint32_t bins, char* out,
+                                               uint64_t first_bin, uint64_t turn, bool is_bool) {
   unsigned long long counted = 0;
   const uint32_t steps = (bins + blockDim.x - 1) / blockDim.x;
   uint32_t step = static_cast<uint32_t>(turn % steps);
@@ -105,8 +106,8 @@ __global__ void __launch_bounds__(kTableThreads, kBlocks) count_tables(const Cou
   unsigned long long counted = 0;
   const int64_t units = p.rows * shape.splits * shape.shares;
   for (int64_t unit = blockIdx.x; unit < units; unit += gridDim.x) {
-    // Blocks that read the same keys have neighbouring numbers: they run at the same time, and the second finds them in
-    // the second-level cache.
+    // Blocks that read the same keys have neighbouring numbers: they run at the same time, and the second finds them
+    // in the second-level cache.
     const int64_t part = unit / shape.shares, row = part / shape.splits, split = part - row * shape.splits;
     const uint64_t first_bin = uint64_t(unit - part * shape.shares) * bins;
     const uint64_t end = p.limit > first_bin ? p.limit - first_bin : 0;

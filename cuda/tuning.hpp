@@ -63,6 +63,10 @@ struct CountTuning {
   static constexpr int kWholeWords = 56 * 1024;
   // Above so many bins two tables a processor cost more to add up than two blocks gain.
   static constexpr int kHalfBins = 14 * 1024;
+  // So many rows with so few bins are counted by a warp each.
+  static constexpr int kRowsPerProcessor = 16;
+  static constexpr int kRowBins = 1024;
+  static constexpr int kRowWarps = 8;         // of a block
   // Times that keys of 8 bytes, and shorter ones, are read at most, for tables that share the bins.
   static constexpr int kWideShares = 2;
   static constexpr int kNarrowShares = 4;
@@ -76,9 +80,10 @@ struct CountTuning {
 
 struct SumTuning {
   static constexpr int kWarps = 16;           // of a block, at most: 128 registers a thread hold what is on its way
-  static constexpr int kWarpKeys = 256;       // that a warp takes at a time
+  static constexpr int kReplicaWarps = 32;    // of a block whose warps share tables
+  static constexpr int kWarpKeys = 256;       // that a warp is to have at least
   static constexpr int kLeastTables = 5;      // of a block, one for each warp: fewer warps leave the memory idle
-  static constexpr int kMostShares = 4;       // times that keys and weights are read, for tables that share the bins
+  static constexpr int kMostShares = 3;       // times that keys and weights are read, for tables that share the bins
 };
 
 }  // namespace upsweep

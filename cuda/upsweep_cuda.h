@@ -109,13 +109,14 @@ typedef struct {
   int64_t workspace_bytes;
 } upsweep_plan;
 
-/* out[bin] = how many keys are `bin`, or with weights the sum of theirs; for each line of a batch. time_stride is keys'
- * along the keys and out's along the bins. A key outside [0, n_bins) is left out.
- * out is int64 for counts and for sums of integers, which wrap; float32 or float64 for sums, which are made in float64. */
+/* out[bin] = how many keys are `bin`, or with weights the sum of theirs; for each line of a batch. time_stride is
+ * keys' along the keys and out's along the bins. A key outside [0, n_bins) is left out.
+ * out is int64 for counts and for sums of integers, which wrap; float32 or float64 for sums, which are made in
+ * float64. */
 typedef struct {
   int32_t device;
   int32_t accumulate;          /* add to out instead of overwriting it */
-  int32_t deterministic;       /* sums of floats have the same bits on each run, also where bins are many */
+  int32_t deterministic;       /* sums of floats have the same bits on each run, at a cost */
   int32_t n_batch;
   void* stream;
   void* workspace;             /* as for upsweep_scan */
@@ -131,11 +132,11 @@ typedef struct {
   void* first_outside;         /* int64: the position of the first of them in C order, or -1; goes with dropped */
 } upsweep_count;
 
-/* A histogram: count.keys are elements of any real dtype, all axes of which are counted together into out, of one axis.
- * An element x is in slot s = how many thresholds there are with x >= threshold; slot s counts in bin s - 1 if there is
- * one. Thresholds do not decrease and are of the type that elements are compared in: float32 for those of 8 and 16 bits
- * and float32, int64 and uint64 for their own, float64 for the others. The guess is int((x - origin) * scale + 0.5);
- * it costs speed, not correctness, where it is wrong. count.first_outside is not read. */
+/* A histogram: count.keys are elements of any real dtype, all axes of which are counted into out, of one axis.
+ * An element x is in slot s = how many thresholds there are with x >= threshold; slot s counts in bin s - 1 if there
+ * is one. Thresholds do not decrease and are of the type that elements are compared in: float32 for those of 8 and 16
+ * bits and float32, int64 and uint64 for their own, float64 for the others. The guess is int((x - origin) * scale +
+ * 0.5); it costs speed, not correctness, where it is wrong. count.first_outside is not read. */
 typedef struct {
   upsweep_count count;
   void* thresholds;            /* on the device */
@@ -143,11 +144,12 @@ typedef struct {
   double origin, scale;
 } upsweep_histogram;
 
-/* How a count will run; in brackets, sums of weights: 1 a table for each warp, 2 tables, 3 memory. */
+/* How a count will run; in brackets, sums of weights: 1 a table for each warp, 2 tables that
+ * warps share, 3 memory. */
 typedef struct {
   int32_t regime;              /* 0 nothing to count, 1 tables in shared memory, 2 in memory, 3 keys put into parts,
-                                  then tables for each */
-  int32_t replicas;            /* of each counter of a table [tables of a block] */
+                                  then tables for each, 4 a warp for each line */
+  int32_t replicas;            /* of each counter of a table [of each sum of a block] */
   int32_t shares;              /* that the bins of tables are cut into; the keys are read once for each */
   int32_t vectors;             /* keys are read 16 bytes at a time */
   int64_t splits;              /* blocks that share a line */
@@ -179,16 +181,19 @@ int32_t upsweep_cuda_lines_backward(const upsweep_lines_backward* lines);
 /* n_processors as above; with it, sizes of shared memory are those of compute capability 9.0. */
 int32_t upsweep_cuda_plan_count(const upsweep_count* count, int32_t n_processors, upsweep_count_plan* plan);
 int32_t upsweep_cuda_count(const upsweep_count* count);
-/* Of count's keys, device, stream, length and batch: range[0] is the largest as 64 bits of its kind (without a key, -1 or of
- * unsigned ones 0), range[1] the position in C order of the first negative one, or -1. range: int64[2] on the device. */
+/* Of count's keys, device, stream, length and batch: range[0] is the largest as 64 bits of its kind (without a key, -1
+ * or of unsigned ones 0), range[1] the position in C order of the first negative one, or -1. range: int64[2] on the
+ * device. */
 int32_t upsweep_cuda_key_range(const upsweep_count* count, void* range);
 
-/* regime: 1 if bins are found and counted in one pass, 0 if they are found first. Weights of a histogram have one stride. */
-int32_t upsweep_cuda_plan_histogram(const upsweep_histogram* histogram, int32_t n_processors, upsweep_count_plan* plan);
+/* regime: 1 if bins are found and counted in one pass, 0 if they are found first. Weights of a histogram have one
+ * stride. */
+int32_t upsweep_cuda_plan_histogram(const upsweep_histogram* histogram, int32_t n_processors,
+                                    upsweep_count_plan* plan);
 int32_t upsweep_cuda_histogram(const upsweep_histogram* histogram);
-/* Of count's keys, which are elements of any real dtype: range[0] and range[1] are the least and the largest, as 64 bits that
- * are ordered as signed integers (floats as float64 with all but the sign flipped of negative ones, uint64 less 2^63);
- * range[2] is the position of the first that is not finite, or -1. range: int64[3] on the device. */
+/* Of count's keys, which are elements of any real dtype: range[0] and range[1] are the least and the largest, as 64
+ * bits that are ordered as signed integers (floats as float64 with all but the sign flipped of negative ones, uint64 less
+ * 2^63); range[2] is the position of the first that is not finite, or -1. range: int64[3] on the device. */
 int32_t upsweep_cuda_value_range(const upsweep_count* count, void* range);
 
 /* For arrays that come from the host. The first two allocate and free on the stream; copies return when the

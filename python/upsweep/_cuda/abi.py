@@ -188,7 +188,7 @@ class CountPlan(ctypes.Structure):
     ]
 
 
-COUNT_REGIMES = ("nothing", "tables", "memory", "parts")
+COUNT_REGIMES = ("nothing", "tables", "memory", "parts", "rows")
 
 STRUCTS = {
     "upsweep_array": Array,

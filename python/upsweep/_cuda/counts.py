@@ -100,7 +100,7 @@ def count(
     With `weights`, of the keys' shape, their sums: of floats into float32 or float64, summed in float64, of
     complex numbers into complex ones, of integers into int64 (exactly, wrapping) or floats. Weights and `out` may
     have one more axis, the last, for several sums at once. Unless `deterministic`, sums of floats may have other
-    bits on each run where the bins are many.
+    bits on each run.
 
     `dropped` and `first_outside` are addresses of an int64 on the device: how many keys are outside the bins,
     and the position of the first one in C order (batch axes first, then `axis`), or -1. The second goes with the
