@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from upsweep import _foreign
-from upsweep._foreign import Home, OnDevice, any_lent, borrow, common_home, on_device, type_name
+from upsweep._foreign import Home, OnDevice, any_lent, borrow, common_home, on_device, type_name, view_tensor
 
 __all__ = [
     "Array",
@@ -42,6 +42,7 @@ __all__ = [
     "result_dtype",
     "state_dtype",
     "type_name",
+    "view_tensor",
 ]
 
 Array = NDArray[Any]

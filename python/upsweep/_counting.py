@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,7 @@ from upsweep._arrays import Array, Home
 from upsweep._signature import check_axis, check_out
 
 __all__ = [
-    "Count", "as_size", "check_keywords", "key_error", "memory_error", "moved", "normalise_count",
+    "Count", "as_size", "check_keywords", "check_memory", "key_error", "memory_error", "moved", "normalise_count",
     "outside_error", "too_many_bins",
 ]  # fmt: skip
 
@@ -210,6 +211,18 @@ def key_error(index: tuple[int, ...], axis: int, value: int, n_bins: int) -> Val
             f"x: 'x' argument must not be negative, must have no negative elements: element {where} is {value}"
         )
     return ValueError(f"x: element {where} is {value}, outside the {n_bins} bins")
+
+
+_SURELY_HELD = 1 << 22  # numbers
+
+
+def check_memory(count: Count, n_bins: int, limit: Callable[[], int | None], *, largest_key: bool) -> None:
+    """Refuse a result that there is no memory for: it would be had, and end the process when written to."""
+    if math.prod(count.rows) * n_bins * math.prod(count.sums) < _SURELY_HELD:
+        return
+    error = too_many_bins(count, n_bins, limit(), largest_key)
+    if error is not None:
+        raise error
 
 
 def too_many_bins(count: Count, n_bins: int, limit: int | None, largest_key: bool) -> MemoryError | None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from typing import Any
 
 import numpy as np
 
-from upsweep import _arrays, _counting, _cpu, _cuda
-from upsweep._arrays import Array, Home, OnDevice, on_device
+from upsweep import _arrays, _at_home, _counting, _cpu, _cuda
+from upsweep._arrays import Array
+from upsweep._at_home import advance_on_device, combine_on_device, new_result, owner_of, write_state
 from upsweep._bins import Histogram
-from upsweep._counting import Count, key_error, outside_error, too_many_bins
+from upsweep._counting import Count, outside_error
 from upsweep._signature import Scan
 
 __all__ = [
     "DeviceArray",
     "advance_on_device",
+    "at_home",
     "combine_on_device",
     "cuda_counts",
     "cuda_problem",
@@ -56,8 +57,14 @@ def cuda_counts() -> Any:
     return checked_counts
 
 
+def at_home() -> Any:
+    """The module of counts and histograms of arrays that are on a device."""
+    from upsweep import _counts_at_home
+
+    return _counts_at_home
+
+
 _REAL, _COMPLEX, _INTEGER = 0, 1, 2
-_SURELY_HELD = 1 << 22  # numbers
 _ACCUMULATORS = {"f": _REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}
 
 
@@ -85,7 +92,7 @@ def run_scan(
     Returns the result and, if asked for, the state after the last step: arrays of the library that x is of.
     """
     if scan.home is not None:
-        return _run_at_home(scan, out, reverse, exclusive, window, return_final)
+        return _at_home.run_scan(scan, out, reverse, exclusive, window, return_final)
     result = _new_like(scan.x, scan.shape, scan.dtype) if out is None else out
     final = np.empty(scan.state_shape, _arrays.state_dtype(scan.dtype)) if return_final else None
     if device is not None:
@@ -110,7 +117,7 @@ def reduce_scan(
     """What the whole block does to a state: the product of its gates, the state it leaves from nothing, and
     whether a reset drops the state before it."""
     if scan.home is not None:
-        return _reduce_at_home(scan, reverse)
+        return _at_home.reduce_scan(scan, reverse)
     multiplier = np.ones(scan.state_shape, scan.factor_dtype)
     value = np.zeros(scan.state_shape, scan.accumulator)
     dropped = np.zeros(scan.state_shape, bool)
@@ -167,9 +174,11 @@ def run_count(count: Count, *, n_threads: int | None, device: int | None = None)
 
     Returns the result, or the user's `out`, and how many keys were dropped, if that is asked.
     """
-    _check_memory(count, count.least if count.n_bins is None else count.n_bins, largest_key=False)
-    if count.home is not None:
-        return _count_at_home(count)
+    home, least = count.home, count.least if count.n_bins is None else count.n_bins
+    if home is not None:
+        _counting.check_memory(count, least, lambda: home.library.memory(home.ordinal), largest_key=False)
+        return at_home().run_count(count)  # type: ignore[no-any-return]
+    _counting.check_memory(count, least, _cpu.memory_limit, largest_key=False)
     if device is None:
         return _run_counter(count, _counter(count, _cpu.counts.Counter, n_threads=_cpu.threads(n_threads)))
     _cuda.check_device(device)
@@ -201,7 +210,7 @@ def _run_counter(count: Count, counter: Any) -> tuple[Array, np.int64 | None]:
         # Without a fixed number of bins only negative keys are outside.
         first = counter.first_outside(np.iinfo(np.int64).max if count.n_bins is None else n_bins)
         raise outside_error(count, first, n_bins)
-    _check_memory(count, n_bins, largest_key=n_bins > count.least)
+    _counting.check_memory(count, n_bins, _cpu.memory_limit, largest_key=n_bins > count.least)
     out = count.out
     if out is None:
         result = _counted(count, counter, n_bins)
@@ -224,309 +233,6 @@ def _counted(count: Count, counter: Any, n_bins: int) -> Array:
     return count.bins_in_place(result).astype(count.dtype, copy=False)
 
 
-def _check_memory(count: Count, n_bins: int, largest_key: bool) -> None:
-    """Refuse a result that the machine has no memory for: it would be had, and end the process when written to."""
-    if math.prod(count.rows) * n_bins * math.prod(count.sums) < _SURELY_HELD:
-        return
-    home = count.home
-    limit = _cpu.memory_limit() if home is None else home.library.memory(home.ordinal)
-    error = too_many_bins(count, n_bins, limit, largest_key)
-    if error is not None:
-        raise error
-
-
-# ---- arrays that are on a device -------------------------------------------------------------------------------
-
-
-class _Call:
-    """One call on arrays of a device: whose memory it takes, and the stream that it goes to."""
-
-    def __init__(self, arrays: dict[str, Array | None]) -> None:
-        held = {name: array for name, array in arrays.items() if isinstance(array, OnDevice)}
-        home = _arrays.common_home({**held})
-        assert home is not None
-        self.library, self.device = home
-        _cuda.check_device(self.device)
-        producers = [array.held.stream for array in held.values() if array.held.stream is not None]
-        current = self.library.stream(self.device)
-        # Where there is no current stream, the work goes to where the result will be read.
-        self.stream = current if current is not None else producers[-1] if producers else 0
-        for stream in set(producers) - {self.stream}:
-            _cuda.synchronize(self.device, stream)
-        self._memory: Any = None
-        # A workspace must not be given the memory of a number that is still to be read.
-        self._kept: list[OnDevice] = []
-
-    @property
-    def on_stream(self) -> dict[str, int]:
-        return {"device": self.device, "stream": self.stream}
-
-    @property
-    def where(self) -> dict[str, Any]:
-        return {**self.on_stream, "allocate": self.allocate}
-
-    def close(self) -> None:
-        if self._memory is not None:
-            self._memory.close()
-
-    @property
-    def memory(self) -> Any:
-        """The driver's memory on the stream, for libraries that give none."""
-        if self._memory is None:
-            from upsweep._cuda import host
-
-            self._memory = host.Memory(self.device, self.stream)
-        return self._memory
-
-    def allocate(self, n_bytes: int) -> tuple[int, object]:
-        given = self.library.workspace(n_bytes, self.device)
-        mine: tuple[int, object] = self.memory.allocate(n_bytes) if given is None else given
-        return mine
-
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None = None) -> OnDevice:
-        """An uninitialised array; laid out as `like` is where that has its shape and repeats nothing."""
-        if like is None or like.shape != shape or 0 in like.strides or not self.library.transposes:
-            return self.library.empty(shape, dtype, self.device, self.stream)
-        order = sorted(range(like.ndim), key=lambda axis: -abs(like.strides[axis]))
-        return self.library.empty(shape, dtype, self.device, self.stream, tuple(order))
-
-    def temporary(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> OnDevice:
-        """An uninitialised array that does not outlive the call, which any library can have."""
-        if self.library.allocates:
-            return self.library.empty(shape, dtype, self.device, self.stream)
-        pointer, keep = self.allocate(max(math.prod(shape), 1) * dtype.itemsize)
-        return on_device(pointer, shape, dtype, Home(self.library, self.device), keep)
-
-    def number(self, value: Array) -> DeviceArray:
-        """One element."""
-        on_device = self.library.full(value, self.device)
-        if on_device is None:
-            return self.memory.send(value)  # type: ignore[no-any-return]
-        self._kept.append(on_device)
-        return _described(on_device)
-
-    def array(self, array: Array | None) -> DeviceArray | None:
-        """The array as the library takes it; a number of the host is sent as one element."""
-        if array is None or isinstance(array, OnDevice):
-            return None if array is None else _described(array)
-        nothing = DeviceArray(0, array.shape, (0,) * array.ndim, array.dtype.name)
-        if array.size == 0:
-            return nothing
-        element = np.asarray(array[(0,) * array.ndim], array.dtype.newbyteorder("="))
-        return nothing._replace(pointer=self.number(element).pointer)
-
-    def gamma(self, gamma: Array | None) -> DeviceArray | complex | None:
-        """As an array, or as a number, which is part of the call."""
-        if gamma is None or isinstance(gamma, OnDevice):
-            return self.array(gamma)
-        return complex(gamma[(0,) * gamma.ndim]) if gamma.size else None
-
-
-def _described(array: Array) -> DeviceArray:
-    pointer = array.__array_interface__["data"][0] if array.size else 0
-    return DeviceArray(pointer, array.shape, array.strides, array.dtype.name)
-
-
-def _of_scan(scan: Scan, out: Array | None = None) -> dict[str, Array | None]:
-    names = ("x", "gates", "gamma", "reset", "initial")
-    return {**{name: getattr(scan, name) for name in names}, "out": out}
-
-
-def _run_at_home(
-    scan: Scan, out: Array | None, reverse: bool, exclusive: bool, window: int, return_final: bool
-) -> tuple[Any, Any]:
-    with contextlib.closing(_Call(_of_scan(scan, out))) as call:
-        result = call.empty(scan.shape, scan.dtype, scan.x) if out is None else out
-        final = call.empty(scan.state_shape, _arrays.state_dtype(scan.dtype)) if return_final else None
-        if 0 not in scan.state_shape and (scan.shape[scan.axis] or final is not None):
-            x, gates, reset, initial = map(call.array, (scan.x, scan.gates, scan.reset, scan.initial))
-            assert x is not None
-            problem = cuda_problem(
-                x, gates, call.gamma(scan.gamma), initial, reset, _described(result), call.array(final),
-                axis=scan.axis, reverse=reverse, exclusive=exclusive, window=window, device=call.device,
-                stream=call.stream,
-            )  # fmt: skip
-            run_cuda_scan(problem, call.allocate)
-    return owner_of(result), None if final is None else owner_of(final)
-
-
-def owner_of(array: Array) -> Any:
-    """The user's array, of which this is a view."""
-    return array.held.owner if isinstance(array, OnDevice) else array
-
-
-def new_result(scan: Scan, shape: tuple[int, ...]) -> Array:
-    """An uninitialised array of this shape where the scan is."""
-    if scan.home is None:
-        return np.empty(shape, scan.dtype)
-    with contextlib.closing(_Call(_of_scan(scan))) as call:
-        return call.empty(shape, scan.dtype)
-
-
-def write_state(scan: Scan, target: Array) -> None:
-    """Write the initial state, or 0, to `target`, a part of a result with one step along the axis."""
-    if not isinstance(target, OnDevice):
-        target[...] = 0 if scan.initial is None else np.expand_dims(scan.initial, scan.axis)
-        return
-    if 0 in target.shape:
-        return
-    with contextlib.closing(_Call(_of_scan(scan, target))) as call:
-        state = call.array(np.broadcast_to(np.int8(0), scan.state_shape) if scan.initial is None else scan.initial)
-        assert state is not None
-        at = scan.axis
-        block = state._replace(shape=target.shape, strides=(*state.strides[:at], 0, *state.strides[at:]))
-        problem = cuda_problem(
-            block, None, None, None, None, _described(target), None, axis=at, reverse=False, exclusive=False,
-            device=call.device, stream=call.stream,
-        )  # fmt: skip
-        run_cuda_scan(problem, call.allocate)
-
-
-def _reduce_at_home(scan: Scan, reverse: bool) -> tuple[Any, Any, Any]:
-    dtypes = (scan.factor_dtype, scan.accumulator, np.dtype(np.bool_))
-    with contextlib.closing(_Call(_of_scan(scan))) as call:
-        results = [call.empty(scan.state_shape, dtype) for dtype in dtypes]
-        if 0 not in scan.state_shape:
-            bits = [call.number(np.array(bit, np.int8)) for bit in (0, 1)]
-            cuda_reduce(
-                call.array(scan.x), call.array(scan.gates), call.gamma(scan.gamma), call.array(scan.reset),
-                [_described(result) for result in results], bits, axis=scan.axis, reverse=reverse, **call.where,
-            )  # fmt: skip
-    multiplier, value, dropped = map(owner_of, results)
-    return multiplier, value, dropped
-
-
-Parts = tuple[Array, Array, Array]  # multiplier, value, dropped
-
-
-def advance_on_device(parts: Parts, state: Array, dtype: np.dtype[Any]) -> Any:
-    """The state after a block, in this dtype: `value` where dropped, else ``multiplier * state + value``."""
-    shape = np.broadcast_shapes(state.shape, *(part.shape for part in parts))
-    names = ("multiplier", "value", "reset", "state")
-    spread = [np.broadcast_to(array, shape) for array in (*parts, state)]
-    with contextlib.closing(_Call(dict(zip(names, spread)))) as call:
-        result = call.empty(shape, dtype)
-        multiplier, value, dropped, before = spread
-        _step(call, multiplier, value, dropped, before, result)
-    return owner_of(result)
-
-
-def combine_on_device(first: Parts, second: Parts, factor_dtype: np.dtype[Any], dtype: np.dtype[Any]) -> Any:
-    """The parts of two blocks together, in these dtypes."""
-    shape = np.broadcast_shapes(*(part.shape for part in (*first, *second)))
-    a_multiplier, a_value, a_dropped = (np.broadcast_to(part, shape) for part in first)
-    b_multiplier, b_value, b_dropped = (np.broadcast_to(part, shape) for part in second)
-    named = {"carry_a": a_value, "carry_b": b_value}
-    zero = np.broadcast_to(np.int8(0), shape)
-    with contextlib.closing(_Call({**named})) as call:
-        multiplier, value, dropped = (call.empty(shape, d) for d in (factor_dtype, dtype, np.dtype(np.bool_)))
-        _step(call, None, a_dropped, None, b_dropped, dropped)  # whether their sum is not 0
-        _step(call, b_multiplier, zero, dropped, a_multiplier, multiplier)
-        _step(call, b_multiplier, b_value, b_dropped, a_value, value)
-    return owner_of(multiplier), owner_of(value), owner_of(dropped)
-
-
-def _step(
-    call: _Call, multiplier: Array | None, value: Array, dropped: Array | None, state: Array, result: Array
-) -> None:
-    from upsweep._cuda import carries
-
-    tokens, before = call.array(value), call.array(state)
-    assert tokens is not None and before is not None
-    carries.step(
-        call.array(multiplier), tokens, call.array(dropped), before, _described(result), **call.where
-    )  # fmt: skip
-
-
-def _count_at_home(count: Count) -> tuple[Any, Any]:
-    """Count on a device. Nothing waits where the bins are given and other keys are dropped, else once."""
-    with contextlib.closing(_Call({"x": count.keys, "weights": count.weights, "out": count.out})) as call:
-        keys = _described(count.keys)
-        n_bins = _bins_at_home(count, keys, call) if count.n_bins is None else count.n_bins
-        check = not count.drop and count.n_bins is not None
-        shape = count.result_shape(n_bins)
-        made = _made_on_device(count)
-        direct = count.dtype == made
-        # With the check in it, a count that fails has been written; `out` must not be then. To count into memory
-        # of its own costs the bytes of the bins, to look at the keys first would cost theirs.
-        if count.out is not None and direct and not check:
-            counted = count.out
-        else:
-            counted = call.empty(shape, made) if count.out is None else call.temporary(shape, made)
-        dropped = call.empty((), np.dtype(np.int64)) if count.return_invalid else None
-        _count_into(count, keys, counted, dropped, call, check)
-        result = counted
-        if counted is not count.out and not (count.out is None and direct):
-            result = call.empty(shape, count.dtype) if count.out is None else count.out
-            _move(call, counted, result, count.accumulate)
-        return owner_of(result), None if dropped is None else owner_of(dropped)
-
-
-def _made_on_device(count: Count) -> np.dtype[Any]:
-    """What the kernels write: sums of floats are made in float64 and rounded once, to float32 too."""
-    if count.accumulator.kind in "iu":
-        return np.dtype(np.int64 if count.accumulator.kind == "i" else np.uint64)
-    short = np.dtype(np.complex64 if count.accumulator.kind == "c" else np.float32)
-    return short if count.dtype == short else count.accumulator
-
-
-def _bins_at_home(count: Count, keys: DeviceArray, call: _Call) -> int:
-    """The number of bins that the keys ask for."""
-    largest: int
-    largest, negative = cuda_counts().find_range(keys, call.allocate, axis=len(keys.shape) - 1, **call.on_stream)
-    if negative >= 0 and not count.drop:
-        raise _outside_at_home(count, keys, negative, 0, call)
-    n_bins = max(largest + 1, count.least)
-    _check_memory(count, n_bins, largest_key=n_bins > count.least)
-    return n_bins
-
-
-def _outside_at_home(count: Count, keys: DeviceArray, position: int, n_bins: int, call: _Call) -> ValueError:
-    index = tuple(map(int, np.unravel_index(position, keys.shape)))
-    return key_error(index, count.axis, cuda_counts().read_element(keys, index, **call.on_stream), n_bins)
-
-
-def _count_into(
-    count: Count, keys: DeviceArray, counted: Array, dropped: Array | None, call: _Call, check: bool
-) -> None:
-    """Count into an array of the result's shape."""
-    weights, table = count.weights, count.bins_last(counted)
-    n_bins = table.shape[len(count.rows)]
-    if count.n_sums == 0:
-        # There are no sums, but keys may be outside all the same.
-        weights, table = None, call.temporary((*count.rows, n_bins), np.dtype(np.int64))
-    elif count.keys.size == 0:
-        # Nothing to sum: tables of no keys, one for each sum.
-        weights, shape = None, (*count.rows, *count.sums, 0)
-        keys = DeviceArray(0, shape, (0,) * len(shape), keys.dtype)
-        table = _counting.moved(table, len(count.rows), table.ndim - 1)
-    described = _described(table)
-    first = cuda_counts().count(
-        keys, described._replace(dtype=described.dtype.replace("uint64", "int64")), call.allocate,
-        call.array(weights), axis=len(keys.shape) - 1, check=check,
-        accumulate=count.accumulate and counted is count.out,
-        deterministic=count.deterministic, dropped=None if dropped is None else _described(dropped).pointer,
-        **call.on_stream,
-    )  # fmt: skip
-    if first >= 0:
-        raise _outside_at_home(count, keys, first, n_bins, call)
-
-
-def _move(call: _Call, counted: Array, result: Array, accumulate: bool) -> None:
-    """Write what was counted to the result, or add it, in its dtype."""
-    if result.size == 0:
-        return
-    if result.dtype.kind in "iu" and counted.dtype.kind == "f":
-        counted = _arrays.cast(counted, result.dtype, "dtype")  # kernels take no floats for integers
-    before = _described(result)
-    if not accumulate:
-        zero = call.number(np.array(0, np.int8))
-        before = zero._replace(shape=before.shape, strides=(0,) * len(before.shape))
-    from upsweep._cuda import carries
-
-    carries.step(None, _described(counted), None, before, _described(result), **call.where)
-
-
 # ---- histograms ------------------------------------------------------------------------------------------------
 
 
@@ -535,9 +241,18 @@ def find_extremes(x: Array, n_threads: int | None) -> tuple[Any, Any, bool]:
     return _cpu.histograms.find_extremes(x, _cpu.threads(n_threads))
 
 
-def run_histogram(problem: Histogram, n_threads: int | None) -> Array:
+def run_histogram(problem: Histogram, n_threads: int | None, device: int | None = None) -> Array:
     """The counts in the bins, int64, or the sums of weights: uint64 (modulo 2**64), float64 or complex128."""
     x, weights, thresholds = problem.x, problem.weights, problem.thresholds
+    if device is not None:
+        _cuda.check_device(device)
+        from upsweep._cuda import host
+
+        kind = "u" if weights is None or weights.dtype.kind in "biu" else weights.dtype.kind
+        counts: Array = np.zeros(problem.n_bins, {"u": np.int64, "f": np.float64, "c": np.complex128}[kind])
+        if counts.size and thresholds.size:
+            host.run_histogram(x, weights, thresholds, counts, **at_home().guess(thresholds), device=device)
+        return counts if weights is None or kind != "u" else counts.view(np.uint64)
     count = _cpu.threads(n_threads)
     if weights is not None and weights.dtype.kind == "c":
         sums = np.empty(problem.n_bins, np.complex128)

@@ -9,6 +9,7 @@ arrays of the device in their place, and the result back to their library. No li
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
 import importlib.util
 import sys
@@ -30,6 +31,7 @@ __all__ = [
     "on_device",
     "type_name",
     "view",
+    "view_tensor",
 ]
 
 Array = NDArray[Any]
@@ -160,6 +162,7 @@ class Library:
     """
 
     allocates = False
+    computes = False  # whether arrays have arithmetic operators
     transposes = False  # whether results are laid out in any order of their axes
 
     def __init__(self, name: str) -> None:
@@ -214,6 +217,10 @@ class Library:
         """Memory on the current stream, and what keeps it; None: the driver's."""
         return None
 
+    def sent(self, array: Array, ordinal: int) -> OnDevice | None:
+        """A short array of the host on the device, in stream order and without waiting; None: not like that."""
+        return None
+
     def memory(self, ordinal: int) -> int | None:
         """The bytes of memory that the device has, if the library knows."""
         return None
@@ -224,7 +231,7 @@ class Library:
 
 
 class _Cupy(Library):
-    allocates = transposes = True
+    allocates = computes = transposes = True
 
     def __init__(self) -> None:
         super().__init__("cupy.ndarray")
@@ -261,6 +268,10 @@ class _Cupy(Library):
             memory = self.cupy.empty(n_bytes, np.uint8)
         return int(memory.data.ptr), memory
 
+    def sent(self, array: Array, ordinal: int) -> OnDevice:
+        with self.cupy.cuda.Device(ordinal):
+            return self.view(self.cupy.asarray(array), "array")
+
     def memory(self, ordinal: int) -> int:
         return int(self.cupy.cuda.Device(ordinal).mem_info[1])
 
@@ -290,10 +301,13 @@ class _Numba(Library):
 class _TorchMemory(Library):
     """torch's memory and streams for arrays of a library that lends them; all rules are numpy's."""
 
-    allocates = True
+    allocates = computes = True
 
     def __init__(self) -> None:
         super().__init__("array")
+        # The same thresholds are sent on every call with the same bins.
+        self._pinned = functools.lru_cache(maxsize=64)(self._pin)
+        self._captured: list[Any] = []
 
     @property
     def torch(self) -> Any:
@@ -327,6 +341,20 @@ class _TorchMemory(Library):
         memory = self.torch.empty(n_bytes, dtype=self.torch.uint8, device=f"cuda:{ordinal}")
         return int(memory.data_ptr()), memory
 
+    def sent(self, array: Array, ordinal: int) -> OnDevice:
+        if not array.size:
+            return self.empty(array.shape, array.dtype, ordinal, 0)
+        memory = self._pinned(array.tobytes())
+        if self.torch.cuda.is_current_stream_capturing():
+            self._captured.append(memory)  # a graph reads it again whenever it is replayed
+        there = memory.to(f"cuda:{ordinal}", non_blocking=True)
+        there = there.view(self._dtype(array.dtype)).reshape(array.shape)
+        return self.view(there, "array")
+
+    def _pin(self, data: bytes) -> Any:
+        """The elements in memory that is copied without waiting, as bytes."""
+        return self.torch.frombuffer(bytearray(data), dtype=self.torch.uint8).pin_memory()
+
     def memory(self, ordinal: int) -> int:
         return int(self.torch.cuda.get_device_properties(ordinal).total_memory)
 
@@ -344,6 +372,7 @@ def _bfloat16(name: str) -> np.dtype[Any]:
 
 
 _cupy, _numba, _torch_memory = _Cupy(), _Numba(), _TorchMemory()
+view_tensor = _torch_memory.view
 
 
 def library_of(value: object) -> Library | None:

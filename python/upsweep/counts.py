@@ -1,4 +1,4 @@
-"""Counts of integer keys.
+"""Counts of integer keys, of arrays of numpy, torch, cupy and other libraries, where they are.
 
 The same function takes every layout: keys and weights are read as they lie, the counted axis last in what the
 kernels see (``upsweep._counting.Count``).
@@ -65,7 +65,7 @@ def bincount(
         The number of bins, whatever the keys are; keys outside are handled as `invalid` says.
     axis : int, optional
         Count along this axis only: a batch of counts, in which the bins take the axis' place.
-    out : ndarray, optional
+    out : array of the same library, optional
         The result goes here: of the result's shape and dtype; it fixes the number of bins. An error leaves it
         untouched.
     accumulate : bool
@@ -73,25 +73,27 @@ def bincount(
     dtype : dtype_like, optional
         Of the result. Default: intp for counts, float64 for sums, complex128 for complex ones. With an integer
         dtype integer weights are summed as 64-bit integers, which wrap around; any other is rounded to once, in
-        the end.
+        the end. For tensors a torch.dtype: see Notes.
     invalid : {"raise", "drop"}
         What to do with keys below 0, or from `length` on: an error, or leave them out.
     deterministic : bool
-        Nothing on the CPU, where results never depend on the number of threads, nor on the run.
+        Sums of floats have the same bits on each run on a CUDA device too. Nothing on the CPU, where results
+        never depend on the number of threads, nor on the run.
     return_invalid : bool
         With ``invalid="drop"``: return also how many keys were left out.
     n_threads : int, optional
         Default: see `get_num_threads`.
-    device : {None, "cpu"}
-        Where to compute.
+    device : {None, "cpu", "cuda", "cuda:N"}, optional
+        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
+        other libraries are computed where they are.
 
     Returns
     -------
-    counts : ndarray
+    counts : array of x's library
         One number for each bin: ``max(largest key + 1, minlength)`` of them without `length` or `out`, the largest
         key of all rows. Of x's shape with `axis` replaced by the bins, and the k sums last.
     n_invalid : int64
-        Only with `return_invalid`.
+        Only with `return_invalid`; of arrays on a device, and of tensors, an array without axes where they are.
 
     Raises
     ------
@@ -101,8 +103,10 @@ def bincount(
         Keys have more than one axis, and `axis` is not given; one is negative or outside the bins; weights of
         another shape; `minlength` negative; `length` smaller than `minlength`; `accumulate` without `out`.
     MemoryError
-        The largest key, `minlength` or `length` asks for more bins than this machine has memory for. It is not
-        asked for then.
+        The largest key, `minlength` or `length` asks for more bins than this machine, or the device, has memory
+        for. It is not asked for then.
+    NotImplementedError
+        Tensors whose number of bins is not known while torch transforms them (vmap) or takes derivatives forward.
 
     Notes
     -----
@@ -111,6 +115,18 @@ def bincount(
     exact. Nothing is copied whole: beyond the result, a thread takes about 1 MiB; from 2**18 bins (of sums, 2**16)
     on all together at least a quarter of the result. An `out` whose bins are not its last axis, or of another
     dtype than the sums are computed in, is written through an array of its size.
+
+    Tensors follow ``torch.bincount``: counts are int64, sums of float32 float32, of complex64 complex64, of all
+    other real weights (float16, bfloat16, integers, bool) float64; without keys the result is int64, unless
+    `dtype` is given. All are summed in 64 bits a part and rounded once. Gradients of every order reach the
+    weights: that of a weight is the result's at its key, and 0 for a key that was left out. ``torch.compile``
+    takes the call whole with `length` (or `out`) and ``invalid="drop"``; other calls depend on the keys' values,
+    and it leaves them to Python. The gradient makes an int64 copy of the keys.
+
+    On a CUDA device work goes to the current stream, and nothing waits for it with `length` (or `out`) and
+    ``invalid="drop"``, which can be captured in a graph. Otherwise the call waits once: without a number of bins
+    for the keys' range, with one and ``invalid="raise"`` for the number of keys outside. Sums of floats may have
+    other bits on each run there where bins are many, unless `deterministic`.
 
     Examples
     --------

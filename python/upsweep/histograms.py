@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from upsweep import _arrays, _bins, _dispatch
-from upsweep._arrays import Array
+from upsweep._arrays import Array, Home, OnDevice
 from upsweep._bins import Histogram
 from upsweep._signature import check_out
 
@@ -49,14 +50,15 @@ def histogram(
         Divide by the sum of the result and by the bins' widths, so that the integral is 1.
     n_threads : int, optional
         Default: see `get_num_threads`.
-    device : {None, "cpu"}
-        Where to compute.
+    device : {None, "cpu", "cuda", "cuda:N"}, optional
+        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
+        other libraries are computed where they are.
 
     Returns
     -------
-    hist : ndarray
+    hist : array of x's library
         One number for each bin: intp, or of the dtype of `weights`, or float64 with `density`.
-    edges : ndarray
+    edges : array of x's library
         One more than bins. Each bin has its lower edge and not its upper one; the last has both.
 
     Raises
@@ -81,6 +83,12 @@ def histogram(
     Unlike numpy's, bool is counted as 0 and 1 without a warning. Complex numbers and dates, which numpy takes in
     some cases, are refused: count dates as ``x.view(np.int64)``.
 
+    Tensors and arrays of a device give what numpy gives for their elements, where they are: counts are int64,
+    edges have numpy's dtype. Edges may be a list, or an array beside `x`, which is returned itself. On a CUDA
+    device the call waits once for the data's range, or to read given edges that are there; with `range`, or edges
+    in a list, it does not (libraries other than torch and cupy wait until the bins are sent). The named rules
+    need elements in the host's memory. There are no gradients: weights that require one are refused.
+
     Examples
     --------
     >>> import numpy as np, upsweep
@@ -91,15 +99,34 @@ def histogram(
     >>> upsweep.histogram(np.arange(8.0), 4, range=(0, 4), density=True)[0]
     array([0.2, 0.2, 0.2, 0.4])
     """
-    _check_device(device, "histogram")
+    settings: dict[str, Any] = {"range": range, "density": density, "n_threads": n_threads}
+    result: tuple[Array, Array]
+    if _arrays.any_torch(x, bins, weights):
+        _arrays.refuse_device(device, "torch tensors")
+        result = _lend(histogram, {"x": x, "bins": bins, "weights": weights}, **settings)
+        return result
+    if _arrays.any_lent(x, bins, weights):
+        _arrays.refuse_device(device, "arrays of other libraries")
+        arrays: dict[str, Any] = {"x": x, "weights": weights}
+        (arrays if _arrays.any_lent(bins) else settings)["bins"] = bins
+        result = _arrays.borrow(histogram, arrays, **settings)
+        return result
+    ordinal = _arrays.check_device(device)
     numbers = _as_numbers(x)
     summands = None if weights is None else _as_weights(weights, numbers)
+    given = _arrays.as_operand(bins, "bins") if _arrays.any_on_device(bins) else None
+    home = _arrays.common_home({"x": numbers, "weights": summands, "bins": given})
+    if home is not None:
+        _refuse_at_home(home, device, density)
+        bins = _dispatch.at_home().fetch(given) if isinstance(given, OnDevice) else bins
     if np.ndim(bins) == 0:
         edges, thresholds = _uniform(numbers, bins, range, summands, n_threads)
     else:
         edges, thresholds = _given(bins, numbers.dtype.newbyteorder("="))
     problem = Histogram(numbers, summands, thresholds, max(edges.size - 1, 0))
-    counted = _of_dtype(_dispatch.run_histogram(problem, n_threads), summands)
+    if isinstance(numbers, OnDevice):
+        return _at_home(problem, edges, given, density)
+    counted = _of_dtype(_dispatch.run_histogram(problem, n_threads, ordinal), summands)
     if density:
         return counted / np.array(np.diff(edges), float) / counted.sum(), edges
     return counted, edges
@@ -126,16 +153,17 @@ def histc(
     min, max : number
         The range, both ends within it, in x's dtype. Where they are equal, as by default, it is from the least to
         the largest element; where these are equal too, from one less to one more.
-    out : ndarray, optional
+    out : array of the same library, optional
         The result goes here: of x's dtype and `bins` elements. An error leaves it untouched.
     n_threads : int, optional
         Default: see `get_num_threads`.
-    device : {None, "cpu"}
-        Where to compute.
+    device : {None, "cpu", "cuda", "cuda:N"}, optional
+        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
+        other libraries are computed where they are.
 
     Returns
     -------
-    ndarray
+    array of x's library
         The counts, in x's dtype.
 
     Raises
@@ -154,6 +182,9 @@ def histc(
     x's dtype as torch does it; `max` itself is in the last bin. There is no correction by the edges, which is
     what sets it apart from `histogram`. For integers, which torch takes on CUDA only, it is exact.
 
+    On a CUDA device the call waits once for the data's range, and not with `min` and `max`, unless x has more
+    elements than its dtype can count (float16, short integers).
+
     Examples
     --------
     >>> import numpy as np, upsweep
@@ -162,17 +193,36 @@ def histc(
     >>> upsweep.histc([1, 5, 5, 9], bins=2)
     array([1, 3])
     """
-    _check_device(device, "histc")
-    numbers = _arrays.as_array(x, "x")
+    settings: dict[str, Any] = {"bins": bins, "min": min, "max": max, "n_threads": n_threads}
+    result: Array
+    if _arrays.any_torch(x, out):
+        _arrays.refuse_device(device, "torch tensors")
+        result = _lend(histc, {"x": x, "out": out}, **settings)
+        return result
+    if _arrays.any_lent(x, out):
+        _arrays.refuse_device(device, "arrays of other libraries")
+        result = _arrays.borrow(histc, {"x": x, "out": out}, **settings)
+        return result
+    ordinal = _arrays.check_device(device)
+    numbers = _arrays.as_operand(x, "x")
+    home = _arrays.common_home({"x": numbers})
+    if home is not None:
+        _arrays.refuse_device(device, f"a {home.library.name}")
     if numbers.dtype.kind in "bc":
         raise TypeError(f"x: expected integers or real floating numbers, got dtype {numbers.dtype}")
     n_bins = _as_count(bins)
     dtype = numbers.dtype.newbyteorder("=")
+    target = None
     if out is not None:
-        check_out(out, (n_bins,), dtype, {"x": numbers})
+        target = check_out(out, (n_bins,), dtype, {"x": numbers}, home=home)
     low, high = _histc_range(numbers, min, max, n_threads)
     thresholds = _bins.linear_thresholds(low, high, n_bins, dtype)
-    counted = _dispatch.run_histogram(Histogram(numbers, None, thresholds, n_bins), n_threads)
+    problem = Histogram(numbers, None, thresholds, n_bins)
+    if isinstance(numbers, OnDevice):
+        _check_held(problem, dtype)
+        result = _dispatch.owner_of(_dispatch.at_home().run_histogram(problem, dtype, target))
+        return result
+    counted = _dispatch.run_histogram(problem, n_threads, ordinal)
     result = _held_by(counted, dtype)
     if out is None:
         return result
@@ -183,20 +233,31 @@ def histc(
 # ---- arguments -------------------------------------------------------------------------------------------------
 
 
-def _check_device(device: object, name: str) -> None:
-    if _arrays.check_device(device) is not None:
-        raise NotImplementedError(f"device={device!r}: {name} runs on the CPU only")
+def _lend(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) -> Any:
+    """The function of torch tensors, each as an array of numpy or of its device."""
+    from upsweep._torch import lending
+
+    return lending.lend(function, arrays, **keywords)
+
+
+def _refuse_at_home(home: Home, device: object, density: bool) -> None:
+    library = home.library
+    _arrays.refuse_device(device, f"a {library.name}")
+    if not library.allocates:
+        raise TypeError(f"x: upsweep does not know how to allocate a {library.name} for the result")
+    if density and not library.computes:
+        raise TypeError(f"density: a {library.name} cannot be divided; divide the counts by their sum and widths")
 
 
 def _as_numbers(x: ArrayLike) -> Array:
-    numbers = _arrays.as_array(x, "x")
+    numbers = _arrays.as_operand(x, "x")
     if numbers.dtype.kind == "c":
         raise TypeError(f"x: expected real numbers, got dtype {numbers.dtype}")
     return numbers.view(np.uint8) if numbers.dtype == np.bool_ else numbers
 
 
 def _as_weights(weights: ArrayLike, x: Array) -> Array:
-    array = _arrays.as_array(weights, "weights")
+    array = _arrays.as_operand(weights, "weights")
     if array.shape != x.shape:
         raise ValueError(f"weights: weights should have the same shape as x: {array.shape} and {x.shape}")
     return array
@@ -267,6 +328,8 @@ def _uniform(
 
 
 def _bins_of_rule(x: Array, rule: str, given: tuple[Any, Any] | None, weights: Array | None) -> int:
+    if isinstance(x, OnDevice):
+        raise TypeError(f"bins: the rule {rule!r} needs elements in the host's memory; give a number, or edges")
     if weights is not None:
         raise TypeError(
             f"bins: Automated estimation of the number of bins is not supported for weighted data: {rule!r}"
@@ -310,9 +373,16 @@ def _data_range(x: Array, n_threads: int | None) -> tuple[Any, Any]:
     """The least and the largest element, as numbers of x's dtype; 0 and 1 without any."""
     if x.size == 0:
         return 0, 1
-    low, high, any_nan = _dispatch.find_extremes(x, n_threads)
-    if any_nan or not (np.isfinite(low) and np.isfinite(high)):
-        where, value = _first_not_finite(x)
+    where: Any
+    if isinstance(x, OnDevice):
+        low, high, where, value = _dispatch.at_home().find_extremes(x)
+        if where is not None:
+            any_nan, where = np.isnan(value), where[0] if x.ndim == 1 else where
+    else:
+        low, high, any_nan = _dispatch.find_extremes(x, n_threads)
+        finite = not any_nan and np.isfinite(low) and np.isfinite(high)
+        where, value = (None, None) if finite else _first_not_finite(x)
+    if where is not None:
         ends = (np.nan, np.nan) if any_nan else (low, high)
         raise ValueError(
             f"x: autodetected range of [{ends[0]}, {ends[1]}] is not finite: element {where} is {value}"
@@ -365,6 +435,30 @@ def _as_finite(value: Any, name: str) -> Any:
     if not np.isfinite(number):
         raise ValueError(f"{name}: expected a finite number, got {value!r}")
     return number
+
+
+# ---- arrays of a device ----------------------------------------------------------------------------------------
+
+
+def _at_home(problem: Histogram, edges: Array, given: Array | None, density: bool) -> tuple[Any, Any]:
+    """The result, and the edges: the user's own, or sent there."""
+    x, weights = problem.x, problem.weights
+    assert isinstance(x, OnDevice)
+    dtype = np.dtype(np.int64) if weights is None else weights.dtype
+    counted = _dispatch.owner_of(_dispatch.at_home().run_histogram(problem, dtype))
+    ends = _dispatch.at_home().sent(x, edges) if given is None else _dispatch.owner_of(given)
+    if density:
+        widths = _dispatch.at_home().sent(x, np.array(np.diff(edges), float))
+        counted = counted / widths / counted.sum()
+    return counted, ends
+
+
+def _check_held(problem: Histogram, dtype: DType) -> None:
+    """Raise where a count is beyond x's dtype: looked for only where there are so many elements."""
+    most = np.iinfo(dtype).max if dtype.kind in "iu" else 65504 if dtype == np.float16 else np.inf
+    if problem.x.size > most:
+        counts = _dispatch.at_home().run_histogram(problem, np.dtype(np.int64))
+        _held_by(_dispatch.at_home().fetch(counts), dtype)
 
 
 # ---- results ---------------------------------------------------------------------------------------------------

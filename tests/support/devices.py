@@ -10,7 +10,7 @@ import types
 
 import numpy as np
 import pytest
-from upsweep import _cpu, _cuda, _dispatch, _foreign
+from upsweep import _at_home, _cpu, _cuda, _dispatch, _foreign
 from upsweep._cuda import abi, carries, checked_counts, counts, host  # noqa: F401  # loaded before they are patched
 
 NAMES = {code: name for name, code in abi.DTYPES.items()}
@@ -48,7 +48,7 @@ class FakeCuda:
 
     def __init__(self):
         self.device_of, self.problems, self.waited = {}, [], []
-        self.counts, self.ranges, self.read_back = [], 0, 0
+        self.counts, self.histograms, self.ranges, self.read_back = [], [], 0, 0
         self.kept = []
 
     def locate(self, pointer):
@@ -144,6 +144,40 @@ class FakeCuda:
         first = int(negative.argmax()) if negative.any() else -1
         (ctypes.c_uint64 * 2).from_address(found)[:] = [largest % 2**64, first % 2**64]
 
+    # ---- histograms
+
+    def histogram(self, request):
+        p, inner = request._obj, request._obj.count
+        self.histograms.append(p)
+        assert inner.workspace
+        kind = np.dtype(counts.threshold_dtype(NAMES[inner.keys.dtype]))
+        x = self._rows(inner.keys, inner, inner.length).ravel()
+        thresholds = np.asarray(_Memory(p.thresholds, (p.n_thresholds,), None, kind)).view(kind)
+        slots = np.searchsorted(thresholds, x.astype(kind), side="right")
+        slots[x != x] = 0
+        out = look(inner.out, (), -1, inner.n_bins)
+        assert out.ndim == 1 and out.dtype in (np.int64, np.float32, np.float64)
+        ones = np.ones(x.shape, np.int64)
+        weights = self._rows(inner.weights, inner, inner.length).ravel() if inner.n_columns else ones
+        inside = (slots > 0) & (slots <= inner.n_bins)
+        self._add(slots[None] - 1, inside[None], weights[None], out[None], inner.accumulate)
+
+    def value_range(self, request, found):
+        x = self._rows(request._obj.keys, request._obj, request._obj.length).ravel()
+        self.ranges += 1
+        known = x[x == x]
+        ends = np.array([known.min(), known.max()]) if known.size else np.array([np.inf, -np.inf])
+        strange = ~np.isfinite(x.astype(float)) if x.dtype.kind == "f" else np.zeros(x.shape, bool)
+        if x.dtype == np.uint64:
+            ordered = [int(end) - 2**63 for end in ends]
+        elif x.dtype == np.int64:
+            ordered = [int(end) for end in ends]
+        else:
+            bits = ends.astype(np.float64).view(np.int64)
+            ordered = [int(b) ^ 0x7FFF_FFFF_FFFF_FFFF if b < 0 else int(b) for b in bits]
+        first = int(strange.argmax()) if strange.any() else -1
+        (ctypes.c_int64 * 3).from_address(found)[:] = [*ordered, first]
+
     # ---- of the library, for memory that no array library gives
 
     def allocate(self, device, stream, n_bytes, pointer):
@@ -164,7 +198,7 @@ class FakeCuda:
 @pytest.fixture
 def fake_cuda(monkeypatch):
     fake = FakeCuda()
-    for module in (_cuda, _dispatch):
+    for module in (_cuda, _dispatch, _at_home):
         monkeypatch.setattr(module, "run_scan" if module is _cuda else "run_cuda_scan", fake.run_scan)
     monkeypatch.setattr(_cuda, "check_device", lambda device: None)
     for module in (_cuda, counts, checked_counts):

@@ -307,7 +307,9 @@ def test_nothing_is_read_back_unless_it_has_to(fake_cuda, monkeypatch):
     assert (fake_cuda.read_back, fake_cuda.ranges) == (2, 1)
     assert {p.stream for p in fake_cuda.counts} == {77}
     with pytest.raises(MemoryError, match="x: the largest key asks for"):
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: type("", (), {"total_memory": 1 << 37}))
+        monkeypatch.setattr(
+            torch.cuda, "get_device_properties", lambda device: type("", (), {"total_memory": 1 << 37})
+        )
         upsweep.bincount(torch.tensor([2**40]))
 
 

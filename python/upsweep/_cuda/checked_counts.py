@@ -11,8 +11,9 @@ from typing import Any
 from upsweep._cuda import DeviceArray, counts
 from upsweep._cuda.library import load
 
-__all__ = ["count", "find_extremes", "find_range", "read_element"]
+__all__ = ["count", "find_extremes", "find_range", "histogram", "read_element"]
 
+histogram = counts.histogram
 Allocate = counts.Allocate
 _WORD = 8  # bytes
 
@@ -24,14 +25,14 @@ def _read(pointer: int, n_words: int, device: int, stream: int) -> list[int]:
     return list(found)
 
 
-def read_element(array: DeviceArray, index: tuple[int, ...], *, device: int, stream: int) -> int:
-    """An integer of the array."""
-    code = array.dtype
-    size = 1 if code == "bool" else int(code.lstrip("uint")) // 8
-    target = (ctypes.c_char * size)()
+def read_element(
+    array: DeviceArray, index: tuple[int, ...], itemsize: int, *, device: int, stream: int
+) -> bytes:  # fmt: skip
+    """The bytes of an element."""
+    target = (ctypes.c_char * itemsize)()
     at = array.pointer + sum(i * stride for i, stride in zip(index, array.strides))
-    load().copy_to_host(device, stream, target, at, size)
-    return int.from_bytes(target.raw, byteorder="little", signed=code.startswith("int"))
+    load().copy_to_host(device, stream, target, at, itemsize)
+    return target.raw
 
 
 def find_range(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from upsweep import _cuda
 from upsweep._cuda import carries, checked_counts
 
-__all__ = ["Counter", "Memory", "run_reduce", "run_scan"]
+__all__ = ["Counter", "Memory", "run_histogram", "run_reduce", "run_scan"]
 
 Array = NDArray[Any]
 
@@ -57,6 +57,11 @@ class Memory:
             n_bytes *= max(n, 1)
         pointer, _ = self.allocate(n_bytes)
         return _cuda.DeviceArray(pointer, shape, tuple(strides), dtype.name)
+
+    def put(self, array: Array, target: _cuda.DeviceArray) -> None:
+        """Fill an array in C order."""
+        data = np.ascontiguousarray(array)
+        self.library.copy_to_device(self.device, self.stream, target.pointer, data.ctypes.data, data.nbytes)
 
     def fetch(self, source: _cuda.DeviceArray, target: Array) -> None:
         """Fill `target`, whatever its strides, from an array in C order."""
@@ -128,6 +133,22 @@ def run_reduce(
             memory.fetch(result, target)
 
 
+def run_histogram(
+    x: Array, weights: Array | None, thresholds: Array, counts: Array, *, device: int, origin: float = 0.0,
+    scale: float = 0.0,
+) -> None:  # fmt: skip
+    """Fill `counts`: int64, or float64 or complex128 for such weights."""
+    with contextlib.closing(Memory(device)) as memory:
+        result = memory.empty(counts.shape, counts.dtype)
+        # Each axis is sent in C order, so that the weights lie one stride apart.
+        spread = None if weights is None else memory.send(np.ascontiguousarray(weights))
+        checked_counts.histogram(
+            memory.send(x), memory.send(thresholds), result, memory.allocate, spread, origin=origin, scale=scale,
+            device=device, stream=memory.stream,
+        )  # fmt: skip
+        memory.fetch(result, counts)
+
+
 # ---- counts ----------------------------------------------------------------------------------------------------
 
 
@@ -142,6 +163,7 @@ class Counter:
         self.n_bins, self.least, self.drop, self.deterministic = n_bins, least, drop, deterministic
         self.axis = keys.ndim - 1
         self.rows = keys.shape[:-1]
+        self.negative = -1  # the position of the first negative key, once they have been looked at
         try:
             self.keys = self.memory.send(keys)
             self.weights = None if weights is None else self.memory.send(weights)
@@ -163,11 +185,14 @@ class Counter:
         largest, negative = checked_counts.find_range(
             self.keys, self.memory.allocate, axis=self.axis, **self._where
         )  # fmt: skip
+        self.negative = negative
         n_bins = max(largest + 1, self.least) if self.n_bins < 0 else self.n_bins
         return n_bins, not self.drop and (negative >= 0 or largest >= n_bins)
 
     def first_outside(self, n_bins: int) -> int:
         """The position in C order of the first key that is negative or `n_bins` and more, -1: none."""
+        if self.n_bins < 0:
+            return self.negative
         return self._count(self._counts(n_bins), None, check=True)
 
     def count_outside(self, n_bins: int) -> int:

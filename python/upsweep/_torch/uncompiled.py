@@ -6,21 +6,24 @@ Imported while something is compiled, so never before torch's compiler itself, w
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from upsweep._torch import counts
+from upsweep._torch import counts, lending
 
-__all__ = ["bincount"]
-
-
-_WHY = "bincount looks at its keys, unless both the number of bins (length=) and invalid='drop' are given"
-# Older versions of torch are not told why.
-_told = {"reason": _WHY} if "reason" in inspect.signature(torch.compiler.disable).parameters else {}
+__all__ = ["bincount", "lend"]
 
 
-@torch.compiler.disable(**_told)  # type: ignore[untyped-decorator]  # torch is not read by the type checker
-def bincount(*arrays: Any, **keywords: Any) -> Any:
-    """`counts.bincount`, which looks at the keys."""
-    return counts.bincount(*arrays, **keywords)
+def _disabled(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
+    knows = "reason" in inspect.signature(torch.compiler.disable).parameters  # older versions are not told
+    left: Callable[..., Any] = torch.compiler.disable(function, **({"reason": reason} if knows else {}))
+    return left
+
+
+bincount = _disabled(
+    counts.bincount,
+    "bincount looks at its keys, unless both the number of bins (length=) and invalid='drop' are given",
+)
+lend = _disabled(lending.lend, "histogram and histc are not compiled")

@@ -1,0 +1,166 @@
+"""histogram and histc of torch tensors: numpy's counts and edges, torch.histc's, on the tensors' own device."""
+
+import numpy as np
+import pytest
+import upsweep
+from tensors import DEVICES, to_array, to_tensor, torch
+
+DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16",
+          "float32", "float64"]  # fmt: skip
+
+
+@pytest.fixture(params=[*DEVICES, "pretended"])
+def device(request, monkeypatch):
+    """Where the tensors are; a pretended device is the CPU, with calls on the way that CUDA tensors take."""
+    if request.param != "pretended":
+        return request.param
+    from upsweep import _arrays, _foreign
+    from upsweep._torch import lending
+
+    request.getfixturevalue("fake_cuda")
+    library = _foreign._torch_memory
+    monkeypatch.setattr(lending, "view", lambda tensor: _arrays.view_tensor(tensor, "x"))
+    monkeypatch.setattr(library, "stream", lambda ordinal: 77)
+    monkeypatch.setattr(library, "sent", lambda array, ordinal: library.view(
+        torch.from_numpy(array.view(np.uint8).copy()).view(library._dtype(array.dtype)), "a"))  # fmt: skip
+    monkeypatch.setattr(library, "empty", lambda shape, dtype, *place: library.view(
+        torch.empty(shape, dtype=library._dtype(dtype)), "out"))  # fmt: skip
+    monkeypatch.setattr(library, "workspace", lambda n_bytes, ordinal: (
+        (memory := torch.empty(n_bytes, dtype=torch.uint8)).data_ptr(), memory))  # fmt: skip
+    monkeypatch.setattr(library, "full", lambda number, ordinal: library.view(
+        torch.full((), number.item(), dtype=library._dtype(number.dtype)), "number"))  # fmt: skip
+    return "cpu"
+
+
+def elements(shape, dtype="float64", seed=0):
+    x = torch.from_numpy(np.random.default_rng(seed).normal(0, 9, shape))
+    return (x.abs() if dtype[0] in "ub" else x).to(getattr(torch, dtype))
+
+
+def check(x, bins=10, *arguments, weights=None, device="cpu", **keywords):
+    mine = upsweep.histogram(
+        x.to(device), bins, *arguments, weights=None if weights is None else weights.to(device), **keywords
+    )
+    theirs = upsweep.histogram(
+        to_array(x), bins, *arguments, weights=None if weights is None else to_array(weights), **keywords
+    )
+    for a, b in zip(mine, theirs, strict=True):
+        assert isinstance(a, torch.Tensor) and a.device.type == device and not a.requires_grad
+        a = to_array(a)
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a.astype(complex), b.astype(complex), rtol=1e-3 if b.itemsize < 4 else 1e-6)
+    return mine
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_elements_of_every_dtype(dtype, device):
+    x = elements((30, 20), dtype)
+    for given in (x, x[::2, 1::3], x.T, x[0, 0], x[:0]):
+        check(given, device=device)
+        check(given, 7, (-3, 10.5), device=device)
+        check(given, [0.0, 1.0, 5.0], device=device)
+    check(x, 5, density=True, device=device)
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "complex64", "complex128"])
+def test_weights_of_every_dtype(dtype, device):
+    x, w = elements((30, 20)), elements((30, 20), dtype, 1)
+    check(x, 7, weights=w, device=device)
+    check(x[:, ::2], 7, (-9, 5), weights=w.T.reshape(20, 30).T[:, ::2], device=device)
+    check(x, [0, 1, 2], weights=w, density=dtype == "float32", device=device)
+
+
+def test_edges_that_are_a_tensor_stay_the_users(device):
+    x, edges = elements(300).to(device), torch.tensor([0.0, 1.0, 4.0], device=device)
+    counts, found = upsweep.histogram(x, edges)
+    assert found.data_ptr() == edges.data_ptr()
+    assert counts.tolist() == np.histogram(x.cpu().numpy(), [0, 1, 4])[0].tolist() and counts.dtype == torch.int64
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_torchs_own_histc(dtype, device):
+    x = elements(5000, dtype, 3).to(device)
+    for arguments in ((), (10,), (33, -4, 4), (7, 2, 2), (100, 0.1, 0.7)):
+        mine = upsweep.histc(x, *arguments)
+        assert mine.dtype == x.dtype and mine.device == x.device
+        if device == "cpu" and dtype in ("float32", "float64"):
+            assert torch.equal(mine, torch.histc(x, *arguments))
+        assert (to_array(mine) == upsweep.histc(to_array(x), *arguments)).all()
+
+
+def test_histc_of_integers_and_out(device):
+    x = torch.tensor([1, 5, 5, 9], device=device)
+    out = torch.full((2,), 7, device=device)
+    assert upsweep.histc(x, 2, out=out) is out and out.tolist() == [1, 3]
+    assert upsweep.histc(x, 2).dtype == torch.int64
+    with pytest.raises(OverflowError, match="cannot hold the count 300"):
+        upsweep.histc(torch.zeros(300, dtype=torch.uint8, device=device), 2)
+
+
+@pytest.mark.parametrize("rule", ["auto", "sqrt"])
+def test_named_rules(rule):
+    check(elements(500), rule)
+
+
+def test_bad_input_is_named():
+    x, w = elements(5), torch.ones(5)
+    cases = [
+        (TypeError, r"x: expected a torch\.Tensor", lambda: upsweep.histogram(x.numpy(), weights=w)),
+        (TypeError, r"weights: expected a torch\.Tensor", lambda: upsweep.histogram(x, weights=w.numpy())),
+        (TypeError, r"bins: expected a torch\.Tensor", lambda: upsweep.histogram(x, np.arange(3))),
+        (TypeError, r"out: expected a torch\.Tensor", lambda: upsweep.histc(x, 3, out=np.zeros(3))),
+        (TypeError, "out: expected dtype", lambda: upsweep.histc(x, 3, out=torch.zeros(3))),
+        (TypeError, "x: expected real numbers", lambda: upsweep.histogram(x + 1j)),
+        (TypeError, "x: expected a dense tensor", lambda: upsweep.histogram(x.to_sparse())),
+        (ValueError, "x: autodetected range", lambda: upsweep.histogram(x / 0)),
+        (ValueError, "weights: weights should have the same shape", lambda: upsweep.histogram(x, weights=w[1:])),
+        (ValueError, "device: goes with numpy", lambda: upsweep.histc(x, device="cuda")),
+        (ValueError, "out: cannot be given while out requires grad",
+         lambda: upsweep.histc(x, 3, out=torch.zeros(3, dtype=x.dtype).requires_grad_())),
+        (NotImplementedError, "weights: histograms have no derivative",
+         lambda: upsweep.histogram(x, weights=w.clone().requires_grad_())),
+        (NotImplementedError, "x: histograms look at values", lambda: torch.vmap(upsweep.histc)(x[None])),
+    ]  # fmt: skip
+    for error, match, call in cases:
+        with pytest.raises(error, match=match):
+            call()
+    with torch.no_grad():
+        upsweep.histogram(x, weights=w.clone().requires_grad_())
+    assert not upsweep.histc(x.clone().requires_grad_()).requires_grad
+
+
+def test_the_compiler_leaves_them_to_python():
+    x = elements(50)
+    compiled = torch.compile(lambda x: upsweep.histc(x, 3) * upsweep.histogram(x, 3)[0], backend="aot_eager")
+    assert torch.equal(compiled(x), upsweep.histc(x, 3) * upsweep.histogram(x, 3)[0])
+
+
+@pytest.mark.cuda
+def test_graphs_are_given_their_bins_again():
+    x = torch.rand(10_000, device="cuda")
+    upsweep.histc(x, 50, 0, 1), upsweep.histogram(x, 50, (0.0, 1.0))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        counts, (other, edges) = upsweep.histc(x, 50, 0, 1), upsweep.histogram(x, 50, (0.0, 1.0))
+    for seed in range(3):
+        x.copy_(to_tensor(np.random.default_rng(seed).random(10_000, np.float32), "cuda") ** 2)
+        upsweep.histc(x, 70, 0, 1 + seed)  # pinned memory that is given back must not be the graph's
+        graph.replay()
+        assert torch.equal(counts, upsweep.histc(x, 50, 0, 1))
+        assert torch.equal(other, upsweep.histogram(x, 50, (0.0, 1.0))[0])
+        assert torch.equal(edges, upsweep.histogram(x, 50, (0.0, 1.0))[1])
+
+
+@pytest.mark.cuda
+def test_nothing_waits_where_the_range_is_given():
+    x = torch.rand(1000, device="cuda")
+    upsweep.histc(x, 50, 0, 1), upsweep.histogram(x, 50, (0.0, 1.0))
+    torch.cuda.synchronize()
+    stream, done = torch.cuda.Stream(), torch.cuda.Event()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(400_000_000)
+        upsweep.histc(x, 50, 0, 1)
+        upsweep.histogram(x, 50, (0.0, 1.0), weights=x)
+        done.record()
+        assert not done.query()
+    torch.cuda.synchronize()
