@@ -121,7 +121,7 @@ def test_names_tell_cases_apart_and_families_join_lengths():
         (["scans", "--batch", "2"], "argument --batch: needs scans --device cuda"),
         (["scans", "--seqlens", "32", "64"], "argument --seqlens: needs scans --device cuda"),
         (["scans", "--outdir", "here"], "argument --outdir: needs scans --device cuda"),
-        (["counts", "--device", "cuda"], "argument --device: counts"),
+        (["counts", "--device", "cuda", "--dim", "4"], "argument --dim: is about scans"),
         (["scans", "--device", "cuda", "--threads", "2"], "argument --threads: is about the CPU"),
         (["scans", "--device", "tpu"], "argument --device: invalid choice"),
         (["scans", "--device", "cuda", "--dtype", "float64"], "argument --dtype: invalid choice"),

@@ -177,7 +177,7 @@ def test_peers_that_fail_are_not_timed(monkeypatch):
     tensors = cuda_scans.Tensors(GATED, 1, device="cpu")
 
     def outcome(name):
-        return cuda_scans._peer_subject(name, GATED, tensors)
+        return cuda_scans.peer_subject(name, GATED, tensors)
 
     assert isinstance(outcome("right"), cuda_harness.Subject)
     assert outcome("absent") is None

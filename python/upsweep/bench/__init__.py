@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="fewer cases and rounds")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of upsweep and of the copies")
     parser.add_argument("--only", default="", metavar="SUBSTR", help="cases that contain this")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: scans of CUDA tensors")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: of CUDA tensors")
     sweep.add_arguments(parser)
     parser.set_defaults(refuse=parser.error)
 
@@ -69,8 +69,8 @@ def _check_options(options: argparse.Namespace) -> None:
     flags = sweep.given(options)
     if options.device == "cpu" and flags:
         options.refuse(f"argument {flags[0]}: needs scans --device cuda")
-    if options.device == "cuda" and options.family != "scans":
-        options.refuse(f"argument --device: {options.family} are measured on the CPU only")
+    if options.family != "scans" and flags:
+        options.refuse(f"argument {flags[0]}: is about scans")
     if options.device == "cuda" and options.threads is not None:
         options.refuse("argument --threads: is about the CPU, and --device is cuda")
 

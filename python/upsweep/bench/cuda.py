@@ -1,12 +1,13 @@
-"""``python -m upsweep bench scans --device cuda``: what has to be there, the gate, the table, the pictures.
+"""``python -m upsweep bench scans | counts --device cuda``: what has to be there, the gate, the table, pictures.
 
-The gate is part of each case: its answer is compared with float64 before it is timed. Once one was wrong, the
-others are checked only, and no speed is reported.
+The gate is part of each case: its answer is compared with that of a sure way in float64 before it is timed. Once
+one was wrong, the others are checked only, and no speed is reported.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -15,8 +16,7 @@ from functools import partial
 from typing import Any
 
 from upsweep._progress import Progress
-from upsweep.bench import cuda_cases, figures, isolated, machine, report, sweep
-from upsweep.bench.cuda_cases import Case
+from upsweep.bench import cuda_cases, cuda_count_cases, figures, isolated, machine, report, sweep
 from upsweep.bench.report import Row
 
 __all__ = ["run", "why_not"]
@@ -46,13 +46,16 @@ def run(options: argparse.Namespace) -> int:
     if reason is None and wants_picture and not figures.can_draw():
         reason = "--plot and --outdir need matplotlib, which is not installed"
     if reason is not None:
-        print(f"bench scans --device cuda: {reason}", file=sys.stderr)
+        print(f"bench {options.family} --device cuda: {reason}", file=sys.stderr)
         return 2
+    cases: list[Any]
+    rounds, warmup = 5 if options.quick else 15, 2
     if sweep.given(options):
         chosen = sweep.Sweep.of(options)
-        cases, rounds, warmup = chosen.cases(), chosen.iters, chosen.warmup
+        cases, rounds, warmup = list(chosen.cases()), chosen.iters, chosen.warmup
     else:
-        cases, rounds, warmup = cuda_cases.cases(options.quick), 5 if options.quick else 15, 2
+        family = cuda_cases if options.family == "scans" else cuda_count_cases
+        cases = list(family.cases(options.quick))
     cases = [case for case in cases if options.only in f"{case.name}, {case.dtype}"]
     if not cases:
         print(f"no case contains {options.only!r}")
@@ -60,9 +63,10 @@ def run(options: argparse.Namespace) -> int:
     from upsweep.bench import cuda_peers
 
     described = machine.describe_cuda()
-    absent = cuda_peers.missing()
+    wanted = {name for case in cases for name, _ in case.peers}
+    absent = [name for name in cuda_peers.missing() if name in wanted]
     print(machine.text(described) + (f"\nnot installed: {', '.join(absent)}" if absent else ""), flush=True)
-    rows, wrong = measure(cases, rounds, warmup)
+    rows, wrong = measure(cases, rounds, warmup, options.family)
     if wrong:
         print("results are wrong: no speed is reported", *wrong, sep="\n")
         return 1
@@ -72,29 +76,33 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def measure(cases: Sequence[Case], rounds: int, warmup: int) -> tuple[list[Row], list[str]]:
-    """The rows of the cases, those of upsweep before those of its peers; or what was wrong."""
-    from upsweep.bench import cuda_scans
+def _measuring(family: str) -> Any:
+    """The module that checks and times the cases of a family; both have the same functions."""
+    return importlib.import_module(f"upsweep.bench.cuda_{family}")
 
+
+def measure(cases: Sequence[Any], rounds: int, warmup: int, family: str = "scans") -> tuple[list[Row], list[str]]:
+    """The rows of the cases, those of upsweep before those of its peers; or what was wrong."""
+    measuring = _measuring(family)
     rows: list[Row] = []
     wrong: list[str] = []
     against = by_peer(cases)
     with Progress("measuring") as progress:
         n_steps = len(cases) + sum(len(items) for items in against.values())
         for done, case in enumerate(cases):
-            _measure_own(replace(case, peers=()), rounds, warmup, rows, wrong)
+            _measure_own(measuring, replace(case, peers=()), rounds, warmup, rows, wrong)
             progress.update(done + 1, n_steps)
         if wrong:
             return [], wrong
-        cuda_scans.release_memory()
+        measuring.release_memory()
         done = len(cases)
-        found: dict[tuple[Case, str], list[Row]] = {}
+        found: dict[tuple[Any, str], list[Row]] = {}
         for name, items in against.items():
             # Each peer in a process of its own: some take the device, or the interpreter, with them.
-            results = isolated.each(partial(_measure_peer, rounds=rounds, warmup=warmup), items)
+            results = isolated.each(partial(_measure_peer, family, rounds=rounds, warmup=warmup), items)
             for item, (measured, reason) in zip(items, results):
                 failed = report.Row(
-                    cuda_scans.title(name, item), item.dtype, None, None, "x", item.peers[0][1],
+                    measuring.title(name, item), item.dtype, None, None, "x", item.peers[0][1],
                     note=f"not timed: {reason.strip().partition(chr(10))[0][:160]}", method=name,
                     length=item.length, family=item.family,
                 )  # fmt: skip
@@ -107,12 +115,12 @@ def measure(cases: Sequence[Case], rounds: int, warmup: int) -> tuple[list[Row],
     return rows, []
 
 
-def by_peer(cases: Sequence[Case]) -> dict[str, list[Case]]:
+def by_peer(cases: Sequence[Any]) -> dict[str, list[Any]]:
     """For each installed peer its cases, with no other peer."""
     from upsweep.bench import cuda_peers
 
     absent = cuda_peers.missing()
-    found: dict[str, list[Case]] = {}
+    found: dict[str, list[Any]] = {}
     for case in cases:
         for name, bar in case.peers:
             if name not in absent:
@@ -120,26 +128,23 @@ def by_peer(cases: Sequence[Case]) -> dict[str, list[Case]]:
     return found
 
 
-def _measure_own(case: Case, rounds: int, warmup: int, rows: list[Row], wrong: list[str]) -> None:
+def _measure_own(measuring: Any, case: Any, rounds: int, warmup: int, rows: list[Row], wrong: list[str]) -> None:
     """Append the case's row; once something was wrong, only check it."""
-    from upsweep.bench import cuda_scans
-
     try:
         if wrong:
-            cuda_scans.check(case, cuda_scans.Tensors(case, 1))
+            measuring.check(case, measuring.Tensors(case, 1))
         else:
-            rows += cuda_scans.measure_case(case, rounds, warmup)
+            rows += measuring.measure_case(case, rounds, warmup)
     except NotImplementedError as error:
         rows.append(Row(case.name, case.dtype, None, None, "", case.bar, note=str(error)))
-    except cuda_scans.WrongResult as error:
+    except measuring.WrongResult as error:
         wrong.append(str(error))
 
 
-def _measure_peer(case: Case, rounds: int, warmup: int) -> list[Row]:
+def _measure_peer(family: str, case: Any, rounds: int, warmup: int) -> list[Row]:
     """The peer's row alone, from a run in turns with upsweep's own."""
-    from upsweep.bench import cuda_scans
-
-    return cuda_scans.measure_case(case, rounds, warmup)[1:]
+    rows: list[Row] = _measuring(family).measure_case(case, rounds, warmup)
+    return rows[1:]
 
 
 def _write(options: argparse.Namespace, described: dict[str, Any], rows: Sequence[Row]) -> None:

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -29,10 +29,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Peer:
-    """`package` is what has to be installed, `bind` makes a function of (gates, tokens) or of x for a case."""
+    """`package` is what has to be installed, `bind` makes a function of a case's inputs."""
 
     package: str
-    bind: Callable[[Case], Function]
+    bind: Callable[[Any], Function]
     capturable: bool = True
 
 
@@ -93,6 +93,42 @@ def _hillis_steele(case: Case) -> Function:
     return hillis_steele
 
 
+# ---- counts: functions of (keys, weights) --------------------------------------------------------------------
+
+
+def _torch_bincount(case: Any) -> Function:
+    return lambda x, weights: torch.bincount(x, weights, case.n_bins)
+
+
+def _scatter_add(case: Any) -> Function:
+    if case.dtype != "int64":
+        raise Refused("takes int64 keys")
+    dtype = torch.int64 if case.weights is None else getattr(torch, case.weights)
+    one = torch.ones((), dtype=dtype, device="cuda")
+
+    def scatter_add(x: Any, weights: Any) -> Any:
+        sums = torch.zeros(case.n_bins, dtype=dtype, device=x.device)
+        return sums.scatter_add_(0, x, one.expand(x.shape) if weights is None else weights)
+
+    return scatter_add
+
+
+def _cupy_bincount(case: Any, accelerators: tuple[str, ...]) -> Function:
+    cupy = importlib.import_module("cupy")
+    cupy._core.set_routine_accelerators(list(accelerators))  # of this process, which no other peer shares
+    cupy._core.set_reduction_accelerators(list(accelerators))
+
+    def bincount(x: Any, weights: Any) -> Any:
+        given = None if weights is None else cupy.from_dlpack(weights)
+        return torch.from_dlpack(cupy.bincount(cupy.from_dlpack(x), given, case.n_bins))
+
+    return bincount
+
+
+def _torch_histc(case: Any) -> Function:
+    return lambda x, _: torch.histc(x, case.n_bins, 0, 1)
+
+
 PEERS = {
     "fpscan": Peer("fpscan", _fpscan),
     "accelerated-scan": Peer("accelerated_scan", _accelerated_scan_warp),
@@ -102,6 +138,12 @@ PEERS = {
     "torch-discounted-cumsum": Peer("torch_discounted_cumsum", _torch_discounted_cumsum, capturable=False),
     "torch.cumsum": Peer("torch", _torch_cumsum),
     BASELINE: Peer("torch", _hillis_steele),
+    # They look at the keys, and wait for it.
+    "torch.bincount": Peer("torch", _torch_bincount, capturable=False),
+    "scatter_add_": Peer("torch", _scatter_add),
+    "cupy": Peer("cupy", partial(_cupy_bincount, accelerators=()), capturable=False),
+    "cupy with CUB": Peer("cupy", partial(_cupy_bincount, accelerators=("cub",)), capturable=False),
+    "torch.histc": Peer("torch", _torch_histc),
 }
 
 
@@ -115,7 +157,7 @@ def missing() -> list[str]:
     return [name for name, peer in PEERS.items() if not _installed(peer.package)]
 
 
-def bind(name: str, case: Case) -> Function | None:
+def bind(name: str, case: Any) -> Function | None:
     """The peer's function for a case, or None where it is not installed.
 
     Raises

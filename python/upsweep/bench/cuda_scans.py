@@ -25,6 +25,9 @@ __all__ = [
     "ContextLost",
     "WrongResult",
     "measure_case",
+    "peer_rows",
+    "peer_subject",
+    "ratio",
     "release_memory",
     "rows_from_samples",
     "title",
@@ -107,7 +110,7 @@ def check(case: Case, tensors: Tensors) -> None:
         raise WrongResult(f"{case.name}, {case.dtype}: relative error {error:.2g}, at most {allowed:.2g} allowed")
 
 
-def _peer_subject(name: str, case: Case, tensors: Tensors) -> Prepared | str | None:
+def peer_subject(name: str, case: Any, tensors: Any) -> Prepared | str | None:
     """The peer ready to be timed, or why it is not; None: not installed."""
     try:
         function = cuda_peers.bind(name, case)
@@ -166,7 +169,7 @@ def measure_case(case: Case, rounds: int = _ROUNDS, warmup: int = 2, l2_sets: in
         methods["versus"] = harness.prepare(others.subject(function_of(other)))
     notes: dict[str, str] = {}
     for name, _ in case.peers:
-        peer = _peer_subject(name, case, tensors)
+        peer = peer_subject(name, case, tensors)
         if isinstance(peer, Prepared):
             methods[name] = peer
         elif peer is not None:
@@ -181,7 +184,7 @@ def rows_from_samples(case: Case, seconds: Mapping[str, list[float]], notes: Map
     return list(_rows(case, seconds, notes))
 
 
-def title(peer: str, case: Case) -> str:
+def title(peer: str, case: Any) -> str:
     """What the row of a peer is called."""
     return f"{peer} against {case.name}"
 
@@ -191,7 +194,7 @@ def release_memory() -> None:
     torch.cuda.empty_cache()
 
 
-def _ratio(theirs: list[float], ours: list[float], scale: float = 1.0) -> dict[str, Any]:
+def ratio(theirs: list[float], ours: list[float], scale: float = 1.0) -> dict[str, Any]:
     """The ratio of medians, and the median of the rounds' own ratios."""
     each = [a / b * scale for a, b in zip(theirs, ours)]
     return {"figure": harness.median(theirs) / harness.median(ours) * scale, "median": harness.median(each)}
@@ -203,21 +206,28 @@ def _rows(case: Case, seconds: Mapping[str, list[float]], notes: Mapping[str, st
     values: dict[str, Any] = {"unit": "us", "figure": harness.median(ours) * 1e6}
     note = [notes[OURS]] if OURS in notes else []
     if case.figure == "of copy":
-        values = {"unit": "of copy", "n_bytes": case.n_bytes, **_ratio(seconds["copy"], ours)}
+        values = {"unit": "of copy", "n_bytes": case.n_bytes, **ratio(seconds["copy"], ours)}
         note.insert(0, f"copy {harness.median(seconds['copy']) * 1e3:.4f} ms")
     elif case.versus is not None:
         elements = Case(case.operation, case.versus).n_elements
-        values = {"unit": "x", **_ratio(seconds["versus"], ours, case.n_elements / elements)}
+        values = {"unit": "x", **ratio(seconds["versus"], ours, case.n_elements / elements)}
     yield Row(
         case.name, seconds=harness.median(ours), bar=case.bar, note="; ".join(note), method=OURS,
         p90=harness.quantile(ours, 0.9), **about, **values,
     )  # fmt: skip
+    yield from peer_rows(case, seconds, notes, about)
+
+
+def peer_rows(
+    case: Any, seconds: Mapping[str, list[float]], notes: Mapping[str, str], about: dict[str, Any]
+) -> Iterator[Row]:
+    """The rows of a case's peers."""
     for name, bar in case.peers:
         about.update(unit="x", bar=bar, note=notes.get(name, ""), method=name)
         if name in seconds:
             yield Row(
                 title(name, case), seconds=harness.median(seconds[name]),
-                p90=harness.quantile(seconds[name], 0.9), **about, **_ratio(seconds[name], ours),
+                p90=harness.quantile(seconds[name], 0.9), **about, **ratio(seconds[name], seconds[OURS]),
             )  # fmt: skip
         elif name in notes:
             yield Row(title(name, case), seconds=None, figure=None, **about)
