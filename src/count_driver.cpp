@@ -19,7 +19,8 @@ namespace upsweep {
 namespace {
 
 constexpr int64_t kFewKeys = 4096;             // of which a row is counted in order
-// 26 us of counting; waking a worker takes 3 to 5 us (Zen 5), and more where the cores have other work.
+// 26 us of counting. A worker that is awake costs less than a microsecond (Zen 5, gcc's OpenMP), but where other
+// work has its core the call waits for it.
 constexpr int64_t kKeysWorthAThread = 1 << 16;
 constexpr int64_t kPartitionWorth = 1 << 19;   // keys
 constexpr int64_t kPartitionBins = 1 << 22;    // of which one thread gains by it, of counts: they are in no cache

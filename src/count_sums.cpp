@@ -222,14 +222,41 @@ template class SumTables<uint64_t>;
 
 // ---- in order ------------------------------------------------------------------------------------------------------
 
+namespace {
+
+constexpr int64_t kAhead = 32;           // keys: their bins are on the way while those before are added to
+constexpr int64_t kCached = 1 << 17;     // numbers of a result that is not worth asking for
+
+// visit(bin, number of the key) for the keys of a block that are inside; ahead(bin) some time before.
+template <class Key, class Ahead, class Visit>
+inline void each_bin(const char* keys, int64_t n, uint64_t valid, Ahead ahead, Visit visit) {
+  if (largest_unsigned<Key>(keys, n) >= valid) {
+    for (int64_t at = 0; at < n; ++at)
+      if (const uint64_t bin = key_at<Key>(keys, at); bin < valid) visit(bin, at);
+    return;
+  }
+  int64_t at = 0;
+  for (; at + kAhead < n; ++at) ahead(key_at<Key>(keys, at + kAhead)), visit(key_at<Key>(keys, at), at);
+  for (; at < n; ++at) visit(key_at<Key>(keys, at), at);
+}
+
+// The same with or without asking ahead.
+template <class Key, class T, class Visit>
+inline void each_bin(const char* keys, int64_t n, uint64_t valid, const T* result, bool large, Visit visit) {
+  if (large) each_bin<Key>(keys, n, valid, [=](uint64_t bin) { __builtin_prefetch(result + bin, 1); }, visit);
+  else each_bin<Key>(keys, n, valid, [](uint64_t) {}, visit);
+}
+
+}  // namespace
+
 void count_in_order(const CountProblem& p, int64_t row, int64_t* counts, int64_t n_bins, bool overwrite) {
   if (overwrite) std::fill_n(counts, n_bins, 0);
   with_key_type(p.key_dtype, [&](auto key) {
     using Key = decltype(key);
     const uint64_t valid = valid_bins<Key>(n_bins);
-    each_block<Key>(row_of(p, row), 0, p.n, [&](const char* keys, int64_t, int64_t n) {
-      for (int64_t at = 0; at < n; ++at)
-        if (const uint64_t bin = key_at<Key>(keys, at); bin < valid) ++counts[bin];
+    const bool large = n_bins > kCached;
+    each_block<Key>(row_of(p, row), 0, p.n, [=](const char* keys, int64_t, int64_t n) {
+      each_bin<Key>(keys, n, valid, counts, large, [=](uint64_t bin, int64_t) { ++counts[bin]; });
       return true;
     });
   });
@@ -246,20 +273,21 @@ void sum_in_order(const CountProblem& p, int64_t row, Sum* sums, int64_t result_
   with_key_type(p.key_dtype, [&](auto key) {
     using Key = decltype(key);
     const uint64_t valid = valid_bins<Key>(n_bins);
+    const bool large = n_bins > kCached;
     const Row keys = row_of(p, row);
     Unsigned<Key> key_buffer[kBlock];
     for (int64_t first = 0; first < p.n; first += block_size) {
       const int64_t n = std::min(block_size, p.n - first);
       const char* block = read_block<Key>(keys, first, n, key_buffer);
       const Sum* terms = weights.read(first, n, buffer.get());
-      for (int64_t at = 0; at < n && width == 1; ++at)
-        if (const uint64_t bin = key_at<Key>(block, at); bin < valid) sums[(int64_t)bin * result_stride] += terms[at];
-      for (int64_t at = 0; at < n && width > 1; ++at) {
-        const uint64_t bin = key_at<Key>(block, at);
-        if (bin >= valid) continue;
+      if (result_stride == 1) {
+        each_bin<Key>(block, n, valid, sums, large, [=](uint64_t bin, int64_t at) { sums[bin] += terms[at]; });
+        continue;
+      }
+      each_bin<Key>(block, n, valid, sums, false, [=](uint64_t bin, int64_t at) {
         Sum* to = sums + (int64_t)bin * result_stride;
         for (int64_t k = 0; k < width; ++k) to[k] += terms[at * width + k];
-      }
+      });
     }
   });
 }

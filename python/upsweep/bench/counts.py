@@ -174,7 +174,7 @@ def run(
     chosen = [case for case in cases(quick) if only in f"{case.name}, {case.dtype}"]
     rows = []
     for case in chosen:
-        rows.append(_row(case, 1_000_000 if quick else 20_000_000, n_threads, rounds=2 if quick else 4))
+        rows.append(_row(case, 1_000_000 if quick else 20_000_000, n_threads, rounds=2 if quick else 3))
         if progress is not None:
             progress(len(rows), len(chosen))
     return rows
