@@ -243,15 +243,21 @@ const char* make_sum_plan(const upsweep_count& count, const DeviceLimits& limits
   while (shape.bins >> shape.bits) ++shape.bits;
   const int64_t padded = ceil_div(shape.bins, 16) * 16;
   plan.warps = plan.regime == kSumReplicas ? Tuning::kReplicaWarps : Tuning::kWarps;
+  // Short rows take smaller blocks, and more of them.
+  while (plan.warps > 1 && length <= int64_t(plan.warps / 2) * Tuning::kWarpKeys) plan.warps /= 2;
+  const int64_t most_warps = plan.regime == kSumReplicas ? Tuning::kReplicaWarps : Tuning::kWarps;
+  const int64_t blocks_each = most_warps / plan.warps, words = (limits.processor_shared / blocks_each - 1024) / 8;
+  const int64_t budget = std::max(padded, std::min(table_words, words));
   if (plan.regime == kSumReplicas)
-    while (shape.replicas_log2 < 5 && padded << (shape.replicas_log2 + 1) <= table_words) ++shape.replicas_log2;
+    while (shape.replicas_log2 < 5 && padded << (shape.replicas_log2 + 1) <= budget) ++shape.replicas_log2;
   shape.tables = static_cast<int32_t>(
-      std::min(int64_t(plan.warps), std::max(int64_t(1), table_words / (padded << shape.replicas_log2))));
+      std::min(int64_t(plan.warps), std::max(int64_t(1), budget / (padded << shape.replicas_log2))));
   if (plan.regime == kSumOwnTables) plan.warps = shape.tables;
-  const int64_t resident = std::max(int64_t(1), limits.processors / shape.shares), fill = ceil_div(resident, rows);
+  const int64_t resident = limits.processors * blocks_each;
+  const int64_t fill = ceil_div(std::max(int64_t(1), resident / shape.shares), rows);
   const int64_t tile = int64_t(plan.warps) * Tuning::kWarpKeys;
   shape.splits = std::max(int64_t(1), std::min(fill, ceil_div(length, tile)));
-  plan.blocks = std::min(rows * shape.splits * shape.shares, int64_t(limits.processors));
+  plan.blocks = std::min(rows * shape.splits * shape.shares, resident);
   plan.workspace_bytes = rows * (plan.regime == kSumGlobal ? 1 : shape.splits) * bins * 8;
   return nullptr;
 }
