@@ -7,6 +7,7 @@ then runs without a GPU. The kernels themselves are tested on one, by `tests/cud
 import ctypes
 import sys
 import types
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -159,6 +160,10 @@ class FakeCuda:
         assert out.ndim == 1 and out.dtype in (np.int64, np.float32, np.float64)
         ones = np.ones(x.shape, np.int64)
         weights = self._rows(inner.weights, inner, inner.length).ravel() if inner.n_columns else ones
+        if inner.n_columns:  # one stride leads to all of them
+            of = self._rows(inner.weights, inner, inner.length)
+            steps = [(n, stride) for n, stride in zip(of.shape, of.strides) if n != 1]
+            assert all(stride == n * step for (_, stride), (n, step) in pairwise(steps)) or not of.size
         inside = (slots > 0) & (slots <= inner.n_bins)
         self._add(slots[None] - 1, inside[None], weights[None], out[None], inner.accumulate)
 
