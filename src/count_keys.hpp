@@ -149,7 +149,6 @@ struct Weights {
   // n_sums numbers for each of the n keys from `first` on; the buffer has place for them.
   const Sum* read(int64_t first, int64_t n, Sum* buffer) const {
     const char* source = data + first * stride;
-    fetch_ahead(source, n * stride);
     if (in_place) return (const Sum*)source;
     if (n_given == 1) {
       gather_weights(source, stride, n, dtype, swapped, buffer);

@@ -2,8 +2,8 @@
 //
 // Bytes a key: its own size and its weights', read once. The row is cut into chunks whose number follows from its
 // length; each is summed in the keys' order, in a table of its own, and the tables are added in the chunks' order. So
-// the bits do not depend on the number of threads. A worker takes several chunks side by side: an addition to the
-// bin just added to waits for the one before, and meanwhile those of the other chunks go on.
+// the bits do not depend on the number of threads. Where keys repeat, a worker takes several chunks side by
+// side: an addition to the bin just added to waits for the one before, and meanwhile those of the other chunks go on.
 //
 // Called by the driver for up to kSumNumbers numbers, and for rows of at most one chunk in their own order.
 
@@ -189,14 +189,40 @@ Outcome SumTables<Sum>::run(const CountProblem& p, int64_t row, int64_t n_bins, 
   return Outcome::kCounted;
 }
 
+namespace {
+
+constexpr int kPlaces = 16;             // at which keys are compared with those just before
+constexpr int64_t kPlaceKeys = 64;
+constexpr int64_t kRepeatsWorth = 5;    // one key in so many
+
+// Whether an addition would often wait for one of the two before it.
+template <class Key>
+bool is_repeating(const CountProblem& p, int64_t row) {
+  const Row keys = row_of(p, row);
+  const int64_t n = std::min(kPlaceKeys, p.n);
+  Unsigned<Key> buffer[kPlaceKeys];
+  int64_t repeats = 0;
+  for (int place = 0; place < kPlaces; ++place) {
+    const char* block = read_block<Key>(keys, (p.n - n) / kPlaces * place, n, buffer);
+    for (int64_t at = 2; at < n; ++at) {
+      const Unsigned<Key> key = key_at<Key>(block, at);
+      repeats += key == key_at<Key>(block, at - 1) || key == key_at<Key>(block, at - 2);
+    }
+  }
+  return repeats * kRepeatsWorth >= kPlaces * n;
+}
+
+}  // namespace
+
 template <class Sum>
 Outcome SumTables<Sum>::sum(const CountProblem& p, int64_t row, int64_t n_bins, int64_t guess, int n_threads) {
   ready = top = 0;
   const int64_t width = weights_of<Sum>(p, row).n_sums, n_chunks = n_chunks_of(p.n);
-  // How many chunks a worker takes changes no bit.
+  // How many chunks a worker takes changes no bit. Where keys hardly repeat it is one: a line is read faster than four.
+  const bool repeating = with_key_type(p.key_dtype, [&](auto key) { return is_repeating<decltype(key)>(p, row); });
   int side_by_side = 1;
   for (int n : {2, 4})
-    if (n_chunks >= n * n_threads && (guess + 2) * width <= numbers(n)) side_by_side = n;
+    if (repeating && n_chunks >= n * n_threads && (guess + 2) * width <= numbers(n)) side_by_side = n;
   return with_key_type(p.key_dtype, [&](auto key) {
     using Key = decltype(key);
     if (side_by_side == 4) return run<Key, 4>(p, row, n_bins, n_threads);

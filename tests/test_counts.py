@@ -260,3 +260,21 @@ def test_the_types_of_errors_are_numpys():
         with pytest.raises((TypeError, ValueError)) as mine:
             upsweep.bincount(keys)
         assert isinstance(mine.value, theirs.type), keys
+
+
+@pytest.mark.parametrize("pattern", ["a heavy bin", "equal blocks", "everything"])
+def test_more_of_a_key_than_a_byte_can_count(pattern):
+    n, n_bins = 1_300_000, 300_000
+    keys = keys_and_weights(n, n_bins)[0]
+    if pattern == "a heavy bin":
+        keys[::3] = 270_000
+    elif pattern == "equal blocks":
+        keys[100_000:500_000] = 299_999
+    else:
+        keys = np.tile(np.arange(262_000, 263_000), 1300)
+        keys[0] = n_bins - 1
+    for n_threads in (1, 2, 3):
+        assert same_bits(upsweep.bincount(keys, n_threads=n_threads), np.bincount(keys))
+        out = np.ones(n_bins, np.intp)
+        upsweep.bincount(keys, out=out, accumulate=True, n_threads=n_threads)
+        np.testing.assert_array_equal(out, np.bincount(keys) + 1)
