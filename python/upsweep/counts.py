@@ -126,7 +126,7 @@ def bincount(
     On a CUDA device work goes to the current stream, and nothing waits for it with `length` (or `out`) and
     ``invalid="drop"``, which can be captured in a graph. Otherwise the call waits once: without a number of bins
     for the keys' range, with one and ``invalid="raise"`` for the number of keys outside. Sums of floats may have
-    other bits on each run there where bins are many, unless `deterministic`.
+    other bits on each run there where bins are many, unless `deterministic`, or torch's own switch for that is on.
 
     Examples
     --------

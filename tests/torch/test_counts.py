@@ -13,9 +13,10 @@ def device(request, monkeypatch):
     """Where the tensors are; a pretended device is the CPU, with calls on the way that CUDA tensors take."""
     if request.param != "pretended":
         return request.param
-    from upsweep._torch import backends
+    from upsweep._torch import backends, counts
 
     request.getfixturevalue("fake_cuda")
+    monkeypatch.setattr(counts, "_plain", lambda *arguments: None)
     monkeypatch.setattr(backends, "count", backends._count_on_cuda)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda ordinal: 77, raising=False)
     return "cpu"
@@ -294,8 +295,9 @@ def test_registered_operations(device):
 
 
 def test_nothing_is_read_back_unless_it_has_to(fake_cuda, monkeypatch):
-    from upsweep._torch import backends
+    from upsweep._torch import backends, counts
 
+    monkeypatch.setattr(counts, "_plain", lambda *arguments: None)
     monkeypatch.setattr(backends, "count", backends._count_on_cuda)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda ordinal: 77, raising=False)
     x, w = torch.tensor([3, 1, 1]), torch.ones(3, requires_grad=True)
@@ -307,7 +309,13 @@ def test_nothing_is_read_back_unless_it_has_to(fake_cuda, monkeypatch):
     assert (fake_cuda.read_back, fake_cuda.ranges) == (1, 1)
     upsweep.bincount(x, w, length=5)
     assert (fake_cuda.read_back, fake_cuda.ranges) == (2, 1)
-    assert {p.stream for p in fake_cuda.counts} == {77}
+    assert {p.stream for p in fake_cuda.counts} == {77} and not any(p.deterministic for p in fake_cuda.counts)
+    try:
+        torch.use_deterministic_algorithms(True)
+        upsweep.bincount(x, w)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert fake_cuda.counts[-1].deterministic
     with pytest.raises(MemoryError, match="x: the largest key asks for"):
         monkeypatch.setattr(
             torch.cuda, "get_device_properties", lambda device: type("", (), {"total_memory": 1 << 37})
