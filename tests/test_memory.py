@@ -81,7 +81,7 @@ CODE = """
         "a float32 gamma for each line": lambda: cost(upsweep.discounted_cumsum, short, short[:, :1]),
         "lines of one bool": lambda: cost(upsweep.cumulative_sum, short[:, :1].astype(bool)),
     }
-    for n_bins in (30_000, 130_000, 260_000, 1_000_000, 3_000_000):
+    for n_bins in (30_000, 130_000, 260_000):  # MANY_BINS has more
         few = spread % n_bins
         cases[f"counts in {n_bins} bins"] = lambda few=few: cost(upsweep.bincount, few)
         cases[f"sums in {n_bins} bins"] = lambda few=few: cost(upsweep.bincount, few, weights[:8_000_000])
@@ -112,5 +112,5 @@ def test_in_more_bins_than_the_cache_it_is_the_output_once_more():
 def test_peak_memory_is_the_output_and_at_most_1_mib_a_thread():
     slack = 1.0  # MiB: pages of the stack and of the interpreter's own small objects
     costs = dict(line.rsplit(": ", 1) for line in run_python(CODE).splitlines())
-    assert len(costs) == 50
+    assert len(costs) == 46
     assert {label: cost for label, cost in costs.items() if float(cost) > 2 * 1.0 + slack} == {}
