@@ -5,10 +5,8 @@ import warnings
 import numpy as np
 import pytest
 import upsweep
-from edges import around, hard_numbers
+from edges import around, hard_numbers, with_random_bins
 from helpers import BFLOAT16
-from hypothesis import given
-from hypothesis import strategies as st
 from upsweep import reference
 
 FLOATS = ["float16", "float32", "float64"]
@@ -221,13 +219,7 @@ def test_extremes_wherever_they_are():
                 x[at] = x[-1 - at] = 40
 
 
-@given(
-    st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=40),
-    st.integers(1, 50),
-    st.floats(-50, 50, width=32),
-    st.floats(0.125, 60, width=32),
-    st.sampled_from(["float32", "float64"]),
-)
+@with_random_bins
 def test_random_calls(numbers, n_bins, low, width, dtype):
     x = np.concatenate([np.array(numbers, dtype), around(np.linspace(low, low + width, n_bins + 1), dtype)])
     assert_numpys(x, n_bins, (low, low + width))

@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 import upsweep
-from edges import around, hard_numbers
+from edges import around, hard_numbers, with_random_bins
 from helpers import BFLOAT16
-from hypothesis import given
-from hypothesis import strategies as st
 from tensors import torch
 
 
@@ -57,13 +55,7 @@ def test_histc_where_numbers_are_much_finer_than_the_ends():
         )
 
 
-@given(
-    st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=40),
-    st.integers(1, 50),
-    st.floats(-50, 50, width=32),
-    st.floats(0.125, 60, width=32),
-    st.sampled_from(["float32", "float64"]),
-)
+@with_random_bins
 def test_random_calls(numbers, n_bins, low, width, dtype):
     x = np.concatenate([np.array(numbers, dtype), around(np.linspace(low, low + width, n_bins + 1), dtype)])
     np.testing.assert_array_equal(upsweep.histc(x, n_bins, low, low + width), torchs(x, n_bins, low, low + width))

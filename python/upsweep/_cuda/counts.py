@@ -81,6 +81,22 @@ def _part(array: DeviceArray, which: int) -> DeviceArray:
     return array._replace(pointer=array.pointer + which * size, dtype=dtype)
 
 
+def _real_parts(weights: DeviceArray | None, out: DeviceArray) -> list[tuple[DeviceArray | None, DeviceArray]]:
+    """Weights and where their sums go; of complex numbers the real parts, then the imaginary ones."""
+    if weights is None or weights.dtype not in _PARTS:
+        return [(weights, out)]
+    return [(_part(weights, which), _part(out, which)) for which in (0, 1)]
+
+
+def _give_workspace(request: abi.Count, answer: abi.CountPlan, allocate: Allocate) -> object:
+    """Give the request the memory that its plan asks for; returns what keeps that memory."""
+    request.workspace_bytes = answer.workspace_bytes
+    if not answer.workspace_bytes:
+        return None
+    request.workspace, keep = allocate(answer.workspace_bytes)
+    return keep
+
+
 def count(
     keys: DeviceArray,
     out: DeviceArray,
@@ -107,18 +123,12 @@ def count(
     first. `allocate` is that of `run_scan`.
     """
     check_device(device)
-    pairs: list[tuple[DeviceArray | None, DeviceArray]] = [(weights, out)]
-    if weights is not None and weights.dtype in _PARTS:
-        pairs = [(_part(weights, which), _part(out, which)) for which in (0, 1)]
-    for of, into in pairs:
+    for of, into in _real_parts(weights, out):
         request = describe(
             keys, into, of, axis=axis, device=device, stream=stream, accumulate=accumulate,
             deterministic=deterministic, dropped=dropped, first_outside=first_outside,
         )  # fmt: skip
-        request.workspace_bytes = plan(request).workspace_bytes
-        keep = None
-        if request.workspace_bytes:
-            request.workspace, keep = allocate(request.workspace_bytes)
+        keep = _give_workspace(request, plan(request), allocate)
         load().count(ctypes.byref(request))
         del keep
 
@@ -209,16 +219,12 @@ def histogram(
     Weights, of x's shape, lie one stride apart; sums are as those of `count`, and so are the other arguments.
     """
     check_device(device)
-    pairs: list[tuple[DeviceArray | None, DeviceArray]] = [(weights, out)]
-    if weights is not None and weights.dtype in _PARTS:
-        pairs = [(_part(weights, which), _part(out, which)) for which in (0, 1)]
-    for of, into in pairs:
+    for of, into in _real_parts(weights, out):
         request = describe_histogram(
             x, thresholds, into, of, origin=origin, scale=scale, device=device, stream=stream,
             accumulate=accumulate, deterministic=deterministic, dropped=dropped,
         )  # fmt: skip
-        request.count.workspace_bytes = plan_histogram(request).workspace_bytes
-        request.count.workspace, keep = allocate(request.count.workspace_bytes)
+        keep = _give_workspace(request.count, plan_histogram(request), allocate)
         load().histogram(ctypes.byref(request))
         del keep
 
