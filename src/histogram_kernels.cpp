@@ -16,24 +16,17 @@
 // an increment of the slot just incremented waits for the store before it. Sums are taken over fixed chunks and the
 // chunks' tables added in order: the same bits for any number of threads.
 
-#include "histogram.hpp"
-
 #include <cmath>
-#include <cstring>
-#include <limits>
 #include <memory>
-#include <type_traits>
 #include <vector>
 
 #include "buffer.hpp"
+#include "histogram_keys.hpp"
 #include "parallel.hpp"
-#include "vec.hpp"
 
 namespace upsweep {
 namespace {
 
-constexpr int64_t kBlock = 1024;
-constexpr int64_t kChunk = 1 << 16;               // elements of a task that counts
 constexpr int64_t kSumChunk = 1 << 17;            // and of one that sums, at least
 constexpr int64_t kMaxSumChunks = 64;
 constexpr int kTables = 4;
@@ -47,190 +40,11 @@ constexpr int64_t kMostExact = 1 << 23;           // ranks that a float holds, a
 constexpr int64_t kGroup = 64;                    // keys that are looked at again if one is near a threshold
 constexpr int64_t kMergeSlots = 1 << 14;          // a task's share when tables are added
 
-// ---- elements, as keys ---------------------------------------------------------------------------------------------
-
-template <class Key, class T>
-inline Key to_key(T value) {
-  if constexpr (std::is_same_v<T, Half>) {
-    HalfNumber half;
-    std::memcpy(&half, &value, sizeof(half));
-    return (Key)(float)half;
-  } else if constexpr (std::is_same_v<T, BFloat>) {
-    const uint32_t bits = (uint32_t)value.bits << 16;
-    float number;
-    std::memcpy(&number, &bits, sizeof(number));
-    return (Key)number;
-  } else {
-    return (Key)value;
-  }
-}
-
-template <class T>
-inline T load_number(const char* source, bool swapped) {
-  unsigned char bytes[sizeof(T)];
-  std::memcpy(bytes, source, sizeof(T));
-  if (swapped) std::reverse(bytes, bytes + sizeof(T));
-  T value;
-  std::memcpy(&value, bytes, sizeof(T));
-  return value;
-}
-
-template <class Key, class T>
-void convert_keys(const char* source, int64_t stride, int64_t n, bool swapped, Key* to) {
-  int64_t first = 0;
-#if defined(__F16C__)
-  if constexpr (std::is_same_v<T, Half> && std::is_same_v<Key, float>)
-    if (!swapped && stride == (int64_t)sizeof(T))
-      for (; first + 8 <= n; first += 8)   // the compiler converts one by one
-        _mm256_storeu_ps(to + first, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(source + first * sizeof(T)))));
-#endif
-  if (!swapped && stride == (int64_t)sizeof(T))
-    for (int64_t k = first; k < n; ++k) to[k] = to_key<Key>(load_number<T>(source + k * sizeof(T), false));
-  else
-    for (int64_t k = 0; k < n; ++k) to[k] = to_key<Key>(load_number<T>(source + k * stride, swapped));
-}
-
-template <class Key>
-void gather_keys(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, Key* to) {
-  if constexpr (std::is_same_v<Key, float>) {
-    switch (dtype) {
-      case kBool:
-        for (int64_t k = 0; k < n; ++k) to[k] = source[k * stride] != 0;
-        return;
-      case kInt8: return convert_keys<Key, int8_t>(source, stride, n, swapped, to);
-      case kUInt8: return convert_keys<Key, uint8_t>(source, stride, n, swapped, to);
-      case kInt16: return convert_keys<Key, int16_t>(source, stride, n, swapped, to);
-      case kUInt16: return convert_keys<Key, uint16_t>(source, stride, n, swapped, to);
-      case kHalf: return convert_keys<Key, Half>(source, stride, n, swapped, to);
-      case kBFloat: return convert_keys<Key, BFloat>(source, stride, n, swapped, to);
-      default: return convert_keys<Key, float>(source, stride, n, swapped, to);
-    }
-  } else if constexpr (std::is_same_v<Key, double>) {
-    switch (dtype) {
-      case kInt32: return convert_keys<Key, int32_t>(source, stride, n, swapped, to);
-      case kUInt32: return convert_keys<Key, uint32_t>(source, stride, n, swapped, to);
-      default: return convert_keys<Key, double>(source, stride, n, swapped, to);
-    }
-  } else {
-    convert_keys<Key, Key>(source, stride, n, swapped, to);
-  }
-}
-
-// read(source, stride, n, done) for each stretch of elements [from, from + n), counted over all axes, the last fastest.
-template <class Read>
-void each_stretch(const HistogramProblem& p, const char* base, const int64_t* strides, int64_t from, int64_t n,
-                  Read read) {
-  const int last = p.n_axes - 1;
-  const int64_t length = p.shape[last];
-  int64_t row = from / length, col = from % length;
-  for (int64_t done = 0; done < n; ++row, col = 0) {
-    const char* source = base + col * strides[last];
-    for (int64_t axis = last - 1, rest = row; axis >= 0; rest /= p.shape[axis], --axis)
-      source += rest % p.shape[axis] * strides[axis];
-    const int64_t count = std::min(length - col, n - done);
-    read(source, strides[last], count, done);
-    done += count;
-  }
-}
-
-inline bool side_by_side(const HistogramProblem& p, const char* base, const int64_t* strides, bool swapped,
-                         int64_t size) {
-  return p.n_axes == 1 && strides[0] == size && !swapped && (uintptr_t)base % size == 0;
-}
-
-// The keys [from, from + n), n <= kBlock: where they lie, or in the buffer.
-template <class Key>
-const Key* read_keys(const HistogramProblem& p, int64_t from, int64_t n, Key* buffer) {
-  if (dtype_size(p.dtype) == sizeof(Key) && side_by_side(p, p.x, p.strides, p.swapped, sizeof(Key)))
-    return (const Key*)p.x + from;
-  each_stretch(p, p.x, p.strides, from, n, [&](const char* source, int64_t stride, int64_t count, int64_t done) {
-    gather_keys(source, stride, count, p.dtype, p.swapped, buffer + done);
-  });
-  return buffer;
-}
-
-// Sums are of doubles, or of integers modulo 2^64.
-template <class Sum>
-const Sum* read_weights(const HistogramProblem& p, int64_t from, int64_t n, Sum* buffer) {
-  if (std::is_same_v<Sum, double> && p.weight_dtype == kDouble &&
-      side_by_side(p, p.weights, p.weight_strides, p.weight_swapped, sizeof(double)))
-    return (const Sum*)p.weights + from;
-  const auto read = [&](const char* source, int64_t stride, int64_t count, int64_t done) {
-    gather(source, stride, count, p.weight_dtype, p.weight_swapped, buffer + done);
-  };
-  each_stretch(p, p.weights, p.weight_strides, from, n, read);
-  return buffer;
-}
-
-// ---- extremes ------------------------------------------------------------------------------------------------------
-
-template <class Key>
-struct LowHigh {
-  typedef std::numeric_limits<Key> Limits;
-  Key low = Limits::has_infinity ? Limits::infinity() : Limits::max();
-  Key high = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
-  int32_t any_nan = 0;
-
-  void take(const LowHigh& other) {
-    low = std::min(low, other.low), high = std::max(high, other.high), any_nan |= other.any_nan;
-  }
-};
-
-// One run for each lane of a vector: the compiler may not reorder what a NaN would be lost in.
-template <class Key>
-LowHigh<Key> extremes_of(const Key* keys, int64_t n) {
-  constexpr int kRuns = 256 / sizeof(Key);
-  using Flag = std::conditional_t<sizeof(Key) == 4, int32_t, int64_t>;
-  Key low[kRuns], high[kRuns];
-  Flag nan[kRuns] = {};
-  LowHigh<Key> all;
-  for (int run = 0; run < kRuns; ++run) low[run] = all.low, high[run] = all.high;
-  int64_t k = 0;
-  for (; k + kRuns <= n; k += kRuns)
-    for (int run = 0; run < kRuns; ++run) {
-      const Key key = keys[k + run];
-      low[run] = key < low[run] ? key : low[run];
-      high[run] = key > high[run] ? key : high[run];
-      nan[run] |= key != key;
-    }
-  for (; k < n; ++k) {
-    all.low = std::min(all.low, keys[k]), all.high = std::max(all.high, keys[k]);
-    all.any_nan |= keys[k] != keys[k];
-  }
-  for (int run = 0; run < kRuns; ++run)
-    all.low = std::min(all.low, low[run]), all.high = std::max(all.high, high[run]), all.any_nan |= nan[run] != 0;
-  return all;
-}
-
-template <class Key>
-LowHigh<Key> extremes_of(const HistogramProblem& p) {
-  const int64_t n_tasks = (p.n + kChunk - 1) / kChunk;
-  const int n_threads = threads_worth(p.n_threads, p.n * dtype_size(p.dtype), n_tasks);
-  std::vector<LowHigh<Key>> found(n_threads);
-  for_tasks(n_tasks, n_threads, false, [&](int64_t task, int thread) {
-    alignas(64) Key buffer[kBlock];
-    LowHigh<Key> mine = found[thread];
-    const int64_t end = std::min(p.n, (task + 1) * kChunk);
-    for (int64_t from = task * kChunk; from < end; from += kBlock) {
-      const int64_t n = std::min(kBlock, end - from);
-      mine.take(extremes_of(read_keys(p, from, n, buffer), n));
-    }
-    found[thread] = mine;
-  });
-  LowHigh<Key> all;
-  for (const auto& one : found) all.take(one);
-  return all;
-}
-
 // ---- guesses -------------------------------------------------------------------------------------------------------
 
 // What guesses are calculated in.
 template <class Key>
 using Real = std::conditional_t<std::is_same_v<Key, float>, float, double>;
-// Of the same size, for floating keys.
-template <class Key>
-using Pattern = std::conditional_t<sizeof(Key) == 4, uint32_t, uint64_t>;
-
 // (key - origin) * scale + shift, held between 0 and `top`; 0 for a NaN. It never falls as the key grows.
 template <class Key>
 struct Line {
@@ -518,67 +332,6 @@ void sum_in_tables(const HistogramProblem& p, const Ranks<Key>& ranks, Sum* sums
   });
 }
 
-// ---- thresholds ----------------------------------------------------------------------------------------------------
-
-// Integers in the order of the numbers, and back; wide enough for their differences.
-__extension__ typedef __int128 Int128;
-template <class T>
-using Signed = std::make_signed_t<Pattern<T>>;
-template <class T>
-using Ordinal = std::conditional_t<sizeof(T) == 4, int64_t, Int128>;
-template <class T>
-inline Ordinal<T> ordinal_of(T number) {
-  Signed<T> bits;
-  std::memcpy(&bits, &number, sizeof(T));
-  return bits < 0 ? std::numeric_limits<Signed<T>>::min() - bits : bits;
-}
-template <class T>
-inline T number_at(Ordinal<T> ordinal) {
-  const Signed<T> place = (Signed<T>)ordinal;
-  const Signed<T> bits = place < 0 ? std::numeric_limits<Signed<T>>::min() - place : place;
-  T number;
-  std::memcpy(&number, &bits, sizeof(T));
-  return number;
-}
-
-// Steps that double, from near the threshold, and halve again: a few where the numbers there are as coarse as the ends.
-template <class T>
-void find_thresholds(T low, T high, int64_t n_bins, T* thresholds) {
-  const T bins = (T)n_bins, width = high - low;
-  const Ordinal<T> least = ordinal_of(low), most = ordinal_of(high);
-  thresholds[0] = low;
-  for (int64_t k = 1; k < n_bins; ++k) {
-    // The last bin takes what is rounded up to behind it, so that `high` reaches every bin.
-    auto reaches = [&](T x) { return (x - low) * bins / width >= (T)k || x >= high; };
-    const double near = (double)low + (double)width * ((double)k / (double)n_bins);
-    Ordinal<T> yes = std::min(std::max(ordinal_of((T)near), least), most), no = yes;
-    for (Ordinal<T> step = 1; no >= least && reaches(number_at<T>(no)); step += step) {
-      yes = no;
-      no = no - least < step ? least - 1 : no - step;   // least - 1: nothing below is looked at
-    }
-    for (Ordinal<T> step = 1; !reaches(number_at<T>(yes)); step += step) {
-      no = yes;
-      yes = most - yes < step ? most : yes + step;
-    }
-    while (yes - no > 1) {
-      const Ordinal<T> middle = no + (yes - no) / 2;
-      (reaches(number_at<T>(middle)) ? yes : no) = middle;
-    }
-    thresholds[k] = number_at<T>(yes);
-  }
-  thresholds[n_bins] = number_at<T>(most + 1);
-}
-
-template <class Visit>
-auto with_key_type(int32_t dtype, Visit visit) {
-  switch (key_type(dtype)) {
-    case kFloat: return visit(float{});
-    case kDouble: return visit(double{});
-    case kInt64: return visit(int64_t{});
-    default: return visit(uint64_t{});
-  }
-}
-
 }  // namespace
 
 int32_t key_type(int32_t dtype) {
@@ -590,15 +343,6 @@ int32_t key_type(int32_t dtype) {
   }
 }
 
-Extremes find_extremes(const HistogramProblem& problem) {
-  return with_key_type(problem.dtype, [&](auto key) {
-    using Key = decltype(key);
-    const LowHigh<Key> found = extremes_of<Key>(problem);
-    return Extremes{(double)found.low, (double)found.high, (int64_t)found.low, (int64_t)found.high,
-                    (uint64_t)found.low, (uint64_t)found.high, found.any_nan};
-  });
-}
-
 void run_histogram(const HistogramProblem& problem) {
   with_key_type(problem.dtype, [&](auto key) {
     using Key = decltype(key);
@@ -608,13 +352,6 @@ void run_histogram(const HistogramProblem& problem) {
     if (problem.n <= std::max(kBlock, problem.n_thresholds)) return count_in_order(problem, ranks);
     count_in_tables(problem, ranks);
   });
-}
-
-void find_linear_thresholds(float low, float high, int64_t n_bins, float* thresholds) {
-  find_thresholds(low, high, n_bins, thresholds);
-}
-void find_linear_thresholds(double low, double high, int64_t n_bins, double* thresholds) {
-  find_thresholds(low, high, n_bins, thresholds);
 }
 
 }  // namespace upsweep
