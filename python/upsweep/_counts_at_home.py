@@ -84,11 +84,6 @@ def _count_into(
     if count.n_sums == 0:
         # There are no sums, but keys may be outside all the same.
         weights, table = None, call.temporary((*count.rows, n_bins), np.dtype(np.int64))
-    elif count.keys.size == 0:
-        # Nothing to sum: tables of no keys, one for each sum.
-        weights, shape = None, (*count.rows, *count.sums, 0)
-        keys = DeviceArray(0, shape, (0,) * len(shape), keys.dtype)
-        table = _counting.moved(table, len(count.rows), table.ndim - 1)
     target = described(table)
     first = checked_counts.count(
         keys, target._replace(dtype=target.dtype.replace("uint64", "int64")), call.allocate,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import upsweep
 from upsweep import _cuda
-from upsweep._cuda import abi, library
+from upsweep._cuda import abi, carries, counts, library
 
 HEADER = Path(__file__).parents[2] / "cuda" / "upsweep_cuda.h"
 
@@ -274,6 +274,29 @@ def test_statuses_become_exceptions():
         plan(array((3, 5)), final=array((3,), "float16"))
     with pytest.raises(ValueError, match="NULL"):
         _cuda.load().scan(None)
+
+
+@needs_library
+def test_weights_without_an_address_are_weights():
+    """Empty tensors have none; their sums are floats all the same."""
+    keys, weights, sums = (array((n,), dtype, (8,), 0) for n, dtype in ((0, "int64"), (0, "float64"), (0, "float32")))
+    where = {"axis": 0, "device": 0, "stream": 0}
+    for out in (sums, array((3,), "float32", (4,))):
+        counts.plan(counts.describe(keys, out, weights, **where), 132)
+        with pytest.raises(ValueError, match="out of a count has to be int64"):
+            counts.plan(counts.describe(keys, out, **where), 132)
+
+
+@needs_library
+def test_a_step_is_rounded_to_any_dtype(monkeypatch):
+    """What is counted in float64 is written in halves: by an output, for a final state is none of 16 bits."""
+    plans = []
+    monkeypatch.setattr(_cuda, "run_scan", lambda p, allocate: plans.append(_cuda.plan(p, 132)))
+    value = array((5,), "float64", (8,))
+    for dtype in ("float16", "bfloat16", "float32", "int32"):
+        result = array((5,), dtype, (4,))
+        carries.step(None, value, None, result, result, device=0, stream=0, allocate=lambda n: (0, None))
+    assert len(plans) == 4
 
 
 @needs_library

@@ -104,7 +104,8 @@ def test_numpy_arrays():
 def test_histograms_have_numpys_counts(dtype):
     x = (np.random.default_rng(0).normal(0, 25, 300_000)).astype(np.float64)
     x = (np.abs(x) if dtype[0] == "u" else x).astype(dtype)
-    for bins, given in ((100, None), (7, (0, 50)), (50_000, (-3.0, 11.5)), ([0, 1, 1.5, 40], None)):
+    many = 500 if dtype == "float16" else 50_000  # in float16 the edges of more would not increase
+    for bins, given in ((100, None), (7, (0, 50)), (many, (-3.0, 11.5)), ([0, 1, 1.5, 40], None)):
         mine, edges = upsweep.histogram(on(x), bins, given)
         theirs, ends = np.histogram(x, bins, given)
         assert (mine.cpu().numpy() == theirs).all() and (edges.cpu().numpy() == ends).all()

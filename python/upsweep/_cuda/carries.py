@@ -109,11 +109,12 @@ def step(
     allocate: Allocate,
 ) -> None:
     """Fill `result` with `value` where dropped, else ``multiplier * state + value``; all are of one shape."""
+    # One step whose output is the result: a final state would have to be of 32 or 64 bits.
     if 0 in result.shape:
         return
     p = _cuda.problem(
         _timed(value), None if multiplier is None else _timed(multiplier), None, state,
-        None if dropped is None else _timed(dropped), None, result, axis=len(result.shape), reverse=False,
+        None if dropped is None else _timed(dropped), _timed(result), None, axis=len(result.shape), reverse=False,
         exclusive=False, device=device, stream=stream,
     )  # fmt: skip
     _cuda.run_scan(p, allocate)

@@ -23,6 +23,10 @@ Allocate = Callable[[int], tuple[int, object]]
 INTEGERS = frozenset(name for name in abi.DTYPES if name.rstrip("0123456789") in ("bool", "int", "uint"))
 
 
+# Empty arrays may have no address, but to the library no address is no weights. Nothing reads this one.
+_NOWHERE = 256
+
+
 def _describe_array(target: abi.Array, array: DeviceArray, axis: int) -> None:
     target.data, target.dtype = array.pointer, abi.DTYPES[array.dtype]
     target.time_stride = array.strides[axis]
@@ -58,6 +62,7 @@ def describe(
     if weights is not None and out is not None:
         request.n_columns = 1
         _describe_array(request.weights, weights, axis)
+        request.weights.data = weights.pointer or _NOWHERE
         if len(weights.shape) > len(keys.shape):  # the columns come last, in both
             request.n_columns = weights.shape[-1]
             request.weights_column_stride, request.out_column_stride = weights.strides[-1], out.strides[-1]
