@@ -10,7 +10,8 @@
 //   atomic. Which key a lane gets follows from the shape alone, and the tables of warps, then those of blocks are
 //   added in their order. Few tables fit, though, and as few warps run.
 // - replicas: all warps of a processor share a table, which has up to 32 replicas for lanes, and several for
-//   warps where they fit. Only where many lanes of a warp have one key they add up theirs first.
+//   warps where they fit. Only where many lanes of a warp have one key they add up theirs first, and not even then
+//   where there are so few bins that nearly every lane has a replica of its own.
 #pragma once
 
 #include "count_keys.cuh"
@@ -24,6 +25,7 @@ constexpr int kSumKeys = 8;          // of a lane on their way from memory, whil
 constexpr int kReplicaThreads = 1024;
 constexpr int kReplicaKeys = 4;
 constexpr int kLargeGroup = 8;       // lanes with one key that add up theirs before they go to a replica
+constexpr int kFewWarps = 5;         // with a table in common do not meet often, where each lane has its replica
 
 // Weights of one dtype, or of any.
 template <class Sum, class Weight>
@@ -172,6 +174,7 @@ __global__ void __launch_bounds__(kReplicaThreads, 1)
   const uint32_t words = (shape.bins + 15) / 16 * 16 << replicas_log2;   // of a table
   const int warp = threadIdx.x / 32, warps = blockDim.x / 32, lane = threadIdx.x % 32;
   const uint32_t mask = (1u << replicas_log2) - 1;
+  const bool merges = replicas_log2 < 5 || shape.tables * kFewWarps < warps;
   Sum* const tables = reinterpret_cast<Sum*>(sum_memory);
   Sum* const table = tables + warp % shape.tables * words;
   Sum* const of_lane = table + (lane & mask);
@@ -195,6 +198,12 @@ __global__ void __launch_bounds__(kReplicaThreads, 1)
             const uint64_t beyond = key[k] - static_cast<uint64_t>(first_bin);
             left[k] = beyond < size;
             bin[k] = left[k] ? static_cast<uint32_t>(beyond) : ~0u;
+          }
+          if (!merges) {
+#pragma unroll
+            for (int k = 0; k < kReplicaKeys; ++k)
+              if (left[k]) add_atomically(of_lane + replica_slot(bin[k], replicas_log2), static_cast<Sum>(weight[k]));
+            return;
           }
 #pragma unroll
           for (int k = 0; k < kReplicaKeys; ++k) like_first[k] = __shfl_sync(~0u, bin[k], 0);

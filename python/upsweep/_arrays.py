@@ -15,7 +15,17 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from upsweep import _foreign
-from upsweep._foreign import Home, OnDevice, any_lent, borrow, common_home, on_device, type_name, view_tensor
+from upsweep._foreign import (
+    Home,
+    OnDevice,
+    any_lent,
+    borrow,
+    common_home,
+    name_of,
+    on_device,
+    type_name,
+    view_tensor,
+)
 
 __all__ = [
     "Array",
@@ -37,6 +47,7 @@ __all__ = [
     "complex_dtype",
     "inexact_dtype",
     "is_bfloat16",
+    "name_of",
     "on_device",
     "refuse_device",
     "result_dtype",

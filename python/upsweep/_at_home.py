@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays, _cuda
-from upsweep._arrays import Array, Home, OnDevice, on_device
+from upsweep._arrays import Array, Home, OnDevice, name_of, on_device
 from upsweep._cuda import DeviceArray
 from upsweep._cuda import problem as cuda_problem
 from upsweep._cuda import run_scan as run_cuda_scan
@@ -110,7 +110,7 @@ class Call:
         """The array as the library takes it; a number of the host is sent as one element."""
         if array is None or isinstance(array, OnDevice):
             return None if array is None else described(array)
-        nothing = DeviceArray(0, array.shape, (0,) * array.ndim, array.dtype.name)
+        nothing = DeviceArray(0, array.shape, (0,) * array.ndim, name_of(array.dtype))
         if array.size == 0:
             return nothing
         element = np.asarray(array[(0,) * array.ndim], array.dtype.newbyteorder("="))
@@ -125,7 +125,7 @@ class Call:
 
 def described(array: Array) -> DeviceArray:
     pointer = array.__array_interface__["data"][0] if array.size else 0
-    return DeviceArray(pointer, array.shape, array.strides, array.dtype.name)
+    return DeviceArray(pointer, array.shape, array.strides, name_of(array.dtype))
 
 
 def _of_scan(scan: Scan, out: Array | None = None) -> dict[str, Array | None]:

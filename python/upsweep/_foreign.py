@@ -27,6 +27,7 @@ __all__ = [
     "any_lent",
     "borrow",
     "common_home",
+    "name_of",
     "library_of",
     "on_device",
     "type_name",
@@ -98,6 +99,12 @@ class OnDevice(np.ndarray[Any, np.dtype[Any]]):
 
     def __format__(self, spec: str) -> str:
         return repr(self)
+
+
+@functools.cache
+def name_of(dtype: np.dtype[Any]) -> str:
+    """Its name, which numpy puts together each time that it is asked: some microseconds."""
+    return dtype.name
 
 
 def _refused(name: str) -> Callable[..., Any]:
@@ -324,7 +331,7 @@ class _TorchMemory(Library):
         return int(self.torch.cuda.current_stream(ordinal).cuda_stream)
 
     def _dtype(self, dtype: np.dtype[Any]) -> Any:
-        return getattr(self.torch, dtype.name)
+        return getattr(self.torch, name_of(dtype))
 
     def empty(
         self, shape: tuple[int, ...], dtype: np.dtype[Any], ordinal: int, stream: int,

@@ -279,7 +279,9 @@ def test_statuses_become_exceptions():
 @needs_library
 def test_weights_without_an_address_are_weights():
     """Empty tensors have none; their sums are floats all the same."""
-    keys, weights, sums = (array((n,), dtype, (8,), 0) for n, dtype in ((0, "int64"), (0, "float64"), (0, "float32")))
+    keys, weights, sums = (
+        array((n,), dtype, (8,), 0) for n, dtype in ((0, "int64"), (0, "float64"), (0, "float32"))
+    )
     where = {"axis": 0, "device": 0, "stream": 0}
     for out in (sums, array((3,), "float32", (4,))):
         counts.plan(counts.describe(keys, out, weights, **where), 132)
