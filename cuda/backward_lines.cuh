@@ -196,7 +196,7 @@ struct PackedBackward : StagedBackward<T, kReverse> {
 // A block a line, tile after tile, as scan_lines has it. Launched with 1 to BackwardTuning::kWarps warps.
 template <class T, bool kReverse>
 __global__ void __launch_bounds__(BackwardTuning::kWarps * 32, BackwardTuning::kBlocks)
-    backward_lines(const __grid_constant__ BackwardProblem p) {
+    backward_lines(const __grid_constant__ BackwardProblem p, int64_t walking) {
   using Line = StagedBackward<T, kReverse>;
   constexpr int kWarps = BackwardTuning::kWarps, kWarpTile = Line::kWarpPositions, kStage = Line::kStage;
   // Two, taken in turn: a warp may write the next tile's while another still reads this one's.
@@ -207,13 +207,14 @@ __global__ void __launch_bounds__(BackwardTuning::kWarps * 32, BackwardTuning::k
   const int stage = warp * 2 * kStage;
   int turn = 0;
   T edge = from_double<T>(0.0);
-  if (blockIdx.x < p.scan.lines) {
-    const Line line(p, blockIdx.x);
+  const Walk walk(p.scan.lines, walking);
+  if (walk.first < walk.end) {
+    const Line line(p, walk.first);
     line.template fetch<true>(warp * kWarpTile, stage, lane);
     edge = line.fetch_edge(warp * kWarpTile, lane);
   }
   commit_copies();
-  for (int64_t row = blockIdx.x; row < p.scan.lines; row += gridDim.x) {
+  for (int64_t row = walk.first; row < walk.end; row += walk.apart) {
     Line line(p, row);
     double state = nothing(0.0);
     for (int begin = 0; begin < line.positions(); begin += tile_positions, turn ^= 1) {
@@ -224,8 +225,8 @@ __global__ void __launch_bounds__(BackwardTuning::kWarps * 32, BackwardTuning::k
       if (begin + tile_positions < line.positions()) {
         line.template fetch<true>(warp_position + tile_positions, next_stage, lane);
         next_edge = line.fetch_edge(warp_position + tile_positions, lane);
-      } else if (row + gridDim.x < p.scan.lines) {
-        const Line next(p, row + gridDim.x);
+      } else if (row + walk.apart < walk.end) {
+        const Line next(p, row + walk.apart);
         next.template fetch<true>(warp * kWarpTile, next_stage, lane);
         next_edge = next.fetch_edge(warp * kWarpTile, lane);
       }

@@ -21,6 +21,17 @@ inline int64_t blocks_of(int64_t n, int64_t most, int64_t resident) {
   return std::min((n + each - 1) / each, kMostBlocks);
 }
 
+// Blocks of a walk along lines, of `tiles` tiles each.
+struct WalkBlocks {
+  int64_t walking, singles;
+  WalkBlocks(int64_t lines, int64_t tiles, int64_t resident)
+      : singles(std::min(lines, LineTuning::kSingleWaves * resident)) {
+    const int64_t most = LineTuning::kTiles / std::max(tiles, int64_t(1));
+    walking = std::min(blocks_of(lines - singles, most, resident), kMostBlocks - singles);
+  }
+  uint32_t all() const { return static_cast<uint32_t>(walking + singles); }
+};
+
 template <class Line, bool kGated, bool kResets>
 cudaError_t launch_short_lines(const Plan& plan, cudaStream_t stream, int n_processors) {
   constexpr int kThreads = LineTuning::kShortWarps * 32;
@@ -49,8 +60,9 @@ cudaError_t launch_lines(const Plan& plan, cudaStream_t stream, int n_processors
   constexpr int kStage = kStageVectors<Line, kGated> * 16;   // bytes of a warp
   const GammaPowers powers = kGated ? GammaPowers() : powers_of(p.gamma_re, Line::kVec, LineTuning::kWarps);
   const int64_t resident = int64_t(n_processors) * LineTuning::kBlocks * LineTuning::kWarps / plan.warps;
+  const WalkBlocks blocks(p.lines, plan.tiles, resident);
   scan_lines<Line, kGated, kResets>
-      <<<blocks_of(p.lines, LineTuning::kTiles / std::max(plan.tiles, int64_t(1)), resident), plan.warps * 32, plan.warps * 2 * kStage, stream>>>(p, powers);
+      <<<blocks.all(), plan.warps * 32, plan.warps * 2 * kStage, stream>>>(p, powers, blocks.walking);
   return cudaGetLastError();
 }
 
@@ -173,8 +185,8 @@ cudaError_t launch_backward_lines(const BackwardPlan& plan, cudaStream_t stream,
     return cudaGetLastError();
   }
   const int64_t resident = int64_t(n_processors) * BackwardTuning::kBlocks * BackwardTuning::kWarps / plan.warps;
-  backward_lines<T, kReverse><<<blocks_of(p.scan.lines, LineTuning::kTiles / plan.tiles, resident), plan.warps * 32,
-                                plan.warps * kShared, stream>>>(p);
+  const WalkBlocks blocks(p.scan.lines, plan.tiles, resident);
+  backward_lines<T, kReverse><<<blocks.all(), plan.warps * 32, plan.warps * kShared, stream>>>(p, blocks.walking);
   return cudaGetLastError();
 }
 

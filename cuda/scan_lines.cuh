@@ -92,9 +92,20 @@ __device__ inline void set_powers(BlockPowers<S>& powers, const Problem& p, cons
   powers.set(gamma_of<S>(p, LineIndex(p, row)), vec, times);
 }
 
+// The lines of a block: the first `walking` blocks share all lines but the last ones, of which the others have one each.
+struct Walk {
+  int64_t first, apart, end;
+  __device__ Walk(int64_t lines, int64_t walking) {
+    const bool walks = blockIdx.x < walking;
+    first = walks ? blockIdx.x : lines - gridDim.x + blockIdx.x;
+    apart = walks ? walking : lines;
+    end = walks ? lines - (gridDim.x - walking) : lines;
+  }
+};
+
 template <class Line, bool kGated, bool kResets>
 __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
-    scan_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers given) {
+    scan_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers given, int64_t walking) {
   using S = typename Line::State;
   constexpr int kWarps = LineTuning::kWarps, kWarpTile = 32 * Line::kVec, kStage = kStageVectors<Line, kGated>;
   // Two, taken in turn: a warp may write the next tile's while another still reads this one's.
@@ -104,14 +115,15 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
   const int tile_positions = n_warps * kWarpTile;
   const int stage = warp * 2 * kStage;
   int turn = 0;
-  if (blockIdx.x < p.lines)
-    Line(p, LineIndex(p, blockIdx.x), 0).template fetch<kGated>(warp * kWarpTile, stage, lane);
+  const Walk walk(p.lines, walking);
+  if (walk.first < walk.end)
+    Line(p, LineIndex(p, walk.first), 0).template fetch<kGated>(warp * kWarpTile, stage, lane);
   commit_copies();
-  for (int64_t row = blockIdx.x; row < p.lines; row += gridDim.x) {
+  for (int64_t row = walk.first; row < walk.end; row += walk.apart) {
     const LineIndex index(p, row);
     Line line(p, index, 0);
     const S initial = initial_of<S>(p, index);
-    if (!kGated && (row == blockIdx.x || p.gamma.data)) {
+    if (!kGated && (row == walk.first || p.gamma.data)) {
       __syncthreads();
       set_powers(powers, p, given, row, Line::kVec, kWarps);
       __syncthreads();
@@ -125,8 +137,8 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
       const int next_stage = stage + (turn ^ 1) * kStage;
       if (begin + tile_positions < line.positions())
         line.template fetch<kGated>(warp_position + tile_positions, next_stage, lane);
-      else if (row + gridDim.x < p.lines)
-        Line(p, LineIndex(p, row + gridDim.x), 0).template fetch<kGated>(warp * kWarpTile, next_stage, lane);
+      else if (row + walk.apart < walk.end)
+        Line(p, LineIndex(p, row + walk.apart), 0).template fetch<kGated>(warp * kWarpTile, next_stage, lane);
       commit_copies();
       wait_for_copies<1>();
       __syncwarp();

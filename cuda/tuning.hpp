@@ -11,6 +11,8 @@ struct LineTuning {
   static constexpr int kPackedBlocks = 7;
   static constexpr int kTiles = 8;            // that a block of short lines takes one after the other
   static constexpr int kWaves = 4;            // blocks beside those that are resident, at least so many times
+  // The last lines, so many times as blocks are resident, have a block each: all end at about the same time.
+  static constexpr int64_t kSingleWaves = 2;
   static constexpr int kShortWarps = 4;       // of a block of short lines
   static constexpr int kShortBlocks = 6;
 };
