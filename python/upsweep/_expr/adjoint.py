@@ -1,0 +1,78 @@
+"""Derivatives of reductions over pairs, as formulas that are reduced over pairs again.
+
+With result a[i] = reduce over j of F(i, j) and a cotangent g[i], the gradient of a variable is a sum over pairs of one
+more formula: over j for variables of rows, over i for those of columns, over both for parameters. That formula reads
+the cotangent, and of exponential sums what they came to, as variables of rows behind those of the reduction:
+
+    position n      the cotangent, of the result's dim
+    position n + 1  log(sum(exp(F))) of the same pairs, of dim 1, or of "logsumexp" the result itself
+    position n + 2  of "sumsoftmaxweight" the result
+
+Being sums over pairs, gradients have gradients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .derivative import gradient
+from .nodes import Node, make, substitute, variable, variables
+from .reduction import PairReduction, outputs
+
+__all__ = ["DIFFERENTIABLE", "SUMS", "at_place", "log_total", "pullback"]
+
+SUMS = ("sum", "logsumexp", "sumsoftmaxweight")
+"""Reductions whose derivative reads all pairs; the others' reads the pairs that were chosen."""
+
+DIFFERENTIABLE = (*SUMS, "min", "max", "kmin", "min_argmin", "max_argmax", "kmin_argkmin")
+
+
+def pullback(reduction: PairReduction, wanted: Node, n_arrays: int) -> PairReduction:
+    """The sum over pairs that is the gradient of the variable `wanted`.
+
+    The gradient of a parameter is summed over columns only: what remains is one for each row, to be added up.
+    """
+    dim = outputs(reduction)[0][0]
+    cotangent = variable(n_arrays, dim, reduction.rows)
+    if reduction.reduction == "sum":
+        formula = gradient(reduction.formula, wanted, cotangent)
+    else:
+        formula = _of_exponentials(reduction, wanted, cotangent, n_arrays)
+    rows = reduction.rows if wanted.static[1] == "p" else wanted.static[1]
+    return replace(reduction, formula=formula, reduction="sum", weight=None, rows=rows)
+
+
+def _of_exponentials(reduction: PairReduction, wanted: Node, cotangent: Node, n_arrays: int) -> Node:
+    weight, values = reduction.weight, reduction.formula
+    if reduction.reduction == "logsumexp":
+        total = variable(n_arrays + 1, cotangent.dim, reduction.rows)
+        share = make("mul", cotangent, make("exp", make("sub", values, total)))  # of dim g
+        inner = make("sum", share if weight is None else make("mul", share, weight))
+    else:
+        assert weight is not None
+        total = variable(n_arrays + 1, 1, reduction.rows)
+        mean = variable(n_arrays + 2, cotangent.dim, reduction.rows)
+        part = make("exp", make("sub", values, total))
+        share = make("mul", part, cotangent)
+        inner = make("mul", part, make("scalprod", cotangent, make("sub", weight, mean)))
+    formula = gradient(values, wanted, inner)
+    if weight is not None and wanted in variables(weight):
+        if weight.dim == 1 and share.dim > 1:
+            share = make("sum", share)
+        formula = make("add", formula, gradient(weight, wanted, share))
+    return formula
+
+
+def log_total(reduction: PairReduction) -> PairReduction:
+    """log(sum(exp(F))) of a soft maximum's pairs."""
+    return replace(reduction, reduction="logsumexp", weight=None)
+
+
+def at_place(reduction: PairReduction, feature: int) -> PairReduction:
+    """One feature of the formula where rows and columns have been paired off: all variables are of rows "i"."""
+    formula = reduction.formula
+    paired = {v: variable(v.static[0], v.dim, "i") for v in variables(formula) if v.static[1] != "p"}
+    formula = substitute(formula, paired)
+    if formula.dim > 1:
+        formula = make("elem", formula, static=(feature,))
+    return replace(reduction, formula=formula, reduction="sum", weight=None, rows="i", k=0)
