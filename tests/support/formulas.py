@@ -8,10 +8,10 @@ MIXED = (3, 3), (1, 4), (4, 1), (1, 1)
 
 # For each operation: the dims of its arguments, its numbers, and where the arguments lie.
 CASES = [
-    *((name, (dim,), (), WIDE) for name in ("neg", "abs", "sign", "step", "relu", "exp", "square", "sin", "cos", "atan")
+    *((name, (dim,), (), WIDE) for name in ("neg", "abs", "sign", "step", "relu", "exp", "square", "sin", "cos")
       for dim in (1, 3)),
-    *((name, (dim,), (), WIDE) for name in ("tanh", "sinxdivx", "floor", "sinc", "sqnorm2", "norm2", "normalize", "sum")
-      for dim in (1, 3)),
+    *((name, (dim,), (), WIDE) for name in ("atan", "tanh", "sinxdivx", "floor", "sinc") for dim in (1, 3)),
+    *((name, (dim,), (), WIDE) for name in ("sqnorm2", "norm2", "normalize", "sum") for dim in (1, 3)),
     *((name, (dim,), (), WIDE) for name in ("max", "min", "argmax", "argmin", "autofactorize") for dim in (1, 5)),
     *((name, (2,), (), POSITIVE) for name in ("log", "sqrt", "rsqrt", "inverse", "xlogx")),
     *((name, (2,), (), UNIT) for name in ("asin", "acos")),
@@ -72,7 +72,7 @@ def over_pairs(variables, arrays):
 
 
 def case_arrays(case, seed=0):
-    name, dims, _, (low, high) = case
+    _, dims, _, (low, high) = case
     return arrays_for([variable(n, dim, KIND_OF[n]) for n, dim in enumerate(dims)], low, high, seed)
 
 
@@ -80,7 +80,7 @@ SMOOTH = ("neg", "exp", "square", "sin", "cos", "atan", "tanh", "sinxdivx", "abs
 
 
 def random_formula(generator, depth=5, dim=3):
-    """A formula of dims `dim` and 1, of two rows', a column's and a parameter's variables; smooth nearly everywhere."""
+    """A formula of dim `dim` or 1, of a row's, two columns' and a parameter's variables; smooth nearly everywhere."""
     leaves = [
         variable(0, dim, "i"),
         variable(1, dim, "j"),

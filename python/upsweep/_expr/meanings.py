@@ -173,7 +173,7 @@ def tensordot(
     axes_b: tuple[int, ...],
     permute: tuple[int, ...] | None = None,
 ) -> Array:
-    """The tensors' product, summed over pairs of axes; kept axis n, of a's and then b's, becomes axis ``permute[n]``."""
+    """The tensors' product, summed over pairs of axes; kept axis n, a's first, becomes axis ``permute[n]``."""
     names_a = [chr(ord("a") + n) for n in range(len(shape_a))]
     names_b = [chr(ord("A") + n) for n in range(len(shape_b))]
     for axis_a, axis_b in zip(axes_a, axes_b):

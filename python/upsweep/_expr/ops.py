@@ -5,8 +5,8 @@ its scalar instructions one of `lower_ops.RULES`; a test holds the three togethe
 written in terms of others when its node is made, and needs no such rows.
 
 Names, argument orders and conventions are those of KeOps' formulas: step(0) = 1, sign(0) = 0, rsqrt(0) = 0,
-sinxdivx(0) = 1, xlogx(0) = 0, ifelse(c, a, b) is a where c >= 0, rounding is away from zero at halves, comparisons are 1
-or 0, a matrix is stored row after row.
+sinxdivx(0) = 1, xlogx(0) = 0, ifelse(c, a, b) is a where c >= 0, halves are rounded away from zero, comparisons
+are 1 or 0, a matrix is stored row after row.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ __all__ = ["BY_KEOPS", "TABLE", "DimError", "Operation", "lookup", "suggestion"]
 class Operation:
     """A row of the table.
 
-    `dim` takes the arguments' dims and the numbers and returns the result's dim, or raises `DimError`; `meaning` takes
-    arrays of shape (..., dim) and the numbers. `n_static` says how few and how many numbers there are. An operation
-    is `elementwise` if feature k of the result is a function of feature k of the arguments.
+    `dim` takes the arguments' dims and the numbers and returns the result's dim, or raises `DimError`;
+    `meaning` takes arrays of shape (..., dim) and the numbers. `n_static` says how few and how many numbers there
+    are. An operation is `elementwise` if feature k of the result is a function of feature k of the arguments.
     """
 
     name: str

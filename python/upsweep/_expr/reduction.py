@@ -31,9 +31,10 @@ class PairReduction:
         What is reduced. Its dim is 1 for "logsumexp" and "sumsoftmaxweight".
     reduction : str
         One of `REDUCTIONS`. Where several j are as good, the smallest index wins. NaN goes as in numpy: "min"
-        and "max" are NaN where any is, and the "arg" of them is the first NaN; the family of "kmin" sorts NaN last.
+        and "max" are NaN where any is, and the "arg" of them is the first NaN; "kmin" and its kin sort NaN last.
     weight : Node, optional
-        The weights w of "logsumexp", log(sum(exp(F) * w)), and of "sumsoftmaxweight", sum(exp(F) * w) / sum(exp(F)).
+        The weights w of "logsumexp", log(sum(exp(F) * w)), and of "sumsoftmaxweight", which is
+        sum(exp(F) * w) / sum(exp(F)).
     rows : {"i", "j"}
         What remains: "i" reduces over j, KeOps' axis 1; "j" over i, its axis 0.
     k : int
@@ -45,8 +46,8 @@ class PairReduction:
 
     Notes
     -----
-    Results have shape (rows, dim) with the dims of `outputs`. Those of "kmin" and its kin are laid out (k, dim), one
-    after the other. A row that reduces over nothing has the value that `fill` gives.
+    Results have shape (rows, dim) with the dims of `outputs`. Those of "kmin" and its kin are laid out (k, dim),
+    one after the other. A row that reduces over nothing has the value that `fill` gives.
     """
 
     formula: Node
