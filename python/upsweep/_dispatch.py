@@ -31,6 +31,7 @@ __all__ = [
     "run_cuda_lines_backward",
     "run_cuda_scan",
     "run_histogram",
+    "run_pairs",
     "run_scan",
     "write_state",
 ]
@@ -271,3 +272,23 @@ def _run_histogram(x: Array, weights: Array | None, thresholds: Array, n_bins: i
     slots = np.zeros(n_bins + 2, dtype)
     _cpu.histograms.count(x, weights, thresholds, slots[: thresholds.size + 1], n_threads)
     return slots[1:-1]
+
+
+# ---- reductions over pairs -------------------------------------------------------------------------------------
+
+
+def run_pairs(
+    reduction: Any, arrays: Any, n_i: int, n_j: int, batch: tuple[int, ...], ranges: Any, *,
+    n_threads: int | None = None, device: int | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The results of a reduction over pairs, each of shape batch + (rows, dim).
+
+    `arrays` are in the order of the formula's variables, (..., n, dim) or (dim,) for parameters; `ranges` is a
+    triple for all entries of the batch, a list of one for each, or None for all pairs.
+    """
+    from upsweep import reference
+
+    return tuple(
+        part.astype(reduction.dtype) if part.dtype.kind == "f" else part
+        for part in reference.pair_reduction(reduction, arrays, n_i, n_j, batch, ranges)
+    )

@@ -15,7 +15,7 @@ from upsweep import _arrays
 from upsweep.pairs import patterns, triples
 from upsweep.pairs.triples import Integers, Triple
 
-__all__ = ["BlockRanges", "as_ranges"]
+__all__ = ["BlockRanges", "as_ranges", "same_ranges"]
 
 NAMES = ("ranges_i", "slices_i", "redranges_j", "ranges_j", "slices_j", "redranges_i")
 _KEPT = 8  # tuples of arrays whose checks and plans are remembered
@@ -78,7 +78,7 @@ class BlockRanges(Sequence[Any]):
             self._check_bounds(*(self._shape or (None, None)))
 
     @classmethod
-    def _of(cls, rows: Triple, shape: tuple[int, int], columns: Triple | None = None) -> BlockRanges:
+    def _of(cls, rows: Triple, shape: tuple[int, int] | None, columns: Triple | None = None) -> BlockRanges:
         """From triples that agree and need no check."""
         self = cls.__new__(cls)
         self._rows, self._columns, self._shape = rows, columns, shape
@@ -288,8 +288,8 @@ class BlockRanges(Sequence[Any]):
     @property
     def T(self) -> BlockRanges:
         """The same pairs, rows and columns exchanged."""
-        n_i, n_j = self.shape
-        return type(self)._of(self._transposed(), (n_j, n_i), self._rows)
+        shape = None if self._shape is None else self._shape[::-1]
+        return type(self)._of(self._transposed(), shape, self._rows)
 
     def __len__(self) -> int:
         return 6
@@ -399,3 +399,9 @@ def as_ranges(ranges: Any, *sizes: int) -> BlockRanges | None:
         while len(_kept) > _KEPT:
             _kept.popitem(last=False)
     return made
+
+
+def same_ranges(a: Any, b: Any) -> bool:
+    """Whether two arguments `ranges` are of equal arrays."""
+    parts = [[None if part is None else _on_host(part, "ranges") for part in given] for given in (a, b)]
+    return len(parts[0]) == len(parts[1]) and all(map(np.array_equal, *parts))
