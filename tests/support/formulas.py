@@ -80,7 +80,7 @@ SMOOTH = ("neg", "exp", "square", "sin", "cos", "atan", "tanh", "sinxdivx", "abs
 
 
 def random_formula(generator, depth=5, dim=3):
-    """A formula of dim `dim` or 1, of a row's, two columns' and a parameter's variables; smooth nearly everywhere."""
+    """A formula of dim `dim` or 1, of a row's, columns' and a parameter's variables; smooth nearly everywhere."""
     leaves = [
         variable(0, dim, "i"),
         variable(1, dim, "j"),

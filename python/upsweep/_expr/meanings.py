@@ -6,8 +6,8 @@ Where numpy's own function has KeOps' conventions, the table of operations names
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -164,6 +164,49 @@ def outer(a: Array, b: Array) -> Array:
     return product.reshape(*product.shape[:-2], -1)
 
 
+class TensordotAxes(NamedTuple):
+    """The loops of a tensordot: over the axes of the result, in their order, and over those that are summed.
+
+    `strides` are the result's, one for each axis of it; `strides_a` and `strides_b` have one for each loop, which is
+    0 where the loop does not move in the argument.
+    """
+
+    kept: list[int]
+    summed: list[int]
+    strides: list[int]
+    strides_a: list[int]
+    strides_b: list[int]
+
+
+def tensordot_axes(
+    shape_a: tuple[int, ...],
+    shape_b: tuple[int, ...],
+    axes_a: tuple[int, ...],
+    axes_b: tuple[int, ...],
+    permute: tuple[int, ...] | None = None,
+) -> TensordotAxes:
+    """The loops of `tensordot`."""
+    strides_a, strides_b = _strides(shape_a), _strides(shape_b)
+    kept = [(shape_a[n], strides_a[n], 0) for n in range(len(shape_a)) if n not in axes_a]
+    kept += [(shape_b[n], 0, strides_b[n]) for n in range(len(shape_b)) if n not in axes_b]
+    if permute is not None:
+        kept = [kept[permute.index(n)] for n in range(len(kept))]
+    summed = [(shape_a[m], strides_a[m], strides_b[n]) for m, n in zip(axes_a, axes_b)]
+    extents = [extent for extent, _, _ in kept]
+    both = kept + summed
+    return TensordotAxes(
+        extents,
+        [extent for extent, _, _ in summed],
+        _strides(extents),
+        [a for _, a, _ in both],
+        [b for _, _, b in both],
+    )
+
+
+def _strides(shape: Sequence[int]) -> list[int]:
+    return [math.prod(shape[n + 1 :]) for n in range(len(shape))]
+
+
 def tensordot(
     a: Array,
     b: Array,
@@ -174,17 +217,18 @@ def tensordot(
     permute: tuple[int, ...] | None = None,
 ) -> Array:
     """The tensors' product, summed over pairs of axes; kept axis n, a's first, becomes axis ``permute[n]``."""
-    names_a = [chr(ord("a") + n) for n in range(len(shape_a))]
-    names_b = [chr(ord("A") + n) for n in range(len(shape_b))]
+    names_a = list(range(len(shape_a)))
+    names_b = list(range(len(shape_a), len(shape_a) + len(shape_b)))
     for axis_a, axis_b in zip(axes_a, axes_b):
-        names_b[axis_b] = names_a[axis_a]
-    kept = [name for n, name in enumerate(names_a) if n not in axes_a]
-    kept += [name for n, name in enumerate(names_b) if n not in axes_b]
+        names_b[axis_b] = axis_a
+    kept = [n for n in names_a if n not in axes_a] + [n for n in names_b if n >= len(shape_a)]
     result = kept if permute is None else [kept[permute.index(n)] for n in range(len(kept))]
     summed = np.einsum(
-        f"...{''.join(names_a)},...{''.join(names_b)}->...{''.join(result)}",
         a.reshape(*a.shape[:-1], *shape_a),
+        [Ellipsis, *names_a],
         b.reshape(*b.shape[:-1], *shape_b),
+        [Ellipsis, *names_b],
+        [Ellipsis, *result],
     )
     pairs = summed.shape[: summed.ndim - len(result)]
     return summed.reshape(*pairs, math.prod(summed.shape[len(pairs) :]))
