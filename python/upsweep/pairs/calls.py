@@ -18,7 +18,7 @@ from upsweep._expr.nodes import Node
 from upsweep._expr.reduction import PairReduction
 from upsweep.pairs.ranges import as_ranges
 
-__all__ = ["Input", "Options", "PairCall", "Sizes", "device_of", "options_of", "reduction_name", "shaped"]
+__all__ = ["Input", "Options", "PairCall", "Sizes", "device_of", "options_of", "reduction_name"]
 
 Array = NDArray[Any]
 _KEPT = 64  # combinations of shapes and dtypes whose checks are remembered
@@ -270,6 +270,13 @@ class PairCall:
         sizes = Sizes(found.get("i", (1, ""))[0], found.get("j", (1, ""))[0], tuple(batch))
         return sizes, ready
 
+    def shaped(self, results: tuple[Any, ...]) -> Any:
+        """The results as KeOps has them: (rows, dim); of "kmin" and its kin (rows, K, dim), or (rows, K) of dim 1."""
+        if self.k:
+            results = tuple(part.reshape(*part.shape[:-1], self.k, -1) for part in results)
+            results = tuple(part[..., 0] if part.shape[-1] == 1 else part for part in results)
+        return results if len(results) > 1 else results[0]
+
     def triple(self, ranges: Any, sizes: Sizes, rows: str) -> Any:
         """What engines are told of `ranges`: nothing, one triple, or one for each entry of the batch."""
         made = as_ranges(ranges, sizes.n_i, sizes.n_j)
@@ -288,10 +295,3 @@ def _padded(array: Any, kind: str, n_batch: int) -> Any:
     missing = n_batch + 2 - array.ndim
     return array[(None,) * missing] if missing else array
 
-
-def shaped(reduction: str, k: int, results: tuple[Any, ...]) -> Any:
-    """The results as KeOps has them: (rows, dim), of "kmin" and its kin (rows, K, dim), or (rows, K) of dim 1."""
-    if "kmin" in reduction:
-        results = tuple(part.reshape(*part.shape[:-1], k, -1) for part in results)
-        results = tuple(part[..., 0] if part.shape[-1] == 1 else part for part in results)
-    return results if len(results) > 1 else results[0]

@@ -13,7 +13,7 @@ from upsweep import _arrays, _dispatch
 from upsweep._expr import adjoint
 from upsweep._expr.nodes import Node, variable
 from upsweep._expr.reduction import PairReduction
-from upsweep.pairs.calls import PairCall, Sizes, shaped
+from upsweep.pairs.calls import PairCall, Sizes
 
 __all__ = ["value_and_grad"]
 
@@ -37,7 +37,7 @@ def value_and_grad(
         raise NotImplementedError("explicit gradients are of numpy's arrays; tensors have torch's own")
     problem = _Problem(call, given, ranges, n_threads)
     gradients = tuple(problem.gradient(problem.check(cotangent), place) for place in places)
-    return shaped(call.reduction, call.k, problem.results), gradients
+    return call.shaped(problem.results), gradients
 
 
 class _Problem:
@@ -58,7 +58,7 @@ class _Problem:
         if cotangent is None:
             return np.ones_like(values)
         array = _arrays.as_array(cotangent, "cotangent")
-        shape = shaped(self.call.reduction, self.call.k, (values,)).shape
+        shape = self.call.shaped((values,)).shape
         if array.shape != shape:
             raise ValueError(f"cotangent: expected the result's shape, {shape}, got {array.shape}")
         return array.astype(values.dtype, copy=False).reshape(values.shape)

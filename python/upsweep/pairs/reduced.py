@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep.pairs.calls import PairCall, device_of, shaped
+from upsweep.pairs.calls import PairCall, device_of
 from upsweep.pairs.describe import describe
 from upsweep.pairs.graph import Leaf, Meta
 
@@ -151,7 +151,7 @@ def finish(call: PairCall, results: tuple[Any, ...], out: Any) -> Any:
     """The results in KeOps' shapes, in `out` if that is given."""
     if len(results) == 1 and out is None and not call.k:
         return results[0]
-    result = shaped(call.reduction, call.k, results)
+    result = call.shaped(results)
     if out is None:
         return result
     if isinstance(result, tuple):

@@ -1,0 +1,259 @@
+"""Reductions over pairs of torch tensors, with gradients of every order.
+
+Sums are functions of autograd whose derivatives are sums over pairs again; minima and maxima are their formula at the
+pairs that were chosen. Tensors on the CPU are read where they are, as numpy's arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from upsweep import _arrays, _dispatch
+from upsweep._expr import adjoint
+from upsweep._expr.nodes import Node, variable
+from upsweep._expr.reduction import PairReduction
+from upsweep._torch import backends, scans
+
+__all__ = ["reduce", "solve", "value_and_grad"]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A reduction of tensors of these sizes."""
+
+    reduction: PairReduction
+    n_i: int
+    n_j: int
+    batch: tuple[int, ...]
+    triples: Callable[[str], Any]  # of the rows that remain: what engines are told of `ranges`
+    n_threads: int | None
+
+    def of(self, reduction: PairReduction) -> _Job:
+        return replace(self, reduction=reduction)
+
+    def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The results, without gradients, where the tensors are."""
+        triple = self.triples(self.reduction.rows)
+        tensors = [backends._resolved(tensor).detach() for tensor in tensors]
+        on_cuda = tensors[0].is_cuda
+        if on_cuda:
+            given = [_arrays.view_tensor(tensor, "x") for tensor in tensors]
+        else:
+            given = [tensor.numpy() for tensor in tensors]
+        results = _dispatch.run_pairs(
+            self.reduction, given, self.n_i, self.n_j, self.batch, triple, n_threads=self.n_threads
+        )
+        return tuple(part.held.owner if on_cuda else torch.from_numpy(part) for part in results)
+
+
+def reduce(call: Any, arrays: Sequence[Any], ranges: Any, n_threads: int | None) -> tuple[Tensor, ...]:
+    """The results of a call on tensors.
+
+    Raises
+    ------
+    TypeError
+        Arrays of another library, of two dtypes, or of a dtype that is not reduced.
+    ValueError
+        Tensors of two devices, or of sizes that do not go together.
+    """
+    scans._refuse_trace("reductions over pairs")
+    tensors = [_tensor(call, place, array) for place, array in enumerate(arrays)]
+    dtype = call.check_dtypes([str(tensor.dtype).removeprefix("torch.") for tensor in tensors])
+    for each, tensor in zip(call.inputs, tensors):
+        if tensor.device != tensors[0].device:
+            raise ValueError(f"{each.name}: is on {tensor.device}, {call.inputs[0].name} on {tensors[0].device}")
+    if tensors[0].device.type not in ("cpu", "cuda"):
+        raise TypeError(f"{call.inputs[0].name}: expected tensors on the CPU or on CUDA, got {tensors[0].device}")
+    if dtype in ("float16", "bfloat16") and not tensors[0].is_cuda:
+        raise TypeError(f"{call.inputs[0].name}: {dtype} is reduced on CUDA only; convert to float32")
+    sizes, ready = call.measure(tensors)
+    job = _Job(
+        call.of(dtype), sizes.n_i, sizes.n_j, sizes.batch, lambda rows: call.triple(ranges, sizes, rows), n_threads
+    )  # fmt: skip
+    if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
+        return job.run(ready)
+    if call.reduction in adjoint.SUMS:
+        return (_sum(job, ready),)
+    if call.reduction in adjoint.DIFFERENTIABLE:
+        return _chosen(job, ready, call)
+    return job.run(ready)
+
+
+def _tensor(call: Any, place: int, value: Any) -> Tensor:
+    if place >= len(call.inputs):
+        raise TypeError(f"expected {len(call.inputs)} arrays, {call._listed()}, got more")
+    return scans._tensor(value, call.inputs[place].name, None)
+
+
+# ---- sums ------------------------------------------------------------------------------------------------------
+
+
+def _sum(job: _Job, tensors: Sequence[Tensor]) -> Tensor:
+    """A sum over pairs that autograd knows, if one of the tensors is to be differentiated."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        result: Tensor = _Sum.apply(job, *tensors)
+        return result
+    return job.run(tensors)[0]
+
+
+class _Sum(torch.autograd.Function):
+    """A reduction whose derivatives are of the same kind."""
+
+    @staticmethod
+    def forward(ctx: Any, job: _Job, *tensors: Tensor) -> Tensor:
+        (result,) = job.run(tensors)
+        ctx.job = job
+        ctx.save_for_backward(*tensors, result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        job, (*tensors, result) = ctx.job, ctx.saved_tensors
+        extras: list[Tensor] | None = None
+        gradients: list[Tensor | None] = [None]
+        for place, tensor in enumerate(tensors):
+            wanted = next((v for v in job.reduction.variables if v.static[0] == place), None)
+            if wanted is None or not ctx.needs_input_grad[place + 1]:
+                gradients.append(None)
+                continue
+            if extras is None:
+                extras = _extras(job, tensors, result)
+            pulled = adjoint.pullback(job.reduction, wanted, len(tensors))
+            gradient = _sum(job.of(pulled), [*tensors, cotangent, *extras])
+            gradients.append(_collected(gradient, tensor))
+        return tuple(gradients)
+
+
+def _extras(job: _Job, tensors: Sequence[Tensor], result: Tensor) -> list[Tensor]:
+    """What pullbacks read behind the cotangent."""
+    if job.reduction.reduction == "logsumexp":
+        return [_finite(result)]
+    if job.reduction.reduction == "sumsoftmaxweight":
+        return [_finite(_sum(job.of(adjoint.log_total(job.reduction)), tensors)), result]
+    return []
+
+
+def _finite(log_totals: Tensor) -> Tensor:
+    """With +inf for the -inf of rows that sum to nothing, so that their pairs have no share: exp(F - inf) = 0."""
+    return torch.where(torch.isneginf(log_totals), torch.full_like(log_totals, torch.inf), log_totals)
+
+
+def _collected(gradient: Tensor, tensor: Tensor) -> Tensor:
+    """The gradient (batch, n, dim) summed over what the tensor was broadcast along; parameters have one row."""
+    wide = tensor if tensor.ndim > 1 else tensor[(None,) * (gradient.ndim - 1)]
+    axes = [axis for axis in range(gradient.ndim - 1) if wide.shape[axis] == 1 and gradient.shape[axis] != 1]
+    if axes:
+        gradient = gradient.sum(axes, keepdim=True, dtype=torch.float64).to(gradient.dtype)
+    return gradient.reshape(tensor.shape)
+
+
+# ---- extremes --------------------------------------------------------------------------------------------------
+
+
+class _Attached(torch.autograd.Function):
+    """The first argument's values with the second's derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, tracked: Tensor) -> Tensor:
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[None, Tensor]:
+        return None, cotangent
+
+
+def _chosen(job: _Job, tensors: Sequence[Tensor], call: Any) -> tuple[Tensor, ...]:
+    """Extremes and their places, whose derivatives are those of the formula at these places."""
+    results = job.run(tensors)
+    if len(results) > 1:
+        values, places = results
+    else:
+        arg = replace(job.reduction, reduction=f"arg{job.reduction.reduction}")
+        values, (places,) = results[0], job.of(arg).run(tensors)
+    n_rows, n_columns = (job.n_i, job.n_j) if job.reduction.rows == "i" else (job.n_j, job.n_i)
+    if n_columns == 0 or n_rows == 0:
+        return results
+    k, dim = max(job.reduction.k, 1), job.reduction.formula.dim
+    places = places.reshape(*job.batch, n_rows, k, dim)
+    tracked = []
+    for feature in range(dim):
+        chosen = places[..., feature].reshape(*job.batch, n_rows * k)
+        paired = [_paired(job, call.inputs[n].kind, tensor, chosen, k) for n, tensor in enumerate(tensors)]
+        formula = adjoint.at_place(job.reduction, feature)
+        here = _Job(formula, n_rows * k, 1, job.batch, lambda rows: None, job.n_threads)
+        part = _sum(here, paired)[..., 0]
+        tracked.append(torch.where(chosen < 0, torch.zeros_like(part), part))
+    stacked = torch.stack(tracked, dim=-1).reshape(values.shape)
+    return (_Attached.apply(values, stacked), *results[1:])
+
+
+def _paired(job: _Job, kind: str, tensor: Tensor, chosen: Tensor, k: int) -> Tensor:
+    """A tensor with the row or the column of each chosen pair."""
+    if kind == "p":
+        return tensor
+    wide = tensor.expand(*job.batch, *tensor.shape[-2:])
+    if kind == job.reduction.rows:
+        return wide.repeat_interleave(k, dim=-2) if k > 1 else wide
+    places = chosen.clamp(min=0)[..., None].expand(*chosen.shape, tensor.shape[-1])
+    return wide.gather(-2, places)
+
+
+# ---- explicit gradients, linear systems ------------------------------------------------------------------------
+
+
+def value_and_grad(
+    call: Any, arrays: Sequence[Any], cotangent: Any, places: Sequence[int], ranges: Any, n_threads: int | None
+) -> tuple[Any, tuple[Tensor, ...]]:
+    """The result, and its gradients in the tensors at these places."""
+    leaves = [_tensor(call, place, array).detach().requires_grad_() for place, array in enumerate(arrays)]
+    with torch.enable_grad():
+        result = call.shaped(reduce(call, leaves, ranges, n_threads))
+    values = result[0] if isinstance(result, tuple) else result
+    cotangent = torch.ones_like(values) if cotangent is None else cotangent
+    if values.requires_grad:
+        found = torch.autograd.grad(values, [leaves[place] for place in places], cotangent, allow_unused=True)
+    else:
+        found = (None,) * len(places)
+    gradients = tuple(
+        torch.zeros_like(leaves[place]) if part is None else part for place, part in zip(places, found)
+    )
+    detached = tuple(part.detach() for part in result) if isinstance(result, tuple) else result.detach()
+    return detached, gradients
+
+
+class _Inverse(torch.autograd.Function):
+    """What a symmetric matrix takes to the argument; the matrix itself is taken as constant."""
+
+    @staticmethod
+    def forward(ctx: Any, solver: Callable[[Tensor], Tensor], right: Tensor) -> Tensor:
+        ctx.solver = solver
+        with torch.no_grad():
+            return solver(right.detach())
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[None, Tensor]:
+        return None, _Inverse.apply(ctx.solver, cotangent)
+
+
+def solve(apply: Callable[[Tensor], Tensor], b: Tensor, solver: Callable[[Tensor], Tensor]) -> Tensor:
+    """The solution of ``apply(a) = b``, with gradients in b and in all that `apply` reads, to second order.
+
+    A step of Newton's method from a solution, a + inverse(b - apply(a)), does not change its value and gives it the
+    right first derivative; from there, another gives it the right second one.
+    """
+    with torch.no_grad():
+        a = solver(b.detach())
+    if not torch.is_grad_enabled():
+        return a
+    for _ in range(2):
+        residual = b - apply(a)
+        if not residual.requires_grad:
+            return a
+        a = a + _Inverse.apply(solver, residual)
+    return a
+
