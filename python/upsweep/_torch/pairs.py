@@ -256,4 +256,3 @@ def solve(apply: Callable[[Tensor], Tensor], b: Tensor, solver: Callable[[Tensor
             return a
         a = a + _Inverse.apply(solver, residual)
     return a
-

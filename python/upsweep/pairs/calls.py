@@ -131,7 +131,9 @@ class PairCall:
         self.reduction, self.rows, self.k, self.options = reduction, rows, k, options
         self._of: dict[str, PairReduction] = {}
         self._known: dict[Any, tuple[PairReduction, Sizes]] = {}
-        self.of("float64")  # so that what no dtype can do is refused now
+        PairReduction(
+            formula, reduction, weight, rows, k, "float64", "float64"
+        )  # refuses now what no dtype can do
 
     def of(self, dtype: str) -> PairReduction:
         """The reduction of arrays of this dtype."""
@@ -149,9 +151,6 @@ class PairCall:
                 raise ValueError(f"dtype_acc: sums of {dtype} are kept in float32, not in float64")
             return "float32"
         if asked == "float16" or (asked == "float32" and dtype == "float64"):
-            # The call for float64 stands for all dtypes until arrays come.
-            if dtype == "float64" and not self._of:
-                return "float64"
             raise ValueError(f"dtype_acc: sums of {dtype} cannot be kept in {asked}")
         return "float64" if asked == "auto" else asked
 
@@ -273,7 +272,7 @@ class PairCall:
     def shaped(self, results: tuple[Any, ...]) -> Any:
         """The results as KeOps has them: (rows, dim); of "kmin" and its kin (rows, K, dim), or (rows, K) of dim 1."""
         if self.k:
-            results = tuple(part.reshape(*part.shape[:-1], self.k, -1) for part in results)
+            results = tuple(part.reshape(*part.shape[:-1], self.k, part.shape[-1] // self.k) for part in results)
             results = tuple(part[..., 0] if part.shape[-1] == 1 else part for part in results)
         return results if len(results) > 1 else results[0]
 
@@ -294,4 +293,3 @@ def _padded(array: Any, kind: str, n_batch: int) -> Any:
         array = array[..., None, :]
     missing = n_batch + 2 - array.ndim
     return array[(None,) * missing] if missing else array
-

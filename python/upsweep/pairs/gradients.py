@@ -105,7 +105,9 @@ class _Problem:
                 continue
             pulled = adjoint.pullback(paired, own, len(arrays))
             sizes = Sizes(n_rows * k, 1, batch)
-            (part,) = _run(pulled, [*arrays, np.where(chosen[..., None] < 0, 0, weights)], sizes, None, self.n_threads)
+            (part,) = _run(
+                pulled, [*arrays, np.where(chosen[..., None] < 0, 0, weights)], sizes, None, self.n_threads
+            )
             part[chosen < 0] = 0  # nothing was chosen, and the formula's value there may be anything
             if kind == "p" or kind == self.reduction.rows:
                 total += part.reshape(*batch, n_rows, k, wanted.dim).sum(-2)

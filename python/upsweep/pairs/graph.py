@@ -148,7 +148,9 @@ def _placed(
     if missing:
         raise ValueError(f"symbolic variables have to be numbered from 0 without gaps; {missing} are missing")
     moved = [
-        (step[0], -1 - step[1] if step[1] < 0 else step[1] + n_symbols, *step[2:]) if step[0] == "variable" else step
+        (step[0], -1 - step[1] if step[1] < 0 else step[1] + n_symbols, *step[2:])
+        if step[0] == "variable"
+        else step
         for step in steps
     ]
     return moved, [symbolic[index] for index in range(n_symbols)] + leaves

@@ -63,7 +63,13 @@ class KernelSolve:
         from upsweep.pairs.genred import Genred
 
         self._genred = Genred(
-            formula, aliases, "Sum", axis, dtype_acc=dtype_acc, use_double_acc=use_double_acc, sum_scheme=sum_scheme
+            formula,
+            aliases,
+            "Sum",
+            axis,
+            dtype_acc=dtype_acc,
+            use_double_acc=use_double_acc,
+            sum_scheme=sum_scheme,
         )
         names = [each.name for each in self._genred._call.inputs]
         if varinvalias not in names:
@@ -177,7 +183,9 @@ def solve_expression(expression: Any, other: Any, var: Any, call: bool, settings
     from upsweep.pairs.reductions import call_of
 
     keywords = dict(settings)
-    accuracy = {name: keywords.pop(name) for name in ("dtype_acc", "use_double_acc", "sum_scheme") if name in keywords}
+    accuracy = {
+        name: keywords.pop(name) for name in ("dtype_acc", "use_double_acc", "sum_scheme") if name in keywords
+    }
     for name in ("enable_chunks", "use_fast_math", "optional_flags"):
         keywords.pop(name, None)
     ranges = keywords.pop("ranges", expression.ranges)
@@ -201,7 +209,8 @@ def solve_expression(expression: Any, other: Any, var: Any, call: bool, settings
         given = iter(args)
         wanted = next(given) if right._args[0].index is not None else right._args[0].array
         values = [
-            wanted if leaf.index == index else next(given) if leaf.index in symbols else leaf.array for leaf in leaves
+            wanted if leaf.index == index else next(given) if leaf.index in symbols else leaf.array
+            for leaf in leaves
         ]
         values = values_of(values, right.dtype)
         return _solve_with(prepared, values, index, ranges, **{**keywords, **more})

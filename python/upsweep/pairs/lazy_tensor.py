@@ -88,7 +88,9 @@ class LazyTensor(Reductions):
             raise ValueError("axis: is the third number of a symbolic variable")
         index, dim, place = x
         if index < 0 or dim < 1 or place not in (0, 1, 2):
-            raise ValueError(f"x: expected an index of at least 0, a dim of at least 1 and an axis of 0 to 2, got {x}")
+            raise ValueError(
+                f"x: expected an index of at least 0, a dim of at least 1 and an axis of 0 to 2, got {x}"
+            )
         self._leaf(Leaf(None, KINDS[place], dim, index), _NUMBERS)
 
     def _parameters(self, x: Any, axis: int | None) -> None:

@@ -365,7 +365,9 @@ class Operations(Expression):
             raise ValueError("tuple_of_lt: expected a tuple of LazyTensors")
         first = tuple_of_lt[0]
         if axis not in (-1, first.dim() - 1):
-            raise ValueError(f"axis: LazyTensors are concatenated along the last one, {first.dim() - 1}, got {axis}")
+            raise ValueError(
+                f"axis: LazyTensors are concatenated along the last one, {first.dim() - 1}, got {axis}"
+            )
         for other in tuple_of_lt[1:]:
             first = first.concat(other)
         return first
@@ -434,7 +436,9 @@ class Operations(Expression):
 
     def _variable(self, other: Any) -> Any:
         if not isinstance(other, Operations) or other._op is not None:
-            raise ValueError("other: expected a LazyTensor that is a variable: of an array, and no result of operations")
+            raise ValueError(
+                "other: expected a LazyTensor that is a variable: of an array, and no result of operations"
+            )
         return other
 
     # ---- transposes --------------------------------------------------------------------------------------------

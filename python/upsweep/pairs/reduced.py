@@ -56,7 +56,9 @@ class Reduced:
         merged = {**self._settings, **settings} if settings else self._settings
         return _run(self._call, self._arrays(args), **merged)
 
-    def value_and_grad(self, *args: Any, cotangent: Any = None, wrt: Any = None, **settings: Any) -> tuple[Any, Any]:
+    def value_and_grad(
+        self, *args: Any, cotangent: Any = None, wrt: Any = None, **settings: Any
+    ) -> tuple[Any, Any]:
         """The result and its gradients; see `Genred.value_and_grad`.
 
         Parameters

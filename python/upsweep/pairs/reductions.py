@@ -22,7 +22,9 @@ _IGNORED = ("enable_chunks", "use_fast_math", "optional_flags")
 _PLAIN = Options()
 
 
-def call_of(roots: tuple[Any, ...], reduction: str, rows: str, k: int, options: Options) -> tuple[PairCall, list[Any]]:
+def call_of(
+    roots: tuple[Any, ...], reduction: str, rows: str, k: int, options: Options
+) -> tuple[PairCall, list[Any]]:
     """The call of an expression's reduction, and the leaves that are its inputs."""
     steps, leaves = flatten(*roots)
     key = steps, reduction, rows, k, options
@@ -95,7 +97,9 @@ class Reductions(Operations):
             elif key in _OF_FORMULAS:
                 formula_settings[key] = value
             elif key not in _IGNORED:
-                raise TypeError(f"{key}: is no keyword of a reduction; there are {', '.join(_OF_CALLS + _OF_FORMULAS)}")
+                raise TypeError(
+                    f"{key}: is no keyword of a reduction; there are {', '.join(_OF_CALLS + _OF_FORMULAS)}"
+                )
         options = options_of(name, **formula_settings) if formula_settings else _PLAIN
         roots: tuple[Any, ...] = (self,)
         meta = self._meta
