@@ -1,8 +1,8 @@
 """Derivatives of reductions over pairs, as formulas that are reduced over pairs again.
 
-With result a[i] = reduce over j of F(i, j) and a cotangent g[i], the gradient of a variable is a sum over pairs of one
-more formula: over j for variables of rows, over i for those of columns, over both for parameters. That formula reads
-the cotangent, and of exponential sums what they came to, as variables of rows behind those of the reduction:
+With result a[i] = reduce over j of F(i, j) and a cotangent g[i], the gradient of a variable is a sum over pairs of
+one more formula: over j for variables of rows, over i for those of columns, over both for parameters. That formula
+reads the cotangent, and of exponential sums what they came to, as variables of rows behind those of the reduction:
 
     position n      the cotangent, of the result's dim
     position n + 1  log(sum(exp(F))) of the same pairs, of dim 1, or of "logsumexp" the result itself

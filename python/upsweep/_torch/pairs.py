@@ -1,7 +1,7 @@
 """Reductions over pairs of torch tensors, with gradients of every order.
 
-Sums are functions of autograd whose derivatives are sums over pairs again; minima and maxima are their formula at the
-pairs that were chosen. Tensors on the CPU are read where they are, as numpy's arrays.
+Sums are functions of autograd whose derivatives are sums over pairs again; minima and maxima are their formula at
+the pairs that were chosen. Tensors on the CPU are read where they are, as numpy's arrays.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from upsweep import _arrays, _dispatch
 from upsweep._expr import adjoint
-from upsweep._expr.nodes import Node, variable
 from upsweep._expr.reduction import PairReduction
 from upsweep._torch import backends, scans
 
@@ -101,7 +100,7 @@ def _sum(job: _Job, tensors: Sequence[Tensor]) -> Tensor:
     return job.run(tensors)[0]
 
 
-class _Sum(torch.autograd.Function):
+class _Sum(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
     """A reduction whose derivatives are of the same kind."""
 
     @staticmethod
@@ -155,7 +154,7 @@ def _collected(gradient: Tensor, tensor: Tensor) -> Tensor:
 # ---- extremes --------------------------------------------------------------------------------------------------
 
 
-class _Attached(torch.autograd.Function):
+class _Attached(torch.autograd.Function):  # type: ignore[misc]  # the same
     """The first argument's values with the second's derivative."""
 
     @staticmethod
@@ -226,7 +225,7 @@ def value_and_grad(
     return detached, gradients
 
 
-class _Inverse(torch.autograd.Function):
+class _Inverse(torch.autograd.Function):  # type: ignore[misc]  # the same
     """What a symmetric matrix takes to the argument; the matrix itself is taken as constant."""
 
     @staticmethod
@@ -243,8 +242,8 @@ class _Inverse(torch.autograd.Function):
 def solve(apply: Callable[[Tensor], Tensor], b: Tensor, solver: Callable[[Tensor], Tensor]) -> Tensor:
     """The solution of ``apply(a) = b``, with gradients in b and in all that `apply` reads, to second order.
 
-    A step of Newton's method from a solution, a + inverse(b - apply(a)), does not change its value and gives it the
-    right first derivative; from there, another gives it the right second one.
+    A step of Newton's method from a solution, a + inverse(b - apply(a)), does not change its value and gives it
+    the right first derivative; from there, another gives it the right second one.
     """
     with torch.no_grad():
         a = solver(b.detach())

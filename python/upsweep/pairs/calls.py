@@ -18,7 +18,7 @@ from upsweep._expr.nodes import Node
 from upsweep._expr.reduction import PairReduction
 from upsweep.pairs.ranges import as_ranges
 
-__all__ = ["Input", "Options", "PairCall", "Sizes", "device_of", "options_of", "reduction_name"]
+__all__ = ["AUTO", "Input", "Options", "PairCall", "Sizes", "device_of", "options_of", "reduction_name"]
 
 Array = NDArray[Any]
 _KEPT = 64  # combinations of shapes and dtypes whose checks are remembered
@@ -57,6 +57,9 @@ class Options(NamedTuple):
     """How sums are kept."""
 
     dtype_acc: str = "auto"
+
+
+AUTO = Options()
 
 
 def options_of(
@@ -124,7 +127,7 @@ class PairCall:
 
     def __init__(
         self, inputs: Sequence[Input], formula: Node, reduction: str, rows: str, *, weight: Node | None = None,
-        k: int = 0, options: Options = Options(),
+        k: int = 0, options: Options = AUTO,
     ) -> None:  # fmt: skip
         self.inputs = tuple(inputs)
         self.formula, self.weight = formula, weight
@@ -244,7 +247,7 @@ class PairCall:
                 raise ValueError(f"{each.name}: expected shape {shape}, got {tuple(array.shape)}")
             if array.shape[-1] != each.dim:
                 raise ValueError(
-                    f"{each.name}: expected {each.dim} features, as the formula says, got shape {tuple(array.shape)}"
+                    f"{each.name}: expected {each.dim} features, as in the formula, got shape {tuple(array.shape)}"
                 )
             n_batch = max(n_batch, array.ndim - n_own)
         found: dict[str, tuple[int, str]] = {}
@@ -261,16 +264,14 @@ class PairCall:
             if each.kind != "p":
                 size, first = found.setdefault(each.kind, (int(array.shape[-2]), each.name))
                 if size != array.shape[-2]:
-                    raise ValueError(
-                        f"{each.name}: has {array.shape[-2]} {'rows' if each.kind == 'i' else 'columns'}, and {first} "
-                        f"has {size}"
-                    )
+                    what = "rows" if each.kind == "i" else "columns"
+                    raise ValueError(f"{each.name}: has {array.shape[-2]} {what}, and {first} has {size}")
             ready.append(array if n_batch == 0 else _padded(array, each.kind, n_batch))
         sizes = Sizes(found.get("i", (1, ""))[0], found.get("j", (1, ""))[0], tuple(batch))
         return sizes, ready
 
     def shaped(self, results: tuple[Any, ...]) -> Any:
-        """The results as KeOps has them: (rows, dim); of "kmin" and its kin (rows, K, dim), or (rows, K) of dim 1."""
+        """The results as KeOps has them: (rows, dim); of "kmin" and its kin (rows, K, dim), (rows, K) of dim 1."""
         if self.k:
             results = tuple(part.reshape(*part.shape[:-1], self.k, part.shape[-1] // self.k) for part in results)
             results = tuple(part[..., 0] if part.shape[-1] == 1 else part for part in results)

@@ -20,12 +20,12 @@ class Genred:
     formula : str
         In KeOps' language: ``"Exp(-SqDist(x, y)) * b"``.
     aliases : sequence of str
-        The inputs in their order: ``"x = Vi(3)"`` for rows of 3 features, an array (M, 3); ``"y = Vj(3)"`` for columns;
-        ``"g = Pm(1)"`` for parameters, an array (1,). Also ``"x = Vi(0, 3)"``, with the place first, and without a
-        name where the formula has ``Var(0, 3, 0)``.
+        The inputs in their order: ``"x = Vi(3)"`` for rows of 3 features, an array (M, 3); ``"y = Vj(3)"`` for
+        columns; ``"g = Pm(1)"`` for parameters, an array (1,). Also ``"x = Vi(0, 3)"``, with the place first, and
+        without a name where the formula has ``Var(0, 3, 0)``.
     reduction_op : str
-        "Sum", "LogSumExp", "SumSoftMaxWeight", "Min", "Max", "ArgMin", "ArgMax", "Min_ArgMin", "Max_ArgMax", "KMin",
-        "ArgKMin", "KMin_ArgKMin".
+        "Sum", "LogSumExp", "SumSoftMaxWeight", "Min", "Max", "ArgMin", "ArgMax", "Min_ArgMin", "Max_ArgMax",
+        "KMin", "ArgKMin", "KMin_ArgKMin".
     axis : {0, 1}
         0: reduce over rows, i; 1: over columns, j.
     dtype, cuda_type : ignored
@@ -52,7 +52,8 @@ class Genred:
     --------
     >>> import numpy as np
     >>> from upsweep import Genred
-    >>> gaussian = Genred("Exp(-g * SqDist(x, y)) * b", ["x = Vi(1)", "y = Vj(1)", "b = Vj(1)", "g = Pm(1)"], axis=1)
+    >>> inputs = ["x = Vi(1)", "y = Vj(1)", "b = Vj(1)", "g = Pm(1)"]
+    >>> gaussian = Genred("Exp(-g * SqDist(x, y)) * b", inputs, axis=1)
     >>> x, y = np.array([[0.0], [1.0]]), np.array([[0.0], [2.0], [3.0]])
     >>> gaussian(x, y, np.ones((3, 1)), np.array([0.5]))
     array([[1.14644428],
@@ -103,8 +104,8 @@ class Genred:
         Parameters
         ----------
         *args : arrays
-            One for each alias, of one dtype: (M, D) for rows, (N, D) for columns, (D,) for parameters; any strides.
-            Dimensions before these are a batch, and broadcast.
+            One for each alias, of one dtype: (M, D) for rows, (N, D) for columns, (D,) for parameters; any
+            strides. Dimensions before these are a batch, and broadcast.
         backend : {"auto", "CPU", "GPU", "GPU_1D", "GPU_2D"}
             With numpy's arrays "GPU" computes on a CUDA device; others are computed where they are.
         device_id : int
@@ -119,8 +120,8 @@ class Genred:
         Returns
         -------
         array of shape batch + (rows, dim), or a pair of arrays
-            Of "KMin" and its kin batch + (rows, K, dim), without the last axis if dim is 1. Indices are int64. Rows
-            without columns have the neutral element.
+            Of "KMin" and its kin batch + (rows, K, dim), without the last axis if dim is 1. Indices are int64.
+            Rows without columns have the neutral element.
         """
         device = None if backend == "auto" and device_id < 0 else device_for(list(args), backend, device_id)
         return finish(self._call, self._call(args, ranges, n_threads=n_threads, device=device), out)

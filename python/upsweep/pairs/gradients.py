@@ -124,7 +124,8 @@ class _Problem:
         if len(self.results) > 1:
             return self.results[1]
         arg = replace(self.reduction, reduction=f"arg{self.reduction.reduction}")
-        return self._run(arg, self.ready)[0]
+        places: Array = self._run(arg, self.ready)[0]
+        return places
 
     def _paired(self, array: Array, position: int, chosen: Array, k: int) -> Array:
         """An array with the row or the column of each chosen pair."""
@@ -147,16 +148,14 @@ def _run(
 
 def _finite(log_totals: Array) -> Array:
     """With +inf for the -inf of rows that sum to nothing, so that their pairs have no share: exp(F - inf) = 0."""
-    return np.where(np.isneginf(log_totals), np.inf, log_totals).astype(log_totals.dtype, copy=False)
+    finite: Array = np.where(np.isneginf(log_totals), np.inf, log_totals).astype(log_totals.dtype, copy=False)
+    return finite
 
 
 def _collected(gradient: Array, array: Array) -> Array:
     """The gradient (batch, n, dim) summed over what the array was broadcast along; parameters have one row."""
-    if array.ndim == 1:
-        return gradient.sum(axis=tuple(range(gradient.ndim - 1)), dtype=np.float64).astype(gradient.dtype)
-    axes = tuple(
-        axis for axis in range(gradient.ndim - 1) if array.shape[axis] == 1 and gradient.shape[axis] != 1
-    )  # fmt: skip
-    if not axes:
-        return gradient
-    return gradient.sum(axis=axes, keepdims=True, dtype=np.float64).astype(gradient.dtype)
+    shape = (1,) * (gradient.ndim - 1) + array.shape if array.ndim == 1 else array.shape
+    axes = tuple(axis for axis in range(gradient.ndim - 1) if shape[axis] == 1 and gradient.shape[axis] != 1)
+    if axes:
+        gradient = gradient.sum(axis=axes, keepdims=True, dtype=np.float64).astype(gradient.dtype)
+    return gradient

@@ -1,8 +1,8 @@
 """What a LazyTensor is made of: operations on leaves, which become nodes of a formula when it is reduced.
 
 Expressions are built again on each call of a user's function, with other arrays in the same places. So they are
-light: an operation is an object with its arguments. `flatten` turns one into a signature, in which leaves have numbers
-instead of arrays, and everything that follows from the signature is made once.
+light: an operation is an object with its arguments. `flatten` turns one into a signature, in which leaves have
+numbers instead of arrays, and everything that follows from the signature is made once.
 """
 
 from __future__ import annotations

@@ -118,8 +118,8 @@ class KernelSolve:
 
 
 def solve(
-    call: PairCall, arrays: list[Any], place: int, alpha: float, eps: float, max_iterations: int | None, ranges: Any,
-    n_threads: int | None, device: str | None,
+    call: PairCall, arrays: list[Any], place: int, alpha: float, eps: float, max_iterations: int | None,
+    ranges: Any, n_threads: int | None, device: str | None,
 ) -> Any:  # fmt: skip
     """Solve for the input at `place`, where the right-hand side is."""
     if len(arrays) != len(call.inputs):
@@ -156,8 +156,8 @@ def conjugate_gradients(apply: Callable[[Any], Any], b: Any, eps: float, max_ite
         curvature = float((direction * image).sum())
         if not curvature > 0:
             raise ValueError(
-                f"the matrix is not positive definite: a direction has curvature {curvature:.3g}; a larger alpha may "
-                "help"
+                f"the matrix is not positive definite: a direction has curvature {curvature:.3g}; "
+                "a larger alpha may help"
             )
         step = square / curvature
         a = a + step * direction
@@ -167,8 +167,8 @@ def conjugate_gradients(apply: Callable[[Any], Any], b: Any, eps: float, max_ite
         direction = residual + (square / before) * direction
     if square > goal:
         warnings.warn(
-            f"conjugate gradients: the residual's root mean square is {(square / n_numbers) ** 0.5:.3g} after {limit} "
-            f"iterations, above eps={eps}",
+            f"conjugate gradients: the residual's root mean square is {(square / n_numbers) ** 0.5:.3g} after "
+            f"{limit} iterations, above eps={eps}",
             RuntimeWarning,
             stacklevel=4,
         )

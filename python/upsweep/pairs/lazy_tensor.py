@@ -72,7 +72,7 @@ class LazyTensor(Reductions):
         self._static = ()
         if isinstance(x, tuple):
             self._symbolic(x, axis)
-        elif isinstance(x, bool) or isinstance(x, complex) or (isinstance(x, np.generic) and x.dtype.kind in "bc"):
+        elif isinstance(x, (bool, complex)) or (isinstance(x, np.generic) and x.dtype.kind in "bc"):
             raise TypeError(f"x: expected real numbers, got {x!r}")
         elif isinstance(x, int):
             self._op, self._args, self._static, self.ndim, self._meta = "constant", (), (float(x),), 1, _NUMBERS
@@ -125,8 +125,9 @@ class LazyTensor(Reductions):
             x = x.reshape(1) if n_axes == 0 else x
         else:
             raise ValueError(
-                "x: expected shape (..., M, 1, D), (..., 1, N, D) or (..., 1, 1, D); (M, D) with axis=0 or (N, D) with "
-                f"axis=1; or (D,) for parameters; got {shape}" + ("" if axis is None else f" with axis={axis}")
+                "x: expected shape (..., M, 1, D), (..., 1, N, D) or (..., 1, 1, D); (M, D) with axis=0 or (N, D) "
+                f"with axis=1; or (D,) for parameters; got {shape}"
+                + ("" if axis is None else f" with axis={axis}")
             )
         shape = tuple(x.shape)
         if shape[-1] == 0:

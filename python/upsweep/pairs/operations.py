@@ -46,7 +46,8 @@ class Operations(Expression):
             return self._new("constant", (), (float(value),), 1, _NOTHING)
         if type(value) is float:  # a parameter, so that another number is no other formula
             return self._new(None, (Leaf([value], "p", 1),), (), 1, _NOTHING)
-        return type(self)(value)
+        made: Any = type(self)
+        return made(value)
 
     def _apply(self, op: str, *others: Any, static: tuple[Any, ...] = (), reverse: bool = False) -> Any:
         """The operation on this and others, with the dim that its row of the table gives."""

@@ -35,7 +35,8 @@ class Reduced:
     """
 
     def __init__(
-        self, call: PairCall, leaves: list[Leaf], meta: Meta, reduction_op: str, axis: int, settings: dict[str, Any]
+        self, call: PairCall, leaves: list[Leaf], meta: Meta, reduction_op: str, axis: int,
+        settings: dict[str, Any],
     ) -> None:  # fmt: skip
         self._call, self._leaves, self._meta = call, leaves, meta
         self.reduction_op, self.axis, self._settings = reduction_op, axis, settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from upsweep.pairs.calls import Input, Options, PairCall, options_of, reduction_name
+from upsweep.pairs.calls import AUTO, Input, Options, PairCall, options_of, reduction_name
 from upsweep.pairs.graph import KINDS, build, flatten
 from upsweep.pairs.operations import Operations
 from upsweep.pairs.reduced import Reduced
@@ -19,7 +19,6 @@ _OF_FORMULAS = ("dtype_acc", "use_double_acc", "sum_scheme")
 _OF_CALLS = ("backend", "device_id", "ranges", "out", "n_threads")
 # Hints for KeOps' compiler, which mean nothing here.
 _IGNORED = ("enable_chunks", "use_fast_math", "optional_flags")
-_PLAIN = Options()
 
 
 def call_of(
@@ -68,8 +67,8 @@ class Reductions(Operations):
         call : bool
             False: return what can be printed and called instead of the result.
         **kwargs
-            `ranges` (see `BlockRanges`), `out`, `n_threads`; `backend`, `device_id`; `dtype_acc`, `use_double_acc`,
-            `sum_scheme`: see `Genred`.
+            `ranges` (see `BlockRanges`), `out`, `n_threads`; `backend`, `device_id`; `dtype_acc`,
+            `use_double_acc`, `sum_scheme`: see `Genred`.
 
         Returns
         -------
@@ -100,7 +99,7 @@ class Reductions(Operations):
                 raise TypeError(
                     f"{key}: is no keyword of a reduction; there are {', '.join(_OF_CALLS + _OF_FORMULAS)}"
                 )
-        options = options_of(name, **formula_settings) if formula_settings else _PLAIN
+        options = options_of(name, **formula_settings) if formula_settings else AUTO
         roots: tuple[Any, ...] = (self,)
         meta = self._meta
         if other is not None:
