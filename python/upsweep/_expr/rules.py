@@ -87,6 +87,9 @@ def _scaled(node: Node) -> tuple[float, Node]:
         return -factor, inner
     if node.op == "mul" and node.args[0].op == "constant" and node.dim == node.args[1].dim:
         return node.args[0].static[0], node.args[1]
+    if node.op == "mul" and node.args[0].dim == 1 < node.dim:
+        factor, inner = _scaled(node.args[0])
+        return factor, node if factor == 1 else _new("mul", inner, node.args[1])
     return 1.0, node
 
 
@@ -109,9 +112,8 @@ def _neg(node: Node) -> Node | None:
         return a.args[0]
     if a.op == "sub":
         return _new("sub", a.args[1], a.args[0]) if a.args[0].dim == a.args[1].dim else None
-    if a.op == "mul" and a.args[0].op == "constant":
-        return _new("mul", constant(-a.args[0].static[0]), a.args[1])
-    return None
+    factor, inner = _scaled(a)
+    return None if factor == 1 else _new("mul", constant(-factor), inner)
 
 
 @_of("add", "sub")
@@ -185,19 +187,39 @@ def _factors(node: Node) -> Node | None:
 
 
 @_of("mul")
-def _constants_first(node: Node) -> Node | None:
+def _numbers_first(node: Node) -> Node | None:
+    """Products of features are number times vector, so that numbers are multiplied once and not for each.
+
+    Those that are the same for a whole row or column stay together: they are computed once for it.
+    """
+    if node.dim == 1:
+        return None
     a, b = node.args
-    if b.op == "constant":
-        return _new("mul", b, a) if a.op != "constant" else None
-    if b.op == "mul" and b.args[0].op == "constant":
-        return _new("mul", b.args[0], _new("mul", a, b.args[1])) if a.op != "constant" else _merged(a, b)
-    if a.op == "mul" and a.args[0].op == "constant":
-        return _new("mul", a.args[0], _new("mul", a.args[1], b))
+    if b.dim == 1:
+        return _new("mul", b, a)
+    for one, other in ((a, b), (b, a)):
+        if other.op == "mul" and other.args[0].dim == 1 < other.dim and other.kinds >= {"i", "j"}:
+            number, vector = other.args
+            if one.dim == 1:
+                return _new("mul", _new("mul", one, number), vector)
+            return _new("mul", number, _new("mul", one, vector))
     return None
 
 
-def _merged(a: Node, b: Node) -> Node:
-    return _new("mul", constant(a.static[0] * b.args[0].static[0]), b.args[1])
+@_of("mul")
+def _constants_first(node: Node) -> Node | None:
+    """Of products of equal dims: constants before all others, and multiplied."""
+    a, b = node.args
+    if b.op == "constant" and a.op != "constant":
+        return _new("mul", b, a)
+    if b.op == "mul" and b.args[0].op == "constant" and b.args[1].dim == a.dim:
+        factor, inner = b.args
+        if a.op == "constant":
+            return _new("mul", constant(a.static[0] * factor.static[0]), inner)
+        return _new("mul", factor, _new("mul", a, inner))
+    if a.op == "mul" and a.args[0].op == "constant" and a.args[1].dim == b.dim:
+        return _new("mul", a.args[0], _new("mul", a.args[1], b))
+    return None
 
 
 @_of("div")
