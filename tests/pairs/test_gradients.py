@@ -1,4 +1,4 @@
-"""Explicit gradients of numpy's arrays, against finite differences: every reduction, axis, input; ranges, batches."""
+"""Explicit gradients of numpy's arrays, against finite differences: every reduction, axis and input."""
 
 import numpy as np
 import pytest
@@ -101,7 +101,9 @@ def test_ranges_hold_for_gradients(name, ranges, axis):
 def test_batches_are_summed_where_they_were_broadcast(name):
     def make(x, y, p, b):
         weights = LazyTensor(b[:, :, None])
-        F = -(LazyTensor(x[..., None, :]).sqdist(LazyTensor(y[:, None])) * LazyTensor(p[:, :, None, None]).square())
+        F = -(
+            LazyTensor(x[..., None, :]).sqdist(LazyTensor(y[:, None])) * LazyTensor(p[:, :, None, None]).square()
+        )
         return OF_ALL[name](F + weights[0], weights, 3)
 
     check(make, (data(2, 1, M, D), data(3, N, D, seed=1), data(2, 1, 1, seed=3), data(1, 1, N, 2, seed=2)))

@@ -18,39 +18,14 @@ from upsweep._expr.nodes import Node
 from upsweep._expr.reduction import PairReduction
 from upsweep.pairs.ranges import as_ranges
 
-__all__ = ["AUTO", "Input", "Options", "PairCall", "Sizes", "device_of", "options_of", "reduction_name"]
+__all__ = ["AUTO", "Input", "Options", "PairCall", "Sizes", "device_of", "options_of"]
 
 Array = NDArray[Any]
 _KEPT = 64  # combinations of shapes and dtypes whose checks are remembered
 
-_NAMES = {
-    "Sum": "sum", "LogSumExp": "logsumexp", "LogSumExpWeight": "logsumexp", "SumSoftMaxWeight": "sumsoftmaxweight",
-    "SoftMax": "sumsoftmaxweight", "Min": "min", "Max": "max", "ArgMin": "argmin", "ArgMax": "argmax",
-    "Min_ArgMin": "min_argmin", "MinArgMin": "min_argmin", "Max_ArgMax": "max_argmax", "MaxArgMax": "max_argmax",
-    "KMin": "kmin", "ArgKMin": "argkmin", "KMin_ArgKMin": "kmin_argkmin", "KMinArgKMin": "kmin_argkmin",
-}  # fmt: skip
 _SUMS = ("sum", "logsumexp", "sumsoftmaxweight")
 _SCHEMES = ("auto", "direct_sum", "block_sum", "kahan_scheme")
 _BACKENDS = ("auto", "CPU", "GPU", "GPU_1D", "GPU_2D")
-
-
-def reduction_name(reduction_op: str) -> str:
-    """The name here of a reduction of KeOps.
-
-    Raises
-    ------
-    ValueError
-        There is none; the nearest is suggested.
-    """
-    if reduction_op not in _NAMES:
-        from upsweep._expr.ops import suggestion
-
-        known = list(_NAMES)
-        raise ValueError(
-            f"reduction_op: there is no reduction {reduction_op!r}{suggestion(reduction_op, known)}; there are "
-            f"{', '.join(known)}"
-        )
-    return _NAMES[reduction_op]
 
 
 class Options(NamedTuple):

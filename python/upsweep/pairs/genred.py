@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from upsweep.pairs.calls import Input, PairCall, options_of, reduction_name
+from upsweep._expr.formula import parse, parse_aliases, reduction_name
+from upsweep._expr.nodes import Node, variables
+from upsweep.pairs.calls import Input, PairCall, options_of
 from upsweep.pairs.describe import describe
 from upsweep.pairs.reduced import device_for, finish
 
@@ -166,13 +168,28 @@ class Genred:
         return describe(self._call, (None, None), (), f"{self.reduction_op} (axis={self.axis})")
 
 
-def _parsed(formulas: list[str], aliases: Sequence[str]) -> tuple[list[Input], list[Any]]:
-    raise NotImplementedError
+def _parsed(formulas: list[str], aliases: Sequence[str]) -> tuple[list[Input], list[Node]]:
+    """The inputs by position, and the nodes of the formulas, which may read more of them than the aliases say."""
+    declared = parse_aliases(aliases)
+    nodes = [parse(formula, declared) for formula in formulas]
+    names = {node: name for name, node in declared.names.items()}
+    found = list(declared.variables)
+    for node in variables(*nodes):
+        if node not in found:
+            if node.static[0] != len(found):
+                raise ValueError(
+                    f"aliases: the formula reads {node!r}, but there are {len(found)}; declare what is before"
+                )
+            found.append(node)
+    return [Input(names.get(node, repr(node)), node.static[1], node.dim) for node in found], nodes
 
 
 def _of_output(output: str) -> tuple[int, int]:
     """The axis that is reduced over, and the dim, of an output such as "a = Vi(3)"."""
-    raise NotImplementedError
+    kind, dim = next((node.static[1], node.dim) for node in parse_aliases([output]).variables)
+    if kind == "p":
+        raise ValueError(f"output: expected Vi or Vj, got {output!r}")
+    return (1 if kind == "i" else 0), dim
 
 
 def generic_sum(formula: str, output: str, *aliases: str, **kwargs: Any) -> Genred:

@@ -8,15 +8,18 @@ numbers instead of arrays, and everything that follows from the signature is mad
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from upsweep._expr import nodes
-from upsweep._expr.nodes import Node
+from upsweep._expr import derivative, nodes
+from upsweep._expr.nodes import KINDS, Node
 
 __all__ = ["KINDS", "Expression", "Leaf", "Meta", "build", "flatten", "join_meta", "transposed"]
 
-KINDS = ("i", "j", "p")
+_DERIVED: dict[str, Callable[..., Node]] = {
+    "grad": derivative.gradient, "grad_matrix": derivative.gradient_matrix, "diff": derivative.differential,
+    "divergence": derivative.divergence, "laplacian": derivative.laplacian,
+}  # fmt: skip
 
 
 class Leaf:
@@ -170,23 +173,8 @@ def build(steps: Sequence[Any]) -> tuple[Node, ...]:
 
 
 def _apply(op: str, args: list[Node], static: tuple[Any, ...]) -> Node:
-    if op == "grad":
-        from upsweep._expr.derivative import gradient
-
-        return gradient(args[0], args[1], args[2])
-    if op == "grad_matrix":
-        from upsweep._expr.derivative import gradient
-
-        function, wanted = args
-        if function.dim == 1:
-            return gradient(function, wanted, nodes.constant(1.0))
-        one = nodes.constant(1.0)
-        columns = [
-            gradient(function, wanted, nodes.make("elemT", one, static=(function.dim, feature)))
-            for feature in range(function.dim)
-        ]
-        return functools.reduce(lambda left, right: nodes.make("concat", left, right), columns)
-    return nodes.make(op, *args, static=static)
+    derived = _DERIVED.get(op)
+    return nodes.make(op, *args, static=static) if derived is None else derived(*args)
 
 
 def transposed(root: Any, copy: Any) -> Any:

@@ -14,8 +14,8 @@ _NOTHING = Meta(None, None, None, None, None)
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 # What KeOps has and this has not: refused by name, before it is an AttributeError.
 _REFUSED = {
-    "real", "imag", "angle", "conj", "real2complex", "imag2complex", "exp1j", "bspline", "softdtw_sqdist", "diff",
-    "divergence", "laplacian", "trace_operator",
+    "real", "imag", "angle", "conj", "real2complex", "imag2complex", "exp1j", "bspline", "softdtw_sqdist",
+    "trace_operator",
 }  # fmt: skip
 
 
@@ -434,6 +434,28 @@ class Operations(Expression):
         """The gradients of all features of x in the variable `other`, one after the other."""
         args = (self, self._variable(other))
         return self._new("grad_matrix", args, (), self.ndim * args[1].ndim, self._join("grad_matrix", args))
+
+    def diff(self, other: Any, diffin: Any) -> Any:
+        """The derivative of x along `diffin`, a change of the variable `other`."""
+        wanted, tangent = self._variable(other), self._lift(diffin)
+        if tangent.ndim != wanted.ndim:
+            raise ValueError(f"diffin: expected dim {wanted.ndim}, as the variable has, got {tangent.ndim}")
+        args = (self, wanted, tangent)
+        return self._new("diff", args, (), self.ndim, self._join("diff", args))
+
+    def divergence(self, var: Any) -> Any:
+        """The divergence of x in a variable of its dim."""
+        args = (self, self._variable(var))
+        if args[1].ndim != self.ndim:
+            raise ValueError(f"var: expected dim {self.ndim}, as {self._text(80)} has, got {args[1].ndim}")
+        return self._new("divergence", args, (), 1, self._join("divergence", args))
+
+    def laplacian(self, var: Any) -> Any:
+        """The Laplacian of x, of dim 1, in a variable."""
+        if self.ndim != 1:
+            raise ValueError(f"laplacian: expected a formula of dim 1, got {self.ndim}: {self._text(80)}")
+        args = (self, self._variable(var))
+        return self._new("laplacian", args, (), 1, self._join("laplacian", args))
 
     def _variable(self, other: Any) -> Any:
         if not isinstance(other, Operations) or other._op is not None:

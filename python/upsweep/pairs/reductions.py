@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from upsweep.pairs.calls import AUTO, Input, Options, PairCall, options_of, reduction_name
+from upsweep._expr.formula import reduction_name
+from upsweep.pairs.calls import AUTO, Input, Options, PairCall, options_of
 from upsweep.pairs.graph import KINDS, build, flatten
 from upsweep.pairs.operations import Operations
 from upsweep.pairs.reduced import Reduced
