@@ -41,7 +41,7 @@ def gradient(formula: Node, of: Node, cotangent: Node | None = None) -> Node:
     --------
     >>> x, y, e = variable(0, 3, "i"), variable(1, 3, "j"), variable(2, 1, "i")
     >>> gradient(make("exp", make("neg", make("sqdist", x, y))), x, e)
-    2 * (-(Var(2,1,0) * Exp(-SqDist(Var(0,3,0),Var(1,3,1)))) * (Var(0,3,0) - Var(1,3,1)))
+    ((-2) * (Var(2,1,0) * Exp(-SqDist(Var(0,3,0),Var(1,3,1))))) * (Var(0,3,0) - Var(1,3,1))
     """
     if cotangent is None and formula.dim == 1:
         cotangent = constant(1)

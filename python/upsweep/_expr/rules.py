@@ -70,6 +70,12 @@ def _value(node: Node) -> float | None:
     return {"constant": lambda: float(node.static[0]), "zero": lambda: 0.0}.get(node.op, lambda: None)()
 
 
+def _instead(node: Node, old: Node, new: Node) -> tuple[Node, Node]:
+    """The two arguments of a node, in their order, with another for the first that is `old`."""
+    a, b = node.args
+    return (new, b) if a is old else (a, new)
+
+
 def _filled(value: float, dim: int) -> Node:
     if value == 0:
         return zero(dim)
@@ -179,7 +185,7 @@ def _factors(node: Node) -> Node | None:
         return _new("square", a)
     for one, other in ((a, b), (b, a)):
         if one.op == "neg":
-            return _new("neg", _new("mul", one.args[0], other))
+            return _new("neg", _new("mul", *_instead(node, one, one.args[0])))
         if one.op == "elemT" and node.dim == one.dim:
             factor = other if other.dim == 1 else _new("elem", other, static=one.static[1:])
             return _new("elemT", _new("mul", one.args[0], factor), static=one.static)
@@ -202,21 +208,22 @@ def _numbers_first(node: Node) -> Node | None:
             number, vector = other.args
             if one.dim == 1:
                 return _new("mul", _new("mul", one, number), vector)
-            return _new("mul", number, _new("mul", one, vector))
+            return _new("mul", number, _new("mul", *_instead(node, other, vector)))
     return None
 
 
 @_of("mul")
 def _constants_first(node: Node) -> Node | None:
-    """Of products of equal dims: constants before all others, and multiplied."""
+    """Constants before all others, and multiplied; not from behind a number, which would be a vector's then."""
     a, b = node.args
     if b.op == "constant" and a.op != "constant":
         return _new("mul", b, a)
-    if b.op == "mul" and b.args[0].op == "constant" and b.args[1].dim == a.dim:
+    if b.op == "mul" and b.args[0].op == "constant":
         factor, inner = b.args
         if a.op == "constant":
             return _new("mul", constant(a.static[0] * factor.static[0]), inner)
-        return _new("mul", factor, _new("mul", a, inner))
+        if inner.dim == a.dim:
+            return _new("mul", factor, _new("mul", a, inner))
     if a.op == "mul" and a.args[0].op == "constant" and a.args[1].dim == b.dim:
         return _new("mul", a.args[0], _new("mul", a.args[1], b))
     return None
@@ -288,10 +295,10 @@ def _scalprod(node: Node) -> Node | None:
         if one.dim == 1:
             return _new("mul", one, _new("sum", _as_wide(other, max(a.dim, b.dim))))
         if one.op == "neg":
-            return _new("neg", _new("scalprod", one.args[0], other))
+            return _new("neg", _new("scalprod", *_instead(node, one, one.args[0])))
         if one.op == "mul" and 1 in (one.args[0].dim, one.args[1].dim):
             scale, vector = sorted(one.args, key=lambda arg: arg.dim)
-            return _new("mul", scale, _new("scalprod", vector, other))
+            return _new("mul", scale, _new("scalprod", *_instead(node, one, vector)))
         if one.op == "elemT" and other.dim > 1:
             return _new("mul", one.args[0], _new("elem", other, static=one.static[1:]))
     return None
