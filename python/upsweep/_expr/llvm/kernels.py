@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..program import Program
     from ..reduction import PairReduction
 
-__all__ = ["BLOCK", "render"]
+__all__ = ["BLOCK", "cost", "render"]
 
 Value = str
 Carried = list[Value]
@@ -44,6 +44,22 @@ _COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "a
           "pow": 150, "load": 0, "const": 0}  # fmt: skip
 # Rows of more numbers are copied side by side first: far apart they fall into the same few lines of the cache.
 _LONGEST_SCATTERED = 16
+
+
+def cost(program: Program, reduction: PairReduction) -> float:
+    """About how many instructions a vector of pairs takes."""
+    varying = {"ij", "j" if reduction.rows == "i" else "i"}
+    total, times = 0.0, [1]
+    for step in program.values:
+        if step.level not in varying:
+            continue
+        if step.op == "loop":
+            times.append(times[-1] * step.static[0])
+        elif step.op == "end":
+            times.pop()
+        each = 2.0 * step.static[2] if step.op in ("sqdist", "dot") else _COSTS.get(step.op, 1)
+        total += times[-1] * each
+    return total + 2.0 * (program.n_results + program.n_weights) + 14 * (program.n_weights > 0) + 2
 
 
 class _Kernel:
