@@ -175,16 +175,16 @@ cdef class Kernel:
             position = self.positions[part][c]
             array = arrays[position]
             if cnp.PyArray_TYPE(array) != number:
-                raise TypeError(f"array {position}: expected float{self.kernel.bits}, got {array.dtype}")
+                raise TypeError(f"array {position}: expected float{self.kernel.bits}, got {(<object>array).dtype}")
             if not cnp.PyArray_ISBEHAVED_RO(array):   # other byte order, or not aligned
-                array = array.astype(array.dtype.newbyteorder("="), order="C")
+                array = (<object>array).astype((<object>array).dtype.newbyteorder("="), order="C")
                 kept.append(array)
             n_dims = cnp.PyArray_NDIM(array)
             operand.dim = self.dims[part][c]
             if (n_dims == 0 or cnp.PyArray_DIM(array, n_dims - 1) != operand.dim
                     or (cnp.PyArray_DIM(array, n_dims - 2) != n if n_dims > 1 else part != 2)
                     or n_dims > n_batch_dims + 2):
-                raise ValueError(f"array {position}: expected shape (..., {n}, {operand.dim}), got {array.shape}")
+                raise ValueError(f"array {position}: expected shape (..., {n}, {operand.dim}), got {(<object>array).shape}")
             operand.data = cnp.PyArray_BYTES(array)
             operand.offset = offset
             operand.feature_stride = cnp.PyArray_STRIDE(array, n_dims - 1)
