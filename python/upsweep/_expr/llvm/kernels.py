@@ -145,7 +145,7 @@ class _Kernel:
         scale = self.program.width(self.columns_kind) if self.lanes_are == "rows" else 1
         offset = body.emit(f"mul i64 {j}, {scale}")
         self.at = body.emit(f"getelementptr {v.scalar}, ptr %columns, i64 {offset}")
-        steps = Steps(v, program, self.varying, self.shared, n_columns, self.load)
+        steps = Steps(v, program, self.varying, self.shared, n_columns, self.load, flush=self.reducer.blocked)
         if isinstance(self.reducer, Sum) and not self.looped and not self._has_loops():
             done = set(self.shared)
             carried = list(carried)
@@ -220,7 +220,7 @@ class _Kernel:
     def write(self) -> str:
         v, body, program = self.v, self.body, self.program
         self.copy_rows()
-        fixed = Steps(v, program, self.varying, self.shared, 1, self.load)
+        fixed = Steps(v, program, self.varying, self.shared, 1, self.load, flush=self.reducer.blocked)
         for n, step in enumerate(program.values):
             if step.level not in self.varying:
                 fixed.write(n)

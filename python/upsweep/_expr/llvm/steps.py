@@ -83,9 +83,18 @@ class Steps:
     """
 
     def __init__(
-        self, v: Vectors, program: Program, varying: frozenset[str], shared: dict[int, Value], n_columns: int, load: Load
+        self,
+        v: Vectors,
+        program: Program,
+        varying: frozenset[str],
+        shared: dict[int, Value],
+        n_columns: int,
+        load: Load,
+        *,
+        flush: bool,
     ) -> None:
         self.v, self.program, self.shared, self.n_columns, self.load = v, program, shared, n_columns, load
+        self.flush = flush  # whether the kernel runs with subnormal results as 0
         self.varying = varying  # the levels that change from column to column
         self.moving = "j" if "j" in varying else "i"
         self.own: list[dict[int, Value]] = [{} for _ in range(n_columns)]
@@ -124,8 +133,8 @@ class Steps:
         if op == "load":
             kind, *static = step.static
             return self.load(kind, self._place(step.args, static), column)
-        if op == "exp" and step.args[0] in self._at_most_zero:
-            return exp(v, self.value(step.args[0], column), never_positive=True)
+        if op == "exp":
+            return self._exp(step.args[0], column)
         args = [self.value(arg, column) for arg in step.args]
         if op in _PLAIN:
             return str(getattr(v, _PLAIN[op])(*args))
@@ -134,6 +143,13 @@ class Steps:
         if op == "select":
             return v.select(*args)
         return str(FUNCTIONS[op](v, *args))
+
+    def _exp(self, arg: int, column: int) -> Value:
+        below = arg in self._at_most_zero
+        source = self.program.values[arg]
+        negated = source.op == "neg" and below  # the sign costs nothing in there
+        x = self.value(source.args[0] if negated else arg, column)
+        return exp(self.v, x, never_positive=below, negated=negated, flush=self.flush)
 
     def _place(self, loops: tuple[int, ...], static: list[int]) -> Value | int:
         """offset + sum(loop * stride), as a number or a value of 64 bits."""
