@@ -276,19 +276,44 @@ def _run_histogram(x: Array, weights: Array | None, thresholds: Array, n_bins: i
 
 # ---- reductions over pairs -------------------------------------------------------------------------------------
 
+_cpu_pairs: Any = None
+
+
+def _engine() -> Any:
+    """The CPU's engine of pairs, which brings llvmlite: imported by the first who needs it."""
+    global _cpu_pairs
+    if _cpu_pairs is None:
+        from upsweep._cpu import pairs
+
+        _cpu_pairs = pairs
+    return _cpu_pairs
+
 
 def run_pairs(
-    reduction: Any, arrays: Any, n_i: int, n_j: int, batch: tuple[int, ...], ranges: Any, *,
-    n_threads: int | None = None, device: int | None = None,
-) -> tuple[Any, ...]:  # fmt: skip
-    """The results of a reduction over pairs, each of shape batch + (rows, dim).
+    reduction: Any,
+    arrays: Any,
+    n_i: int,
+    n_j: int,
+    batch: tuple[int, ...],
+    ranges: Any,
+    *,
+    n_threads: int | None = None,
+    device: int | None = None,
+) -> tuple[Any, ...]:
+    """The results of a reduction over pairs, each of shape batch + (rows, dim), where its arrays are.
 
     `arrays` are in the order of the formula's variables, (..., n, dim) or (dim,) for parameters; `ranges` is a
     triple for all entries of the batch, a list of one for each, or None for all pairs.
     """
-    from upsweep import reference
+    engine = _cpu_pairs or _engine()
+    if ranges is not None:
+        ranges = [_planned(engine, reduction, n_i, n_j, part) for part in ranges] if isinstance(ranges, list) else (
+            _planned(engine, reduction, n_i, n_j, ranges)
+        )  # fmt: skip
+    results: tuple[Any, ...] = engine.run(reduction, arrays, n_i, n_j, batch, ranges, n_threads)
+    return results
 
-    return tuple(
-        part.astype(reduction.dtype) if part.dtype.kind == "f" else part
-        for part in reference.pair_reduction(reduction, arrays, n_i, n_j, batch, ranges)
-    )
+
+def _planned(engine: Any, reduction: Any, n_i: int, n_j: int, triple: Any) -> Any:
+    """The tasks of a triple, which it keeps."""
+    return triple.plan(("cpu", reduction, n_i, n_j), lambda given: engine.plan(reduction, n_i, n_j, given))
