@@ -71,7 +71,7 @@ class _Kernel:
     """One function while it is written."""
 
     def __init__(self, program: Program, reduction: PairReduction, target: Target, lanes_are: str) -> None:
-        self.program, self.lanes_are = program, lanes_are
+        self.program, self.reduction, self.lanes_are = program, reduction, lanes_are
         self.body = Body()
         bits = {"float32": 32, "float64": 64}[reduction.dtype]
         self.v = v = Vectors(self.body, target, bits, target.lanes(reduction.dtype))
@@ -116,12 +116,11 @@ class _Kernel:
                 return v.load(address, v.target.vector_bytes)
             return self._strided("%rows", "%rows_stride", place)
         if self.lanes_are == "rows":
-            width = self.program.width(self.columns_kind)
-            here = column * width
-            place = place + here if isinstance(place, int) else body.emit(f"add i64 {place}, {here}")
+            behind = column * self.program.width(self.columns_kind)
+            place = place + behind if isinstance(place, int) else body.emit(f"add i64 {place}, {behind}")
             return self._scalar(self.at, place)
-        here = body.emit(f"getelementptr {v.scalar}, ptr {self.at}, i64 {column * v.lanes}")
-        return self._strided(here, "%columns_stride", place)
+        vector = body.emit(f"getelementptr {v.scalar}, ptr {self.at}, i64 {column * v.lanes}")
+        return self._strided(vector, "%columns_stride", place)
 
     def copy_rows(self) -> None:
         """The rows' numbers side by side on the stack."""
@@ -149,8 +148,8 @@ class _Kernel:
             return _COLUMNS_OF_LOOPS
         if any(step.op in ("sqdist", "dot") for step in values):
             return _COLUMNS_OF_LONG[self.v.target.avx512]
-        cost = sum(_COSTS.get(step.op, 1) for step in values if step.level in self.varying)
-        return next((n for n in (_COLUMNS, 2) if n * cost <= _LONGEST_BODY), 1)
+        each = cost(self.program, self.reduction)
+        return next((n for n in (_COLUMNS, 2) if n * each <= _LONGEST_BODY), 1)
 
     def past(self, carried: Carried, j: Value, n_columns: int, valid: Value | None) -> Carried:
         """The reduction past `n_columns` columns (or vectors of them) from column `j` on."""

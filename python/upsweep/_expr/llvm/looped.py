@@ -88,7 +88,9 @@ class LoopedSum(Sum):
 class LoopedExponentials(Exponentials):
     """The sum of exp is carried; those of its products with the weights are in memory."""
 
-    def __init__(self, v: Vectors, state: Value, n_weights: int, accumulator_bits: int, *, plain_too: bool) -> None:
+    def __init__(
+        self, v: Vectors, state: Value, n_weights: int, accumulator_bits: int, *, plain_too: bool
+    ) -> None:
         super().__init__(v, state, 0, accumulator_bits, plain_too=True)
         self.first_slot = 1 + plain_too
         self.keeps_plain = plain_too
@@ -183,7 +185,6 @@ class LoopedEach(Reducer):
 def handed_out(v: Vectors, count: int, n_columns: int) -> list[InMemory]:
     """Memory for what the columns' programs hand out."""
     return [InMemory(v, count) for _ in range(n_columns)]
-
 
 
 def looped_reducer(

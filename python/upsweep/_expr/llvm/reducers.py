@@ -129,7 +129,9 @@ class Exponentials(Reducer):
     would be: the largest term is at least 1.
     """
 
-    def __init__(self, v: Vectors, state: Value, n_weights: int, accumulator_bits: int, *, plain_too: bool) -> None:
+    def __init__(
+        self, v: Vectors, state: Value, n_weights: int, accumulator_bits: int, *, plain_too: bool
+    ) -> None:
         super().__init__(v, state, n_weights, accumulator_bits)
         self.plain_too = plain_too  # whether the sum without weights is wanted
         self.terms: list[Value] = []  # of the last `update`, exp(value - m) of each column

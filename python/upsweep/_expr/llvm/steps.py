@@ -142,7 +142,7 @@ class Steps:
             return v.compare(_COMPARED[op], *args)
         if op == "select":
             return v.select(*args)
-        return str(FUNCTIONS[op](v, *args))
+        return FUNCTIONS[op](v, *args)
 
     def _exp(self, arg: int, column: int) -> Value:
         below = arg in self._at_most_zero
