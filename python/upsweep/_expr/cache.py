@@ -69,7 +69,9 @@ def fetch(key: str) -> bytes | None:
         return None
     head = len(_MAGIC) + _DIGEST_BYTES
     code = data[head:]
-    whole = data[: len(_MAGIC)] == _MAGIC and hashlib.sha256(key.encode() + code).digest() == data[len(_MAGIC) : head]
+    whole = (
+        data[: len(_MAGIC)] == _MAGIC and hashlib.sha256(key.encode() + code).digest() == data[len(_MAGIC) : head]
+    )
     return code if whole else None
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .looped import InMemory, LoopedEach, LoopedExponentials, LoopedSum, handed_out, looped_reducer
 from .reducers import Reducer, Sum, reducer
 from .steps import Steps, order
 from .target import Target
@@ -39,7 +40,11 @@ BLOCK = 256
 # Columns at once: as many as leave the registers some room, fewer for long programs, whose code would grow.
 _COLUMNS_OF_LONG = {True: 8, False: 4}
 _COLUMNS = 4
-_LONGEST_BODY = 500
+_COLUMNS_OF_LOOPS = 2
+# Components beyond these are walked by a loop: the code of each one would be compiled.
+_MOST_SORTED = 3
+_MOST_CARRIED = {True: 64, False: 16}  # of sums, of others
+_LONGEST_BODY = 260
 _COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "acos": 30, "atan": 25, "atan2": 40,
           "pow": 150, "load": 0, "const": 0}  # fmt: skip
 # Rows of more numbers are copied side by side first: far apart they fall into the same few lines of the cache.
@@ -66,7 +71,7 @@ class _Kernel:
     """One function while it is written."""
 
     def __init__(self, program: Program, reduction: PairReduction, target: Target, lanes_are: str) -> None:
-        self.program, self.lanes_are = program, lanes_are
+        self.program, self.reduction, self.lanes_are = program, reduction, lanes_are
         self.body = Body()
         bits = {"float32": 32, "float64": 64}[reduction.dtype]
         self.v = v = Vectors(self.body, target, bits, target.lanes(reduction.dtype))
@@ -76,10 +81,16 @@ class _Kernel:
         self.shared: dict[int, Value] = {}
         self.unit = 1 if lanes_are == "rows" else v.lanes  # columns in one vector, or scalar
         accumulator_bits = {"float32": 32, "float64": 64}[reduction.dtype_acc]
-        self.reducer: Reducer = reducer(
+        self.looped = (
+            len(program.results) < program.n_results
+            or len(program.weights) < program.n_weights
+            or program.n_results > (_MOST_SORTED if reduction.k else _MOST_CARRIED[reduction.reduction == "sum"])
+            or program.n_weights > _MOST_CARRIED[False]
+        )
+        make = looped_reducer if self.looped else reducer
+        self.reducer: Reducer = make(
             v, "%state", reduction.reduction, program.n_results, program.n_weights, reduction.k, accumulator_bits
         )
-        self.looped = len(program.results) < program.n_results or len(program.weights) < program.n_weights
         self.rows_copy: Value | None = None
 
     # ---- loads ----
@@ -105,12 +116,11 @@ class _Kernel:
                 return v.load(address, v.target.vector_bytes)
             return self._strided("%rows", "%rows_stride", place)
         if self.lanes_are == "rows":
-            width = self.program.width(self.columns_kind)
-            here = column * width
-            place = place + here if isinstance(place, int) else body.emit(f"add i64 {place}, {here}")
+            behind = column * self.program.width(self.columns_kind)
+            place = place + behind if isinstance(place, int) else body.emit(f"add i64 {place}, {behind}")
             return self._scalar(self.at, place)
-        here = body.emit(f"getelementptr {v.scalar}, ptr {self.at}, i64 {column * v.lanes}")
-        return self._strided(here, "%columns_stride", place)
+        vector = body.emit(f"getelementptr {v.scalar}, ptr {self.at}, i64 {column * v.lanes}")
+        return self._strided(vector, "%columns_stride", place)
 
     def copy_rows(self) -> None:
         """The rows' numbers side by side on the stack."""
@@ -134,10 +144,12 @@ class _Kernel:
 
     def columns_at_once(self) -> int:
         values = self.program.values
+        if any(step.op in ("loop", "result", "weight") for step in values if step.level in self.varying):
+            return _COLUMNS_OF_LOOPS
         if any(step.op in ("sqdist", "dot") for step in values):
             return _COLUMNS_OF_LONG[self.v.target.avx512]
-        cost = sum(_COSTS.get(step.op, 1) for step in values if step.level in self.varying)
-        return next((n for n in (_COLUMNS, 2) if n * cost <= _LONGEST_BODY), 1)
+        each = cost(self.program, self.reduction)
+        return next((n for n in (_COLUMNS, 2) if n * each <= _LONGEST_BODY), 1)
 
     def past(self, carried: Carried, j: Value, n_columns: int, valid: Value | None) -> Carried:
         """The reduction past `n_columns` columns (or vectors of them) from column `j` on."""
@@ -146,7 +158,9 @@ class _Kernel:
         offset = body.emit(f"mul i64 {j}, {scale}")
         self.at = body.emit(f"getelementptr {v.scalar}, ptr %columns, i64 {offset}")
         steps = Steps(v, program, self.varying, self.shared, n_columns, self.load, flush=self.reducer.blocked)
-        if isinstance(self.reducer, Sum) and not self.looped and not self._has_loops():
+        if self.looped:
+            return self._past_looped(steps, carried, j, n_columns, valid)
+        if isinstance(self.reducer, Sum) and not self._has_loops():
             done = set(self.shared)
             carried = list(carried)
             for component, root in enumerate(program.results):
@@ -164,8 +178,50 @@ class _Kernel:
                 steps.write(n)
         columns = range(n_columns)
         values = [[steps.value(n, column) for n in program.results] for column in columns]
+        if isinstance(self.reducer, Sum):
+            carried = list(carried)
+            for column in columns:
+                for component, value in enumerate(values[column]):
+                    self.reducer.add_column(carried, component, value, valid)
+            return carried
         weights = [[steps.value(n, column) for n in program.weights] for column in columns]
         return self.reducer.update(carried, values, weights, self._places(j, n_columns), valid)
+
+    def _past_looped(
+        self, steps: Steps, carried: Carried, j: Value, n_columns: int, valid: Value | None
+    ) -> Carried:
+        """The same where components are handed out one by one."""
+        v, program, reducer = self.v, self.program, self.reducer
+        count = program.n_results if isinstance(reducer, LoopedEach) else program.n_weights
+        memory = [] if isinstance(reducer, LoopedSum) else handed_out(v, count, n_columns)
+        for n, step in enumerate(program.values):
+            if step.op not in ("result", "weight"):
+                if step.level in self.varying:
+                    steps.write(n)
+                continue
+            self._keep(steps, steps.place_of(step), step.args[0], memory, valid)
+        kept = program.weights if isinstance(reducer, LoopedExponentials) else program.results
+        for component, n in enumerate(kept):  # of straight-line code, where there are too many to carry
+            self._keep(steps, str(component), n, memory, valid)
+        if isinstance(reducer, LoopedEach):
+            reducer.past(memory, self._places(j, n_columns), valid)
+        elif isinstance(reducer, LoopedExponentials):
+            exponents = [[steps.value(n, column) for n in program.results] for column in range(n_columns)]
+            nothing: list[list[Value]] = [[] for _ in exponents]
+            carried = reducer.update(carried, exponents, nothing, [], valid)
+            reducer.add_products(memory, valid)
+        return carried
+
+    def _keep(self, steps: Steps, at: Value, n: int, memory: list[InMemory], valid: Value | None) -> None:
+        """Add a component to its sum, or keep it until all are there."""
+        v = self.v
+        values = [steps.value(n, column) for column in range(steps.n_columns)]
+        if isinstance(self.reducer, LoopedSum):
+            zero = v.const(0.0)
+            self.reducer.sums.add(at, values if valid is None else [v.select(valid, x, zero) for x in values])
+        else:
+            for cells, value in zip(memory, values):
+                cells.store(at, value)
 
     def _has_loops(self) -> bool:
         return any(step.op == "loop" and step.level in self.varying for step in self.program.values)

@@ -9,7 +9,7 @@ function", ACM TOMS 16, 1990) without a table.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from . import coefficients as c
 from .vectors import Vectors
@@ -69,7 +69,9 @@ def _less_powers(v: Vectors, x: Value, n: Value) -> Value:
     return v.fma(n, v.const(-c.LN2_LOW[v.bits]), r)
 
 
-def exp(v: Vectors, x: Value, *, never_positive: bool = False, negated: bool = False, flush: bool = False) -> Value:
+def exp(
+    v: Vectors, x: Value, *, never_positive: bool = False, negated: bool = False, flush: bool = False
+) -> Value:
     """exp(x), or exp(-x) if `negated`.
 
     `never_positive` says so of the exponent, and saves a comparison. With `flush` subnormal results are 0, in kernels that run in
@@ -380,7 +382,7 @@ def rsqrt(v: Vectors, x: Value) -> Value:
     return v.div(v.const(1.0), v.sqrt(x))
 
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Callable[..., Value]] = {
     "exp": exp, "exp2": exp2, "log": log, "sin": sin, "cos": cos, "tanh": tanh, "asin": asin, "acos": acos,
     "atan": atan, "atan2": atan2, "pow": power, "rsqrt": rsqrt, "sqrt": Vectors.sqrt, "floor": Vectors.floor,
     "abs": Vectors.abs,

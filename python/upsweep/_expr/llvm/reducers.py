@@ -87,7 +87,7 @@ class Reducer:
     def _align(self) -> int:
         return min(64, SLOT_BYTES * self.v.lanes)
 
-    def accumulate(self, n: int, sums: Value, factor: Value | None = None) -> None:
+    def accumulate(self, n: int | Value, sums: Value, factor: Value | None = None) -> None:
         """slot n = slot n * factor + sums, in the accumulator's type."""
         v, wide = self.v, self.wide
         before = self.load(n, wide.kind)
@@ -129,9 +129,12 @@ class Exponentials(Reducer):
     would be: the largest term is at least 1.
     """
 
-    def __init__(self, v: Vectors, state: Value, n_weights: int, accumulator_bits: int, *, plain_too: bool) -> None:
+    def __init__(
+        self, v: Vectors, state: Value, n_weights: int, accumulator_bits: int, *, plain_too: bool
+    ) -> None:
         super().__init__(v, state, n_weights, accumulator_bits)
         self.plain_too = plain_too  # whether the sum without weights is wanted
+        self.terms: list[Value] = []  # of the last `update`, exp(value - m) of each column
         self.n_sums = n_weights + plain_too
 
     @property
@@ -168,25 +171,29 @@ class Exponentials(Reducer):
         moved = v.at_most(v.select(v.compare("ogt", largest, reference), largest, reference), v.const(self._most))
         factor = exp(v, v.plain("sub", reference, moved), never_positive=True, flush=True)
         scaled = [v.plain("mul", part, factor) for part in sums]
-        # What memory holds refers to the old m.
-        for n in range(self.n_sums):
-            self.accumulate(1 + n, zero, factor)
+        self.moved(factor)
         self.store(0, v.kind, moved)
+        end = body.block
         body.do(f"br label %{go_on}")
         body.place(go_on)
         joined = [
-            body.emit(f"phi {v.kind} [{old}, %{before}], [{new}, %{rare}]")
+            body.emit(f"phi {v.kind} [{old}, %{before}], [{new}, %{end}]")
             for old, new in zip([reference, *sums], [moved, *scaled])
         ]
         reference, sums = joined[0], joined[1:]
-        for column, value in enumerate(exponents):
-            term = exp(v, v.plain("sub", value, reference))
+        self.terms = [exp(v, v.plain("sub", value, reference)) for value in exponents]
+        for column, term in enumerate(self.terms):
             if self.plain_too:
                 sums[0] = v.add(sums[0], term)
             for n, weight in enumerate(weights[column] if self.dim else ()):
                 place = n + self.plain_too
                 sums[place] = v.add(sums[place], v.mul(term, weight))
         return [reference, *sums]
+
+    def moved(self, factor: Value) -> None:
+        """m has moved: what memory holds refers to the old one."""
+        for n in range(self.n_sums):
+            self.accumulate(1 + n, self.v.const(0.0), factor)
 
     def leave(self, carried: Carried) -> None:
         for n, sums in enumerate(carried[1:]):

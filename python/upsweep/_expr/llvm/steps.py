@@ -142,7 +142,7 @@ class Steps:
             return v.compare(_COMPARED[op], *args)
         if op == "select":
             return v.select(*args)
-        return str(FUNCTIONS[op](v, *args))
+        return FUNCTIONS[op](v, *args)
 
     def _exp(self, arg: int, column: int) -> Value:
         below = arg in self._at_most_zero
@@ -275,12 +275,9 @@ class Steps:
             cell = self._cell(self.value(array, column), tuple(loops), step.static)
             self._set(n, column, step, self.v.load(cell, self.v.target.vector_bytes))
 
-    def hand_out(self, step: Instruction, memory: list[Value]) -> None:
-        """A component of the formula or the weight under a loop's index, into memory of each column."""
-        value, *loops = step.args
-        for column, array in enumerate(memory):
-            cell = self._cell(array, tuple(loops), step.static)
-            self.v.store(self.value(value, column), cell, self.v.target.vector_bytes)
+    def place_of(self, step: Instruction) -> Value:
+        """The component that a `result` or `weight` is."""
+        return str(self._place(step.args[1:], list(step.static)))
 
 
 _STRUCTURE: dict[str, Callable[[Steps, int, Instruction], None]] = {

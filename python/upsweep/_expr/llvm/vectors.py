@@ -103,7 +103,9 @@ class Vectors:
     def spelled(self, value: float) -> str:
         """A scalar constant: LLVM spells floats as doubles in hexadecimal."""
         if self.bits == 32:
-            (value,) = struct.unpack("<f", struct.pack("<f", value)) if abs(value) <= 3.4028235677973362e38 else (value,)
+            (value,) = (
+                struct.unpack("<f", struct.pack("<f", value)) if abs(value) <= 3.4028235677973362e38 else (value,)
+            )
         return f"0x{_bits(64, value):016X}"
 
     def const(self, value: float) -> Value:
