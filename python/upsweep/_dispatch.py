@@ -307,9 +307,9 @@ def run_pairs(
     """
     engine = _cpu_pairs or _engine()
     if ranges is not None:
-        ranges = [_planned(engine, reduction, n_i, n_j, part) for part in ranges] if isinstance(ranges, list) else (
-            _planned(engine, reduction, n_i, n_j, ranges)
-        )  # fmt: skip
+        each = ranges if isinstance(ranges, list) else [ranges]
+        planned = [_planned(engine, reduction, n_i, n_j, triple) for triple in each]
+        ranges = planned if isinstance(ranges, list) else planned[0]
     results: tuple[Any, ...] = engine.run(reduction, arrays, n_i, n_j, batch, ranges, n_threads)
     return results
 

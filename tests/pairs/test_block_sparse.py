@@ -120,9 +120,8 @@ def test_one_triple_for_all_entries_of_a_batch(axis):
 def test_indices_that_run_through_a_batch(axis):
     x, y = data(3, M, D), data(3, N, D, seed=1)
     parts = [BlockRanges(random_ranges(seed), (M, N)) for seed in (8, 9, 10)]
-    ranges = (
-        *join([part.triple("i", M, N) for part in parts], M, N), *join([part.triple("j", M, N) for part in parts], N, M)
-    )  # fmt: skip
+    rows, columns = ([part.triple(kind, M, N) for part in parts] for kind in ("i", "j"))
+    ranges = (*join(rows, M, N), *join(columns, N, M))
     lazy = LazyTensor(x[:, :, None]).sqdist(LazyTensor(y[:, None]))
     squares = ((x[:, :, None] - y[:, None]) ** 2).sum(-1) * np.stack([part.to_mask() for part in parts])
     np.testing.assert_allclose(lazy.sum(axis=axis + 1, ranges=ranges)[..., 0], squares.sum(axis + 1))

@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+from helpers import run_python
 from upsweep import LazyTensor, Pm, Vi, Vj
 
 M, N, D = 7, 5, 3
@@ -415,3 +416,19 @@ def test_long_sums_of_expressions_need_no_deep_stack():
     np.testing.assert_allclose(total.sum(axis=1), 3001 * X)
     assert total.T.shape == (1, M, D)
     assert copy.copy(total).shape == total.shape
+
+
+def test_without_llvmlite_it_says_what_to_install():
+    code = """
+    import sys
+    sys.modules["llvmlite"] = None
+    import numpy as np
+    from upsweep import Vi
+    K = Vi(np.ones((3, 1)))
+    print(K.shape)
+    try:
+        K.sum(axis=1)
+    except ImportError as error:
+        print(error)
+    """
+    assert 'pip install "upsweep[expr]"' in run_python(code)

@@ -57,9 +57,9 @@ class Genred:
     >>> inputs = ["x = Vi(1)", "y = Vj(1)", "b = Vj(1)", "g = Pm(1)"]
     >>> gaussian = Genred("Exp(-g * SqDist(x, y)) * b", inputs, axis=1)
     >>> x, y = np.array([[0.0], [1.0]]), np.array([[0.0], [2.0], [3.0]])
-    >>> gaussian(x, y, np.ones((3, 1)), np.array([0.5]))
-    array([[1.14644428],
-           [1.34839661]])
+    >>> gaussian(x, y, np.ones((3, 1)), np.array([0.5])).round(4)
+    array([[1.1464],
+           [1.3484]])
     """
 
     def __init__(

@@ -31,7 +31,7 @@ class Reduced:
            [5.]])
     >>> Vi(0, 1).sqdist(Vj(1, 1)).sum(axis=1)(x, y + 1)
     array([[9.],
-           [8.]])
+           [5.]])
     """
 
     def __init__(

@@ -43,10 +43,11 @@ def _llvm() -> Any:
 
 def versions() -> str:
     """What compiled code depends on besides its text: the versions of llvmlite and LLVM, the architecture."""
+    with _lock:
+        llvm = _llvm()  # first, since it tells what to install
+
     import llvmlite
 
-    with _lock:
-        llvm = _llvm()
     return f"{llvmlite.__version__} {llvm.llvm_version_info} {llvm.get_default_triple()}"
 
 
