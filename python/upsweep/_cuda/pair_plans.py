@@ -81,7 +81,9 @@ def deal_ranges(ranges: Ranges, n_rows: int, tile: int, n_slots: int) -> Deal:
     """Items for blocks of rows that each meet ranges of columns; rows of no block have one without columns."""
     order = np.argsort(ranges.blocks[:, 0], kind="stable")
     counts = np.diff(ranges.slices, prepend=0)
-    widths = np.diff(ranges.columns)[:, 0]
+    # In the order of their columns, so that of equal ones the first is found first.
+    columns = ranges.columns[np.lexsort((ranges.columns[:, 0], np.repeat(np.arange(len(counts)), counts)))]
+    widths = np.diff(columns)[:, 0]
     ends = np.concatenate([[0], np.cumsum(widths)])  # of columns, all ranges one behind the other
     first = ends[ranges.slices - counts]
     n_columns = ends[ranges.slices] - first
@@ -97,7 +99,7 @@ def deal_ranges(ranges: Ranges, n_rows: int, tile: int, n_slots: int) -> Deal:
     bounds = np.union1d(ends[:-1][widths > 0], cuts)
     bounds = bounds[bounds < ends[-1]]
     source = np.searchsorted(ends, bounds, side="right") - 1  # the range that a piece is of
-    begins = ranges.columns[source, 0] + bounds - ends[source]
+    begins = columns[source, 0] + bounds - ends[source]
     pieces = np.stack([begins, begins + np.diff(np.append(bounds, ends[-1]))], axis=1)
 
     gaps = _gaps(ranges.blocks[order], n_rows)

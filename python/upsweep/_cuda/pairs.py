@@ -7,6 +7,7 @@ whose plan is sent to the device. Both are kept, so that a later call can be cap
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 import threading
 from collections import OrderedDict
@@ -120,7 +121,7 @@ def run(
     n_i: int,
     n_j: int,
     batch: tuple[int, ...],
-    ranges: Ranges | None,
+    ranges: Ranges | list[Ranges] | None,
     *,
     device: int,
     stream: int,
@@ -136,13 +137,21 @@ def run(
     outs : sequence of DeviceArray
         One for each of `outputs(reduction)`, contiguous: (*batch, rows, dim).
     ranges : Ranges, optional
-        Which columns each block of rows meets, the same in each entry of the batch. Default: all.
+        Which columns each block of rows meets, the same in each entry of the batch, or a list of one an entry.
+        Default: all.
     allocate : callable
         As that of `run_scan`.
     """
     n_rows, n_columns = (n_i, n_j) if reduction.rows == "i" else (n_j, n_i)
     n_batch = math.prod(batch)
     if n_rows == 0 or n_batch == 0:
+        return
+    if isinstance(ranges, list):
+        for entry, of_entry in zip(itertools.product(*map(range, batch)), ranges, strict=True):
+            run(
+                reduction, [_entry(array, batch, entry) for array in arrays], [_entry(out, batch, entry) for out in outs],
+                n_i, n_j, (), of_entry, device=device, stream=stream, allocate=allocate,
+            )  # fmt: skip
         return
     rows = 1 if n_rows <= FEW_ROWS else fitting_rows(ranges) if ranges is not None else 0
     made = prepare(reduction, device, rows=rows, wide_index=n_columns >= 2**31)
@@ -173,6 +182,14 @@ def run(
         share = -(-kernels.tile // kernels.combiners)
         made.combine.launch(n_batch * call.n_tiles * share, kernels.combiners, stream, call)
     del keep
+
+
+def _entry(array: DeviceArray, batch: tuple[int, ...], entry: tuple[int, ...]) -> DeviceArray:
+    """One entry of the batch, of an array that may be repeated along its axes."""
+    n = max(len(array.shape) - 2, 0)
+    steps = _aligned(array.shape[:n], array.strides[:n], len(batch))
+    offset = sum(step * index for step, index in zip(steps, entry))
+    return array._replace(pointer=array.pointer + offset, shape=array.shape[n:], strides=array.strides[n:])
 
 
 def _describe(

@@ -78,10 +78,10 @@ class _Folding:
     def scaled(self, number: int, by: float) -> int:
         """A value times a constant, by as few instructions of pairs as there is a way."""
         graph, value = self.graph, self.graph.values[number]
-        if by == 1:
-            return self.renewed[number]
         if number in self.squares:
             return self.squares[number]
+        if by == 1:
+            return self.renewed[number]
         if value.op == "const":
             return graph.constant(float(value.static[0]) * by)
         if value.op == "neg":
@@ -96,7 +96,8 @@ class _Folding:
                 early = graph.multiply(scale, first) if value.op == "mul" else graph.add("div", scale, first)
                 return graph.multiply(self.renewed[a], early)
         if value.op in ("add", "sub") and value.level == "ij" and self._absorbs(number):
-            return graph.add(value.op, *(self.scaled(arg, by) for arg in value.args))
+            a, b = value.args
+            return graph.add("add", self.scaled(a, by), self.scaled(b, by if value.op == "add" else -by))
         if abs(by) == 1:
             return self._signed(self.renewed[number], by)
         return graph.multiply(self.renewed[number], graph.constant(by))

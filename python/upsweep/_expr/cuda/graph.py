@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from upsweep._expr.lower import Program
+    from upsweep._expr.program import Program
 
 __all__ = ["Graph", "Value", "join"]
 
@@ -53,7 +53,10 @@ class Graph:
         for value in program.values:
             args = tuple(numbers[arg] for arg in value.args)
             level = levels.get(value.level, value.level)
-            numbers.append(graph.add(value.op, *args, static=value.static, level=level))
+            static = value.static
+            if transposed and value.op in ("sqdist", "dot"):
+                static = (static[1], static[0], *static[2:])
+            numbers.append(graph.add(value.op, *args, static=static, level=level))
         return graph, numbers
 
     def add(self, op: str, *args: int, static: Static = (), level: str | None = None) -> int:
@@ -63,6 +66,8 @@ class Graph:
         """
         if op == "centre":
             level = "p"
+        elif op in ("sqdist", "dot"):
+            level = "ij"
         elif op != "load" or level is None:
             level = join(self.values[arg].level for arg in args)
         key = (op, args, (*static, level) if op == "load" else static)

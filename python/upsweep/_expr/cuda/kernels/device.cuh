@@ -1,5 +1,5 @@
 // What the other files ask of a device beyond plain C++, and the functions of formulas that are more than one
-// call. Each has its twin for the host in tests/expr/on_host.hpp.
+// call. Each has its twin for the host in tests/support/on_host.hpp.
 // Called by: every kernel of a reduction over pairs and every formula's own text.
 
 __device__ __forceinline__ float exp2_fast(float x) {

@@ -12,7 +12,7 @@ struct State {
 static_assert(PARTIAL_BYTES == N_RESULTS * (sizeof(real) + sizeof(long long)), "what render.py says");
 
 __device__ __forceinline__ void clear(State& state) {
-#pragma unroll
+#pragma unroll EACH_RESULT
     for (int k = 0; k < N_RESULTS; ++k) state.best[k] = infinity(), state.at[k] = -1;
 }
 
@@ -33,13 +33,13 @@ __device__ __forceinline__ void look(
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             Pair at(p, x[r], y);
-#pragma unroll
+#pragma unroll EACH_RESULT
             for (int k = 0; k < N_RESULTS; ++k) value[u][r][k] = directed(at.result[k]);
         }
     }
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
-#pragma unroll
+#pragma unroll EACH_RESULT
         for (int k = 0; k < N_RESULTS; ++k) {
             real low = value[0][r][k];
 #pragma unroll
@@ -63,7 +63,7 @@ __device__ __forceinline__ void reduce_block(
     if (!INDICES) return;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
-#pragma unroll
+#pragma unroll EACH_RESULT
         for (int k = 0; k < N_RESULTS; ++k)
             if (state[r].at[k] < 0) state[r].at[k] = first;  // all have been infinite
 }
@@ -71,14 +71,14 @@ __device__ __forceinline__ void reduce_block(
 __device__ __forceinline__ void save(const State& state, char* partial, long long at, long long n) {
     long long* indices = reinterpret_cast<long long*>(partial);
     real* values = reinterpret_cast<real*>(indices + N_RESULTS * n);
-#pragma unroll
+#pragma unroll EACH_RESULT
     for (int k = 0; k < N_RESULTS; ++k) values[k * n + at] = state.best[k], indices[k * n + at] = state.at[k];
 }
 
 __device__ __forceinline__ void merge(State& state, const char* partial, long long at, long long n) {
     const long long* indices = reinterpret_cast<const long long*>(partial);
     const real* values = reinterpret_cast<const real*>(indices + N_RESULTS * n);
-#pragma unroll
+#pragma unroll EACH_RESULT
     for (int k = 0; k < N_RESULTS; ++k) {
         const column_index column = column_index(indices[k * n + at]);
         take(state, k, values[k * n + at], column);
@@ -88,7 +88,7 @@ __device__ __forceinline__ void merge(State& state, const char* partial, long lo
 
 __device__ __forceinline__ void write(
     const Call& call, const Bases&, const real*, State& state, long long, long long at, bool) {
-#pragma unroll
+#pragma unroll EACH_RESULT
     for (int k = 0; k < N_RESULTS; ++k) {
         if (VALUES)
             reinterpret_cast<element*>(call.values)[at * N_RESULTS + k] =

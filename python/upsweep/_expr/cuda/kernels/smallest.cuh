@@ -12,16 +12,16 @@ struct State {
 static_assert(PARTIAL_BYTES == N_RESULTS * K * (sizeof(real) + sizeof(long long)), "what render.py says");
 
 __device__ __forceinline__ void clear(State& state) {
-#pragma unroll
+#pragma unroll EACH_RESULT
     for (int k = 0; k < N_RESULTS; ++k)
-#pragma unroll
+#pragma unroll EACH_PLACE
         for (int place = 0; place < K; ++place) state.value[k][place] = not_a_number(), state.at[k][place] = -1;
 }
 
 __device__ __forceinline__ void insert(State& state, int k, real value, column_index at) {
     if (value != value) {
         bool free = true;
-#pragma unroll
+#pragma unroll EACH_PLACE
         for (int place = 0; place < K; ++place)
             if (free && state.at[k][place] < 0) state.at[k][place] = at, free = false;
         return;
@@ -29,7 +29,7 @@ __device__ __forceinline__ void insert(State& state, int k, real value, column_i
     // What is not smaller or equal moves back by one; NaN does, which is also what no column has taken yet.
     bool here = !(state.value[k][K - 1] <= value);
     if (!here) return;
-#pragma unroll
+#pragma unroll EACH_PLACE
     for (int place = K - 1; place > 0; --place) {
         const bool next = !(state.value[k][place - 1] <= value);
         state.value[k][place] = next ? state.value[k][place - 1] : here ? value : state.value[k][place];
@@ -58,13 +58,13 @@ __device__ __forceinline__ void look(
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             Pair at(p, x[r], y);
-#pragma unroll
+#pragma unroll EACH_RESULT
             for (int k = 0; k < N_RESULTS; ++k) value[u][r][k] = at.result[k];
         }
     }
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
-#pragma unroll
+#pragma unroll EACH_RESULT
         for (int k = 0; k < N_RESULTS; ++k) {
             real low = value[0][r][k];
 #pragma unroll
@@ -88,9 +88,9 @@ __device__ __forceinline__ void reduce_block(
 __device__ __forceinline__ void save(const State& state, char* partial, long long at, long long n) {
     long long* indices = reinterpret_cast<long long*>(partial);
     real* values = reinterpret_cast<real*>(indices + N_RESULTS * K * n);
-#pragma unroll
+#pragma unroll EACH_RESULT
     for (int k = 0; k < N_RESULTS; ++k)
-#pragma unroll
+#pragma unroll EACH_PLACE
         for (int place = 0; place < K; ++place) {
             values[(k * K + place) * n + at] = state.value[k][place];
             indices[(k * K + place) * n + at] = state.at[k][place];
@@ -100,7 +100,7 @@ __device__ __forceinline__ void save(const State& state, char* partial, long lon
 __device__ __forceinline__ void merge(State& state, const char* partial, long long at, long long n) {
     const long long* indices = reinterpret_cast<const long long*>(partial);
     const real* values = reinterpret_cast<const real*>(indices + N_RESULTS * K * n);
-#pragma unroll
+#pragma unroll EACH_RESULT
     for (int k = 0; k < N_RESULTS; ++k)
 #pragma unroll 1
         for (int place = 0; place < K; ++place) {
@@ -111,9 +111,9 @@ __device__ __forceinline__ void merge(State& state, const char* partial, long lo
 
 __device__ __forceinline__ void write(
     const Call& call, const Bases&, const real*, State& state, long long, long long at, bool) {
-#pragma unroll
+#pragma unroll EACH_PLACE
     for (int place = 0; place < K; ++place)
-#pragma unroll
+#pragma unroll EACH_RESULT
         for (int k = 0; k < N_RESULTS; ++k) {
             const long long to = (at * K + place) * N_RESULTS + k;
             const real value = state.at[k][place] < 0 ? infinity() : state.value[k][place];

@@ -16,14 +16,14 @@ static_assert(PARTIAL_BYTES == sizeof(real) + N_SUMS * sizeof(wide), "what rende
 
 __device__ __forceinline__ void clear(State& state) {
     state.top = -infinity();
-#pragma unroll
+#pragma unroll EACH_WEIGHT
     for (int k = 0; k < N_SUMS; ++k) state.sum[k] = 0;
 }
 
 // Bring the sums to another top.
 __device__ __forceinline__ void rebase(State& state, real top) {
     const real scale = state.top == top ? real(1) : power(state.top - top);
-#pragma unroll
+#pragma unroll EACH_WEIGHT
     for (int k = 0; k < N_SUMS; ++k) state.sum[k] *= wide(scale);
     state.top = top;
 }
@@ -56,7 +56,7 @@ __device__ __forceinline__ void reduce_block(
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             top[r] = finite_or_0(state[r].top);
-#pragma unroll
+#pragma unroll EACH_WEIGHT
             for (int k = 0; k < N_SUMS; ++k) sum[r][k] = 0;
         }
 #pragma unroll UNROLLED
@@ -66,7 +66,7 @@ __device__ __forceinline__ void reduce_block(
             for (int r = 0; r < ROWS; ++r) {
                 Pair at(p, x[r], y);
                 const real e = power(at.result[0] - top[r]);
-#pragma unroll
+#pragma unroll EACH_WEIGHT
                 for (int k = 0; k < N_WEIGHTS; ++k) sum[r][k] += e * at.weight[k];
                 if (SOFTMAX || N_WEIGHTS == 0) sum[r][N_SUMS - 1] += e;
             }
@@ -74,12 +74,12 @@ __device__ __forceinline__ void reduce_block(
         bool overflow = false;
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
-#pragma unroll
+#pragma unroll EACH_WEIGHT
             for (int k = 0; k < N_SUMS; ++k) overflow = overflow || !(sum[r][k] - sum[r][k] == 0);
         if (look || !overflow) {
 #pragma unroll
             for (int r = 0; r < ROWS; ++r)
-#pragma unroll
+#pragma unroll EACH_WEIGHT
                 for (int k = 0; k < N_SUMS; ++k) state[r].sum[k] += wide(sum[r][k]);
             break;
         }
@@ -89,7 +89,7 @@ __device__ __forceinline__ void reduce_block(
 
 __device__ __forceinline__ void save(const State& state, char* partial, long long at, long long n) {
     wide* sums = reinterpret_cast<wide*>(partial);
-#pragma unroll
+#pragma unroll EACH_WEIGHT
     for (int k = 0; k < N_SUMS; ++k) sums[k * n + at] = state.sum[k];
     reinterpret_cast<real*>(sums + N_SUMS * n)[at] = state.top;
 }
@@ -97,25 +97,25 @@ __device__ __forceinline__ void save(const State& state, char* partial, long lon
 __device__ __forceinline__ void merge(State& state, const char* partial, long long at, long long n) {
     const wide* sums = reinterpret_cast<const wide*>(partial);
     State other;
-#pragma unroll
+#pragma unroll EACH_WEIGHT
     for (int k = 0; k < N_SUMS; ++k) other.sum[k] = sums[k * n + at];
     other.top = reinterpret_cast<const real*>(sums + N_SUMS * n)[at];
     const real top = -least_number(-state.top, -other.top);
     rebase(state, top);
     rebase(other, top);
-#pragma unroll
+#pragma unroll EACH_WEIGHT
     for (int k = 0; k < N_SUMS; ++k) state.sum[k] += other.sum[k];
 }
 
 __device__ __forceinline__ void write(
-    const Call& call, const Bases&, const real*, State& state, long long, long long at, bool) {
+    const Call& call, const Bases&, const real*, State& state, long long, long long at, bool empty) {
     constexpr int N_OUT = N_SUMS - SOFTMAX;
     element* values = reinterpret_cast<element*>(call.values) + at * N_OUT;
-#pragma unroll
+#pragma unroll EACH_WEIGHT
     for (int k = 0; k < N_OUT; ++k) {
         wide value;
         if (SOFTMAX)
-            value = state.top == -infinity() && state.sum[N_SUMS - 1] == 0 ? 0 : state.sum[k] / state.sum[N_SUMS - 1];
+            value = empty ? wide(0) : state.sum[k] / state.sum[N_SUMS - 1];
         else if (state.top - state.top != 0 && state.top == state.top)  // infinite, with its sign
             value = state.top > 0 || state.sum[k] == 0 ? state.top : state.sum[k];
         else
