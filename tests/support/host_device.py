@@ -33,7 +33,10 @@ class HostFunction:
         self.launcher.restype, self.launcher.argtypes = None, (ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
         self.size = library.size_of_call
         self.size.restype = ctypes.c_int64
-        self.launches = 0
+        self.launches, self.shared_bytes = 0, 0
+
+    def use_shared(self, n_bytes):
+        self.shared_bytes = n_bytes
 
     def blocks_at_once(self, n_threads):
         return self.n_slots

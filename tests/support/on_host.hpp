@@ -64,6 +64,21 @@ static void read_together(const T* from, T* to) {
     std::memcpy(to, __builtin_assume_aligned(from, 16), 16);
 }
 
+template <class Element>
+static Element fetch_element(const char* from) {
+    Element x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+}
+static unsigned short fetch_bits(const char* from) { return fetch_element<unsigned short>(from); }
+template <class T>
+static void fetch_together(const char* from, T* to) {
+    std::memcpy(to, __builtin_assume_aligned(from, 16), 16);
+}
+static void write_together(const float* from, float* to) {
+    std::memcpy(__builtin_assume_aligned(to, 16), from, 16);
+}
+
 namespace fibers {
 constexpr int STACK = 1 << 18;
 static ucontext_t scheduler;
@@ -112,4 +127,46 @@ struct Launch {
 };
 }  // namespace fibers
 
+
 static void __syncthreads() { fibers::wait(); }
+
+static char* shared_memory() {
+    alignas(16) static char shared[1 << 18];
+    return shared;
+}
+
+// What the lanes of a warp tell each other. All warps of a block have to come here equally often.
+namespace lanes {
+static float told[1024][8];
+
+template <int N>
+static void tell(const float* values) {
+    fibers::wait();
+    std::memcpy(told[threadIdx.x], values, N * sizeof(float));
+    fibers::wait();
+}
+}  // namespace lanes
+
+static float sum_of_warp(float x) {
+    lanes::tell<1>(&x);
+    float sum = 0;
+    for (int lane = 0; lane < 32; ++lane) sum += lanes::told[threadIdx.x / 32 * 32 + lane][0];
+    return sum;
+}
+
+static float upper_bits(float x) { return bits_as_float(float_as_bits(x) & 0xffffe000u); }
+
+static void multiply_tiles(float (&c)[4], const float (&a)[4], float b0, float b1) {
+    const float both[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    lanes::tell<6>(both);
+    const auto* warp = lanes::told + threadIdx.x / 32 * 32;
+    const int group = threadIdx.x % 32 / 4, member = threadIdx.x % 4;
+    for (int n = 0; n < 4; ++n) {
+        const int row = group + n / 2 * 8, column = 2 * member + n % 2;
+        for (int k = 0; k < 8; ++k) {
+            const float left = warp[row % 8 * 4 + k % 4][row / 8 + k / 4 * 2];
+            const float right = warp[column * 4 + k % 4][4 + k / 4];
+            c[n] += upper_bits(left) * upper_bits(right);
+        }
+    }
+}

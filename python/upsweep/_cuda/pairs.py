@@ -101,6 +101,8 @@ def prepare(reduction: PairReduction, device: int, *, rows: int = 0, wide_index:
     kernels = render(lower(reduction), request)
     module = home.load(_compiled(kernels, home.capability))
     reduce, combine = module.function("reduce_pairs"), module.function("combine_parts")
+    if kernels.shared_bytes:
+        reduce.use_shared(kernels.shared_bytes)
     structure = type("PairCall", (Call,), {"_fields_": [("arrays", Array * n_arrays)]})
     made = Prepared(kernels, home, reduce, combine, reduce.blocks_at_once(kernels.threads), structure)
     with _lock:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from upsweep._expr.cuda.fold import factor_sums, fold_exponentials
 from upsweep._expr.cuda.graph import Graph
 from upsweep._expr.cuda.looped import Looped, function, long_pair
-from upsweep._expr.cuda.request import Request, Sizes
+from upsweep._expr.cuda.request import Product, Request, Sizes
 from upsweep._expr.cuda.scalars import MASKS, expression, literal
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Functions", "LoopedFunctions"]
 
+LONG_PAIRS = ("sqdist", "dot")
 KNOWN = "const Call& call, const Bases& bases"
 
 
@@ -82,21 +83,33 @@ class Functions:
             played[kind]: [(position, c) for position, dim in program.components(kind) for c in range(dim)]
             for kind in played
         }
-        # Long distances and products read whole records, which lie behind the other values.
-        self.long = any(value.op in ("sqdist", "dot") for value in program.values)
-        sizes = {kind: len(self.components[kind]) * self.long for kind in "ij"}
         formula = self.formula
         needed = self.graph.uses([*formula.results, *formula.weights])
+        self.product = self._product(needed, request)
+        # Long distances and products that threads compute read whole records, which lie behind the other values.
+        self.long = self.product is None and any(self.graph.values[n].op in LONG_PAIRS for n in needed)
+        sizes = {kind: len(self.components[kind]) * self.long for kind in "ij"}
+        norm = 1 if self.product is not None and self.product.centred else 0
         self.sizes = Sizes(
-            len(formula.results), len(formula.weights), len(formula.parameters), len(formula.rows) + sizes["i"],
-            len(formula.columns) + sizes["j"], sum(map(self._cost, needed)),
+            len(formula.results), len(formula.weights), len(formula.parameters),
+            len(formula.rows) + sizes["i"] + norm, len(formula.columns) + sizes["j"] + norm,
+            sum(map(self._cost, needed)),
         )  # fmt: skip
+
+    def _product(self, needed: Collection[int], request: Request) -> Product | None:
+        """The one long distance or product that the formula has, as tensor cores make it."""
+        found = [n for n in needed if self.graph.values[n].op in LONG_PAIRS]
+        if len(found) != 1 or request.dtype == "float64":
+            return None
+        value = self.graph.values[found[0]]
+        row, column, dim = map(int, value.static)
+        return Product(value.op == "sqdist", dim, *self.components["i"][row], *self.components["j"][column])
 
     def _cost(self, number: int) -> int:
         value = self.graph.values[number]
         if value.level != "ij":
             return 0
-        return 2 * int(value.static[2]) if value.op in ("sqdist", "dot") else 1
+        return 2 * int(value.static[2]) if self.long and value.op in LONG_PAIRS else 1
 
     def texts(self) -> list[str]:
         """The functions, one behind the other."""
@@ -177,7 +190,11 @@ class Functions:
                 names[number] = literal(float(value.static[0]))
             elif value.level == "ij":
                 names[number] = f"v{number}"
-                if value.op in ("sqdist", "dot"):
+                if self.product is not None and value.op in LONG_PAIRS:
+                    x, y = f"x[{len(formula.rows)}]", f"y.value({len(formula.columns)})"
+                    right = f"squared_distance({x}, {y}, y.product())" if value.op == "sqdist" else "y.product()"
+                    lines.append(f"const real v{number} = {right};")
+                elif value.op in LONG_PAIRS:
                     row, column, dim = map(int, value.static)
                     lines += long_pair(
                         f"v{number}", value.op, len(formula.rows) + row, len(formula.columns) + column, dim
@@ -199,6 +216,7 @@ class LoopedFunctions:
     """The functions of a formula with loops, which is not rewritten."""
 
     def __init__(self, program: Program, request: Request, scale: float) -> None:
+        self.product: Product | None = None
         self.program, self.looped = program, Looped(program, request.remaining == "j", scale)
         kept = self.looped.kept
         self.sizes = Sizes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Request", "Sizes"]
+__all__ = ["Product", "Request", "Sizes"]
 
 
 class Request(NamedTuple):
@@ -29,3 +29,14 @@ class Sizes(NamedTuple):
     rows: int
     columns: int
     n_instructions: int  # of a pair
+
+
+class Product(NamedTuple):
+    """Where the vectors lie whose products tensor cores make."""
+
+    centred: bool  # a squared distance, not a scalar product
+    dim: int
+    row_array: int
+    row_component: int
+    column_array: int
+    column_component: int

@@ -45,5 +45,5 @@ __device__ __forceinline__ Bases find_bases(const Call& call, long long batch) {
 __device__ __forceinline__ real load(const Call& call, const Bases& bases, int array, long long at, int component) {
     const char* address = bases.data[array] + at * call.arrays[array].row_stride +
                           component * call.arrays[array].component_stride;
-    return Stored<element>::widen(*reinterpret_cast<const element*>(address));
+    return Stored<element>::widen(fetch_element<element>(address));
 }

@@ -25,11 +25,12 @@ __device__ __forceinline__ void take(State& state, int k, real value, column_ind
 
 template <int COUNT, int ROWS>
 __device__ __forceinline__ void look(
-    const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, column_index first) {
+    const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, int c,
+    column_index first) {
     real value[COUNT][ROWS][N_RESULTS];
 #pragma unroll
     for (int u = 0; u < COUNT; ++u) {
-        const Column y(columns + u * COLUMN_VALUES);
+        const Column y(columns, c + u);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             Pair at(p, x[r], y);
@@ -48,7 +49,7 @@ __device__ __forceinline__ void look(
                 state[r].best[k] = least(state[r].best[k], low);
             } else if (!(low >= state[r].best[k])) {
 #pragma unroll
-                for (int u = 0; u < COUNT; ++u) take(state[r], k, value[u][r][k], first + u);
+                for (int u = 0; u < COUNT; ++u) take(state[r], k, value[u][r][k], first + c + u);
             }
         }
 }
@@ -58,8 +59,8 @@ __device__ __forceinline__ void reduce_block(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, column_index first,
     int n) {
     int c = 0;
-    for (; c + CHUNK <= n; c += CHUNK) look<CHUNK>(p, x, state, columns + c * COLUMN_VALUES, first + c);
-    for (; c < n; ++c) look<1>(p, x, state, columns + c * COLUMN_VALUES, first + c);
+    for (; c + CHUNK <= n; c += CHUNK) look<CHUNK>(p, x, state, columns, c, first);
+    for (; c < n; ++c) look<1>(p, x, state, columns, c, first);
     if (!INDICES) return;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)

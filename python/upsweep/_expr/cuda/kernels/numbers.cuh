@@ -16,6 +16,15 @@ struct bfloat16 {
 };
 
 template <>
+__device__ __forceinline__ float16 fetch_element<float16>(const char* from) {
+    return float16{fetch_bits(from)};
+}
+template <>
+__device__ __forceinline__ bfloat16 fetch_element<bfloat16>(const char* from) {
+    return bfloat16{fetch_bits(from)};
+}
+
+template <>
 struct Stored<float16> {
     static __device__ __forceinline__ real widen(float16 x) { return real(widen_float16(x.bits)); }
     static __device__ __forceinline__ float16 narrow(real x) { return float16{to_float16(float(x))}; }
@@ -41,6 +50,11 @@ constexpr real LN_2 = real(0.6931471805599453);
 
 __device__ __forceinline__ real do_exp(real x) {
     return sizeof(real) == 8 ? real(exp(double(x))) : real(exp2_fast(x * LOG2_E));
+}
+// From squared norms and a scalar product; never negative, but for NaN.
+__device__ __forceinline__ real squared_distance(real x, real y, real product) {
+    const real distance = (x + y) - 2 * product;
+    return distance < 0 ? real(0) : distance;
 }
 __device__ __forceinline__ real finite_or_0(real x) { return x - x == 0 ? x : real(0); }
 

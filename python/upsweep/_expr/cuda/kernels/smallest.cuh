@@ -50,11 +50,12 @@ __device__ __forceinline__ real chosen(const real (&value)[COUNT][ROWS][N_RESULT
 
 template <int COUNT, int ROWS>
 __device__ __forceinline__ void look(
-    const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, column_index first) {
+    const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, int c,
+    column_index first) {
     real value[COUNT][ROWS][N_RESULTS];
 #pragma unroll
     for (int u = 0; u < COUNT; ++u) {
-        const Column y(columns + u * COLUMN_VALUES);
+        const Column y(columns, c + u);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             Pair at(p, x[r], y);
@@ -71,7 +72,7 @@ __device__ __forceinline__ void look(
             for (int u = 1; u < COUNT; ++u) low = least_number(low, value[u][r][k]);
             if (!(low >= state[r].value[k][K - 1])) {
 #pragma unroll 1
-                for (int u = 0; u < COUNT; ++u) insert(state[r], k, chosen(value, u, r, k), first + u);
+                for (int u = 0; u < COUNT; ++u) insert(state[r], k, chosen(value, u, r, k), first + c + u);
             }
         }
 }
@@ -81,8 +82,8 @@ __device__ __forceinline__ void reduce_block(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, column_index first,
     int n) {
     int c = 0;
-    for (; c + CHUNK <= n; c += CHUNK) look<CHUNK>(p, x, state, columns + c * COLUMN_VALUES, first + c);
-    for (; c < n; ++c) look<1>(p, x, state, columns + c * COLUMN_VALUES, first + c);
+    for (; c + CHUNK <= n; c += CHUNK) look<CHUNK>(p, x, state, columns, c, first);
+    for (; c < n; ++c) look<1>(p, x, state, columns, c, first);
 }
 
 __device__ __forceinline__ void save(const State& state, char* partial, long long at, long long n) {

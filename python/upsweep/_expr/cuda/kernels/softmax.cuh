@@ -36,7 +36,7 @@ __device__ __forceinline__ void raise_tops(
     for (int r = 0; r < ROWS; ++r) top[r] = state[r].top;
 #pragma unroll 2
     for (int c = 0; c < n; ++c) {
-        const Column y(columns + c * COLUMN_VALUES);
+        const Column y(columns, c);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) top[r] = -least_number(-top[r], -Pair(p, x[r], y).result[0]);
     }
@@ -61,7 +61,7 @@ __device__ __forceinline__ void reduce_block(
         }
 #pragma unroll UNROLLED
         for (int c = 0; c < n; ++c) {
-            const Column y(columns + c * COLUMN_VALUES);
+            const Column y(columns, c);
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 Pair at(p, x[r], y);

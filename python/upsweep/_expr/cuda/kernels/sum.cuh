@@ -24,7 +24,7 @@ __device__ __forceinline__ void reduce_block(
         for (int k = 0; k < N_RESULTS; ++k) sum[r][k] = 0;
 #pragma unroll UNROLLED
     for (int c = 0; c < n; ++c) {
-        const Column y(columns + c * COLUMN_VALUES);
+        const Column y(columns, c);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             Pair at(p, x[r], y);
