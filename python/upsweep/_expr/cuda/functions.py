@@ -1,0 +1,235 @@
+"""Writes the functions of a formula, as `render` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
+
+from upsweep._expr.cuda.fold import factor_sums, fold_exponentials
+from upsweep._expr.cuda.graph import Graph
+from upsweep._expr.cuda.looped import Looped, function, long_pair
+from upsweep._expr.cuda.request import Product, Request, Sizes
+from upsweep._expr.cuda.scalars import MASKS, expression, literal
+
+if TYPE_CHECKING:
+    from upsweep._expr.program import Program
+
+__all__ = ["Functions", "LoopedFunctions"]
+
+LONG_PAIRS = ("sqdist", "dot")
+KNOWN = "const Call& call, const Bases& bases"
+
+
+class Formula(NamedTuple):
+    """A rewritten graph, and where what the pairs need is kept."""
+
+    graph: Graph
+    results: list[int]
+    weights: list[int]
+    outer: list[int]  # factors of the results of a sum
+    parameters: dict[int, int]  # place of each value that rows, columns or pairs read
+    rows: dict[int, int]
+    columns: dict[int, int]
+
+
+def _formula(program: Program, request: Request, scale: float) -> Formula:
+    graph, numbers = Graph.of(program, transposed=request.remaining == "j")
+    results = [numbers[n] for n in program.results]
+    weights = [numbers[n] for n in program.weights]
+    outer = [graph.constant(1.0)] * len(results)
+    if request.dtype != "float64":
+        scales = [scale] * len(results) + [1.0] * len(weights)
+        roots = fold_exponentials(graph, results + weights, scales, factored=request.reduction == "sum")
+        results, weights = roots[: len(results)], roots[len(results) :]
+    if request.reduction == "sum":
+        results, outer = factor_sums(graph, results)
+    parameters, rows, columns = _kept(graph, [*results, *weights], outer)
+    return Formula(graph, results, weights, outer, parameters, rows, columns)
+
+
+def _kept(graph: Graph, of_pairs: list[int], of_rows: list[int]) -> tuple[dict[int, int], ...]:
+    """The values that are read at a later level than they are computed at, with their places."""
+    kept: dict[str, set[int]] = {"p": set(), "i": set(), "j": set()}
+
+    def keep(number: int) -> None:
+        if graph.values[number].op != "const" and graph.level(number) != "ij":
+            kept[graph.level(number)].add(number)
+
+    for number in of_pairs:
+        keep(number)
+    for number in graph.uses([*of_pairs, *of_rows]):
+        value = graph.values[number]
+        if value.op == "centre":
+            kept["p"].add(number)
+        for arg in value.args:
+            if graph.level(arg) != value.level and value.op != "centre":
+                keep(arg)
+    for number in of_rows:
+        if graph.level(number) == "p":
+            keep(number)
+    p, i, j = ({number: place for place, number in enumerate(sorted(kept[level]))} for level in "pij")
+    return p, i, j
+
+
+class Functions:
+    """The functions of a formula that is written out, instruction after instruction."""
+
+    def __init__(self, program: Program, request: Request, scale: float) -> None:
+        self.program, self.formula = program, _formula(program, request, scale)
+        self.graph = self.formula.graph
+        # Offsets in the packed records, as (array, component). What remains after the reduction plays "i".
+        played = {"p": "p", "i": "j", "j": "i"} if request.remaining == "j" else {"p": "p", "i": "i", "j": "j"}
+        self.components = {
+            played[kind]: [(position, c) for position, dim in program.components(kind) for c in range(dim)]
+            for kind in played
+        }
+        formula = self.formula
+        needed = self.graph.uses([*formula.results, *formula.weights])
+        self.product = self._product(needed, request)
+        # Long distances and products that threads compute read whole records, which lie behind the other values.
+        self.long = self.product is None and any(self.graph.values[n].op in LONG_PAIRS for n in needed)
+        sizes = {kind: len(self.components[kind]) * self.long for kind in "ij"}
+        norm = 1 if self.product is not None and self.product.centred else 0
+        self.sizes = Sizes(
+            len(formula.results), len(formula.weights), len(formula.parameters),
+            len(formula.rows) + sizes["i"] + norm, len(formula.columns) + sizes["j"] + norm,
+            sum(map(self._cost, needed)),
+        )  # fmt: skip
+
+    def _product(self, needed: Collection[int], request: Request) -> Product | None:
+        """The one long distance or product that the formula has, as tensor cores make it."""
+        found = [n for n in needed if self.graph.values[n].op in LONG_PAIRS]
+        if len(found) != 1 or request.dtype == "float64":
+            return None
+        value = self.graph.values[found[0]]
+        row, column, dim = map(int, value.static)
+        return Product(value.op == "sqdist", dim, *self.components["i"][row], *self.components["j"][column])
+
+    def _cost(self, number: int) -> int:
+        value = self.graph.values[number]
+        if value.level != "ij":
+            return 0
+        return 2 * int(value.static[2]) if self.long and value.op in LONG_PAIRS else 1
+
+    def texts(self) -> list[str]:
+        """The functions, one behind the other."""
+        formula = self.formula
+        lines, names = self._parameters()
+        lines += [f"p[{place}] = {names[n]};" for n, place in formula.parameters.items()]
+        n_weights = max(len(formula.weights), 1)
+        pair = function("Pair(const real* p, const real* x, const Column& y)", self._pair()).replace("\n", "\n    ")
+        return [
+            function(f"void load_parameters({KNOWN}, long long row, real* p)", lines),
+            function(f"void load_row({KNOWN}, const real* p, long long row, real* x)", self._load("i", "row", "x")),
+            function(
+                f"void load_column({KNOWN}, const real* p, long long column, real* y)", self._load("j", "column", "y")
+            ),
+            f"struct Pair {{\n    real result[{len(formula.results)}], weight[{n_weights}];\n    {pair.rstrip()}\n}};\n",
+            self._finish(),
+        ]
+
+    def _load(self, level: str, at: str, store: str) -> list[str]:
+        places = self.formula.rows if level == "i" else self.formula.columns
+        lines, names = self._computed(level, places, {"p"}, at)
+        lines += [f"{store}[{place}] = {names[n]};" for n, place in places.items()]
+        base, components = len(places), self.components[level] if self.long else []
+        while components:
+            position = components[0][0]
+            dim = sum(each == position for each, _ in components)
+            lines.append(f"for (int k = 0; k < {dim}; ++k)")
+            lines.append(f"    {store}[{base} + k] = load(call, bases, {position}, {at}, k);")
+            base, components = base + dim, components[dim:]
+        return lines
+
+    def _parameters(self) -> tuple[list[str], dict[int, str]]:
+        """Centres are rows' values in the tile's first row, so both levels are computed here."""
+        graph, wanted = self.graph, self.formula.parameters
+        lines, names = self._computed("pi", wanted, set(), "row")
+        for number in wanted:
+            if graph.values[number].op == "centre":
+                names[number] = f"finite_or_0({names[graph.values[number].args[0]]})"
+        return lines, names
+
+    def _computed(
+        self, levels: str, wanted: Collection[int], given: set[str], at: str
+    ) -> tuple[list[str], dict[int, str]]:
+        """Lines that compute what the wanted values take at these levels, and every value's name."""
+        graph, lines, names = self.graph, list[str](), dict[int, str]()
+        for number in sorted(graph.uses(wanted)):
+            value = graph.values[number]
+            if value.op == "const":
+                names[number] = literal(float(value.static[0]))
+            elif value.level in given:
+                if number in self.formula.parameters:
+                    names[number] = f"p[{self.formula.parameters[number]}]"
+            elif value.level in levels and value.op != "centre":
+                names[number] = f"v{number}"
+                lines.append(f"const {self._type(number)} v{number} = {self._right_side(number, names, at)};")
+        return lines, names
+
+    def _type(self, number: int) -> str:
+        return "bool" if self.graph.values[number].op in MASKS else "real"
+
+    def _right_side(self, number: int, names: dict[int, str], at: str) -> str:
+        value = self.graph.values[number]
+        if value.op == "load":
+            kind = value.level
+            array, component = self.components[kind][int(value.static[1])]
+            return f"load(call, bases, {array}, {'0' if kind == 'p' else at}, {component})"
+        return expression(value.op, [names[arg] for arg in value.args])
+
+    def _pair(self) -> list[str]:
+        formula, graph = self.formula, self.graph
+        names = {number: f"p[{place}]" for number, place in formula.parameters.items()}
+        names |= {number: f"x[{place}]" for number, place in formula.rows.items()}
+        names |= {number: f"y.value({place})" for number, place in formula.columns.items()}
+        lines = list[str]()
+        for number in sorted(graph.uses([*formula.results, *formula.weights])):
+            value = graph.values[number]
+            if value.op == "const":
+                names[number] = literal(float(value.static[0]))
+            elif value.level == "ij":
+                names[number] = f"v{number}"
+                if self.product is not None and value.op in LONG_PAIRS:
+                    x, y = f"x[{len(formula.rows)}]", f"y.value({len(formula.columns)})"
+                    right = f"squared_distance({x}, {y}, y.product())" if value.op == "sqdist" else "y.product()"
+                    lines.append(f"const real v{number} = {right};")
+                elif value.op in LONG_PAIRS:
+                    row, column, dim = map(int, value.static)
+                    lines += long_pair(
+                        f"v{number}", value.op, len(formula.rows) + row, len(formula.columns) + column, dim
+                    )
+                else:
+                    lines.append(f"const {self._type(number)} v{number} = {self._right_side(number, names, '0')};")
+        lines += [f"result[{k}] = {names[number]};" for k, number in enumerate(formula.results)]
+        return lines + [f"weight[{k}] = {names[number]};" for k, number in enumerate(formula.weights)]
+
+    def _finish(self) -> str:
+        formula, graph = self.formula, self.graph
+        head = f"void finish_sum({KNOWN}, const real* p, long long row, wide* sum)"
+        changed = {k: n for k, n in enumerate(formula.outer) if graph.constant_of(n) != 1}
+        lines, names = self._computed("i", changed.values(), {"p"}, "row")
+        return function(head, [*lines, *(f"sum[{k}] *= wide({names[n]});" for k, n in changed.items())])
+
+
+class LoopedFunctions:
+    """The functions of a formula with loops, which is not rewritten."""
+
+    def __init__(self, program: Program, request: Request, scale: float) -> None:
+        self.product: Product | None = None
+        self.program, self.looped = program, Looped(program, request.remaining == "j", scale)
+        kept = self.looped.kept
+        self.sizes = Sizes(
+            program.n_results, program.n_weights, kept["p"].size, kept["i"].size, kept["j"].size, len(program.values)
+        )
+
+    def texts(self) -> list[str]:
+        """The functions, one behind the other."""
+        program = self.program
+        pair = function("Pair(const real* p, const real* x, const Column& y)", self.looped.pair())
+        held = f"real result[{program.n_results}], weight[{max(program.n_weights, 1)}];"
+        return [
+            *self.looped.texts(),
+            f"struct Pair {{\n    {held}\n    {pair.rstrip()}\n}};\n",
+            function(f"void finish_sum({KNOWN}, const real*, long long, wide*)", []),
+        ]

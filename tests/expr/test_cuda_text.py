@@ -1,0 +1,217 @@
+"""The text of kernels over pairs, compiled by the C++ compiler and run on the host, against the naive twin."""
+
+import shutil
+from typing import NamedTuple
+
+import host_device
+import numpy as np
+import pytest
+from upsweep._expr.nodes import constant, make, variable
+from upsweep._expr.reduction import REDUCTIONS, PairReduction
+from upsweep._expr.twin import pair_reduction
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def device(monkeypatch, folder):
+    return host_device.install(monkeypatch, folder)
+
+
+def gaussian(dim=3, scale=0.7):
+    x, y, b = variable(0, dim, "i"), variable(1, dim, "j"), variable(2, 1, "j")
+    return make("mul", make("exp", make("mul", constant(-scale), make("sqdist", x, y))), b)
+
+
+def distance(dim=3):
+    return make("neg", make("sqdist", variable(0, dim, "i"), variable(1, dim, "j")))
+
+
+def random_arrays(n_i, n_j, dims=(3, 3, 1), dtype=np.float32, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(n, dim)).astype(dtype) for n, dim in zip((n_i, n_j, n_j), dims)]
+
+
+class Triple(NamedTuple):
+    blocks: np.ndarray
+    slices: np.ndarray
+    columns: np.ndarray
+
+
+def check(reduction, arrays, n_i, n_j, batch=(), ranges=None, tolerance=1e-5):
+    found = host_device.run(reduction, arrays, n_i, n_j, batch, ranges)
+    expected = pair_reduction(reduction, arrays, n_i, n_j, batch, ranges)
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected):
+        assert one.shape == other.shape
+        if one.dtype == np.int64:
+            np.testing.assert_array_equal(one, other)
+        else:
+            np.testing.assert_allclose(one.astype(np.float64), other, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("n_i, n_j", [(5, 7), (300, 517), (1, 1), (130, 1), (2, 1300)])
+def test_every_reduction(device, name, n_i, n_j):
+    weight = variable(2, 1, "j") if name == "sumsoftmaxweight" else None
+    formula = gaussian() if name == "sum" else distance()
+    reduction = PairReduction(formula, name, weight, k=3 if "kmin" in name else 0)
+    check(reduction, random_arrays(n_i, n_j), n_i, n_j)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+@pytest.mark.parametrize("name", ["sum", "logsumexp", "min_argmin", "kmin"])
+def test_other_dtypes(device, name, dtype):
+    reduction = PairReduction(
+        gaussian() if name == "sum" else distance(), name, k=3 * (name == "kmin"), dtype=np.dtype(dtype).name,
+        dtype_acc="float64" if dtype == np.float64 else "float32",
+    )  # fmt: skip
+    check(reduction, random_arrays(140, 300, dtype=dtype), 140, 300, tolerance=1e-12 if dtype == np.float64 else 2e-3)
+
+
+def test_bfloat16(device):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    arrays = random_arrays(140, 300, dtype=ml_dtypes.bfloat16)
+    check(PairReduction(gaussian(), "sum", dtype="bfloat16", dtype_acc="float32"), arrays, 140, 300, tolerance=1e-2)
+
+
+def test_sums_kept_in_float32(device):
+    check(PairReduction(gaussian(), "sum", dtype_acc="float32"), random_arrays(30, 900), 30, 900)
+
+
+@pytest.mark.parametrize("name", ["sum", "logsumexp", "argmin"])
+def test_along_the_other_axis(device, name):
+    check(
+        PairReduction(gaussian() if name == "sum" else distance(), name, rows="j"), random_arrays(300, 140), 300, 140
+    )
+
+
+def formulas():
+    x, y, b, p = variable(0, 3, "i"), variable(1, 3, "j"), variable(2, 1, "j"), variable(3, 1, "p")
+    u = variable(4, 3, "i")
+    square = make("sqdist", x, y)
+    e = make("exp", make("neg", make("mul", square, p)))
+    yield "parameter", make("mul", e, b)
+    yield "gradient", make("mul", make("mul", make("scalprod", u, y), make("exp", make("neg", square))), make("sub", x, y))
+    yield "gradient of a row", make("mul", u, make("mul", make("exp", make("neg", square)), make("sub", x, y)))
+    yield "two scales", make("add", make("exp", make("neg", square)), make("exp", make("mul", constant(-3.0), square)))
+    yield "used twice", make("mul", square, make("exp", make("neg", square)))
+    yield "of rows alone", make("exp", x)
+    yield "of columns alone", y
+    yield "constant", constant(2.0)
+    yield "parameter alone", p
+    yield "divided", make("div", make("exp", make("neg", make("div", square, p))), make("add", constant(1.0), make("square", u)))
+    yield "shifted", make("exp", make("sub", b, make("add", square, make("elem", u, static=(0,)))))
+    yield "choice", make("ifelse", make("sub", x, y), make("sin", x), make("cos", make("mul", y, p)))
+    yield "laplacian", make("exp", make("neg", make("sqrt", square)))
+    yield "cauchy", make("inverse", make("add", constant(1.0), square))
+    yield "angle", make("atan2", x, y)
+
+
+@pytest.mark.parametrize("axis", ["i", "j"])
+@pytest.mark.parametrize("name, formula", formulas(), ids=[name for name, _ in formulas()])
+def test_sums_of_formulas(device, name, formula, axis):
+    rng = np.random.default_rng(1)
+    shapes = [(45, 3), (70, 3), (70, 1), (1, 1), (45, 3)]
+    arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    arrays[3] = np.abs(arrays[3])
+    check(PairReduction(formula, "sum", rows=axis), arrays, 45, 70, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("dim", [33, 50, 70, 200])
+@pytest.mark.parametrize("axis", ["i", "j"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_long_vectors(device, dim, axis, dtype):
+    x, y = variable(0, dim, "i"), variable(1, dim, "j")
+    arrays = [0.3 * array for array in random_arrays(40, 50, (dim, dim), dtype)]
+    name = np.dtype(dtype).name
+    for formula in (
+        make("mul", make("exp", make("neg", make("sqdist", x, y))), y),
+        make("mul", make("exp", make("scalprod", x, y)), make("sqdist", x, y)),
+        make("add", make("sin", x), make("mul", x, make("norm2", y))),
+    ):
+        check(PairReduction(formula, "sum", rows=axis, dtype=name), arrays, 40, 50, tolerance=2e-5)
+    check(PairReduction(make("sqdist", x, y), "argkmin", rows=axis, k=4, dtype=name), arrays, 40, 50)
+
+
+def some_ranges(rng, n_rows, n_columns, n_blocks, empty=True):
+    edges = np.sort(rng.choice(np.arange(1, n_rows), 2 * n_blocks - 1, replace=False))
+    edges = np.concatenate([[0], edges])[: 2 * n_blocks].reshape(-1, 2)
+    counts = rng.integers(0 if empty else 1, 5, n_blocks)
+    starts = rng.integers(0, n_columns, counts.sum())
+    ends = np.minimum(starts + rng.integers(0, n_columns, counts.sum()), n_columns)
+    return Triple(edges, np.cumsum(counts), np.stack([starts, ends], axis=1))
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("seed", range(3))
+def test_ranges(device, name, seed):
+    rng = np.random.default_rng(seed)
+    n_i, n_j = ((60, 90), (900, 1100), (2000, 3000))[seed]
+    ranges = some_ranges(rng, n_i, n_j, (4, 7, 3)[seed])
+    weight = variable(2, 1, "j") if name == "sumsoftmaxweight" else None
+    formula = gaussian() if name == "sum" else distance()
+    reduction = PairReduction(formula, name, weight, k=3 if "kmin" in name else 0)
+    check(reduction, random_arrays(n_i, n_j), n_i, n_j, ranges=ranges, tolerance=2e-5)
+
+
+@pytest.mark.parametrize("ranged", [False, True])
+def test_batches(device, ranged):
+    rng = np.random.default_rng(0)
+    shapes = [(3, 1, 40, 3), (2, 60, 3), (3, 2, 60, 1)]
+    arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    each = [some_ranges(rng, 40, 60, 3) for _ in range(6)]
+    for ranges in (each[0], each) if ranged else (None,):
+        check(PairReduction(gaussian(), "sum"), arrays, 40, 60, (3, 2), ranges)
+
+
+def test_strides(device):
+    x, y, b = random_arrays(80, 90)
+    check(PairReduction(gaussian(), "sum"), [x[::-2], np.asfortranarray(y)[5:], np.broadcast_to(b[3], (85, 1))], 40, 85)
+
+
+@pytest.mark.parametrize("n_slots", [1, 3, 40])
+def test_columns_are_cut_and_combined_in_order(monkeypatch, folder, n_slots):
+    device = host_device.install(monkeypatch, folder, n_slots)
+    arrays = random_arrays(200, 3000)
+    for name in REDUCTIONS:
+        weight = variable(2, 1, "j") if name == "sumsoftmaxweight" else None
+        formula = gaussian() if name == "sum" else distance()
+        check(PairReduction(formula, name, weight, k=3 if "kmin" in name else 0), arrays, 200, 3000)
+    assert device is not None
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_no_columns(device, name):
+    weight = variable(2, 1, "j") if name == "sumsoftmaxweight" else None
+    formula = gaussian() if name == "sum" else distance()
+    check(PairReduction(formula, name, weight, k=3 if "kmin" in name else 0), random_arrays(40, 0), 40, 0)
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_special_values(device, name, special):
+    weight = variable(2, 1, "j") if name == "sumsoftmaxweight" else None
+    x, y, b = random_arrays(40, 300)
+    b[[7, 250]], b[100:103] = special, -special
+    formula = variable(2, 1, "j")
+    check(PairReduction(formula, name, weight, k=7 if "kmin" in name else 0), [x, y, b], 40, 300)
+    b[:] = special
+    check(PairReduction(formula, name, weight, k=7 if "kmin" in name else 0), [x, y, b], 40, 300)
+
+
+def test_a_maximum_that_rises(device):
+    b = np.linspace(-2000, 3000, 700, dtype=np.float32)[:, None]
+    x, y, _ = random_arrays(40, 700)
+    for one in (b, b[::-1].copy()):
+        check(PairReduction(variable(2, 1, "j"), "logsumexp"), [x, y, one], 40, 700)
+
+
+def test_points_far_from_the_origin(device):
+    x, y, b = random_arrays(300, 500)
+    check(PairReduction(gaussian(), "sum"), [x + 1000, y + 1000, np.abs(b)], 300, 500)
