@@ -304,6 +304,25 @@ def _scalprod(node: Node) -> Node | None:
     return None
 
 
+@_of("sqdist")
+def _sqdist(node: Node) -> Node | None:
+    """A factor that both vectors have stays outside, where it is a product and not one for each feature."""
+    a, b = node.args
+    for one, other in ((a, b), (b, a)):
+        if _value(other) == 0:
+            one = _as_wide(one, max(a.dim, b.dim))
+            return _new("scalprod", one, one)
+    if a.op != b.op or a.dim != b.dim:
+        return None
+    if a.op == "neg":
+        return _new("sqdist", a.args[0], b.args[0])
+    if a.op == "mul" and a.args[0] is b.args[0] and a.args[0].dim == 1 < a.dim:
+        return _new("mul", _new("square", a.args[0]), _new("sqdist", a.args[1], b.args[1]))
+    if a.op == "div" and a.args[1] is b.args[1] and a.args[1].dim == 1 < a.dim:
+        return _new("div", _new("sqdist", a.args[0], b.args[0]), _new("square", a.args[1]))
+    return None
+
+
 @_of("elem", "extract")
 def _part(node: Node) -> Node | None:
     """A part of what was put together."""
