@@ -305,6 +305,16 @@ def run_pairs(
     `arrays` are in the order of the formula's variables, (..., n, dim) or (dim,) for parameters; `ranges` is a
     triple for all entries of the batch, a list of one for each, or None for all pairs.
     """
+    if device is not None:
+        _cuda.check_device(device)
+        from upsweep._cuda import host
+
+        return host.run_pairs(reduction, arrays, n_i, n_j, batch, ranges, device=device)
+    for array in arrays:
+        if type(array) is _arrays.OnDevice:
+            from upsweep import _pairs_at_home
+
+            return _pairs_at_home.run_pairs(reduction, arrays, n_i, n_j, batch, ranges)
     engine = _cpu_pairs or _engine()
     if ranges is not None:
         each = ranges if isinstance(ranges, list) else [ranges]

@@ -47,7 +47,14 @@ class Deal(NamedTuple):
 
 @lru_cache(1024)
 def deal_dense(
-    n_rows: int, n_columns: int, n_batch: int, tile: int, block: int, partial_bytes: int, n_slots: int, overhead: float
+    n_rows: int,
+    n_columns: int,
+    n_batch: int,
+    tile: int,
+    block: int,
+    partial_bytes: int,
+    n_slots: int,
+    overhead: float,
 ) -> int:
     """How many parts the columns of every tile are cut into.
 

@@ -14,6 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from upsweep._cuda import DeviceArray, driver
 from upsweep._cuda.pair_plans import Ranges, as_bytes, deal_dense, deal_ranges, fitting_rows
 from upsweep._expr.cuda import nvrtc
@@ -21,7 +23,7 @@ from upsweep._expr.cuda.render import MAX_BATCH, Kernels, Request, render
 from upsweep._expr.lower import lower
 from upsweep._expr.reduction import PairReduction, outputs
 
-__all__ = ["Prepared", "prepare", "run"]
+__all__ = ["Prepared", "prepare", "results_of", "run"]
 
 Allocate = Callable[[int], tuple[int, object]]
 
@@ -186,6 +188,17 @@ def run(
     del keep
 
 
+def results_of(
+    reduction: PairReduction, n_i: int, n_j: int, batch: tuple[int, ...], dtype: np.dtype[Any]
+) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
+    """The shape and the dtype of each result of arrays of this dtype."""
+    n_rows = n_i if reduction.rows == "i" else n_j
+    return [
+        ((*batch, n_rows, dim), dtype if kind == "float" else np.dtype(np.int64))
+        for dim, kind in outputs(reduction)
+    ]
+
+
 def _entry(array: DeviceArray, batch: tuple[int, ...], entry: tuple[int, ...]) -> DeviceArray:
     """One entry of the batch, of an array that may be repeated along its axes."""
     n = max(len(array.shape) - 2, 0)
@@ -194,9 +207,7 @@ def _entry(array: DeviceArray, batch: tuple[int, ...], entry: tuple[int, ...]) -
     return array._replace(pointer=array.pointer + offset, shape=array.shape[n:], strides=array.strides[n:])
 
 
-def _describe(
-    call: Any, reduction: PairReduction, arrays: Sequence[DeviceArray], batch: tuple[int, ...]
-) -> None:
+def _describe(call: Any, reduction: PairReduction, arrays: Sequence[DeviceArray], batch: tuple[int, ...]) -> None:
     """Fill in addresses and strides; the axes of the batch that can be walked as one become one."""
     kinds = {variable.static[0]: variable.static[1] for variable in reduction.variables}
     own = {position: 1 if kinds[position] == "p" and len(arrays[position].shape) == 1 else 2 for position in kinds}
@@ -250,7 +261,13 @@ def _planned(made: Prepared, ranges: Any, n_rows: int) -> _Plan:
         memory = device.memory(as_bytes(deal.items, deal.pieces, deal.tiles))
         pieces = memory.pointer + deal.items.nbytes
         return _Plan(
-            len(deal.items), len(deal.tiles), deal.is_cut, memory, memory.pointer, pieces, pieces + deal.pieces.nbytes
+            len(deal.items),
+            len(deal.tiles),
+            deal.is_cut,
+            memory,
+            memory.pointer,
+            pieces,
+            pieces + deal.pieces.nbytes,
         )
 
     plan: _Plan = ranges.plan(key, build) if hasattr(ranges, "plan") else build(ranges)

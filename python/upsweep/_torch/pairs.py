@@ -47,7 +47,7 @@ class _Job:
         results = _dispatch.run_pairs(
             self.reduction, given, self.n_i, self.n_j, self.batch, triple, n_threads=self.n_threads
         )
-        return tuple(part.held.owner if on_cuda else torch.from_numpy(part) for part in results)
+        return results if on_cuda else tuple(torch.from_numpy(part) for part in results)
 
 
 def reduce(call: Any, arrays: Sequence[Any], ranges: Any, n_threads: int | None) -> tuple[Tensor, ...]:

@@ -117,12 +117,17 @@ class Functions:
         lines, names = self._parameters()
         lines += [f"p[{place}] = {names[n]};" for n, place in formula.parameters.items()]
         n_weights = max(len(formula.weights), 1)
-        pair = function("Pair(const real* p, const real* x, const Column& y)", self._pair()).replace("\n", "\n    ")
+        pair = function("Pair(const real* p, const real* x, const Column& y)", self._pair()).replace(
+            "\n", "\n    "
+        )
         return [
             function(f"void load_parameters({KNOWN}, long long row, real* p)", lines),
-            function(f"void load_row({KNOWN}, const real* p, long long row, real* x)", self._load("i", "row", "x")),
             function(
-                f"void load_column({KNOWN}, const real* p, long long column, real* y)", self._load("j", "column", "y")
+                f"void load_row({KNOWN}, const real* p, long long row, real* x)", self._load("i", "row", "x")
+            ),
+            function(
+                f"void load_column({KNOWN}, const real* p, long long column, real* y)",
+                self._load("j", "column", "y"),
             ),
             f"struct Pair {{\n    real result[{len(formula.results)}], weight[{n_weights}];\n    {pair.rstrip()}\n}};\n",
             self._finish(),
@@ -220,7 +225,12 @@ class LoopedFunctions:
         self.program, self.looped = program, Looped(program, request.remaining == "j", scale)
         kept = self.looped.kept
         self.sizes = Sizes(
-            program.n_results, program.n_weights, kept["p"].size, kept["i"].size, kept["j"].size, len(program.values)
+            program.n_results,
+            program.n_weights,
+            kept["p"].size,
+            kept["i"].size,
+            kept["j"].size,
+            len(program.values),
         )
 
     def texts(self) -> list[str]:

@@ -53,7 +53,9 @@ class Looped:
     def __init__(self, program: Program, transposed: bool, scale: float) -> None:
         self.program, self.scale = program, scale
         # Which part a level's and a kind's name plays: rows are what remains.
-        self.part = {"p": "p", "i": "j", "j": "i", "ij": "ij"} if transposed else {level: level for level in _ORDER}
+        self.part = (
+            {"p": "p", "i": "j", "j": "i", "ij": "ij"} if transposed else {level: level for level in _ORDER}
+        )
         self.kept = {self.part[level]: self._keep(level) for level in ("p", "i", "j")}
 
     def _keep(self, level: str) -> Kept:
@@ -76,8 +78,12 @@ class Looped:
         """load_parameters, load_row, load_column and the constructor of Pair's lines."""
         known = "const Call& call, const Bases& bases"
         yield function(f"void load_parameters({known}, long long, real* p)", self._level("p", "p", "0"))
-        yield function(f"void load_row({known}, const real* p, long long at, real* x)", self._level("i", "x", "at"))
-        yield function(f"void load_column({known}, const real* p, long long at, real* y)", self._level("j", "y", "at"))
+        yield function(
+            f"void load_row({known}, const real* p, long long at, real* x)", self._level("i", "x", "at")
+        )
+        yield function(
+            f"void load_column({known}, const real* p, long long at, real* y)", self._level("j", "y", "at")
+        )
 
     def pair(self) -> list[str]:
         """The lines of Pair's constructor."""

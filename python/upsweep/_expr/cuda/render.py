@@ -118,11 +118,17 @@ class _Shape:
         rows = 1 if product else min(rows, request.rows or rows)
         record = _padded(sizes.columns, wide)
         n_bytes = max(record, 1) * 4 * wide
-        block = PRODUCT_COLUMNS if product else next(b for b in (128, 64, 32, 16, 8, 4, 1) if b * n_bytes <= SHARED_BYTES or b == 1)
+        block = (
+            PRODUCT_COLUMNS
+            if product
+            else next(b for b in (128, 64, 32, 16, 8, 4, 1) if b * n_bytes <= SHARED_BYTES or b == 1)
+        )
         registers = min(rows * a_row + 2 * min(record, 32) * wide + 28, 255)
         is_float, indexed = not name.startswith("arg"), "arg" in name
         n_out = n_weights if name in FAMILIES and name != "sum" else n * max(k, 1)
-        return cls(sizes, product, rows, block, record, registers, sums, partial, n_out * is_float, n_out * indexed)
+        return cls(
+            sizes, product, rows, block, record, registers, sums, partial, n_out * is_float, n_out * indexed
+        )
 
     def text(self, request: Request) -> str:
         blocks = 2 if self.product else max(1, min(8, REGISTERS // (THREADS * (self.registers + 7) // 8 * 8)))
