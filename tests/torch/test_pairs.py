@@ -256,3 +256,62 @@ def test_the_compiler_leaves_it_to_python():
 
     function(x, y).backward()
     torch.testing.assert_close(x.grad, 4 * (N * x.detach() - y.sum(0)))
+
+
+def dense(x, y, p):
+    return -(((x[..., :, None, :] - y[..., None, :, :]) ** 2).sum(-1) * p[..., None] ** 2)
+
+
+LAZY_AND_DENSE = {
+    "sum": (lambda F: F.exp().sum(axis=1)[:, 0], lambda F: F.exp().sum(1)),
+    "logsumexp": (lambda F: F.logsumexp(axis=0)[:, 0], lambda F: F.logsumexp(0)),
+    "softmax": (lambda F: F.sumsoftmaxweight(F, axis=1)[:, 0], lambda F: (F.softmax(1) * F).sum(1)),
+    "min": (lambda F: F.min(axis=1)[:, 0], lambda F: F.min(1).values),
+    "Kmin": (lambda F: F.Kmin(2, axis=1), lambda F: F.topk(2, dim=1, largest=False).values),
+}
+
+
+@pytest.mark.parametrize("name", LAZY_AND_DENSE)
+def test_transforms_of_functions(name):
+    by_lazy, by_dense = LAZY_AND_DENSE[name]
+
+    def lazy(x, y, p):
+        return by_lazy(-Vi(x).sqdist(Vj(y)) * Pm(p).square())
+
+    def plain(x, y, p):
+        return by_dense(dense(x, y, p))
+
+    x, y, p = randn(3, 2), randn(4, 2, seed=1), randn(1, seed=2)
+    moved = randn(3, 2, seed=3), randn(4, 2, seed=4), randn(1, seed=5)
+    func = torch.func
+    close = torch.testing.assert_close
+    close(func.jvp(lazy, (x, y, p), moved), func.jvp(plain, (x, y, p), moved))
+    close(func.vjp(lazy, x, y, p)[1](lazy(x, y, p)), func.vjp(plain, x, y, p)[1](plain(x, y, p)))
+    close(func.jacrev(lazy, (0, 1, 2))(x, y, p), func.jacrev(plain, (0, 1, 2))(x, y, p))
+    close(func.jacfwd(lazy, (0, 1, 2))(x, y, p), func.jacfwd(plain, (0, 1, 2))(x, y, p))
+    second = [func.hessian(lambda *given, f=f: f(*given).sum(), (0, 1, 2))(x, y, p) for f in (lazy, plain)]
+    close(*second)
+    xs, ps = randn(3, 5, 2), randn(5, 1)
+    mapped = [func.vmap(f, in_dims=(1, None, 0))(xs, y, ps) for f in (lazy, plain)]
+    close(*mapped)
+    gradients = [
+        func.vmap(func.grad(lambda *given, f=f: f(*given).sum()), (1, None, 0))(xs, y, ps) for f in (lazy, plain)
+    ]
+    close(*gradients)
+
+
+def test_vmap_of_places_and_of_batches():
+    x, y = randn(6, 2, M, D), randn(N, D, seed=1)
+    reduce = Genred("SqDist(x, y)", ["x = Vi(3)", "y = Vj(3)"], "ArgMin", axis=1)
+    expected = ((x[..., None, :] - y) ** 2).sum(-1).argmin(-1)
+    torch.testing.assert_close(torch.func.vmap(reduce, in_dims=(0, None))(x, y)[..., 0], expected)
+
+
+def test_vmap_of_ranges_that_run_through_a_batch():
+    x, y = randn(4, 2, M, D), randn(N, D, seed=1)
+    ranges = ([[0, M], [M, 2 * M]], [1, 2], [[0, 3], [N + 2, N + 5]])
+    reduce = Genred("SqDist(x, y)", ["x = Vi(3)", "y = Vj(3)"], axis=1)
+    squares = ((x[..., None, :] - y) ** 2).sum(-1)
+    expected = torch.stack([squares[:, 0, :, :3].sum(-1), squares[:, 1, :, 2:5].sum(-1)], 1)
+    result = torch.func.vmap(lambda x: reduce(x, y, ranges=ranges))(x)
+    torch.testing.assert_close(result[..., 0], expected)

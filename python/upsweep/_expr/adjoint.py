@@ -13,13 +13,14 @@ Being sums over pairs, gradients have gradients.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from .derivative import gradient
-from .nodes import Node, make, substitute, variable, variables
+from .derivative import differential, gradient
+from .nodes import Node, make, substitute, variable, variables, zero
 from .reduction import PairReduction, outputs
 
-__all__ = ["DIFFERENTIABLE", "SUMS", "at_place", "log_total", "pullback"]
+__all__ = ["DIFFERENTIABLE", "SUMS", "at_place", "log_total", "pullback", "pushforward"]
 
 SUMS = ("sum", "logsumexp", "sumsoftmaxweight")
 """Reductions whose derivative reads all pairs; the others' reads the pairs that were chosen."""
@@ -61,6 +62,40 @@ def _of_exponentials(reduction: PairReduction, wanted: Node, cotangent: Node, n_
             share = make("sum", share)
         formula = make("add", formula, gradient(weight, wanted, share))
     return formula
+
+
+def pushforward(reduction: PairReduction, moving: Sequence[Node], n_arrays: int) -> PairReduction:
+    """The sum over pairs that is the change of the result when the variables `moving` change.
+
+    Their changes are variables of their kinds from position n on; behind those is what exponential sums came to,
+    as `pullback` has it.
+    """
+    tangents = [variable(n_arrays + place, v.dim, v.static[1]) for place, v in enumerate(moving)]
+    weight, values, n_known = reduction.weight, reduction.formula, n_arrays + len(moving)
+    change = _change(values, moving, tangents)
+    if reduction.reduction == "sum":
+        formula = change
+    else:
+        dim = outputs(reduction)[0][0]
+        total = variable(n_known, dim if reduction.reduction == "logsumexp" else 1, reduction.rows)
+        share = make("exp", make("sub", values, total))
+        if weight is None:
+            formula = make("mul", share, change)
+        else:
+            mean = variable(n_known + 1, dim, reduction.rows)
+            level = weight if reduction.reduction == "logsumexp" else make("sub", weight, mean)
+            moved = make("add", make("mul", level, change), _change(weight, moving, tangents))
+            formula = make("mul", share, moved)
+    return replace(reduction, formula=formula, reduction="sum", weight=None)
+
+
+def _change(formula: Node, moving: Sequence[Node], tangents: Sequence[Node]) -> Node:
+    """The change of a formula along the changes of its variables."""
+    total: Node | None = None
+    for of, tangent in zip(moving, tangents):
+        part = differential(formula, of, tangent)
+        total = part if total is None else make("add", total, part)
+    return zero(formula.dim) if total is None else total
 
 
 def log_total(reduction: PairReduction) -> PairReduction:

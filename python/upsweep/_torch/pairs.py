@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from upsweep import _arrays, _dispatch
 from upsweep._expr import adjoint
+from upsweep._expr.nodes import Node
 from upsweep._expr.reduction import PairReduction
 from upsweep._torch import backends, scans
 
@@ -74,13 +76,9 @@ def reduce(call: Any, arrays: Sequence[Any], ranges: Any, n_threads: int | None)
     job = _Job(
         call.of(dtype), sizes.n_i, sizes.n_j, sizes.batch, lambda rows: call.triple(ranges, sizes, rows), n_threads
     )  # fmt: skip
-    if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
-        return job.run(ready)
-    if call.reduction in adjoint.SUMS:
-        return (_sum(job, ready),)
-    if call.reduction in adjoint.DIFFERENTIABLE:
-        return _chosen(job, ready, call)
-    return job.run(ready)
+    if call.reduction in adjoint.SUMS or call.reduction not in adjoint.DIFFERENTIABLE or not _is_watched(ready):
+        return _reduced(job, ready)
+    return _chosen(job, ready, call)
 
 
 def _tensor(call: Any, place: int, value: Any) -> Tensor:
@@ -92,40 +90,91 @@ def _tensor(call: Any, place: int, value: Any) -> Tensor:
 # ---- sums ------------------------------------------------------------------------------------------------------
 
 
-def _sum(job: _Job, tensors: Sequence[Tensor]) -> Tensor:
-    """A sum over pairs that autograd knows, if one of the tensors is to be differentiated."""
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        result: Tensor = _Sum.apply(job, *tensors)
-        return result
-    return job.run(tensors)[0]
+def _is_watched(tensors: Sequence[Tensor]) -> bool:
+    """Whether autograd, or a transform of functions, has to know what is done."""
+    return (
+        (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+    )
 
 
-class _Sum(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
-    """A reduction whose derivatives are of the same kind."""
+def _reduced(job: _Job, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    if _is_watched(tensors):
+        results: tuple[Tensor, ...] = _Reduction.apply(job, *tensors)
+        return results
+    return job.run(tensors)
+
+
+class _Reduction(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
+    """A reduction; the derivatives of a sum are of the same kind, others have none here."""
 
     @staticmethod
-    def forward(ctx: Any, job: _Job, *tensors: Tensor) -> Tensor:
-        (result,) = job.run(tensors)
-        ctx.job = job
-        ctx.save_for_backward(*tensors, result)
-        return result
+    def forward(job: _Job, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return job.run(tensors)
 
     @staticmethod
-    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.job, *tensors = inputs
+        if ctx.job.reduction.reduction in adjoint.SUMS:
+            ctx.save_for_backward(*tensors, *output)
+            ctx.save_for_forward(*tensors, *output)
+        else:
+            ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         job, (*tensors, result) = ctx.job, ctx.saved_tensors
         extras: list[Tensor] | None = None
         gradients: list[Tensor | None] = [None]
         for place, tensor in enumerate(tensors):
-            wanted = next((v for v in job.reduction.variables if v.static[0] == place), None)
+            wanted = _variable(job, place)
             if wanted is None or not ctx.needs_input_grad[place + 1]:
                 gradients.append(None)
                 continue
             if extras is None:
                 extras = _extras(job, tensors, result)
             pulled = adjoint.pullback(job.reduction, wanted, len(tensors))
-            gradient = _sum(job.of(pulled), [*tensors, cotangent, *extras])
+            (gradient,) = _reduced(job.of(pulled), [*tensors, cotangent, *extras])
             gradients.append(_collected(gradient, tensor))
         return tuple(gradients)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+        job, (*tensors, result) = ctx.job, ctx.saved_tensors
+        moving = [
+            (_variable(job, place), tangent) for place, tangent in enumerate(tangents) if tangent is not None
+        ]
+        known = [(wanted, tangent) for wanted, tangent in moving if wanted is not None]
+        pushed = adjoint.pushforward(job.reduction, [wanted for wanted, _ in known], len(tensors))
+        given = [*tensors, *[tangent for _, tangent in known], *_extras(job, tensors, result)]
+        return _reduced(job.of(pushed), given)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], job: _Job, *tensors: Tensor) -> Any:
+        """One batch dimension more, in front."""
+        wide = [_moved(tensor, dim, len(job.batch)) for tensor, dim in zip(tensors, in_dims[1:])]
+
+        def triples(rows: str) -> Any:
+            each = job.triples(rows)
+            return each * info.batch_size if isinstance(each, list) else each
+
+        results = _reduced(replace(job, batch=(info.batch_size, *job.batch), triples=triples), wide)
+        return results, (0,) * len(results)
+
+
+def _variable(job: _Job, place: int) -> Node | None:
+    return next((v for v in job.reduction.variables if v.static[0] == place), None)
+
+
+def _moved(tensor: Tensor, dim: int | None, n_batch: int) -> Tensor:
+    """The tensor with a batch dimension of vmap in front: 1 if it has none; plain parameters need none."""
+    if dim is None:
+        return tensor if tensor.ndim == 1 else tensor[None]
+    tensor = tensor.movedim(dim, 0)
+    if tensor.ndim > 2:
+        return tensor
+    return tensor.reshape(tensor.shape[0], *(1,) * (n_batch + 1), tensor.shape[1])
 
 
 def _extras(job: _Job, tensors: Sequence[Tensor], result: Tensor) -> list[Tensor]:
@@ -133,7 +182,8 @@ def _extras(job: _Job, tensors: Sequence[Tensor], result: Tensor) -> list[Tensor
     if job.reduction.reduction == "logsumexp":
         return [_finite(result)]
     if job.reduction.reduction == "sumsoftmaxweight":
-        return [_finite(_sum(job.of(adjoint.log_total(job.reduction)), tensors)), result]
+        (log_totals,) = _reduced(job.of(adjoint.log_total(job.reduction)), tensors)
+        return [_finite(log_totals), result]
     return []
 
 
@@ -157,23 +207,34 @@ def _collected(gradient: Tensor, tensor: Tensor) -> Tensor:
 class _Attached(torch.autograd.Function):  # type: ignore[misc]  # the same
     """The first argument's values with the second's derivative."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, values: Tensor, tracked: Tensor) -> Tensor:
-        return values.view_as(values)
+    def forward(values: Tensor, tracked: Tensor) -> Tensor:
+        return values.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[None, Tensor]:
         return None, cotangent
 
+    @staticmethod
+    def jvp(ctx: Any, _: Tensor, tangent: Tensor) -> Tensor:
+        return tangent.clone()
+
 
 def _chosen(job: _Job, tensors: Sequence[Tensor], call: Any) -> tuple[Tensor, ...]:
     """Extremes and their places, whose derivatives are those of the formula at these places."""
-    results = job.run(tensors)
+    quiet = [tensor.detach() for tensor in tensors]
+    results = _reduced(job, quiet)
     if len(results) > 1:
         values, places = results
     else:
         arg = replace(job.reduction, reduction=f"arg{job.reduction.reduction}")
-        values, (places,) = results[0], job.of(arg).run(tensors)
+        values, (places,) = results[0], _reduced(job.of(arg), quiet)
     n_rows, n_columns = (job.n_i, job.n_j) if job.reduction.rows == "i" else (job.n_j, job.n_i)
     if n_columns == 0 or n_rows == 0:
         return results
@@ -185,7 +246,7 @@ def _chosen(job: _Job, tensors: Sequence[Tensor], call: Any) -> tuple[Tensor, ..
         paired = [_paired(job, call.inputs[n].kind, tensor, chosen, k) for n, tensor in enumerate(tensors)]
         formula = adjoint.at_place(job.reduction, feature)
         here = _Job(formula, n_rows * k, 1, job.batch, lambda rows: None, job.n_threads)
-        part = _sum(here, paired)[..., 0]
+        part = _reduced(here, paired)[0][..., 0]
         tracked.append(torch.where(chosen < 0, torch.zeros_like(part), part))
     stacked = torch.stack(tracked, dim=-1).reshape(values.shape)
     return (_Attached.apply(values, stacked), *results[1:])

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from upsweep._expr.formula import parse, parse_aliases, reduction_name
-from upsweep._expr.nodes import Node, variables
+from upsweep._expr.nodes import KINDS, Node, variable, variables
 from upsweep.pairs.calls import Input, PairCall, options_of
 from upsweep.pairs.describe import describe
 from upsweep.pairs.reduced import device_for, finish
 
 __all__ = ["Genred", "generic_argkmin", "generic_argmin", "generic_logsumexp", "generic_sum"]
+
+_VARIABLE = re.compile(r"\bVar\(\s*(\d+)\s*,\s*(\d+)\s*,\s*([012])\s*\)")
 
 
 class Genred:
@@ -169,18 +172,22 @@ class Genred:
 
 
 def _parsed(formulas: list[str], aliases: Sequence[str]) -> tuple[list[Input], list[Node]]:
-    """The inputs by position, and the nodes of the formulas, which may read more of them than the aliases say."""
+    """The inputs by position, and the nodes of the formulas, which may read more of them than the aliases say.
+
+    An input that is written counts, though a derivative of it may be zero.
+    """
     declared = parse_aliases(aliases)
     nodes = [parse(formula, declared) for formula in formulas]
     names = {node: name for name, node in declared.names.items()}
     found = list(declared.variables)
-    for node in variables(*nodes):
-        if node not in found:
-            if node.static[0] != len(found):
-                raise ValueError(
-                    f"aliases: the formula reads {node!r}, but there are {len(found)}; declare what is before"
-                )
-            found.append(node)
+    written = {tuple(map(int, place)) for formula in formulas for place in _VARIABLE.findall(formula)}
+    more = {variable(position, dim, KINDS[category]) for position, dim, category in written}
+    for node in sorted(more.union(variables(*nodes)) - set(found), key=lambda node: int(node.static[0])):
+        if node.static[0] != len(found):
+            raise ValueError(
+                f"aliases: the formula reads {node!r}, but there are {len(found)}; declare what is before"
+            )
+        found.append(node)
     return [Input(names.get(node, repr(node)), node.static[1], node.dim) for node in found], nodes
 
 

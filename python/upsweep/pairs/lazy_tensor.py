@@ -105,6 +105,11 @@ class LazyTensor(Reductions):
         if not hasattr(x, "shape") or not hasattr(x, "dtype"):
             raise TypeError(f"x: expected an array, a number or a list of numbers, got {_arrays.type_name(x)}")
         dtype = str(x.dtype).rpartition(".")[2] if type(x) is not np.ndarray else x.dtype.name
+        if dtype.startswith("complex"):
+            raise TypeError(
+                f"x: expected float32 or float64, got dtype {dtype}; there is no ComplexLazyTensor: write real and "
+                "imaginary parts as two formulas"
+            )
         if dtype not in ("float16", "bfloat16", "float32", "float64"):
             raise TypeError(f"x: expected float32 or float64, got dtype {dtype}")
         if axis not in (None, 0, 1, 2):

@@ -129,7 +129,9 @@ class Reductions(Operations):
 
     def logsumexp(self, axis: int | None = None, dim: int | None = None, weight: Any = None, **kwargs: Any) -> Any:
         """``log(sum(exp(x) * weight))``, without overflow."""
-        return self.reduction("LogSumExp", other=weight, axis=axis, dim=dim, **kwargs)
+        if weight is not None:
+            kwargs["other"] = weight  # a name of old for it
+        return self.reduction("LogSumExp", axis=axis, dim=dim, **kwargs)
 
     def logsumexp_reduction(self, **kwargs: Any) -> Any:
         """`logsumexp`."""
