@@ -160,7 +160,6 @@ def test_clusters_in_their_own_order_and_back():
     assert (order[inverse] == np.arange(M)).all()
 
 
-@pytest.mark.large
 def test_indices_beyond_float32_are_exact():
     """A float32 holds integers to 2**24 only."""
     n = 2**24 + 5

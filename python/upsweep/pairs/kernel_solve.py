@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -140,39 +141,59 @@ def solve(
 
 
 def conjugate_gradients(apply: Callable[[Any], Any], b: Any, eps: float, max_iterations: int | None) -> Any:
-    """The solution of ``apply(a) = b``, whose residual is calculated afresh in the end."""
+    """The solution of ``apply(a) = b``.
+
+    The recurrence of the residual goes on to fall where rounding does not let the residual itself. So that is
+    calculated afresh in the end, and solved for again, for as long as it falls.
+    """
     n_numbers = int(np.prod(b.shape))
-    limit = max(10 * n_numbers, 100) if max_iterations is None else max_iterations
+    left = max(10 * n_numbers, 100) if max_iterations is None else max_iterations
     goal = n_numbers * eps**2
-    a, residual = 0 * b, 1 * b
-    square = float((residual**2).sum())
-    direction = residual
-    for iteration in range(limit):
+    a, residual, before = 0 * b, 1 * b, math.inf
+    while True:
+        square = float((residual**2).sum())
         if square <= goal:
             return a
+        if left == 0 or not square < 0.25 * before:
+            break
+        step, n_taken = _conjugate_steps(apply, residual, square, goal, left)
+        left, before = left - n_taken, square
+        a = a + step
+        residual = b - apply(a)
+    warnings.warn(
+        f"conjugate gradients: the residual's root mean square is {(square / n_numbers) ** 0.5:.3g}, above "
+        f"eps={eps}" + (" after the last iteration" if left == 0 else ", and rounding lets it get no smaller"),
+        RuntimeWarning,
+        stacklevel=4,
+    )
+    return a
+
+
+def _conjugate_steps(
+    apply: Callable[[Any], Any], residual: Any, square: float, goal: float, limit: int
+) -> tuple[Any, int]:  # fmt: skip
+    """What to add to a solution that leaves this residual, and how often the matrix was applied."""
+    direction, a = residual, 0 * residual
+    for iteration in range(limit):
         image = apply(direction)
-        if iteration == 0 and tuple(image.shape) != tuple(b.shape):
-            raise ValueError(f"b: expected shape {tuple(image.shape)}, as the sum has, got {tuple(b.shape)}")
+        if iteration == 0 and tuple(image.shape) != tuple(residual.shape):
+            raise ValueError(
+                f"b: expected shape {tuple(image.shape)}, as the sum has, got {tuple(residual.shape)}"
+            )
         curvature = float((direction * image).sum())
         if not curvature > 0:
             raise ValueError(
                 f"the matrix is not positive definite: a direction has curvature {curvature:.3g}; "
                 "a larger alpha may help"
             )
-        step = square / curvature
-        a = a + step * direction
-        # Rounding adds up in the recurrence: now and then the residual is what it says.
-        residual = b - apply(a) if iteration % 50 == 49 else residual - step * image
+        length = square / curvature
+        a = a + length * direction
+        residual = residual - length * image
         before, square = square, float((residual**2).sum())
+        if square <= goal:
+            return a, iteration + 1
         direction = residual + (square / before) * direction
-    if square > goal:
-        warnings.warn(
-            f"conjugate gradients: the residual's root mean square is {(square / n_numbers) ** 0.5:.3g} after "
-            f"{limit} iterations, above eps={eps}",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-    return a
+    return a, limit
 
 
 def solve_expression(expression: Any, other: Any, var: Any, call: bool, settings: dict[str, Any]) -> Any:

@@ -107,8 +107,8 @@ class LazyTensor(Reductions):
         dtype = str(x.dtype).rpartition(".")[2] if type(x) is not np.ndarray else x.dtype.name
         if dtype.startswith("complex"):
             raise TypeError(
-                f"x: expected float32 or float64, got dtype {dtype}; there is no ComplexLazyTensor: write real and "
-                "imaginary parts as two formulas"
+                f"x: expected float32 or float64, got dtype {dtype}; there is no ComplexLazyTensor: write real "
+                "and imaginary parts as two formulas"
             )
         if dtype not in ("float16", "bfloat16", "float32", "float64"):
             raise TypeError(f"x: expected float32 or float64, got dtype {dtype}")
