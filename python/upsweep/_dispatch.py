@@ -29,6 +29,7 @@ __all__ = [
     "run_count",
     "run_cuda_lines",
     "run_cuda_lines_backward",
+    "run_cuda_pairs",
     "run_cuda_scan",
     "run_histogram",
     "run_pairs",
@@ -287,6 +288,13 @@ def _engine() -> Any:
 
         _cpu_pairs = pairs
     return _cpu_pairs
+
+
+def run_cuda_pairs(*arguments: Any, **keywords: Any) -> None:
+    """`_cuda.pairs.run`, for whoever brings arrays of a device, a stream and a way to allocate."""
+    from upsweep._cuda import pairs
+
+    pairs.run(*arguments, **keywords)
 
 
 def run_pairs(

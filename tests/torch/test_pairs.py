@@ -315,3 +315,51 @@ def test_vmap_of_ranges_that_run_through_a_batch():
     expected = torch.stack([squares[:, 0, :, :3].sum(-1), squares[:, 1, :, 2:5].sum(-1)], 1)
     result = torch.func.vmap(lambda x: reduce(x, y, ranges=ranges))(x)
     torch.testing.assert_close(result[..., 0], expected)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", OF_ALL)
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("ranges", [None, RANGES])
+def test_values_on_a_device(name, axis, ranges):
+    here, there = operands(grad=False), operands("cuda", grad=False)
+    expected = OF_ALL[name](formula(*here), Vj(here[2]), axis, ranges=ranges)
+    found = OF_ALL[name](formula(*there), Vj(there[2]), axis, ranges=ranges)
+    assert found.is_cuda
+    torch.testing.assert_close(found.cpu(), expected)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_on_a_device(dtype):
+    x, y = randn(200, D, dtype=dtype, device="cuda"), randn(300, D, seed=1, dtype=dtype, device="cuda")
+    result = (-Vi(x).sqdist(Vj(y))).exp().sum(axis=1)
+    assert result.dtype == dtype
+    expected = torch.exp(-((x.double()[:, None] - y.double()) ** 2).sum(-1)).sum(1)
+    torch.testing.assert_close(result[:, 0].double(), expected, rtol=0.02, atol=0.1)
+
+
+@pytest.mark.cuda
+def test_a_graph_takes_a_call_that_has_been_made_once():
+    x, y = randn(500, D, device="cuda"), randn(700, D, seed=1, device="cuda")
+    ranges = BlockRanges.causal(500, 700, block=50)
+
+    def reduce():
+        return (-Vi(x).sqdist(Vj(y))).exp().sum(axis=1, ranges=ranges)
+
+    reduce()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = reduce()
+    x.mul_(0.5)
+    graph.replay()
+    torch.testing.assert_close(result, reduce())
+
+
+@pytest.mark.cuda
+def test_numpys_arrays_go_to_a_device_and_back():
+    x, y = randn(M, D).numpy(), randn(N, D, seed=1).numpy()
+    reduce = Genred("SqDist(x, y)", ["x = Vi(3)", "y = Vj(3)"], "Min_ArgMin", axis=1)
+    for found, expected in zip(reduce(x, y, backend="GPU"), reduce(x, y)):
+        np.testing.assert_allclose(found, expected)

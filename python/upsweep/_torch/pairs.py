@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from upsweep import _arrays, _dispatch
+from upsweep import _dispatch
 from upsweep._expr import adjoint
 from upsweep._expr.nodes import Node
-from upsweep._expr.reduction import PairReduction
+from upsweep._expr.reduction import PairReduction, outputs
 from upsweep._torch import backends, scans
 
 __all__ = ["reduce", "solve", "value_and_grad"]
@@ -40,16 +40,32 @@ class _Job:
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The results, without gradients, where the tensors are."""
         triple = self.triples(self.reduction.rows)
-        tensors = [backends._resolved(tensor).detach() for tensor in tensors]
-        on_cuda = tensors[0].is_cuda
-        if on_cuda:
-            given = [_arrays.view_tensor(tensor, "x") for tensor in tensors]
-        else:
-            given = [tensor.numpy() for tensor in tensors]
+        tensors = [backends._resolved(tensor) for tensor in tensors]
+        if tensors[0].is_cuda:
+            return self._run_on_cuda(tensors, triple)
         results = _dispatch.run_pairs(
-            self.reduction, given, self.n_i, self.n_j, self.batch, triple, n_threads=self.n_threads
+            self.reduction, [tensor.detach().numpy() for tensor in tensors], self.n_i, self.n_j, self.batch,
+            triple, n_threads=self.n_threads,
+        )  # fmt: skip
+        return tuple(torch.from_numpy(part) for part in results)
+
+    def _run_on_cuda(self, tensors: Sequence[Tensor], triple: Any) -> tuple[Tensor, ...]:
+        device, n_rows = tensors[0].device, self.n_i if self.reduction.rows == "i" else self.n_j
+        results = tuple(
+            torch.empty(
+                (*self.batch, n_rows, dim),
+                dtype=tensors[0].dtype if kind == "float" else torch.int64,
+                device=device,
+            )
+            for dim, kind in outputs(self.reduction)
         )
-        return results if on_cuda else tuple(torch.from_numpy(part) for part in results)
+        _dispatch.run_cuda_pairs(
+            self.reduction, [backends._described(tensor) for tensor in tensors],
+            [backends._described(result) for result in results], self.n_i, self.n_j, self.batch, triple,
+            device=device.index, stream=torch._C._cuda_getCurrentRawStream(device.index),
+            allocate=lambda n_bytes: backends._workspace(n_bytes, device),
+        )  # fmt: skip
+        return results
 
 
 def reduce(call: Any, arrays: Sequence[Any], ranges: Any, n_threads: int | None) -> tuple[Tensor, ...]:
