@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "reference": {"_expr"},
     "testing": set(),
     "_cpu": {"_cpu"},
-    "_cuda": {"_cuda"},
+    "_cuda": {"_cuda", "_expr"},
     "_expr": {"_expr"},
     "_foreign": set(),
     "_arrays": {"_foreign"},

@@ -71,13 +71,17 @@ def test_other_dtypes(device, name, dtype):
         gaussian() if name == "sum" else distance(), name, k=3 * (name == "kmin"), dtype=np.dtype(dtype).name,
         dtype_acc="float64" if dtype == np.float64 else "float32",
     )  # fmt: skip
-    check(reduction, random_arrays(140, 300, dtype=dtype), 140, 300, tolerance=1e-12 if dtype == np.float64 else 2e-3)
+    check(
+        reduction, random_arrays(140, 300, dtype=dtype), 140, 300, tolerance=1e-12 if dtype == np.float64 else 2e-3
+    )
 
 
 def test_bfloat16(device):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     arrays = random_arrays(140, 300, dtype=ml_dtypes.bfloat16)
-    check(PairReduction(gaussian(), "sum", dtype="bfloat16", dtype_acc="float32"), arrays, 140, 300, tolerance=1e-2)
+    check(
+        PairReduction(gaussian(), "sum", dtype="bfloat16", dtype_acc="float32"), arrays, 140, 300, tolerance=1e-2
+    )
 
 
 def test_sums_kept_in_float32(device):
@@ -87,7 +91,10 @@ def test_sums_kept_in_float32(device):
 @pytest.mark.parametrize("name", ["sum", "logsumexp", "argmin"])
 def test_along_the_other_axis(device, name):
     check(
-        PairReduction(gaussian() if name == "sum" else distance(), name, rows="j"), random_arrays(300, 140), 300, 140
+        PairReduction(gaussian() if name == "sum" else distance(), name, rows="j"),
+        random_arrays(300, 140),
+        300,
+        140,
     )
 
 
@@ -97,15 +104,26 @@ def formulas():
     square = make("sqdist", x, y)
     e = make("exp", make("neg", make("mul", square, p)))
     yield "parameter", make("mul", e, b)
-    yield "gradient", make("mul", make("mul", make("scalprod", u, y), make("exp", make("neg", square))), make("sub", x, y))
+    yield (
+        "gradient",
+        make("mul", make("mul", make("scalprod", u, y), make("exp", make("neg", square))), make("sub", x, y)),
+    )
     yield "gradient of a row", make("mul", u, make("mul", make("exp", make("neg", square)), make("sub", x, y)))
-    yield "two scales", make("add", make("exp", make("neg", square)), make("exp", make("mul", constant(-3.0), square)))
+    yield (
+        "two scales",
+        make("add", make("exp", make("neg", square)), make("exp", make("mul", constant(-3.0), square))),
+    )
     yield "used twice", make("mul", square, make("exp", make("neg", square)))
     yield "of rows alone", make("exp", x)
     yield "of columns alone", y
     yield "constant", constant(2.0)
     yield "parameter alone", p
-    yield "divided", make("div", make("exp", make("neg", make("div", square, p))), make("add", constant(1.0), make("square", u)))
+    yield (
+        "divided",
+        make(
+            "div", make("exp", make("neg", make("div", square, p))), make("add", constant(1.0), make("square", u))
+        ),
+    )
     yield "shifted", make("exp", make("sub", b, make("add", square, make("elem", u, static=(0,)))))
     yield "choice", make("ifelse", make("sub", x, y), make("sin", x), make("cos", make("mul", y, p)))
     yield "laplacian", make("exp", make("neg", make("sqrt", square)))
@@ -123,20 +141,20 @@ def test_sums_of_formulas(device, name, formula, axis):
     check(PairReduction(formula, "sum", rows=axis), arrays, 45, 70, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("dim", [33, 50, 70, 200])
+@pytest.mark.parametrize("dim", [33, 70, 132])
 @pytest.mark.parametrize("axis", ["i", "j"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_long_vectors(device, dim, axis, dtype):
     x, y = variable(0, dim, "i"), variable(1, dim, "j")
-    arrays = [0.3 * array for array in random_arrays(40, 50, (dim, dim), dtype)]
+    arrays = [0.3 * array for array in random_arrays(40, 30, (dim, dim), dtype)]
     name = np.dtype(dtype).name
     for formula in (
         make("mul", make("exp", make("neg", make("sqdist", x, y))), y),
         make("mul", make("exp", make("scalprod", x, y)), make("sqdist", x, y)),
         make("add", make("sin", x), make("mul", x, make("norm2", y))),
     ):
-        check(PairReduction(formula, "sum", rows=axis, dtype=name), arrays, 40, 50, tolerance=2e-5)
-    check(PairReduction(make("sqdist", x, y), "argkmin", rows=axis, k=4, dtype=name), arrays, 40, 50)
+        check(PairReduction(formula, "sum", rows=axis, dtype=name), arrays, 40, 30, tolerance=2e-5)
+    check(PairReduction(make("sqdist", x, y), "argkmin", rows=axis, k=4, dtype=name), arrays, 40, 30)
 
 
 def some_ranges(rng, n_rows, n_columns, n_blocks, empty=True):
@@ -172,7 +190,12 @@ def test_batches(device, ranged):
 
 def test_strides(device):
     x, y, b = random_arrays(80, 90)
-    check(PairReduction(gaussian(), "sum"), [x[::-2], np.asfortranarray(y)[5:], np.broadcast_to(b[3], (85, 1))], 40, 85)
+    check(
+        PairReduction(gaussian(), "sum"),
+        [x[::-2], np.asfortranarray(y)[5:], np.broadcast_to(b[3], (85, 1))],
+        40,
+        85,
+    )
 
 
 @pytest.mark.parametrize("n_slots", [1, 3, 40])

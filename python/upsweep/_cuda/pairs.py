@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 
 from upsweep._cuda import DeviceArray, driver
 from upsweep._cuda.pair_plans import Ranges, as_bytes, deal_dense, deal_ranges, fitting_rows
+from upsweep._expr import cache
 from upsweep._expr.cuda import nvrtc
-from upsweep._expr.cuda.render import MAX_BATCH, Kernels, Request, render
+from upsweep._expr.cuda.render import MAX_BATCH, Kernels, render
+from upsweep._expr.cuda.request import Request
 from upsweep._expr.lower import lower
 from upsweep._expr.reduction import PairReduction, outputs
 
@@ -28,7 +30,7 @@ Allocate = Callable[[int], tuple[int, object]]
 KEPT = 512  # kernels of formulas in memory
 FEW_ROWS = 128  # for which a thread owns one row
 # What beginning an item costs, in blocks of columns: those that seek the K smallest insert most in the beginning.
-OVERHEAD, OVERHEAD_SMALLEST = 0.5, 16.0
+OVERHEAD, OVERHEAD_SMALLEST = 0.5, 48.0
 MOST_BLOCKS = 2**31 - 1  # of a launch
 
 
@@ -113,7 +115,13 @@ def prepare(reduction: PairReduction, device: int, *, rows: int = 0, wide_index:
 
 
 def _compiled(kernels: Kernels, capability: int) -> bytes:
-    return nvrtc.load().compile(kernels.text, capability, kernels.options).data
+    """The kernels' code, from the disk if it is there: then no compiler is needed."""
+    key = f"cuda {capability} {' '.join(kernels.options)}\n{kernels.text}"
+    code = cache.fetch(key)
+    if code is None:
+        code = nvrtc.load().compile(kernels.text, capability, kernels.options).data
+        cache.store(key, code)
+    return code
 
 
 def run(
@@ -150,10 +158,11 @@ def run(
         return
     if isinstance(ranges, list):
         for entry, of_entry in zip(itertools.product(*map(range, batch)), ranges, strict=True):
+            of_arrays = [_entry(array, batch, entry) for array in arrays]
+            of_outs = [_entry(out, batch, entry) for out in outs]
             run(
-                reduction, [_entry(array, batch, entry) for array in arrays], [_entry(out, batch, entry) for out in outs],
-                n_i, n_j, (), of_entry, device=device, stream=stream, allocate=allocate,
-            )  # fmt: skip
+                reduction, of_arrays, of_outs, n_i, n_j, (), of_entry, device=device, stream=stream, allocate=allocate
+            )
         return
     rows = 1 if n_rows <= FEW_ROWS else fitting_rows(ranges) if ranges is not None else 0
     made = prepare(reduction, device, rows=rows, wide_index=n_columns >= 2**31)
@@ -166,7 +175,8 @@ def run(
     if ranges is None:
         overhead = OVERHEAD_SMALLEST if reduction.k else OVERHEAD
         call.n_tiles, call.n_parts = -(-n_rows // kernels.tile), deal_dense(
-            n_rows, n_columns, n_batch, kernels.tile, kernels.block, kernels.partial_bytes, made.n_slots, overhead
+            n_rows, n_columns, n_batch, kernels.tile, kernels.block, kernels.partial_bytes, made.n_slots,
+            made.device.n_processors, overhead,
         )  # fmt: skip
         call.n_items, is_cut = call.n_tiles * call.n_parts, call.n_parts > 1
     else:
@@ -194,9 +204,7 @@ def _entry(array: DeviceArray, batch: tuple[int, ...], entry: tuple[int, ...]) -
     return array._replace(pointer=array.pointer + offset, shape=array.shape[n:], strides=array.strides[n:])
 
 
-def _describe(
-    call: Any, reduction: PairReduction, arrays: Sequence[DeviceArray], batch: tuple[int, ...]
-) -> None:
+def _describe(call: Any, reduction: PairReduction, arrays: Sequence[DeviceArray], batch: tuple[int, ...]) -> None:
     """Fill in addresses and strides; the axes of the batch that can be walked as one become one."""
     kinds = {variable.static[0]: variable.static[1] for variable in reduction.variables}
     own = {position: 1 if kinds[position] == "p" and len(arrays[position].shape) == 1 else 2 for position in kinds}
@@ -206,7 +214,7 @@ def _describe(
     }
     shape, strides = _joined(batch, strides)
     call.batch_shape[:] = [*shape, *[1] * (MAX_BATCH - len(shape))]
-    for position, n in own.items():
+    for position in own:
         array, target = arrays[position], call.arrays[position]
         target.data, target.component_stride = array.pointer, array.strides[-1]
         target.row_stride = 0 if kinds[position] == "p" else array.strides[-2]
@@ -250,7 +258,13 @@ def _planned(made: Prepared, ranges: Any, n_rows: int) -> _Plan:
         memory = device.memory(as_bytes(deal.items, deal.pieces, deal.tiles))
         pieces = memory.pointer + deal.items.nbytes
         return _Plan(
-            len(deal.items), len(deal.tiles), deal.is_cut, memory, memory.pointer, pieces, pieces + deal.pieces.nbytes
+            len(deal.items),
+            len(deal.tiles),
+            deal.is_cut,
+            memory,
+            memory.pointer,
+            pieces,
+            pieces + deal.pieces.nbytes,
         )
 
     plan: _Plan = ranges.plan(key, build) if hasattr(ranges, "plan") else build(ranges)

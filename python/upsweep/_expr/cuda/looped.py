@@ -1,8 +1,8 @@
 """The functions of a formula that is too long to be written out: its program's loops, as loops.
 
-Instructions are written level after level, each in the program's order. A value that a later level reads has a place
-in what is kept: of a call in `p`, of a row in `x`, of a column in its record. So has an array, and a whole packed
-record that is read under a loop's index.
+Instructions are written level after level, each in the program's order. A value that a later level reads has a
+place in what is kept: of a call in `p`, of a row in `x`, of a column in its record. So has an array, and a whole
+packed record that is read under a loop's index.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class Looped:
     def __init__(self, program: Program, transposed: bool, scale: float) -> None:
         self.program, self.scale = program, scale
         # Which part a level's and a kind's name plays: rows are what remains.
-        self.part = {"p": "p", "i": "j", "j": "i", "ij": "ij"} if transposed else {level: level for level in _ORDER}
+        self.part = (
+            {"p": "p", "i": "j", "j": "i", "ij": "ij"} if transposed else {level: level for level in _ORDER}
+        )
         self.kept = {self.part[level]: self._keep(level) for level in ("p", "i", "j")}
 
     def _keep(self, level: str) -> Kept:
@@ -76,8 +78,12 @@ class Looped:
         """load_parameters, load_row, load_column and the constructor of Pair's lines."""
         known = "const Call& call, const Bases& bases"
         yield function(f"void load_parameters({known}, long long, real* p)", self._level("p", "p", "0"))
-        yield function(f"void load_row({known}, const real* p, long long at, real* x)", self._level("i", "x", "at"))
-        yield function(f"void load_column({known}, const real* p, long long at, real* y)", self._level("j", "y", "at"))
+        yield function(
+            f"void load_row({known}, const real* p, long long at, real* x)", self._level("i", "x", "at")
+        )
+        yield function(
+            f"void load_column({known}, const real* p, long long at, real* y)", self._level("j", "y", "at")
+        )
 
     def pair(self) -> list[str]:
         """The lines of Pair's constructor."""

@@ -118,11 +118,17 @@ class _Shape:
         rows = 1 if product else min(rows, request.rows or rows)
         record = _padded(sizes.columns, wide)
         n_bytes = max(record, 1) * 4 * wide
-        block = PRODUCT_COLUMNS if product else next(b for b in (128, 64, 32, 16, 8, 4, 1) if b * n_bytes <= SHARED_BYTES or b == 1)
+        block = (
+            PRODUCT_COLUMNS
+            if product
+            else next(b for b in (128, 64, 32, 16, 8, 4, 1) if b * n_bytes <= SHARED_BYTES or b == 1)
+        )
         registers = min(rows * a_row + 2 * min(record, 32) * wide + 28, 255)
         is_float, indexed = not name.startswith("arg"), "arg" in name
         n_out = n_weights if name in FAMILIES and name != "sum" else n * max(k, 1)
-        return cls(sizes, product, rows, block, record, registers, sums, partial, n_out * is_float, n_out * indexed)
+        return cls(
+            sizes, product, rows, block, record, registers, sums, partial, n_out * is_float, n_out * indexed
+        )
 
     def text(self, request: Request) -> str:
         blocks = 2 if self.product else max(1, min(8, REGISTERS // (THREADS * (self.registers + 7) // 8 * 8)))
@@ -165,7 +171,8 @@ class _Shape:
             "DIM": product.dim, "CHUNKS": self._chunks(), "LENGTH": self._length(), "CENTRES": self._centres(),
             "ROW_ARRAY": product.row_array, "ROW_COMPONENT": product.row_component,
             "COLUMN_ARRAY": product.column_array, "COLUMN_COMPONENT": product.column_component,
-            "ROW_NORM": self.sizes.rows - 1, "COLUMN_NORM": self.sizes.columns - 1, "SHARED_BYTES": self.shared_bytes,
+            "ROW_NORM": self.sizes.rows - 1, "COLUMN_NORM": self.sizes.columns - 1,
+            "SHARED_BYTES": self.shared_bytes,
         }  # fmt: skip
 
     def _chunks(self) -> int:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+
 __all__ = ["MASKS", "OPERATIONS", "expression", "literal"]
 
 # {0}, {1}, ... are the arguments.
