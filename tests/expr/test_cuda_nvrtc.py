@@ -24,7 +24,7 @@ def nowhere(monkeypatch):
 
 
 def test_without_it_the_message_says_what_to_install(nowhere):
-    with pytest.raises(RuntimeError, match="pip install nvidia-cuda-nvrtc"):
+    with pytest.raises(RuntimeError, match=r"pip install nvidia-cuda-nvrtc"):
         nvrtc.load()
 
 
@@ -52,7 +52,7 @@ def test_toolkits_come_before_the_loader(monkeypatch, tmp_path):
 
 
 def test_the_log_is_in_the_message(compiler):
-    with pytest.raises(nvrtc.CompileError, match="identifier .no_such_type. is undefined"):
+    with pytest.raises(nvrtc.CompileError, match=r"identifier .no_such_type. is undefined"):
         compiler.compile("no_such_type x;", compiler.architectures[-1])
 
 
@@ -66,7 +66,7 @@ def test_newer_devices_get_ptx(compiler):
 
 
 def test_older_devices_are_refused(compiler):
-    with pytest.raises(nvrtc.CompileError, match="the device has 1.0"):
+    with pytest.raises(nvrtc.CompileError, match=r"the device has 1\.0"):
         compiler.compile("", 10)
 
 
