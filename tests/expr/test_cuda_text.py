@@ -5,6 +5,7 @@ import shutil
 import host_device
 import numpy as np
 import pytest
+from formulas import CASES, KIND_OF, N, case_arrays
 from pair_cases import compare, distance, formulas, gaussian, of_name, random_arrays, some_ranges
 from upsweep._expr.nodes import make, variable
 from upsweep._expr.reduction import REDUCTIONS, PairReduction
@@ -158,3 +159,38 @@ def test_a_maximum_that_rises(device):
 def test_points_far_from_the_origin(device):
     x, y, b = random_arrays(300, 500)
     check(PairReduction(gaussian(), "sum"), [x + 1000, y + 1000, np.abs(b)], 300, 500)
+
+
+TOGETHER = 12  # cases in one formula, since a compiler takes its time
+
+
+@pytest.mark.parametrize("first", range(0, len(CASES), TOGETHER))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_operation(device, first, dtype):
+    arrays, parts = [], []
+    for case in CASES[first : first + TOGETHER]:
+        name, dims, static, _ = case
+        of_case = [variable(len(arrays) + n, dim, KIND_OF[n]) for n, dim in enumerate(dims)]
+        arrays += [array.astype(dtype) for array in case_arrays(case)]
+        parts.append(make(name, *of_case, static=static))
+    formula = parts[0]
+    for part in parts[1:]:
+        formula = make("concat", formula, part)
+    reduction = PairReduction(formula, "sum", dtype=dtype)
+    check(reduction, arrays, N["i"], N["j"], tolerance=1e-12 if dtype == "float64" else 1e-4)
+
+
+@pytest.mark.parametrize("dim", [70, 150])
+@pytest.mark.parametrize("axis", ["i", "j"])
+def test_loops_at_every_level(device, dim, axis):
+    x, y, p = variable(0, dim, "i"), variable(1, dim, "j"), variable(2, dim, "p")
+    arrays = [0.2 * array for array in random_arrays(30, 20, (dim, dim, dim))]
+    arrays[2] = arrays[2][0]
+    for formula in (
+        make("mul", make("normalize", x), make("norm2", make("mul", y, p))),
+        make("mul", make("sum", make("sin", make("add", x, y))), make("exp", make("mul", x, p))),
+        make("extract", make("concat", make("square", x), make("sub", y, p)), static=(dim - 7, 20)),
+        make("add", make("argmax", make("mul", x, y)), make("elem", make("exp", make("add", x, y)), static=(3,))),
+    ):
+        check(PairReduction(formula, "sum", rows=axis), arrays, 30, 20, tolerance=1e-4)
+    check(PairReduction(make("sum", make("exp", make("mul", x, y))), "logsumexp", rows=axis), arrays, 30, 20)
