@@ -60,8 +60,10 @@ class Prepared(NamedTuple):
     device: Any
     reduce: Any
     combine: Any
-    n_slots: int
+    n_slots: int  # blocks that the device runs at a time
     structure: type[ctypes.Structure]
+    kinds: dict[int, str]  # of the variables, by position
+    fields: tuple[str, ...]  # where results go
 
 
 class _Plan(NamedTuple):
@@ -95,7 +97,8 @@ def prepare(reduction: PairReduction, device: int, *, rows: int = 0, wide_index:
             _prepared.move_to_end(key)
             return found
     home = driver.device(device)
-    n_arrays = max([1, *(variable.static[0] + 1 for variable in reduction.variables)])
+    kinds = {variable.static[0]: variable.static[1] for variable in reduction.variables}
+    n_arrays = max(kinds, default=0) + 1
     request = Request(
         reduction.reduction, reduction.k, reduction.rows, reduction.dtype, reduction.dtype_acc, n_arrays, rows,
         wide_index,
@@ -106,7 +109,9 @@ def prepare(reduction: PairReduction, device: int, *, rows: int = 0, wide_index:
     if kernels.shared_bytes:
         reduce.use_shared(kernels.shared_bytes)
     structure = type("PairCall", (Call,), {"_fields_": [("arrays", Array * n_arrays)]})
-    made = Prepared(kernels, home, reduce, combine, reduce.blocks_at_once(kernels.threads), structure)
+    fields = tuple("values" if kind == "float" else "indices" for _, kind in outputs(reduction))
+    n_slots = reduce.blocks_at_once(kernels.threads)
+    made = Prepared(kernels, home, reduce, combine, n_slots, structure, kinds, fields)
     with _lock:
         _prepared[key] = made
         while len(_prepared) > KEPT:
@@ -161,16 +166,25 @@ def run(
             of_arrays = [_entry(array, batch, entry) for array in arrays]
             of_outs = [_entry(out, batch, entry) for out in outs]
             run(
-                reduction, of_arrays, of_outs, n_i, n_j, (), of_entry, device=device, stream=stream, allocate=allocate
+                reduction,
+                of_arrays,
+                of_outs,
+                n_i,
+                n_j,
+                (),
+                of_entry,
+                device=device,
+                stream=stream,
+                allocate=allocate,
             )
         return
     rows = 1 if n_rows <= FEW_ROWS else fitting_rows(ranges) if ranges is not None else 0
     made = prepare(reduction, device, rows=rows, wide_index=n_columns >= 2**31)
     kernels, call = made.kernels, made.structure()
     call.n_rows, call.n_columns, call.n_batch = n_rows, n_columns, n_batch
-    _describe(call, reduction, arrays, batch)
-    for out, (_, kind) in zip(outs, outputs(reduction), strict=True):
-        setattr(call, "values" if kind == "float" else "indices", out.pointer)
+    _describe(call, made.kinds, arrays, batch)
+    for out, field in zip(outs, made.fields, strict=True):
+        setattr(call, field, out.pointer)
     plan = None
     if ranges is None:
         overhead = OVERHEAD_SMALLEST if reduction.k else OVERHEAD
@@ -204,21 +218,23 @@ def _entry(array: DeviceArray, batch: tuple[int, ...], entry: tuple[int, ...]) -
     return array._replace(pointer=array.pointer + offset, shape=array.shape[n:], strides=array.strides[n:])
 
 
-def _describe(call: Any, reduction: PairReduction, arrays: Sequence[DeviceArray], batch: tuple[int, ...]) -> None:
+def _describe(call: Any, kinds: dict[int, str], arrays: Sequence[DeviceArray], batch: tuple[int, ...]) -> None:
     """Fill in addresses and strides; the axes of the batch that can be walked as one become one."""
-    kinds = {variable.static[0]: variable.static[1] for variable in reduction.variables}
-    own = {position: 1 if kinds[position] == "p" and len(arrays[position].shape) == 1 else 2 for position in kinds}
-    strides = {
-        position: _aligned(arrays[position].shape[:-n], arrays[position].strides[:-n], len(batch))
-        for position, n in own.items()
-    }
-    shape, strides = _joined(batch, strides)
+    shape: list[int] = []
+    strides: dict[int, list[int]] = {}
+    if batch:
+        for position, kind in kinds.items():
+            array = arrays[position]
+            n = len(array.shape) - (1 if kind == "p" and len(array.shape) == 1 else 2)
+            strides[position] = _aligned(array.shape[:n], array.strides[:n], len(batch))
+        shape, strides = _joined(batch, strides)
     call.batch_shape[:] = [*shape, *[1] * (MAX_BATCH - len(shape))]
-    for position in own:
+    for position, kind in kinds.items():
         array, target = arrays[position], call.arrays[position]
         target.data, target.component_stride = array.pointer, array.strides[-1]
-        target.row_stride = 0 if kinds[position] == "p" else array.strides[-2]
-        target.batch_strides[: len(shape)] = strides[position]
+        target.row_stride = 0 if kind == "p" else array.strides[-2]
+        if shape:
+            target.batch_strides[: len(shape)] = strides[position]
 
 
 def _aligned(shape: tuple[int, ...], strides: tuple[int, ...], n_batch: int) -> list[int]:
