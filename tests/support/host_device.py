@@ -68,6 +68,7 @@ class HostDevice:
 
     def __init__(self, folder, n_slots):
         self.folder, self.n_slots, self.ordinal, self.capability = folder, n_slots, 0, 90
+        self.n_processors = n_slots
 
     def load(self, text):
         name = hashlib.sha256(text).hexdigest()[:24]
@@ -75,9 +76,9 @@ class HostDevice:
         if not path.exists():
             source = self.folder / f"{name}.cpp"
             source.write_text(PREAMBLE + text.decode().replace(kernel_text("device"), "") + LAUNCHERS)
-            command = [
-                "g++", "-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=fast", str(source), "-o", str(path),
-            ]  # fmt: skip
+            # Without -fno-gnu-unique, static variables of inline functions would be those of another library.
+            flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=fast", "-fno-gnu-unique"]
+            command = ["g++", *flags, str(source), "-o", str(path)]
             done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr[:4000]
         return HostModule(path, self.n_slots)
@@ -114,7 +115,7 @@ def run(reduction, arrays, n_i, n_j, batch=(), ranges=None):
         return memory[-1].ctypes.data, None
 
     pairs.run(
-        reduction, [described(array) for array in arrays], [described(result) for result in results], n_i, n_j, batch,
-        ranges, device=0, stream=0, allocate=allocate,
+        reduction, [described(array) for array in arrays], [described(result) for result in results],
+        n_i, n_j, batch, ranges, device=0, stream=0, allocate=allocate,
     )  # fmt: skip
     return results

@@ -86,7 +86,19 @@ static std::vector<ucontext_t> threads;
 static std::vector<char> done;
 static int running;
 
-static void wait() { swapcontext(&threads[running], &scheduler); }
+// A barrier of the block, or of a warp: the last one to come opens it.
+struct Barrier {
+    unsigned arrived, opened;
+
+    void wait(unsigned n) {
+        const unsigned before = opened;
+        if (++arrived == n)
+            arrived = 0, ++opened;
+        else
+            while (opened == before) swapcontext(&threads[running], &scheduler);
+    }
+};
+static Barrier of_block, of_warp[32];
 
 template <class Call>
 struct Launch {
@@ -128,22 +140,23 @@ struct Launch {
 }  // namespace fibers
 
 
-static void __syncthreads() { fibers::wait(); }
+static void __syncthreads() { fibers::of_block.wait(blockDim.x); }
 
 static char* shared_memory() {
     alignas(16) static char shared[1 << 18];
     return shared;
 }
 
-// What the lanes of a warp tell each other. All warps of a block have to come here equally often.
+// What the lanes of a warp tell each other.
 namespace lanes {
 static float told[1024][8];
 
 template <int N>
 static void tell(const float* values) {
-    fibers::wait();
+    auto& warp = fibers::of_warp[threadIdx.x / 32];
+    warp.wait(32);
     std::memcpy(told[threadIdx.x], values, N * sizeof(float));
-    fibers::wait();
+    warp.wait(32);
 }
 }  // namespace lanes
 
@@ -153,6 +166,8 @@ static float sum_of_warp(float x) {
     for (int lane = 0; lane < 32; ++lane) sum += lanes::told[threadIdx.x / 32 * 32 + lane][0];
     return sum;
 }
+
+static bool any_of_warp(bool condition) { return sum_of_warp(condition) > 0; }
 
 static float upper_bits(float x) { return bits_as_float(float_as_bits(x) & 0xffffe000u); }
 

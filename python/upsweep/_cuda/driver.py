@@ -124,7 +124,7 @@ class Module:
         handle = _POINTER()
         with device.current():
             device.driver.call("cuModuleLoadData", ctypes.byref(handle), code)
-        self.handle = handle.value
+        self.handle = handle.value or 0
         weakref.finalize(self, _let_go, device, "cuModuleUnload", self.handle).atexit = False
 
     def function(self, name: str) -> Function:

@@ -20,6 +20,7 @@ WARP = 32
 PARTIAL_BYTES = 1 << 26  # that parts may leave for the rows of a call, about
 PARTS = 4096  # that the columns of a tile are cut into at most
 WAVES = 6  # times that a device is filled by block-sparse work: uneven items then end together, nearly
+LEAST_WAVE = 0.5  # of a wave's time that processors take which run few items
 LEAST_COLUMNS = 512  # of an item that is cut off: less costs more to begin and to combine than it evens out
 # What a pair costs with so many rows a thread, against 8: the loads of a column, and how warps hide latencies.
 ROW_COSTS = {1: 1.3, 2: 1.15, 4: 1.03, 8: 1.0}
@@ -54,11 +55,12 @@ def deal_dense(
     block: int,
     partial_bytes: int,
     n_slots: int,
+    n_processors: int,
     overhead: float,
 ) -> int:
     """How many parts the columns of every tile are cut into.
 
-    `n_slots` blocks run at a time on the device; beginning an item costs as much as `overhead` blocks of columns.
+    `n_slots` items run at a time on the device; beginning one costs as much as `overhead` blocks of columns.
     """
     n_tiles = -(-n_rows // tile) * n_batch
     n_blocks = -(-n_columns // block)
@@ -67,8 +69,11 @@ def deal_dense(
     if most <= 1:
         return 1
     parts = np.arange(1, most + 1)
-    cost = -(-n_tiles * parts // n_slots) * (-(-n_blocks // parts) + overhead)
-    return int(parts[np.argmin(cost)])
+    waves, rest = np.divmod(n_tiles * parts, n_slots)
+    # The last wave is as long as its busiest processor takes; with few warps that one is not at its full speed.
+    share = -(-rest // n_processors) * n_processors / n_slots
+    waves = waves + np.where(rest > 0, np.clip(share, LEAST_WAVE, 1), 0)
+    return int(parts[np.argmin(waves * (-(-n_blocks // parts) + overhead))])
 
 
 def fitting_rows(ranges: Ranges) -> int:

@@ -18,8 +18,10 @@ import numpy as np
 
 from upsweep._cuda import DeviceArray, driver
 from upsweep._cuda.pair_plans import Ranges, as_bytes, deal_dense, deal_ranges, fitting_rows
+from upsweep._expr import cache
 from upsweep._expr.cuda import nvrtc
-from upsweep._expr.cuda.render import MAX_BATCH, Kernels, Request, render
+from upsweep._expr.cuda.render import MAX_BATCH, Kernels, render
+from upsweep._expr.cuda.request import Request
 from upsweep._expr.lower import lower
 from upsweep._expr.reduction import PairReduction, outputs
 
@@ -30,7 +32,7 @@ Allocate = Callable[[int], tuple[int, object]]
 KEPT = 512  # kernels of formulas in memory
 FEW_ROWS = 128  # for which a thread owns one row
 # What beginning an item costs, in blocks of columns: those that seek the K smallest insert most in the beginning.
-OVERHEAD, OVERHEAD_SMALLEST = 0.5, 16.0
+OVERHEAD, OVERHEAD_SMALLEST = 0.5, 48.0
 MOST_BLOCKS = 2**31 - 1  # of a launch
 
 
@@ -60,8 +62,10 @@ class Prepared(NamedTuple):
     device: Any
     reduce: Any
     combine: Any
-    n_slots: int
+    n_slots: int  # blocks that the device runs at a time
     structure: type[ctypes.Structure]
+    kinds: dict[int, str]  # of the variables, by position
+    fields: tuple[str, ...]  # where results go
 
 
 class _Plan(NamedTuple):
@@ -95,7 +99,8 @@ def prepare(reduction: PairReduction, device: int, *, rows: int = 0, wide_index:
             _prepared.move_to_end(key)
             return found
     home = driver.device(device)
-    n_arrays = max([1, *(variable.static[0] + 1 for variable in reduction.variables)])
+    kinds = {variable.static[0]: variable.static[1] for variable in reduction.variables}
+    n_arrays = max(kinds, default=0) + 1
     request = Request(
         reduction.reduction, reduction.k, reduction.rows, reduction.dtype, reduction.dtype_acc, n_arrays, rows,
         wide_index,
@@ -106,7 +111,9 @@ def prepare(reduction: PairReduction, device: int, *, rows: int = 0, wide_index:
     if kernels.shared_bytes:
         reduce.use_shared(kernels.shared_bytes)
     structure = type("PairCall", (Call,), {"_fields_": [("arrays", Array * n_arrays)]})
-    made = Prepared(kernels, home, reduce, combine, reduce.blocks_at_once(kernels.threads), structure)
+    fields = tuple("values" if kind == "float" else "indices" for _, kind in outputs(reduction))
+    n_slots = reduce.blocks_at_once(kernels.threads)
+    made = Prepared(kernels, home, reduce, combine, n_slots, structure, kinds, fields)
     with _lock:
         _prepared[key] = made
         while len(_prepared) > KEPT:
@@ -115,7 +122,13 @@ def prepare(reduction: PairReduction, device: int, *, rows: int = 0, wide_index:
 
 
 def _compiled(kernels: Kernels, capability: int) -> bytes:
-    return nvrtc.load().compile(kernels.text, capability, kernels.options).data
+    """The kernels' code, from the disk if it is there: then no compiler is needed."""
+    key = f"cuda {capability} {' '.join(kernels.options)}\n{kernels.text}"
+    code = cache.fetch(key)
+    if code is None:
+        code = nvrtc.load().compile(kernels.text, capability, kernels.options).data
+        cache.store(key, code)
+    return code
 
 
 def run(
@@ -152,23 +165,34 @@ def run(
         return
     if isinstance(ranges, list):
         for entry, of_entry in zip(itertools.product(*map(range, batch)), ranges, strict=True):
+            of_arrays = [_entry(array, batch, entry) for array in arrays]
+            of_outs = [_entry(out, batch, entry) for out in outs]
             run(
-                reduction, [_entry(array, batch, entry) for array in arrays], [_entry(out, batch, entry) for out in outs],
-                n_i, n_j, (), of_entry, device=device, stream=stream, allocate=allocate,
-            )  # fmt: skip
+                reduction,
+                of_arrays,
+                of_outs,
+                n_i,
+                n_j,
+                (),
+                of_entry,
+                device=device,
+                stream=stream,
+                allocate=allocate,
+            )
         return
     rows = 1 if n_rows <= FEW_ROWS else fitting_rows(ranges) if ranges is not None else 0
     made = prepare(reduction, device, rows=rows, wide_index=n_columns >= 2**31)
     kernels, call = made.kernels, made.structure()
     call.n_rows, call.n_columns, call.n_batch = n_rows, n_columns, n_batch
-    _describe(call, reduction, arrays, batch)
-    for out, (_, kind) in zip(outs, outputs(reduction), strict=True):
-        setattr(call, "values" if kind == "float" else "indices", out.pointer)
+    _describe(call, made.kinds, arrays, batch)
+    for out, field in zip(outs, made.fields, strict=True):
+        setattr(call, field, out.pointer)
     plan = None
     if ranges is None:
         overhead = OVERHEAD_SMALLEST if reduction.k else OVERHEAD
         call.n_tiles, call.n_parts = -(-n_rows // kernels.tile), deal_dense(
-            n_rows, n_columns, n_batch, kernels.tile, kernels.block, kernels.partial_bytes, made.n_slots, overhead
+            n_rows, n_columns, n_batch, kernels.tile, kernels.block, kernels.partial_bytes, made.n_slots,
+            made.device.n_processors, overhead,
         )  # fmt: skip
         call.n_items, is_cut = call.n_tiles * call.n_parts, call.n_parts > 1
     else:
@@ -194,8 +218,7 @@ def results_of(
     """The shape and the dtype of each result of arrays of this dtype."""
     n_rows = n_i if reduction.rows == "i" else n_j
     return [
-        ((*batch, n_rows, dim), dtype if kind == "float" else np.dtype(np.int64))
-        for dim, kind in outputs(reduction)
+        ((*batch, n_rows, dim), dtype if kind == "float" else np.dtype(np.int64)) for dim, kind in outputs(reduction)
     ]
 
 
@@ -207,21 +230,23 @@ def _entry(array: DeviceArray, batch: tuple[int, ...], entry: tuple[int, ...]) -
     return array._replace(pointer=array.pointer + offset, shape=array.shape[n:], strides=array.strides[n:])
 
 
-def _describe(call: Any, reduction: PairReduction, arrays: Sequence[DeviceArray], batch: tuple[int, ...]) -> None:
+def _describe(call: Any, kinds: dict[int, str], arrays: Sequence[DeviceArray], batch: tuple[int, ...]) -> None:
     """Fill in addresses and strides; the axes of the batch that can be walked as one become one."""
-    kinds = {variable.static[0]: variable.static[1] for variable in reduction.variables}
-    own = {position: 1 if kinds[position] == "p" and len(arrays[position].shape) == 1 else 2 for position in kinds}
-    strides = {
-        position: _aligned(arrays[position].shape[:-n], arrays[position].strides[:-n], len(batch))
-        for position, n in own.items()
-    }
-    shape, strides = _joined(batch, strides)
+    shape: list[int] = []
+    strides: dict[int, list[int]] = {}
+    if batch:
+        for position, kind in kinds.items():
+            array = arrays[position]
+            n = len(array.shape) - (1 if kind == "p" and len(array.shape) == 1 else 2)
+            strides[position] = _aligned(array.shape[:n], array.strides[:n], len(batch))
+        shape, strides = _joined(batch, strides)
     call.batch_shape[:] = [*shape, *[1] * (MAX_BATCH - len(shape))]
-    for position, n in own.items():
+    for position, kind in kinds.items():
         array, target = arrays[position], call.arrays[position]
         target.data, target.component_stride = array.pointer, array.strides[-1]
-        target.row_stride = 0 if kinds[position] == "p" else array.strides[-2]
-        target.batch_strides[: len(shape)] = strides[position]
+        target.row_stride = 0 if kind == "p" else array.strides[-2]
+        if shape:
+            target.batch_strides[: len(shape)] = strides[position]
 
 
 def _aligned(shape: tuple[int, ...], strides: tuple[int, ...], n_batch: int) -> list[int]:

@@ -116,10 +116,6 @@ class Functions:
         formula = self.formula
         lines, names = self._parameters()
         lines += [f"p[{place}] = {names[n]};" for n, place in formula.parameters.items()]
-        n_weights = max(len(formula.weights), 1)
-        pair = function("Pair(const real* p, const real* x, const Column& y)", self._pair()).replace(
-            "\n", "\n    "
-        )
         return [
             function(f"void load_parameters({KNOWN}, long long row, real* p)", lines),
             function(
@@ -129,7 +125,7 @@ class Functions:
                 f"void load_column({KNOWN}, const real* p, long long column, real* y)",
                 self._load("j", "column", "y"),
             ),
-            f"struct Pair {{\n    real result[{len(formula.results)}], weight[{n_weights}];\n    {pair.rstrip()}\n}};\n",
+            _pair_struct(len(formula.results), len(formula.weights), self._pair()),
             self._finish(),
         ]
 
@@ -236,10 +232,14 @@ class LoopedFunctions:
     def texts(self) -> list[str]:
         """The functions, one behind the other."""
         program = self.program
-        pair = function("Pair(const real* p, const real* x, const Column& y)", self.looped.pair())
-        held = f"real result[{program.n_results}], weight[{max(program.n_weights, 1)}];"
         return [
             *self.looped.texts(),
-            f"struct Pair {{\n    {held}\n    {pair.rstrip()}\n}};\n",
+            _pair_struct(program.n_results, program.n_weights, self.looped.pair()),
             function(f"void finish_sum({KNOWN}, const real*, long long, wide*)", []),
         ]
+
+
+def _pair_struct(n_results: int, n_weights: int, lines: list[str]) -> str:
+    constructor = function("Pair(const real* p, const real* x, const Column& y)", lines).rstrip()
+    held = f"real result[{n_results}], weight[{max(n_weights, 1)}];"
+    return "struct Pair {\n    " + "\n    ".join([held, *constructor.splitlines()]) + "\n};\n"

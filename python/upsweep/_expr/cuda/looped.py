@@ -1,8 +1,8 @@
 """The functions of a formula that is too long to be written out: its program's loops, as loops.
 
-Instructions are written level after level, each in the program's order. A value that a later level reads has a place
-in what is kept: of a call in `p`, of a row in `x`, of a column in its record. So has an array, and a whole packed
-record that is read under a loop's index.
+Instructions are written level after level, each in the program's order. A value that a later level reads has a
+place in what is kept: of a call in `p`, of a row in `x`, of a column in its record. So has an array, and a whole
+packed record that is read under a loop's index.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Compiler:
             raise CompileError(f"{name} of {self.path}: {text}")
 
     def target(self, capability: int) -> tuple[int, bool]:
-        """The architecture to compile for on a device of this compute capability (90 for 9.0); whether to a cubin."""
+        """The architecture to compile for on a device of this capability (90 for 9.0); whether to a cubin."""
         if capability in self.architectures:
             return capability, True
         older = [arch for arch in self.architectures if arch <= capability]

@@ -171,7 +171,8 @@ class _Shape:
             "DIM": product.dim, "CHUNKS": self._chunks(), "LENGTH": self._length(), "CENTRES": self._centres(),
             "ROW_ARRAY": product.row_array, "ROW_COMPONENT": product.row_component,
             "COLUMN_ARRAY": product.column_array, "COLUMN_COMPONENT": product.column_component,
-            "ROW_NORM": self.sizes.rows - 1, "COLUMN_NORM": self.sizes.columns - 1, "SHARED_BYTES": self.shared_bytes,
+            "ROW_NORM": self.sizes.rows - 1, "COLUMN_NORM": self.sizes.columns - 1,
+            "SHARED_BYTES": self.shared_bytes,
         }  # fmt: skip
 
     def _chunks(self) -> int:

@@ -14,6 +14,7 @@ extern "C" __global__ void __launch_bounds__(COMBINERS) combine_parts(const __gr
     }
     if (end > call.n_rows) end = call.n_rows;
     if (row_in_tile >= TILE || row + row_in_tile >= end) return;
+    const bool empty = call.items && last - item == 1 && call.items[4 * item + 2] == call.items[4 * item + 3];
     const Bases bases = find_bases(call, batch);
     real p[PARAMETERS];
     load_parameters(call, bases, row, p);
@@ -23,5 +24,5 @@ extern "C" __global__ void __launch_bounds__(COMBINERS) combine_parts(const __gr
 #pragma unroll 4
     for (; item < last; ++item)
         merge(state, call.partial, (batch * call.n_items + item) * TILE + row_in_tile, n_partial);
-    write(call, bases, p, state, row + row_in_tile, batch * call.n_rows + row + row_in_tile, false);
+    write(call, bases, p, state, row + row_in_tile, batch * call.n_rows + row + row_in_tile, empty);
 }

@@ -62,6 +62,9 @@ __device__ __forceinline__ float sum_of_warp(float x) {
     return x;
 }
 
+// Whether it holds for a lane of the warp, all of whose lanes ask.
+__device__ __forceinline__ bool any_of_warp(bool condition) { return __any_sync(0xffffffffu, condition); }
+
 // What of a number tensor cores see: its upper 19 bits.
 __device__ __forceinline__ float upper_bits(float x) {
     return __uint_as_float(__float_as_uint(x) & 0xffffe000u);

@@ -69,6 +69,8 @@ __device__ __forceinline__ void reduce_block(
             if (state[r].at[k] < 0) state[r].at[k] = first;  // all have been infinite
 }
 
+__device__ __forceinline__ void settle(State&, int) {}
+
 __device__ __forceinline__ void save(const State& state, char* partial, long long at, long long n) {
     long long* indices = reinterpret_cast<long long*>(partial);
     real* values = reinterpret_cast<real*>(indices + N_RESULTS * n);

@@ -40,6 +40,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR) reduce
     const long long n_partial = (long long)gridDim.x * TILE;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
+        settle(state[r], r);
         const int row = first + 32 * r;
         if (row >= item.n_rows) continue;
         if (call.partial)

@@ -170,10 +170,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR)
     const Bases bases = find_bases(call, item.batch);
     real p[PARAMETERS];
     load_parameters(call, bases, item.row, p);
-    const bool busy = threadIdx.x < item.n_rows;
+    const int row = threadIdx.x < item.n_rows ? threadIdx.x : int(item.n_rows) - 1;
+    const bool busy = threadIdx.x - threadIdx.x % 32 < item.n_rows;  // as a warp: lanes ask each other
     real x[1][ROW_VALUES];
     State state[1];
-    load_row(call, bases, p, item.row + (busy ? threadIdx.x : item.n_rows - 1), x[0]);
+    load_row(call, bases, p, item.row + row, x[0]);
     clear(state[0]);
     if (CENTRED)
         for (int k = threadIdx.x; k < DIM; k += THREADS)
@@ -207,12 +208,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR)
             }
             hand_over(shared, product);
             __syncthreads();
-            if (CENTRED) x[0][ROW_NORM] = shared.norms[busy ? threadIdx.x : 0];
+            if (CENTRED) x[0][ROW_NORM] = shared.norms[row];
             if (busy) reduce_block(p, x, state, columns, column_index(begin), n);
             __syncthreads();
         }
     }
-    if (!busy) return;
+    settle(state[0], 0);
+    if (threadIdx.x >= item.n_rows) return;
     const bool empty = call.items ? item.piece == item.end : call.n_columns == 0;
     if (call.partial)
         save(state[0], call.partial, (long long)blockIdx.x * TILE + threadIdx.x, (long long)gridDim.x * TILE);

@@ -1,13 +1,31 @@
 // kmin, argkmin and both at once: of each component of F over the columns the K smallest, sorted; of equal ones the
 // first column comes first. NaN comes last, and what columns are too few for is +inf and -1.
 // The K best stay in registers. CHUNK columns are looked at together: only where the smallest of them is below
-// the K-th best are they inserted, which happens about K * log(columns / K) times a row.
+// the K-th best for a row of the warp, which happens about K * log(columns / K) times a row, are they candidates. To
+// insert one takes as long as ten pairs, and all lanes wait for it: so candidates wait in shared memory until a
+// lane has enough of them, and then all lanes insert theirs.
 // Called by: reduce_pairs and combine_parts in kernel.cuh.
 
 struct State {
     real value[N_RESULTS][K];  // NaN where there is none yet
     column_index at[N_RESULTS][K];
+    int n_waiting[N_RESULTS];
 };
+
+struct Candidate {
+    real value;
+    column_index at;
+};
+
+constexpr int WAITING = 8;  // candidates of a row and a result
+static_assert(WAITING >= CHUNK, "after candidates have been inserted there is room for a chunk");
+// Where formulas have many results there is no room, and candidates are inserted at once.
+constexpr bool BUFFERED = N_RESULTS * ROWS * WAITING * THREADS * int(sizeof(Candidate)) <= 32 * 1024;
+
+__device__ __forceinline__ Candidate* waiting_room(int row, int k) {
+    __shared__ Candidate room[BUFFERED ? N_RESULTS * ROWS * WAITING * THREADS : 1];
+    return room + (row * N_RESULTS + k) * WAITING * THREADS + threadIdx.x;
+}
 
 static_assert(PARTIAL_BYTES == N_RESULTS * K * (sizeof(real) + sizeof(long long)), "what render.py says");
 
@@ -16,6 +34,8 @@ __device__ __forceinline__ void clear(State& state) {
     for (int k = 0; k < N_RESULTS; ++k)
 #pragma unroll EACH_PLACE
         for (int place = 0; place < K; ++place) state.value[k][place] = not_a_number(), state.at[k][place] = -1;
+#pragma unroll EACH_RESULT
+    for (int k = 0; k < N_RESULTS; ++k) state.n_waiting[k] = 0;
 }
 
 __device__ __forceinline__ void insert(State& state, int k, real value, column_index at) {
@@ -39,20 +59,40 @@ __device__ __forceinline__ void insert(State& state, int k, real value, column_i
     if (here) state.value[k][0] = value, state.at[k][0] = at;
 }
 
-// One of values in registers, where a loop is not unrolled.
-template <int COUNT, int ROWS>
-__device__ __forceinline__ real chosen(const real (&value)[COUNT][ROWS][N_RESULTS], int u, int r, int k) {
-    real found = value[0][r][k];
+// All lanes insert their candidates, first come first served.
+__device__ __forceinline__ void insert_waiting(State& state, int row, int k) {
+    const Candidate* room = waiting_room(row, k);
+#pragma unroll 1
+    for (int turn = 0; any_of_warp(turn < state.n_waiting[k]); ++turn) {
+        if (turn < state.n_waiting[k]) {
+            const Candidate one = room[turn * THREADS];
+            insert(state, k, one.value, one.at);
+        }
+    }
+    state.n_waiting[k] = 0;
+}
+
+template <int COUNT>
+__device__ __forceinline__ void consider(State& state, int row, int k, const real (&value)[COUNT], column_index first) {
+    const real worst = state.value[k][K - 1];
+    if (!BUFFERED) {
 #pragma unroll
-    for (int v = 1; v < COUNT; ++v) found = u == v ? value[v][r][k] : found;
-    return found;
+        for (int u = 0; u < COUNT; ++u)
+            if (!(value[u] >= worst)) insert(state, k, value[u], first + u);
+        return;
+    }
+    Candidate* room = waiting_room(row, k);
+#pragma unroll
+    for (int u = 0; u < COUNT; ++u)
+        if (!(value[u] >= worst)) room[state.n_waiting[k]++ * THREADS] = Candidate{value[u], first + u};
+    if (any_of_warp(state.n_waiting[k] > WAITING - CHUNK)) insert_waiting(state, row, k);
 }
 
 template <int COUNT, int ROWS>
 __device__ __forceinline__ void look(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, int c,
     column_index first) {
-    real value[COUNT][ROWS][N_RESULTS];
+    real value[ROWS][N_RESULTS][COUNT];
 #pragma unroll
     for (int u = 0; u < COUNT; ++u) {
         const Column y(columns, c + u);
@@ -60,20 +100,17 @@ __device__ __forceinline__ void look(
         for (int r = 0; r < ROWS; ++r) {
             Pair at(p, x[r], y);
 #pragma unroll EACH_RESULT
-            for (int k = 0; k < N_RESULTS; ++k) value[u][r][k] = at.result[k];
+            for (int k = 0; k < N_RESULTS; ++k) value[r][k][u] = at.result[k];
         }
     }
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
 #pragma unroll EACH_RESULT
         for (int k = 0; k < N_RESULTS; ++k) {
-            real low = value[0][r][k];
+            real low = value[r][k][0];
 #pragma unroll
-            for (int u = 1; u < COUNT; ++u) low = least_number(low, value[u][r][k]);
-            if (!(low >= state[r].value[k][K - 1])) {
-#pragma unroll 1
-                for (int u = 0; u < COUNT; ++u) insert(state[r], k, chosen(value, u, r, k), first + c + u);
-            }
+            for (int u = 1; u < COUNT; ++u) low = least_number(low, value[r][k][u]);
+            if (any_of_warp(!(low >= state[r].value[k][K - 1]))) consider(state[r], r, k, value[r][k], first + c);
         }
 }
 
@@ -84,6 +121,12 @@ __device__ __forceinline__ void reduce_block(
     int c = 0;
     for (; c + CHUNK <= n; c += CHUNK) look<CHUNK>(p, x, state, columns, c, first);
     for (; c < n; ++c) look<1>(p, x, state, columns, c, first);
+}
+
+__device__ __forceinline__ void settle(State& state, int row) {
+    if (!BUFFERED) return;
+#pragma unroll EACH_RESULT
+    for (int k = 0; k < N_RESULTS; ++k) insert_waiting(state, row, k);
 }
 
 __device__ __forceinline__ void save(const State& state, char* partial, long long at, long long n) {

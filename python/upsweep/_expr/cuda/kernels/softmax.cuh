@@ -87,6 +87,8 @@ __device__ __forceinline__ void reduce_block(
     }
 }
 
+__device__ __forceinline__ void settle(State&, int) {}
+
 __device__ __forceinline__ void save(const State& state, char* partial, long long at, long long n) {
     wide* sums = reinterpret_cast<wide*>(partial);
 #pragma unroll EACH_WEIGHT

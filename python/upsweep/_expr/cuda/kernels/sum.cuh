@@ -38,6 +38,8 @@ __device__ __forceinline__ void reduce_block(
         for (int k = 0; k < N_RESULTS; ++k) state[r].sum[k] += wide(sum[r][k]);
 }
 
+__device__ __forceinline__ void settle(State&, int) {}
+
 __device__ __forceinline__ void save(const State& state, char* partial, long long at, long long n) {
 #pragma unroll EACH_RESULT
     for (int k = 0; k < N_RESULTS; ++k) reinterpret_cast<wide*>(partial)[k * n + at] = state.sum[k];
