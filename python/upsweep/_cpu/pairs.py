@@ -59,7 +59,8 @@ def _kernel(reduction: PairReduction) -> Kernel:
 
 
 def plan(reduction: PairReduction, n_i: int, n_j: int, triple: Sequence[Any]) -> Plan:
-    """The tasks of a triple of ranges (blocks, slices, columns), to be given to `run` in its place, any number of times."""
+    """The tasks of a triple of ranges (blocks, slices, columns), to be given to `run` in its place, any number
+    of times."""
     n_rows, n_columns = (n_i, n_j) if reduction.rows == "i" else (n_j, n_i)
     arrays = [np.ascontiguousarray(part, dtype=np.int64) for part in triple]
     return _kernel(reduction).plan(n_rows, n_columns, arrays)

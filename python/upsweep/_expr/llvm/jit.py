@@ -43,10 +43,10 @@ def _llvm() -> Any:
 
 def versions() -> str:
     """What compiled code depends on besides its text: the versions of llvmlite and LLVM, the architecture."""
-    import llvmlite
-
     with _lock:
         llvm = _llvm()
+    import llvmlite
+
     return f"{llvmlite.__version__} {llvm.llvm_version_info} {llvm.get_default_triple()}"
 
 

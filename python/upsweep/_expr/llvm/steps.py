@@ -1,4 +1,5 @@
-"""Instructions of scalar programs as vector code: each value of a program for the columns that are taken together."""
+"""Instructions of scalar programs as vector code: each value of a program for the columns that are taken
+together."""
 
 from __future__ import annotations
 
@@ -58,8 +59,8 @@ def _never_positive(program: Program, at_least_zero: set[int]) -> set[int]:
 def order(program: Program, roots: tuple[int, ...], done: set[int]) -> list[int]:
     """The values that `roots` need and are not `done`, arguments first, each as late as it can be.
 
-    So few are kept at a time: of a sum of squares one term, where the program's list may have all before the first sum.
-    """
+    So few are kept at a time: of a sum of squares one term, where the program's list may have all before the
+    first sum."""
     result: list[int] = []
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -78,8 +79,8 @@ def order(program: Program, roots: tuple[int, ...], done: set[int]) -> list[int]
 class Steps:
     """Writes instructions for `n_columns` columns at once.
 
-    `load(kind, place, column)` writes the load of a number of the packed record of a kind, its place an integer or a value.
-    Values that do not depend on the columns are written once, and shared by all `Steps` of a body.
+    `load(kind, place, column)` writes the load of a number of the packed record of a kind, its place an integer
+    or a value. Values that do not depend on the columns are written once, and shared by all `Steps` of a body.
     """
 
     def __init__(
@@ -217,7 +218,7 @@ class Steps:
         body.lines.append(f"  {self.shared[n]} = phi i64 [0, %{before}], [{self.shared[n]}.next, %{{{label}}}]")
 
     def _carry(self, n: int, step: Instruction) -> None:
-        loop, before, label, carries, names = self._loops[-1]
+        _, before, label, carries, names = self._loops[-1]
         carries.append(n)
         mine: list[Value] = []
         for column in self._columns(step):
@@ -231,7 +232,7 @@ class Steps:
 
     def _end(self, n: int, step: Instruction) -> None:
         body, v = self.v.body, self.v
-        loop, before, label, carries, names = self._loops.pop()
+        loop, _, label, carries, names = self._loops.pop()
         index, extent = self.shared[loop], self.program.values[loop].static[0]
         for carry, mine, following in zip(carries, names, step.args[1:]):
             for column, name in enumerate(mine):
