@@ -1,8 +1,8 @@
 """Builds scalar programs: finds common values, folds constants, keeps cheap factors at their level, places loops.
 
 The rewrites here are about single numbers, and about levels. They change no result but for these: a division by
-what changes more rarely than the quotient multiplies by its inverse, and moderate constants are multiplied
-with each other, and with what changes more rarely, first (a rounding more or less each); 0 * x is 0.
+what changes more rarely than the quotient multiplies by its inverse, and factors that change rarely are
+multiplied first (a rounding more or less each); 0 * x is 0.
 """
 
 from __future__ import annotations
@@ -303,18 +303,27 @@ class Builder:
                 return self.call("neg", other)
             if negated and not self._rarer(one, other):
                 return self.call("neg", self.mul(negated[0], other))
-            if value is not None and _moderate(value) and factors:
-                merged = self._into(value, factors)
-                if merged is not None:
-                    return merged
+            merged = self._merged(one, factors) if factors else None
+            if merged is not None:
+                return merged
         return self._emit("mul", (a, b), ())
 
-    def _into(self, value: float, factors: tuple[int, ...]) -> int | None:
-        """A constant times a product with a factor that is one too, or changes more rarely than the product."""
+    def _merged(self, one: int, factors: tuple[int, ...]) -> int | None:
+        """A number times a product, with a factor of it first, if their product changes more rarely than it does.
+
+        Constants only while they are moderate, which cannot overflow by it.
+        """
+        value = self._constant(one)
+        if value is not None and not _moderate(value):
+            return None
         for factor, other in (factors, factors[::-1]):
             known = self._constant(factor)
-            if (known is not None and _moderate(known)) or (known is None and self._rarer(factor, other)):
-                return self.mul(self.mul(factor, self.const(value)), other)
+            if known is not None and not _moderate(known):
+                continue
+            before = join(self._steps[factor].level, self._steps[other].level)
+            after = join(self._steps[factor].level, self._steps[one].level)
+            if (value is not None and known is not None) or (after != before and join(after, before) == before):
+                return self.mul(self.mul(factor, one), other)
         return None
 
     def _div(self, a: int, b: int) -> int:
