@@ -39,10 +39,9 @@ BLOCK = 256
 # Columns at once: as many as leave the registers some room, fewer for long programs, whose code would grow.
 _COLUMNS_OF_LONG = {True: 8, False: 4}
 _COLUMNS = 4
-_COLUMNS_OF_LOOPS = 2
 # Components beyond these are walked by a loop: the code of each one would be compiled.
 _MOST_SORTED = 3
-_MOST_CARRIED = {True: 64, False: 16}  # of sums, of others
+_MOST_CARRIED = {True: 16, False: 16}  # of sums, of others
 _LONGEST_BODY = 260
 _COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "acos": 30, "atan": 25, "atan2": 40,
           "pow": 150, "load": 0, "const": 0}  # fmt: skip
@@ -146,12 +145,13 @@ class _Kernel:
 
     def columns_at_once(self) -> int:
         varying = [step for step in self.program.values if step.level in self.varying]
-        if any(step.op in ("loop", "result", "weight") for step in varying):
-            return _COLUMNS_OF_LOOPS
         long = [step for step in varying if step.op in ("sqdist", "dot")]
         most = _COLUMNS_OF_LONG[self.v.target.avx512] if long else _COLUMNS
-        each = cost(self.program, self.reduction) - sum(_cost_of(step) for step in long)
-        return next((n for n in (8, 4, 2) if n <= most and n * each <= _LONGEST_BODY), 1)
+        if self.looped:  # what they hand out is kept for each
+            most = min(most, _COLUMNS)
+        written = sum(_COSTS.get(step.op, 1) for step in varying if step not in long)
+        written += 2 * (len(self.program.results) + len(self.program.weights))
+        return next((n for n in (8, 4, 2) if n <= most and n * written <= _LONGEST_BODY), 1)
 
     def past(self, carried: Carried, j: Value, n_columns: int, valid: Value | None) -> Carried:
         """The reduction past `n_columns` columns (or vectors of them) from column `j` on."""

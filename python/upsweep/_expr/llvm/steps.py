@@ -20,6 +20,7 @@ Load = Callable[[str, "Value | int", int], Value]
 _PLAIN = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "neg": "neg"}
 _COMPARED = {"lt": "olt", "le": "ole", "eq": "oeq", "ne": "une"}
 _FEATURES_AT_ONCE = 4  # of long distances: the loop's own instructions are few beside these
+_CHAINS = 8  # of sums, side by side: two units that add, four cycles each
 
 
 def _never_negative(program: Program) -> set[int]:
@@ -167,23 +168,30 @@ class Steps:
         x_offset, y_offset, dim = step.static
         before, loop, done = body.block, body.label("long"), body.label("summed")
         whole = dim - dim % _FEATURES_AT_ONCE
+        # Sums of few columns are parted by features: each has to wait for itself only.
+        n_chains = min(_FEATURES_AT_ONCE, max(1, _CHAINS // self.n_columns))
         body.do(f"br label %{loop}")
         body.place(loop)
         at, after = body.name("k"), body.name("k")
         body.do(f"{at} = phi i64 [0, %{before}], [{after}, %{loop}]")
-        sums = [body.name("sum") for _ in range(self.n_columns)]
+        begins = [[body.name("sum") for _ in range(self.n_columns)] for _ in range(n_chains)]
         place = len(body.lines)
-        running = list(sums)
+        chains = [list(begin) for begin in begins]
         for feature in range(_FEATURES_AT_ONCE):
-            running = self._feature(step.op, running, (at, x_offset + feature), (at, y_offset + feature))
+            chain = feature % n_chains
+            chains[chain] = self._feature(step.op, chains[chain], (at, x_offset + feature), (at, y_offset + feature))
         body.do(f"{after} = add i64 {at}, {_FEATURES_AT_ONCE}")
-        for name, end in zip(sums, running):
-            body.lines.insert(place, f"  {name} = phi {v.kind} [{v.const(0.0)}, %{before}], [{end}, %{loop}]")
+        for begin, end in zip(sum(begins, []), sum(chains, [])):
+            body.lines.insert(place, f"  {begin} = phi {v.kind} [{v.const(0.0)}, %{before}], [{end}, %{loop}]")
         body.branch(body.emit(f"icmp ult i64 {after}, {whole}"), loop, done)
         body.place(done)
         for k in range(whole, dim):
-            running = self._feature(step.op, running, (None, x_offset + k), (None, y_offset + k))
-        return running
+            chain = k % n_chains
+            chains[chain] = self._feature(step.op, chains[chain], (None, x_offset + k), (None, y_offset + k))
+        while len(chains) > 1:
+            half = len(chains) // 2
+            chains = [[v.add(*two) for two in zip(*pair)] for pair in zip(chains[:half], chains[half:])]
+        return chains[0]
 
     def _feature(
         self, op: str, sums: list[Value], x_at: tuple[Value | None, int], y_at: tuple[Value | None, int]
