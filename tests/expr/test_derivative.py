@@ -148,6 +148,12 @@ def test_differential_and_matrices():
         np.testing.assert_allclose(matrix[n], numeric(formula, arrays, 0, np.eye(4)[n]), rtol=1e-6, atol=1e-8)
 
 
+def test_a_differential_of_what_reads_the_first_array():
+    a, b = variable(0, 1, "p"), variable(1, 1, "i")
+    value = evaluate(differential(make("mul", a, b), b, constant(1)), [np.array([3.0]), np.array([5.0])])
+    np.testing.assert_array_equal(value, [3])
+
+
 def test_divergence_and_laplacian():
     arrays = at_one_pair(arrays_for([x, y, p], 0.1, 1, seed=3))
     squared = ((arrays[0] - arrays[1]) ** 2).sum()

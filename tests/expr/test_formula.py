@@ -181,6 +181,7 @@ PIECES = [
 ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")  # Python's own, of numbers that names follow
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 def test_whatever_is_written_is_read_or_refused(written):
     try:

@@ -54,6 +54,7 @@ FORMS = {
     "(-x) (-y)": (mul(neg(x), neg(y)), mul(x, y)),
     "x x": (mul(x, x), make("square", x)),
     "2 (3 x)": (mul(two, mul(constant(3), x)), mul(constant(6), x)),
+    "1e30 (1e-30 x)": (mul(constant(1e30), mul(constant(1e-30), x)), mul(constant(1e30), mul(constant(1e-30), x))),
     "q (p (x - y))": (mul(q, mul(p, make("sub", x, y))), mul(mul(q, p), make("sub", x, y))),
     "(p (x - y)) z": (mul(mul(p, make("sub", x, y)), z), mul(p, mul(make("sub", x, y), z))),
     "x / 1": (make("div", x, one), x),

@@ -17,9 +17,10 @@ import numpy as np
 
 from .program import Instruction, join
 
-__all__ = ["Builder", "Index", "TooLong"]
+__all__ = ["Builder", "Index", "TooLong", "moderate"]
 
 _MODERATE = 2.0**20  # constants up to this, and down to its inverse, are multiplied first
+_INVERTED = 2.0**100  # constants up to this, and down to its inverse, have a normal inverse in float32 too
 _FOLDED: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "abs": np.abs,
     "floor": np.floor, "sqrt": np.sqrt, "rsqrt": lambda a: 1 / np.sqrt(a), "exp": np.exp, "log": np.log,
@@ -164,10 +165,6 @@ class Builder:
     def hand_out(self, what: str, value: int, place: Index) -> None:
         """A component of the "result" or of the "weight"."""
         self._append(what, (value, *place.loops()), place.static(), self._open[-1])
-
-    def visible(self, value: int) -> bool:
-        """Whether a value can be used where the program is being built."""
-        return self._scope_of[value] in self._open
 
     # The finished program
 
@@ -314,11 +311,11 @@ class Builder:
         Constants only while they are moderate, which cannot overflow by it.
         """
         value = self._constant(one)
-        if value is not None and not _moderate(value):
+        if value is not None and not moderate(value):
             return None
         for factor, other in (factors, factors[::-1]):
             known = self._constant(factor)
-            if known is not None and not _moderate(known):
+            if known is not None and not moderate(known):
                 continue
             before = join(self._steps[factor].level, self._steps[other].level)
             after = join(self._steps[factor].level, self._steps[one].level)
@@ -330,7 +327,7 @@ class Builder:
         value, negated = self._constant(b), self._inner("neg", a)
         if negated:
             return self.call("neg", self.div(negated[0], b))
-        if value is not None and value != 0 and math.isfinite(1 / value):
+        if value is not None and 1 / _INVERTED <= abs(value) <= _INVERTED:
             return self.mul(a, self.const(1 / value))
         if value is None and self._constant(a) is None and self._rarer(b, a):
             return self.mul(a, self.div(self.const(1), b))
@@ -342,7 +339,8 @@ _REWRITES: dict[str, Callable[..., int]] = {
 }  # fmt: skip
 
 
-def _moderate(value: float) -> bool:
+def moderate(value: float) -> bool:
+    """Whether a constant may be multiplied with others first: no product of a few overflows by it."""
     return 1 / _MODERATE <= abs(value) <= _MODERATE
 
 

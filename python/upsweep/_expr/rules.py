@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from . import ops
+from .builder import moderate
 from .nodes import Node, constant, make, node_of, order, zero
 
 __all__ = ["simplify"]
@@ -221,7 +222,8 @@ def _constants_first(node: Node) -> Node | None:
     if b.op == "mul" and b.args[0].op == "constant":
         factor, inner = b.args
         if a.op == "constant":
-            return _new("mul", constant(a.static[0] * factor.static[0]), inner)
+            both = (a.static[0], factor.static[0])
+            return _new("mul", constant(both[0] * both[1]), inner) if all(map(moderate, both)) else None
         if inner.dim == a.dim:
             return _new("mul", factor, _new("mul", a, inner))
     if a.op == "mul" and a.args[0].op == "constant" and a.args[1].dim == b.dim:
