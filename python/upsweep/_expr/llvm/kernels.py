@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from ..program import Instruction, Program
     from ..reduction import PairReduction
 
-__all__ = ["BLOCK", "cost", "render"]
+__all__ = ["BLOCK", "LONGEST_UNROLLED", "cost", "render"]
 
 Value = str
 Carried = list[Value]
 
 BLOCK = 256
+
+LONGEST_UNROLLED = 7
+"""Distances of more features are loops: their code takes half the time to compile, and keeps to its registers."""
 
 # Columns at once: as many as leave the registers some room, fewer for long programs, whose code would grow.
 _COLUMNS_OF_LONG = {True: 8, False: 4}
