@@ -89,3 +89,11 @@ def test_half_of_the_rows_in_one_block():
     blocks = np.stack([ends - sizes, ends], 1)
     triple = blocks, np.arange(1, 7) * 2, np.concatenate([blocks[[k, (k + 1) % 6]] for k in range(6)])
     check(reduction_of("sum"), data(2000, 2000), 2000, 2000, ranges=triple)
+
+
+def test_more_columns_than_indices_have_bits_for_are_refused():
+    triple = np.array([[0, 5]]), np.array([1]), np.array([[0, 9]])
+    with pytest.raises(ValueError, match="indices of float32"):
+        pairs.plan(reduction_of("argmin"), 5, 2**31, triple)
+    assert pairs.plan(reduction_of("argmin", "float64"), 5, 2**31, triple)
+    assert pairs.plan(reduction_of("sum"), 5, 2**31, triple)

@@ -31,7 +31,10 @@ def _llvm() -> Any:
                 'formulas are compiled by llvmlite, which is not installed: pip install "upsweep[expr]"'
             ) from error
         release = tuple(int(part) for part in llvmlite.__version__.split(".")[:2])
-        if release < (0, 45):  # later ones initialise on their own, and refuse to be asked; all their pointers are opaque
+        if release < (
+            0,
+            45,
+        ):  # later ones initialise on their own, and refuse to be asked; all their pointers are opaque
             binding.initialize()
             _context = binding.context.ContextRef(binding.ffi.lib.LLVMPY_ContextCreate(True))
         binding.initialize_native_target()

@@ -50,6 +50,7 @@ _COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "a
           "pow": 150, "load": 0, "const": 0}  # fmt: skip
 # Rows of more numbers are copied side by side first: far apart they fall into the same few lines of the cache.
 _LONGEST_SCATTERED = 16
+_MOST_COPIED = 4096  # a quarter of a MiB of the stack
 
 
 def _cost_of(step: Instruction) -> float:
@@ -129,7 +130,7 @@ class _Kernel:
     def copy_rows(self) -> None:
         """The rows' numbers side by side on the stack."""
         v, body, width = self.v, self.body, self.program.width(self.rows_kind)
-        if self.lanes_are == "columns" or width <= _LONGEST_SCATTERED:
+        if self.lanes_are == "columns" or not _LONGEST_SCATTERED < width <= _MOST_COPIED:
             return
         memory = body.stack(v.kind, width, v.target.vector_bytes)
         before, loop, done = body.block, body.label("copy"), body.label("copied")

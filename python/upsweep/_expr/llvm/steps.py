@@ -24,15 +24,15 @@ _CHAINS = 8  # of sums, side by side: two units that add, four cycles each
 
 
 def _never_negative(program: Program) -> set[int]:
-    """The values that are at least 0, or NaN, whatever the data are."""
+    """The values that are at least 0, or NaN, whatever the data are. Quotients are not: a zero may be a negative one."""
     found: set[int] = set()
     for n, step in enumerate(program.values):
         known = [arg in found for arg in step.args]
         if (
-            step.op in ("abs", "sqrt", "exp", "rsqrt", "sqdist")
+            step.op in ("abs", "sqrt", "exp", "sqdist")
             or (step.op == "mul" and step.args[0] == step.args[1])
             or (step.op == "const" and step.static[0] >= 0)
-            or (step.op in ("add", "mul", "div") and all(known))
+            or (step.op in ("add", "mul") and all(known))
             or (step.op == "select" and all(known[1:]))
         ):
             found.add(n)
@@ -47,7 +47,7 @@ def _never_positive(program: Program, at_least_zero: set[int]) -> set[int]:
             fits = args[0] in at_least_zero
         elif step.op == "const":
             fits = step.static[0] <= 0
-        elif step.op in ("mul", "div"):
+        elif step.op == "mul":
             signs = [(arg in at_least_zero, arg in found) for arg in args]
             fits = (signs[0][0] and signs[1][1]) or (signs[0][1] and signs[1][0])
         else:
@@ -179,7 +179,9 @@ class Steps:
         chains = [list(begin) for begin in begins]
         for feature in range(_FEATURES_AT_ONCE):
             chain = feature % n_chains
-            chains[chain] = self._feature(step.op, chains[chain], (at, x_offset + feature), (at, y_offset + feature))
+            chains[chain] = self._feature(
+                step.op, chains[chain], (at, x_offset + feature), (at, y_offset + feature)
+            )
         body.do(f"{after} = add i64 {at}, {_FEATURES_AT_ONCE}")
         for begin, end in zip(sum(begins, []), sum(chains, [])):
             body.lines.insert(place, f"  {begin} = phi {v.kind} [{v.const(0.0)}, %{before}], [{end}, %{loop}]")
