@@ -6,7 +6,7 @@ import host_device
 import numpy as np
 import pytest
 from formulas import CASES, KIND_OF, N, case_arrays
-from pair_cases import compare, distance, formulas, gaussian, of_name, random_arrays, some_ranges
+from device_pair_cases import compare, distance, formulas, gaussian, of_name, random_arrays, some_ranges
 from upsweep._expr.nodes import make, variable
 from upsweep._expr.reduction import REDUCTIONS, PairReduction
 

@@ -211,6 +211,11 @@ def test_long_straight_programs_become_loops():
     same(formula, program, arrays_for([x50, y50]))
 
 
+def test_a_large_constant_does_not_join_a_parameter():
+    formula = make("mul", constant(1e200), make("mul", D, p))
+    same(formula, lower_formulas(formula), [np.zeros((5, 3)), np.full((4, 3), 1e-150), np.array([[1e300]])])
+
+
 def inside_loops(program):
     """The instructions inside of loops, each with how many loops it is in."""
     depth, found = 0, []

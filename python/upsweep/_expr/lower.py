@@ -35,7 +35,7 @@ _RETRIES = ((UNROLLED, STRAIGHT), (16, STRAIGHT), (4, STRAIGHT), (1, math.inf))
 Body = Callable[[Index, tuple[int, ...]], Sequence[int]]
 
 
-def lower(reduction: PairReduction, *, distances: bool = True) -> Program:
+def lower(reduction: PairReduction, *, distances: bool = True, long: int = LONG) -> Program:
     """The scalar program of a reduction's formula and weight.
 
     Parameters
@@ -45,6 +45,8 @@ def lower(reduction: PairReduction, *, distances: bool = True) -> Program:
     distances : bool, optional
         Whether long squared distances and scalar products of a row's and a column's variable are single
         instructions, `sqdist` and `dot`, or loops like others.
+    long : int, optional
+        Those of more features than this are long.
 
     Examples
     --------
@@ -67,10 +69,12 @@ def lower(reduction: PairReduction, *, distances: bool = True) -> Program:
     ij v12 = exp(v11)
     results: v12
     """
-    return lower_formulas(reduction.formula, reduction.weight, distances=distances)
+    return lower_formulas(reduction.formula, reduction.weight, distances=distances, long=long)
 
 
-def lower_formulas(formula: Node, weight: Node | None = None, *, distances: bool = True) -> Program:
+def lower_formulas(
+    formula: Node, weight: Node | None = None, *, distances: bool = True, long: int = LONG
+) -> Program:
     """As `lower`, for a formula and a weight that belong to no reduction."""
     check_variables(formula, *([] if weight is None else [weight]))
     formula = simplify(formula)
@@ -78,7 +82,7 @@ def lower_formulas(formula: Node, weight: Node | None = None, *, distances: bool
     check_formula(formula, *([] if weight is None else [weight]))
     for unrolled, limit in _RETRIES:
         try:
-            program = Lowering(formula, weight, unrolled, limit, distances).program()
+            program = Lowering(formula, weight, unrolled, limit, long if distances else math.inf).program()
         except TooLong:
             continue
         check_program(program)
@@ -89,10 +93,10 @@ def lower_formulas(formula: Node, weight: Node | None = None, *, distances: bool
 class Lowering:
     """One lowering: what is known of the formula's features so far."""
 
-    def __init__(self, formula: Node, weight: Node | None, unrolled: int, limit: float, distances: bool) -> None:
+    def __init__(self, formula: Node, weight: Node | None, unrolled: int, limit: float, long: float) -> None:
         self.builder = Builder(limit)
         self.unrolled = unrolled
-        self._distances = distances
+        self._long = long
         self._formula, self._weight = formula, weight
         self._known: dict[tuple[Node, Index], int] = {}
         self._arrays: dict[Node, int] = {}
@@ -175,7 +179,7 @@ class Lowering:
             source = node.args[0] if node.op == "extract" else node
             if source.op == "variable":
                 places[source.static[1]] = self._offset[source] + start
-        if self._distances and a.dim == b.dim > LONG and set(places) == {"i", "j"}:
+        if a.dim == b.dim > self._long and set(places) == {"i", "j"}:
             return self.builder.call(op, static=(places["i"], places["j"], a.dim))
         return None
 

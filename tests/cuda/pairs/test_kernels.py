@@ -4,7 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from pair_cases import compare, distance, formulas, gaussian, of_name, random_arrays, some_ranges
+from device_pair_cases import compare, distance, formulas, gaussian, of_name, random_arrays, some_ranges
 from upsweep._cuda import host, pairs
 from upsweep._expr.nodes import constant, make, variable
 from upsweep._expr.reduction import REDUCTIONS, PairReduction, outputs

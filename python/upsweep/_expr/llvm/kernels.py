@@ -2,19 +2,18 @@
 
     void tile(rows, rows_stride, columns, columns_stride, params, n_columns, first, state)
 
-It takes the reduction's state (`reducers`) past `n_columns` columns, whose indices begin at `first`. Every argument but
-the pointers is an int64; strides are counted in numbers. There are two kinds:
+It takes the reduction's state (`reducers`) past `n_columns` columns, whose indices begin at `first`. Every
+argument but the pointers is an int64; strides are counted in numbers. There are two kinds:
 
-    "rows"      lanes are rows. Component c of lane l is rows[c * rows_stride + l]; a column is a record of neighbours,
-                and each of its numbers is spread over a vector.
+    "rows"      lanes are rows. Component c of lane l is rows[c * rows_stride + l]; a column is a record of
+                neighbours, and each of its numbers is spread over a vector.
     "columns"   for few rows: lanes are columns, and the tile is one row, whose record's numbers are neighbours.
-                Component c of column j is columns[c * columns_stride + j]. What the lanes hold at the end is combined by
-                the caller. Whole vectors are read, beyond the last column too.
+                Component c of column j is columns[c * columns_stride + j]. What the lanes hold at the end is
+                combined by the caller. Whole vectors are read, beyond the last column too.
 
-Several columns are taken at once, so that the numbers of the row are loaded once for all of them and chains of dependent
-instructions run side by side. Columns come in blocks: sums of float32 are of at most `BLOCK` columns, and from block to
-block in the accumulator's type.
-"""
+Several columns are taken at once, so that the numbers of the row are loaded once for all of them and chains of
+dependent instructions run side by side. Columns come in blocks: sums of float32 are of at most `BLOCK` columns,
+and from block to block in the accumulator's type."""
 
 from __future__ import annotations
 
@@ -27,28 +26,35 @@ from .target import Target
 from .vectors import Body, Vectors
 
 if TYPE_CHECKING:
-    from ..program import Program
+    from ..program import Instruction, Program
     from ..reduction import PairReduction
 
-__all__ = ["BLOCK", "cost", "render"]
+__all__ = ["BLOCK", "LONGEST_UNROLLED", "cost", "render"]
 
 Value = str
 Carried = list[Value]
 
 BLOCK = 256
 
+LONGEST_UNROLLED = 7
+"""Distances of more features are loops: their code takes half the time to compile, and keeps to its registers."""
+
 # Columns at once: as many as leave the registers some room, fewer for long programs, whose code would grow.
 _COLUMNS_OF_LONG = {True: 8, False: 4}
 _COLUMNS = 4
-_COLUMNS_OF_LOOPS = 2
 # Components beyond these are walked by a loop: the code of each one would be compiled.
 _MOST_SORTED = 3
-_MOST_CARRIED = {True: 64, False: 16}  # of sums, of others
+_MOST_CARRIED = {True: 16, False: 16}  # of sums, of others
 _LONGEST_BODY = 260
 _COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "acos": 30, "atan": 25, "atan2": 40,
           "pow": 150, "load": 0, "const": 0}  # fmt: skip
 # Rows of more numbers are copied side by side first: far apart they fall into the same few lines of the cache.
 _LONGEST_SCATTERED = 16
+_MOST_COPIED = 4096  # a quarter of a MiB of the stack
+
+
+def _cost_of(step: Instruction) -> float:
+    return 2.0 * step.static[2] if step.op in ("sqdist", "dot") else _COSTS.get(step.op, 1)
 
 
 def cost(program: Program, reduction: PairReduction) -> float:
@@ -62,8 +68,7 @@ def cost(program: Program, reduction: PairReduction) -> float:
             times.append(times[-1] * step.static[0])
         elif step.op == "end":
             times.pop()
-        each = 2.0 * step.static[2] if step.op in ("sqdist", "dot") else _COSTS.get(step.op, 1)
-        total += times[-1] * each
+        total += times[-1] * _cost_of(step)
     return total + 2.0 * (program.n_results + program.n_weights) + 14 * (program.n_weights > 0) + 2
 
 
@@ -125,7 +130,7 @@ class _Kernel:
     def copy_rows(self) -> None:
         """The rows' numbers side by side on the stack."""
         v, body, width = self.v, self.body, self.program.width(self.rows_kind)
-        if self.lanes_are == "columns" or width <= _LONGEST_SCATTERED:
+        if self.lanes_are == "columns" or not _LONGEST_SCATTERED < width <= _MOST_COPIED:
             return
         memory = body.stack(v.kind, width, v.target.vector_bytes)
         before, loop, done = body.block, body.label("copy"), body.label("copied")
@@ -143,13 +148,14 @@ class _Kernel:
     # ---- columns ----
 
     def columns_at_once(self) -> int:
-        values = self.program.values
-        if any(step.op in ("loop", "result", "weight") for step in values if step.level in self.varying):
-            return _COLUMNS_OF_LOOPS
-        if any(step.op in ("sqdist", "dot") for step in values):
-            return _COLUMNS_OF_LONG[self.v.target.avx512]
-        each = cost(self.program, self.reduction)
-        return next((n for n in (_COLUMNS, 2) if n * each <= _LONGEST_BODY), 1)
+        varying = [step for step in self.program.values if step.level in self.varying]
+        long = [step for step in varying if step.op in ("sqdist", "dot")]
+        most = _COLUMNS_OF_LONG[self.v.target.avx512] if long else _COLUMNS
+        if self.looped:  # what they hand out is kept for each
+            most = min(most, _COLUMNS)
+        written = sum(_COSTS.get(step.op, 1) for step in varying if step not in long)
+        written += 2 * (len(self.program.results) + len(self.program.weights))
+        return next((n for n in (8, 4, 2) if n <= most and n * written <= _LONGEST_BODY), 1)
 
     def past(self, carried: Carried, j: Value, n_columns: int, valid: Value | None) -> Carried:
         """The reduction past `n_columns` columns (or vectors of them) from column `j` on."""

@@ -1,4 +1,5 @@
-"""Instructions of scalar programs as vector code: each value of a program for the columns that are taken together."""
+"""Instructions of scalar programs as vector code: each value of a program for the columns that are taken
+together."""
 
 from __future__ import annotations
 
@@ -19,18 +20,19 @@ Load = Callable[[str, "Value | int", int], Value]
 _PLAIN = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "neg": "neg"}
 _COMPARED = {"lt": "olt", "le": "ole", "eq": "oeq", "ne": "une"}
 _FEATURES_AT_ONCE = 4  # of long distances: the loop's own instructions are few beside these
+_CHAINS = 8  # of sums, side by side: two units that add, four cycles each
 
 
 def _never_negative(program: Program) -> set[int]:
-    """The values that are at least 0, or NaN, whatever the data are."""
+    """The values that are at least 0, or NaN, whatever the data are. Quotients are not: a zero may be a negative one."""
     found: set[int] = set()
     for n, step in enumerate(program.values):
         known = [arg in found for arg in step.args]
         if (
-            step.op in ("abs", "sqrt", "exp", "rsqrt", "sqdist")
+            step.op in ("abs", "sqrt", "exp", "sqdist")
             or (step.op == "mul" and step.args[0] == step.args[1])
             or (step.op == "const" and step.static[0] >= 0)
-            or (step.op in ("add", "mul", "div") and all(known))
+            or (step.op in ("add", "mul") and all(known))
             or (step.op == "select" and all(known[1:]))
         ):
             found.add(n)
@@ -45,7 +47,7 @@ def _never_positive(program: Program, at_least_zero: set[int]) -> set[int]:
             fits = args[0] in at_least_zero
         elif step.op == "const":
             fits = step.static[0] <= 0
-        elif step.op in ("mul", "div"):
+        elif step.op == "mul":
             signs = [(arg in at_least_zero, arg in found) for arg in args]
             fits = (signs[0][0] and signs[1][1]) or (signs[0][1] and signs[1][0])
         else:
@@ -58,8 +60,8 @@ def _never_positive(program: Program, at_least_zero: set[int]) -> set[int]:
 def order(program: Program, roots: tuple[int, ...], done: set[int]) -> list[int]:
     """The values that `roots` need and are not `done`, arguments first, each as late as it can be.
 
-    So few are kept at a time: of a sum of squares one term, where the program's list may have all before the first sum.
-    """
+    So few are kept at a time: of a sum of squares one term, where the program's list may have all before the
+    first sum."""
     result: list[int] = []
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -78,8 +80,8 @@ def order(program: Program, roots: tuple[int, ...], done: set[int]) -> list[int]
 class Steps:
     """Writes instructions for `n_columns` columns at once.
 
-    `load(kind, place, column)` writes the load of a number of the packed record of a kind, its place an integer or a value.
-    Values that do not depend on the columns are written once, and shared by all `Steps` of a body.
+    `load(kind, place, column)` writes the load of a number of the packed record of a kind, its place an integer
+    or a value. Values that do not depend on the columns are written once, and shared by all `Steps` of a body.
     """
 
     def __init__(
@@ -166,23 +168,32 @@ class Steps:
         x_offset, y_offset, dim = step.static
         before, loop, done = body.block, body.label("long"), body.label("summed")
         whole = dim - dim % _FEATURES_AT_ONCE
+        # Sums of few columns are parted by features: each has to wait for itself only.
+        n_chains = min(_FEATURES_AT_ONCE, max(1, _CHAINS // self.n_columns))
         body.do(f"br label %{loop}")
         body.place(loop)
         at, after = body.name("k"), body.name("k")
         body.do(f"{at} = phi i64 [0, %{before}], [{after}, %{loop}]")
-        sums = [body.name("sum") for _ in range(self.n_columns)]
+        begins = [[body.name("sum") for _ in range(self.n_columns)] for _ in range(n_chains)]
         place = len(body.lines)
-        running = list(sums)
+        chains = [list(begin) for begin in begins]
         for feature in range(_FEATURES_AT_ONCE):
-            running = self._feature(step.op, running, (at, x_offset + feature), (at, y_offset + feature))
+            chain = feature % n_chains
+            chains[chain] = self._feature(
+                step.op, chains[chain], (at, x_offset + feature), (at, y_offset + feature)
+            )
         body.do(f"{after} = add i64 {at}, {_FEATURES_AT_ONCE}")
-        for name, end in zip(sums, running):
-            body.lines.insert(place, f"  {name} = phi {v.kind} [{v.const(0.0)}, %{before}], [{end}, %{loop}]")
+        for begin, end in zip(sum(begins, []), sum(chains, [])):
+            body.lines.insert(place, f"  {begin} = phi {v.kind} [{v.const(0.0)}, %{before}], [{end}, %{loop}]")
         body.branch(body.emit(f"icmp ult i64 {after}, {whole}"), loop, done)
         body.place(done)
         for k in range(whole, dim):
-            running = self._feature(step.op, running, (None, x_offset + k), (None, y_offset + k))
-        return running
+            chain = k % n_chains
+            chains[chain] = self._feature(step.op, chains[chain], (None, x_offset + k), (None, y_offset + k))
+        while len(chains) > 1:
+            half = len(chains) // 2
+            chains = [[v.add(*two) for two in zip(*pair)] for pair in zip(chains[:half], chains[half:])]
+        return chains[0]
 
     def _feature(
         self, op: str, sums: list[Value], x_at: tuple[Value | None, int], y_at: tuple[Value | None, int]
@@ -217,7 +228,7 @@ class Steps:
         body.lines.append(f"  {self.shared[n]} = phi i64 [0, %{before}], [{self.shared[n]}.next, %{{{label}}}]")
 
     def _carry(self, n: int, step: Instruction) -> None:
-        loop, before, label, carries, names = self._loops[-1]
+        _, before, label, carries, names = self._loops[-1]
         carries.append(n)
         mine: list[Value] = []
         for column in self._columns(step):
@@ -231,7 +242,7 @@ class Steps:
 
     def _end(self, n: int, step: Instruction) -> None:
         body, v = self.v.body, self.v
-        loop, before, label, carries, names = self._loops.pop()
+        loop, _, label, carries, names = self._loops.pop()
         index, extent = self.shared[loop], self.program.values[loop].static[0]
         for carry, mine, following in zip(carries, names, step.args[1:]):
             for column, name in enumerate(mine):
