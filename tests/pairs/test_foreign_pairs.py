@@ -93,3 +93,11 @@ def test_numpys_arrays_are_sent_to_a_device_and_back(fake_pairs):
         assert fake_pairs.pop()["device"] == device
     assert reduce(X[:0], Y, backend="GPU").shape == (0, 1) and not fake_pairs
     np.testing.assert_allclose(reduce(X, Y, backend="CPU")[:, 0], SQUARES.sum(1))
+
+
+def test_known_shapes_are_of_numpys_arrays_only(fake_pairs, fake_cupy):
+    reduce = Genred("SqDist(x, y)", ALIASES, axis=1)
+    for _ in range(2):
+        assert isinstance(reduce(X, Y), np.ndarray)
+    assert isinstance(reduce(on_cupy(X), on_cupy(Y)), FakeCupyArray)
+    assert len(fake_pairs) == 1

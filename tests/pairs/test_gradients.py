@@ -181,3 +181,26 @@ def test_float32_gradients_are_float32():
     arrays = [array.astype(np.float32) for array in ARRAYS]
     _, gradients = problem(*arrays).exp().sum(axis=1, call=False).value_and_grad()
     assert all(gradient.dtype == np.float32 for gradient in gradients)
+
+
+@pytest.mark.parametrize("name", ["logsumexp, weighted", "softmax"])
+def test_weights_that_are_all_0(name):
+    """log(0) is -inf, and depends on nothing."""
+    x, y, p, b = ARRAYS
+    b = b * (np.arange(N) > 2)[:, None]
+    ranges = BlockRanges(([[0, 2], [2, M]], [1, 2], [[0, 3], [0, N]]), (M, N))
+    reduced = OF_ALL[name](problem(x, y, p, b), Vj(b), 1)
+    cotangent = np.repeat((np.arange(M) >= 2).astype(float)[:, None], 2, 1)
+    value, gradients = reduced.value_and_grad(cotangent=cotangent, ranges=ranges)
+    assert (value[:2] == (-np.inf if "log" in name else 0)).all()
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+    np.testing.assert_array_equal(gradients[0][:2], 0)
+
+
+def test_where_nothing_is_least_the_formula_may_be_anything():
+    """Row 0 is in no block; of pair (0, 0), whose logarithm is not a number, nothing is asked."""
+    x, y = np.array([[1.0], [4.0]]), np.array([[2.0], [3.0]])
+    reduced = (Vi(x) - Vj(y)).log().min(axis=1, call=False)
+    _, (dx, dy) = reduced.value_and_grad(ranges=([[1, 2]], [1], [[0, 2]]))
+    np.testing.assert_array_equal(dx, [[0.0], [1.0]])
+    np.testing.assert_array_equal(dy, [[0.0], [-1.0]])

@@ -432,3 +432,9 @@ def test_without_llvmlite_it_says_what_to_install():
         print(error)
     """
     assert 'pip install "upsweep[expr]"' in run_python(code)
+
+
+def test_arrays_of_numpys_own_subclasses(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    np.testing.assert_array_equal(Vi(mapped).sqdist(Vj(Y)).sum(axis=1), Vi(X).sqdist(Vj(Y)).sum(axis=1))

@@ -363,3 +363,20 @@ def test_numpys_arrays_go_to_a_device_and_back():
     reduce = Genred("SqDist(x, y)", ["x = Vi(3)", "y = Vj(3)"], "Min_ArgMin", axis=1)
     for found, expected in zip(reduce(x, y, backend="GPU"), reduce(x, y)):
         np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.parametrize("name", ["logsumexp, weighted", "softmax"])
+def test_weights_that_are_all_0(name):
+    x, y, b, p = operands()
+    zeros = torch.zeros_like(b)
+    result = OF_ALL[name](formula(x, y, b, p), Vj(zeros), 1)
+    assert (result == (-torch.inf if "log" in name else 0)).all()
+    (result.detach().isfinite() * result).nan_to_num(neginf=0.0).sum().backward()
+    assert all(tensor.grad is None or torch.isfinite(tensor.grad).all() for tensor in (x, y, b, p))
+
+
+def test_where_nothing_is_least_the_formula_may_be_anything():
+    x, y = torch.tensor([[1.0], [4.0]], requires_grad=True), torch.tensor([[2.0], [3.0]], requires_grad=True)
+    (Vi(x) - Vj(y)).log().min(axis=1, ranges=([[1, 2]], [1], [[0, 2]]))[1].sum().backward()
+    torch.testing.assert_close(x.grad, torch.tensor([[0.0], [1.0]]))
+    torch.testing.assert_close(y.grad, torch.tensor([[0.0], [-1.0]]))

@@ -259,7 +259,7 @@ def _kind_of(shape: tuple[int, ...]) -> str:
 
 def _place(x: Any) -> str:
     """The library of an array; of a tensor, its device."""
-    if type(x) is np.ndarray:
+    if isinstance(x, np.ndarray):
         return "numpy"
     device = getattr(x, "device", None)
     return f"{type(x).__module__.partition('.')[0]}" + ("" if device is None else f" on {device}")
