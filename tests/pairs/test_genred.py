@@ -180,7 +180,7 @@ def test_print_says_what_will_be_done():
             "use_double_acc",
         ),
         (lambda: Genred("x", ["x = Vi(3)"])(), TypeError, r"expected 1 arrays, x = Vi\(3\), got 0"),
-        (lambda: Genred("x", ["x = Vi(3)"])(X, X), TypeError, r"expected 1 arrays, x = Vi\(3\), got more"),
+        (lambda: Genred("x", ["x = Vi(3)"])(X, X), TypeError, r"expected 1 arrays, x = Vi\(3\), got 2"),
         (lambda: Genred("x", ["x = Vi(3)"])(X[0]), ValueError, r"x: expected shape \(n, dim\), got \(3,\)"),
         (lambda: Genred("x", ["x = Vi(3)"])(X[:, :2]), ValueError, "x: expected 3 features"),
         (lambda: Genred("x - y", ["x = Vi(3)", "y = Vi(3)"])(X, Y), ValueError, "y: has 5 rows, and x has 7"),

@@ -345,7 +345,7 @@ def test_a_graph_takes_a_call_that_has_been_made_once():
     ranges = BlockRanges.causal(500, 700, block=50)
 
     def reduce():
-        return (-Vi(x).sqdist(Vj(y))).exp().sum(axis=1, ranges=ranges)
+        return (Vi(x).sqdist(Vj(y)) * -0.5 * Pm([2.0, 1.5, 1.0])).exp().sum(axis=1, ranges=ranges)
 
     reduce()
     torch.cuda.synchronize()
@@ -380,3 +380,14 @@ def test_where_nothing_is_least_the_formula_may_be_anything():
     (Vi(x) - Vj(y)).log().min(axis=1, ranges=([[1, 2]], [1], [[0, 2]]))[1].sum().backward()
     torch.testing.assert_close(x.grad, torch.tensor([[0.0], [1.0]]))
     torch.testing.assert_close(y.grad, torch.tensor([[0.0], [-1.0]]))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_numbers_are_kept_on_devices(device):
+    from upsweep._torch import pairs
+
+    made = [pairs.numbers((1.0, 0.5), torch.float32, torch.device(device)) for _ in range(2)]
+    assert made[0].shape == (2,) and made[0].device.type == device
+    assert (made[0] is made[1]) == (device != "cpu")
+    if device != "meta":
+        assert made[0].tolist() == [1.0, 0.5]

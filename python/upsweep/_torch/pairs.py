@@ -20,7 +20,7 @@ from upsweep._expr.nodes import Node
 from upsweep._expr.reduction import PairReduction, outputs
 from upsweep._torch import backends, scans
 
-__all__ = ["reduce", "solve", "value_and_grad"]
+__all__ = ["numbers", "reduce", "solve", "value_and_grad"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ def reduce(call: Any, arrays: Sequence[Any], ranges: Any, n_threads: int | None)
         Tensors of two devices, or of sizes that do not go together.
     """
     scans._refuse_trace("reductions over pairs")
+    call.check_number(len(arrays))
     tensors = [_tensor(call, place, array) for place, array in enumerate(arrays)]
     dtype = call.check_dtypes([str(tensor.dtype).removeprefix("torch.") for tensor in tensors])
     for each, tensor in zip(call.inputs, tensors):
@@ -98,8 +99,6 @@ def reduce(call: Any, arrays: Sequence[Any], ranges: Any, n_threads: int | None)
 
 
 def _tensor(call: Any, place: int, value: Any) -> Tensor:
-    if place >= len(call.inputs):
-        raise TypeError(f"expected {len(call.inputs)} arrays, {call._listed()}, got more")
     return scans._tensor(value, call.inputs[place].name, None)
 
 
@@ -277,6 +276,29 @@ def _paired(job: _Job, kind: str, tensor: Tensor, chosen: Tensor, k: int) -> Ten
         return wide.repeat_interleave(k, dim=-2) if k > 1 else wide
     places = chosen.clamp(min=0)[..., None].expand(*chosen.shape, tensor.shape[-1])
     return wide.gather(-2, places)
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------
+
+_numbers: dict[Any, Tensor] = {}
+_MOST_NUMBERS = 256
+
+
+def numbers(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Parameters that are plain numbers. On a device they are kept: a copy from the host would wait for it."""
+    if device.type == "cpu":
+        return torch.tensor(values, dtype=dtype)
+    key = values, dtype, device
+    known = _numbers.get(key)
+    if known is None:
+        # Made by kernels and not by a copy, so that a graph that is being captured takes them too.
+        with torch.inference_mode(False), torch.no_grad():
+            known = torch.cat([torch.full((1,), value, dtype=dtype, device=device) for value in values])
+        if not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+            if len(_numbers) >= _MOST_NUMBERS:
+                _numbers.clear()
+            _numbers[key] = known  # a graph's own memory is its own
+    return known
 
 
 # ---- explicit gradients, linear systems ------------------------------------------------------------------------

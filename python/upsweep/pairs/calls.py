@@ -165,10 +165,12 @@ class PairCall:
             return pairs.reduce(self, arrays, ranges, n_threads)
         if _arrays.any_lent(*arrays):
             _arrays.refuse_device(device, "arrays of other libraries")
-            names = {f"{place}": array for place, array in enumerate(arrays)}
+            self.check_number(len(arrays))
+            named = {each.name: array for each, array in zip(self.inputs, arrays)}
             return _arrays.borrow(  # type: ignore[no-any-return]
-                lambda **lent: self(tuple(lent.values()), ranges, n_threads=n_threads), names
+                lambda **lent: self(tuple(lent.values()), ranges, n_threads=n_threads), named
             )
+        self.check_number(len(arrays))
         ordinal = _arrays.check_device(device)
         given = [self.operand(place, array) for place, array in enumerate(arrays)]
         home = _arrays.common_home({each.name: array for each, array in zip(self.inputs, given)})
@@ -188,21 +190,22 @@ class PairCall:
 
     def operand(self, place: int, value: Any) -> Array:
         """One argument as an array, or as a view of one on a device."""
-        if place >= len(self.inputs):
-            raise TypeError(f"expected {len(self.inputs)} arrays, {self._listed()}, got more")
         name = self.inputs[place].name
         array = _arrays.as_operand(value, name)
         if not array.dtype.isnative and array.dtype.kind == "f":
             array = array.astype(array.dtype.newbyteorder("="))
         return array
 
+    def check_number(self, n_arrays: int) -> None:
+        """Raise unless there is an array for each input."""
+        if n_arrays != len(self.inputs):
+            raise TypeError(f"expected {len(self.inputs)} arrays, {self._listed()}, got {n_arrays}")
+
     def _listed(self) -> str:
         return ", ".join(f"{each.name} = V{each.kind}({each.dim})".replace("Vp", "Pm") for each in self.inputs)
 
     def check_dtypes(self, dtypes: Sequence[str]) -> str:
         """The one floating dtype that all arrays have."""
-        if len(dtypes) != len(self.inputs):
-            raise TypeError(f"expected {len(self.inputs)} arrays, {self._listed()}, got {len(dtypes)}")
         for each, dtype in zip(self.inputs, dtypes):
             if dtype not in ("float16", "bfloat16", "float32", "float64"):
                 raise TypeError(f"{each.name}: expected float32 or float64, got {dtype}")

@@ -27,6 +27,7 @@ def value_and_grad(
     """The result of a call, and the gradients of sum(cotangent * result) in arrays at these places."""
     if call.reduction not in adjoint.DIFFERENTIABLE:
         raise ValueError(f"reduction: {call.reduction} has no gradient; its result are indices")
+    call.check_number(len(arrays))
     places = range(len(call.inputs)) if places is None else places
     if _arrays.any_torch(*arrays):
         from upsweep._torch import pairs

@@ -123,8 +123,7 @@ def solve(
     ranges: Any, n_threads: int | None, device: str | None,
 ) -> Any:  # fmt: skip
     """Solve for the input at `place`, where the right-hand side is."""
-    if len(arrays) != len(call.inputs):
-        raise TypeError(f"expected {len(call.inputs)} arrays, {call._listed()}, got {len(arrays)}")
+    call.check_number(len(arrays))
     if not alpha >= 0:
         raise ValueError(f"alpha: expected at least 0, got {alpha}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -103,7 +105,9 @@ def values_of(arrays: list[Any], dtype: str | None) -> list[Any]:
         if type(value) is list:
             first = next((array for array in arrays if hasattr(array, "dtype")), None)
             if first is not None and _arrays.any_torch(first):
-                arrays[place] = first.new_tensor(value)
+                from upsweep._torch import pairs
+
+                arrays[place] = pairs.numbers(tuple(value), first.dtype, first.device)
             elif first is None or isinstance(first, np.ndarray):
                 arrays[place] = np.array(value, "float64" if first is None else first.dtype)
             else:
@@ -113,9 +117,12 @@ def values_of(arrays: list[Any], dtype: str | None) -> list[Any]:
 
 def _made_like(value: list[float], first: Any) -> Any:
     ask = getattr(first, "__array_namespace__", None)
-    if ask is None:
+    library: Any = sys.modules.get(type(first).__module__.partition(".")[0]) if ask is None else ask()
+    if not hasattr(library, "asarray"):
         raise TypeError(f"numbers beside a {_arrays.type_name(first)}: make them an array of its library")
-    return ask().asarray(value, dtype=first.dtype)
+    device: Any = getattr(first, "device", None)
+    with device if hasattr(device, "__enter__") else contextlib.nullcontext():
+        return library.asarray(value, dtype=first.dtype)
 
 
 def _run(
