@@ -198,8 +198,8 @@ def test_weights_that_are_all_0(name):
 
 
 def test_where_nothing_is_least_the_formula_may_be_anything():
-    """Row 0 is in no block; of pair (0, 0), whose logarithm is not a number, nothing is asked."""
-    x, y = np.array([[1.0], [4.0]]), np.array([[2.0], [3.0]])
+    """Row 0 is in no block; of pair (0, 0), where the logarithm has no derivative, nothing is asked."""
+    x, y = np.array([[2.0], [4.0]]), np.array([[2.0], [3.0]])
     reduced = (Vi(x) - Vj(y)).log().min(axis=1, call=False)
     _, (dx, dy) = reduced.value_and_grad(ranges=([[1, 2]], [1], [[0, 2]]))
     np.testing.assert_array_equal(dx, [[0.0], [1.0]])

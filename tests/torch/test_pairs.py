@@ -376,7 +376,7 @@ def test_weights_that_are_all_0(name):
 
 
 def test_where_nothing_is_least_the_formula_may_be_anything():
-    x, y = torch.tensor([[1.0], [4.0]], requires_grad=True), torch.tensor([[2.0], [3.0]], requires_grad=True)
+    x, y = torch.tensor([[2.0], [4.0]], requires_grad=True), torch.tensor([[2.0], [3.0]], requires_grad=True)
     (Vi(x) - Vj(y)).log().min(axis=1, ranges=([[1, 2]], [1], [[0, 2]]))[1].sum().backward()
     torch.testing.assert_close(x.grad, torch.tensor([[0.0], [1.0]]))
     torch.testing.assert_close(y.grad, torch.tensor([[0.0], [-1.0]]))

@@ -33,9 +33,16 @@ class _Job:
     batch: tuple[int, ...]
     triples: Callable[[str], Any]  # of the rows that remain: what engines are told of `ranges`
     n_threads: int | None
+    mask: int | None = (
+        None  # the place of a tensor that is 0 for rows whose derivatives are to be 0, whatever they are
+    )
 
     def of(self, reduction: PairReduction) -> _Job:
         return replace(self, reduction=reduction)
+
+    def masked(self, rows: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+        """A derivative by rows, 0 where the mask is."""
+        return rows if self.mask is None else torch.where(tensors[self.mask] > 0, rows, torch.zeros_like(rows))
 
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The results, without gradients, where the tensors are."""
@@ -151,7 +158,7 @@ class _Reduction(torch.autograd.Function):  # type: ignore[misc]  # torch is not
                 extras = _extras(job, tensors, result)
             pulled = adjoint.pullback(job.reduction, wanted, len(tensors))
             (gradient,) = _reduced(job.of(pulled), [*tensors, cotangent, *extras])
-            gradients.append(_collected(gradient, tensor))
+            gradients.append(_collected(job.masked(gradient, tensors), tensor))
         return tuple(gradients)
 
     @staticmethod
@@ -163,7 +170,8 @@ class _Reduction(torch.autograd.Function):  # type: ignore[misc]  # torch is not
         known = [(wanted, tangent) for wanted, tangent in moving if wanted is not None]
         pushed = adjoint.pushforward(job.reduction, [wanted for wanted, _ in known], len(tensors))
         given = [*tensors, *[tangent for _, tangent in known], *_extras(job, tensors, result)]
-        return _reduced(job.of(pushed), given)
+        (change,) = _reduced(job.of(pushed), given)
+        return (job.masked(change, tensors),)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], job: _Job, *tensors: Tensor) -> Any:
@@ -260,9 +268,11 @@ def _chosen(job: _Job, tensors: Sequence[Tensor], call: Any) -> tuple[Tensor, ..
         chosen = places[..., feature].reshape(*job.batch, n_rows * k)
         paired = [_paired(job, call.inputs[n].kind, tensor, chosen, k) for n, tensor in enumerate(tensors)]
         formula = adjoint.at_place(job.reduction, feature)
-        here = _Job(formula, n_rows * k, 1, job.batch, lambda rows: None, job.n_threads)
-        part = _reduced(here, paired)[0][..., 0]
-        tracked.append(torch.where(chosen < 0, torch.zeros_like(part), part))
+        # Where nothing was chosen the formula and its derivatives may be anything.
+        mask = (chosen >= 0).to(values.dtype)[..., None]
+        here = _Job(formula, n_rows * k, 1, job.batch, lambda rows: None, job.n_threads, mask=len(paired))
+        (part,) = _reduced(here, [*paired, mask])
+        tracked.append(here.masked(part, [*paired, mask])[..., 0])
     stacked = torch.stack(tracked, dim=-1).reshape(values.shape)
     return (_Attached.apply(values, stacked), *results[1:])
 
