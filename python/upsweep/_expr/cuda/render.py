@@ -33,6 +33,7 @@ FAMILIES = {"sum": "sum", "logsumexp": "softmax", "sumsoftmaxweight": "softmax"}
 THREADS = 128  # of a block
 COLUMNS = 128  # in shared memory at a time, at most: the error of a float32 sum of them is bounded by it
 SHARED_BYTES = 32 * 1024  # of columns at most
+MOST_SHARED = 48 * 1024  # of a column: what a block has without asking
 REGISTERS = 65536  # of a processor
 PRODUCT_COLUMNS = 64  # whose products with a tile's rows tensor cores make at a time
 STATIC_SHARED = 12 * 1024  # what products.cuh's other arrays take, at most about
@@ -120,6 +121,11 @@ class _Shape:
         rows = 1 if product else min(rows, request.rows or rows)
         record = _padded(sizes.columns, wide)
         n_bytes = max(record, 1) * 4 * wide
+        if n_bytes > MOST_SHARED:
+            raise ValueError(
+                f"a formula that reads {record} numbers of each column is too large for CUDA, which keeps at most "
+                f"{MOST_SHARED // (4 * wide)} of {request.dtype}"
+            )
         fitting = next(b for b in (128, 64, 32, 16, 8, 4, 1) if b * n_bytes <= SHARED_BYTES or b == 1)
         block = PRODUCT_COLUMNS if product else fitting
         registers = min(rows * a_row + 2 * min(record, 32) * wide + 28, 255)
