@@ -78,8 +78,7 @@ def test_sums_of_formulas(device, name, formula, axis):
     check(PairReduction(formula, "sum", rows=axis), arrays, 45, 70, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("dim", [33, 70, 132])
-@pytest.mark.parametrize("axis", ["i", "j"])
+@pytest.mark.parametrize("dim, axis", [(33, "i"), (33, "j"), (132, "i")])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_long_vectors(device, dim, axis, dtype):
     x, y = variable(0, dim, "i"), variable(1, dim, "j")
@@ -194,3 +193,12 @@ def test_loops_at_every_level(device, dim, axis):
     ):
         check(PairReduction(formula, "sum", rows=axis), arrays, 30, 20, tolerance=1e-4)
     check(PairReduction(make("sum", make("exp", make("mul", x, y))), "logsumexp", rows=axis), arrays, 30, 20)
+
+
+def test_a_column_too_large_is_refused(device):
+    dim = 13_000
+    x, y = variable(0, dim, "i"), variable(1, dim, "j")
+    arrays = random_arrays(2, 2, (dim, dim))
+    message = r"reads 13000 numbers of each column is too large for CUDA.* 12288 of float32"
+    with pytest.raises(ValueError, match=message):
+        host_device.run(PairReduction(make("sqdist", x, y), "sum"), arrays, 2, 2)

@@ -68,7 +68,7 @@ class HostDevice:
 
     def __init__(self, folder, n_slots):
         self.folder, self.n_slots, self.ordinal, self.capability = folder, n_slots, 0, 90
-        self.n_processors = n_slots
+        self.n_processors, self.shared_bytes = n_slots, 227 * 1024
 
     def load(self, text):
         name = hashlib.sha256(text).hexdigest()[:24]

@@ -170,6 +170,7 @@ static float sum_of_warp(float x) {
 static bool any_of_warp(bool condition) { return sum_of_warp(condition) > 0; }
 
 static float upper_bits(float x) { return bits_as_float(float_as_bits(x) & 0xffffe000u); }
+static float round_for_tiles(float x) { return upper_bits(bits_as_float(float_as_bits(x) + 0x1000)); }
 
 static void multiply_tiles(float (&c)[4], const float (&a)[4], float b0, float b1) {
     const float both[6] = {a[0], a[1], a[2], a[3], b0, b1};

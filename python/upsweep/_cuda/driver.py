@@ -42,7 +42,7 @@ FUNCTIONS: dict[str, tuple[tuple[Any, ...], bool]] = {
     "cuMemcpyHtoD_v2": ((_ADDRESS, _POINTER, _SIZE), True),
 }  # fmt: skip
 
-PROCESSORS, MAJOR, MINOR = 16, 75, 76  # attributes of a device
+PROCESSORS, MAJOR, MINOR, SHARED = 16, 75, 76, 97  # attributes of a device
 DYNAMIC_SHARED = 8  # attribute of a function
 
 
@@ -88,6 +88,7 @@ class Device:
         self.context = context.value
         self._handle = handle.value
         self.n_processors = self._attribute(PROCESSORS)
+        self.shared_bytes = self._attribute(SHARED)  # that a block may have
         self.capability = 10 * self._attribute(MAJOR) + self._attribute(MINOR)
 
     def _attribute(self, which: int) -> int:

@@ -104,6 +104,7 @@ def prepare(reduction: PairReduction, device: int, *, rows: int = 0, wide_index:
     request = Request(
         reduction.reduction, reduction.k, reduction.rows, reduction.dtype, reduction.dtype_acc, n_arrays, rows,
         wide_index,
+        home.shared_bytes,
     )  # fmt: skip
     kernels = render(lower(reduction), request)
     module = home.load(_compiled(kernels, home.capability))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Functions", "LoopedFunctions"]
 
 LONG_PAIRS = ("sqdist", "dot")
+LONGEST_CENTRE = 4096  # features: with more, a tile's centre leaves too little shared memory
 KNOWN = "const Call& call, const Bases& bases"
 
 
@@ -103,6 +104,8 @@ class Functions:
             return None
         value = self.graph.values[found[0]]
         row, column, dim = map(int, value.static)
+        if dim > LONGEST_CENTRE:
+            return None
         return Product(value.op == "sqdist", dim, *self.components["i"][row], *self.components["j"][column])
 
     def _cost(self, number: int) -> int:

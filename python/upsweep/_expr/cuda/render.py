@@ -33,8 +33,10 @@ FAMILIES = {"sum": "sum", "logsumexp": "softmax", "sumsoftmaxweight": "softmax"}
 THREADS = 128  # of a block
 COLUMNS = 128  # in shared memory at a time, at most: the error of a float32 sum of them is bounded by it
 SHARED_BYTES = 32 * 1024  # of columns at most
+MOST_SHARED = 48 * 1024  # of a column: what a block has without asking
 REGISTERS = 65536  # of a processor
 PRODUCT_COLUMNS = 64  # whose products with a tile's rows tensor cores make at a time
+STATIC_SHARED = 12 * 1024  # what products.cuh's other arrays take, at most about
 LONGEST = 128  # features of them in shared memory at a time: two blocks then share a processor
 CHUNK = 4  # columns that are looked at together by those who seek extremes
 # Division and square root within 2 units in the last place, subnormal numbers taken as zero.
@@ -89,6 +91,7 @@ class _Shape:
 
     sizes: Sizes
     product: Product | None
+    shared_limit: int
     rows: int
     block: int
     record: int
@@ -118,17 +121,20 @@ class _Shape:
         rows = 1 if product else min(rows, request.rows or rows)
         record = _padded(sizes.columns, wide)
         n_bytes = max(record, 1) * 4 * wide
-        block = (
-            PRODUCT_COLUMNS
-            if product
-            else next(b for b in (128, 64, 32, 16, 8, 4, 1) if b * n_bytes <= SHARED_BYTES or b == 1)
-        )
+        if n_bytes > MOST_SHARED:
+            raise ValueError(
+                f"a formula that reads {record} numbers of each column is too large for CUDA, which keeps at most "
+                f"{MOST_SHARED // (4 * wide)} of {request.dtype}"
+            )
+        fitting = next(b for b in (128, 64, 32, 16, 8, 4, 1) if b * n_bytes <= SHARED_BYTES or b == 1)
+        block = PRODUCT_COLUMNS if product else fitting
         registers = min(rows * a_row + 2 * min(record, 32) * wide + 28, 255)
         is_float, indexed = not name.startswith("arg"), "arg" in name
         n_out = n_weights if name in FAMILIES and name != "sum" else n * max(k, 1)
         return cls(
-            sizes, product, rows, block, record, registers, sums, partial, n_out * is_float, n_out * indexed
-        )
+            sizes, product, request.shared_bytes, rows, block, record, registers, sums, partial,
+            n_out * is_float, n_out * indexed,
+        )  # fmt: skip
 
     def text(self, request: Request) -> str:
         blocks = 2 if self.product else max(1, min(8, REGISTERS // (THREADS * (self.registers + 7) // 8 * 8)))
@@ -176,14 +182,20 @@ class _Shape:
         }  # fmt: skip
 
     def _chunks(self) -> int:
-        """Turns in which long vectors come into shared memory."""
+        """Turns in which long vectors come into shared memory: the fewest with which they fit."""
         assert self.product is not None
-        return -(-self.product.dim // LONGEST)
+        chunks = -(-self.product.dim // LONGEST)
+        while self._shared_bytes(self._length_of(chunks)) > self.shared_limit - STATIC_SHARED:
+            chunks += 1
+        return chunks
 
     def _length(self) -> int:
-        """Features of a turn, a multiple of 16."""
+        """Features of a turn."""
+        return self._length_of(self._chunks())
+
+    def _length_of(self, chunks: int) -> int:
         assert self.product is not None
-        return -(-self.product.dim // (16 * self._chunks())) * 16
+        return -(-self.product.dim // (16 * chunks)) * 16  # whole steps of the tensor cores
 
     def _centres(self) -> int:
         return -(-self.product.dim // 4) * 4 if self.product and self.product.centred else 0
@@ -191,9 +203,10 @@ class _Shape:
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of reduce_pairs, as products.cuh lays it out."""
-        if self.product is None:
-            return 0
-        length, tile = self._length(), THREADS
+        return self._shared_bytes(self._length()) if self.product else 0
+
+    def _shared_bytes(self, length: int) -> int:
+        tile = THREADS
         pitch = length if length // 16 % 2 else length + 16
         return 4 * (tile * (length + 2) + PRODUCT_COLUMNS * max(pitch, tile + 4) + self._centres() + tile)
 

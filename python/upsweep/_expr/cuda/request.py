@@ -18,6 +18,7 @@ class Request(NamedTuple):
     n_arrays: int
     rows: int = 0  # of a thread, at most; 0: as many as registers hold
     wide_index: bool = False  # more than 2^31 columns
+    shared_bytes: int = 227 * 1024  # that a block may have on the device
 
 
 class Sizes(NamedTuple):

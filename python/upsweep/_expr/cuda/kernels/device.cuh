@@ -65,9 +65,9 @@ __device__ __forceinline__ float sum_of_warp(float x) {
 // Whether it holds for a lane of the warp, all of whose lanes ask.
 __device__ __forceinline__ bool any_of_warp(bool condition) { return __any_sync(0xffffffffu, condition); }
 
-// What of a number tensor cores see: its upper 19 bits.
-__device__ __forceinline__ float upper_bits(float x) {
-    return __uint_as_float(__float_as_uint(x) & 0xffffe000u);
+// The nearest number of 19 bits, which tensor cores take whole.
+__device__ __forceinline__ float round_for_tiles(float x) {
+    return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u);
 }
 
 // c += a * b, of 16 x 8 and 8 x 8 numbers of 19 bits.

@@ -2,9 +2,9 @@
 // scalar product of long vectors x_i and y_j.
 //
 // Tensor cores multiply tiles of TILE rows and BLOCK columns; |x - y|^2 = |x|^2 + |y|^2 - 2 x.y, all of it
-// relative to the tile's first row, so that nothing large cancels where points lie far from the origin. A float32
-// number is split into two of 11 bits, of whose four products the three large ones are taken: 22 bits, nearly
-// float32's own. The products go through shared memory to the threads that own a row each, and are reduced there
+// relative to the mean of the tile's rows, so that nothing large cancels where points lie far from the origin. A
+// float32 number is split into two of 11 bits and a sign, of whose four products the three large ones are taken: as
+// good as float32's own. The products go through shared memory to the threads that own a row each, and are reduced there
 // as any others are.
 // LENGTH features lie in shared memory at a time, padded to 16; longer vectors take CHUNKS turns, in each of which
 // rows are brought again.
@@ -113,39 +113,66 @@ __device__ __forceinline__ void bring(
         bring_vectors<OF_ROWS, false>(array, data, n, chunk, shared, norms, norm_stride);
 }
 
-__device__ __forceinline__ void split(const real (&whole)[4], real (&lower)[4]) {
+// Rounding, not cutting off, leaves a rest of either sign: the product of two rests, which is left out, then has no
+// bias.
+__device__ __forceinline__ void split(const real* from, real (&upper)[4], real (&rest)[4]) {
+    read_together(from, upper);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) lower[k] = whole[k] - upper_bits(whole[k]);
+    for (int k = 0; k < 4; ++k) {
+        rest[k] = upper[k];
+        upper[k] = round_for_tiles(upper[k]);
+        rest[k] -= upper[k];
+    }
 }
 
-// Add the products of LENGTH features; a thread holds what multiply_tiles gives it of each 16 x 8 products. Of a
-// number as it is, tensor cores take the upper bits.
+// Add the products of LENGTH features; a thread holds what multiply_tiles gives it of each 16 x 8 products. Tensor
+// cores cut off what they add: only the sums of 16 features are theirs.
 __device__ __forceinline__ void multiply(const Shared& shared, real (&product)[ROW_TILES][COLUMN_TILES][4]) {
     const int warp = threadIdx.x / 32, group = threadIdx.x % 32 / 4, member = threadIdx.x % 4;
     const real* rows = shared.rows + (warp / 2 * WARP_ROWS / 2 + group) * PAIR_PITCH + 8 * member;
     const real* columns = shared.columns + (warp % 2 * WARP_COLUMNS + group) * PITCH + 4 * member;
 #pragma unroll 1
     for (int k = 0; k < LENGTH; k += 16) {  // two steps of 8: which feature is which does not matter to a product
-        real b[COLUMN_TILES][4], b_lower[COLUMN_TILES][4];
+        real b[COLUMN_TILES][4], b_rest[COLUMN_TILES][4];
 #pragma unroll
-        for (int n = 0; n < COLUMN_TILES; ++n) {
-            read_together(columns + 8 * n * PITCH + k, b[n]);
-            split(b[n], b_lower[n]);
-        }
+        for (int n = 0; n < COLUMN_TILES; ++n) split(columns + 8 * n * PITCH + k, b[n], b_rest[n]);
 #pragma unroll
-        for (int step = 0; step < 2; ++step)
+        for (int m = 0; m < ROW_TILES; ++m) {
+            real sum[COLUMN_TILES][4];
 #pragma unroll
-            for (int m = 0; m < ROW_TILES; ++m) {
-                real a[4], a_lower[4];
-                read_together(rows + 8 * m * PAIR_PITCH + 2 * k + 4 * step, a);
-                split(a, a_lower);
+            for (int n = 0; n < COLUMN_TILES; ++n)
+#pragma unroll
+                for (int c = 0; c < 4; ++c) sum[n][c] = 0;
+#pragma unroll
+            for (int step = 0; step < 2; ++step) {
+                real a[4], a_rest[4];
+                split(rows + 8 * m * PAIR_PITCH + 2 * k + 4 * step, a, a_rest);
 #pragma unroll
                 for (int n = 0; n < COLUMN_TILES; ++n) {
-                    multiply_tiles(product[m][n], a_lower, b[n][2 * step], b[n][2 * step + 1]);
-                    multiply_tiles(product[m][n], a, b_lower[n][2 * step], b_lower[n][2 * step + 1]);
-                    multiply_tiles(product[m][n], a, b[n][2 * step], b[n][2 * step + 1]);
+                    multiply_tiles(sum[n], a_rest, b[n][2 * step], b[n][2 * step + 1]);
+                    multiply_tiles(sum[n], a, b_rest[n][2 * step], b_rest[n][2 * step + 1]);
+                    multiply_tiles(sum[n], a, b[n][2 * step], b[n][2 * step + 1]);
                 }
             }
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; ++n)
+#pragma unroll
+                for (int c = 0; c < 4; ++c) product[m][n][c] += sum[n][c];
+        }
+    }
+}
+
+// The mean of some of the tile's rows, or 0 where they are not finite.
+__device__ __forceinline__ void find_centre(
+    const Call& call, const Bases& bases, long long first, int n_rows, const Shared& shared) {
+    constexpr int SAMPLES = 32;
+    const int step = (n_rows + SAMPLES - 1) / SAMPLES, n = (n_rows + step - 1) / step;
+    for (int k = threadIdx.x; k < DIM; k += THREADS) {
+        real sum = 0;
+#pragma unroll 8
+        for (int sample = 0; sample < n; ++sample)
+            sum += load(call, bases, ROW_ARRAY, first + sample * step, ROW_COMPONENT + k);
+        shared.centre[k] = finite_or_0(sum / n);
     }
 }
 
@@ -176,9 +203,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR)
     State state[1];
     load_row(call, bases, p, item.row + row, x[0]);
     clear(state[0]);
-    if (CENTRED)
-        for (int k = threadIdx.x; k < DIM; k += THREADS)
-            shared.centre[k] = finite_or_0(load(call, bases, ROW_ARRAY, item.row, ROW_COMPONENT + k));
+    if (CENTRED) find_centre(call, bases, item.row, int(item.n_rows), shared);
     __syncthreads();
     bool brought = false;
     for (long long piece = item.piece; piece < item.end; ++piece) {
