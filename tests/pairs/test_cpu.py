@@ -122,7 +122,8 @@ def test_arrays_that_do_not_fit_are_refused():
     good = data(5, 6)
     for position, bad, error in [(0, good[0].astype("f8"), TypeError), (1, good[1][:5], ValueError),
                                  (2, good[2][:, :1], ValueError), (3, np.ones((2, 1), "f4"), ValueError),
-                                 (0, good[0][None, None], ValueError), (1, np.ones(3, "f4"), ValueError)]:  # fmt: skip
+                                 (0, good[0][None, None], ValueError),
+                                 (1, np.ones(3, "f4"), ValueError)]:  # fmt: skip
         arrays = list(good)
         arrays[position] = np.asarray(bad)
         with pytest.raises(error, match=f"array {position}: expected"):

@@ -73,3 +73,19 @@ def test_tails_below_float32_are_zero_and_cost_no_more():
         (sums,) = pairs.run(reduction, arrays, 20, 50)
         exact = 50 * np.exp(-(np.float64(np.float32(distance)) ** 2))
         assert np.abs(sums - exact).max() <= 1e-5 * exact + 50 * np.finfo(np.float32).tiny
+
+
+@pytest.mark.parametrize(("dtype", "step"), [("float32", 40), ("float64", 300)])
+@pytest.mark.parametrize("n_weights", [1, 20])
+def test_the_reference_moves_after_blocks_that_still_count(dtype, step, n_weights):
+    """Values just below where it would move, in a block before the one in which it does."""
+    x, y, w = variable(0, 1, "i"), variable(1, 1, "j"), variable(2, n_weights, "j")
+    rng = np.random.default_rng(2)
+    for n_i, n_j in [(20, 1000), (2, 20_000)]:
+        values = np.full((n_j, 1), step - 1.0)
+        values[: n_j // 8] = 0
+        values[n_j // 2 :: 7] = step + 1
+        arrays = [np.zeros((n_i, 1)), values, 1 + rng.random((n_j, n_weights))]
+        arrays = [array.astype(dtype) for array in arrays]
+        for name, weight in [("logsumexp", None), ("logsumexp", w), ("sumsoftmaxweight", w)]:
+            compare(PairReduction(make("add", x, y), name, weight, dtype=dtype), arrays, n_i, n_j)

@@ -35,7 +35,9 @@ _RETRIES = ((UNROLLED, STRAIGHT), (16, STRAIGHT), (4, STRAIGHT), (1, math.inf))
 Body = Callable[[Index, tuple[int, ...]], Sequence[int]]
 
 
-def lower(reduction: PairReduction, *, distances: bool = True, long: int = LONG) -> Program:
+def lower(
+    reduction: PairReduction, *, distances: bool = True, long: int = LONG, unrolled: int = UNROLLED
+) -> Program:
     """The scalar program of a reduction's formula and weight.
 
     Parameters
@@ -47,6 +49,8 @@ def lower(reduction: PairReduction, *, distances: bool = True, long: int = LONG)
         instructions, `sqdist` and `dot`, or loops like others.
     long : int, optional
         Those of more features than this are long.
+    unrolled : int, optional
+        Vectors of more features than this are walked by loops.
 
     Examples
     --------
@@ -69,20 +73,27 @@ def lower(reduction: PairReduction, *, distances: bool = True, long: int = LONG)
     ij v12 = exp(v11)
     results: v12
     """
-    return lower_formulas(reduction.formula, reduction.weight, distances=distances, long=long)
+    return lower_formulas(reduction.formula, reduction.weight, distances=distances, long=long, unrolled=unrolled)
 
 
 def lower_formulas(
-    formula: Node, weight: Node | None = None, *, distances: bool = True, long: int = LONG
+    formula: Node,
+    weight: Node | None = None,
+    *,
+    distances: bool = True,
+    long: int = LONG,
+    unrolled: int = UNROLLED,
 ) -> Program:
     """As `lower`, for a formula and a weight that belong to no reduction."""
     check_variables(formula, *([] if weight is None else [weight]))
     formula = simplify(formula)
     weight = None if weight is None else simplify(weight)
     check_formula(formula, *([] if weight is None else [weight]))
-    for unrolled, limit in _RETRIES:
+    for most, limit in _RETRIES:
         try:
-            program = Lowering(formula, weight, unrolled, limit, long if distances else math.inf).program()
+            program = Lowering(
+                formula, weight, min(most, unrolled), limit, long if distances else math.inf
+            ).program()
         except TooLong:
             continue
         check_program(program)

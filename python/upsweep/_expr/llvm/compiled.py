@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import cache
 from ..lower import lower
 from . import jit
-from .kernels import LONGEST_UNROLLED, cost, render
+from .kernels import LONGEST_DISTANCE, LONGEST_VECTOR, cost, render
 from .target import TARGETS
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class CompiledReduction:
     def __init__(self, reduction: PairReduction, level: str) -> None:
         self.reduction = reduction
         self.target = TARGETS[level]
-        self.program = lower(reduction, long=LONGEST_UNROLLED)
+        self.program = lower(reduction, long=LONGEST_DISTANCE, unrolled=LONGEST_VECTOR)
         self.lanes = self.target.lanes(reduction.dtype)
         self.cost = cost(self.program, reduction)
 

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from ..program import Instruction, Program
     from ..reduction import PairReduction
 
-__all__ = ["BLOCK", "LONGEST_UNROLLED", "cost", "render"]
+__all__ = ["BLOCK", "LONGEST_DISTANCE", "LONGEST_VECTOR", "cost", "render"]
 
 Value = str
 Carried = list[Value]
 
 BLOCK = 256
 
-LONGEST_UNROLLED = 7
-"""Distances of more features are loops: their code takes half the time to compile, and keeps to its registers."""
+LONGEST_DISTANCE, LONGEST_VECTOR = 7, 16
+"""Distances, and other vectors, of more features are loops: quicker to compile, and they keep to the registers."""
 
 # Columns at once: as many as leave the registers some room, fewer for long programs, whose code would grow.
 _COLUMNS_OF_LONG = {True: 8, False: 4}

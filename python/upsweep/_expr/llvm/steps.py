@@ -24,7 +24,10 @@ _CHAINS = 8  # of sums, side by side: two units that add, four cycles each
 
 
 def _never_negative(program: Program) -> set[int]:
-    """The values that are at least 0, or NaN, whatever the data are. Quotients are not: a zero may be a negative one."""
+    """The values that are at least 0, or NaN, whatever the data are.
+
+    Not quotients: a zero may be a negative one.
+    """
     found: set[int] = set()
     for n, step in enumerate(program.values):
         known = [arg in found for arg in step.args]
@@ -183,7 +186,7 @@ class Steps:
                 step.op, chains[chain], (at, x_offset + feature), (at, y_offset + feature)
             )
         body.do(f"{after} = add i64 {at}, {_FEATURES_AT_ONCE}")
-        for begin, end in zip(sum(begins, []), sum(chains, [])):
+        for begin, end in (two for chain in zip(begins, chains) for two in zip(*chain)):
             body.lines.insert(place, f"  {begin} = phi {v.kind} [{v.const(0.0)}, %{before}], [{end}, %{loop}]")
         body.branch(body.emit(f"icmp ult i64 {after}, {whole}"), loop, done)
         body.place(done)
