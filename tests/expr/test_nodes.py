@@ -98,7 +98,7 @@ def test_a_formula_whose_tree_is_huge():
         node = make("mul", node, make("add", node, p))
     assert len(listing(node)) < 5000
     assert listing(node) != listing(make("mul", node, p))
-    assert len(text(node, limit=80)) <= 80
+    assert len(text(node, limit=80)) <= 80 and len(repr(node)) <= 2000
 
 
 def test_substitute():

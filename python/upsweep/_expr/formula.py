@@ -37,7 +37,7 @@ REDUCTION_NAMES = {
 """KeOps' names of reductions, and ours."""
 
 _REFUSED = {
-    **dict.fromkeys(("BSpline", "SoftDTW_SqDist", "TraceOperator", "AdjointOperator", "SumLinOperator"), ""),
+    **dict.fromkeys(("TraceOperator", "AdjointOperator", "SumLinOperator"), ""),
     **dict.fromkeys(("Real2Complex", "Imag2Complex", "Conj"), "; complex numbers are two real formulas here"),
     "Max_SumShiftExp": "; LogSumExp is what it is for",
     "Max_SumShiftExpWeight": "; LogSumExpWeight and SumSoftMaxWeight are what it is for",
