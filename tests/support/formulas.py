@@ -42,7 +42,7 @@ CASES = [
     *(("weightedsqdist", (w, 3, 3), (), WIDE) for w in (1, 3, 9)),
     ("sqnormiso", (1, 3), (), WIDE), ("sqnormdiag", (3, 3), (), WIDE), ("symsqnorm", (4, 2), (), WIDE),
     *(("bspline", (6, 1), (order,), WIDE) for order in (0, 1, 3)),
-    *(("softdtw_sqdist", dims, (), POSITIVE) for dims in ((2, 2, 1), (3, 4, 1))), ("softdtw_sqdist", (1, 3, 1), (), POSITIVE),
+    *(("softdtw_sqdist", dims, (), POSITIVE) for dims in ((2, 2, 1), (3, 4, 1), (1, 3, 1))),
     ("factorize", (3, 1), (), WIDE),
 ]  # fmt: skip
 IDS = [f"{name}{dims}{static or ''}".replace(" ", "") for name, dims, static, _ in CASES]

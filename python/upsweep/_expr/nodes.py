@@ -34,8 +34,6 @@ Static = tuple[Any, ...]
 KINDS = ("i", "j", "p")
 """What a variable is indexed by: rows, columns, nothing. KeOps counts them 0, 1, 2."""
 
-_LONGEST = 2000  # characters of a node that is printed: a formula's tree can be far larger than its graph
-
 _NOTHING: frozenset[str] = frozenset()
 _lock = threading.Lock()
 _table: weakref.WeakValueDictionary[Any, Node] = weakref.WeakValueDictionary()
@@ -83,7 +81,7 @@ class Node:
     def __repr__(self) -> str:
         from .text import text
 
-        return text(self, limit=_LONGEST)
+        return text(self, limit=2000)
 
 
 def node_of(op: str, args: tuple[Node, ...], static: Static, dim: int) -> Node:
