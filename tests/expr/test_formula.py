@@ -102,8 +102,11 @@ def test_the_language(written):
 
 def test_a_long_sum():
     assert parse("+".join(["X"] * 300), ALIASES).op == "add"
-    with pytest.raises(ValueError, match=r"nested too deeply|too many"):
-        parse("(" * 300 + "X" + ")" * 300, ALIASES)
+    for nested in ("(" * 300 + "X" + ")" * 300, "X ** " * 3000 + "X", "-" * 3000 + "X"):
+        with pytest.raises(ValueError, match=r"nested too deeply|too many"):
+            parse(nested, ALIASES)
+    deep = parse("Exp(" * 90 + "X" + ")" * 90, ALIASES)
+    assert deep.op == "exp"
 
 
 def test_aliases():
