@@ -5,6 +5,7 @@ import pytest
 from formulas import CASES, IDS, arrays_for, case_arrays, case_formula, over_pairs, random_formula
 from interpreter import run
 from upsweep._expr import ops
+from upsweep._expr.derivative import gradient
 from upsweep._expr.evaluate import evaluate
 from upsweep._expr.lower import Lowering, lower, lower_formulas
 from upsweep._expr.lower_across import AT, EACH
@@ -180,6 +181,17 @@ def test_long_vectors_made_of_pieces():
     _, weights = run(weight, arrays_for([LONG_X, LONG_Y, B]))
     assert weights.shape == (5, 4, 250) and not np.isnan(weights).any()
     same(make("sum", pieces), lower_formulas(make("sum", pieces)), arrays_for([LONG_X, LONG_Y, B]))
+
+
+def test_a_vector_of_a_thousand_pieces():
+    node = p
+    for n in range(1000):
+        node = make("concat", node, make("mul", p, constant(n)))
+    arrays = arrays_for([x, y, p])
+    same(node, lower_formulas(node), arrays)
+    last, first = make("elem", node, static=(1000,)), make("elem", node, static=(1,))
+    same(make("sub", last, first), lower_formulas(make("sub", last, first)), arrays)
+    assert gradient(make("sum", node), p).dim == 1
 
 
 def test_large_matrices():

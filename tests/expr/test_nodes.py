@@ -9,7 +9,7 @@ import threading
 import pytest
 from upsweep._expr import nodes
 from upsweep._expr.nodes import constant, make, order, substitute, variable, variables, zero
-from upsweep._expr.text import listing, text
+from upsweep._expr.text import LONGEST, listing, text
 
 x, y, p = variable(0, 3, "i"), variable(1, 3, "j"), variable(2, 1, "p")
 
@@ -88,7 +88,11 @@ def test_a_formula_deeper_than_the_stack():
     for _ in range(5000):
         node = make("sin", node)
     assert len(order(node)) == 5001
-    assert text(node).startswith("Sin(Sin(") and text(node, limit=20) == "Sin(Sin(Sin(Sin(S..."[:20]
+    assert (
+        text(node).startswith("Sin(Sin(")
+        and len(text(node, None)) == 5000 * 5 + len(text(x))
+        and text(node, limit=20) == "Sin(Sin(Sin(Sin(S..."[:20]
+    )
     assert substitute(node, {x: y}).kinds == {"j"}
 
 
@@ -98,7 +102,8 @@ def test_a_formula_whose_tree_is_huge():
         node = make("mul", node, make("add", node, p))
     assert len(listing(node)) < 5000
     assert listing(node) != listing(make("mul", node, p))
-    assert len(text(node, limit=80)) <= 80
+    assert len(text(node, limit=80)) <= 80 and len(repr(node)) <= 2000
+    assert len(text(node)) == LONGEST
 
 
 def test_substitute():

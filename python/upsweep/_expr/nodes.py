@@ -81,7 +81,7 @@ class Node:
     def __repr__(self) -> str:
         from .text import text
 
-        return text(self)
+        return text(self, limit=2000)
 
 
 def node_of(op: str, args: tuple[Node, ...], static: Static, dim: int) -> Node:

@@ -336,12 +336,14 @@ def _part(node: Node) -> Node | None:
         return zero(dim) if _value(a) == 0 else _as_wide(a.args[0], dim)
     if a.op == "extract":
         return _new(node.op, a.args[0], static=(start + a.static[0], *node.static[1:]))
-    if a.op == "concat":
-        split = a.args[0].dim
-        if start + dim <= split:
-            return _new(node.op, a.args[0], static=node.static)
-        if start >= split:
-            return _new(node.op, a.args[1], static=(start - split, *node.static[1:]))
+    part = a
+    while part.op == "concat":
+        split = part.args[0].dim
+        if start < split < start + dim:
+            break
+        start, part = (start, part.args[0]) if start < split else (start - split, part.args[1])
+    if part is not a:
+        return _new(node.op, part, static=(start, *node.static[1:]))
     if a.op in ("elemT", "extractT"):
         begin = a.static[0] if a.op == "extractT" else a.static[1]
         end = begin + a.args[0].dim
