@@ -5,8 +5,8 @@ import shutil
 import host_device
 import numpy as np
 import pytest
-from formulas import CASES, KIND_OF, N, case_arrays
 from device_pair_cases import compare, distance, formulas, gaussian, of_name, random_arrays, some_ranges
+from formulas import CASES, KIND_OF, N, case_arrays
 from upsweep._expr.nodes import make, variable
 from upsweep._expr.reduction import REDUCTIONS, PairReduction
 

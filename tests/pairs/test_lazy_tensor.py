@@ -438,3 +438,28 @@ def test_arrays_of_numpys_own_subclasses(tmp_path):
     np.save(tmp_path / "x.npy", X)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     np.testing.assert_array_equal(Vi(mapped).sqdist(Vj(Y)).sum(axis=1), Vi(X).sqdist(Vj(Y)).sum(axis=1))
+
+
+def test_splines():
+    interpolate = pytest.importorskip("scipy.interpolate")
+    knots, x = np.sort(data(6)), np.linspace(-1, 1, M)[:, None]
+    found = dense(Pm(knots).bspline(Vi(x), 2))[:, 0]
+    for n in range(3):
+        basis = interpolate.BSpline.basis_element(knots[n : n + 4], extrapolate=False)
+        np.testing.assert_allclose(found[:, n], np.nan_to_num(basis(x[:, 0])), atol=1e-12)
+
+
+def test_soft_alignments():
+    """With a small gamma, the cost of the cheapest path through the table of squared distances."""
+
+    def cheapest(a, b):
+        costs = (a[:, None] - b) ** 2
+        best = np.full((len(a) + 1, len(b) + 1), np.inf)
+        best[0, 0] = 0
+        for m in range(len(a)):
+            for n in range(len(b)):
+                best[m + 1, n + 1] = costs[m, n] + min(best[m, n], best[m, n + 1], best[m + 1, n])
+        return best[-1, -1]
+
+    found = dense(Vi(X).softdtw_sqdist(Vj(Y), 1e-4))[..., 0]
+    np.testing.assert_allclose(found, [[cheapest(a, b) for b in Y] for a in X], atol=1e-3)

@@ -219,7 +219,8 @@ def results_of(
     """The shape and the dtype of each result of arrays of this dtype."""
     n_rows = n_i if reduction.rows == "i" else n_j
     return [
-        ((*batch, n_rows, dim), dtype if kind == "float" else np.dtype(np.int64)) for dim, kind in outputs(reduction)
+        ((*batch, n_rows, dim), dtype if kind == "float" else np.dtype(np.int64))
+        for dim, kind in outputs(reduction)
     ]
 
 

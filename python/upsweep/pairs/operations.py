@@ -14,8 +14,7 @@ _NOTHING = Meta(None, None, None, None, None)
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 # What KeOps has and this has not: refused by name, before it is an AttributeError.
 _REFUSED = {
-    "real", "imag", "angle", "conj", "real2complex", "imag2complex", "exp1j", "bspline", "softdtw_sqdist",
-    "trace_operator",
+    "real", "imag", "angle", "conj", "real2complex", "imag2complex", "exp1j", "trace_operator",
 }  # fmt: skip
 
 
@@ -326,6 +325,10 @@ class Operations(Expression):
         """All differences of two features, row after row."""
         return self._apply("difference_matrix", other)
 
+    def softdtw_sqdist(self, other: Any, gamma: Any) -> Any:
+        """The cost of aligning two short sequences of numbers, smoothed by gamma."""
+        return self._apply("softdtw_sqdist", other, gamma)
+
     # ---- features ----------------------------------------------------------------------------------------------
 
     def elem(self, i: int) -> Any:
@@ -401,6 +404,10 @@ class Operations(Expression):
     def keops_kron(self, other: Any, dimfself: Any, dimfother: Any) -> Any:
         """The Kronecker product of two tensors of these shapes."""
         return self._apply("kron", other, static=(tuple(dimfself), tuple(dimfother)))
+
+    def bspline(self, x: Any, k: int = 0) -> Any:
+        """The B-splines of order k at x, a number; self are their knots."""
+        return self._apply("bspline", x, static=(k,))
 
     def factorize(self, other: Any) -> Any:
         """x: common parts are computed once anyway."""
