@@ -220,3 +220,15 @@ def test_solving_in_float32_ends_where_rounding_does():
     np.testing.assert_allclose(a, np.linalg.solve(matrix, b), rtol=1e-3, atol=1e-2)
     a = solve(x, x, b, np.array([50.0], "f"), alpha=0.01, eps=1e-3)
     np.testing.assert_allclose(matrix @ a, b, atol=2e-2)
+
+
+def test_what_a_recurrence_got_wrong_is_solved_again():
+    from upsweep.pairs.kernel_solve import conjugate_gradients
+
+    matrix, b, calls = np.array([[2.0, 1.0], [1.0, 3.0]]), np.array([[1.0], [2.0]]), []
+
+    def apply(a):
+        calls.append(a)
+        return (1.01 if len(calls) <= 2 else 1.0) * (matrix @ a)
+
+    np.testing.assert_allclose(matrix @ conjugate_gradients(apply, b, 1e-12, None), b, atol=1e-11)

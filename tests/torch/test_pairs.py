@@ -391,3 +391,25 @@ def test_numbers_are_kept_on_devices(device):
     assert (made[0] is made[1]) == (device != "cpu")
     if device != "meta":
         assert made[0].tolist() == [1.0, 0.5]
+
+
+class _OnDevice(torch.Tensor):
+    """A tensor that says that it is on a device, and counts how often it is brought to the host."""
+
+    fetched = 0
+    is_cuda = True
+
+    def cpu(self):
+        type(self).fetched += 1
+        return self.as_subclass(torch.Tensor)
+
+
+def test_ranges_of_a_device_are_fetched_once():
+    from upsweep.pairs.ranges import as_ranges
+
+    parts = ([[0, 2], [2, 5]], [1, 2], [[0, 3], [3, 6]])
+    ranges = tuple(torch.tensor(part).as_subclass(_OnDevice) for part in parts)
+    made = as_ranges(ranges, 5, 7)
+    assert as_ranges(ranges, 5, 7) is made and _OnDevice.fetched == 3
+    ranges[2].add_(1)  # another version
+    assert as_ranges(ranges, 5, 7)[2].tolist() == [[1, 4], [4, 7]]

@@ -33,7 +33,7 @@ class BlockRanges(Sequence[Any]):
         as KeOps has them: rows ``ranges_i[k, 0]`` to ``ranges_i[k, 1]`` are reduced over the columns
         ``redranges_j[slices_i[k - 1]:slices_i[k]]``; the last three are the same pairs from the columns' side, for
         reductions over rows and gradients in columns. With three arrays, or None for the last three, those are
-        derived when they are needed. Arrays of a device are copied to the host.
+        derived when they are needed. Arrays of a device are copied to the host, which waits for it.
     shape : tuple of two ints, optional
         The numbers of rows and of columns. Default: those of the first reduction.
     check : bool
@@ -374,28 +374,34 @@ def _triple(parts: Any, names: tuple[str, ...]) -> Triple:
     return Triple(blocks, slices, columns[:last] if 0 <= last < len(columns) else columns)
 
 
-_kept: OrderedDict[Any, BlockRanges] = OrderedDict()
+_kept: OrderedDict[Any, tuple[Any, BlockRanges]] = OrderedDict()
 _kept_lock = Lock()
 
 
 def as_ranges(ranges: Any, *sizes: int) -> BlockRanges | None:
-    """The argument `ranges` of a reduction of these sizes; a tuple is checked when it first comes."""
+    """The argument `ranges` of a reduction of these sizes; a tuple is checked, and sent, when it first comes."""
     if ranges is None or isinstance(ranges, BlockRanges):
         return ranges
     if not isinstance(ranges, (tuple, list)):
         kind = _arrays.type_name(ranges)
         raise TypeError(f"ranges: expected None, six arrays or a BlockRanges, got {kind}")
-    parts = [None if part is None else _on_host(part, "ranges") for part in ranges]
-    told = tuple(None if part is None else (part.shape, part.dtype.str, part.tobytes()) for part in parts)
+    parts: list[Any]
+    if any(getattr(part, "is_cuda", False) for part in ranges):
+        # To read them would wait for the device. They are kept, so that no others have their identities.
+        parts = list(ranges)
+        told: Any = tuple((id(part), getattr(part, "_version", None)) for part in parts)
+    else:
+        parts = [None if part is None else _on_host(part, "ranges") for part in ranges]
+        told = tuple(None if part is None else (part.shape, part.dtype.str, part.tobytes()) for part in parts)
     key = (*sizes, told)
     with _kept_lock:
         found = _kept.get(key)
         if found is not None:
             _kept.move_to_end(key)
-            return found
+            return found[1]
     made = BlockRanges(parts)
     with _kept_lock:
-        _kept[key] = made
+        _kept[key] = parts, made
         while len(_kept) > _KEPT:
             _kept.popitem(last=False)
     return made
