@@ -204,3 +204,23 @@ def test_where_nothing_is_least_the_formula_may_be_anything():
     _, (dx, dy) = reduced.value_and_grad(ranges=([[1, 2]], [1], [[0, 2]]))
     np.testing.assert_array_equal(dx, [[0.0], [1.0]])
     np.testing.assert_array_equal(dy, [[0.0], [-1.0]])
+
+
+def test_symbolic_derivatives_in_one_variable():
+    """Of the features x * |x - y|^2: along a change, their divergence; of |x - y|^4 the Laplacian."""
+    x, y = ARRAYS[:2]
+    xi, yj, moved = Vi(x), Vj(y), data(M, D, seed=4)
+    squares = xi.sqdist(yj)
+    difference = x[:, None] - y
+    values = (difference**2).sum(-1)
+    change = moved[:, None] * values[..., None] + x[:, None] * 2 * (difference * moved[:, None]).sum(-1)[..., None]
+    np.testing.assert_allclose((xi * squares).diff(xi, Vi(moved)).sum(axis=1), change.sum(1))
+    divergence = D * values + 2 * (x[:, None] * difference).sum(-1)
+    np.testing.assert_allclose((xi * squares).divergence(xi).sum(axis=1)[:, 0], divergence.sum(1))
+    np.testing.assert_allclose((squares**2).laplacian(xi).sum(axis=1)[:, 0], ((4 * D + 8) * values).sum(1))
+    with pytest.raises(ValueError, match="diffin: expected dim 2, as the variable has, got 1"):
+        squares.diff(xi, 1)
+    with pytest.raises(ValueError, match="var: expected dim 1"):
+        squares.divergence(xi)
+    with pytest.raises(ValueError, match="laplacian: expected a formula of dim 1, got 2"):
+        xi.laplacian(xi)

@@ -7,8 +7,8 @@ from typing import Any
 
 from upsweep._expr.formula import reduction_name
 from upsweep.pairs.calls import AUTO, Input, Options, PairCall, options_of
+from upsweep.pairs.derivatives import Derivatives
 from upsweep.pairs.graph import KINDS, build, flatten
-from upsweep.pairs.operations import Operations
 from upsweep.pairs.reduced import Reduced
 
 __all__ = ["Reductions"]
@@ -44,7 +44,7 @@ def _name(leaf: Any, place: int) -> str:
     return f"Var({place},{leaf.dim},{KINDS.index(leaf.kind)})"
 
 
-class Reductions(Operations):
+class Reductions(Derivatives):
     """Sums, soft and hard extremes, over an axis of pairs; over features where that is the axis."""
 
     __slots__ = ()
