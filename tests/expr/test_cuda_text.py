@@ -187,6 +187,9 @@ def test_long_vectors_behind_others(device, axis, dtype):
     arrays = [arrays[0], arrays[1], np.concatenate([arrays[2], arrays[2]])[:30]]
     arrays[1] = np.concatenate([arrays[1]] * 2)[:20]
     check(PairReduction(formula, "sum", rows=axis, dtype=dtype), arrays, 20, 30)
+    if axis == "j":  # a result of more features has loops
+        longer = make("mul", formula, make("concat", y, y))
+        check(PairReduction(longer, "sum", rows=axis, dtype=dtype), arrays, 20, 30)
 
 
 TOGETHER = 12  # cases in one formula, since a compiler takes its time
