@@ -234,3 +234,11 @@ def test_a_column_too_large_is_refused(device):
     message = r"reads 13000 numbers of each column is too large for CUDA.* 12288 of float32"
     with pytest.raises(ValueError, match=message):
         host_device.run(PairReduction(make("sqdist", x, y), "sum"), arrays, 2, 2)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.5, 0.5, np.nan])
+def test_a_scale_of_any_sign(device, scale):
+    formulas_of = dict(formulas())
+    arrays = [*random_arrays(20, 30), np.full((1, 1), scale, np.float32), random_arrays(20, 1)[0]]
+    for name in ("parameter", "parameter's gradient"):
+        check(PairReduction(formulas_of[name], "sum"), arrays, 20, 30, tolerance=1e-4)
