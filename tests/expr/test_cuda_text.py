@@ -5,7 +5,7 @@ import shutil
 import host_device
 import numpy as np
 import pytest
-from device_pair_cases import compare, distance, formulas, gaussian, of_name, random_arrays, some_ranges
+from device_pair_cases import Triple, compare, distance, formulas, gaussian, of_name, random_arrays, some_ranges
 from formulas import CASES, KIND_OF, N, case_arrays
 from upsweep._expr.nodes import make, variable
 from upsweep._expr.reduction import REDUCTIONS, PairReduction
@@ -148,16 +148,48 @@ def test_special_values(device, name, special):
     check(PairReduction(formula, name, weight, k=7 if "kmin" in name else 0), [x, y, b], 40, 300)
 
 
-def test_a_maximum_that_rises(device):
+def test_a_maximum_that_rises(monkeypatch, folder):
+    host_device.install(monkeypatch, folder, n_slots=1)  # one item meets all columns
     b = np.linspace(-2000, 3000, 700, dtype=np.float32)[:, None]
     x, y, _ = random_arrays(40, 700)
     for one in (b, b[::-1].copy()):
         check(PairReduction(variable(2, 1, "j"), "logsumexp"), [x, y, one], 40, 700)
 
 
-def test_points_far_from_the_origin(device):
-    x, y, b = random_arrays(300, 500)
-    check(PairReduction(gaussian(), "sum"), [x + 1000, y + 1000, np.abs(b)], 300, 500)
+@pytest.mark.parametrize("dim", [3, 40])
+def test_points_far_from_the_origin(device, dim):
+    x, y, b = random_arrays(300, 500, (dim, dim, 1))
+    arrays = [x / dim**0.5 + 1000, y / dim**0.5 + 1000, np.abs(b)]
+    check(PairReduction(gaussian(dim), "sum"), arrays, 300, 500)
+
+
+def test_factors_of_rows_without_columns(device):
+    """What is infinite a row and was taken out of the sum: 0 times it is no sum over nothing."""
+    formula = make(
+        "mul", make("exp", variable(0, 1, "i")), make("exp", make("mul", variable(0, 1, "i"), variable(1, 1, "j")))
+    )
+    x, y = np.full((9, 1), 200, np.float32), np.zeros((4, 1), np.float32)
+    rows = Triple(np.array([[2, 3], [5, 8]]), np.array([1, 1]), np.array([[0, 4]]))
+    (found,) = host_device.run(PairReduction(formula, "sum"), [x, y], 9, 4, (), rows)
+    assert np.isinf(found[2, 0])
+    assert not np.delete(found, 2).any()
+    assert not host_device.run(PairReduction(formula, "sum"), [x, y[:0]], 9, 0)[0].any()
+
+
+@pytest.mark.parametrize("axis", ["i", "j"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_long_vectors_behind_others(device, axis, dtype):
+    """The squared distance begins at another place in the rows' record than in the columns'."""
+    u, x, y = variable(0, 5, "i"), variable(1, 40, "i"), variable(2, 44, "j")
+    distance = make("sqdist", x, make("extract", y, static=(2, 40)))
+    formula = make("mul", make("sum", u), make("exp", make("neg", distance)))
+    arrays = [0.3 * array for array in random_arrays(20, 30, (5, 40, 44), dtype)]
+    arrays = [arrays[0], arrays[1], np.concatenate([arrays[2], arrays[2]])[:30]]
+    arrays[1] = np.concatenate([arrays[1]] * 2)[:20]
+    check(PairReduction(formula, "sum", rows=axis, dtype=dtype), arrays, 20, 30)
+    if axis == "j":  # a result of more features has loops
+        longer = make("mul", formula, make("concat", y, y))
+        check(PairReduction(longer, "sum", rows=axis, dtype=dtype), arrays, 20, 30)
 
 
 TOGETHER = 12  # cases in one formula, since a compiler takes its time
@@ -202,3 +234,11 @@ def test_a_column_too_large_is_refused(device):
     message = r"reads 13000 numbers of each column is too large for CUDA.* 12288 of float32"
     with pytest.raises(ValueError, match=message):
         host_device.run(PairReduction(make("sqdist", x, y), "sum"), arrays, 2, 2)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.5, 0.5, np.nan])
+def test_a_scale_of_any_sign(device, scale):
+    formulas_of = dict(formulas())
+    arrays = [*random_arrays(20, 30), np.full((1, 1), scale, np.float32), random_arrays(20, 1)[0]]
+    for name in ("parameter", "parameter's gradient"):
+        check(PairReduction(formulas_of[name], "sum"), arrays, 20, 30, tolerance=1e-4)

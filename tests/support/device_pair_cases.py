@@ -54,6 +54,9 @@ def formulas():
     square = make("sqdist", x, y)
     e = make("exp", make("neg", make("mul", square, p)))
     yield "parameter", make("mul", e, b)
+    yield "parameter upwards", make("exp", make("div", make("mul", constant(0.1), square), p))
+    yield "parameter's gradient", make("mul", make("mul", u, e), make("sub", x, y))
+    yield "two parameters", make("add", e, make("exp", make("div", make("neg", make("sqdist", u, y)), p)))
     yield (
         "gradient",
         make("mul", make("mul", make("scalprod", u, y), make("exp", make("neg", square))), make("sub", x, y)),

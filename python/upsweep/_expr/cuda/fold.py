@@ -21,8 +21,13 @@ LOG2_E = 1.4426950408889634
 FOLDED = range(3, 7)
 
 
-def fold_exponentials(graph: Graph, roots: list[int], scales: list[float], *, factored: bool) -> list[int]:
+def fold_exponentials(
+    graph: Graph, roots: list[int], scales: list[float], *, factored: bool
+) -> tuple[list[int], int | None]:
     """The roots times their scales, with powers of 2 in the place of exponentials of pairs.
+
+    Where the scale of a squared distance is a parameter, its sign is not known before the call: the second result
+    is the parameter whose sign "directed" values have.
 
     `factored`: factors of what is summed will leave the pairs. Only then may the scale of a squared distance go
     into differences that have other uses too, since each of these costs a multiplication by its inverse.
@@ -37,7 +42,7 @@ def fold_exponentials(graph: Graph, roots: list[int], scales: list[float], *, fa
             folding.claim(value.args[0], LOG2_E)
     for number in sorted(folding.uses):  # arguments have smaller numbers
         folding.renew(number)
-    return [folding.scaled(root, scale) for root, scale in zip(roots, scales)]
+    return [folding.scaled(root, scale) for root, scale in zip(roots, scales)], folding.sign
 
 
 class _Folding:
@@ -46,6 +51,7 @@ class _Folding:
         self.uses: Counter[int] = graph.uses(roots)
         self.renewed: dict[int, int] = {}  # the new numbers of the graph's values
         self.squares: dict[int, int] = {}  # of squared distances with their scale in the points
+        self.sign: int | None = None
 
     def renew(self, number: int) -> None:
         if number in self.renewed:
@@ -68,12 +74,34 @@ class _Folding:
             a, known = self._factor(number)
             if known is not None:
                 self.claim(a, by * known)
+            else:
+                self._claim_scaled_by_parameter(number, a, by)
         elif value.op in ("add", "sub") and self._absorbs(number):
             for arg, sign in zip(value.args, (1, 1 if value.op == "add" else -1)):
                 self.claim(arg, by * sign)
         found = self._differences(number)
         if found is not None and math.isfinite(by) and by:
-            self.squares[number] = self._squared_distance(found, by)
+            scale = self.graph.constant(math.sqrt(abs(by)))
+            self.squares[number] = self._squared_distance(found, scale, None if by > 0 else "neg")
+
+    def _claim_scaled_by_parameter(self, number: int, distance: int, by: float) -> None:
+        """A squared distance times a parameter, or divided by one."""
+        graph, value = self.graph, self.graph.values[number]
+        other = value.args[1] if distance == value.args[0] else value.args[0]
+        found = self._differences(distance)
+        if found is None or self.sign is not None or not (math.isfinite(by) and by) or graph.level(other) != "p":
+            return
+        self._renew_all(other)
+        constant, parameter = graph.constant(by), self.renewed[other]
+        scale = graph.multiply(constant, parameter) if value.op == "mul" else graph.add("div", constant, parameter)
+        self.sign = scale
+        root = graph.add("sqrt", graph.add("at_least_tiny", graph.add("abs", scale)))
+        self.squares[number] = self._squared_distance(found, root, "directed")
+
+    def _renew_all(self, number: int) -> None:
+        """Renew a value of a parameter, which has no exponentials of pairs below it."""
+        for each in sorted(self.graph.uses([number])):
+            self.renew(each)
 
     def scaled(self, number: int, by: float) -> int:
         """A value times a constant, by as few instructions of pairs as there is a way."""
@@ -153,19 +181,22 @@ class _Folding:
             found.append(value.args[0])
         return found if len(found) in FOLDED and not any(d in self.renewed for d in found) else None
 
-    def _squared_distance(self, differences: list[int], by: float) -> int:
-        graph, total, scale = self.graph, -1, math.sqrt(abs(by))
+    def _squared_distance(self, differences: list[int], scale: int, sign: str | None) -> int:
+        """The sum of squares of differences times `scale`, with a sign: none, "neg" or "directed"."""
+        graph, total = self.graph, -1
+        known = graph.constant_of(scale)
+        inverse = graph.add("div", graph.constant(1.0), scale) if known is None else graph.constant(1 / known)
         for number in differences:
             a, b = graph.values[number].args
             # Near the rows of a tile coordinates are small, wherever the points lie: their products with the
             # scale are rounded by as little as the differences matter.
             centre = graph.add("centre", a if graph.level(a) == "i" else b)
             near = [graph.add("sub", side, centre) for side in (a, b)]
-            scaled = [graph.add("mul_rounded", side, graph.constant(scale)) for side in near]
+            scaled = [graph.add("mul_rounded", side, scale) for side in near]
             difference = graph.add("sub", *scaled)
-            self.renewed[number] = graph.multiply(graph.constant(1 / scale), difference)
+            self.renewed[number] = graph.multiply(inverse, difference)
             # A sign is free in a product, and an instruction before a power.
-            square = graph.add("mul", difference if by > 0 else graph.add("neg", difference), difference)
+            square = graph.add("mul", graph.add(sign, difference) if sign else difference, difference)
             total = square if total < 0 else graph.add("add", total, square)
         return total
 

@@ -28,6 +28,7 @@ class Formula(NamedTuple):
     results: list[int]
     weights: list[int]
     outer: list[int]  # factors of the results of a sum
+    sign: int | None  # the parameter that "directed" values have the sign of
     parameters: dict[int, int]  # place of each value that rows, columns or pairs read
     rows: dict[int, int]
     columns: dict[int, int]
@@ -37,20 +38,22 @@ def _formula(program: Program, request: Request, scale: float) -> Formula:
     graph, numbers = Graph.of(program, transposed=request.remaining == "j")
     results = [numbers[n] for n in program.results]
     weights = [numbers[n] for n in program.weights]
-    outer = [graph.constant(1.0)] * len(results)
+    outer, sign = [graph.constant(1.0)] * len(results), None
     if request.dtype != "float64":
         scales = [scale] * len(results) + [1.0] * len(weights)
-        roots = fold_exponentials(graph, results + weights, scales, factored=request.reduction == "sum")
+        roots, sign = fold_exponentials(graph, results + weights, scales, factored=request.reduction == "sum")
         results, weights = roots[: len(results)], roots[len(results) :]
     if request.reduction == "sum":
         results, outer = factor_sums(graph, results)
-    parameters, rows, columns = _kept(graph, [*results, *weights], outer)
-    return Formula(graph, results, weights, outer, parameters, rows, columns)
+    parameters, rows, columns = _kept(graph, [*results, *weights], outer, [] if sign is None else [sign])
+    return Formula(graph, results, weights, outer, sign, parameters, rows, columns)
 
 
-def _kept(graph: Graph, of_pairs: list[int], of_rows: list[int]) -> tuple[dict[int, int], ...]:
+def _kept(
+    graph: Graph, of_pairs: list[int], of_rows: list[int], of_calls: list[int]
+) -> tuple[dict[int, int], ...]:
     """The values that are read at a later level than they are computed at, with their places."""
-    kept: dict[str, set[int]] = {"p": set(), "i": set(), "j": set()}
+    kept: dict[str, set[int]] = {"p": set(of_calls), "i": set(), "j": set()}
 
     def keep(number: int) -> None:
         if graph.values[number].op != "const" and graph.level(number) != "ij":
@@ -87,6 +90,7 @@ class Functions:
         formula = self.formula
         needed = self.graph.uses([*formula.results, *formula.weights])
         self.product = self._product(needed, request)
+        self.sign = None if formula.sign is None else formula.parameters[formula.sign]
         # Long distances and products that threads compute read whole records, which lie behind the other values.
         self.long = self.product is None and any(self.graph.values[n].op in LONG_PAIRS for n in needed)
         sizes = {kind: len(self.components[kind]) * self.long for kind in "ij"}
@@ -221,6 +225,7 @@ class LoopedFunctions:
 
     def __init__(self, program: Program, request: Request, scale: float) -> None:
         self.product: Product | None = None
+        self.sign: int | None = None
         self.program, self.looped = program, Looped(program, request.remaining == "j", scale)
         kept = self.looped.kept
         self.sizes = Sizes(
@@ -245,4 +250,8 @@ class LoopedFunctions:
 def _pair_struct(n_results: int, n_weights: int, lines: list[str]) -> str:
     constructor = function("Pair(const real* p, const real* x, const Column& y)", lines).rstrip()
     held = f"real result[{n_results}], weight[{max(n_weights, 1)}];"
-    return "struct Pair {\n    " + "\n    ".join([held, *constructor.splitlines()]) + "\n};\n"
+    return (
+        "template <bool UPWARDS>\nstruct Pair {\n    "
+        + "\n    ".join([held, *constructor.splitlines()])
+        + "\n};\n"
+    )

@@ -74,8 +74,10 @@ def render(program: Program, request: Request) -> Kernels:
     writer: Functions | LoopedFunctions
     writer = (LoopedFunctions if is_looped(program) else Functions)(program, request, scale)
     shape = _Shape.of(writer.sizes, writer.product, request)
+    is_signed = str(writer.sign is not None).lower()
+    signed = f"constexpr bool SIGNED = {is_signed};\nconstexpr int SIGN = {writer.sign or 0};\n"
     parts = [
-        shape.text(request), *map(kernel_text, ("device", "numbers", "call", "column")), *writer.texts(),
+        shape.text(request) + signed, *map(kernel_text, ("device", "numbers", "call", "column")), *writer.texts(),
         kernel_text(family), kernel_text("items"), kernel_text("products" if shape.product else "kernel"),
         kernel_text("combine"),
     ]  # fmt: skip

@@ -39,6 +39,8 @@ OPERATIONS: dict[str, str] = {
     # Made by the rewrites in fold.py.
     "exp2": "exp2_fast({0})",
     "mul_rounded": "multiply_rounded({0}, {1})",
+    "at_least_tiny": "at_least_tiny({0})",
+    "directed": "(UPWARDS ? {0} : -{0})",
 }
 MASKS = frozenset({"lt", "le", "eq", "ne"})
 

@@ -1,4 +1,4 @@
-// Which rows and columns a block of threads takes.
+// Which rows and columns a block of threads takes, and which of its two bodies a formula with a sign has.
 // Called by: reduce_pairs in kernel.cuh and products.cuh.
 
 constexpr int TILE = THREADS * ROWS;
@@ -33,4 +33,16 @@ __device__ __forceinline__ void find_columns(const Call& call, long long piece, 
     begin = piece * n_blocks / call.n_parts * BLOCK;
     end = (piece + 1) * n_blocks / call.n_parts * BLOCK;
     if (end > call.n_columns) end = call.n_columns;
+}
+
+// A scale that is a parameter has gone into the points but for its sign: instead of a multiplication for each pair,
+// there is one body for either.
+template <int ROWS>
+__device__ __forceinline__ void reduce_directed(
+    const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, column_index first,
+    int n) {
+    if (SIGNED && p[SIGN] > 0)
+        reduce_block<true>(p, x, state, columns, first, n);
+    else
+        reduce_block<false>(p, x, state, columns, first, n);
 }

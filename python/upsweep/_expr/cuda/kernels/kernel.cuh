@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR) reduce
             for (int c = threadIdx.x; c < n; c += THREADS)
                 load_column(call, bases, p, begin + c, columns + c * COLUMN_VALUES);
             __syncthreads();
-            if (busy) reduce_block(p, x, state, columns, column_index(begin), n);
+            if (busy) reduce_directed(p, x, state, columns, column_index(begin), n);
         }
     }
     const bool empty = call.items ? item.piece == item.end : call.n_columns == 0;

@@ -51,6 +51,8 @@ constexpr real LN_2 = real(0.6931471805599453);
 __device__ __forceinline__ real do_exp(real x) {
     return sizeof(real) == 8 ? real(exp(double(x))) : real(exp2_fast(x * LOG2_E));
 }
+// What has a finite inverse; of a squared distance's scale, nothing that matters.
+__device__ __forceinline__ real at_least_tiny(real x) { return x < real(1e-30) ? real(1e-30) : x; }
 // From squared norms and a scalar product; never negative, but for NaN.
 __device__ __forceinline__ real squared_distance(real x, real y, real product) {
     const real distance = (x + y) - 2 * product;
