@@ -49,6 +49,7 @@ def _kernel(reduction: PairReduction) -> Kernel:
         dim=program.n_results,
         k=reduction.k,
         cost=compiled.cost,
+        n_prepared=compiled.n_prepared,
         components=[program.components(kind) for kind in (rows, columns, "p")],
         wants_values="float" in kinds,
         wants_indices="index" in kinds,

@@ -12,15 +12,24 @@ from .vectors import Vectors
 if TYPE_CHECKING:
     from ..program import Instruction, Program
 
-__all__ = ["Steps", "order"]
+__all__ = ["Steps", "cost_of", "order"]
 
 Value = str
 Load = Callable[[str, "Value | int", int], Value]
+
+# Instructions of the machine that one of a program takes, roughly; 1 if it is not named.
+_COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "acos": 30, "atan": 25, "atan2": 40,
+          "pow": 150, "div": 8, "sqrt": 10, "rsqrt": 10, "load": 0, "const": 0}  # fmt: skip
 
 _PLAIN = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "neg": "neg"}
 _COMPARED = {"lt": "olt", "le": "ole", "eq": "oeq", "ne": "une"}
 _FEATURES_AT_ONCE = 4  # of long distances: the loop's own instructions are few beside these
 _CHAINS = 8  # of sums, side by side: two units that add, four cycles each
+
+
+def cost_of(step: Instruction) -> float:
+    """About how many instructions a step takes for one vector."""
+    return 2.0 * step.static[2] if step.op in ("sqdist", "dot") else _COSTS.get(step.op, 1)
 
 
 def _never_negative(program: Program) -> set[int]:
