@@ -41,11 +41,10 @@ LONGEST_DISTANCE, LONGEST_VECTOR = 7, 16
 """Distances, and other vectors, of more features are loops: quicker to compile, and they keep to the registers."""
 
 # Columns at once: as many as leave the registers some room, fewer for long programs, whose code would grow.
-_COLUMNS_OF_LONG = {True: 8, False: 4}
-_COLUMNS = 4
+_COLUMNS_OF_LONG, _COLUMNS = 8, 4
 # Components beyond these are walked by a loop: the code of each one would be compiled.
 _MOST_SORTED = 3
-_MOST_CARRIED = {True: 16, False: 16}  # of sums, of others
+_MOST_CARRIED = 16
 _LONGEST_BODY = 260
 # Rows of more numbers are copied side by side first: far apart they fall into the same few lines of the cache.
 _LONGEST_SCATTERED = 16
@@ -88,8 +87,8 @@ class _Kernel:
         self.looped = (
             len(program.results) < program.n_results
             or len(program.weights) < program.n_weights
-            or program.n_results > (_MOST_SORTED if reduction.k else _MOST_CARRIED[reduction.reduction == "sum"])
-            or program.n_weights > _MOST_CARRIED[False]
+            or program.n_results > (_MOST_SORTED if reduction.k else _MOST_CARRIED)
+            or program.n_weights > _MOST_CARRIED
         )
         make = looped_reducer if self.looped else reducer
         self.reducer: Reducer = make(
@@ -149,7 +148,7 @@ class _Kernel:
     def columns_at_once(self) -> int:
         varying = [step for step in self.program.values if step.level in self.varying]
         long = [step for step in varying if step.op in ("sqdist", "dot")]
-        most = _COLUMNS_OF_LONG[self.v.target.avx512] if long else _COLUMNS
+        most = _COLUMNS_OF_LONG if long else _COLUMNS
         if self.looped:  # what they hand out is kept for each
             most = min(most, _COLUMNS)
         written = sum(cost_of(step) for step in varying if step not in long)
