@@ -40,7 +40,8 @@ class CompiledReduction:
 
     def tile(self, lanes_are: str) -> tuple[int, int, Any]:
         """The address of the tile whose lanes are "rows" or "columns", that of `prepare` or 0, and what the code
-        lives in."""
+        lives in.
+        """
         key = f"{_made_by()}\n{self.target}\n{lanes_are}\n{self.reduction.key()}"
         code = cache.fetch(key)
         if code is None:

@@ -13,7 +13,8 @@ argument but the pointers is an int64; strides are counted in numbers. There are
 
 Several columns are taken at once, so that the numbers of the row are loaded once for all of them and chains of
 dependent instructions run side by side. Columns come in blocks: sums of float32 are of at most `BLOCK` columns,
-and from block to block in the accumulator's type."""
+and from block to block in the accumulator's type.
+"""
 
 from __future__ import annotations
 
