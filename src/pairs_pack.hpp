@@ -13,7 +13,7 @@
 namespace upsweep {
 namespace {
 
-constexpr int64_t kPackedAtOnce = 2048;   // records of a task
+constexpr int64_t kPackedAtOnce = 2048;   // records of a task: whole vectors, of any type
 
 // Memory that nobody has written to: clearing it would cost as much as packing.
 template <class Number>
@@ -50,7 +50,7 @@ struct Packed {
       entry_size = stride * width;
     } else {
       stride = 1;
-      entry_size = n * width;
+      entry_size = (n + lanes) * width;   // columns are prepared by whole vectors
     }
     memory.reserve(entry_size * n_entries);
   }
@@ -60,6 +60,11 @@ struct Packed {
   const Number* at(int64_t e, int64_t r) const { return entry(e) + (in_lanes ? r : r * width); }
 
   int64_t n_chunks() const { return (n + kPackedAtOnce - 1) / kPackedAtOnce; }
+
+  // Record r, to be written.
+  Number* record(int64_t e, int64_t r) const { return memory.data() + e * entry_size + (in_lanes ? r : r * width); }
+  int64_t chunk_begin(int64_t chunk) const { return chunk * kPackedAtOnce; }
+  int64_t chunk_size(int64_t chunk) const { return std::min(n - chunk_begin(chunk), kPackedAtOnce); }
 
   // Some records of one entry of one variable.
   void pack(const PairOperand& operand, const char* source, int64_t e, int64_t chunk) {

@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("llvmlite")
 from pair_cases import ALL, check, data, formulas, reduction_of, same_bits
 from upsweep._cpu import pairs
+from upsweep._expr.llvm.compiled import CompiledReduction
 from upsweep._expr.nodes import constant, make, variable
 from upsweep._expr.reduction import PairReduction
 
@@ -137,6 +138,41 @@ def test_a_formula_of_rows_or_columns_or_nothing_alone():
         for name in ("sum", "max_argmax"):
             check(PairReduction(formula, name, dtype="float64"), arrays, 20, 30)
             check(PairReduction(formula, name, dtype="float64", rows="j"), arrays, 20, 30)
+
+
+def columns_alone():
+    """Formulas with much that depends on the column alone: it is computed before the pairs."""
+    x, y, b, p = variable(0, 3, "i"), variable(1, 3, "j"), variable(2, 1, "j"), variable(3, 1, "p")
+    cosine = make("scalprod", make("normalize", x), make("normalize", y))
+    yield make("mul", make("exp", cosine), b)
+    yield make("sub", make("log", make("add", make("square", b), p)), make("sqdist", x, y))
+    turned = make("sqdist", x, make("sin", make("mul", y, p)))
+    yield make("mul", make("exp", make("neg", turned)), make("tanh", make("add", b, p)))
+    yield make("ifelse", make("sub", make("exp", b), p), make("scalprod", x, y), b)
+
+
+@pytest.mark.parametrize("rows", ["i", "j"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_depends_on_the_column_alone(dtype, rows):
+    rng = np.random.default_rng(5)
+    for formula in columns_alone():
+        for name in ("sum", "logsumexp", "min_argmin"):
+            reduction = PairReduction(formula, name, dtype=dtype, rows=rows)
+            # With batches whose columns are shared, and whose parameters are not.
+            for n_i, n_j, batch in [(20, 30, ()), (3, 5000, ()), (5000, 3, ()), (7, 40, (3,)), (50, 1, (2,))]:
+                arrays = [rng.standard_normal((*batch, n, d)) for n, d in ((n_i, 3), (n_j, 3), (n_j, 1))]
+                arrays.append(1.5 + rng.random((*batch, 1, 1)))
+                arrays = [array.astype(dtype) for array in arrays]
+                if batch:
+                    arrays[1], arrays[2] = arrays[1][:1], arrays[2][:1]
+                check(reduction, arrays, n_i, n_j, batch)
+
+
+def test_it_is_computed_before_where_it_pays():
+    counts = [
+        CompiledReduction(PairReduction(formula, "sum"), "generic").n_prepared for formula in columns_alone()
+    ]
+    assert counts == [1, 1, 4, 0]
 
 
 def test_a_repeated_call_on_a_few_points_takes_microseconds():

@@ -1,5 +1,6 @@
 """Formulas of many components on the CPU: in loops, in memory, beyond all registers; and the error that they
-may have."""
+may have.
+"""
 
 import numpy as np
 import pytest

@@ -13,20 +13,22 @@ argument but the pointers is an int64; strides are counted in numbers. There are
 
 Several columns are taken at once, so that the numbers of the row are loaded once for all of them and chains of
 dependent instructions run side by side. Columns come in blocks: sums of float32 are of at most `BLOCK` columns,
-and from block to block in the accumulator's type."""
+and from block to block in the accumulator's type.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from .looped import InMemory, LoopedEach, LoopedExponentials, LoopedSum, handed_out, looped_reducer
+from .prepare import part, prepare_function
 from .reducers import Reducer, Sum, reducer
-from .steps import Steps, order
+from .steps import Steps, cost_of, order
 from .target import Target
 from .vectors import Body, Vectors
 
 if TYPE_CHECKING:
-    from ..program import Instruction, Program
+    from ..program import Program
     from ..reduction import PairReduction
 
 __all__ = ["BLOCK", "LONGEST_DISTANCE", "LONGEST_VECTOR", "cost", "render"]
@@ -40,21 +42,14 @@ LONGEST_DISTANCE, LONGEST_VECTOR = 7, 16
 """Distances, and other vectors, of more features are loops: quicker to compile, and they keep to the registers."""
 
 # Columns at once: as many as leave the registers some room, fewer for long programs, whose code would grow.
-_COLUMNS_OF_LONG = {True: 8, False: 4}
-_COLUMNS = 4
+_COLUMNS_OF_LONG, _COLUMNS = 8, 4
 # Components beyond these are walked by a loop: the code of each one would be compiled.
 _MOST_SORTED = 3
-_MOST_CARRIED = {True: 16, False: 16}  # of sums, of others
+_MOST_CARRIED = 16
 _LONGEST_BODY = 260
-_COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "acos": 30, "atan": 25, "atan2": 40,
-          "pow": 150, "load": 0, "const": 0}  # fmt: skip
 # Rows of more numbers are copied side by side first: far apart they fall into the same few lines of the cache.
 _LONGEST_SCATTERED = 16
 _MOST_COPIED = 4096  # a quarter of a MiB of the stack
-
-
-def _cost_of(step: Instruction) -> float:
-    return 2.0 * step.static[2] if step.op in ("sqdist", "dot") else _COSTS.get(step.op, 1)
 
 
 def cost(program: Program, reduction: PairReduction) -> float:
@@ -68,7 +63,7 @@ def cost(program: Program, reduction: PairReduction) -> float:
             times.append(times[-1] * step.static[0])
         elif step.op == "end":
             times.pop()
-        total += times[-1] * _cost_of(step)
+        total += times[-1] * cost_of(step)
     return total + 2.0 * (program.n_results + program.n_weights) + 14 * (program.n_weights > 0) + 2
 
 
@@ -76,12 +71,16 @@ class _Kernel:
     """One function while it is written."""
 
     def __init__(self, program: Program, reduction: PairReduction, target: Target, lanes_are: str) -> None:
-        self.program, self.reduction, self.lanes_are = program, reduction, lanes_are
+        self.reduction, self.lanes_are = reduction, lanes_are
         self.body = Body()
         bits = {"float32": 32, "float64": 64}[reduction.dtype]
         self.v = v = Vectors(self.body, target, bits, target.lanes(reduction.dtype))
         self.rows_kind = reduction.rows
         self.columns_kind = "j" if reduction.rows == "i" else "i"
+        self.whole = program
+        program, self.prepared = part(program, self.columns_kind)
+        self.program = program
+        self.columns_width = program.width(self.columns_kind) + len(self.prepared)
         self.varying = frozenset({self.columns_kind, "ij"})
         self.shared: dict[int, Value] = {}
         self.unit = 1 if lanes_are == "rows" else v.lanes  # columns in one vector, or scalar
@@ -89,8 +88,8 @@ class _Kernel:
         self.looped = (
             len(program.results) < program.n_results
             or len(program.weights) < program.n_weights
-            or program.n_results > (_MOST_SORTED if reduction.k else _MOST_CARRIED[reduction.reduction == "sum"])
-            or program.n_weights > _MOST_CARRIED[False]
+            or program.n_results > (_MOST_SORTED if reduction.k else _MOST_CARRIED)
+            or program.n_weights > _MOST_CARRIED
         )
         make = looped_reducer if self.looped else reducer
         self.reducer: Reducer = make(
@@ -121,7 +120,7 @@ class _Kernel:
                 return v.load(address, v.target.vector_bytes)
             return self._strided("%rows", "%rows_stride", place)
         if self.lanes_are == "rows":
-            behind = column * self.program.width(self.columns_kind)
+            behind = column * self.columns_width
             place = place + behind if isinstance(place, int) else body.emit(f"add i64 {place}, {behind}")
             return self._scalar(self.at, place)
         vector = body.emit(f"getelementptr {v.scalar}, ptr {self.at}, i64 {column * v.lanes}")
@@ -150,17 +149,17 @@ class _Kernel:
     def columns_at_once(self) -> int:
         varying = [step for step in self.program.values if step.level in self.varying]
         long = [step for step in varying if step.op in ("sqdist", "dot")]
-        most = _COLUMNS_OF_LONG[self.v.target.avx512] if long else _COLUMNS
+        most = _COLUMNS_OF_LONG if long else _COLUMNS
         if self.looped:  # what they hand out is kept for each
             most = min(most, _COLUMNS)
-        written = sum(_COSTS.get(step.op, 1) for step in varying if step not in long)
+        written = sum(cost_of(step) for step in varying if step not in long)
         written += 2 * (len(self.program.results) + len(self.program.weights))
         return next((n for n in (8, 4, 2) if n <= most and n * written <= _LONGEST_BODY), 1)
 
     def past(self, carried: Carried, j: Value, n_columns: int, valid: Value | None) -> Carried:
         """The reduction past `n_columns` columns (or vectors of them) from column `j` on."""
         v, body, program = self.v, self.body, self.program
-        scale = self.program.width(self.columns_kind) if self.lanes_are == "rows" else 1
+        scale = self.columns_width if self.lanes_are == "rows" else 1
         offset = body.emit(f"mul i64 {j}, {scale}")
         self.at = body.emit(f"getelementptr {v.scalar}, ptr %columns, i64 {offset}")
         steps = Steps(v, program, self.varying, self.shared, n_columns, self.load, flush=self.reducer.blocked)
@@ -317,8 +316,12 @@ class _Kernel:
             "void @tile(ptr noalias %rows, i64 %rows_stride, ptr noalias %columns, i64 %columns_stride, "
             "ptr noalias %params, i64 %n_columns, i64 %first, ptr noalias %state) #0"
         )
-        parts = [body.define(signature), *body.needs.values(), _ATTRIBUTES]
-        return "\n".join(parts)
+        parts, needs = [body.define(signature)], dict(body.needs)
+        if self.prepared:
+            text, others = prepare_function(self.whole, self.reduction, v.target, self.lanes_are, self.prepared)
+            parts.append(text)
+            needs.update(others)
+        return "\n".join([*parts, *needs.values(), _ATTRIBUTES])
 
 
 _ATTRIBUTES = """\
@@ -328,5 +331,5 @@ attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"=
 
 
 def render(program: Program, reduction: PairReduction, target: Target, lanes_are: str) -> str:
-    """The module with the function `tile`, for lanes that are "rows" or "columns"."""
+    """The module with `tile`, for lanes that are "rows" or "columns", and `prepare` if columns are prepared."""
     return _Kernel(program, reduction, target, lanes_are).write()

@@ -2,7 +2,8 @@
 
 Such a reducer carries little through the loop over columns. Sums of a block are in memory of the stack,
 [component], and what is handed out per column is either added there at once, or kept until the columns' values
-are there."""
+are there.
+"""
 
 from __future__ import annotations
 

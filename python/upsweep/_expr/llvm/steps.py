@@ -1,5 +1,6 @@
 """Instructions of scalar programs as vector code: each value of a program for the columns that are taken
-together."""
+together.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +13,24 @@ from .vectors import Vectors
 if TYPE_CHECKING:
     from ..program import Instruction, Program
 
-__all__ = ["Steps", "order"]
+__all__ = ["Steps", "cost_of", "order"]
 
 Value = str
 Load = Callable[[str, "Value | int", int], Value]
+
+# Instructions of the machine that one of a program takes, roughly; 1 if it is not named.
+_COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "acos": 30, "atan": 25, "atan2": 40,
+          "pow": 150, "div": 8, "sqrt": 10, "rsqrt": 10, "load": 0, "const": 0}  # fmt: skip
 
 _PLAIN = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "neg": "neg"}
 _COMPARED = {"lt": "olt", "le": "ole", "eq": "oeq", "ne": "une"}
 _FEATURES_AT_ONCE = 4  # of long distances: the loop's own instructions are few beside these
 _CHAINS = 8  # of sums, side by side: two units that add, four cycles each
+
+
+def cost_of(step: Instruction) -> float:
+    """About how many instructions a step takes for one vector."""
+    return 2.0 * step.static[2] if step.op in ("sqdist", "dot") else _COSTS.get(step.op, 1)
 
 
 def _never_negative(program: Program) -> set[int]:
@@ -64,7 +74,8 @@ def order(program: Program, roots: tuple[int, ...], done: set[int]) -> list[int]
     """The values that `roots` need and are not `done`, arguments first, each as late as it can be.
 
     So few are kept at a time: of a sum of squares one term, where the program's list may have all before the
-    first sum."""
+    first sum.
+    """
     result: list[int] = []
     stack = [(root, False) for root in reversed(roots)]
     while stack:

@@ -1,7 +1,8 @@
 """Text of LLVM IR: a function's body, and arithmetic on vectors of one width in it.
 
 The text is written directly, since it is parsed once and thrown away: building it from objects would take
-longer than compiling it. A value is the name that the text gives it."""
+longer than compiling it. A value is the name that the text gives it.
+"""
 
 from __future__ import annotations
 
