@@ -1,8 +1,8 @@
 """The table of operations: for each its name, its dims and its meaning in numpy.
 
 A row is all that nodes, texts and evaluation know of an operation. Its derivative is a row of `derivative.RULES`,
-its scalar instructions one of `lower_ops.RULES`; a test holds the three together. An operation with an `expand` is
-written in terms of others when its node is made, and needs no such rows.
+its scalar instructions one of `lower_each` or `lower_across`; tests hold the three together. An operation with an
+`expand` is written in terms of others when its node is made, and needs no such rows.
 
 Names, argument orders and conventions are those of KeOps' formulas: step(0) = 1, sign(0) = 0, rsqrt(0) = 0,
 sinxdivx(0) = 1, xlogx(0) = 0, ifelse(c, a, b) is a where c >= 0, halves are rounded away from zero, comparisons
