@@ -98,6 +98,23 @@ def test_a_gaussian_takes_ten_operations_a_pair(name):
     same(GAUSSIANS[name], program, arrays_for([x, y, p]))
 
 
+def test_signs_cost_nothing_where_something_changes_rarely():
+    k = make("exp", D)
+    row, column = make("elem", x, static=(0,)), make("elem", y, static=(0,))
+    products = [
+        make("neg", make("mul", make("mul", row, column), k)),
+        make("mul", make("mul", make("neg", k), make("neg", row)), make("neg", column)),
+        make("mul", make("neg", make("mul", make("mul", row, column), k)), make("sub", x, y)),
+        make("mul", make("neg", row), make("neg", column)),
+        make("mul", make("neg", row), make("mul", column, make("neg", p))),
+    ]
+    for product in products:
+        program = lower_formulas(product)
+        assert "neg" not in per_pair(program)
+        same(product, program, arrays_for([x, y, p]))
+    assert per_pair(lower_formulas(make("neg", k))).count("neg") == 1
+
+
 def test_what_changes_rarely_is_computed_rarely():
     weighted = make("mul", make("exp", make("sqnorm2", x)), make("mul", make("normalize", y), make("sqrt", p)))
     program = lower_formulas(weighted)

@@ -100,6 +100,16 @@ def _scaled(node: Node) -> tuple[float, Node]:
     return 1.0, node
 
 
+def _number_times(node: Node) -> tuple[Node, Node]:
+    """A node as a node of dim 1 times a vector."""
+    if node.op == "neg":
+        number, vector = _number_times(node.args[0])
+        return _new("neg", number), vector
+    if node.op == "mul" and node.args[0].dim == 1:
+        return node.args[0], node.args[1]
+    return constant(1), node
+
+
 @_of(*(name for name, row in ops.TABLE.items() if row.elementwise))
 def _fold(node: Node) -> Node | None:
     """Operations on known numbers."""
@@ -119,6 +129,8 @@ def _neg(node: Node) -> Node | None:
         return a.args[0]
     if a.op == "sub":
         return _new("sub", a.args[1], a.args[0]) if a.args[0].dim == a.args[1].dim else None
+    if a.op == "mul" and a.args[0].dim == 1 < a.dim:  # one number's sign, not that of each feature
+        return _new("mul", _new("neg", a.args[0]), a.args[1])
     factor, inner = _scaled(a)
     return None if factor == 1 else _new("mul", constant(-factor), inner)
 
@@ -135,13 +147,14 @@ def _zero_term(node: Node) -> Node | None:
 
 @_of("add", "sub")
 def _equal_terms(node: Node) -> Node | None:
-    """a x + b x, where x is the same."""
+    """a x + b x, where x is the same, and a and b are constants or numbers."""
     a, b = node.args
     (m, x), (n, y) = _scaled(a), _scaled(b)
-    if x is not y:
-        return None
-    factor = m + n if node.op == "add" else m - n
-    return zero(node.dim) if factor == 0 else _new("mul", constant(factor), x)
+    if x is y:
+        factor = m + n if node.op == "add" else m - n
+        return zero(node.dim) if factor == 0 else _new("mul", constant(factor), x)
+    (s, u), (t, v) = _number_times(a), _number_times(b)
+    return _new("mul", _new(node.op, s, t), u) if u is v and u.dim > 1 else None
 
 
 @_of("add", "sub")
@@ -185,7 +198,9 @@ def _factors(node: Node) -> Node | None:
     if a is b:
         return _new("square", a)
     for one, other in ((a, b), (b, a)):
-        if one.op == "neg":
+        if one.op == "neg" and other.op == "neg":
+            return _new("mul", a.args[0], b.args[0])
+        if one.op == "neg" and not one.dim < node.dim:
             return _new("neg", _new("mul", *_instead(node, one, one.args[0])))
         if one.op == "elemT" and node.dim == one.dim:
             factor = other if other.dim == 1 else _new("elem", other, static=one.static[1:])
