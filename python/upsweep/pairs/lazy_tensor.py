@@ -14,6 +14,7 @@ from upsweep.pairs.reductions import Reductions
 __all__ = ["LazyTensor", "Pm", "Vi", "Vj"]
 
 _NUMBERS = Meta(None, None, None, None, None)
+_FLOATS = {np.dtype(name): name for name in ("float32", "float64")}
 
 
 class LazyTensor(Reductions):
@@ -104,7 +105,9 @@ class LazyTensor(Reductions):
     def _array(self, x: Any, axis: int | None) -> None:
         if not hasattr(x, "shape") or not hasattr(x, "dtype"):
             raise TypeError(f"x: expected an array, a number or a list of numbers, got {_arrays.type_name(x)}")
-        dtype = str(x.dtype).rpartition(".")[2] if type(x) is not np.ndarray else x.dtype.name
+        dtype = _FLOATS.get(x.dtype) if type(x) is np.ndarray else None  # numpy takes its time to tell the name
+        if dtype is None:
+            dtype = x.dtype.name if isinstance(x, np.ndarray) else str(x.dtype).rpartition(".")[2]
         if dtype.startswith("complex"):
             raise TypeError(
                 f"x: expected float32 or float64, got dtype {dtype}; there is no ComplexLazyTensor: write real "

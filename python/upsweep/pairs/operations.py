@@ -11,7 +11,6 @@ from upsweep.pairs.graph import Expression, Leaf, Meta, build, flatten, join_met
 __all__ = ["Operations"]
 
 _NOTHING = Meta(None, None, None, None, None)
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
 # What KeOps has and this has not: refused by name, before it is an AttributeError.
 _REFUSED = {
     "real", "imag", "angle", "conj", "real2complex", "imag2complex", "exp1j", "trace_operator",
@@ -50,21 +49,22 @@ class Operations(Expression):
 
     def _apply(self, op: str, *others: Any, static: tuple[Any, ...] = (), reverse: bool = False) -> Any:
         """The operation on this and others, with the dim that its row of the table gives."""
+        row = ops.TABLE[op]
+        if not others and row.elementwise and not static:
+            return self._new(op, (self,), (), self.ndim, self._meta)
         args = (self, *[self._lift(other) for other in others])
         if reverse:
             args = args[::-1]
-        row = ops.TABLE[op]
-        first = args[0].ndim
-        if row.elementwise and not static and all(arg.ndim == first for arg in args):
-            dim = first
+        if len(args) == 2 and row.elementwise and args[0].ndim == args[1].ndim:
+            dim = self.ndim
         else:
             try:
                 dim = row.dim(tuple([arg.ndim for arg in args]), static)
             except ops.DimError:
                 self._complain(op, args, static)
         made = self._new(op, args, static, dim, self._join(op, args))
-        if len(args) > 1:
-            for arg in args:
+        for arg in args:
+            if arg.ranges is not None or arg.backend is not None:
                 _adopt(made, arg)
         return made
 
