@@ -242,3 +242,16 @@ def test_a_scale_of_any_sign(device, scale):
     arrays = [*random_arrays(20, 30), np.full((1, 1), scale, np.float32), random_arrays(20, 1)[0]]
     for name in ("parameter", "parameter's gradient"):
         check(PairReduction(formulas_of[name], "sum"), arrays, 20, 30, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("name", ["sum", "logsumexp", "sumsoftmaxweight"])
+@pytest.mark.parametrize("far_rows", [False, True])
+def test_columns_near_and_far_in_turn(monkeypatch, folder, name, far_rows):
+    """Where a block of columns is near its distances are expanded, with rows that are doubled meanwhile."""
+    host_device.install(monkeypatch, folder, n_slots=1)  # one item meets all columns
+    x, y, b = random_arrays(150, 700)
+    y[128:256] *= 20
+    y[512:600] += 15
+    if far_rows:
+        x[40] = 30
+    check(of_name(name), [x, y, np.abs(b)], 150, 700, tolerance=3e-5)
