@@ -255,3 +255,11 @@ def test_columns_near_and_far_in_turn(monkeypatch, folder, name, far_rows):
     if far_rows:
         x[40] = 30
     check(of_name(name), [x, y, np.abs(b)], 150, 700, tolerance=3e-5)
+
+
+def test_a_narrow_kernel_keeps_differences(device):
+    """Points far from each other in units of the kernel: an expanded distance would have lost them."""
+    rng = np.random.default_rng(0)
+    x, y, b = random_arrays(300, 300)
+    y = (x + 0.01 * rng.normal(size=x.shape)).astype(np.float32)
+    check(PairReduction(gaussian(3, 3000.0), "sum"), [x, y, 1 + np.abs(b)], 300, 300, tolerance=2e-5)
