@@ -242,3 +242,24 @@ def test_a_scale_of_any_sign(device, scale):
     arrays = [*random_arrays(20, 30), np.full((1, 1), scale, np.float32), random_arrays(20, 1)[0]]
     for name in ("parameter", "parameter's gradient"):
         check(PairReduction(formulas_of[name], "sum"), arrays, 20, 30, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("name", ["sum", "logsumexp", "sumsoftmaxweight"])
+@pytest.mark.parametrize("far_rows", [False, True])
+def test_columns_near_and_far_in_turn(monkeypatch, folder, name, far_rows):
+    """Where a block of columns is near its distances are expanded, with rows that are doubled meanwhile."""
+    host_device.install(monkeypatch, folder, n_slots=1)  # one item meets all columns
+    x, y, b = random_arrays(150, 700)
+    y[128:256] *= 20
+    y[512:600] += 15
+    if far_rows:
+        x[40] = 30
+    check(of_name(name), [x, y, np.abs(b)], 150, 700, tolerance=3e-5)
+
+
+def test_a_narrow_kernel_keeps_differences(device):
+    """Points far from each other in units of the kernel: an expanded distance would have lost them."""
+    rng = np.random.default_rng(0)
+    x, y, b = random_arrays(300, 300)
+    y = (x + 0.01 * rng.normal(size=x.shape)).astype(np.float32)
+    check(PairReduction(gaussian(3, 3000.0), "sum"), [x, y, 1 + np.abs(b)], 300, 300, tolerance=2e-5)

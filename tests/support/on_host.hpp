@@ -142,6 +142,16 @@ struct Launch {
 
 static void __syncthreads() { fibers::of_block.wait(blockDim.x); }
 
+static int __syncthreads_or(int condition) {
+    static int conditions[1024];
+    conditions[threadIdx.x] = condition;
+    __syncthreads();
+    int any = 0;
+    for (unsigned t = 0; t < blockDim.x; ++t) any |= conditions[t];
+    __syncthreads();
+    return any;
+}
+
 static char* shared_memory() {
     alignas(16) static char shared[1 << 18];
     return shared;

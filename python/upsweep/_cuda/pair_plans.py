@@ -94,7 +94,10 @@ def deal_ranges(ranges: Ranges, n_rows: int, tile: int, n_slots: int) -> Deal:
     order = np.argsort(ranges.blocks[:, 0], kind="stable")
     counts = np.diff(ranges.slices, prepend=0)
     # In the order of their columns, so that of equal ones the first is found first.
-    columns = ranges.columns[np.lexsort((ranges.columns[:, 0], np.repeat(np.arange(len(counts)), counts)))]
+    columns = ranges.columns
+    owner = np.repeat(np.arange(len(counts)), counts)
+    if ((np.diff(columns[:, 0]) < 0) & (np.diff(owner) == 0)).any():
+        columns = columns[np.lexsort((columns[:, 0], owner))]
     widths = np.diff(columns)[:, 0]
     ends = np.concatenate([[0], np.cumsum(widths)])  # of columns, all ranges one behind the other
     first = ends[ranges.slices - counts]
@@ -108,8 +111,8 @@ def deal_ranges(ranges: Ranges, n_rows: int, tile: int, n_slots: int) -> Deal:
     n_items = np.maximum(1, np.rint(n_columns / target).astype(np.int64))
 
     cuts = _cuts(first, n_columns, n_items)
-    bounds = np.union1d(ends[:-1][widths > 0], cuts)
-    bounds = bounds[bounds < ends[-1]]
+    bounds = np.sort(np.concatenate([ends[:-1][widths > 0], cuts]), kind="stable")  # of sorted parts: a merge
+    bounds = bounds[(np.diff(bounds, prepend=-1) > 0) & (bounds < ends[-1])]
     source = np.searchsorted(ends, bounds, side="right") - 1  # the range that a piece is of
     begins = columns[source, 0] + bounds - ends[source]
     pieces = np.stack([begins, begins + np.diff(np.append(bounds, ends[-1]))], axis=1)

@@ -186,6 +186,7 @@ class _Folding:
         graph, total = self.graph, -1
         known = graph.constant_of(scale)
         inverse = graph.add("div", graph.constant(1.0), scale) if known is None else graph.constant(1 / known)
+        apart = list[int]()
         for number in differences:
             a, b = graph.values[number].args
             # Near the rows of a tile coordinates are small, wherever the points lie: their products with the
@@ -198,7 +199,11 @@ class _Folding:
             # A sign is free in a product, and an instruction before a power.
             square = graph.add("mul", graph.add(sign, difference) if sign else difference, difference)
             total = square if total < 0 else graph.add("add", total, square)
-        return total
+            apart += scaled if graph.level(scaled[0]) == "i" else scaled[::-1]
+        if sign is None or any(self.uses[n] != len(graph.values[n].args) for n in differences):
+            return total
+        # Nobody else reads the differences: where points are near each other, nobody has to make them.
+        return graph.add("apart", *apart, static=(sign,))
 
 
 # ---- sums ------------------------------------------------------------------------------------------------------

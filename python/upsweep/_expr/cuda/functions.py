@@ -94,12 +94,22 @@ class Functions:
         # Long distances and products that threads compute read whole records, which lie behind the other values.
         self.long = self.product is None and any(self.graph.values[n].op in LONG_PAIRS for n in needed)
         sizes = {kind: len(self.components[kind]) * self.long for kind in "ij"}
-        norm = 1 if self.product is not None and self.product.centred else 0
+        self.near = self._near(needed) if self.product is None and not self.long else None
+        norm = 1 if self.near is not None or (self.product is not None and self.product.centred) else 0
         self.sizes = Sizes(
             len(formula.results), len(formula.weights), len(formula.parameters),
             len(formula.rows) + sizes["i"] + norm, len(formula.columns) + sizes["j"] + norm,
             sum(map(self._cost, needed)),
         )  # fmt: skip
+
+    def _near(self, needed: Collection[int]) -> int | None:
+        """The one squared distance that may be expanded where points are near, if only it reads the points."""
+        found = [n for n in needed if self.graph.values[n].op == "apart"]
+        points = {arg for n in found for arg in self.graph.values[n].args}
+        others = [n for n in needed if n not in found and self.graph.level(n) == "ij"]
+        shared = any(arg in points for n in others for arg in self.graph.values[n].args)
+        roots = [*self.formula.results, *self.formula.weights]
+        return found[0] if len(found) == 1 and not shared and not points & set(roots) else None
 
     def _product(self, needed: Collection[int], request: Request) -> Product | None:
         """The one long distance or product that the formula has, as tensor cores make it."""
@@ -116,6 +126,8 @@ class Functions:
         value = self.graph.values[number]
         if value.level != "ij":
             return 0
+        if value.op == "apart":  # twice, since the other body is compiled too
+            return 2 * len(value.args)
         return 2 * int(value.static[2]) if self.long and value.op in LONG_PAIRS else 1
 
     def texts(self) -> list[str]:
@@ -134,12 +146,17 @@ class Functions:
             ),
             _pair_struct(len(formula.results), len(formula.weights), self._pair()),
             self._finish(),
+            self._scale(),
         ]
 
     def _load(self, level: str, at: str, store: str) -> list[str]:
         places = self.formula.rows if level == "i" else self.formula.columns
         lines, names = self._computed(level, places, {"p"}, at)
         lines += [f"{store}[{place}] = {names[n]};" for n, place in places.items()]
+        if self.near is not None:
+            points = self.graph.values[self.near].args[level == "j" :: 2]
+            squares = " + ".join(f"{store}[{places[n]}] * {store}[{places[n]}]" for n in points)
+            lines.append(f"{store}[{len(places)}] = -({squares});")
         base, components = len(places), self.components[level] if self.long else []
         while components:
             position = components[0][0]
@@ -198,7 +215,9 @@ class Functions:
                 names[number] = literal(float(value.static[0]))
             elif value.level == "ij":
                 names[number] = f"v{number}"
-                if self.product is not None and value.op in LONG_PAIRS:
+                if value.op == "apart":
+                    lines += self._apart(number)
+                elif self.product is not None and value.op in LONG_PAIRS:
                     x, y = f"x[{len(formula.rows)}]", f"y.value({len(formula.columns)})"
                     right = f"squared_distance({x}, {y}, y.product())" if value.op == "sqdist" else "y.product()"
                     lines.append(f"const real v{number} = {right};")
@@ -211,6 +230,32 @@ class Functions:
                     lines.append(f"const {self._type(number)} v{number} = {self._right_side(number, names, '0')};")
         lines += [f"result[{k}] = {names[number]};" for k, number in enumerate(formula.results)]
         return lines + [f"weight[{k}] = {names[number]};" for k, number in enumerate(formula.weights)]
+
+    def _apart(self, number: int) -> list[str]:
+        """Minus a squared distance, from differences, or from norms and a product with rows that are doubled."""
+        formula, value = self.formula, self.graph.values[number]
+        pairs = [
+            (f"x[{formula.rows[a]}]", f"y.value({formula.columns[b]})")
+            for a, b in zip(value.args[::2], value.args[1::2])
+        ]
+        sign = "-" if value.static[0] == "neg" else "(UPWARDS ? real(1) : real(-1)) * "
+        lines = [f"real v{number};"]
+        direct = [f"const real d{k} = {x} - {y};" for k, (x, y) in enumerate(pairs)]
+        total = " + ".join(f"({sign}d{k}) * d{k}" for k in range(len(pairs)))
+        if self.near is None:
+            return [*lines, "{", *("    " + line for line in direct), f"    v{number} = {total};", "}"]
+        expanded = f"y.value({len(formula.columns)})"
+        for x, y in pairs:
+            expanded = f"({x} * {y} + {expanded})"
+        return [
+            *lines, "if (EXPANDED) {", f"    v{number} = {expanded} + x[{len(formula.rows)}];", "} else {",
+            *("    " + line for line in direct), f"    v{number} = {total};", "}",
+        ]  # fmt: skip
+
+    def _scale(self) -> str:
+        """The function that doubles or halves the points of a row."""
+        points = [] if self.near is None else self.graph.values[self.near].args[::2]
+        return function("void scale_row(real* x, real by)", [f"x[{self.formula.rows[n]}] *= by;" for n in points])
 
     def _finish(self) -> str:
         formula, graph = self.formula, self.graph
@@ -226,6 +271,7 @@ class LoopedFunctions:
     def __init__(self, program: Program, request: Request, scale: float) -> None:
         self.product: Product | None = None
         self.sign: int | None = None
+        self.near: int | None = None
         self.program, self.looped = program, Looped(program, request.remaining == "j", scale)
         kept = self.looped.kept
         self.sizes = Sizes(
@@ -244,14 +290,15 @@ class LoopedFunctions:
             *self.looped.texts(),
             _pair_struct(program.n_results, program.n_weights, self.looped.pair()),
             function(f"void finish_sum({KNOWN}, const real*, long long, wide*)", []),
+            function("void scale_row(real*, real)", []),
         ]
 
 
 def _pair_struct(n_results: int, n_weights: int, lines: list[str]) -> str:
     constructor = function("Pair(const real* p, const real* x, const Column& y)", lines).rstrip()
-    held = f"real result[{n_results}], weight[{max(n_weights, 1)}];"
-    return (
-        "template <bool UPWARDS>\nstruct Pair {\n    "
-        + "\n    ".join([held, *constructor.splitlines()])
-        + "\n};\n"
-    )
+    members = [
+        "static constexpr bool UPWARDS = FORM & 1, EXPANDED = FORM & 2;",
+        f"real result[{n_results}], weight[{max(n_weights, 1)}];",
+        *constructor.splitlines(),
+    ]
+    return "template <int FORM>\nstruct Pair {\n    " + "\n    ".join(members) + "\n};\n"

@@ -74,12 +74,16 @@ def render(program: Program, request: Request) -> Kernels:
     writer: Functions | LoopedFunctions
     writer = (LoopedFunctions if is_looped(program) else Functions)(program, request, scale)
     shape = _Shape.of(writer.sizes, writer.product, request)
-    is_signed = str(writer.sign is not None).lower()
-    signed = f"constexpr bool SIGNED = {is_signed};\nconstexpr int SIGN = {writer.sign or 0};\n"
+    facts = {
+        "bool SIGNED": writer.sign is not None, "int SIGN": writer.sign or 0,
+        "bool EXPANDABLE": writer.near is not None, "int NEAR_ROW": max(shape.sizes.rows - 1, 0),
+        "int NEAR_COLUMN": max(shape.sizes.columns - 1, 0),
+    }  # fmt: skip
+    of_formula = "".join(f"constexpr {name} = {str(value).lower()};\n" for name, value in facts.items())
     parts = [
-        shape.text(request) + signed, *map(kernel_text, ("device", "numbers", "call", "column")), *writer.texts(),
-        kernel_text(family), kernel_text("items"), kernel_text("products" if shape.product else "kernel"),
-        kernel_text("combine"),
+        shape.text(request) + of_formula, *map(kernel_text, ("device", "numbers", "call", "column")),
+        *writer.texts(), kernel_text(family), kernel_text("items"),
+        kernel_text("products" if shape.product else "kernel"), kernel_text("combine"),
     ]  # fmt: skip
     return Kernels(
         "\n".join(parts), THREADS, THREADS * shape.rows, shape.block, shape.partial_bytes, shape.shared_bytes,
@@ -130,7 +134,7 @@ class _Shape:
             )
         fitting = next(b for b in (128, 64, 32, 16, 8, 4, 1) if b * n_bytes <= SHARED_BYTES or b == 1)
         block = PRODUCT_COLUMNS if product else fitting
-        registers = min(rows * a_row + 2 * min(record, 32) * wide + 28, 255)
+        registers = min(rows * a_row + 2 * min(record, 32) * wide + 24, 255)
         is_float, indexed = not name.startswith("arg"), "arg" in name
         n_out = n_weights if name in FAMILIES and name != "sum" else n * max(k, 1)
         return cls(
@@ -139,7 +143,7 @@ class _Shape:
         )  # fmt: skip
 
     def text(self, request: Request) -> str:
-        blocks = 2 if self.product else max(1, min(8, REGISTERS // (THREADS * (self.registers + 7) // 8 * 8)))
+        blocks = 2 if self.product else max(1, min(8, REGISTERS // (THREADS * (-(-self.registers // 8) * 8))))
         real = "double" if request.dtype == "float64" else "float"
         wide = "double" if self.sums == 2 else "float"
         names = {

@@ -23,7 +23,7 @@ __device__ __forceinline__ void take(State& state, int k, real value, column_ind
         state.best[k] = value, state.at[k] = at;
 }
 
-template <bool UPWARDS, int COUNT, int ROWS>
+template <int FORM, int COUNT, int ROWS>
 __device__ __forceinline__ void look(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, int c,
     column_index first) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ void look(
         const Column y(columns, c + u);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            Pair<UPWARDS> at(p, x[r], y);
+            Pair<FORM> at(p, x[r], y);
 #pragma unroll EACH_RESULT
             for (int k = 0; k < N_RESULTS; ++k) value[u][r][k] = directed(at.result[k]);
         }
@@ -54,13 +54,13 @@ __device__ __forceinline__ void look(
         }
 }
 
-template <bool UPWARDS, int ROWS>
+template <int FORM, int ROWS>
 __device__ __forceinline__ void reduce_block(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, column_index first,
     int n) {
     int c = 0;
-    for (; c + CHUNK <= n; c += CHUNK) look<UPWARDS, CHUNK>(p, x, state, columns, c, first);
-    for (; c < n; ++c) look<UPWARDS, 1>(p, x, state, columns, c, first);
+    for (; c + CHUNK <= n; c += CHUNK) look<FORM, CHUNK>(p, x, state, columns, c, first);
+    for (; c < n; ++c) look<FORM, 1>(p, x, state, columns, c, first);
     if (!INDICES) return;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)

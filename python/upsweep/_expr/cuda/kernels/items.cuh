@@ -1,4 +1,4 @@
-// Which rows and columns a block of threads takes, and which of its two bodies a formula with a sign has.
+// Which rows and columns a block of threads takes, and which of its bodies a formula takes.
 // Called by: reduce_pairs in kernel.cuh and products.cuh.
 
 constexpr int TILE = THREADS * ROWS;
@@ -35,14 +35,22 @@ __device__ __forceinline__ void find_columns(const Call& call, long long piece, 
     if (end > call.n_columns) end = call.n_columns;
 }
 
+// Squared norms, times what their exponential has as its scale, up to which a squared distance is expanded: the
+// rounding of 2 x.y, at most twice as much, then stays below 2^-17.
+constexpr real NEAR = 64;
+
+__device__ __forceinline__ bool is_far(real minus_norm) { return !(-minus_norm <= NEAR); }
+
 // A scale that is a parameter has gone into the points but for its sign: instead of a multiplication for each pair,
-// there is one body for either.
+// there is one body for either. Where all points are near, there is one that expands the squared distance.
 template <int ROWS>
-__device__ __forceinline__ void reduce_directed(
+__device__ __forceinline__ void reduce_formed(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, column_index first,
-    int n) {
+    int n, bool expanded) {
     if (SIGNED && p[SIGN] > 0)
-        reduce_block<true>(p, x, state, columns, first, n);
+        reduce_block<1>(p, x, state, columns, first, n);
+    else if (EXPANDABLE && expanded)
+        reduce_block<2>(p, x, state, columns, first, n);
     else
-        reduce_block<false>(p, x, state, columns, first, n);
+        reduce_block<0>(p, x, state, columns, first, n);
 }

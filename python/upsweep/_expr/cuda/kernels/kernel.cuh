@@ -24,16 +24,32 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR) reduce
         load_row(call, bases, p, item.row + (row < item.n_rows ? row : item.n_rows - 1), x[r]);
         clear(state[r]);
     }
+    bool doubled = false, near = EXPANDABLE && !(SIGNED && p[SIGN] > 0);
+    if (near) {
+        bool far = false;
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) far = far || is_far(x[r][NEAR_ROW]);
+        near = !__syncthreads_or(far);
+    }
     for (long long piece = item.piece; piece < item.end; ++piece) {
         long long begin, end;
         find_columns(call, piece, begin, end);
         for (; begin < end; begin += BLOCK) {
             const int n = end - begin < BLOCK ? int(end - begin) : BLOCK;
             __syncthreads();
-            for (int c = threadIdx.x; c < n; c += THREADS)
+            bool far = !near;
+            for (int c = threadIdx.x; c < n; c += THREADS) {
                 load_column(call, bases, p, begin + c, columns + c * COLUMN_VALUES);
-            __syncthreads();
-            if (busy) reduce_directed(p, x, state, columns, column_index(begin), n);
+                if (EXPANDABLE) far = far || is_far(columns[c * COLUMN_VALUES + NEAR_COLUMN]);
+            }
+            const bool expanded = EXPANDABLE ? !__syncthreads_or(far) : false;
+            if (!EXPANDABLE) __syncthreads();
+            if (expanded != doubled) {  // exact, there and back
+                doubled = expanded;
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) scale_row(x[r], doubled ? real(2) : real(0.5));
+            }
+            if (busy) reduce_formed(p, x, state, columns, column_index(begin), n, expanded);
         }
     }
     const bool empty = call.items ? item.piece == item.end : call.n_columns == 0;

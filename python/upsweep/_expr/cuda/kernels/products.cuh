@@ -234,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR)
             hand_over(shared, product);
             __syncthreads();
             if (CENTRED) x[0][ROW_NORM] = shared.norms[row];
-            if (busy) reduce_directed(p, x, state, columns, column_index(begin), n);
+            if (busy) reduce_formed(p, x, state, columns, column_index(begin), n, false);
             __syncthreads();
         }
     }

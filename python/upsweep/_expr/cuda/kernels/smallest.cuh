@@ -88,7 +88,7 @@ __device__ __forceinline__ void consider(State& state, int row, int k, const rea
     if (any_of_warp(state.n_waiting[k] > WAITING - CHUNK)) insert_waiting(state, row, k);
 }
 
-template <bool UPWARDS, int COUNT, int ROWS>
+template <int FORM, int COUNT, int ROWS>
 __device__ __forceinline__ void look(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, int c,
     column_index first) {
@@ -98,7 +98,7 @@ __device__ __forceinline__ void look(
         const Column y(columns, c + u);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            Pair<UPWARDS> at(p, x[r], y);
+            Pair<FORM> at(p, x[r], y);
 #pragma unroll EACH_RESULT
             for (int k = 0; k < N_RESULTS; ++k) value[r][k][u] = at.result[k];
         }
@@ -114,13 +114,13 @@ __device__ __forceinline__ void look(
         }
 }
 
-template <bool UPWARDS, int ROWS>
+template <int FORM, int ROWS>
 __device__ __forceinline__ void reduce_block(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, column_index first,
     int n) {
     int c = 0;
-    for (; c + CHUNK <= n; c += CHUNK) look<UPWARDS, CHUNK>(p, x, state, columns, c, first);
-    for (; c < n; ++c) look<UPWARDS, 1>(p, x, state, columns, c, first);
+    for (; c + CHUNK <= n; c += CHUNK) look<FORM, CHUNK>(p, x, state, columns, c, first);
+    for (; c < n; ++c) look<FORM, 1>(p, x, state, columns, c, first);
 }
 
 __device__ __forceinline__ void settle(State& state, int row) {

@@ -28,7 +28,7 @@ __device__ __forceinline__ void rebase(State& state, real top) {
     state.top = top;
 }
 
-template <bool UPWARDS, int ROWS>
+template <int FORM, int ROWS>
 __device__ __forceinline__ void raise_tops(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, int n) {
     real top[ROWS];
@@ -38,20 +38,20 @@ __device__ __forceinline__ void raise_tops(
     for (int c = 0; c < n; ++c) {
         const Column y(columns, c);
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) top[r] = -least_number(-top[r], -Pair<UPWARDS>(p, x[r], y).result[0]);
+        for (int r = 0; r < ROWS; ++r) top[r] = -least_number(-top[r], -Pair<FORM>(p, x[r], y).result[0]);
     }
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) rebase(state[r], top[r]);
 }
 
-template <bool UPWARDS, int ROWS>
+template <int FORM, int ROWS>
 __device__ __forceinline__ void reduce_block(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, column_index, int n) {
     bool look = false;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) look = look || state[r].top == -infinity();
     for (int turn = 0; turn < 2; ++turn) {
-        if (look) raise_tops<UPWARDS>(p, x, state, columns, n);
+        if (look) raise_tops<FORM>(p, x, state, columns, n);
         real sum[ROWS][N_SUMS], top[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void reduce_block(
             const Column y(columns, c);
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
-                Pair<UPWARDS> at(p, x[r], y);
+                Pair<FORM> at(p, x[r], y);
                 const real e = power(at.result[0] - top[r]);
 #pragma unroll EACH_WEIGHT
                 for (int k = 0; k < N_WEIGHTS; ++k) sum[r][k] += e * at.weight[k];

@@ -14,7 +14,7 @@ __device__ __forceinline__ void clear(State& state) {
     for (int k = 0; k < N_RESULTS; ++k) state.sum[k] = 0;
 }
 
-template <bool UPWARDS, int ROWS>
+template <int FORM, int ROWS>
 __device__ __forceinline__ void reduce_block(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, column_index, int n) {
     real sum[ROWS][N_RESULTS];
@@ -27,7 +27,7 @@ __device__ __forceinline__ void reduce_block(
         const Column y(columns, c);
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            Pair<UPWARDS> at(p, x[r], y);
+            Pair<FORM> at(p, x[r], y);
 #pragma unroll EACH_RESULT
             for (int k = 0; k < N_RESULTS; ++k) sum[r][k] += at.result[k];
         }
