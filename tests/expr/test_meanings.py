@@ -144,6 +144,13 @@ def test_more_conventions():
     np.testing.assert_array_equal(evaluate(make("one_hot", constant(7), static=(2,)), []), [0, 0])
 
 
+def test_a_hard_alignment():
+    """With little softness it is dynamic time warping, and nothing overflows."""
+    a, b, gamma = variable(0, 3, "i"), variable(1, 3, "j"), variable(2, 1, "p")
+    given = [np.array([0.0, 30.0, 60.0]), np.array([0.0, 0.0, 60.0]), np.array([1e-3])]
+    np.testing.assert_allclose(evaluate(make("softdtw_sqdist", a, b, gamma), given), [900], atol=0.01)
+
+
 def test_float32_is_computed_in_float32():
     x = variable(0, 1, "i")
     value = evaluate(make("add", x, constant(1e-9)), [np.ones(1, np.float32)], np.float32)

@@ -19,14 +19,13 @@ class Kernel:
 
     ``components`` are, for rows, columns and parameters, a list of (position, dim) in the order of the packed
     record. ``compile`` takes "rows" or "columns", what the lanes are, and returns the address of the tile,
-    that of the function which gives each column ``n_prepared`` more numbers, and an object in which the code
-    lives; it is called when the first problem needs that tile.
-    """
+    that of the function which gives each column ``n_prepared`` more numbers, the bytes of its workspace, and an
+    object in which the code lives; it is called when the first problem needs that tile."""
 
     def __init__(
         self,
         *,
-        compile: Callable[[str], tuple[int, int, object]],
+        compile: Callable[[str], tuple[int, int, int, object]],
         kind: str,
         bits: int,
         accumulator_bits: int,

@@ -281,7 +281,7 @@ class Steps:
 
     def _array(self, n: int, step: Instruction) -> None:
         for column in self._columns(step):
-            memory = self.v.body.stack(self.v.kind, max(1, step.static[0]), self.v.target.vector_bytes)
+            memory = self.v.room(max(1, step.static[0]))
             self._set(n, column, step, memory)
 
     def _cell(self, array: Value, loops: tuple[int, ...], static: tuple[int, ...]) -> Value:
