@@ -16,7 +16,7 @@ def test_info(tmp_path):
 def test_demo(tmp_path):
     done = command(tmp_path, "demo", MPLBACKEND="agg")
     assert done.returncode == 0, done.stdout + done.stderr
-    for word in ("discounted", "recurrence", "bincount"):
+    for word in ("discounted", "recurrence", "bincount", "pairs"):
         assert word in done.stdout.lower()
 
 

@@ -7,10 +7,12 @@ import pkgutil
 
 import pytest
 import upsweep
+from upsweep import pairs
 
 MODULES = ["upsweep"] + [
-    f"upsweep.{module.name}"
-    for module in pkgutil.iter_modules(upsweep.__path__)
+    f"{package.__name__}.{module.name}"
+    for package in (upsweep, pairs)
+    for module in pkgutil.iter_modules(package.__path__)
     if not module.name.startswith("_") and not module.ispkg
 ]
 

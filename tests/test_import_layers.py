@@ -14,11 +14,12 @@ CHECKOUT = Path(__file__).parents[1]
 # What each file of the design's layers may import of the package: what is below it. Files that are not
 # listed stand above all of these. Scans and counts have a fast path that goes straight to the CPU; only
 # _dispatch knows both backends, and what it is built of the one for devices.
+# fmt: off
 MAY_IMPORT = {
-    "reference": set(),
+    "reference": {"_expr"},
     "testing": set(),
-    "_cpu": {"_cpu"},
-    "_cuda": {"_cuda"},
+    "_cpu": {"_cpu", "_expr"},  # of which pairs are compiled, by who needs them
+    "_cuda": {"_cuda", "_expr"},
     "_expr": {"_expr"},
     "_foreign": set(),
     "_arrays": {"_foreign"},
@@ -27,14 +28,29 @@ MAY_IMPORT = {
     "_counting": {"_signature", "_arrays"},
     "_at_home": {"_signature", "_arrays", "_cuda"},
     "_counts_at_home": {"_at_home", "_counting", "_signature", "_arrays", "_bins", "_cuda"},
-    "_dispatch": {"_at_home", "_counts_at_home", "_counting", "_signature", "_arrays", "_bins", "_cpu", "_cuda"},
-    "_torch": {"_torch", "_counting", "_signature", "_arrays", "_dispatch", "_cpu"},
+    "_pairs_at_home": {"_at_home", "_arrays", "_cuda"},
+    "_dispatch": {
+        "_at_home",
+        "_counts_at_home",
+        "_pairs_at_home",
+        "_counting",
+        "_signature",
+        "_arrays",
+        "_bins",
+        "_cpu",
+        "_cuda",
+    },
+    "_clusters": set(),
+    "cluster": {"_clusters", "_arrays", "_torch"},
+    "pairs": {"pairs", "_expr", "_arrays", "_dispatch", "_torch"},
+    "_torch": {"_torch", "_expr", "_clusters", "_counting", "_signature", "_arrays", "_dispatch", "_cpu"},
     "scans": {"_signature", "_arrays", "_dispatch", "_cpu", "_torch"},
     "counts": {"_counting", "_arrays", "_dispatch", "_cpu", "_torch"},
     "histograms": {"_signature", "_arrays", "_bins", "_dispatch", "_torch"},
     "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
     "config": {"_cpu", "_cuda"},
 }
+# fmt: on
 FOREIGN = {"torch", "cupy", "dask"}
 MAY_NAME_FOREIGN = {"_arrays", "_foreign", "_torch", "_dask", "bench", "_bench", "demo", "_demo"}
 
@@ -83,7 +99,7 @@ def test_calls_go_downwards_only(path):
         )
         assert used - helpers <= MAY_IMPORT[layer(path)]
     # config only tells which library there is
-    if layer(path) not in ("_at_home", "_counts_at_home", "_dispatch", "_cuda", "config"):
+    if layer(path) not in ("_at_home", "_counts_at_home", "_pairs_at_home", "_dispatch", "_cuda", "config"):
         assert "_cuda" not in used
 
 

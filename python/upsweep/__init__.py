@@ -16,7 +16,7 @@ The layers, each calling only downwards:
     _dispatch, _cpu             to a backend; the instruction set's build of the kernels
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from upsweep import testing
 from upsweep._cpu import get_num_threads, set_num_threads
@@ -33,10 +33,34 @@ from upsweep.histograms import histc, histogram
 from upsweep.peer_names import PScan, discounted_cumsum_left, discounted_cumsum_right, pscan, scan_forward
 from upsweep.scans import cumulative_sum, discounted_cumsum, linear_recurrence
 
+if TYPE_CHECKING:
+    from upsweep import cluster
+    from upsweep.pairs import (
+        BlockRanges,
+        Genred,
+        KernelSolve,
+        LazyTensor,
+        Pm,
+        Vi,
+        Vj,
+        generic_argkmin,
+        generic_argmin,
+        generic_logsumexp,
+        generic_sum,
+    )
+
 __all__ = [
+    "BlockRanges",
     "Carry",
+    "Genred",
+    "KernelSolve",
+    "LazyTensor",
     "PScan",
+    "Pm",
+    "Vi",
+    "Vj",
     "bincount",
+    "cluster",
     "combine",
     "cumulative_sum",
     "cumulative_sum_carry",
@@ -44,6 +68,10 @@ __all__ = [
     "discounted_cumsum_carry",
     "discounted_cumsum_left",
     "discounted_cumsum_right",
+    "generic_argkmin",
+    "generic_argmin",
+    "generic_logsumexp",
+    "generic_sum",
     "get_num_threads",
     "histc",
     "histogram",
@@ -57,7 +85,23 @@ __all__ = [
 ]
 
 
+# Formulas and clusters are imported by who asks for them: `import upsweep` stays as fast as without.
+_OF_PAIRS = {
+    "BlockRanges", "Genred", "KernelSolve", "LazyTensor", "Pm", "Vi", "Vj", "generic_argkmin", "generic_argmin",
+    "generic_logsumexp", "generic_sum",
+}  # fmt: skip
+
+
 def __getattr__(name: str) -> Any:
+    if name in _OF_PAIRS:
+        from upsweep import pairs
+
+        found = globals()[name] = getattr(pairs, name)
+        return found
+    if name in ("cluster", "pairs"):
+        import importlib
+
+        return importlib.import_module(f"upsweep.{name}")
     if name == "__version__":  # looked up when asked for: importlib.metadata is slow to import
         from importlib import metadata
 

@@ -29,8 +29,10 @@ __all__ = [
     "run_count",
     "run_cuda_lines",
     "run_cuda_lines_backward",
+    "run_cuda_pairs",
     "run_cuda_scan",
     "run_histogram",
+    "run_pairs",
     "run_scan",
     "write_state",
 ]
@@ -271,3 +273,65 @@ def _run_histogram(x: Array, weights: Array | None, thresholds: Array, n_bins: i
     slots = np.zeros(n_bins + 2, dtype)
     _cpu.histograms.count(x, weights, thresholds, slots[: thresholds.size + 1], n_threads)
     return slots[1:-1]
+
+
+# ---- reductions over pairs -------------------------------------------------------------------------------------
+
+_cpu_pairs: Any = None
+
+
+def _engine() -> Any:
+    """The CPU's engine of pairs, which brings llvmlite: imported by the first who needs it."""
+    global _cpu_pairs
+    if _cpu_pairs is None:
+        from upsweep._cpu import pairs
+
+        _cpu_pairs = pairs
+    return _cpu_pairs
+
+
+def run_cuda_pairs(*arguments: Any, **keywords: Any) -> None:
+    """`_cuda.pairs.run`, for whoever brings arrays of a device, a stream and a way to allocate."""
+    from upsweep._cuda import pairs
+
+    pairs.run(*arguments, **keywords)
+
+
+def run_pairs(
+    reduction: Any,
+    arrays: Any,
+    n_i: int,
+    n_j: int,
+    batch: tuple[int, ...],
+    ranges: Any,
+    *,
+    n_threads: int | None = None,
+    device: int | None = None,
+) -> tuple[Any, ...]:
+    """The results of a reduction over pairs, each of shape batch + (rows, dim), where its arrays are.
+
+    `arrays` are in the order of the formula's variables, (..., n, dim) or (dim,) for parameters; `ranges` is a
+    triple for all entries of the batch, a list of one for each, or None for all pairs.
+    """
+    if device is not None:
+        _cuda.check_device(device)
+        from upsweep._cuda import host
+
+        return host.run_pairs(reduction, arrays, n_i, n_j, batch, ranges, device=device)
+    for array in arrays:
+        if type(array) is _arrays.OnDevice:
+            from upsweep import _pairs_at_home
+
+            return _pairs_at_home.run_pairs(reduction, arrays, n_i, n_j, batch, ranges)
+    engine = _cpu_pairs or _engine()
+    if ranges is not None:
+        each = ranges if isinstance(ranges, list) else [ranges]
+        planned = [_planned(engine, reduction, n_i, n_j, triple) for triple in each]
+        ranges = planned if isinstance(ranges, list) else planned[0]
+    results: tuple[Any, ...] = engine.run(reduction, arrays, n_i, n_j, batch, ranges, n_threads)
+    return results
+
+
+def _planned(engine: Any, reduction: Any, n_i: int, n_j: int, triple: Any) -> Any:
+    """The tasks of a triple, which it keeps."""
+    return triple.plan(("cpu", reduction, n_i, n_j), lambda given: engine.plan(reduction, n_i, n_j, given))

@@ -1,4 +1,4 @@
-"""``python -m upsweep demo``: scans and counts of real bytes, those of Python's own standard library.
+"""``python -m upsweep demo``: scans, counts and pairs of real bytes, those of Python's own standard library.
 
 Each row is timed beside what one would write today, and its answer is checked: a prefix against the plain
 numpy twin in ``upsweep.reference``, the whole in vectorised numpy. One more row is one more entry in `_rows`.
@@ -7,6 +7,7 @@ numpy twin in ``upsweep.reference``, the whole in vectorised numpy. One more row
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sysconfig
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import upsweep
-from upsweep import reference
+from upsweep import cluster, reference
 from upsweep._progress import Progress
 from upsweep.selftest import assert_recurrence
 from upsweep.testing import assert_scan_close
@@ -32,6 +33,8 @@ _MOST_BYTES = 24_000_000
 _PREFIX = 100_000  # as much as the twins, which are Python loops, are asked for
 _GAMMA = 0.999
 _NEWLINE = 10
+# Passages of so many bytes, a Gaussian of this width, and how many widths it reaches.
+_POINTS, _PASSAGE, _WIDTH, _REACH, _CELL, _ROWS = 40_000, 256, 0.2, 6.0, 2.0, 200
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,52 @@ def _byte_pairs(data: Array) -> Array:
     return data[:-1].astype(np.uint16) << 8 | data[1:]
 
 
+def _passages(data: Array) -> Array:
+    """The mean and the spread of the bytes of each of many passages: points of the plane, sorted by cell."""
+    n = min(_POINTS, data.size // _PASSAGE)
+    passages = data[: n * _PASSAGE].reshape(n, _PASSAGE).astype(np.float32)
+    points = np.stack([passages.mean(axis=1), passages.std(axis=1)], axis=1)
+    return cluster.sort_clusters(points, cluster.grid_cluster(points, _CELL))[0]  # type: ignore[no-any-return]
+
+
+def _near_pairs(points: Array) -> upsweep.BlockRanges:
+    """The pairs of cells within reach of the kernel."""
+    cells = cluster.cluster_ranges(cluster.grid_cluster(points, _CELL))
+    return upsweep.BlockRanges.from_radius(points, points, _REACH * _WIDTH, cells)
+
+
+def _dense_density(points: Array, n_rows: int) -> Array:
+    """How many points are near each of the first ones, as one writes it in numpy."""
+    x = points.astype(np.float64)
+    squares = ((x[:n_rows, None] - x) ** 2).sum(axis=2)
+    density: Array = np.exp(-0.5 / _WIDTH**2 * squares).sum(axis=1)
+    return density
+
+
+def _check_density(points: Array, y: Array) -> None:
+    expected = _dense_density(points, _ROWS)
+    # What is out of reach adds exp(-reach**2 / 2) at most, for each point.
+    left_out = len(points) * np.exp(-0.5 * _REACH**2)
+    np.testing.assert_allclose(y[:_ROWS, 0], expected, rtol=1e-5, atol=left_out)
+    assert y.shape == (len(points), 1) and (y > 0.99).all()
+
+
+def _density_row(data: Array) -> Row:
+    points = _passages(data)
+    ranges = _near_pairs(points)
+    i, j = upsweep.Vi(points), upsweep.Vj(points)
+    kernel = (i.sqdist(j) * (-0.5 / _WIDTH**2)).exp()
+    return Row(
+        "density of passages, near pairs",
+        len(points),
+        partial(kernel.sum, axis=1, ranges=ranges),
+        partial(_check_density, points),
+        "numpy, scaled",
+        partial(_dense_density, points, _ROWS),
+        _ROWS / len(points),
+    )
+
+
 def _rows(data: Array) -> list[Row]:
     n = data.size
     x = data.astype(np.float32)
@@ -121,6 +170,8 @@ def _rows(data: Array) -> list[Row]:
     ones = np.broadcast_to(np.int64(1), n)
     pairs = _byte_pairs(data)
     loop = partial(_loop, gates[:_PREFIX], brackets[:_PREFIX])
+    # Formulas are compiled by llvmlite, which not everybody has.
+    over_pairs = [_density_row(data)] if importlib.util.find_spec("llvmlite") else []
     return [
         Row(
             "discounted sum of the bytes, float32",
@@ -163,6 +214,7 @@ def _rows(data: Array) -> list[Row]:
             "np.bincount",
             partial(np.bincount, pairs),
         ),
+        *over_pairs,
     ]
 
 

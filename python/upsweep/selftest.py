@@ -6,6 +6,7 @@ speed. The tests of the source distribution are far more thorough: this is for a
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -193,8 +194,43 @@ def _check_histograms() -> None:
     np.testing.assert_array_equal(upsweep.histogram(many, 100)[0], np.histogram(many, 100)[0])
 
 
+_OF_PAIRS = {
+    "sum": "Sum", "logsumexp": "LogSumExp", "sumsoftmaxweight": "SumSoftMaxWeight", "min_argmin": "Min_ArgMin",
+    "max_argmax": "Max_ArgMax", "kmin_argkmin": "KMin_ArgKMin",
+}  # fmt: skip
+
+
+def _check_pairs(dtype: np.dtype[Any]) -> None:
+    rng = np.random.default_rng(7)
+    n_i, n_j = 300, 700
+    x, y, b = (_random(rng, shape, dtype) for shape in ((n_i, 3), (n_j, 3), (n_j, 2)))
+    i, j, weight = upsweep.Vi(x), upsweep.Vj(y), upsweep.Vj(b)
+    squares = -i.sqdist(j)
+    some = upsweep.BlockRanges.band(n_i, n_j, 40, 90, block=25)
+    tolerance = 1e-4 if dtype == np.float32 else 1e-11
+    for name, reduction_op in _OF_PAIRS.items():
+        formula = squares.exp() * weight if name == "sum" else squares
+        other = weight if name == "sumsoftmaxweight" else None
+        for axis, ranges in ((1, None), (0, None), (1, some), (0, some)):
+            keywords = {"axis": axis, "ranges": ranges, "other": other, "opt_arg": 5}
+            found = formula.reduction(reduction_op, **keywords)
+            call = formula.reduction(reduction_op, call=False, **keywords)._call
+            triple = None if ranges is None else ranges.triple(call.rows, n_i, n_j)
+            arrays = [x, y, b][: len(call.inputs)]
+            expected = reference.pair_reduction(call.of("float64"), arrays, n_i, n_j, (), triple)
+            for mine, twin in zip(found if isinstance(found, tuple) else (found,), expected):
+                if mine.dtype.kind == "f":
+                    np.testing.assert_allclose(mine.reshape(twin.shape), twin, rtol=tolerance, atol=tolerance)
+    # The gradient of sum_j exp(-|x_i - y_j|^2), by hand.
+    value, (dx, _) = squares.exp().sum(axis=1, call=False).value_and_grad()
+    kernel = np.exp(-((x[:, None].astype(np.float64) - y) ** 2).sum(axis=2))
+    by_hand = -2 * (kernel.sum(axis=1)[:, None] * x - kernel @ y)
+    np.testing.assert_allclose(value[:, 0], kernel.sum(axis=1), rtol=tolerance)
+    np.testing.assert_allclose(dx, by_hand, rtol=tolerance, atol=tolerance * 100)
+
+
 def checks(counts: bool = True) -> Iterator[Check]:
-    """The checks, one for each dtype and subject; scans only without `counts`."""
+    """The checks, one for each dtype and subject; of scans only without `counts`."""
     for dtype in _float_dtypes():
         yield Check(f"scans, every layout, {dtype.name}", partial(_check_layouts, dtype))
         yield Check(f"scans, other names and carries, {dtype.name}", partial(_check_names, dtype))
@@ -204,6 +240,10 @@ def checks(counts: bool = True) -> Iterator[Check]:
     if counts:
         yield Check("bincount", _check_bincount)
         yield Check("histogram, histc", _check_histograms)
+    # Formulas are compiled by llvmlite, which not everybody has.
+    if counts and importlib.util.find_spec("llvmlite"):
+        for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+            yield Check(f"reductions over pairs, {dtype.name}", partial(_check_pairs, dtype))
 
 
 def run(counts: bool = True, verbose: bool = True) -> bool:

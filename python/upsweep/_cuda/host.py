@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from upsweep import _cuda
 from upsweep._cuda import carries, checked_counts
 
-__all__ = ["Counter", "Memory", "run_histogram", "run_reduce", "run_scan"]
+__all__ = ["Counter", "Memory", "run_histogram", "run_pairs", "run_reduce", "run_scan"]
 
 Array = NDArray[Any]
 
@@ -131,6 +132,35 @@ def run_reduce(
         )  # fmt: skip
         for result, target in zip(results, targets):
             memory.fetch(result, target)
+
+
+def run_pairs(
+    reduction: Any,
+    arrays: Sequence[Array],
+    n_i: int,
+    n_j: int,
+    batch: tuple[int, ...],
+    ranges: Any,
+    *,
+    device: int,
+) -> tuple[Array, ...]:
+    """The results of a reduction over pairs; the arrays are of one dtype."""
+    from upsweep._cuda import pairs  # with the compiler of formulas
+
+    results = [
+        np.empty(shape, dtype) for shape, dtype in pairs.results_of(reduction, n_i, n_j, batch, arrays[0].dtype)
+    ]
+    if 0 in results[0].shape:
+        return tuple(results)
+    with contextlib.closing(Memory(device)) as memory:
+        sent = [memory.send(array) for array in arrays]
+        there = [memory.empty(result.shape, result.dtype) for result in results]
+        pairs.run(
+            reduction, sent, there, n_i, n_j, batch, ranges, device=device, stream=0, allocate=memory.allocate
+        )  # fmt: skip
+        for made, result in zip(there, results):
+            memory.fetch(made, result)
+    return tuple(results)
 
 
 def run_histogram(

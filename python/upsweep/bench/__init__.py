@@ -12,14 +12,14 @@ from pathlib import Path
 
 from upsweep import selftest
 from upsweep._progress import Progress
-from upsweep.bench import counts, histograms, machine, peers, report, scans, sweep
+from upsweep.bench import counts, histograms, machine, pairs, peers, report, scans, sweep
 
 __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the command."""
-    parser.add_argument("family", choices=("scans", "counts"))
+    parser.add_argument("family", choices=("scans", "counts", "pairs"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and rows there")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a picture (matplotlib)")
     parser.add_argument("--quick", action="store_true", help="fewer cases and rounds")
@@ -45,10 +45,10 @@ def run(options: argparse.Namespace) -> int:
     if options.threads is not None:
         described["threads"] = options.threads
     print(f"correctness: every check passed\n{machine.text(described)}, {described['threads']} threads\n")
-    family = scans if is_scans else counts
+    family = {"scans": scans, "counts": counts, "pairs": pairs}[options.family]
     with Progress("measuring") as progress:
         rows = family.run(options.only, options.quick, options.threads, progress.update)
-        if not is_scans:
+        if options.family == "counts":
             rows += histograms.run(options.only, options.quick, options.threads, progress.update)
     if is_scans:
         rows += _selected(peers.small_calls(options.quick), options.only)
@@ -71,6 +71,8 @@ def _check_options(options: argparse.Namespace) -> None:
         options.refuse(f"argument {flags[0]}: needs scans --device cuda")
     if options.family != "scans" and flags:
         options.refuse(f"argument {flags[0]}: is about scans")
+    if options.device == "cuda" and options.family == "pairs":
+        options.refuse("argument --device: pairs are measured on the CPU here")
     if options.device == "cuda" and options.threads is not None:
         options.refuse("argument --threads: is about the CPU, and --device is cuda")
 

@@ -16,8 +16,8 @@ class Row:
     """One measured case.
 
     `figure` is what the bar is about, in words in `unit`: with "of copy" and "of a+b" the fraction of the
-    yardstick's speed, with "x" a ratio of times, with "us" microseconds (where less is better). What could
-    not be timed has neither seconds nor a figure, and a note that says why.
+    yardstick's speed, with "x" a ratio of times, with "us" microseconds (where less is better), with
+    "Gpairs/s/core" a rate. What could not be timed has neither seconds nor a figure, and a note that says why.
     """
 
     case: str

@@ -1,0 +1,97 @@
+// What the other files ask of a device beyond plain C++, and the functions of formulas that are more than one
+// call. Each has its twin for the host in tests/support/on_host.hpp.
+// Called by: every kernel of a reduction over pairs and every formula's own text.
+
+__device__ __forceinline__ float exp2_fast(float x) {
+    // Two units in the last place; subnormal results are zero, which saves two instructions of three.
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ double exp2_fast(double x) { return exp2(x); }
+
+// The smaller of two; NaN if one is.
+__device__ __forceinline__ float least(float a, float b) {
+    float y;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+__device__ __forceinline__ double least(double a, double b) { return a < b || a != a ? a : b; }
+
+// The smaller of two; the other one if one is NaN.
+__device__ __forceinline__ float least_number(float a, float b) { return fminf(a, b); }
+__device__ __forceinline__ double least_number(double a, double b) { return fmin(a, b); }
+
+__device__ __forceinline__ float widen_float16(unsigned short bits) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(bits));
+    return y;
+}
+__device__ __forceinline__ unsigned short to_float16(float x) {
+    unsigned short y;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float bits_as_float(unsigned bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ unsigned float_as_bits(float x) { return __float_as_uint(x); }
+
+// Neither is made part of a fused multiply-add: what is computed alike for rows and columns stays alike.
+__device__ __forceinline__ float multiply_rounded(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ double multiply_rounded(double a, double b) { return __dmul_rn(a, b); }
+
+// Sixteen bytes from an aligned address of shared memory.
+__device__ __forceinline__ void read_together(const float* from, float* to) {
+    const float4 four = *reinterpret_cast<const float4*>(from);
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+}
+__device__ __forceinline__ void read_together(const double* from, double* to) {
+    const double2 two = *reinterpret_cast<const double2*>(from);
+    to[0] = two.x, to[1] = two.y;
+}
+
+// The block's shared memory beyond what is declared.
+__device__ __forceinline__ char* shared_memory() {
+    extern __shared__ __align__(16) char shared[];
+    return shared;
+}
+
+// The sum over the lanes of a warp, in each of them.
+__device__ __forceinline__ float sum_of_warp(float x) {
+#pragma unroll
+    for (int lane = 16; lane; lane /= 2) x += __shfl_xor_sync(0xffffffffu, x, lane);
+    return x;
+}
+
+// Whether it holds for a lane of the warp, all of whose lanes ask.
+__device__ __forceinline__ bool any_of_warp(bool condition) { return __any_sync(0xffffffffu, condition); }
+
+// The nearest number of 19 bits, which tensor cores take whole.
+__device__ __forceinline__ float round_for_tiles(float x) {
+    return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u);
+}
+
+// c += a * b, of 16 x 8 and 8 x 8 numbers of 19 bits.
+__device__ __forceinline__ void multiply_tiles(float (&c)[4], const float (&a)[4], float b0, float b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
+          "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+}
+
+// From global memory, which no one writes meanwhile.
+template <class Element>
+__device__ __forceinline__ Element fetch_element(const char* from) {
+    return __ldg(reinterpret_cast<const Element*>(from));
+}
+__device__ __forceinline__ unsigned short fetch_bits(const char* from) {
+    return __ldg(reinterpret_cast<const unsigned short*>(from));
+}
+// Sixteen bytes from an aligned address.
+template <class Real>
+__device__ __forceinline__ void fetch_together(const char* from, Real* to) {
+    const float4 four = __ldg(reinterpret_cast<const float4*>(from));
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+}
+__device__ __forceinline__ void write_together(const float* from, float* to) {
+    *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
+}

@@ -1,0 +1,101 @@
+// min, max, argmin, argmax and both at once: of each component of F over the columns, the first column that has it.
+// NaN is the extreme of what contains it. The largest of F is the smallest of -F.
+// With indices, CHUNK columns are looked at together: only where the smallest of them is below what is known is
+// it asked which one it was.
+// Called by: reduce_pairs and combine_parts in kernel.cuh.
+
+struct State {
+    real best[N_RESULTS];
+    column_index at[N_RESULTS];
+};
+
+static_assert(PARTIAL_BYTES == N_RESULTS * (sizeof(real) + sizeof(long long)), "what render.py says");
+
+__device__ __forceinline__ void clear(State& state) {
+#pragma unroll EACH_RESULT
+    for (int k = 0; k < N_RESULTS; ++k) state.best[k] = infinity(), state.at[k] = -1;
+}
+
+__device__ __forceinline__ real directed(real value) { return LARGEST ? -value : value; }
+
+__device__ __forceinline__ void take(State& state, int k, real value, column_index at) {
+    if (value < state.best[k] || (value != value && state.best[k] == state.best[k]))
+        state.best[k] = value, state.at[k] = at;
+}
+
+template <int FORM, int COUNT, int ROWS>
+__device__ __forceinline__ void look(
+    const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, int c,
+    column_index first) {
+    real value[COUNT][ROWS][N_RESULTS];
+#pragma unroll
+    for (int u = 0; u < COUNT; ++u) {
+        const Column y(columns, c + u);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            Pair<FORM> at(p, x[r], y);
+#pragma unroll EACH_RESULT
+            for (int k = 0; k < N_RESULTS; ++k) value[u][r][k] = directed(at.result[k]);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll EACH_RESULT
+        for (int k = 0; k < N_RESULTS; ++k) {
+            real low = value[0][r][k];
+#pragma unroll
+            for (int u = 1; u < COUNT; ++u) low = least(low, value[u][r][k]);
+            if (!INDICES) {
+                state[r].best[k] = least(state[r].best[k], low);
+            } else if (!(low >= state[r].best[k])) {
+#pragma unroll
+                for (int u = 0; u < COUNT; ++u) take(state[r], k, value[u][r][k], first + c + u);
+            }
+        }
+}
+
+template <int FORM, int ROWS>
+__device__ __forceinline__ void reduce_block(
+    const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, column_index first,
+    int n) {
+    int c = 0;
+    for (; c + CHUNK <= n; c += CHUNK) look<FORM, CHUNK>(p, x, state, columns, c, first);
+    for (; c < n; ++c) look<FORM, 1>(p, x, state, columns, c, first);
+    if (!INDICES) return;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll EACH_RESULT
+        for (int k = 0; k < N_RESULTS; ++k)
+            if (state[r].at[k] < 0) state[r].at[k] = first;  // all have been infinite
+}
+
+__device__ __forceinline__ void settle(State&, int) {}
+
+__device__ __forceinline__ void save(const State& state, char* partial, long long at, long long n) {
+    long long* indices = reinterpret_cast<long long*>(partial);
+    real* values = reinterpret_cast<real*>(indices + N_RESULTS * n);
+#pragma unroll EACH_RESULT
+    for (int k = 0; k < N_RESULTS; ++k) values[k * n + at] = state.best[k], indices[k * n + at] = state.at[k];
+}
+
+__device__ __forceinline__ void merge(State& state, const char* partial, long long at, long long n) {
+    const long long* indices = reinterpret_cast<const long long*>(partial);
+    const real* values = reinterpret_cast<const real*>(indices + N_RESULTS * n);
+#pragma unroll EACH_RESULT
+    for (int k = 0; k < N_RESULTS; ++k) {
+        const column_index column = column_index(indices[k * n + at]);
+        take(state, k, values[k * n + at], column);
+        if (state.at[k] < 0) state.at[k] = column;
+    }
+}
+
+__device__ __forceinline__ void write(
+    const Call& call, const Bases&, const real*, State& state, long long, long long at, bool) {
+#pragma unroll EACH_RESULT
+    for (int k = 0; k < N_RESULTS; ++k) {
+        if (VALUES)
+            reinterpret_cast<element*>(call.values)[at * N_RESULTS + k] =
+                Stored<element>::narrow(directed(state.best[k]));
+        if (INDICES) call.indices[at * N_RESULTS + k] = state.at[k];
+    }
+}

@@ -1,0 +1,150 @@
+"""Sorting, counting and cutting of points that are tensors, where they are; the methods of `_clusters.Tools`."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from upsweep._clusters import MORTON_BITS, fold_cells
+
+__all__ = ["Tools"]
+
+
+class Tools:
+    def __init__(self, like: Tensor) -> None:
+        self.device = like.device
+
+    # ---- arguments ---------------------------------------------------------------------------------------------
+
+    def points(self, x: Any, name: str) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name}: expected a tensor, as another argument is one, got {type(x).__qualname__}")
+        if x.ndim != 2:
+            raise ValueError(f"{name}: expected points in two axes, (M, D), got shape {tuple(x.shape)}")
+        return x.detach()
+
+    def labels(self, lab: Any) -> Tensor:
+        if not isinstance(lab, Tensor):
+            raise TypeError(f"lab: expected a tensor, as another argument is one, got {type(lab).__qualname__}")
+        if lab.is_floating_point() or lab.is_complex():
+            raise TypeError(f"lab: expected integers, got {lab.dtype}")
+        return lab.reshape(-1)
+
+    def integers(self, x: Tensor) -> Tensor:
+        return x.reshape(-1).to(torch.int64)
+
+    # ---- arrays ------------------------------------------------------------------------------------------------
+
+    def zeros(self, n: int) -> Tensor:
+        return torch.zeros(n, dtype=torch.int64, device=self.device)
+
+    def arange(self, n: int) -> Tensor:
+        return torch.arange(n, device=self.device)
+
+    def stack(self, *columns: Tensor) -> Tensor:
+        return torch.stack(columns, dim=1)
+
+    def floats(self, totals: Tensor, like: Tensor) -> Tensor:
+        """The weights of clusters, in the dtype of the points' weights."""
+        return totals.to(like.dtype if like.is_floating_point() else torch.get_default_dtype())
+
+    # ---- sorting and counting ----------------------------------------------------------------------------------
+
+    def ranks(self, x: Tensor) -> tuple[Tensor, int]:
+        values, places = torch.unique(x, return_inverse=True)
+        return places.reshape(-1), len(values)
+
+    def stable_order(self, x: Tensor) -> Tensor:
+        return torch.argsort(x, stable=True)
+
+    def cumulative_sum(self, x: Tensor) -> Tensor:
+        return torch.cumsum(x, 0, dtype=torch.int64)
+
+    def count(self, lab: Tensor) -> Tensor:
+        if lab.numel() and int(lab.min()) < 0:
+            raise ValueError(f"lab: labels have to be 0 or more, got {int(lab.min())}")
+        return torch.bincount(lab)
+
+    def sum_by_label(
+        self, lab: Tensor, x: Tensor, n_labels: int | None, weights: Tensor | None = None
+    ) -> Tensor:  # fmt: skip
+        n_labels = len(self.count(lab)) if n_labels is None else n_labels
+        wide = x.detach().to(torch.float64)
+        if weights is not None:
+            wide = wide * weights.detach()[:, None]
+        sums = torch.zeros(n_labels, x.shape[1], dtype=torch.float64, device=self.device)
+        return sums.index_add_(0, lab.to(torch.int64), wide)
+
+    def quotient(self, sums: Tensor, totals: Tensor, like: Tensor) -> Tensor:
+        mean = sums / totals.reshape(-1, 1)
+        return mean.to(like.dtype if like.is_floating_point() else torch.float64)
+
+    def rows_of_matrix(self, keep: Tensor) -> tuple[Tensor, Tensor]:
+        keep = keep.to(torch.bool)
+        return self.cumulative_sum(keep.sum(dim=1)), keep.nonzero()[:, 1]
+
+    # ---- cells and curves --------------------------------------------------------------------------------------
+
+    def cells(self, points: Tensor, size: Any) -> Tensor:
+        size = torch.as_tensor(size, dtype=points.dtype, device=self.device)
+        if not bool((size > 0).all()):
+            raise ValueError(f"size: expected positive lengths, got {size.tolist()}")
+        if points.shape[0]:
+            points = points - points.min(dim=0).values
+        cells = torch.floor(points / size)
+        if not bool((cells.abs() < 2.0**62).all()):
+            raise ValueError("x: expected finite coordinates, of fewer than 2**62 cells")
+        return cells.to(torch.int64)
+
+    def labels_of_cells(self, cells: Tensor) -> Tensor:
+        return self.ranks(fold_cells(self, cells))[0]
+
+    def _extent(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = points.min(dim=0).values, points.max(dim=0).values
+        if not bool(torch.isfinite(low).all() and torch.isfinite(high).all()):
+            raise ValueError("x: expected finite coordinates")
+        return low, high
+
+    def morton_order(self, points: Tensor) -> Tensor:
+        n_points, n_axes = points.shape
+        codes = self.zeros(n_points)
+        if n_points == 0 or n_axes == 0:
+            return self.arange(n_points)
+        low, high = self._extent(points)
+        span = high - low
+        axes = torch.argsort(span, descending=True, stable=True)[:MORTON_BITS]
+        axes = axes[: max(int((span > 0).sum()), 1)]
+        n_bits = min(MORTON_BITS // len(axes), 31)
+        side = float(span.max()) or 1.0
+        scaled = ((points - low)[:, axes] / side * 2.0**n_bits).to(torch.int64).clamp(0, 2**n_bits - 1)
+        for bit in range(n_bits - 1, -1, -1):
+            for axis in range(len(axes)):
+                codes = 2 * codes + (scaled[:, axis] >> bit & 1)
+        return self.stable_order(codes)
+
+    def leaf_order(self, points: Tensor, n_leaves: int) -> Tensor:
+        """All parts of a level at once, by two stable sorts: a device has no use for one part after the other."""
+        n_points, n_axes = points.shape
+        order = self.arange(n_points)
+        if n_points == 0 or n_axes == 0:
+            return order
+        self._extent(points)
+        places = self.arange(n_points)
+        parts = [0, n_leaves]  # leaves at which parts begin
+        while any(end - begin > 1 for begin, end in pairwise(parts)):
+            begins = torch.tensor([-(-leaf * n_points // n_leaves) for leaf in parts[:-1]], device=self.device)
+            part = torch.searchsorted(begins, places, right=True) - 1
+            spread = part[:, None].expand(-1, n_axes)
+            rows = points[order]
+            kind = {"dim": 0, "index": spread, "src": rows, "include_self": False}
+            empty = points.new_zeros(len(begins), n_axes)
+            width = empty.scatter_reduce(reduce="amax", **kind) - empty.scatter_reduce(reduce="amin", **kind)
+            along = rows.gather(1, width.argmax(dim=1)[part][:, None]).reshape(-1)
+            by_value = torch.argsort(along, stable=True)
+            order = order[by_value[torch.argsort(part[by_value], stable=True)]]
+            middles = [(begin + end) // 2 for begin, end in pairwise(parts) if end - begin > 1]
+            parts = sorted({*parts, *middles})
+        return order

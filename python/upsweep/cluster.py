@@ -1,0 +1,337 @@
+"""Clusters of points that lie together in memory: what block-sparse reductions over pairs are cut along.
+
+The seven functions that KeOps has, with its signatures and shapes, for points of any dimension; and clusters of
+equal sizes. Arrays of numpy, torch and cupy stay where they are. The usual order of things:
+
+    labels = grid_cluster(x, size)                        a cell for each point
+    ranges, centroids, weights = cluster_ranges_centroids(x, labels)
+    x, labels = sort_clusters(x, labels)                  now ranges[k] are the rows of cluster k
+    keep = ((centroids[:, None] - centroids) ** 2).sum(-1) < radius**2
+    from_matrix(ranges, ranges, keep)                     `ranges` of a reduction
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from upsweep import _arrays, _clusters
+
+__all__ = [
+    "balanced_clusters",
+    "cluster_centroids",
+    "cluster_ranges",
+    "cluster_ranges_centroids",
+    "from_matrix",
+    "grid_cluster",
+    "sort_clusters",
+    "swap_axes",
+]
+
+
+def _tools(*values: Any) -> Any:
+    """Sorting, counting and indexing in the library of these arrays."""
+    if _arrays.any_torch(*values):
+        from upsweep._torch.cluster import Tools
+
+        return Tools(next(value for value in values if _arrays.any_torch(value)))
+    return _clusters.tools_of(*values)
+
+
+def grid_cluster(x: Any, size: Any) -> Any:
+    """Label points by the cubic cell they lie in.
+
+    Parameters
+    ----------
+    x : (M, D) array of numpy, torch or cupy
+        Points.
+    size : float or (D,) array
+        Edge lengths of the cells, positive. Cells begin at multiples of it; for tensors, as in KeOps, at the least
+        coordinates.
+
+    Returns
+    -------
+    labels : (M,) array of int64
+        Equal for two points if and only if they share a cell, at any number of cells. Numbered from 0 without
+        gaps, in the lexicographic order of the cells.
+
+    Raises
+    ------
+    ValueError
+        `x` is not of two axes, or not finite; `size` is not positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from upsweep.cluster import grid_cluster
+    >>> grid_cluster(np.array([[0.0], [0.1], [0.9], [0.05], [0.5]]), 0.2)
+    array([0, 0, 2, 0, 1])
+    """
+    tools = _tools(x, size)
+    points = tools.points(x, "x")
+    return tools.labels_of_cells(tools.cells(points, size))
+
+
+def balanced_clusters(x: Any, size: int, *, method: str = "leaves") -> Any:
+    """Label points so that all clusters have the same number of points, within one, and at most `size`.
+
+    Parameters
+    ----------
+    x : (M, D) array of numpy, torch or cupy
+        Points.
+    size : int
+        The most points in a cluster.
+    method : {"leaves", "morton"}
+        "leaves": halve along the widest coordinate until a part is small enough: compact clusters. "morton": cut
+        the Morton (Z) curve through the points, which is faster.
+
+    Returns
+    -------
+    labels : (M,) array of int64
+        From 0 without gaps; neighbours have close labels.
+
+    Raises
+    ------
+    ValueError
+        `x` is not of two axes, or not finite; `size` is less than 1; no such method.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from upsweep.cluster import balanced_clusters
+    >>> balanced_clusters(np.array([[0.0], [5.0], [0.4], [0.3], [2.0], [9.0]]), 3)
+    array([0, 1, 0, 0, 1, 1])
+    """
+    tools = _tools(x)
+    points = tools.points(x, "x")
+    if not isinstance(size, int) or size < 1:
+        raise ValueError(f"size: expected at least 1 point in a cluster, got {size!r}")
+    if method not in ("leaves", "morton"):
+        raise ValueError(f"method: expected 'leaves' or 'morton', got {method!r}")
+    n_points = points.shape[0]
+    n_clusters = -(-n_points // size)
+    order = tools.leaf_order(points, n_clusters) if method == "leaves" else tools.morton_order(points)
+    # Cluster k has the points from k*M/C to (k+1)*M/C of the order.
+    labels = tools.zeros(n_points)
+    labels[order] = tools.arange(n_points) * n_clusters // max(n_points, 1)
+    return labels
+
+
+def sort_clusters(x: Any, lab: Any, *, return_permutation: bool = False) -> Any:
+    """Sort points by their labels, so that each cluster lies together; points of a cluster keep their order.
+
+    Parameters
+    ----------
+    x : (M, ...) array, or a tuple or list of such arrays
+        Points, and whatever else belongs to them.
+    lab : (M,) integer array
+        Labels.
+    return_permutation : bool
+        Return also how to get from one order to the other.
+
+    Returns
+    -------
+    x_sorted : as `x`
+    lab_sorted : (M,) array
+    permutation, inverse : (M,) arrays of int64
+        Only with `return_permutation`: ``x_sorted = x[permutation]`` and ``x = x_sorted[inverse]``.
+
+    Raises
+    ------
+    ValueError
+        An array has not as many rows as there are labels.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from upsweep.cluster import sort_clusters
+    >>> x_sorted, lab_sorted = sort_clusters(np.array([[0.0], [5.0], [0.4]]), np.array([0, 2, 0]))
+    >>> x_sorted[:, 0], lab_sorted
+    (array([0. , 0.4, 5. ]), array([0, 0, 2]))
+    """
+    arrays = tuple(x) if isinstance(x, (tuple, list)) else (x,)
+    tools = _tools(lab, *arrays)
+    labels = tools.labels(lab)
+    for place, array in enumerate(arrays):
+        if len(array.shape) == 0 or array.shape[0] != labels.shape[0]:
+            what = f"x[{place}]" if isinstance(x, (tuple, list)) else "x"
+            raise ValueError(f"{what}: expected {labels.shape[0]} rows, as lab has, got {tuple(array.shape)}")
+    order = tools.stable_order(labels)
+    moved = [array[order] for array in arrays]
+    x_sorted = tuple(moved) if isinstance(x, tuple) else moved if isinstance(x, list) else moved[0]
+    if not return_permutation:
+        return x_sorted, labels[order]
+    inverse = tools.zeros(labels.shape[0])
+    inverse[order] = tools.arange(labels.shape[0])
+    return x_sorted, labels[order], order, inverse
+
+
+def cluster_ranges(lab: Any, Nlab: Any = None) -> Any:
+    """The rows of each cluster, once points are sorted by label.
+
+    Parameters
+    ----------
+    lab : (M,) integer array
+        Labels, sorted or not.
+    Nlab : (C,) array, optional
+        How many points each label has, if that is known.
+
+    Returns
+    -------
+    ranges : (C, 2) array of int64
+        ``[start, end)`` of each label, exact at any number of points.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from upsweep.cluster import cluster_ranges
+    >>> cluster_ranges(np.array([0, 2, 0, 0, 1]))
+    array([[0, 3],
+           [3, 4],
+           [4, 5]])
+    """
+    tools = _tools(lab, Nlab)
+    counts = tools.count(tools.labels(lab)) if Nlab is None else tools.integers(Nlab)
+    ends = tools.cumulative_sum(counts)
+    return tools.stack(ends - counts, ends)
+
+
+def cluster_centroids(x: Any, lab: Any, Nlab: Any = None, weights: Any = None, weights_c: Any = None) -> Any:
+    """The mean of the points of each cluster, weighted if weights are given.
+
+    Parameters
+    ----------
+    x : (M, D) array
+        Points.
+    lab : (M,) integer array
+        Labels.
+    Nlab : (C,) array, optional
+        How many points each label has, if that is known.
+    weights : (M,) array, optional
+        Of the points.
+    weights_c : (C,) array, optional
+        The sum of each cluster's weights, if that is known.
+
+    Returns
+    -------
+    centroids : (C, D) array of x's dtype
+        Summed in float64. NaN for a label that no point has.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from upsweep.cluster import cluster_centroids
+    >>> x = np.array([[0.0], [1.0], [4.0], [5.0], [6.0]])
+    >>> cluster_centroids(x, np.array([0, 0, 1, 1, 1]), weights=np.array([0.5, 0.5, 2.0, 1.0, 1.0]))
+    array([[0.5 ],
+           [4.75]])
+    """
+    tools = _tools(x, lab, weights)
+    points, labels = tools.points(x, "x"), tools.labels(lab)
+    if points.shape[0] != labels.shape[0]:
+        raise ValueError(f"lab: expected {points.shape[0]} labels, as x has rows, got {labels.shape[0]}")
+    if weights is None:
+        totals = tools.count(labels) if Nlab is None else Nlab
+        sums = tools.sum_by_label(labels, points, totals.shape[0])
+    else:
+        if weights_c is None:
+            weights_c = tools.sum_by_label(labels, weights.reshape(-1, 1), None)
+        totals = weights_c.reshape(-1)
+        sums = tools.sum_by_label(labels, points, totals.shape[0], weights.reshape(-1))
+    return tools.quotient(sums, totals, points)
+
+
+def cluster_ranges_centroids(x: Any, lab: Any, weights: Any = None) -> tuple[Any, Any, Any]:
+    """The rows of each cluster once sorted, its centroid, and its weight.
+
+    Parameters
+    ----------
+    x : (M, D) array
+        Points.
+    lab : (M,) integer array
+        Labels.
+    weights : (M,) array, optional
+        Of the points; 1 without them.
+
+    Returns
+    -------
+    ranges : (C, 2) array of int64
+    centroids : (C, D) array of x's dtype
+    weights_c : (C,) array
+        The sum of each cluster's weights.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from upsweep.cluster import cluster_ranges_centroids
+    >>> x, lab = np.array([[0.0], [0.5], [1.0], [2.0], [3.0]]), np.array([0, 0, 1, 1, 1])
+    >>> ranges, centroids, weights_c = cluster_ranges_centroids(x, lab)
+    >>> ranges.tolist(), centroids.tolist(), weights_c
+    ([[0, 2], [2, 5]], [[0.25], [2.0]], array([2., 3.]))
+    """
+    tools = _tools(x, lab, weights)
+    counts = tools.count(tools.labels(lab))
+    if weights is None:
+        return cluster_ranges(lab, counts), cluster_centroids(x, lab, counts), tools.floats(counts, x)
+    totals = tools.sum_by_label(tools.labels(lab), weights.reshape(-1, 1), None).reshape(-1)
+    return (
+        cluster_ranges(lab, counts),
+        cluster_centroids(x, lab, counts, weights=weights, weights_c=totals),
+        tools.floats(totals, weights),
+    )
+
+
+def from_matrix(ranges_i: Any, ranges_j: Any, keep: Any) -> tuple[Any, ...]:
+    """Turn a matrix of clusters that see each other into the `ranges` of a reduction.
+
+    Parameters
+    ----------
+    ranges_i : (Mc, 2) integer array
+        ``[start, end)`` of the clusters of rows.
+    ranges_j : (Nc, 2) integer array
+        ``[start, end)`` of the clusters of columns.
+    keep : (Mc, Nc) bool array
+        Which pairs of clusters are reduced over.
+
+    Returns
+    -------
+    ranges_i, slices_i, redranges_j, ranges_j, slices_j, redranges_i : arrays
+        Block k of rows, ``ranges_i[k]``, sees the columns
+        ``redranges_j[slices_i[k - 1]:slices_i[k]]`` (from 0 for the first block); the last three say the same of
+        blocks of columns, for reductions over rows.
+
+    Raises
+    ------
+    ValueError
+        `keep` has not one row a cluster of rows and one column a cluster of columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from upsweep.cluster import from_matrix
+    >>> r_i, r_j = np.array([[2, 5], [7, 12]]), np.array([[1, 4], [4, 9], [20, 30]])
+    >>> keep = np.array([[True, True, False], [False, True, False]])
+    >>> _, slices_i, redranges_j, _, slices_j, redranges_i = from_matrix(r_i, r_j, keep)
+    >>> slices_i, redranges_j.tolist(), slices_j, redranges_i.tolist()
+    (array([2, 3]), [[1, 4], [4, 9], [4, 9]], array([1, 3, 3]), [[2, 5], [2, 5], [7, 12]])
+    """
+    tools = _tools(ranges_i, ranges_j, keep)
+    if tuple(keep.shape) != (ranges_i.shape[0], ranges_j.shape[0]):
+        raise ValueError(
+            f"keep: expected shape {(ranges_i.shape[0], ranges_j.shape[0])}, a row for each of ranges_i and a "
+            f"column for each of ranges_j, got {tuple(keep.shape)}"
+        )
+    slices_i, columns = tools.rows_of_matrix(keep)
+    slices_j, rows = tools.rows_of_matrix(keep.T)
+    return ranges_i, slices_i, ranges_j[columns], ranges_j, slices_j, ranges_i[rows]
+
+
+def swap_axes(ranges: Any) -> Any:
+    """The `ranges` of the transposed reduction: the last three of the tuple first; None for None.
+
+    Examples
+    --------
+    >>> from upsweep.cluster import swap_axes
+    >>> swap_axes((1, 2, 3, 4, 5, 6))
+    (4, 5, 6, 1, 2, 3)
+    """
+    return None if ranges is None else (*ranges[3:6], *ranges[0:3])

@@ -1,0 +1,316 @@
+"""Reductions over pairs of formulas that are text, by KeOps' names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from upsweep._expr.formula import parse, parse_aliases, reduction_name
+from upsweep._expr.nodes import KINDS, Node, variable, variables
+from upsweep.pairs.calls import Input, PairCall, options_of
+from upsweep.pairs.describe import describe
+from upsweep.pairs.reduced import device_for, finish
+
+__all__ = ["Genred", "generic_argkmin", "generic_argmin", "generic_logsumexp", "generic_sum"]
+
+_VARIABLE = re.compile(r"\bVar\(\s*(\d+)\s*,\s*(\d+)\s*,\s*([012])\s*\)")
+
+
+class Genred:
+    """A reduction over pairs of a formula.
+
+    Parameters
+    ----------
+    formula : str
+        In KeOps' language: ``"Exp(-SqDist(x, y)) * b"``.
+    aliases : sequence of str
+        The inputs in their order: ``"x = Vi(3)"`` for rows of 3 features, an array (M, 3); ``"y = Vj(3)"`` for
+        columns; ``"g = Pm(1)"`` for parameters, an array (1,). Also ``"x = Vi(0, 3)"``, with the place first, and
+        without a name where the formula has ``Var(0, 3, 0)``.
+    reduction_op : str
+        "Sum", "LogSumExp", "SumSoftMaxWeight", "Min", "Max", "ArgMin", "ArgMax", "Min_ArgMin", "Max_ArgMax",
+        "KMin", "ArgKMin", "KMin_ArgKMin".
+    axis : {0, 1}
+        0: reduce over rows, i; 1: over columns, j.
+    dtype, cuda_type : ignored
+        Arrays say themselves what they are.
+    opt_arg : int, optional
+        K of "KMin" and its kin.
+    formula2 : str, optional
+        The weight of "LogSumExp" and "SumSoftMaxWeight".
+    dtype_acc : {"auto", "float32", "float64"}
+        What sums are kept in from block to block; float32 is added in blocks of columns. By default float64.
+    use_double_acc : bool
+        The same as ``dtype_acc="float64"``.
+    sum_scheme : {"auto", "block_sum", "direct_sum", "kahan_scheme"}
+        Accepted for KeOps' sake: blocks serve for all.
+    enable_chunks, rec_multVar_highdim, use_fast_math : ignored
+        Hints for KeOps' compiler.
+
+    Raises
+    ------
+    ValueError
+        For what is no formula, alias or reduction; the nearest names are suggested.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from upsweep import Genred
+    >>> inputs = ["x = Vi(1)", "y = Vj(1)", "b = Vj(1)", "g = Pm(1)"]
+    >>> gaussian = Genred("Exp(-g * SqDist(x, y)) * b", inputs, axis=1)
+    >>> x, y = np.array([[0.0], [1.0]]), np.array([[0.0], [2.0], [3.0]])
+    >>> gaussian(x, y, np.ones((3, 1)), np.array([0.5])).round(4)
+    array([[1.1464],
+           [1.3484]])
+    """
+
+    def __init__(
+        self,
+        formula: str,
+        aliases: Sequence[str],
+        reduction_op: str = "Sum",
+        axis: int = 0,
+        dtype: Any = None,
+        opt_arg: int | None = None,
+        formula2: str | None = None,
+        cuda_type: Any = None,
+        dtype_acc: str = "auto",
+        use_double_acc: bool = False,
+        sum_scheme: str = "auto",
+        enable_chunks: bool = True,
+        rec_multVar_highdim: Any = False,
+        use_fast_math: bool = True,
+    ) -> None:
+        name = reduction_name(reduction_op)
+        if axis not in (0, 1):
+            raise ValueError(f"axis: expected 0 or 1, got {axis!r}")
+        k = 0
+        if "kmin" in name:
+            if not isinstance(opt_arg, int) or opt_arg < 1:
+                raise ValueError(f"opt_arg: expected K, at least 1, for {reduction_op}, got {opt_arg!r}")
+            k = opt_arg
+        if reduction_op == "LogSumExpWeight" and formula2 is None:
+            raise ValueError("formula2: LogSumExpWeight takes the formula of a weight")
+        options = options_of(name, dtype_acc, use_double_acc, sum_scheme)
+        inputs, nodes = _parsed([formula] if formula2 is None else [formula, formula2], aliases)
+        weight = nodes[1] if len(nodes) > 1 else None
+        self.formula, self.aliases, self.axis, self.reduction_op = formula, list(aliases), axis, reduction_op
+        self._call = PairCall(
+            inputs, nodes[0], name, "j" if axis == 0 else "i", weight=weight, k=k, options=options
+        )  # fmt: skip
+
+    def __call__(
+        self, *args: Any, backend: str = "auto", device_id: int = -1, ranges: Any = None, out: Any = None,
+        n_threads: int | None = None,
+    ) -> Any:  # fmt: skip
+        """Reduce for these arrays.
+
+        Parameters
+        ----------
+        *args : arrays
+            One for each alias, of one dtype: (M, D) for rows, (N, D) for columns, (D,) for parameters; any
+            strides. Dimensions before these are a batch, and broadcast.
+        backend : {"auto", "CPU", "GPU", "GPU_1D", "GPU_2D"}
+            With numpy's arrays "GPU" computes on a CUDA device; others are computed where they are.
+        device_id : int
+            Which device.
+        ranges : BlockRanges or tuple of six integer arrays, optional
+            The pairs that are reduced over; by default all. See `BlockRanges`.
+        out : array, optional
+            The result goes here.
+        n_threads : int, optional
+            On the CPU; by default see `get_num_threads`.
+
+        Returns
+        -------
+        array of shape batch + (rows, dim), or a pair of arrays
+            Of "KMin" and its kin batch + (rows, K, dim), without the last axis if dim is 1. Indices are int64.
+            Rows without columns have the neutral element.
+        """
+        device = None if backend == "auto" and device_id < 0 else device_for(list(args), backend, device_id)
+        return finish(self._call, self._call(args, ranges, n_threads=n_threads, device=device), out)
+
+    def value_and_grad(
+        self, *args: Any, cotangent: Any = None, wrt: Sequence[int] | None = None, ranges: Any = None,
+        n_threads: int | None = None,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """The result, and the gradients of ``sum(cotangent * result)`` in the inputs.
+
+        Parameters
+        ----------
+        *args : arrays
+            As for a call.
+        cotangent : array, optional
+            Of the result's shape (of "Min_ArgMin" and its kin, of the values'); 1 by default.
+        wrt : sequence of int, optional
+            The places of the inputs whose gradients are wanted; by default all.
+        ranges, n_threads
+            As for a call.
+
+        Returns
+        -------
+        value : as of a call
+        gradients : tuple of arrays
+            Each of its input's shape.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from upsweep import Genred
+        >>> squares = Genred("SqDist(x, y)", ["x = Vi(1)", "y = Vj(1)"], axis=1)
+        >>> value, (dx, dy) = squares.value_and_grad(np.array([[1.0]]), np.array([[0.0], [3.0]]))
+        >>> value.tolist(), dx.tolist(), dy.tolist()
+        ([[5.0]], [[-2.0]], [[-2.0], [4.0]])
+        """
+        from upsweep.pairs.gradients import value_and_grad
+
+        return value_and_grad(self._call, args, cotangent, wrt, ranges, n_threads)
+
+    def __str__(self) -> str:
+        return describe(self._call, (None, None), (), f"{self.reduction_op} (axis={self.axis})")
+
+
+def _parsed(formulas: list[str], aliases: Sequence[str]) -> tuple[list[Input], list[Node]]:
+    """The inputs by position, and the nodes of the formulas, which may read more of them than the aliases say.
+
+    An input that is written counts, though a derivative of it may be zero.
+    """
+    declared = parse_aliases(aliases)
+    nodes = [parse(formula, declared) for formula in formulas]
+    names = {node: name for name, node in declared.names.items()}
+    found = list(declared.variables)
+    written = {tuple(map(int, place)) for formula in formulas for place in _VARIABLE.findall(formula)}
+    more = {variable(position, dim, KINDS[category]) for position, dim, category in written}
+    for node in sorted(more.union(variables(*nodes)) - set(found), key=lambda node: int(node.static[0])):
+        if node.static[0] != len(found):
+            raise ValueError(
+                f"aliases: the formula reads {node!r}, but there are {len(found)}; declare what is before"
+            )
+        found.append(node)
+    return [Input(names.get(node, repr(node)), node.static[1], node.dim) for node in found], nodes
+
+
+def _of_output(output: str) -> tuple[int, int]:
+    """The axis that is reduced over, and the dim, of an output such as "a = Vi(3)"."""
+    kind, dim = next((node.static[1], node.dim) for node in parse_aliases([output]).variables)
+    if kind == "p":
+        raise ValueError(f"output: expected Vi or Vj, got {output!r}")
+    return (1 if kind == "i" else 0), dim
+
+
+def generic_sum(formula: str, output: str, *aliases: str, **kwargs: Any) -> Genred:
+    """`Genred` of a sum, by what it gives: ``"a = Vi(3)"`` for a result of 3 features for each row.
+
+    Parameters
+    ----------
+    formula : str
+        The formula.
+    output : str
+        The kind and the dim of the result.
+    *aliases : str
+        The inputs.
+    **kwargs
+        Of `Genred`.
+
+    Returns
+    -------
+    Genred
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from upsweep import generic_sum
+    >>> generic_sum("SqDist(x, y)", "a = Vi(1)", "x = Vi(1)", "y = Vj(1)")(np.ones((1, 1)), np.zeros((4, 1)))
+    array([[4.]])
+    """
+    axis, _ = _of_output(output)
+    return Genred(formula, aliases, "Sum", axis, **kwargs)
+
+
+def generic_logsumexp(formula: str, output: str, *aliases: str, **kwargs: Any) -> Genred:
+    """`Genred` of log(sum(exp(formula))), by what it gives.
+
+    Parameters
+    ----------
+    formula : str
+        The formula, of dim 1.
+    output : str
+        The kind of the result: ``"a = Vi(1)"`` for rows.
+    *aliases : str
+        The inputs.
+    **kwargs
+        Of `Genred`.
+
+    Returns
+    -------
+    Genred
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from upsweep import generic_logsumexp
+    >>> generic_logsumexp("x * y", "a = Vi(1)", "x = Vi(1)", "y = Vj(1)")(np.zeros((1, 1)), np.ones((2, 1)))
+    array([[0.69314718]])
+    """
+    axis, _ = _of_output(output)
+    return Genred(formula, aliases, "LogSumExp", axis, **kwargs)
+
+
+def generic_argkmin(formula: str, output: str, *aliases: str, **kwargs: Any) -> Genred:
+    """`Genred` of the places of the least values, by what it gives: K places for each row of ``"a = Vi(K)"``.
+
+    Parameters
+    ----------
+    formula : str
+        The formula.
+    output : str
+        The kind of the result, and K as its dim.
+    *aliases : str
+        The inputs.
+    **kwargs
+        Of `Genred`.
+
+    Returns
+    -------
+    Genred
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from upsweep import generic_argkmin
+    >>> neighbours = generic_argkmin("SqDist(x, y)", "a = Vi(2)", "x = Vi(1)", "y = Vj(1)")
+    >>> neighbours(np.array([[0.0]]), np.array([[3.0], [1.0], [-2.0]]))
+    array([[1, 2]])
+    """
+    axis, k = _of_output(output)
+    return Genred(formula, aliases, "ArgKMin", axis, opt_arg=k, **kwargs)
+
+
+def generic_argmin(formula: str, output: str, *aliases: str, **kwargs: Any) -> Genred:
+    """`Genred` of the place of the least value, by what it gives.
+
+    Parameters
+    ----------
+    formula : str
+        The formula.
+    output : str
+        The kind of the result: ``"a = Vi(1)"`` for rows.
+    *aliases : str
+        The inputs.
+    **kwargs
+        Of `Genred`.
+
+    Returns
+    -------
+    Genred
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from upsweep import generic_argmin
+    >>> generic_argmin("SqDist(x, y)", "a = Vi(1)", "x = Vi(1)", "y = Vj(1)")(np.zeros((1, 1)), np.ones((2, 1)))
+    array([[0]])
+    """
+    axis, _ = _of_output(output)
+    return Genred(formula, aliases, "ArgMin", axis, **kwargs)

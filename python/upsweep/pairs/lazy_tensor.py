@@ -1,0 +1,343 @@
+"""Formulas over pairs, written as if they were arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from upsweep import _arrays
+from upsweep.pairs.describe import describe_expression
+from upsweep.pairs.graph import KINDS, Leaf, Meta
+from upsweep.pairs.reductions import Reductions
+
+__all__ = ["LazyTensor", "Pm", "Vi", "Vj"]
+
+_NUMBERS = Meta(None, None, None, None, None)
+_FLOATS = {np.dtype(name): name for name in ("float32", "float64")}
+
+
+class LazyTensor(Reductions):
+    """An array over pairs (i, j) that is a formula: nothing is stored, or computed before it is reduced.
+
+    Parameters
+    ----------
+    x : array, number, list, or tuple of three ints
+        An array of numpy, torch, cupy or another library, float32 or float64:
+
+        - (M, 1, D): M rows of D features, indexed by i; (1, N, D): N columns, indexed by j; (1, 1, D): parameters.
+          Dimensions before these are a batch, which broadcasts;
+        - (M, D) with `axis` 0, or (N, D) with `axis` 1: rows or columns;
+        - (D,) or a list of numbers, a number: parameters. An int is a constant of the formula.
+
+        Or a symbolic variable (index, D, axis), whose array is given when a reduction is called.
+    axis : {0, 1, 2}, optional
+        Of arrays of two axes: rows, columns; 2 for parameters. With more axes it may say what one row is.
+
+    Raises
+    ------
+    TypeError
+        What is no array of numbers, number or list.
+    ValueError
+        Arrays of other shapes.
+
+    Notes
+    -----
+    Names, shapes and defaults are KeOps': features are the last axis and may be 1 or of one dim in both operands;
+    ``sum(axis=1)`` reduces over columns, ``sum()`` over features; ``K @ b`` is a product with a matrix of features
+    of dim 1; ``K.T`` has rows as columns; ``print(K)`` shows the formula; `ranges` may be set, for all reductions.
+    Arrays are read as they lie, when a reduction is called.
+
+    Results follow the arrays' library, where they are: int64 for indices. Rows without columns have the neutral
+    element: 0, +inf for minima, -inf for maxima and logsumexp, -1 for indices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from upsweep import LazyTensor
+    >>> x, y = np.array([[0.0, 0.0], [3.0, 4.0]]), np.array([[0.0, 0.0], [6.0, 8.0], [3.0, 0.0]])
+    >>> distances = ((LazyTensor(x[:, None, :]) - LazyTensor(y[None, :, :])) ** 2).sum(-1)
+    >>> distances.shape
+    (2, 3)
+    >>> distances.argmin(axis=1)
+    array([[0],
+           [2]])
+    >>> ((-distances / 10.0).exp() @ np.array([1.0, 1.0, 1.0])).round(4)
+    array([1.4066, 0.3661])
+    """
+
+    __slots__ = ()
+
+    def __init__(self, x: Any, axis: int | None = None) -> None:
+        self.ranges = self.backend = None
+        self._static = ()
+        if isinstance(x, tuple):
+            self._symbolic(x, axis)
+        elif isinstance(x, (bool, complex)) or (isinstance(x, np.generic) and x.dtype.kind in "bc"):
+            raise TypeError(f"x: expected real numbers, got {x!r}")
+        elif isinstance(x, int):
+            self._op, self._args, self._static, self.ndim, self._meta = "constant", (), (float(x),), 1, _NUMBERS
+        elif isinstance(x, (float, np.integer, np.floating, list)):
+            self._parameters(x, axis)
+        else:
+            self._array(x, axis)
+
+    def _symbolic(self, x: tuple[Any, ...], axis: int | None) -> None:
+        if len(x) != 3 or not all(isinstance(part, int) for part in x):
+            raise ValueError(f"x: expected three ints (index, dim, axis) of a symbolic variable, got {x!r}")
+        if axis is not None:
+            raise ValueError("axis: is the third number of a symbolic variable")
+        index, dim, place = x
+        if index < 0 or dim < 1 or place not in (0, 1, 2):
+            raise ValueError(
+                f"x: expected an index of at least 0, a dim of at least 1 and an axis of 0 to 2, got {x}"
+            )
+        self._leaf(Leaf(None, KINDS[place], dim, index), _NUMBERS)
+
+    def _parameters(self, x: Any, axis: int | None) -> None:
+        if axis not in (None, 2):
+            raise ValueError(f"axis: numbers are parameters, of axis 2, got {axis}")
+        numbers = [float(number) for number in x] if isinstance(x, list) else [float(x)]
+        if not numbers:
+            raise ValueError("x: expected at least one number, got an empty list")
+        self._leaf(Leaf(numbers, "p", len(numbers)), _NUMBERS)
+
+    def _array(self, x: Any, axis: int | None) -> None:
+        if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+            raise TypeError(f"x: expected an array, a number or a list of numbers, got {_arrays.type_name(x)}")
+        dtype = _FLOATS.get(x.dtype) if type(x) is np.ndarray else None  # numpy takes its time to tell the name
+        if dtype is None:
+            dtype = x.dtype.name if isinstance(x, np.ndarray) else str(x.dtype).rpartition(".")[2]
+        if dtype.startswith("complex"):
+            raise TypeError(
+                f"x: expected float32 or float64, got dtype {dtype}; there is no ComplexLazyTensor: write real "
+                "and imaginary parts as two formulas"
+            )
+        if dtype not in ("float16", "bfloat16", "float32", "float64"):
+            raise TypeError(f"x: expected float32 or float64, got dtype {dtype}")
+        if axis not in (None, 0, 1, 2):
+            raise ValueError(f"axis: expected 0, 1 or 2, got {axis}")
+        shape = tuple(x.shape)
+        n_axes = len(shape)
+        kind, batch = "p", None
+        if n_axes >= 3 and 1 in shape[-3:-1]:
+            kind = KINDS[axis] if axis is not None else _kind_of(shape)
+            expected = {"i": shape[-2] == 1, "j": shape[-3] == 1, "p": shape[-3:-1] == (1, 1)}
+            if not expected[kind]:
+                raise ValueError(f"axis: is {axis}, which an array of shape {shape} does not fit")
+            batch = shape[:-3] or None
+            x = x[..., 0, :] if kind == "i" else x[..., 0, :, :] if kind == "j" else x[..., 0, 0, :]
+        elif n_axes == 2 and axis in (0, 1):
+            kind = KINDS[axis]
+        elif n_axes < 2 and axis in (None, 2):
+            x = x.reshape(1) if n_axes == 0 else x
+        else:
+            raise ValueError(
+                "x: expected shape (..., M, 1, D), (..., 1, N, D) or (..., 1, 1, D); (M, D) with axis=0 or (N, D) "
+                f"with axis=1; or (D,) for parameters; got {shape}"
+                + ("" if axis is None else f" with axis={axis}")
+            )
+        shape = tuple(x.shape)
+        if shape[-1] == 0:
+            raise ValueError(f"x: expected at least one feature, got shape {shape}")
+        n_i = shape[-2] if kind == "i" else None
+        n_j = shape[-2] if kind == "j" else None
+        self._leaf(Leaf(x, kind, shape[-1]), Meta(n_i, n_j, batch, dtype, _place(x)))
+
+    def _leaf(self, leaf: Leaf, meta: Meta) -> None:
+        self._op, self._args, self.ndim, self._meta = None, (leaf,), leaf.dim, meta
+
+    # ---- what it is --------------------------------------------------------------------------------------------
+
+    @property
+    def ni(self) -> int | None:
+        """The number of rows; None where nothing is indexed by i."""
+        return self._meta.ni
+
+    @property
+    def nj(self) -> int | None:
+        """The number of columns; None where nothing is indexed by j."""
+        return self._meta.nj
+
+    @property
+    def batchdims(self) -> tuple[int, ...] | None:
+        """The batch dimensions."""
+        return self._meta.batch
+
+    @property
+    def nbatchdims(self) -> int:
+        """How many batch dimensions there are."""
+        return 0 if self._meta.batch is None else len(self._meta.batch)
+
+    @property
+    def dtype(self) -> str | None:
+        """The name of the arrays' dtype."""
+        return self._meta.dtype
+
+    @property
+    def axis(self) -> int | None:
+        """Of a variable, 0 for rows, 1 for columns, 2 for parameters."""
+        return KINDS.index(self._args[0].kind) if self._op is None else None
+
+    @property
+    def formula(self) -> str:
+        """The formula as text, in KeOps' language."""
+        return self._text()
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        n_i, n_j, batch, _, _ = self._meta
+        return (*(batch or ()), 1 if n_i is None else n_i, 1 if n_j is None else n_j, self.ndim)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Batch, rows, columns, and features unless there is one."""
+        shape = self._shape
+        return shape[:-1] if shape[-1] == 1 else shape
+
+    def __str__(self) -> str:
+        return describe_expression(self)
+
+    __repr__ = __str__
+
+    # ---- as a matrix -------------------------------------------------------------------------------------------
+
+    def __matmul__(self, v: Any, **kwargs: Any) -> Any:
+        """The product with a vector (N,) or a matrix (..., N, D), for formulas of dim 1."""
+        if self.ndim != 1:
+            raise ValueError(f"K @ v: expected K of dim 1, got shape {self.shape}")
+        if not hasattr(v, "shape") or len(v.shape) == 0:
+            raise TypeError(f"v: expected an array of shape (N,) or (..., N, D), got {_arrays.type_name(v)}")
+        flat = len(v.shape) == 1
+        columns = LazyTensor((v[:, None] if flat else v)[..., None, :, :], axis=1)
+        n_j = 1 if self.nj is None else self.nj
+        if columns.nj != n_j and self.nj is not None:
+            raise ValueError(f"v: expected {n_j} rows, as K has columns, got shape {tuple(v.shape)}")
+        product = self * columns
+        result = product.sum(product.dim() - 2, **kwargs)
+        return result[..., 0] if flat else result
+
+    def matvec(self, v: Any) -> Any:
+        """``K @ v``, by scipy's name."""
+        return self @ v
+
+    def rmatvec(self, v: Any) -> Any:
+        """``K.T @ v``, by scipy's name."""
+        return self.T @ v
+
+    def solve(self, other: Any, var: Any = None, call: bool = True, **kwargs: Any) -> Any:
+        """The solution a of ``sum_j K(i, j) * a_j + alpha * a_i = other_i``, by conjugate gradients.
+
+        Parameters
+        ----------
+        other : array (M, D) or LazyTensor of rows
+            The right-hand side.
+        var : LazyTensor, optional
+            A symbolic variable in which the formula is linear; by default the formula is multiplied by one.
+        call : bool
+            False: return what can be called.
+        **kwargs
+            `alpha`, `eps`, `max_iterations`, `ranges` and others of `KernelSolve`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from upsweep import Vi, Vj
+        >>> x = np.array([[0.0], [0.1], [2.0]])
+        >>> K = (-Vi(x).sqdist(Vj(x))).exp()
+        >>> a = K.solve(np.array([[1.0], [2.0], [3.0]]), alpha=0.1)
+        >>> np.allclose(K @ a + 0.1 * a, [[1.0], [2.0], [3.0]])
+        True
+        """
+        from upsweep.pairs.kernel_solve import solve_expression
+
+        return solve_expression(self, other, var, call, kwargs)
+
+
+def _kind_of(shape: tuple[int, ...]) -> str:
+    if shape[-3] == 1:
+        return "p" if shape[-2] == 1 else "j"
+    return "i"
+
+
+def _place(x: Any) -> str:
+    """The library of an array; of a tensor, its device."""
+    if isinstance(x, np.ndarray):
+        return "numpy"
+    device = getattr(x, "device", None)
+    return f"{type(x).__module__.partition('.')[0]}" + ("" if device is None else f" on {device}")
+
+
+def _variable(x_or_ind: Any, dim: int | None, axis: int) -> LazyTensor:
+    return LazyTensor(x_or_ind, axis) if dim is None else LazyTensor((x_or_ind, dim, axis))
+
+
+def Vi(x_or_ind: Any, dim: int | None = None) -> LazyTensor:
+    """Rows of features, indexed by i: of an array (M, D), or a symbolic variable (index, D).
+
+    Parameters
+    ----------
+    x_or_ind : array or int
+        The array; with `dim`, the number of a symbolic variable.
+    dim : int, optional
+        Its features.
+
+    Returns
+    -------
+    LazyTensor
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from upsweep import Vi
+    >>> Vi(np.zeros((5, 3))).shape, Vi(0, 3).shape
+    ((5, 1, 3), (1, 1, 3))
+    """
+    return _variable(x_or_ind, dim, 0)
+
+
+def Vj(x_or_ind: Any, dim: int | None = None) -> LazyTensor:
+    """Columns of features, indexed by j: of an array (N, D), or a symbolic variable (index, D).
+
+    Parameters
+    ----------
+    x_or_ind : array or int
+        The array; with `dim`, the number of a symbolic variable.
+    dim : int, optional
+        Its features.
+
+    Returns
+    -------
+    LazyTensor
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from upsweep import Vj
+    >>> Vj(np.zeros((5, 3))).shape
+    (1, 5, 3)
+    """
+    return _variable(x_or_ind, dim, 1)
+
+
+def Pm(x_or_ind: Any, dim: int | None = None) -> LazyTensor:
+    """Parameters, the same for all pairs: of an array (D,) or numbers, or a symbolic variable (index, D).
+
+    Parameters
+    ----------
+    x_or_ind : array, number, list or int
+        The parameters; with `dim`, the number of a symbolic variable.
+    dim : int, optional
+        Its features.
+
+    Returns
+    -------
+    LazyTensor
+
+    Examples
+    --------
+    >>> from upsweep import Pm
+    >>> Pm([1.0, 2.0]).shape
+    (1, 1, 2)
+    """
+    return _variable(x_or_ind, dim, 2)

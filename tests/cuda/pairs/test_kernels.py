@@ -1,0 +1,107 @@
+"""Reductions over pairs on a CUDA device, against the naive twin: sizes around tiles, reductions, long vectors."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from device_pair_cases import compare, distance, formulas, gaussian, of_name, random_arrays, some_ranges
+from upsweep._cuda import host, pairs
+from upsweep._expr.nodes import constant, make, variable
+from upsweep._expr.reduction import REDUCTIONS, PairReduction, outputs
+
+pytestmark = pytest.mark.cuda
+
+
+def run(reduction, arrays, n_i, n_j, batch=(), ranges=None):
+    """The results as numpy arrays."""
+    rows = n_i if reduction.rows == "i" else n_j
+    with contextlib.closing(host.Memory(0)) as memory:
+        sent = [memory.send(array) for array in arrays]
+        kinds = {"index": np.dtype(np.int64), "float": arrays[0].dtype}
+        results = [np.full((*batch, rows, dim), -77, kinds[kind]) for dim, kind in outputs(reduction)]
+        outs = [memory.send(result) for result in results]
+        pairs.run(reduction, sent, outs, n_i, n_j, batch, ranges, device=0, stream=0, allocate=memory.allocate)
+        for out, result in zip(outs, results):
+            memory.fetch(out, result)
+    return results
+
+
+def check(reduction, arrays, n_i, n_j, batch=(), ranges=None, tolerance=1e-5):
+    found = run(reduction, arrays, n_i, n_j, batch, ranges)
+    compare(found, reduction, arrays, n_i, n_j, batch, ranges, tolerance)
+    return found
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("n_i, n_j", [(1, 1), (33, 129), (1025, 2047), (3, 20001), (4000, 1), (50, 0)])
+def test_every_reduction(name, n_i, n_j):
+    check(of_name(name), random_arrays(n_i, n_j), n_i, n_j)
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_dtypes(name, dtype):
+    tolerance = 1e-12 if dtype == "float64" else 4e-3
+    if dtype == "float16" and "arg" in name:
+        pytest.skip("rounded numbers tie")
+    check(of_name(name, dtype), random_arrays(300, 500, dtype=dtype), 300, 500, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("axis", ["i", "j"])
+@pytest.mark.parametrize("name, formula", formulas(), ids=[name for name, _ in formulas()])
+def test_sums_of_formulas(name, formula, axis):
+    rng = np.random.default_rng(1)
+    shapes = [(450, 3), (700, 3), (700, 1), (1, 1), (450, 3)]
+    arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    arrays[3] = np.abs(arrays[3])
+    check(PairReduction(formula, "sum", rows=axis), arrays, 450, 700, tolerance=3e-4)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 7, 16, 32, 33, 48, 64, 65, 100, 128, 129, 500])
+@pytest.mark.parametrize("far", [0, 30])
+def test_dims(dim, far):
+    x, y, b = random_arrays(300, 400, (dim, dim, 1))
+    x, y, b = x / dim**0.5 + far, y / dim**0.5 + far, np.abs(b)
+    check(PairReduction(gaussian(dim), "sum"), [x, y, b], 300, 400)
+    nearest = PairReduction(make("sqdist", variable(0, dim, "i"), variable(1, dim, "j")), "kmin", k=5)
+    check(nearest, [x, y], 300, 400, tolerance=3e-6)
+
+
+@pytest.mark.parametrize("dim", [40, 100, 300])
+def test_products_of_long_vectors(dim):
+    x, y, b = random_arrays(300, 400, (dim, dim, 1))
+    product = make("mul", constant(1 / dim), make("scalprod", variable(0, dim, "i"), variable(1, dim, "j")))
+    check(PairReduction(make("mul", make("exp", product), variable(2, 1, "j")), "sum"), [x, y, b], 300, 400)
+    check(PairReduction(product, "logsumexp"), [x, y], 300, 400)
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("seed", range(3))
+def test_ranges(name, seed):
+    rng = np.random.default_rng(seed)
+    n_i, n_j = ((60, 90), (900, 1100), (5000, 7000))[seed]
+    ranges = some_ranges(rng, n_i, n_j, (4, 7, 9)[seed])
+    check(of_name(name), random_arrays(n_i, n_j), n_i, n_j, ranges=ranges, tolerance=2e-5)
+
+
+def test_batches():
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=shape).astype(np.float32) for shape in [(3, 1, 40, 3), (2, 60, 3), (3, 2, 60, 1)]]
+    each = [some_ranges(rng, 40, 60, 3) for _ in range(6)]
+    for ranges in (None, each[0], each):
+        check(PairReduction(gaussian(), "sum"), arrays, 40, 60, (3, 2), ranges)
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_the_same_bits_on_each_run(name):
+    arrays = random_arrays(3000, 5000)
+    first = check(of_name(name), arrays, 3000, 5000)
+    for _ in range(3):
+        for one, other in zip(first, run(of_name(name), arrays, 3000, 5000)):
+            assert one.tobytes() == other.tobytes()
+
+
+def test_many_columns_against_few_rows():
+    x, y, b = random_arrays(7, 1_000_003)
+    check(PairReduction(gaussian(), "sum"), [x, y, np.abs(b)], 7, 1_000_003)
+    check(PairReduction(distance(), "max_argmax"), [x, y], 7, 1_000_003)

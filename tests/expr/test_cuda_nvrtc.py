@@ -1,0 +1,85 @@
+"""The run-time compiler: where it is looked for, what it says; kernels compiled without a device."""
+
+import pytest
+from upsweep._expr.cuda import nvrtc
+from upsweep._expr.cuda.render import render
+from upsweep._expr.cuda.request import Request
+from upsweep._expr.lower import lower
+from upsweep._expr.nodes import make, variable
+from upsweep._expr.reduction import REDUCTIONS, PairReduction
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    try:
+        return nvrtc.load()
+    except RuntimeError as error:
+        pytest.skip(str(error).partition(":")[0])
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+    monkeypatch.setattr(nvrtc, "_loaded", {})
+    monkeypatch.setenv(nvrtc.VARIABLE, "")
+
+
+def test_without_it_the_message_says_what_to_install(nowhere):
+    with pytest.raises(RuntimeError, match=r"pip install nvidia-cuda-nvrtc"):
+        nvrtc.load()
+
+
+def test_a_library_that_cannot_be_loaded_is_named(nowhere, monkeypatch, tmp_path):
+    path = tmp_path / "libnvrtc.so"
+    path.write_bytes(b"no library")
+    monkeypatch.setenv(nvrtc.VARIABLE, str(path))
+    with pytest.raises(RuntimeError, match=str(path)):
+        nvrtc.load()
+
+
+def test_the_variable_comes_alone(monkeypatch):
+    monkeypatch.setenv(nvrtc.VARIABLE, "/somewhere/libnvrtc.so.13")
+    assert list(nvrtc.candidates()) == ["/somewhere/libnvrtc.so.13"]
+
+
+def test_toolkits_come_before_the_loader(monkeypatch, tmp_path):
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "lib64" / "libnvrtc.so.99").touch()
+    monkeypatch.delenv(nvrtc.VARIABLE, raising=False)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    found = list(nvrtc.candidates())
+    assert found[0] == str(tmp_path / "lib64" / "libnvrtc.so.99")
+    assert found[-1] == "libnvrtc.so"
+
+
+def test_the_log_is_in_the_message(compiler):
+    with pytest.raises(nvrtc.CompileError, match=r"identifier .no_such_type. is undefined"):
+        compiler.compile("no_such_type x;", compiler.architectures[-1])
+
+
+def test_newer_devices_get_ptx(compiler):
+    text = 'extern "C" __global__ void nothing() {}'
+    newest = compiler.architectures[-1]
+    assert compiler.compile(text, newest).is_cubin
+    code = compiler.compile(text, newest + 5)
+    assert not code.is_cubin
+    assert b".visible .entry nothing" in code.data
+
+
+def test_older_devices_are_refused(compiler):
+    with pytest.raises(nvrtc.CompileError, match=r"the device has 1\.0"):
+        compiler.compile("", 10)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("dim", [3, 40])
+def test_kernels_compile(compiler, name, dtype, dim):
+    if dim == 40 and name not in ("sum", "argkmin"):
+        pytest.skip("the formula's part is the same")
+    weight = variable(2, 1, "j") if name == "sumsoftmaxweight" else None
+    formula = make("exp", make("neg", make("sqdist", variable(0, dim, "i"), variable(1, dim, "j"))))
+    k = 5 if "kmin" in name else 0
+    accumulated = "float32" if dtype == "bfloat16" else "float64"
+    reduction = PairReduction(formula, name, weight, k=k, dtype=dtype, dtype_acc=accumulated)
+    made = render(lower(reduction), Request(name, k, "i", dtype, accumulated, 3))
+    assert compiler.compile(made.text, 90, made.options).data

@@ -1,0 +1,232 @@
+"""Which pairs block-sparse reductions run over: sets of pairs, transposes, and what is refused, by block."""
+
+import numpy as np
+import pytest
+from upsweep.cluster import from_matrix, swap_axes
+from upsweep.pairs.ranges import BlockRanges, as_ranges
+from upsweep.pairs.triples import check_triple, join, triple_of_lists
+
+
+def random_ranges(seed=0, n_i=40, n_j=30, share=0.4):
+    """KeOps' six arrays of random clusters, and the mask they mean."""
+    rng = np.random.default_rng(seed)
+    cuts_i = np.sort(rng.choice(np.arange(1, n_i), 6, replace=False))
+    cuts_j = np.sort(rng.choice(np.arange(1, n_j), 4, replace=False))
+    r_i = np.stack([np.r_[0, cuts_i], np.r_[cuts_i, n_i]], 1)
+    r_j = np.stack([np.r_[0, cuts_j], np.r_[cuts_j, n_j]], 1)
+    keep = rng.random((7, 5)) < share
+    mask = np.repeat(np.repeat(keep, np.diff(r_i)[:, 0], 0), np.diff(r_j)[:, 0], 1)
+    return from_matrix(r_i, r_j, keep), mask, (r_i, r_j, keep)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64", ">i4"])
+def test_six_arrays_of_any_integers(dtype):
+    ranges, mask, _ = random_ranges()
+    made = BlockRanges(tuple(part.astype(dtype) for part in ranges), mask.shape)
+    np.testing.assert_array_equal(made.to_mask(), mask)
+    np.testing.assert_array_equal(made.T.to_mask(), mask.T)
+    assert made.n_pairs == mask.sum()
+    assert all(part.dtype == np.int64 for part in made)
+    assert len(made) == 6 and len(swap_axes(made)) == 6
+
+
+def test_what_was_checked_does_not_change_with_the_users_arrays():
+    ranges, mask, _ = random_ranges()
+    made = BlockRanges(ranges, mask.shape)
+    ranges[0][:] = 10**6
+    np.testing.assert_array_equal(made.to_mask(), mask)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_three_arrays_have_a_transpose(seed):
+    ranges, mask, _ = random_ranges(seed)
+    np.testing.assert_array_equal(BlockRanges(ranges[:3], mask.shape).T.to_mask(), mask.T)
+
+
+def test_columns_that_are_listed_twice_count_twice_in_the_transpose_too():
+    made = BlockRanges(([[0, 2], [2, 3]], [2, 3], [[0, 4], [2, 6], [1, 3]]), (3, 6))
+    np.testing.assert_array_equal(made.to_mask(), [[1, 1, 2, 2, 1, 1]] * 2 + [[0, 1, 1, 0, 0, 0]])
+    np.testing.assert_array_equal(made.T.to_mask(), made.to_mask().T)
+    assert made.n_pairs == 18
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_masks_and_clusters(seed):
+    _, mask, (r_i, r_j, keep) = random_ranges(seed)
+    indptr, indices = np.r_[0, np.cumsum(keep.sum(1))], np.nonzero(keep)[1]
+    for made in (
+        BlockRanges.from_mask(mask),
+        BlockRanges.from_matrix(r_i, r_j, keep),
+        BlockRanges.from_csr(r_i, r_j, indptr, indices),
+    ):
+        np.testing.assert_array_equal(made.to_mask(), mask)
+        triple = made.triple("j", *mask.shape)
+        np.testing.assert_array_equal(BlockRanges(tuple(triple), mask.T.shape).to_mask(), mask.T)
+
+
+def test_touching_clusters_are_joined():
+    r = [[0, 2], [2, 5], [5, 6]]
+    columns = BlockRanges.from_matrix([[0, 3]], r, [[True, True, False]]).triple("i", 3, 6).columns
+    np.testing.assert_array_equal(columns, [[0, 5]])
+
+
+@pytest.mark.parametrize("radius", [0.0, 0.3, 1.0, 100.0])
+def test_a_radius_keeps_all_that_are_near(radius):
+    rng = np.random.default_rng(0)
+    x, y = np.sort(rng.normal(size=(60, 2)), 0), np.sort(rng.normal(size=(50, 2)), 0)
+    r_i = np.stack([np.arange(0, 60, 5), np.arange(5, 61, 5)], 1)
+    r_j = np.array([[0, 7], [7, 7], [7, 20], [20, 50]])  # one is empty
+    mask = BlockRanges.from_radius(x, y, radius, r_i, r_j).to_mask()
+    near = ((x[:, None] - y) ** 2).sum(-1) <= radius**2
+    assert mask[near].all()
+    assert radius < 100 or mask.all()
+    assert radius > 1 or mask.mean() < 0.9
+
+
+@pytest.mark.parametrize("block", [1, 3, 100])
+@pytest.mark.parametrize("n_i, n_j", [(10, 10), (7, 12), (12, 5), (0, 4), (4, 0)])
+def test_bands(block, n_i, n_j):
+    i, j = np.arange(n_i)[:, None], np.arange(n_j)
+    first, last = i // block * block, np.minimum(i // block * block + block, n_i) - 1
+    band = BlockRanges.band(n_i, n_j, 2, 3, block=block).to_mask()
+    np.testing.assert_array_equal(band, (j >= first - 2) & (j <= last + 3))
+    causal = BlockRanges.causal(n_i, n_j, block=block).to_mask()
+    np.testing.assert_array_equal(causal, j <= last)
+
+
+def test_blocks_along_the_diagonal():
+    mask = BlockRanges.block_diagonal([2, 0, 1], [1, 3, 2]).to_mask()
+    np.testing.assert_array_equal(mask, [[1, 0, 0, 0, 0, 0]] * 2 + [[0, 0, 0, 0, 1, 1]])
+
+
+BLOCKS, SLICES, COLUMNS = [[0, 2], [2, 5]], [1, 3], [[0, 3], [1, 2], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    "triple, message",
+    [
+        (
+            ([[0, 2], [2, 9]], SLICES, COLUMNS),
+            r"block 1 of ranges_i is \[2, 9\), which is out of bounds; there are 5",
+        ),
+        (([[0, 2], [-1, 5]], SLICES, COLUMNS), r"block 1 of ranges_i is \[-1, 5\), which is out of bounds"),
+        (([[2, 0], [2, 5]], SLICES, COLUMNS), r"block 0 of ranges_i is \[2, 0\), which ends before it starts"),
+        (
+            (BLOCKS, SLICES, [[0, 3], [1, 2], [3, 7]]),
+            r"redranges_j\[2\], of block 1, is \[3, 7\), which is out of",
+        ),
+        (
+            (BLOCKS, SLICES, [[0, 3], [1, 0], [3, 4]]),
+            r"redranges_j\[1\], of block 1, is \[1, 0\), which ends before",
+        ),
+        ((BLOCKS, [1, 4], COLUMNS), "slices_i of block 1 is 4, but redranges_j has 3 rows only"),
+        ((BLOCKS, [2, 1], COLUMNS), "slices_i has to increase, but for block 1 it is 1 after 2"),
+        ((BLOCKS, [-1, 1], COLUMNS), "slices_i has to increase, but for block 0 it is -1"),
+        (([[1, 5], [0, 2]], SLICES, COLUMNS), r"blocks 0 and 1 of ranges_i overlap: \[1, 5\) and \[0, 2\)"),
+        ((BLOCKS, [1], COLUMNS), "slices_i: expected a number for each of 2 blocks, got 1"),
+        (([[0, 2, 3]], [1], COLUMNS), r"ranges_i: expected shape \(n, 2\)"),
+    ],
+)
+def test_what_is_refused_names_the_block(triple, message):
+    with pytest.raises(ValueError, match=message):
+        BlockRanges(triple, (5, 6))
+
+
+def test_no_check_if_told_so():
+    made = BlockRanges((BLOCKS, SLICES, [[0, 3], [1, 2], [3, 7]]), (5, 6), check=False)
+    assert made.triple("i", 5, 6).columns[2, 1] == 7
+
+
+def test_bounds_are_checked_when_sizes_are_known():
+    made = BlockRanges((BLOCKS, SLICES, COLUMNS))
+    with pytest.raises(ValueError, match=r"redranges_j\[2\], of block 1, is \[3, 4\), .* there are 3 columns"):
+        made.triple("i", 5, 3)
+    with pytest.raises(ValueError, match=r"ranges: are of \(5, 6\) rows and columns, the reduction of \(5, 7\)"):
+        BlockRanges((BLOCKS, SLICES, COLUMNS), (5, 6)).triple("i", 5, 7)
+
+
+def test_other_things_are_no_ranges():
+    with pytest.raises(TypeError, match="ranges_i: expected integers, got dtype float64"):
+        BlockRanges((np.zeros((2, 2)), SLICES, COLUMNS))
+    with pytest.raises(ValueError, match=r"ranges: expected six arrays, .* got 4"):
+        BlockRanges((BLOCKS, SLICES, COLUMNS, BLOCKS))
+    with pytest.raises(TypeError, match="ranges: expected None, six arrays or a BlockRanges, got int"):
+        as_ranges(3)
+
+
+@pytest.mark.parametrize("place", [3, 4, 5])
+def test_triples_that_disagree_are_found_when_the_second_is_needed(place):
+    ranges, mask, _ = random_ranges(share=0.6)
+    parts = [part.copy() for part in ranges]
+    if place == 4:
+        parts[4][0] -= 1  # a range of the first block goes to the second
+    else:
+        parts[place][0, 1] -= 1
+    made = BlockRanges(parts, mask.shape)
+    made.triple("i", *mask.shape)
+    with pytest.raises(ValueError, match="list different pairs"):
+        made.triple("j", *mask.shape)
+    BlockRanges(parts, mask.shape, check=False).triple("j", *mask.shape)
+
+
+def test_the_triples_are_compared_once(monkeypatch):
+    ranges, mask, _ = random_ranges()
+    made = BlockRanges(ranges, mask.shape)
+    made.triple("j", *mask.shape)
+    monkeypatch.setattr("upsweep.pairs.triples.fingerprint", None)
+    made.triple("j", *mask.shape)
+
+
+def test_equal_tuples_are_one_object_for_equal_sizes():
+    ranges, _, _ = random_ranges()
+    assert as_ranges(ranges, 40, 30) is as_ranges(tuple(part.copy() for part in ranges), 40, 30)
+    assert as_ranges(ranges, 40, 30) is not as_ranges(ranges, 41, 30)
+    assert as_ranges(None) is None
+
+
+def test_plans_are_kept():
+    triple = BlockRanges.causal(5).triple("i", 5, 5)
+    made = []
+    assert triple.plan("engine", lambda given: made.append(given) or "plan") == "plan"
+    assert triple.plan("engine", lambda given: made.append(given) or "other") == "plan"
+    assert len(made) == 1 and made[0] is triple
+
+
+def test_indices_that_run_through_a_batch():
+    first, mask_a, _ = random_ranges(1)
+    second, mask_b, _ = random_ranges(2)
+    n_i, n_j = mask_a.shape
+    parts = [BlockRanges(part, (n_i, n_j)).triple("i", n_i, n_j) for part in (first, second)]
+    whole = BlockRanges(tuple(join(parts, n_i, n_j)))
+    for rows, masks in (("i", (mask_a, mask_b)), ("j", (mask_a.T, mask_b.T))):
+        triples = whole.for_batch(rows, n_i, n_j, 2)
+        assert triples is whole.for_batch(rows, n_i, n_j, 2)
+        for triple, mask in zip(triples, masks):
+            np.testing.assert_array_equal(BlockRanges(tuple(triple), mask.shape).to_mask(), mask)
+    alike = BlockRanges(first)
+    assert alike.for_batch("i", n_i, n_j, 2) is alike.triple("i", n_i, n_j)
+
+
+def test_a_block_is_inside_of_one_entry_of_a_batch():
+    with pytest.raises(ValueError, match=r"block 0 of ranges_i, \[3, 7\], has rows of two batch entries"):
+        BlockRanges(([[3, 7]], [1], [[0, 5]])).for_batch("i", 5, 5, 2)
+    with pytest.raises(ValueError, match="block 0 of ranges_i, of batch entry 1, has columns of another entry"):
+        BlockRanges(([[5, 7]], [1], [[0, 5]])).for_batch("i", 5, 5, 2)
+
+
+def test_many_blocks_are_checked_fast_enough_to_be_checked_always():
+    r = np.stack([np.arange(10**5), np.arange(1, 10**5 + 1)], 1)
+    check_triple(triple_of_lists(r, np.ones(10**5), r), ("a", "b", "c"), 10**5, 10**5)
+
+
+def test_a_picture(tmp_path):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    ax = BlockRanges.causal(10, block=3).plot(facecolor="red")
+    assert len(ax.collections[0].get_paths()) == 4
+    assert ax.get_ylim() == (10.0, 0.0)
+    ax.figure.savefig(tmp_path / "ranges.png")
+
+
+def test_their_repr_says_what_they_keep():
+    assert repr(BlockRanges.causal(4, block=2)) == "BlockRanges(2 blocks; 12 of 4 x 4 pairs)"

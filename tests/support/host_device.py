@@ -1,0 +1,121 @@
+"""A device for kernels over pairs that is none: their text compiled by the C++ compiler and run on the host.
+
+What is tested is everything but NVRTC, the driver and the few functions of kernels/device.cuh: the rewrites, the
+text, the kernels' own logic, the plans, the structure that is handed over.
+"""
+
+import ctypes
+import hashlib
+import math
+import subprocess
+from pathlib import Path
+
+import numpy as np
+from upsweep._cuda import DeviceArray, pairs
+from upsweep._expr.cuda.render import kernel_text
+from upsweep._expr.reduction import outputs
+
+PREAMBLE = (Path(__file__).parent / "on_host.hpp").read_text()
+LAUNCHERS = """
+extern "C" void launch_reduce_pairs(const Call* call, unsigned n_blocks, unsigned n_threads) {
+    fibers::Launch<Call>::run(reduce_pairs, *call, n_blocks, n_threads);
+}
+extern "C" void launch_combine_parts(const Call* call, unsigned n_blocks, unsigned n_threads) {
+    fibers::Launch<Call>::run(combine_parts, *call, n_blocks, n_threads);
+}
+extern "C" long long size_of_call() { return sizeof(Call); }
+"""
+
+
+class HostFunction:
+    def __init__(self, library, name, n_slots):
+        self.launcher, self.n_slots = getattr(library, f"launch_{name}"), n_slots
+        self.launcher.restype, self.launcher.argtypes = None, (ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+        self.size = library.size_of_call
+        self.size.restype = ctypes.c_int64
+        self.launches, self.shared_bytes = 0, 0
+
+    def use_shared(self, n_bytes):
+        self.shared_bytes = n_bytes
+
+    def blocks_at_once(self, n_threads):
+        return self.n_slots
+
+    def launch(self, n_blocks, n_threads, stream, structure):
+        assert ctypes.sizeof(structure) == self.size()
+        self.launches += 1
+        self.launcher(ctypes.addressof(structure), n_blocks, n_threads)
+
+
+class HostModule:
+    def __init__(self, path, n_slots):
+        self.library, self.n_slots = ctypes.CDLL(str(path)), n_slots
+
+    def function(self, name):
+        return HostFunction(self.library, name, self.n_slots)
+
+
+class HostMemory:
+    def __init__(self, data):
+        self.data = ctypes.create_string_buffer(data, len(data) + 8)
+        # A pointer of numbers of 8 bytes has to be a multiple of them.
+        self.pointer = -(-ctypes.addressof(self.data) // 8) * 8
+        ctypes.memmove(self.pointer, data, len(data))
+
+
+class HostDevice:
+    """Stands in for `_cuda.driver.Device`."""
+
+    def __init__(self, folder, n_slots):
+        self.folder, self.n_slots, self.ordinal, self.capability = folder, n_slots, 0, 90
+        self.n_processors, self.shared_bytes = n_slots, 227 * 1024
+
+    def load(self, text):
+        name = hashlib.sha256(text).hexdigest()[:24]
+        path = self.folder / f"{name}.so"
+        if not path.exists():
+            source = self.folder / f"{name}.cpp"
+            source.write_text(PREAMBLE + text.decode().replace(kernel_text("device"), "") + LAUNCHERS)
+            # Without -fno-gnu-unique, static variables of inline functions would be those of another library.
+            flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=fast", "-fno-gnu-unique"]
+            command = ["g++", *flags, str(source), "-o", str(path)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr[:4000]
+        return HostModule(path, self.n_slots)
+
+    def memory(self, data):
+        return HostMemory(data)
+
+
+def install(monkeypatch, folder, n_slots=8):
+    """Let `_cuda.pairs` run on the host; `n_slots`: of the device, which decides how columns are cut."""
+    device = HostDevice(folder, n_slots)
+    monkeypatch.setattr(pairs.driver, "device", lambda ordinal: device)
+    monkeypatch.setattr(pairs, "_compiled", lambda kernels, capability: kernels.text.encode())
+    pairs._prepared.clear()
+    return device
+
+
+def described(array):
+    address = array.__array_interface__["data"][0]
+    return DeviceArray(address, array.shape, array.strides, array.dtype.name)
+
+
+def run(reduction, arrays, n_i, n_j, batch=(), ranges=None):
+    """The results of a reduction as numpy arrays; poisoned before."""
+    rows = n_i if reduction.rows == "i" else n_j
+    results = []
+    for dim, kind in outputs(reduction):
+        dtype = np.int64 if kind == "index" else arrays[0].dtype
+        results.append(np.full((*batch, rows, dim), -77, dtype))
+    memory = []
+
+    def allocate(n_bytes):
+        memory.append(np.full(math.ceil(n_bytes / 8), np.nan))
+        return memory[-1].ctypes.data, None
+
+    pairs.run(
+        reduction, [described(array) for array in arrays], [described(result) for result in results],
+        n_i, n_j, batch, ranges, device=0, stream=0, allocate=allocate,
+    )  # fmt: skip
+    return results

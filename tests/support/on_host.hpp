@@ -1,0 +1,198 @@
+// A device for kernels that are compiled by a C++ compiler: blocks run one after the other, the threads of a block
+// as fibers that change places at each barrier, shared memory is static. Slow, and exact to C++'s rules: what it
+// finds is what a kernel does, not how fast. The functions are the twins of kernels/device.cuh.
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static
+#define __grid_constant__
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(...)
+
+using std::acos, std::asin, std::atan, std::atan2, std::cos, std::exp, std::exp2, std::fabs, std::floor, std::fmax;
+using std::fmin, std::log, std::pow, std::sin, std::sqrt, std::tanh;
+
+struct Index {
+    unsigned x, y, z;
+};
+static Index threadIdx, blockIdx, blockDim, gridDim;
+
+static float rsqrt(float x) { return 1 / std::sqrt(x); }
+static double rsqrt(double x) { return 1 / std::sqrt(x); }
+
+static float exp2_fast(float x) { return std::exp2(x); }
+static double exp2_fast(double x) { return std::exp2(x); }
+template <class T>
+static T least(T a, T b) {
+    return a < b || a != a ? a : b;
+}
+static float least_number(float a, float b) { return std::fmin(a, b); }
+static double least_number(double a, double b) { return std::fmin(a, b); }
+static float bits_as_float(unsigned bits) {
+    float x;
+    std::memcpy(&x, &bits, 4);
+    return x;
+}
+static unsigned float_as_bits(float x) {
+    unsigned bits;
+    std::memcpy(&bits, &x, 4);
+    return bits;
+}
+static float widen_float16(unsigned short bits) {
+    _Float16 x;
+    std::memcpy(&x, &bits, 2);
+    return float(x);
+}
+static unsigned short to_float16(float x) {
+    const _Float16 y = _Float16(x);
+    unsigned short bits;
+    std::memcpy(&bits, &y, 2);
+    return bits;
+}
+template <class T>
+static T multiply_rounded(T a, T b) {
+    return a * b;
+}
+template <class T>
+static void read_together(const T* from, T* to) {
+    std::memcpy(to, __builtin_assume_aligned(from, 16), 16);
+}
+
+template <class Element>
+static Element fetch_element(const char* from) {
+    Element x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+}
+static unsigned short fetch_bits(const char* from) { return fetch_element<unsigned short>(from); }
+template <class T>
+static void fetch_together(const char* from, T* to) {
+    std::memcpy(to, __builtin_assume_aligned(from, 16), 16);
+}
+static void write_together(const float* from, float* to) {
+    std::memcpy(__builtin_assume_aligned(to, 16), from, 16);
+}
+
+namespace fibers {
+constexpr int STACK = 1 << 18;
+static ucontext_t scheduler;
+static std::vector<ucontext_t> threads;
+static std::vector<char> done;
+static int running;
+
+// A barrier of the block, or of a warp: the last one to come opens it.
+struct Barrier {
+    unsigned arrived, opened;
+
+    void wait(unsigned n) {
+        const unsigned before = opened;
+        if (++arrived == n)
+            arrived = 0, ++opened;
+        else
+            while (opened == before) swapcontext(&threads[running], &scheduler);
+    }
+};
+static Barrier of_block, of_warp[32];
+
+template <class Call>
+struct Launch {
+    static inline void (*kernel)(Call);
+    static inline const Call* call;
+
+    static void thread() {
+        kernel(*call);
+        done[running] = 1;
+    }
+
+    static void run(void (*which)(Call), const Call& with, unsigned n_blocks, unsigned n_threads) {
+        kernel = which, call = &with;
+        std::vector<char> stacks(size_t(n_threads) * STACK);
+        threads.resize(n_threads), done.resize(n_threads);
+        blockDim = {n_threads, 1, 1}, gridDim = {n_blocks, 1, 1};
+        for (unsigned block = 0; block < n_blocks; ++block) {
+            blockIdx = {block, 0, 0};
+            for (unsigned t = 0; t < n_threads; ++t) {
+                getcontext(&threads[t]);
+                threads[t].uc_stack.ss_sp = stacks.data() + size_t(t) * STACK;
+                threads[t].uc_stack.ss_size = STACK;
+                threads[t].uc_link = &scheduler;
+                makecontext(&threads[t], thread, 0);
+                done[t] = 0;
+            }
+            for (unsigned left = n_threads; left;) {
+                left = 0;
+                for (unsigned t = 0; t < n_threads; ++t) {
+                    if (done[t]) continue;
+                    running = int(t), threadIdx = {t, 0, 0};
+                    swapcontext(&scheduler, &threads[t]);
+                    left += !done[t];
+                }
+            }
+        }
+    }
+};
+}  // namespace fibers
+
+
+static void __syncthreads() { fibers::of_block.wait(blockDim.x); }
+
+static int __syncthreads_or(int condition) {
+    static int conditions[1024];
+    conditions[threadIdx.x] = condition;
+    __syncthreads();
+    int any = 0;
+    for (unsigned t = 0; t < blockDim.x; ++t) any |= conditions[t];
+    __syncthreads();
+    return any;
+}
+
+static char* shared_memory() {
+    alignas(16) static char shared[1 << 18];
+    return shared;
+}
+
+// What the lanes of a warp tell each other.
+namespace lanes {
+static float told[1024][8];
+
+template <int N>
+static void tell(const float* values) {
+    auto& warp = fibers::of_warp[threadIdx.x / 32];
+    warp.wait(32);
+    std::memcpy(told[threadIdx.x], values, N * sizeof(float));
+    warp.wait(32);
+}
+}  // namespace lanes
+
+static float sum_of_warp(float x) {
+    lanes::tell<1>(&x);
+    float sum = 0;
+    for (int lane = 0; lane < 32; ++lane) sum += lanes::told[threadIdx.x / 32 * 32 + lane][0];
+    return sum;
+}
+
+static bool any_of_warp(bool condition) { return sum_of_warp(condition) > 0; }
+
+static float upper_bits(float x) { return bits_as_float(float_as_bits(x) & 0xffffe000u); }
+static float round_for_tiles(float x) { return upper_bits(bits_as_float(float_as_bits(x) + 0x1000)); }
+
+static void multiply_tiles(float (&c)[4], const float (&a)[4], float b0, float b1) {
+    const float both[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    lanes::tell<6>(both);
+    const auto* warp = lanes::told + threadIdx.x / 32 * 32;
+    const int group = threadIdx.x % 32 / 4, member = threadIdx.x % 4;
+    for (int n = 0; n < 4; ++n) {
+        const int row = group + n / 2 * 8, column = 2 * member + n % 2;
+        for (int k = 0; k < 8; ++k) {
+            const float left = warp[row % 8 * 4 + k % 4][row / 8 + k / 4 * 2];
+            const float right = warp[column * 4 + k % 4][4 + k / 4];
+            c[n] += upper_bits(left) * upper_bits(right);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+"""Clusters of tensors, against those of arrays."""
+
+import numpy as np
+import pytest
+import torch
+from upsweep import cluster
+
+
+@pytest.fixture
+def x():
+    return torch.randn(300, 3, generator=torch.Generator().manual_seed(0))
+
+
+def test_cells_begin_at_the_least_coordinates(x):
+    labels = cluster.grid_cluster(x, 0.7)
+    assert labels.dtype == torch.int64
+    np.testing.assert_array_equal(labels, cluster.grid_cluster((x - x.min(0).values).numpy(), 0.7))
+
+
+def test_the_whole_way_is_numpys(x):
+    weights = torch.rand(300, generator=torch.Generator().manual_seed(1))
+    lab = cluster.grid_cluster(x, 1.0)
+    ours = cluster.cluster_ranges_centroids(x, lab, weights)
+    theirs = cluster.cluster_ranges_centroids(x.numpy(), lab.numpy(), weights.numpy())
+    assert [part.dtype for part in ours] == [torch.int64, torch.float32, torch.float32]
+    for mine, other in zip(ours, theirs):
+        np.testing.assert_allclose(mine, other, rtol=1e-6)
+    keep = ((ours[1][:, None] - ours[1]) ** 2).sum(-1) < 4
+    tensors = cluster.from_matrix(ours[0], ours[0], keep)
+    arrays = cluster.from_matrix(theirs[0], theirs[0], keep.numpy())
+    for mine, other in zip(tensors, arrays):
+        assert isinstance(mine, torch.Tensor)
+        np.testing.assert_array_equal(mine, other)
+    for mine, other in zip(
+        cluster.sort_clusters(x, lab, return_permutation=True),
+        cluster.sort_clusters(x.numpy(), lab.numpy(), return_permutation=True),
+    ):
+        np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize("method", ["leaves", "morton"])
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+def test_balanced_clusters_are_numpys(x, method, size):
+    ours = cluster.balanced_clusters(x, size, method=method)
+    theirs = cluster.balanced_clusters(x.numpy(), size, method=method)
+    if method == "morton":  # leaves have the same points, in any order inside
+        np.testing.assert_array_equal(ours, theirs)
+    assert np.bincount(ours).max() <= size
+    np.testing.assert_array_equal(np.bincount(ours), np.bincount(theirs))
+    middle = [np.abs(x.numpy()[ours.numpy() == label]).sum() for label in range(3) if label in ours]
+    expected = [np.abs(x.numpy()[theirs == label]).sum() for label in range(3) if label in theirs]
+    np.testing.assert_allclose(middle, expected, rtol=1e-5)
+
+
+def test_arrays_beside_tensors_are_refused(x):
+    with pytest.raises(TypeError, match="lab: expected a tensor"):
+        cluster.cluster_centroids(x, np.zeros(300, int))
