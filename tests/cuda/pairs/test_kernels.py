@@ -1,4 +1,4 @@
-"""Reductions over pairs on a CUDA device, against the naive twin: sizes around tiles, reductions, long vectors."""
+"""Reductions over pairs on a CUDA device, against the naive twin: sizes around tiles, long vectors, ranges."""
 
 import contextlib
 
