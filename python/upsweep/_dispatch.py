@@ -213,24 +213,30 @@ def _run_counter(count: Count, counter: Any) -> tuple[Array, np.int64 | None]:
     _counting.check_memory(count, n_bins, _cpu.memory_limit, largest_key=n_bins > count.least)
     out = count.out
     if out is None:
-        result = _counted(count, counter, n_bins)
+        result = _counted(count, counter, n_bins).astype(count.dtype, copy=False)
     elif out.dtype == count.accumulator and count.bins_last(out).flags.c_contiguous:
         result = out
         if out.size:
             counter.write(count.bins_last(out), not count.accumulate)
     else:
         result = out
-        counted = _counted(count, counter, n_bins)
-        np.add(out, counted, out=out) if count.accumulate else np.copyto(out, counted)
+        _deliver(_counted(count, counter, n_bins), out, count.accumulate)
     return result, np.int64(counter.count_outside(n_bins)) if count.return_invalid else None
 
 
 def _counted(count: Count, counter: Any, n_bins: int) -> Array:
-    """The result in an array of its own."""
+    """The result in an array of its own, of the dtype that is summed in."""
     result = np.zeros((*count.rows, n_bins, *count.sums), count.accumulator)
     if result.size:
         counter.write(result, False)
-    return count.bins_in_place(result).astype(count.dtype, copy=False)
+    return count.bins_in_place(result)
+
+
+def _deliver(counted: Array, out: Array, accumulate: bool) -> None:
+    """Write what was counted to `out`, or add it; rounded once."""
+    if out.dtype.kind in "iu":  # to which numpy adds no floats; those of other dtypes wrap around alike
+        counted = counted.astype(out.dtype, copy=False)
+    np.add(out, counted, out=out, casting="unsafe") if accumulate else np.copyto(out, counted, casting="unsafe")
 
 
 # ---- histograms ------------------------------------------------------------------------------------------------

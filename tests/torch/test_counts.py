@@ -158,6 +158,18 @@ def test_out_and_accumulate(dtype, device):
         torch.testing.assert_close(out, 2 * once, rtol=1e-3, atol=1e-6)
 
 
+def test_what_is_added_to_short_numbers_is_rounded_once(device):
+    """The kernels of CUDA add to float32 themselves; to others what they made in 64 bits is added."""
+    eps = 2.0**-10
+    out = torch.ones(2, dtype=torch.float16, device=device)
+    keys, weights = torch.tensor([0, 0], device=device), torch.tensor([eps / 2, eps**2 / 4], device=device)
+    upsweep.bincount(keys, weights, out=out, dtype=torch.float16, accumulate=True)
+    assert out.tolist() == [1 + eps, 1]  # the sum alone is rounded to half an eps, which is lost
+    keys = torch.zeros(1, dtype=torch.int8, device=device).expand(2**11 + 1)  # alone it is rounded to 2**11
+    upsweep.bincount(keys, out=out.fill_(1), dtype=torch.float16, accumulate=True)
+    assert out.tolist() == [2**11 + 2, 1]
+
+
 def test_out_is_checked_before_any_work():
     x = torch.tensor([1, 2, 3])
     out = torch.zeros(5, dtype=torch.int64)

@@ -263,9 +263,10 @@ def _delivered(made: Tensor, out: Tensor | None, accumulate: bool, dtype: torch.
         return made.to(dtype)
     if not accumulate:
         return out.copy_(made)
-    # Added before they are rounded; but to integers torch adds no floats.
-    exact = out.is_floating_point() or out.is_complex() or not made.is_floating_point()
-    return out.add_(made if exact else made.to(dtype))
+    if not (out.is_floating_point() or out.is_complex()):
+        return out.add_(made.to(dtype))  # torch adds no floats to integers
+    # Added before they are rounded; torch would round integers first.
+    return out.add_(made if made.is_complex() else made.double())
 
 
 def _count_of_views(request: Any, made: torch.dtype) -> _counting.Count:
