@@ -18,6 +18,7 @@ __all__ = [
     "DeviceArray",
     "advance_on_device",
     "at_home",
+    "check_threads",
     "combine_on_device",
     "cuda_counts",
     "cuda_problem",
@@ -64,6 +65,12 @@ def at_home() -> Any:
     return _counts_at_home
 
 
+def check_threads(n_threads: int | None) -> None:
+    """Refuse what is no number of threads, wherever the work is done: a device takes none."""
+    if n_threads is not None:
+        _cpu.check_threads(n_threads)
+
+
 _REAL, _COMPLEX, _INTEGER = 0, 1, 2
 _ACCUMULATORS = {"f": _REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}
 
@@ -91,6 +98,7 @@ def run_scan(
 
     Returns the result and, if asked for, the state after the last step: arrays of the library that x is of.
     """
+    check_threads(n_threads)
     if scan.home is not None:
         return _at_home.run_scan(scan, out, reverse, exclusive, window, return_final)
     result = _new_like(scan.x, scan.shape, scan.dtype) if out is None else out
@@ -116,6 +124,7 @@ def reduce_scan(
 ) -> tuple[Any, Any, Any]:
     """What the whole block does to a state: the product of its gates, the state it leaves from nothing, and
     whether a reset drops the state before it."""
+    check_threads(n_threads)
     if scan.home is not None:
         return _at_home.reduce_scan(scan, reverse)
     multiplier = np.ones(scan.state_shape, scan.factor_dtype)
@@ -174,6 +183,7 @@ def run_count(count: Count, *, n_threads: int | None, device: int | None = None)
 
     Returns the result, or the user's `out`, and how many keys were dropped, if that is asked.
     """
+    check_threads(n_threads)
     home, least = count.home, count.least if count.n_bins is None else count.n_bins
     if home is not None:
         _counting.check_memory(count, least, lambda: home.library.memory(home.ordinal), largest_key=False)
