@@ -84,10 +84,12 @@ def _count_into(
     if count.n_sums == 0:
         # There are no sums, but keys may be outside all the same.
         weights, table = None, call.temporary((*count.rows, n_bins), np.dtype(np.int64))
-    target = described(table)
+    target, summands = described(table), call.array(weights)
+    if summands is not None and count.keys.size == 0:
+        summands = summands._replace(dtype="int64")  # nothing is summed, in integers
     first = checked_counts.count(
         keys, target._replace(dtype=target.dtype.replace("uint64", "int64")), call.allocate,
-        call.array(weights), axis=len(keys.shape) - 1, check=check,
+        summands, axis=len(keys.shape) - 1, check=check,
         accumulate=count.accumulate and counted is count.out,
         deterministic=count.deterministic, dropped=None if dropped is None else described(dropped).pointer,
         **call.on_stream,

@@ -110,6 +110,7 @@ class FakeCuda:
             weights = self._rows(p.weights, p, p.length, column * p.weights_column_stride)
             target = self._rows(p.out, p, p.n_bins, column * p.out_column_stride)
             assert weights.dtype.kind != "c" and target.dtype in (np.int64, np.float32, np.float64)
+            assert weights.dtype.kind in "biu" or target.dtype != np.int64
             self._add(keys, inside, weights, target, p.accumulate)
         self._mark(p, ~inside.ravel())
 
