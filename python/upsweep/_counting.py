@@ -19,8 +19,8 @@ from upsweep._arrays import Array, Home
 from upsweep._signature import check_axis, check_out
 
 __all__ = [
-    "Count", "as_size", "axes_message", "check_keywords", "check_memory", "key_error", "memory_error", "moved",
-    "normalise_count", "outside_error", "too_many_bins",
+    "Count", "as_size", "axes_message", "check_keywords", "check_memory", "key_error", "made_on_device",
+    "memory_error", "moved", "normalise_count", "outside_error", "too_many_bins",
 ]  # fmt: skip
 
 
@@ -201,6 +201,13 @@ def _dtypes(keys: Array, weights: Array | None, dtype: DTypeLike | None) -> tupl
         accumulator = np.dtype(np.float64)
     default = np.dtype(np.intp) if accumulator == np.int64 else accumulator
     return accumulator, default if wanted is None else wanted
+
+
+def made_on_device(accumulator: str, dtype: str) -> str:
+    """What the kernels of a device write of a result of this dtype: they sum in 64 bits a part, and round only to
+    the float32 and complex64 of such sums."""
+    short = {"float64": "float32", "complex128": "complex64"}.get(accumulator)
+    return dtype if dtype == short else accumulator
 
 
 def outside_error(count: Count, first: int, n_bins: int) -> ValueError:
