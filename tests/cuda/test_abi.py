@@ -288,6 +288,10 @@ def test_weights_without_an_address_are_weights():
         counts.plan(counts.describe(keys, out, weights, **where), 132)
         with pytest.raises(ValueError, match="out of a count has to be int64"):
             counts.plan(counts.describe(keys, out, **where), 132)
+    elements, thresholds, out = (array((n,), "float64", (8,), at) for n, at in ((0, 0), (4, 4096), (3, 8192)))
+    counts.plan_histogram(
+        counts.describe_histogram(elements, thresholds, out, elements, device=0, stream=0), 132
+    )  # fmt: skip
 
 
 @needs_library

@@ -99,7 +99,7 @@ class FakeCuda:
     def count(self, request):
         p = request._obj
         self.counts.append(p)
-        assert p.workspace
+        assert p.workspace and bool(p.n_columns) == bool(p.weights.data)
         keys, out = self._rows(p.keys, p, p.length), self._rows(p.out, p, p.n_bins)
         wide = keys.astype(object)
         inside = np.array((wide >= 0) & (wide < p.n_bins), bool)
@@ -151,7 +151,7 @@ class FakeCuda:
     def histogram(self, request):
         p, inner = request._obj, request._obj.count
         self.histograms.append(p)
-        assert inner.workspace
+        assert inner.workspace and bool(inner.n_columns) == bool(inner.weights.data)
         kind = np.dtype(counts.threshold_dtype(NAMES[inner.keys.dtype]))
         x = self._rows(inner.keys, inner, inner.length).ravel()
         thresholds = np.asarray(_Memory(p.thresholds, (p.n_thresholds,), None, kind)).view(kind)
