@@ -12,7 +12,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from upsweep import _at_home, _cpu, _cuda, _dispatch, _foreign
-from upsweep._cuda import abi, carries, checked_counts, counts, host  # noqa: F401  # loaded before they are patched
+from upsweep._cuda import (  # noqa: F401  # loaded before they are patched
+    abi,
+    carries,
+    checked_counts,
+    counts,
+    host,
+    library,
+)
 
 NAMES = {code: name for name, code in abi.DTYPES.items()}
 
@@ -44,6 +51,12 @@ def look(array, shape, axis=None, length=None):
     return np.asarray(_Memory(array.data, shape, strides, dtype)).view(dtype)
 
 
+def refuse_as_the_library(plan, problem, answer):
+    """Raise what libupsweep_cuda.so, where there is one, has to say of the problem; its plans need no device."""
+    if _cuda.find() is not None:
+        getattr(library.load(), plan)(ctypes.byref(problem), 132, ctypes.byref(answer))
+
+
 class FakeCuda:
     """Stands in for libupsweep_cuda.so: the same problems, on the host's memory, through the CPU's kernels."""
 
@@ -64,6 +77,7 @@ class FakeCuda:
 
     def run_scan(self, p, allocate):
         self.problems.append(p)
+        refuse_as_the_library("plan_scan", p, abi.Plan())
         pointer, _ = allocate(1000)
         assert pointer
         shape = tuple(p.batch_shape[: p.n_batch])
@@ -99,6 +113,7 @@ class FakeCuda:
     def count(self, request):
         p = request._obj
         self.counts.append(p)
+        refuse_as_the_library("plan_count", p, abi.CountPlan())
         assert p.workspace and bool(p.n_columns) == bool(p.weights.data)
         keys, out = self._rows(p.keys, p, p.length), self._rows(p.out, p, p.n_bins)
         wide = keys.astype(object)
@@ -151,6 +166,7 @@ class FakeCuda:
     def histogram(self, request):
         p, inner = request._obj, request._obj.count
         self.histograms.append(p)
+        refuse_as_the_library("plan_histogram", p, abi.CountPlan())
         assert inner.workspace and bool(inner.n_columns) == bool(inner.weights.data)
         kind = np.dtype(counts.threshold_dtype(NAMES[inner.keys.dtype]))
         x = self._rows(inner.keys, inner, inner.length).ravel()
