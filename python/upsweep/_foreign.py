@@ -398,7 +398,15 @@ def view(value: object, name: str) -> OnDevice | None:
     if isinstance(value, OnDevice):
         return value
     library = library_of(value)
-    return None if library is None else library.view(value, name)
+    if library is None:
+        return None
+    array = library.view(value, name)
+    if not array.flags.aligned:  # a load of such an element would end all work on the device
+        raise ValueError(
+            f"{name}: not all of its elements are at multiples of their size in memory, as a device needs them: "
+            f"dtype {array.dtype}, strides of {array.strides} bytes"
+        )
+    return array
 
 
 class Home(NamedTuple):
