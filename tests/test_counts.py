@@ -1,5 +1,6 @@
 """Counting: numpy's results, dtypes and errors, for any number of threads."""
 
+import re
 import sys
 
 import numpy as np
@@ -242,6 +243,23 @@ def test_more_bins_than_memory_name_who_asks_for_them(many):
         upsweep.bincount([1, 2], minlength=many)
     with pytest.raises(MemoryError, match=r"^x: the largest key"):
         upsweep.bincount([1, min(many, 2**62)], minlength=5)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_a_key_behind_all_bins(dtype):
+    for n in (1, 5000):
+        keys = np.full(n, np.iinfo(dtype).max, dtype)
+        with pytest.raises(MemoryError, match=r"^x: the largest key asks for 2\*\*63 - 1 bins or more"):
+            upsweep.bincount(keys)
+
+
+def test_outputs_of_another_number_of_axes_are_told_what_is_expected():
+    x, w = np.ones((2, 3), int), np.ones((2, 3, 4))
+    for keywords, expected in (({"axis": 0}, "(bins, 3)"), ({"axis": 1, "weights": w}, "(2, bins, 4)")):
+        with pytest.raises(ValueError, match=re.escape(f"out: expected shape {expected}, got (5,)")):
+            upsweep.bincount(x, out=np.zeros(5), **keywords)
+    with pytest.raises(ValueError, match=re.escape("out: expected shape (bins,), got (5, 1)")):
+        upsweep.bincount(x[0], out=np.zeros((5, 1)))
 
 
 def test_read_only_and_overlapping_outputs_are_refused():

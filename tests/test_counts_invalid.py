@@ -119,6 +119,18 @@ def test_rows_count_for_the_memory_too():
         upsweep.bincount(x, axis=1)
 
 
+def test_results_without_rows_or_sums_have_no_more_bins_than_others():
+    nothing, none_of_each = np.zeros((0, 2), int), np.ones((1, 0))
+    for name in ("minlength", "length"):
+        with pytest.raises(MemoryError, match=f"^{name}: it asks for"):
+            upsweep.bincount(nothing, axis=1, **{name: 2**70})
+        with pytest.raises(MemoryError, match=f"^{name}: it asks for"):
+            upsweep.bincount([1], none_of_each, **{name: 2**62})
+    with pytest.raises(MemoryError, match=r"^x: the largest key"):
+        upsweep.bincount(np.array([2**63 - 1]), none_of_each)
+    assert upsweep.bincount(nothing, axis=1, length=7).shape == (0, 7)
+
+
 def test_the_memory_limit_is_the_machines():
     from upsweep import _cpu
 

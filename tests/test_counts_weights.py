@@ -154,6 +154,17 @@ def test_accumulated_sums():
         np.testing.assert_array_equal(out, once)
 
 
+@pytest.mark.parametrize("dtype, eps", [("float16", 2.0**-10), ("float32", 2.0**-23), ("complex64", 2.0**-23)])
+def test_what_is_added_to_short_numbers_is_rounded_once(dtype, eps):
+    out = np.ones((2, 2), dtype)[:, 0]
+    upsweep.bincount([0, 0], [eps / 2, eps**2 / 4], out=out, dtype=dtype, accumulate=True)
+    assert out.tolist() == [1 + eps, 1]  # the sum alone is rounded to half an eps, which is lost
+    out[...] = 1
+    n = int(2 / eps) + 1  # alone it is rounded to n - 1
+    upsweep.bincount(np.broadcast_to(np.int8(0), n), out=out, dtype=dtype, accumulate=True)
+    assert out.tolist() == [n + 1, 1]
+
+
 def test_weights_of_another_shape_are_refused():
     for shape in ((2,), (4,), (1, 3), (3, 2, 2), ()):
         with pytest.raises(ValueError, match=r"^weights: The weights and list don't have the same length"):

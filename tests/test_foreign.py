@@ -163,6 +163,22 @@ def test_what_the_interface_says_wrong(fake_cuda):
     upsweep.cumulative_sum(told, out=Interface(out))
 
 
+def test_elements_that_no_device_can_load(fake_cuda, fake_cupy):
+    records = np.zeros(4, [("flag", "u1"), ("value", "f4"), ("pair", "c8")])
+    whole = np.zeros(4, np.float32)
+    for odd in (records["value"], records["pair"], records["value"][:1], np.frombuffer(bytes(9), "f4", 2, 1)):
+        for array in (Interface(odd), on(odd)):
+            with pytest.raises(ValueError, match="x: not all of its elements are at multiples of their size"):
+                upsweep.cumulative_sum(array)
+    with pytest.raises(ValueError, match="weights: not all of its elements"):
+        upsweep.bincount(Interface(np.zeros(4, int)), Interface(records["value"]), out=Interface(np.zeros(4)))
+    with pytest.raises(ValueError, match="out: not all of its elements"):
+        upsweep.cumulative_sum(Interface(whole), out=Interface(records["value"]))
+    assert not (fake_cuda.problems or fake_cuda.counts)
+    upsweep.cumulative_sum(Interface(records["flag"], typestr="|i1"), dtype="i1", out=Interface(np.ones(4, "i1")))
+    upsweep.cumulative_sum(Interface(whole[1:]), out=Interface(whole[1:]))  # where vectors do not begin
+
+
 def test_arrays_without_elements_have_no_pointer(fake_cuda):
     empty = Interface(np.zeros((3, 0)), data=(0, False))
     assert upsweep.cumulative_sum(empty, out=empty) is empty

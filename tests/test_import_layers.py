@@ -22,7 +22,8 @@ MAY_IMPORT = {
     "_cuda": {"_cuda", "_expr"},
     "_expr": {"_expr"},
     "_foreign": set(),
-    "_arrays": {"_foreign"},
+    "_lent": {"_foreign"},
+    "_arrays": {"_foreign", "_lent"},
     "_signature": {"_arrays"},
     "_bins": {"_cpu"},
     "_counting": {"_signature", "_arrays"},
@@ -52,7 +53,7 @@ MAY_IMPORT = {
 }
 # fmt: on
 FOREIGN = {"torch", "cupy", "dask"}
-MAY_NAME_FOREIGN = {"_arrays", "_foreign", "_torch", "_dask", "bench", "_bench", "demo", "_demo"}
+MAY_NAME_FOREIGN = {"_arrays", "_foreign", "_lent", "_torch", "_dask", "bench", "_bench", "demo", "_demo"}
 
 
 def files():

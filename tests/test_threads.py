@@ -104,9 +104,20 @@ def test_two_python_threads_at_once():
 @pytest.mark.parametrize(
     "n_threads, error", [(0, ValueError), (-1, ValueError), (1.5, TypeError), ("2", TypeError)]
 )
-def test_numbers_of_threads_that_are_none(n_threads, error):
-    with pytest.raises(error, match="n_threads"):
-        upsweep.cumulative_sum(np.ones(3), n_threads=n_threads)
+def test_numbers_of_threads_that_are_none(n_threads, error, fake_cuda):
+    x, keys = np.ones(3), np.ones(3, int)
+    for device in (None, "cuda"):
+        for call in (
+            lambda **given: upsweep.cumulative_sum(x, **given),
+            lambda **given: upsweep.cumulative_sum(x[:0], **given),
+            lambda **given: upsweep.discounted_cumsum_carry(x, 0.5, **given),
+            lambda **given: upsweep.bincount(keys, length=5, **given),
+            lambda **given: upsweep.histogram(x, 3, range=(0, 2), **given),
+            lambda **given: upsweep.histc(x, 3, 0, 2, **given),
+        ):
+            with pytest.raises(error, match=r"^n_threads: "):
+                call(n_threads=n_threads, device=device)
+    assert not (fake_cuda.problems or fake_cuda.counts or fake_cuda.histograms)
 
 
 def test_the_width_of_a_strip_does_not_show():

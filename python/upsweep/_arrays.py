@@ -3,7 +3,7 @@
 A public function hands every array argument to :func:`as_operand` together with its name; what comes back is a
 ``numpy.ndarray``, or an :class:`~upsweep._foreign.OnDevice` for an array that lies on a CUDA device. What can be
 neither is refused here, by name, instead of being copied to numpy behind the user's back. With torch's tensors and
-the libraries of `_foreign` beside it, this is the only file that knows array libraries.
+the libraries of `_foreign` and `_lent` beside it, this is the only file that knows array libraries.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from upsweep import _foreign
 from upsweep._foreign import (
     Home,
     OnDevice,
-    any_lent,
-    borrow,
     common_home,
     name_of,
     on_device,
     type_name,
     view_tensor,
 )
+from upsweep._lent import any_lent, borrow
 
 __all__ = [
     "Array",

@@ -19,8 +19,8 @@ from upsweep._arrays import Array, Home
 from upsweep._signature import check_axis, check_out
 
 __all__ = [
-    "Count", "as_size", "check_keywords", "check_memory", "key_error", "memory_error", "moved", "normalise_count",
-    "outside_error", "too_many_bins",
+    "Count", "as_size", "axes_message", "check_keywords", "check_memory", "key_error", "made_on_device",
+    "memory_error", "moved", "normalise_count", "outside_error", "too_many_bins",
 ]  # fmt: skip
 
 
@@ -121,6 +121,8 @@ def normalise_count(
         shape = tuple(getattr(out, "shape", ()) if home is None else _arrays.as_operand(out, "out").shape)
         if n_bins is None and len(shape) == len(count.result_shape(0)):
             count.n_bins = shape[at]
+        elif n_bins is None and hasattr(out, "shape"):
+            raise ValueError(axes_message(count.result_shape(0), at, shape))
         expected = count.result_shape(least if count.n_bins is None else count.n_bins)
         count.out = check_out(out, expected, wanted, {"x": keys, "weights": summands}, home=home)
         if expected[at] < least:
@@ -137,6 +139,12 @@ def check_keywords(invalid: object, return_invalid: bool, accumulate: bool, out:
     if accumulate and out is None:
         raise ValueError("accumulate: needs out= to add to")
     return invalid == "drop"
+
+
+def axes_message(expected: tuple[int, ...], axis: int, given: tuple[int, ...]) -> str:
+    """What is wrong with an `out` of another number of axes, of which any number of bins is right."""
+    sizes = ", ".join("bins" if at == axis else str(n) for at, n in enumerate(expected))
+    return f"out: expected shape ({sizes}{',' if len(expected) == 1 else ''}), got {given}"
 
 
 def _as_keys(x: ArrayLike, axis: object) -> Array:
@@ -195,6 +203,13 @@ def _dtypes(keys: Array, weights: Array | None, dtype: DTypeLike | None) -> tupl
     return accumulator, default if wanted is None else wanted
 
 
+def made_on_device(accumulator: str, dtype: str) -> str:
+    """What the kernels of a device write of a result of this dtype: they sum in 64 bits a part, and round only to
+    the float32 and complex64 of such sums."""
+    short = {"float64": "float32", "complex128": "complex64"}.get(accumulator)
+    return dtype if dtype == short else accumulator
+
+
 def outside_error(count: Count, first: int, n_bins: int) -> ValueError:
     """What is wrong with the key at this position in C order of `keys`."""
     index = np.unravel_index(first, count.keys.shape)
@@ -218,17 +233,21 @@ _SURELY_HELD = 1 << 22  # numbers
 
 def check_memory(count: Count, n_bins: int, limit: Callable[[], int | None], *, largest_key: bool) -> None:
     """Refuse a result that there is no memory for: it would be had, and end the process when written to."""
-    if math.prod(count.rows) * n_bins * math.prod(count.sums) < _SURELY_HELD:
+    if _numbers(count, n_bins) < _SURELY_HELD:
         return
     error = too_many_bins(count, n_bins, limit(), largest_key)
     if error is not None:
         raise error
 
 
+def _numbers(count: Count, n_bins: int) -> int:
+    """How many the result has. One without rows or sums has none, but that many bins no array has either."""
+    return max(math.prod(count.rows), 1) * n_bins * max(math.prod(count.sums), 1)
+
+
 def too_many_bins(count: Count, n_bins: int, limit: int | None, largest_key: bool) -> MemoryError | None:
     """The error, if the result cannot be in memory of `limit` bytes; None: not known."""
-    numbers = math.prod(count.rows) * n_bins * math.prod(count.sums)
-    n_bytes = numbers * max(count.accumulator.itemsize, count.dtype.itemsize)
+    n_bytes = _numbers(count, n_bins) * max(count.accumulator.itemsize, count.dtype.itemsize)
     if n_bytes <= (np.iinfo(np.intp).max if limit is None else limit):
         return None
     return memory_error(count.asker(n_bins, largest_key), n_bins, n_bytes, limit)
@@ -237,5 +256,7 @@ def too_many_bins(count: Count, n_bins: int, limit: int | None, largest_key: boo
 def memory_error(name: str, n_bins: int, n_bytes: int, limit: int | None) -> MemoryError:
     """The result would not fit; `name`: of the argument whose wish its size is."""
     what = "the largest key" if name == "x" else "it"
+    if name == "x" and n_bins == np.iinfo(np.int64).max:
+        return MemoryError("x: the largest key asks for 2**63 - 1 bins or more, which no array can have")
     held = "an array can have" if limit is None else f"the {limit:,} bytes of memory that there are"
     return MemoryError(f"{name}: {what} asks for {n_bins} bins, {n_bytes:,} bytes, more than {held}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays, _counting
-from upsweep._arrays import Array, OnDevice
+from upsweep._arrays import Array, OnDevice, name_of
 from upsweep._at_home import Call, described, owner_of
 from upsweep._bins import Histogram
 from upsweep._counting import Count, key_error
@@ -25,7 +25,7 @@ def run_count(count: Count) -> tuple[Any, Any]:
         n_bins = _bins_at_home(count, keys, call) if count.n_bins is None else count.n_bins
         check = not count.drop and count.n_bins is not None
         shape = count.result_shape(n_bins)
-        made = _made_on_device(count)
+        made = np.dtype(_counting.made_on_device(name_of(count.accumulator), name_of(count.dtype)))
         direct = count.dtype == made
         # With the check in it, a count that fails has been written; `out` must not be then. To count into memory
         # of its own costs the bytes of the bins, to look at the keys first would cost theirs.
@@ -40,14 +40,6 @@ def run_count(count: Count) -> tuple[Any, Any]:
             result = call.empty(shape, count.dtype) if count.out is None else count.out
             _move(call, counted, result, count.accumulate)
         return owner_of(result), None if dropped is None else owner_of(dropped)
-
-
-def _made_on_device(count: Count) -> np.dtype[Any]:
-    """What the kernels write: sums of floats are made in float64 and rounded once, to float32 too."""
-    if count.accumulator.kind in "iu":
-        return np.dtype(np.int64 if count.accumulator.kind == "i" else np.uint64)
-    short = np.dtype(np.complex64 if count.accumulator.kind == "c" else np.float32)
-    return short if count.dtype == short else count.accumulator
 
 
 def _memory(count: Count) -> int | None:
@@ -84,10 +76,12 @@ def _count_into(
     if count.n_sums == 0:
         # There are no sums, but keys may be outside all the same.
         weights, table = None, call.temporary((*count.rows, n_bins), np.dtype(np.int64))
-    target = described(table)
+    target, summands = described(table), call.array(weights)
+    if summands is not None and count.keys.size == 0:
+        summands = summands._replace(dtype="int64")  # nothing is summed, in integers
     first = checked_counts.count(
         keys, target._replace(dtype=target.dtype.replace("uint64", "int64")), call.allocate,
-        call.array(weights), axis=len(keys.shape) - 1, check=check,
+        summands, axis=len(keys.shape) - 1, check=check,
         accumulate=count.accumulate and counted is count.out,
         deterministic=count.deterministic, dropped=None if dropped is None else described(dropped).pointer,
         **call.on_stream,

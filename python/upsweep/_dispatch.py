@@ -18,6 +18,7 @@ __all__ = [
     "DeviceArray",
     "advance_on_device",
     "at_home",
+    "check_threads",
     "combine_on_device",
     "cuda_counts",
     "cuda_problem",
@@ -66,6 +67,12 @@ def at_home() -> Any:
     return _counts_at_home
 
 
+def check_threads(n_threads: int | None) -> None:
+    """Refuse what is no number of threads, wherever the work is done: a device takes none."""
+    if n_threads is not None:
+        _cpu.check_threads(n_threads)
+
+
 _REAL, _COMPLEX, _INTEGER = 0, 1, 2
 _ACCUMULATORS = {"f": _REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}
 
@@ -93,6 +100,7 @@ def run_scan(
 
     Returns the result and, if asked for, the state after the last step: arrays of the library that x is of.
     """
+    check_threads(n_threads)
     if scan.home is not None:
         return _at_home.run_scan(scan, out, reverse, exclusive, window, return_final)
     result = _new_like(scan.x, scan.shape, scan.dtype) if out is None else out
@@ -118,6 +126,7 @@ def reduce_scan(
 ) -> tuple[Any, Any, Any]:
     """What the whole block does to a state: the product of its gates, the state it leaves from nothing, and
     whether a reset drops the state before it."""
+    check_threads(n_threads)
     if scan.home is not None:
         return _at_home.reduce_scan(scan, reverse)
     multiplier = np.ones(scan.state_shape, scan.factor_dtype)
@@ -176,6 +185,7 @@ def run_count(count: Count, *, n_threads: int | None, device: int | None = None)
 
     Returns the result, or the user's `out`, and how many keys were dropped, if that is asked.
     """
+    check_threads(n_threads)
     home, least = count.home, count.least if count.n_bins is None else count.n_bins
     if home is not None:
         _counting.check_memory(count, least, lambda: home.library.memory(home.ordinal), largest_key=False)
@@ -215,24 +225,30 @@ def _run_counter(count: Count, counter: Any) -> tuple[Array, np.int64 | None]:
     _counting.check_memory(count, n_bins, _cpu.memory_limit, largest_key=n_bins > count.least)
     out = count.out
     if out is None:
-        result = _counted(count, counter, n_bins)
+        result = _counted(count, counter, n_bins).astype(count.dtype, copy=False)
     elif out.dtype == count.accumulator and count.bins_last(out).flags.c_contiguous:
         result = out
         if out.size:
             counter.write(count.bins_last(out), not count.accumulate)
     else:
         result = out
-        counted = _counted(count, counter, n_bins)
-        np.add(out, counted, out=out) if count.accumulate else np.copyto(out, counted)
+        _deliver(_counted(count, counter, n_bins), out, count.accumulate)
     return result, np.int64(counter.count_outside(n_bins)) if count.return_invalid else None
 
 
 def _counted(count: Count, counter: Any, n_bins: int) -> Array:
-    """The result in an array of its own."""
+    """The result in an array of its own, of the dtype that is summed in."""
     result = np.zeros((*count.rows, n_bins, *count.sums), count.accumulator)
     if result.size:
         counter.write(result, False)
-    return count.bins_in_place(result).astype(count.dtype, copy=False)
+    return count.bins_in_place(result)
+
+
+def _deliver(counted: Array, out: Array, accumulate: bool) -> None:
+    """Write what was counted to `out`, or add it; rounded once."""
+    if out.dtype.kind in "iu":  # to which numpy adds no floats; those of other dtypes wrap around alike
+        counted = counted.astype(out.dtype, copy=False)
+    np.add(out, counted, out=out, casting="unsafe") if accumulate else np.copyto(out, counted, casting="unsafe")
 
 
 # ---- histograms ------------------------------------------------------------------------------------------------

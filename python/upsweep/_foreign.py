@@ -1,9 +1,8 @@
 """Arrays of other libraries: which they are, where they lie, and how to make more of them.
 
-Two kinds are told apart. Arrays of a CUDA device that a pointer describes (cupy's, numba's, whatever has
-``__cuda_array_interface__``) are read where they lie; :class:`OnDevice` is their shape and strides as numpy sees
-them. Arrays that only DLPack describes (jax's, say) are lent: :func:`borrow` hands a function numpy arrays or
-arrays of the device in their place, and the result back to their library. No library is imported to find out.
+Arrays of a CUDA device that a pointer describes (cupy's, numba's, whatever has ``__cuda_array_interface__``) are
+read where they lie; :class:`OnDevice` is their shape and strides as numpy sees them. `_lent` has those that only
+DLPack describes. No library is imported to find out.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,14 +22,13 @@ __all__ = [
     "Home",
     "Library",
     "OnDevice",
-    "any_lent",
-    "borrow",
     "common_home",
     "name_of",
     "library_of",
     "on_device",
     "type_name",
     "view",
+    "view_cupy",
     "view_tensor",
 ]
 
@@ -379,7 +376,7 @@ def _bfloat16(name: str) -> np.dtype[Any]:
 
 
 _cupy, _numba, _torch_memory = _Cupy(), _Numba(), _TorchMemory()
-view_tensor = _torch_memory.view
+view_cupy, view_tensor = _cupy.view, _torch_memory.view
 
 
 def library_of(value: object) -> Library | None:
@@ -401,7 +398,15 @@ def view(value: object, name: str) -> OnDevice | None:
     if isinstance(value, OnDevice):
         return value
     library = library_of(value)
-    return None if library is None else library.view(value, name)
+    if library is None:
+        return None
+    array = library.view(value, name)
+    if not array.flags.aligned:  # a load of such an element would end all work on the device
+        raise ValueError(
+            f"{name}: not all of its elements are at multiples of their size in memory, as a device needs them: "
+            f"dtype {array.dtype}, strides of {array.strides} bytes"
+        )
+    return array
 
 
 class Home(NamedTuple):
@@ -456,117 +461,3 @@ def on_device(
 ) -> OnDevice:  # fmt: skip
     """Memory of a device as an array in C order, which keeps its owner."""
     return _on_device(pointer, shape, None, dtype, Held(owner, home.library, home.ordinal, None))
-
-
-# ---- arrays that are lent through DLPack -----------------------------------------------------------------------
-
-_CPU, _CUDA = (1, 3), (2, 13)  # DLPack's device types: memory, pinned memory; a device's, managed
-
-
-def _from_dlpack(value: Any) -> Any:
-    """The library's own from_dlpack, or None."""
-    ask = getattr(value, "__array_namespace__", None)
-    module = ask() if ask is not None else sys.modules.get(type(value).__module__.partition(".")[0])
-    return getattr(module, "from_dlpack", None)
-
-
-def _is_traced(value: object) -> bool:
-    return type(value).__module__.startswith("jax") and "Tracer" in type(value).__name__
-
-
-def _is_lent(value: object) -> bool:
-    if type(value) in PLAIN or isinstance(value, (np.ndarray, np.generic)):
-        return False
-    if _is_traced(value):
-        return True
-    if not (hasattr(type(value), "__dlpack__") and hasattr(type(value), "__dlpack_device__")):
-        return False
-    library = None if _from_dlpack(value) is not None else library_of(value)
-    if library is not None:
-        return False  # it can be looked at, though not given back
-    cupy, torch = sys.modules.get("cupy"), sys.modules.get("torch")
-    return not (cupy is not None and isinstance(value, cupy.ndarray)) and not (
-        torch is not None and isinstance(value, torch.Tensor)
-    )
-
-
-def any_lent(*values: object) -> bool:
-    """Whether one of these is an array that only DLPack describes."""
-    for value in values:  # noqa: SIM110  # small calls on numpy's arrays come by here: `any` costs more
-        if type(value) not in PLAIN and _is_lent(value):
-            return True
-    return False
-
-
-def borrow(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) -> Any:
-    """Call the function with its arrays as numpy's or a device's, and give the result to their library.
-
-    Raises
-    ------
-    TypeError
-        Arrays of two libraries; `out` among them; a library that has no from_dlpack.
-    ValueError
-        Arrays of two devices.
-    """
-    lender = next(value for value in arrays.values() if _is_lent(value))
-    kind = type_name(lender)
-    for name, value in arrays.items():
-        if _is_traced(value):
-            raise TypeError(f"{name}: an array that jax traces has no memory yet; call outside of jax.jit")
-    if arrays.get("out") is not None:
-        raise TypeError(f"out: arrays that are lent through DLPack ({kind}) are not written to; leave it out")
-    take = _from_dlpack(lender)
-    if take is None:
-        raise TypeError(f"{kind}: has no from_dlpack to take the result; convert it explicitly")
-    home = lender.__dlpack_device__()
-    given = dict(arrays)
-    for name, value in arrays.items():
-        if value is None or isinstance(value, (bool, int, float, complex, np.generic)):
-            continue
-        if not _is_lent(value) or _from_dlpack(value) != take:
-            raise TypeError(f"{name}: expected a {kind}, as another argument is one, got {type_name(value)}")
-        device = value.__dlpack_device__()
-        if tuple(map(int, device)) != tuple(map(int, home)):
-            raise ValueError(f"{name}: is on device {tuple(device)} of DLPack, another argument on {tuple(home)}")
-        given[name] = _lend(value, name, int(home[0]))
-    return _give_back(function(**given, **keywords), take, lender)
-
-
-def _lend(value: Any, name: str, device: int) -> Any:
-    if device in _CPU and getattr(getattr(value, "dtype", None), "name", "") == "bfloat16":
-        return np.asarray(value)  # numpy's DLPack knows no bfloat16
-    take: Callable[[Any], Any] = np.from_dlpack
-    look = None
-    if device in _CUDA:
-        take, look = _carrier()
-    elif device not in _CPU:
-        raise TypeError(f"{name}: expected memory of the host or of a CUDA device, got device {device} of DLPack")
-    try:
-        taken = take(value)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise TypeError(f"{name}: a {type_name(value)} could not be taken through DLPack: {error}") from error
-    return taken if look is None else look(taken, name)
-
-
-def _carrier() -> tuple[Callable[[Any], Any], Callable[[Any, str], OnDevice]]:
-    """A library that lays memory out on devices: its from_dlpack, and its view. One that is in use comes first."""
-    for available in (sys.modules.__contains__, importlib.util.find_spec):
-        for name, library in (("torch", _torch_memory), ("cupy", _cupy)):
-            if available(name):
-                module = importlib.import_module(name)
-                if library is _cupy or module.cuda.is_available():
-                    return module.from_dlpack, library.view
-    raise TypeError("arrays that DLPack describes on a CUDA device need torch or cupy, to allocate memory there")
-
-
-def _give_back(result: Any, take: Callable[[Any], Any], lender: Any) -> Any:
-    if isinstance(result, tuple):
-        parts = [_give_back(part, take, lender) for part in result]
-        return result._make(parts) if hasattr(result, "_make") else tuple(parts)
-    if isinstance(result, np.generic):
-        return result
-    if not isinstance(result, np.ndarray):  # the carrier's
-        return take(result.contiguous() if hasattr(result, "contiguous") else result.copy("C"))
-    if result.dtype.name == "bfloat16":
-        return lender.__array_namespace__().asarray(result, device=lender.device)
-    return take(np.asarray(result, order="C"))

@@ -73,7 +73,7 @@ def bincount(
     dtype : dtype_like, optional
         Of the result. Default: intp for counts, float64 for sums, complex128 for complex ones. With an integer
         dtype integer weights are summed as 64-bit integers, which wrap around; any other is rounded to once, in
-        the end. For tensors a torch.dtype: see Notes.
+        the end (sums of floats to an integer dtype by cutting them). For tensors a torch.dtype: see Notes.
     invalid : {"raise", "drop"}
         What to do with keys below 0, or from `length` on: an error, or leave them out.
     deterministic : bool

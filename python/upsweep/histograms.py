@@ -112,6 +112,7 @@ def histogram(
         result = _arrays.borrow(histogram, arrays, **settings)
         return result
     ordinal = _arrays.check_device(device)
+    _dispatch.check_threads(n_threads)
     numbers = _as_numbers(x)
     summands = None if weights is None else _as_weights(weights, numbers)
     given = _arrays.as_operand(bins, "bins") if _arrays.any_on_device(bins) else None
@@ -204,6 +205,7 @@ def histc(
         result = _arrays.borrow(histc, {"x": x, "out": out}, **settings)
         return result
     ordinal = _arrays.check_device(device)
+    _dispatch.check_threads(n_threads)
     numbers = _arrays.as_operand(x, "x")
     home = _arrays.common_home({"x": numbers})
     if home is not None:

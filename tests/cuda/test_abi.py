@@ -3,6 +3,7 @@
 import ctypes
 import re
 import subprocess
+import types
 from pathlib import Path
 
 import pytest
@@ -287,6 +288,10 @@ def test_weights_without_an_address_are_weights():
         counts.plan(counts.describe(keys, out, weights, **where), 132)
         with pytest.raises(ValueError, match="out of a count has to be int64"):
             counts.plan(counts.describe(keys, out, **where), 132)
+    elements, thresholds, out = (array((n,), "float64", (8,), at) for n, at in ((0, 0), (4, 4096), (3, 8192)))
+    counts.plan_histogram(
+        counts.describe_histogram(elements, thresholds, out, elements, device=0, stream=0), 132
+    )  # fmt: skip
 
 
 @needs_library
@@ -309,8 +314,25 @@ def test_every_cuda_function_says_what_is_missing_without_a_device():
     except _cuda.CudaError as error:
         assert "cudaGetDeviceCount: cudaError" in str(error)
     if count.value == 0:
-        with pytest.raises(_cuda.CudaError, match=r"cudaErrorInsufficientDriver|cudaErrorNoDevice"):
+        missing = r"no NVIDIA driver.*cudaErrorInsufficientDriver|no CUDA device: .*cudaErrorNoDevice"
+        with pytest.raises(_cuda.CudaError, match=f"^CUDA device 0: this machine has ({missing})"):
             _cuda.check_device(0)
+
+
+@pytest.mark.parametrize("code, said", [
+    ("cudaErrorNoDevice", "CUDA device 7: this machine has no CUDA device: "),
+    ("cudaErrorInvalidDevice", "CUDA device 7: this machine has no CUDA device of that number: "),
+    ("cudaErrorMemoryAllocation", ""),
+])  # fmt: skip
+def test_a_device_that_is_not_there_is_told_in_plain_words(code, said, monkeypatch):
+    def fail(*arguments):
+        raise _cuda.CudaError(f"cudaGetDeviceProperties: {code} (what CUDA says)")
+
+    monkeypatch.setattr(_cuda, "load", lambda: types.SimpleNamespace(device_check=fail))
+    with pytest.raises(_cuda.CudaError) as error:
+        _cuda.check_device(7)
+    assert str(error.value) == f"{said}cudaGetDeviceProperties: {code} (what CUDA says)"
+    assert 7 not in _cuda._checked
 
 
 def test_no_library_is_an_error_that_names_it(monkeypatch):

@@ -12,7 +12,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from upsweep import _at_home, _cpu, _cuda, _dispatch, _foreign
-from upsweep._cuda import abi, carries, checked_counts, counts, host  # noqa: F401  # loaded before they are patched
+from upsweep._cuda import (  # noqa: F401  # loaded before they are patched
+    abi,
+    carries,
+    checked_counts,
+    counts,
+    host,
+    library,
+)
 
 NAMES = {code: name for name, code in abi.DTYPES.items()}
 
@@ -44,6 +51,12 @@ def look(array, shape, axis=None, length=None):
     return np.asarray(_Memory(array.data, shape, strides, dtype)).view(dtype)
 
 
+def refuse_as_the_library(plan, problem, answer):
+    """Raise what libupsweep_cuda.so, where there is one, has to say of the problem; its plans need no device."""
+    if _cuda.find() is not None:
+        getattr(library.load(), plan)(ctypes.byref(problem), 132, ctypes.byref(answer))
+
+
 class FakeCuda:
     """Stands in for libupsweep_cuda.so: the same problems, on the host's memory, through the CPU's kernels."""
 
@@ -64,6 +77,7 @@ class FakeCuda:
 
     def run_scan(self, p, allocate):
         self.problems.append(p)
+        refuse_as_the_library("plan_scan", p, abi.Plan())
         pointer, _ = allocate(1000)
         assert pointer
         shape = tuple(p.batch_shape[: p.n_batch])
@@ -99,7 +113,8 @@ class FakeCuda:
     def count(self, request):
         p = request._obj
         self.counts.append(p)
-        assert p.workspace
+        refuse_as_the_library("plan_count", p, abi.CountPlan())
+        assert p.workspace and bool(p.n_columns) == bool(p.weights.data)
         keys, out = self._rows(p.keys, p, p.length), self._rows(p.out, p, p.n_bins)
         wide = keys.astype(object)
         inside = np.array((wide >= 0) & (wide < p.n_bins), bool)
@@ -110,6 +125,7 @@ class FakeCuda:
             weights = self._rows(p.weights, p, p.length, column * p.weights_column_stride)
             target = self._rows(p.out, p, p.n_bins, column * p.out_column_stride)
             assert weights.dtype.kind != "c" and target.dtype in (np.int64, np.float32, np.float64)
+            assert weights.dtype.kind in "biu" or target.dtype != np.int64
             self._add(keys, inside, weights, target, p.accumulate)
         self._mark(p, ~inside.ravel())
 
@@ -150,7 +166,8 @@ class FakeCuda:
     def histogram(self, request):
         p, inner = request._obj, request._obj.count
         self.histograms.append(p)
-        assert inner.workspace
+        refuse_as_the_library("plan_histogram", p, abi.CountPlan())
+        assert inner.workspace and bool(inner.n_columns) == bool(inner.weights.data)
         kind = np.dtype(counts.threshold_dtype(NAMES[inner.keys.dtype]))
         x = self._rows(inner.keys, inner, inner.length).ravel()
         thresholds = np.asarray(_Memory(p.thresholds, (p.n_thresholds,), None, kind)).view(kind)

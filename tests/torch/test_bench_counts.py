@@ -3,6 +3,7 @@
 import argparse
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from helpers import command
@@ -10,7 +11,16 @@ from helpers import command
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from upsweep import bench  # noqa: E402  # after it is known that torch is there
-from upsweep.bench import cuda, cuda_count_cases, cuda_counts, cuda_harness, cuda_peers, machine  # noqa: E402
+from upsweep.bench import (  # noqa: E402
+    cuda,
+    cuda_cases,
+    cuda_count_cases,
+    cuda_counts,
+    cuda_harness,
+    cuda_peers,
+    cuda_scans,
+    machine,
+)
 from upsweep.bench.cuda_count_cases import Case  # noqa: E402
 
 SMALL = [
@@ -89,6 +99,42 @@ def test_rows_from_samples():
     skewed = replace(case, figure="of uniform", distribution="Zipf", bar=1 / 1.5, peers=())
     (row,) = cuda_counts.rows_from_samples(skewed, {"upsweep": [3e-6], "versus": [1.9e-6]}, {})
     assert row.unit == "x" and row.figure == pytest.approx(1.9 / 3) and row.met is False and "uniform" in row.note
+
+
+@pytest.mark.parametrize("module, case", [
+    (cuda_scans, cuda_cases.Case("linear_recurrence", (2, 3, 32))),
+    (cuda_scans, cuda_cases.Case("linear_recurrence", (2, 3, 30), figure="per element", versus=(2, 3, 32))),
+    (cuda_counts, SMALL[0]),
+    (cuda_counts, replace(SMALL[0], distribution="Zipf", figure="of uniform")),
+])  # fmt: skip
+def test_a_case_is_timed_in_turns_with_its_peers(module, case, monkeypatch):
+    order = []
+
+    def prepare(subject):
+        number = len(order)
+        order.append(number)
+        return cuda_harness.Prepared(lambda: order.append(number), 1, f"number {number}")
+
+    def elapsed(run):
+        run()
+        return 1e-3 * (1 + order[-1])
+
+    def answer(*arrays):  # without the weights of counts, which are none
+        return module.function_of(case)(*arrays)
+
+    for name, function in (("right", answer), ("wrong", lambda x, other: x)):
+        monkeypatch.setitem(cuda_peers.PEERS, name, cuda_peers.Peer("torch", lambda case, f=function: f))
+    monkeypatch.setattr(module, "Tensors", partial(module.Tensors, device="cpu"))
+    monkeypatch.setattr(cuda_harness, "n_sets", lambda n_bytes: 1)
+    monkeypatch.setattr(cuda_harness, "prepare", prepare)
+    monkeypatch.setattr(cuda_harness, "_elapsed", elapsed)
+    monkeypatch.setattr(cuda_harness, "copy_of", lambda n_bytes: cuda_harness.Subject(lambda i: None))
+    rows = module.measure_case(replace(case, peers=(("right", 1.0), ("wrong", 1.0))), rounds=2, warmup=1)
+    assert order == [0, 1, 2] * 4  # upsweep, what it is compared with, the peer
+    ours, right, wrong = rows
+    assert (ours.seconds, ours.method, ours.note.rpartition("; ")[2]) == (1e-3, "upsweep", "number 0")
+    assert (right.seconds, right.figure, right.note) == (3e-3, 3.0, "number 2")
+    assert wrong.seconds is None and wrong.note.startswith("wrong, not timed")
 
 
 def test_peers_answer_as_upsweep_does(monkeypatch):

@@ -40,13 +40,27 @@ class DeviceArray(NamedTuple):
 
 _checked: set[int] = set()
 
+# CUDA's own words for these say little to someone who has asked for a device by its name.
+_MISSING = {
+    "cudaErrorInsufficientDriver": "this machine has no NVIDIA driver, or one that is older than the library",
+    "cudaErrorNoDevice": "this machine has no CUDA device",
+    "cudaErrorInvalidDevice": "this machine has no CUDA device of that number",
+}
+
 
 def check_device(device: int) -> None:
     """Raise unless the library holds code for this device; asked once a device."""
-    if device not in _checked:
-        name = ctypes.create_string_buffer(256)
+    if device in _checked:
+        return
+    name = ctypes.create_string_buffer(256)
+    try:
         load().device_check(device, name, ctypes.byref(ctypes.c_int32()))
-        _checked.add(device)
+    except CudaError as error:
+        for code, missing in _MISSING.items():
+            if code in str(error):
+                raise CudaError(f"CUDA device {device}: {missing}: {error}") from None
+        raise
+    _checked.add(device)
 
 
 def _describe(target: abi.Array, array: DeviceArray, axis: int | None) -> None:

@@ -22,7 +22,6 @@ Allocate = Callable[[int], tuple[int, object]]
 
 INTEGERS = frozenset(name for name in abi.DTYPES if name.rstrip("0123456789") in ("bool", "int", "uint"))
 
-
 # Empty arrays may have no address, but to the library no address is no weights. Nothing reads this one.
 _NOWHERE = 256
 
@@ -32,6 +31,12 @@ def _describe_array(target: abi.Array, array: DeviceArray, axis: int) -> None:
     target.time_stride = array.strides[axis]
     batch = array.strides[:axis] + array.strides[axis + 1 :]
     target.batch_strides[: len(batch)] = batch
+
+
+def _describe_weights(request: abi.Count, weights: DeviceArray, axis: int) -> None:
+    request.n_columns = 1
+    _describe_array(request.weights, weights, axis)
+    request.weights.data = weights.pointer or _NOWHERE
 
 
 def describe(
@@ -60,9 +65,7 @@ def describe(
         request.n_bins = out.shape[axis]
         _describe_array(request.out, out, axis)
     if weights is not None and out is not None:
-        request.n_columns = 1
-        _describe_array(request.weights, weights, axis)
-        request.weights.data = weights.pointer or _NOWHERE
+        _describe_weights(request, weights, axis)
         if len(weights.shape) > len(keys.shape):  # the columns come last, in both
             request.n_columns = weights.shape[-1]
             request.weights_column_stride, request.out_column_stride = weights.strides[-1], out.strides[-1]
@@ -185,8 +188,7 @@ def describe_histogram(
     inner.n_bins = out.shape[0]
     _describe_array(inner.out, out, 0)
     if weights is not None:
-        inner.n_columns = 1
-        _describe_array(inner.weights, weights, axis)
+        _describe_weights(inner, weights, axis)
     request.thresholds, request.n_thresholds = thresholds.pointer, thresholds.shape[0]
     request.origin, request.scale = origin, scale
     return request

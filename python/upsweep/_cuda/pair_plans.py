@@ -21,6 +21,7 @@ PARTIAL_BYTES = 1 << 26  # that parts may leave for the rows of a call, about
 PARTS = 4096  # that the columns of a tile are cut into at most
 WAVES = 6  # times that a device is filled by block-sparse work: uneven items then end together, nearly
 LEAST_WAVE = 0.5  # of a wave's time that processors take which run few items
+RAGGED = 0.15  # of an item's time that the device waits for the last ones, since some processors are faster
 LEAST_COLUMNS = 512  # of an item that is cut off: less costs more to begin and to combine than it evens out
 # What a pair costs with so many rows a thread, against 8: the loads of a column, and how warps hide latencies.
 ROW_COSTS = {1: 1.3, 2: 1.15, 4: 1.03, 8: 1.0}
@@ -73,7 +74,7 @@ def deal_dense(
     # The last wave is as long as its busiest processor takes; with few warps that one is not at its full speed.
     share = -(-rest // n_processors) * n_processors / n_slots
     waves = waves + np.where(rest > 0, np.clip(share, LEAST_WAVE, 1), 0)
-    return int(parts[np.argmin(waves * (-(-n_blocks // parts) + overhead))])
+    return int(parts[np.argmin((waves + RAGGED) * (-(-n_blocks // parts) + overhead))])
 
 
 def fitting_rows(ranges: Ranges) -> int:

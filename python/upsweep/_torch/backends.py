@@ -263,9 +263,10 @@ def _delivered(made: Tensor, out: Tensor | None, accumulate: bool, dtype: torch.
         return made.to(dtype)
     if not accumulate:
         return out.copy_(made)
-    # Added before they are rounded; but to integers torch adds no floats.
-    exact = out.is_floating_point() or out.is_complex() or not made.is_floating_point()
-    return out.add_(made if exact else made.to(dtype))
+    if not (out.is_floating_point() or out.is_complex()):
+        return out.add_(made.to(dtype))  # torch adds no floats to integers
+    # Added before they are rounded; torch would round integers first.
+    return out.add_(made if made.is_complex() else made.double())
 
 
 def _count_of_views(request: Any, made: torch.dtype) -> _counting.Count:
@@ -297,7 +298,7 @@ def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[
             raise _outside(request, negative, 0)
         n_bins = max(largest + 1, request.least)
     shape = request.result_shape(n_bins)
-    made = _made_on_cuda(request)
+    made = getattr(torch, _counting.made_on_device(name_of(_summed_in(request)), name_of(request.dtype)))
     _check_memory(request, shape, max(made.itemsize, request.dtype.itemsize), keys.device)
     # With the check in it, a count that fails has been written; `out` must not be then. To count into memory of
     # its own costs the bytes of the bins, to look at the keys first would cost theirs.
@@ -325,13 +326,6 @@ def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[
     if first >= 0:
         raise _outside(request, first, n_bins)
     return counted if direct else _delivered(counted, out, accumulate, request.dtype), n_invalid
-
-
-def _made_on_cuda(request: Any) -> torch.dtype:
-    """What the kernels write: sums of floats are made in float64 and rounded once, to float32 too."""
-    made = _summed_in(request)
-    short = torch.complex64 if made.is_complex else torch.float32
-    return short if made != torch.int64 and request.dtype == short else made
 
 
 def _outside(request: Any, position: int, n_bins: int) -> ValueError:

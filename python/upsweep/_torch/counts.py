@@ -175,7 +175,9 @@ def _check_out(
     sums = () if weights is None or weights.ndim == keys.ndim else weights.shape[-1:]
     given = tuple(out.shape) if isinstance(out, Tensor) else ()
     if n_bins is None:
-        n_bins = given[axis] if len(given) == keys.ndim + len(sums) else least
+        if isinstance(out, Tensor) and out.ndim != keys.ndim + len(sums):
+            raise ValueError(_counting.axes_message((*keys.shape, *sums), axis, given))
+        n_bins = given[axis] if given else least
     shape = torch.Size((*keys.shape[:axis], n_bins, *keys.shape[axis + 1 :], *sums))
     scans.check_target(out, shape, dtype, keys.device, {"x": keys, "weights": weights})
     if n_bins < least:

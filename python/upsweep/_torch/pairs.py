@@ -6,6 +6,7 @@ the pairs that were chosen. Tensors on the CPU are read where they are, as numpy
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -284,8 +285,10 @@ def _paired(job: _Job, kind: str, tensor: Tensor, chosen: Tensor, k: int) -> Ten
     wide = tensor.expand(*job.batch, *tensor.shape[-2:])
     if kind == job.reduction.rows:
         return wide.repeat_interleave(k, dim=-2) if k > 1 else wide
-    places = chosen.clamp(min=0)[..., None].expand(*chosen.shape, tensor.shape[-1])
-    return wide.gather(-2, places)
+    # By an index over all entries of the batch, whose derivative is added up in a fixed order; gather's is not on CUDA.
+    entries = torch.arange(math.prod(job.batch), device=chosen.device).reshape(*job.batch, 1)
+    places = (chosen.clamp(min=0) + entries * wide.shape[-2]).reshape(-1)
+    return wide.reshape(-1, wide.shape[-1])[places].reshape(*chosen.shape, wide.shape[-1])
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------

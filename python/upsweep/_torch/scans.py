@@ -181,8 +181,7 @@ def _tensor(value: Any, name: str, other: Any) -> Tensor:
     """The tensor, on the device of `other` if that is one; nothing is moved but a 0-d tensor from the CPU."""
     if not isinstance(value, Tensor):
         raise TypeError(
-            f"{name}: expected a torch.Tensor, as another argument is one, got "
-            f"{type(value).__module__}.{type(value).__qualname__}"
+            f"{name}: expected a torch.Tensor, as another argument is one, got {_arrays.type_name(value)}"
         )
     if value.layout is not torch.strided:
         raise TypeError(f"{name}: expected a dense tensor, got one of layout {value.layout}")

@@ -17,7 +17,7 @@ import upsweep
 from upsweep.bench import cuda_harness as harness
 from upsweep.bench import cuda_scans
 from upsweep.bench.cuda_count_cases import Case
-from upsweep.bench.cuda_harness import Prepared, Subject
+from upsweep.bench.cuda_harness import Subject
 from upsweep.bench.cuda_scans import OURS, ContextLost, WrongResult, release_memory, title
 from upsweep.bench.report import Row
 
@@ -138,16 +138,7 @@ def measure_case(case: Case, rounds: int = _ROUNDS, warmup: int = 2) -> list[Row
         others = tensors if other.distribution == case.distribution else Tensors(other)
         check(other, others)
         methods["versus"] = harness.prepare(others.subject(function_of(other)))
-    notes: dict[str, str] = {}
-    for name, _ in case.peers:
-        peer = cuda_scans.peer_subject(name, case, tensors)
-        if isinstance(peer, Prepared):
-            methods[name] = peer
-        elif peer is not None:
-            notes[name] = peer
-    samples = harness.measure(methods, rounds, warmup)
-    notes.update({name: method.note for name, method in methods.items() if method.note})
-    return rows_from_samples(case, samples.seconds, notes)
+    return rows_from_samples(case, *cuda_scans.in_turns(case, tensors, methods, rounds, warmup))
 
 
 def rows_from_samples(case: Case, seconds: Mapping[str, list[float]], notes: Mapping[str, str]) -> list[Row]:

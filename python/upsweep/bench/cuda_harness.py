@@ -34,7 +34,7 @@ _L2_MULTIPLE = 3
 _MOST_SETS = 256
 _SAMPLE = 1.5e-3  # seconds that a sample should take
 _MOST_CALLS = 1024
-_VECTOR = 16  # bytes
+_VECTOR, _PAGE = 16, 1 << 16  # bytes
 _SHORT = 3e-4  # seconds; shorter calls go into a graph, as launches and derivatives cost up to that
 _TRIALS = 5
 _AHEAD = 200_000  # clock cycles that the stream waits, about 0.1 ms, while the host launches the first calls
@@ -78,9 +78,11 @@ def n_sets(n_bytes: int, l2_bytes: int | None = None) -> int:
 def copy_of(n_bytes: int) -> Subject:
     """A copy that reads half of `n_bytes` and writes half, rotated as calls on that many are.
 
-    In whole vectors, to the nearest above: a copy with a few bytes left over takes up to 1.5 times as long.
+    Rounded up to whole vectors, and large ones to whole pages: a copy of some bytes more takes up to 1.5 times as
+    long.
     """
-    count, half = n_sets(n_bytes), max(1, math.ceil(n_bytes / 2 / _VECTOR)) * _VECTOR
+    whole = _PAGE if n_bytes > 512 * _PAGE else _VECTOR
+    count, half = n_sets(n_bytes), max(1, math.ceil(n_bytes / 2 / whole)) * whole
     random = torch.Generator("cuda").manual_seed(0)
 
     def block() -> Any:

@@ -24,6 +24,7 @@ __all__ = [
     "OURS",
     "ContextLost",
     "WrongResult",
+    "in_turns",
     "measure_case",
     "peer_rows",
     "peer_subject",
@@ -142,7 +143,7 @@ def _settle(name: str, reason: str) -> None:
     raise ContextLost(f"{name}: {reason}")
 
 
-def measure_case(case: Case, rounds: int = _ROUNDS, warmup: int = 2, l2_sets: int | None = None) -> list[Row]:
+def measure_case(case: Case, rounds: int = _ROUNDS, warmup: int = 2) -> list[Row]:
     """Check and time one case: its own row, then one for each peer.
 
     Raises
@@ -154,7 +155,7 @@ def measure_case(case: Case, rounds: int = _ROUNDS, warmup: int = 2, l2_sets: in
     ContextLost
         Where a peer has made the device unusable.
     """
-    tensors = Tensors(case, l2_sets)
+    tensors = Tensors(case)
     check(case, tensors)
     if case.figure == "us host":
         call = partial(function_of(case), *tensors.inputs(0))
@@ -167,6 +168,14 @@ def measure_case(case: Case, rounds: int = _ROUNDS, warmup: int = 2, l2_sets: in
         others = Tensors(other)
         check(other, others)
         methods["versus"] = harness.prepare(others.subject(function_of(other)))
+    return rows_from_samples(case, *in_turns(case, tensors, methods, rounds, warmup))
+
+
+def in_turns(
+    case: Any, tensors: Any, methods: dict[str, Prepared], rounds: int, warmup: int
+) -> tuple[Mapping[str, list[float]], dict[str, str]]:
+    """Seconds a call of these methods and of the case's peers, which take turns; and what there is to say of them,
+    why they were not timed among it."""
     notes: dict[str, str] = {}
     for name, _ in case.peers:
         peer = peer_subject(name, case, tensors)
@@ -176,7 +185,7 @@ def measure_case(case: Case, rounds: int = _ROUNDS, warmup: int = 2, l2_sets: in
             notes[name] = peer
     samples = harness.measure(methods, rounds, warmup)
     notes.update({name: method.note for name, method in methods.items() if method.note})
-    return rows_from_samples(case, samples.seconds, notes)
+    return samples.seconds, notes
 
 
 def rows_from_samples(case: Case, seconds: Mapping[str, list[float]], notes: Mapping[str, str]) -> list[Row]:
