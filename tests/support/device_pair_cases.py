@@ -38,7 +38,7 @@ def of_name(name, dtype="float32"):
 
 
 def compare(found, reduction, arrays, n_i, n_j, batch=(), ranges=None, tolerance=1e-5):
-    """Hold results against the naive twin, sums relative to those of absolute values; indices have to be the same."""
+    """Hold results against the naive twin, sums relative to those of absolute values; indices are the same."""
     expected = pair_reduction(reduction, arrays, n_i, n_j, batch, ranges)
     scale = 1.0
     if reduction.reduction == "sum":
@@ -50,7 +50,9 @@ def compare(found, reduction, arrays, n_i, n_j, batch=(), ranges=None, tolerance
         if one.dtype == np.int64:
             np.testing.assert_array_equal(one, other)
         else:
-            np.testing.assert_allclose(one.astype(np.float64) / scale, other / scale, rtol=tolerance, atol=tolerance)
+            np.testing.assert_allclose(
+                one.astype(np.float64) / scale, other / scale, rtol=tolerance, atol=tolerance
+            )
 
 
 def formulas():

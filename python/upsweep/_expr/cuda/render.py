@@ -221,7 +221,9 @@ class _Shape:
 
     def _unrolled(self) -> int:
         """Columns in one turn of the inner loop: as long as its instructions fit their cache well."""
-        return next((u for u in (8, 4, 2) if u * self.rows * self.sizes.n_instructions <= UNROLLED_INSTRUCTIONS), 1)
+        return next(
+            (u for u in (8, 4, 2) if u * self.rows * self.sizes.n_instructions <= UNROLLED_INSTRUCTIONS), 1
+        )
 
 
 def _padded(n: int, wide: int) -> int:
