@@ -285,7 +285,7 @@ def _paired(job: _Job, kind: str, tensor: Tensor, chosen: Tensor, k: int) -> Ten
     wide = tensor.expand(*job.batch, *tensor.shape[-2:])
     if kind == job.reduction.rows:
         return wide.repeat_interleave(k, dim=-2) if k > 1 else wide
-    # By an index over all entries of the batch: its derivative is added up in a fixed order, gather's on CUDA is not.
+    # By an index over the whole batch: its derivative is added up in a fixed order, gather's on CUDA is not.
     entries = torch.arange(math.prod(job.batch), device=chosen.device).reshape(*job.batch, 1)
     places = (chosen.clamp(min=0) + entries * wide.shape[-2]).reshape(-1)
     return wide.reshape(-1, wide.shape[-1])[places].reshape(*chosen.shape, wide.shape[-1])
