@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from . import ops
 from .builder import Builder, Index, TooLong
+from .checks import check_formula, check_program, check_variables
 from .lower_across import AT, EACH
 from .lower_each import RULES
 from .nodes import Node, order, variables
@@ -50,14 +51,14 @@ def lower(reduction: PairReduction, *, distances: bool = True) -> Program:
     >>> gaussian = make("exp", make("neg", make("mul", distance, variable(2, 1, "p"))))
     >>> print(lower(PairReduction(gaussian, "sum")))
     i  v0 = i[0]
-    j  v1 = j[0]
-    ij v2 = sub(v0, v1)
-    ij v3 = mul(v2, v2)
-    i  v4 = i[1]
-    j  v5 = j[1]
-    ij v6 = sub(v4, v5)
+    i  v1 = i[1]
+    j  v2 = j[0]
+    j  v3 = j[1]
+    ij v4 = sub(v0, v2)
+    ij v5 = mul(v4, v4)
+    ij v6 = sub(v1, v3)
     ij v7 = mul(v6, v6)
-    ij v8 = add(v3, v7)
+    ij v8 = add(v5, v7)
     p  v9 = p[0]
     p  v10 = neg(v9)
     ij v11 = mul(v8, v10)
@@ -69,13 +70,17 @@ def lower(reduction: PairReduction, *, distances: bool = True) -> Program:
 
 def lower_formulas(formula: Node, weight: Node | None = None, *, distances: bool = True) -> Program:
     """As `lower`, for a formula and a weight that belong to no reduction."""
+    check_variables(formula, *([] if weight is None else [weight]))
     formula = simplify(formula)
     weight = None if weight is None else simplify(weight)
+    check_formula(formula, *([] if weight is None else [weight]))
     for unrolled, limit in _RETRIES:
         try:
-            return Lowering(formula, weight, unrolled, limit, distances).program()
+            program = Lowering(formula, weight, unrolled, limit, distances).program()
         except TooLong:
             continue
+        check_program(program)
+        return program
     raise AssertionError("the last try has no limit")
 
 
