@@ -12,6 +12,7 @@ The layers, each calling only downwards:
 
     scans, carries, counts      public functions: checks and docstrings; peer_names: others' names for them
     histograms                  the same; _bins: from the edges of bins to thresholds
+    user_scan, filters          scans by a user's own update, which _expr traces and compiles; what is written with them
     _arrays, _signature         argument to array; arrays to one shape and an axis
     _dispatch, _cpu             to a backend; the instruction set's build of the kernels
 """
@@ -44,12 +45,16 @@ __all__ = [
     "discounted_cumsum_carry",
     "discounted_cumsum_left",
     "discounted_cumsum_right",
+    "ewm_mean",
+    "ewm_sum",
     "get_num_threads",
     "histc",
     "histogram",
+    "lfilter",
     "linear_recurrence",
     "linear_recurrence_carry",
     "pscan",
+    "scan",
     "scan_forward",
     "set_num_threads",
     "show_config",
@@ -57,7 +62,17 @@ __all__ = [
 ]
 
 
+# Names whose modules are imported when they are asked for: they bring the compiler of expressions.
+_LATER = {"scan": "user_scan", "lfilter": "filters", "ewm_mean": "filters", "ewm_sum": "filters"}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        import importlib
+
+        value = getattr(importlib.import_module(f"upsweep.{_LATER[name]}"), name)
+        globals()[name] = value
+        return value
     if name == "__version__":  # looked up when asked for: importlib.metadata is slow to import
         from importlib import metadata
 

@@ -32,6 +32,7 @@ __all__ = [
     "run_cuda_scan",
     "run_histogram",
     "run_scan",
+    "run_user_scan",
     "write_state",
 ]
 
@@ -62,6 +63,13 @@ def at_home() -> Any:
     from upsweep import _counts_at_home
 
     return _counts_at_home
+
+
+def run_user_scan(*arguments: Any, n_threads: int | None) -> Array:
+    """`_cpu.user_scans.run`, imported by the first who needs it, who needs a compiler then."""
+    from upsweep._cpu import user_scans
+
+    return user_scans.run(*arguments, n_threads)
 
 
 _REAL, _COMPLEX, _INTEGER = 0, 1, 2

@@ -1,0 +1,457 @@
+// Scans by compiled steps; the header tells how. Called by _user_scans.pyx.
+#include "user_scans.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+
+#include "flush.hpp"
+#include "parallel.hpp"
+
+namespace upsweep {
+namespace {
+
+constexpr int64_t kTileSteps = 64;          // of operands that go through tiles
+constexpr int64_t kStripBytes = 8 << 10;    // of a row of columns that a task takes
+constexpr int64_t kRunSteps = 8;            // with the states in registers; the rows of so many steps are open at once
+constexpr int64_t kBlockBytes = 256 << 10;  // of a block's inputs and outputs: they stay in the cache between two passes
+constexpr int64_t kLeastChunk = 16;
+constexpr double kHuge = 1e200;             // states beyond are not trusted to what was multiplied without them
+
+int64_t size_of(int32_t type) {
+  constexpr int64_t sizes[] = {4, 8, 1, 2, 4, 8, 1, 2, 4, 8};
+  return sizes[type];
+}
+
+// ---- tiles: any strides and types to rows of neighbouring columns, and back -------------------------------------
+
+template <class From, class To>
+void copy_columns(const char* from, int64_t from_time, int64_t from_column, char* to, int64_t to_time, int64_t to_column,
+                  int64_t n_steps, int64_t n_columns) {
+  for (int64_t step = 0; step < n_steps; ++step)
+    for (int64_t col = 0; col < n_columns; ++col) {
+      From value;
+      std::memcpy(&value, from + step * from_time + col * from_column, sizeof value);
+      const To changed = (To)value;
+      std::memcpy(to + step * to_time + col * to_column, &changed, sizeof changed);
+    }
+}
+
+template <class To>
+void copy_in(int32_t type, const char* from, int64_t from_time, int64_t from_column, char* to, int64_t to_time,
+             int64_t n_steps, int64_t n_columns) {
+  auto copy = [&](auto zero) {
+    copy_columns<decltype(zero), To>(from, from_time, from_column, to, to_time, sizeof(To), n_steps, n_columns);
+  };
+  switch (type) {
+    case kFloat32: return copy(float{});
+    case kFloat64: return copy(double{});
+    case kInt8: return copy(int8_t{});
+    case kInt16: return copy(int16_t{});
+    case kInt32: return copy(int32_t{});
+    case kInt64: return copy(int64_t{});
+    case kUInt8: return copy(uint8_t{});
+    case kUInt16: return copy(uint16_t{});
+    case kUInt32: return copy(uint32_t{});
+    case kUInt64: return copy(uint64_t{});
+  }
+}
+
+template <class From>
+void copy_out(int32_t type, const char* from, int64_t from_time, char* to, int64_t to_time, int64_t to_column,
+              int64_t n_steps, int64_t n_columns) {
+  auto copy = [&](auto zero) {
+    copy_columns<From, decltype(zero)>(from, from_time, sizeof(From), to, to_time, to_column, n_steps, n_columns);
+  };
+  switch (type) {
+    case kFloat32: return copy(float{});
+    case kFloat64: return copy(double{});
+    default: return copy(uint8_t{});   // truth values
+  }
+}
+
+// One operand's columns of a task: the first column at the first step, and the ways from there.
+struct Walk {
+  char* data;
+  int64_t time_stride, column_stride;
+  int32_t type, direct;   // read and written in place
+  char* tile;
+};
+
+class Strip {
+ public:
+  Strip(const StepsKernel& kernel, int64_t n_operands)
+      : kernel(kernel), item(kernel.bits / 8), streams(n_operands) {}
+
+  std::vector<Walk> inputs, outputs;
+  bool writes = true;
+
+  // The operands' ways are known: room for tiles of as many columns.
+  void prepare(int64_t n_columns) {
+    row = (n_columns + kernel.lanes - 1) / kernel.lanes * kernel.lanes * item;
+    const int64_t bytes = row * kTileSteps;
+    int64_t n_tiles = 0;
+    for (const auto* walks : {&inputs, &outputs})
+      for (const Walk& walk : *walks) n_tiles += !walk.direct;
+    const size_t needed = n_tiles * bytes + 64;
+    if (memory.size() < needed) memory.resize(needed);
+    char* next = memory.data() + (64 - (uintptr_t)memory.data() % 64) % 64;
+    for (auto* walks : {&inputs, &outputs})
+      for (Walk& walk : *walks)
+        if (!walk.direct) walk.tile = next, next += bytes;
+    steps_at_once = n_tiles ? kTileSteps : kRunSteps;
+  }
+
+  // All columns past all steps.
+  void run(void* state, int64_t state_stride, int64_t n_steps, int64_t n_columns) {
+    for (int64_t first = 0; first < n_steps; first += steps_at_once) {
+      const int64_t steps = std::min(steps_at_once, n_steps - first);
+      size_t k = 0;
+      for (Walk& walk : inputs) {
+        char* const here = walk.data + first * walk.time_stride;
+        if (!walk.direct) read(walk, here, steps, n_columns);
+        streams[k++] = walk.direct ? Stream{here, walk.time_stride} : Stream{walk.tile, row};
+      }
+      for (Walk& walk : outputs) {
+        char* const here = walk.data + first * walk.time_stride;
+        streams[k++] = walk.direct ? Stream{here, walk.time_stride} : Stream{walk.tile, row};
+      }
+      kernel.steps(streams.data(), kernel.params.data(), state, state_stride, steps, n_columns);
+      for (Walk& walk : outputs)
+        if (!walk.direct) write(walk, walk.data + first * walk.time_stride, steps, n_columns);
+    }
+  }
+
+ private:
+  const StepsKernel& kernel;
+  const int64_t item;
+  std::vector<Stream> streams;
+  std::vector<char> memory;
+  int64_t row = 0, steps_at_once = 0;
+
+  bool turns(const Walk& walk) const {
+    return (kernel.bits == 32 ? walk.type == kFloat32 : walk.type == kFloat64) && std::abs(walk.time_stride) == item;
+  }
+
+  // Whole squares by the compiled function, what is left one by one; `rest(step, col, steps, columns)` does that.
+  template <class Square, class Rest>
+  void in_squares(int64_t n_steps, int64_t n_columns, Square square, Rest rest) {
+    const int64_t side = kernel.lanes, whole_steps = n_steps - n_steps % side;
+    const int64_t whole_columns = n_columns - n_columns % side;
+    for (int64_t col = 0; col < whole_columns; col += side)
+      for (int64_t step = 0; step < whole_steps; step += side) square(step, col);
+    if (whole_steps < n_steps && whole_columns) rest(whole_steps, 0, n_steps - whole_steps, whole_columns);
+    if (whole_columns < n_columns) rest(0, whole_columns, n_steps, n_columns - whole_columns);
+  }
+
+  void read(const Walk& walk, const char* from, int64_t n_steps, int64_t n_columns) {
+    auto rest = [&](int64_t step, int64_t col, int64_t steps, int64_t columns) {
+      const char* const here = from + step * walk.time_stride + col * walk.column_stride;
+      char* const to = walk.tile + step * row + col * item;
+      if (kernel.bits == 32) copy_in<float>(walk.type, here, walk.time_stride, walk.column_stride, to, row, steps, columns);
+      else copy_in<double>(walk.type, here, walk.time_stride, walk.column_stride, to, row, steps, columns);
+    };
+    if (!turns(walk)) return rest(0, 0, n_steps, n_columns);
+    const bool backward = walk.time_stride < 0;
+    const int64_t last = kernel.lanes - 1;
+    in_squares(n_steps, n_columns, [&](int64_t step, int64_t col) {
+      const char* const here = from + (backward ? step + last : step) * walk.time_stride + col * walk.column_stride;
+      char* const to = walk.tile + (backward ? step + last : step) * row + col * item;
+      kernel.turn(here, walk.column_stride, to, backward ? -row : row);
+    }, rest);
+  }
+
+  void write(const Walk& walk, char* to, int64_t n_steps, int64_t n_columns) {
+    auto rest = [&](int64_t step, int64_t col, int64_t steps, int64_t columns) {
+      const char* const from = walk.tile + step * row + col * item;
+      char* const here = to + step * walk.time_stride + col * walk.column_stride;
+      if (kernel.bits == 32) copy_out<float>(walk.type, from, row, here, walk.time_stride, walk.column_stride, steps, columns);
+      else copy_out<double>(walk.type, from, row, here, walk.time_stride, walk.column_stride, steps, columns);
+    };
+    if (!turns(walk)) return rest(0, 0, n_steps, n_columns);
+    const bool backward = walk.time_stride < 0;
+    const int64_t last = kernel.lanes - 1;
+    in_squares(n_steps, n_columns, [&](int64_t step, int64_t col) {
+      const char* const from = walk.tile + (backward ? step + last : step) * row + col * item;
+      char* const here = to + (backward ? step + last : step) * walk.time_stride + col * walk.column_stride;
+      kernel.turn(from, backward ? -row : row, here, walk.column_stride);
+    }, rest);
+  }
+};
+
+bool same_type(const StepsKernel& kernel, int32_t type) { return type == (kernel.bits == 32 ? kFloat32 : kFloat64); }
+
+// A column's operands at one of its steps.
+char* at(const ScanOperand& operand, const UserScan& scan, int64_t column, int64_t step) {
+  char* data = operand.data + step * operand.time_stride;
+  for (int d = scan.n_dims - 1; d >= 0; --d) {
+    data += column % scan.dims[d] * operand.strides[d];
+    column /= scan.dims[d];
+  }
+  return data;
+}
+
+// The first exception of any worker, thrown again by the caller.
+class Caught {
+ public:
+  template <class Body>
+  void guard(Body body) {
+    try {
+      body();
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (!error) error = std::current_exception();
+      failed.store(true, std::memory_order_release);
+    }
+  }
+  bool any() const { return failed.load(std::memory_order_acquire); }
+  void rethrow() const {
+    if (error) std::rethrow_exception(error);
+  }
+
+ private:
+  std::mutex mutex;
+  std::exception_ptr error;
+  std::atomic<bool> failed{false};
+};
+
+int64_t bytes_of(const UserScan& scan) {
+  const double item = scan.kernel.bits / 8;
+  return (int64_t)std::min(1e15, scan.cost * item * (double)scan.length * (double)scan.n_columns);
+}
+
+// ---- time in parallel -------------------------------------------------------------------------------------------
+
+using Numbers = std::vector<double>;
+
+double number(const StepsKernel& kernel, const char* from, int64_t place) {
+  if (kernel.bits == 64) return ((const double*)from)[place];
+  return ((const float*)from)[place];
+}
+void set_number(const StepsKernel& kernel, char* to, int64_t place, double value) {
+  if (kernel.bits == 64) ((double*)to)[place] = value;
+  else ((float*)to)[place] = (float)value;
+}
+
+Numbers product(const Numbers& a, const Numbers& b, int k) {
+  Numbers result(k * k);
+  for (int i = 0; i < k; ++i)
+    for (int j = 0; j < k; ++j)
+      for (int m = 0; m < k; ++m) result[i * k + j] += a[i * k + m] * b[m * k + j];
+  return result;
+}
+
+// What `n` steps of the same do: the matrix to that power, or n times the shift.
+Numbers repeated(const TimeParallel& parallel, int k, int64_t n) {
+  if (parallel.kind != kAffine) {
+    Numbers result = parallel.matrix;
+    for (double& shift : result) shift *= (double)n;
+    return result;
+  }
+  Numbers result(k * k), square = parallel.matrix;
+  for (int i = 0; i < k; ++i) result[i * k + i] = 1;
+  for (; n > 0; n /= 2) {
+    if (n % 2) result = product(square, result, k);
+    square = product(square, square, k);
+  }
+  return result;
+}
+
+bool trusted(const double* numbers, int n) {
+  for (int i = 0; i < n; ++i)
+    if (!(std::fabs(numbers[i]) < kHuge)) return false;
+  return true;
+}
+
+// The state after a chunk; false where it has to be found step by step.
+bool combine(const TimeParallel& parallel, int k, const double* matrix, const double* rest, const double* before,
+             double* after) {
+  const double s = before[0];
+  switch (parallel.kind) {
+    case kAffine:
+      for (int i = 0; i < k; ++i) {
+        after[i] = rest[i];
+        for (int j = 0; j < k; ++j) after[i] += matrix[i * k + j] * before[j];
+      }
+      return trusted(matrix, k * k) && trusted(before, k) && trusted(rest, k) && trusted(after, k);
+    case kMaxPlus:
+      after[0] = std::fmax(s + matrix[0], rest[0]);
+      return !std::isnan(rest[0]) && !std::isnan(s + matrix[0]);
+    case kMinPlus:
+      after[0] = std::fmin(s + matrix[0], rest[0]);
+      return !std::isnan(rest[0]) && !std::isnan(s + matrix[0]);
+    case kLogAddExp: {
+      const double a = s + matrix[0], b = rest[0], most = std::fmax(a, b);
+      after[0] = most == -INFINITY ? most : most + std::log(std::exp(a - most) + std::exp(b - most));
+      return std::isfinite(after[0]) || (most == -INFINITY && !std::isnan(a) && !std::isnan(b));
+    }
+    default: {   // the better of two
+      const double mine = before[parallel.decides], other = rest[parallel.decides];
+      const bool later = parallel.kind == kMostWins ? other > mine : other < mine;
+      const bool tie = other == mine && !parallel.keeps_ties;
+      std::copy_n(later || tie ? rest : before, k, after);
+      // The worst of all may be none.
+      return !std::isinf(other) && !std::isnan(mine);
+    }
+  }
+}
+
+class Chunks {
+ public:
+  Chunks(const UserScan& scan, const TimeParallel& parallel)
+      : scan(scan), parallel(parallel), k(scan.kernel.n_states), n_lanes(scan.kernel.group) {
+    const int64_t n_streams = (int64_t)(scan.inputs.size() + scan.outputs.size());
+    const int64_t most = kBlockBytes / (n_lanes * (scan.kernel.bits / 8) * n_streams);
+    // An odd number of vectors: lines a power of two apart would fall into few sets of the cache.
+    const int64_t lanes = scan.kernel.lanes;
+    chunk = std::max(kLeastChunk, most / lanes * lanes - (most / lanes % 2 ? 0 : lanes));
+    // Short lines: blocks enough for all threads of a small machine, of any number of threads.
+    while (chunk > 2 * kLeastChunk && scan.length / (chunk * n_lanes) < 4) chunk /= 2;
+    n_blocks = std::max<int64_t>(1, scan.length / (chunk * n_lanes));
+    power = parallel.varies ? Numbers() : repeated(parallel, k, chunk);
+    carries.resize(n_blocks * scan.n_columns * k);
+    flags = std::make_unique<std::atomic<uint8_t>[]>(n_blocks * scan.n_columns);
+  }
+
+  void run() {
+    const int64_t n_tasks = n_blocks * scan.n_columns;
+    Caught caught;
+    const int threads = threads_worth(scan.n_threads, bytes_of(scan), n_tasks);
+    for_tasks(n_tasks, threads, true, [&](int64_t task, int) {
+      const int64_t block = task / scan.n_columns, column = task % scan.n_columns;
+      bool published = false;
+      caught.guard([&] { run_block(block, column, published, caught); });
+      if (!published) publish(flags[task]);   // whoever waits must not wait for ever
+    });
+    caught.rethrow();
+  }
+
+ private:
+  const UserScan& scan;
+  const TimeParallel& parallel;
+  const int k;
+  const int64_t n_lanes;
+  int64_t chunk = 0, n_blocks = 0;
+  Numbers power, carries;
+  std::unique_ptr<std::atomic<uint8_t>[]> flags;
+
+  // The chunks of a part of a column as a strip.
+  Strip strip(const StepsKernel& kernel, int64_t column, int64_t first, int64_t steps, int64_t lanes, bool with_outputs) {
+    Strip result(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()));
+    auto add = [&](std::vector<Walk>& walks, const ScanOperand& operand) {
+      const bool shared = operand.shared != 0;
+      walks.push_back({at(operand, scan, column, first), operand.time_stride, steps * operand.time_stride, operand.type,
+                       shared, nullptr});
+    };
+    for (const ScanOperand& operand : scan.inputs) add(result.inputs, operand);
+    if (with_outputs)
+      for (const ScanOperand& operand : scan.outputs) add(result.outputs, operand);
+    result.prepare(lanes);
+    return result;
+  }
+
+  // All lanes of some steps each: reduced, given their states, scanned. Leaves the state after them in `carry`.
+  void pass(int64_t column, int64_t first, int64_t steps, int64_t lanes, const Numbers& power, std::vector<char>& states,
+            const std::vector<char>& reduced, double* carry) {
+    const int64_t n = (int64_t)parallel.start.size(), n_matrix = parallel.varies ? n - k : 0;
+    Numbers matrix = power, rest(k), after(k);
+    matrix.resize(std::max<size_t>(matrix.size(), parallel.varies ? n_matrix : 1));
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      for (int s = 0; s < k; ++s) set_number(scan.kernel, states.data(), s * lanes + lane, carry[s]);
+      for (int64_t m = 0; m < n_matrix; ++m) matrix[m] = number(scan.kernel, reduced.data(), m * lanes + lane);
+      for (int s = 0; s < k; ++s) rest[s] = number(scan.kernel, reduced.data(), (n_matrix + s) * lanes + lane);
+      if (!combine(parallel, k, matrix.data(), rest.data(), carry, after.data()))
+        in_order(column, first + lane * steps, steps, carry, after.data());
+      std::copy(after.begin(), after.end(), carry);
+    }
+  }
+
+  // Step by step from this state; what it writes is right, and is written again with the other lanes.
+  void in_order(int64_t column, int64_t first, int64_t steps, const double* before, double* after) {
+    std::vector<char> state(k * 8);
+    for (int s = 0; s < k; ++s) set_number(scan.kernel, state.data(), s, before[s]);
+    strip(scan.kernel, column, first, steps, 1, true).run(state.data(), 1, steps, 1);
+    for (int s = 0; s < k; ++s) after[s] = number(scan.kernel, state.data(), s);
+  }
+
+  void run_block(int64_t block, int64_t column, bool& published, const Caught& caught) {
+    const int64_t task = block * scan.n_columns + column, first = block * chunk * n_lanes;
+    const bool last = block == n_blocks - 1;
+    const int64_t here = last ? scan.length - first : chunk * n_lanes;
+    // The last block has what is left: its chunks are longer, and a few steps come after them.
+    const int64_t steps = last ? here / n_lanes : chunk, left = here - steps * n_lanes;
+    const Numbers own = parallel.varies || steps == chunk ? power : repeated(parallel, k, steps);
+    const int64_t n = (int64_t)parallel.start.size();
+    std::vector<char> reduced(n * n_lanes * 8), states(k * n_lanes * 8);
+    for (int64_t s = 0; s < n; ++s)
+      for (int64_t lane = 0; lane < n_lanes; ++lane)
+        set_number(parallel.reduce, reduced.data(), s * n_lanes + lane, parallel.start[s]);
+    if (steps > 0) strip(parallel.reduce, column, first, steps, n_lanes, false).run(reduced.data(), n_lanes, steps, n_lanes);
+    Numbers carry(k);
+    if (block == 0) {
+      for (int s = 0; s < k; ++s) carry[s] = number(scan.kernel, (char*)scan.state, s * scan.n_columns + column);
+    } else {
+      wait_for(flags[task - scan.n_columns]);
+      if (caught.any()) return;
+      std::copy_n(carries.data() + (task - scan.n_columns) * k, k, carry.data());
+    }
+    if (steps > 0) pass(column, first, steps, n_lanes, own, states, reduced, carry.data());
+    std::copy_n(carry.data(), k, carries.data() + task * k);
+    publish(flags[task]), published = true;
+    if (steps > 0) strip(scan.kernel, column, first, steps, n_lanes, true).run(states.data(), n_lanes, steps, n_lanes);
+    if (!last) return;
+    // The state after the last step is that of the last lane, as it stands beside the last output.
+    std::vector<char> final_state(k * 8);
+    for (int s = 0; s < k; ++s) {
+      const double value = steps > 0 ? number(scan.kernel, states.data(), s * n_lanes + n_lanes - 1) : carry[s];
+      set_number(scan.kernel, final_state.data(), s, value);
+    }
+    if (left) strip(scan.kernel, column, first + steps * n_lanes, left, 1, true).run(final_state.data(), 1, left, 1);
+    for (int s = 0; s < k; ++s)
+      set_number(scan.kernel, (char*)scan.state, s * scan.n_columns + column, number(scan.kernel, final_state.data(), s));
+  }
+};
+
+}  // namespace
+
+void scan_columns(const UserScan& scan) {
+  const StepsKernel& kernel = scan.kernel;
+  const int64_t item = kernel.bits / 8, inner = scan.dims[scan.n_dims - 1], outer = scan.n_columns / inner;
+  bool in_place = true;
+  auto direct = [&](const ScanOperand& operand) {
+    return same_type(kernel, operand.type) && (operand.shared || operand.strides[scan.n_dims - 1] == item);
+  };
+  for (const auto* operands : {&scan.inputs, &scan.outputs})
+    for (const ScanOperand& operand : *operands) in_place &= direct(operand);
+  // Wide strips walk along rows of memory; but every thread is to have one.
+  int64_t strip = in_place ? kStripBytes / item : kernel.group;
+  while (strip > kernel.group && (inner + strip - 1) / strip * outer < 2 * scan.n_threads) strip /= 2;
+  strip = std::max<int64_t>(strip / kernel.group * kernel.group, kernel.group);
+  while (strip > kernel.lanes && strip > inner) strip -= kernel.lanes;
+  const int64_t n_strips = (inner + strip - 1) / strip;
+  Caught caught;
+  for_tasks(outer * n_strips, threads_worth(scan.n_threads, bytes_of(scan), outer * n_strips), true,
+            [&](int64_t task, int) {
+    caught.guard([&] {
+      const int64_t first = task % n_strips * strip, column = task / n_strips * inner + first;
+      const int64_t n_columns = std::min(strip, inner - first);
+      Strip work(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()));
+      auto add = [&](std::vector<Walk>& walks, const ScanOperand& operand) {
+        walks.push_back({at(operand, scan, column, 0), operand.time_stride, operand.strides[scan.n_dims - 1],
+                         operand.type, direct(operand), nullptr});
+      };
+      for (const ScanOperand& operand : scan.inputs) add(work.inputs, operand);
+      for (const ScanOperand& operand : scan.outputs) add(work.outputs, operand);
+      work.prepare(n_columns);
+      work.run((char*)scan.state + column * item, scan.n_columns, scan.length, n_columns);
+    });
+  });
+  caught.rethrow();
+}
+
+void scan_in_chunks(const UserScan& scan, const TimeParallel& parallel) { Chunks(scan, parallel).run(); }
+
+}  // namespace upsweep
