@@ -8,6 +8,10 @@
 #include <memory>
 #include <mutex>
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 #include "flush.hpp"
 #include "parallel.hpp"
 
@@ -18,6 +22,7 @@ constexpr int64_t kTileSteps = 64;          // of operands that go through tiles
 constexpr int64_t kStripBytes = 8 << 10;    // of a row of columns that a task takes
 constexpr int64_t kRunSteps = 8;            // with the states in registers; the rows of so many steps are open at once
 constexpr int64_t kBlockBytes = 256 << 10;  // of a block's inputs and outputs: they stay in the cache between two passes
+constexpr int64_t kBeyondCaches = 8 << 20;  // of an operand's line: what is read or written has gone from the caches before
 constexpr int64_t kLeastChunk = 16;
 constexpr double kHuge = 1e200;             // states beyond are not trusted to what was multiplied without them
 
@@ -223,6 +228,19 @@ int64_t bytes_of(const UserScan& scan) {
   return (int64_t)std::min(1e15, scan.cost * item * (double)scan.length * (double)scan.n_columns);
 }
 
+void write_past_caches(const char* from, char* to, int64_t n_bytes) {
+#if defined(__x86_64__)
+  const int64_t head = std::min<int64_t>(n_bytes, (16 - (uintptr_t)to % 16) % 16);
+  std::memcpy(to, from, head);
+  int64_t at = head;
+  for (; at + 16 <= n_bytes; at += 16) _mm_stream_si128((__m128i*)(to + at), _mm_loadu_si128((const __m128i*)(from + at)));
+  std::memcpy(to + at, from + at, n_bytes - at);
+  _mm_sfence();
+#else
+  std::memcpy(to, from, n_bytes);
+#endif
+}
+
 // ---- time in parallel -------------------------------------------------------------------------------------------
 
 using Numbers = std::vector<double>;
@@ -320,10 +338,11 @@ class Chunks {
     const int64_t n_tasks = n_blocks * scan.n_columns;
     Caught caught;
     const int threads = threads_worth(scan.n_threads, bytes_of(scan), n_tasks);
-    for_tasks(n_tasks, threads, true, [&](int64_t task, int) {
+    std::vector<Scratch> scratch(threads);
+    for_tasks(n_tasks, threads, true, [&](int64_t task, int thread) {
       const int64_t block = task / scan.n_columns, column = task % scan.n_columns;
       bool published = false;
-      caught.guard([&] { run_block(block, column, published, caught); });
+      caught.guard([&] { run_block(block, column, scratch[thread], published, caught); });
       if (!published) publish(flags[task]);   // whoever waits must not wait for ever
     });
     caught.rethrow();
@@ -338,23 +357,61 @@ class Chunks {
   Numbers power, carries;
   std::unique_ptr<std::atomic<uint8_t>[]> flags;
 
-  // The chunks of a part of a column as a strip.
-  Strip strip(const StepsKernel& kernel, int64_t column, int64_t first, int64_t steps, int64_t lanes, bool with_outputs) {
-    Strip result(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()));
-    auto add = [&](std::vector<Walk>& walks, const ScanOperand& operand) {
-      const bool shared = operand.shared != 0;
-      walks.push_back({at(operand, scan, column, first), operand.time_stride, steps * operand.time_stride, operand.type,
-                       shared, nullptr});
+  // A block's operands: where its first step is, in memory or in a copy. The lanes of chunks read here and there what no
+  // prefetcher foresees; so what comes from beyond the caches is copied in its own order, and written so.
+  struct Place {
+    std::vector<char*> inputs, outputs;
+    struct Pending {
+      const char* from;
+      char* to;
+      int64_t n_bytes;
     };
-    for (const ScanOperand& operand : scan.inputs) add(result.inputs, operand);
-    if (with_outputs)
-      for (const ScanOperand& operand : scan.outputs) add(result.outputs, operand);
+    std::vector<Pending> pending;
+  };
+
+  bool is_copied(const ScanOperand& operand) const {
+    return scan.length * size_of(operand.type) >= kBeyondCaches && std::abs(operand.time_stride) == size_of(operand.type);
+  }
+
+  // Memory that a worker keeps from block to block: fresh pages would cost more than what is copied there.
+  using Scratch = std::vector<std::unique_ptr<char[]>>;
+
+  Place place(int64_t column, int64_t first, int64_t steps, Scratch& scratch) const {
+    Place result;
+    size_t n_copies = 0;
+    auto add = [&](std::vector<char*>& to, const ScanOperand& operand, bool is_input) {
+      char* const data = at(operand, scan, column, first);
+      if (!is_copied(operand)) return to.push_back(data);
+      const int64_t n_bytes = steps * size_of(operand.type);
+      const int64_t back = operand.time_stride < 0 ? (steps - 1) * operand.time_stride : 0;   // to the lowest address
+      if (n_copies == scratch.size()) scratch.emplace_back(new char[2 * chunk * n_lanes * size_of(operand.type)]);
+      char* const copy = scratch[n_copies++].get();
+      if (is_input) std::memcpy(copy, data + back, n_bytes);
+      else result.pending.push_back({copy, data + back, n_bytes});
+      to.push_back(copy - back);
+    };
+    for (const ScanOperand& operand : scan.inputs) add(result.inputs, operand, true);
+    for (const ScanOperand& operand : scan.outputs) add(result.outputs, operand, false);
+    return result;
+  }
+
+  // The chunks of a part of a block, from its step `first` on, as a strip.
+  Strip strip(const StepsKernel& kernel, const Place& place, int64_t first, int64_t steps, int64_t lanes,
+              bool with_outputs) const {
+    Strip result(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()));
+    auto add = [&](std::vector<Walk>& walks, const ScanOperand& operand, char* data) {
+      walks.push_back({data + first * operand.time_stride, operand.time_stride, steps * operand.time_stride, operand.type,
+                       operand.shared, nullptr});
+    };
+    for (size_t n = 0; n < scan.inputs.size(); ++n) add(result.inputs, scan.inputs[n], place.inputs[n]);
+    for (size_t n = 0; with_outputs && n < scan.outputs.size(); ++n)
+      add(result.outputs, scan.outputs[n], place.outputs[n]);
     result.prepare(lanes);
     return result;
   }
 
   // All lanes of some steps each: reduced, given their states, scanned. Leaves the state after them in `carry`.
-  void pass(int64_t column, int64_t first, int64_t steps, int64_t lanes, const Numbers& power, std::vector<char>& states,
+  void pass(const Place& here, int64_t steps, int64_t lanes, const Numbers& power, std::vector<char>& states,
             const std::vector<char>& reduced, double* carry) {
     const int64_t n = (int64_t)parallel.start.size(), n_matrix = parallel.varies ? n - k : 0;
     Numbers matrix = power, rest(k), after(k);
@@ -364,32 +421,33 @@ class Chunks {
       for (int64_t m = 0; m < n_matrix; ++m) matrix[m] = number(scan.kernel, reduced.data(), m * lanes + lane);
       for (int s = 0; s < k; ++s) rest[s] = number(scan.kernel, reduced.data(), (n_matrix + s) * lanes + lane);
       if (!combine(parallel, k, matrix.data(), rest.data(), carry, after.data()))
-        in_order(column, first + lane * steps, steps, carry, after.data());
+        in_order(here, lane * steps, steps, carry, after.data());
       std::copy(after.begin(), after.end(), carry);
     }
   }
 
   // Step by step from this state; what it writes is right, and is written again with the other lanes.
-  void in_order(int64_t column, int64_t first, int64_t steps, const double* before, double* after) {
+  void in_order(const Place& here, int64_t first, int64_t steps, const double* before, double* after) {
     std::vector<char> state(k * 8);
     for (int s = 0; s < k; ++s) set_number(scan.kernel, state.data(), s, before[s]);
-    strip(scan.kernel, column, first, steps, 1, true).run(state.data(), 1, steps, 1);
+    strip(scan.kernel, here, first, steps, 1, true).run(state.data(), 1, steps, 1);
     for (int s = 0; s < k; ++s) after[s] = number(scan.kernel, state.data(), s);
   }
 
-  void run_block(int64_t block, int64_t column, bool& published, const Caught& caught) {
+  void run_block(int64_t block, int64_t column, Scratch& scratch, bool& published, const Caught& caught) {
     const int64_t task = block * scan.n_columns + column, first = block * chunk * n_lanes;
     const bool last = block == n_blocks - 1;
-    const int64_t here = last ? scan.length - first : chunk * n_lanes;
+    const int64_t n_steps = last ? scan.length - first : chunk * n_lanes;
     // The last block has what is left: its chunks are longer, and a few steps come after them.
-    const int64_t steps = last ? here / n_lanes : chunk, left = here - steps * n_lanes;
+    const int64_t steps = last ? n_steps / n_lanes : chunk, left = n_steps - steps * n_lanes;
     const Numbers own = parallel.varies || steps == chunk ? power : repeated(parallel, k, steps);
     const int64_t n = (int64_t)parallel.start.size();
     std::vector<char> reduced(n * n_lanes * 8), states(k * n_lanes * 8);
     for (int64_t s = 0; s < n; ++s)
       for (int64_t lane = 0; lane < n_lanes; ++lane)
         set_number(parallel.reduce, reduced.data(), s * n_lanes + lane, parallel.start[s]);
-    if (steps > 0) strip(parallel.reduce, column, first, steps, n_lanes, false).run(reduced.data(), n_lanes, steps, n_lanes);
+    const Place here = place(column, first, n_steps, scratch);
+    if (steps > 0) strip(parallel.reduce, here, 0, steps, n_lanes, false).run(reduced.data(), n_lanes, steps, n_lanes);
     Numbers carry(k);
     if (block == 0) {
       for (int s = 0; s < k; ++s) carry[s] = number(scan.kernel, (char*)scan.state, s * scan.n_columns + column);
@@ -398,18 +456,23 @@ class Chunks {
       if (caught.any()) return;
       std::copy_n(carries.data() + (task - scan.n_columns) * k, k, carry.data());
     }
-    if (steps > 0) pass(column, first, steps, n_lanes, own, states, reduced, carry.data());
+    if (steps > 0) pass(here, steps, n_lanes, own, states, reduced, carry.data());
     std::copy_n(carry.data(), k, carries.data() + task * k);
     publish(flags[task]), published = true;
-    if (steps > 0) strip(scan.kernel, column, first, steps, n_lanes, true).run(states.data(), n_lanes, steps, n_lanes);
-    if (!last) return;
-    // The state after the last step is that of the last lane, as it stands beside the last output.
+    if (steps > 0) strip(scan.kernel, here, 0, steps, n_lanes, true).run(states.data(), n_lanes, steps, n_lanes);
+    if (last) finish(here, column, steps, left, states, carry);
+    for (const auto& each : here.pending) write_past_caches(each.from, each.to, each.n_bytes);
+  }
+
+  // What is left, and the state after the last step, as it stands beside the last output.
+  void finish(const Place& here, int64_t column, int64_t steps, int64_t left, const std::vector<char>& states,
+              const Numbers& carry) {
     std::vector<char> final_state(k * 8);
     for (int s = 0; s < k; ++s) {
       const double value = steps > 0 ? number(scan.kernel, states.data(), s * n_lanes + n_lanes - 1) : carry[s];
       set_number(scan.kernel, final_state.data(), s, value);
     }
-    if (left) strip(scan.kernel, column, first + steps * n_lanes, left, 1, true).run(final_state.data(), 1, left, 1);
+    if (left) strip(scan.kernel, here, steps * n_lanes, left, 1, true).run(final_state.data(), 1, left, 1);
     for (int s = 0; s < k; ++s)
       set_number(scan.kernel, (char*)scan.state, s * scan.n_columns + column, number(scan.kernel, final_state.data(), s));
   }

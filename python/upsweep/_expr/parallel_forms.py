@@ -114,11 +114,14 @@ def _linear_of(node: Node, args: list[_Linear | None]) -> _Linear | None:
     if node.op == "where" and _is_free(node.args[0]):
         condition = node.args[0]
         (a, rest_a), (b, rest_b) = known[1:]
-        chosen = {
-            p: operation("where", condition, a.get(p, _ZERO), b.get(p, _ZERO)) for p in sorted({**a, **b})
-        }
-        return chosen, operation("where", condition, rest_a or _ZERO, rest_b or _ZERO)
+        chosen = {p: _chosen(condition, a.get(p, _ZERO), b.get(p, _ZERO)) for p in sorted({**a, **b})}
+        return chosen, _chosen(condition, rest_a or _ZERO, rest_b or _ZERO)
     return None
+
+
+def _chosen(condition: Node, a: Node, b: Node) -> Node:
+    """A choice; none between equals, so that a factor which is the same at all steps is known to be."""
+    return a if a is b else operation("where", condition, a, b)
 
 
 def _scaled(op: str, node: Node, factor: Node) -> Node:
