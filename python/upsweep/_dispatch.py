@@ -65,11 +65,11 @@ def at_home() -> Any:
     return _counts_at_home
 
 
-def run_user_scan(*arguments: Any, n_threads: int | None) -> Array:
+def run_user_scan(*arguments: Any) -> Array:
     """`_cpu.user_scans.run`, imported by the first who needs it, who needs a compiler then."""
     from upsweep._cpu import user_scans
 
-    return user_scans.run(*arguments, n_threads)
+    return user_scans.run(*arguments)
 
 
 _REAL, _COMPLEX, _INTEGER = 0, 1, 2

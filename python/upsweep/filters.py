@@ -35,8 +35,8 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     axis : int
         The axis that the filter runs along.
     zi : array_like, optional
-        The state before the first step, in transposed direct form II: x's shape with ``max(len(a), len(b)) - 1`` along
-        `axis`, or what broadcasts to it.
+        The state before the first step, in transposed direct form II: x's shape with ``max(len(a), len(b)) -
+        1`` along `axis`, or what broadcasts to it.
 
     Returns
     -------
@@ -177,8 +177,8 @@ def ewm_mean(
         One of them: the weight of the newest, 0 < alpha <= 1; or ``alpha = 1 / (1 + com)``, ``2 / (span + 1)``,
         ``1 - 0.5 ** (1 / halflife)``.
     times : array_like, optional
-        When each step was: numbers or datetime64, in order, along `axis`. `halflife` is in the same unit then, or a
-        timedelta64, and weights fall by a half in it.
+        When each step was: numbers or datetime64, in order, along `axis`. `halflife` is in the same unit then,
+        or a timedelta64, and weights fall by a half in it.
     adjust : bool
         Divide by the sum of the weights, as the mean of what has been seen. False: the recurrence
         ``y = (1 - alpha) * y + alpha * x``.
@@ -195,8 +195,8 @@ def ewm_mean(
     Raises
     ------
     TypeError, ValueError
-        None or several of the four are given, or one is out of range; `times` without `halflife`, not in order, of another
-        length, or with ``adjust=False``.
+        None or several of the four are given, or one is out of range; `times` without `halflife`, not in order,
+        of another length, or with ``adjust=False``.
 
     Examples
     --------
@@ -269,7 +269,9 @@ def _window(
     if not data.ndim:
         raise ValueError("x: expected at least one axis, along which the window runs, got a number")
     place = _axis(axis, data.ndim)
-    data = data.astype(np.float64 if data.dtype.kind in "biu" else np.result_type(data.dtype, np.float32), copy=False)
+    data = data.astype(
+        np.float64 if data.dtype.kind in "biu" else np.result_type(data.dtype, np.float32), copy=False
+    )
     given = {"alpha": alpha, "com": com, "span": span, "halflife": halflife}
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
@@ -307,7 +309,7 @@ def _factors(times: Any, halflife: Any, data: Array, place: int) -> Array:
             raise ValueError("times: has a missing one (NaT)")
         unit = np.timedelta64(halflife) if not isinstance(halflife, np.timedelta64) else halflife
         elapsed = np.diff(when) / unit
-        positive = unit > np.timedelta64(0)
+        positive = bool(unit > np.timedelta64(0))
     else:
         elapsed = np.diff(np.asarray(when, np.float64)) / float(halflife)
         positive = float(halflife) > 0

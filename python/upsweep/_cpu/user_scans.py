@@ -82,7 +82,9 @@ def _collapsed(arrays: list[Array]) -> list[Array]:
     for array in arrays:
         strides = [array.strides[group[-1]] for group in groups] or [array.itemsize]
         # A single column has neighbours of whatever kind suits.
-        result.append(as_strided(array, (shape[0], *sizes), (array.strides[0], *strides), writeable=array.flags.writeable))
+        result.append(
+            as_strided(array, (shape[0], *sizes), (array.strides[0], *strides), writeable=array.flags.writeable)
+        )
     return result
 
 
@@ -133,7 +135,9 @@ def run(
         kernel_inputs, kernel_outputs = flat[: len(inputs)], flat[len(inputs) :]
         dims = flat[0].shape[1:]
     axis = 0 if form else -1  # along which lanes go: chunks of time, or the innermost columns
-    shared = tuple(a.strides[axis] == 0 and a.dtype == dtype and (form is not None or dims[-1] > 1) for a in kernel_inputs)
+    shared = tuple(
+        a.strides[axis] == 0 and a.dtype == dtype and (form is not None or dims[-1] > 1) for a in kernel_inputs
+    )
     kernel, cost, params = _prepared(recurrence, dtype, shared)
     keywords: dict[str, Any] = {}
     if form is not None:

@@ -30,7 +30,9 @@ def adjoint(recurrence: Recurrence) -> Recurrence:
         cotangents[root] = make("add", cotangents[root], back) if root in cotangents else back
     of = (*places.values(), *(input_(p) for p in range(n)))
     found = pull_back(cotangents, tuple(of))
-    return Recurrence(tuple(_plain(f) for f in found[:k]), tuple(_plain(f) for f in found[k:]), n + k + len(recurrence.outputs))
+    return Recurrence(
+        tuple(_plain(f) for f in found[:k]), tuple(_plain(f) for f in found[k:]), n + k + len(recurrence.outputs)
+    )
 
 
 def _plain(node: Node) -> Node:

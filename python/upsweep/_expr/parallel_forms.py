@@ -25,8 +25,8 @@ MOST_STATES = 4
 class Form:
     """How steps are combined.
 
-    `reduce` computes the matrix (or shift), if it `varies` with time, then the vector (or bound); `start` is the step that
-    does nothing. `matrix` are the nodes of one step's matrix or shift where it does not vary.
+    `reduce` computes the matrix (or shift), if it `varies` with time, then the vector (or bound); `start` is
+    the step that does nothing. `matrix` are the nodes of one step's matrix or shift where it does not vary.
     """
 
     kind: str
@@ -153,29 +153,43 @@ def _combination(coefs: dict[int, Node], values: list[Node], rest: Node | None) 
     return _add(total, rest) or _ZERO
 
 
+# A number as op(state + shift, bound); what is not there is the worst of all.
+_Tropical = tuple[Node | None, Node | None]
+
+
+def _either(op: str, a: Node | None, b: Node | None) -> Node | None:
+    return operation(op, a, b) if a is not None and b is not None else a or b
+
+
+def _tropical_of(node: Node, args: list[_Tropical | None], op: str) -> _Tropical | None:
+    if _is_free(node):
+        return None, node
+    if node.op == "variable":
+        return _ZERO, None
+    known = [arg for arg in args if arg is not None]
+    if len(known) < len(args):
+        return None
+    if node.op == op:
+        (shift_a, bound_a), (shift_b, bound_b) = known
+        return _either(op, shift_a, shift_b), _either(op, bound_a, bound_b)
+    for place, other in enumerate(node.args):
+        if _is_free(other) and (node.op == "add" or (node.op == "sub" and place == 1)):
+            shift, bound = known[1 - place]
+            pair = [None if part is None else make(node.op, part, other) for part in (shift, bound)]
+            return pair[0], pair[1]
+    return None
+
+
 def _tropical(recurrence: Recurrence, op: str, name: str) -> Form | None:
-    """The state as op(state + shift, bound)."""
-    forms: dict[Node, tuple[Node | None, Node | None] | None] = {}
+    forms: dict[Node, _Tropical | None] = {}
     for node in order(recurrence.states[0]):
-        if _is_free(node):
-            forms[node] = (None, node)
-            continue
-        found: tuple[Node | None, Node | None] | None = None
-        args = [forms[arg] for arg in node.args]
-        if node.op == "variable":
-            found = (_ZERO, None)
-        elif node.op == op and args[0] and args[1]:
-            both = list(zip(args[0], args[1]))
-            found = tuple(operation(op, a, b) if a and b else a or b for a, b in both)  # type: ignore[assignment]
-        elif node.op in ("add", "sub") and _is_free(node.args[1]) and args[0]:
-            found = tuple(make(node.op, a, node.args[1]) if a else None for a in args[0])  # type: ignore[assignment]
-        elif node.op == "add" and _is_free(node.args[0]) and args[1]:
-            found = tuple(make("add", node.args[0], a) if a else None for a in args[1])  # type: ignore[assignment]
-        forms[node] = found
+        forms[node] = _tropical_of(node, [forms[arg] for arg in node.args], op)
     form = forms[recurrence.states[0]]
-    if form is None or form[0] is None or form[1] is None:
+    if form is None:
         return None
     shift, bound = form
+    if shift is None or bound is None:
+        return None
     varies = "j" in shift.kinds
     nothing = math.inf if op == "minimum" else -math.inf
     moved = state(1 if varies else 0)
@@ -198,7 +212,10 @@ def _winner(recurrence: Recurrence) -> Form | None:
             continue
         most = condition.args[0] is own
         if all(
-            other.op == "where" and other.args[0] is condition and _is_free(other.args[1]) and other.args[2] is state(p)
+            other.op == "where"
+            and other.args[0] is condition
+            and _is_free(other.args[1])
+            and other.args[2] is state(p)
             for p, other in enumerate(recurrence.states)
         ):
             start = [0.0] * recurrence.n_states

@@ -92,5 +92,3 @@ def evaluate(node: Node, dtype: np.dtype[np.floating]) -> float:
                 assert meaning is not None
                 values[each] = meaning(*(values[arg] for arg in each.args), *each.static)
     return float(values[node])  # type: ignore[arg-type]  # numbers of numpy
-
-

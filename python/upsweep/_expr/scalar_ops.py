@@ -1,4 +1,5 @@
-"""Operations of user-defined scans beside those of formulas: choices, extremes, logaddexp; their lowering and derivatives.
+"""Operations of user-defined scans beside those of formulas: choices, extremes, logaddexp; their lowering and
+derivatives.
 
 What numpy does with NaN is what these do: it goes through extremes, and a comparison with it is false.
 """

@@ -1,7 +1,7 @@
 """Symbolic numbers: what a user's update is called with once, so that what it does to them is known.
 
-Operators and numpy's functions of numbers (``np.exp``, ``np.where``, ...) give symbols again, with the dtype that numpy
-would give. A symbol has no value: Python cannot branch on it.
+Operators and numpy's functions of numbers (``np.exp``, ``np.where``, ...) give symbols again, with the dtype
+that numpy would give. A symbol has no value: Python cannot branch on it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _BOOL = np.dtype(bool)
 def user_line() -> str:
     """Where the caller's own program is: ``file.py, line 3: the line's text``."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((_PACKAGE, "<frozen", "<__array_function")):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(
+        (_PACKAGE, "<frozen", "<__array_function")
+    ):
         frame = frame.f_back
     path, line = frame.f_code.co_filename, frame.f_lineno
     text = linecache.getline(path, line).strip()
@@ -53,28 +55,34 @@ class Symbol:
     def __bool__(self) -> bool:
         raise self._refuse(
             "a Python branch on a symbolic value",
-            "the update is traced once, and its values are not known then: choose by np.where(condition, a, b), combine "
-            "conditions by & | ~, and compare by np.minimum, np.maximum or np.clip in place of min, max or a chain a < b < c",
+            "the update is traced once, and its values are not known then: choose by np.where(condition, a, b), "
+            "combine conditions by & | ~ in place of and, or, not and chains (a < b < c), and take np.minimum, "
+            "np.maximum and np.clip in place of min and max",
         )
 
     def __float__(self) -> float:
         raise self._refuse(
-            "a symbolic value as a Python number", "use numpy's functions (np.exp, np.tanh, ...), not those of math"
+            "a symbolic value as a Python number",
+            "use numpy's functions (np.exp, np.tanh, ...), not those of math",
         )
 
-    __int__ = __index__ = __complex__ = __float__  # type: ignore[assignment]  # all of them only raise
+    __int__ = __index__ = __complex__ = __float__
 
     def __iter__(self) -> Any:
         raise self._refuse("a symbolic number is iterated over", "several states, inputs or outputs are tuples")
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise self._refuse("a symbolic value as an array", "the update is of single numbers; use np.where and ufuncs")
+        raise self._refuse(
+            "a symbolic value as an array", "the update is of single numbers; use np.where and ufuncs"
+        )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
         name = _BY_UFUNC.get(ufunc)
         if name is None or method != "__call__" or keywords:
             how = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-            raise self._refuse(f"np.{how} is not known for symbolic values", f"known are {', '.join(sorted(FUNCTIONS))}")
+            raise self._refuse(
+                f"np.{how} is not known for symbolic values", f"known are {', '.join(sorted(FUNCTIONS))}"
+            )
         return apply(name, *inputs)
 
     def __array_function__(self, func: Any, types: Any, args: Any, keywords: Any) -> Any:
@@ -114,9 +122,8 @@ def _operand(value: Any) -> tuple[Node, Any]:
         return constant(float(value)), _BOOL
     if isinstance(value, (int, float)) and not isinstance(value, np.generic):
         return constant(float(value)), 1.0
-    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
-        if value.dtype.kind in "iuf":
-            return constant(float(value)), _floating(value.dtype)
+    if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 and value.dtype.kind in "iuf":
+        return constant(float(value)), _floating(value.dtype)
     if isinstance(value, np.ndarray):
         raise TypeError(
             f"update: an array of shape {value.shape} beside symbolic values in {user_line()}\n"
@@ -189,8 +196,8 @@ def _sign(x: Any) -> Any:
 
 
 _SIMPLE = {
-    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "negative": "neg", "abs": "abs", "exp": "exp",
-    "log": "log", "sqrt": "sqrt", "square": "square", "reciprocal": "inverse", "sin": "sin", "cos": "cos",
+    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "negative": "neg", "abs": "abs", "exp":
+    "exp", "log": "log", "sqrt": "sqrt", "square": "square", "reciprocal": "inverse", "sin": "sin", "cos": "cos",
     "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "tanh": "tanh", "floor": "floor",
     "minimum": "minimum", "maximum": "maximum", "logaddexp": "logaddexp",
 }  # fmt: skip
@@ -220,7 +227,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 _BY_UFUNC = {getattr(np, name): name for name in FUNCTIONS if isinstance(getattr(np, name, None), np.ufunc)}
 _BY_UFUNC.update({np.absolute: "abs", np.bitwise_and: "logical_and", np.bitwise_or: "logical_or",
-                  np.bitwise_xor: "logical_xor", np.invert: "logical_not", np.fabs: "abs", np.float_power: "power"})  # fmt: skip
+                  np.bitwise_xor: "logical_xor", np.invert: "logical_not", np.fabs: "abs", np.float_power:
+                  "power"})  # fmt: skip
 
 
 def apply(name: str, *values: Any) -> Any:

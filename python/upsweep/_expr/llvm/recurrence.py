@@ -2,10 +2,11 @@
 
     void steps(streams, params, state, state_stride, n_steps, n_columns)
 
-`streams` are pairs of an address and the bytes from a step to the next, inputs before outputs. Columns are neighbours in
-memory, but for inputs that all columns share. States are rows of `state`, `state_stride` numbers apart; they are in
-registers while the steps are walked. Several vectors of columns go together, so that each step's chain of dependent
-instructions runs beside others; what is left goes in single vectors, the last one masked.
+`streams` are pairs of an address and the bytes from a step to the next, inputs before outputs. Columns are
+neighbours in memory, but for inputs that all columns share. States are rows of `state`, `state_stride` numbers
+apart; they are in registers while the steps are walked. Several vectors of columns go together, so that each
+step's chain of dependent instructions runs beside others; what is left goes in single vectors, the last one
+masked.
 
     void turn(from, from_stride, to, to_stride)
 
@@ -84,7 +85,8 @@ class _Kernel:
     def write(self) -> str:
         v, body = self.v, self.body
         n_streams = self.recurrence.n_inputs + len(self.recurrence.outputs)
-        self.bases, self.strides = [], []
+        self.bases: list[Value] = []
+        self.strides: list[Value] = []
         for n in range(n_streams):
             for place, kind, values in ((2 * n, "ptr", self.bases), (2 * n + 1, "i64", self.strides)):
                 at = body.emit(f"getelementptr i64, ptr %streams, i64 {place}")
@@ -148,7 +150,9 @@ class _Kernel:
         name = f"@llvm.masked.load.{v.suffix}.p0"
         body.needs[name] = f"declare {v.kind} {name}(ptr, i32, {v.bools}, {v.kind})\n"
         # What is not there counts as 0, of which nothing is slow.
-        return body.emit(f"call {v.kind} {name}(ptr {pointer}, i32 {self.item}, {v.bools} {mask}, {v.kind} {v.const(0.0)})")
+        return body.emit(
+            f"call {v.kind} {name}(ptr {pointer}, i32 {self.item}, {v.bools} {mask}, {v.kind} {v.const(0.0)})"
+        )
 
     def _store(self, value: Value, pointer: Value, mask: Value | None) -> None:
         v, body = self.v, self.body
@@ -258,7 +262,7 @@ def render(recurrence: Recurrence, target: Target, bits: int, shared: tuple[bool
 
 
 def render_turn(target: Target, bits: int) -> str:
-    """The module with the function `turn`: blocks are exchanged across the diagonal, from the largest to the smallest."""
+    """The module with the function `turn`: blocks change sides of the diagonal, large ones first."""
     body = Body()
     v = Vectors(body, target, bits, target.lanes(f"float{bits}"))
     side = v.lanes
@@ -277,9 +281,9 @@ def render_turn(target: Target, bits: int) -> str:
                 mask = ", ".join(f"i32 {lane}" for lane in lanes)
                 rows[row] = body.emit(f"shufflevector {v.kind} {a}, {v.kind} {b}, <{side} x i32> <{mask}>")
         size //= 2
-    for n, row in enumerate(rows):
+    for n, value in enumerate(rows):
         offset = body.emit(f"mul i64 %to_stride, {n}")
-        v.store(row, body.emit(f"getelementptr i8, ptr %to, i64 {offset}"))
+        v.store(value, body.emit(f"getelementptr i8, ptr %to, i64 {offset}"))
     body.do("ret void")
     signature = "void @turn(ptr noalias %from, i64 %from_stride, ptr noalias %to, i64 %to_stride) #0"
     return "\n".join([body.define(signature), *body.needs.values(), _ATTRIBUTES])
@@ -303,7 +307,7 @@ def _compile(key: str, name: str, target: Target, text: Any) -> Compiled:
 
 
 def compile_steps(recurrence: Recurrence, level: str, bits: int, shared: tuple[bool, ...]) -> Compiled:
-    """The function of a recurrence whose numbers are lifted; `shared` says which inputs all columns have in common."""
+    """The function of a recurrence whose numbers are lifted; `shared`: inputs that all columns have in common."""
     target = TARGETS[level]
     key = f"steps {bits} {shared} {recurrence.key()}"
     return _compile(key, "steps", target, lambda: render(recurrence, target, bits, shared))
