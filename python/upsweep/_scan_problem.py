@@ -147,12 +147,15 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
             ) from None
     order = slice(None, None, -1 if reverse else None)
     inputs = [np.moveaxis(np.broadcast_to(x, shape), place, 0)[order] for x in given] if shape is not None else []
-    input_dtypes = tuple(_own_dtype(x) for x in given)
-    common = np.result_type(np.float64) if not input_dtypes else np.result_type(*input_dtypes)
-    default = common if common.kind == "f" else np.dtype(np.float64)
-    weak = (bool, int, float)  # Python's own numbers take the dtype of xs
+    default = _default_dtype(raw_inputs, given)
+    input_dtypes = tuple(default if type(value) in _WEAK else _own_dtype(x) for value, x in zip(raw_inputs, given))
     dtypes = tuple(
-        default if type(value) in weak else _own_dtype(array) for value, array in zip(raw_states, initial)
+        np.dtype(bool)
+        if value is True or value is False
+        else default
+        if type(value) in _WEAK
+        else _own_dtype(array)
+        for value, array in zip(raw_states, initial)
     )
     traced = _traces.get(update, dtypes, state_structure, input_dtypes, input_structure)
     return Problem(
@@ -168,6 +171,15 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
         n_steps,
         columns,
     )
+
+
+_WEAK = (int, float)  # Python's own numbers, which take the dtype of the other inputs
+
+
+def _default_dtype(values: list[Any], arrays: list[Array]) -> np.dtype[Any]:
+    own = [_own_dtype(x) for value, x in zip(values, arrays) if type(value) not in _WEAK]
+    common = np.result_type(*own) if own else np.dtype(np.float64)
+    return common if common.kind == "f" else np.dtype(np.float64)
 
 
 def _common_shape(arrays: list[Array], structure: Structure) -> tuple[int, ...] | None:

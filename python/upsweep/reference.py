@@ -140,7 +140,9 @@ def scan(
 
     ys = tuple(stacked(items) for items in zip(*collected))
     is_tuple = n_steps > 0 and isinstance(output, tuple)
-    result = ys if is_tuple else ys[0] if ys else np.zeros(np.insert(columns, axis % (len(columns) + 1), 0))
+    result = (
+        ys if is_tuple else ys[0] if ys else np.zeros(np.insert(columns, axis % (len(columns) + 1), 0), default)
+    )
     return (result, states[0] if single else tuple(states)) if return_final else result
 
 

@@ -7,7 +7,9 @@ from helpers import random
 from scipy import signal
 
 
-@pytest.mark.parametrize(("shape", "axis"), [((300,), -1), ((20_011,), 0), ((5, 200), 1), ((90, 40), 0), ((2, 9000), 1)])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((300,), -1), ((20_011,), 0), ((5, 200), 1), ((90, 40), 0), ((2, 9000), 1)]
+)
 @pytest.mark.parametrize("order", range(7))
 def test_lfilter(order, shape, axis):
     b, a = signal.butter(order, 0.2) if order else (np.array([0.5]), np.array([2.0]))
@@ -21,7 +23,12 @@ def test_lfilter(order, shape, axis):
 
 
 def test_lfilter_of_unequal_lengths_dtypes_and_empty_arrays():
-    for b, a in (([1.0, 2.0, 3.0], [2.0]), ([1.0], [1.0, 0.0, -0.5]), ([0.0, 1.0], [1.0, -0.5, 0.25, 0.1]), (2.0, 1.0)):
+    for b, a in (
+        ([1.0, 2.0, 3.0], [2.0]),
+        ([1.0], [1.0, 0.0, -0.5]),
+        ([0.0, 1.0], [1.0, -0.5, 0.25, 0.1]),
+        (2.0, 1.0),
+    ):
         x = random((4, 50))
         np.testing.assert_allclose(upsweep.lfilter(b, a, x), signal.lfilter(np.atleast_1d(b), np.atleast_1d(a), x))
     single = upsweep.lfilter(np.float32([0.5]), np.float32([1, -0.5]), random(60, np.float32))

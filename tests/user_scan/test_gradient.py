@@ -85,7 +85,7 @@ def test_dtypes_of_gradients():
     x = random((6, 3), np.float32)
     found = upsweep.scan.gradient(lambda s, x: s + x[0] * x[1], 0.0, (x, np.arange(3)), np.ones((6, 3)))
     assert [g.dtype for g in found.xs] == [np.float32, np.float64]
-    assert found.init.dtype == np.float32 and found.init.shape == ()
+    assert found.init.dtype == np.float64 and found.init.shape == ()  # a Python number is of the dtype of xs
     assert found.init == 18
 
 

@@ -9,15 +9,37 @@ from upsweep import reference
 LENGTHS = (4096, 4097, 30_011, 300_001)
 
 
-def check(update, init, xs, tolerance=1e-10, path="parallel in time", **keywords):
-    assert upsweep.scan.explain(update, init, xs, **keywords).path == path
-    mine = upsweep.scan(update, init, xs, return_final=True, **keywords)
-    theirs = reference.scan(update, init, xs, return_final=True, **keywords)
+def side_by_side(update, init, xs, **keywords):
+    """The same with enough equal columns that time is sequential."""
+    several = xs if isinstance(xs, tuple) else (xs,)
+    wide = tuple(np.broadcast_to(x[..., None], (*x.shape, 9)) for x in several)
+    wide = wide if isinstance(xs, tuple) else wide[0]
+    assert upsweep.scan.explain(update, init, wide, **keywords).path == "sequential in time"
+    ys, final = upsweep.scan(update, init, wide, return_final=True, **keywords)
+    return tuple(as_tuple(y)[k][..., 4] for y in (ys, final) for k in range(len(as_tuple(y))))
+
+
+def as_tuple(value):
+    return value if isinstance(value, tuple) else (value,)
+
+
+def check(update, init, xs, tolerance=1e-10, **keywords):
+    assert upsweep.scan.explain(update, init, xs, **keywords).path == "parallel in time"
+    ys, final = upsweep.scan(update, init, xs, return_final=True, **keywords)
+    mine, theirs = (*as_tuple(ys), *as_tuple(final)), side_by_side(update, init, xs, **keywords)
+    assert len(mine) == len(theirs)
     for got, expected in zip(mine, theirs):
-        got, expected = (v if isinstance(v, tuple) else (v,) for v in (got, expected))
-        for a, b in zip(got, expected):
-            assert a.dtype == b.dtype
-            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+        assert got.dtype == expected.dtype
+        np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_the_loop_itself():
+    """What the others are compared with is what the naive twin gives."""
+    x = random(5000)
+    for update, init in (AFFINE["two gated"], AFFINE["reset"], (OTHERS["forward"], 0.5)):
+        ys, final = reference.scan(update, init, x, return_final=True)
+        for got, expected in zip(side_by_side(update, init, x), (*as_tuple(ys), *as_tuple(final))):
+            np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
 
 
 AFFINE = {

@@ -16,7 +16,7 @@ UPDATES = {
     "counter": lambda s, x: np.where((x > 0) & (s < 3) | (x < -0.9), s + 1, 0.0),
     "logarithm": lambda s, x: np.log(1 + np.abs(s)) - np.sqrt(np.abs(x)) + np.exp(-s * s),
     "angle": lambda s, x: np.sin(s) + np.cos(x) * np.arctan2(x, 2.0),
-    "power": lambda s, x: (0.5 * s) ** 2 + abs(x) ** 0.5 - x**3 + 2.0**-s % 0.7,
+    "power": lambda s, x: np.tanh(s) ** 2 + abs(x) ** 0.5 - x**3 + 2.0**-x % 0.7,
     "sigmoid": lambda s, x: upsweep.scan.sigmoid(s) - upsweep.scan.clip(x, -0.2, 0.4) // 0.3,
 }
 LAYOUTS = [

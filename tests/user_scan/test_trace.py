@@ -134,3 +134,10 @@ def test_the_same_functions_work_on_arrays():
     x = random(9)
     np.testing.assert_array_equal(upsweep.scan.where(x > 0, x, 0), np.where(x > 0, x, 0))
     np.testing.assert_allclose(upsweep.scan.sigmoid(np.array([-800.0, 0.0, 800.0])), [0, 0.5, 1])
+
+
+def test_a_choice_of_python_numbers_is_one():
+    x = random((20, 5), np.float32)
+    y = upsweep.scan(lambda s, x: s + np.where(x > 0, 1.0, 0.0) * 2, 0.0, x)
+    assert y.dtype == np.float32
+    np.testing.assert_array_equal(y, np.cumsum(x > 0, axis=0) * 2)

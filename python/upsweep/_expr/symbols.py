@@ -37,17 +37,17 @@ def user_line() -> str:
 
 
 class Symbol:
-    """A number that is known only when the scan runs."""
+    """A number that is known only when the scan runs; without a dtype it counts as Python's own do."""
 
     __slots__ = ("dtype", "node")
     node: Node
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any] | None
 
-    def __init__(self, node: Node, dtype: np.dtype[Any]) -> None:
+    def __init__(self, node: Node, dtype: np.dtype[Any] | None) -> None:
         self.node, self.dtype = node, dtype
 
     def __repr__(self) -> str:
-        return f"<symbolic {self.dtype}>"
+        return f"<symbolic {self.dtype or 'number'}>"
 
     def _refuse(self, what: str, remedy: str) -> TypeError:
         return TypeError(f"update: {what} in {user_line()}\n{remedy}")
@@ -117,7 +117,7 @@ class Symbol:
 def _operand(value: Any) -> tuple[Node, Any]:
     """The node of an operand, and what it counts as among dtypes: Python's own numbers widen nothing."""
     if isinstance(value, Symbol):
-        return value.node, value.dtype
+        return value.node, 1.0 if value.dtype is None else value.dtype
     if isinstance(value, (bool, np.bool_)):
         return constant(float(value)), _BOOL
     if isinstance(value, (int, float)) and not isinstance(value, np.generic):
@@ -138,8 +138,10 @@ def _floating(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float64) if dtype.kind in "iu" else dtype
 
 
-def _result(kinds: list[Any]) -> np.dtype[Any]:
-    """numpy's dtype for these; integers are calculated as float64."""
+def _result(kinds: list[Any]) -> np.dtype[Any] | None:
+    """numpy's dtype for these; integers are calculated as float64. Of Python's numbers alone there is none."""
+    if all(isinstance(kind, float) for kind in kinds):
+        return None
     return _floating(np.result_type(*kinds))
 
 

@@ -96,7 +96,7 @@ def trace(
     outputs = [_typed(update, item, default if default.kind == "f" else np.dtype(np.float64)) for item in output]
     if are_states:
         outputs = list(zip(nodes, dtypes))
-    wide = [*state_dtypes, *(d for _, d in outputs), *(s.dtype for s in inputs)]
+    wide = [*state_dtypes, *(d for _, d in outputs), *map(_calculated, input_dtypes)]
     calculated = np.result_type(np.float32, *wide)
     recurrence = Recurrence(tuple(nodes[:n]), tuple(node for node, _ in outputs), len(inputs))
     return Traced(
@@ -127,7 +127,7 @@ def _parted(
 def _typed(update: Callable[..., Any], item: Any, default: Dtype) -> tuple[Node, Dtype]:
     """The node of a result; Python's own numbers are of the default dtype."""
     if isinstance(item, Symbol):
-        return item.node, item.dtype
+        return item.node, default if item.dtype is None else item.dtype
     if isinstance(item, (bool, np.bool_)):
         return constant(float(item)), np.dtype(bool)
     if isinstance(item, (int, float)) and not isinstance(item, np.floating):
