@@ -17,7 +17,7 @@ CHECKOUT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "reference": {"_expr"},
     "testing": set(),
-    "_cpu": {"_cpu"},
+    "_cpu": {"_cpu", "_expr"},  # of which pairs are compiled, by who needs them
     "_cuda": {"_cuda"},
     "_expr": {"_expr"},
     "_foreign": set(),

@@ -40,7 +40,8 @@ def test_bad_formulas(node, message):
 
 
 LONG = [variable(n, 100, kind) for n, kind in enumerate("ij")]
-LOOPS = lower_formulas(make("exp", make("concat", make("sub", *LONG), make("max", make("sub", *LONG)))))
+LOOPS = lower_formulas(make("max", make("concat", make("sub", *LONG), make("argmax", make("sub", *LONG)))))
+LOOPS_OUT = lower_formulas(make("exp", make("concat", make("sub", *LONG), make("max", make("sub", *LONG)))))
 SHORT = lower_formulas(make("relu", make("sub", x, y)))
 
 
@@ -68,7 +69,7 @@ BAD = {
     "a place without its loop": (changed(SHORT, "load", static=("i", 0, 1)), "no place"),
     "too few results": (replace(SHORT, results=SHORT.results[:2]), "results are missing"),
     "results that are masks": (replace(SHORT, results=(SHORT.results[0] - 1,) * 3), "results are no numbers"),
-    "results of nothing": (replace(LOOPS, n_weights=2), "weights are missing"),
+    "results of nothing": (replace(LOOPS_OUT, n_weights=2), "weights are missing"),
     "a loop of another level": (changed(LOOPS, "number", level="p"), "in a loop of ij"),
     "a loop that does not end": (appended(LOOPS, Instruction("loop", (), (3,), "ij")), "a loop without an end"),
     "an end that gives too little": (
@@ -106,6 +107,6 @@ def test_a_carry_that_comes_late():
 
 
 def test_good_ones_pass():
-    check_program(LOOPS)
-    check_program(SHORT)
+    for program in (LOOPS, LOOPS_OUT, SHORT):
+        check_program(program)
     check_formula(x, make("sqdist", x, y))

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 from formulas import CASES, IDS, case_formula, random_formula
+from hypothesis import given
+from hypothesis import strategies as st
 from upsweep._expr import ops
 from upsweep._expr.derivative import differential, divergence, gradient, gradient_matrix, laplacian
 from upsweep._expr.formula import parse, parse_aliases, parse_reduction, reduction_name
@@ -171,6 +173,22 @@ def test_aliases_that_are_refused(aliases, message):
 def test_formulas_that_are_refused(written, message):
     with pytest.raises(ValueError, match=message):
         parse(written, ALIASES)
+
+
+PIECES = [
+    "X", "Y", "G", "B", "Exp", "SqDist", "Elem", "Var", "Grad", "(", ")", ",", "+", "-", "*", "/", "**", "|", "<",
+    "[", "]", ":", "0", "2", "0.5", "inf", " ", ".", "=", "lambda", "\n", "\0",
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")  # Python's own, of numbers that names follow
+@given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
+def test_whatever_is_written_is_read_or_refused(written):
+    try:
+        formula = parse(written, ALIASES)
+    except ValueError:
+        return
+    assert parse(text(formula)) is formula
 
 
 def test_only_text_is_read():

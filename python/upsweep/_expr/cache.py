@@ -1,9 +1,9 @@
 """Compiled code on disk: found by what it was made from, checked before it is used.
 
-Code lies in the folder that the environment variable ``UPSWEEP_CACHE_DIR`` names, else in ``upsweep`` in the XDG cache folder
-(``$XDG_CACHE_HOME`` or ``~/.cache``). Set to nothing, ``UPSWEEP_CACHE_DIR=``, it turns the disk off. The folder is made for
-its owner alone; one of somebody else, or that others may write to, is not used: code from there would run as us.
-"""
+Code lies in the folder that the environment variable ``UPSWEEP_CACHE_DIR`` names, else in ``upsweep`` in the
+XDG cache folder (``$XDG_CACHE_HOME`` or ``~/.cache``). Set to nothing, ``UPSWEEP_CACHE_DIR=``, it turns the
+disk off. The folder is made for its owner alone; one of somebody else, or that others may write to, is not
+used: code from there would run as us."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ def fetch(key: str) -> bytes | None:
         return None
     head = len(_MAGIC) + _DIGEST_BYTES
     code = data[head:]
-    whole = data[: len(_MAGIC)] == _MAGIC and hashlib.sha256(key.encode() + code).digest() == data[len(_MAGIC) : head]
+    whole = (
+        data[: len(_MAGIC)] == _MAGIC and hashlib.sha256(key.encode() + code).digest() == data[len(_MAGIC) : head]
+    )
     return code if whole else None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from . import ops
 from .nodes import KINDS, Node, order
-from .program import LONG, Instruction, Program, join
+from .program import Instruction, Program, join
 
 __all__ = ["check_formula", "check_program", "check_variables"]
 
@@ -107,7 +107,7 @@ def _check_arguments(program: Program, n: int, step: Instruction) -> None:
         assert read[0] == "loop", f"{known}, of no loop"
     elif step.op in ("sqdist", "dot"):
         at_i, at_j, dim = step.static
-        assert dim > LONG and at_i + dim <= program.width("i") and at_j + dim <= program.width("j"), known
+        assert dim > 0 and at_i + dim <= program.width("i") and at_j + dim <= program.width("j"), known
     else:
         assert len(read) == (2 if step.op in _MASKS else _NUMBERS[step.op]), f"{known} of {len(read)} arguments"
 

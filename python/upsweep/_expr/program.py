@@ -48,7 +48,7 @@ from typing import Any
 __all__ = ["LONG", "Instruction", "Program", "join"]
 
 LONG = 32
-"""Squared distances and scalar products of more features are kept as one instruction."""
+"""Squared distances and scalar products of more features are one instruction; a renderer may set another limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from . import ops
+from .builder import moderate
 from .nodes import Node, constant, make, node_of, order, zero
 
 __all__ = ["simplify"]
@@ -221,7 +222,8 @@ def _constants_first(node: Node) -> Node | None:
     if b.op == "mul" and b.args[0].op == "constant":
         factor, inner = b.args
         if a.op == "constant":
-            return _new("mul", constant(a.static[0] * factor.static[0]), inner)
+            both = (a.static[0], factor.static[0])
+            return _new("mul", constant(both[0] * both[1]), inner) if all(map(moderate, both)) else None
         if inner.dim == a.dim:
             return _new("mul", factor, _new("mul", a, inner))
     if a.op == "mul" and a.args[0].op == "constant" and a.args[1].dim == b.dim:
@@ -301,6 +303,25 @@ def _scalprod(node: Node) -> Node | None:
             return _new("mul", scale, _new("scalprod", *_instead(node, one, vector)))
         if one.op == "elemT" and other.dim > 1:
             return _new("mul", one.args[0], _new("elem", other, static=one.static[1:]))
+    return None
+
+
+@_of("sqdist")
+def _sqdist(node: Node) -> Node | None:
+    """A factor that both vectors have stays outside, where it is a product and not one for each feature."""
+    a, b = node.args
+    for one, other in ((a, b), (b, a)):
+        if _value(other) == 0:
+            one = _as_wide(one, max(a.dim, b.dim))
+            return _new("scalprod", one, one)
+    if a.op != b.op or a.dim != b.dim:
+        return None
+    if a.op == "neg":
+        return _new("sqdist", a.args[0], b.args[0])
+    if a.op == "mul" and a.args[0] is b.args[0] and a.args[0].dim == 1 < a.dim:
+        return _new("mul", _new("square", a.args[0]), _new("sqdist", a.args[1], b.args[1]))
+    if a.op == "div" and a.args[1] is b.args[1] and a.args[1].dim == 1 < a.dim:
+        return _new("div", _new("sqdist", a.args[0], b.args[0]), _new("square", a.args[1]))
     return None
 
 

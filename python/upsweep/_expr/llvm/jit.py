@@ -13,6 +13,7 @@ __all__ = ["compile_object", "load_object", "versions"]
 
 _lock = threading.Lock()
 _binding: Any = None
+_context: Any = None  # None is LLVM's own
 _machines: dict[Target, Any] = {}
 
 # Functions of C's library that compiled code may call.
@@ -20,7 +21,7 @@ _LIBRARY_FUNCTIONS = ("sin", "cos", "pow")
 
 
 def _llvm() -> Any:
-    global _binding
+    global _binding, _context
     if _binding is None:
         try:
             import llvmlite
@@ -30,8 +31,12 @@ def _llvm() -> Any:
                 'formulas are compiled by llvmlite, which is not installed: pip install "upsweep[expr]"'
             ) from error
         release = tuple(int(part) for part in llvmlite.__version__.split(".")[:2])
-        if release < (0, 45):  # later ones do it on their own, and refuse to be asked
+        if release < (
+            0,
+            45,
+        ):  # later ones initialise on their own, and refuse to be asked; all their pointers are opaque
             binding.initialize()
+            _context = binding.context.ContextRef(binding.ffi.lib.LLVMPY_ContextCreate(True))
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
         library = ctypes.CDLL(ctypes.util.find_library("m") or None)
@@ -43,10 +48,10 @@ def _llvm() -> Any:
 
 def versions() -> str:
     """What compiled code depends on besides its text: the versions of llvmlite and LLVM, the architecture."""
-    import llvmlite
-
     with _lock:
         llvm = _llvm()
+    import llvmlite
+
     return f"{llvmlite.__version__} {llvm.llvm_version_info} {llvm.get_default_triple()}"
 
 
@@ -65,7 +70,7 @@ def compile_object(text: str, target: Target) -> bytes:
     """The object file of a module in LLVM IR."""
     with _lock:  # a target machine is of one thread at a time
         llvm = _llvm()
-        module = llvm.parse_assembly(text)
+        module = llvm.parse_assembly(text, _context)
         return bytes(_machine(target).emit_object(module))
 
 
@@ -78,7 +83,7 @@ class Loaded:
             machine = llvm.Target.from_default_triple().create_target_machine(
                 cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="small", jit=True
             )
-            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", _context), machine)
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
             self._engine.finalize_object()
 

@@ -1,8 +1,7 @@
 """Text of LLVM IR: a function's body, and arithmetic on vectors of one width in it.
 
-The text is written directly, since it is parsed once and thrown away: building it from objects would take longer than
-compiling it. A value is the name that the text gives it.
-"""
+The text is written directly, since it is parsed once and thrown away: building it from objects would take
+longer than compiling it. A value is the name that the text gives it."""
 
 from __future__ import annotations
 
@@ -103,7 +102,9 @@ class Vectors:
     def spelled(self, value: float) -> str:
         """A scalar constant: LLVM spells floats as doubles in hexadecimal."""
         if self.bits == 32:
-            (value,) = struct.unpack("<f", struct.pack("<f", value)) if abs(value) <= 3.4028235677973362e38 else (value,)
+            (value,) = (
+                struct.unpack("<f", struct.pack("<f", value)) if abs(value) <= 3.4028235677973362e38 else (value,)
+            )
         return f"0x{_bits(64, value):016X}"
 
     def const(self, value: float) -> Value:
