@@ -252,3 +252,4 @@ def _decorator(defaults: dict[str, Any]) -> Callable[[Update], Callable[..., Any
 
 
 scan = _Scan()
+scan.__doc__ = _Scan.__call__.__doc__

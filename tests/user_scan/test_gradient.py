@@ -12,7 +12,9 @@ UPDATES = {
     "extremes": (lambda s, x: (np.maximum(0.8 * s, x[0]), np.logaddexp(s, x[1]) / (1 + x[0] * x[0])), 1),
     "two": (lambda s, x: ((s[0] * 0.5 + s[1] * x[0], s[0] - s[1] * x[1]), (s[0] * s[1], s[1])), 2),
     "states": (lambda s, x: (s[1] * x[0], 0.5 * s[0] + x[1]), 2),
-    "functions": (lambda s, x: np.sqrt(1 + s * s) * np.sin(x[0]) + np.log(2 + np.cos(s)) + np.tanh(s) ** 3 + 2.0 ** x[1], 1),
+    "functions": (
+        lambda s, x: np.sqrt(1 + s * s) * np.sin(x[0]) + np.log(2 + np.cos(s)) + np.tanh(s) ** 3 + 2.0 ** x[1], 1
+    ),
 }  # fmt: skip
 
 

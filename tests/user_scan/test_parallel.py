@@ -154,7 +154,8 @@ def test_explanations():
     )
     assert "with factors that vary in time" in explain(AFFINE["gated"][0], 0.0, x).why
     assert explain(leak, 0.0, x[:100]) == (
-        "sequential in time", "the update is affine in its state, with constant factors, but 100 steps are few (below 4096)"
+        "sequential in time",
+        "the update is affine in its state, with constant factors, but 100 steps are few (below 4096)",
     )  # fmt: skip
     assert "1000 columns are enough" in explain(leak, 0.0, x.reshape(10, 1000)).why
     assert explain(lambda s, x: np.tanh(s + x), 0.0, x).path == "sequential in time"

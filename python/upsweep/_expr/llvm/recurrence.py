@@ -91,7 +91,7 @@ class _Kernel:
             for place, kind, values in ((2 * n, "ptr", self.bases), (2 * n + 1, "i64", self.strides)):
                 at = body.emit(f"getelementptr i64, ptr %streams, i64 {place}")
                 values.append(body.emit(f"load {kind}, ptr {at}"))
-        steps = Steps(v, self.program, frozenset({"j"}), self.fixed, 1, self._param)
+        steps = Steps(v, self.program, frozenset({"j"}), self.fixed, 1, self._param, flush=True)
         for n, step in enumerate(self.program.values):
             if step.level == "p":
                 steps.write(n)
@@ -240,7 +240,7 @@ class _Kernel:
                 spread[n] = v.splat(body.emit(f"load {v.scalar}, ptr {pointers[n]}, align {self.item}"))
             return spread[n]
 
-        steps = Steps(v, self.program, frozenset({"j"}), self.fixed, n_vectors, load)
+        steps = Steps(v, self.program, frozenset({"j"}), self.fixed, n_vectors, load, flush=True)
         for value in order(self.program, self.program.results, set(self.fixed)):
             steps.write(value)
         return steps
