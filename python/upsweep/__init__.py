@@ -12,7 +12,7 @@ The layers, each calling only downwards:
 
     scans, carries, counts      public functions: checks and docstrings; peer_names: others' names for them
     histograms                  the same; _bins: from the edges of bins to thresholds
-    user_scan, filters          scans by a user's own update, which _expr traces and compiles; what is written with them
+    user_scan, filters          scans by a user's own update, traced and compiled by _expr; users of them
     _arrays, _signature         argument to array; arrays to one shape and an axis
     _dispatch, _cpu             to a backend; the instruction set's build of the kernels
 """

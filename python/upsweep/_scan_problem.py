@@ -146,7 +146,11 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
                 f"the shape of xs without axis {place}"
             ) from None
     order = slice(None, None, -1 if reverse else None)
-    inputs = [np.moveaxis(np.broadcast_to(x, shape), place, 0)[order] for x in given] if shape is not None else []
+    inputs = []
+    for x in given:
+        whole = x if x.shape == shape else np.broadcast_to(x, shape or ())
+        whole = np.moveaxis(whole, place, 0) if place else whole
+        inputs.append(whole[order] if reverse else whole)
     default = _default_dtype(raw_inputs, given)
     input_dtypes = tuple(default if type(value) in _WEAK else _own_dtype(x) for value, x in zip(raw_inputs, given))
     dtypes = tuple(
@@ -302,7 +306,7 @@ def rounded(array: Array, dtype: np.dtype[Any]) -> Array:
 def in_place(out: Array, problem: Problem, dtype: np.dtype[Any]) -> Array:
     """An output in time's own order, with the axis where it was."""
     ordered = out[::-1] if problem.reverse else out
-    return rounded(np.moveaxis(ordered, 0, problem.axis), dtype)
+    return rounded(np.moveaxis(ordered, 0, problem.axis) if problem.axis else ordered, dtype)
 
 
 def broadcast(array: Array, shape: tuple[int, ...], name: str) -> Array:

@@ -124,7 +124,7 @@ class _Scan:
         ...     new = 0.5 * x + 0.5 * forecast
         ...     return (new, 0.9 * trend + 0.1 * (new - level)), forecast
         >>> holt((0.0, 0.0), np.array([1.0, 2.0, 3.0]))
-        array([0.    , 0.55  , 1.4475])
+        array([0.    , 0.55  , 1.3975])
 
         A choice is np.where, since the update is traced:
 

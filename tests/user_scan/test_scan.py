@@ -21,7 +21,8 @@ UPDATES = {
 }
 LAYOUTS = [
     ((0,), 0), ((1,), 0), ((33,), -1), ((5, 0), 0), ((0, 5), 0), ((7, 1), 0), ((40, 7), 0), ((9, 70), 1),
-    ((70, 65), 1), ((33, 130), 0), ((3, 50, 17), 1), ((2, 3, 4, 5), 2), ((4097, 3), 0), ((2, 5000), 1), ((9000,), 0),
+    ((70, 65), 1), ((33, 130), 0), ((3, 50, 17), 1), ((2, 3, 4, 5), 2), ((4097, 3), 0), ((2, 5000), 1),
+    ((9000,), 0),
 ]  # fmt: skip
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
 
@@ -188,3 +189,55 @@ def test_a_decayed_tail_is_zero_and_not_slow():
     x[0] = 1
     y = upsweep.scan(lambda s, x: 0.5 * s + x, 0.0, x)
     assert y[126:130, 0].tolist() == [2.0**-126, 0, 0, 0]
+
+
+def test_several_threads_at_once():
+    from concurrent.futures import ThreadPoolExecutor
+
+    def run(seed):
+        factor = 0.5 + seed / 100
+        x = random((400, 30), np.float32, seed)
+        return upsweep.scan(lambda s, x: np.tanh(factor * s + x), 0.0, x), upsweep.scan(
+            lambda s, x: factor * s + x, 0.0, x.ravel()
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(run, range(24)))
+    for seed, results in enumerate(together):
+        assert same_bits(results, run(seed))
+
+
+def test_after_a_fork():
+    from helpers import run_python
+
+    code = """
+    import os
+    import numpy as np, upsweep
+
+    def run():
+        x = np.ones((3000, 300), np.float32)
+        return [float(upsweep.scan(lambda s, x: 0.5 * s + x, 0.0, y).sum()) for y in (x, x.ravel())]
+
+    before = run()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if run() == before else 1)
+    assert os.waitpid(child, 0)[1] == 0 and run() == before
+    print("same")
+    """
+    assert run_python(code) == "same\n"
+
+
+def test_without_the_compiler():
+    from helpers import run_python
+
+    code = """
+    import sys
+    sys.modules["llvmlite"] = None
+    import upsweep
+    try:
+        upsweep.scan(lambda s, x: s + x, 0.0, [1.0])
+    except ImportError as error:
+        print(error)
+    """
+    assert 'pip install "upsweep[expr]"' in run_python(code)

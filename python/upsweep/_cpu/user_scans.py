@@ -77,6 +77,8 @@ def _collapsed(arrays: list[Array]) -> list[Array]:
             groups[-1].append(d)
         else:
             groups.append([d])
+    if groups and len(groups) == len(shape) - 1:
+        return arrays
     sizes = [math.prod(shape[d] for d in group) for group in groups] or [1]
     result = []
     for array in arrays:
@@ -131,7 +133,7 @@ def run(
     moved = before.copy() if before is states or np.shares_memory(before, states) else before
     kernel_inputs, kernel_outputs, dims = inputs, outputs, (moved[0].size,)
     if arrays:
-        flat = _collapsed([array.transpose(0, *order) for array in arrays])
+        flat = _collapsed(arrays if n_dims < 2 else [array.transpose(0, *order) for array in arrays])
         kernel_inputs, kernel_outputs = flat[: len(inputs)], flat[len(inputs) :]
         dims = flat[0].shape[1:]
     axis = 0 if form else -1  # along which lanes go: chunks of time, or the innermost columns
