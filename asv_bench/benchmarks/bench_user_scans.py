@@ -6,83 +6,19 @@ Loops are numba's where it is installed; without it those ratios are missing.
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 import upsweep
+from upsweep.bench import user_scans
 from upsweep.bench.harness import copiers, measure
 
-Call = Callable[[], object]
-
-
-def total(s, x):
-    return s + x
-
-
-def average(s, x):
-    return 0.9 * s + 0.1 * x
-
-
-def cell(s, x):
-    return np.tanh(s + x)
-
-
-def garch(s, x):
-    return 0.1 + 0.2 * x * x + 0.7 * s
-
-
-# name: update, shape, axis, dtype
-CASES = {
-    "sum (10, 1024)": (total, (10, 1024), 0, "float32"),
-    "sum (1024, 1024)": (total, (1024, 1024), 0, "float32"),
-    "sum (100,000, 16)": (total, (100_000, 16), 0, "float32"),
-    "sum (4096, 8192)": (total, (4096, 8192), 0, "float32"),
-    "sum (4096, 1000) axis 1": (total, (4096, 1000), 1, "float32"),
-    "average of a line of 10,000,000": (average, (10_000_000,), 0, "float32"),
-    "tanh (1000, 4096)": (cell, (1000, 4096), 0, "float32"),
-    "tanh (4096, 1000) axis 1": (cell, (4096, 1000), 1, "float32"),
-    "GARCH (1000, 10,000)": (garch, (1000, 10_000), 0, "float64"),
-    "GARCH (10,000, 1000) axis 1": (garch, (10_000, 1000), 1, "float64"),
-}
+CASES = {case.name: case for case in user_scans.cases()}
 
 
 @cache
-def inputs(case: str) -> np.ndarray:
-    _, shape, _, dtype = CASES[case]
-    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
-
-
-def ours(case: str) -> Call:
-    update, _, axis, _ = CASES[case]
-    x = inputs(case)
-    return lambda: upsweep.scan(update, 0.0, x, axis=axis)
-
-
-@cache
-def numba_loop(update: Callable, by_rows: bool) -> Callable:
-    """A loop over time of one column after another, on all threads."""
-    import numba
-
-    step = numba.njit(update)
-
-    @numba.njit(parallel=True)
-    def loop(x, y):
-        for column in numba.prange(x.shape[1]):
-            state = x[0, 0] * 0
-            for t in range(x.shape[0]):
-                state = step(state, x[t, column])
-                y[t, column] = state
-
-    @numba.njit(parallel=True)
-    def loop_of_rows(x, y):
-        for column in numba.prange(x.shape[0]):
-            state = x[0, 0] * 0
-            for t in range(x.shape[1]):
-                state = step(state, x[column, t])
-                y[column, t] = state
-
-    return loop_of_rows if by_rows else loop
+def numba_loop(name: str):
+    return user_scans.numba_loop(CASES[name])
 
 
 class Updates:
@@ -94,27 +30,23 @@ class Updates:
     warmup_time = 0.01
 
     def time_scan(self, case: str) -> None:
-        ours(case)()
+        CASES[case].ours()()
 
     def track_of_copy(self, case: str) -> float:
         """The time of the fastest copy of the same bytes over that of the scan."""
-        x = inputs(case)
+        x = CASES[case].data()
         copies = copiers(x, np.empty_like(x), upsweep.get_num_threads())
-        samples = measure({**copies, "ours": ours(case)}, rounds=3, burst=3)
+        samples = measure({**copies, "ours": CASES[case].ours()}, rounds=3, burst=3)
         return min(samples.best(name) for name in copies) / samples.best("ours")
 
     track_of_copy.unit = "of the fastest copy"  # type: ignore[attr-defined]  # where asv looks
 
     def track_ratio_to_numba(self, case: str) -> float:
         """A numba loop's time over the scan's, measured in turns."""
-        update, shape, axis, _ = CASES[case]
-        try:
-            loop = numba_loop(update, axis == 1)
-        except ImportError:
+        loop = numba_loop(case)
+        if loop is None:
             return float("nan")
-        x = inputs(case).reshape(shape if len(shape) > 1 else (-1, 1))
-        y = np.empty_like(x)
-        samples = measure({"numba": lambda: loop(x, y), "ours": ours(case)}, rounds=2, burst=2)
+        samples = measure({"numba": loop, "ours": CASES[case].ours()}, rounds=2, burst=2)
         return samples.best("numba") / samples.best("ours")
 
     track_ratio_to_numba.unit = "times upsweep"  # type: ignore[attr-defined]  # where asv looks
@@ -142,7 +74,7 @@ class Filters:
 
     def time_gradient(self) -> None:
         x = self.line()[:1_000_000]
-        upsweep.scan.gradient(average, 0.0, x, x)
+        upsweep.scan.gradient(user_scans.average, 0.0, x, x)
 
     def track_lfilter_ratio_to_scipy(self) -> float:
         from scipy import signal

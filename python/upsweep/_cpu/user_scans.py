@@ -48,6 +48,7 @@ def _lifted(recurrence: Recurrence) -> tuple[Recurrence, tuple[float, ...]]:
     return lifted(recurrence)
 
 
+@functools.lru_cache(_MOST_KERNELS)
 def _prepared(
     recurrence: Recurrence, dtype: np.dtype[Any], shared: tuple[bool, ...]
 ) -> tuple[Kernel, float, Array]:

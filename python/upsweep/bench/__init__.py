@@ -12,14 +12,14 @@ from pathlib import Path
 
 from upsweep import selftest
 from upsweep._progress import Progress
-from upsweep.bench import counts, histograms, machine, peers, report, scans, sweep
+from upsweep.bench import counts, histograms, machine, peers, report, scans, sweep, user_scans
 
 __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the command."""
-    parser.add_argument("family", choices=("scans", "counts"))
+    parser.add_argument("family", choices=("scans", "counts", "userscan"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and rows there")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a picture (matplotlib)")
     parser.add_argument("--quick", action="store_true", help="fewer cases and rounds")
@@ -38,17 +38,17 @@ def run(options: argparse.Namespace) -> int:
 
         return cuda.run(options)
     is_scans = options.family == "scans"
-    if not selftest.run(counts=not is_scans, verbose=False):
+    if not selftest.run(counts=options.family == "counts", verbose=False):
         print("results are wrong: no speed is reported")
         return 1
     described = machine.describe()
     if options.threads is not None:
         described["threads"] = options.threads
     print(f"correctness: every check passed\n{machine.text(described)}, {described['threads']} threads\n")
-    family = scans if is_scans else counts
+    family = {"scans": scans, "counts": counts, "userscan": user_scans}[options.family]
     with Progress("measuring") as progress:
         rows = family.run(options.only, options.quick, options.threads, progress.update)
-        if not is_scans:
+        if options.family == "counts":
             rows += histograms.run(options.only, options.quick, options.threads, progress.update)
     if is_scans:
         rows += _selected(peers.small_calls(options.quick), options.only)
@@ -71,6 +71,8 @@ def _check_options(options: argparse.Namespace) -> None:
         options.refuse(f"argument {flags[0]}: needs scans --device cuda")
     if options.family != "scans" and flags:
         options.refuse(f"argument {flags[0]}: is about scans")
+    if options.device == "cuda" and options.family == "userscan":
+        options.refuse("argument --device: user-defined scans run on the CPU so far")
     if options.device == "cuda" and options.threads is not None:
         options.refuse("argument --threads: is about the CPU, and --device is cuda")
 
