@@ -20,7 +20,8 @@ namespace {
 
 constexpr int64_t kTileSteps = 64;          // of operands that go through tiles
 constexpr int64_t kStripBytes = 8 << 10;    // of a row of columns that a task takes
-constexpr int64_t kRunSteps = 8;            // with the states in registers; the rows of so many steps are open at once
+constexpr int64_t kRunSteps = 8;            // with the states in registers; the rows of so many steps are open at once,
+constexpr int64_t kRunBytes = 16 << 10;     // or of more, where rows are short
 constexpr int64_t kBlockBytes = 256 << 10;  // of a block's inputs and outputs: they stay in the cache between two passes
 constexpr int64_t kBeyondCaches = 8 << 20;  // of an operand's line: what is read or written has gone from the caches before
 constexpr int64_t kLeastChunk = 16;
@@ -107,7 +108,7 @@ class Strip {
     for (auto* walks : {&inputs, &outputs})
       for (Walk& walk : *walks)
         if (!walk.direct) walk.tile = next, next += bytes;
-    steps_at_once = n_tiles ? kTileSteps : kRunSteps;
+    steps_at_once = n_tiles ? kTileSteps : std::max(kRunSteps, kRunBytes / std::max<int64_t>(row, 1));
   }
 
   // All columns past all steps.

@@ -91,6 +91,7 @@ class _Kernel:
             for place, kind, values in ((2 * n, "ptr", self.bases), (2 * n + 1, "i64", self.strides)):
                 at = body.emit(f"getelementptr i64, ptr %streams, i64 {place}")
                 values.append(body.emit(f"load {kind}, ptr {at}"))
+        self.ahead = [body.emit(f"mul i64 {stride}, {_AHEAD}") for stride in self.strides]
         steps = Steps(v, self.program, frozenset({"j"}), self.fixed, 1, self._param, flush=True)
         for n, step in enumerate(self.program.values):
             if step.level == "p":
@@ -226,7 +227,7 @@ class _Kernel:
         v, body, k = self.v, self.body, self.recurrence.n_states
         for n in range(self.recurrence.n_inputs):
             if k + n in self.read and not self._is_shared(n) and mask is None:
-                self._prefetch(pointers[n], self.strides[n], n_vectors)
+                self._prefetch(pointers[n], self.ahead[n], n_vectors)
         spread: dict[int, Value] = {}
 
         def load(kind: str, place: Value | int, column: int) -> Value:
@@ -245,11 +246,10 @@ class _Kernel:
             steps.write(value)
         return steps
 
-    def _prefetch(self, pointer: Value, stride: Value, n_vectors: int) -> None:
+    def _prefetch(self, pointer: Value, ahead: Value, n_vectors: int) -> None:
         body = self.body
         name = "@llvm.prefetch.p0"
         body.needs[name] = f"declare void {name}(ptr, i32, i32, i32)\n"
-        ahead = body.emit(f"mul i64 {stride}, {_AHEAD}")
         there = body.emit(f"getelementptr i8, ptr {pointer}, i64 {ahead}")
         for at in range(0, n_vectors * self.target.vector_bytes, 64):
             line = body.emit(f"getelementptr i8, ptr {there}, i64 {at}")
