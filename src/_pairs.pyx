@@ -12,7 +12,8 @@ cnp.import_array()
 cdef extern from "pairs.hpp" namespace "upsweep" nogil:
     enum:
         kMostBatchDims
-    ctypedef void (*Tile)(const void*, int64_t, const void*, int64_t, const void*, int64_t, int64_t, void*) noexcept
+    ctypedef void (*Tile)(const void*, int64_t, const void*, int64_t, const void*, int64_t, int64_t, void*,
+                         void*) noexcept
     ctypedef void (*Prepare)(void*, int64_t, const void*, int64_t) noexcept
     cdef cppclass PairOperand:
         PairOperand()
@@ -25,7 +26,7 @@ cdef extern from "pairs.hpp" namespace "upsweep" nogil:
         Tile rows_tile, columns_tile
         Prepare prepare_records, prepare_lanes
         int32_t kind, bits, accumulator_bits, lanes, largest, indexed, n_sums
-        int64_t dim, k, row_width, column_width, param_width, n_prepared
+        int64_t dim, k, row_width, column_width, param_width, n_prepared, workspace
         double cost
     cdef cppclass PairPlan:
         PairPlan() except +
@@ -68,7 +69,7 @@ cdef class Kernel:
 
     ``components`` are, for rows, columns and parameters, a list of (position, dim) in the order of the packed record.
     ``compile`` takes "rows" or "columns", what the lanes are, and returns the address of the tile, that of the function which
-    gives each column ``n_prepared`` more numbers, and an object in which the code lives; it is called when the first problem
+    gives each column ``n_prepared`` more numbers, the bytes of its workspace, and an object in which the code lives; it is called when the first problem
     needs that tile.
     """
 
@@ -159,8 +160,9 @@ cdef class Kernel:
 
     cdef int ensure(self, bint columns) except -1:
         if (self.kernel.columns_tile if columns else self.kernel.rows_tile) == NULL:
-            address, prepare, code = self.compile("columns" if columns else "rows")
+            address, prepare, workspace, code = self.compile("columns" if columns else "rows")
             self.keep.append(code)
+            self.kernel.workspace = max(self.kernel.workspace, <int64_t>workspace)
             if columns:
                 self.kernel.prepare_lanes = <Prepare><uintptr_t>prepare
                 self.kernel.columns_tile = <Tile><uintptr_t>address

@@ -120,9 +120,9 @@ class Run {
     }
   }
 
-  // Memory of one worker: a tile's state, a row's state, another, and room to merge two.
+  // Memory of one worker: a tile's state and workspace, a row's state, another, and room to merge two.
   struct Scratch {
-    Buffer<char> state;
+    Buffer<char> state, workspace;
     Buffer<double> numbers;
     Buffer<int64_t> indices;
   };
@@ -133,6 +133,7 @@ class Run {
     std::vector<Scratch> scratch((size_t)n_threads);
     for (Scratch& own : scratch) {
       own.state.resize((size_t)(n_slots(kernel) * kSlotBytes * kernel.lanes));
+      own.workspace.resize((size_t)kernel.workspace);
       own.numbers.resize((size_t)(3 * numbers));
       own.indices.resize((size_t)(3 * indices));
     }
@@ -157,7 +158,8 @@ class Run {
     for (; left > 0; ++interval, skip = 0) {
       const int64_t begin = interval->begin + skip, n = std::min(left, interval->end - begin);
       tile(rows.at(e, task.row), rows.stride, columns.at(e, begin), columns.stride,
-           params.data() + e * kernel.param_width, n, begin - base, own.state.data());
+           params.data() + e * kernel.param_width, n, begin - base, own.state.data(),
+           own.workspace.data());
       left -= n;
     }
     double* const a = own.numbers.data();

@@ -99,3 +99,17 @@ def test_sources_have_a_digest(tmp_path):
     assert cache.source_digest(tmp_path) == first
     (tmp_path / "a.py").write_text("2")
     assert cache.source_digest(tmp_path) != first
+
+
+def test_the_oldest_go_when_there_are_many(place, monkeypatch):
+    monkeypatch.setattr(cache, "_MOST_FILES", 6)
+    monkeypatch.setattr(cache, "_LOOK_AT", "")
+    for n in range(7):
+        cache.store(str(n), b"code")
+        for file in place.iterdir():  # clocks of files may be coarse
+            status = file.stat()
+            os.utime(file, ns=(status.st_atime_ns - 10**9, status.st_mtime_ns - 10**9))
+    cache.store("new", b"code")
+    kept = [n for n in map(str, range(7)) if cache.fetch(n) == b"code"]
+    assert cache.fetch("new") == b"code"
+    assert kept == ["3", "4", "5", "6"]

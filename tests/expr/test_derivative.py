@@ -129,6 +129,9 @@ def test_derivatives_stay_small():
     pairs = [step.op for step in lower_formulas(first).values if step.level == "ij"]
     # the Gaussian's ten, the factor of its derivative, and three features
     assert len(pairs) == 14 and pairs.count("exp") == 1
+    scaled = make("sqdist", make("div", x, p), make("div", y, p))
+    derived = lower_formulas(gradient(make("exp", make("neg", scaled)), x, e))
+    assert [step.op for step in derived.values if step.level == "ij"].count("sub") == 3  # the distance's own
     linear = gradient(make("mul", make("add", x, make("mul", constant(2), x)), y), x, e)
     assert linear is make("mul", make("mul", constant(3), e), y) or len(order(linear)) == 5
 

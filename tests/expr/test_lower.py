@@ -5,6 +5,7 @@ import pytest
 from formulas import CASES, IDS, arrays_for, case_arrays, case_formula, over_pairs, random_formula
 from interpreter import run
 from upsweep._expr import ops
+from upsweep._expr.derivative import gradient
 from upsweep._expr.evaluate import evaluate
 from upsweep._expr.lower import Lowering, lower, lower_formulas
 from upsweep._expr.lower_across import AT, EACH
@@ -97,6 +98,23 @@ def test_a_gaussian_takes_ten_operations_a_pair(name):
     same(GAUSSIANS[name], program, arrays_for([x, y, p]))
 
 
+def test_signs_cost_nothing_where_something_changes_rarely():
+    k = make("exp", D)
+    row, column = make("elem", x, static=(0,)), make("elem", y, static=(0,))
+    products = [
+        make("neg", make("mul", make("mul", row, column), k)),
+        make("mul", make("mul", make("neg", k), make("neg", row)), make("neg", column)),
+        make("mul", make("neg", make("mul", make("mul", row, column), k)), make("sub", x, y)),
+        make("mul", make("neg", row), make("neg", column)),
+        make("mul", make("neg", row), make("mul", column, make("neg", p))),
+    ]
+    for product in products:
+        program = lower_formulas(product)
+        assert "neg" not in per_pair(program)
+        same(product, program, arrays_for([x, y, p]))
+    assert per_pair(lower_formulas(make("neg", k))).count("neg") == 1
+
+
 def test_what_changes_rarely_is_computed_rarely():
     weighted = make("mul", make("exp", make("sqnorm2", x)), make("mul", make("normalize", y), make("sqrt", p)))
     program = lower_formulas(weighted)
@@ -180,6 +198,17 @@ def test_long_vectors_made_of_pieces():
     _, weights = run(weight, arrays_for([LONG_X, LONG_Y, B]))
     assert weights.shape == (5, 4, 250) and not np.isnan(weights).any()
     same(make("sum", pieces), lower_formulas(make("sum", pieces)), arrays_for([LONG_X, LONG_Y, B]))
+
+
+def test_a_vector_of_a_thousand_pieces():
+    node = p
+    for n in range(1000):
+        node = make("concat", node, make("mul", p, constant(n)))
+    arrays = arrays_for([x, y, p])
+    same(node, lower_formulas(node), arrays)
+    last, first = make("elem", node, static=(1000,)), make("elem", node, static=(1,))
+    same(make("sub", last, first), lower_formulas(make("sub", last, first)), arrays)
+    assert gradient(make("sum", node), p).dim == 1
 
 
 def test_large_matrices():

@@ -45,9 +45,36 @@ DIRECT = {
     "weightedsqnorm": lambda w, a: quadratic(w, a), "sqnormiso": lambda w, a: quadratic(w, a),
     "weightedsqdist": lambda w, a, b: quadratic(w, a - b), "sqnormdiag": lambda w, a: quadratic(w, a),
     "symsqnorm": lambda w, a: quadratic(w, a), "factorize": lambda a, b: a, "autofactorize": lambda a: a,
+    "bspline": lambda knots, a, order: each_pair(lambda t, v: basis(t, v[0], order), knots, a),
+    "softdtw_sqdist": lambda a, b, g: each_pair(lambda u, v: np.atleast_1d(alignment(u, v, g[0, 0, 0])), a, b),
     "tensordot": lambda a, b, s, t, u, v, perm=None: each_pair(
         lambda c, d: in_order(np.tensordot(c.reshape(s), d.reshape(t), (u, v)), perm), a, b),
 }  # fmt: skip
+
+
+def basis(knots, at, order, first=0, count=None):
+    """Splines of an order by their definition, one after another."""
+    if count is None:
+        return np.array([basis(knots, at, order, n, 1) for n in range(len(knots) - order - 1)])
+    if order == 0:
+        return float(knots[first] <= at < knots[first + 1])
+    t, total = knots[first : first + order + 2], 0.0
+    if t[0] < t[-2]:
+        total += (at - t[0]) / (t[-2] - t[0]) * basis(knots, at, order - 1, first, 1)
+    if t[1] < t[-1]:
+        total += (t[-1] - at) / (t[-1] - t[1]) * basis(knots, at, order - 1, first + 1, 1)
+    return total
+
+
+def alignment(u, v, gamma):
+    """Soft dynamic time warping with infinite costs around the table."""
+    table = np.full((len(u) + 1, len(v) + 1), np.inf)
+    table[0, 0] = 0
+    for n in range(len(u)):
+        for m in range(len(v)):
+            costs = np.array([table[n, m], table[n, m + 1], table[n + 1, m]])
+            table[n + 1, m + 1] = (u[n] - v[m]) ** 2 - gamma * np.logaddexp.reduce(-costs / gamma)
+    return table[-1, -1]
 
 
 def in_order(tensor, perm):
@@ -115,6 +142,13 @@ def test_more_conventions():
     np.testing.assert_array_equal(evaluate(make("max", x), condition), [NAN])
     np.testing.assert_array_equal(evaluate(zero(2), []), [0, 0])
     np.testing.assert_array_equal(evaluate(make("one_hot", constant(7), static=(2,)), []), [0, 0])
+
+
+def test_a_hard_alignment():
+    """With little softness it is dynamic time warping, and nothing overflows."""
+    a, b, gamma = variable(0, 3, "i"), variable(1, 3, "j"), variable(2, 1, "p")
+    given = [np.array([0.0, 30.0, 60.0]), np.array([0.0, 0.0, 60.0]), np.array([1e-3])]
+    np.testing.assert_allclose(evaluate(make("softdtw_sqdist", a, b, gamma), given), [900], atol=0.01)
 
 
 def test_float32_is_computed_in_float32():

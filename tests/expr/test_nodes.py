@@ -2,14 +2,16 @@
 
 import copy
 import gc
+import os
 import pickle
+import signal
 import sys
 import threading
 
 import pytest
 from upsweep._expr import nodes
 from upsweep._expr.nodes import constant, make, order, substitute, variable, variables, zero
-from upsweep._expr.text import listing, text
+from upsweep._expr.text import LONGEST, listing, text
 
 x, y, p = variable(0, 3, "i"), variable(1, 3, "j"), variable(2, 1, "p")
 
@@ -75,6 +77,16 @@ def test_several_threads_build_the_same_nodes():
     assert len({node for nodes in built for node in nodes}) == 100 * 20
 
 
+def test_a_fork_while_another_thread_has_the_table():
+    with nodes._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            formula = make("exp", make("cos", x))
+            os._exit(0 if formula.dim == 3 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_kinds_and_dims_and_order():
     formula = make("mul", make("sqdist", x, y), p)
     assert formula.kinds == {"i", "j", "p"} and formula.dim == 1
@@ -88,7 +100,11 @@ def test_a_formula_deeper_than_the_stack():
     for _ in range(5000):
         node = make("sin", node)
     assert len(order(node)) == 5001
-    assert text(node).startswith("Sin(Sin(") and text(node, limit=20) == "Sin(Sin(Sin(Sin(S..."[:20]
+    assert (
+        text(node).startswith("Sin(Sin(")
+        and len(text(node, None)) == 5000 * 5 + len(text(x))
+        and text(node, limit=20) == "Sin(Sin(Sin(Sin(S..."[:20]
+    )
     assert substitute(node, {x: y}).kinds == {"j"}
 
 
@@ -98,7 +114,8 @@ def test_a_formula_whose_tree_is_huge():
         node = make("mul", node, make("add", node, p))
     assert len(listing(node)) < 5000
     assert listing(node) != listing(make("mul", node, p))
-    assert len(text(node, limit=80)) <= 80
+    assert len(text(node, limit=80)) <= 80 and len(repr(node)) <= 2000
+    assert len(text(node)) == LONGEST
 
 
 def test_substitute():
@@ -119,6 +136,8 @@ def test_substitute():
          r"Var\(3,2,1\) has 2"),
         (lambda: make("exp", x, y), "Exp takes 1 argument, not 2"),
         (lambda: make("pow", x), r"Pow takes 1 numbers, not \(\)"),
+        (lambda: make("pow", x, static=(2.5,)), "the number has to be an integer, not 2.5"),
+        (lambda: make("round", x, static=("1",)), "the number has to be an integer, not '1'"),
         (lambda: make("elem", x, static=(3,)),
          r"in Elem\(Var\(0,3,0\), 3\): the index has to be an integer from 0 to 2"),
         (lambda: make("elem", x, static=(-1,)), "integer from 0 to 2, not -1"),

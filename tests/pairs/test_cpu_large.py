@@ -1,5 +1,6 @@
 """Formulas of many components on the CPU: in loops, in memory, beyond all registers; and the error that they
-may have."""
+may have.
+"""
 
 import numpy as np
 import pytest
@@ -56,6 +57,18 @@ def test_many_components_in_float32(dim):
 def test_sums_of_float32_are_within_1e_5_of_the_absolute_values(dim):
     reduction = next(cases(dim, "float32"))
     check(reduction, arrays_of(50, 3000, dim, "float32"), 50, 3000)
+
+
+def test_more_components_than_a_stack_has_room_for():
+    """Their memory is the caller's: a thread's stack may have half a MiB."""
+    dim = 60_000
+    x, y = variable(0, dim, "i"), variable(1, dim, "j")
+    mean = make("mul", make("scalprod", x, y), constant(1 / dim))
+    reductions = list(cases(dim, "float64"))[:2]
+    reductions.append(PairReduction(make("sub", x, y), "max", dtype="float64"))
+    reductions.append(PairReduction(mean, "sumsoftmaxweight", y, dtype="float64"))
+    for reduction in reductions:
+        check(reduction, arrays_of(20, 5, dim, "float64"), 20, 5)
 
 
 def test_rows_as_j_and_ranges_with_many_components():

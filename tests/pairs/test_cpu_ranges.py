@@ -1,5 +1,6 @@
 """Ranges on the CPU: blocks of any size, empty and overlapping ones, rows of no block, pieces of long
-reductions."""
+reductions.
+"""
 
 import numpy as np
 import pytest

@@ -50,7 +50,8 @@ def vector_function(name, dtype, level, n_args=1, **keywords):
 
 def units_off(got, exact):
     """How far results are from exact ones of a wider type, in units in the last place; inf for a wrong special
-    value."""
+    value.
+    """
     rounded = exact.astype(got.dtype)
     finite = np.isfinite(rounded)
     units = np.zeros(got.shape)

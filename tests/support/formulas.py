@@ -41,6 +41,8 @@ CASES = [
     *((name, (w, 3), (), WIDE) for name in ("weightedsqnorm",) for w in (1, 3, 9)),
     *(("weightedsqdist", (w, 3, 3), (), WIDE) for w in (1, 3, 9)),
     ("sqnormiso", (1, 3), (), WIDE), ("sqnormdiag", (3, 3), (), WIDE), ("symsqnorm", (4, 2), (), WIDE),
+    *(("bspline", (6, 1), (order,), WIDE) for order in (0, 1, 3)),
+    *(("softdtw_sqdist", dims, (), POSITIVE) for dims in ((2, 2, 1), (3, 4, 1), (1, 3, 1))),
     ("factorize", (3, 1), (), WIDE),
 ]  # fmt: skip
 IDS = [f"{name}{dims}{static or ''}".replace(" ", "") for name, dims, static, _ in CASES]
@@ -72,8 +74,11 @@ def over_pairs(variables, arrays):
 
 
 def case_arrays(case, seed=0):
-    _, dims, _, (low, high) = case
-    return arrays_for([variable(n, dim, KIND_OF[n]) for n, dim in enumerate(dims)], low, high, seed)
+    name, dims, _, (low, high) = case
+    arrays = arrays_for([variable(n, dim, KIND_OF[n]) for n, dim in enumerate(dims)], low, high, seed)
+    if name == "bspline":
+        arrays[0].sort(-1)  # knots
+    return arrays
 
 
 SMOOTH = ("neg", "exp", "square", "sin", "cos", "atan", "tanh", "sinxdivx", "abs", "relu")

@@ -1,5 +1,6 @@
 """Reductions over pairs by compiled tiles (src/_pairs.pyx); one build, since the tiles are compiled for this
-machine."""
+machine.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,13 +19,13 @@ class Kernel:
 
     ``components`` are, for rows, columns and parameters, a list of (position, dim) in the order of the packed
     record. ``compile`` takes "rows" or "columns", what the lanes are, and returns the address of the tile,
-    that of the function which gives each column ``n_prepared`` more numbers, and an object in which the code
-    lives; it is called when the first problem needs that tile."""
+    that of the function which gives each column ``n_prepared`` more numbers, the bytes of its workspace, and an
+    object in which the code lives; it is called when the first problem needs that tile."""
 
     def __init__(
         self,
         *,
-        compile: Callable[[str], tuple[int, int, object]],
+        compile: Callable[[str], tuple[int, int, int, object]],
         kind: str,
         bits: int,
         accumulator_bits: int,
@@ -62,4 +63,5 @@ class Kernel:
         """The values and the indices, (batch, rows, ...) each, or None where one is not wanted.
 
         ``arrays`` are ndarrays of the kernel's dtype; ``plans`` one for all batch entries, a list of one for
-        each, or None: all columns for every row."""
+        each, or None: all columns for every row.
+        """

@@ -62,7 +62,8 @@ def _kernel(reduction: PairReduction) -> Kernel:
 
 def plan(reduction: PairReduction, n_i: int, n_j: int, triple: Sequence[Any]) -> Plan:
     """The tasks of a triple of ranges (blocks, slices, columns), to be given to `run` in its place, any number
-    of times."""
+    of times.
+    """
     n_rows, n_columns = (n_i, n_j) if reduction.rows == "i" else (n_j, n_i)
     if (
         n_columns >= _MOST_COLUMNS
@@ -107,6 +108,12 @@ def run(
     -------
     tuple of ndarray of shape batch + (rows, dim)
         As `outputs` of the reduction says. The bits are the same for any number of threads.
+
+    Notes
+    -----
+    While sums are made (of values, or of exp) what is below the smallest normal number counts as zero: such
+    tails would take a hundred times as long. Sums of float32 are made of at most 256 columns in float32, and of
+    those in `dtype_acc`.
     """
     kernel = _kernel(reduction)
     n_rows, n_columns = (n_i, n_j) if reduction.rows == "i" else (n_j, n_i)

@@ -278,16 +278,24 @@ class Builder:
         return self._emit("sub", (a, b), ())
 
     def _neg(self, a: int) -> int:
-        negated, difference, factors = (self._inner(op, a) for op in ("neg", "sub", "mul"))
+        negative = self._negative(a)
+        return self._emit("neg", (a,), ()) if negative is None else negative
+
+    def _negative(self, a: int) -> int | None:
+        """The negative of a value, if it costs a pair no instruction of its own."""
+        value, negated, difference = self._constant(a), self._inner("neg", a), self._inner("sub", a)
+        if value is not None:
+            return self.const(-value)
         if negated:
             return negated[0]
         if difference:
             return self._emit("sub", difference[::-1], ())
-        for n, factor in enumerate(factors or ()):
-            other = (factors or ())[1 - n]
-            if self._constant(factor) is not None or self._rarer(factor, other):
-                return self.mul(self.call("neg", factor), other)
-        return self._emit("neg", (a,), ())
+        factors = self._inner("mul", a) or ()
+        for factor, other in zip(factors, factors[::-1]):
+            negative = None if factor == other else self._negative(factor)
+            if negative is not None:
+                return self.mul(negative, other)
+        return self._emit("neg", (a,), ()) if self._steps[a].level in ("p", "i", "j") else None
 
     def _mul(self, a: int, b: int) -> int:
         for one, other in ((a, b), (b, a)):
@@ -298,8 +306,10 @@ class Builder:
                 return other
             if value == -1:
                 return self.call("neg", other)
-            if negated and not self._rarer(one, other):
-                return self.call("neg", self.mul(negated[0], other))
+            if negated and self._inner("neg", other):
+                return self.mul(negated[0], self.call("neg", other))
+            if negated and self._rarer(other, one) and not self._rarer(one, other):
+                return self.mul(negated[0], self.call("neg", other))
             merged = self._merged(one, factors) if factors else None
             if merged is not None:
                 return merged

@@ -3,7 +3,8 @@
 Code lies in the folder that the environment variable ``UPSWEEP_CACHE_DIR`` names, else in ``upsweep`` in the
 XDG cache folder (``$XDG_CACHE_HOME`` or ``~/.cache``). Set to nothing, ``UPSWEEP_CACHE_DIR=``, it turns the
 disk off. The folder is made for its owner alone; one of somebody else, or that others may write to, is not
-used: code from there would run as us."""
+used: code from there would run as us.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ __all__ = ["fetch", "folder", "source_digest", "store"]
 
 _MAGIC = b"upsweep-code-1\n"
 _DIGEST_BYTES = 32
+_MOST_FILES = 4000  # a few dozen MB; beyond, the half that was written first goes
+_LOOK_AT = "0"  # names that begin so have a look at the others: one in sixteen
 
 
 def folder() -> Path | None:
@@ -85,10 +88,24 @@ def store(key: str, code: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(_MAGIC + hashlib.sha256(key.encode() + code).digest() + code)
         os.replace(name, path)
+        if path.name.startswith(_LOOK_AT):
+            _forget_the_oldest(path.parent)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
         raise
+
+
+def _forget_the_oldest(place: Path) -> None:
+    files = list(place.glob("*.bin"))
+    if len(files) <= _MOST_FILES:
+        return
+    dated = []
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):  # another process forgets as well
+            dated.append((file.stat().st_mtime_ns, file))
+    for _, file in sorted(dated)[: len(dated) // 2]:
+        file.unlink(missing_ok=True)
 
 
 def source_digest(*folders: str | Path) -> str:

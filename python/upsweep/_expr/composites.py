@@ -84,6 +84,72 @@ def _kron_dims(dims: tuple[int, ...], static: Static) -> int:
     return sized.tensordot(dims, (*static, (), ()))
 
 
+def _bspline(make: Make, args: Args, static: Static) -> Node:
+    """The basis of splines of an order at x, by de Boor's recursion over vectors of intervals.
+
+    Where knots coincide, a function of no width is 0.
+    """
+    knots, x = args
+    n, half = knots.dim, _constant(0.5)
+
+    def at(start: int, dim: int) -> Node:
+        return make("extract", knots, static=(start, dim))
+
+    basis = make("mul", make("le", at(0, n - 1), x), make("lt", x, at(1, n - 1)))
+    for order in range(1, static[0] + 1):
+        left, right = at(0, n - order), at(order, n - order)
+        rising = make("div", make("sub", x, left), make("sub", right, left))
+        rising = make("ifelse", make("sub", make("lt", left, right), half), rising, _constant(0))
+        count = n - order - 1
+        falling = make("sub", _constant(1), make("extract", rising, static=(1, count)))
+        up = make("mul", make("extract", rising, static=(0, count)), make("extract", basis, static=(0, count)))
+        basis = make("add", up, make("mul", falling, make("extract", basis, static=(1, count))))
+    return basis
+
+
+def _bspline_dims(dims: tuple[int, ...], static: Static) -> int:
+    order = static[0]
+    if not isinstance(order, int) or order < 0:
+        raise DimError(f"the order has to be an integer of at least 0, not {order!r}")
+    if dims[1] != 1 or dims[0] < order + 2:
+        raise DimError(f"order {order} takes {order + 2} knots or more, and a number")
+    return dims[0] - order - 1
+
+
+_MOST_CELLS = 400  # of a table of soft alignments, each of which is about 20 instructions
+
+
+def _softdtw(make: Make, args: Args, static: Static) -> Node:
+    """The cost of the soft alignment of two sequences of numbers: a table filled cell by cell."""
+    x, y, gamma = args
+
+    def softly(costs: list[Node]) -> Node:
+        least = costs[0]
+        for cost in costs[1:]:
+            least = make("ifelse", make("sub", cost, least), least, cost)
+        terms = [make("exp", make("div", make("sub", least, cost), gamma)) for cost in costs]
+        total = terms[0]
+        for term in terms[1:]:
+            total = make("add", total, term)
+        return make("sub", least, make("mul", gamma, make("log", total)))
+
+    table: dict[tuple[int, int], Node] = {}
+    for m in range(y.dim):
+        for n in range(x.dim):
+            here = make("sqdist", make("elem", x, static=(n,)), make("elem", y, static=(m,)))
+            before = [table[cell] for cell in ((n - 1, m - 1), (n - 1, m), (n, m - 1)) if cell in table]
+            table[n, m] = here if not before else make("add", here, softly(before) if before[1:] else before[0])
+    return table[x.dim - 1, y.dim - 1]
+
+
+def _softdtw_dims(dims: tuple[int, ...], static: Static) -> int:
+    if dims[2] != 1:
+        raise DimError("gamma has to be a number")
+    if dims[0] * dims[1] > _MOST_CELLS:
+        raise DimError(f"the sequences' lengths multiply to more than {_MOST_CELLS}")
+    return 1
+
+
 def _same(make: Make, args: Args, static: Static) -> Node:
     return args[0]
 
@@ -104,6 +170,8 @@ EXPANSIONS: dict[str, tuple[str, int, int, Dims, Callable[[Make, Args, Static], 
     "sinc": ("Sinc", 1, 0, _first, _sinc),
     "difference_matrix": ("DifferenceMatrix", 2, 0, sized.outer, _difference_matrix),
     "kron": ("Kron", 2, 2, _kron_dims, _kron),
+    "bspline": ("BSpline", 2, 1, _bspline_dims, _bspline),
+    "softdtw_sqdist": ("SoftDTW_SqDist", 3, 0, _softdtw_dims, _softdtw),
     # Common subexpressions are found anyway.
     "factorize": ("Factorize", 2, 0, _first, _same),
     "autofactorize": ("AutoFactorize", 1, 0, _first, _same),

@@ -50,6 +50,7 @@ def gradient(formula: Node, of: Node, cotangent: Node | None = None) -> Node:
         raise ValueError(f"the gradient of {formula!r} takes a cotangent of dim {formula.dim}, not {given}")
     if of.op != "variable":
         raise ValueError(f"gradients are taken of variables, not of {of!r}")
+    formula = simplify(formula)  # so that what it shares with its derivative has one form in both
     cotangents = {formula: _wide(cotangent, formula.dim)}
     nodes = order(formula)
     moving = {of}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["DimError", "Dims", "elementwise", "sized"]
+__all__ = ["DimError", "Dims", "elementwise", "sized", "with_integer"]
 
 Static = tuple[Any, ...]
 Dims = Callable[[tuple[int, ...], Static], int]
@@ -24,6 +24,13 @@ def elementwise(dims: tuple[int, ...], static: Static) -> int:
     for number in static:
         _number(number)
     return wide.pop() if wide else 1
+
+
+def with_integer(dims: tuple[int, ...], static: Static) -> int:
+    """As `elementwise`, of operations whose number is an integer."""
+    if not isinstance(static[0], int):
+        raise DimError(f"the number has to be an integer, not {static[0]!r}")
+    return elementwise(dims, static)
 
 
 def _number(value: Any) -> float:

@@ -37,7 +37,7 @@ REDUCTION_NAMES = {
 """KeOps' names of reductions, and ours."""
 
 _REFUSED = {
-    **dict.fromkeys(("BSpline", "SoftDTW_SqDist", "TraceOperator", "AdjointOperator", "SumLinOperator"), ""),
+    **dict.fromkeys(("TraceOperator", "AdjointOperator", "SumLinOperator"), ""),
     **dict.fromkeys(("Real2Complex", "Imag2Complex", "Conj"), "; complex numbers are two real formulas here"),
     "Max_SumShiftExp": "; LogSumExp is what it is for",
     "Max_SumShiftExpWeight": "; LogSumExpWeight and SumSoftMaxWeight are what it is for",
@@ -132,7 +132,7 @@ def parse(formula: str, aliases: Aliases | Sequence[str] = ()) -> Node:
     Exp((-Var(2,1,2) * SqDist(Var(0,3,0),Var(1,3,1)))) * Var(3,2,1)
     """
     reader = _reader(formula, aliases)
-    return reader.node(reader.tree)
+    return reader.whole(reader.tree)
 
 
 def parse_reduction(
@@ -168,9 +168,9 @@ def parse_reduction(
         raise ValueError(
             f"the last argument of {name} has to be 0 for results by i or 1 for results by j, not {axis}"
         )
-    weight = reader.node(call.args[1]) if weighted else None
+    weight = reader.whole(call.args[1]) if weighted else None
     k = reader.number(call.args[1]) if counted else 0
-    return PairReduction(reader.node(call.args[0]), reduction, weight, KINDS[axis], k, dtype, dtype_acc)
+    return PairReduction(reader.whole(call.args[0]), reduction, weight, KINDS[axis], k, dtype, dtype_acc)
 
 
 def reduction_name(name: str) -> str:
@@ -209,6 +209,13 @@ class _Reader:
         self._source = source
         self._aliases = aliases
         self._by_position = {node.static[0]: node for node in aliases.variables}
+
+    def whole(self, tree: ast.expr) -> Node:
+        """The node of a formula."""
+        try:
+            return self.node(tree)
+        except RecursionError:
+            raise ValueError(f"{self._source!r} is no formula: it is nested too deeply") from None
 
     def node(self, tree: ast.expr) -> Node:
         """The node of a part of the formula."""

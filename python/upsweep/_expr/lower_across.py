@@ -114,17 +114,30 @@ def _vecmat(low: Lowering, node: Node, index: Index) -> int:
     return low.total(vector.dim, term)
 
 
+def _from(begin: int, visit: Visit) -> Visit:
+    """Visits as at places from `begin` on."""
+    return lambda k, value: visit(k + begin, value)
+
+
 def _concat(low: Lowering, node: Node, visit: Visit) -> None:
-    a, b = node.args
-    low.each(a, visit)
-    low.each(b, lambda k, value: visit(k + a.dim, value))
+    parts, todo = [], [node]
+    while todo:  # one by one: a vector may be made of a thousand
+        part = todo.pop()
+        if part.op == "concat":
+            todo += part.args[::-1]
+        else:
+            parts.append(part)
+    begin = 0
+    for part in parts:
+        low.each(part, _from(begin, visit))
+        begin += part.dim
 
 
 def _extract_t(low: Lowering, node: Node, visit: Visit) -> None:
     (a,), start = node.args, node.static[0]
     nothing = low.builder.const(0)
     low.walk(start, lambda k: visit(k, nothing))
-    low.each(a, lambda k, value: visit(k + start, value))
+    low.each(a, _from(start, visit))
     end = start + a.dim
     low.walk(node.dim - end, lambda k: visit(k + end, nothing))
 

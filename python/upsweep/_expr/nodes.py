@@ -7,6 +7,7 @@ identity, and a common subexpression is found by building it. The table is weak,
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Iterator, Mapping
@@ -37,6 +38,16 @@ KINDS = ("i", "j", "p")
 _NOTHING: frozenset[str] = frozenset()
 _lock = threading.Lock()
 _table: weakref.WeakValueDictionary[Any, Node] = weakref.WeakValueDictionary()
+
+
+def _unlock() -> None:
+    """A child of a fork has no thread that could give the lock back."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
 
 
 class Node:
@@ -81,7 +92,7 @@ class Node:
     def __repr__(self) -> str:
         from .text import text
 
-        return text(self)
+        return text(self, limit=2000)
 
 
 def node_of(op: str, args: tuple[Node, ...], static: Static, dim: int) -> Node:

@@ -1,8 +1,8 @@
 """The table of operations: for each its name, its dims and its meaning in numpy.
 
 A row is all that nodes, texts and evaluation know of an operation. Its derivative is a row of `derivative.RULES`,
-its scalar instructions one of `lower_ops.RULES`; a test holds the three together. An operation with an `expand` is
-written in terms of others when its node is made, and needs no such rows.
+its scalar instructions one of `lower_each` or `lower_across`; tests hold the three together. An operation with an
+`expand` is written in terms of others when its node is made, and needs no such rows.
 
 Names, argument orders and conventions are those of KeOps' formulas: step(0) = 1, sign(0) = 0, rsqrt(0) = 0,
 sinxdivx(0) = 1, xlogx(0) = 0, ifelse(c, a, b) is a where c >= 0, halves are rounded away from zero, comparisons
@@ -20,7 +20,7 @@ import numpy as np
 
 from . import meanings as m
 from .composites import EXPANSIONS
-from .dims import DimError, Dims, elementwise, sized
+from .dims import DimError, Dims, elementwise, sized, with_integer
 
 if TYPE_CHECKING:
     from .nodes import Node
@@ -55,6 +55,10 @@ def _each(name: str, keops: str, arity: int, meaning: Callable[..., Any], n_stat
     return Operation(name, keops, arity, elementwise, meaning, _numbers(n_static), elementwise=True)
 
 
+def _with_integer(name: str, keops: str, meaning: Callable[..., Any]) -> Operation:
+    return Operation(name, keops, 1, with_integer, meaning, _numbers(1), elementwise=True)
+
+
 def _whole(
     name: str, keops: str, arity: int, dim: Dims, meaning: Callable[..., Any], n_static: int | tuple[int, int] = 0
 ) -> Operation:
@@ -77,7 +81,7 @@ _ROWS = [
     _each("rsqrt", "Rsqrt", 1, m.rsqrt),
     _each("square", "Square", 1, np.square),
     _each("inverse", "Inv", 1, np.reciprocal),
-    _each("pow", "Pow", 1, m.integer_power, 1),
+    _with_integer("pow", "Pow", m.integer_power),
     _each("powf", "Powf", 2, np.power),
     _each("sin", "Sin", 1, np.sin),
     _each("cos", "Cos", 1, np.cos),
@@ -89,7 +93,7 @@ _ROWS = [
     _each("sinxdivx", "SinXDivX", 1, m.sinxdivx),
     _each("xlogx", "XLogX", 1, m.xlogx),
     _each("floor", "Floor", 1, np.floor),
-    _each("round", "Round", 1, m.round_away, 1),
+    _with_integer("round", "Round", m.round_away),
     _each("clamp", "Clamp", 3, m.clamp),
     _each("clampint", "ClampInt", 1, m.clamp, 2),
     _each("diffclampint", "DiffClampInt", 1, m.inside, 2),

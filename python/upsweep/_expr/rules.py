@@ -100,6 +100,16 @@ def _scaled(node: Node) -> tuple[float, Node]:
     return 1.0, node
 
 
+def _number_times(node: Node) -> tuple[Node, Node]:
+    """A node as a node of dim 1 times a vector."""
+    if node.op == "neg":
+        number, vector = _number_times(node.args[0])
+        return _new("neg", number), vector
+    if node.op == "mul" and node.args[0].dim == 1:
+        return node.args[0], node.args[1]
+    return constant(1), node
+
+
 @_of(*(name for name, row in ops.TABLE.items() if row.elementwise))
 def _fold(node: Node) -> Node | None:
     """Operations on known numbers."""
@@ -119,6 +129,8 @@ def _neg(node: Node) -> Node | None:
         return a.args[0]
     if a.op == "sub":
         return _new("sub", a.args[1], a.args[0]) if a.args[0].dim == a.args[1].dim else None
+    if a.op == "mul" and a.args[0].dim == 1 < a.dim:  # one number's sign, not that of each feature
+        return _new("mul", _new("neg", a.args[0]), a.args[1])
     factor, inner = _scaled(a)
     return None if factor == 1 else _new("mul", constant(-factor), inner)
 
@@ -135,13 +147,14 @@ def _zero_term(node: Node) -> Node | None:
 
 @_of("add", "sub")
 def _equal_terms(node: Node) -> Node | None:
-    """a x + b x, where x is the same."""
+    """a x + b x, where x is the same, and a and b are constants or numbers."""
     a, b = node.args
     (m, x), (n, y) = _scaled(a), _scaled(b)
-    if x is not y:
-        return None
-    factor = m + n if node.op == "add" else m - n
-    return zero(node.dim) if factor == 0 else _new("mul", constant(factor), x)
+    if x is y:
+        factor = m + n if node.op == "add" else m - n
+        return zero(node.dim) if factor == 0 else _new("mul", constant(factor), x)
+    (s, u), (t, v) = _number_times(a), _number_times(b)
+    return _new("mul", _new(node.op, s, t), u) if u is v and u.dim > 1 else None
 
 
 @_of("add", "sub")
@@ -185,7 +198,9 @@ def _factors(node: Node) -> Node | None:
     if a is b:
         return _new("square", a)
     for one, other in ((a, b), (b, a)):
-        if one.op == "neg":
+        if one.op == "neg" and other.op == "neg":
+            return _new("mul", a.args[0], b.args[0])
+        if one.op == "neg" and not one.dim < node.dim:
             return _new("neg", _new("mul", *_instead(node, one, one.args[0])))
         if one.op == "elemT" and node.dim == one.dim:
             factor = other if other.dim == 1 else _new("elem", other, static=one.static[1:])
@@ -336,12 +351,14 @@ def _part(node: Node) -> Node | None:
         return zero(dim) if _value(a) == 0 else _as_wide(a.args[0], dim)
     if a.op == "extract":
         return _new(node.op, a.args[0], static=(start + a.static[0], *node.static[1:]))
-    if a.op == "concat":
-        split = a.args[0].dim
-        if start + dim <= split:
-            return _new(node.op, a.args[0], static=node.static)
-        if start >= split:
-            return _new(node.op, a.args[1], static=(start - split, *node.static[1:]))
+    part = a
+    while part.op == "concat":
+        split = part.args[0].dim
+        if start < split < start + dim:
+            break
+        start, part = (start, part.args[0]) if start < split else (start - split, part.args[1])
+    if part is not a:
+        return _new(node.op, part, static=(start, *node.static[1:]))
     if a.op in ("elemT", "extractT"):
         begin = a.static[0] if a.op == "extractT" else a.static[1]
         end = begin + a.args[0].dim

@@ -7,15 +7,19 @@ import math
 from . import ops
 from .nodes import KINDS, Node, order
 
-__all__ = ["listing", "text"]
+__all__ = ["LONGEST", "listing", "text"]
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "scalprod": "|",
 }  # fmt: skip
 
 
-def text(node: Node, limit: int | None = None) -> str:
-    """The formula, for people: as long as the tree of it, cut to `limit` characters if there is one.
+LONGEST = 20_000
+"""Characters of a formula's text, unless another limit is given: its tree can be far larger than its graph."""
+
+
+def text(node: Node, limit: int | None = LONGEST) -> str:
+    """The formula, for people: as long as the tree of it, cut to `limit` characters; None for all of it.
 
     >>> from upsweep._expr.nodes import make, variable
     >>> x, y = variable(0, 3, "i"), variable(1, 3, "j")

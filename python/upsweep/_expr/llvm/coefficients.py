@@ -5,7 +5,8 @@ Each polynomial is the one of its degree with the least largest error, relative 
 (given beside it, for 32 and 64 bits). They were found by Remez' exchange in 50 digits: from the extrema of a
 weighted least-squares fit, solve for coefficients and an error that alternates, take the extrema of the new
 error on a grid of 1200 Chebyshev points, repeat until they are level. For float32 the coefficients were rounded
-lowest first, and those that remained fitted anew after each."""
+lowest first, and those that remained fitted anew after each.
+"""
 
 from __future__ import annotations
 

@@ -38,13 +38,15 @@ class CompiledReduction:
         self.n_prepared = len(prepared)  # the numbers that each column is given
         self.cost = cost(parted, reduction)
 
-    def tile(self, lanes_are: str) -> tuple[int, int, Any]:
-        """The address of the tile whose lanes are "rows" or "columns", that of `prepare` or 0, and what the code
-        lives in."""
+    def tile(self, lanes_are: str) -> tuple[int, int, int, Any]:
+        """The address of the tile whose lanes are "rows" or "columns", that of `prepare` or 0, the bytes of its
+        workspace, and what the code lives in.
+        """
         key = f"{_made_by()}\n{self.target}\n{lanes_are}\n{self.reduction.key()}"
         code = cache.fetch(key)
         if code is None:
             code = jit.compile_object(render(self.program, self.reduction, self.target, lanes_are), self.target)
             cache.store(key, code)
         loaded = jit.load_object(code, self.target)
-        return loaded.address("tile"), loaded.address("prepare") if self.n_prepared else 0, loaded
+        prepare = loaded.address("prepare") if self.n_prepared else 0
+        return loaded.address("tile"), prepare, loaded.integer("workspace"), loaded

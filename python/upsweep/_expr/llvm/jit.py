@@ -91,6 +91,10 @@ class Loaded:
         """Where a function is."""
         return int(self._engine.get_function_address(name))
 
+    def integer(self, name: str) -> int:
+        """What a function without arguments says."""
+        return int(ctypes.CFUNCTYPE(ctypes.c_int64)(self.address(name))())
+
 
 def load_object(code: bytes, target: Target) -> Loaded:
     """Load an object file that `compile_object` made."""

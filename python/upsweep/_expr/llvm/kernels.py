@@ -1,9 +1,11 @@
 """The kernel of a pair reduction: one tile of rows against a run of columns, as a function in LLVM IR.
 
-    void tile(rows, rows_stride, columns, columns_stride, params, n_columns, first, state)
+    void tile(rows, rows_stride, columns, columns_stride, params, n_columns, first, state, workspace)
+    int64 workspace()
 
 It takes the reduction's state (`reducers`) past `n_columns` columns, whose indices begin at `first`. Every
-argument but the pointers is an int64; strides are counted in numbers. There are two kinds:
+argument but the pointers is an int64; strides are counted in numbers. `workspace` is memory for the time of the
+call, of as many bytes as the function of that name says. There are two kinds:
 
     "rows"      lanes are rows. Component c of lane l is rows[c * rows_stride + l]; a column is a record of
                 neighbours, and each of its numbers is spread over a vector.
@@ -13,7 +15,8 @@ argument but the pointers is an int64; strides are counted in numbers. There are
 
 Several columns are taken at once, so that the numbers of the row are loaded once for all of them and chains of
 dependent instructions run side by side. Columns come in blocks: sums of float32 are of at most `BLOCK` columns,
-and from block to block in the accumulator's type."""
+and from block to block in the accumulator's type.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,6 @@ _MOST_CARRIED = 16
 _LONGEST_BODY = 260
 # Rows of more numbers are copied side by side first: far apart they fall into the same few lines of the cache.
 _LONGEST_SCATTERED = 16
-_MOST_COPIED = 4096  # a quarter of a MiB of the stack
 
 
 def cost(program: Program, reduction: PairReduction) -> float:
@@ -126,11 +128,11 @@ class _Kernel:
         return self._strided(vector, "%columns_stride", place)
 
     def copy_rows(self) -> None:
-        """The rows' numbers side by side on the stack."""
+        """The rows' numbers side by side."""
         v, body, width = self.v, self.body, self.program.width(self.rows_kind)
-        if self.lanes_are == "columns" or not _LONGEST_SCATTERED < width <= _MOST_COPIED:
+        if self.lanes_are == "columns" or width <= _LONGEST_SCATTERED:
             return
-        memory = body.stack(v.kind, width, v.target.vector_bytes)
+        memory = v.room(width)
         before, loop, done = body.block, body.label("copy"), body.label("copied")
         body.do(f"br label %{loop}")
         body.place(loop)
@@ -313,9 +315,10 @@ class _Kernel:
         body.do("ret void")
         signature = (
             "void @tile(ptr noalias %rows, i64 %rows_stride, ptr noalias %columns, i64 %columns_stride, "
-            "ptr noalias %params, i64 %n_columns, i64 %first, ptr noalias %state) #0"
+            "ptr noalias %params, i64 %n_columns, i64 %first, ptr noalias %state, ptr noalias %workspace) #0"
         )
-        parts, needs = [body.define(signature)], dict(body.needs)
+        asked = f"define i64 @workspace() #0 {{\n  ret i64 {body.workspace}\n}}\n"
+        parts, needs = [body.define(signature), asked], dict(body.needs)
         if self.prepared:
             text, others = prepare_function(self.whole, self.reduction, v.target, self.lanes_are, self.prepared)
             parts.append(text)

@@ -2,7 +2,8 @@
 
 Such a reducer carries little through the loop over columns. Sums of a block are in memory of the stack,
 [component], and what is handed out per column is either added there at once, or kept until the columns' values
-are there."""
+are there.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +33,11 @@ def components(v: Vectors, count: int, visit: Callable[[Value], None]) -> None:
 
 
 class InMemory:
-    """Vectors of the stack, one for each component."""
+    """Vectors in memory, one for each component."""
 
     def __init__(self, v: Vectors, count: int) -> None:
         self.v, self.count, self.align = v, count, v.target.vector_bytes
-        self.memory = v.body.stack(v.kind, count, self.align)
+        self.memory = v.room(count)
 
     def cell(self, at: Value) -> Value:
         return self.v.body.emit(f"getelementptr {self.v.kind}, ptr {self.memory}, i64 {at}")

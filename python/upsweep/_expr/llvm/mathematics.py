@@ -3,7 +3,8 @@
 Each is within 2 units in the last place over the whole range, subnormal results too, and has the special values
 of C's library. The polynomials are in `coefficients`. Arguments are reduced as Cody and Waite do ("Software
 Manual for the Elementary Functions", 1980); log of float64 follows the scheme of Tang ("Table-driven
-implementation of the logarithm function", ACM TOMS 16, 1990) without a table."""
+implementation of the logarithm function", ACM TOMS 16, 1990) without a table.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ def exp(
     """exp(x), or exp(-x) if `negated`.
 
     `never_positive` says so of the exponent, and saves a comparison. With `flush` subnormal results are 0, in
-    kernels that run in that mode: one factor is enough then."""
+    kernels that run in that mode: one factor is enough then.
+    """
     high, low = _EXP_LIMITS[v.bits]
     native = _has_scale(v)
     short = flush and never_positive and not native

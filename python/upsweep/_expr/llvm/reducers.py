@@ -36,7 +36,8 @@ class Reducer:
     """One kind of reduction, in one kernel.
 
     `carried` are the types of the vectors in the loop. `enter` makes their values at the begin of a block of
-    columns, `update` takes them past some columns, `leave` brings them to memory at its end."""
+    columns, `update` takes them past some columns, `leave` brings them to memory at its end.
+    """
 
     blocked = True  # whether blocks have to be short, since rounding errors grow with their length
 
@@ -126,7 +127,8 @@ class Exponentials(Reducer):
 
     m is some value that has been met, or the least number; it moves when a value exceeds it by so much that exp
     might overflow, which happens rarely, and then the sums are scaled. That is exact to the same bits as the
-    largest value would be: the largest term is at least 1."""
+    largest value would be: the largest term is at least 1.
+    """
 
     def __init__(
         self, v: Vectors, state: Value, n_weights: int, accumulator_bits: int, *, plain_too: bool
@@ -263,7 +265,8 @@ class Smallest(Reducer):
     """The k least of each component in rising order, with their indices.
 
     A vector of values is compared with the k-th least of its rows; where none is below, which is most often so,
-    that is all. Places that are empty hold NaN and the index -1; NaN that were met come last, as in a sort."""
+    that is all. Places that are empty hold NaN and the index -1; NaN that were met come last, as in a sort.
+    """
 
     blocked = False
 
@@ -311,7 +314,8 @@ class Smallest(Reducer):
 
     def _insert_all(self, n: int, values: Sequence[Value], places: Sequence[Value], valid: Value | None) -> None:
         """Insert the values of some columns, one after the other: through memory, so that the code is there
-        once."""
+        once.
+        """
         v, body = self.v, self.v.body
         align = v.target.vector_bytes
         room, index_room = (body.stack(kind, len(values), align) for kind in (v.kind, v.ints))
@@ -351,7 +355,8 @@ class Smallest(Reducer):
     def _insert(self, n: int, value: Value, place: Value, active: Value) -> None:
         """Numbers to their places. Whether a place has to give way depends on the new number alone, not on the
         places before: so all are treated side by side, a few at a time from the last on, until nothing has to
-        move."""
+        move.
+        """
         v, body = self.v, self.v.body
         at_once = next(size for size in (10, 9, 8, 7, 6, 5, 4, 3, 2, 1) if self.k % size == 0)
         if self.k > 10 and at_once < 5:

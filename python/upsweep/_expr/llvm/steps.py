@@ -1,5 +1,6 @@
 """Instructions of scalar programs as vector code: each value of a program for the columns that are taken
-together."""
+together.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ def order(program: Program, roots: tuple[int, ...], done: set[int]) -> list[int]
     """The values that `roots` need and are not `done`, arguments first, each as late as it can be.
 
     So few are kept at a time: of a sum of squares one term, where the program's list may have all before the
-    first sum."""
+    first sum.
+    """
     result: list[int] = []
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -279,7 +281,7 @@ class Steps:
 
     def _array(self, n: int, step: Instruction) -> None:
         for column in self._columns(step):
-            memory = self.v.body.stack(self.v.kind, max(1, step.static[0]), self.v.target.vector_bytes)
+            memory = self.v.room(max(1, step.static[0]))
             self._set(n, column, step, memory)
 
     def _cell(self, array: Value, loops: tuple[int, ...], static: tuple[int, ...]) -> Value:
