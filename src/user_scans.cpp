@@ -322,7 +322,7 @@ class Chunks {
  public:
   Chunks(const UserScan& scan, const TimeParallel& parallel)
       : scan(scan), parallel(parallel), k(scan.kernel.n_states), n_lanes(scan.kernel.group) {
-    const int64_t n_streams = (int64_t)(scan.inputs.size() + scan.outputs.size());
+    const int64_t n_streams = std::max<int64_t>(1, (int64_t)(scan.inputs.size() + scan.outputs.size()));
     const int64_t most = kBlockBytes / (n_lanes * (scan.kernel.bits / 8) * n_streams);
     // An odd number of vectors: lines a power of two apart would fall into few sets of the cache.
     const int64_t lanes = scan.kernel.lanes;

@@ -165,3 +165,13 @@ def test_explanations():
     assert explain(lambda s, x: np.maximum(np.minimum(s + x, 1.0), 0.0), 0.0, x).path == "sequential in time"
     five = lambda s, x: tuple(0.1 * v + x for v in s)  # noqa: E731
     assert "it has 5 states" in explain(five, (0.0,) * 5, x).why
+
+
+def test_nothing_to_read_or_write():
+    _, final = upsweep.scan(lambda s, _: (0.5 * s + 1, None), 0.0, None, length=10_000, return_final=True)
+    assert final == 2
+    ys = upsweep.scan(lambda s, _: (s[1], s[0] - 0.5 * s[1]), (1.0, 1.0), None, length=9000)
+    few = upsweep.scan(lambda s, _: (s[1], s[0] - 0.5 * s[1]), (1.0, 1.0), None, length=60)
+    np.testing.assert_allclose(ys[0][:60], few[0], rtol=1e-12)
+    empty, final = upsweep.scan(lambda s, x: 0.5 * s + x, 3.0, np.zeros((10_000, 0)), return_final=True)
+    assert empty.shape == (10_000, 0) and final.shape == (0,)
