@@ -141,3 +141,25 @@ def test_a_choice_of_python_numbers_is_one():
     y = upsweep.scan(lambda s, x: s + np.where(x > 0, 1.0, 0.0) * 2, 0.0, x)
     assert y.dtype == np.float32
     np.testing.assert_array_equal(y, np.cumsum(x > 0, axis=0) * 2)
+
+
+def test_a_helper_that_is_exchanged():
+    def make(power):
+        return lambda x: x**power
+
+    results = []
+    for power in (1, 2, 3):  # each helper may lie where the one before lay
+        helper = make(power)
+
+        def update(s, x):
+            return helper(x)  # noqa: B023  # called before it changes
+
+        results.append(upsweep.scan(update, 0.0, [2.0])[0])
+    assert results == [2, 4, 8]
+
+    def shared(s, x):
+        return helper(x)
+
+    for power in (4, 5, 6):
+        helper = make(power)
+        assert upsweep.scan(shared, 0.0, [2.0])[0] == 2**power

@@ -168,7 +168,22 @@ def captured_numbers(update: Callable[..., Any]) -> tuple[Any, ...]:
 def _comparable(value: Any) -> Any:
     if isinstance(value, (bool, int, float, np.generic)):
         return type(value), repr(value)
-    return id(value)
+    return _Same(value)
+
+
+class _Same:
+    """Equal to itself alone; holds what it is about, whose place in memory no other takes then."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
 
 
 class Traces:
