@@ -12,6 +12,7 @@ The layers, each calling only downwards:
 
     scans, carries, counts      public functions: checks and docstrings; peer_names: others' names for them
     histograms                  the same; _bins: from the edges of bins to thresholds
+    user_scan, filters          scans by a user's own update, traced and compiled by _expr; users of them
     _arrays, _signature         argument to array; arrays to one shape and an axis
     _dispatch, _cpu             to a backend; the instruction set's build of the kernels
 """
@@ -68,6 +69,8 @@ __all__ = [
     "discounted_cumsum_carry",
     "discounted_cumsum_left",
     "discounted_cumsum_right",
+    "ewm_mean",
+    "ewm_sum",
     "generic_argkmin",
     "generic_argmin",
     "generic_logsumexp",
@@ -75,9 +78,11 @@ __all__ = [
     "get_num_threads",
     "histc",
     "histogram",
+    "lfilter",
     "linear_recurrence",
     "linear_recurrence_carry",
     "pscan",
+    "scan",
     "scan_forward",
     "set_num_threads",
     "show_config",
@@ -85,18 +90,24 @@ __all__ = [
 ]
 
 
-# Formulas and clusters are imported by who asks for them: `import upsweep` stays as fast as without.
-_OF_PAIRS = {
-    "BlockRanges", "Genred", "KernelSolve", "LazyTensor", "Pm", "Vi", "Vj", "generic_argkmin", "generic_argmin",
-    "generic_logsumexp", "generic_sum",
+# Names whose modules are imported when they are asked for, so that `import upsweep` stays as fast as without.
+_LATER = {
+    **dict.fromkeys(
+        (
+            "BlockRanges", "Genred", "KernelSolve", "LazyTensor", "Pm", "Vi", "Vj", "generic_argkmin",
+            "generic_argmin", "generic_logsumexp", "generic_sum",
+        ),
+        "pairs",
+    ),
+    "scan": "user_scan", "lfilter": "filters", "ewm_mean": "filters", "ewm_sum": "filters",
 }  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OF_PAIRS:
-        from upsweep import pairs
+    if name in _LATER:
+        import importlib
 
-        found = globals()[name] = getattr(pairs, name)
+        found = globals()[name] = getattr(importlib.import_module(f"upsweep.{_LATER[name]}"), name)
         return found
     if name in ("cluster", "pairs"):
         import importlib

@@ -35,6 +35,7 @@ __all__ = [
     "run_histogram",
     "run_pairs",
     "run_scan",
+    "run_user_scan",
     "write_state",
 ]
 
@@ -71,6 +72,13 @@ def check_threads(n_threads: int | None) -> None:
     """Refuse what is no number of threads, wherever the work is done: a device takes none."""
     if n_threads is not None:
         _cpu.check_threads(n_threads)
+
+
+def run_user_scan(*arguments: Any) -> Array:
+    """`_cpu.user_scans.run`, imported by the first who needs it, who needs a compiler then."""
+    from upsweep._cpu import user_scans
+
+    return user_scans.run(*arguments)
 
 
 _REAL, _COMPLEX, _INTEGER = 0, 1, 2

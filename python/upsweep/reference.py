@@ -98,6 +98,54 @@ def cumulative_sum(
     return scan.results(initial, exclusive, return_final, include_initial)
 
 
+def scan(
+    update: Any, init: Any, xs: Any = None, *, axis: int = 0, reverse: bool = False, return_final: bool = False,
+    length: int | None = None,
+) -> Any:  # fmt: skip
+    """Return ``update(state, x)`` of all steps: numpy's own functions on one row of `xs` after the other.
+
+    >>> scan(lambda s, x: np.maximum(s - 1, x), 0.0, [3.0, 0.0, 0.0, 5.0])
+    array([3., 2., 1., 5.])
+    """
+    several = isinstance(xs, tuple)
+    arrays = np.broadcast_arrays(*(xs if several else () if xs is None else (xs,)))
+    starts = init if isinstance(init, tuple) else (init,)
+    columns = (
+        np.broadcast_shapes(*(np.shape(s) for s in starts)) if xs is None else np.delete(arrays[0].shape, axis)
+    )
+    # Python's own numbers take the dtype of xs, integers are calculated as float64.
+    wide = np.result_type(*(x.dtype for x in arrays)) if arrays else np.dtype(float)
+    default = wide if wide.kind == "f" else np.dtype(float)
+    states = []
+    for start in starts:
+        own = default if isinstance(start, (int, float)) else np.asarray(start).dtype
+        states.append(np.full(tuple(columns), start, np.dtype(float) if own.kind in "iu" else own))
+    rows = [np.moveaxis(x, axis, 0) for x in arrays]
+    rows = [x.astype(float) if x.dtype.kind in "iu" else x for x in rows]
+    n_steps = len(rows[0]) if rows else int(length or 0)
+    collected: list[Any] = [None] * n_steps
+    single = not isinstance(init, tuple)
+    with np.errstate(all="ignore"):
+        for t in range(n_steps)[:: -1 if reverse else None]:
+            x = tuple(row[t] for row in rows)
+            result = update(states[0] if single else tuple(states), x if several else x[0] if x else None)
+            is_pair = isinstance(result, tuple) and (single or isinstance(result[0], tuple))
+            new, output = result if is_pair else (result, result)
+            given = (new,) if single else new
+            states = [np.broadcast_to(np.asarray(n, s.dtype), s.shape) for n, s in zip(given, states)]
+            collected[t] = tuple(output) if isinstance(output, tuple) else (output,)
+
+    def stacked(items: Any) -> Array:
+        return np.moveaxis(np.stack([np.broadcast_to(item, tuple(columns)) for item in items]), 0, axis)
+
+    ys = tuple(stacked(items) for items in zip(*collected))
+    is_tuple = n_steps > 0 and isinstance(output, tuple)
+    result = (
+        ys if is_tuple else ys[0] if ys else np.zeros(np.insert(columns, axis % (len(columns) + 1), 0), default)
+    )
+    return (result, states[0] if single else tuple(states)) if return_final else result
+
+
 def discounted_cumsum_right(x: ArrayLike, gamma: ArrayLike) -> Any:
     """Return ``y[t] = x[t] + gamma * y[t+1]`` along the last axis; one gamma, or one for each row of `x`."""
     return discounted_cumsum(x, _per_row(x, gamma), reverse=True)

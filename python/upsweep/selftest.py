@@ -229,6 +229,25 @@ def _check_pairs(dtype: np.dtype[Any]) -> None:
     np.testing.assert_allclose(dx, by_hand, rtol=tolerance, atol=tolerance * 100)
 
 
+def _check_updates(dtype: np.dtype[Any]) -> None:
+    """Scans by an update: columns, lines, and few lines whose time is parallel."""
+
+    def cell(s: Any, x: Any) -> Any:
+        return np.tanh(0.5 * s + x)
+
+    def leak(s: Any, x: Any) -> Any:
+        return 0.9 * s + x
+
+    rng = np.random.default_rng(0)
+    tolerance = 1e-4 if dtype == np.float32 else 1e-10
+    for shape, axis in (*_LAYOUTS, ((6000,), 0)):
+        x = _random(rng, shape, dtype)
+        for update in (cell, leak):
+            ours = upsweep.scan(update, 0.5, x, axis=axis)
+            theirs = reference.scan(update, 0.5, x, axis=axis)
+            np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
 def checks(counts: bool = True) -> Iterator[Check]:
     """The checks, one for each dtype and subject; of scans only without `counts`."""
     for dtype in _float_dtypes():
@@ -237,6 +256,9 @@ def checks(counts: bool = True) -> Iterator[Check]:
     yield Check("scans of integers", _check_integers)
     for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
         yield Check(f"a long line, threads, {dtype.name}", partial(_check_long_line, dtype))
+    if importlib.util.find_spec("llvmlite") is not None:  # what compiles updates; scans do without it
+        for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+            yield Check(f"scans by an update, {dtype.name}", partial(_check_updates, dtype))
     if counts:
         yield Check("bincount", _check_bincount)
         yield Check("histogram, histc", _check_histograms)

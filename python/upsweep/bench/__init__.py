@@ -12,14 +12,14 @@ from pathlib import Path
 
 from upsweep import selftest
 from upsweep._progress import Progress
-from upsweep.bench import counts, histograms, machine, pairs, peers, report, scans, sweep
+from upsweep.bench import counts, histograms, machine, pairs, peers, report, scans, sweep, user_scans
 
 __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the command."""
-    parser.add_argument("family", choices=("scans", "counts", "pairs"))
+    parser.add_argument("family", choices=("scans", "counts", "pairs", "userscan"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and rows there")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a picture (matplotlib)")
     parser.add_argument("--quick", action="store_true", help="fewer cases and rounds")
@@ -38,14 +38,15 @@ def run(options: argparse.Namespace) -> int:
 
         return cuda.run(options)
     is_scans = options.family == "scans"
-    if not selftest.run(counts=not is_scans, verbose=False):
+    if not selftest.run(counts=options.family == "counts", verbose=False):
         print("results are wrong: no speed is reported")
         return 1
     described = machine.describe()
     if options.threads is not None:
         described["threads"] = options.threads
     print(f"correctness: every check passed\n{machine.text(described)}, {described['threads']} threads\n")
-    family = {"scans": scans, "counts": counts, "pairs": pairs}[options.family]
+    families = {"scans": scans, "counts": counts, "pairs": pairs, "userscan": user_scans}
+    family = families[options.family]
     with Progress("measuring") as progress:
         rows = family.run(options.only, options.quick, options.threads, progress.update)
         if options.family == "counts":
@@ -71,8 +72,8 @@ def _check_options(options: argparse.Namespace) -> None:
         options.refuse(f"argument {flags[0]}: needs scans --device cuda")
     if options.family != "scans" and flags:
         options.refuse(f"argument {flags[0]}: is about scans")
-    if options.device == "cuda" and options.family == "pairs":
-        options.refuse("argument --device: pairs are measured on the CPU here")
+    if options.device == "cuda" and options.family in ("pairs", "userscan"):
+        options.refuse(f"argument --device: {options.family} is measured on the CPU so far")
     if options.device == "cuda" and options.threads is not None:
         options.refuse("argument --threads: is about the CPU, and --device is cuda")
 

@@ -1,0 +1,123 @@
+"""User-defined scans: times, fractions of a copy, ratios to numba's loops, scipy and numpy, first uses.
+
+Loops are numba's where it is installed; without it those ratios are missing.
+"""
+
+import subprocess
+import sys
+import tempfile
+from functools import cache
+
+import numpy as np
+import upsweep
+from upsweep.bench import user_scans
+from upsweep.bench.harness import copiers, measure
+
+CASES = {case.name: case for case in user_scans.cases()}
+
+
+@cache
+def numba_loop(name: str):
+    return user_scans.numba_loop(CASES[name])
+
+
+class Updates:
+    params = (tuple(CASES),)
+    param_names = ("case",)
+    number = 1
+    repeat = (3, 12, 0.2)
+    rounds = 1
+    warmup_time = 0.01
+
+    def time_scan(self, case: str) -> None:
+        CASES[case].ours()()
+
+    def track_of_copy(self, case: str) -> float:
+        """The time of the fastest copy of the same bytes over that of the scan."""
+        x = CASES[case].data()
+        copies = copiers(x, np.empty_like(x), upsweep.get_num_threads())
+        samples = measure({**copies, "ours": CASES[case].ours()}, rounds=3, burst=3)
+        return min(samples.best(name) for name in copies) / samples.best("ours")
+
+    track_of_copy.unit = "of the fastest copy"  # type: ignore[attr-defined]  # where asv looks
+
+    def track_ratio_to_numba(self, case: str) -> float:
+        """A numba loop's time over the scan's, measured in turns."""
+        loop = numba_loop(case)
+        if loop is None:
+            return float("nan")
+        samples = measure({"numba": loop, "ours": CASES[case].ours()}, rounds=2, burst=2)
+        return samples.best("numba") / samples.best("ours")
+
+    track_ratio_to_numba.unit = "times upsweep"  # type: ignore[attr-defined]  # where asv looks
+
+
+class Filters:
+    """One line of 10 million numbers; float64."""
+
+    number = 1
+    repeat = (3, 12, 0.2)
+    rounds = 1
+    warmup_time = 0.01
+    b, a = (0.06745527, 0.13491055, 0.06745527), (1.0, -1.1429805, 0.4128016)
+
+    @staticmethod
+    @cache
+    def line() -> np.ndarray:
+        return np.random.default_rng(0).standard_normal(10_000_000)
+
+    def time_lfilter_of_order_2(self) -> None:
+        upsweep.lfilter(self.b, self.a, self.line())
+
+    def time_ewm_mean(self) -> None:
+        upsweep.ewm_mean(self.line(), alpha=0.1)
+
+    def time_gradient(self) -> None:
+        x = self.line()[:1_000_000]
+        upsweep.scan.gradient(user_scans.average, 0.0, x, x)
+
+    def track_lfilter_ratio_to_scipy(self) -> float:
+        from scipy import signal
+
+        x = self.line()
+        methods = {
+            "scipy": lambda: signal.lfilter(self.b, self.a, x),
+            "ours": lambda: upsweep.lfilter(self.b, self.a, x),
+        }
+        samples = measure(methods, rounds=2, burst=2)
+        return samples.best("scipy") / samples.best("ours")
+
+    track_lfilter_ratio_to_scipy.unit = "times upsweep"  # type: ignore[attr-defined]  # where asv looks
+
+
+class FirstUse:
+    """A new process' first scan, less what a second update of the same form takes; milliseconds."""
+
+    PROGRAM = """
+import time
+import numpy as np, upsweep, llvmlite.binding
+x = np.ones((64, 64), np.float32)
+upsweep.scan(lambda s, x: s * s, 1.0, x)
+begin = time.perf_counter()
+upsweep.scan(lambda s, x: np.tanh(s + x), 0.0, x)
+print(1e3 * (time.perf_counter() - begin))
+"""
+
+    @staticmethod
+    def _milliseconds(folder: str) -> float:
+        import os
+
+        environment = {**os.environ, "UPSWEEP_CACHE_DIR": folder}
+        done = subprocess.run(
+            [sys.executable, "-c", FirstUse.PROGRAM], env=environment, capture_output=True, text=True, check=True
+        )
+        return float(done.stdout)
+
+    def track_compiled(self) -> float:
+        return min(self._milliseconds("") for _ in range(3))
+
+    def track_from_the_disk(self) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            return min(self._milliseconds(folder) for _ in range(4))
+
+    track_compiled.unit = track_from_the_disk.unit = "ms"  # type: ignore[attr-defined]  # where asv looks

@@ -1,0 +1,320 @@
+"""The kernel of a recurrence: some columns past some steps, as a function in LLVM IR.
+
+    void steps(streams, params, state, state_stride, n_steps, n_columns)
+
+`streams` are pairs of an address and the bytes from a step to the next, inputs before outputs. Columns are
+neighbours in memory, but for inputs that all columns share. States are rows of `state`, `state_stride` numbers
+apart; they are in registers while the steps are walked. Several vectors of columns go together, so that each
+step's chain of dependent instructions runs beside others; what is left goes in single vectors, the last one
+masked.
+
+    void turn(from, from_stride, to, to_stride)
+
+turns a square of as many numbers a side as a vector holds; strides are bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import cache
+from ..program import Program
+from ..recurrence import Recurrence
+from ..scalar_ops import lower_nodes
+from . import jit
+from .steps import Steps, order
+from .target import TARGETS, Target
+from .vectors import Body, Vectors
+
+__all__ = ["Compiled", "compile_steps", "compile_turn", "cost", "vectors_at_once"]
+
+Value = str
+
+_COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "acos": 30, "atan": 25, "atan2": 40,
+          "pow": 150, "div": 6, "sqrt": 8, "load": 0, "const": 0}  # fmt: skip
+_LONGEST_BODY = 400
+_MOST_TOGETHER = 4
+_AHEAD = 8  # steps: rows lie on other pages, where no prefetcher of the hardware looks
+
+_ATTRIBUTES = """\
+attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"="512" }
+!0 = !{!"branch_weights", i32 1, i32 500}
+"""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A function in memory; `code` keeps it there."""
+
+    address: int
+    code: Any
+
+
+def cost(program: Program) -> float:
+    """About how many instructions a vector of columns takes for a step."""
+    return sum(_COSTS.get(step.op, 1) for step in program.values if step.level == "j")
+
+
+def vectors_at_once(program: Program) -> int:
+    return next((n for n in (_MOST_TOGETHER, 2) if n * cost(program) <= _LONGEST_BODY), 1)
+
+
+def lower(recurrence: Recurrence) -> Program:
+    """The instructions of a step; its results are the new states and the outputs."""
+    roots = (*recurrence.states, *recurrence.outputs)
+    builder, value = lower_nodes(roots, recurrence.n_states)
+    values, new = builder.finish([value[root] for root in roots])
+    return Program(values, tuple(new[value[root]] for root in roots), (), len(roots), 0, (), (), ())
+
+
+class _Kernel:
+    """The function while it is written."""
+
+    def __init__(self, recurrence: Recurrence, target: Target, bits: int, shared: tuple[bool, ...]) -> None:
+        self.recurrence, self.target, self.shared_inputs = recurrence, target, shared
+        self.program = lower(recurrence)
+        self.body = Body()
+        self.v = Vectors(self.body, target, bits, target.lanes(f"float{bits}"))
+        self.fixed: dict[int, Value] = {}
+        self.item = bits // 8
+        self.read = {step.static[1] for step in self.program.values if step.op == "load" and step.static[0] == "j"}
+
+    def write(self) -> str:
+        v, body = self.v, self.body
+        n_streams = self.recurrence.n_inputs + len(self.recurrence.outputs)
+        self.bases: list[Value] = []
+        self.strides: list[Value] = []
+        for n in range(n_streams):
+            for place, kind, values in ((2 * n, "ptr", self.bases), (2 * n + 1, "i64", self.strides)):
+                at = body.emit(f"getelementptr i64, ptr %streams, i64 {place}")
+                values.append(body.emit(f"load {kind}, ptr {at}"))
+        self.ahead = [body.emit(f"mul i64 {stride}, {_AHEAD}") for stride in self.strides]
+        steps = Steps(v, self.program, frozenset({"j"}), self.fixed, 1, self._param, flush=True)
+        for n, step in enumerate(self.program.values):
+            if step.level == "p":
+                steps.write(n)
+        group, lanes = vectors_at_once(self.program), v.lanes
+        column = self._columns("0", group)
+        if group > 1:
+            column = self._columns(column, 1)
+        self._rest(column)
+        body.do("ret void")
+        signature = (
+            "void @steps(ptr noalias %streams, ptr noalias %params, ptr noalias %state, i64 %state_stride, "
+            "i64 %n_steps, i64 %n_columns) #0"
+        )
+        assert lanes > 1
+        return "\n".join([body.define(signature), *body.needs.values(), _ATTRIBUTES])
+
+    def _param(self, kind: str, place: Value | int, column: int) -> Value:
+        body, v = self.body, self.v
+        at = body.emit(f"getelementptr {v.scalar}, ptr %params, i64 {place}")
+        return v.splat(body.emit(f"load {v.scalar}, ptr {at}"))
+
+    def _columns(self, first: Value, n_vectors: int) -> Value:
+        """All columns from `first` on that fill `n_vectors` vectors; returns the first that is left."""
+        body, size = self.body, n_vectors * self.v.lanes
+        before, loop, done = body.block, body.label("columns"), body.label("walked")
+        limit = body.emit(f"sub i64 %n_columns, {size}")
+        body.branch(body.emit(f"icmp sle i64 {first}, {limit}"), loop, done)
+        body.place(loop)
+        column, after = body.name("column"), body.name("column")
+        place = len(body.lines)
+        self._walk(column, n_vectors, None)
+        body.do(f"{after} = add i64 {column}, {size}")
+        last = body.block
+        body.lines.insert(place, f"  {column} = phi i64 [{first}, %{before}], [{after}, %{last}]")
+        body.branch(body.emit(f"icmp sle i64 {after}, {limit}"), loop, done)
+        body.place(done)
+        return body.emit(f"phi i64 [{first}, %{before}], [{after}, %{last}]")
+
+    def _rest(self, first: Value) -> None:
+        v, body = self.v, self.body
+        some, done = body.label("rest"), body.label("end")
+        left = body.emit(f"sub i64 %n_columns, {first}")
+        body.branch(body.emit(f"icmp sgt i64 {left}, 0"), some, done)
+        body.place(some)
+        few = body.emit(f"trunc i64 {left} to i32") if v.bits == 32 else left
+        self._walk(first, 1, body.emit(f"icmp slt {v.ints} {v.int_sequence()}, {v.int_splat(few)}"))
+        body.do(f"br label %{done}")
+        body.place(done)
+
+    # ---- memory ----
+
+    def _load(self, pointer: Value, mask: Value | None) -> Value:
+        v, body = self.v, self.body
+        if mask is None:
+            return v.load(pointer)
+        name = f"@llvm.masked.load.{v.suffix}.p0"
+        body.needs[name] = f"declare {v.kind} {name}(ptr, i32, {v.bools}, {v.kind})\n"
+        # What is not there counts as 0, of which nothing is slow.
+        return body.emit(
+            f"call {v.kind} {name}(ptr {pointer}, i32 {self.item}, {v.bools} {mask}, {v.kind} {v.const(0.0)})"
+        )
+
+    def _store(self, value: Value, pointer: Value, mask: Value | None) -> None:
+        v, body = self.v, self.body
+        if mask is None:
+            v.store(value, pointer)
+            return
+        name = f"@llvm.masked.store.{v.suffix}.p0"
+        body.needs[name] = f"declare void {name}({v.kind}, ptr, i32, {v.bools})\n"
+        body.do(f"call void {name}({v.kind} {value}, ptr {pointer}, i32 {self.item}, {v.bools} {mask})")
+
+    def _place(self, pointer: Value, column: Value | int) -> Value:
+        return self.body.emit(f"getelementptr {self.v.scalar}, ptr {pointer}, i64 {column}")
+
+    def _state_places(self, column: Value, n_vectors: int) -> list[list[Value]]:
+        """By state, by vector."""
+        body = self.body
+        result = []
+        for n in range(self.recurrence.n_states):
+            row = body.emit(f"mul i64 %state_stride, {n}")
+            first = self._place("%state", body.emit(f"add i64 {row}, {column}"))
+            result.append([self._place(first, k * self.v.lanes) for k in range(n_vectors)])
+        return result
+
+    # ---- steps ----
+
+    def _walk(self, column: Value, n_vectors: int, mask: Value | None) -> None:
+        """Some vectors of columns past all steps."""
+        v, body, k = self.v, self.body, self.recurrence.n_states
+        places = self._state_places(column, n_vectors)
+        states = [[self._load(place, mask) for place in row] for row in places]
+        starts = []
+        for n, base in enumerate(self.bases):
+            starts.append(base if self._is_shared(n) else self._place(base, column))
+        before, loop, done = body.block, body.label("step"), body.label("past")
+        body.do(f"br label %{loop}")
+        body.place(loop)
+        t, next_t = body.name("t"), body.name("t")
+        pointers, next_pointers = ([body.name("at") for _ in starts] for _ in range(2))
+        inside = [[body.name("s") for _ in row] for row in states]
+        place = len(body.lines)
+        steps = self._one_step(pointers, inside, n_vectors, mask)
+        results = self.program.results
+        new = [[steps.value(results[n], c) for c in range(n_vectors)] for n in range(k)]
+        for n, root in enumerate(results[k:]):
+            pointer = pointers[self.recurrence.n_inputs + n]
+            for c in range(n_vectors):
+                self._store(steps.value(root, c), self._place(pointer, c * v.lanes), mask)
+        for pointer, following, stride in zip(pointers, next_pointers, self.strides):
+            body.do(f"{following} = getelementptr i8, ptr {pointer}, i64 {stride}")
+        body.do(f"{next_t} = add i64 {t}, 1")
+        last = body.block
+        phis = [f"  {t} = phi i64 [0, %{before}], [{next_t}, %{last}]"]
+        for pointer, start, following in zip(pointers, starts, next_pointers):
+            phis.append(f"  {pointer} = phi ptr [{start}, %{before}], [{following}, %{last}]")
+        for names, olds, news in zip(inside, states, new):
+            for name, old, value in zip(names, olds, news):
+                phis.append(f"  {name} = phi {v.kind} [{old}, %{before}], [{value}, %{last}]")
+        body.lines[place:place] = phis
+        body.branch(body.emit(f"icmp ult i64 {next_t}, %n_steps"), loop, done)
+        body.place(done)
+        for row, values in zip(places, new):
+            for where, value in zip(row, values):
+                self._store(value, where, mask)
+
+    def _is_shared(self, stream: int) -> bool:
+        return stream < self.recurrence.n_inputs and self.shared_inputs[stream]
+
+    def _one_step(
+        self, pointers: list[Value], states: list[list[Value]], n_vectors: int, mask: Value | None
+    ) -> Steps:
+        v, body, k = self.v, self.body, self.recurrence.n_states
+        for n in range(self.recurrence.n_inputs):
+            if k + n in self.read and not self._is_shared(n) and mask is None:
+                self._prefetch(pointers[n], self.ahead[n], n_vectors)
+        spread: dict[int, Value] = {}
+
+        def load(kind: str, place: Value | int, column: int) -> Value:
+            assert isinstance(place, int)
+            if place < k:
+                return states[place][column]
+            n = place - k
+            if not self._is_shared(n):
+                return self._load(self._place(pointers[n], column * v.lanes), mask)
+            if n not in spread:
+                spread[n] = v.splat(body.emit(f"load {v.scalar}, ptr {pointers[n]}, align {self.item}"))
+            return spread[n]
+
+        steps = Steps(v, self.program, frozenset({"j"}), self.fixed, n_vectors, load, flush=True)
+        for value in order(self.program, self.program.results, set(self.fixed)):
+            steps.write(value)
+        return steps
+
+    def _prefetch(self, pointer: Value, ahead: Value, n_vectors: int) -> None:
+        body = self.body
+        name = "@llvm.prefetch.p0"
+        body.needs[name] = f"declare void {name}(ptr, i32, i32, i32)\n"
+        there = body.emit(f"getelementptr i8, ptr {pointer}, i64 {ahead}")
+        for at in range(0, n_vectors * self.target.vector_bytes, 64):
+            line = body.emit(f"getelementptr i8, ptr {there}, i64 {at}")
+            body.do(f"call void {name}(ptr {line}, i32 0, i32 3, i32 1)")
+
+
+def render(recurrence: Recurrence, target: Target, bits: int, shared: tuple[bool, ...]) -> str:
+    """The module with the function `steps`."""
+    return _Kernel(recurrence, target, bits, shared).write()
+
+
+def render_turn(target: Target, bits: int) -> str:
+    """The module with the function `turn`: blocks change sides of the diagonal, large ones first."""
+    body = Body()
+    v = Vectors(body, target, bits, target.lanes(f"float{bits}"))
+    side = v.lanes
+    rows = []
+    for n in range(side):
+        offset = body.emit(f"mul i64 %from_stride, {n}")
+        rows.append(v.load(body.emit(f"getelementptr i8, ptr %from, i64 {offset}")))
+    size = side // 2
+    while size:
+        for n in range(side):
+            if n & size:
+                continue
+            a, b = rows[n], rows[n + size]
+            for row, shift in ((n, 0), (n + size, size)):
+                lanes = [p + shift if p & size == 0 else p + shift - size + side for p in range(side)]
+                mask = ", ".join(f"i32 {lane}" for lane in lanes)
+                rows[row] = body.emit(f"shufflevector {v.kind} {a}, {v.kind} {b}, <{side} x i32> <{mask}>")
+        size //= 2
+    for n, value in enumerate(rows):
+        offset = body.emit(f"mul i64 %to_stride, {n}")
+        v.store(value, body.emit(f"getelementptr i8, ptr %to, i64 {offset}"))
+    body.do("ret void")
+    signature = "void @turn(ptr noalias %from, i64 %from_stride, ptr noalias %to, i64 %to_stride) #0"
+    return "\n".join([body.define(signature), *body.needs.values(), _ATTRIBUTES])
+
+
+@functools.cache
+def _made_by() -> str:
+    """What all keys have in common: LLVM and the sources of what writes the code."""
+    here = Path(__file__).parent
+    return f"{jit.versions()} {cache.source_digest(here, here.parent)}"
+
+
+def _compile(key: str, name: str, target: Target, text: Any) -> Compiled:
+    key = f"{_made_by()}\n{target}\n{key}"
+    code = cache.fetch(key)
+    if code is None:
+        code = jit.compile_object(text(), target)
+        cache.store(key, code)
+    loaded = jit.load_object(code, target)
+    return Compiled(loaded.address(name), loaded)
+
+
+def compile_steps(recurrence: Recurrence, level: str, bits: int, shared: tuple[bool, ...]) -> Compiled:
+    """The function of a recurrence whose numbers are lifted; `shared`: inputs that all columns have in common."""
+    target = TARGETS[level]
+    key = f"steps {bits} {shared} {recurrence.key()}"
+    return _compile(key, "steps", target, lambda: render(recurrence, target, bits, shared))
+
+
+@functools.cache
+def compile_turn(level: str, bits: int) -> Compiled:
+    """The function that turns squares."""
+    target = TARGETS[level]
+    return _compile(f"turn {bits}", "turn", target, lambda: render_turn(target, bits))

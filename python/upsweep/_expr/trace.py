@@ -1,0 +1,215 @@
+"""From an ordinary Python function to a recurrence: it is called once with symbolic numbers."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .nodes import Node, constant
+from .recurrence import Recurrence, input_, state
+from .symbols import Symbol
+
+__all__ = ["Structure", "Traced", "Traces", "captured_numbers", "trace"]
+
+Structure = int | None
+"""What a user gives or gets: None is nothing, -1 a single one, else a tuple of so many."""
+
+Dtype = np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What an update does, and how its results are arranged."""
+
+    recurrence: Recurrence
+    state_dtypes: tuple[Dtype, ...]
+    output_dtypes: tuple[Dtype, ...]
+    output_structure: Structure
+    outputs_are_states: bool
+    dtype: Dtype  # what is calculated in
+
+
+def _arranged(items: list[Any], structure: Structure) -> Any:
+    if structure is None:
+        return None
+    return items[0] if structure == -1 else tuple(items)
+
+
+def _items(value: Any, structure: Structure) -> list[Any]:
+    return [value] if structure == -1 else list(value)
+
+
+def _fits(value: Any, structure: Structure) -> bool:
+    is_tuple = isinstance(value, (tuple, list))
+    if structure == -1:
+        return not is_tuple and value is not None
+    return is_tuple and len(value) == structure and not any(isinstance(item, (tuple, list)) for item in value)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(_described, value))}{',' * (len(value) == 1)})"
+    return "a number" if isinstance(value, (Symbol, int, float, np.generic)) else type(value).__qualname__
+
+
+def _name(update: Callable[..., Any]) -> str:
+    code = getattr(update, "__code__", None)
+    name = getattr(update, "__qualname__", repr(update))
+    return f"{name} ({code.co_filename.rpartition('/')[2]}, line {code.co_firstlineno})" if code else name
+
+
+def trace(
+    update: Callable[..., Any],
+    state_dtypes: tuple[Dtype, ...],
+    state_structure: Structure,
+    input_dtypes: tuple[Dtype, ...],
+    input_structure: Structure,
+) -> Traced:
+    """What the update does.
+
+    Raises
+    ------
+    TypeError
+        For what is not symbolic in it (the user's line is named), or a result that is no new state.
+    """
+    n = len(state_dtypes)
+    states = [Symbol(state(p), dtype) for p, dtype in enumerate(state_dtypes)]
+    inputs = [Symbol(input_(p), _calculated(dtype)) for p, dtype in enumerate(input_dtypes)]
+    result = update(_arranged(states, state_structure), _arranged(inputs, input_structure))
+    new, output, structure, are_states = _parted(update, result, state_structure)
+    default = np.result_type(*(_calculated(d) for d in input_dtypes)) if input_dtypes else np.dtype(np.float64)
+    nodes, dtypes = [], []
+    for place, (item, dtype) in enumerate(zip(new, state_dtypes)):
+        node, own = _typed(update, item, dtype)
+        if own != dtype:
+            which = "the state" if state_structure == -1 else f"state {place}"
+            raise TypeError(
+                f"update: {which} is {dtype} and becomes {own} in {_name(update)}; "
+                f"give init as {own}, or x as {dtype}"
+            )
+        nodes.append(node)
+        dtypes.append(own)
+    outputs = [_typed(update, item, default if default.kind == "f" else np.dtype(np.float64)) for item in output]
+    if are_states:
+        outputs = list(zip(nodes, dtypes))
+    wide = [*state_dtypes, *(d for _, d in outputs), *map(_calculated, input_dtypes)]
+    calculated = np.result_type(np.float32, *wide)
+    recurrence = Recurrence(tuple(nodes[:n]), tuple(node for node, _ in outputs), len(inputs))
+    return Traced(
+        recurrence, tuple(state_dtypes), tuple(d for _, d in outputs), structure, are_states, np.dtype(calculated)
+    )
+
+
+def _parted(
+    update: Callable[..., Any], result: Any, structure: Structure
+) -> tuple[list[Any], list[Any], Structure, bool]:
+    """The new states, the outputs, how these are arranged, and whether they are the states."""
+    if _fits(result, structure):
+        return _items(result, structure), [], structure, True
+    if isinstance(result, (tuple, list)) and len(result) == 2 and _fits(result[0], structure):
+        new, output = result
+        if output is None:
+            return _items(new, structure), [], None, False
+        shape = len(output) if isinstance(output, (tuple, list)) else -1
+        if _fits(output, shape):
+            return _items(new, structure), _items(output, shape), shape, False
+    expected = "a number" if structure == -1 else f"a tuple of {structure} numbers"
+    raise TypeError(
+        f"update: {_name(update)} returned {_described(result)}; expected the new state, {expected} as init is, "
+        "or a pair (new state, output) whose output is a number or a tuple of numbers"
+    )
+
+
+def _typed(update: Callable[..., Any], item: Any, default: Dtype) -> tuple[Node, Dtype]:
+    """The node of a result; Python's own numbers are of the default dtype."""
+    if isinstance(item, Symbol):
+        return item.node, default if item.dtype is None else item.dtype
+    if isinstance(item, (bool, np.bool_)):
+        return constant(float(item)), np.dtype(bool)
+    if isinstance(item, (int, float)) and not isinstance(item, np.floating):
+        return constant(float(item)), default
+    if isinstance(item, (np.floating, np.integer)):
+        return constant(float(item)), _calculated(item.dtype)
+    raise TypeError(f"update: {_name(update)} returned {type(item).__qualname__} where a number was expected")
+
+
+def _calculated(dtype: Dtype) -> Dtype:
+    return np.dtype(np.float64) if dtype.kind in "iu" else dtype
+
+
+# ---- signatures ------------------------------------------------------------------------------------------------
+
+
+def captured_numbers(update: Callable[..., Any]) -> tuple[Any, ...]:
+    """The values that a function takes from around it, as far as they can be compared: others go by identity.
+
+    They are part of its signature: with another number it is traced again.
+    """
+    code = getattr(update, "__code__", None)
+    if code is None:
+        return ()
+    values: list[Any] = []
+    for cell in getattr(update, "__closure__", None) or ():
+        try:
+            values.append(cell.cell_contents)
+        except ValueError:  # not assigned yet
+            values.append(None)
+    names = getattr(update, "__globals__", {})
+    values += [names[name] for name in code.co_names if name in names]
+    values += list(getattr(update, "__defaults__", None) or ())
+    values += list((getattr(update, "__kwdefaults__", None) or {}).values())
+    return tuple(_comparable(value) for value in values)
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, (bool, int, float, np.generic)):
+        return type(value), repr(value)
+    return _Same(value)
+
+
+class _Same:
+    """Equal to itself alone; holds what it is about, whose place in memory no other takes then."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+class Traces:
+    """Traced updates by function and signature; a function that is gone takes its traces with it."""
+
+    def __init__(self, most: int = 64) -> None:
+        self._known: weakref.WeakKeyDictionary[Any, dict[Any, Traced]] = weakref.WeakKeyDictionary()
+        self._most = most
+
+    def get(
+        self,
+        update: Callable[..., Any],
+        state_dtypes: tuple[Dtype, ...],
+        state_structure: Structure,
+        input_dtypes: tuple[Dtype, ...],
+        input_structure: Structure,
+    ) -> Traced:
+        signature = (state_dtypes, state_structure, input_dtypes, input_structure, captured_numbers(update))
+        try:
+            known = self._known.setdefault(update, {})
+        except TypeError:  # neither hashed nor referred to weakly: traced each time
+            return trace(update, *signature[:4])
+        found = known.get(signature)
+        if found is None:
+            found = trace(update, *signature[:4])
+            while len(known) >= self._most:
+                known.pop(next(iter(known)), None)
+            known[signature] = found
+        return found

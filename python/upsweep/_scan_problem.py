@@ -1,0 +1,317 @@
+"""From a call of `scan` to its arrays, its recurrence, and the way that it runs."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from upsweep import _arrays, _dispatch
+from upsweep._arrays import Array
+from upsweep._expr.parallel_forms import Form, find_form
+from upsweep._expr.recurrence import Recurrence
+from upsweep._expr.trace import Structure, Traced, Traces
+
+__all__ = [
+    "Explanation",
+    "Problem",
+    "arranged",
+    "as_real",
+    "broadcast",
+    "check",
+    "check_checkpoint",
+    "choose_path",
+    "flatten",
+    "in_place",
+    "label",
+    "rounded",
+    "run_recurrence",
+    "to_length",
+]
+
+Update = Callable[[Any, Any], Any]
+
+# Fewer columns than these leave a vector's lanes empty, and then time is worth cutting, if there is enough of it.
+_FEW_COLUMNS = 8
+_LONG = 4096  # steps
+
+_MOST_FORMS = 512  # remembered
+_traces = Traces()
+_forms: dict[Recurrence, tuple[Form | None, str]] = {}
+
+
+class Explanation(NamedTuple):
+    """How a scan runs: `path` is "parallel in time" or "sequential in time"."""
+
+    path: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}"
+
+
+@dataclass
+class Problem:
+    """A checked call: arrays with time on the first axis, in the scan's order."""
+
+    traced: Traced
+    inputs: list[Array]  # of the shape (time, *columns)
+    given: list[Array]  # as the user gave them
+    states: list[Array]  # of the shape columns
+    initial: list[Array]  # as the user gave them
+    state_structure: Structure
+    input_structure: Structure
+    axis: int
+    reverse: bool
+    length: int
+    columns: tuple[int, ...]
+
+
+def flatten(value: Any, name: str) -> tuple[list[Any], Structure]:
+    """The items of an argument, and how they are arranged."""
+    if value is None:
+        return [], None
+    if not isinstance(value, tuple):
+        return [value], -1
+    for place, item in enumerate(value):
+        if item is None or isinstance(item, tuple):
+            raise TypeError(f"{name}: element {place} of the tuple has to be an array or a number, not {item!r}")
+    return list(value), len(value)
+
+
+def arranged(items: list[Any], structure: Structure) -> Any:
+    """Items as the user has them: one, a tuple, or nothing."""
+    if structure is None:
+        return None
+    return items[0] if structure == -1 else tuple(items)
+
+
+def label(name: str, structure: Structure, place: int) -> str:
+    """The name of an item of an argument."""
+    return name if structure == -1 else f"{name}[{place}]"
+
+
+def as_real(value: Any, name: str) -> Array:
+    """An argument as an array of real numbers."""
+    array = _arrays.as_operand(value, name)
+    if isinstance(array, _arrays.OnDevice):
+        raise TypeError(
+            f"{name}: is on a device; user-defined scans run on the CPU so far: copy it there explicitly"
+        )
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}")
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        raise TypeError(f"{name}: expected at most 64 bits, got dtype {array.dtype}")
+    return array
+
+
+def _own_dtype(array: Array) -> np.dtype[Any]:
+    """What a number of an array is calculated as: integers are float64."""
+    return np.dtype(np.float64) if array.dtype.kind in "iu" else array.dtype.newbyteorder("=")
+
+
+def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: Any) -> Problem:
+    """The call with its arrays broadcast together; what does not fit is refused by name."""
+    if not callable(update):
+        raise TypeError(f"update: expected a function of a state and an input, got {type(update).__qualname__}")
+    raw_states, state_structure = flatten(init, "init")
+    if not raw_states:
+        raise TypeError("init: expected a number, an array or a tuple of them, got None or ()")
+    raw_inputs, input_structure = flatten(xs, "xs")
+    given = [as_real(x, label("xs", input_structure, n)) for n, x in enumerate(raw_inputs)]
+    initial = [as_real(s, label("init", state_structure, n)) for n, s in enumerate(raw_states)]
+    shape = _common_shape(given, input_structure)
+    if shape is None:
+        columns = _columns_of_states(initial)
+        place = _index(axis, "axis", len(columns) + 1)
+        n_steps = to_length(length, None)
+    else:
+        if not shape:
+            raise ValueError("xs: expected at least one axis, along which the scan runs, got numbers")
+        place = _index(axis, "axis", len(shape))
+        columns = shape[:place] + shape[place + 1 :]
+        n_steps = to_length(length, shape[place])
+    states = []
+    for n, array in enumerate(initial):
+        try:
+            states.append(np.broadcast_to(array, columns))
+        except ValueError:
+            name = label("init", state_structure, n)
+            raise ValueError(
+                f"{name}: shape {array.shape} does not broadcast to {columns}, "
+                f"the shape of xs without axis {place}"
+            ) from None
+    order = slice(None, None, -1 if reverse else None)
+    inputs = []
+    for x in given:
+        whole = x if x.shape == shape else np.broadcast_to(x, shape or ())
+        whole = np.moveaxis(whole, place, 0) if place else whole
+        inputs.append(whole[order] if reverse else whole)
+    default = _default_dtype(raw_inputs, given)
+    input_dtypes = tuple(default if type(value) in _WEAK else _own_dtype(x) for value, x in zip(raw_inputs, given))
+    dtypes = tuple(
+        np.dtype(bool)
+        if value is True or value is False
+        else default
+        if type(value) in _WEAK
+        else _own_dtype(array)
+        for value, array in zip(raw_states, initial)
+    )
+    traced = _traces.get(update, dtypes, state_structure, input_dtypes, input_structure)
+    return Problem(
+        traced,
+        inputs,
+        given,
+        states,
+        initial,
+        state_structure,
+        input_structure,
+        place,
+        bool(reverse),
+        n_steps,
+        columns,
+    )
+
+
+_WEAK = (int, float)  # Python's own numbers, which take the dtype of the other inputs
+
+
+def _default_dtype(values: list[Any], arrays: list[Array]) -> np.dtype[Any]:
+    own = [_own_dtype(x) for value, x in zip(values, arrays) if type(value) not in _WEAK]
+    common = np.result_type(*own) if own else np.dtype(np.float64)
+    return common if common.kind == "f" else np.dtype(np.float64)
+
+
+def _common_shape(arrays: list[Array], structure: Structure) -> tuple[int, ...] | None:
+    if not arrays:
+        return None
+    try:
+        return np.broadcast_shapes(*(x.shape for x in arrays))
+    except ValueError:
+        shapes = ", ".join(f"{label('xs', structure, n)} {x.shape}" for n, x in enumerate(arrays))
+        raise ValueError(f"xs: shapes do not broadcast together: {shapes}") from None
+
+
+def _columns_of_states(initial: list[Array]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*(s.shape for s in initial))
+    except ValueError:
+        shapes = ", ".join(str(s.shape) for s in initial)
+        raise ValueError(f"init: shapes do not broadcast together: {shapes}") from None
+
+
+def _index(axis: Any, name: str, ndim: int) -> int:
+    try:
+        place = operator.index(axis)
+    except TypeError:
+        raise TypeError(f"{name}: expected an integer, got {axis!r}") from None
+    if not -ndim <= place < ndim:
+        raise ValueError(f"{name}: {place} is out of range for {ndim} dimension{'s' * (ndim != 1)}")
+    return place % ndim
+
+
+def to_length(length: Any, known: int | None) -> int:
+    """A number of steps; `known` is what the arrays say."""
+    if length is None:
+        if known is None:
+            raise ValueError("length: is needed where xs is None")
+        return known
+    try:
+        n = operator.index(length)
+    except TypeError:
+        raise TypeError(f"length: expected an integer, got {length!r}") from None
+    if n < 0:
+        raise ValueError(f"length: expected at least 0, got {n}")
+    if known is not None and n != known:
+        raise ValueError(f"length: {n} is not the length of xs along axis, {known}")
+    return n
+
+
+def check_checkpoint(checkpoint: Any) -> int | None:
+    """A number of steps, at least 1, or None."""
+    if checkpoint is None:
+        return None
+    try:
+        n = operator.index(checkpoint)
+    except TypeError:
+        raise TypeError(f"checkpoint: expected an integer or None, got {checkpoint!r}") from None
+    if n < 1:
+        raise ValueError(f"checkpoint: expected at least 1 step, got {n}")
+    return n
+
+
+# ---- paths -----------------------------------------------------------------------------------------------------
+
+
+def form_of(recurrence: Recurrence) -> tuple[Form | None, str]:
+    """The recurrence's parallel form, looked for once."""
+    found = _forms.get(recurrence)
+    if found is None:
+        while len(_forms) >= _MOST_FORMS:
+            _forms.pop(next(iter(_forms)), None)
+        found = _forms[recurrence] = find_form(recurrence)
+    return found
+
+
+def choose_path(recurrence: Recurrence, length: int, columns: tuple[int, ...]) -> tuple[Form | None, Explanation]:
+    """How to run: by the update and the shape alone, so that results do not depend on the machine's load."""
+    n_columns = math.prod(columns)
+    form, why = form_of(recurrence)
+    if form is None:
+        return None, Explanation("sequential in time", why)
+    if n_columns >= _FEW_COLUMNS:
+        few = f"but {n_columns} columns are enough to run side by side ({_FEW_COLUMNS} are)"
+        return None, Explanation("sequential in time", f"{why}, {few}")
+    if length < _LONG:
+        return None, Explanation("sequential in time", f"{why}, but {length} steps are few (below {_LONG})")
+    return form, Explanation("parallel in time", f"{why}, and columns are few ({n_columns})")
+
+
+def run_recurrence(
+    recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], states: list[Array], length: int,
+    columns: tuple[int, ...], axis: int, n_threads: int | None = None,
+) -> tuple[list[Array], list[Array]]:  # fmt: skip
+    """The outputs, with time where the user has it but in the scan's order, and the last states, in `dtype`."""
+    shape = (length, *columns)
+    like = next((x for x in inputs if 0 not in x.strides and x.size), None)
+    outputs = []
+    for _ in recurrence.outputs:
+        if like is not None:
+            out = np.empty_like(like, dtype=dtype, order="K", subok=False)
+        else:
+            out = np.moveaxis(np.empty(columns[:axis] + (length,) + columns[axis:], dtype), axis, 0)
+        outputs.append(out)
+    before = np.empty((len(states), *columns), dtype)
+    for place, array in enumerate(states):
+        before[place] = array
+    if 0 in shape:
+        return outputs, [before[place, ...] for place in range(len(states))]
+    form, _ = choose_path(recurrence, length, columns)
+    after = _dispatch.run_user_scan(recurrence, dtype, inputs, outputs, before, length, form, n_threads)
+    return outputs, [after[place, ...] for place in range(len(states))]
+
+
+def rounded(array: Array, dtype: np.dtype[Any]) -> Array:
+    """An array of what was calculated, in the dtype that it is to have."""
+    if array.dtype == dtype:
+        return array
+    with np.errstate(over="ignore"):
+        return array.astype(dtype)
+
+
+def in_place(out: Array, problem: Problem, dtype: np.dtype[Any]) -> Array:
+    """An output in time's own order, with the axis where it was."""
+    ordered = out[::-1] if problem.reverse else out
+    return rounded(np.moveaxis(ordered, 0, problem.axis) if problem.axis else ordered, dtype)
+
+
+def broadcast(array: Array, shape: tuple[int, ...], name: str) -> Array:
+    """An argument in a shape."""
+    try:
+        return np.broadcast_to(array, shape)
+    except ValueError:
+        raise ValueError(f"{name}: shape {array.shape} does not broadcast to {shape}") from None

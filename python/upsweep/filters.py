@@ -1,0 +1,383 @@
+"""Linear filters and exponentially weighted windows, written as users of `scan` write theirs."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from upsweep import _arrays
+from upsweep._arrays import Array
+from upsweep.user_scan import scan
+
+__all__ = ["ewm_mean", "ewm_sum", "lfilter"]
+
+Update = Callable[[Any, Any], Any]
+
+_MOST_ORDER = 16  # states that a compiled step holds in registers, or nearly so
+
+
+def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayLike | None = None) -> Any:
+    """Filter along an axis by a rational transfer function: scipy.signal's lfilter.
+
+    a[0] y[t] = b[0] x[t] + b[1] x[t-1] + ... - a[1] y[t-1] - a[2] y[t-2] - ...
+
+    Parameters
+    ----------
+    b, a : array_like
+        The coefficients of the numerator and the denominator, real and 1-D; a[0] is not 0.
+    x : array_like
+        Real numbers; at least one axis.
+    axis : int
+        The axis that the filter runs along.
+    zi : array_like, optional
+        The state before the first step, in transposed direct form II: x's shape with ``max(len(a), len(b)) -
+        1`` along `axis`, or what broadcasts to it.
+
+    Returns
+    -------
+    y : array
+        Of x's shape; float32 if all arguments are (or float16), else float64.
+    zf : array
+        Only with `zi`: the state after the last step.
+
+    Raises
+    ------
+    TypeError
+        An argument is no array of real numbers.
+    ValueError
+        Coefficients are not 1-D, empty, or a[0] is 0; the order is above 16; `zi` or `axis` does not fit.
+
+    Notes
+    -----
+    Up to order 4, few long lines are filtered parallel in time.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> upsweep.lfilter([0.5], [1.0, -0.5], [1.0, 1.0, 1.0])
+    array([0.5  , 0.75 , 0.875])
+    >>> y, state = upsweep.lfilter([1.0, 1.0], [1.0], [1.0, 2.0, 3.0], zi=[10.0])
+    >>> y, state
+    (array([11.,  3.,  5.]), array([3.]))
+    """
+    top, bottom = _coefficients(b, "b"), _coefficients(a, "a")
+    data = _real(x, "x")
+    if not data.ndim:
+        raise ValueError("x: expected at least one axis, along which the filter runs, got a number")
+    place = _axis(axis, data.ndim)
+    if bottom[0] == 0:
+        raise ValueError("a: a[0] is 0")
+    order = max(len(top), len(bottom)) - 1
+    if order > _MOST_ORDER:
+        raise ValueError(f"b, a: order {order} is above {_MOST_ORDER}")
+    operands = [top, bottom, data]
+    start = None
+    if zi is not None:
+        start = _real(zi, "zi")
+        operands.append(start)
+    wide = np.result_type(*(np.float64 if o.dtype.kind in "biu" else o.dtype for o in operands))
+    dtype = np.result_type(wide, np.float32)
+    shape = data.shape[:place] + (order,) + data.shape[place + 1 :]
+    if start is not None:
+        start = _broadcast(start, shape, place)
+    numerator, denominator = (np.zeros(order + 1) for _ in range(2))
+    numerator[: len(top)] = np.float64(top) / np.float64(bottom[0])
+    denominator[: len(bottom)] = np.float64(bottom) / np.float64(bottom[0])
+    data = data.astype(dtype, copy=False)
+    if order == 0:
+        y = data * dtype.type(numerator[0])
+        return y if start is None else (y, start.astype(dtype))
+    before = tuple(
+        dtype.type(0) if start is None else np.take(start, k, axis=place).astype(dtype) for k in range(order)
+    )
+    step = _filter_step(tuple(numerator.tolist()), tuple(denominator.tolist()))
+    y, after = scan(step, before, data, axis=place, return_final=True)
+    return y if start is None else (y, np.stack(after, axis=place))
+
+
+@functools.lru_cache(256)
+def _filter_step(b: tuple[float, ...], a: tuple[float, ...]) -> Update:
+    """One step of the transposed direct form II."""
+    order = len(b) - 1
+
+    def step(state: Any, x: Any) -> Any:
+        y = b[0] * x + state[0]
+        new = []
+        for k in range(1, order + 1):
+            after = _plus(_scaled(b[k], x), _scaled(-a[k], y))
+            new.append(after if k == order else _plus(state[k], after))
+        return tuple(0 * x if value is None else value for value in new), y
+
+    return step
+
+
+def _scaled(factor: float, value: Any) -> Any:
+    return None if factor == 0 else factor * value
+
+
+def _plus(a: Any, b: Any) -> Any:
+    if a is None or b is None:
+        return a if b is None else b
+    return a + b
+
+
+def _real(value: Any, name: str) -> Array:
+    array = _arrays.as_array(value, name)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}")
+    return array
+
+
+def _coefficients(value: Any, name: str) -> Array:
+    array = np.atleast_1d(_real(value, name))
+    if array.ndim != 1 or array.size == 0:
+        raise ValueError(f"{name}: expected coefficients of shape (n,), got {array.shape}")
+    return array
+
+
+def _axis(axis: Any, ndim: int) -> int:
+    try:
+        place = operator.index(axis)
+    except TypeError:
+        raise TypeError(f"axis: expected an integer, got {axis!r}") from None
+    if not -ndim <= place < ndim:
+        raise ValueError(f"axis: {place} is out of range for {ndim} dimension{'s' * (ndim != 1)}")
+    return place % ndim
+
+
+def _broadcast(start: Array, shape: tuple[int, ...], place: int) -> Array:
+    if start.ndim != len(shape) or start.shape[place] != shape[place]:
+        raise ValueError(f"zi: expected shape {shape}, got {start.shape}")
+    try:
+        return np.broadcast_to(start, shape)
+    except ValueError:
+        raise ValueError(f"zi: expected shape {shape}, got {start.shape}") from None
+
+
+# ---- exponentially weighted windows ----------------------------------------------------------------------------
+
+
+def ewm_mean(
+    x: ArrayLike, *, alpha: float | None = None, com: float | None = None, span: float | None = None,
+    halflife: Any = None, times: ArrayLike | None = None, adjust: bool = True, ignore_na: bool = False,
+    axis: int = -1,
+) -> Array:  # fmt: skip
+    """Exponentially weighted mean along an axis: pandas' ``ewm(...).mean()``.
+
+    Parameters
+    ----------
+    x : array_like
+        Real numbers; NaN is a missing one.
+    alpha, com, span, halflife : float
+        One of them: the weight of the newest, 0 < alpha <= 1; or ``alpha = 1 / (1 + com)``, ``2 / (span + 1)``,
+        ``1 - 0.5 ** (1 / halflife)``.
+    times : array_like, optional
+        When each step was: numbers or datetime64, in order, along `axis`. `halflife` is in the same unit then,
+        or a timedelta64, and weights fall by a half in it.
+    adjust : bool
+        Divide by the sum of the weights, as the mean of what has been seen. False: the recurrence
+        ``y = (1 - alpha) * y + alpha * x``.
+    ignore_na : bool
+        A missing number takes no time: weights depend on the numbers between, not on the steps.
+    axis : int
+        The axis that the mean runs along.
+
+    Returns
+    -------
+    array
+        Of x's shape, float32 or float64; NaN before the first number.
+
+    Raises
+    ------
+    TypeError, ValueError
+        None or several of the four are given, or one is out of range; `times` without `halflife`, not in order,
+        of another length, or with ``adjust=False``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import upsweep
+    >>> upsweep.ewm_mean([1.0, 2.0, 4.0], alpha=0.5)
+    array([1.        , 1.66666667, 3.        ])
+    >>> upsweep.ewm_mean([1.0, np.nan, 4.0], alpha=0.5, adjust=False)
+    array([1., 1., 3.])
+    """
+    data, place, factor = _window(x, alpha, com, span, halflife, times, axis)
+    if times is not None and not adjust:
+        raise ValueError("times: goes with adjust=True only")
+    if not data.size:
+        return data.copy()
+    if adjust:
+        step = _adjusted_step(factor if times is None else None, bool(ignore_na))
+        zero = data.dtype.type(0)
+        return _run(step, (zero, zero), data, factor, times, place)
+    weight = 1 - factor
+    first = np.take(data, 0, axis=place)
+    if not np.isnan(data).any():
+        return _run(_plain_step(factor, weight), first, data, factor, None, place)
+    state = (np.full(first.shape, np.nan, data.dtype), np.ones(first.shape, data.dtype))
+    return _run(_missing_step(factor, weight, bool(ignore_na)), state, data, factor, None, place)
+
+
+def ewm_sum(
+    x: ArrayLike, *, alpha: float | None = None, com: float | None = None, span: float | None = None,
+    halflife: Any = None, times: ArrayLike | None = None, ignore_na: bool = False, axis: int = -1,
+) -> Array:  # fmt: skip
+    """Exponentially weighted sum along an axis: pandas' ``ewm(...).sum()``; the newest has the weight 1.
+
+    Parameters
+    ----------
+    x, alpha, com, span, halflife, times, ignore_na, axis
+        As for `ewm_mean`.
+
+    Returns
+    -------
+    array
+        Of x's shape, float32 or float64; NaN before the first number.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `ewm_mean`.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> upsweep.ewm_sum([1.0, 2.0, 4.0], halflife=1)
+    array([1.  , 2.5 , 5.25])
+    >>> upsweep.ewm_sum([1.0, 2.0, 4.0], halflife=2, times=[0, 2, 6])
+    array([1.   , 2.5  , 4.625])
+    """
+    data, place, factor = _window(x, alpha, com, span, halflife, times, axis)
+    if not data.size:
+        return data.copy()
+    step = _sum_step(factor if times is None else None, bool(ignore_na))
+    zero = data.dtype.type(0)
+    return _run(step, (zero, zero), data, factor, times, place)
+
+
+def _window(
+    x: Any, alpha: Any, com: Any, span: Any, halflife: Any, times: Any, axis: Any
+) -> tuple[Array, int, Any]:
+    """The numbers, the axis, and what a weight is multiplied with from step to step (with times: at each)."""
+    data = _real(x, "x")
+    if not data.ndim:
+        raise ValueError("x: expected at least one axis, along which the window runs, got a number")
+    place = _axis(axis, data.ndim)
+    data = data.astype(
+        np.float64 if data.dtype.kind in "biu" else np.result_type(data.dtype, np.float32), copy=False
+    )
+    given = {"alpha": alpha, "com": com, "span": span, "halflife": halflife}
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1:
+        raise ValueError(f"alpha, com, span, halflife: expected one of them, got {', '.join(named) or 'none'}")
+    if times is not None:
+        if halflife is None:
+            raise ValueError("times: needs halflife")
+        return data, place, _factors(times, halflife, data, place)
+    (name,) = named
+    try:
+        value = float(given[name])
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: expected a number, got {given[name]!r}") from None
+    ranges: dict[str, tuple[bool, str, Callable[[float], float]]] = {
+        "alpha": (0 < value <= 1, "above 0 and at most 1", lambda v: 1 - v),
+        "com": (value >= 0, "at least 0", lambda v: v / (1 + v)),
+        "span": (value >= 1, "at least 1", lambda v: (v - 1) / (v + 1)),
+        "halflife": (value > 0, "above 0", lambda v: 0.5 ** (1 / v)),
+    }
+    fits, expected, factor = ranges[name]
+    if not fits:
+        raise ValueError(f"{name}: expected {expected}, got {value}")
+    return data, place, factor(value)
+
+
+def _factors(times: Any, halflife: Any, data: Array, place: int) -> Array:
+    when = np.asarray(times)
+    length = data.shape[place]
+    if when.shape != (length,):
+        raise ValueError(f"times: expected shape ({length},), got {when.shape}")
+    if when.dtype.kind not in "biufM":
+        raise TypeError(f"times: expected numbers or datetime64, got dtype {when.dtype}")
+    if when.dtype.kind == "M":
+        if np.isnat(when).any():
+            raise ValueError("times: has a missing one (NaT)")
+        unit = np.timedelta64(halflife) if not isinstance(halflife, np.timedelta64) else halflife
+        elapsed = np.diff(when) / unit
+        positive = bool(unit > np.timedelta64(0))
+    else:
+        elapsed = np.diff(np.asarray(when, np.float64)) / float(halflife)
+        positive = float(halflife) > 0
+    if not positive:
+        raise ValueError(f"halflife: expected above 0, got {halflife!r}")
+    if not (elapsed >= 0).all():
+        raise ValueError("times: expected to be in order")
+    factors = np.ones(length, data.dtype)
+    factors[1:] = 0.5**elapsed
+    return factors.reshape([-1 if d == place else 1 for d in range(data.ndim)])
+
+
+def _run(step: Update, init: Any, data: Array, factor: Any, times: Any, place: int) -> Array:
+    xs = data if times is None else (data, factor)
+    result: Array = scan(step, init, xs, axis=place)
+    return result
+
+
+@functools.lru_cache(256)
+def _plain_step(factor: float, weight: float) -> Update:
+    return lambda y, x: factor * y + weight * x
+
+
+@functools.lru_cache(256)
+def _missing_step(factor: float, weight: float, ignore_na: bool) -> Update:
+    """The mean, and what its weight has become since the last number beside that of the next."""
+
+    def step(state: Any, x: Any) -> Any:
+        mean, old = state
+        known = x == x
+        old = np.where(known, factor * old, old) if ignore_na else factor * old
+        new = np.where(mean != mean, x, (old * mean + weight * x) / (old + weight))
+        mean = np.where(known, new, mean)
+        return (mean, np.where(known, 1.0, np.where(mean != mean, 1.0, old))), mean
+
+    return step
+
+
+def _sums(state: Any, x: Any, factor: Any, ignore_na: bool) -> Any:
+    """The weighted sum, that of the weights, and whether there was a number."""
+    total, weights = state
+    known = x == x
+    if ignore_na:
+        return (
+            np.where(known, factor * total + x, total),
+            np.where(known, factor * weights + 1.0, weights),
+        )
+    return factor * total + np.where(known, x, 0.0), factor * weights + np.where(known, 1.0, 0.0)
+
+
+@functools.lru_cache(256)
+def _adjusted_step(factor: float | None, ignore_na: bool) -> Update:
+    def step(state: Any, x: Any) -> Any:
+        value, decay = x if factor is None else (x, factor)
+        total, weights = _sums(state, value, decay, ignore_na)
+        return (total, weights), np.where(weights > 0, total / weights, np.nan)
+
+    return step
+
+
+@functools.lru_cache(256)
+def _sum_step(factor: float | None, ignore_na: bool) -> Update:
+    """The second state is whether there was a number, which does not decay."""
+
+    def step(state: Any, x: Any) -> Any:
+        value, decay = x if factor is None else (x, factor)
+        total, _ = _sums(state, value, decay, ignore_na)
+        seen = np.where(value == value, 1.0, state[1])
+        return (total, seen), np.where(seen > 0, total, np.nan)
+
+    return step

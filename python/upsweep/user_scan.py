@@ -1,0 +1,255 @@
+"""Scans by a user's own update: an ordinary Python function of a state and an input, traced once and compiled.
+
+The update is called with symbolic numbers. Operators, comparisons, ``& | ~`` and numpy's functions of numbers
+work on them: np.where, np.exp, np.log, np.sqrt, np.sin, np.cos, np.tanh, np.minimum, np.maximum, np.clip,
+np.logaddexp, ...; all of them, and `sigmoid`, are attributes of `scan` too (``scan.where``). So the same
+function runs on numpy arrays, one step at a time, which is what ``upsweep.reference.scan`` does.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from upsweep import _arrays
+from upsweep._expr.symbols import FUNCTIONS, apply
+from upsweep._scan_gradient import Gradients, gradient
+from upsweep._scan_problem import (
+    Explanation,
+    arranged,
+    check,
+    check_checkpoint,
+    choose_path,
+    flatten,
+    in_place,
+    rounded,
+    run_recurrence,
+)
+
+__all__ = ["Explanation", "Gradients", "scan"]
+
+Update = Callable[[Any, Any], Any]
+
+
+_MISSING: Any = object()
+
+
+class _Scan:
+    """`scan`, and what belongs to it."""
+
+    def __call__(
+        self,
+        update: Any = _MISSING,
+        init: Any = _MISSING,
+        xs: Any = None,
+        *,
+        axis: int = 0,
+        reverse: bool = False,
+        return_final: bool = False,
+        length: int | None = None,
+        checkpoint: int | None = None,
+    ) -> Any:
+        """Scan along an axis by an update of one's own: ``state = update(state, x)``, step by step.
+
+        Parameters
+        ----------
+        update : callable
+            ``update(state, x)`` of symbolic numbers, or tuples of them as `init` and `xs` are. It returns the new
+            state (then the states are the output), or a pair ``(new state, output)``; the output is a number, a
+            tuple of numbers or None. It is traced once for each signature: the dtypes, and numbers that it
+            takes from around it. What else it takes from around it is taken as it was.
+        init : number, array_like or tuple of them
+            The state before the first step; broadcasts to the shape of `xs` without `axis`. Python's own
+            numbers take the dtype of `xs`.
+        xs : array_like, tuple of array_like, or None
+            What the steps read, broadcast together; None: nothing, for `length` steps.
+        axis : int
+            The axis that the scan runs along, counted after `xs` were broadcast together; where `xs` is None,
+            the axis that outputs have in addition to the state's.
+        reverse : bool
+            Run from the end to the start.
+        return_final : bool
+            Return also the state after the last step.
+        length : int, optional
+            The number of steps, needed where `xs` is None.
+        checkpoint : int, optional
+            Of tensors that are to be differentiated: keep the state only before every so many steps, as
+            ``scan.gradient`` does.
+
+        Returns
+        -------
+        ys : array or tuple of arrays
+            The outputs of all steps, of the shape of `xs`; the dtype is what numpy would give for the update.
+        final : array or tuple of arrays
+            Only with `return_final`; as `init`, of ys' shape without `axis`.
+
+        Raises
+        ------
+        TypeError
+            The update branches on a symbolic value, uses what is not known for one (its line is named), returns
+            something else, or changes the dtype of the state; an argument is no array of real numbers.
+        ValueError
+            Shapes do not broadcast; `axis` or `length` does not fit.
+
+        See Also
+        --------
+        lfilter, ewm_mean, linear_recurrence
+
+        Notes
+        -----
+        Without `init`, ``scan`` is a decorator: the function becomes one of ``(init, xs)``, with these keywords.
+
+        float16 and float32 are calculated in float32 and float64 in float64, integers as float64; numbers below
+        the smallest normal one count as zero. All columns run side by side, in vectors and on all cores. Where
+        they are few, an update that is affine in its state (up to 4 states), or a maximum, a minimum, logaddexp or
+        an argmax of it, runs parallel in time; ``scan.explain`` says which way is taken, and why. The bits of a
+        result do not depend on the number of threads.
+
+        ``scan.gradient`` has the derivatives; torch tensors have them by autograd.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import upsweep
+        >>> upsweep.scan(lambda s, x: 0.5 * s + x, 0.0, [1.0, 1.0, 1.0])
+        array([1.  , 1.5 , 1.75])
+
+        Holt's level and trend, and the forecast of each step:
+
+        >>> @upsweep.scan
+        ... def holt(state, x):
+        ...     level, trend = state
+        ...     forecast = level + trend
+        ...     new = 0.5 * x + 0.5 * forecast
+        ...     return (new, 0.9 * trend + 0.1 * (new - level)), forecast
+        >>> holt((0.0, 0.0), np.array([1.0, 2.0, 3.0]))
+        array([0.    , 0.55  , 1.3975])
+
+        A choice is np.where, since the update is traced:
+
+        >>> upsweep.scan(lambda s, x: np.where(x > 0, s + 1, 0.0), 0.0, np.array([1.0, 2.0, -1.0, 5.0]))
+        array([1., 2., 0., 1.])
+        """
+        if update is _MISSING or init is _MISSING:
+            if xs is not None or (update is not _MISSING and not callable(update)):
+                raise TypeError("init: is needed, the state before the first step")
+            keywords = {
+                "axis": axis, "reverse": reverse, "return_final": return_final, "length": length,
+                "checkpoint": checkpoint,
+            }  # fmt: skip
+            return _decorator(keywords) if update is _MISSING else _decorator(keywords)(update)
+        arrays = [*flatten(init, "init")[0], *flatten(xs, "xs")[0]]
+        if _arrays.any_torch(*arrays):
+            from upsweep._torch import user_scan as tensors
+
+            return tensors.scan(
+                update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
+                checkpoint=checkpoint,
+            )  # fmt: skip
+        check_checkpoint(checkpoint)
+        problem = check(update, init, xs, axis, reverse, length)
+        traced = problem.traced
+        outputs, final = run_recurrence(
+            traced.recurrence, traced.dtype, problem.inputs, problem.states, problem.length, problem.columns,
+            problem.axis,
+        )  # fmt: skip
+        ys = [in_place(out, problem, dtype) for out, dtype in zip(outputs, traced.output_dtypes)]
+        result = arranged(ys, traced.output_structure)
+        if not return_final:
+            return result
+        last = [rounded(array, dtype) for array, dtype in zip(final, traced.state_dtypes)]
+        return result, arranged(last, problem.state_structure)
+
+    def explain(
+        self, update: Update, init: Any, xs: Any = None, *, axis: int = 0, reverse: bool = False,
+        length: int | None = None,
+    ) -> Explanation:  # fmt: skip
+        """Say which way a scan takes, and why.
+
+        Parameters
+        ----------
+        update, init, xs, axis, reverse, length
+            As for `scan`. Nothing is compiled or run.
+
+        Returns
+        -------
+        Explanation
+            A pair ``(path, why)``; printed, a sentence.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import upsweep
+        >>> print(upsweep.scan.explain(lambda s, x: 0.9 * s + x, 0.0, np.ones(100_000)))
+        parallel in time: the update is affine in its state, with constant factors, and columns are few (1)
+        >>> print(upsweep.scan.explain(lambda s, x: np.tanh(s + x), 0.0, np.ones(100_000)))
+        sequential in time: the new state is neither affine in the state nor a known associative form of it
+        """
+        problem = check(update, init, xs, axis, reverse, length)
+        return choose_path(problem.traced.recurrence, problem.length, problem.columns)[1]
+
+    def gradient(
+        self, update: Update, init: Any, xs: Any, cotangent: Any, *, final_cotangent: Any = None, axis: int = 0,
+        reverse: bool = False, length: int | None = None, checkpoint: int | None = None,
+    ) -> Gradients:  # fmt: skip
+        """The gradient of ``sum(cotangent * ys)``, and of ``sum(final_cotangent * final)``, by init and xs.
+
+        Parameters
+        ----------
+        update, init, xs, axis, reverse, length
+            As for `scan`.
+        cotangent : array_like, tuple of array_like, or None
+            Arranged as ys, and broadcast to them; None: only the final state counts.
+        final_cotangent : array_like, tuple of array_like, or None
+            Arranged as init, and broadcast to the final state.
+        checkpoint : int, optional
+            Keep the state only before every so many steps, and compute the others again from there: memory for
+            ``length / checkpoint + checkpoint`` states, not for `length`, and one more run over time.
+
+        Returns
+        -------
+        Gradients
+            ``(init, xs)``, arranged, shaped and typed as these were given; of integers and bool in float64.
+
+        Notes
+        -----
+        Between equal values, the gradient of an extreme goes to the first of them. A comparison has none.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import upsweep
+        >>> upsweep.scan.gradient(lambda s, x: s * x, 1.0, np.array([2.0, 3.0, 5.0]), np.array([0.0, 0.0, 1.0]))
+        Gradients(init=array(30.), xs=array([15., 10.,  6.]))
+        """
+        problem = check(update, init, xs, axis, reverse, length)
+        return gradient(problem, cotangent, final_cotangent, checkpoint)
+
+    # What an update can use, by numpy's names; sigmoid is not among those.
+    @staticmethod
+    def sigmoid(x: Any) -> Any:
+        """1 / (1 + exp(-x)), of symbols and of arrays."""
+        return apply("sigmoid", x)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in FUNCTIONS:
+            raise AttributeError(f"scan has no function {name!r}; it has {', '.join(sorted(FUNCTIONS))}")
+        return lambda *values: apply(name, *values)
+
+
+def _decorator(defaults: dict[str, Any]) -> Callable[[Update], Callable[..., Any]]:
+    def decorate(update: Update) -> Callable[..., Any]:
+        @functools.wraps(update)
+        def scanned(init: Any, xs: Any = None, **keywords: Any) -> Any:
+            return scan(update, init, xs, **{**defaults, **keywords})
+
+        return scanned
+
+    return decorate
+
+
+scan = _Scan()
+scan.__doc__ = _Scan.__call__.__doc__

@@ -1,0 +1,359 @@
+// Scans by compiled steps; the header tells how. Called by _user_scans.pyx.
+#include "user_scans.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+#include "flush.hpp"
+#include "parallel.hpp"
+#include "user_scan_strip.hpp"
+
+namespace upsweep {
+namespace {
+
+constexpr int64_t kStripBytes = 8 << 10;    // of a row of columns that a task takes
+constexpr int64_t kBlockBytes = 256 << 10;  // of a block's inputs and outputs: they stay in the cache between two passes
+constexpr int64_t kBeyondCaches = 8 << 20;  // of an operand's line: what is read or written has gone from the caches before
+constexpr int64_t kLeastChunk = 16;
+constexpr double kHuge = 1e200;             // states beyond are not trusted to what was multiplied without them
+
+bool same_type(const StepsKernel& kernel, int32_t type) { return type == (kernel.bits == 32 ? kFloat32 : kFloat64); }
+
+// A column's operands at one of its steps.
+char* at(const ScanOperand& operand, const UserScan& scan, int64_t column, int64_t step) {
+  char* data = operand.data + step * operand.time_stride;
+  for (int d = scan.n_dims - 1; d >= 0; --d) {
+    data += column % scan.dims[d] * operand.strides[d];
+    column /= scan.dims[d];
+  }
+  return data;
+}
+
+// The first exception of any worker, thrown again by the caller.
+class Caught {
+ public:
+  template <class Body>
+  void guard(Body body) {
+    try {
+      body();
+    } catch (...) {
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (!error) error = std::current_exception();
+      failed.store(true, std::memory_order_release);
+    }
+  }
+  bool any() const { return failed.load(std::memory_order_acquire); }
+  void rethrow() const {
+    if (error) std::rethrow_exception(error);
+  }
+
+ private:
+  std::mutex mutex;
+  std::exception_ptr error;
+  std::atomic<bool> failed{false};
+};
+
+int64_t bytes_of(const UserScan& scan) {
+  const double item = scan.kernel.bits / 8;
+  return (int64_t)std::min(1e15, scan.cost * item * (double)scan.length * (double)scan.n_columns);
+}
+
+void write_past_caches(const char* from, char* to, int64_t n_bytes) {
+#if defined(__x86_64__)
+  const int64_t head = std::min<int64_t>(n_bytes, (16 - (uintptr_t)to % 16) % 16);
+  std::memcpy(to, from, head);
+  int64_t at = head;
+  for (; at + 16 <= n_bytes; at += 16) _mm_stream_si128((__m128i*)(to + at), _mm_loadu_si128((const __m128i*)(from + at)));
+  std::memcpy(to + at, from + at, n_bytes - at);
+  _mm_sfence();
+#else
+  std::memcpy(to, from, n_bytes);
+#endif
+}
+
+// ---- time in parallel -------------------------------------------------------------------------------------------
+
+using Numbers = std::vector<double>;
+
+double number(const StepsKernel& kernel, const char* from, int64_t place) {
+  if (kernel.bits == 64) return ((const double*)from)[place];
+  return ((const float*)from)[place];
+}
+void set_number(const StepsKernel& kernel, char* to, int64_t place, double value) {
+  if (kernel.bits == 64) ((double*)to)[place] = value;
+  else ((float*)to)[place] = (float)value;
+}
+
+Numbers product(const Numbers& a, const Numbers& b, int k) {
+  Numbers result(k * k);
+  for (int i = 0; i < k; ++i)
+    for (int j = 0; j < k; ++j)
+      for (int m = 0; m < k; ++m) result[i * k + j] += a[i * k + m] * b[m * k + j];
+  return result;
+}
+
+// What `n` steps of the same do: the matrix to that power, or n times the shift.
+Numbers repeated(const TimeParallel& parallel, int k, int64_t n) {
+  if (parallel.kind != kAffine) {
+    Numbers result = parallel.matrix;
+    for (double& shift : result) shift *= (double)n;
+    return result;
+  }
+  Numbers result(k * k), square = parallel.matrix;
+  for (int i = 0; i < k; ++i) result[i * k + i] = 1;
+  for (; n > 0; n /= 2) {
+    if (n % 2) result = product(square, result, k);
+    square = product(square, square, k);
+  }
+  return result;
+}
+
+bool trusted(const double* numbers, int n) {
+  for (int i = 0; i < n; ++i)
+    if (!(std::fabs(numbers[i]) < kHuge)) return false;
+  return true;
+}
+
+// The state after a chunk; false where it has to be found step by step.
+bool combine(const TimeParallel& parallel, int k, const double* matrix, const double* rest, const double* before,
+             double* after) {
+  const double s = before[0];
+  switch (parallel.kind) {
+    case kAffine:
+      for (int i = 0; i < k; ++i) {
+        after[i] = rest[i];
+        for (int j = 0; j < k; ++j) after[i] += matrix[i * k + j] * before[j];
+      }
+      return trusted(matrix, k * k) && trusted(before, k) && trusted(rest, k) && trusted(after, k);
+    case kMaxPlus:
+      after[0] = std::fmax(s + matrix[0], rest[0]);
+      return !std::isnan(rest[0]) && !std::isnan(s + matrix[0]);
+    case kMinPlus:
+      after[0] = std::fmin(s + matrix[0], rest[0]);
+      return !std::isnan(rest[0]) && !std::isnan(s + matrix[0]);
+    case kLogAddExp: {
+      const double a = s + matrix[0], b = rest[0], most = std::fmax(a, b);
+      after[0] = most == -INFINITY ? most : most + std::log(std::exp(a - most) + std::exp(b - most));
+      return std::isfinite(after[0]) || (most == -INFINITY && !std::isnan(a) && !std::isnan(b));
+    }
+    default: {   // the better of two
+      const double mine = before[parallel.decides], other = rest[parallel.decides];
+      const bool later = parallel.kind == kMostWins ? other > mine : other < mine;
+      const bool tie = other == mine && !parallel.keeps_ties;
+      std::copy_n(later || tie ? rest : before, k, after);
+      // The worst of all may be none.
+      return !std::isinf(other) && !std::isnan(mine);
+    }
+  }
+}
+
+class Chunks {
+ public:
+  Chunks(const UserScan& scan, const TimeParallel& parallel)
+      : scan(scan), parallel(parallel), k(scan.kernel.n_states), n_lanes(scan.kernel.group) {
+    const int64_t n_streams = std::max<int64_t>(1, (int64_t)(scan.inputs.size() + scan.outputs.size()));
+    const int64_t most = kBlockBytes / (n_lanes * (scan.kernel.bits / 8) * n_streams);
+    // An odd number of vectors: lines a power of two apart would fall into few sets of the cache.
+    const int64_t lanes = scan.kernel.lanes;
+    chunk = std::max(kLeastChunk, most / lanes * lanes - (most / lanes % 2 ? 0 : lanes));
+    // Short lines: blocks enough for all threads of a small machine, of any number of threads.
+    while (chunk > 2 * kLeastChunk && scan.length / (chunk * n_lanes) < 4) chunk /= 2;
+    n_blocks = std::max<int64_t>(1, scan.length / (chunk * n_lanes));
+    power = parallel.varies ? Numbers() : repeated(parallel, k, chunk);
+    carries.resize(n_blocks * scan.n_columns * k);
+    flags = std::make_unique<std::atomic<uint8_t>[]>(n_blocks * scan.n_columns);
+  }
+
+  void run() {
+    const int64_t n_tasks = n_blocks * scan.n_columns;
+    Caught caught;
+    const int threads = threads_worth(scan.n_threads, bytes_of(scan), n_tasks);
+    std::vector<Scratch> scratch(threads);
+    for_tasks(n_tasks, threads, true, [&](int64_t task, int thread) {
+      const int64_t block = task / scan.n_columns, column = task % scan.n_columns;
+      bool published = false;
+      caught.guard([&] { run_block(block, column, scratch[thread], published, caught); });
+      if (!published) publish(flags[task]);   // whoever waits must not wait for ever
+    });
+    caught.rethrow();
+  }
+
+ private:
+  const UserScan& scan;
+  const TimeParallel& parallel;
+  const int k;
+  const int64_t n_lanes;
+  int64_t chunk = 0, n_blocks = 0;
+  Numbers power, carries;
+  std::unique_ptr<std::atomic<uint8_t>[]> flags;
+
+  // A block's operands: where its first step is, in memory or in a copy. The lanes of chunks read here and there what no
+  // prefetcher foresees; so what comes from beyond the caches is copied in its own order, and written so.
+  struct Place {
+    std::vector<char*> inputs, outputs;
+    struct Pending {
+      const char* from;
+      char* to;
+      int64_t n_bytes;
+    };
+    std::vector<Pending> pending;
+  };
+
+  bool is_copied(const ScanOperand& operand) const {
+    return scan.length * size_of(operand.type) >= kBeyondCaches && std::abs(operand.time_stride) == size_of(operand.type);
+  }
+
+  // Memory that a worker keeps from block to block: fresh pages would cost more than what is copied there.
+  using Scratch = std::vector<std::unique_ptr<char[]>>;
+
+  Place place(int64_t column, int64_t first, int64_t steps, Scratch& scratch) const {
+    Place result;
+    size_t n_copies = 0;
+    auto add = [&](std::vector<char*>& to, const ScanOperand& operand, bool is_input) {
+      char* const data = at(operand, scan, column, first);
+      if (!is_copied(operand)) return to.push_back(data);
+      const int64_t n_bytes = steps * size_of(operand.type);
+      const int64_t back = operand.time_stride < 0 ? (steps - 1) * operand.time_stride : 0;   // to the lowest address
+      if (n_copies == scratch.size()) scratch.emplace_back(new char[2 * chunk * n_lanes * size_of(operand.type)]);
+      char* const copy = scratch[n_copies++].get();
+      if (is_input) std::memcpy(copy, data + back, n_bytes);
+      else result.pending.push_back({copy, data + back, n_bytes});
+      to.push_back(copy - back);
+    };
+    for (const ScanOperand& operand : scan.inputs) add(result.inputs, operand, true);
+    for (const ScanOperand& operand : scan.outputs) add(result.outputs, operand, false);
+    return result;
+  }
+
+  // The chunks of a part of a block, from its step `first` on, as a strip.
+  Strip strip(const StepsKernel& kernel, const Place& place, int64_t first, int64_t steps, int64_t lanes,
+              bool with_outputs) const {
+    Strip result(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()));
+    auto add = [&](std::vector<Walk>& walks, const ScanOperand& operand, char* data) {
+      walks.push_back({data + first * operand.time_stride, operand.time_stride, steps * operand.time_stride, operand.type,
+                       operand.shared, nullptr});
+    };
+    for (size_t n = 0; n < scan.inputs.size(); ++n) add(result.inputs, scan.inputs[n], place.inputs[n]);
+    for (size_t n = 0; with_outputs && n < scan.outputs.size(); ++n)
+      add(result.outputs, scan.outputs[n], place.outputs[n]);
+    result.prepare(lanes);
+    return result;
+  }
+
+  // All lanes of some steps each: reduced, given their states, scanned. Leaves the state after them in `carry`.
+  void pass(const Place& here, int64_t steps, int64_t lanes, const Numbers& power, std::vector<char>& states,
+            const std::vector<char>& reduced, double* carry) {
+    const int64_t n = (int64_t)parallel.start.size(), n_matrix = parallel.varies ? n - k : 0;
+    Numbers matrix = power, rest(k), after(k);
+    matrix.resize(std::max<size_t>(matrix.size(), parallel.varies ? n_matrix : 1));
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      for (int s = 0; s < k; ++s) set_number(scan.kernel, states.data(), s * lanes + lane, carry[s]);
+      for (int64_t m = 0; m < n_matrix; ++m) matrix[m] = number(scan.kernel, reduced.data(), m * lanes + lane);
+      for (int s = 0; s < k; ++s) rest[s] = number(scan.kernel, reduced.data(), (n_matrix + s) * lanes + lane);
+      if (!combine(parallel, k, matrix.data(), rest.data(), carry, after.data()))
+        in_order(here, lane * steps, steps, carry, after.data());
+      std::copy(after.begin(), after.end(), carry);
+    }
+  }
+
+  // Step by step from this state; what it writes is right, and is written again with the other lanes.
+  void in_order(const Place& here, int64_t first, int64_t steps, const double* before, double* after) {
+    std::vector<char> state(k * 8);
+    for (int s = 0; s < k; ++s) set_number(scan.kernel, state.data(), s, before[s]);
+    strip(scan.kernel, here, first, steps, 1, true).run(state.data(), 1, steps, 1);
+    for (int s = 0; s < k; ++s) after[s] = number(scan.kernel, state.data(), s);
+  }
+
+  void run_block(int64_t block, int64_t column, Scratch& scratch, bool& published, const Caught& caught) {
+    const int64_t task = block * scan.n_columns + column, first = block * chunk * n_lanes;
+    const bool last = block == n_blocks - 1;
+    const int64_t n_steps = last ? scan.length - first : chunk * n_lanes;
+    // The last block has what is left: its chunks are longer, and a few steps come after them.
+    const int64_t steps = last ? n_steps / n_lanes : chunk, left = n_steps - steps * n_lanes;
+    const Numbers own = parallel.varies || steps == chunk ? power : repeated(parallel, k, steps);
+    const int64_t n = (int64_t)parallel.start.size();
+    std::vector<char> reduced(n * n_lanes * 8), states(k * n_lanes * 8);
+    for (int64_t s = 0; s < n; ++s)
+      for (int64_t lane = 0; lane < n_lanes; ++lane)
+        set_number(parallel.reduce, reduced.data(), s * n_lanes + lane, parallel.start[s]);
+    const Place here = place(column, first, n_steps, scratch);
+    if (steps > 0) strip(parallel.reduce, here, 0, steps, n_lanes, false).run(reduced.data(), n_lanes, steps, n_lanes);
+    Numbers carry(k);
+    if (block == 0) {
+      for (int s = 0; s < k; ++s) carry[s] = number(scan.kernel, (char*)scan.state, s * scan.n_columns + column);
+    } else {
+      wait_for(flags[task - scan.n_columns]);
+      if (caught.any()) return;
+      std::copy_n(carries.data() + (task - scan.n_columns) * k, k, carry.data());
+    }
+    if (steps > 0) pass(here, steps, n_lanes, own, states, reduced, carry.data());
+    std::copy_n(carry.data(), k, carries.data() + task * k);
+    publish(flags[task]), published = true;
+    if (steps > 0) strip(scan.kernel, here, 0, steps, n_lanes, true).run(states.data(), n_lanes, steps, n_lanes);
+    if (last) finish(here, column, steps, left, states, carry);
+    for (const auto& each : here.pending) write_past_caches(each.from, each.to, each.n_bytes);
+  }
+
+  // What is left, and the state after the last step, as it stands beside the last output.
+  void finish(const Place& here, int64_t column, int64_t steps, int64_t left, const std::vector<char>& states,
+              const Numbers& carry) {
+    std::vector<char> final_state(k * 8);
+    for (int s = 0; s < k; ++s) {
+      const double value = steps > 0 ? number(scan.kernel, states.data(), s * n_lanes + n_lanes - 1) : carry[s];
+      set_number(scan.kernel, final_state.data(), s, value);
+    }
+    if (left) strip(scan.kernel, here, steps * n_lanes, left, 1, true).run(final_state.data(), 1, left, 1);
+    for (int s = 0; s < k; ++s)
+      set_number(scan.kernel, (char*)scan.state, s * scan.n_columns + column, number(scan.kernel, final_state.data(), s));
+  }
+};
+
+}  // namespace
+
+void scan_columns(const UserScan& scan) {
+  const StepsKernel& kernel = scan.kernel;
+  const int64_t item = kernel.bits / 8, inner = scan.dims[scan.n_dims - 1], outer = scan.n_columns / inner;
+  bool in_place = true;
+  auto direct = [&](const ScanOperand& operand) {
+    return same_type(kernel, operand.type) && (operand.shared || operand.strides[scan.n_dims - 1] == item);
+  };
+  for (const auto* operands : {&scan.inputs, &scan.outputs})
+    for (const ScanOperand& operand : *operands) in_place &= direct(operand);
+  // Wide strips walk along rows of memory; but every thread is to have one.
+  int64_t strip = in_place ? kStripBytes / item : kernel.group;
+  while (strip > kernel.group && (inner + strip - 1) / strip * outer < 2 * scan.n_threads) strip /= 2;
+  strip = std::max<int64_t>(strip / kernel.group * kernel.group, kernel.group);
+  while (strip > kernel.lanes && strip > inner) strip -= kernel.lanes;
+  const int64_t n_strips = (inner + strip - 1) / strip;
+  Caught caught;
+  for_tasks(outer * n_strips, threads_worth(scan.n_threads, bytes_of(scan), outer * n_strips), true,
+            [&](int64_t task, int) {
+    caught.guard([&] {
+      const int64_t first = task % n_strips * strip, column = task / n_strips * inner + first;
+      const int64_t n_columns = std::min(strip, inner - first);
+      Strip work(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()));
+      auto add = [&](std::vector<Walk>& walks, const ScanOperand& operand) {
+        walks.push_back({at(operand, scan, column, 0), operand.time_stride, operand.strides[scan.n_dims - 1],
+                         operand.type, direct(operand), nullptr});
+      };
+      for (const ScanOperand& operand : scan.inputs) add(work.inputs, operand);
+      for (const ScanOperand& operand : scan.outputs) add(work.outputs, operand);
+      work.prepare(n_columns);
+      work.run((char*)scan.state + column * item, scan.n_columns, scan.length, n_columns);
+    });
+  });
+  caught.rethrow();
+}
+
+void scan_in_chunks(const UserScan& scan, const TimeParallel& parallel) { Chunks(scan, parallel).run(); }
+
+}  // namespace upsweep

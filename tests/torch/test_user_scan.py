@@ -1,0 +1,92 @@
+"""User-defined scans of tensors: the arrays' results, and gradients of any order."""
+
+import numpy as np
+import pytest
+import torch
+import upsweep
+from helpers import random
+
+
+def tensor(shape, seed=0, **keywords):
+    return torch.tensor(random(shape, seed=seed), requires_grad=True, **keywords)
+
+
+def cell(s, x):
+    return np.tanh(0.5 * s * x[1] + x[0])
+
+
+def coupled(s, x):
+    return (s[0] * 0.9 + x * s[1], np.where(x > 0, s[1], s[0])), s[0] * s[1]
+
+
+@pytest.mark.parametrize("keywords", [{}, {"reverse": True}, {"axis": 1}, {"axis": -1, "reverse": True}])
+def test_results_are_those_of_arrays(keywords):
+    for dtype in (np.float32, np.float64):
+        x, start = random((40, 40), dtype), random(40, dtype)
+        mine = upsweep.scan(
+            cell, torch.from_numpy(start), (torch.from_numpy(x), 0.5), return_final=True, **keywords
+        )
+        theirs = upsweep.scan(cell, start, (x, np.asarray(0.5, dtype)), return_final=True, **keywords)
+        for got, expected in zip(mine, theirs):
+            assert isinstance(got, torch.Tensor)
+            np.testing.assert_array_equal(got.numpy(), expected)
+
+
+@pytest.mark.parametrize("checkpoint", [None, 4])
+@pytest.mark.parametrize("keywords", [{}, {"reverse": True}, {"axis": 1}])
+def test_gradients(keywords, checkpoint):
+    start = tensor(6 if keywords.get("axis") else 3, 2)
+
+    def run(x, w, start):
+        return upsweep.scan(cell, start, (x, w), return_final=True, checkpoint=checkpoint, **keywords)
+
+    arguments = (tensor((6, 3)), tensor((1, 3), 1), start)
+    assert torch.autograd.gradcheck(run, arguments)
+    if checkpoint is None:
+        assert torch.autograd.gradgradcheck(run, arguments)
+
+
+def test_gradients_of_several_states():
+    def run(x, a, b):
+        return upsweep.scan(coupled, (a, b), x, axis=1)
+
+    arguments = (tensor((4, 7)), tensor(4, 1), tensor(4, 2))
+    assert torch.autograd.gradcheck(run, arguments)
+    assert torch.autograd.gradgradcheck(run, arguments)
+
+
+def test_gradients_are_those_of_arrays():
+    x, start = tensor((30, 5)), tensor(5, 1)
+    y = upsweep.scan(lambda s, x: s * x + np.exp(-x), start, x)
+    y.sum().backward()
+    found = upsweep.scan.gradient(
+        lambda s, x: s * x + np.exp(-x), start.detach().numpy(), x.detach().numpy(), np.ones((30, 5))
+    )
+    np.testing.assert_allclose(x.grad, found.xs)
+    np.testing.assert_allclose(start.grad, found.init)
+
+
+def test_parallel_in_time():
+    x = tensor(20_000)
+    y = upsweep.scan(lambda s, x: 0.9 * s + x, 0.0, x)
+    y.sum().backward()
+    expected = upsweep.discounted_cumsum(np.ones(20_000), 0.9, reverse=True)
+    np.testing.assert_allclose(x.grad, expected)
+
+
+def test_dtypes():
+    assert upsweep.scan(lambda s, x: s + x, 0, torch.arange(4)).dtype == torch.get_default_dtype()
+    assert upsweep.scan(lambda s, x: s + x, 0.0, torch.ones(4, dtype=torch.float16)).dtype == torch.float16
+    assert upsweep.scan(lambda s, x: s | x, False, torch.tensor([False, True])).tolist() == [False, True]
+    for dtype in (torch.bfloat16, torch.complex64):
+        with pytest.raises(TypeError, match="xs: expected float16, float32, float64, integers or bool"):
+            upsweep.scan(lambda s, x: s + x, 0.0, torch.ones(4, dtype=dtype))
+    with pytest.raises(TypeError, match="xs: is on meta"):
+        upsweep.scan(lambda s, x: s + x, 0.0, torch.ones(4, device="meta"))
+
+
+def test_gradients_only_where_they_are_wanted():
+    x = torch.randn(9, 3)
+    assert not upsweep.scan(lambda s, x: s + x, 0.0, x).requires_grad
+    with torch.no_grad():
+        assert not upsweep.scan(lambda s, x: s + x, 0.0, x.requires_grad_()).requires_grad

@@ -1,0 +1,156 @@
+"""What an update may do with symbolic values, what it is told otherwise, and when it is traced again."""
+
+import math
+
+import numpy as np
+import pytest
+import upsweep
+from helpers import random
+
+X = random((20, 3))
+
+
+def refused(update, match, init=0.0, xs=X, error=TypeError, **keywords):
+    with pytest.raises(error, match=match) as caught:
+        upsweep.scan(update, init, xs, **keywords)
+    return str(caught.value)
+
+
+def test_a_branch_names_its_line_and_the_remedy():
+    def update(s, x):
+        if x > 0:  # the line that is named
+            return s
+        return s + 1
+
+    message = refused(update, "a Python branch on a symbolic value")
+    assert "test_trace.py, line" in message
+    assert "the line that is named" in message
+    assert "np.where(condition, a, b)" in message
+    refused(lambda s, x: s + 1 if x > 0 else s, "Python branch")
+    refused(lambda s, x: max(s, x), "Python branch.*\n.*np.maximum")
+    refused(lambda s, x: s and x, "Python branch")
+    refused(lambda s, x: s * (0 < x < 1), "Python branch.*\n.*chains")
+    refused(lambda s, x: s + (1 if not x else 2), "Python branch")
+
+
+def test_what_is_not_symbolic_is_refused():
+    assert "np.tanh" in refused(lambda s, x: math.tanh(x), "a symbolic value as a Python number")
+    refused(lambda s, x: float(x), "as a Python number")
+    refused(lambda s, x: [1, 2][x], "as a Python number")
+    refused(lambda s, x: s + x[0], "not subscriptable")
+    refused(lambda s, x: s + sum(x), "a symbolic number is iterated over")
+    refused(lambda s, x: np.sinh(x), "np.sinh is not known for symbolic values")
+    refused(lambda s, x: np.add.reduce(x), "np.add.reduce is not known")
+    refused(lambda s, x: np.sum(x), "is not known")
+    refused(lambda s, x: s + np.arange(3), r"an array of shape \(3,\) beside symbolic values")
+    refused(lambda s, x: s + "a", "expected a number, got str")
+
+
+def test_results_that_are_no_state():
+    refused(lambda s, x: None, "returned NoneType; expected the new state, a number")
+    refused(lambda s, x: (s, x, x), r"returned \(a number, a number, a number\)")
+    refused(lambda s, x: s[0] + x, "expected the new state, a tuple of 2 numbers", init=(0.0, 0.0))
+    refused(lambda s, x: (s, (x, (x, x))), "returned")
+    refused(lambda s, x: (s, "a"), "returned str")
+
+
+def test_arguments():
+    total = lambda s, x: s + x  # noqa: E731
+    refused(3, "update: expected a function")
+    refused(total, "init: expected a number, an array or a tuple", init=())
+    refused(total, "init: expected real numbers", init=1j)
+    refused(total, r"xs\[1\]: expected real numbers", xs=(X, X * 1j))
+    refused(total, r"xs: element 1 of the tuple", xs=(X, None))
+    refused(total, "xs: expected at least one axis", xs=1.0, error=ValueError)
+    refused(total, r"xs: shapes do not broadcast together: xs\[0\] \(20, 3\)", xs=(X, X[:7]), error=ValueError)
+    refused(total, r"init: shape \(4,\) does not broadcast to \(3,\)", init=np.zeros(4), error=ValueError)
+    refused(total, r"init\[1\]: shape", init=(0.0, np.zeros(4)), error=ValueError)
+    refused(total, "axis: 2 is out of range for 2 dimensions", axis=2, error=ValueError)
+    refused(total, "axis: expected an integer", axis=0.5)
+    refused(total, "length: 7 is not the length of xs", length=7, error=ValueError)
+    refused(total, "length: is needed where xs is None", xs=None, error=ValueError)
+    refused(total, "length: expected at least 0", xs=None, length=-1, error=ValueError)
+    refused(total, "length: expected an integer", xs=None, length=2.5)
+    refused(total, "checkpoint: expected at least 1", checkpoint=0, error=ValueError)
+    with pytest.raises(TypeError, match="init: is needed"):
+        upsweep.scan(total, xs=X)
+    with pytest.raises(AttributeError, match="no function 'sinh'"):
+        _ = upsweep.scan.sinh
+
+
+def test_traced_once_for_each_signature():
+    calls = []
+
+    def update(s, x):
+        calls.append(x.dtype)
+        return 0.5 * s + x
+
+    for _ in range(3):
+        upsweep.scan(update, 0.0, X)
+        upsweep.scan(update, 0.0, X[:, 0], reverse=True)
+    assert len(calls) == 1
+    upsweep.scan(update, 0.0, X.astype(np.float32))
+    assert calls == [np.float64, np.float32]
+
+
+FACTOR = 2.0
+
+
+def test_captured_numbers_are_part_of_the_signature(monkeypatch):
+    factor = 3.0
+
+    def closed(s, x):
+        return factor * x
+
+    def globally(s, x):
+        return FACTOR * x
+
+    def by_default(s, x, factor=4.0):
+        return factor * x
+
+    def results():
+        return [upsweep.scan(update, 0.0, [1.0])[0] for update in (closed, globally, by_default)]
+
+    assert results() == [3, 2, 4]
+    factor = 5.0
+    monkeypatch.setitem(globals(), "FACTOR", 6.0)
+    by_default.__defaults__ = (7.0,)
+    assert results() == [5, 6, 7]
+
+
+def test_other_numbers_need_no_other_code():
+    from upsweep._cpu import user_scans
+
+    def run(factor):
+        return upsweep.scan(lambda s, x: factor * s + x * 0.125, 0.0, X)
+
+    run(0.3)
+    before = user_scans._kernel.cache_info().misses
+    np.testing.assert_allclose(run(0.7)[1], X[0] * 0.7 / 8 + X[1] / 8)
+    assert user_scans._kernel.cache_info().misses == before
+
+
+def test_the_same_functions_work_on_arrays():
+    x = random(9)
+    np.testing.assert_array_equal(upsweep.scan.where(x > 0, x, 0), np.where(x > 0, x, 0))
+    np.testing.assert_allclose(upsweep.scan.sigmoid(np.array([-800.0, 0.0, 800.0])), [0, 0.5, 1])
+
+
+def test_a_choice_of_python_numbers_is_one():
+    x = random((20, 5), np.float32)
+    y = upsweep.scan(lambda s, x: s + np.where(x > 0, 1.0, 0.0) * 2, 0.0, x)
+    assert y.dtype == np.float32
+    np.testing.assert_array_equal(y, np.cumsum(x > 0, axis=0) * 2)
+
+
+def test_a_helper_that_is_exchanged():
+    def make(power):
+        return lambda x: x**power
+
+    def shared(s, x):
+        return helper(x)
+
+    for power in (4, 5, 6):
+        helper = None  # the next one may lie where this one lay
+        helper = make(power)
+        assert upsweep.scan(shared, 0.0, [2.0])[0] == 2**power
