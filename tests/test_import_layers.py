@@ -15,7 +15,7 @@ CHECKOUT = Path(__file__).parents[1]
 # listed stand above all of these. Scans and counts have a fast path that goes straight to the CPU; only
 # _dispatch knows both backends, and what it is built of the one for devices.
 MAY_IMPORT = {
-    "reference": set(),
+    "reference": {"_expr"},
     "testing": set(),
     "_cpu": {"_cpu"},
     "_cuda": {"_cuda"},

@@ -324,3 +324,10 @@ def _working_dtype(dtype: np.dtype[Any], extended: bool) -> np.dtype[Any]:
 def _per_row(x: ArrayLike, gamma: ArrayLike) -> ArrayLike:
     x, gamma = np.asarray(x), np.asarray(gamma)
     return gamma[:, np.newaxis] if x.ndim == 2 and gamma.shape == x.shape[:1] else gamma
+
+
+def pair_reduction(*args: Any, **kwargs: Any) -> tuple[Array, ...]:
+    """Return a reduction over pairs in float64: `upsweep._expr.twin.pair_reduction`, which tells the arguments."""
+    from ._expr import twin  # with the whole of formulas: only who asks for it pays
+
+    return twin.pair_reduction(*args, **kwargs)

@@ -1,0 +1,1 @@
+"""Programs as LLVM IR: vector mathematics, kernels of pair reductions, and their way to machine code."""

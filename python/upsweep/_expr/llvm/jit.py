@@ -1,0 +1,92 @@
+"""From LLVM IR to functions in memory, through llvmlite, which is imported by the first who needs it."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import threading
+from typing import Any
+
+from .target import Target
+
+__all__ = ["compile_object", "load_object", "versions"]
+
+_lock = threading.Lock()
+_binding: Any = None
+_machines: dict[Target, Any] = {}
+
+# Functions of C's library that compiled code may call.
+_LIBRARY_FUNCTIONS = ("sin", "cos", "pow")
+
+
+def _llvm() -> Any:
+    global _binding
+    if _binding is None:
+        try:
+            import llvmlite
+            import llvmlite.binding as binding
+        except ImportError as error:
+            raise ImportError(
+                'formulas are compiled by llvmlite, which is not installed: pip install "upsweep[expr]"'
+            ) from error
+        release = tuple(int(part) for part in llvmlite.__version__.split(".")[:2])
+        if release < (0, 45):  # later ones do it on their own, and refuse to be asked
+            binding.initialize()
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        library = ctypes.CDLL(ctypes.util.find_library("m") or None)
+        for name in _LIBRARY_FUNCTIONS:
+            binding.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+        _binding = binding
+    return _binding
+
+
+def versions() -> str:
+    """What compiled code depends on besides its text: the versions of llvmlite and LLVM, the architecture."""
+    import llvmlite
+
+    with _lock:
+        llvm = _llvm()
+    return f"{llvmlite.__version__} {llvm.llvm_version_info} {llvm.get_default_triple()}"
+
+
+def _machine(target: Target) -> Any:
+    if target not in _machines:
+        llvm = _llvm()
+        triple = llvm.Target.from_default_triple()
+        # The small code model would want constants within 2 GiB of the code: so they are, in one object.
+        _machines[target] = triple.create_target_machine(
+            cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="small", jit=True
+        )
+    return _machines[target]
+
+
+def compile_object(text: str, target: Target) -> bytes:
+    """The object file of a module in LLVM IR."""
+    with _lock:  # a target machine is of one thread at a time
+        llvm = _llvm()
+        module = llvm.parse_assembly(text)
+        return bytes(_machine(target).emit_object(module))
+
+
+class Loaded:
+    """An object file in memory, for as long as this lives."""
+
+    def __init__(self, code: bytes, target: Target) -> None:
+        with _lock:
+            llvm = _llvm()
+            machine = llvm.Target.from_default_triple().create_target_machine(
+                cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="small", jit=True
+            )
+            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+            self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+            self._engine.finalize_object()
+
+    def address(self, name: str) -> int:
+        """Where a function is."""
+        return int(self._engine.get_function_address(name))
+
+
+def load_object(code: bytes, target: Target) -> Loaded:
+    """Load an object file that `compile_object` made."""
+    return Loaded(code, target)

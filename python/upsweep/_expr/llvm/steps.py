@@ -1,0 +1,273 @@
+"""Instructions of scalar programs as vector code: each value of a program for the columns that are taken together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .mathematics import FUNCTIONS, exp
+from .vectors import Vectors
+
+if TYPE_CHECKING:
+    from ..program import Instruction, Program
+
+__all__ = ["Steps", "order"]
+
+Value = str
+Load = Callable[[str, "Value | int", int], Value]
+
+_PLAIN = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "neg": "neg"}
+_COMPARED = {"lt": "olt", "le": "ole", "eq": "oeq", "ne": "une"}
+_FEATURES_AT_ONCE = 4  # of long distances: the loop's own instructions are few beside these
+
+
+def _never_negative(program: Program) -> set[int]:
+    """The values that are at least 0, or NaN, whatever the data are."""
+    found: set[int] = set()
+    for n, step in enumerate(program.values):
+        known = [arg in found for arg in step.args]
+        if (
+            step.op in ("abs", "sqrt", "exp", "rsqrt", "sqdist")
+            or (step.op == "mul" and step.args[0] == step.args[1])
+            or (step.op == "const" and step.static[0] >= 0)
+            or (step.op in ("add", "mul", "div") and all(known))
+            or (step.op == "select" and all(known[1:]))
+        ):
+            found.add(n)
+    return found
+
+
+def _never_positive(program: Program, at_least_zero: set[int]) -> set[int]:
+    found: set[int] = set()
+    for n, step in enumerate(program.values):
+        args = step.args
+        if step.op == "neg":
+            fits = args[0] in at_least_zero
+        elif step.op == "const":
+            fits = step.static[0] <= 0
+        elif step.op in ("mul", "div"):
+            signs = [(arg in at_least_zero, arg in found) for arg in args]
+            fits = (signs[0][0] and signs[1][1]) or (signs[0][1] and signs[1][0])
+        else:
+            fits = step.op == "add" and args[0] in found and args[1] in found
+        if fits:
+            found.add(n)
+    return found
+
+
+def order(program: Program, roots: tuple[int, ...], done: set[int]) -> list[int]:
+    """The values that `roots` need and are not `done`, arguments first, each as late as it can be.
+
+    So few are kept at a time: of a sum of squares one term, where the program's list may have all before the first sum.
+    """
+    result: list[int] = []
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        n, entered = stack.pop()
+        if n in done:
+            continue
+        if entered:
+            done.add(n)
+            result.append(n)
+        else:
+            stack.append((n, True))
+            stack += [(arg, False) for arg in reversed(program.values[n].args)]
+    return result
+
+
+class Steps:
+    """Writes instructions for `n_columns` columns at once.
+
+    `load(kind, place, column)` writes the load of a number of the packed record of a kind, its place an integer or a value.
+    Values that do not depend on the columns are written once, and shared by all `Steps` of a body.
+    """
+
+    def __init__(
+        self, v: Vectors, program: Program, varying: frozenset[str], shared: dict[int, Value], n_columns: int, load: Load
+    ) -> None:
+        self.v, self.program, self.shared, self.n_columns, self.load = v, program, shared, n_columns, load
+        self.varying = varying  # the levels that change from column to column
+        self.moving = "j" if "j" in varying else "i"
+        self.own: list[dict[int, Value]] = [{} for _ in range(n_columns)]
+        self._at_least_zero = _never_negative(program)
+        self._at_most_zero = _never_positive(program, self._at_least_zero)
+        self._loops: list[tuple[int, str, str, list[int], list[list[Value]]]] = []
+
+    def value(self, n: int, column: int) -> Value:
+        return self.shared[n] if n in self.shared else self.own[column][n]
+
+    def write(self, n: int) -> None:
+        """One instruction, for every column or once."""
+        step = self.program.values[n]
+        if step.op in _STRUCTURE:
+            _STRUCTURE[step.op](self, n, step)
+            return
+        if step.op in ("sqdist", "dot"):
+            for column, name in enumerate(self._long(step)):
+                self.own[column][n] = name
+            return
+        for column in self._columns(step):
+            self._set(n, column, step, self._one(n, step, column))
+
+    def _columns(self, step: Instruction) -> range:
+        return range(self.n_columns if step.level in self.varying else 1)
+
+    def _set(self, n: int, column: int, step: Instruction, name: Value) -> None:
+        (self.own[column] if step.level in self.varying else self.shared)[n] = name
+
+    def _one(self, n: int, step: Instruction, column: int) -> Value:
+        v, op = self.v, step.op
+        if op == "load" and column and step.static[0] != self.moving:
+            return self.own[0][n]  # in a loop of pairs' level: the same for every column
+        if op == "const":
+            return v.const(step.static[0])
+        if op == "load":
+            kind, *static = step.static
+            return self.load(kind, self._place(step.args, static), column)
+        if op == "exp" and step.args[0] in self._at_most_zero:
+            return exp(v, self.value(step.args[0], column), never_positive=True)
+        args = [self.value(arg, column) for arg in step.args]
+        if op in _PLAIN:
+            return str(getattr(v, _PLAIN[op])(*args))
+        if op in _COMPARED:
+            return v.compare(_COMPARED[op], *args)
+        if op == "select":
+            return v.select(*args)
+        return str(FUNCTIONS[op](v, *args))
+
+    def _place(self, loops: tuple[int, ...], static: list[int]) -> Value | int:
+        """offset + sum(loop * stride), as a number or a value of 64 bits."""
+        body, (offset, *strides) = self.v.body, static
+        place: Value | int = offset
+        for loop, stride in zip(loops, strides):
+            term = body.emit(f"mul i64 {self.shared[loop]}, {stride}") if stride != 1 else self.shared[loop]
+            place = body.emit(f"add i64 {term}, {place}")
+        return place
+
+    def _long(self, step: Instruction) -> list[Value]:
+        """Sums over many features of (x - y)^2 or x y, of all columns in one loop."""
+        v, body = self.v, self.v.body
+        x_offset, y_offset, dim = step.static
+        before, loop, done = body.block, body.label("long"), body.label("summed")
+        whole = dim - dim % _FEATURES_AT_ONCE
+        body.do(f"br label %{loop}")
+        body.place(loop)
+        at, after = body.name("k"), body.name("k")
+        body.do(f"{at} = phi i64 [0, %{before}], [{after}, %{loop}]")
+        sums = [body.name("sum") for _ in range(self.n_columns)]
+        place = len(body.lines)
+        running = list(sums)
+        for feature in range(_FEATURES_AT_ONCE):
+            running = self._feature(step.op, running, (at, x_offset + feature), (at, y_offset + feature))
+        body.do(f"{after} = add i64 {at}, {_FEATURES_AT_ONCE}")
+        for name, end in zip(sums, running):
+            body.lines.insert(place, f"  {name} = phi {v.kind} [{v.const(0.0)}, %{before}], [{end}, %{loop}]")
+        body.branch(body.emit(f"icmp ult i64 {after}, {whole}"), loop, done)
+        body.place(done)
+        for k in range(whole, dim):
+            running = self._feature(step.op, running, (None, x_offset + k), (None, y_offset + k))
+        return running
+
+    def _feature(
+        self, op: str, sums: list[Value], x_at: tuple[Value | None, int], y_at: tuple[Value | None, int]
+    ) -> list[Value]:
+        v = self.v
+        places = []
+        for at, offset in (x_at, y_at):
+            places.append(offset if at is None else v.body.emit(f"add i64 {at}, {offset}"))
+        of_kind = dict(zip(("i", "j"), places))
+        fixed = "i" if self.moving == "j" else "j"
+        x = self.load(fixed, of_kind[fixed], 0)
+        result = []
+        for column, total in enumerate(sums):
+            y = self.load(self.moving, of_kind[self.moving], column)
+            if op == "dot":
+                result.append(v.fma(x, y, total))
+            else:
+                difference = v.sub(x, y)
+                result.append(v.fma(difference, difference, total))
+        return result
+
+    # ---- loops over features ----
+
+    def _loop(self, n: int, step: Instruction) -> None:
+        body = self.v.body
+        before, label = body.block, body.label("each")
+        body.do(f"br label %{label}")
+        body.place(label)
+        self.shared[n] = body.name("k")
+        # The phi's other end is known at the loop's end.
+        self._loops.append((n, before, label, [], []))
+        body.lines.append(f"  {self.shared[n]} = phi i64 [0, %{before}], [{self.shared[n]}.next, %{{{label}}}]")
+
+    def _carry(self, n: int, step: Instruction) -> None:
+        loop, before, label, carries, names = self._loops[-1]
+        carries.append(n)
+        mine: list[Value] = []
+        for column in self._columns(step):
+            name, init = self.v.body.name("c"), self.value(step.args[0], column)
+            self.v.body.lines.append(
+                f"  {name} = phi {self.v.kind} [{init}, %{before}], [{name}.next, %{{{label}}}]"
+            )
+            self._set(n, column, step, name)
+            mine.append(name)
+        names.append(mine)
+
+    def _end(self, n: int, step: Instruction) -> None:
+        body, v = self.v.body, self.v
+        loop, before, label, carries, names = self._loops.pop()
+        index, extent = self.shared[loop], self.program.values[loop].static[0]
+        for carry, mine, following in zip(carries, names, step.args[1:]):
+            for column, name in enumerate(mine):
+                value = self.value(following, column)
+                body.lines.append(f"  {name}.next = bitcast {v.kind} {value} to {v.kind}")
+                self._set(carry, column, self.program.values[carry], f"{name}.next")
+        body.lines.append(f"  {index}.next = add i64 {index}, 1")
+        done, last = body.label("over"), body.block
+        # Blocks within the body may have come between: the phis are given the last one.
+        mark = f"%{{{label}}}"
+        for at in range(len(body.lines) - 1, -1, -1):
+            if mark in body.lines[at]:
+                body.lines[at] = body.lines[at].replace(mark, f"%{last}")
+            if body.lines[at] == f"{label}:":
+                break
+        body.branch(body.emit(f"icmp ult i64 {index}.next, {extent}"), label, done)
+        body.place(done)
+
+    def _number(self, n: int, step: Instruction) -> None:
+        v, body = self.v, self.v.body
+        self.shared[n] = v.splat(body.emit(f"uitofp i64 {self.shared[step.args[0]]} to {v.scalar}"))
+
+    def _array(self, n: int, step: Instruction) -> None:
+        for column in self._columns(step):
+            memory = self.v.body.stack(self.v.kind, max(1, step.static[0]), self.v.target.vector_bytes)
+            self._set(n, column, step, memory)
+
+    def _cell(self, array: Value, loops: tuple[int, ...], static: tuple[int, ...]) -> Value:
+        place = self._place(loops, list(static))
+        return self.v.body.emit(f"getelementptr {self.v.kind}, ptr {array}, i64 {place}")
+
+    def _put(self, n: int, step: Instruction) -> None:
+        array, value, *loops = step.args
+        for column in self._columns(step):
+            cell = self._cell(self.value(array, column), tuple(loops), step.static)
+            self.v.store(self.value(value, column), cell, self.v.target.vector_bytes)
+
+    def _get(self, n: int, step: Instruction) -> None:
+        array, *loops = step.args
+        for column in self._columns(step):
+            cell = self._cell(self.value(array, column), tuple(loops), step.static)
+            self._set(n, column, step, self.v.load(cell, self.v.target.vector_bytes))
+
+    def hand_out(self, step: Instruction, memory: list[Value]) -> None:
+        """A component of the formula or the weight under a loop's index, into memory of each column."""
+        value, *loops = step.args
+        for column, array in enumerate(memory):
+            cell = self._cell(array, tuple(loops), step.static)
+            self.v.store(self.value(value, column), cell, self.v.target.vector_bytes)
+
+
+_STRUCTURE: dict[str, Callable[[Steps, int, Instruction], None]] = {
+    "loop": Steps._loop, "carry": Steps._carry, "end": Steps._end, "number": Steps._number,
+    "array": Steps._array, "put": Steps._put, "get": Steps._get,
+}  # fmt: skip

@@ -1,0 +1,123 @@
+"""Runs scalar programs on numpy arrays, all pairs at once: what the instruction set means."""
+
+import numpy as np
+
+ARITHMETIC = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "abs": np.abs,
+    "floor": np.floor, "sqrt": np.sqrt, "rsqrt": lambda a: 1 / np.sqrt(a), "exp": np.exp, "log": np.log,
+    "sin": np.sin, "cos": np.cos, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "tanh": np.tanh,
+    "atan2": np.arctan2, "pow": np.power, "lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal,
+    "select": np.where,
+}  # fmt: skip
+
+
+def packed(program, arrays, kind):
+    """The records of a kind: (n, width)."""
+    components = program.components(kind)
+    for position, dim in components:
+        assert arrays[position].shape[-1] == dim
+    return np.concatenate([arrays[position] for position, _ in components], -1) if components else np.zeros((1, 0))
+
+
+def check(program):
+    """What every program has to hold: arguments before their use, levels that contain theirs, whole loops."""
+    open_loops = []
+    for n, step in enumerate(program.values):
+        assert all(arg < n for arg in step.args), f"{n} reads what comes later"
+        for arg in step.args:
+            assert set(program.values[arg].level.strip("p")) <= set(step.level), f"{n} is hoisted before {arg}"
+        if step.op == "loop":
+            open_loops.append(n)
+        if open_loops:
+            assert step.level == program.values[open_loops[0]].level, f"{n} is not of its loop's level"
+        if step.op == "end":
+            carries = [c for c in program.values if c.op == "carry" and c.args[1] == open_loops[-1]]
+            assert step.args[0] == open_loops.pop() and len(step.args) - 1 == len(carries)
+    assert not open_loops
+    assert program.results or program.n_results == 0 or any(step.op == "result" for step in program.values)
+    masks = {n for n, step in enumerate(program.values) if step.op in ("lt", "le", "eq", "ne")}
+    for step in program.values:
+        assert not masks & set(step.args[step.op == "select" :]), "only select reads masks"
+
+
+def run(program, arrays):
+    """The components of formula and weight, of shape (n_i, n_j, n_results) and (n_i, n_j, n_weights).
+
+    `arrays` are the variables by position, of shape (n, dim); parameters are (1, dim).
+    """
+    check(program)
+    records = {"i": packed(program, arrays, "i")[:, None], "j": packed(program, arrays, "j")[None]}
+    records["p"] = packed(program, arrays, "p")[None]
+    pairs = (records["i"].shape[0], records["j"].shape[1])
+    out = {
+        "result": np.full((*pairs, program.n_results), np.nan),
+        "weight": np.full((*pairs, program.n_weights), np.nan),
+    }
+    values = [None] * len(program.values)
+    with np.errstate(all="ignore"):
+        _steps(program, 0, len(values), values, records, out)
+    for name, ids in (("result", program.results), ("weight", program.weights)):
+        for n, source in enumerate(ids):
+            out[name][..., n] = values[source]
+    return out["result"], out["weight"]
+
+
+def _steps(program, begin, end, values, records, out):
+    n = begin
+    while n < end:
+        step = program.values[n]
+        if step.op == "loop":
+            n = _loop(program, n, values, records, out)
+        else:
+            values[n] = _step(step, values, records, out)
+            n += 1
+
+
+def _loop(program, n, values, records, out):
+    close = next(
+        m for m in range(n, len(values)) if program.values[m].op == "end" and program.values[m].args[0] == n
+    )
+    carries = []
+    while program.values[n + 1 + len(carries)].op == "carry":
+        carry = n + 1 + len(carries)
+        values[carry] = values[program.values[carry].args[0]]
+        carries.append(carry)
+    for index in range(program.values[n].static[0]):
+        values[n] = index
+        _steps(program, n + 1 + len(carries), close, values, records, out)
+        following = [values[source] for source in program.values[close].args[1:]]
+        for carry, value in zip(carries, following):
+            values[carry] = value
+    return close + 1
+
+
+def _step(step, values, records, out):
+    args = [values[arg] for arg in step.args]
+    if step.op in ARITHMETIC:
+        return ARITHMETIC[step.op](*args)
+    if step.op == "const":
+        return np.float64(step.static[0])
+    if step.op == "load":
+        kind, *place = step.static
+        return records[kind][..., _place(args, place)]
+    if step.op in ("sqdist", "dot"):
+        at_i, at_j, dim = step.static
+        x, y = records["i"][..., at_i : at_i + dim], records["j"][..., at_j : at_j + dim]
+        return ((x - y) ** 2 if step.op == "sqdist" else x * y).sum(-1)
+    if step.op == "number":
+        return np.float64(args[0])
+    if step.op == "array":
+        return [None] * step.static[0]
+    if step.op == "put":
+        args[0][_place(args[2:], step.static)] = args[1]
+        return None
+    if step.op == "get":
+        return args[0][_place(args[1:], step.static)]
+    if step.op in out:
+        out[step.op][..., _place(args[1:], step.static)] = args[0]
+        return None
+    raise AssertionError(f"no such instruction: {step.op}")
+
+
+def _place(loops, static):
+    return static[0] + sum(loop * stride for loop, stride in zip(loops, static[1:], strict=True))
