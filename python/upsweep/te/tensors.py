@@ -209,7 +209,8 @@ def sum(expr: Any, axis: Any) -> Expr:
 
 def _axis_names(function: Callable[..., Any], n_dims: int, name: str) -> list[str]:
     parameters = inspect.signature(function).parameters.values()
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = [p.name for p in positional if p.default is p.empty or len(positional) == n_dims]
     rest = [p.name for p in parameters if p.kind == p.VAR_POSITIONAL]
     if rest:
         names += [f"{rest[0]}{d}" for d in range(len(names), n_dims)]

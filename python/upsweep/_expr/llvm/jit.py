@@ -75,6 +75,7 @@ def compile_object(text: str, target: Target) -> bytes:
     with _lock:  # a target machine is of one thread at a time
         llvm = _llvm()
         module = llvm.parse_assembly(text)
+        module.verify()  # LLVM would end the process over what this raises
         return bytes(_machine(target).emit_object(module))
 
 

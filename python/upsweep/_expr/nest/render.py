@@ -170,6 +170,7 @@ class _Function:
         if constant * item <= _MOST_ON_STACK:
             self.views[buffer] = View(self.body.stack("i8", max(1, constant) * item, 64), strides)
             self.write(statement.body)
+            del self.views[buffer]
             return
         total = self.lanes.times(self.lanes.times(strides[0], sizes[0]), str(item))
         self.body.needs["@malloc"] = "declare noalias ptr @malloc(i64)\n"
@@ -186,6 +187,7 @@ class _Function:
         before = self.lanes.known
         self.lanes.known = dict(before)
         self.write(statement.body)
+        del self.views[buffer]
         self.lanes.known = before
         self._forget_stores(statement.body)
         self.body.do(f"call void @free(ptr {memory})")
@@ -207,6 +209,7 @@ class _Function:
                     k: v for k, v in self.lanes.known.items() if not mentions(v[0], loop.axis)
                 }
                 self.write(loop.body)
+            del self.indices[loop.axis]
         elif "vectorized" in loop.marks and self.lanes.axis is None:
             self._vectorized(loop)
         else:
@@ -258,6 +261,7 @@ class _Function:
             self.write(body)
         else:
             result = self._carry(body, name)
+        del self.indices[axis]
         self.lanes.known = known
         self._forget_stores(body)
         out.do(f"{following} = add i64 {index}, {step}")
@@ -311,6 +315,7 @@ class _Function:
         inner.mask = valid
         self.lanes = inner
         self.write(body)
+        del self.indices[axis]
         self.lanes = outer
         self._forget_stores(body)
         out.do(f"br label %{done}")
