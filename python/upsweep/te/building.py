@@ -190,6 +190,8 @@ class Function:
         TypeError, ValueError
             A wrong dtype; shapes that disagree with the placeholders', or with each other about a size.
         """
+        if any(hasattr(array, "asnumpy") for array in arrays):  # compat's, in which numpy's array lies
+            arrays = tuple(getattr(array, "values", array) for array in arrays)
         if _arrays.any_torch(*arrays):
             from upsweep._torch.nests import with_tensors
 
