@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,24 @@ def _is_plain(array: Array) -> bool:
     return array.dtype.isnative and array.flags.aligned and all(stride % item == 0 for stride in array.strides)
 
 
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+_Signature = tuple[Any, ...] | None
+_MOST_PLANS = 64
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The kernel's arguments for arrays of the same shapes, strides and kind as before, but for their addresses."""
+
+    kind: Any
+    numbers: list[int]
+    pointers: list[int]
+    scratch: list[tuple[int, tuple[int, ...], np.dtype[Any]]]
+
+
 class Function:
     """A compiled schedule. Called with the arrays of its arguments, it fills its results; called without these, it returns them.
 
@@ -159,6 +178,9 @@ class Function:
             scratch.append(body.buffer)
             self._scratch.append((np.dtype(body.buffer.dtype), [evaluator(size) for size in body.buffer.shape]))
             body = body.body
+        self._plans: dict[Any, _Plan] = {}
+        self._takes_arrays_alone = not given
+        self._output_places = [place for place, p in enumerate(self._parameters) if p.is_output]
         self._sizes = _sizes_of(schedule, tensors, given)
         for size in self._sizes:
             if key(size) not in known:
@@ -190,8 +212,10 @@ class Function:
         TypeError, ValueError
             A wrong dtype; shapes that disagree with the placeholders', or with each other about a size.
         """
-        if any(hasattr(array, "asnumpy") for array in arrays):  # compat's, in which numpy's array lies
-            arrays = tuple(getattr(array, "values", array) for array in arrays)
+        for array in arrays:
+            if hasattr(array, "asnumpy"):  # compat's, in which an array of numpy lies
+                arrays = tuple(getattr(each, "values", each) for each in arrays)
+                break
         if _arrays.any_torch(*arrays):
             from upsweep._torch.nests import with_tensors
 
@@ -207,6 +231,12 @@ class Function:
                 f"{self.name}: expected {len(self._args)} arguments, or {few} without the results to fill; got {n_given}"
             )
         fills = n_given == len(self._args)
+        signature: _Signature = None
+        if fills and self._takes_arrays_alone and all(type(array) is np.ndarray for array in arrays):
+            signature = tuple((a.shape, a.strides, a.dtype, a.flags.writeable, a.flags.aligned) for a in arrays)
+            plan = self._plans.get(signature)
+            if plan is not None and self._run_planned(plan, arrays, n_threads):
+                return None
         values = iter(arrays)
         sizes: Sizes = {}
         taken: list[tuple[_Parameter, Array]] = []
@@ -231,7 +261,7 @@ class Function:
             if check(sizes) < 0 and all(extent(sizes) > 0 for extent in extents):
                 told = ", ".join(f"{size!r} = {sizes[key(size)]}" for size in self._sizes)
                 raise ValueError(f"{message}, with {told}")
-        self._launch(taken, sizes, n_threads)
+        self._launch(taken, sizes, n_threads, signature)
         if fills:
             return None
         return new[0] if len(new) == 1 else tuple(new)
@@ -254,37 +284,65 @@ class Function:
                     told = "" if expr.op == "const" else f", where {expr!r} is {expected}"
                     raise ValueError(f"{parameter.name}: expected shape {parameter.shape_text()}{told}, got {shape}")
 
-    def _launch(self, taken: list[tuple[_Parameter, Array]], sizes: Sizes, n_threads: int | None) -> None:
+    def _launch(
+        self, taken: list[tuple[_Parameter, Array]], sizes: Sizes, n_threads: int | None, signature: _Signature
+    ) -> None:
         numbers = [0]
+        pointers: list[int] = []
         kept: list[Array] = []
         copied_back: list[tuple[Array, Array]] = []
-        outputs = [array for parameter, array in taken if parameter.is_output]
         for parameter, array in taken:
             plain = array
-            others = [each for each in outputs if each is not array]
-            overlaps = any(np.may_share_memory(array, other) for other in others)
+            overlaps = any(array is not each and np.may_share_memory(array, each) for p, each in taken if p.is_output)
             if overlaps or not _is_plain(array):
+                signature = None
                 if parameter.is_output:
                     plain = np.empty(array.shape, parameter.dtype)
                     copied_back.append((array, plain))
                 else:
                     plain = array.astype(parameter.dtype.newbyteorder("="), order="C")
                 kept.append(plain)
-            numbers.append(plain.ctypes.data)
-            item = plain.itemsize
-            numbers += [stride // item for stride in plain.strides[:-1]]
+            pointers.append(len(numbers))
+            numbers.append(_address(plain))
+            numbers += [stride // plain.itemsize for stride in plain.strides[:-1]]
+        scratch: list[tuple[int, tuple[int, ...], np.dtype[Any]]] = []
         for dtype, extents in self._scratch:
             memory = np.empty([extent(sizes) for extent in extents], dtype)
             kept.append(memory)
-            numbers.append(memory.ctypes.data)
+            scratch.append((len(numbers), memory.shape, dtype))
+            numbers.append(_address(memory))
             numbers += [stride // dtype.itemsize for stride in memory.strides[:-1]]
         numbers += [sizes[name] for name in self._size_keys]
         args = (ctypes.c_int64 * len(numbers))(*numbers)
+        if signature is not None:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            self._plans[signature] = _Plan(type(args), numbers, pointers, scratch)
+        self._run_kernel(args, n_threads)
+        for array, plain in copied_back:
+            array[...] = plain
+
+    def _run_kernel(self, args: Any, n_threads: int | None) -> None:
         self._kernel(args, _cpu.threads(n_threads))
         if args[0]:
             raise MemoryError(f"{self.name}: no memory for what it computes on the way")
-        for array, plain in copied_back:
-            array[...] = plain
+
+    def _run_planned(self, plan: _Plan, arrays: Sequence[Array], n_threads: int | None) -> bool:
+        """Run on arrays of which all has been checked before but where they lie; False if results overlap."""
+        for place in self._output_places:
+            for array in arrays:
+                if array is not arrays[place] and np.may_share_memory(array, arrays[place]):
+                    return False
+        args = plan.kind(*plan.numbers)
+        for place, array in zip(plan.pointers, arrays):
+            args[place] = array.__array_interface__["data"][0]
+        kept = []
+        for place, shape, dtype in plan.scratch:
+            memory = np.empty(shape, dtype)
+            kept.append(memory)
+            args[place] = _address(memory)
+        self._run_kernel(args, n_threads)
+        return True
 
 
 def _sizes_of(schedule: Schedule, tensors: Sequence[Tensor], given: Sequence[Expr]) -> list[Expr]:

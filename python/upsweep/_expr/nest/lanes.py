@@ -48,6 +48,7 @@ class Lanes:
     axis: Axis | None = None
     mask: Value | None = None
     known: dict[tuple[int, Value | None], tuple[Expr, Value]] = field(default_factory=dict)
+    pinned: dict[int, Value] = field(default_factory=dict)  # loads whose values are in registers
 
     # ---- types ----
 
@@ -145,6 +146,8 @@ class Lanes:
 
     def value(self, expr: Expr) -> Value:
         """An expression in all lanes; what was computed in this block or before it is not computed again."""
+        if id(expr) in self.pinned:
+            return self.pinned[id(expr)]
         key = (id(expr), self.mask)
         if key not in self.known:
             self.known[key] = (expr, self._written(expr))
@@ -243,7 +246,9 @@ class Lanes:
         both = condition
         if self.mask is not None:
             both = self.body.emit(f"and {self.kind('bool')} {self.mask}, {condition}")
-        return Lanes(self.body, self.target, self.indices, self.view, self.count, self.axis, both, self.known)
+        return Lanes(
+            self.body, self.target, self.indices, self.view, self.count, self.axis, both, self.known, self.pinned
+        )
 
     # ---- memory ----
 

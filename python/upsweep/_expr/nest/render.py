@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from ..llvm.target import Target
 from ..llvm.vectors import Body
-from .expressions import Axis, Expr, contains, key, mentions, walk
+from .expressions import Axis, Expr, binary, const, contains, key, load, mentions, substitute, walk
 from .lanes import BITS, Lanes, View
 from .launching import NEEDS, launching_text
 from .linear import Linear, linear
+from .narrow import Narrow, narrow_form
 from .statements import Allocate, Block, Buffer, For, If, Produce, Statement, Store, all_statements
 from .work import strip_bytes, strip_work
 
@@ -33,6 +34,8 @@ attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"=
 _MOST_ON_STACK = 32 << 10
 # Vectors at once in loops with sums in registers: as many as hide the latency of one, and share what all lanes read.
 _VECTORS_OF_SUMS = 4
+# Strips up to so many vectors go through time one vector after the other.
+_NARROW_VECTORS = 4
 _CHEAP = ("add", "sub", "mul", "min", "max", "neg", "load", "const", "axis", "var", "cast")
 
 
@@ -105,8 +108,11 @@ class _Function:
         elif isinstance(statement, Allocate):
             self._allocate(statement)
         elif isinstance(statement, Produce):
+            form = narrow_form(statement) if statement.strips and self.in_region else None
             if statement.strips and not self.in_region and self.module.is_parallel:
                 self._launch(statement, statement.strips)
+            elif form is not None:
+                self._narrow_or_wide(form, statement)
             else:
                 self.write(statement.body)
         elif isinstance(statement, For):
@@ -321,6 +327,96 @@ class _Function:
         out.do(f"br label %{done}")
         out.place(done)
 
+    # ---- few columns ----
+
+    def _narrow_or_wide(self, form: Narrow, produce: Produce) -> None:
+        out = self.body
+        lanes = min(_lanes_of(store_loop.body, self.module.target) for store_loop, _ in form.steps)
+        low, high = self.ranges[id(form.steps[0][0])]
+        width = out.emit(f"sub i64 {high}, {low}")
+        narrow, wide, done = (out.label(hint) for hint in ("narrow", "wide", "done"))
+        is_narrow = out.emit(f"icmp sle i64 {width}, {_NARROW_VECTORS * lanes}")
+        out.branch(is_narrow, narrow, wide)
+        out.place(narrow)
+        self.lanes.known = {}
+        end = self.lanes.plus(low, out.emit(f"sub i64 {width}, {out.emit(f'srem i64 {width}, {lanes}')}"))
+        before, loop, rest = out.block, out.label("columns"), out.label("rest")
+        out.branch(out.emit(f"icmp slt i64 {low}, {end}"), loop, rest)
+        out.place(loop)
+        base, following = out.name("base"), out.name("next")
+        place = len(out.lines)
+        self._through_time(form, lanes, base, None)
+        out.do(f"{following} = add i64 {base}, {lanes}")
+        out.lines.insert(place, f"  {base} = phi i64 [{low}, %{before}], [{following}, %{out.block}]")
+        out.branch(out.emit(f"icmp slt i64 {following}, {end}"), loop, rest)
+        out.place(rest)
+        last = out.label("last")
+        out.branch(out.emit(f"icmp slt i64 {end}, {high}"), last, done)
+        out.place(last)
+        few = out.emit(f"trunc i64 {out.emit(f'sub i64 {high}, {end}')} to i32")
+        probe = Lanes(out, self.module.target, self.indices, self.view, lanes)
+        valid = out.emit(f"icmp slt {probe.kind('int32')} {probe.sequence('int32')}, {probe.splat(few, 'int32')}")
+        self._through_time(form, lanes, end, valid)
+        out.do(f"br label %{done}")
+        out.place(wide)
+        self.write(produce.body)
+        self.lanes.known = {}
+        out.do(f"br label %{done}")
+        out.place(done)
+
+    def _columns(self, loop: For, store: Store, lanes: int, base: Value, mask: Value | None, pinned: dict[int, Value]) -> Value:
+        """One statement for a vector of columns; the value that it stores."""
+        self.indices[loop.axis] = base
+        self.lanes = Lanes(self.body, self.module.target, self.indices, self.view, lanes, loop.axis, mask, pinned=pinned)
+        value = self.lanes.value(store.value)
+        self.lanes.store(store.buffer, store.indices, value)
+        del self.indices[loop.axis]
+        return value
+
+    def _through_time(self, form: Narrow, lanes: int, base: Value, mask: Value | None) -> None:
+        """A vector of columns through all steps."""
+        out, outer, pinned = self.body, self.lanes, dict[int, Value]()
+        for loop, store in form.before:
+            self._columns(loop, store, lanes, base, mask, pinned)
+        axis = form.time.axis
+        starts: dict[Buffer, Value] = {}
+        self.indices[axis] = "0"
+        for loop, store in form.steps:
+            if store.buffer in form.handed:
+                self.indices[loop.axis] = base
+                reader = Lanes(out, self.module.target, self.indices, self.view, lanes, loop.axis, mask)
+                back = {axis: binary("sub", axis, const(1, "int64"))}
+                indices = tuple(substitute(index, back) for index in store.indices)
+                starts[store.buffer] = reader.value(load(store.buffer, indices))
+                del self.indices[loop.axis]
+        end = outer.index(form.time.extent)
+        before, label, done = out.block, out.label("time"), out.label("past")
+        out.branch(out.emit(f"icmp sgt i64 {end}, 0"), label, done)
+        out.place(label)
+        index, following = out.name("t"), out.name("next")
+        self.indices[axis] = index
+        place = len(out.lines)
+        names = {buffer: out.name("state") for buffer in starts}
+        for buffer, loads in form.handed.items():
+            pinned |= {id(each): names[buffer] for each in loads}
+        results: dict[Buffer, Value] = {}
+        for loop, store in form.steps:
+            results[store.buffer] = self._columns(loop, store, lanes, base, mask, pinned)
+            pinned |= {id(each): results[store.buffer] for each in form.fresh.get(store.buffer, [])}
+        out.do(f"{following} = add i64 {index}, 1")
+        last = out.block
+        phis = [f"  {index} = phi i64 [0, %{before}], [{following}, %{last}]"]
+        for loop, store in form.steps:
+            if store.buffer in starts:
+                kind = Lanes(out, self.module.target, self.indices, self.view, lanes).kind(store.buffer.dtype)
+                pairs = f"[{starts[store.buffer]}, %{before}], [{results[store.buffer]}, %{last}]"
+                phis.append(f"  {names[store.buffer]} = phi {kind} {pairs}")
+        out.lines[place:place] = phis
+        out.branch(out.emit(f"icmp slt i64 {following}, {end}"), label, done)
+        out.place(done)
+        del self.indices[axis]
+        self.lanes = outer
+
     # ---- sums in registers ----
 
     def _accumulate(self, loop: For, start: Value | None) -> None:
@@ -385,7 +481,7 @@ class _Function:
             inner.views[buffer] = View(pointer, [handed.pop(0) for _ in view.strides])
         for loop in loops:
             inner.ranges[id(loop)] = ("%low", "%high")
-        inner.write(statement.body if isinstance(statement, Produce) else statement)
+        inner.write(statement)
         module.finish(inner, f"internal void {name}(ptr %context, i64 %low, i64 %high) #0")
         extent = self.lanes.index(loops[0].extent)
         bytes_each = self.lanes.index(strip_bytes(loops))
