@@ -15,9 +15,9 @@ from ..llvm.target import Target
 from ..llvm.vectors import Body, Vectors
 from .expressions import FLOATS, Axis, Expr, mentions, walk
 from .linear import linear
-from .statements import Buffer
+from .statements import Buffer, Statement, Store, all_statements
 
-__all__ = ["BITS", "Lanes", "View"]
+__all__ = ["BITS", "Lanes", "View", "lanes_of"]
 
 Value = str
 
@@ -85,6 +85,11 @@ class Lanes:
         """0, 1, 2, ... in the lanes."""
         items = ", ".join(f"{_SCALARS[dtype]} {lane}" for lane in range(self.count))
         return self.body.constant(self.kind(dtype), f"<{items}>")
+
+    def first_lanes(self, count: Value) -> Value:
+        """The mask of the first `count` lanes, fewer than all."""
+        few = self.body.emit(f"trunc i64 {count} to i32")
+        return self.body.emit(f"icmp slt {self.kind('int32')} {self.sequence('int32')}, {self.splat(few, 'int32')}")
 
     # ---- scalars of 64 bits ----
 
@@ -307,7 +312,7 @@ class Lanes:
             if dtype == "bool":
                 scalar = self.body.emit(f"trunc i8 {scalar} to i1")
             return self.splat(scalar, dtype)
-        if steps is not None and not any(steps[:-1]) and (steps[-1] == 1 or self.count == 1):
+        if steps is not None and not any(steps[:-1]) and (self.count == 1 or steps[-1:] == [1]):
             address = self._address(buffer, view, expr.args)
             if self.mask is None:
                 return self._loaded(self.body.emit(f"load {kind}, ptr {address}, align {align}"), dtype)
@@ -344,3 +349,9 @@ class Lanes:
         self.body.needs[name] = f"declare void {name}({kind}, {of_place}, i32, {bools})\n"
         mask = self.mask or self.constant("bool", True)
         self.body.do(f"call void {name}({kind} {value}, {place}, i32 {align}, {bools} {mask})")
+
+
+def lanes_of(body: Statement, target: Target) -> int:
+    """As many lanes as a vector of the widest numbers that are stored has."""
+    widest = max((BITS[each.buffer.dtype] for each in all_statements(body) if isinstance(each, Store)), default=32)
+    return target.vector_bytes * 8 // max(widest, 32)

@@ -9,12 +9,23 @@ memory are better read together.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from .expressions import Expr, binary, const, key, substitute, walk
+from .expressions import Expr, binary, const, key, load, substitute, walk
+from .lanes import Lanes, lanes_of
 from .linear import linear, simplified
 from .statements import Block, Buffer, For, Produce, Statement, Store
 
-__all__ = ["Narrow", "narrow_form"]
+if TYPE_CHECKING:
+    from .render import Function
+
+__all__ = ["Narrow", "narrow_form", "write_narrow"]
+
+Value = str
+
+# Strips up to so many vectors go through time one vector after the other.
+_NARROW_VECTORS = 4
+
 
 
 @dataclass
@@ -87,10 +98,100 @@ def narrow_form(produce: Produce) -> Narrow | None:
         here = _place(store.indices, loop, time, 0)
         was = _place(store.indices, loop, time, 1)
         for later, (reading, reader) in enumerate(found):
-            for load in (node for node in walk(reader.value) if node.op == "load" and node.static[0] is store.buffer):
-                there = _place(load.args, reading, time, 0)
+            for each in (node for node in walk(reader.value) if node.op == "load" and node.static[0] is store.buffer):
+                there = _place(each.args, reading, time, 0)
                 if there == here and later > place:
-                    fresh.setdefault(store.buffer, []).append(load)
+                    fresh.setdefault(store.buffer, []).append(each)
                 elif there == was and was != here:
-                    handed.setdefault(store.buffer, []).append(load)
+                    handed.setdefault(store.buffer, []).append(each)
     return Narrow(before, time, found, handed, fresh) if handed else None
+
+
+def write_narrow(function: Function, form: Narrow, produce: Produce) -> None:
+    out = function.body
+    lanes = min(lanes_of(store_loop.body, function.module.target) for store_loop, _ in form.steps)
+    low, high = function.ranges[id(form.steps[0][0])]
+    width = out.emit(f"sub i64 {high}, {low}")
+    narrow, wide, done = (out.label(hint) for hint in ("narrow", "wide", "done"))
+    is_narrow = out.emit(f"icmp sle i64 {width}, {_NARROW_VECTORS * lanes}")
+    out.branch(is_narrow, narrow, wide)
+    out.place(narrow)
+    function.lanes.known = {}
+    end = function.lanes.plus(low, out.emit(f"sub i64 {width}, {out.emit(f'srem i64 {width}, {lanes}')}"))
+    before, loop, rest = out.block, out.label("columns"), out.label("rest")
+    out.branch(out.emit(f"icmp slt i64 {low}, {end}"), loop, rest)
+    out.place(loop)
+    base, following = out.name("base"), out.name("next")
+    place = len(out.lines)
+    _through_time(function, form, lanes, base, None)
+    out.do(f"{following} = add i64 {base}, {lanes}")
+    out.lines.insert(place, f"  {base} = phi i64 [{low}, %{before}], [{following}, %{out.block}]")
+    out.branch(out.emit(f"icmp slt i64 {following}, {end}"), loop, rest)
+    out.place(rest)
+    last = out.label("last")
+    out.branch(out.emit(f"icmp slt i64 {end}, {high}"), last, done)
+    out.place(last)
+    probe = Lanes(out, function.module.target, function.indices, function.view, lanes)
+    valid = probe.first_lanes(out.emit(f"sub i64 {high}, {end}"))
+    _through_time(function, form, lanes, end, valid)
+    out.do(f"br label %{done}")
+    out.place(wide)
+    function.write(produce.body)
+    function.lanes.known = {}
+    out.do(f"br label %{done}")
+    out.place(done)
+
+
+def _columns(function: Function, loop: For, store: Store, lanes: int, base: Value, mask: Value | None, pinned: dict[int, Value]) -> Value:
+    """One statement for a vector of columns; the value that it stores."""
+    function.indices[loop.axis] = base
+    function.lanes = Lanes(function.body, function.module.target, function.indices, function.view, lanes, loop.axis, mask, pinned=pinned)
+    value = function.lanes.value(store.value)
+    function.lanes.store(store.buffer, store.indices, value)
+    del function.indices[loop.axis]
+    return value
+
+
+def _through_time(function: Function, form: Narrow, lanes: int, base: Value, mask: Value | None) -> None:
+    """A vector of columns through all steps."""
+    out, outer, pinned = function.body, function.lanes, dict[int, Value]()
+    for loop, store in form.before:
+        _columns(function, loop, store, lanes, base, mask, pinned)
+    axis = form.time.axis
+    starts: dict[Buffer, Value] = {}
+    function.indices[axis] = "0"
+    for loop, store in form.steps:
+        if store.buffer in form.handed:
+            function.indices[loop.axis] = base
+            reader = Lanes(out, function.module.target, function.indices, function.view, lanes, loop.axis, mask)
+            back = {axis: binary("sub", axis, const(1, "int64"))}
+            indices = tuple(substitute(index, back) for index in store.indices)
+            starts[store.buffer] = reader.value(load(store.buffer, indices))
+            del function.indices[loop.axis]
+    end = outer.index(form.time.extent)
+    before, label, done = out.block, out.label("time"), out.label("past")
+    out.branch(out.emit(f"icmp sgt i64 {end}, 0"), label, done)
+    out.place(label)
+    index, following = out.name("t"), out.name("next")
+    function.indices[axis] = index
+    place = len(out.lines)
+    names = {buffer: out.name("state") for buffer in starts}
+    for buffer, loads in form.handed.items():
+        pinned |= {id(each): names[buffer] for each in loads}
+    results: dict[Buffer, Value] = {}
+    for loop, store in form.steps:
+        results[store.buffer] = _columns(function, loop, store, lanes, base, mask, pinned)
+        pinned |= {id(each): results[store.buffer] for each in form.fresh.get(store.buffer, [])}
+    out.do(f"{following} = add i64 {index}, 1")
+    last = out.block
+    phis = [f"  {index} = phi i64 [0, %{before}], [{following}, %{last}]"]
+    for loop, store in form.steps:
+        if store.buffer in starts:
+            kind = Lanes(out, function.module.target, function.indices, function.view, lanes).kind(store.buffer.dtype)
+            pairs = f"[{starts[store.buffer]}, %{before}], [{results[store.buffer]}, %{last}]"
+            phis.append(f"  {names[store.buffer]} = phi {kind} {pairs}")
+    out.lines[place:place] = phis
+    out.branch(out.emit(f"icmp slt i64 {following}, {end}"), label, done)
+    out.place(done)
+    del function.indices[axis]
+    function.lanes = outer

@@ -9,20 +9,22 @@ the threads of OpenMP's pool take piece by piece. A loop marked vectorized runs 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..llvm.target import Target
 from ..llvm.vectors import Body
-from .expressions import Axis, Expr, binary, const, contains, key, load, mentions, substitute, walk
-from .lanes import BITS, Lanes, View
+from .expressions import Axis, Expr, contains, mentions, walk
+from .lanes import BITS, Lanes, View, lanes_of
 from .launching import NEEDS, launching_text
 from .linear import Linear, linear
-from .narrow import Narrow, narrow_form
+from .narrow import narrow_form, write_narrow
 from .statements import Allocate, Block, Buffer, For, If, Produce, Statement, Store, all_statements
+from .sums import VECTORS_OF_SUMS, accumulated, continues, innermost_store, shared_sums, write_shared_sums
 from .work import strip_bytes, strip_work
 
-__all__ = ["render"]
+__all__ = ["Function", "render"]
 
 Value = str
 
@@ -32,15 +34,11 @@ attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"=
 """
 # What a thread has on its stack at most; more comes from the heap.
 _MOST_ON_STACK = 32 << 10
-# Vectors at once in loops with sums in registers: as many as hide the latency of one, and share what all lanes read.
-_VECTORS_OF_SUMS = 4
-# Strips up to so many vectors go through time one vector after the other.
-_NARROW_VECTORS = 4
 _CHEAP = ("add", "sub", "mul", "min", "max", "neg", "load", "const", "axis", "var", "cast")
 
 
 @dataclass
-class _Trimmed:
+class Trimmed:
     """A loop without the conditions that only cut its range."""
 
     body: Statement
@@ -57,13 +55,13 @@ class _Module:
         self.needs: dict[str, str] = {}
         self.n_regions = 0
 
-    def finish(self, function: _Function, signature: str) -> None:
+    def finish(self, function: Function, signature: str) -> None:
         function.body.do("ret void")
         self.functions.append(function.body.define(signature))
         self.needs |= function.body.needs
 
 
-class _Function:
+class Function:
     """One function while it is written."""
 
     def __init__(self, module: _Module, args: Value) -> None:
@@ -112,7 +110,7 @@ class _Function:
             if statement.strips and not self.in_region and self.module.is_parallel:
                 self._launch(statement, statement.strips)
             elif form is not None:
-                self._narrow_or_wide(form, statement)
+                write_narrow(self, form, statement)
             else:
                 self.write(statement.body)
         elif isinstance(statement, For):
@@ -130,7 +128,7 @@ class _Function:
         while steps:
             step = steps.pop(0)
             following = steps[0] if steps else None
-            if isinstance(step, Store) and isinstance(following, For) and _continues(step, following):
+            if isinstance(step, Store) and isinstance(following, For) and continues(step, following):
                 self._accumulate(following, self.lanes.value(step.value))
                 steps.pop(0)
             else:
@@ -206,7 +204,7 @@ class _Function:
         forks = "parallel" in loop.marks and not self.in_region and self.lanes.axis is None
         if forks and self.module.is_parallel:
             self._launch(loop, [loop])
-        elif _accumulated(loop) is not None and not ("vectorized" in loop.marks and self.lanes.axis is None):
+        elif accumulated(loop) is not None and not ("vectorized" in loop.marks and self.lanes.axis is None):
             self._accumulate(loop, None)
         elif "unrolled" in loop.marks:
             for step in range(loop.extent.static[0]):
@@ -217,12 +215,16 @@ class _Function:
                 self.write(loop.body)
             del self.indices[loop.axis]
         elif "vectorized" in loop.marks and self.lanes.axis is None:
-            self._vectorized(loop)
+            trimmed = self.trimmed(loop)
+            self.vectors(loop, trimmed.body, lambda: self.write(trimmed.body), trimmed)
         else:
-            trimmed = self._trimmed(loop)
-            self._serial(loop.axis, trimmed.low, trimmed.high, trimmed.body)
+            trimmed = self.trimmed(loop)
+            low, form = trimmed.low, shared_sums(loop) if self.lanes.axis is None else None
+            if form is not None:
+                low = write_shared_sums(self, form, low, trimmed.high)
+            self._serial(loop.axis, low, trimmed.high, trimmed.body)
 
-    def _trimmed(self, loop: For) -> _Trimmed:
+    def trimmed(self, loop: For) -> Trimmed:
         low, high = self.ranges.get(id(loop), ("0", ""))
         high = high or self.lanes.index(loop.extent)
         body = loop.body
@@ -231,7 +233,7 @@ class _Function:
             if cut is None:
                 break
             low, high, body = *cut, body.body
-        return _Trimmed(body, low, high)
+        return Trimmed(body, low, high)
 
     def _cut(self, axis: Axis, condition: Expr, low: Value, high: Value) -> tuple[Value, Value] | None:
         """A range in which a condition on an index holds, if it is such a range."""
@@ -248,11 +250,12 @@ class _Function:
         bound = self.body.emit(f"sdiv i64 {lanes.extreme('max', base, '0')}, {size}")
         return (low, lanes.extreme("min", high, bound)) if step < 0 else (lanes.extreme("max", low, bound), high)
 
-    def _serial(
-        self, axis: Axis, low: Value, high: Value, body: Statement, step: int = 1,
-        carried: tuple[str, Value] | None = None,
-    ) -> Value:  # fmt: skip
-        """A loop of scalars, or of vectors of `step` lanes; `carried` is (kind, start) of what goes from step to step."""
+    @contextmanager
+    def loop(self, axis: Axis, low: Value, high: Value, step: int = 1) -> Iterator[list[str]]:
+        """What is written inside runs for axis = low, low + step, ... below high.
+
+        Values that go from step to step are added by their phis, text with LAST for the label that the loop ends with.
+        """
         out = self.body
         before, label, done = out.block, out.label("loop"), out.label("done")
         out.branch(out.emit(f"icmp slt i64 {low}, {high}"), label, done)
@@ -260,55 +263,73 @@ class _Function:
         index, following = out.name("i"), out.name("next")
         place = len(out.lines)
         self.indices[axis] = index
-        known = self.lanes.known
-        self.lanes.known = {k: v for k, v in known.items() if not _changes(v[0], axis, body)}
-        name, result = out.name("c"), ""
-        if carried is None:
-            self.write(body)
-        else:
-            result = self._carry(body, name)
+        phis = [f"  {index} = phi i64 [{low}, %{before}], [{following}, %LAST]"]
+        yield phis
         del self.indices[axis]
-        self.lanes.known = known
-        self._forget_stores(body)
         out.do(f"{following} = add i64 {index}, {step}")
         last = out.block
-        phis = [f"  {index} = phi i64 [{low}, %{before}], [{following}, %{last}]"]
-        if carried is not None:
-            phis.append(f"  {name} = phi {carried[0]} [{carried[1]}, %{before}], [{result}, %{last}]")
-        out.lines[place:place] = phis
+        out.lines[place:place] = [phi.replace("%LAST", f"%{last}") for phi in phis]
         out.branch(out.emit(f"icmp slt i64 {following}, {high}"), label, done)
         out.place(done)
-        if carried is None:
-            return ""
-        return out.emit(f"phi {carried[0]} [{carried[1]}, %{before}], [{result}, %{last}]")
 
-    def _vectorized(self, loop: For) -> None:
-        """Whole vectors, several at once where sums are kept in registers, and a masked rest."""
-        trimmed = self._trimmed(loop)
+    @contextmanager
+    def within(self, axis: Axis, body: Statement) -> Iterator[None]:
+        """What is known in here holds for one step of a loop only."""
+        lanes = self.lanes
+        known = lanes.known
+        lanes.known = {k: v for k, v in known.items() if not _changes(v[0], axis, body)}
+        yield
+        lanes.known = known
+        self._forget_stores(body)
+
+    def _serial(self, axis: Axis, low: Value, high: Value, body: Statement, step: int = 1) -> None:
+        with self.loop(axis, low, high, step), self.within(axis, body):
+            self.write(body)
+
+    def carrying(
+        self, loop: For, starts: list[tuple[str, Value]], step: Callable[[list[Value]], list[Value]],
+        trimmed: Trimmed | None = None,
+    ) -> list[Value]:  # fmt: skip
+        """Values (kind, start) after a loop whose step takes them to new ones."""
+        out = self.body
+        trimmed = trimmed or self.trimmed(loop)
+        before = out.block
+        names = [out.name("c") for _ in starts]
+        with self.loop(loop.axis, trimmed.low, trimmed.high) as phis, self.within(loop.axis, trimmed.body):
+            results = step(names)
+            phis += [
+                f"  {name} = phi {kind} [{start}, %{before}], [{result}, %LAST]"
+                for name, (kind, start), result in zip(names, starts, results)
+            ]
+            last = out.block
+        return [
+            out.emit(f"phi {kind} [{start}, %{before}], [{result}, %{last}]") for (kind, start), result in zip(starts, results)
+        ]
+
+    def vectors(self, loop: For, body: Statement, write: Callable[[], None], trimmed: Trimmed | None = None) -> None:
+        """A vector loop: whole vectors, several at once where sums are kept in registers, and a masked rest."""
+        trimmed = trimmed or self.trimmed(loop)
         low, high = trimmed.low, trimmed.high
-        lanes = _lanes_of(trimmed.body, self.module.target)
-        if loop.extent.op == "const":
-            while lanes > max(1, loop.extent.static[0]):
-                lanes //= 2
-        widths = [lanes]
-        if _has_cheap_sums(trimmed.body):
-            widths.insert(0, _VECTORS_OF_SUMS * lanes)
+        lanes = lanes_of(trimmed.body, self.module.target)
+        size = loop.extent.static[0] if loop.extent.op == "const" else None
+        while size is not None and lanes > max(1, size):
+            lanes //= 2
+        widths = [VECTORS_OF_SUMS * lanes, lanes] if _has_cheap_sums(trimmed.body) else [lanes]
         outer, emit = self.lanes, self.body.emit
-        for width in widths:
-            if loop.extent.op == "const" and width > loop.extent.static[0]:
-                continue
-            room = self.lanes.extreme("max", emit(f"sub i64 {high}, {low}"), "0")
-            end = self.lanes.plus(low, emit(f"sub i64 {room}, {emit(f'urem i64 {room}, {width}')}"))
+        for width in (width for width in widths if size is None or width <= size):
+            room = outer.extreme("max", emit(f"sub i64 {high}, {low}"), "0")
+            end = outer.plus(low, emit(f"sub i64 {room}, {emit(f'urem i64 {room}, {width}')}"))
             self.lanes = Lanes(self.body, self.module.target, self.indices, self.view, width, loop.axis)
-            self._serial(loop.axis, low, end, trimmed.body, width)
+            with self.loop(loop.axis, low, end, width):
+                write()
             self.lanes = outer
+            self._forget_stores(body)
             low = end
-        if loop.extent.op == "const" and id(loop) not in self.ranges and trimmed.body is loop.body:
-            if loop.extent.static[0] % lanes == 0:
-                return
-        self._rest(loop.axis, low, high, trimmed.body, lanes)
+        is_whole = id(loop) not in self.ranges and trimmed.body is loop.body and size is not None and size % lanes == 0
+        if not is_whole:
+            self._rest(loop.axis, low, high, body, lanes, write)
 
-    def _rest(self, axis: Axis, low: Value, high: Value, body: Statement, lanes: int) -> None:
+    def _rest(self, axis: Axis, low: Value, high: Value, body: Statement, lanes: int, write: Callable[[], None]) -> None:
         """The last lanes, fewer than a vector."""
         outer, out = self.lanes, self.body
         rest, done = out.label("rest"), out.label("over")
@@ -316,112 +337,20 @@ class _Function:
         out.place(rest)
         self.indices[axis] = low
         inner = Lanes(out, self.module.target, self.indices, self.view, lanes, axis)
-        few = out.emit(f"trunc i64 {out.emit(f'sub i64 {high}, {low}')} to i32")
-        valid = out.emit(f"icmp slt {inner.kind('int32')} {inner.sequence('int32')}, {inner.splat(few, 'int32')}")
-        inner.mask = valid
+        inner.mask = inner.first_lanes(out.emit(f"sub i64 {high}, {low}"))
         self.lanes = inner
-        self.write(body)
+        write()
         del self.indices[axis]
         self.lanes = outer
         self._forget_stores(body)
         out.do(f"br label %{done}")
         out.place(done)
 
-    # ---- few columns ----
-
-    def _narrow_or_wide(self, form: Narrow, produce: Produce) -> None:
-        out = self.body
-        lanes = min(_lanes_of(store_loop.body, self.module.target) for store_loop, _ in form.steps)
-        low, high = self.ranges[id(form.steps[0][0])]
-        width = out.emit(f"sub i64 {high}, {low}")
-        narrow, wide, done = (out.label(hint) for hint in ("narrow", "wide", "done"))
-        is_narrow = out.emit(f"icmp sle i64 {width}, {_NARROW_VECTORS * lanes}")
-        out.branch(is_narrow, narrow, wide)
-        out.place(narrow)
-        self.lanes.known = {}
-        end = self.lanes.plus(low, out.emit(f"sub i64 {width}, {out.emit(f'srem i64 {width}, {lanes}')}"))
-        before, loop, rest = out.block, out.label("columns"), out.label("rest")
-        out.branch(out.emit(f"icmp slt i64 {low}, {end}"), loop, rest)
-        out.place(loop)
-        base, following = out.name("base"), out.name("next")
-        place = len(out.lines)
-        self._through_time(form, lanes, base, None)
-        out.do(f"{following} = add i64 {base}, {lanes}")
-        out.lines.insert(place, f"  {base} = phi i64 [{low}, %{before}], [{following}, %{out.block}]")
-        out.branch(out.emit(f"icmp slt i64 {following}, {end}"), loop, rest)
-        out.place(rest)
-        last = out.label("last")
-        out.branch(out.emit(f"icmp slt i64 {end}, {high}"), last, done)
-        out.place(last)
-        few = out.emit(f"trunc i64 {out.emit(f'sub i64 {high}, {end}')} to i32")
-        probe = Lanes(out, self.module.target, self.indices, self.view, lanes)
-        valid = out.emit(f"icmp slt {probe.kind('int32')} {probe.sequence('int32')}, {probe.splat(few, 'int32')}")
-        self._through_time(form, lanes, end, valid)
-        out.do(f"br label %{done}")
-        out.place(wide)
-        self.write(produce.body)
-        self.lanes.known = {}
-        out.do(f"br label %{done}")
-        out.place(done)
-
-    def _columns(self, loop: For, store: Store, lanes: int, base: Value, mask: Value | None, pinned: dict[int, Value]) -> Value:
-        """One statement for a vector of columns; the value that it stores."""
-        self.indices[loop.axis] = base
-        self.lanes = Lanes(self.body, self.module.target, self.indices, self.view, lanes, loop.axis, mask, pinned=pinned)
-        value = self.lanes.value(store.value)
-        self.lanes.store(store.buffer, store.indices, value)
-        del self.indices[loop.axis]
-        return value
-
-    def _through_time(self, form: Narrow, lanes: int, base: Value, mask: Value | None) -> None:
-        """A vector of columns through all steps."""
-        out, outer, pinned = self.body, self.lanes, dict[int, Value]()
-        for loop, store in form.before:
-            self._columns(loop, store, lanes, base, mask, pinned)
-        axis = form.time.axis
-        starts: dict[Buffer, Value] = {}
-        self.indices[axis] = "0"
-        for loop, store in form.steps:
-            if store.buffer in form.handed:
-                self.indices[loop.axis] = base
-                reader = Lanes(out, self.module.target, self.indices, self.view, lanes, loop.axis, mask)
-                back = {axis: binary("sub", axis, const(1, "int64"))}
-                indices = tuple(substitute(index, back) for index in store.indices)
-                starts[store.buffer] = reader.value(load(store.buffer, indices))
-                del self.indices[loop.axis]
-        end = outer.index(form.time.extent)
-        before, label, done = out.block, out.label("time"), out.label("past")
-        out.branch(out.emit(f"icmp sgt i64 {end}, 0"), label, done)
-        out.place(label)
-        index, following = out.name("t"), out.name("next")
-        self.indices[axis] = index
-        place = len(out.lines)
-        names = {buffer: out.name("state") for buffer in starts}
-        for buffer, loads in form.handed.items():
-            pinned |= {id(each): names[buffer] for each in loads}
-        results: dict[Buffer, Value] = {}
-        for loop, store in form.steps:
-            results[store.buffer] = self._columns(loop, store, lanes, base, mask, pinned)
-            pinned |= {id(each): results[store.buffer] for each in form.fresh.get(store.buffer, [])}
-        out.do(f"{following} = add i64 {index}, 1")
-        last = out.block
-        phis = [f"  {index} = phi i64 [0, %{before}], [{following}, %{last}]"]
-        for loop, store in form.steps:
-            if store.buffer in starts:
-                kind = Lanes(out, self.module.target, self.indices, self.view, lanes).kind(store.buffer.dtype)
-                pairs = f"[{starts[store.buffer]}, %{before}], [{results[store.buffer]}, %{last}]"
-                phis.append(f"  {names[store.buffer]} = phi {kind} {pairs}")
-        out.lines[place:place] = phis
-        out.branch(out.emit(f"icmp slt i64 {following}, {end}"), label, done)
-        out.place(done)
-        del self.indices[axis]
-        self.lanes = outer
-
     # ---- sums in registers ----
 
     def _accumulate(self, loop: For, start: Value | None) -> None:
         """A loop that takes values into one element: read and written once."""
-        store = _accumulated(loop)
+        store = accumulated(loop)
         assert store is not None
         lanes = self.lanes
         if start is None:
@@ -443,12 +372,15 @@ class _Function:
             self.lanes = outer.masked(mask)
             new = self._carry(statement.body, value)
             self.lanes = outer
-            kind = outer.kind(_accumulated_store(statement).buffer.dtype)
+            kind = outer.kind(innermost_store(statement).buffer.dtype)
             return self.body.emit(f"select {outer.kind('bool')} {mask}, {kind} {new}, {kind} {value}")
         assert isinstance(statement, For)
-        trimmed = self._trimmed(statement)
-        kind = self.lanes.kind(_accumulated_store(statement).buffer.dtype)
-        return self._serial(statement.axis, trimmed.low, trimmed.high, trimmed.body, carried=(kind, value))
+        trimmed = self.trimmed(statement)
+        kind = self.lanes.kind(innermost_store(statement).buffer.dtype)
+        (total,) = self.carrying(
+            statement, [(kind, value)], lambda values: [self._carry(trimmed.body, values[0])], trimmed
+        )
+        return total
 
     # ---- threads ----
 
@@ -460,7 +392,7 @@ class _Function:
         captured = [axis for axis in self.indices if isinstance(axis, Axis)]
         given = set(module.buffers)
         private = [(buffer, view) for buffer, view in self.views.items() if buffer not in given]
-        inner = _Function(module, "%args")
+        inner = Function(module, "%args")
         inner.in_region = True
         inner.body.do("%args = load ptr, ptr %context")
         inner.entered()
@@ -500,53 +432,8 @@ def _changes(expr: Expr, axis: Axis, body: Statement) -> bool:
     return any(node is axis or (node.op == "load" and node.static[0] in stored) for node in walk(expr))
 
 
-def _accumulated_store(statement: Statement) -> Store:
-    while not isinstance(statement, Store):
-        assert isinstance(statement, (For, If))
-        statement = statement.body
-    return statement
-
-
-def _accumulated(loop: For) -> Store | None:
-    """The store of a nest of loops that takes values into one element, and does nothing else."""
-    axes: list[Axis] = []
-    statement: Statement = loop
-    while isinstance(statement, (For, If)):
-        if isinstance(statement, For):
-            if statement.marks - {"unrolled"}:
-                return None
-            axes.append(statement.axis)
-        statement = statement.body
-    if not isinstance(statement, Store) or statement.value.op not in ("add", "mul", "min", "max"):
-        return None
-    first = statement.value.args[0]
-    if first.op != "load" or first.static[0] is not statement.buffer:
-        return None
-    same_place = len(first.args) == len(statement.indices) and all(
-        key(a) == key(b) for a, b in zip(first.args, statement.indices)
-    )
-    return statement if same_place and not any(contains(index, axes) for index in statement.indices) else None
-
-
-def _continues(start: Store, loop: For) -> bool:
-    """Whether a loop takes values into the element that was stored just before."""
-    store = _accumulated(loop)
-    return (
-        store is not None
-        and store.buffer is start.buffer
-        and all(key(a) == key(b) for a, b in zip(store.indices, start.indices))
-        and "parallel" not in loop.marks
-    )
-
-
-def _lanes_of(body: Statement, target: Target) -> int:
-    """As many lanes as a vector of the widest numbers that are stored has."""
-    widest = max((BITS[each.buffer.dtype] for each in all_statements(body) if isinstance(each, Store)), default=32)
-    return target.vector_bytes * 8 // max(widest, 32)
-
-
 def _has_cheap_sums(body: Statement) -> bool:
-    loops = [each for each in all_statements(body) if isinstance(each, For) and _accumulated(each) is not None]
+    loops = [each for each in all_statements(body) if isinstance(each, For) and accumulated(each) is not None]
     stores = [each for each in all_statements(body) if isinstance(each, Store)]
     return bool(loops) and all(node.op in _CHEAP for store in stores for node in walk(store.value))
 
@@ -556,7 +443,7 @@ def render(
 ) -> str:
     """The module of a nest whose buffers, those of the arguments and of the whole nest, and sizes come in this order."""
     module = _Module(buffers, sizes, target, is_parallel)
-    kernel = _Function(module, "%args")
+    kernel = Function(module, "%args")
     kernel.entered()
     kernel.write(body)
     module.finish(kernel, "void @kernel(ptr %args, i64 %n_threads) #0")
