@@ -61,7 +61,10 @@ class Twin:
         combiner, axes = op.body.static
         start, combine = STARTS[combiner]
         ranges = [range(int(evaluate(axis.extent, self.sizes, None))) for axis in axes]
-        total = np.dtype(op.body.dtype).type(start)
+        dtype = np.dtype(op.body.dtype)
+        if dtype.kind == "i" and np.isinf(start):
+            start = np.iinfo(dtype).min if start < 0 else np.iinfo(dtype).max
+        total = dtype.type(start)
         for indices in itertools.product(*ranges):
             inner = values | {id(axis): np.int64(index) for axis, index in zip(axes, indices)}
             total = combine(total, evaluate(op.body.args[0], inner, read))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from upsweep._expr.nest.expressions import Axis, Expr, const
+from upsweep._expr.nest.expressions import Axis, Expr, const, walk
 from upsweep._expr.nest.linear import Linear, Ranges, linear
 
 from .tensors import ComputeOp
@@ -32,12 +32,16 @@ def _check(form: Linear, ranges: Ranges, extents: tuple[Expr, ...], message: str
     if ranges.fails(form):
         raise ValueError(message)
     for low in ranges.lowest(form):
-        if not ranges.facts and all(atom.op == "var" for _, atom in low.terms.values()):
+        if not ranges.facts and all(_is_of_sizes(atom) for _, atom in low.terms.values()):
             return [SizeCheck(low.expr(), extents, message)]
     raise ValueError(
         f"{message}: not shown to stay inside. Bound it by te.min and te.max, or put the read into te.select under a "
         "condition that does"
     )
+
+
+def _is_of_sizes(expr: Expr) -> bool:
+    return all(node.op not in ("axis", "read") for node in walk(expr))
 
 
 def _check_read(read: Expr, ranges: Ranges, extents: tuple[Expr, ...], name: str) -> list[SizeCheck]:

@@ -136,14 +136,9 @@ class Ranges:
         return [], []
 
     def _of_extreme(self, expr: Expr) -> tuple[list[Linear], list[Linear]]:
+        """max is above both, min below both; the other side is told by cases, in `always`."""
         (low_a, high_a), (low_b, high_b) = (self._bounds_of(linear(arg)) for arg in expr.args)
-        if expr.op == "max":
-            both = [h for h in high_a if any(h.plus(g, -1).at_least_zero() for g in high_b)]
-            both += [h for h in high_b if any(h.plus(g, -1).at_least_zero() for g in high_a)]
-            return low_a + low_b, both
-        both = [low for low in low_a if any(g.plus(low, -1).at_least_zero() for g in low_b)]
-        both += [low for low in low_b if any(g.plus(low, -1).at_least_zero() for g in low_a)]
-        return both, high_a + high_b
+        return (low_a + low_b, []) if expr.op == "max" else ([], high_a + high_b)
 
     def _bounds_of(self, form: Linear) -> tuple[list[Linear], list[Linear]]:
         lows, highs = [Linear(form.constant)], [Linear(form.constant)]
@@ -160,8 +155,15 @@ class Ranges:
         return self._bounds_of(form)[0]
 
     def always(self, form: Linear) -> bool:
-        """Whether a form is shown to be at least 0."""
-        tries = [form, *(form.plus(fact, -1) for fact in self.facts)]
+        """Whether a form is shown to be at least 0, where loops are not empty."""
+        for coefficient, atom in form.terms.values():
+            if atom.op in ("min", "max"):
+                cases = [form.without(atom).plus(linear(arg), coefficient) for arg in atom.args]
+                shown = all if (atom.op == "min") == (coefficient > 0) else any
+                return shown(self.always(case) for case in cases)
+        ranges = self.axes.values()
+        some = [linear(last).plus(linear(first), -1) for first, last in ranges]
+        tries = [form, *(form.plus(fact, -1) for fact in (*self.facts, *some))]
         return any(low.at_least_zero() for each in tries for low in self._bounds_of(each)[0])
 
     def fails(self, form: Linear) -> bool:

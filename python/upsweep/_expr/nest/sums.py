@@ -95,7 +95,9 @@ def shared_sums(rows: For) -> SharedSums | None:
     loads = [node for node in walk(step.value.args[1]) if node.op == "load"]
     is_shared = any(mentions(each, over.axis) and not mentions(each, rows.axis) for each in loads)
     is_own = any(mentions(index, rows.axis) for index in step.indices)
-    return SharedSums(rows, columns, start, over, step) if is_shared and is_own else None
+    # Steps of time read what the one before them stored; those of a parallel loop do not.
+    is_free = "parallel" in rows.marks or not any(each.static[0] is step.buffer for each in loads)
+    return SharedSums(rows, columns, start, over, step) if is_shared and is_own and is_free else None
 
 
 def _moved(expr: Expr, axis: Axis, by: int) -> Expr:
