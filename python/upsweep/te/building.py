@@ -117,7 +117,7 @@ class _Parameter:
             array = _arrays.as_operand(array, self.name)
             if isinstance(array, _arrays.OnDevice):
                 raise TypeError(f"{self.name}: built for the CPU, got an array of a device")
-        if array.dtype != self.dtype:
+        if array.dtype != self.dtype and array.dtype.newbyteorder("=") != self.dtype:
             raise TypeError(f"{self.name}: expected dtype {self.dtype.name}, got {array.dtype}")
         if array.ndim != self.tensor.ndim:
             raise ValueError(f"{self.name}: expected shape {self.shape_text()}, got {array.shape}")
