@@ -108,7 +108,9 @@ def test_gru():
     cand = te.compute((T, B, H), lambda t, b, j: te.sum(kept[t, b, q] * W[2, q, j], axis=q), name="cand")
     update = te.compute(
         (T, B, H),
-        lambda t, b, j: rz[t, b, 1, j] * h[t - 1, b, j] + (1 - rz[t, b, 1, j]) * te.tanh(cand[t, b, j] + X[t, b, 2, j]),
+        lambda t, b, j: (
+            rz[t, b, 1, j] * h[t - 1, b, j] + (1 - rz[t, b, 1, j]) * te.tanh(cand[t, b, j] + X[t, b, 2, j])
+        ),
     )
     scan = te.scan(init, update, h, inputs=[X, W])
     run = te.build(te.create_schedule(scan.op), [X, W, scan])

@@ -36,17 +36,26 @@ class Parts:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (lambda p, t, i: p.state[t, i], r"state\[t, i\] in update: a state is read before the step, at t - d with"),
+        (
+            lambda p, t, i: p.state[t, i],
+            r"state\[t, i\] in update: a state is read before the step, at t - d with",
+        ),
         (lambda p, t, i: p.state[t + 1, i], r"state\[t \+ 1, i\]"),
         (lambda p, t, i: p.state[t - 2, i], r"2 steps back, but the init gives 1"),
-        (lambda p, t, i: p.state[t - 1, i + 1], r"state\[t - 1, i \+ 1\] in update: index 1 leaves state of shape"),
+        (
+            lambda p, t, i: p.state[t - 1, i + 1],
+            r"state\[t - 1, i \+ 1\] in update: index 1 leaves state of shape",
+        ),
         (lambda p, t, i: p.state[t - 1, i - 1], r"index 1 leaves state"),
         (lambda p, t, i: p.state[t - 1, i] + p.X[t + 1, i], r"X\[t \+ 1, i\] in update: index 0 leaves X"),
         (lambda p, t, i: p.state[t - 1, i] + p.X[t - 2, i], r"index 0 leaves X"),
         (lambda p, t, i: p.state[i, t - 1], r"the first index is time"),
         (lambda p, t, i: p.state[2 * t, i], r"the first index is time"),
         (lambda p, t, i: p.state[0, i], r"the first index is time"),
-        (lambda p, t, i: te.select(i > 1, p.state[t - 1, i - 2], p.state[t - 1, i + 1]), r"not shown to stay inside"),
+        (
+            lambda p, t, i: te.select(i > 1, p.state[t - 1, i - 2], p.state[t - 1, i + 1]),
+            r"not shown to stay inside",
+        ),
     ],
 )
 def test_reads_of_the_body(body, message):
@@ -65,7 +74,9 @@ def test_guarded_reads_stay_inside():
     parts = Parts()
     scan = parts.scan(lambda t, i: parts.state[t - 1, te.min(i + 1, parts.n - 1)])
     run = te.build(te.create_schedule(scan.op), [parts.X, scan])
-    np.testing.assert_array_equal(run(np.tile(np.arange(9, dtype="float32"), (3, 1)))[2], np.minimum(np.arange(9) + 2, 8))
+    np.testing.assert_array_equal(
+        run(np.tile(np.arange(9, dtype="float32"), (3, 1)))[2], np.minimum(np.arange(9) + 2, 8)
+    )
 
 
 def test_the_line_is_that_of_the_read():
@@ -73,8 +84,7 @@ def test_the_line_is_that_of_the_read():
     here = line_of("state[t, i]  # the line")
     with pytest.raises(ValueError, match=here):
         parts.scan(
-            lambda t, i: parts.X[t, i]
-            + parts.state[t, i]  # the line
+            lambda t, i: parts.X[t, i] + parts.state[t, i]  # the line
         )
 
 
@@ -108,7 +118,9 @@ def test_stages_of_the_body_live_for_one_step():
     with pytest.raises(ValueError, match="outside reads middle of scan's loop from outside of it"):
         te.create_schedule(outside.op)
     short = te.compute((4, parts.n), lambda t, i: parts.state[t - 1, i], name="short")
-    with pytest.raises(ValueError, match="short reads the scan's state, so that its first dimension is the scan's"):
+    with pytest.raises(
+        ValueError, match="short reads the scan's state, so that its first dimension is the scan's"
+    ):
         parts.scan(lambda t, i: short[t, i])
 
 
@@ -195,7 +207,9 @@ def test_the_group_of_a_scan():
     scan = parts.scan(lambda t, i: middle[t, i])
     after = te.compute((parts.m, parts.n), lambda t, i: scan[t, i] * 2, name="after")
     s = te.create_schedule(after.op)
-    with pytest.raises(ValueError, match="middle: compute_at: the body of scan stays in its loop; after is outside"):
+    with pytest.raises(
+        ValueError, match="middle: compute_at: the body of scan stays in its loop; after is outside"
+    ):
         s[middle].compute_at(s[after], after.op.axis[0])
 
 
@@ -223,7 +237,9 @@ def test_arguments():
     out.flags.writeable = False
     with pytest.raises(ValueError, match="scan: the array to fill is read-only"):
         run(x, out)
-    with pytest.raises(ValueError, match="index 0 leaves X of shape .*with m = 0, n = 5|of which its init gives 1"):
+    with pytest.raises(
+        ValueError, match="index 0 leaves X of shape .*with m = 0, n = 5|of which its init gives 1"
+    ):
         run(x[:0])
     assert run(x[:, :0]).shape == (4, 0)
     assert run(x[:1]).tolist() == [[1.0] * 5]

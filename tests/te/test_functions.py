@@ -188,7 +188,9 @@ def test_reads_that_are_no_neighbours():
     n = te.var("n")
     X, keys = te.placeholder((n, n), name="X"), te.placeholder((n,), "int32", "keys")
     flags = te.placeholder((n, n), "bool", "flags")
-    turned = te.compute((n, n), lambda i, j: te.select(flags[j, i], X[j, i], X[n - 1 - i, n - 1 - j]), name="turned")
+    turned = te.compute(
+        (n, n), lambda i, j: te.select(flags[j, i], X[j, i], X[n - 1 - i, n - 1 - j]), name="turned"
+    )
     taken = te.compute((n,), lambda i: turned[i, te.min(te.max(keys[i], 0), n - 1)], name="taken")
     s = te.create_schedule([turned.op, taken.op])
     run = te.build(s, [X, keys, flags, turned, taken])

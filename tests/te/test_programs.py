@@ -77,7 +77,9 @@ class Program:
             else:
                 self.middle = te.compute(
                     shape,
-                    lambda t, i: draw(values([*leaves(t, i, []), lambda: states[0][t - 1, i]])) + states[0][t - 1, i] * 0.5,
+                    lambda t, i: (
+                        draw(values([*leaves(t, i, []), lambda: states[0][t - 1, i]])) + states[0][t - 1, i] * 0.5
+                    ),
                     name="middle",
                 )
             stages.append(self.middle)
@@ -93,7 +95,9 @@ class Program:
         self.tail = None
         if draw(some.booleans()):
             first = self.results[0]
-            self.tail = te.compute(shape, lambda t, i: te.select(t > 0, first[t - 1, i], 0.0) + first[t, i], name="tail")
+            self.tail = te.compute(
+                shape, lambda t, i: te.select(t > 0, first[t - 1, i], 0.0) + first[t, i], name="tail"
+            )
 
     def schedule(self, draw):
         last = self.tail if self.tail is not None else self.results[0]

@@ -1,7 +1,7 @@
 """Programs written for TVM: what the scan tutorial does, and its own text where it is at hand.
 
-UPSWEEP_TVM_TUTORIAL names a file with that page as reStructuredText; its code is run with only the imports, and where there is
-no CUDA target, the target exchanged.
+UPSWEEP_TVM_TUTORIAL names a file with that page as reStructuredText; its code is run with only the imports,
+and where there is no CUDA target, the target exchanged.
 """
 
 import os

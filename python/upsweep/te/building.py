@@ -47,8 +47,8 @@ def lower(schedule: Schedule, args: Sequence[Tensor | Expr], simple_mode: bool =
     Parameters
     ----------
     schedule : Schedule
-        From `create_schedule`. A stage of which nothing was said runs parallel over its first axis and in vectors over its last, the
-        steps of a scan in their order.
+        From `create_schedule`. A stage of which nothing was said runs parallel over its first axis and in
+        vectors over its last, the steps of a scan in their order.
     args : list of Tensor
         What the function takes, as in `build`.
     simple_mode : bool
@@ -57,7 +57,8 @@ def lower(schedule: Schedule, args: Sequence[Tensor | Expr], simple_mode: bool =
     Returns
     -------
     Lowered
-        Text with ``for``, ``parallel``, ``vectorized`` and ``unrolled`` loops, ``produce``, ``allocate`` and ``if``.
+        Text with ``for``, ``parallel``, ``vectorized`` and ``unrolled`` loops, ``produce``, ``allocate`` and
+        ``if``.
 
     Examples
     --------
@@ -252,7 +253,9 @@ class Function:
         if not fills:
             missing = [size for size in self._sizes if key(size) not in sizes]
             if missing:
-                raise ValueError(f"{self.name}: the inputs do not tell the size {missing[0]!r}; give the results to fill")
+                raise ValueError(
+                    f"{self.name}: the inputs do not tell the size {missing[0]!r}; give the results to fill"
+                )
             new = [np.empty([e(sizes) for e in p.extents], p.dtype) for p in self._outputs]
             fresh = iter(new)
             inputs = {id(p): array for p, array in taken}
@@ -268,7 +271,11 @@ class Function:
 
     def filled(self, values: Sequence[Any]) -> list[Any]:
         """Those of a call's arguments that are results."""
-        return [v for arg, v in zip(self._args, values) if isinstance(arg, Tensor) and not isinstance(arg.op, PlaceholderOp)]
+        return [
+            v
+            for arg, v in zip(self._args, values)
+            if isinstance(arg, Tensor) and not isinstance(arg.op, PlaceholderOp)
+        ]
 
     def _bind(self, taken: list[tuple[_Parameter, Array]], sizes: Sizes) -> None:
         """Sizes from shapes, and what disagrees with them."""
@@ -282,7 +289,9 @@ class Function:
                 expected = extent(sizes)
                 if shape[d] != expected:
                     told = "" if expr.op == "const" else f", where {expr!r} is {expected}"
-                    raise ValueError(f"{parameter.name}: expected shape {parameter.shape_text()}{told}, got {shape}")
+                    raise ValueError(
+                        f"{parameter.name}: expected shape {parameter.shape_text()}{told}, got {shape}"
+                    )
 
     def _launch(
         self, taken: list[tuple[_Parameter, Array]], sizes: Sizes, n_threads: int | None, signature: _Signature
@@ -293,7 +302,9 @@ class Function:
         copied_back: list[tuple[Array, Array]] = []
         for parameter, array in taken:
             plain = array
-            overlaps = any(array is not each and np.may_share_memory(array, each) for p, each in taken if p.is_output)
+            overlaps = any(
+                array is not each and np.may_share_memory(array, each) for p, each in taken if p.is_output
+            )
             if overlaps or not _is_plain(array):
                 signature = None
                 if parameter.is_output:
@@ -366,7 +377,11 @@ def _sizes_of(schedule: Schedule, tensors: Sequence[Tensor], given: Sequence[Exp
 
 
 def build(
-    schedule: Schedule, args: Sequence[Tensor | Expr], target: str = "cpu", target_host: Any = None, name: str = "main"
+    schedule: Schedule,
+    args: Sequence[Tensor | Expr],
+    target: str = "cpu",
+    target_host: Any = None,
+    name: str = "main",
 ) -> Function:
     """Compile a schedule.
 
@@ -410,7 +425,9 @@ def build(
     """
     kind = str(target).split()[0] if str(target).split() else ""
     if kind == "cuda":
-        raise NotImplementedError('target: te compiles for "cpu" ("llvm") only as yet; "cuda" is not among its targets')
+        raise NotImplementedError(
+            'target: te compiles for "cpu" ("llvm") only as yet; "cuda" is not among its targets'
+        )
     if kind not in ("cpu", "llvm"):
         raise ValueError(f'target: expected "cpu" or "llvm", got {target!r}')
     return Function(schedule, args, name)

@@ -1,8 +1,8 @@
 """From a schedule to a loop nest.
 
-A stage's loops follow its leaf axes; what inexact splits overshoot is cut off by an `If` in the first loop that knows
-enough. A stage computed at a loop of another gets memory for what one step of that loop reads (its region). A state has the
-result's memory; a stage of the body has memory for one step.
+A stage's loops follow its leaf axes; what inexact splits overshoot is cut off by an `If` in the first loop
+that knows enough. A stage computed at a loop of another gets memory for what one step of that loop reads (its
+region). A state has the result's memory; a stage of the body has memory for one step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ from dataclasses import dataclass, field
 
 from upsweep._expr.nest.expressions import Axis, Expr, binary, const, contains, load, substitute
 from upsweep._expr.nest.linear import Linear, Ranges, linear, same, simplified
-from upsweep._expr.nest.statements import Allocate, Block, Buffer, For, If, Produce, Statement, Store, all_statements
+from upsweep._expr.nest.statements import (
+    Allocate,
+    Block,
+    Buffer,
+    For,
+    If,
+    Produce,
+    Statement,
+    Store,
+    all_statements,
+)
 
 from .regions import Consumer, region_of
 from .scans import ScanOp
@@ -81,13 +91,17 @@ class _Loops:
             if isinstance(relation, Split):
                 self._split(relation)
             else:
-                self.extents[relation.fused] = binary("mul", self.extents[relation.outer], self.extents[relation.inner])
+                self.extents[relation.fused] = binary(
+                    "mul", self.extents[relation.outer], self.extents[relation.inner]
+                )
         for leaf in stage.leaves:
             extent = simplified(self.extents[leaf])
             self.extents[leaf] = extent
             thread = stage.threads.get(leaf)
             is_one = extent.op == "const" and extent.static[0] == 1
-            self.values[leaf] = const(0, "int64") if is_one else leaf if thread is None else Axis(thread.static[0], extent)
+            self.values[leaf] = (
+                const(0, "int64") if is_one else leaf if thread is None else Axis(thread.static[0], extent)
+            )
         for relation in reversed(stage.relations):
             if isinstance(relation, Split):
                 size = self.extents[relation.inner]
@@ -104,7 +118,9 @@ class _Loops:
         parts = relation.factor or relation.n_parts
         rest = simplified(binary("floordiv", extent + (parts - 1), const(parts, "int64")))
         fixed = const(parts, "int64")
-        self.extents[relation.outer], self.extents[relation.inner] = (rest, fixed) if relation.factor else (fixed, rest)
+        self.extents[relation.outer], self.extents[relation.inner] = (
+            (rest, fixed) if relation.factor else (fixed, rest)
+        )
 
     def _unfuse(self, relation: Fuse) -> None:
         inner = self.extents[relation.inner]
@@ -180,7 +196,9 @@ class _Lowering:
             op, tensor = producer.op, producer.op.outputs[0]
             self._check_all_readers(producer, consumers)
             first, extents = region_of(tensor, consumers, self.ranges, self.schedule)
-            kept = tuple(d for d, extent in enumerate(extents) if not (extent.op == "const" and extent.static[0] == 1))
+            kept = tuple(
+                d for d, extent in enumerate(extents) if not (extent.op == "const" and extent.static[0] == 1)
+            )
             buffer = Buffer(tensor.name, tuple(extents[d] for d in kept), tensor.dtype)
             self.homes[tensor] = _Home(buffer, tuple(first), kept)
             self.scopes[-1].buffers.append(buffer)
@@ -217,11 +235,7 @@ class _Lowering:
     def _inner_axes(self, loops: _Loops, roots: Sequence[Axis], depth: int) -> dict[Axis, Expr]:
         """The loops of a stage inside of one, with their extents."""
         inside = loops.stage.leaves[depth:]
-        return {
-            value: loops.extents[leaf]
-            for leaf in inside
-            if isinstance(value := loops.values[leaf], Axis)
-        }
+        return {value: loops.extents[leaf] for leaf in inside if isinstance(value := loops.values[leaf], Axis)}
 
     def _stage(
         self,
@@ -257,8 +271,13 @@ class _Lowering:
         combiner = op.body.static[0]
         reduce_from = next(n for n, leaf in enumerate(stage.leaves) if leaf.kind == "reduce")
         start = _start(combiner, tensor.dtype)
-        data_leaves = [*stage.leaves[:reduce_from], *(leaf for leaf in stage.leaves[reduce_from:] if leaf.kind == "data")]
-        reduce_values = [v for leaf in stage.leaves if leaf.kind == "reduce" and isinstance(v := loops.values[leaf], Axis)]
+        data_leaves = [
+            *stage.leaves[:reduce_from],
+            *(leaf for leaf in stage.leaves[reduce_from:] if leaf.kind == "data"),
+        ]
+        reduce_values = [
+            v for leaf in stage.leaves if leaf.kind == "reduce" and isinstance(v := loops.values[leaf], Axis)
+        ]
         data_guards = [guard for guard in guards if not contains(guard, reduce_values)]
 
         def both() -> Statement:
@@ -326,7 +345,11 @@ class _Lowering:
         later = [v for leaf in stage.leaves if leaf not in here and isinstance(v := loops.values[leaf], Axis)]
         leaf = leaves[depth]
         axis = loops.values[leaf]
-        mine = [g for g in guards if isinstance(axis, Axis) and contains(g, [axis]) and not contains(g, ahead[1:] + later)]
+        mine = [
+            g
+            for g in guards
+            if isinstance(axis, Axis) and contains(g, [axis]) and not contains(g, ahead[1:] + later)
+        ]
         if depth == 0:  # those that no loop of this stage decides
             every = [v for each in stage.leaves if isinstance(v := loops.values[each], Axis)]
             mine += [g for g in guards if not contains(g, every)]
@@ -394,9 +417,9 @@ class _Lowering:
         return produce
 
     def _is_touched(self, loop: For) -> bool:
-        return any(leaf is loop.axis and stage.touched for stage in self.schedule.stages for leaf in stage.leaves) or bool(
-            loop.tag
-        )
+        return any(
+            leaf is loop.axis and stage.touched for stage in self.schedule.stages for leaf in stage.leaves
+        ) or bool(loop.tag)
 
     def _copied(self, init: Tensor, result: Tensor) -> Statement:
         """Loops that copy a given init into the first steps."""
@@ -491,7 +514,9 @@ def _check_args(schedule: Schedule, args: Sequence[Tensor]) -> None:
         schedule[tensor]  # raises KeyError for one that is not part of it
     for tensor in schedule.placeholders():
         if tensor not in args:
-            raise ValueError(f"args: {tensor.name} (made at {tensor.op.line}) is read, but not among the arguments")
+            raise ValueError(
+                f"args: {tensor.name} (made at {tensor.op.line}) is read, but not among the arguments"
+            )
     for tensor in args:
         op = tensor.op
         owners = [s.op for s in schedule.stages if isinstance(s.op, ScanOp)]
@@ -499,7 +524,9 @@ def _check_args(schedule: Schedule, args: Sequence[Tensor]) -> None:
             raise ValueError(f"args: {tensor.name} is a scan's state; the scan's result is what can be asked for")
         stage = schedule[tensor]
         if stage.group is not None or stage.inlined or stage.attached is not None:
-            raise ValueError(f"args: {tensor.name} lives inside of another stage's loops and cannot be an argument")
+            raise ValueError(
+                f"args: {tensor.name} lives inside of another stage's loops and cannot be an argument"
+            )
         if isinstance(op, ComputeOp) and any(tensor in scan.init for scan in owners):
             raise ValueError(f"args: {tensor.name} is the init of a scan; it is in the first steps of the result")
 
@@ -509,5 +536,3 @@ def lower_schedule(schedule: Schedule, args: Sequence[Tensor]) -> Nest:
     _check_args(schedule, args)
     lowering = _Lowering(schedule, args)
     return Nest(lowering.run(), lowering.buffers)
-
-

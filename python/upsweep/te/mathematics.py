@@ -11,9 +11,9 @@ from upsweep._expr.nest.expressions import cast as _cast
 from .tensors import reduction
 
 __all__ = [
-    "abs", "acos", "all", "any", "asin", "atan", "cast", "cos", "exp", "floor", "if_then_else", "log", "logical_not",
-    "max", "max_reduce", "maximum", "min", "min_reduce", "minimum", "power", "prod", "rsqrt", "select", "sigmoid", "sin",
-    "sqrt", "tanh",
+    "abs", "acos", "all", "any", "asin", "atan", "cast", "cos", "exp", "floor", "if_then_else", "log",
+    "logical_not", "max", "max_reduce", "maximum", "min", "min_reduce", "minimum", "power", "prod", "rsqrt",
+    "select", "sigmoid", "sin", "sqrt", "tanh",
 ]  # fmt: skip
 
 if_then_else = select

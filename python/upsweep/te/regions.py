@@ -90,5 +90,3 @@ def region_of(
             first.append(span[0].expr())
             extents.append(length.expr())
     return first, extents
-
-

@@ -1,7 +1,8 @@
 """`scan`: a recurrence over the first dimension, checked when it is defined.
 
-Every read of a state is at ``t - d`` with 1 <= d <= k, where k first steps are given; every read of another stage of the body is
-at ``t``. So the order of time is the only one that the loop needs, and a state needs no memory but its result's.
+Every read of a state is at ``t - d`` with 1 <= d <= k, where k first steps are given; every read of another
+stage of the body is at ``t``. So the order of time is the only one that the loop needs, and a state needs no
+memory but its result's.
 """
 
 from __future__ import annotations
@@ -196,8 +197,8 @@ def scan(
     Raises
     ------
     ValueError
-        A state is read at t or later, or before t - k; an index leaves its tensor; shapes disagree. The message begins with the line
-        of the program that wrote it.
+        A state is read at t or later, or before t - k; an index leaves its tensor; shapes disagree. The
+        message begins with the line of the program that wrote it.
 
     Examples
     --------

@@ -91,7 +91,9 @@ class Stage:
                 f"its first axis, {axis.name}, is the scan's time; schedule {self.group.name}.op.scan_axis instead"
             )
         if marks and axis.kind == "scan":
-            raise self._error(f"{marks} on the scan axis {axis.name}: its steps need each other's results, in order")
+            raise self._error(
+                f"{marks} on the scan axis {axis.name}: its steps need each other's results, in order"
+            )
         if marks and axis.kind == "reduce":
             raise self._error(f"{marks} on the reduction axis {axis.name}; its steps add to one element")
         places = [n for n, leaf in enumerate(self.leaves) if leaf is axis]
@@ -250,14 +252,18 @@ class Schedule:
     def _check_readers(order: list[Operation], groups: dict[ComputeOp, ScanOp]) -> None:
         """What lives in a scan's loop cannot be read from outside of it."""
         states = {id(s.op): op for op in order if isinstance(op, ScanOp) for s in op.state}
-        inits = {id(t.op): op for op in order if isinstance(op, ScanOp) for t in op.init if isinstance(t.op, ComputeOp)}
+        inits = {
+            id(t.op): op for op in order if isinstance(op, ScanOp) for t in op.init if isinstance(t.op, ComputeOp)
+        }
         for op in order:
             for tensor in inputs_of(op):
                 here = f"{op.line}: {op.name} reads {tensor.name}"
                 inside = groups.get(op) if isinstance(op, ComputeOp) else None
                 owner = groups.get(tensor.op) if isinstance(tensor.op, ComputeOp) else states.get(id(tensor.op))
                 if owner is not None and inside is not owner:
-                    raise ValueError(f"{here} of {owner.name}'s loop from outside of it; read the scan's result instead")
+                    raise ValueError(
+                        f"{here} of {owner.name}'s loop from outside of it; read the scan's result instead"
+                    )
                 if id(tensor.op) in inits and op is not inits[id(tensor.op)]:
                     raise ValueError(f"{here}, which is the init of a scan; write a te.compute of its own for it")
 

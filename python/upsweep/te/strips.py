@@ -1,9 +1,10 @@
 """Which scans may run strip by strip: each thread takes part of the parallel loops' range through all steps.
 
-It may where all loops marked parallel run over one range, everything is stored inside of them, and each element of a buffer
-that they share is read by the same step of that range that stored it: there is a dimension in which all indices are
-``width * p + g`` with 0 <= g < width, where p is the parallel index. Otherwise every step needs the threads to wait for each
-other; then a loop keeps its mark only if the user gave it.
+It may where all loops marked parallel run over one range, everything is stored inside of them, and each
+element of a buffer that they share is read by the same step of that range that stored it: there is a
+dimension in which all indices are ``width * p + g`` with 0 <= g < width, where p is the parallel index.
+Otherwise every step needs the threads to wait for each other; then a loop keeps its mark only if the user
+gave it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Scalar expressions: indices, sizes and elements, as users write them and as loop nests hold them.
 
-A node is immutable. ``read`` is an element of a tensor, ``load`` one of a buffer; all other rows of `OPERATIONS` mean what
-numpy's function does. Operators build nodes, so ``==`` is a comparison in the user's program: nodes are told apart by
-identity, and by `key` where two that read alike are the same.
+A node is immutable. ``read`` is an element of a tensor, ``load`` one of a buffer; all other rows of
+`OPERATIONS` mean what numpy's function does. Operators build nodes, so ``==`` is a comparison in the user's
+program: nodes are told apart by identity, and by `key` where two that read alike are the same.
 """
 
 from __future__ import annotations
@@ -60,7 +60,22 @@ OPERATIONS: dict[str, tuple[int, Callable[..., Any]]] = {
 }  # fmt: skip
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 LOGICAL = ("and", "or", "not")
-_OF_FLOATS = ("div", "pow", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "atan", "asin", "acos", "sigmoid", "floor")
+_OF_FLOATS = (
+    "div",
+    "pow",
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "sin",
+    "cos",
+    "tanh",
+    "atan",
+    "asin",
+    "acos",
+    "sigmoid",
+    "floor",
+)
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
@@ -271,7 +286,9 @@ def binary(op: str, a: Any, b: Any) -> Expr:
         raise TypeError(f"{users_line()}: {op}: expected conditions, got {a!r} and {b!r}")
     if op in _OF_FLOATS and a.dtype not in FLOATS:
         if op == "div":
-            raise TypeError(f"{users_line()}: {a!r} / {b!r}: integers are divided by //, or cast them to a float first")
+            raise TypeError(
+                f"{users_line()}: {a!r} / {b!r}: integers are divided by //, or cast them to a float first"
+            )
         a, b = cast(a, "float32"), cast(b, "float32")
     if op in ("floordiv", "mod") and not (a.dtype in INTS and b.op == "const" and b.static[0] > 0):
         raise TypeError(f"{users_line()}: {op}: expected integers and a positive constant, got {a!r} and {b!r}")

@@ -1,8 +1,8 @@
 """Expressions of a nest as LLVM IR: each value is a vector of the lanes of the loop that it stands in, one outside of any.
 
-Indices are scalars of 64 bits at the first lane. A load is of neighbours where its index moves by 1 from lane to lane in the
-last dimension, one number for all lanes where it does not move, else a gather. Lanes beyond the end of a loop, and those whose
-select takes the other side, are masked and read nothing.
+Indices are scalars of 64 bits at the first lane. A load is of neighbours where its index moves by 1 from lane
+to lane in the last dimension, one number for all lanes where it does not move, else a gather. Lanes beyond
+the end of a loop, and those whose select takes the other side, are masked and read nothing.
 """
 
 from __future__ import annotations
@@ -77,9 +77,7 @@ class Lanes:
         first = self.body.emit(f"insertelement {kind} poison, {one} {scalar}, i64 0")
         if self.count == 1:
             return first
-        return self.body.emit(
-            f"shufflevector {kind} {first}, {kind} poison, <{self.count} x i32> zeroinitializer"
-        )
+        return self.body.emit(f"shufflevector {kind} {first}, {kind} poison, <{self.count} x i32> zeroinitializer")
 
     def sequence(self, dtype: str = "int64") -> Value:
         """0, 1, 2, ... in the lanes."""
@@ -89,7 +87,9 @@ class Lanes:
     def first_lanes(self, count: Value) -> Value:
         """The mask of the first `count` lanes, fewer than all."""
         few = self.body.emit(f"trunc i64 {count} to i32")
-        return self.body.emit(f"icmp slt {self.kind('int32')} {self.sequence('int32')}, {self.splat(few, 'int32')}")
+        return self.body.emit(
+            f"icmp slt {self.kind('int32')} {self.sequence('int32')}, {self.splat(few, 'int32')}"
+        )
 
     # ---- scalars of 64 bits ----
 
@@ -164,7 +164,11 @@ class Lanes:
             return self.constant(expr.dtype, expr.static[0])
         if op in ("axis", "var"):
             splat = self.splat(self.indices[expr], "int64")
-            return self.body.emit(f"add {self.kind('int64')} {splat}, {self.sequence()}") if expr is self.axis else splat
+            return (
+                self.body.emit(f"add {self.kind('int64')} {splat}, {self.sequence()}")
+                if expr is self.axis
+                else splat
+            )
         if op == "load":
             return self._load(expr)
         if op == "select":
@@ -180,7 +184,9 @@ class Lanes:
             return self.body.emit(f"{op} {self.kind('bool')} {args[0]}, {args[1]}")
         if op == "not":
             return self.body.emit(f"xor {self.kind('bool')} {args[0]}, {self.constant('bool', True)}")
-        return self._of_floats(op, expr.dtype, args) if expr.dtype in FLOATS else self._of_ints(op, expr.dtype, args)
+        return (
+            self._of_floats(op, expr.dtype, args) if expr.dtype in FLOATS else self._of_ints(op, expr.dtype, args)
+        )
 
     def _of_ints(self, op: str, dtype: str, args: list[Value]) -> Value:
         kind, emit = self.kind(dtype), self.body.emit
@@ -210,7 +216,10 @@ class Lanes:
             return v.div(one, v.add(one, FUNCTIONS["exp"](v, v.neg(args[0]))))
         if op == "pow" and self.count == 1:  # which works on halves of vectors
             pair = v.with_bits(v.bits, 2)
-            wide = [self.body.emit(f"shufflevector {v.kind} {a}, {v.kind} poison, <2 x i32> zeroinitializer") for a in args]
+            wide = [
+                self.body.emit(f"shufflevector {v.kind} {a}, {v.kind} poison, <2 x i32> zeroinitializer")
+                for a in args
+            ]
             return pair.part(FUNCTIONS["pow"](pair, *wide), [0])
         return Value(FUNCTIONS[op](v, *args))
 
@@ -299,7 +308,9 @@ class Lanes:
         return emit(f"getelementptr {one}, ptr {view.pointer}, {kind} {total}")
 
     def _loaded(self, value: Value, dtype: str) -> Value:
-        return self.body.emit(f"icmp ne {self._stored(dtype)} {value}, zeroinitializer") if dtype == "bool" else value
+        return (
+            self.body.emit(f"icmp ne {self._stored(dtype)} {value}, zeroinitializer") if dtype == "bool" else value
+        )
 
     def _load(self, expr: Expr) -> Value:
         buffer: Buffer = expr.static[0]

@@ -1,8 +1,8 @@
 """The function that shares a range among threads, in LLVM IR: the same for every nest.
 
-A piece of the range is about as much as stays in a core's cache from one step of time to the next, and no more than a thread's
-share. Threads are those of OpenMP's pool, which the package's own kernels use, entered as a compiler would; each takes the next
-piece until there is none.
+A piece of the range is about as much as stays in a core's cache from one step of time to the next, and no
+more than a thread's share. Threads are those of OpenMP's pool, which the package's own kernels use, entered
+as a compiler would; each takes the next piece until there is none.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ done:
   ret void
 }
 
-define internal void @launch(ptr %region, ptr %context, i64 %extent, i64 %bytes, i64 %work, i64 %align, i64 %n_threads) #0 {
-start:
+define internal void @launch(ptr %region, ptr %context, i64 %extent, i64 %bytes, i64 %work, i64 %align, i64
+%n_threads) #0 { start:
   %job = alloca i64, i64 5
   %some = icmp sgt i64 %extent, 0
   br i1 %some, label %plan, label %done

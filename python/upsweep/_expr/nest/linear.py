@@ -1,8 +1,8 @@
 """Linear forms of integer expressions, and what can be shown with them.
 
-A form is a constant and integer multiples of atoms: sizes, axes, and whatever else is not linear, by its `key`. Sizes are
-at least 0. `Ranges` bounds an expression by forms in sizes alone; `at_least_zero` and `below_zero` decide by signs, so
-that what they answer holds for every size.
+A form is a constant and integer multiples of atoms: sizes, axes, and whatever else is not linear, by its
+`key`. Sizes are at least 0. `Ranges` bounds an expression by forms in sizes alone; `at_least_zero` and
+`below_zero` decide by signs, so that what they answer holds for every size.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Scans over few columns: the state stays in registers from step to step.
 
-Where a strip is a few vectors wide, each step is so short that it waits for the store of the step before to come back from
-memory. A scan whose loops all run over the strip, elementwise, can take its columns vector by vector instead, each through all of
-time; what a step reads of the step before is then handed on in registers. Wide strips are left as they are: neighbours in
-memory are better read together.
+Where a strip is a few vectors wide, each step is so short that it waits for the store of the step before to
+come back from memory. A scan whose loops all run over the strip, elementwise, can take its columns vector by
+vector instead, each through all of time; what a step reads of the step before is then handed on in registers.
+Wide strips are left as they are: neighbours in memory are better read together.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ Value = str
 _NARROW_VECTORS = 4
 
 
-
 @dataclass
 class Narrow:
     """The loops of such a scan: over the strip before time begins, over time, and over the strip in each step.
 
-    `handed` are, for a buffer that a step stores, the loads of what the step before stored; `fresh` those of what the same step has
-    stored already.
+    `handed` are, for a buffer that a step stores, the loads of what the step before stored; `fresh` those of
+    what the same step has stored already.
     """
 
     before: list[tuple[For, Store]]
@@ -98,7 +97,9 @@ def narrow_form(produce: Produce) -> Narrow | None:
         here = _place(store.indices, loop, time, 0)
         was = _place(store.indices, loop, time, 1)
         for later, (reading, reader) in enumerate(found):
-            for each in (node for node in walk(reader.value) if node.op == "load" and node.static[0] is store.buffer):
+            for each in (
+                node for node in walk(reader.value) if node.op == "load" and node.static[0] is store.buffer
+            ):
                 there = _place(each.args, reading, time, 0)
                 if there == here and later > place:
                     fresh.setdefault(store.buffer, []).append(each)
@@ -142,10 +143,27 @@ def write_narrow(function: Function, form: Narrow, produce: Produce) -> None:
     out.place(done)
 
 
-def _columns(function: Function, loop: For, store: Store, lanes: int, base: Value, mask: Value | None, pinned: dict[int, Value]) -> Value:
+def _columns(
+    function: Function,
+    loop: For,
+    store: Store,
+    lanes: int,
+    base: Value,
+    mask: Value | None,
+    pinned: dict[int, Value],
+) -> Value:
     """One statement for a vector of columns; the value that it stores."""
     function.indices[loop.axis] = base
-    function.lanes = Lanes(function.body, function.module.target, function.indices, function.view, lanes, loop.axis, mask, pinned=pinned)
+    function.lanes = Lanes(
+        function.body,
+        function.module.target,
+        function.indices,
+        function.view,
+        lanes,
+        loop.axis,
+        mask,
+        pinned=pinned,
+    )
     value = function.lanes.value(store.value)
     function.lanes.store(store.buffer, store.indices, value)
     del function.indices[loop.axis]
@@ -187,7 +205,9 @@ def _through_time(function: Function, form: Narrow, lanes: int, base: Value, mas
     phis = [f"  {index} = phi i64 [0, %{before}], [{following}, %{last}]"]
     for loop, store in form.steps:
         if store.buffer in starts:
-            kind = Lanes(out, function.module.target, function.indices, function.view, lanes).kind(store.buffer.dtype)
+            kind = Lanes(out, function.module.target, function.indices, function.view, lanes).kind(
+                store.buffer.dtype
+            )
             pairs = f"[{starts[store.buffer]}, %{before}], [{results[store.buffer]}, %{last}]"
             phis.append(f"  {names[store.buffer]} = phi {kind} {pairs}")
     out.lines[place:place] = phis

@@ -63,9 +63,15 @@ def _lines(statement: Statement, indent: str) -> list[str]:
     if isinstance(statement, For):
         return [indent + _header(statement), *_lines(statement.body, deeper), indent + "}"]
     if isinstance(statement, If):
-        return [f"{indent}if ({expression_text(statement.condition)}) {{", *_lines(statement.body, deeper), indent + "}"]
+        return [
+            f"{indent}if ({expression_text(statement.condition)}) {{",
+            *_lines(statement.body, deeper),
+            indent + "}",
+        ]
     if isinstance(statement, Allocate):
-        sizes = " * ".join([statement.buffer.dtype, *(expression_text(s, inside=True) for s in statement.buffer.shape)])
+        sizes = " * ".join(
+            [statement.buffer.dtype, *(expression_text(s, inside=True) for s in statement.buffer.shape)]
+        )
         return [f"{indent}allocate {statement.buffer.name}[{sizes}]", *_lines(statement.body, indent)]
     assert isinstance(statement, Produce)
     note = "  // each thread takes strips of the parallel loops through all of it" if statement.strips else ""

@@ -2,9 +2,10 @@
 
     void kernel(ptr args, i64 n_threads)
 
-`args` are numbers of 64 bits: a status, which is set to 1 if memory runs out; for each buffer its address and all strides but
-the last; then the sizes. A loop marked parallel, or the strips of a `Produce`, become a function over part of the range, which
-the threads of OpenMP's pool take piece by piece. A loop marked vectorized runs in vectors, with a masked rest.
+`args` are numbers of 64 bits: a status, which is set to 1 if memory runs out; for each buffer its address and
+all strides but the last; then the sizes. A loop marked parallel, or the strips of a `Produce`, become a
+function over part of the range, which the threads of OpenMP's pool take piece by piece. A loop marked
+vectorized runs in vectors, with a masked rest.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Trimmed:
 class _Module:
     """The functions of one nest."""
 
-    def __init__(self, buffers: Sequence[Buffer], sizes: Sequence[Expr], target: Target, is_parallel: bool) -> None:
+    def __init__(
+        self, buffers: Sequence[Buffer], sizes: Sequence[Expr], target: Target, is_parallel: bool
+    ) -> None:
         self.buffers, self.sizes, self.target, self.is_parallel = buffers, sizes, target, is_parallel
         self.functions: list[str] = []
         self.needs: dict[str, str] = {}
@@ -119,7 +122,11 @@ class Function:
     def _forget(self, buffer: Buffer) -> None:
         """Loads of a buffer before a store say nothing about what comes after it."""
         known = self.lanes.known
-        stale = [k for k, (expr, _) in known.items() if any(n.op == "load" and n.static[0] is buffer for n in walk(expr))]
+        stale = [
+            k
+            for k, (expr, _) in known.items()
+            if any(n.op == "load" and n.static[0] is buffer for n in walk(expr))
+        ]
         for each in stale:
             del known[each]
 
@@ -209,9 +216,7 @@ class Function:
         elif "unrolled" in loop.marks:
             for step in range(loop.extent.static[0]):
                 self.indices[loop.axis] = str(step)
-                self.lanes.known = {
-                    k: v for k, v in self.lanes.known.items() if not mentions(v[0], loop.axis)
-                }
+                self.lanes.known = {k: v for k, v in self.lanes.known.items() if not mentions(v[0], loop.axis)}
                 self.write(loop.body)
             del self.indices[loop.axis]
         elif "vectorized" in loop.marks and self.lanes.axis is None:
@@ -254,7 +259,8 @@ class Function:
     def loop(self, axis: Axis, low: Value, high: Value, step: int = 1) -> Iterator[list[str]]:
         """What is written inside runs for axis = low, low + step, ... below high.
 
-        Values that go from step to step are added by their phis, text with LAST for the label that the loop ends with.
+        Values that go from step to step are added by their phis, text with LAST for the label that the loop
+        ends with.
         """
         out = self.body
         before, label, done = out.block, out.label("loop"), out.label("done")
@@ -303,10 +309,13 @@ class Function:
             ]
             last = out.block
         return [
-            out.emit(f"phi {kind} [{start}, %{before}], [{result}, %{last}]") for (kind, start), result in zip(starts, results)
+            out.emit(f"phi {kind} [{start}, %{before}], [{result}, %{last}]")
+            for (kind, start), result in zip(starts, results)
         ]
 
-    def vectors(self, loop: For, body: Statement, write: Callable[[], None], trimmed: Trimmed | None = None) -> None:
+    def vectors(
+        self, loop: For, body: Statement, write: Callable[[], None], trimmed: Trimmed | None = None
+    ) -> None:
         """A vector loop: whole vectors, several at once where sums are kept in registers, and a masked rest."""
         trimmed = trimmed or self.trimmed(loop)
         low, high = trimmed.low, trimmed.high
@@ -325,11 +334,15 @@ class Function:
             self.lanes = outer
             self._forget_stores(body)
             low = end
-        is_whole = id(loop) not in self.ranges and trimmed.body is loop.body and size is not None and size % lanes == 0
+        is_whole = (
+            id(loop) not in self.ranges and trimmed.body is loop.body and size is not None and size % lanes == 0
+        )
         if not is_whole:
             self._rest(loop.axis, low, high, body, lanes, write)
 
-    def _rest(self, axis: Axis, low: Value, high: Value, body: Statement, lanes: int, write: Callable[[], None]) -> None:
+    def _rest(
+        self, axis: Axis, low: Value, high: Value, body: Statement, lanes: int, write: Callable[[], None]
+    ) -> None:
         """The last lanes, fewer than a vector."""
         outer, out = self.lanes, self.body
         rest, done = out.label("rest"), out.label("over")

@@ -7,7 +7,18 @@ from dataclasses import dataclass, field
 
 from .expressions import Axis, Expr, walk
 
-__all__ = ["Allocate", "Block", "Buffer", "For", "If", "Produce", "Statement", "Store", "inner_statements", "loads_of"]
+__all__ = [
+    "Allocate",
+    "Block",
+    "Buffer",
+    "For",
+    "If",
+    "Produce",
+    "Statement",
+    "Store",
+    "inner_statements",
+    "loads_of",
+]
 
 
 @dataclass(eq=False, slots=True)

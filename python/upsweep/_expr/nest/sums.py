@@ -2,8 +2,8 @@
 
     for row { vectorized column { c[row, column] = start;  for k { c[row, column] = c[row, column] + f(row, column, k) } } }
 
-A matrix product reads the other matrix anew for each row. Where part of f does not depend on the row, several rows are taken
-together, each with sums of its own in registers.
+A matrix product reads the other matrix anew for each row. Where part of f does not depend on the row, several
+rows are taken together, each with sums of its own in registers.
 """
 
 from __future__ import annotations
