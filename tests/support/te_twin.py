@@ -1,4 +1,4 @@
-"""What a te program means: its tensors, element by element, from their definitions; and what a loop nest does, step by step."""
+"""What a te program means: its tensors, element by element; and what a loop nest does, step by step."""
 
 import itertools
 
@@ -12,7 +12,7 @@ STARTS = {"sum": (0, np.add), "prod": (1, np.multiply), "max": (-np.inf, np.maxi
 
 
 def evaluate(expr, values, element):
-    """An expression, with the values of axes and sizes by identity and a function for elements of tensors or buffers."""
+    """An expression, with values of axes and sizes by identity, and a function for elements of tensors."""
     if expr.op == "const":
         return np.dtype(expr.dtype).type(expr.static[0])
     if expr.op in ("axis", "var"):
@@ -94,7 +94,7 @@ class Twin:
                 for place in np.ndindex(*results[state].shape[1:]):
                     value = read(update, (t, *place))
                     new[state, place] = value
-            for update, state in zip(op.update, op.state):
+            for state in op.state:
                 for place in np.ndindex(*results[state].shape[1:]):
                     results[state][(t, *place)] = new[state, place]
         for state, out in zip(op.state, op.outputs):

@@ -238,7 +238,7 @@ def test_arguments():
     with pytest.raises(ValueError, match="scan: the array to fill is read-only"):
         run(x, out)
     with pytest.raises(
-        ValueError, match="index 0 leaves X of shape .*with m = 0, n = 5|of which its init gives 1"
+        ValueError, match=r"index 0 leaves X of shape .*with m = 0, n = 5|of which its init gives 1"
     ):
         run(x[:0])
     assert run(x[:, :0]).shape == (4, 0)

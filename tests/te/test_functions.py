@@ -1,4 +1,4 @@
-"""What built functions compute and take: operations, dtypes, layouts, threads, other libraries' arrays, the cache."""
+"""What built functions compute and take: operations, dtypes, layouts, threads, the cache."""
 
 import threading
 

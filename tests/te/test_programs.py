@@ -87,7 +87,7 @@ class Program:
         for s in range(n_states):
             self.updates.append(te.compute(
                 shape,
-                lambda t, i: te.tanh(draw(values(leaves(t, i, [lambda stage=stage: stage[t, i] for stage in stages])))),
+                lambda t, i: te.tanh(draw(values(leaves(t, i, [lambda s=s: s[t, i] for s in stages])))),
                 name=f"update{s}",
             ))  # fmt: skip
         result = te.scan(inits, self.updates, states, inputs=[self.X])

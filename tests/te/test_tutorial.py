@@ -81,7 +81,7 @@ def test_a_stage_of_the_body_at_a_loop_of_another():
     assert "allocate first[float32 * n]" in str(te.lower(plain, [X, scan]))
     np.testing.assert_allclose(te.build(plain, [X, scan])(x), expected, rtol=1e-6)
     s = te.create_schedule(scan.op)
-    outer, inner = s[second].split(second.op.axis[1], factor=32)
+    outer, _ = s[second].split(second.op.axis[1], factor=32)
     s[first].compute_at(s[second], outer)
     text = str(te.lower(s, [X, scan], simple_mode=True))
     assert "allocate first[float32 * 32]" in text
@@ -123,7 +123,7 @@ def test_fibonacci_reaches_two_steps_back():
     out = np.empty(20, "int64")
     run(out)
     assert out[:8].tolist() == [0, 1, 1, 2, 3, 5, 8, 13]
-    with pytest.raises(ValueError, match="does not|do not tell the size m"):
+    with pytest.raises(ValueError, match="do not tell the size m"):
         run()
 
 

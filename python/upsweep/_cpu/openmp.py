@@ -1,4 +1,4 @@
-"""Where the functions of OpenMP's library are that the package's kernels run on, for code that is compiled at run time."""
+"""Where OpenMP's functions are that the package's kernels run on, for code that is compiled at run time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import ctypes
 import functools
 from collections.abc import Sequence
 
-from upsweep import _cpu
-from upsweep._cpu import _machine
+import upsweep._cpu._machine as _machine
 
 __all__ = ["symbols"]
 
@@ -17,7 +16,7 @@ def symbols(names: Sequence[str]) -> dict[str, int]:
     """The addresses of functions, looked up in the libraries of the package's own module; empty without OpenMP."""
     if not _machine.openmp_version():
         return {}
-    library = ctypes.CDLL(_cpu._machine.__file__)
+    library = ctypes.CDLL(_machine.__file__)
     found = {}
     for name in names:
         address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value

@@ -1,4 +1,4 @@
-"""Recurrences and other loops over tensors: described symbolically, scheduled, compiled. TVM's names, `scan` among them.
+"""Recurrences and other loops over tensors, described symbolically, scheduled, compiled, under TVM's names.
 
 A tensor is a `placeholder`, which is given at the call, or a `compute`: a function from indices to an
 element. `scan` is a recurrence over the first dimension. `create_schedule` says in which order loops run,

@@ -35,8 +35,8 @@ def _check(form: Linear, ranges: Ranges, extents: tuple[Expr, ...], message: str
         if not ranges.facts and all(_is_of_sizes(atom) for _, atom in low.terms.values()):
             return [SizeCheck(low.expr(), extents, message)]
     raise ValueError(
-        f"{message}: not shown to stay inside. Bound it by te.min and te.max, or put the read into te.select under a "
-        "condition that does"
+        f"{message}: not shown to stay inside. Bound it by te.min and te.max, or put the read into te.select "
+        "under a condition that does"
     )
 
 

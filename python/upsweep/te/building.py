@@ -146,7 +146,7 @@ _MOST_PLANS = 64
 
 @dataclass(frozen=True)
 class _Plan:
-    """The kernel's arguments for arrays of the same shapes, strides and kind as before, but for their addresses."""
+    """The kernel's arguments for arrays of the same shapes, strides and kind, but for their addresses."""
 
     kind: Any
     numbers: list[int]
@@ -155,7 +155,7 @@ class _Plan:
 
 
 class Function:
-    """A compiled schedule. Called with the arrays of its arguments, it fills its results; called without these, it returns them.
+    """A compiled schedule. Called with all its arrays it fills its results; without the results, it returns them.
 
     One is built for all sizes.
     """
@@ -229,7 +229,8 @@ class Function:
         if n_given not in (len(self._args), len(self._args) - len(self._outputs)):
             few = len(self._args) - len(self._outputs)
             raise TypeError(
-                f"{self.name}: expected {len(self._args)} arguments, or {few} without the results to fill; got {n_given}"
+                f"{self.name}: expected {len(self._args)} arguments, or {few} without the results to fill, "
+                f"got {n_given}"
             )
         fills = n_given == len(self._args)
         signature: _Signature = None

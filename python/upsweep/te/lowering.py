@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from upsweep._expr.nest.expressions import Axis, Expr, binary, const, contains, load, substitute
 from upsweep._expr.nest.linear import Linear, Ranges, linear, same, simplified
@@ -202,16 +203,17 @@ class _Lowering:
             buffer = Buffer(tensor.name, tuple(extents[d] for d in kept), tensor.dtype)
             self.homes[tensor] = _Home(buffer, tuple(first), kept)
             self.scopes[-1].buffers.append(buffer)
-            inner = {axis: extent for axis, extent in zip(op.axis, extents)}
+            inner = dict(zip(op.axis, extents))
             values = {axis: binary("add", low, axis) for axis, low in zip(op.axis, first)}
             consumers.append(Consumer(op, values, inner))
             found.append((producer, first, extents))
         steps: list[Statement] = []
         for producer, first, extents in reversed(found):
-            op = producer.op
-            assert isinstance(op, ComputeOp)
-            fixed = {op.axis[0]: first[0]} if producer.group is not None else {}
-            steps.append(Produce(op.name, self._stage(producer, first, extents, fixed)))
+            time = (
+                producer.op.axis[0] if isinstance(producer.op, ComputeOp) and producer.group is not None else None
+            )
+            fixed = {} if time is None else {time: first[0]}
+            steps.append(Produce(producer.op.name, self._stage(producer, first, extents, fixed)))
         return steps
 
     def _check_all_readers(self, producer: Stage, consumers: list[Consumer]) -> None:
@@ -222,8 +224,8 @@ class _Lowering:
                 expanded = self.reads(op.body)
                 if any(read.static[0].op is producer.op for read in expanded):
                     raise ValueError(
-                        f"{producer.op.line}: {producer.op.name} is read by {op.name} too, outside of the loop that it "
-                        "is computed at"
+                        f"{producer.op.line}: {producer.op.name} is read by {op.name} too, outside of the "
+                        "loop that it is computed at"
                     )
 
     def reads(self, expr: Expr) -> list[Expr]:
@@ -251,7 +253,7 @@ class _Lowering:
         roots = [axis for axis in op.axis if axis not in values]
         wanted = [extent for axis, extent in zip(op.axis, extents) if axis not in values]
         loops = _Loops(stage, [*roots, *op.reduce_axis], [*wanted, *(axis.extent for axis in op.reduce_axis)])  # type: ignore[list-item]  # a reduce axis has its extent
-        known: dict[Expr, Expr] = dict(values)
+        known: dict[Any, Expr] = dict(values)
         for axis, low in zip(op.axis, first):
             if axis not in values:
                 known[axis] = simplified(binary("add", low, loops.values[axis]))
@@ -384,7 +386,8 @@ class _Lowering:
     ) -> Statement:
         if "unrolled" in kinds and (extent.op != "const" or extent.static[0] > _MOST_UNROLLED):
             raise ValueError(
-                f"{stage.op.name}: unroll: {axis.name} has {extent!r} steps; expected a constant up to {_MOST_UNROLLED}"
+                f"{stage.op.name}: unroll: {axis.name} has {extent!r} steps; expected a constant up to "
+                f"{_MOST_UNROLLED}"
             )
         if any(isinstance(inner, (Produce, Allocate)) for inner in all_statements(body)):
             kinds = kinds - {"vectorized"}  # lanes would share the memory of what is computed inside

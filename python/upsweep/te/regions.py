@@ -38,7 +38,7 @@ def expanded_reads(expr: Expr, schedule: Schedule) -> list[Expr]:
 
 def _span(index: Expr, consumer: Consumer) -> tuple[Linear, Linear] | None:
     """The first and last value of an index while the inner loops run; None if it is not told."""
-    form = linear(substitute(index, dict(consumer.values)))
+    form = linear(substitute(index, consumer.values))
     low = high = Linear(form.constant)
     for coefficient, atom in form.terms.values():
         if isinstance(atom, Axis) and atom in consumer.inner:
@@ -70,7 +70,7 @@ def _union(spans: list[tuple[Linear, Linear] | None]) -> tuple[Linear, Linear] |
 def region_of(
     tensor: Tensor, consumers: list[Consumer], ranges: Mapping[Axis, tuple[Expr, Expr]], schedule: Schedule
 ) -> tuple[list[Expr], list[Expr]]:
-    """The first index and the extent in each dimension that consumers read; all of a dimension where it is not told."""
+    """The first index and the extent of what is read in each dimension; all of it where that is not told."""
     found = [
         (consumer, read)
         for consumer in consumers

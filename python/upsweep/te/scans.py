@@ -20,7 +20,7 @@ __all__ = ["ScanOp", "scan"]
 
 
 class ScanOp(Operation):
-    """A recurrence. `body` are the stages computed anew at each step, `updates` among them, each after those it reads."""
+    """A recurrence. `body` are the stages computed at each step, updates too, each after those it reads."""
 
     def __init__(self, name: str, init: list[Tensor], update: list[Tensor], state: list[Tensor]) -> None:
         super().__init__(name)
@@ -37,7 +37,7 @@ class ScanOp(Operation):
                 assert isinstance(op, ComputeOp)
                 self.body.append(op)
         inside = states | {id(stage) for stage in self.body}
-        outer = [t for t in init] + [t for stage in self.body for t in inputs_of(stage) if id(t.op) not in inside]
+        outer = [*init, *(t for stage in self.body for t in inputs_of(stage) if id(t.op) not in inside)]
         self.outer_inputs = list(dict.fromkeys(outer))
 
 
@@ -75,8 +75,8 @@ def _check_shapes(init: Tensor, update: Tensor, state: Tensor, depth: Any, lengt
     line, name = state.op.line, state.name
     if state.ndim == 0 or not init.ndim == update.ndim == state.ndim:
         raise ValueError(
-            f"{line}: state {name}: state, init and update have the same number of dimensions, the first of them time; "
-            f"got {_shape_text(state)}, {_shape_text(init)} and {_shape_text(update)}"
+            f"{line}: state {name}: state, init and update have the same number of dimensions, the first "
+            f"of them time; got {_shape_text(state)}, {_shape_text(init)} and {_shape_text(update)}"
         )
     if not same(update.shape[0], state.shape[0]) or not same(state.shape[0], length):
         raise ValueError(
@@ -92,12 +92,13 @@ def _check_shapes(init: Tensor, update: Tensor, state: Tensor, depth: Any, lengt
     for d in range(1, state.ndim):
         if not (same(init.shape[d], state.shape[d]) and same(update.shape[d], state.shape[d])):
             raise ValueError(
-                f"{line}: state {name} of shape {_shape_text(state)}: its init's shape {_shape_text(init)} and its "
-                f"update's shape {_shape_text(update)} disagree with it in dimension {d}"
+                f"{line}: state {name} of shape {_shape_text(state)}: its init's shape {_shape_text(init)} "
+                f"and its update's shape {_shape_text(update)} disagree with it in dimension {d}"
             )
     if not init.dtype == update.dtype == state.dtype:
         raise TypeError(
-            f"{line}: state {name} is {state.dtype}, its init {init.dtype}, its update {update.dtype}; cast them to one"
+            f"{line}: state {name} is {state.dtype}, its init {init.dtype}, its update {update.dtype}; "
+            "cast them to one"
         )
 
 
@@ -115,13 +116,14 @@ def _check_time(op: ScanOp, stage: ComputeOp, read: Expr) -> None:
         if offset.constant >= 0:
             update = op.update[next(n for n, each in enumerate(op.state) if each is tensor)]
             raise ValueError(
-                f"{here}: a state is read before the step, at {time.name} - d with 1 <= d <= {op.depth}; for another "
-                f"state's new value read its update, {update.name}[{time.name}, ...], which says the order"
+                f"{here}: a state is read before the step, at {time.name} - d with 1 <= d <= {op.depth}; "
+                f"for another state's new value read its update, {update.name}[{time.name}, ...], which says the "
+                "order"
             )
         if -offset.constant > op.depth:
             raise ValueError(
-                f"{here}: {-offset.constant} steps back, but the init gives {op.depth}; the init's first dimension is "
-                "how far back a read may reach"
+                f"{here}: {-offset.constant} steps back, but the init gives {op.depth}; the init's first "
+                "dimension is how far back a read may reach"
             )
     elif offset.constant:
         raise ValueError(
@@ -163,7 +165,8 @@ def _check_inputs(op: ScanOp, inputs: list[Tensor]) -> None:
     for each in producers(op.update):
         if isinstance(each, PlaceholderOp) and id(each) not in given | states:
             raise ValueError(
-                f"{users_line()}: scan: the update reads {each.name} (made at {each.line}), which is not among inputs="
+                f"{users_line()}: scan: the update reads {each.name} (made at {each.line}), "
+                "which is not among inputs="
             )
 
 
@@ -231,6 +234,6 @@ def scan(
     if inputs is not None:
         _check_inputs(op, _as_list(inputs, "inputs"))
     _check_body(op)
-    suffix = (lambda n: f".v{n}") if len(states) > 1 else (lambda n: "")
-    outputs = [Tensor(op, each.shape, each.dtype, name + suffix(n)) for n, each in enumerate(updates)]
+    names = [f"{name}.v{n}" for n in range(len(states))] if len(states) > 1 else [name]
+    outputs = [Tensor(op, each.shape, each.dtype, own) for own, each in zip(names, updates)]
     return outputs if len(outputs) > 1 else outputs[0]

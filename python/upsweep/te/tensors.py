@@ -51,7 +51,7 @@ class PlaceholderOp(Operation):
 
 
 class ComputeOp(Operation):
-    """A tensor computed element by element: `body` over `axis`; a node "reduce" on top runs over `reduce_axis` too."""
+    """A tensor computed element by element: `body` over `axis`, a reduction over `reduce_axis` too."""
 
     def __init__(self, name: str, axis: tuple[Axis, ...], body: Expr) -> None:
         super().__init__(name)

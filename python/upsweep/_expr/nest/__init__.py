@@ -1,1 +1,1 @@
-"""Loop nests: scalar expressions over indices, the statements around them, their text, and their way to machine code."""
+"""Loop nests: scalar expressions over indices, statements around them, their text, their machine code."""

@@ -25,7 +25,7 @@ _loaded: dict[tuple[str, str], tuple[Any, _Kernel]] = {}
 def compile_nest(
     body: Statement, buffers: Sequence[Buffer], sizes: Sequence[Expr], level: str, symbols: Mapping[str, int]
 ) -> tuple[_Kernel, Any]:
-    """The function of a nest, and what its code lives in. `symbols` are OpenMP's entries; without, nothing is parallel."""
+    """The function of a nest, and what its code lives in. Without `symbols`, OpenMP's, nothing is parallel."""
     target = TARGETS[level]
     text = render(body, buffers, sizes, target, bool(symbols))
     with _lock:

@@ -230,12 +230,12 @@ def as_expr(value: Any, dtype: str | None = None) -> Expr:
 def cast(value: Any, dtype: str) -> Expr:
     """The value as another dtype; floats to integers are truncated."""
     dtype = check_dtype(dtype)
-    value = as_expr(value)
-    if value.dtype == dtype:
-        return value
-    if value.op == "const":
-        return const(value.static[0], dtype)
-    return Expr("cast", (value,), dtype)
+    expr = as_expr(value)
+    if expr.dtype == dtype:
+        return expr
+    if expr.op == "const":
+        return const(expr.static[0], dtype)
+    return Expr("cast", (expr,), dtype)
 
 
 def _common(a: str, b: str) -> str:
@@ -348,7 +348,7 @@ def contains(expr: Expr, axes: Any) -> bool:
     return any(id(node) in known for node in walk(expr))
 
 
-def substitute(expr: Expr, values: Mapping[Expr, Expr]) -> Expr:
+def substitute(expr: Expr, values: Mapping[Any, Expr]) -> Expr:
     """The expression with axes and variables replaced."""
     if expr in values:
         return values[expr]

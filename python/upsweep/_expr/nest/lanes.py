@@ -1,4 +1,4 @@
-"""Expressions of a nest as LLVM IR: each value is a vector of the lanes of the loop that it stands in, one outside of any.
+"""Expressions of a nest as LLVM IR: each value is a vector of the lanes of its loop, one outside of any.
 
 Indices are scalars of 64 bits at the first lane. A load is of neighbours where its index moves by 1 from lane
 to lane in the last dimension, one number for all lanes where it does not move, else a gather. Lanes beyond
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from ..llvm.mathematics import FUNCTIONS
+from ..llvm.mathematics import FUNCTIONS, exp, power
 from ..llvm.target import Target
 from ..llvm.vectors import Body, Vectors
 from .expressions import FLOATS, Axis, Expr, mentions, walk
@@ -213,15 +214,16 @@ class Lanes:
             return v.select(v.compare("uno", args[1], args[1]), args[1], first)
         if op == "sigmoid":
             one = v.const(1.0)
-            return v.div(one, v.add(one, FUNCTIONS["exp"](v, v.neg(args[0]))))
+            return v.div(one, v.add(one, exp(v, v.neg(args[0]))))
         if op == "pow" and self.count == 1:  # which works on halves of vectors
             pair = v.with_bits(v.bits, 2)
             wide = [
                 self.body.emit(f"shufflevector {v.kind} {a}, {v.kind} poison, <2 x i32> zeroinitializer")
                 for a in args
             ]
-            return pair.part(FUNCTIONS["pow"](pair, *wide), [0])
-        return Value(FUNCTIONS[op](v, *args))
+            return pair.part(power(pair, *wide), [0])
+        function: Any = FUNCTIONS[op]
+        return Value(function(v, *args))
 
     def _cast(self, arg: Expr, to: str) -> Value:
         value, source, emit = self.value(arg), arg.dtype, self.body.emit

@@ -60,7 +60,7 @@ def _place(indices: tuple[Expr, ...], loop: For, time: For, back: int) -> str:
     """Indices as text that is the same for all loops over the strip; `back` steps earlier."""
     column = const(-1, "int64")  # stands for the column, which is never negative
     earlier = binary("sub", time.axis, const(back, "int64")) if back else time.axis
-    values = {loop.axis: column, time.axis: earlier}
+    values: dict[Expr, Expr] = {loop.axis: column, time.axis: earlier}
     parts = []
     for index in indices:
         is_column = simplified(index) is loop.axis
@@ -91,7 +91,7 @@ def narrow_form(produce: Produce) -> Narrow | None:
     handed: dict[Buffer, list[Expr]] = {}
     fresh: dict[Buffer, list[Expr]] = {}
     for place, (loop, store) in enumerate(found):
-        for other_loop, other in found:
+        for _, other in found:
             if other is not store and other.buffer is store.buffer:
                 return None
         here = _place(store.indices, loop, time, 0)
@@ -182,7 +182,7 @@ def _through_time(function: Function, form: Narrow, lanes: int, base: Value, mas
         if store.buffer in form.handed:
             function.indices[loop.axis] = base
             reader = Lanes(out, function.module.target, function.indices, function.view, lanes, loop.axis, mask)
-            back = {axis: binary("sub", axis, const(1, "int64"))}
+            back: dict[Expr, Expr] = {axis: binary("sub", axis, const(1, "int64"))}
             indices = tuple(substitute(index, back) for index in store.indices)
             starts[store.buffer] = reader.value(load(store.buffer, indices))
             del function.indices[loop.axis]
@@ -203,7 +203,7 @@ def _through_time(function: Function, form: Narrow, lanes: int, base: Value, mas
     out.do(f"{following} = add i64 {index}, 1")
     last = out.block
     phis = [f"  {index} = phi i64 [0, %{before}], [{following}, %{last}]"]
-    for loop, store in form.steps:
+    for _, store in form.steps:
         if store.buffer in starts:
             kind = Lanes(out, function.module.target, function.indices, function.view, lanes).kind(
                 store.buffer.dtype

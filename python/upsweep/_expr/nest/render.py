@@ -433,8 +433,8 @@ class Function:
         work = self.lanes.index(strip_work(statement, loops))
         align = 64 if any("vectorized" in loop.marks for loop in loops) else 1
         out.do(
-            f"call void @launch(ptr {name}, ptr {context}, i64 {extent}, i64 {bytes_each}, i64 {work}, i64 {align}, "
-            "i64 %n_threads)"
+            f"call void @launch(ptr {name}, ptr {context}, i64 {extent}, i64 {bytes_each}, i64 {work}, "
+            f"i64 {align}, i64 %n_threads)"
         )
         self._forget_stores(statement)
 
@@ -454,7 +454,7 @@ def _has_cheap_sums(body: Statement) -> bool:
 def render(
     body: Statement, buffers: Sequence[Buffer], sizes: Sequence[Expr], target: Target, is_parallel: bool
 ) -> str:
-    """The module of a nest whose buffers, those of the arguments and of the whole nest, and sizes come in this order."""
+    """The module of a nest. Buffers of the arguments come first, then those of the whole nest, then sizes."""
     module = _Module(buffers, sizes, target, is_parallel)
     kernel = Function(module, "%args")
     kernel.entered()

@@ -54,7 +54,7 @@ class Block(Statement):
 
 @dataclass(eq=False, slots=True)
 class For(Statement):
-    """axis from 0 to extent - 1. `marks` are among parallel, vectorized, unrolled; `tag` is the thread axis bound to it."""
+    """axis from 0 to extent - 1. Marks: parallel, vectorized, unrolled; `tag`: the thread axis bound to it."""
 
     axis: Axis
     extent: Expr
@@ -81,7 +81,7 @@ class Allocate(Statement):
 
 @dataclass(eq=False, slots=True)
 class Produce(Statement):
-    """What computes a tensor. `strips`: its parallel loops may run together, strip by strip of their common range."""
+    """What computes a tensor. `strips`: parallel loops that may run together, strip by strip of their range."""
 
     name: str
     body: Statement

@@ -1,6 +1,6 @@
 """Sums over one axis for several rows at a time: what all rows read is loaded once.
 
-    for row { vectorized column { c[row, column] = start;  for k { c[row, column] = c[row, column] + f(row, column, k) } } }
+    for row { vectorized column { c[row, column] = start;  for k { c[row, column] += f(row, column, k) } } }
 
 A matrix product reads the other matrix anew for each row. Where part of f does not depend on the row, several
 rows are taken together, each with sums of its own in registers.
