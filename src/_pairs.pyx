@@ -12,7 +12,9 @@ cnp.import_array()
 cdef extern from "pairs.hpp" namespace "upsweep" nogil:
     enum:
         kMostBatchDims
-    ctypedef void (*Tile)(const void*, int64_t, const void*, int64_t, const void*, int64_t, int64_t, void*) noexcept
+    ctypedef void (*Tile)(const void*, int64_t, const void*, int64_t, const void*, int64_t, int64_t, void*,
+                         void*) noexcept
+    ctypedef void (*Prepare)(void*, int64_t, const void*, int64_t) noexcept
     cdef cppclass PairOperand:
         PairOperand()
         const char* data
@@ -22,8 +24,9 @@ cdef extern from "pairs.hpp" namespace "upsweep" nogil:
     cdef cppclass PairKernel:
         PairKernel()
         Tile rows_tile, columns_tile
+        Prepare prepare_records, prepare_lanes
         int32_t kind, bits, accumulator_bits, lanes, largest, indexed, n_sums
-        int64_t dim, k, row_width, column_width, param_width
+        int64_t dim, k, row_width, column_width, param_width, n_prepared, workspace
         double cost
     cdef cppclass PairPlan:
         PairPlan() except +
@@ -65,8 +68,9 @@ cdef class Kernel:
     """A compiled reduction: its tiles, and what the driver has to know of it.
 
     ``components`` are, for rows, columns and parameters, a list of (position, dim) in the order of the packed record.
-    ``compile`` takes "rows" or "columns", what the lanes are, and returns the address of the tile and an object in which
-    the code lives; it is called when the first problem needs that tile.
+    ``compile`` takes "rows" or "columns", what the lanes are, and returns the address of the tile, that of the function which
+    gives each column ``n_prepared`` more numbers, the bytes of its workspace, and an object in which the code lives; it is called when the first problem
+    needs that tile.
     """
 
     cdef PairKernel kernel
@@ -78,14 +82,14 @@ cdef class Kernel:
     cdef readonly int64_t n_values
 
     def __cinit__(self, *, compile, str kind, int bits, int accumulator_bits, int lanes, bint largest, bint indexed,
-                  int n_sums, int64_t dim, int64_t k, double cost, components, bint wants_values, bint wants_indices,
-                  int64_t n_values):
+                  int n_sums, int64_t dim, int64_t k, double cost, int64_t n_prepared, components, bint wants_values,
+                  bint wants_indices, int64_t n_values):
         cdef PairKernel* kernel = &self.kernel
         cdef int64_t widths[3]
         kernel.kind = KINDS[kind]
         kernel.bits, kernel.accumulator_bits, kernel.lanes = bits, accumulator_bits, lanes
         kernel.largest, kernel.indexed, kernel.n_sums = largest, indexed, n_sums
-        kernel.dim, kernel.k, kernel.cost = dim, k, cost
+        kernel.dim, kernel.k, kernel.cost, kernel.n_prepared = dim, k, cost, n_prepared
         for part in range(3):
             widths[part] = 0
             for position, size in components[part]:
@@ -156,11 +160,14 @@ cdef class Kernel:
 
     cdef int ensure(self, bint columns) except -1:
         if (self.kernel.columns_tile if columns else self.kernel.rows_tile) == NULL:
-            address, code = self.compile("columns" if columns else "rows")
+            address, prepare, workspace, code = self.compile("columns" if columns else "rows")
             self.keep.append(code)
+            self.kernel.workspace = max(self.kernel.workspace, <int64_t>workspace)
             if columns:
+                self.kernel.prepare_lanes = <Prepare><uintptr_t>prepare
                 self.kernel.columns_tile = <Tile><uintptr_t>address
             else:
+                self.kernel.prepare_records = <Prepare><uintptr_t>prepare
                 self.kernel.rows_tile = <Tile><uintptr_t>address
         return 0
 

@@ -15,7 +15,10 @@ namespace upsweep {
 enum ReductionKind : int32_t { kPairSum, kPairLogSumExp, kPairSoftmax, kPairBest, kPairSmallest };
 
 using Tile = void (*)(const void* rows, int64_t rows_stride, const void* columns, int64_t columns_stride,
-                      const void* params, int64_t n_columns, int64_t first, void* state);
+                      const void* params, int64_t n_columns, int64_t first, void* state, void* workspace);
+
+// Gives packed columns the numbers that depend on nothing but the column (python/upsweep/_expr/llvm/prepare.py).
+using Prepare = void (*)(void* columns, int64_t columns_stride, const void* params, int64_t n_columns);
 
 constexpr int kMostBatchDims = 32;
 
@@ -30,10 +33,13 @@ struct PairOperand {
 // What a compiled reduction is; the same for every call.
 struct PairKernel {
   Tile rows_tile = nullptr, columns_tile = nullptr;   // lanes are rows; lanes are columns
+  Prepare prepare_records = nullptr, prepare_lanes = nullptr;
   int32_t kind = kPairSum, bits = 32, accumulator_bits = 64, lanes = 1;
   int32_t largest = 0, indexed = 0, n_sums = 0;       // of Best; of sums, how many are kept
   int64_t dim = 1, k = 1;                             // components of the formula; of Smallest
-  int64_t row_width = 0, column_width = 0, param_width = 0;
+  int64_t row_width = 0, column_width = 0, param_width = 0;   // numbers of packed records
+  int64_t workspace = 0;                              // bytes that a tile is lent
+  int64_t n_prepared = 0;                             // more numbers of each column, computed from those
   double cost = 20;                                   // instructions a vector of pairs takes, roughly
 };
 

@@ -84,27 +84,23 @@ class Run {
     return true;
   }
 
-  void pack_one(Packed<Number>& packed, const std::vector<PairOperand>& operands, int64_t n, int64_t width, bool lanes) {
-    const bool once = shared(operands);
+  void pack_one(Packed<Number>& packed, const std::vector<PairOperand>& operands, int64_t n, int64_t width, bool lanes,
+                Prepare prepare = nullptr) {
+    const bool once = shared(operands) && (!prepare || shared(problem.params));
     const int64_t entries = once ? 1 : n_entries;
     packed.prepare(n, width, entries, lanes, kernel.lanes);
     const int64_t chunks = packed.n_chunks();
     for_tasks(entries * chunks, chunks * entries > 8 ? n_threads : 1, false, [&](int64_t task, int) {
-      for (const PairOperand& operand : operands)
-        packed.pack(operand, entry_of(operand, task / chunks), task / chunks, task % chunks);
+      const int64_t e = task / chunks, chunk = task % chunks;
+      for (const PairOperand& operand : operands) packed.pack(operand, entry_of(operand, e), e, chunk);
+      if (prepare)
+        prepare(packed.record(e, packed.chunk_begin(chunk)), packed.stride, params.data() + e * kernel.param_width,
+                packed.chunk_size(chunk));
     });
     if (once) packed.entry_size = 0;
   }
 
   void pack() {
-    if (wants_rows) {
-      pack_one(lane_rows, problem.rows, problem.n_rows, kernel.row_width, true);
-      pack_one(records, problem.columns, problem.n_columns, kernel.column_width, false);
-    }
-    if (wants_columns) {
-      pack_one(row_records, problem.rows, problem.n_rows, kernel.row_width, false);
-      pack_one(lane_columns, problem.columns, problem.n_columns, kernel.column_width, true);
-    }
     params.resize((size_t)(kernel.param_width * n_entries));
     for (int64_t e = 0; e < n_entries; ++e)
       for (const PairOperand& operand : problem.params) {
@@ -113,11 +109,20 @@ class Run {
         for (int64_t f = 0; f < operand.dim; ++f)
           to[f] = *reinterpret_cast<const Number*>(source + f * operand.feature_stride);
       }
+    const int64_t width = kernel.column_width + kernel.n_prepared;
+    if (wants_rows) {
+      pack_one(lane_rows, problem.rows, problem.n_rows, kernel.row_width, true);
+      pack_one(records, problem.columns, problem.n_columns, width, false, kernel.prepare_records);
+    }
+    if (wants_columns) {
+      pack_one(row_records, problem.rows, problem.n_rows, kernel.row_width, false);
+      pack_one(lane_columns, problem.columns, problem.n_columns, width, true, kernel.prepare_lanes);
+    }
   }
 
-  // Memory of one worker: a tile's state, a row's state, another, and room to merge two.
+  // Memory of one worker: a tile's state and workspace, a row's state, another, and room to merge two.
   struct Scratch {
-    Buffer<char> state;
+    Buffer<char> state, workspace;
     Buffer<double> numbers;
     Buffer<int64_t> indices;
   };
@@ -128,6 +133,7 @@ class Run {
     std::vector<Scratch> scratch((size_t)n_threads);
     for (Scratch& own : scratch) {
       own.state.resize((size_t)(n_slots(kernel) * kSlotBytes * kernel.lanes));
+      own.workspace.resize((size_t)kernel.workspace);
       own.numbers.resize((size_t)(3 * numbers));
       own.indices.resize((size_t)(3 * indices));
     }
@@ -152,7 +158,8 @@ class Run {
     for (; left > 0; ++interval, skip = 0) {
       const int64_t begin = interval->begin + skip, n = std::min(left, interval->end - begin);
       tile(rows.at(e, task.row), rows.stride, columns.at(e, begin), columns.stride,
-           params.data() + e * kernel.param_width, n, begin - base, own.state.data());
+           params.data() + e * kernel.param_width, n, begin - base, own.state.data(),
+           own.workspace.data());
       left -= n;
     }
     double* const a = own.numbers.data();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 
 #include "buffer.hpp"
 #include "pairs.hpp"
@@ -12,13 +13,28 @@
 namespace upsweep {
 namespace {
 
-constexpr int64_t kPackedAtOnce = 2048;   // records of a task
+constexpr int64_t kPackedAtOnce = 2048;   // records of a task: whole vectors, of any type
+
+// Memory that nobody has written to: clearing it would cost as much as packing.
+template <class Number>
+class Unwritten {
+ public:
+  void reserve(int64_t count) {
+    memory.reset(LineAligned<Number>().allocate((std::size_t)count));
+  }
+  Number* data() const { return memory.get(); }
+
+ private:
+  struct Free {
+    void operator()(Number* p) const { LineAligned<Number>().deallocate(p, 0); }
+  };
+  std::unique_ptr<Number, Free> memory;
+};
 
 // Rows or columns of all batch entries, packed.
 template <class Number>
 struct Packed {
-  Buffer<Number> memory;
-  const Number* data = nullptr;
+  Unwritten<Number> memory;
   int64_t width = 0, n = 0, stride = 0, entry_size = 0;   // stride: from component to component, where lanes hold records
   bool in_lanes = false;
 
@@ -34,17 +50,21 @@ struct Packed {
       entry_size = stride * width;
     } else {
       stride = 1;
-      entry_size = n * width;
+      entry_size = (n + lanes) * width;   // columns are prepared by whole vectors
     }
-    memory.resize((size_t)(entry_size * n_entries));
-    data = memory.data();
+    memory.reserve(entry_size * n_entries);
   }
 
-  const Number* entry(int64_t e) const { return data + e * entry_size; }
+  const Number* entry(int64_t e) const { return memory.data() + e * entry_size; }
   // Record r of an entry.
   const Number* at(int64_t e, int64_t r) const { return entry(e) + (in_lanes ? r : r * width); }
 
   int64_t n_chunks() const { return (n + kPackedAtOnce - 1) / kPackedAtOnce; }
+
+  // Record r, to be written.
+  Number* record(int64_t e, int64_t r) const { return memory.data() + e * entry_size + (in_lanes ? r : r * width); }
+  int64_t chunk_begin(int64_t chunk) const { return chunk * kPackedAtOnce; }
+  int64_t chunk_size(int64_t chunk) const { return std::min(n - chunk_begin(chunk), kPackedAtOnce); }
 
   // Some records of one entry of one variable.
   void pack(const PairOperand& operand, const char* source, int64_t e, int64_t chunk) {

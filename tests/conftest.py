@@ -34,6 +34,14 @@ def pytest_report_header():
     return f"upsweep {upsweep.__version__}, instruction set {upsweep.show_config()['isa']}"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """Compiled formulas go to a folder of this run: what is tested was compiled by what is tested."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UPSWEEP_CACHE_DIR", str(tmp_path_factory.mktemp("compiled")))
+        yield
+
+
 @pytest.fixture
 def n_threads_restored():
     before = upsweep.get_num_threads()

@@ -17,7 +17,7 @@ CHECKOUT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "reference": {"_expr"},
     "testing": set(),
-    "_cpu": {"_cpu"},
+    "_cpu": {"_cpu", "_expr"},  # of which pairs are compiled, by who needs them
     "_cuda": {"_cuda"},
     "_expr": {"_expr"},
     "_foreign": set(),
@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "_at_home": {"_signature", "_arrays", "_cuda"},
     "_counts_at_home": {"_at_home", "_counting", "_signature", "_arrays", "_bins", "_cuda"},
     "_dispatch": {"_at_home", "_counts_at_home", "_counting", "_signature", "_arrays", "_bins", "_cpu", "_cuda"},
+    "te": {"te", "_arrays", "_cpu", "_expr", "_torch"},
     "_torch": {"_torch", "_counting", "_signature", "_arrays", "_dispatch", "_cpu"},
     "scans": {"_signature", "_arrays", "_dispatch", "_cpu", "_torch"},
     "counts": {"_counting", "_arrays", "_dispatch", "_cpu", "_torch"},

@@ -198,7 +198,7 @@ def test_large_matrices():
 def test_a_deep_formula_of_short_and_of_long_vectors():
     for dim in (1, 100):
         node = variable(0, dim, "i")
-        for _ in range(3000):
+        for _ in range(1000):
             node = make("sin", make("add", node, constant(0.1)))
         program = lower_formulas(node)
         same(node, program, arrays_for([variable(0, dim, "i")]))
@@ -211,19 +211,73 @@ def test_long_straight_programs_become_loops():
     same(formula, program, arrays_for([x50, y50]))
 
 
+def test_a_large_constant_does_not_join_a_parameter():
+    formula = make("mul", constant(1e200), make("mul", D, p))
+    same(formula, lower_formulas(formula), [np.zeros((5, 3)), np.full((4, 3), 1e-150), np.array([[1e300]])])
+
+
+def inside_loops(program):
+    """The instructions inside of loops, each with how many loops it is in."""
+    depth, found = 0, []
+    for step in program.values:
+        depth -= step.op == "end"
+        found += [(step, depth)] if depth else []
+        depth += step.op == "loop"
+    return found
+
+
+def test_short_vectors_stay_straight_beside_long_ones():
+    a, b = variable(3, 50, "i"), variable(4, 50, "j")
+    formula = make("sin", make("mul", GAUSSIAN, make("exp", make("tensorprod", a, b))))
+    program = lower_formulas(formula)
+    kinds = [step.op for step in program.values]
+    assert kinds.count("loop") == 2 and "array" not in kinds
+    same(formula, program, arrays_for([x, y, p, a, b]))
+
+
+def test_what_a_loop_does_not_change_lies_before_it():
+    a, b = variable(0, 70, "i"), variable(1, 70, "j")
+    inside = inside_loops(lower_formulas(make("tensorprod", make("exp", a), make("mul", constant(3), b))))
+    assert "const" not in [step.op for step, _ in inside]
+    assert [depth for step, depth in inside if step.op == "exp"] == [1]
+
+
+def test_zeros_of_placed_features():
+    unit = make("elemT", p, static=(3, 1))
+    for op in ("sub", "add", "mul"):
+        for formula in (make(op, unit, y), make(op, y, unit)):
+            same(formula, lower_formulas(formula), arrays_for([x, y, p]))
+
+
+@pytest.mark.parametrize("divisor", [0.0, -0.0, 5e-324, 1e-310, 3.0, INF, NAN])
+def test_division_by_constants(divisor):
+    formula = make("div", variable(0, 1, "i"), constant(divisor))
+    result, _ = run(lower_formulas(formula), [SPECIAL])
+    np.testing.assert_allclose(result, evaluate(formula, [SPECIAL])[:, None], rtol=1e-15)
+
+
+def test_products_of_large_and_small_constants_do_not_overflow():
+    a = variable(0, 1, "i")
+    formula = make("mul", constant(1e200), make("mul", make("mul", a, constant(1e-200)), constant(1e200)))
+    program = lower_formulas(formula)
+    same(formula, program, [np.array([[1e100]])])
+    assert [step.op for step in program.values].count("mul") == 3
+
+
 SPECIAL = np.array([[0.0], [-0.0], [1.0], [-1.0], [0.5], [-2.5], [INF], [-INF], [NAN], [1e300]])
 
 
-@pytest.mark.parametrize(
-    "name", sorted(name for name, row in ops.TABLE.items() if row.elementwise and row.arity < 3)
-)
+ELEMENTWISE = sorted(name for name, row in ops.TABLE.items() if row.elementwise)
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
 def test_special_numbers(name):
     row = ops.TABLE[name]
     static = {"pow": (3,), "round": (0,), "clampint": (-1, 1), "diffclampint": (-1, 1)}.get(name, ())
-    formula = make(name, *(variable(n, 1, "ij"[n]) for n in range(row.arity)), static=static)
-    arrays = [SPECIAL] * row.arity
+    formula = make(name, *(variable(n, 1, "iji"[n]) for n in range(row.arity)), static=static)
+    arrays = [SPECIAL, SPECIAL, SPECIAL[::-1]][: row.arity]
     result, _ = run(lower_formulas(formula), arrays)
-    expected = evaluate(formula, [SPECIAL[:, None], SPECIAL[None]])
+    expected = evaluate(formula, [SPECIAL[:, None], SPECIAL[None], SPECIAL[::-1, None]])
     if name == "div":  # by what changes more rarely: a multiplication by the inverse
         np.testing.assert_allclose(result[:9], np.broadcast_to(expected, result.shape)[:9], rtol=1e-15)
     else:

@@ -22,7 +22,7 @@ DIRECT = {
     "acos": lambda a: np.pi / 2 - np.arcsin(a), "atan": lambda a: np.angle(1 + 1j * a),
     "atan2": lambda a, b: np.angle(b + 1j * a), "tanh": lambda a: np.sinh(a) / np.cosh(a),
     "sinxdivx": lambda a: np.sinc(a / np.pi), "sinc": np.sinc, "xlogx": lambda a: a * np.log(a),
-    "floor": lambda a: a // 1, "round": np.round, 
+    "floor": lambda a: a // 1, "round": np.round,
     "clamp": lambda a, b, c: np.where(a < b, b, np.where(a > c, c, a)), "clampint": np.clip,
     "diffclampint": lambda a, b, c: (a >= b) * (a <= c), "mod": lambda a, b, c: (a - c) % b + c,
     "ifelse": lambda a, b, c: (a >= 0) * b + (a < 0) * c, "eq": lambda a, b: a == b, "ne": lambda a, b: a != b,

@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import sys
 import threading
 
 import pytest
@@ -42,6 +43,7 @@ def test_nodes_survive_copies_and_processes():
 
 
 def test_what_nobody_holds_is_forgotten():
+    gc.collect()
     before = len(nodes._table)
     formula = make("tanh", make("mul", x, constant(0.12345)))
     assert len(nodes._table) == before + 3
@@ -51,21 +53,26 @@ def test_what_nobody_holds_is_forgotten():
 
 
 def test_several_threads_build_the_same_nodes():
-    built, start = [], threading.Barrier(4)
+    n_threads = 4
+    built, start = [], threading.Barrier(n_threads)
 
     def build():
-        start.wait()
-        node = x
-        for n in range(300):
-            node = make("add", node, constant(n))
-        built.append(node)
+        for first in range(100):
+            start.wait()
+            built.append([make("mul", x, constant(1000 * first + n)) for n in range(20)])
 
-    threads = [threading.Thread(target=build) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(map(id, built))) == 1 and len(built) == 4
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that threads meet in the middle of the table's work
+    try:
+        threads = [threading.Thread(target=build) for _ in range(n_threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(built) == 100 * n_threads
+    assert len({node for nodes in built for node in nodes}) == 100 * 20
 
 
 def test_kinds_and_dims_and_order():
@@ -107,12 +114,12 @@ def test_substitute():
         (lambda: make("expp", x), "no operation 'expp'; did you mean exp"),
         (lambda: make("sq_dist", x, y), "did you mean sqdist"),
         (lambda: make("wvuy", x), "no operation 'wvuy'$"),
-        (lambda: make("sub", x, variable(3, 2, "j")), 
+        (lambda: make("sub", x, variable(3, 2, "j")),
          r"in Subtract\(Var\(0,3,0\), Var\(3,2,1\)\): dims have to be equal, or 1: Var\(0,3,0\) has 3 and "
          r"Var\(3,2,1\) has 2"),
         (lambda: make("exp", x, y), "Exp takes 1 argument, not 2"),
         (lambda: make("pow", x), r"Pow takes 1 numbers, not \(\)"),
-        (lambda: make("elem", x, static=(3,)), 
+        (lambda: make("elem", x, static=(3,)),
          r"in Elem\(Var\(0,3,0\), 3\): the index has to be an integer from 0 to 2"),
         (lambda: make("elem", x, static=(-1,)), "integer from 0 to 2, not -1"),
         (lambda: make("elem", x, static=(1.5,)), "integer from 0 to 2, not 1.5"),

@@ -137,8 +137,11 @@ def test_ties_and_nan():
     column = np.array([[2.0], [3.0], [3.0], [1.0]])
     assert reference.pair_reduction(PairReduction(difference, "argmin"), [np.zeros((1, 1)), column], 1, 4)[0] == 1
     triple = (np.array([[0, 1]]), np.array([2]), np.array([[2, 4], [0, 2]]))
-    found = twin.pair_reduction(PairReduction(difference, "argmin"), [np.zeros((1, 1)), column], 1, 4, (), triple)
+    arrays = [np.zeros((1, 1)), column]
+    found = twin.pair_reduction(PairReduction(difference, "argmin"), arrays, 1, 4, (), triple)
     assert found[0] == 1
+    places = twin.pair_reduction(PairReduction(difference, "argkmin", k=3), arrays, 1, 4, (), triple)[0]
+    assert places.tolist() == [[1, 2, 0]]
     column[1] = np.nan
     arrays = [np.zeros((1, 1)), column]
     least, place = twin.pair_reduction(PairReduction(difference, "min_argmin"), arrays, 1, 4)

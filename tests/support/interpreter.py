@@ -1,6 +1,7 @@
 """Runs scalar programs on numpy arrays, all pairs at once: what the instruction set means."""
 
 import numpy as np
+from upsweep._expr.checks import check_program
 
 ARITHMETIC = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "abs": np.abs,
@@ -19,33 +20,12 @@ def packed(program, arrays, kind):
     return np.concatenate([arrays[position] for position, _ in components], -1) if components else np.zeros((1, 0))
 
 
-def check(program):
-    """What every program has to hold: arguments before their use, levels that contain theirs, whole loops."""
-    open_loops = []
-    for n, step in enumerate(program.values):
-        assert all(arg < n for arg in step.args), f"{n} reads what comes later"
-        for arg in step.args:
-            assert set(program.values[arg].level.strip("p")) <= set(step.level), f"{n} is hoisted before {arg}"
-        if step.op == "loop":
-            open_loops.append(n)
-        if open_loops:
-            assert step.level == program.values[open_loops[0]].level, f"{n} is not of its loop's level"
-        if step.op == "end":
-            carries = [c for c in program.values if c.op == "carry" and c.args[1] == open_loops[-1]]
-            assert step.args[0] == open_loops.pop() and len(step.args) - 1 == len(carries)
-    assert not open_loops
-    assert program.results or program.n_results == 0 or any(step.op == "result" for step in program.values)
-    masks = {n for n, step in enumerate(program.values) if step.op in ("lt", "le", "eq", "ne")}
-    for step in program.values:
-        assert not masks & set(step.args[step.op == "select" :]), "only select reads masks"
-
-
 def run(program, arrays):
     """The components of formula and weight, of shape (n_i, n_j, n_results) and (n_i, n_j, n_weights).
 
     `arrays` are the variables by position, of shape (n, dim); parameters are (1, dim).
     """
-    check(program)
+    check_program(program)
     records = {"i": packed(program, arrays, "i")[:, None], "j": packed(program, arrays, "j")[None]}
     records["p"] = packed(program, arrays, "p")[None]
     pairs = (records["i"].shape[0], records["j"].shape[1])

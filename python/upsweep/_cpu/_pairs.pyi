@@ -1,4 +1,6 @@
-"""Reductions over pairs by compiled tiles (src/_pairs.pyx); one build, since the tiles are compiled for this machine."""
+"""Reductions over pairs by compiled tiles (src/_pairs.pyx); one build, since the tiles are compiled for this
+machine.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,15 +17,15 @@ class Plan:
 class Kernel:
     """A compiled reduction: its tiles, and what the driver has to know of it.
 
-    ``components`` are, for rows, columns and parameters, a list of (position, dim) in the order of the packed record.
-    ``compile`` takes "rows" or "columns", what the lanes are, and returns the address of the tile and an object in which
-    the code lives; it is called when the first problem needs that tile.
-    """
+    ``components`` are, for rows, columns and parameters, a list of (position, dim) in the order of the packed
+    record. ``compile`` takes "rows" or "columns", what the lanes are, and returns the address of the tile,
+    that of the function which gives each column ``n_prepared`` more numbers, the bytes of its workspace, and an
+    object in which the code lives; it is called when the first problem needs that tile."""
 
     def __init__(
         self,
         *,
-        compile: Callable[[str], tuple[int, object]],
+        compile: Callable[[str], tuple[int, int, int, object]],
         kind: str,
         bits: int,
         accumulator_bits: int,
@@ -34,6 +36,7 @@ class Kernel:
         dim: int,
         k: int,
         cost: float,
+        n_prepared: int,
         components: Sequence[Sequence[tuple[int, int]]],
         wants_values: bool,
         wants_indices: bool,
@@ -59,6 +62,6 @@ class Kernel:
     ) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
         """The values and the indices, (batch, rows, ...) each, or None where one is not wanted.
 
-        ``arrays`` are ndarrays of the kernel's dtype; ``plans`` one for all batch entries, a list of one for each, or
-        None: all columns for every row.
+        ``arrays`` are ndarrays of the kernel's dtype; ``plans`` one for all batch entries, a list of one for
+        each, or None: all columns for every row.
         """

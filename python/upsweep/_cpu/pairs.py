@@ -18,6 +18,7 @@ __all__ = ["Plan", "plan", "run"]
 Array = NDArray[Any]
 
 _MOST_KERNELS = 512  # kept in memory; the oldest go first
+_MOST_COLUMNS = 2**31  # of ranges: indices have as many bits as the numbers beside them
 _kernels: dict[PairReduction, Kernel] = {}
 
 _KINDS = {"sum": "sum", "logsumexp": "logsumexp", "sumsoftmaxweight": "sumsoftmaxweight",
@@ -48,6 +49,7 @@ def _kernel(reduction: PairReduction) -> Kernel:
         dim=program.n_results,
         k=reduction.k,
         cost=compiled.cost,
+        n_prepared=compiled.n_prepared,
         components=[program.components(kind) for kind in (rows, columns, "p")],
         wants_values="float" in kinds,
         wants_indices="index" in kinds,
@@ -59,8 +61,18 @@ def _kernel(reduction: PairReduction) -> Kernel:
 
 
 def plan(reduction: PairReduction, n_i: int, n_j: int, triple: Sequence[Any]) -> Plan:
-    """The tasks of a triple of ranges (blocks, slices, columns), to be given to `run` in its place, any number of times."""
+    """The tasks of a triple of ranges (blocks, slices, columns), to be given to `run` in its place, any number
+    of times.
+    """
     n_rows, n_columns = (n_i, n_j) if reduction.rows == "i" else (n_j, n_i)
+    if (
+        n_columns >= _MOST_COLUMNS
+        and reduction.dtype == "float32"
+        and any(k == "index" for _, k in outputs(reduction))
+    ):
+        raise ValueError(
+            f"ranges: indices of float32 reach to {_MOST_COLUMNS} columns, not {n_columns}; use float64"
+        )
     arrays = [np.ascontiguousarray(part, dtype=np.int64) for part in triple]
     return _kernel(reduction).plan(n_rows, n_columns, arrays)
 
@@ -96,6 +108,12 @@ def run(
     -------
     tuple of ndarray of shape batch + (rows, dim)
         As `outputs` of the reduction says. The bits are the same for any number of threads.
+
+    Notes
+    -----
+    While sums are made (of values, or of exp) what is below the smallest normal number counts as zero: such
+    tails would take a hundred times as long. Sums of float32 are made of at most 256 columns in float32, and of
+    those in `dtype_acc`.
     """
     kernel = _kernel(reduction)
     n_rows, n_columns = (n_i, n_j) if reduction.rows == "i" else (n_j, n_i)

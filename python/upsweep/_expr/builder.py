@@ -1,8 +1,8 @@
 """Builds scalar programs: finds common values, folds constants, keeps cheap factors at their level, places loops.
 
 The rewrites here are about single numbers, and about levels. They change no result but for these: a division by
-what changes more rarely than the quotient multiplies by its inverse, and moderate constants are multiplied
-with each other, and with what changes more rarely, first (a rounding more or less each); 0 * x is 0.
+what changes more rarely than the quotient multiplies by its inverse, and factors that change rarely are
+multiplied first (a rounding more or less each); 0 * x is 0.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import numpy as np
 
 from .program import Instruction, join
 
-__all__ = ["Builder", "Index", "TooLong"]
+__all__ = ["Builder", "Index", "TooLong", "moderate"]
 
 _MODERATE = 2.0**20  # constants up to this, and down to its inverse, are multiplied first
+_INVERTED = 2.0**100  # constants up to this, and down to its inverse, have a normal inverse in float32 too
 _FOLDED: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "abs": np.abs,
     "floor": np.floor, "sqrt": np.sqrt, "rsqrt": lambda a: 1 / np.sqrt(a), "exp": np.exp, "log": np.log,
@@ -165,10 +166,6 @@ class Builder:
         """A component of the "result" or of the "weight"."""
         self._append(what, (value, *place.loops()), place.static(), self._open[-1])
 
-    def visible(self, value: int) -> bool:
-        """Whether a value can be used where the program is being built."""
-        return self._scope_of[value] in self._open
-
     # The finished program
 
     def finish(self, roots: Sequence[int]) -> tuple[tuple[Instruction, ...], dict[int, int]]:
@@ -303,25 +300,34 @@ class Builder:
                 return self.call("neg", other)
             if negated and not self._rarer(one, other):
                 return self.call("neg", self.mul(negated[0], other))
-            if value is not None and _moderate(value) and factors:
-                merged = self._into(value, factors)
-                if merged is not None:
-                    return merged
+            merged = self._merged(one, factors) if factors else None
+            if merged is not None:
+                return merged
         return self._emit("mul", (a, b), ())
 
-    def _into(self, value: float, factors: tuple[int, ...]) -> int | None:
-        """A constant times a product with a factor that is one too, or changes more rarely than the product."""
+    def _merged(self, one: int, factors: tuple[int, ...]) -> int | None:
+        """A number times a product, with a factor of it first, if their product changes more rarely than it does.
+
+        Constants only while they are moderate, which cannot overflow by it.
+        """
+        value = self._constant(one)
+        if value is not None and not moderate(value):
+            return None
         for factor, other in (factors, factors[::-1]):
             known = self._constant(factor)
-            if (known is not None and _moderate(known)) or (known is None and self._rarer(factor, other)):
-                return self.mul(self.mul(factor, self.const(value)), other)
+            if known is not None and not moderate(known):
+                continue
+            before = join(self._steps[factor].level, self._steps[other].level)
+            after = join(self._steps[factor].level, self._steps[one].level)
+            if (value is not None and known is not None) or (after != before and join(after, before) == before):
+                return self.mul(self.mul(factor, one), other)
         return None
 
     def _div(self, a: int, b: int) -> int:
         value, negated = self._constant(b), self._inner("neg", a)
         if negated:
             return self.call("neg", self.div(negated[0], b))
-        if value is not None and value != 0 and math.isfinite(1 / value):
+        if value is not None and 1 / _INVERTED <= abs(value) <= _INVERTED:
             return self.mul(a, self.const(1 / value))
         if value is None and self._constant(a) is None and self._rarer(b, a):
             return self.mul(a, self.div(self.const(1), b))
@@ -333,7 +339,8 @@ _REWRITES: dict[str, Callable[..., int]] = {
 }  # fmt: skip
 
 
-def _moderate(value: float) -> bool:
+def moderate(value: float) -> bool:
+    """Whether a constant may be multiplied with others first: no product of a few overflows by it."""
     return 1 / _MODERATE <= abs(value) <= _MODERATE
 
 

@@ -1,8 +1,9 @@
 """Compiled code on disk: found by what it was made from, checked before it is used.
 
-Code lies in the folder that the environment variable ``UPSWEEP_CACHE_DIR`` names, else in ``upsweep`` in the XDG cache folder
-(``$XDG_CACHE_HOME`` or ``~/.cache``). Set to nothing, ``UPSWEEP_CACHE_DIR=``, it turns the disk off. The folder is made for
-its owner alone; one of somebody else, or that others may write to, is not used: code from there would run as us.
+Code lies in the folder that the environment variable ``UPSWEEP_CACHE_DIR`` names, else in ``upsweep`` in the
+XDG cache folder (``$XDG_CACHE_HOME`` or ``~/.cache``). Set to nothing, ``UPSWEEP_CACHE_DIR=``, it turns the
+disk off. The folder is made for its owner alone; one of somebody else, or that others may write to, is not
+used: code from there would run as us.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ __all__ = ["fetch", "folder", "source_digest", "store"]
 
 _MAGIC = b"upsweep-code-1\n"
 _DIGEST_BYTES = 32
+_MOST_FILES = 4000  # a few dozen MB; beyond, the half that was written first goes
+_LOOK_AT = "0"  # names that begin so have a look at the others: one in sixteen
 
 
 def folder() -> Path | None:
@@ -69,7 +72,9 @@ def fetch(key: str) -> bytes | None:
         return None
     head = len(_MAGIC) + _DIGEST_BYTES
     code = data[head:]
-    whole = data[: len(_MAGIC)] == _MAGIC and hashlib.sha256(key.encode() + code).digest() == data[len(_MAGIC) : head]
+    whole = (
+        data[: len(_MAGIC)] == _MAGIC and hashlib.sha256(key.encode() + code).digest() == data[len(_MAGIC) : head]
+    )
     return code if whole else None
 
 
@@ -83,10 +88,24 @@ def store(key: str, code: bytes) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(_MAGIC + hashlib.sha256(key.encode() + code).digest() + code)
         os.replace(name, path)
+        if path.name.startswith(_LOOK_AT):
+            _forget_the_oldest(path.parent)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
         raise
+
+
+def _forget_the_oldest(place: Path) -> None:
+    files = list(place.glob("*.bin"))
+    if len(files) <= _MOST_FILES:
+        return
+    dated = []
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):  # another process forgets as well
+            dated.append((file.stat().st_mtime_ns, file))
+    for _, file in sorted(dated)[: len(dated) // 2]:
+        file.unlink(missing_ok=True)
 
 
 def source_digest(*folders: str | Path) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from . import ops
 from .builder import Builder, Index, TooLong
+from .checks import check_formula, check_program, check_variables
 from .lower_across import AT, EACH
 from .lower_each import RULES
 from .nodes import Node, order, variables
@@ -27,12 +28,16 @@ UNROLLED = 64
 STRAIGHT = 1000
 """Programs of more instructions have loops for shorter vectors too: compilers take long for them."""
 
+_DEPTH = 8  # of elementwise operations on a vector made piece by piece, beyond which it is kept in an array
+
 _RETRIES = ((UNROLLED, STRAIGHT), (16, STRAIGHT), (4, STRAIGHT), (1, math.inf))
 
 Body = Callable[[Index, tuple[int, ...]], Sequence[int]]
 
 
-def lower(reduction: PairReduction, *, distances: bool = True) -> Program:
+def lower(
+    reduction: PairReduction, *, distances: bool = True, long: int = LONG, unrolled: int = UNROLLED
+) -> Program:
     """The scalar program of a reduction's formula and weight.
 
     Parameters
@@ -42,6 +47,10 @@ def lower(reduction: PairReduction, *, distances: bool = True) -> Program:
     distances : bool, optional
         Whether long squared distances and scalar products of a row's and a column's variable are single
         instructions, `sqdist` and `dot`, or loops like others.
+    long : int, optional
+        Those of more features than this are long.
+    unrolled : int, optional
+        Vectors of more features than this are walked by loops.
 
     Examples
     --------
@@ -50,42 +59,55 @@ def lower(reduction: PairReduction, *, distances: bool = True) -> Program:
     >>> gaussian = make("exp", make("neg", make("mul", distance, variable(2, 1, "p"))))
     >>> print(lower(PairReduction(gaussian, "sum")))
     i  v0 = i[0]
-    j  v1 = j[0]
-    ij v2 = sub(v0, v1)
-    ij v3 = mul(v2, v2)
-    i  v4 = i[1]
-    j  v5 = j[1]
-    ij v6 = sub(v4, v5)
+    i  v1 = i[1]
+    j  v2 = j[0]
+    j  v3 = j[1]
+    ij v4 = sub(v0, v2)
+    ij v5 = mul(v4, v4)
+    ij v6 = sub(v1, v3)
     ij v7 = mul(v6, v6)
-    ij v8 = add(v3, v7)
+    ij v8 = add(v5, v7)
     p  v9 = p[0]
     p  v10 = neg(v9)
     ij v11 = mul(v8, v10)
     ij v12 = exp(v11)
     results: v12
     """
-    return lower_formulas(reduction.formula, reduction.weight, distances=distances)
+    return lower_formulas(reduction.formula, reduction.weight, distances=distances, long=long, unrolled=unrolled)
 
 
-def lower_formulas(formula: Node, weight: Node | None = None, *, distances: bool = True) -> Program:
+def lower_formulas(
+    formula: Node,
+    weight: Node | None = None,
+    *,
+    distances: bool = True,
+    long: int = LONG,
+    unrolled: int = UNROLLED,
+) -> Program:
     """As `lower`, for a formula and a weight that belong to no reduction."""
+    check_variables(formula, *([] if weight is None else [weight]))
     formula = simplify(formula)
     weight = None if weight is None else simplify(weight)
-    for unrolled, limit in _RETRIES:
+    check_formula(formula, *([] if weight is None else [weight]))
+    for most, limit in _RETRIES:
         try:
-            return Lowering(formula, weight, unrolled, limit, distances).program()
+            program = Lowering(
+                formula, weight, min(most, unrolled), limit, long if distances else math.inf
+            ).program()
         except TooLong:
             continue
+        check_program(program)
+        return program
     raise AssertionError("the last try has no limit")
 
 
 class Lowering:
     """One lowering: what is known of the formula's features so far."""
 
-    def __init__(self, formula: Node, weight: Node | None, unrolled: int, limit: float, distances: bool) -> None:
+    def __init__(self, formula: Node, weight: Node | None, unrolled: int, limit: float, long: float) -> None:
         self.builder = Builder(limit)
         self.unrolled = unrolled
-        self._distances = distances
+        self._long = long
         self._formula, self._weight = formula, weight
         self._known: dict[tuple[Node, Index], int] = {}
         self._arrays: dict[Node, int] = {}
@@ -141,19 +163,22 @@ class Lowering:
 
         self.fold(extent, [], body)
 
-    def each(self, node: Node, base: Index, visit: Callable[[Index, int], object]) -> None:
-        """Visits all features of a node with their places, which begin at `base`."""
-        if node.op in EACH and node.dim > self.unrolled:
-            EACH[node.op](self, node, base, visit)
+    def each(self, node: Node, visit: Callable[[Index, int], object]) -> None:
+        """Visits all features of a node, with their indices."""
+        pieces = self._pieces(node) if node.dim > self.unrolled else None
+        if pieces is None:
+            self.walk(node.dim, lambda k: visit(k, self.at(node, k)))
+        elif pieces is node:
+            EACH[node.op](self, node, visit)
         else:
-            self.walk(node.dim, lambda k: visit(base.scaled(1, k), self.at(node, k)))
+            self.each(pieces, lambda k, value: visit(k, self._applied(node, k, pieces, value)))
 
     def kept(self, node: Node, index: Index) -> int:
         """A feature of a node that is written into an array once and read from there."""
         if node not in self._arrays:
             with self.builder.at_root():
                 array = self.builder.array(node.dim)
-                self.each(node, Index(), lambda place, value: self.builder.put(array, value, place))
+                self.each(node, lambda place, value: self.builder.put(array, value, place))
             self._arrays[node] = array
         return self.builder.get(self._arrays[node], index)
 
@@ -165,7 +190,7 @@ class Lowering:
             source = node.args[0] if node.op == "extract" else node
             if source.op == "variable":
                 places[source.static[1]] = self._offset[source] + start
-        if self._distances and a.dim == b.dim > LONG and set(places) == {"i", "j"}:
+        if a.dim == b.dim > self._long and set(places) == {"i", "j"}:
             return self.builder.call(op, static=(places["i"], places["j"], a.dim))
         return None
 
@@ -175,8 +200,20 @@ class Lowering:
     def _components(self, node: Node, what: str) -> list[int]:
         if node.dim <= self.unrolled:
             return [self.at(node, Index(n)) for n in range(node.dim)]
-        self.each(node, Index(), lambda place, value: self.builder.hand_out(what, value, place))
+        self.each(node, lambda place, value: self.builder.hand_out(what, value, place))
         return []
+
+    def _pieces(self, node: Node, depth: int = _DEPTH) -> Node | None:
+        """A vector made piece by piece: the node itself, or an argument of which it is an elementwise function."""
+        if node.op in EACH:
+            return node
+        wide = [arg for arg in node.args if arg.dim > 1] if node.op in RULES and depth else []
+        return next((arg for arg in wide if self._pieces(arg, depth - 1) is not None), None)
+
+    def _applied(self, node: Node, k: Index, known: Node, value: int) -> int:
+        """Feature k of an elementwise node, one of whose arguments has this value there."""
+        args = (value if arg is known else self.at(arg, k if arg.dim > 1 else Index()) for arg in node.args)
+        return RULES[node.op](self.builder, tuple(args), node.static)
 
     def _unknown(self, node: Node, index: Index) -> list[tuple[Node, Index]]:
         """What elementwise operations below a feature have not been computed yet, arguments first, then itself."""
@@ -184,8 +221,7 @@ class Lowering:
         stack = [(node, index, False)]
         while stack:
             each, place, entered = stack.pop()
-            value = self._known.get((each, place))
-            if (each, place) in found or (value is not None and self.builder.visible(value)):
+            if (each, place) in found or (each, place) in self._known:
                 continue
             if entered or each.op not in RULES:
                 found[each, place] = None
@@ -216,7 +252,7 @@ class Lowering:
         """A feature of a short vector that is made piece by piece: all are, and this is one of them."""
         pieces: dict[int, int] = {}
         with self.builder.at_root():
-            EACH[node.op](self, node, Index(), lambda place, value: pieces.setdefault(place.offset, value))
+            EACH[node.op](self, node, lambda place, value: pieces.setdefault(place.offset, value))
         for place, value in pieces.items():
             self._known[node, Index(place)] = value
         return pieces[index.offset]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     At = Callable[[Lowering, Node, Index], int]
     Visit = Callable[[Index, int], object]
-    Each = Callable[[Lowering, Node, Index, Visit], None]
+    Each = Callable[[Lowering, Node, Visit], None]
 
 __all__ = ["AT", "EACH"]
 
@@ -114,34 +114,31 @@ def _vecmat(low: Lowering, node: Node, index: Index) -> int:
     return low.total(vector.dim, term)
 
 
-def _concat(low: Lowering, node: Node, base: Index, visit: Visit) -> None:
+def _concat(low: Lowering, node: Node, visit: Visit) -> None:
     a, b = node.args
-    low.each(a, base, visit)
-    low.each(b, base + a.dim, visit)
+    low.each(a, visit)
+    low.each(b, lambda k, value: visit(k + a.dim, value))
 
 
-def _extract_t(low: Lowering, node: Node, base: Index, visit: Visit) -> None:
+def _extract_t(low: Lowering, node: Node, visit: Visit) -> None:
     (a,), start = node.args, node.static[0]
     nothing = low.builder.const(0)
-    low.walk(start, lambda k: visit(base.scaled(1, k), nothing))
-    low.each(a, base + start, visit)
+    low.walk(start, lambda k: visit(k, nothing))
+    low.each(a, lambda k, value: visit(k + start, value))
     end = start + a.dim
-    low.walk(node.dim - end, lambda k: visit((base + end).scaled(1, k), nothing))
+    low.walk(node.dim - end, lambda k: visit(k + end, nothing))
 
 
-def _outer(low: Lowering, node: Node, base: Index, visit: Visit) -> None:
+def _outer(low: Lowering, node: Node, visit: Visit) -> None:
     a, b = node.args
 
     def row(k: Index) -> None:
-        low.walk(b.dim, lambda n: place(k, n))
-
-    def place(k: Index, n: Index) -> None:
-        visit(base.scaled(1, k.scaled(b.dim, n)), low.builder.mul(low.at(a, k), low.at(b, n)))
+        low.walk(b.dim, lambda n: visit(k.scaled(b.dim, n), low.builder.mul(low.at(a, k), low.at(b, n))))
 
     low.walk(a.dim, row)
 
 
-def _tensordot(low: Lowering, node: Node, base: Index, visit: Visit) -> None:
+def _tensordot(low: Lowering, node: Node, visit: Visit) -> None:
     """Loops over the axes of the result, and inside over those that are summed."""
     a, b = node.args
     axes = tensordot_axes(*node.static)
@@ -159,7 +156,7 @@ def _tensordot(low: Lowering, node: Node, base: Index, visit: Visit) -> None:
         left = _along(axes.strides_a, places)
         return low.builder.mul(_feature(low, a, left), _feature(low, b, _along(axes.strides_b, places)))
 
-    over(axes.kept, [], lambda kept: visit(base.scaled(1, _along(axes.strides, kept)), total(kept, [])))
+    over(axes.kept, [], lambda kept: visit(_along(axes.strides, kept), total(kept, [])))
 
 
 def _along(strides: list[int], places: list[Index]) -> Index:

@@ -167,8 +167,8 @@ def outer(a: Array, b: Array) -> Array:
 class TensordotAxes(NamedTuple):
     """The loops of a tensordot: over the axes of the result, in their order, and over those that are summed.
 
-    `strides` are the result's, one for each axis of it; `strides_a` and `strides_b` have one for each loop, which is
-    0 where the loop does not move in the argument.
+    `strides` are the result's, one for each axis of it; `strides_a` and `strides_b` have one for each loop, 0
+    where the loop does not move in the argument.
     """
 
     kept: list[int]
@@ -224,9 +224,9 @@ def tensordot(
     kept = [n for n in names_a if n not in axes_a] + [n for n in names_b if n >= len(shape_a)]
     result = kept if permute is None else [kept[permute.index(n)] for n in range(len(kept))]
     summed = np.einsum(
-        a.reshape(*a.shape[:-1], *shape_a),
+        a.reshape((*a.shape[:-1], *shape_a)),
         [Ellipsis, *names_a],
-        b.reshape(*b.shape[:-1], *shape_b),
+        b.reshape((*b.shape[:-1], *shape_b)),
         [Ellipsis, *names_b],
         [Ellipsis, *result],
     )

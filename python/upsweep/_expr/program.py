@@ -29,7 +29,7 @@ Masks, which only `select` reads:
 Loops over features:
 
     loop ()           static (extent,): its value is the index 0 .. extent - 1, an integer
-    carry (init, loop)   directly behind `loop`: a number that starts as init; behind `end` its id is its last value
+    carry (init, loop)   directly behind `loop`: a number that starts as init; behind `end` its id is the last one
     end (loop, next...)  closes the loop and says what its carries become, in their order and all at once
     number (loop)     the index as a number
     array ()          static (extent,): numbers that are kept, `put` before they are `get`
@@ -48,7 +48,7 @@ from typing import Any
 __all__ = ["LONG", "Instruction", "Program", "join"]
 
 LONG = 32
-"""Squared distances and scalar products of more features are kept as one instruction."""
+"""Squared distances and scalar products of more features are one instruction; a renderer may set another limit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from . import ops
+from .builder import moderate
 from .nodes import Node, constant, make, node_of, order, zero
 
 __all__ = ["simplify"]
@@ -70,6 +71,12 @@ def _value(node: Node) -> float | None:
     return {"constant": lambda: float(node.static[0]), "zero": lambda: 0.0}.get(node.op, lambda: None)()
 
 
+def _instead(node: Node, old: Node, new: Node) -> tuple[Node, Node]:
+    """The two arguments of a node, in their order, with another for the first that is `old`."""
+    a, b = node.args
+    return (new, b) if a is old else (a, new)
+
+
 def _filled(value: float, dim: int) -> Node:
     if value == 0:
         return zero(dim)
@@ -87,6 +94,9 @@ def _scaled(node: Node) -> tuple[float, Node]:
         return -factor, inner
     if node.op == "mul" and node.args[0].op == "constant" and node.dim == node.args[1].dim:
         return node.args[0].static[0], node.args[1]
+    if node.op == "mul" and node.args[0].dim == 1 < node.dim:
+        factor, inner = _scaled(node.args[0])
+        return factor, node if factor == 1 else _new("mul", inner, node.args[1])
     return 1.0, node
 
 
@@ -109,9 +119,8 @@ def _neg(node: Node) -> Node | None:
         return a.args[0]
     if a.op == "sub":
         return _new("sub", a.args[1], a.args[0]) if a.args[0].dim == a.args[1].dim else None
-    if a.op == "mul" and a.args[0].op == "constant":
-        return _new("mul", constant(-a.args[0].static[0]), a.args[1])
-    return None
+    factor, inner = _scaled(a)
+    return None if factor == 1 else _new("mul", constant(-factor), inner)
 
 
 @_of("add", "sub")
@@ -177,7 +186,7 @@ def _factors(node: Node) -> Node | None:
         return _new("square", a)
     for one, other in ((a, b), (b, a)):
         if one.op == "neg":
-            return _new("neg", _new("mul", one.args[0], other))
+            return _new("neg", _new("mul", *_instead(node, one, one.args[0])))
         if one.op == "elemT" and node.dim == one.dim:
             factor = other if other.dim == 1 else _new("elem", other, static=one.static[1:])
             return _new("elemT", _new("mul", one.args[0], factor), static=one.static)
@@ -185,19 +194,41 @@ def _factors(node: Node) -> Node | None:
 
 
 @_of("mul")
-def _constants_first(node: Node) -> Node | None:
+def _numbers_first(node: Node) -> Node | None:
+    """Products of features are number times vector, so that numbers are multiplied once and not for each.
+
+    Those that are the same for a whole row or column stay together: they are computed once for it.
+    """
+    if node.dim == 1:
+        return None
     a, b = node.args
-    if b.op == "constant":
-        return _new("mul", b, a) if a.op != "constant" else None
-    if b.op == "mul" and b.args[0].op == "constant":
-        return _new("mul", b.args[0], _new("mul", a, b.args[1])) if a.op != "constant" else _merged(a, b)
-    if a.op == "mul" and a.args[0].op == "constant":
-        return _new("mul", a.args[0], _new("mul", a.args[1], b))
+    if b.dim == 1:
+        return _new("mul", b, a)
+    for one, other in ((a, b), (b, a)):
+        if other.op == "mul" and other.args[0].dim == 1 < other.dim and other.kinds >= {"i", "j"}:
+            number, vector = other.args
+            if one.dim == 1:
+                return _new("mul", _new("mul", one, number), vector)
+            return _new("mul", number, _new("mul", *_instead(node, other, vector)))
     return None
 
 
-def _merged(a: Node, b: Node) -> Node:
-    return _new("mul", constant(a.static[0] * b.args[0].static[0]), b.args[1])
+@_of("mul")
+def _constants_first(node: Node) -> Node | None:
+    """Constants before all others, and multiplied; not from behind a number, which would be a vector's then."""
+    a, b = node.args
+    if b.op == "constant" and a.op != "constant":
+        return _new("mul", b, a)
+    if b.op == "mul" and b.args[0].op == "constant":
+        factor, inner = b.args
+        if a.op == "constant":
+            both = (a.static[0], factor.static[0])
+            return _new("mul", constant(both[0] * both[1]), inner) if all(map(moderate, both)) else None
+        if inner.dim == a.dim:
+            return _new("mul", factor, _new("mul", a, inner))
+    if a.op == "mul" and a.args[0].op == "constant" and a.args[1].dim == b.dim:
+        return _new("mul", a.args[0], _new("mul", a.args[1], b))
+    return None
 
 
 @_of("div")
@@ -266,12 +297,31 @@ def _scalprod(node: Node) -> Node | None:
         if one.dim == 1:
             return _new("mul", one, _new("sum", _as_wide(other, max(a.dim, b.dim))))
         if one.op == "neg":
-            return _new("neg", _new("scalprod", one.args[0], other))
+            return _new("neg", _new("scalprod", *_instead(node, one, one.args[0])))
         if one.op == "mul" and 1 in (one.args[0].dim, one.args[1].dim):
             scale, vector = sorted(one.args, key=lambda arg: arg.dim)
-            return _new("mul", scale, _new("scalprod", vector, other))
+            return _new("mul", scale, _new("scalprod", *_instead(node, one, vector)))
         if one.op == "elemT" and other.dim > 1:
             return _new("mul", one.args[0], _new("elem", other, static=one.static[1:]))
+    return None
+
+
+@_of("sqdist")
+def _sqdist(node: Node) -> Node | None:
+    """A factor that both vectors have stays outside, where it is a product and not one for each feature."""
+    a, b = node.args
+    for one, other in ((a, b), (b, a)):
+        if _value(other) == 0:
+            one = _as_wide(one, max(a.dim, b.dim))
+            return _new("scalprod", one, one)
+    if a.op != b.op or a.dim != b.dim:
+        return None
+    if a.op == "neg":
+        return _new("sqdist", a.args[0], b.args[0])
+    if a.op == "mul" and a.args[0] is b.args[0] and a.args[0].dim == 1 < a.dim:
+        return _new("mul", _new("square", a.args[0]), _new("sqdist", a.args[1], b.args[1]))
+    if a.op == "div" and a.args[1] is b.args[1] and a.args[1].dim == 1 < a.dim:
+        return _new("div", _new("sqdist", a.args[0], b.args[0]), _new("square", a.args[1]))
     return None
 
 

@@ -62,11 +62,13 @@ def _line(node: Node, args: list[str]) -> str:
 def _static(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{','.join(map(str, value))}]"
+    if isinstance(value, float) and math.isfinite(value):
+        return repr(value)  # not as an integer, which would be another number of the operation
     return _number(value) if isinstance(value, float) else str(value)
 
 
 def _number(value: float) -> str:
     if not math.isfinite(value):
         return {math.inf: "inf", -math.inf: "(-inf)"}.get(value, "nan")
-    digits = repr(value).removesuffix(".0")
+    digits = "-0.0" if value == 0 and math.copysign(1, value) < 0 else repr(value).removesuffix(".0")
     return f"({digits})" if digits.startswith("-") else digits

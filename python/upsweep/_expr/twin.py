@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .checks import check_variables
 from .evaluate import evaluate
 from .nodes import Node
 from .reduction import PairReduction, fill, outputs
@@ -60,6 +61,7 @@ def pair_reduction(
            [1]]))
     """
     n_rows, n_columns = (n_i, n_j) if reduction.rows == "i" else (n_j, n_i)
+    check_variables(*reduction.variables)
     kinds = {v.static[0]: v.static[1] for v in reduction.variables}
     results = tuple(
         np.full((*batch, n_rows, dim), value, np.int64 if kind == "index" else np.float64)

@@ -14,6 +14,7 @@ __all__ = ["add_symbols", "compile_object", "load_object", "versions"]
 
 _lock = threading.Lock()
 _binding: Any = None
+_context: Any = None  # None is LLVM's own
 _machines: dict[Target, Any] = {}
 
 # Functions of C's library that compiled code may call.
@@ -21,7 +22,7 @@ _LIBRARY_FUNCTIONS = ("sin", "cos", "pow")
 
 
 def _llvm() -> Any:
-    global _binding
+    global _binding, _context
     if _binding is None:
         try:
             import llvmlite
@@ -31,8 +32,12 @@ def _llvm() -> Any:
                 'formulas are compiled by llvmlite, which is not installed: pip install "upsweep[expr]"'
             ) from error
         release = tuple(int(part) for part in llvmlite.__version__.split(".")[:2])
-        if release < (0, 45):  # later ones do it on their own, and refuse to be asked
+        if release < (
+            0,
+            45,
+        ):  # later ones initialise on their own, and refuse to be asked; all their pointers are opaque
             binding.initialize()
+            _context = binding.context.ContextRef(binding.ffi.lib.LLVMPY_ContextCreate(True))
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
         library = ctypes.CDLL(ctypes.util.find_library("m") or None)
@@ -44,10 +49,10 @@ def _llvm() -> Any:
 
 def versions() -> str:
     """What compiled code depends on besides its text: the versions of llvmlite and LLVM, the architecture."""
-    import llvmlite
-
     with _lock:
         llvm = _llvm()
+    import llvmlite
+
     return f"{llvmlite.__version__} {llvm.llvm_version_info} {llvm.get_default_triple()}"
 
 
@@ -74,7 +79,7 @@ def compile_object(text: str, target: Target) -> bytes:
     """The object file of a module in LLVM IR."""
     with _lock:  # a target machine is of one thread at a time
         llvm = _llvm()
-        module = llvm.parse_assembly(text)
+        module = llvm.parse_assembly(text, _context)
         module.verify()  # LLVM would end the process over what this raises
         return bytes(_machine(target).emit_object(module))
 
@@ -88,13 +93,17 @@ class Loaded:
             machine = llvm.Target.from_default_triple().create_target_machine(
                 cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="small", jit=True
             )
-            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", _context), machine)
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
             self._engine.finalize_object()
 
     def address(self, name: str) -> int:
         """Where a function is."""
         return int(self._engine.get_function_address(name))
+
+    def integer(self, name: str) -> int:
+        """What a function without arguments says."""
+        return int(ctypes.CFUNCTYPE(ctypes.c_int64)(self.address(name))())
 
 
 def load_object(code: bytes, target: Target) -> Loaded:

@@ -1,27 +1,31 @@
 """The kernel of a pair reduction: one tile of rows against a run of columns, as a function in LLVM IR.
 
-    void tile(rows, rows_stride, columns, columns_stride, params, n_columns, first, state)
+    void tile(rows, rows_stride, columns, columns_stride, params, n_columns, first, state, workspace)
+    int64 workspace()
 
-It takes the reduction's state (`reducers`) past `n_columns` columns, whose indices begin at `first`. Every argument but
-the pointers is an int64; strides are counted in numbers. There are two kinds:
+It takes the reduction's state (`reducers`) past `n_columns` columns, whose indices begin at `first`. Every
+argument but the pointers is an int64; strides are counted in numbers. `workspace` is memory for the time of the
+call, of as many bytes as the function of that name says. There are two kinds:
 
-    "rows"      lanes are rows. Component c of lane l is rows[c * rows_stride + l]; a column is a record of neighbours,
-                and each of its numbers is spread over a vector.
+    "rows"      lanes are rows. Component c of lane l is rows[c * rows_stride + l]; a column is a record of
+                neighbours, and each of its numbers is spread over a vector.
     "columns"   for few rows: lanes are columns, and the tile is one row, whose record's numbers are neighbours.
-                Component c of column j is columns[c * columns_stride + j]. What the lanes hold at the end is combined by
-                the caller. Whole vectors are read, beyond the last column too.
+                Component c of column j is columns[c * columns_stride + j]. What the lanes hold at the end is
+                combined by the caller. Whole vectors are read, beyond the last column too.
 
-Several columns are taken at once, so that the numbers of the row are loaded once for all of them and chains of dependent
-instructions run side by side. Columns come in blocks: sums of float32 are of at most `BLOCK` columns, and from block to
-block in the accumulator's type.
+Several columns are taken at once, so that the numbers of the row are loaded once for all of them and chains of
+dependent instructions run side by side. Columns come in blocks: sums of float32 are of at most `BLOCK` columns,
+and from block to block in the accumulator's type.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .looped import InMemory, LoopedEach, LoopedExponentials, LoopedSum, handed_out, looped_reducer
+from .prepare import part, prepare_function
 from .reducers import Reducer, Sum, reducer
-from .steps import Steps, order
+from .steps import Steps, cost_of, order
 from .target import Target
 from .vectors import Body, Vectors
 
@@ -29,19 +33,22 @@ if TYPE_CHECKING:
     from ..program import Program
     from ..reduction import PairReduction
 
-__all__ = ["BLOCK", "cost", "render"]
+__all__ = ["BLOCK", "LONGEST_DISTANCE", "LONGEST_VECTOR", "cost", "render"]
 
 Value = str
 Carried = list[Value]
 
 BLOCK = 256
 
+LONGEST_DISTANCE, LONGEST_VECTOR = 7, 16
+"""Distances, and other vectors, of more features are loops: quicker to compile, and they keep to the registers."""
+
 # Columns at once: as many as leave the registers some room, fewer for long programs, whose code would grow.
-_COLUMNS_OF_LONG = {True: 8, False: 4}
-_COLUMNS = 4
-_LONGEST_BODY = 500
-_COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "acos": 30, "atan": 25, "atan2": 40,
-          "pow": 150, "load": 0, "const": 0}  # fmt: skip
+_COLUMNS_OF_LONG, _COLUMNS = 8, 4
+# Components beyond these are walked by a loop: the code of each one would be compiled.
+_MOST_SORTED = 3
+_MOST_CARRIED = 16
+_LONGEST_BODY = 260
 # Rows of more numbers are copied side by side first: far apart they fall into the same few lines of the cache.
 _LONGEST_SCATTERED = 16
 
@@ -57,8 +64,7 @@ def cost(program: Program, reduction: PairReduction) -> float:
             times.append(times[-1] * step.static[0])
         elif step.op == "end":
             times.pop()
-        each = 2.0 * step.static[2] if step.op in ("sqdist", "dot") else _COSTS.get(step.op, 1)
-        total += times[-1] * each
+        total += times[-1] * cost_of(step)
     return total + 2.0 * (program.n_results + program.n_weights) + 14 * (program.n_weights > 0) + 2
 
 
@@ -66,20 +72,30 @@ class _Kernel:
     """One function while it is written."""
 
     def __init__(self, program: Program, reduction: PairReduction, target: Target, lanes_are: str) -> None:
-        self.program, self.lanes_are = program, lanes_are
+        self.reduction, self.lanes_are = reduction, lanes_are
         self.body = Body()
         bits = {"float32": 32, "float64": 64}[reduction.dtype]
         self.v = v = Vectors(self.body, target, bits, target.lanes(reduction.dtype))
         self.rows_kind = reduction.rows
         self.columns_kind = "j" if reduction.rows == "i" else "i"
+        self.whole = program
+        program, self.prepared = part(program, self.columns_kind)
+        self.program = program
+        self.columns_width = program.width(self.columns_kind) + len(self.prepared)
         self.varying = frozenset({self.columns_kind, "ij"})
         self.shared: dict[int, Value] = {}
         self.unit = 1 if lanes_are == "rows" else v.lanes  # columns in one vector, or scalar
         accumulator_bits = {"float32": 32, "float64": 64}[reduction.dtype_acc]
-        self.reducer: Reducer = reducer(
+        self.looped = (
+            len(program.results) < program.n_results
+            or len(program.weights) < program.n_weights
+            or program.n_results > (_MOST_SORTED if reduction.k else _MOST_CARRIED)
+            or program.n_weights > _MOST_CARRIED
+        )
+        make = looped_reducer if self.looped else reducer
+        self.reducer: Reducer = make(
             v, "%state", reduction.reduction, program.n_results, program.n_weights, reduction.k, accumulator_bits
         )
-        self.looped = len(program.results) < program.n_results or len(program.weights) < program.n_weights
         self.rows_copy: Value | None = None
 
     # ---- loads ----
@@ -105,19 +121,18 @@ class _Kernel:
                 return v.load(address, v.target.vector_bytes)
             return self._strided("%rows", "%rows_stride", place)
         if self.lanes_are == "rows":
-            width = self.program.width(self.columns_kind)
-            here = column * width
-            place = place + here if isinstance(place, int) else body.emit(f"add i64 {place}, {here}")
+            behind = column * self.columns_width
+            place = place + behind if isinstance(place, int) else body.emit(f"add i64 {place}, {behind}")
             return self._scalar(self.at, place)
-        here = body.emit(f"getelementptr {v.scalar}, ptr {self.at}, i64 {column * v.lanes}")
-        return self._strided(here, "%columns_stride", place)
+        vector = body.emit(f"getelementptr {v.scalar}, ptr {self.at}, i64 {column * v.lanes}")
+        return self._strided(vector, "%columns_stride", place)
 
     def copy_rows(self) -> None:
-        """The rows' numbers side by side on the stack."""
+        """The rows' numbers side by side."""
         v, body, width = self.v, self.body, self.program.width(self.rows_kind)
         if self.lanes_are == "columns" or width <= _LONGEST_SCATTERED:
             return
-        memory = body.stack(v.kind, width, v.target.vector_bytes)
+        memory = v.room(width)
         before, loop, done = body.block, body.label("copy"), body.label("copied")
         body.do(f"br label %{loop}")
         body.place(loop)
@@ -133,20 +148,25 @@ class _Kernel:
     # ---- columns ----
 
     def columns_at_once(self) -> int:
-        values = self.program.values
-        if any(step.op in ("sqdist", "dot") for step in values):
-            return _COLUMNS_OF_LONG[self.v.target.avx512]
-        cost = sum(_COSTS.get(step.op, 1) for step in values if step.level in self.varying)
-        return next((n for n in (_COLUMNS, 2) if n * cost <= _LONGEST_BODY), 1)
+        varying = [step for step in self.program.values if step.level in self.varying]
+        long = [step for step in varying if step.op in ("sqdist", "dot")]
+        most = _COLUMNS_OF_LONG if long else _COLUMNS
+        if self.looped:  # what they hand out is kept for each
+            most = min(most, _COLUMNS)
+        written = sum(cost_of(step) for step in varying if step not in long)
+        written += 2 * (len(self.program.results) + len(self.program.weights))
+        return next((n for n in (8, 4, 2) if n <= most and n * written <= _LONGEST_BODY), 1)
 
     def past(self, carried: Carried, j: Value, n_columns: int, valid: Value | None) -> Carried:
         """The reduction past `n_columns` columns (or vectors of them) from column `j` on."""
         v, body, program = self.v, self.body, self.program
-        scale = self.program.width(self.columns_kind) if self.lanes_are == "rows" else 1
+        scale = self.columns_width if self.lanes_are == "rows" else 1
         offset = body.emit(f"mul i64 {j}, {scale}")
         self.at = body.emit(f"getelementptr {v.scalar}, ptr %columns, i64 {offset}")
-        steps = Steps(v, program, self.varying, self.shared, n_columns, self.load)
-        if isinstance(self.reducer, Sum) and not self.looped and not self._has_loops():
+        steps = Steps(v, program, self.varying, self.shared, n_columns, self.load, flush=self.reducer.blocked)
+        if self.looped:
+            return self._past_looped(steps, carried, j, n_columns, valid)
+        if isinstance(self.reducer, Sum) and not self._has_loops():
             done = set(self.shared)
             carried = list(carried)
             for component, root in enumerate(program.results):
@@ -164,8 +184,50 @@ class _Kernel:
                 steps.write(n)
         columns = range(n_columns)
         values = [[steps.value(n, column) for n in program.results] for column in columns]
+        if isinstance(self.reducer, Sum):
+            carried = list(carried)
+            for column in columns:
+                for component, value in enumerate(values[column]):
+                    self.reducer.add_column(carried, component, value, valid)
+            return carried
         weights = [[steps.value(n, column) for n in program.weights] for column in columns]
         return self.reducer.update(carried, values, weights, self._places(j, n_columns), valid)
+
+    def _past_looped(
+        self, steps: Steps, carried: Carried, j: Value, n_columns: int, valid: Value | None
+    ) -> Carried:
+        """The same where components are handed out one by one."""
+        v, program, reducer = self.v, self.program, self.reducer
+        count = program.n_results if isinstance(reducer, LoopedEach) else program.n_weights
+        memory = [] if isinstance(reducer, LoopedSum) else handed_out(v, count, n_columns)
+        for n, step in enumerate(program.values):
+            if step.op not in ("result", "weight"):
+                if step.level in self.varying:
+                    steps.write(n)
+                continue
+            self._keep(steps, steps.place_of(step), step.args[0], memory, valid)
+        kept = program.weights if isinstance(reducer, LoopedExponentials) else program.results
+        for component, n in enumerate(kept):  # of straight-line code, where there are too many to carry
+            self._keep(steps, str(component), n, memory, valid)
+        if isinstance(reducer, LoopedEach):
+            reducer.past(memory, self._places(j, n_columns), valid)
+        elif isinstance(reducer, LoopedExponentials):
+            exponents = [[steps.value(n, column) for n in program.results] for column in range(n_columns)]
+            nothing: list[list[Value]] = [[] for _ in exponents]
+            carried = reducer.update(carried, exponents, nothing, [], valid)
+            reducer.add_products(memory, valid)
+        return carried
+
+    def _keep(self, steps: Steps, at: Value, n: int, memory: list[InMemory], valid: Value | None) -> None:
+        """Add a component to its sum, or keep it until all are there."""
+        v = self.v
+        values = [steps.value(n, column) for column in range(steps.n_columns)]
+        if isinstance(self.reducer, LoopedSum):
+            zero = v.const(0.0)
+            self.reducer.sums.add(at, values if valid is None else [v.select(valid, x, zero) for x in values])
+        else:
+            for cells, value in zip(memory, values):
+                cells.store(at, value)
 
     def _has_loops(self) -> bool:
         return any(step.op == "loop" and step.level in self.varying for step in self.program.values)
@@ -220,7 +282,7 @@ class _Kernel:
     def write(self) -> str:
         v, body, program = self.v, self.body, self.program
         self.copy_rows()
-        fixed = Steps(v, program, self.varying, self.shared, 1, self.load)
+        fixed = Steps(v, program, self.varying, self.shared, 1, self.load, flush=self.reducer.blocked)
         for n, step in enumerate(program.values):
             if step.level not in self.varying:
                 fixed.write(n)
@@ -253,10 +315,15 @@ class _Kernel:
         body.do("ret void")
         signature = (
             "void @tile(ptr noalias %rows, i64 %rows_stride, ptr noalias %columns, i64 %columns_stride, "
-            "ptr noalias %params, i64 %n_columns, i64 %first, ptr noalias %state) #0"
+            "ptr noalias %params, i64 %n_columns, i64 %first, ptr noalias %state, ptr noalias %workspace) #0"
         )
-        parts = [body.define(signature), *body.needs.values(), _ATTRIBUTES]
-        return "\n".join(parts)
+        asked = f"define i64 @workspace() #0 {{\n  ret i64 {body.workspace}\n}}\n"
+        parts, needs = [body.define(signature), asked], dict(body.needs)
+        if self.prepared:
+            text, others = prepare_function(self.whole, self.reduction, v.target, self.lanes_are, self.prepared)
+            parts.append(text)
+            needs.update(others)
+        return "\n".join([*parts, *needs.values(), _ATTRIBUTES])
 
 
 _ATTRIBUTES = """\
@@ -266,5 +333,5 @@ attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"=
 
 
 def render(program: Program, reduction: PairReduction, target: Target, lanes_are: str) -> str:
-    """The module with the function `tile`, for lanes that are "rows" or "columns"."""
+    """The module with `tile`, for lanes that are "rows" or "columns", and `prepare` if columns are prepared."""
     return _Kernel(program, reduction, target, lanes_are).write()

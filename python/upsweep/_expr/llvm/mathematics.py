@@ -1,15 +1,15 @@
 """Vector mathematics in LLVM IR: exp, log, sin, ... for floats of 32 and 64 bits, any number of lanes.
 
-Each is within 2 units in the last place over the whole range, subnormal results too, and has the special values of C's
-library. The polynomials are in `coefficients`. Arguments are reduced as Cody and Waite do ("Software Manual for the
-Elementary Functions", 1980); log of float64 follows the scheme of Tang ("Table-driven implementation of the logarithm
-function", ACM TOMS 16, 1990) without a table.
+Each is within 2 units in the last place over the whole range, subnormal results too, and has the special values
+of C's library. The polynomials are in `coefficients`. Arguments are reduced as Cody and Waite do ("Software
+Manual for the Elementary Functions", 1980); log of float64 follows the scheme of Tang ("Table-driven
+implementation of the logarithm function", ACM TOMS 16, 1990) without a table.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from . import coefficients as c
 from .vectors import Vectors
@@ -37,12 +37,16 @@ def _round_to_integer(v: Vectors, x: Value, scale: float, bias: int = 0) -> tupl
     return v.plain("sub", shifted, magic), shifted
 
 
+def _has_scale(v: Vectors) -> bool:
+    return v.target.avx512 and v.bits * v.lanes == 512
+
+
 def _scaled(v: Vectors, x: Value, n: Value, shifted: Value) -> Value:
     """x * 2^n with one rounding, for x near 1; `shifted` holds n + 2 * bias.
 
     Two factors, each a normal number, reach every exponent from subnormals to infinity.
     """
-    if v.target.avx512 and v.bits * v.lanes == 512:
+    if _has_scale(v):
         name = f"@llvm.x86.avx512.mask.scalef.p{'s' if v.bits == 32 else 'd'}.512"
         mask = f"i{v.lanes}"
         v.body.needs[name] = f"declare {v.kind} {name}({v.kind}, {v.kind}, {v.kind}, {mask}, i32)\n"
@@ -59,21 +63,35 @@ def _scaled(v: Vectors, x: Value, n: Value, shifted: Value) -> Value:
 _EXP_LIMITS = {32: (89.0, -104.0), 64: (710.0, -746.0)}
 
 
-def _reduced_exponent(v: Vectors, x: Value) -> tuple[Value, Value, Value]:
-    """n, its shifted form, and r: x = n ln 2 + r. The high part of ln 2 has so few bits that n times it is exact."""
-    n, shifted = _round_to_integer(v, x, math.log2(math.e), 2 * v.bias)
+def _less_powers(v: Vectors, x: Value, n: Value) -> Value:
+    """x - n ln 2. The high part of ln 2 has so few bits that n times it is exact."""
     r = v.fma(n, v.const(-c.LN2_HIGH[v.bits]), x)
-    return n, shifted, v.fma(n, v.const(-c.LN2_LOW[v.bits]), r)
+    return v.fma(n, v.const(-c.LN2_LOW[v.bits]), r)
 
 
-def exp(v: Vectors, x: Value, *, never_positive: bool = False) -> Value:
-    """exp(x); `never_positive` saves a comparison."""
+def exp(
+    v: Vectors, x: Value, *, never_positive: bool = False, negated: bool = False, flush: bool = False
+) -> Value:
+    """exp(x), or exp(-x) if `negated`.
+
+    `never_positive` says so of the exponent, and saves a comparison. With `flush` subnormal results are 0, in
+    kernels that run in that mode: one factor is enough then.
+    """
     high, low = _EXP_LIMITS[v.bits]
+    native = _has_scale(v)
+    short = flush and never_positive and not native
+    if short:
+        low = -v.bias * math.log(2)
     if not never_positive:
-        x = v.at_most(x, v.const(high))
-    x = v.at_least(x, v.const(low))
-    n, shifted, r = _reduced_exponent(v, x)
-    return _scaled(v, _horner(v, r, (1.0, 1.0, *c.EXP[v.bits])), n, shifted)
+        x = v.at_least(x, v.const(-high)) if negated else v.at_most(x, v.const(high))
+    x = v.at_most(x, v.const(-low)) if negated else v.at_least(x, v.const(low))
+    log2_e = -math.log2(math.e) if negated else math.log2(math.e)
+    n, shifted = _round_to_integer(v, x, log2_e, v.bias if short else 2 * v.bias)
+    result = _horner(v, _less_powers(v, v.neg(x) if negated else x, n), (1.0, 1.0, *c.EXP[v.bits]))
+    if short:
+        # The least n is -bias, which as an exponent is that of 0.
+        return v.plain("mul", result, v.from_bits(v.integer("shl", v.to_bits(shifted), v.mantissa)))
+    return _scaled(v, result, n, shifted)
 
 
 def exp2(v: Vectors, x: Value) -> Value:
@@ -239,10 +257,10 @@ def tanh(v: Vectors, x: Value) -> Value:
     """E / (E + 2) with E = exp(2 |x|) - 1; a polynomial below 1/2, where the quotient would lose bits."""
     size = v.abs(x)
     twice = v.at_most(v.plain("add", size, size), v.const(44.0))
-    n, shifted, r = _reduced_exponent(v, twice)
+    n, shifted = _round_to_integer(v, twice, math.log2(math.e), v.bias)
+    r = _less_powers(v, twice, n)
     p = v.fma(v.plain("mul", r, r), _horner(v, r, c.EXP[v.bits]), r)
-    exponent = v.integer("sub", v.to_bits(shifted), v.bias)
-    power = v.from_bits(v.integer("shl", exponent, v.mantissa))
+    power = v.from_bits(v.integer("shl", v.to_bits(shifted), v.mantissa))
     e = v.fma(power, p, v.plain("sub", power, v.const(1.0)))
     quotient = v.div(e, v.plain("add", e, v.const(2.0)))
     series = _odd_series(v, size, v.plain("mul", size, size), c.TANH[v.bits])
@@ -360,11 +378,19 @@ def power(v: Vectors, x: Value, y: Value) -> Value:
 
 
 def rsqrt(v: Vectors, x: Value) -> Value:
-    """1 / sqrt(x)."""
-    return v.div(v.const(1.0), v.sqrt(x))
+    """1 / sqrt(x). AVX-512 has 14 bits of it for float32, which one step of a series makes all bits."""
+    if v.bits == 64 or not _has_scale(v):
+        return v.div(v.const(1.0), v.sqrt(x))
+    name = "@llvm.x86.avx512.rsqrt14.ps.512"
+    v.body.needs[name] = f"declare {v.kind} {name}({v.kind}, {v.kind}, i16)\n"
+    first = v.body.emit(f"call {v.kind} {name}({v.kind} {x}, {v.kind} {x}, i16 -1)")
+    error = v.fma(v.neg(v.plain("mul", x, first)), first, v.const(1.0))
+    series = v.plain("mul", v.fma(error, v.const(0.375), v.const(0.5)), v.plain("mul", error, first))
+    # At 0 and infinity the first is exact, and the error NaN.
+    return v.select(v.compare("ord", error, error), v.plain("add", first, series), first)
 
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, Callable[..., Value]] = {
     "exp": exp, "exp2": exp2, "log": log, "sin": sin, "cos": cos, "tanh": tanh, "asin": asin, "acos": acos,
     "atan": atan, "atan2": atan2, "pow": power, "rsqrt": rsqrt, "sqrt": Vectors.sqrt, "floor": Vectors.floor,
     "abs": Vectors.abs,

@@ -1,7 +1,8 @@
-"""What a kernel does with the formula's values: the carried vectors of each kind of reduction, and their state in memory.
+"""What a kernel does with the formula's values: the carried vectors of each kind of reduction, and their state
+in memory.
 
-A reduction carries vectors through a loop over columns and has a state in memory between calls: slots of one vector
-each, `SLOT_BYTES` a lane apart whatever their type. Slots hold, in this order
+A reduction carries vectors through a loop over columns and has a state in memory between calls: slots of one
+vector each, `SLOT_BYTES` a lane apart whatever their type. Slots hold, in this order
 
     sum                 the sums of the components, in the accumulator's type
     logsumexp           the reference m, then sums of weight * exp(value - m); without a weight one sum of exp
@@ -24,6 +25,7 @@ __all__ = ["SLOT_BYTES", "Reducer", "reducer"]
 
 Value = str
 Carried = list[Value]
+_Candidate = tuple[Value, Value, "Value | None"]  # a value, its index, the lanes that have it
 
 SLOT_BYTES = 8
 # What exp(value - m) may reach before m is moved: far from overflow, even as a sum of many.
@@ -33,8 +35,8 @@ _HEADROOM = {32: 40.0, 64: 300.0}
 class Reducer:
     """One kind of reduction, in one kernel.
 
-    `carried` are the types of the vectors in the loop. `enter` makes their values at the begin of a block of columns,
-    `update` takes them past some columns, `leave` brings them to memory at its end.
+    `carried` are the types of the vectors in the loop. `enter` makes their values at the begin of a block of
+    columns, `update` takes them past some columns, `leave` brings them to memory at its end.
     """
 
     blocked = True  # whether blocks have to be short, since rounding errors grow with their length
@@ -86,7 +88,7 @@ class Reducer:
     def _align(self) -> int:
         return min(64, SLOT_BYTES * self.v.lanes)
 
-    def accumulate(self, n: int, sums: Value, factor: Value | None = None) -> None:
+    def accumulate(self, n: int | Value, sums: Value, factor: Value | None = None) -> None:
         """slot n = slot n * factor + sums, in the accumulator's type."""
         v, wide = self.v, self.wide
         before = self.load(n, wide.kind)
@@ -123,14 +125,17 @@ class Sum(Reducer):
 class Exponentials(Reducer):
     """Sums of exp(value - m) and of their products with weights.
 
-    m is some value that has been met, or the least number; it moves when a value exceeds it by so much that exp might
-    overflow, which happens rarely, and then the sums are scaled. That is exact to the same bits as the largest value
-    would be: the largest term is at least 1.
+    m is some value that has been met, or the least number; it moves when a value exceeds it by so much that exp
+    might overflow, which happens rarely, and then the sums are scaled. That is exact to the same bits as the
+    largest value would be: the largest term is at least 1.
     """
 
-    def __init__(self, v: Vectors, state: Value, n_weights: int, accumulator_bits: int, *, plain_too: bool) -> None:
+    def __init__(
+        self, v: Vectors, state: Value, n_weights: int, accumulator_bits: int, *, plain_too: bool
+    ) -> None:
         super().__init__(v, state, n_weights, accumulator_bits)
         self.plain_too = plain_too  # whether the sum without weights is wanted
+        self.terms: list[Value] = []  # of the last `update`, exp(value - m) of each column
         self.n_sums = n_weights + plain_too
 
     @property
@@ -165,27 +170,31 @@ class Exponentials(Reducer):
         body.place(rare)
         # Finite, so that infinities subtract to no NaN.
         moved = v.at_most(v.select(v.compare("ogt", largest, reference), largest, reference), v.const(self._most))
-        factor = exp(v, v.plain("sub", reference, moved), never_positive=True)
+        factor = exp(v, v.plain("sub", reference, moved), never_positive=True, flush=True)
         scaled = [v.plain("mul", part, factor) for part in sums]
-        # What memory holds refers to the old m.
-        for n in range(self.n_sums):
-            self.accumulate(1 + n, zero, factor)
+        self.moved(factor)
         self.store(0, v.kind, moved)
+        end = body.block
         body.do(f"br label %{go_on}")
         body.place(go_on)
         joined = [
-            body.emit(f"phi {v.kind} [{old}, %{before}], [{new}, %{rare}]")
+            body.emit(f"phi {v.kind} [{old}, %{before}], [{new}, %{end}]")
             for old, new in zip([reference, *sums], [moved, *scaled])
         ]
         reference, sums = joined[0], joined[1:]
-        for column, value in enumerate(exponents):
-            term = exp(v, v.plain("sub", value, reference))
+        self.terms = [exp(v, v.plain("sub", value, reference)) for value in exponents]
+        for column, term in enumerate(self.terms):
             if self.plain_too:
                 sums[0] = v.add(sums[0], term)
             for n, weight in enumerate(weights[column] if self.dim else ()):
                 place = n + self.plain_too
                 sums[place] = v.add(sums[place], v.mul(term, weight))
         return [reference, *sums]
+
+    def moved(self, factor: Value) -> None:
+        """m has moved: what memory holds refers to the old one."""
+        for n in range(self.n_sums):
+            self.accumulate(1 + n, self.v.const(0.0), factor)
 
     def leave(self, carried: Carried) -> None:
         for n, sums in enumerate(carried[1:]):
@@ -221,19 +230,31 @@ class Best(Reducer):
         places: Sequence[Value],
         valid: Value | None,
     ) -> Carried:
-        v = self.v
         carried = list(carried)
-        for column, place in zip(values, places):
-            for n, value in enumerate(column):
-                best = carried[n]
-                takes = v.compare(self.better, value, best)  # true for NaN in either
-                takes = v.logical("and", takes, v.compare("ord", best, best))
-                if valid is not None:
-                    takes = v.logical("and", takes, valid)
-                carried[n] = v.select(takes, value, best)
-                if self.indexed:
-                    carried[self.dim + n] = v.int_select(takes, place, carried[self.dim + n])
+        for n in range(self.dim):
+            # Among themselves first, in pairs: the columns would otherwise wait for each other, one by one.
+            some = [(column[n], place, valid) for column, place in zip(values, places)]
+            while len(some) > 1:
+                some = [self._better(*some[i : i + 2]) for i in range(0, len(some), 2)]
+            index = carried[self.dim + n] if self.indexed else ""
+            best, index, _ = self._better((carried[n], index, None), *some)
+            carried[n] = best
+            if self.indexed:
+                carried[self.dim + n] = index
         return carried
+
+    def _better(self, first: _Candidate, *second: _Candidate) -> _Candidate:
+        """The better of two, the first if they are as good; of the second only lanes that are valid."""
+        if not second:
+            return first
+        v, ((value, place, valid), (other, other_place, other_valid)) = self.v, (first, second[0])
+        takes = v.compare(self.better, other, value)  # true for NaN in either
+        takes = v.logical("and", takes, v.compare("ord", value, value))
+        if other_valid is not None:
+            takes = v.logical("and", takes, other_valid)
+        if self.indexed:
+            place = v.int_select(takes, other_place, place)
+        return v.select(takes, other, value), place, valid
 
     def leave(self, carried: Carried) -> None:
         for n, (kind, value) in enumerate(zip(self.carried, carried)):
@@ -243,8 +264,8 @@ class Best(Reducer):
 class Smallest(Reducer):
     """The k least of each component in rising order, with their indices.
 
-    A vector of values is compared with the k-th least of its rows; where none is below, which is most often so, that
-    is all. Places that are empty hold NaN and the index -1; NaN that were met come last, as in a sort.
+    A vector of values is compared with the k-th least of its rows; where none is below, which is most often so,
+    that is all. Places that are empty hold NaN and the index -1; NaN that were met come last, as in a sort.
     """
 
     blocked = False
@@ -278,8 +299,7 @@ class Smallest(Reducer):
             before, rare, go_on = body.block, body.label("insert"), body.label("on")
             body.branch(v.any(either), rare, go_on, rarely=True)
             body.place(rare)
-            for column, place in zip(values, places):
-                self._insert(n, column[n], place, valid)
+            self._insert_all(n, [column[n] for column in values], places, valid)
             new, end = self.load(self.k * n + self.k - 1, v.kind), body.block
             body.do(f"br label %{go_on}")
             body.place(go_on)
@@ -292,49 +312,112 @@ class Smallest(Reducer):
     def _masked(self, mask: Value, valid: Value | None) -> Value:
         return mask if valid is None else self.v.logical("and", mask, valid)
 
-    def _worse(self, value: Value, index: Value, than: Value) -> Value:
-        """Where what a place holds has to give way: it is larger, or NaN to a number, or nothing."""
-        v = self.v
-        larger = v.compare("ogt", value, than)
-        to_number = v.logical("and", v.compare("uno", value, value), v.compare("ord", than, than))
-        empty = v.body.emit(f"icmp slt {v.ints} {index}, {v.int_const(0)}")
-        return v.logical("or", v.logical("or", larger, to_number), empty)
-
-    def _insert(self, n: int, value: Value, place: Value, valid: Value | None) -> None:
-        """Move what is worse one place down, from the last place on, until no lane has anything to move."""
+    def _insert_all(self, n: int, values: Sequence[Value], places: Sequence[Value], valid: Value | None) -> None:
+        """Insert the values of some columns, one after the other: through memory, so that the code is there
+        once.
+        """
         v, body = self.v, self.v.body
-        first, first_index = self.k * n, self.k * (self.dim + n)
-        last = self.load(first + self.k - 1, v.kind), self.load(first_index + self.k - 1, v.ints)
-        active = self._masked(self._worse(*last, value), valid)
-        before, loop, done = body.block, body.label("move"), body.label("in")
-        body.branch(v.any(active), loop, done)
+        align = v.target.vector_bytes
+        room, index_room = (body.stack(kind, len(values), align) for kind in (v.kind, v.ints))
+        for column, (value, place) in enumerate(zip(values, places)):
+            body.do(f"store {v.kind} {value}, ptr {self._cell(v.kind, room, column)}, align {align}")
+            body.do(f"store {v.ints} {place}, ptr {self._cell(v.ints, index_room, column)}, align {align}")
+        before, loop, take, go_on = body.block, body.label("each"), body.label("take"), body.label("next")
+        nan, done = body.label("nan"), body.label("in")
+        body.do(f"br label %{loop}")
+        body.place(loop)
+        column_at, after = body.name("c"), body.name("c")
+        body.do(f"{column_at} = phi i64 [0, %{before}], [{after}, %{go_on}]")
+        value = body.emit(f"load {v.kind}, ptr {self._cell(v.kind, room, column_at)}, align {align}")
+        place = body.emit(f"load {v.ints}, ptr {self._cell(v.ints, index_room, column_at)}, align {align}")
+        last = self.load(self.k * n + self.k - 1, v.kind)
+        is_number = self._masked(v.compare("ord", value, value), valid)
+        active = v.logical("and", v.compare("ult", value, last), is_number)
+        check = body.label("check")
+        body.branch(v.any(active), take, check)
+        body.place(take)
+        self._insert(n, value, place, active)
+        body.do(f"br label %{check}")
+        body.place(check)
+        is_nan = self._masked(v.compare("uno", value, value), valid)
+        body.branch(v.any(is_nan), nan, go_on, rarely=True)
+        body.place(nan)
+        self._append(n, value, place, is_nan)
+        body.do(f"br label %{go_on}")
+        body.place(go_on)
+        body.do(f"{after} = add i64 {column_at}, 1")
+        body.branch(body.emit(f"icmp ult i64 {after}, {len(values)}"), loop, done)
+        body.place(done)
+
+    def _cell(self, kind: str, room: Value, at: int | Value) -> Value:
+        return self.v.body.emit(f"getelementptr {kind}, ptr {room}, i64 {at}")
+
+    def _insert(self, n: int, value: Value, place: Value, active: Value) -> None:
+        """Numbers to their places. Whether a place has to give way depends on the new number alone, not on the
+        places before: so all are treated side by side, a few at a time from the last on, until nothing has to
+        move.
+        """
+        v, body = self.v, self.v.body
+        at_once = next(size for size in (10, 9, 8, 7, 6, 5, 4, 3, 2, 1) if self.k % size == 0)
+        if self.k > 10 and at_once < 5:
+            at_once = 1  # k without a fair divisor
+        before, loop, done = body.block, body.label("move"), body.label("moved")
+        body.do(f"br label %{loop}")
         body.place(loop)
         at, next_at = body.name("at"), body.name("at")
-        moving, still, held, held_index = (body.name() for _ in range(4))
-        body.do(f"{at} = phi i64 [{self.k - 1}, %{before}], [{next_at}, %{loop}]")
-        body.do(f"{moving} = phi {v.bools} [{active}, %{before}], [{still}, %{loop}]")
-        above, above_index = body.name(), body.name()
-        body.do(f"{held} = phi {v.kind} [{last[0]}, %{before}], [{above}, %{loop}]")
-        body.do(f"{held_index} = phi {v.ints} [{last[1]}, %{before}], [{above_index}, %{loop}]")
-        body.do(f"{next_at} = sub i64 {at}, 1")
-        # Above the first place there is none: it is read again, and not moved.
+        body.do(f"{at} = phi i64 [{self.k - at_once}, %{before}], [{next_at}, %{loop}]")
         is_first = body.emit(f"icmp eq i64 {at}, 0")
-        upper = body.emit(f"select i1 {is_first}, i64 0, i64 {next_at}")
-        value_at, index_at = (body.emit(f"add i64 {upper}, {base}") for base in (first, first_index))
-        body.do(f"{above} = load {v.kind}, ptr {self.slot(value_at)}, align {self._align}")
-        body.do(f"{above_index} = load {v.ints}, ptr {self.slot(index_at)}, align {self._align}")
-        more = body.emit(f"insertelement {v.bools} poison, i1 {is_first}, i64 0")
-        mask = f"<{v.lanes} x i32> zeroinitializer"
-        more = body.emit(f"shufflevector {v.bools} {more}, {v.bools} poison, {mask}")
-        goes_on = v.logical("and", moving, self._worse(above, above_index, value))
-        not_first = v.logical("xor", more, f"splat_true_{v.lanes}") if False else self._not(more)
-        body.do(f"{still} = and {v.bools} {goes_on}, {not_first}")
-        taken, taken_index = v.select(still, above, value), v.int_select(still, above_index, place)
-        own, own_index = (body.emit(f"add i64 {at}, {base}") for base in (first, first_index))
-        self.store(own, v.kind, v.select(moving, taken, held))
-        self.store(own_index, v.ints, v.int_select(moving, taken_index, held_index))
-        body.branch(v.any(still), loop, done)
+        body.do(f"{next_at} = sub i64 {at}, {at_once}")
+        # The place above the first of them; above the first of all there is none, and itself is read instead.
+        upper = body.emit(f"sub i64 {at}, 1")
+        upper = body.emit(f"select i1 {is_first}, i64 0, i64 {upper}")
+        above = self._held(n, upper, 0)
+        moves_above = v.logical("and", active, v.compare("ugt", above[0], value))
+        none = "<" + ", ".join(["i1 0"] * v.lanes) + ">"
+        moves_above = body.emit(f"select i1 {is_first}, {v.bools} {none}, {v.bools} {moves_above}")
+        first_moves = moves_above
+        held = [self._held(n, at, offset) for offset in range(at_once)]
+        for offset, (number, index) in enumerate(held):
+            moves = v.logical("and", active, v.compare("ugt", number, value))  # true for places that are empty
+            new = v.select(moves, v.select(moves_above, above[0], value), number)
+            new_index = v.int_select(moves, v.int_select(moves_above, above[1], place), index)
+            self._hold(n, at, offset, new, new_index)
+            above, moves_above = (number, index), moves
+        body.branch(v.any(first_moves), loop, done)
         body.place(done)
+
+    def _append(self, n: int, value: Value, place: Value, is_nan: Value) -> None:
+        """NaN, which come last, to the first place that is empty."""
+        v, body = self.v, self.v.body
+        before, loop, done = body.block, body.label("seek"), body.label("found")
+        body.do(f"br label %{loop}")
+        body.place(loop)
+        at, next_at, missing, still = (body.name() for _ in range(4))
+        body.do(f"{at} = phi i64 [0, %{before}], [{next_at}, %{loop}]")
+        body.do(f"{missing} = phi {v.bools} [{is_nan}, %{before}], [{still}, %{loop}]")
+        number, index = self._held(n, at, 0)
+        empty = body.emit(f"icmp slt {v.ints} {index}, {v.int_const(0)}")
+        takes = v.logical("and", missing, empty)
+        self._hold(n, at, 0, v.select(takes, value, number), v.int_select(takes, place, index))
+        body.do(f"{still} = and {v.bools} {missing}, {self._not(takes)}")
+        body.do(f"{next_at} = add i64 {at}, 1")
+        body.branch(body.emit(f"icmp ult i64 {next_at}, {self.k}"), loop, done)
+        body.place(done)
+
+    def _places_of(self, n: int, at: Value, offset: int) -> tuple[Value, Value]:
+        first, first_index = self.k * n + offset, self.k * (self.dim + n) + offset
+        body = self.v.body
+        return body.emit(f"add i64 {at}, {first}"), body.emit(f"add i64 {at}, {first_index}")
+
+    def _held(self, n: int, at: Value, offset: int) -> tuple[Value, Value]:
+        """What a place holds, a number and its index."""
+        slot, index_slot = self._places_of(n, at, offset)
+        return self.load(slot, self.v.kind), self.load(index_slot, self.v.ints)
+
+    def _hold(self, n: int, at: Value, offset: int, number: Value, index: Value) -> None:
+        slot, index_slot = self._places_of(n, at, offset)
+        self.store(slot, self.v.kind, number)
+        self.store(index_slot, self.v.ints, index)
 
     def _not(self, mask: Value) -> Value:
         v = self.v

@@ -1,4 +1,6 @@
-"""Instructions of scalar programs as vector code: each value of a program for the columns that are taken together."""
+"""Instructions of scalar programs as vector code: each value of a program for the columns that are taken
+together.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +13,39 @@ from .vectors import Vectors
 if TYPE_CHECKING:
     from ..program import Instruction, Program
 
-__all__ = ["Steps", "order"]
+__all__ = ["Steps", "cost_of", "order"]
 
 Value = str
 Load = Callable[[str, "Value | int", int], Value]
 
+# Instructions of the machine that one of a program takes, roughly; 1 if it is not named.
+_COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "acos": 30, "atan": 25, "atan2": 40,
+          "pow": 150, "div": 8, "sqrt": 10, "rsqrt": 10, "load": 0, "const": 0}  # fmt: skip
+
 _PLAIN = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "neg": "neg"}
 _COMPARED = {"lt": "olt", "le": "ole", "eq": "oeq", "ne": "une"}
 _FEATURES_AT_ONCE = 4  # of long distances: the loop's own instructions are few beside these
+_CHAINS = 8  # of sums, side by side: two units that add, four cycles each
+
+
+def cost_of(step: Instruction) -> float:
+    """About how many instructions a step takes for one vector."""
+    return 2.0 * step.static[2] if step.op in ("sqdist", "dot") else _COSTS.get(step.op, 1)
 
 
 def _never_negative(program: Program) -> set[int]:
-    """The values that are at least 0, or NaN, whatever the data are."""
+    """The values that are at least 0, or NaN, whatever the data are.
+
+    Not quotients: a zero may be a negative one.
+    """
     found: set[int] = set()
     for n, step in enumerate(program.values):
         known = [arg in found for arg in step.args]
         if (
-            step.op in ("abs", "sqrt", "exp", "rsqrt", "sqdist")
+            step.op in ("abs", "sqrt", "exp", "sqdist")
             or (step.op == "mul" and step.args[0] == step.args[1])
             or (step.op == "const" and step.static[0] >= 0)
-            or (step.op in ("add", "mul", "div") and all(known))
+            or (step.op in ("add", "mul") and all(known))
             or (step.op == "select" and all(known[1:]))
         ):
             found.add(n)
@@ -45,7 +60,7 @@ def _never_positive(program: Program, at_least_zero: set[int]) -> set[int]:
             fits = args[0] in at_least_zero
         elif step.op == "const":
             fits = step.static[0] <= 0
-        elif step.op in ("mul", "div"):
+        elif step.op == "mul":
             signs = [(arg in at_least_zero, arg in found) for arg in args]
             fits = (signs[0][0] and signs[1][1]) or (signs[0][1] and signs[1][0])
         else:
@@ -58,7 +73,8 @@ def _never_positive(program: Program, at_least_zero: set[int]) -> set[int]:
 def order(program: Program, roots: tuple[int, ...], done: set[int]) -> list[int]:
     """The values that `roots` need and are not `done`, arguments first, each as late as it can be.
 
-    So few are kept at a time: of a sum of squares one term, where the program's list may have all before the first sum.
+    So few are kept at a time: of a sum of squares one term, where the program's list may have all before the
+    first sum.
     """
     result: list[int] = []
     stack = [(root, False) for root in reversed(roots)]
@@ -78,14 +94,23 @@ def order(program: Program, roots: tuple[int, ...], done: set[int]) -> list[int]
 class Steps:
     """Writes instructions for `n_columns` columns at once.
 
-    `load(kind, place, column)` writes the load of a number of the packed record of a kind, its place an integer or a value.
-    Values that do not depend on the columns are written once, and shared by all `Steps` of a body.
+    `load(kind, place, column)` writes the load of a number of the packed record of a kind, its place an integer
+    or a value. Values that do not depend on the columns are written once, and shared by all `Steps` of a body.
     """
 
     def __init__(
-        self, v: Vectors, program: Program, varying: frozenset[str], shared: dict[int, Value], n_columns: int, load: Load
+        self,
+        v: Vectors,
+        program: Program,
+        varying: frozenset[str],
+        shared: dict[int, Value],
+        n_columns: int,
+        load: Load,
+        *,
+        flush: bool,
     ) -> None:
         self.v, self.program, self.shared, self.n_columns, self.load = v, program, shared, n_columns, load
+        self.flush = flush  # whether the kernel runs with subnormal results as 0
         self.varying = varying  # the levels that change from column to column
         self.moving = "j" if "j" in varying else "i"
         self.own: list[dict[int, Value]] = [{} for _ in range(n_columns)]
@@ -124,8 +149,8 @@ class Steps:
         if op == "load":
             kind, *static = step.static
             return self.load(kind, self._place(step.args, static), column)
-        if op == "exp" and step.args[0] in self._at_most_zero:
-            return exp(v, self.value(step.args[0], column), never_positive=True)
+        if op == "exp":
+            return self._exp(step.args[0], column)
         args = [self.value(arg, column) for arg in step.args]
         if op in _PLAIN:
             return str(getattr(v, _PLAIN[op])(*args))
@@ -133,7 +158,14 @@ class Steps:
             return v.compare(_COMPARED[op], *args)
         if op == "select":
             return v.select(*args)
-        return str(FUNCTIONS[op](v, *args))
+        return FUNCTIONS[op](v, *args)
+
+    def _exp(self, arg: int, column: int) -> Value:
+        below = arg in self._at_most_zero
+        source = self.program.values[arg]
+        negated = source.op == "neg" and below  # the sign costs nothing in there
+        x = self.value(source.args[0] if negated else arg, column)
+        return exp(self.v, x, never_positive=below, negated=negated, flush=self.flush)
 
     def _place(self, loops: tuple[int, ...], static: list[int]) -> Value | int:
         """offset + sum(loop * stride), as a number or a value of 64 bits."""
@@ -150,23 +182,32 @@ class Steps:
         x_offset, y_offset, dim = step.static
         before, loop, done = body.block, body.label("long"), body.label("summed")
         whole = dim - dim % _FEATURES_AT_ONCE
+        # Sums of few columns are parted by features: each has to wait for itself only.
+        n_chains = min(_FEATURES_AT_ONCE, max(1, _CHAINS // self.n_columns))
         body.do(f"br label %{loop}")
         body.place(loop)
         at, after = body.name("k"), body.name("k")
         body.do(f"{at} = phi i64 [0, %{before}], [{after}, %{loop}]")
-        sums = [body.name("sum") for _ in range(self.n_columns)]
+        begins = [[body.name("sum") for _ in range(self.n_columns)] for _ in range(n_chains)]
         place = len(body.lines)
-        running = list(sums)
+        chains = [list(begin) for begin in begins]
         for feature in range(_FEATURES_AT_ONCE):
-            running = self._feature(step.op, running, (at, x_offset + feature), (at, y_offset + feature))
+            chain = feature % n_chains
+            chains[chain] = self._feature(
+                step.op, chains[chain], (at, x_offset + feature), (at, y_offset + feature)
+            )
         body.do(f"{after} = add i64 {at}, {_FEATURES_AT_ONCE}")
-        for name, end in zip(sums, running):
-            body.lines.insert(place, f"  {name} = phi {v.kind} [{v.const(0.0)}, %{before}], [{end}, %{loop}]")
+        for begin, end in (two for chain in zip(begins, chains) for two in zip(*chain)):
+            body.lines.insert(place, f"  {begin} = phi {v.kind} [{v.const(0.0)}, %{before}], [{end}, %{loop}]")
         body.branch(body.emit(f"icmp ult i64 {after}, {whole}"), loop, done)
         body.place(done)
         for k in range(whole, dim):
-            running = self._feature(step.op, running, (None, x_offset + k), (None, y_offset + k))
-        return running
+            chain = k % n_chains
+            chains[chain] = self._feature(step.op, chains[chain], (None, x_offset + k), (None, y_offset + k))
+        while len(chains) > 1:
+            half = len(chains) // 2
+            chains = [[v.add(*two) for two in zip(*pair)] for pair in zip(chains[:half], chains[half:])]
+        return chains[0]
 
     def _feature(
         self, op: str, sums: list[Value], x_at: tuple[Value | None, int], y_at: tuple[Value | None, int]
@@ -201,7 +242,7 @@ class Steps:
         body.lines.append(f"  {self.shared[n]} = phi i64 [0, %{before}], [{self.shared[n]}.next, %{{{label}}}]")
 
     def _carry(self, n: int, step: Instruction) -> None:
-        loop, before, label, carries, names = self._loops[-1]
+        _, before, label, carries, names = self._loops[-1]
         carries.append(n)
         mine: list[Value] = []
         for column in self._columns(step):
@@ -215,7 +256,7 @@ class Steps:
 
     def _end(self, n: int, step: Instruction) -> None:
         body, v = self.v.body, self.v
-        loop, before, label, carries, names = self._loops.pop()
+        loop, _, label, carries, names = self._loops.pop()
         index, extent = self.shared[loop], self.program.values[loop].static[0]
         for carry, mine, following in zip(carries, names, step.args[1:]):
             for column, name in enumerate(mine):
@@ -240,7 +281,7 @@ class Steps:
 
     def _array(self, n: int, step: Instruction) -> None:
         for column in self._columns(step):
-            memory = self.v.body.stack(self.v.kind, max(1, step.static[0]), self.v.target.vector_bytes)
+            memory = self.v.room(max(1, step.static[0]))
             self._set(n, column, step, memory)
 
     def _cell(self, array: Value, loops: tuple[int, ...], static: tuple[int, ...]) -> Value:
@@ -259,12 +300,9 @@ class Steps:
             cell = self._cell(self.value(array, column), tuple(loops), step.static)
             self._set(n, column, step, self.v.load(cell, self.v.target.vector_bytes))
 
-    def hand_out(self, step: Instruction, memory: list[Value]) -> None:
-        """A component of the formula or the weight under a loop's index, into memory of each column."""
-        value, *loops = step.args
-        for column, array in enumerate(memory):
-            cell = self._cell(array, tuple(loops), step.static)
-            self.v.store(self.value(value, column), cell, self.v.target.vector_bytes)
+    def place_of(self, step: Instruction) -> Value:
+        """The component that a `result` or `weight` is."""
+        return str(self._place(step.args[1:], list(step.static)))
 
 
 _STRUCTURE: dict[str, Callable[[Steps, int, Instruction], None]] = {

@@ -1,7 +1,7 @@
 """Text of LLVM IR: a function's body, and arithmetic on vectors of one width in it.
 
-The text is written directly, since it is parsed once and thrown away: building it from objects would take longer than
-compiling it. A value is the name that the text gives it.
+The text is written directly, since it is parsed once and thrown away: building it from objects would take
+longer than compiling it. A value is the name that the text gives it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ __all__ = ["Body", "Vectors"]
 
 Value = str
 
+_LINE = 64  # bytes, of the cache
+_MOST_ON_STACK = 4096
+
 
 class Body:
     """The lines of one function, its constants, and what it needs of the module."""
@@ -26,6 +29,7 @@ class Body:
         self._n_names = 0
         self._constants: dict[str, Value] = {}
         self.block = "start"  # the label of the block that is being written
+        self.workspace = 0  # bytes of the memory that the caller brings
 
     def name(self, hint: str = "v") -> Value:
         """A name that nothing has yet."""
@@ -64,8 +68,17 @@ class Body:
             self.entry.append(f"  {self._constants[key]} = bitcast {key} to {kind}")
         return self._constants[key]
 
+    def room(self, n_bytes: int) -> Value:
+        """Memory for the time of the call: little from the stack, which may be small, much from the caller."""
+        if n_bytes <= _MOST_ON_STACK:
+            return self.stack("i8", n_bytes, _LINE)
+        result = self.name("m")
+        self.entry.append(f"  {result} = getelementptr i8, ptr %workspace, i64 {self.workspace}")
+        self.workspace += -(-n_bytes // _LINE) * _LINE
+        return result
+
     def stack(self, kind: str, count: int, align: int) -> Value:
-        """Memory for the time of the call."""
+        """Memory of the stack for the time of the call."""
         result = self.name("m")
         self.entry.append(f"  {result} = alloca {kind}, i64 {count}, align {align}")
         return result
@@ -103,7 +116,9 @@ class Vectors:
     def spelled(self, value: float) -> str:
         """A scalar constant: LLVM spells floats as doubles in hexadecimal."""
         if self.bits == 32:
-            (value,) = struct.unpack("<f", struct.pack("<f", value)) if abs(value) <= 3.4028235677973362e38 else (value,)
+            (value,) = (
+                struct.unpack("<f", struct.pack("<f", value)) if abs(value) <= 3.4028235677973362e38 else (value,)
+            )
         return f"0x{_bits(64, value):016X}"
 
     def const(self, value: float) -> Value:
@@ -209,6 +224,10 @@ class Vectors:
         return _bits(self.bits, value)
 
     # ---- memory and widths ----
+
+    def room(self, count: int) -> Value:
+        """Memory for so many vectors."""
+        return self.body.room(count * self.lanes * self.bits // 8)
 
     def load(self, pointer: Value, align: int | None = None) -> Value:
         return self.body.emit(f"load {self.kind}, ptr {pointer}, align {align or self.bits // 8}")

@@ -1,0 +1,64 @@
+"""Functions of the vector mathematics, compiled so that they run over arrays."""
+
+import ctypes
+import functools
+
+import numpy as np
+from upsweep._expr.llvm import jit
+from upsweep._expr.llvm.mathematics import FUNCTIONS
+from upsweep._expr.llvm.target import TARGETS
+from upsweep._expr.llvm.vectors import Body, Vectors
+
+
+@functools.cache
+def vector_function(name, dtype, level, n_args=1, **keywords):
+    """A function of `FUNCTIONS` as one of arrays of a dtype."""
+    target, bits = TARGETS[level], 8 * np.dtype(dtype).itemsize
+    body = Body()
+    v = Vectors(body, target, bits, target.lanes(dtype))
+    body.do("br label %loop")
+    body.place("loop")
+    body.do("%i = phi i64 [0, %start], [%next, %tail]")
+    at = [body.emit(f"getelementptr {v.scalar}, ptr %in{k}, i64 %i") for k in range(n_args)]
+    result = FUNCTIONS[name](v, *map(v.load, at), **keywords)
+    v.store(result, body.emit(f"getelementptr {v.scalar}, ptr %out, i64 %i"))
+    body.do("br label %tail")
+    body.place("tail")
+    body.do(f"%next = add i64 %i, {v.lanes}")
+    body.do("%more = icmp ult i64 %next, %n")
+    body.do("br i1 %more, label %loop, label %done")
+    body.place("done")
+    body.do("ret void")
+    inputs = "".join(f"ptr %in{k}, " for k in range(n_args))
+    text = body.define(f"void @f({inputs}ptr %out, i64 %n) #0") + "".join(body.needs.values())
+    text += 'attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"="512" }\n'
+    text += '!0 = !{!"branch_weights", i32 1, i32 500}\n'
+    code = jit.load_object(jit.compile_object(text, target), target)
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (n_args + 1), ctypes.c_int64)(code.address("f"))
+
+    def function(*arrays):
+        n = arrays[0].size
+        whole = -(-n // v.lanes) * v.lanes
+        padded = [np.concatenate([array, np.ones(whole - n, dtype)]) for array in arrays]
+        out = np.full(whole, np.nan, dtype)
+        call(*[array.ctypes.data for array in padded], out.ctypes.data, whole)
+        return out[:n]
+
+    function.code = code  # as long as the function, so lives what it runs
+    return function
+
+
+def units_off(got, exact):
+    """How far results are from exact ones of a wider type, in units in the last place; inf for a wrong special
+    value.
+    """
+    rounded = exact.astype(got.dtype)
+    finite = np.isfinite(rounded)
+    units = np.zeros(got.shape)
+    with np.errstate(all="ignore"):
+        size = np.abs(np.spacing(rounded)).astype(exact.dtype)
+        units[finite] = (np.abs(got.astype(exact.dtype) - exact) / size)[finite]
+        same = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
+    units[~finite & ~same] = np.inf
+    units[(rounded == 0) & (got == 0) & (np.signbit(got) != np.signbit(rounded))] = np.inf
+    return np.where(np.isnan(units), np.inf, units)
