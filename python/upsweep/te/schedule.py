@@ -295,7 +295,7 @@ def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> S
     produce Y {
       for (i.outer, 0, 2) {
         for (i.inner, 0, 4) {
-          Y[4*i.outer + i.inner] = 2f*X[4*i.outer + i.inner]
+          Y[(i.outer*4) + i.inner] = 2f*X[(i.outer*4) + i.inner]
         }
       }
     }
