@@ -5,8 +5,9 @@ import threading
 import numpy as np
 import pytest
 from helpers import run_python
-from te_twin import Twin
+from te_twin import Twin, run_nest
 from upsweep import te
+from upsweep.te.lowering import lower_schedule
 
 pytest.importorskip("llvmlite")
 
@@ -241,6 +242,61 @@ def test_sizes_as_arguments():
     Y = te.compute((n,), lambda i: te.cast("float64", i + m), name="Y")
     run = te.build(te.create_schedule(Y.op), [n, m, Y])
     assert run(3, 10).tolist() == [10, 11, 12]
+    with pytest.raises(TypeError, match=r"m: expected an integer, got 1\.5"):
+        run(3, 1.5)
+    with pytest.raises(ValueError, match="n: a size is never negative, got -1"):
+        run(-1, 10)
+
+
+def test_masked_arrays_are_refused():
+    with pytest.raises(TypeError, match="X: masked arrays"):
+        cumulative_sum()(np.ma.masked_array(np.ones((2, 2)), mask=[[True, False]] * 2))
+
+
+def moved_input():
+    m, n = te.var("m"), te.var("n")
+    X, state = te.placeholder((m, n), "float64", "X"), te.placeholder((m, n), "float64")
+    twice = te.compute((m, n), lambda t, i: X[t, i] * 2, name="twice")
+    near = te.compute(
+        (m, n), lambda t, i: te.select(i > 0, twice[t, i - 1], 0.0) + te.select(i < n - 1, twice[t, i + 1], 1.0), name="near"
+    )
+    init = te.compute((1, n), lambda _, i: X[0, i])
+    update = te.compute((m, n), lambda t, i: state[t - 1, i] * 0.5 + near[t, i])
+    return m, n, X, twice, near, update, te.scan(init, update, state)
+
+
+@pytest.mark.parametrize("where", ["root", "scan", "column", "block", "chain", "inline"])
+def test_inputs_computed_in_the_loop_of_a_scan(where):
+    m, n, X, twice, near, update, scan = moved_input()
+    s = te.create_schedule(scan.op)
+    stage = s[update]
+    if where == "scan":
+        s[near].compute_at(s[scan], scan.op.scan_axis)
+        s[twice].compute_at(s[scan], scan.op.scan_axis)
+    elif where == "column":
+        s[near].compute_at(stage, update.op.axis[1])
+    elif where in ("block", "chain"):
+        outer, inner = stage.split(update.op.axis[1], factor=8)
+        stage.parallel(outer)
+        stage.vectorize(inner)
+        s[near].compute_at(stage, outer)
+        if where == "chain":
+            s[twice].compute_at(s[near], near.op.axis[0])
+    elif where == "inline":
+        s[twice].compute_inline()
+        s[near].compute_inline()
+    run = te.build(s, [X, scan])
+    if where == "block":
+        assert "allocate near[float64 * 8]" in run.text
+    if where == "scan":
+        assert "allocate twice[float64 * n]" in run.text
+    for size in (1, 2, 8, 9, 30):
+        x = np.random.default_rng(size).normal(size=(5, size))
+        expected = Twin({m: 5, n: size}, {X: x})[scan]
+        walked = np.full(x.shape, np.nan)
+        run_nest(lower_schedule(s, [X, scan]), [x, walked], {m: 5, n: size})
+        np.testing.assert_allclose(walked, expected, rtol=1e-12)
+        np.testing.assert_allclose(run(x), expected, rtol=1e-12)
 
 
 def test_memory_of_each_thread():

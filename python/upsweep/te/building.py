@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -112,8 +113,8 @@ class _Parameter:
         return f"({', '.join(map(repr, self.tensor.shape))}{',' * (self.tensor.ndim == 1)})"
 
     def check_kind(self, array: Any) -> Array:
-        if not isinstance(array, np.ndarray) or isinstance(array, _arrays.OnDevice):
-            if self.is_output:
+        if type(array) is not np.ndarray:
+            if self.is_output and not isinstance(array, np.ndarray):
                 raise TypeError(f"{self.name}: expected an array to fill, got {_arrays.type_name(array)}")
             array = _arrays.as_operand(array, self.name)
             if isinstance(array, _arrays.OnDevice):
@@ -245,7 +246,7 @@ class Function:
         parameters = iter(self._parameters)
         for arg in self._args:
             if isinstance(arg, Expr):
-                sizes[key(arg)] = int(next(values))
+                sizes[key(arg)] = self._size(arg, next(values))
                 continue
             parameter = next(parameters)
             if fills or not parameter.is_output:
@@ -277,6 +278,15 @@ class Function:
             for arg, v in zip(self._args, values)
             if isinstance(arg, Tensor) and not isinstance(arg.op, PlaceholderOp)
         ]
+
+    def _size(self, arg: Expr, value: Any) -> int:
+        try:
+            size = operator.index(value)
+        except TypeError:
+            raise TypeError(f"{arg!r}: expected an integer, got {value!r}") from None
+        if size < 0:
+            raise ValueError(f"{arg!r}: a size is never negative, got {size}")
+        return size
 
     def _bind(self, taken: list[tuple[_Parameter, Array]], sizes: Sizes) -> None:
         """Sizes from shapes, and what disagrees with them."""

@@ -67,6 +67,17 @@ def _union(spans: list[tuple[Linear, Linear] | None]) -> tuple[Linear, Linear] |
     return result
 
 
+def _is_all(span: tuple[Linear, Linear], size: Expr) -> bool:
+    """Whether a span reaches from end to end, or beyond, where reads are guarded."""
+    beyond = span[1].plus(linear(size), -1).plus(Linear(1))
+    return span[0].scaled(-1).at_least_zero() and beyond.at_least_zero()
+
+
+def _moves(length: Linear, ranges: Mapping[Axis, tuple[Expr, Expr]]) -> bool:
+    """Whether a length changes with the loops around."""
+    return any(contains(atom, ranges) for _, atom in length.terms.values())
+
+
 def region_of(
     tensor: Tensor, consumers: list[Consumer], ranges: Mapping[Axis, tuple[Expr, Expr]], schedule: Schedule
 ) -> tuple[list[Expr], list[Expr]]:
@@ -83,7 +94,7 @@ def region_of(
     for d, size in enumerate(tensor.shape):
         span = _union([_span(read.args[d], consumer) for consumer, read in found])
         length = None if span is None else span[1].plus(span[0], -1).plus(Linear(1))
-        if span is None or length is None or any(contains(atom, ranges) for _, atom in length.terms.values()):
+        if span is None or length is None or _is_all(span, size) or _moves(length, ranges):
             first.append(const(0, "int64"))
             extents.append(size)
         else:
