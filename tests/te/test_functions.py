@@ -258,7 +258,9 @@ def moved_input():
     X, state = te.placeholder((m, n), "float64", "X"), te.placeholder((m, n), "float64")
     twice = te.compute((m, n), lambda t, i: X[t, i] * 2, name="twice")
     near = te.compute(
-        (m, n), lambda t, i: te.select(i > 0, twice[t, i - 1], 0.0) + te.select(i < n - 1, twice[t, i + 1], 1.0), name="near"
+        (m, n),
+        lambda t, i: te.select(i > 0, twice[t, i - 1], 0.0) + te.select(i < n - 1, twice[t, i + 1], 1.0),
+        name="near",
     )
     init = te.compute((1, n), lambda _, i: X[0, i])
     update = te.compute((m, n), lambda t, i: state[t - 1, i] * 0.5 + near[t, i])
