@@ -7,6 +7,8 @@ import pytest
 from helpers import run_python
 from te_twin import Twin, run_nest
 from upsweep import te
+from upsweep._expr.nest.narrow import narrow_form
+from upsweep._expr.nest.statements import Produce, all_statements
 from upsweep.te.lowering import lower_schedule
 
 pytest.importorskip("llvmlite")
@@ -166,6 +168,70 @@ def test_the_same_bits_for_any_number_of_threads(n):
     np.testing.assert_allclose(one, expected, rtol=1e-3, atol=1e-5)
     for n_threads in (2, 3, 7):
         np.testing.assert_array_equal(run(x, n_threads=n_threads), one)
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 16, 17, 31, 32, 64, 65])
+@pytest.mark.parametrize("n_threads", [1, 3])
+def test_few_columns_keep_their_state_in_registers(n, n_threads):
+    m, size = te.var("m"), te.var("n")
+    X = te.placeholder((m, size), "float64", "X")
+    one, two = (te.placeholder((m, size), "float64", name) for name in ("one", "two"))
+    inits = [te.compute((2, size), lambda t, i, s=s: X[t, i] * s) for s in (1.0, 2.0)]
+    middle = te.compute((m, size), lambda t, i: one[t - 1, i] - two[t - 2, i], name="middle")
+    first = te.compute((m, size), lambda t, i: te.tanh(middle[t, i]) + X[t, i], name="first")
+    second = te.compute(
+        (m, size), lambda t, i: 0.5 * two[t - 1, i] + one[t - 1, i] * first[t, i] - one[t - 2, i] + middle[t, i]
+    )
+    results = te.scan(inits, [first, second], [one, two])
+    s = te.create_schedule(results[0].op)
+    (produce,) = (
+        each for each in all_statements(lower_schedule(s, [X, *results]).body)
+        if isinstance(each, Produce) and each.strips
+    )  # fmt: skip
+    form = narrow_form(produce)
+    counts = [{b.name: len(loads) for b, loads in each.items()} for each in (form.handed, form.fresh)]
+    assert counts == [{"scan.v0": 2, "scan.v1": 1}, {"middle": 2, "scan.v0": 1}]
+    run = te.build(s, [X, *results])
+    x = np.random.default_rng(n).normal(size=(9, n))
+    a, b = x.copy(), x * 2
+    for t in range(2, 9):
+        between = a[t - 1] - b[t - 2]
+        a[t] = np.tanh(between) + x[t]
+        b[t] = 0.5 * b[t - 1] + a[t - 1] * a[t] - a[t - 2] + between
+    for got, expected in zip(run(x, n_threads=n_threads), (a, b)):
+        np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_an_init_that_is_given_and_sums_of_everything():
+    m, n = te.var("m"), te.var("n")
+    X, start = te.placeholder((m, n), "float64", "X"), te.placeholder((3, n), "float64", "start")
+    state = te.placeholder((m, n), "float64")
+    scan = te.scan(start, te.compute((m, n), lambda t, i: state[t - 3, i] + X[t, i]), state, inputs=[X, start])
+    k, q = te.reduce_axis((0, m), "k"), te.reduce_axis((0, n), "q")
+    rows = te.compute((m,), lambda t: te.sum(scan[t, q], axis=q), name="rows")
+    total = te.compute((), lambda: te.sum(rows[k], axis=k), name="total")
+    s = te.create_schedule(total.op)
+    s[rows].compute_at(s[total], k)
+    run = te.build(s, [X, start, scan, total])
+    x, first = np.random.default_rng(0).normal(size=(8, 21)), np.random.default_rng(1).normal(size=(3, 21))
+    expected = x.copy()
+    expected[:3] = first
+    for t in range(3, 8):
+        expected[t] += expected[t - 3]
+    got, everything = run(x, first)
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+    np.testing.assert_allclose(everything, expected.sum(), rtol=1e-10)
+
+
+def test_one_axis_in_two_reductions():
+    X = te.placeholder((5, 5), "float64", "X")
+    k = te.reduce_axis((0, 5), "k")
+    inner = te.compute((5,), lambda i: te.sum(X[i, k], axis=k), name="inner")
+    outer = te.compute((5,), lambda i: te.sum(inner[k] * X[k, i], axis=k), name="outer")
+    s = te.create_schedule(outer.op)
+    s[inner].compute_at(s[outer], k)
+    x = np.random.default_rng(0).normal(size=(5, 5))
+    np.testing.assert_allclose(te.build(s, [X, outer])(x), x.sum(axis=1) @ x, rtol=1e-12)
 
 
 def test_several_python_threads():

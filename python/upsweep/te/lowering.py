@@ -7,7 +7,7 @@ region). A state has the result's memory; a stage of the body has memory for one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +75,12 @@ def _start(combiner: str, dtype: str) -> Expr:
     return const(float("-inf") if combiner == "max" else float("inf"), dtype)
 
 
+def _extent(axis: Axis) -> Expr:
+    """The extent of an axis that was made with one."""
+    assert axis.extent is not None
+    return axis.extent
+
+
 def _block(steps: Sequence[Statement]) -> Statement:
     flat = [inner for step in steps for inner in (step.steps if isinstance(step, Block) else [step])]
     return flat[0] if len(flat) == 1 else Block(flat)
@@ -83,7 +89,9 @@ def _block(steps: Sequence[Statement]) -> Statement:
 class _Loops:
     """The loops of one stage over a region: extents of leaves, values of root axes, and guards."""
 
-    def __init__(self, stage: Stage, roots: Sequence[Axis], extents: Sequence[Expr]) -> None:
+    def __init__(
+        self, stage: Stage, roots: Sequence[Axis], extents: Sequence[Expr], taken: Mapping[Axis, Any]
+    ) -> None:
         self.stage = stage
         self.extents: dict[Axis, Expr] = dict(zip(roots, extents))
         self.values: dict[Axis, Expr] = {}
@@ -99,10 +107,12 @@ class _Loops:
             extent = simplified(self.extents[leaf])
             self.extents[leaf] = extent
             thread = stage.threads.get(leaf)
-            is_one = extent.op == "const" and extent.static[0] == 1
-            self.values[leaf] = (
-                const(0, "int64") if is_one else leaf if thread is None else Axis(thread.static[0], extent)
-            )
+            if extent.op == "const" and extent.static[0] == 1:
+                self.values[leaf] = const(0, "int64")
+            elif thread is not None:
+                self.values[leaf] = Axis(thread.static[0], extent)
+            else:  # a loop around may have the same axis, if two stages reduce over it
+                self.values[leaf] = Axis(leaf.name, extent, leaf.kind) if leaf in taken else leaf
         for relation in reversed(stage.relations):
             if isinstance(relation, Split):
                 size = self.extents[relation.inner]
@@ -203,7 +213,7 @@ class _Lowering:
             buffer = Buffer(tensor.name, tuple(extents[d] for d in kept), tensor.dtype)
             self.homes[tensor] = _Home(buffer, tuple(first), kept)
             self.scopes[-1].buffers.append(buffer)
-            inner = dict(zip(op.axis, extents))
+            inner = dict(zip(op.axis, extents)) | {axis: _extent(axis) for axis in op.reduce_axis}
             values = {axis: binary("add", low, axis) for axis, low in zip(op.axis, first)}
             consumers.append(Consumer(op, values, inner))
             found.append((producer, first, extents))
@@ -252,7 +262,7 @@ class _Lowering:
         assert isinstance(op, ComputeOp)
         roots = [axis for axis in op.axis if axis not in values]
         wanted = [extent for axis, extent in zip(op.axis, extents) if axis not in values]
-        loops = _Loops(stage, [*roots, *op.reduce_axis], [*wanted, *(axis.extent for axis in op.reduce_axis)])  # type: ignore[list-item]  # a reduce axis has its extent
+        loops = _Loops(stage, [*roots, *op.reduce_axis], [*wanted, *map(_extent, op.reduce_axis)], self.ranges)
         known: dict[Any, Expr] = dict(values)
         for axis, low in zip(op.axis, first):
             if axis not in values:
@@ -321,8 +331,17 @@ class _Lowering:
         if data:
             marks[data[-1]].add("vectorized")
             if not any("parallel" in scope_marks for scope_marks in self.parallel_now):
-                marks[data[0]].add("parallel")
+                # The first steps of a scan are shared among threads as the others are, by columns.
+                columns = data if self._time_of_init(stage) is not data[0] else data[1:]
+                if columns:
+                    marks[columns[0]].add("parallel")
         return {leaf: frozenset(each) for leaf, each in marks.items()}
+
+    def _time_of_init(self, stage: Stage) -> Axis | None:
+        op = stage.op
+        scans = [each.op for each in self.schedule.stages if isinstance(each.op, ScanOp)]
+        is_init = any(tensor.op is op for scan in scans for tensor in scan.init)
+        return op.axis[0] if is_init and isinstance(op, ComputeOp) else None
 
     parallel_now: list[frozenset[str]]
 
@@ -412,7 +431,7 @@ class _Lowering:
                 steps.append(self._stage(inner, zeros, init.shape, {}, (result, ())))
             else:
                 steps.append(self._copied(init, result))
-        loops = _Loops(stage, [op.scan_axis], [op.scan_axis.extent])  # type: ignore[list-item]  # a scan's axis has its extent
+        loops = _Loops(stage, [op.scan_axis], [_extent(op.scan_axis)], self.ranges)
         t = simplified(binary("add", loops.values[op.scan_axis], const(op.depth, "int64")))
         steps.append(self._time_loops(stage, loops, t, 0))
         produce = Produce(op.name, _block(steps))

@@ -25,6 +25,7 @@ Value = str
 
 # Strips up to so many vectors go through time one vector after the other.
 _NARROW_VECTORS = 4
+_MOST_FIRST_STEPS = 8
 
 
 @dataclass
@@ -56,6 +57,25 @@ def _as_columns(statement: Statement) -> tuple[For, Store] | None:
     return None
 
 
+def _first_steps(statement: Statement) -> list[tuple[For, Store]] | None:
+    """The loop over the strip of each step that is given before time begins."""
+    columns = _as_columns(statement)
+    if columns is not None:
+        return [columns]
+    if not isinstance(statement, For) or statement.marks or statement.extent.op != "const":
+        return None
+    inner = _as_columns(statement.body)
+    if inner is None or statement.extent.static[0] > _MOST_FIRST_STEPS:
+        return None
+    loop, store = inner
+    steps = []
+    for t in range(statement.extent.static[0]):
+        at = {statement.axis: const(t, "int64")}
+        indices = tuple(substitute(index, at) for index in store.indices)
+        steps.append((loop, Store(store.buffer, indices, substitute(store.value, at))))
+    return steps
+
+
 def _place(indices: tuple[Expr, ...], loop: For, time: For, back: int) -> str:
     """Indices as text that is the same for all loops over the strip; `back` steps earlier."""
     column = const(-1, "int64")  # stands for the column, which is never negative
@@ -70,20 +90,15 @@ def _place(indices: tuple[Expr, ...], loop: For, time: For, back: int) -> str:
 
 def narrow_form(produce: Produce) -> Narrow | None:
     """The loops of a scan whose state can be handed on in registers; None for others."""
-    before: list[tuple[For, Store]] = []
-    time: For | None = None
-    for statement in _flat(produce.body):
-        columns = _as_columns(statement)
-        if time is not None:
-            return None
-        if columns is not None:
-            before.append(columns)
-        elif isinstance(statement, For) and not statement.marks:
-            time = statement
-        else:
-            return None
-    if time is None:
+    *starts, time = _flat(produce.body)
+    if not isinstance(time, For) or time.marks:
         return None
+    before: list[tuple[For, Store]] = []
+    for statement in starts:
+        first_steps = _first_steps(statement)
+        if first_steps is None:
+            return None
+        before += first_steps
     steps = [_as_columns(statement) for statement in _flat(time.body)]
     found = [step for step in steps if step is not None]
     if len(found) < len(steps):
