@@ -50,6 +50,8 @@ class Parts:
         (lambda p, t, i: p.state[t - 1, i] + p.X[t + 1, i], r"X\[t \+ 1, i\] in update: index 0 leaves X"),
         (lambda p, t, i: p.state[t - 1, i] + p.X[t - 2, i], r"index 0 leaves X"),
         (lambda p, t, i: p.state[i, t - 1], r"the first index is time"),
+        (lambda p, t, i: p.X[t, te.min(i - 3, p.n)], r"not shown to stay inside"),
+        (lambda p, t, i: p.X[t, te.max(i, p.n)], r"not shown to stay inside"),
         (lambda p, t, i: p.state[2 * t, i], r"the first index is time"),
         (lambda p, t, i: p.state[0, i], r"the first index is time"),
         (

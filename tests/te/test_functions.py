@@ -343,6 +343,7 @@ def test_inputs_computed_in_the_loop_of_a_scan(where):
         s[twice].compute_at(s[scan], scan.op.scan_axis)
     elif where == "column":
         s[near].compute_at(stage, update.op.axis[1])
+        stage.vectorize(update.op.axis[1])  # lanes would share the memory of `near`: it stays a plain loop
     elif where in ("block", "chain"):
         outer, inner = stage.split(update.op.axis[1], factor=8)
         stage.parallel(outer)
