@@ -2,6 +2,8 @@
 
 import doctest
 import importlib
+import runpy
+from pathlib import Path
 
 import pytest
 from upsweep import te
@@ -18,3 +20,10 @@ def test_examples_in_docstrings(name):
 def test_every_public_name_is_described():
     for name in te.__all__:
         assert getattr(te, name).__doc__, name
+
+
+def test_the_example_of_recurrences(capsys):
+    path = Path(__file__).parents[2] / "examples" / "recurrences.py"
+    runpy.run_path(str(path), run_name="__main__")
+    text = capsys.readouterr().out
+    assert "produce sums {" in text and "produce product {" in text and "numpy, step by step" in text

@@ -62,7 +62,7 @@ def test_no_read_leaves_an_array():
 
 
 def test_what_was_read_before_a_store_is_read_again():
-    a, b = (Buffer(name, (const(4, "int64"),), "float64") for name in "ab")
+    a, b = (Buffer(name, (const(6, "int64"),), "float64") for name in "ab")
     first = (const(0, "int64"),)
     value = load(a, first)  # one node, read three times
     i = Axis("i", const(3, "int64"))
@@ -70,12 +70,12 @@ def test_what_was_read_before_a_store_is_read_again():
     add = Store(a, first, binary("add", load(a, first), one))
     body = Block([
         Store(b, (const(0, "int64"),), value),
-        For(i, const(3, "int64"), add),
+        For(i, const(3, "int64"), Block([Store(b, (binary("add", i, const(3, "int64")),), value), add])),
         Store(b, (const(1, "int64"),), value),
         add,
         Store(b, (const(2, "int64"),), value),
     ])  # fmt: skip
     kernel, _code = compile_nest(body, [a, b], [], _cpu.level, {})
-    memory = np.zeros((2, 4))
+    memory = np.zeros((2, 6))
     kernel((ctypes.c_int64 * 3)(0, memory[0].ctypes.data, memory[1].ctypes.data), upsweep.get_num_threads())
-    assert memory[1].tolist() == [0, 3, 4, 0]
+    assert memory[1].tolist() == [0, 3, 4, 0, 1, 2]
