@@ -224,6 +224,22 @@ def test_an_init_that_is_given_and_sums_of_everything():
     np.testing.assert_allclose(everything, expected.sum(), rtol=1e-10)
 
 
+def test_what_a_reduction_in_a_loop_reads_is_computed_there_too():
+    n = te.var("n")
+    X = te.placeholder((n, 6), "float64", "X")
+    k = te.reduce_axis((0, 6), "k")
+    base = te.compute((n, 6), lambda i, j: X[i, j] * 2, name="base")
+    middle = te.compute((n,), lambda i: te.sum(base[i, k] * X[i, k], axis=k), name="middle")
+    last = te.compute((n,), lambda i: middle[i] + 1, name="last")
+    s = te.create_schedule(last.op)
+    for stage in (middle, base):
+        s[stage].compute_at(s[last], last.op.axis[0])
+    run = te.build(s, [X, last])
+    assert "allocate base[float64 * 6]" in run.text
+    x = np.random.default_rng(0).normal(size=(9, 6))
+    np.testing.assert_allclose(run(x), 2 * (x * x).sum(axis=1) + 1, rtol=1e-12)
+
+
 def test_one_axis_in_two_reductions():
     X = te.placeholder((5, 5), "float64", "X")
     k = te.reduce_axis((0, 5), "k")
