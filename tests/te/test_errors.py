@@ -223,6 +223,8 @@ def test_arguments():
         te.build(s, [scan])
     with pytest.raises(ValueError, match="is a scan's state"):
         te.build(s, [parts.X, parts.state, scan])
+    with pytest.raises(ValueError, match="args: X is given twice"):
+        te.build(s, [parts.X, scan, parts.X])
     run = te.build(s, [parts.X, scan], name="cumsum")
     x = np.ones((4, 5), "float32")
     with pytest.raises(TypeError, match="X: expected dtype float32, got float64"):

@@ -534,6 +534,8 @@ def _check_args(schedule: Schedule, args: Sequence[Tensor]) -> None:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"args: expected tensors, got {tensor!r}")
         schedule[tensor]  # raises KeyError for one that is not part of it
+        if sum(tensor is each for each in args) > 1:
+            raise ValueError(f"args: {tensor.name} is given twice")
     for tensor in schedule.placeholders():
         if tensor not in args:
             raise ValueError(
