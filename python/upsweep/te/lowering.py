@@ -7,7 +7,7 @@ region). A state has the result's memory; a stage of the body has memory for one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,9 +25,10 @@ from upsweep._expr.nest.statements import (
     all_statements,
 )
 
-from .regions import Consumer, region_of
+from .loops import Loops, extent_of
+from .regions import Consumer, expanded_reads, region_of
 from .scans import ScanOp
-from .schedule import Fuse, Schedule, Split, Stage
+from .schedule import Schedule, Stage
 from .strips import find_strips
 from .tensors import COMBINERS, ComputeOp, PlaceholderOp, Tensor
 
@@ -75,74 +76,9 @@ def _start(combiner: str, dtype: str) -> Expr:
     return const(float("-inf") if combiner == "max" else float("inf"), dtype)
 
 
-def _extent(axis: Axis) -> Expr:
-    """The extent of an axis that was made with one."""
-    assert axis.extent is not None
-    return axis.extent
-
-
 def _block(steps: Sequence[Statement]) -> Statement:
     flat = [inner for step in steps for inner in (step.steps if isinstance(step, Block) else [step])]
     return flat[0] if len(flat) == 1 else Block(flat)
-
-
-class _Loops:
-    """The loops of one stage over a region: extents of leaves, values of root axes, and guards."""
-
-    def __init__(
-        self, stage: Stage, roots: Sequence[Axis], extents: Sequence[Expr], taken: Mapping[Axis, Any]
-    ) -> None:
-        self.stage = stage
-        self.extents: dict[Axis, Expr] = dict(zip(roots, extents))
-        self.values: dict[Axis, Expr] = {}
-        self.guards: list[Expr] = []
-        for relation in stage.relations:
-            if isinstance(relation, Split):
-                self._split(relation)
-            else:
-                self.extents[relation.fused] = binary(
-                    "mul", self.extents[relation.outer], self.extents[relation.inner]
-                )
-        for leaf in stage.leaves:
-            extent = simplified(self.extents[leaf])
-            self.extents[leaf] = extent
-            thread = stage.threads.get(leaf)
-            if extent.op == "const" and extent.static[0] == 1:
-                self.values[leaf] = const(0, "int64")
-            elif thread is not None:
-                self.values[leaf] = Axis(thread.static[0], extent)
-            else:  # a loop around may have the same axis, if two stages reduce over it
-                self.values[leaf] = Axis(leaf.name, extent, leaf.kind) if leaf in taken else leaf
-        for relation in reversed(stage.relations):
-            if isinstance(relation, Split):
-                size = self.extents[relation.inner]
-                whole = binary("mul", self.values[relation.outer], size) + self.values[relation.inner]
-                self.values[relation.parent] = simplified(whole)
-                extent = self.extents[relation.parent]
-                if not same(binary("mul", self.extents[relation.outer], size), extent):
-                    self.guards.append(binary("lt", self.values[relation.parent], extent))
-            else:
-                self._unfuse(relation)
-
-    def _split(self, relation: Split) -> None:
-        extent = self.extents[relation.parent]
-        parts = relation.factor or relation.n_parts
-        rest = simplified(binary("floordiv", extent + (parts - 1), const(parts, "int64")))
-        fixed = const(parts, "int64")
-        self.extents[relation.outer], self.extents[relation.inner] = (
-            (rest, fixed) if relation.factor else (fixed, rest)
-        )
-
-    def _unfuse(self, relation: Fuse) -> None:
-        inner = self.extents[relation.inner]
-        if inner.op != "const":
-            raise ValueError(
-                f"{self.stage.op.name}: fuse: the inner extent, {inner!r}, is not a constant; "
-                "its index would be a division by a size"
-            )
-        value = self.values[relation.fused]
-        self.values[relation.outer] = binary("floordiv", value, inner)
-        self.values[relation.inner] = binary("mod", value, inner)
 
 
 class _Lowering:
@@ -213,7 +149,7 @@ class _Lowering:
             buffer = Buffer(tensor.name, tuple(extents[d] for d in kept), tensor.dtype)
             self.homes[tensor] = _Home(buffer, tuple(first), kept)
             self.scopes[-1].buffers.append(buffer)
-            inner = dict(zip(op.axis, extents)) | {axis: _extent(axis) for axis in op.reduce_axis}
+            inner = dict(zip(op.axis, extents)) | {axis: extent_of(axis) for axis in op.reduce_axis}
             values = {axis: binary("add", low, axis) for axis, low in zip(op.axis, first)}
             consumers.append(Consumer(op, values, inner))
             found.append((producer, first, extents))
@@ -240,11 +176,9 @@ class _Lowering:
 
     def reads(self, expr: Expr) -> list[Expr]:
         """The reads in an expression, those of inlined stages in their place."""
-        from .regions import expanded_reads
-
         return expanded_reads(expr, self.schedule)
 
-    def _inner_axes(self, loops: _Loops, roots: Sequence[Axis], depth: int) -> dict[Axis, Expr]:
+    def _inner_axes(self, loops: Loops, roots: Sequence[Axis], depth: int) -> dict[Axis, Expr]:
         """The loops of a stage inside of one, with their extents."""
         inside = loops.stage.leaves[depth:]
         return {value: loops.extents[leaf] for leaf in inside if isinstance(value := loops.values[leaf], Axis)}
@@ -262,7 +196,7 @@ class _Lowering:
         assert isinstance(op, ComputeOp)
         roots = [axis for axis in op.axis if axis not in values]
         wanted = [extent for axis, extent in zip(op.axis, extents) if axis not in values]
-        loops = _Loops(stage, [*roots, *op.reduce_axis], [*wanted, *map(_extent, op.reduce_axis)], self.ranges)
+        loops = Loops(stage, [*roots, *op.reduce_axis], [*wanted, *map(extent_of, op.reduce_axis)], self.ranges)
         known: dict[Any, Expr] = dict(values)
         for axis, low in zip(op.axis, first):
             if axis not in values:
@@ -322,7 +256,7 @@ class _Lowering:
                 guards.append(binary("ge", known[axis], const(0, "int64")))
         return guards
 
-    def _marks(self, stage: Stage, loops: _Loops) -> dict[Axis, frozenset[str]]:
+    def _marks(self, stage: Stage, loops: Loops) -> dict[Axis, frozenset[str]]:
         """What is said of each loop; an untouched stage is marked by the rule of the package."""
         if stage.touched:
             return {leaf: frozenset({mark}) for leaf, mark in stage.marks.items()}
@@ -348,7 +282,7 @@ class _Lowering:
     def _nest(
         self,
         stage: Stage,
-        loops: _Loops,
+        loops: Loops,
         marks: dict[Axis, frozenset[str]],
         known: dict[Expr, Expr],
         guards: list[Expr],
@@ -431,7 +365,7 @@ class _Lowering:
                 steps.append(self._stage(inner, zeros, init.shape, {}, (result, ())))
             else:
                 steps.append(self._copied(init, result))
-        loops = _Loops(stage, [op.scan_axis], [_extent(op.scan_axis)], self.ranges)
+        loops = Loops(stage, [op.scan_axis], [extent_of(op.scan_axis)], self.ranges)
         t = simplified(binary("add", loops.values[op.scan_axis], const(op.depth, "int64")))
         steps.append(self._time_loops(stage, loops, t, 0))
         produce = Produce(op.name, _block(steps))
@@ -454,7 +388,7 @@ class _Lowering:
             body = For(axis, size, body, frozenset(marks))
         return body
 
-    def _time_loops(self, stage: Stage, loops: _Loops, t: Expr, depth: int) -> Statement:
+    def _time_loops(self, stage: Stage, loops: Loops, t: Expr, depth: int) -> Statement:
         op = stage.op
         assert isinstance(op, ScanOp)
         if depth == len(stage.leaves):
