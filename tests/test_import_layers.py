@@ -28,12 +28,12 @@ MAY_IMPORT = {
     "_at_home": {"_signature", "_arrays", "_cuda"},
     "_counts_at_home": {"_at_home", "_counting", "_signature", "_arrays", "_bins", "_cuda"},
     "_dispatch": {"_at_home", "_counts_at_home", "_counting", "_signature", "_arrays", "_bins", "_cpu", "_cuda"},
-    "te": {"te", "_arrays", "_cpu", "_expr", "_torch"},
     "_torch": {"_torch", "_counting", "_signature", "_arrays", "_dispatch", "_cpu"},
     "scans": {"_signature", "_arrays", "_dispatch", "_cpu", "_torch"},
     "counts": {"_counting", "_arrays", "_dispatch", "_cpu", "_torch"},
     "histograms": {"_signature", "_arrays", "_bins", "_dispatch", "_torch"},
     "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
+    "te": {"te", "_arrays", "_cpu", "_expr", "_torch"},
     "config": {"_cpu", "_cuda"},
 }
 FOREIGN = {"torch", "cupy", "dask"}
