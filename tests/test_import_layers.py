@@ -64,6 +64,7 @@ MAY_IMPORT = {
     "counts": {"_counting", "_arrays", "_dispatch", "_cpu", "_torch"},
     "histograms": {"_signature", "_arrays", "_bins", "_dispatch", "_torch"},
     "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
+    "te": {"te", "_arrays", "_cpu", "_expr", "_torch"},
     "config": {"_cpu", "_cuda"},
 }
 # fmt: on

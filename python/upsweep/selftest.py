@@ -256,15 +256,15 @@ def checks(counts: bool = True) -> Iterator[Check]:
     yield Check("scans of integers", _check_integers)
     for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
         yield Check(f"a long line, threads, {dtype.name}", partial(_check_long_line, dtype))
-    if importlib.util.find_spec("llvmlite") is not None:  # what compiles updates; scans do without it
-        for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
-            yield Check(f"scans by an update, {dtype.name}", partial(_check_updates, dtype))
     if counts:
         yield Check("bincount", _check_bincount)
         yield Check("histogram, histc", _check_histograms)
-    # Formulas are compiled by llvmlite, which not everybody has.
-    if counts and importlib.util.find_spec("llvmlite"):
-        for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+    # Updates and formulas are compiled by llvmlite, which not everybody has.
+    if importlib.util.find_spec("llvmlite") is None:
+        return
+    for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
+        yield Check(f"scans by an update, {dtype.name}", partial(_check_updates, dtype))
+        if counts:
             yield Check(f"reductions over pairs, {dtype.name}", partial(_check_pairs, dtype))
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from .target import Target
 
-__all__ = ["compile_object", "load_object", "versions"]
+__all__ = ["add_symbols", "compile_object", "load_object", "versions"]
 
 _lock = threading.Lock()
 _binding: Any = None
@@ -55,6 +56,14 @@ def versions() -> str:
     return f"{llvmlite.__version__} {llvm.llvm_version_info} {llvm.get_default_triple()}"
 
 
+def add_symbols(symbols: Mapping[str, int]) -> None:
+    """Tell compiled code where functions of other libraries are."""
+    with _lock:
+        llvm = _llvm()
+        for name, address in symbols.items():
+            llvm.add_symbol(name, address)
+
+
 def _machine(target: Target) -> Any:
     if target not in _machines:
         llvm = _llvm()
@@ -71,6 +80,7 @@ def compile_object(text: str, target: Target) -> bytes:
     with _lock:  # a target machine is of one thread at a time
         llvm = _llvm()
         module = llvm.parse_assembly(text, _context)
+        module.verify()  # LLVM would end the process over what this raises
         return bytes(_machine(target).emit_object(module))
 
 

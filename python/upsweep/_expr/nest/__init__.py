@@ -1,0 +1,1 @@
+"""Loop nests: scalar expressions over indices, statements around them, their text, their machine code."""

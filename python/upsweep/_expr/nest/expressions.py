@@ -1,0 +1,370 @@
+"""Scalar expressions: indices, sizes and elements, as users write them and as loop nests hold them.
+
+A node is immutable. ``read`` is an element of a tensor, ``load`` one of a buffer; all other rows of
+`OPERATIONS` mean what numpy's function does. Operators build nodes, so ``==`` is a comparison in the user's
+program: nodes are told apart by identity, and by `key` where two that read alike are the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "FLOATS",
+    "OPERATIONS",
+    "Axis",
+    "Expr",
+    "as_expr",
+    "binary",
+    "cast",
+    "const",
+    "contains",
+    "key",
+    "load",
+    "mentions",
+    "select",
+    "substitute",
+    "unary",
+    "users_line",
+    "variable",
+    "walk",
+]
+
+FLOATS = ("float32", "float64")
+INTS = ("int32", "int64")
+DTYPES = (*FLOATS, *INTS, "bool")
+
+_PACKAGE = str(Path(__file__).parents[2])
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+# Operation -> (arity, what it means). Comparisons give bool; and, or, not take it.
+OPERATIONS: dict[str, tuple[int, Callable[..., Any]]] = {
+    "add": (2, np.add), "sub": (2, np.subtract), "mul": (2, np.multiply), "div": (2, np.divide),
+    "floordiv": (2, np.floor_divide), "mod": (2, np.remainder), "min": (2, np.minimum), "max": (2, np.maximum),
+    "pow": (2, np.power), "neg": (1, np.negative), "abs": (1, np.abs), "exp": (1, np.exp), "log": (1, np.log),
+    "sqrt": (1, np.sqrt), "rsqrt": (1, lambda x: 1.0 / np.sqrt(x)), "sin": (1, np.sin), "cos": (1, np.cos),
+    "tanh": (1, np.tanh), "atan": (1, np.arctan), "asin": (1, np.arcsin), "acos": (1, np.arccos),
+    "sigmoid": (1, _sigmoid), "floor": (1, np.floor),
+    "lt": (2, np.less), "le": (2, np.less_equal), "gt": (2, np.greater), "ge": (2, np.greater_equal),
+    "eq": (2, np.equal), "ne": (2, np.not_equal), "and": (2, np.logical_and), "or": (2, np.logical_or),
+    "not": (1, np.logical_not),
+}  # fmt: skip
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+LOGICAL = ("and", "or", "not")
+_OF_FLOATS = (
+    "div",
+    "pow",
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "sin",
+    "cos",
+    "tanh",
+    "atan",
+    "asin",
+    "acos",
+    "sigmoid",
+    "floor",
+)
+_NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
+
+
+def users_line() -> str:
+    """``file:line`` of the innermost caller outside the package."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return "<unknown>" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+class Expr:
+    """A scalar."""
+
+    __slots__ = ("args", "dtype", "op", "static", "where")
+
+    def __init__(
+        self, op: str, args: tuple[Expr, ...], dtype: str, static: tuple[Any, ...] = (), where: str = ""
+    ) -> None:
+        self.op, self.args, self.dtype, self.static, self.where = op, args, dtype, static, where
+
+    def __repr__(self) -> str:
+        from .printing import expression_text
+
+        return expression_text(self)
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"{users_line()}: {self!r} has no truth value before it is computed; for a choice between two values "
+            "write te.select(condition, a, b), for and, or, not te.all(a, b), te.any(a, b), te.logical_not(a)"
+        )
+
+    __hash__ = object.__hash__
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError(f"{users_line()}: {self!r} is one number")
+
+    def astype(self, dtype: str) -> Expr:
+        """The value as another dtype."""
+        return cast(self, dtype)
+
+    def __add__(self, other: Any) -> Expr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: Any) -> Expr:
+        return binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Expr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Expr:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Expr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Expr:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Expr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Expr:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: Any) -> Expr:
+        return binary("floordiv", self, other)
+
+    def __mod__(self, other: Any) -> Expr:
+        return binary("mod", self, other)
+
+    def __pow__(self, other: Any) -> Expr:
+        return binary("pow", self, other)
+
+    def __neg__(self) -> Expr:
+        return unary("neg", self)
+
+    def __abs__(self) -> Expr:
+        return unary("abs", self)
+
+    def __lt__(self, other: Any) -> Expr:
+        return binary("lt", self, other)
+
+    def __le__(self, other: Any) -> Expr:
+        return binary("le", self, other)
+
+    def __gt__(self, other: Any) -> Expr:
+        return binary("gt", self, other)
+
+    def __ge__(self, other: Any) -> Expr:
+        return binary("ge", self, other)
+
+    # The user's == is a comparison of values.
+    def __eq__(self, other: object) -> Expr:  # type: ignore[override]
+        return binary("eq", self, other)
+
+    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
+        return binary("ne", self, other)
+
+
+class Axis(Expr):
+    """An index that runs over [0, extent) in a loop. `kind` is data, reduce, scan or thread."""
+
+    __slots__ = ("extent", "kind", "name")
+
+    def __init__(self, name: str, extent: Expr | None, kind: str = "data") -> None:
+        super().__init__("axis", (), "int64", (name,))
+        self.name, self.extent, self.kind = name, extent, kind
+
+    @property
+    def var(self) -> Axis:
+        """The index itself, as TVM's programs name it."""
+        return self
+
+
+def check_dtype(dtype: str) -> str:
+    """A dtype's name, if it is one that nests compute with."""
+    name = np.dtype(dtype).name
+    if name not in DTYPES:
+        raise TypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
+    return name
+
+
+def const(value: Any, dtype: str) -> Expr:
+    """A constant."""
+    value = bool(value) if dtype == "bool" else int(value) if dtype in INTS else float(value)
+    return Expr("const", (), dtype, (value,))
+
+
+def variable(name: str, dtype: str = "int64") -> Expr:
+    """A size that is known when the compiled function is called."""
+    return Expr("var", (), dtype, (name,))
+
+
+def load(buffer: Any, indices: tuple[Expr, ...]) -> Expr:
+    """An element of a buffer."""
+    return Expr("load", indices, buffer.dtype, (buffer,))
+
+
+def as_expr(value: Any, dtype: str | None = None) -> Expr:
+    """An expression as it is; a number as a constant, of float32 or int32 where nothing says otherwise."""
+    if isinstance(value, Expr):
+        return value
+    if not isinstance(value, _NUMBERS):
+        raise TypeError(f"{users_line()}: expected an expression or a number, got {value!r}")
+    if dtype is None:
+        is_real = isinstance(value, (float, np.floating))
+        dtype = "bool" if isinstance(value, (bool, np.bool_)) else "float32" if is_real else "int32"
+    return const(value, dtype)
+
+
+def cast(value: Any, dtype: str) -> Expr:
+    """The value as another dtype; floats to integers are truncated."""
+    dtype = check_dtype(dtype)
+    expr = as_expr(value)
+    if expr.dtype == dtype:
+        return expr
+    if expr.op == "const":
+        return const(expr.static[0], dtype)
+    return Expr("cast", (expr,), dtype)
+
+
+def _common(a: str, b: str) -> str:
+    """The dtype of both: the wider one, and a float's where an integer meets it."""
+    order = ("bool", "int32", "int64", "float32", "float64")
+    return max(a, b, key=order.index)
+
+
+def _matched(op: str, a: Any, b: Any) -> tuple[Expr, Expr]:
+    if not isinstance(a, Expr) and not isinstance(b, Expr):
+        a = as_expr(a)
+    if not isinstance(a, Expr):
+        b, a = _matched(op, b, a)
+        return a, b
+    if not isinstance(b, Expr):
+        as_real = isinstance(b, (float, np.floating)) and a.dtype not in FLOATS
+        b = as_expr(b, "float32" if as_real else a.dtype)
+    dtype = _common(a.dtype, b.dtype)
+    return cast(a, dtype), cast(b, dtype)
+
+
+def _folded(op: str, a: Expr, b: Expr, dtype: str) -> Expr | None:
+    """Integers and neutral elements, so that indices stay readable."""
+    if a.op == b.op == "const":
+        if a.dtype in INTS or a.dtype == "bool":
+            return const(OPERATIONS[op][1](a.static[0], b.static[0]), dtype)
+        return None
+    if dtype not in INTS:
+        return None
+    left, right = (x.static[0] if x.op == "const" else None for x in (a, b))
+    if right == 0 and op in ("add", "sub"):
+        return a
+    if left == 0 and op == "add":
+        return b
+    if 0 in (left, right) and op == "mul":
+        return const(0, dtype)
+    if right == 1 and op in ("mul", "floordiv"):
+        return a
+    if left == 1 and op == "mul":
+        return b
+    return None
+
+
+def binary(op: str, a: Any, b: Any) -> Expr:
+    """An operation of two values, which are given one dtype first."""
+    a, b = _matched(op, a, b)
+    if op in LOGICAL and a.dtype != "bool":
+        raise TypeError(f"{users_line()}: {op}: expected conditions, got {a!r} and {b!r}")
+    if op in _OF_FLOATS and a.dtype not in FLOATS:
+        if op == "div":
+            raise TypeError(
+                f"{users_line()}: {a!r} / {b!r}: integers are divided by //, or cast them to a float first"
+            )
+        a, b = cast(a, "float32"), cast(b, "float32")
+    if op in ("floordiv", "mod") and not (a.dtype in INTS and b.op == "const" and b.static[0] > 0):
+        raise TypeError(f"{users_line()}: {op}: expected integers and a positive constant, got {a!r} and {b!r}")
+    if op not in (*COMPARISONS, *LOGICAL) and a.dtype == "bool":
+        a, b = cast(a, "int32"), cast(b, "int32")
+    dtype = "bool" if op in (*COMPARISONS, *LOGICAL) else a.dtype
+    return _operation(op, a, b, dtype)
+
+
+def _operation(op: str, a: Expr, b: Expr, dtype: str) -> Expr:
+    folded = _folded(op, a, b, dtype)
+    return Expr(op, (a, b), dtype) if folded is None else folded
+
+
+def unary(op: str, a: Any) -> Expr:
+    """An operation of one value."""
+    a = as_expr(a)
+    if op == "not":
+        if a.dtype != "bool":
+            raise TypeError(f"{users_line()}: not: expected a condition, got {a!r}")
+    elif a.dtype == "bool" or (op in _OF_FLOATS and a.dtype not in FLOATS):
+        a = cast(a, "float32" if op in _OF_FLOATS else "int32")
+    if op == "neg" and a.op == "const":
+        return const(-a.static[0], a.dtype)
+    return Expr(op, (a,), a.dtype)
+
+
+def select(condition: Any, a: Any, b: Any) -> Expr:
+    """`a` where the condition holds, else `b`; only the one that is taken is read."""
+    condition = as_expr(condition)
+    if condition.dtype != "bool":
+        raise TypeError(f"{users_line()}: select: expected a condition first, got {condition!r}")
+    a, b = _matched("select", a, b)
+    return Expr("select", (condition, a, b), a.dtype)
+
+
+# ---- walks ---------------------------------------------------------------------------------------------------
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """All nodes, arguments after what they are arguments of."""
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(node.args)
+
+
+def mentions(expr: Expr, axis: Expr) -> bool:
+    """Whether an axis or a variable occurs."""
+    return any(node is axis for node in walk(expr))
+
+
+def contains(expr: Expr, axes: Any) -> bool:
+    """Whether one of several occurs."""
+    known = {id(axis) for axis in axes}
+    return any(id(node) in known for node in walk(expr))
+
+
+def substitute(expr: Expr, values: Mapping[Any, Expr]) -> Expr:
+    """The expression with axes and variables replaced."""
+    if expr in values:
+        return values[expr]
+    if not expr.args:
+        return expr
+    args = tuple(substitute(arg, values) for arg in expr.args)
+    if all(new is old for new, old in zip(args, expr.args)):
+        return expr
+    if expr.op in OPERATIONS and len(args) == 2:
+        return _operation(expr.op, args[0], args[1], expr.dtype)
+    return Expr(expr.op, args, expr.dtype, expr.static, expr.where)
+
+
+def key(expr: Expr) -> str:
+    """Equal for expressions that are built alike of the same axes, variables and tensors."""
+    if expr.op in ("axis", "var"):
+        return f"{expr.static[0]}@{id(expr)}"
+    static = ",".join(str(part) if isinstance(part, (int, float, str)) else str(id(part)) for part in expr.static)
+    return f"{expr.op}:{expr.dtype}[{static}]({' '.join(key(arg) for arg in expr.args)})"

@@ -1,0 +1,83 @@
+"""Nests and expressions as text, in the manner of TVM's `lower`."""
+
+from __future__ import annotations
+
+from .expressions import Expr
+from .statements import Allocate, Block, For, If, Produce, Statement, Store
+
+__all__ = ["expression_text", "nest_text"]
+
+_SIGNS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
+    "eq": "==", "ne": "!=", "and": "&&", "or": "||",
+}  # fmt: skip
+
+
+def _constant(expr: Expr) -> str:
+    value = expr.static[0]
+    if expr.dtype == "float32":
+        return f"{value:.9g}f"
+    return repr(value) if expr.dtype != "bool" else str(value).lower()
+
+
+def expression_text(expr: Expr, *, inside: bool = False) -> str:
+    """An expression; `inside` another one, operators are put into parentheses."""
+    op = expr.op
+    if op == "const":
+        return _constant(expr)
+    if op in ("var", "axis"):
+        return str(expr.static[0])
+    if op in ("read", "load"):
+        return f"{expr.static[0].name}[{', '.join(expression_text(index) for index in expr.args)}]"
+    args = [expression_text(arg, inside=True) for arg in expr.args]
+    if op in _SIGNS:
+        glue = _SIGNS[op] if op == "mul" else f" {_SIGNS[op]} "
+        text = glue.join(args)
+        return f"({text})" if inside else text
+    bare = [expression_text(arg) for arg in expr.args]
+    if op == "cast":
+        return f"{expr.dtype}({bare[0]})"
+    if op == "neg":
+        return f"-{args[0]}"
+    if op == "not":
+        return f"!{args[0]}"
+    if op == "reduce":
+        names = ", ".join(axis.static[0] for axis in expr.static[1])
+        return f"{expr.static[0]}({bare[0]}, axis=[{names}])"
+    return f"{op}({', '.join(bare)})"
+
+
+def _header(loop: For) -> str:
+    order = [mark for mark in ("parallel", "vectorized", "unrolled") if mark in loop.marks]
+    note = f"  // bind {loop.tag}" if loop.tag else ""
+    return f"{' '.join(order) or 'for'} ({loop.axis.name}, 0, {expression_text(loop.extent)}) {{{note}"
+
+
+def _lines(statement: Statement, indent: str) -> list[str]:
+    deeper = indent + "  "
+    if isinstance(statement, Block):
+        return [line for step in statement.steps for line in _lines(step, indent)]
+    if isinstance(statement, Store):
+        indices = ", ".join(expression_text(index) for index in statement.indices)
+        return [f"{indent}{statement.buffer.name}[{indices}] = {expression_text(statement.value)}"]
+    if isinstance(statement, For):
+        return [indent + _header(statement), *_lines(statement.body, deeper), indent + "}"]
+    if isinstance(statement, If):
+        return [
+            f"{indent}if ({expression_text(statement.condition)}) {{",
+            *_lines(statement.body, deeper),
+            indent + "}",
+        ]
+    if isinstance(statement, Allocate):
+        sizes = " * ".join(
+            [statement.buffer.dtype, *(expression_text(s, inside=True) for s in statement.buffer.shape)]
+        )
+        return [f"{indent}allocate {statement.buffer.name}[{sizes}]", *_lines(statement.body, indent)]
+    assert isinstance(statement, Produce)
+    note = "  // each thread takes strips of the parallel loops through all of it" if statement.strips else ""
+    return [f"{indent}produce {statement.name} {{{note}", *_lines(statement.body, deeper), indent + "}"]
+
+
+def nest_text(statement: Statement) -> str:
+    """A nest, a line a statement."""
+    return "\n".join(_lines(statement, "")) + "\n"

@@ -1,0 +1,32 @@
+"""Compiled loop nests over torch tensors in the computer's memory, as arrays of numpy on the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["with_tensors"]
+
+
+def _as_array(place: int, value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    if value.device.type != "cpu":
+        raise TypeError(f"argument {place}: built for the CPU, got a tensor on {value.device}")
+    if value.requires_grad and torch.is_grad_enabled():
+        raise NotImplementedError(f"argument {place}: te's functions have no derivative; detach() the tensor")
+    return value.detach().resolve_conj().resolve_neg().numpy()
+
+
+def with_tensors(function: Any, values: Sequence[Any], n_threads: int | None) -> Any:
+    """Run on tensors; new results are tensors too, and tensors that were filled count as changed."""
+    result = function.run([_as_array(place, value) for place, value in enumerate(values)], n_threads)
+    if result is None:
+        for value in function.filled(values):
+            if isinstance(value, Tensor):
+                torch.autograd.graph.increment_version(value)
+        return None
+    return tuple(map(torch.from_numpy, result)) if isinstance(result, tuple) else torch.from_numpy(result)

@@ -1,0 +1,444 @@
+"""`build`: a schedule as a function of arrays; `lower`: the loop nest that it runs."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from upsweep import _arrays, _cpu
+from upsweep._cpu import openmp
+from upsweep._expr.nest.compiled import compile_nest
+from upsweep._expr.nest.expressions import OPERATIONS, Expr, key, walk
+from upsweep._expr.nest.launching import SYMBOLS
+from upsweep._expr.nest.printing import nest_text
+from upsweep._expr.nest.statements import Allocate, Buffer
+
+from .lowering import lower_schedule
+from .schedule import Schedule
+from .tensors import PlaceholderOp, Tensor
+
+__all__ = ["Function", "build", "lower"]
+
+Array = NDArray[Any]
+Sizes = dict[str, int]
+
+
+class Lowered:
+    """A loop nest; its text by ``str``."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def lower(schedule: Schedule, args: Sequence[Tensor | Expr], simple_mode: bool = True) -> Lowered:
+    """The loop nest of a schedule, as `build` compiles it.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        From `create_schedule`. A stage of which nothing was said runs parallel over its first axis and in
+        vectors over its last, the steps of a scan in their order.
+    args : list of Tensor
+        What the function takes, as in `build`.
+    simple_mode : bool
+        TVM's argument; there is one form.
+
+    Returns
+    -------
+    Lowered
+        Text with ``for``, ``parallel``, ``vectorized`` and ``unrolled`` loops, ``produce``, ``allocate`` and
+        ``if``.
+
+    Examples
+    --------
+    >>> from upsweep import te
+    >>> n = te.var("n")
+    >>> X = te.placeholder((n,), name="X")
+    >>> Y = te.compute((n,), lambda i: te.exp(X[i]), name="Y")
+    >>> print(te.lower(te.create_schedule(Y.op), [X, Y]))
+    produce Y {
+      parallel vectorized (i, 0, n) {
+        Y[i] = exp(X[i])
+      }
+    }
+    <BLANKLINE>
+    """
+    return Lowered(nest_text(lower_schedule(schedule, [arg for arg in args if isinstance(arg, Tensor)]).body))
+
+
+def evaluator(expr: Expr) -> Callable[[Sizes], int]:
+    """An integer expression of sizes as a function of their values by `key`."""
+    if expr.op == "const":
+        value = int(expr.static[0])
+        return lambda sizes: value
+    if expr.op == "var":
+        name = key(expr)
+        return lambda sizes: sizes[name]
+    args = [evaluator(arg) for arg in expr.args]
+    if expr.op == "cast":
+        return args[0]
+    meaning = OPERATIONS[expr.op][1]
+    return lambda sizes: int(meaning(*(arg(sizes) for arg in args)))
+
+
+class _Parameter:
+    """One array argument: its name, dtype, and how its shape tells sizes."""
+
+    def __init__(self, tensor: Tensor, known: set[str]) -> None:
+        self.tensor, self.name, self.dtype = tensor, tensor.name, np.dtype(tensor.dtype)
+        self.is_output = not isinstance(tensor.op, PlaceholderOp)
+        self.extents = [evaluator(extent) for extent in tensor.shape]
+        self.bound: list[tuple[int, str]] = []
+        self.checked: list[tuple[int, Callable[[Sizes], int], Expr]] = []
+        for d, extent in enumerate(tensor.shape):
+            if extent.op == "var" and key(extent) not in known:
+                known.add(key(extent))
+                self.bound.append((d, key(extent)))
+            else:
+                self.checked.append((d, self.extents[d], extent))
+
+    def shape_text(self) -> str:
+        return f"({', '.join(map(repr, self.tensor.shape))}{',' * (self.tensor.ndim == 1)})"
+
+    def check_kind(self, array: Any) -> Array:
+        if type(array) is not np.ndarray:
+            if self.is_output and not isinstance(array, np.ndarray):
+                raise TypeError(f"{self.name}: expected an array to fill, got {_arrays.type_name(array)}")
+            array = _arrays.as_operand(array, self.name)
+            if isinstance(array, _arrays.OnDevice):
+                raise TypeError(f"{self.name}: built for the CPU, got an array of a device")
+        if array.dtype != self.dtype and array.dtype.newbyteorder("=") != self.dtype:
+            raise TypeError(f"{self.name}: expected dtype {self.dtype.name}, got {array.dtype}")
+        if array.ndim != self.tensor.ndim:
+            raise ValueError(f"{self.name}: expected shape {self.shape_text()}, got {array.shape}")
+        if self.is_output and not array.flags.writeable:
+            raise ValueError(f"{self.name}: the array to fill is read-only")
+        result: Array = array
+        return result
+
+
+def _is_plain(array: Array) -> bool:
+    """Whether the kernel can take it as it is: native, aligned, neighbours in the last dimension."""
+    item = array.itemsize
+    if array.ndim and array.shape[-1] > 1 and array.strides[-1] != item:
+        return False
+    return array.dtype.isnative and array.flags.aligned and all(stride % item == 0 for stride in array.strides)
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+_Signature = tuple[Any, ...] | None
+_MOST_PLANS = 64
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The kernel's arguments for arrays of the same shapes, strides and kind, but for their addresses."""
+
+    kind: Any
+    numbers: list[int]
+    pointers: list[int]
+    scratch: list[tuple[int, tuple[int, ...], np.dtype[Any]]]
+
+
+class Function:
+    """A compiled schedule. Called with all its arrays it fills its results; without the results, it returns them.
+
+    One is built for all sizes.
+    """
+
+    def __init__(self, schedule: Schedule, args: Sequence[Tensor | Expr], name: str) -> None:
+        tensors = [arg for arg in args if isinstance(arg, Tensor)]
+        nest = lower_schedule(schedule, tensors)
+        self.name, self.text = name, nest_text(nest.body)
+        self._args = list(args)
+        given = [arg for arg in args if isinstance(arg, Expr)]
+        known = {key(arg) for arg in given}
+        # Inputs tell sizes before results do, which may be missing.
+        parameters = {id(t): _Parameter(t, known) for t in tensors if isinstance(t.op, PlaceholderOp)}
+        parameters |= {id(t): _Parameter(t, known) for t in tensors if id(t) not in parameters}
+        self._parameters = [parameters[id(tensor)] for tensor in tensors]
+        self._inputs = [p for p in self._parameters if not p.is_output]
+        self._outputs = [p for p in self._parameters if p.is_output]
+        body, self._scratch = nest.body, []
+        scratch: list[Buffer] = []
+        while isinstance(body, Allocate):
+            scratch.append(body.buffer)
+            self._scratch.append((np.dtype(body.buffer.dtype), [evaluator(size) for size in body.buffer.shape]))
+            body = body.body
+        self._plans: dict[Any, _Plan] = {}
+        self._takes_arrays_alone = not given
+        self._output_places = [place for place, p in enumerate(self._parameters) if p.is_output]
+        self._sizes = _sizes_of(schedule, tensors, given)
+        for size in self._sizes:
+            if key(size) not in known:
+                raise ValueError(f"{name}: no argument's shape tells the size {size!r}")
+        self._size_keys = [key(size) for size in self._sizes]
+        self._checks = [
+            (evaluator(check.value), [evaluator(extent) for extent in check.extents], check.message)
+            for check in schedule.checks
+        ]
+        self._kernel, self._code = compile_nest(
+            body, [*nest.buffers, *scratch], self._sizes, _cpu.level, openmp.symbols(SYMBOLS)
+        )
+
+    def __repr__(self) -> str:
+        return f"<te.Function {self.name}({', '.join(getattr(arg, 'name', repr(arg)) for arg in self._args)})>"
+
+    def __call__(self, *arrays: Any, n_threads: int | None = None) -> Any:
+        """Run on arrays.
+
+        Parameters
+        ----------
+        *arrays : array_like
+            One for each argument, in their order. Without the results, they are returned: new arrays.
+        n_threads : int, optional
+            At most so many.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A wrong dtype; shapes that disagree with the placeholders', or with each other about a size.
+        """
+        for array in arrays:
+            if hasattr(array, "asnumpy"):  # compat's, in which an array of numpy lies
+                arrays = tuple(getattr(each, "values", each) for each in arrays)
+                break
+        if _arrays.any_torch(*arrays):
+            from upsweep._torch.nests import with_tensors
+
+            return with_tensors(self, arrays, n_threads)
+        return self.run(arrays, n_threads)
+
+    def run(self, arrays: Sequence[Any], n_threads: int | None) -> Any:
+        """`__call__` of arrays of numpy."""
+        n_given = len(arrays)
+        if n_given not in (len(self._args), len(self._args) - len(self._outputs)):
+            few = len(self._args) - len(self._outputs)
+            raise TypeError(
+                f"{self.name}: expected {len(self._args)} arguments, or {few} without the results to fill, "
+                f"got {n_given}"
+            )
+        fills = n_given == len(self._args)
+        signature: _Signature = None
+        if fills and self._takes_arrays_alone and all(type(array) is np.ndarray for array in arrays):
+            signature = tuple((a.shape, a.strides, a.dtype, a.flags.writeable, a.flags.aligned) for a in arrays)
+            plan = self._plans.get(signature)
+            if plan is not None and self._run_planned(plan, arrays, n_threads):
+                return None
+        values = iter(arrays)
+        sizes: Sizes = {}
+        taken: list[tuple[_Parameter, Array]] = []
+        parameters = iter(self._parameters)
+        for arg in self._args:
+            if isinstance(arg, Expr):
+                sizes[key(arg)] = self._size(arg, next(values))
+                continue
+            parameter = next(parameters)
+            if fills or not parameter.is_output:
+                taken.append((parameter, parameter.check_kind(next(values))))
+        self._bind(taken, sizes)
+        if not fills:
+            missing = [size for size in self._sizes if key(size) not in sizes]
+            if missing:
+                raise ValueError(
+                    f"{self.name}: the inputs do not tell the size {missing[0]!r}; give the results to fill"
+                )
+            new = [np.empty([e(sizes) for e in p.extents], p.dtype) for p in self._outputs]
+            fresh = iter(new)
+            inputs = {id(p): array for p, array in taken}
+            taken = [(p, next(fresh) if p.is_output else inputs[id(p)]) for p in self._parameters]
+        for check, extents, message in self._checks:
+            if check(sizes) < 0 and all(extent(sizes) > 0 for extent in extents):
+                told = ", ".join(f"{size!r} = {sizes[key(size)]}" for size in self._sizes)
+                raise ValueError(f"{message}, with {told}")
+        self._launch(taken, sizes, n_threads, signature)
+        if fills:
+            return None
+        return new[0] if len(new) == 1 else tuple(new)
+
+    def filled(self, values: Sequence[Any]) -> list[Any]:
+        """Those of a call's arguments that are results."""
+        return [
+            v
+            for arg, v in zip(self._args, values)
+            if isinstance(arg, Tensor) and not isinstance(arg.op, PlaceholderOp)
+        ]
+
+    def _size(self, arg: Expr, value: Any) -> int:
+        try:
+            size = operator.index(value)
+        except TypeError:
+            raise TypeError(f"{arg!r}: expected an integer, got {value!r}") from None
+        if size < 0:
+            raise ValueError(f"{arg!r}: a size is never negative, got {size}")
+        return size
+
+    def _bind(self, taken: list[tuple[_Parameter, Array]], sizes: Sizes) -> None:
+        """Sizes from shapes, and what disagrees with them."""
+        for parameter, array in taken:
+            shape = array.shape
+            for d, name in parameter.bound:
+                sizes[name] = shape[d]
+        for parameter, array in taken:
+            shape = array.shape
+            for d, extent, expr in parameter.checked:
+                expected = extent(sizes)
+                if shape[d] != expected:
+                    told = "" if expr.op == "const" else f", where {expr!r} is {expected}"
+                    raise ValueError(
+                        f"{parameter.name}: expected shape {parameter.shape_text()}{told}, got {shape}"
+                    )
+
+    def _launch(
+        self, taken: list[tuple[_Parameter, Array]], sizes: Sizes, n_threads: int | None, signature: _Signature
+    ) -> None:
+        numbers = [0]
+        pointers: list[int] = []
+        kept: list[Array] = []
+        copied_back: list[tuple[Array, Array]] = []
+        for parameter, array in taken:
+            plain = array
+            overlaps = any(
+                array is not each and np.may_share_memory(array, each) for p, each in taken if p.is_output
+            )
+            if overlaps or not _is_plain(array):
+                signature = None
+                if parameter.is_output:
+                    plain = np.empty(array.shape, parameter.dtype)
+                    copied_back.append((array, plain))
+                else:
+                    plain = array.astype(parameter.dtype.newbyteorder("="), order="C")
+                kept.append(plain)
+            pointers.append(len(numbers))
+            numbers.append(_address(plain))
+            numbers += [stride // plain.itemsize for stride in plain.strides[:-1]]
+        scratch: list[tuple[int, tuple[int, ...], np.dtype[Any]]] = []
+        for dtype, extents in self._scratch:
+            memory = np.empty([extent(sizes) for extent in extents], dtype)
+            kept.append(memory)
+            scratch.append((len(numbers), memory.shape, dtype))
+            numbers.append(_address(memory))
+            numbers += [stride // dtype.itemsize for stride in memory.strides[:-1]]
+        numbers += [sizes[name] for name in self._size_keys]
+        args = (ctypes.c_int64 * len(numbers))(*numbers)
+        if signature is not None:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            self._plans[signature] = _Plan(type(args), numbers, pointers, scratch)
+        self._run_kernel(args, n_threads)
+        for array, plain in copied_back:
+            array[...] = plain
+
+    def _run_kernel(self, args: Any, n_threads: int | None) -> None:
+        self._kernel(args, _cpu.threads(n_threads))
+        if args[0]:
+            raise MemoryError(f"{self.name}: no memory for what it computes on the way")
+
+    def _run_planned(self, plan: _Plan, arrays: Sequence[Array], n_threads: int | None) -> bool:
+        """Run on arrays of which all has been checked before but where they lie; False if results overlap."""
+        for place in self._output_places:
+            for array in arrays:
+                if array is not arrays[place] and np.may_share_memory(array, arrays[place]):
+                    return False
+        args = plan.kind(*plan.numbers)
+        for place, array in zip(plan.pointers, arrays):
+            args[place] = array.__array_interface__["data"][0]
+        kept = []
+        for place, shape, dtype in plan.scratch:
+            memory = np.empty(shape, dtype)
+            kept.append(memory)
+            args[place] = _address(memory)
+        self._run_kernel(args, n_threads)
+        return True
+
+
+def _sizes_of(schedule: Schedule, tensors: Sequence[Tensor], given: Sequence[Expr]) -> list[Expr]:
+    """All symbolic sizes of a schedule."""
+    found: dict[str, Expr] = {key(arg): arg for arg in given}
+
+    def note(expr: Expr) -> None:
+        for node in walk(expr):
+            if node.op == "var":
+                found.setdefault(key(node), node)
+
+    for tensor in (*tensors, *(t for stage in schedule.stages for t in stage.op.outputs)):
+        for extent in tensor.shape:
+            note(extent)
+    for stage in schedule.stages:
+        for axis in getattr(stage.op, "reduce_axis", ()):
+            note(axis.extent)
+        if hasattr(stage.op, "body") and isinstance(stage.op.body, Expr):
+            note(stage.op.body)
+    return list(found.values())
+
+
+def build(
+    schedule: Schedule,
+    args: Sequence[Tensor | Expr],
+    target: str = "cpu",
+    target_host: Any = None,
+    name: str = "main",
+) -> Function:
+    """Compile a schedule.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        From `create_schedule`.
+    args : list of Tensor or size
+        What the function takes, results too; usually these come last. A size may be given by itself.
+    target : str
+        "cpu" or "llvm".
+    target_host : object
+        TVM's argument, without effect.
+    name : str
+        The function's name in messages.
+
+    Returns
+    -------
+    Function
+        For arrays of numpy or torch of any sizes. Compiled code is kept in memory and on the disk.
+
+    Raises
+    ------
+    ValueError
+        A placeholder that is not among the arguments; a size that no shape tells; another target.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from upsweep import te
+    >>> n = te.var("n")
+    >>> X = te.placeholder((n,), name="X", dtype="float64")
+    >>> Y = te.compute((n,), lambda i: X[i] * X[i], name="Y")
+    >>> square = te.build(te.create_schedule(Y.op), [X, Y])
+    >>> square(np.arange(4.0))
+    array([0., 1., 4., 9.])
+    >>> out = np.empty(3)
+    >>> square(np.ones(3), out)
+    >>> out
+    array([1., 1., 1.])
+    """
+    kind = str(target).split()[0] if str(target).split() else ""
+    if kind == "cuda":
+        raise NotImplementedError(
+            'target: te compiles for "cpu" ("llvm") only as yet; "cuda" is not among its targets'
+        )
+    if kind not in ("cpu", "llvm"):
+        raise ValueError(f'target: expected "cpu" or "llvm", got {target!r}')
+    return Function(schedule, args, name)

@@ -1,0 +1,103 @@
+"""What part of a tensor some readers need: the memory of a stage that is computed inside of their loops."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from upsweep._expr.nest.expressions import Axis, Expr, const, contains, substitute
+from upsweep._expr.nest.linear import Linear, linear
+
+from .schedule import Schedule
+from .tensors import ComputeOp, Tensor, reads_of
+
+__all__ = ["Consumer", "expanded_reads", "region_of"]
+
+
+@dataclass
+class Consumer:
+    """A stage inside of a loop: its root axes' values, and the loops further inside, with their extents."""
+
+    op: ComputeOp
+    values: Mapping[Axis, Expr]
+    inner: Mapping[Axis, Expr]
+
+
+def expanded_reads(expr: Expr, schedule: Schedule) -> list[Expr]:
+    """The reads in an expression, those of inlined stages in their place."""
+    found = []
+    for read in reads_of(expr):
+        op = read.static[0].op
+        if isinstance(op, ComputeOp) and schedule[op].inlined:
+            body = substitute(op.body, dict(zip(op.axis, read.args)))
+            found += expanded_reads(body, schedule)
+        else:
+            found.append(read)
+    return found
+
+
+def _span(index: Expr, consumer: Consumer) -> tuple[Linear, Linear] | None:
+    """The first and last value of an index while the inner loops run; None if it is not told."""
+    form = linear(substitute(index, consumer.values))
+    low = high = Linear(form.constant)
+    for coefficient, atom in form.terms.values():
+        if isinstance(atom, Axis) and atom in consumer.inner:
+            reach = linear(consumer.inner[atom]).plus(Linear(1), -1).scaled(coefficient)
+            low, high = (low, high.plus(reach)) if coefficient > 0 else (low.plus(reach), high)
+        elif contains(atom, consumer.inner):
+            return None
+        else:
+            only = Linear(0, {name: term for name, term in form.terms.items() if term[1] is atom})
+            low, high = low.plus(only), high.plus(only)
+    return low, high
+
+
+def _union(spans: list[tuple[Linear, Linear] | None]) -> tuple[Linear, Linear] | None:
+    result: tuple[Linear, Linear] | None = None
+    for span in spans:
+        if span is None:
+            return None
+        if result is None:
+            result = span
+            continue
+        below, above = span[0].plus(result[0], -1), span[1].plus(result[1], -1)
+        if below.terms or above.terms:
+            return None
+        result = (span[0] if below.constant < 0 else result[0], span[1] if above.constant > 0 else result[1])
+    return result
+
+
+def _is_all(span: tuple[Linear, Linear], size: Expr) -> bool:
+    """Whether a span reaches from end to end, or beyond, where reads are guarded."""
+    beyond = span[1].plus(linear(size), -1).plus(Linear(1))
+    return span[0].scaled(-1).at_least_zero() and beyond.at_least_zero()
+
+
+def _moves(length: Linear, ranges: Mapping[Axis, tuple[Expr, Expr]]) -> bool:
+    """Whether a length changes with the loops around."""
+    return any(contains(atom, ranges) for _, atom in length.terms.values())
+
+
+def region_of(
+    tensor: Tensor, consumers: list[Consumer], ranges: Mapping[Axis, tuple[Expr, Expr]], schedule: Schedule
+) -> tuple[list[Expr], list[Expr]]:
+    """The first index and the extent of what is read in each dimension; all of it where that is not told."""
+    found = [
+        (consumer, read)
+        for consumer in consumers
+        for read in expanded_reads(consumer.op.body, schedule)
+        if read.static[0] is tensor
+    ]
+    if not found:
+        raise ValueError(f"{tensor.op.line}: {tensor.name} is computed in a loop of a stage that does not read it")
+    first, extents = [], []
+    for d, size in enumerate(tensor.shape):
+        span = _union([_span(read.args[d], consumer) for consumer, read in found])
+        length = None if span is None else span[1].plus(span[0], -1).plus(Linear(1))
+        if span is None or length is None or _is_all(span, size) or _moves(length, ranges):
+            first.append(const(0, "int64"))
+            extents.append(size)
+        else:
+            first.append(span[0].expr())
+            extents.append(length.expr())
+    return first, extents

@@ -1,0 +1,311 @@
+"""Schedules: in which order, and on what, the loops of each stage run. What is computed stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from upsweep._expr.nest.expressions import Axis, Expr, as_expr, users_line
+from upsweep._expr.nest.linear import linear
+
+from .bounds import SizeCheck, check_reads
+from .scans import ScanOp
+from .tensors import ComputeOp, Operation, PlaceholderOp, Tensor, inputs_of, producers
+
+__all__ = ["Fuse", "Schedule", "Split", "Stage", "create_schedule", "thread_axis"]
+
+_THREADS = {"blockIdx": "parallel", "threadIdx": "vectorized", "vthread": ""}
+
+
+@dataclass(frozen=True)
+class Split:
+    """parent = outer * size of inner + inner; `factor` is that size, or `n_parts` that of the outer one."""
+
+    parent: Axis
+    outer: Axis
+    inner: Axis
+    factor: int
+    n_parts: int
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """Two neighbours as one axis."""
+
+    outer: Axis
+    inner: Axis
+    fused: Axis
+
+
+def thread_axis(dom: Any = None, tag: str = "", name: str = "") -> Axis:
+    """An axis of a GPU's grid. On the CPU ``blockIdx`` is a parallel loop, ``threadIdx`` a vector loop.
+
+    Parameters
+    ----------
+    dom : (0, int), optional
+        What it runs over; usually left to the axis that is bound to it. May be left out altogether.
+    tag : str
+        blockIdx.x, threadIdx.y, ...
+    """
+    if isinstance(dom, str):
+        dom, tag = None, dom
+    if tag.split(".")[0] not in _THREADS:
+        raise ValueError(f"tag: expected blockIdx.*, threadIdx.* or vthread, got {tag!r}")
+    extent = None if dom is None else as_expr(dom[1] if isinstance(dom, (tuple, list)) else dom, "int64")
+    axis = Axis(name or tag, extent, "thread")
+    axis.static = (tag,)
+    return axis
+
+
+class Stage:
+    """The loops of one operation."""
+
+    def __init__(self, schedule: Schedule, op: Operation, group: ScanOp | None) -> None:
+        self.schedule, self.op, self.group = schedule, op, group
+        self.leaves: list[Axis] = []
+        self.time: Axis | None = None
+        if isinstance(op, ScanOp):
+            self.leaves = [op.scan_axis]
+        elif isinstance(op, ComputeOp):
+            self.leaves = [*op.axis, *op.reduce_axis]
+            if group is not None:
+                self.time = self.leaves.pop(0)
+        self.relations: list[Split | Fuse] = []
+        self.marks: dict[Axis, str] = {}
+        self.threads: dict[Axis, Axis] = {}
+        self.attached: tuple[Stage, Axis] | None = None
+        self.inlined = False
+        self.touched = False
+
+    def _error(self, text: str) -> ValueError:
+        return ValueError(f"{users_line()}: {self.op.name}: {text}")
+
+    def _check(self, axis: Axis, *, marks: str = "") -> int:
+        """The place of a leaf; `marks` is what it is to be marked with."""
+        if not isinstance(axis, Axis):
+            raise TypeError(f"{users_line()}: {self.op.name}: expected an axis, got {axis!r}")
+        if axis is self.time:
+            assert self.group is not None
+            raise self._error(
+                f"its first axis, {axis.name}, is the scan's time; schedule {self.group.name}.op.scan_axis instead"
+            )
+        if marks and axis.kind == "scan":
+            raise self._error(
+                f"{marks} on the scan axis {axis.name}: its steps need each other's results, in order"
+            )
+        if marks and axis.kind == "reduce":
+            raise self._error(f"{marks} on the reduction axis {axis.name}; its steps add to one element")
+        places = [n for n, leaf in enumerate(self.leaves) if leaf is axis]
+        if not places:
+            names = ", ".join(leaf.name for leaf in self.leaves)
+            raise self._error(f"{axis.name} is none of its loops ({names}): split, fused, or of another stage")
+        self.touched = True
+        return places[0]
+
+    def split(self, parent: Axis, factor: int | None = None, nparts: int | None = None) -> tuple[Axis, Axis]:
+        """Cut an axis in two: the inner one of `factor` steps, or the outer one of `nparts`."""
+        if (factor is None) == (nparts is None):
+            raise self._error("split: one of factor= and nparts=")
+        for what, value in (("factor", factor), ("nparts", nparts)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise self._error(f"split: {what} is an integer from 1, got {value!r}")
+        place = self._check(parent)
+        outer = Axis(f"{parent.name}.outer", None, parent.kind)
+        inner = Axis(f"{parent.name}.inner", None, parent.kind)
+        self.leaves[place : place + 1] = [outer, inner]
+        self.relations.append(Split(parent, outer, inner, factor or 0, nparts or 0))
+        return outer, inner
+
+    def fuse(self, outer: Axis, inner: Axis) -> Axis:
+        """One axis of two neighbours."""
+        place = self._check(outer)
+        if self._check(inner) != place + 1 or outer.kind != inner.kind:
+            raise self._error(f"fuse: {inner.name} does not follow {outer.name}")
+        fused = Axis(f"{outer.name}.{inner.name}.fused", None, outer.kind)
+        self.leaves[place : place + 2] = [fused]
+        self.relations.append(Fuse(outer, inner, fused))
+        return fused
+
+    def tile(self, x: Axis, y: Axis, x_factor: int, y_factor: int) -> tuple[Axis, Axis, Axis, Axis]:
+        """Split two axes, the outer parts outside."""
+        x_outer, x_inner = self.split(x, factor=x_factor)
+        y_outer, y_inner = self.split(y, factor=y_factor)
+        self.reorder(x_outer, y_outer, x_inner, y_inner)
+        return x_outer, y_outer, x_inner, y_inner
+
+    def reorder(self, *axes: Axis) -> None:
+        """Put axes into this order; those not named stay where they are."""
+        places = sorted(self._check(axis) for axis in axes)
+        if len(set(places)) < len(axes):
+            raise self._error("reorder: an axis is named twice")
+        if any(axis.kind == "scan" for axis in axes) and len(axes) > 1:
+            raise self._error("reorder: the steps of a scan run in their order")
+        for place, axis in zip(places, axes):
+            self.leaves[place] = axis
+
+    def _mark(self, axis: Axis, mark: str) -> None:
+        self._check(axis, marks="" if mark == "unrolled" else mark)
+        if mark != "unrolled" and axis in self.marks:
+            raise self._error(f"{axis.name} is {self.marks[axis]} already")
+        self.marks[axis] = mark
+
+    def parallel(self, axis: Axis) -> None:
+        """Share a loop's steps among threads."""
+        self._mark(axis, "parallel")
+
+    def vectorize(self, axis: Axis) -> None:
+        """Run a loop's steps in the lanes of vectors."""
+        self._mark(axis, "vectorized")
+
+    def unroll(self, axis: Axis) -> None:
+        """Write a loop's steps one behind the other; its extent is a constant."""
+        self._mark(axis, "unrolled")
+
+    def bind(self, axis: Axis, thread: Axis) -> None:
+        """Run a loop's steps on a thread axis."""
+        if not isinstance(thread, Axis) or thread.kind != "thread":
+            raise TypeError(f"{users_line()}: {self.op.name}: bind: expected te.thread_axis(...), got {thread!r}")
+        if axis in self.threads:
+            raise self._error(f"bind: {axis.name} is bound to {self.threads[axis].name} already")
+        if any(other.static[0] == thread.static[0] for other in self.threads.values()):
+            raise self._error(f"bind: {thread.static[0]} is taken by another axis of this stage")
+        mark = _THREADS[thread.static[0].split(".")[0]]
+        self._check(axis, marks="bind")
+        if mark:
+            self._mark(axis, mark)
+        self.threads[axis] = thread
+
+    def compute_at(self, parent: Stage, axis: Axis) -> None:
+        """Compute the stage inside a loop of another one that reads it, as much as that loop's step needs."""
+        self._check_movable("compute_at")
+        if not isinstance(parent, Stage) or parent.schedule is not self.schedule or parent is self:
+            raise self._error("compute_at: expected another stage of the same schedule, as s[...]")
+        inside = parent.group or (parent.op if isinstance(parent.op, ScanOp) else None)
+        if self.group is not None and inside is not self.group:
+            raise self._error(
+                f"compute_at: the body of {self.group.name} stays in its loop; {parent.op.name} is outside of it"
+            )
+        if isinstance(parent.op, ScanOp) and self.group is not None and axis is not parent.leaves[-1]:
+            raise self._error("compute_at: a stage of the body needs the innermost loop of the scan axis")
+        if not any(leaf is axis for leaf in parent.leaves):
+            names = ", ".join(leaf.name for leaf in parent.leaves)
+            raise self._error(f"compute_at: {axis!r} is none of the loops of {parent.op.name} ({names})")
+        self.attached, self.inlined, parent.touched = (parent, axis), False, True
+
+    def compute_inline(self) -> None:
+        """Compute the stage's elements where they are read."""
+        self._check_movable("compute_inline")
+        if isinstance(self.op, ComputeOp) and self.op.reduce_axis:
+            raise self._error("compute_inline: a reduction needs memory of its own")
+        self.inlined, self.attached = True, None
+
+    def compute_root(self) -> None:
+        """Compute all of the stage before those that read it, as without a schedule."""
+        self.inlined, self.attached = False, None
+
+    def _check_movable(self, what: str) -> None:
+        if not isinstance(self.op, ComputeOp):
+            raise self._error(f"{what}: only a te.compute can be moved")
+        scans = [stage.op for stage in self.schedule.stages if isinstance(stage.op, ScanOp)]
+        for scan in scans:
+            if any(tensor.op is self.op for tensor in (*scan.update, *scan.init)):
+                raise self._error(f"{what}: it writes a state of {scan.name}, in the scan's own loop")
+        if any(tensor.op is self.op for tensor in self.schedule.outputs):
+            raise self._error(f"{what}: it is a result of the schedule")
+
+
+class Schedule:
+    """The stages of some results; ``s[tensor]`` or ``s[tensor.op]`` is one."""
+
+    def __init__(self, outputs: list[Tensor]) -> None:
+        self.outputs = outputs
+        self.checks: list[SizeCheck] = []
+        self.stages: list[Stage] = []
+        order = self._with_bodies(producers(outputs))
+        groups = {stage: op for op in order if isinstance(op, ScanOp) for stage in op.body}
+        for op in order:
+            self.stages.append(Stage(self, op, groups.get(op) if isinstance(op, ComputeOp) else None))
+            self._check_sizes(op, groups)
+        self._check_readers(order, groups)
+
+    @staticmethod
+    def _with_bodies(order: list[Operation]) -> list[Operation]:
+        result: list[Operation] = []
+        for op in order:
+            result += [*op.body, *(state.op for state in op.state), op] if isinstance(op, ScanOp) else [op]
+        return list(dict.fromkeys(result))
+
+    def _check_sizes(self, op: Operation, groups: dict[ComputeOp, ScanOp]) -> None:
+        if isinstance(op, ComputeOp):
+            group = groups.get(op)
+            known: dict[Axis, tuple[Expr, Expr]] = {}
+            if group is not None:
+                first = as_expr(group.depth, "int64")
+                known = {op.axis[0]: (first, linear(group.length - 1).expr())}
+            self.checks += check_reads(op, known)
+        if isinstance(op, ScanOp):
+            short = f"{op.line}: {op.name}: {op.length!r} steps, of which its init gives {op.depth} already"
+            self.checks.append(SizeCheck(linear(op.length - op.depth).expr(), (), short))
+
+    @staticmethod
+    def _check_readers(order: list[Operation], groups: dict[ComputeOp, ScanOp]) -> None:
+        """What lives in a scan's loop cannot be read from outside of it."""
+        states = {id(s.op): op for op in order if isinstance(op, ScanOp) for s in op.state}
+        inits = {
+            id(t.op): op for op in order if isinstance(op, ScanOp) for t in op.init if isinstance(t.op, ComputeOp)
+        }
+        for op in order:
+            for tensor in inputs_of(op):
+                here = f"{op.line}: {op.name} reads {tensor.name}"
+                inside = groups.get(op) if isinstance(op, ComputeOp) else None
+                owner = groups.get(tensor.op) if isinstance(tensor.op, ComputeOp) else states.get(id(tensor.op))
+                if owner is not None and inside is not owner:
+                    raise ValueError(
+                        f"{here} of {owner.name}'s loop from outside of it; read the scan's result instead"
+                    )
+                if id(tensor.op) in inits and op is not inits[id(tensor.op)]:
+                    raise ValueError(f"{here}, which is the init of a scan; write a te.compute of its own for it")
+
+    def __getitem__(self, key: Tensor | Operation) -> Stage:
+        op = key.op if isinstance(key, Tensor) else key
+        for stage in self.stages:
+            if stage.op is op:
+                return stage
+        raise KeyError(f"{getattr(key, 'name', key)} is not part of this schedule")
+
+    def placeholders(self) -> list[Tensor]:
+        """What has to be given at the call."""
+        states = {id(t.op) for stage in self.stages if isinstance(stage.op, ScanOp) for t in stage.op.state}
+        found = [stage.op for stage in self.stages if isinstance(stage.op, PlaceholderOp)]
+        return [op.outputs[0] for op in found if id(op) not in states]
+
+
+def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> Schedule:
+    """A schedule of what some operations need, with nothing decided.
+
+    Examples
+    --------
+    >>> from upsweep import te
+    >>> X = te.placeholder((8,), name="X")
+    >>> Y = te.compute((8,), lambda i: 2 * X[i], name="Y")
+    >>> s = te.create_schedule(Y.op)
+    >>> outer, inner = s[Y].split(Y.op.axis[0], factor=4)
+    >>> print(te.lower(s, [X, Y], simple_mode=True))
+    produce Y {
+      for (i.outer, 0, 2) {
+        for (i.inner, 0, 4) {
+          Y[(i.outer*4) + i.inner] = 2f*X[(i.outer*4) + i.inner]
+        }
+      }
+    }
+    <BLANKLINE>
+    """
+    given = list(ops) if isinstance(ops, (tuple, list)) else [ops]
+    outputs: list[Tensor] = []
+    for each in given:
+        op = each.op if isinstance(each, Tensor) else each
+        if not isinstance(op, (ComputeOp, ScanOp)):
+            raise TypeError(f"ops: expected results of te.compute or te.scan, got {each!r}")
+        outputs += op.outputs
+    return Schedule(list(dict.fromkeys(outputs)))

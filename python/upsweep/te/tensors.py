@@ -1,0 +1,292 @@
+"""Tensors and the operations that make them: what is given, and what is computed element by element."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from upsweep._expr.nest.expressions import (
+    FLOATS,
+    Axis,
+    Expr,
+    as_expr,
+    cast,
+    check_dtype,
+    users_line,
+    variable,
+    walk,
+)
+from upsweep._expr.nest.linear import Linear, as_index, linear
+
+__all__ = ["ComputeOp", "Operation", "PlaceholderOp", "Tensor", "compute", "placeholder", "reads_of", "var"]
+
+# What reductions start from, and what takes the next value in.
+COMBINERS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+
+
+class Operation:
+    """What makes tensors. `line` is the line of the user's program that did."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.line = users_line()
+        self.outputs: list[Tensor] = []
+
+    def output(self, index: int) -> Tensor:
+        """One of the tensors."""
+        return self.outputs[index]
+
+    @property
+    def num_outputs(self) -> int:
+        """How many tensors there are."""
+        return len(self.outputs)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name})"
+
+
+class PlaceholderOp(Operation):
+    """A tensor that is given at the call."""
+
+
+class ComputeOp(Operation):
+    """A tensor computed element by element: `body` over `axis`, a reduction over `reduce_axis` too."""
+
+    def __init__(self, name: str, axis: tuple[Axis, ...], body: Expr) -> None:
+        super().__init__(name)
+        self.axis, self.body = axis, body
+        self.reduce_axis: tuple[Axis, ...] = body.static[1] if body.op == "reduce" else ()
+
+
+class Tensor:
+    """An array that is described, not computed: its shape and dtype, and by indexing, an element."""
+
+    def __init__(self, op: Operation, shape: tuple[Expr, ...], dtype: str, name: str) -> None:
+        self.op, self.shape, self.dtype, self.name = op, shape, dtype, name
+        self.value_index = len(op.outputs)
+        op.outputs.append(self)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    def __getitem__(self, indices: Any) -> Expr:
+        indices = indices if isinstance(indices, tuple) else (indices,)
+        if len(indices) != self.ndim:
+            raise ValueError(
+                f"{users_line()}: {self.name} has {self.ndim} dimensions, got {len(indices)} indices; "
+                "a tensor is read element by element"
+            )
+        try:
+            places = tuple(as_index(index) for index in indices)
+        except TypeError as error:
+            raise TypeError(f"{users_line()}: an index of {self.name}: {error}") from None
+        return Expr("read", places, self.dtype, (self,), users_line())
+
+    def __call__(self, *indices: Any) -> Expr:
+        return self[indices]
+
+    def __iter__(self) -> Any:
+        raise TypeError(f"{users_line()}: {self.name} cannot be iterated over; index it in te.compute")
+
+    def __repr__(self) -> str:
+        return f"Tensor(name={self.name}, shape=({', '.join(map(repr, self.shape))}), dtype={self.dtype})"
+
+
+def reads_of(expr: Expr) -> list[Expr]:
+    """The elements of tensors in an expression."""
+    return [node for node in walk(expr) if node.op == "read"]
+
+
+def var(name: str = "n", dtype: str = "int64") -> Expr:
+    """A size that is known when a built function is called.
+
+    Parameters
+    ----------
+    name : str
+        Its name in what `lower` prints, and in messages.
+    dtype : str
+        An integer dtype; sizes are computed in int64.
+
+    Examples
+    --------
+    >>> from upsweep import te
+    >>> n = te.var("n")
+    >>> n + 1
+    n + 1
+    """
+    if check_dtype(dtype) not in ("int32", "int64"):
+        raise TypeError(f"dtype: a size is an integer, got {dtype!r}")
+    return variable(name)
+
+
+def as_shape(shape: Any, what: str) -> tuple[Expr, ...]:
+    """A shape as expressions."""
+    sizes: Sequence[Any] = shape if isinstance(shape, (tuple, list)) else (shape,)
+    result = []
+    for size in sizes:
+        try:
+            extent = as_index(size)
+        except TypeError as error:
+            raise TypeError(f"shape of {what}: {error}") from None
+        if linear(extent).below_zero():
+            raise ValueError(f"shape of {what}: a size is never negative, got {extent!r}")
+        result.append(extent)
+    return tuple(result)
+
+
+def placeholder(shape: Any, dtype: str = "float32", name: str = "placeholder") -> Tensor:
+    """A tensor that is given when a built function is called, or a scan's state before the step.
+
+    Parameters
+    ----------
+    shape : tuple of int or size
+        Integers, `var` and arithmetic of them.
+    dtype : str
+        float32, float64, int32, int64 or bool.
+    name : str
+        Its name in messages.
+
+    Examples
+    --------
+    >>> from upsweep import te
+    >>> te.placeholder((te.var("n"), 4), name="X")
+    Tensor(name=X, shape=(n, 4), dtype=float32)
+    """
+    return Tensor(PlaceholderOp(name), as_shape(shape, name), check_dtype(dtype), name)
+
+
+def reduce_axis(dom: Any, name: str = "rv") -> Axis:
+    """An index to reduce over.
+
+    Parameters
+    ----------
+    dom : (int or size, int or size)
+        It runs over ``range(*dom)``; the first must be 0.
+    name : str
+        Its name in what `lower` prints.
+    """
+    if not isinstance(dom, (tuple, list)) or len(dom) != 2:
+        raise ValueError(f"dom: expected (0, extent), got {dom!r}")
+    first, extent = as_shape(tuple(dom), name)
+    if not _is_zero(linear(first)):
+        raise ValueError(f"dom: a reduction begins at 0, got {first!r}; add it to the index instead")
+    return Axis(name, extent, "reduce")
+
+
+def _is_zero(form: Linear) -> bool:
+    return not form.constant and not form.terms
+
+
+def reduction(combiner: str, expr: Any, axis: Any) -> Expr:
+    """The node of a reduction."""
+    axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+    for each in axes:
+        if not isinstance(each, Axis) or each.kind != "reduce":
+            raise TypeError(f"axis: expected te.reduce_axis, got {each!r}")
+    value = as_expr(expr)
+    if any(node.op == "reduce" for node in walk(value)):
+        raise ValueError(f"{users_line()}: a reduction of a reduction: compute the inner one by te.compute first")
+    if value.dtype == "bool":
+        value = cast(value, "int32")
+    return Expr("reduce", (value,), value.dtype, (combiner, axes))
+
+
+def sum(expr: Any, axis: Any) -> Expr:
+    """The sum of an expression over one or several `reduce_axis`; only as the whole body of a `compute`.
+
+    Examples
+    --------
+    >>> from upsweep import te
+    >>> A, B = te.placeholder((8, 4), name="A"), te.placeholder((4, 5), name="B")
+    >>> k = te.reduce_axis((0, 4), name="k")
+    >>> C = te.compute((8, 5), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), name="C")
+    """
+    return reduction("sum", expr, axis)
+
+
+def _axis_names(function: Callable[..., Any], n_dims: int, name: str) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = [p.name for p in positional if p.default is p.empty or len(positional) == n_dims]
+    rest = [p.name for p in parameters if p.kind == p.VAR_POSITIONAL]
+    if rest:
+        names += [f"{rest[0]}{d}" for d in range(len(names), n_dims)]
+    if len(names) != n_dims:
+        raise ValueError(f"{name}: its shape has {n_dims} dimensions, its function takes {len(names)} indices")
+    return names
+
+
+def compute(shape: Any, fcompute: Callable[..., Any], name: str = "compute") -> Tensor:
+    """A tensor whose element at the indices that `fcompute` is given is what it returns.
+
+    Parameters
+    ----------
+    shape : tuple of int or size
+        The tensor's shape.
+    fcompute : callable
+        Takes one index a dimension, returns an expression or a number. It is called once, here.
+    name : str
+        The tensor's name in what `lower` prints, and in messages.
+
+    Returns
+    -------
+    Tensor
+
+    Examples
+    --------
+    >>> from upsweep import te
+    >>> X = te.placeholder((3, 4), name="X")
+    >>> te.compute((4, 3), lambda i, j: 2 * X[j, i], name="Y")
+    Tensor(name=Y, shape=(4, 3), dtype=float32)
+    """
+    sizes = as_shape(shape, name)
+    axes = tuple(Axis(each, size) for each, size in zip(_axis_names(fcompute, len(sizes), name), sizes))
+    returned = fcompute(*axes)
+    if isinstance(returned, (tuple, list)):
+        raise TypeError(f"{name}: a compute has one value, got {len(returned)}; write one te.compute for each")
+    body = as_expr(returned)
+    if body.op != "reduce" and any(node.op == "reduce" for node in walk(body)):
+        raise ValueError(f"{name}: a reduction stands alone in its te.compute; use its result in another one")
+    op = ComputeOp(name, axes, body)
+    known = {id(axis) for axis in (*axes, *op.reduce_axis)}
+    for node in walk(body):
+        if isinstance(node, Axis) and id(node) not in known:
+            raise ValueError(f"{op.line}: {name}: index {node.name} belongs to another compute")
+    return Tensor(op, sizes, body.dtype, name)
+
+
+def retyped(tensor: Tensor, dtype: str) -> None:
+    """Give a tensor of bare numbers, as ``lambda _, i: 0.0``, the dtype of what it begins."""
+    op = tensor.op
+    if isinstance(op, ComputeOp) and op.body.op == "const" and (dtype in FLOATS or op.body.dtype not in FLOATS):
+        op.body = cast(op.body, dtype)
+        tensor.dtype = dtype
+
+
+def producers(tensors: Iterable[Tensor]) -> list[Operation]:
+    """All operations that tensors need, each after those it needs itself; a scan counts as one."""
+    order: list[Operation] = []
+    seen: set[int] = set()
+
+    def visit(op: Operation) -> None:
+        if id(op) in seen:
+            return
+        seen.add(id(op))
+        for tensor in inputs_of(op):
+            visit(tensor.op)
+        order.append(op)
+
+    for tensor in tensors:
+        visit(tensor.op)
+    return order
+
+
+def inputs_of(op: Operation) -> list[Tensor]:
+    """The tensors that an operation reads, in the order of its text."""
+    if isinstance(op, ComputeOp):
+        found = [node.static[0] for node in reads_of(op.body)]
+        return list(dict.fromkeys(reversed(found)))
+    return list(getattr(op, "outer_inputs", ()))

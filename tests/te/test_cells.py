@@ -1,0 +1,163 @@
+"""Recurrent cells with matrix products, against numpy; and other reductions."""
+
+import numpy as np
+import pytest
+from te_twin import Twin
+from upsweep import te
+
+pytest.importorskip("llvmlite")
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def random(*shape, seed=0, dtype="float32"):
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
+
+
+def rnn(hidden, dtype="float32"):
+    T, B = te.var("T"), te.var("B")
+    X = te.placeholder((T, B, hidden), dtype, "X")
+    W = te.placeholder((hidden, hidden), dtype, "W")
+    h = te.placeholder((T, B, hidden), dtype, "h")
+    k = te.reduce_axis((0, hidden), "k")
+    product = te.compute((T, B, hidden), lambda t, b, j: te.sum(h[t - 1, b, k] * W[k, j], axis=k), name="product")
+    update = te.compute((T, B, hidden), lambda t, b, j: te.tanh(product[t, b, j] + X[t, b, j]))
+    init = te.compute((1, B, hidden), lambda _, b, j: X[0, b, j])
+    return X, W, product, te.scan(init, update, h, inputs=[X, W])
+
+
+@pytest.mark.parametrize("hidden", [1, 5, 16, 24, 70, 128])
+@pytest.mark.parametrize("batch", [1, 3, 4, 9])
+def test_rnn(hidden, batch):
+    X, W, _, scan = rnn(hidden)
+    run = te.build(te.create_schedule(scan.op), [X, W, scan])
+    x, w = random(6, batch, hidden), random(hidden, hidden, seed=1) / np.float32(np.sqrt(hidden))
+    expected = x.copy()
+    for t in range(1, 6):
+        expected[t] = np.tanh(expected[t - 1] @ w + x[t])
+    for n_threads in (1, 2):
+        np.testing.assert_allclose(run(x, w, n_threads=n_threads), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_product_runs_over_strips_of_the_batch():
+    X, W, product, scan = rnn(32)
+    s = te.create_schedule(scan.op)
+    text = str(te.lower(s, [X, W, scan]))
+    assert "produce scan {  // each thread takes strips" in text
+    assert text.count("parallel (b, 0, B)") == 3 and "for (k, 0, 32)" in text
+    s = te.create_schedule(scan.op)
+    (k,) = product.op.reduce_axis
+    outer, inner = s[product].split(k, factor=5)
+    s[product].reorder(outer, product.op.axis[2], inner)
+    s[product].vectorize(product.op.axis[2])
+    x, w = random(4, 3, 32), random(32, 32, seed=1)
+    expected = te.build(te.create_schedule(scan.op), [X, W, scan])(x, w)
+    run = te.build(s, [X, W, scan])
+    assert "if (((k.outer*5) + k.inner) < 32)" in run.text
+    np.testing.assert_allclose(run(x, w), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_lstm():
+    T, B, D, H = te.var("T"), te.var("B"), te.var("D"), te.var("H")
+    X = te.placeholder((T, B, D), name="X")
+    Wx, Wh = te.placeholder((4, D, H), name="Wx"), te.placeholder((4, H, H), name="Wh")
+    c, h = te.placeholder((T, B, H), name="c"), te.placeholder((T, B, H), name="h")
+    zero = [te.compute((1, B, H), lambda *_: 0.0) for _ in range(2)]
+    d, k = te.reduce_axis((0, D), "d"), te.reduce_axis((0, H), "k")
+    of_x = te.compute((T, B, 4, H), lambda t, b, g, j: te.sum(X[t, b, d] * Wx[g, d, j], axis=d), name="of_x")
+    of_h = te.compute((T, B, 4, H), lambda t, b, g, j: te.sum(h[t - 1, b, k] * Wh[g, k, j], axis=k), name="of_h")
+    gates = te.compute((T, B, 4, H), lambda t, b, g, j: of_x[t, b, g, j] + of_h[t, b, g, j], name="gates")
+
+    def gate(g):
+        return lambda t, b, j: te.sigmoid(gates[t, b, g, j])
+
+    new_c = te.compute(
+        (T, B, H),
+        lambda t, b, j: gate(0)(t, b, j) * c[t - 1, b, j] + gate(1)(t, b, j) * te.tanh(gates[t, b, 2, j]),
+        name="new_c",
+    )
+    new_h = te.compute((T, B, H), lambda t, b, j: gate(3)(t, b, j) * te.tanh(new_c[t, b, j]), name="new_h")
+    cells, outputs = te.scan(zero, [new_c, new_h], [c, h], inputs=[X, Wx, Wh])
+    s = te.create_schedule(outputs.op)
+    run = te.build(s, [X, Wx, Wh, cells, outputs])
+    assert "strips" in run.text
+    x, wx, wh = random(7, 5, 3), random(4, 3, 20, seed=1), random(4, 20, 20, seed=2) / 4
+    state_c, state_h = np.zeros((5, 20)), np.zeros((5, 20))
+    got_c, got_h = run(x, wx, wh)
+    for t in range(1, 7):
+        f, i, g, o = (x[t] @ wx[n] + state_h @ wh[n] for n in range(4))
+        state_c = sigmoid(f) * state_c + sigmoid(i) * np.tanh(g)
+        state_h = sigmoid(o) * np.tanh(state_c)
+        np.testing.assert_allclose(got_c[t], state_c, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(got_h[t], state_h, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(run(x, wx, wh, n_threads=1)[1], got_h)
+
+
+def test_gru():
+    T, B, H = te.var("T"), te.var("B"), 12
+    X = te.placeholder((T, B, 3, H), "float64", "X")
+    W = te.placeholder((3, H, H), "float64", "W")
+    h = te.placeholder((T, B, H), "float64", "h")
+    k, q = te.reduce_axis((0, H), "k"), te.reduce_axis((0, H), "q")
+    init = te.compute((1, B, H), lambda *_: 0.0)
+    pre = te.compute((T, B, 2, H), lambda t, b, g, j: te.sum(h[t - 1, b, k] * W[g, k, j], axis=k), name="pre")
+    rz = te.compute((T, B, 2, H), lambda t, b, g, j: te.sigmoid(pre[t, b, g, j] + X[t, b, g, j]), name="rz")
+    kept = te.compute((T, B, H), lambda t, b, j: rz[t, b, 0, j] * h[t - 1, b, j], name="kept")
+    cand = te.compute((T, B, H), lambda t, b, j: te.sum(kept[t, b, q] * W[2, q, j], axis=q), name="cand")
+    update = te.compute(
+        (T, B, H),
+        lambda t, b, j: (
+            rz[t, b, 1, j] * h[t - 1, b, j] + (1 - rz[t, b, 1, j]) * te.tanh(cand[t, b, j] + X[t, b, 2, j])
+        ),
+    )
+    scan = te.scan(init, update, h, inputs=[X, W])
+    run = te.build(te.create_schedule(scan.op), [X, W, scan])
+    x, w = random(5, 4, 3, H, dtype="float64"), random(3, H, H, seed=1, dtype="float64") / 3
+    state, got = np.zeros((4, H)), run(x, w)
+    for t in range(1, 5):
+        r, z = (sigmoid(state @ w[g] + x[t, :, g]) for g in range(2))
+        state = z * state + (1 - z) * np.tanh((r * state) @ w[2] + x[t, :, 2])
+        np.testing.assert_allclose(got[t], state, rtol=1e-9)
+
+
+def test_a_state_that_mixes_all_columns_keeps_its_order():
+    T, H = te.var("T"), te.var("H")
+    W, X = te.placeholder((H, H), "float64", "W"), te.placeholder((T, H), "float64", "X")
+    h = te.placeholder((T, H), "float64", "h")
+    k = te.reduce_axis((0, H), "k")
+    update = te.compute((T, H), lambda t, j: te.sum(h[t - 1, k] * W[k, j], axis=k))
+    scan = te.scan(te.compute((1, H), lambda _, j: X[0, j]), update, h)
+    x, w = random(6, 50, dtype="float64"), random(50, 50, seed=1, dtype="float64") / 7
+    expected = x.copy()
+    for t in range(1, 6):
+        expected[t] = expected[t - 1] @ w
+    plain = te.build(te.create_schedule(scan.op), [X, W, scan])
+    assert "strips" not in plain.text and "parallel" not in plain.text
+    np.testing.assert_allclose(plain(x, w), expected, rtol=1e-9)
+    # Asked for, the loop is shared in each step, and the step's end is the barrier.
+    s = te.create_schedule(scan.op)
+    outer, inner = s[update].split(update.op.axis[1], factor=8)
+    s[update].parallel(outer)
+    s[update].vectorize(inner)
+    shared = te.build(s, [X, W, scan])
+    assert "strips" not in shared.text and "parallel (j.outer" in shared.text
+    for _ in range(20):
+        np.testing.assert_allclose(shared(x, w), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "max", "min", "prod"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+def test_reductions(combiner, dtype):
+    n, m = te.var("n"), te.var("m")
+    X = te.placeholder((n, m, 3), dtype, "X")
+    k, q = te.reduce_axis((0, m), "k"), te.reduce_axis((0, 3), "q")
+    take = {"sum": te.sum, "prod": te.prod, "max": te.max, "min": te.min}[combiner]
+    Y = te.compute((n,), lambda i: take(X[i, k, q], axis=[k, q]), name="Y")
+    run = te.build(te.create_schedule(Y.op), [X, Y])
+    x = (random(21, 4, 3) * 3).astype(dtype)
+    expected = Twin({n: 21, m: 4}, {X: x})[Y]
+    np.testing.assert_allclose(run(x), expected, rtol=1e-5)
+    function = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}[combiner]
+    np.testing.assert_allclose(expected, function(x, axis=(1, 2)), rtol=1e-4)

@@ -1,0 +1,274 @@
+"""What a program is refused for: by the tensor's name and the line that wrote it, before anything runs."""
+
+import inspect
+import re
+
+import numpy as np
+import pytest
+from upsweep import te
+
+pytest.importorskip("llvmlite")
+
+
+def line_of(text):
+    """``file:line`` of a line of the calling test, as messages begin."""
+    frame = inspect.currentframe().f_back
+    lines, first = inspect.getsourcelines(frame.f_code)
+    at = max(n for n, line in enumerate(lines) if text in line)
+    return re.escape(f"{__file__}:{first + at}")
+
+
+class Parts:
+    def __init__(self, depth=1):
+        self.m, self.n = te.var("m"), te.var("n")
+        self.X = te.placeholder((self.m, self.n), name="X")
+        self.state = te.placeholder((self.m, self.n), name="state")
+        self.init = te.compute((depth, self.n), lambda t, i: self.X[t, i], name="init")
+
+    def scan(self, body, **keywords):
+        self.update = te.compute((self.m, self.n), body, name="update")
+        return te.scan(self.init, self.update, self.state, **keywords)
+
+    def whole(self):
+        return self.scan(lambda t, i: self.state[t - 1, i] + self.X[t, i], inputs=[self.X])
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            lambda p, t, i: p.state[t, i],
+            r"state\[t, i\] in update: a state is read before the step, at t - d with",
+        ),
+        (lambda p, t, i: p.state[t + 1, i], r"state\[t \+ 1, i\]"),
+        (lambda p, t, i: p.state[t - 2, i], r"2 steps back, but the init gives 1"),
+        (
+            lambda p, t, i: p.state[t - 1, i + 1],
+            r"state\[t - 1, i \+ 1\] in update: index 1 leaves state of shape",
+        ),
+        (lambda p, t, i: p.state[t - 1, i - 1], r"index 1 leaves state"),
+        (lambda p, t, i: p.state[t - 1, i] + p.X[t + 1, i], r"X\[t \+ 1, i\] in update: index 0 leaves X"),
+        (lambda p, t, i: p.state[t - 1, i] + p.X[t - 2, i], r"index 0 leaves X"),
+        (lambda p, t, i: p.state[i, t - 1], r"the first index is time"),
+        (lambda p, t, i: p.X[t, te.min(i - 3, p.n)], r"not shown to stay inside"),
+        (lambda p, t, i: p.X[t, te.max(i, p.n)], r"not shown to stay inside"),
+        (lambda p, t, i: p.state[2 * t, i], r"the first index is time"),
+        (lambda p, t, i: p.state[0, i], r"the first index is time"),
+        (
+            lambda p, t, i: te.select(i > 1, p.state[t - 1, i - 2], p.state[t - 1, i + 1]),
+            r"not shown to stay inside",
+        ),
+    ],
+)
+def test_reads_of_the_body(body, message):
+    parts = Parts()
+    with pytest.raises(ValueError, match=message) as error:
+        parts.scan(lambda t, i: body(parts, t, i))
+    assert str(error.value).startswith(__file__ + ":")
+
+
+def test_guarded_reads_stay_inside():
+    parts = Parts()
+    scan = parts.scan(lambda t, i: te.select(i > 0, parts.state[t - 1, i - 1], 0.0) + parts.X[t, i])
+    run = te.build(te.create_schedule(scan.op), [parts.X, scan])
+    x = np.ones((3, 19), "float32")
+    np.testing.assert_array_equal(run(x)[2], np.minimum(np.arange(19), 2) + 1)
+    parts = Parts()
+    scan = parts.scan(lambda t, i: parts.state[t - 1, te.min(i + 1, parts.n - 1)])
+    run = te.build(te.create_schedule(scan.op), [parts.X, scan])
+    np.testing.assert_array_equal(
+        run(np.tile(np.arange(9, dtype="float32"), (3, 1)))[2], np.minimum(np.arange(9) + 2, 8)
+    )
+
+
+def test_the_line_is_that_of_the_read():
+    parts = Parts()
+    here = line_of("state[t, i]  # the line")
+    with pytest.raises(ValueError, match=here):
+        parts.scan(
+            lambda t, i: parts.X[t, i] + parts.state[t, i]  # the line
+        )
+
+
+def test_another_states_new_value_is_read_from_its_update():
+    m = te.var("m")
+    a, b = te.placeholder((m, 4), name="a"), te.placeholder((m, 4), name="b")
+    inits = [te.compute((1, 4), lambda _, i: 1.0) for _ in range(2)]
+    first = te.compute((m, 4), lambda t, i: a[t - 1, i] * 2, name="first")
+    wrong = te.compute((m, 4), lambda t, i: b[t - 1, i] + a[t, i], name="wrong")
+    with pytest.raises(ValueError, match=r"read its update, first\[t, \.\.\.\], which says the order"):
+        te.scan(inits, [first, wrong], [a, b])
+    right = te.compute((m, 4), lambda t, i: b[t - 1, i] + first[t, i], name="right")
+    for order in ([first, right], [right, first]):
+        swap = order[0] is right
+        states = [b, a] if swap else [a, b]
+        results = te.scan(inits, order, states)
+        run = te.build(te.create_schedule(results[0].op), results)
+        outputs = [np.empty((5, 4), "float32") for _ in range(2)]
+        run(*outputs)
+        np.testing.assert_array_equal(outputs[swap][:, 0], [1, 2, 4, 8, 16])
+        np.testing.assert_array_equal(outputs[not swap][:, 0], [1, 3, 7, 15, 31])
+
+
+def test_stages_of_the_body_live_for_one_step():
+    parts = Parts()
+    middle = te.compute((parts.m, parts.n), lambda t, i: parts.state[t - 1, i] * 2, name="middle")
+    with pytest.raises(ValueError, match=r"middle\[t - 1, i\] in update.*make it a state"):
+        parts.scan(lambda t, i: middle[t - 1, i])
+    scan = parts.scan(lambda t, i: middle[t, i])
+    outside = te.compute((parts.m, parts.n), lambda t, i: middle[t, i] + scan[t, i], name="outside")
+    with pytest.raises(ValueError, match="outside reads middle of scan's loop from outside of it"):
+        te.create_schedule(outside.op)
+    short = te.compute((4, parts.n), lambda t, i: parts.state[t - 1, i], name="short")
+    with pytest.raises(
+        ValueError, match="short reads the scan's state, so that its first dimension is the scan's"
+    ):
+        parts.scan(lambda t, i: short[t, i])
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((1, 7), "disagree with it in dimension 1"),
+        ((0, "n"), "an integer from 1"),
+        (("n", "n"), "an integer from 1"),
+        ((1,), "the same number of dimensions"),
+    ],
+)
+def test_inits_of_the_wrong_shape(shape, message):
+    parts = Parts()
+    sizes = tuple(parts.n if size == "n" else size for size in shape)
+    parts.init = te.compute(sizes, lambda *_: te.cast("float32", 1.0), name="init")
+    with pytest.raises(ValueError, match=message):
+        parts.scan(lambda t, i: parts.state[t - 1, i])
+
+
+def test_other_definitions():
+    parts = Parts()
+    with pytest.raises(ValueError, match=r"reads X .*not among inputs="):
+        parts.scan(lambda t, i: parts.state[t - 1, i] + parts.X[t, i], inputs=[])
+    with pytest.raises(ValueError, match="as many inits, updates and states"):
+        te.scan([parts.init], [parts.init, parts.init], [parts.state])
+    with pytest.raises(TypeError, match="state state is float32, its init float32, its update float64"):
+        parts.scan(lambda t, i: te.cast("float64", parts.state[t - 1, i]))
+    with pytest.raises(ValueError, match=r"X has 2 dimensions, got 1 indices"):
+        te.compute((3,), lambda i: parts.X[i])
+    with pytest.raises(TypeError, match="has no truth value"):
+        te.compute((3,), lambda i: 1.0 if i > 1 else 0.0)
+    with pytest.raises(TypeError, match="integers are divided by //"):
+        te.compute((3,), lambda i: i / 2)
+    with pytest.raises(ValueError, match="takes 1 indices"):
+        te.compute((3, 4), lambda i: 1.0)
+    with pytest.raises(ValueError, match="a reduction stands alone"):
+        k = te.reduce_axis((0, 3))
+        te.compute((3,), lambda i: te.sum(parts.X[i, k], axis=k) + 1)
+    with pytest.raises(ValueError, match="index 0 leaves X"):
+        te.create_schedule(te.compute((parts.m,), lambda i: parts.X[i + 1, 0]).op)
+    with pytest.raises(ValueError, match="not shown to stay inside"):
+        keys = te.placeholder((9,), "int64", "keys")
+        te.create_schedule(te.compute((9,), lambda i: parts.X[keys[i], 0]).op)
+
+
+def test_schedules():
+    parts = Parts()
+    scan = parts.whole()
+    s = te.create_schedule(scan.op)
+    stage, axis = s[parts.update], parts.update.op.axis
+    for mark in ("parallel", "vectorize"):
+        with pytest.raises(ValueError, match=f"{mark.rstrip('e')}.*on the scan axis scan.idx"):
+            getattr(s[scan], mark)(scan.op.scan_axis)
+    with pytest.raises(ValueError, match=r"bind on the scan axis"):
+        s[scan].bind(scan.op.scan_axis, te.thread_axis("blockIdx.x"))
+    with pytest.raises(ValueError, match=r"update: its first axis, t, is the scan's time"):
+        stage.split(axis[0], factor=4)
+    with pytest.raises(ValueError, match="factor is an integer from 1, got 0"):
+        stage.split(axis[1], factor=0)
+    here = line_of("stage.split(axis[1])")
+    with pytest.raises(ValueError, match=f"{here}: update: split: one of factor= and nparts="):
+        stage.split(axis[1])
+    outer, inner = stage.split(axis[1], factor=4)
+    with pytest.raises(ValueError, match="i is none of its loops"):
+        stage.parallel(axis[1])
+    block = te.thread_axis("blockIdx.x")
+    stage.bind(outer, block)
+    with pytest.raises(ValueError, match=r"outer is bound to blockIdx\.x already"):
+        stage.bind(outer, te.thread_axis("blockIdx.y"))
+    with pytest.raises(ValueError, match=r"blockIdx\.x is taken"):
+        stage.bind(inner, block)
+    with pytest.raises(ValueError, match="tag"):
+        te.thread_axis("warp")
+    with pytest.raises(ValueError, match="writes a state of scan"):
+        stage.compute_at(s[scan], scan.op.scan_axis)
+    with pytest.raises(KeyError, match="not part of this schedule"):
+        s[Parts().X]
+
+
+def test_the_group_of_a_scan():
+    parts = Parts()
+    middle = te.compute((parts.m, parts.n), lambda t, i: parts.state[t - 1, i] * 2, name="middle")
+    scan = parts.scan(lambda t, i: middle[t, i])
+    after = te.compute((parts.m, parts.n), lambda t, i: scan[t, i] * 2, name="after")
+    s = te.create_schedule(after.op)
+    with pytest.raises(
+        ValueError, match="middle: compute_at: the body of scan stays in its loop; after is outside"
+    ):
+        s[middle].compute_at(s[after], after.op.axis[0])
+
+
+def test_arguments():
+    parts = Parts()
+    scan = parts.whole()
+    s = te.create_schedule(scan.op)
+    with pytest.raises(ValueError, match=r"args: X \(made at .*\) is read, but not among the arguments"):
+        te.build(s, [scan])
+    with pytest.raises(ValueError, match="is a scan's state"):
+        te.build(s, [parts.X, parts.state, scan])
+    with pytest.raises(ValueError, match="args: X is given twice"):
+        te.build(s, [parts.X, scan, parts.X])
+    run = te.build(s, [parts.X, scan], name="cumsum")
+    x = np.ones((4, 5), "float32")
+    with pytest.raises(TypeError, match="X: expected dtype float32, got float64"):
+        run(x.astype("float64"))
+    with pytest.raises(ValueError, match=r"X: expected shape \(m, n\), got \(4,\)"):
+        run(x[:, 0])
+    with pytest.raises(ValueError, match=r"scan: expected shape \(m, n\), where n is 5, got \(4, 6\)"):
+        run(x, np.empty((4, 6), "float32"))
+    with pytest.raises(TypeError, match="cumsum: expected 2 arguments, or 1 without the results"):
+        run(x, x, x)
+    with pytest.raises(TypeError, match="scan: expected an array to fill"):
+        run(x, [[1.0]])
+    out = np.empty_like(x)
+    out.flags.writeable = False
+    with pytest.raises(ValueError, match="scan: the array to fill is read-only"):
+        run(x, out)
+    with pytest.raises(
+        ValueError, match=r"index 0 leaves X of shape .*with m = 0, n = 5|of which its init gives 1"
+    ):
+        run(x[:0])
+    assert run(x[:, :0]).shape == (4, 0)
+    assert run(x[:1]).tolist() == [[1.0] * 5]
+
+
+def test_sizes_that_only_the_call_tells():
+    n, m = te.var("n"), te.var("m")
+    X = te.placeholder((n,), name="X")
+    Y = te.compute((m,), lambda i: X[i + 2], name="Y")
+    run = te.build(te.create_schedule(Y.op), [X, Y])
+    out = np.empty(3, "float32")
+    run(np.arange(5, dtype="float32"), out)
+    assert out.tolist() == [2, 3, 4]
+    with pytest.raises(ValueError, match=r"X\[i \+ 2\] in Y: index 0 leaves X of shape \(n\), with .*n = 4"):
+        run(np.arange(4, dtype="float32"), out)
+    half = te.compute((n // 2,), lambda i: X[2 * i] + X[2 * i + 1], name="half")
+    run = te.build(te.create_schedule(half.op), [X, half])
+    assert run(np.arange(7, dtype="float32")).tolist() == [1, 5, 9]
+    p = te.placeholder((2 * n,), name="P")
+    pairs = te.compute((n,), lambda i: p[2 * i] + p[2 * i + 1], name="pairs")
+    with pytest.raises(ValueError, match="no argument's shape tells the size"):
+        te.build(te.create_schedule(te.compute((4,), lambda i: te.cast("float32", i + n)).op), [])
+    run = te.build(te.create_schedule(pairs.op), [p, pairs])
+    out = np.empty(3, "float32")
+    run(np.arange(6, dtype="float32"), out)
+    assert out.tolist() == [1, 5, 9]
+    with pytest.raises(ValueError, match=r"P: expected shape \(2\*n,\), where .* is 6, got \(7,\)"):
+        run(np.arange(7, dtype="float32"), out)
