@@ -109,7 +109,7 @@ def __getattr__(name: str) -> Any:
 
         found = globals()[name] = getattr(importlib.import_module(f"upsweep.{_LATER[name]}"), name)
         return found
-    if name in ("cluster", "pairs"):
+    if name in ("cluster", "pairs", "te"):
         import importlib
 
         return importlib.import_module(f"upsweep.{name}")
