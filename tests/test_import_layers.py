@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "counts": {"_counting", "_arrays", "_dispatch", "_cpu", "_torch"},
     "histograms": {"_signature", "_arrays", "_bins", "_dispatch", "_torch"},
     "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
+    "streams": {"carries", "scans", "_signature", "_arrays"},
     "config": {"_cpu", "_cuda"},
 }
 FOREIGN = {"torch", "cupy", "dask"}

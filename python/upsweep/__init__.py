@@ -11,6 +11,7 @@ and the blocks scanned again from the cache. Results do not depend on the number
 The layers, each calling only downwards:
 
     scans, carries, counts      public functions: checks and docstrings; peer_names: others' names for them
+    streams                     scans of blocks, one after the other
     histograms                  the same; _bins: from the edges of bins to thresholds
     _arrays, _signature         argument to array; arrays to one shape and an axis
     _dispatch, _cpu             to a backend; the instruction set's build of the kernels
@@ -32,8 +33,10 @@ from upsweep.counts import bincount
 from upsweep.histograms import histc, histogram
 from upsweep.peer_names import PScan, discounted_cumsum_left, discounted_cumsum_right, pscan, scan_forward
 from upsweep.scans import cumulative_sum, discounted_cumsum, linear_recurrence
+from upsweep.streams import BlockScan, scan_blocks
 
 __all__ = [
+    "BlockScan",
     "Carry",
     "PScan",
     "bincount",
@@ -50,6 +53,7 @@ __all__ = [
     "linear_recurrence",
     "linear_recurrence_carry",
     "pscan",
+    "scan_blocks",
     "scan_forward",
     "set_num_threads",
     "show_config",
