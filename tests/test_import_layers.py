@@ -13,7 +13,8 @@ CHECKOUT = Path(__file__).parents[1]
 
 # What each file of the design's layers may import of the package: what is below it. Files that are not
 # listed stand above all of these. Scans and counts have a fast path that goes straight to the CPU; only
-# _dispatch knows both backends, and what it is built of the one for devices.
+# _dispatch knows both backends, and what it is built of the one for devices. The tasks of a dask array's graph call
+# the public function again, on blocks: _dask stands beside the public functions, which hand it themselves.
 MAY_IMPORT = {
     "reference": set(),
     "testing": set(),
@@ -29,9 +30,10 @@ MAY_IMPORT = {
     "_counts_at_home": {"_at_home", "_counting", "_signature", "_arrays", "_bins", "_cuda"},
     "_dispatch": {"_at_home", "_counts_at_home", "_counting", "_signature", "_arrays", "_bins", "_cpu", "_cuda"},
     "_torch": {"_torch", "_counting", "_signature", "_arrays", "_dispatch", "_cpu"},
-    "scans": {"_signature", "_arrays", "_dispatch", "_cpu", "_torch"},
-    "counts": {"_counting", "_arrays", "_dispatch", "_cpu", "_torch"},
-    "histograms": {"_signature", "_arrays", "_bins", "_dispatch", "_torch"},
+    "_dask": {"_dask", "_counting", "_signature", "_arrays", "carries"},
+    "scans": {"_signature", "_arrays", "_dispatch", "_cpu", "_torch", "_dask"},
+    "counts": {"_counting", "_arrays", "_dispatch", "_cpu", "_torch", "_dask"},
+    "histograms": {"_signature", "_arrays", "_bins", "_dispatch", "_torch", "_dask"},
     "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
     "streams": {"carries", "scans", "_signature", "_arrays"},
     "config": {"_cpu", "_cuda"},

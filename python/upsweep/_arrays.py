@@ -32,6 +32,7 @@ __all__ = [
     "Home",
     "OnDevice",
     "accumulator_dtype",
+    "any_dask",
     "any_lent",
     "any_on_device",
     "any_torch",
@@ -79,6 +80,13 @@ def any_torch(*values: object) -> bool:
             if isinstance(value, tensor):
                 return True
     return False
+
+
+def any_dask(*values: object) -> bool:
+    """Whether one of these is a dask array; dask is not imported to find out."""
+    dask_array = sys.modules.get("dask.array")
+    kind = getattr(dask_array, "Array", None)  # not yet there while the module is imported
+    return kind is not None and any(isinstance(value, kind) for value in values)
 
 
 def namespace(array: Any) -> Any:

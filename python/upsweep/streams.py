@@ -240,12 +240,12 @@ def _is_narrow(array: Any) -> bool:
 
 
 def _unrounded(carry: carries.Carry, state: Any, final: Any) -> Any:
-    """The state after the block in full precision; rounded where the product of the gates is not finite."""
+    """The state after the block in full precision; rounded where products leave the range of numbers."""
     after = carry.apply(state)
     if state is None:
         return after
     library = _arrays.namespace(after)
-    return library.where(library.isfinite(carry.multiplier), after, final)
+    return library.where(library.isfinite(carry.multiplier) & library.isfinite(after), after, final)
 
 
 class _Windowed:
