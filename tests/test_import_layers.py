@@ -13,8 +13,8 @@ CHECKOUT = Path(__file__).parents[1]
 
 # What each file of the design's layers may import of the package: what is below it. Files that are not
 # listed stand above all of these. Scans and counts have a fast path that goes straight to the CPU; only
-# _dispatch knows both backends, and what it is built of the one for devices. The tasks of a dask array's graph call
-# the public function again, on blocks: _dask stands beside the public functions, which hand it themselves.
+# _dispatch knows both backends, and what it is built of the one for devices. The tasks of a dask array's graph
+# call the public function again, on blocks: _dask stands beside the public functions, which hand it themselves.
 MAY_IMPORT = {
     "reference": set(),
     "testing": set(),

@@ -89,8 +89,8 @@ def histogram(
     in a list, it does not (libraries other than torch and cupy wait until the bins are sent). The named rules
     need elements in the host's memory. There are no gradients: weights that require one are refused.
 
-    dask arrays give dask arrays, of the edges too, and take bins by their number or edges in memory. Without a range
-    for the first, all blocks are looked at twice: `range` lets them go after the first time.
+    dask arrays give dask arrays, of the edges too, and take bins by their number or edges in memory. A number of
+    bins without a range looks at all blocks twice: with `range` they are let go after the first time.
 
     Examples
     --------

@@ -18,11 +18,11 @@ the call returns when the result is back.
 
 dask arrays
 -----------
-The result is a dask array, computed when dask computes it, with the chunks of the arguments: their sizes have to be
-known, and may be any. A block is looked at twice, for what it does to the state and for its result; a worker uses
-one thread for it, unless ``n_threads=`` says more. Bits depend on chunks and `method`, not on who computes them.
-With ``method="tree"`` states travel between blocks as products of gates and sums: where the product over a block
-leaves the range of float64, the states after it are not finite, even if the plain loop's are.
+The result is a dask array, computed when dask computes it, with the chunks of the arguments: their sizes have to
+be known, and may be any. A block is looked at twice, for what it does to the state and for its result; a worker
+uses one thread for it, unless ``n_threads=`` says more. Bits depend on chunks and `method`, not on who computes
+them. With ``method="tree"`` states travel between blocks as products of gates and sums: where the product over a
+block leaves the range of float64, the states after it are not finite, even if the plain loop's are.
 There are no `out`, `window` and `device`.
 
 torch tensors
@@ -526,7 +526,7 @@ def _torch_scans() -> Any:
 
 
 def _dask_scan(
-    function: Any, arrays: dict[str, Any], method: object, out: object, device: object, return_final: bool,
+    function: Any, arrays: dict[str, Any], method: str | None, out: object, device: object, return_final: bool,
     **keywords: Any,
 ) -> Any:  # fmt: skip
     """The scan of dask arrays, whose tasks call `function` again, on blocks."""

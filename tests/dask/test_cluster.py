@@ -1,5 +1,7 @@
 """Hazard: worker processes, and one that dies in the middle."""
 
+import os
+import signal
 import time
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 import upsweep
 from helpers import same_bits
 
+dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
 
@@ -24,17 +27,19 @@ def client():
         yield client
 
 
-def block_of(i, pause):
-    """The i-th block of the numbers, which take their time to come."""
-    time.sleep(pause)
-    return np.random.default_rng(i).random(LENGTH, dtype=np.float32)
-
-
 def numbers(pause=0.0):
-    import dask
+    """Blocks of random numbers that take their time to come."""
 
-    blocks = [dask.delayed(block_of, pure=True)(i, pause) for i in range(N_BLOCKS)]
+    def block_of(i):  # in here it travels to the workers by value: they cannot import this file
+        time.sleep(pause)
+        return np.random.default_rng(i).random(LENGTH, dtype=np.float32)
+
+    blocks = [dask.delayed(block_of)(i, dask_key_name=f"numbers-{pause}-{i}") for i in range(N_BLOCKS)]
     return da.concatenate([da.from_delayed(block, (LENGTH,), np.float32) for block in blocks])
+
+
+def results(client, *lazy):
+    return [future.result(timeout=30) for future in client.compute(lazy)]
 
 
 def test_processes_give_the_bits_of_one(client):
@@ -42,12 +47,13 @@ def test_processes_give_the_bits_of_one(client):
     for method in ("sequential", "tree"):
         y, final = upsweep.discounted_cumsum(x, 0.9999, return_final=True, method=method)
         whole = y.compute(scheduler="sync")
-        mine, state = client.gather(client.compute([y, final]))
+        mine, state = results(client, y, final)
         assert same_bits(mine, whole)
         assert state == whole[-1]
     keys = (x * 100).astype(int)
-    assert same_bits(client.compute(upsweep.bincount(keys)).result(), np.bincount(keys.compute(scheduler="sync")))
-    counts, edges = client.gather(client.compute(list(upsweep.histogram(x, 10))))
+    (mine,) = results(client, upsweep.bincount(keys))
+    assert same_bits(mine, np.bincount(keys.compute(scheduler="sync")))
+    counts, edges = results(client, *upsweep.histogram(x, 10))
     theirs = np.histogram(x.compute(scheduler="sync"), 10)
     assert same_bits(counts, theirs[0]) and same_bits(edges, theirs[1])
 
@@ -58,35 +64,17 @@ def test_a_worker_that_dies_changes_no_bit(client, method):
     y = upsweep.discounted_cumsum(numbers(pause=0.04), 0.9999, method=method)
     future = client.compute(y)
 
-    def done():
-        # Held only by the scheduler's own count of them: what workers have in memory now.
-        return sum(len(keys) for keys in client.has_what().values())
-
+    pids = client.run(os.getpid)
     limit = time.monotonic() + 20
-    while done() < N_BLOCKS // 3 and time.monotonic() < limit:
+    held = client.has_what()  # the keys that are in each worker's memory
+    while sum(map(len, held.values())) < N_BLOCKS // 2 and time.monotonic() < limit:
         time.sleep(0.005)
-    before = client.has_what()
-    assert sum(map(len, before.values())) >= N_BLOCKS // 3 and not future.done()
-    victim = max(before, key=lambda address: len(before[address]))
-    assert before[victim]
-    pid = client.run(_own_pid, workers=[victim])[victim]
-    _kill(pid)
-    result = future.result(timeout=60)
+        held = client.has_what()
+    victim = max(held, key=lambda address: len(held[address]))
+    assert len(held[victim]) >= N_BLOCKS // 4 and not future.done()
+    os.kill(pids[victim], signal.SIGKILL)
+    assert same_bits(future.result(timeout=30), expected)
     assert victim not in client.has_what()
-    assert same_bits(result, expected)
-
-
-def _own_pid():
-    import os
-
-    return os.getpid()
-
-
-def _kill(pid):
-    import os
-    import signal
-
-    os.kill(pid, signal.SIGKILL)
 
 
 def test_an_error_in_a_block_arrives(client):

@@ -1,8 +1,8 @@
 """dask arrays: graphs of our own, whose tasks call the public functions on blocks.
 
-A scan makes at most three tasks a block: what the block does to the state, the state before it, its result. Counts
-and histograms make one, and one for each group of `FAN_IN` of them. Names follow from arguments, so that the same call
-gives the same keys. Imported by the first call that is given a dask array.
+A scan makes at most three tasks a block: what the block does to the state, the state before it, its result.
+Counts and histograms make one, and one for each group of `FAN_IN` of them. Names follow from arguments, so that
+the same call gives the same keys. Imported by the first call that is given a dask array.
 """
 
 from upsweep._dask.counts import bincount

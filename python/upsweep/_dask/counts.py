@@ -77,7 +77,8 @@ def bincount(
     operands = graphs.as_operands({"x": x, "weights": weights})
     checked = _counting.normalise_count(
         graphs.stand_in(operands["x"]), graphs.stand_in(operands["weights"]), minlength, length=length, axis=axis,
-        out=None, accumulate=False, dtype=dtype, invalid=invalid, deterministic=True, return_invalid=return_invalid,
+        out=None, accumulate=False, dtype=dtype, invalid=invalid, deterministic=False,
+        return_invalid=return_invalid,
     )  # fmt: skip
     keys, at = operands["x"], checked.axis
     if checked.n_bins is None and keys.ndim > 1:

@@ -164,16 +164,11 @@ def _check(
 
 def _cut(operands: dict[str, Any], shape: tuple[int, ...], axis: int) -> graphs.Blocks:
     others = tuple(i for i in range(len(shape)) if i != axis)
-    axes = {
-        name: (
-            others[len(others) - operand.ndim :]
-            if name == "initial"
-            else tuple(range(len(shape)))[-operand.ndim :]
-        )
-        if isinstance(operand, da.Array) and operand.ndim
-        else ()
-        for name, operand in operands.items()
-    }
+    whole = tuple(range(len(shape)))
+    axes = {}
+    for name, operand in operands.items():
+        of_shape = others if name == "initial" else whole
+        axes[name] = of_shape[len(of_shape) - getattr(operand, "ndim", 0) :]
     return graphs.cut_alike(operands, axes)
 
 
