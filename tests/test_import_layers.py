@@ -35,11 +35,12 @@ MAY_IMPORT = {
     "counts": {"_counting", "_arrays", "_dispatch", "_cpu", "_torch", "_dask"},
     "histograms": {"_signature", "_arrays", "_bins", "_dispatch", "_torch", "_dask"},
     "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
+    "distributed": {"_torch", "carries", "counts", "scans"},
     "streams": {"carries", "scans", "_signature", "_arrays"},
     "config": {"_cpu", "_cuda"},
 }
 FOREIGN = {"torch", "cupy", "dask"}
-MAY_NAME_FOREIGN = {"_arrays", "_foreign", "_torch", "_dask", "bench", "_bench", "demo", "_demo"}
+MAY_NAME_FOREIGN = {"distributed", "_arrays", "_foreign", "_torch", "_dask", "bench", "_bench", "demo", "_demo"}
 
 
 def files():

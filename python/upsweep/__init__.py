@@ -12,11 +12,13 @@ The layers, each calling only downwards:
 
     scans, carries, counts      public functions: checks and docstrings; peer_names: others' names for them
     streams                     scans of blocks, one after the other
+    distributed                 scans and counts of what is sharded over processes, by torch.distributed
     histograms                  the same; _bins: from the edges of bins to thresholds
     _arrays, _signature         argument to array; arrays to one shape and an axis
     _dispatch, _cpu             to a backend; the instruction set's build of the kernels
 """
 
+import importlib
 from typing import Any
 
 from upsweep import testing
@@ -66,4 +68,6 @@ def __getattr__(name: str) -> Any:
         from importlib import metadata
 
         return metadata.version("upsweep")
+    if name == "distributed":  # of tensors only: imports torch
+        return importlib.import_module("upsweep.distributed")
     raise AttributeError(f"module 'upsweep' has no attribute {name!r}")
