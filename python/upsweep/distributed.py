@@ -1,12 +1,12 @@
 """Scans and counts of what is sharded over the processes of a torch.distributed group.
 
-Each rank holds a shard of the axis, of any length, the ranks' shards following each other in the order of ranks, and
-calls the same function. A rank finds what its shard does to the state, all exchange that (two numbers for each row,
-three with resets), and each scans its shard from the state before it.
+Each rank holds a shard of the axis, of any length, the ranks' shards following each other in the order of ranks,
+and calls the same function. A rank finds what its shard does to the state, all exchange that (two numbers for each
+row, three with resets), and each scans its shard from the state before it.
 
-All ranks of the group have to call, and with ``backward`` all have to differentiate something of their result if one
-does. Before carries, ranks exchange what each is about to do: if one raises, or shapes disagree, all raise. A rank
-that does not call at all makes the others raise after the group's time-out.
+All ranks of the group have to call, and all have to differentiate something of their result if one does. Before
+carries, ranks exchange what each is about to do: if one raises, or shapes disagree, all raise. A rank that does
+not call at all makes the others raise after the group's time-out.
 
 Import it by name: ``import upsweep.distributed`` needs torch.
 """
@@ -204,7 +204,7 @@ def _scan(
     assert carry is not None
     _same(heard, ("scan", "reverse", "state", "dtype", "factors"))
     track = any(its["tracked"] for its in heard)
-    parts, gathered = ranks.exchange(tuple(carry), any(its["reset"] for its in heard), track)
+    parts, gathered = ranks.exchange(tuple(carry), any(its["reset"] for its in heard), track, (*arrays, state))
 
     final = None
     for rank in range(ranks.size)[:: -1 if keywords["reverse"] else 1]:
@@ -226,7 +226,7 @@ def _scan(
 
 def _length(arrays: tuple[Any, ...], reset: Any, axis: int) -> int:
     shape = torch.broadcast_shapes(*(a.shape for a in (*arrays, reset) if isinstance(a, Tensor)))
-    return shape[axis]
+    return int(shape[axis])
 
 
 def _same(heard: list[dict[str, Any]], names: tuple[str, ...]) -> None:

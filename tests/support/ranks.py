@@ -34,9 +34,9 @@ class World:
         x = torch.from_numpy(np.random.default_rng(seed).uniform(-1, 1, shape))
         return x.to(dtype).to(self.device)
 
-    def cut(self, length, uneven=True):
-        """This rank's part of a length; where uneven, each rank has twice as much as the one before, the second none."""
-        weights = [0 if rank == 1 and self.size > 2 and uneven else 2**rank for rank in range(self.size)]
+    def cut(self, length):
+        """This rank's part of a length: twice as much as the rank before; the second of three has none."""
+        weights = [0 if rank == 1 and self.size > 2 else 2**rank for rank in range(self.size)]
         ends = [length * sum(weights[:rank]) // sum(weights) for rank in range(self.size + 1)]
         return slice(ends[self.rank], ends[self.rank + 1])
 
@@ -129,6 +129,13 @@ def gradients_are_those_of_the_whole(world):
             ours = derived(y, final, weights[:, part], mine if first else mine[:2])
             for a, b in zip(ours, (theirs[0][:, part], theirs[1][:, part], theirs[2])):
                 close(a, b, 1e-10)
+            # The first rank's result needs nothing of what it hears.
+            y = upsweep.linear_recurrence(gates, tokens, reverse=reverse)
+            theirs = derived(y, y.new_zeros(()), weights, (gates, tokens))
+            y = sharded.linear_recurrence(*mine[:2], reverse=reverse)
+            ours = derived(y, y.new_zeros(()), weights[:, part], mine[:2])
+            for a, b in zip(ours, theirs):
+                close(a, b[:, part], 1e-10)
 
 
 @check
@@ -210,9 +217,9 @@ def shards_that_disagree(world):
     )
     raises(ValueError, "shards: the ranks' reverse differ",
            lambda: sharded.cumulative_sum(world.random(8), reverse=world.rank == 0))  # fmt: skip
-    other = world.rank == 0
+    other, x = world.rank == 0, world.random(8)
     raises(ValueError, "shards: the ranks' scan differ",
-           lambda: sharded.discounted_cumsum(world.random(8), 1.0) if other else sharded.cumulative_sum(world.random(8)))  # fmt: skip
+           lambda: (sharded.discounted_cumsum if other else sharded.linear_recurrence)(x, x))  # fmt: skip
     keys = torch.zeros(4, 3 + other, dtype=torch.long, device=world.device)
     raises(ValueError, "shards: the ranks' rows differ", lambda: sharded.bincount(keys, axis=0, length=2))
 
@@ -261,8 +268,7 @@ def main():
             wrong = traceback.format_exc()
         print(json.dumps([function.__name__, wrong]), flush=True)
         if wrong is not None:
-            # The others are elsewhere by now: each check begins together.
-            pass
+            sys.exit(1)  # the others wait somewhere in between, and raise now
         dist.barrier()
     dist.destroy_process_group()
 

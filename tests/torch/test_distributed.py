@@ -56,5 +56,5 @@ def test_each_process_finds(report, size, backend, name):
 def test_without_a_group():
     import upsweep
 
-    with pytest.raises(RuntimeError, match="group: torch.distributed is not initialised"):
+    with pytest.raises(RuntimeError, match=r"group: torch\.distributed is not initialised"):
         upsweep.distributed.cumulative_sum(torch.ones(3))

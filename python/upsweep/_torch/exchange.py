@@ -76,13 +76,19 @@ class Ranks:
         total = total.to(tensor.device)
         return torch.view_as_complex(total) if tensor.is_complex() else total
 
-    def exchange(self, carry: Parts, with_reset: bool, track: bool) -> tuple[list[Parts], Tensor]:
+    def exchange(
+        self, carry: Parts, with_reset: bool, track: bool, inputs: Sequence[Any] = ()
+    ) -> tuple[list[Parts], Tensor]:
         """The parts of all ranks' carries, by one exchange, and the tensor that they lie in."""
         multiplier, value, reset = carry
         parts = [_as_real(multiplier), _as_real(value), *([reset.to(value.real.dtype)] if with_reset else [])]
         packed = torch.cat([part.reshape(-1) for part in parts])
-        if track and not packed.requires_grad:
-            packed = packed.detach().requires_grad_()  # this rank takes part in the others' derivatives
+        if track:
+            # Without elements, or parameters, this rank takes part in the others' derivatives nevertheless.
+            packed = packed if packed.requires_grad else packed.detach().requires_grad_()
+            for tensor in inputs:
+                if isinstance(tensor, Tensor) and tensor.requires_grad and tensor.numel() == 0:
+                    packed = _Join.apply(packed, tensor)
         gathered: Tensor = _Gather.apply(packed, self) if track else self.gather(packed)
         carries = []
         for row in gathered:
@@ -107,11 +113,12 @@ def _as_real(tensor: Tensor) -> Tensor:
 def _as_kind(piece: Tensor, like: Tensor) -> Tensor:
     """The numbers of `_as_real` again as those of `like`."""
     if like.is_complex():
-        return torch.view_as_complex(piece.reshape(*like.shape, 2).contiguous())
+        pairs = piece.reshape(*like.shape, 2)
+        return torch.complex(pairs[..., 0], pairs[..., 1])
     return piece.reshape(like.shape).to(like.dtype)
 
 
-class _Gather(Function):
+class _Gather(Function):  # type: ignore[misc]  # torch is not followed
     """The stack of all ranks' tensors."""
 
     @staticmethod
@@ -124,7 +131,7 @@ class _Gather(Function):
         return _Sum.apply(gradients[0], ctx.ranks)[ctx.ranks.rank], None
 
 
-class _Sum(Function):
+class _Sum(Function):  # type: ignore[misc]  # torch is not followed
     """The sum of all ranks' tensors: each has it, so that the derivative is the sum of theirs."""
 
     @staticmethod
@@ -137,7 +144,7 @@ class _Sum(Function):
         return _Sum.apply(gradients[0], ctx.ranks), None
 
 
-class _Join(Function):
+class _Join(Function):  # type: ignore[misc]  # torch is not followed
     """The first tensor, from which a derivative also reaches the second: zero, but it is there."""
 
     @staticmethod
@@ -147,8 +154,20 @@ class _Join(Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        shape, dtype, device = ctx.like
-        return gradients[0], torch.zeros(shape, dtype=dtype, device=device)
+        return gradients[0], _Zeros.apply(gradients[0], *ctx.like)
+
+
+class _Zeros(Function):  # type: ignore[misc]  # torch is not followed
+    """Zeros that count as computed from a tensor, so that derivatives of higher order pass here too."""
+
+    @staticmethod
+    def forward(ctx: Any, source: Tensor, shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+        ctx.like = source.shape, source.dtype, source.device
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return _Zeros.apply(gradients[0], *ctx.like), None, None, None
 
 
 def joined(tensors: Sequence[Tensor], gathered: Tensor) -> list[Tensor]:
