@@ -1,11 +1,11 @@
 """Scan a file that is larger than the memory that may be used for it, in two ways.
 
-    python examples/larger_than_memory.py                                  # 256 MB of float32, 2 workers of 256 MiB
+    python examples/larger_than_memory.py              # 256 MB of float32, 2 workers of 256 MiB
     python examples/larger_than_memory.py --elements 1000000000 --memory 512MiB
 
 First as a stream of blocks in one process, whose peak memory is printed; then by dask, on worker processes with a
-set memory limit (one that exceeds it is restarted by dask). Both answers are compared. Times are printed beside that
-of the same workers reading the file twice. Needs dask and distributed: ``pip install "upsweep[dask]"``.
+set memory limit (one that exceeds it is restarted by dask). Both answers are compared. Times are printed beside
+that of the same workers reading the file twice. Needs dask and distributed: ``pip install "upsweep[dask]"``.
 """
 
 import argparse
@@ -25,7 +25,7 @@ GAMMA = 0.999
 
 
 class NumbersInFile:
-    """float32 numbers in a file, read where they are asked for: dask takes it as an array, and sends only its name."""
+    """float32 numbers in a file, read where they are asked for: an array to dask, which sends only its name."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -34,7 +34,9 @@ class NumbersInFile:
         self.ndim = 1
 
     def __getitem__(self, index):
-        begin, end, _ = index[0].indices(self.shape[0]) if isinstance(index, tuple) else index.indices(self.shape[0])
+        begin, end, _ = (
+            index[0].indices(self.shape[0]) if isinstance(index, tuple) else index.indices(self.shape[0])
+        )
         return np.fromfile(self.path, self.dtype, end - begin, offset=begin * self.dtype.itemsize)
 
 
@@ -71,7 +73,9 @@ def timed(work):
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--elements", type=int, default=64_000_000)
-    options.add_argument("--chunk", type=int, default=None, help="elements a block; default: 64 MB, at most 1/16 of all")
+    options.add_argument(
+        "--chunk", type=int, default=None, help="elements a block; default: 64 MB, at most 1/16 of all"
+    )
     options.add_argument("--memory", default="256MiB", help="of each worker")
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--method", choices=["sequential", "tree"], default="sequential")
@@ -83,7 +87,9 @@ def main():
         path = Path(folder) / "numbers"
         write(path, given.elements, chunk)
         numbers = NumbersInFile(path)
-        print(f"{given.elements:,} numbers, {4 * given.elements / 1e6:,.0f} MB, in blocks of {4 * chunk / 1e6:,.0f} MB")
+        print(
+            f"{given.elements:,} numbers, {4 * given.elements / 1e6:,.0f} MB, in blocks of {4 * chunk / 1e6:,.0f} MB"
+        )
 
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         forget(path)
@@ -119,8 +125,11 @@ def main():
                 scans.append(seconds)
                 np.testing.assert_allclose([mine, tail], [total, last], rtol=1e-6)
             peaks = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-            print(f"dask, {given.workers} workers of {given.memory}: {min(scans):.2f} s, {min(scans) / min(reads) / 2:.2f} "
-                  f"of reading it twice ({2 * min(reads):.2f} s), at most {max(peaks.values()):,.0f} MiB a worker")  # fmt: skip
+            twice = 2 * min(reads)
+            print(
+                f"dask, {given.workers} workers of {given.memory}: {min(scans):.2f} s, {min(scans) / twice:.2f} of "
+                f"reading it twice ({twice:.2f} s), at most {max(peaks.values()):,.0f} MiB a worker"
+            )
 
 
 if __name__ == "__main__":

@@ -136,6 +136,18 @@ def test_memory_is_that_of_a_few_blocks():
         assert peak < 8 * 8 * (1 << 16)
 
 
+def test_from_zarr_to_zarr(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    x = zarr.create_array(str(tmp_path / "x"), shape=(100, 3), chunks=(16, 3), dtype="f4")
+    x[:] = random((100, 3), np.float32)
+    y = zarr.create_array(str(tmp_path / "y"), shape=(100, 3), chunks=(16, 3), dtype="f4")
+    begins = range(0, 100, 16)
+    blocks = (x[begin : begin + 16] for begin in begins)
+    for begin, block in zip(begins, upsweep.scan_blocks(upsweep.cumulative_sum, blocks, axis=0)):
+        y[begin : begin + 16] = block
+    np.testing.assert_array_equal(y[:], upsweep.cumulative_sum(x[:], axis=0))
+
+
 def test_what_is_refused():
     ones = [np.ones(3), np.ones(3)]
 
