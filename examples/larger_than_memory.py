@@ -87,9 +87,8 @@ def main():
         path = Path(folder) / "numbers"
         write(path, given.elements, chunk)
         numbers = NumbersInFile(path)
-        print(
-            f"{given.elements:,} numbers, {4 * given.elements / 1e6:,.0f} MB, in blocks of {4 * chunk / 1e6:,.0f} MB"
-        )
+        whole, block = (4 * n / 1e6 for n in (given.elements, chunk))
+        print(f"{given.elements:,} numbers, {whole:,.0f} MB, in blocks of {block:,.0f} MB")
 
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         forget(path)
@@ -127,8 +126,8 @@ def main():
             peaks = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
             twice = 2 * min(reads)
             print(
-                f"dask, {given.workers} workers of {given.memory}: {min(scans):.2f} s, {min(scans) / twice:.2f} of "
-                f"reading it twice ({twice:.2f} s), at most {max(peaks.values()):,.0f} MiB a worker"
+                f"dask, {given.workers} workers of {given.memory}: {min(scans):.2f} s, {min(scans) / twice:.2f} "
+                f"of reading it twice ({twice:.2f} s), at most {max(peaks.values()):,.0f} MiB a worker"
             )
 
 

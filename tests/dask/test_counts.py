@@ -116,6 +116,12 @@ def test_histograms_with_weights_and_axes():
     np.testing.assert_allclose(compute(mine), np.histogram(x, 10, weights=weights)[0], rtol=1e-4, atol=1e-5)
 
 
+def test_histograms_are_rounded_once():
+    x = da.full(1000, 0.5, chunks=1)
+    mine, _ = upsweep.histogram(x, 1, (0, 1), weights=da.full(1000, 0.1, chunks=1, dtype=np.float32))
+    assert mine.dtype == np.float32 and compute(mine)[0] == np.float32(1000 * np.float64(np.float32(0.1)))
+
+
 def test_ranges_that_are_none():
     for numbers, bins in ((np.full(100, 3.0), 4), (np.zeros(0), 4)):
         mine = upsweep.histogram(da.from_array(numbers, chunks=9), bins)
