@@ -13,7 +13,8 @@ CHECKOUT = Path(__file__).parents[1]
 
 # What each file of the design's layers may import of the package: what is below it. Files that are not
 # listed stand above all of these. Scans and counts have a fast path that goes straight to the CPU; only
-# _dispatch knows both backends, and what it is built of the one for devices.
+# _dispatch knows both backends, and what it is built of the one for devices. The tasks of a dask array's graph
+# call the public function again, on blocks: _dask stands beside the public functions, which hand it themselves.
 # fmt: off
 MAY_IMPORT = {
     "reference": {"_expr"},
@@ -60,16 +61,30 @@ MAY_IMPORT = {
     "_scan_gradient": {"_scan_problem", "_arrays", "_expr"},
     "user_scan": {"_scan_problem", "_scan_gradient", "_arrays", "_expr", "_torch"},
     "filters": {"user_scan", "_arrays"},
-    "scans": {"_signature", "_arrays", "_dispatch", "_cpu", "_torch"},
-    "counts": {"_counting", "_arrays", "_dispatch", "_cpu", "_torch"},
-    "histograms": {"_signature", "_arrays", "_bins", "_dispatch", "_torch"},
-    "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
     "te": {"te", "_arrays", "_cpu", "_expr", "_torch"},
+    "_dask": {"_dask", "_counting", "_signature", "_arrays", "carries"},
+    "scans": {"_signature", "_arrays", "_dispatch", "_cpu", "_torch", "_dask"},
+    "counts": {"_counting", "_arrays", "_dispatch", "_cpu", "_torch", "_dask"},
+    "histograms": {"_signature", "_arrays", "_bins", "_dispatch", "_torch", "_dask"},
+    "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
+    "distributed": {"_torch", "carries", "counts", "scans"},
+    "streams": {"carries", "scans", "_signature", "_arrays"},
     "config": {"_cpu", "_cuda"},
 }
 # fmt: on
 FOREIGN = {"torch", "cupy", "dask"}
-MAY_NAME_FOREIGN = {"_arrays", "_foreign", "_lent", "_torch", "_dask", "bench", "_bench", "demo", "_demo"}
+MAY_NAME_FOREIGN = {
+    "distributed",
+    "_arrays",
+    "_foreign",
+    "_lent",
+    "_torch",
+    "_dask",
+    "bench",
+    "_bench",
+    "demo",
+    "_demo",
+}
 
 
 def files():

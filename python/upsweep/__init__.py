@@ -11,12 +11,15 @@ and the blocks scanned again from the cache. Results do not depend on the number
 The layers, each calling only downwards:
 
     scans, carries, counts      public functions: checks and docstrings; peer_names: others' names for them
+    streams                     scans of blocks, one after the other
+    distributed                 scans and counts of what is sharded over processes, by torch.distributed
     histograms                  the same; _bins: from the edges of bins to thresholds
     user_scan, filters          scans by a user's own update, traced and compiled by _expr; users of them
     _arrays, _signature         argument to array; arrays to one shape and an axis
     _dispatch, _cpu             to a backend; the instruction set's build of the kernels
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from upsweep import testing
@@ -33,6 +36,7 @@ from upsweep.counts import bincount
 from upsweep.histograms import histc, histogram
 from upsweep.peer_names import PScan, discounted_cumsum_left, discounted_cumsum_right, pscan, scan_forward
 from upsweep.scans import cumulative_sum, discounted_cumsum, linear_recurrence
+from upsweep.streams import BlockScan, scan_blocks
 
 if TYPE_CHECKING:
     from upsweep import cluster
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BlockRanges",
+    "BlockScan",
     "Carry",
     "Genred",
     "KernelSolve",
@@ -83,6 +88,7 @@ __all__ = [
     "linear_recurrence_carry",
     "pscan",
     "scan",
+    "scan_blocks",
     "scan_forward",
     "set_num_threads",
     "show_config",
@@ -105,13 +111,9 @@ _LATER = {
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
-        import importlib
-
         found = globals()[name] = getattr(importlib.import_module(f"upsweep.{_LATER[name]}"), name)
         return found
-    if name in ("cluster", "pairs", "te"):
-        import importlib
-
+    if name in ("cluster", "distributed", "pairs", "te"):  # distributed is of tensors only: it imports torch
         return importlib.import_module(f"upsweep.{name}")
     if name == "__version__":  # looked up when asked for: importlib.metadata is slow to import
         from importlib import metadata

@@ -31,6 +31,7 @@ __all__ = [
     "Home",
     "OnDevice",
     "accumulator_dtype",
+    "any_dask",
     "any_lent",
     "any_on_device",
     "any_torch",
@@ -39,14 +40,17 @@ __all__ = [
     "as_number",
     "as_operand",
     "borrow",
+    "broadcast_together",
     "can_hold",
     "cast",
     "check_device",
     "common_home",
     "complex_dtype",
+    "copied",
     "inexact_dtype",
     "is_bfloat16",
     "name_of",
+    "namespace",
     "on_device",
     "refuse_device",
     "result_dtype",
@@ -75,6 +79,36 @@ def any_torch(*values: object) -> bool:
             if isinstance(value, tensor):
                 return True
     return False
+
+
+def any_dask(*values: object) -> bool:
+    """Whether one of these is a dask array; dask is not imported to find out."""
+    dask_array = sys.modules.get("dask.array")
+    kind = getattr(dask_array, "Array", None)  # not yet there while the module is imported
+    return kind is not None and any(isinstance(value, kind) for value in values)
+
+
+def namespace(array: Any) -> Any:
+    """The functions of the array's library, by the array API's names: torch, or what the array itself names."""
+    return sys.modules["torch"] if any_torch(array) else array.__array_namespace__()
+
+
+def broadcast_together(x: Any, flags: Any) -> tuple[Any, Any]:
+    """x, a list too, and flags or None, of one shape."""
+    x = x if hasattr(x, "shape") else np.asarray(x)
+    if flags is None:
+        return x, None
+    both: tuple[Any, Any]
+    if any_torch(x, flags):
+        both = sys.modules["torch"].broadcast_tensors(x, flags)
+    else:
+        both = namespace(x).broadcast_arrays(x, flags)
+    return both
+
+
+def copied(array: Any) -> Any:
+    """A copy, which does not keep alive what the array is a view of."""
+    return array.clone() if any_torch(array) else array.copy()
 
 
 def any_on_device(*values: object) -> bool:

@@ -128,6 +128,9 @@ def bincount(
     for the keys' range, with one and ``invalid="raise"`` for the number of keys outside. Sums of floats may have
     other bits on each run there where bins are many, unless `deterministic`, or torch's own switch for that is on.
 
+    dask arrays give dask arrays: one task counts a block, and groups of counts are added in a fixed order. Without
+    `length` the number of bins is unknown until they are computed, which goes without `axis` only.
+
     Examples
     --------
     >>> import upsweep
@@ -150,6 +153,14 @@ def bincount(
         y = _cpu.counts.plain(x, weights, minlength, _cpu.threads(n_threads))
         if y is not None:
             return y
+    if _arrays.any_dask(x, weights, out):
+        from upsweep import _dask
+
+        _dask.refuse(out=out, accumulate=accumulate, device=device)
+        return _dask.bincount(
+            bincount, x, weights, minlength, length=length, axis=axis, dtype=dtype, invalid=invalid,
+            return_invalid=return_invalid, n_threads=n_threads,
+        )  # fmt: skip
     if _arrays.any_torch(x, weights, out):
         _arrays.refuse_device(device, "torch tensors")
         from upsweep._torch import counts as torch_counts

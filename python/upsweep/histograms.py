@@ -89,6 +89,9 @@ def histogram(
     in a list, it does not (libraries other than torch and cupy wait until the bins are sent). The named rules
     need elements in the host's memory. There are no gradients: weights that require one are refused.
 
+    dask arrays give dask arrays, of the edges too, and take bins by their number or edges in memory. A number of
+    bins without a range looks at all blocks twice: with `range` they are let go after the first time.
+
     Examples
     --------
     >>> import numpy as np, upsweep
@@ -101,6 +104,12 @@ def histogram(
     """
     settings: dict[str, Any] = {"range": range, "density": density, "n_threads": n_threads}
     result: tuple[Array, Array]
+    if _arrays.any_dask(x, bins, weights):
+        from upsweep import _dask
+
+        _dask.refuse(device=device)
+        result = _dask.histogram(histogram, x, bins, weights=weights, **settings)
+        return result
     if _arrays.any_torch(x, bins, weights):
         _arrays.refuse_device(device, "torch tensors")
         result = _lend(histogram, {"x": x, "bins": bins, "weights": weights}, **settings)

@@ -16,6 +16,15 @@ On a CUDA device work is put on the current stream of that device, whichever dev
 arrays' library. Nothing waits for it, and it can be captured in a CUDA graph. With numpy arrays and ``device=``
 the call returns when the result is back.
 
+dask arrays
+-----------
+The result is a dask array, computed when dask computes it, with the chunks of the arguments: their sizes have to
+be known, and may be any. A block is looked at twice, for what it does to the state and for its result; a worker
+uses one thread for it, unless ``n_threads=`` says more. Bits depend on chunks and `method`, not on who computes
+them. With ``method="tree"`` states travel between blocks as products of gates and sums: where the product over a
+block leaves the range of float64, the states after it are not finite, even if the plain loop's are.
+There are no `out`, `window` and `device`.
+
 torch tensors
 -------------
 - dtype: discounted and gated scans of integers give ``torch.get_default_dtype()``, `cumulative_sum` of them
@@ -54,14 +63,14 @@ def cumulative_sum(
     x: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
     reset: ArrayLike | None = None, dtype: DTypeLike | None = None, include_initial: bool = False,
     exclusive: bool = False, out: Array | None = None, return_final: Literal[False] = False,
-    n_threads: int | None = None, device: str | None = None,
+    n_threads: int | None = None, device: str | None = None, method: str | None = None,
 ) -> Array: ...
 @overload
 def cumulative_sum(
     x: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
     reset: ArrayLike | None = None, dtype: DTypeLike | None = None, include_initial: bool = False,
     exclusive: bool = False, out: Array | None = None, return_final: Literal[True],
-    n_threads: int | None = None, device: str | None = None,
+    n_threads: int | None = None, device: str | None = None, method: str | None = None,
 ) -> tuple[Array, Array]: ...
 # fmt: on
 def cumulative_sum(
@@ -78,6 +87,7 @@ def cumulative_sum(
     return_final: bool = False,
     n_threads: int | None = None,
     device: str | None = None,
+    method: str | None = None,
 ) -> Any:
     """Cumulative sum along an axis: y[t] = x[t] + y[t-1].
 
@@ -110,6 +120,9 @@ def cumulative_sum(
     device : {None, "cpu", "cuda", "cuda:N"}, optional
         With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
         other libraries are computed where they are.
+    method : {None, "sequential", "tree"}, optional
+        With dask arrays: how the states before blocks are found. One after the other (the default), which keeps
+        few blocks in memory; or in two passes over a tree, for many workers that hold all blocks.
 
     Returns
     -------
@@ -150,12 +163,20 @@ def cumulative_sum(
     if (
         type(x) is np.ndarray and type(axis) is int and axis == -1 and initial is None and reset is None
         and dtype is None and out is None and not include_initial and not exclusive and not return_final
-        and device is None
+        and device is None and method is None
     ):
         # fmt: on
         y = _cpu.scans.plain_sum(x, reverse, _cpu.threads(n_threads))
         if y is not None:
             return y
+    if _arrays.any_dask(x, initial, reset, out):
+        _check_include(include_initial, exclusive)
+        return _dask_scan(
+            cumulative_sum, {"x": x}, method, out, device, return_final, axis=axis, reverse=reverse,
+            initial=initial, reset=reset, n_threads=n_threads, dtype=dtype, include_initial=include_initial,
+            exclusive=exclusive,
+        )  # fmt: skip
+    _refuse_method(method)
     if _arrays.any_torch(x, initial, reset, out):
         _arrays.refuse_device(device, "torch tensors")
         return _torch_scans().cumulative_sum(
@@ -171,8 +192,7 @@ def cumulative_sum(
             n_threads=n_threads,
         )  # fmt: skip
     ordinal = _arrays.check_device(device)
-    if include_initial and exclusive:
-        raise ValueError("include_initial: cannot be combined with exclusive, which already begins with it")
+    _check_include(include_initial, exclusive)
     given = _arrays.as_operand(x, "x")
     result_dtype = _cumsum_dtype(given, dtype)
     given = _for_sum(given, result_dtype)
@@ -231,6 +251,7 @@ def discounted_cumsum(
     return_final: bool = False,
     n_threads: int | None = None,
     device: str | None = None,
+    method: str | None = None,
 ) -> Any:
     """Discounted sum along an axis: y[t] = x[t] + gamma * y[t-1].
 
@@ -266,6 +287,9 @@ def discounted_cumsum(
     device : {None, "cpu", "cuda", "cuda:N"}, optional
         With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
         other libraries are computed where they are.
+    method : {None, "sequential", "tree"}, optional
+        With dask arrays: how the states before blocks are found. One after the other (the default), which keeps
+        few blocks in memory; or in two passes over a tree, for many workers that hold all blocks.
 
     Returns
     -------
@@ -312,11 +336,20 @@ def discounted_cumsum(
     if (
         type(x) is np.ndarray and type(axis) is int and axis == -1 and initial is None and reset is None
         and window is None and out is None and not exclusive and not return_final and device is None
+        and method is None
     ):  # fmt: skip
         y = _cpu.scans.plain_constant(x, gamma, reverse, _cpu.threads(n_threads))
         if y is not None:
             return y
     steps = _check_window(window, initial, exclusive, return_final)
+    if _arrays.any_dask(x, gamma, initial, reset, out):
+        if steps:
+            raise NotImplementedError("window: of dask arrays, use dask.array.map_overlap with depth=window - 1")
+        return _dask_scan(
+            discounted_cumsum, {"x": x, "gamma": gamma}, method, out, device, return_final, axis=axis,
+            reverse=reverse, initial=initial, reset=reset, n_threads=n_threads, exclusive=exclusive,
+        )  # fmt: skip
+    _refuse_method(method)
     if _arrays.any_torch(x, gamma, initial, reset, out):
         _arrays.refuse_device(device, "torch tensors")
         return _torch_scans().discounted_cumsum(
@@ -346,14 +379,14 @@ def linear_recurrence(
     gates: ArrayLike, tokens: ArrayLike, *, axis: int = -1, reverse: bool = False,
     initial: ArrayLike | None = None, reset: ArrayLike | None = None, exclusive: bool = False,
     out: Array | None = None, return_final: Literal[False] = False, n_threads: int | None = None,
-    device: str | None = None,
+    device: str | None = None, method: str | None = None,
 ) -> Array: ...
 @overload
 def linear_recurrence(
     gates: ArrayLike, tokens: ArrayLike, *, axis: int = -1, reverse: bool = False,
     initial: ArrayLike | None = None, reset: ArrayLike | None = None, exclusive: bool = False,
     out: Array | None = None, return_final: Literal[True], n_threads: int | None = None,
-    device: str | None = None,
+    device: str | None = None, method: str | None = None,
 ) -> tuple[Array, Array]: ...
 # fmt: on
 def linear_recurrence(
@@ -369,6 +402,7 @@ def linear_recurrence(
     return_final: bool = False,
     n_threads: int | None = None,
     device: str | None = None,
+    method: str | None = None,
 ) -> Any:
     """Gated recurrence along an axis: y[t] = gates[t] * y[t-1] + tokens[t].
 
@@ -398,6 +432,9 @@ def linear_recurrence(
     device : {None, "cpu", "cuda", "cuda:N"}, optional
         With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
         other libraries are computed where they are.
+    method : {None, "sequential", "tree"}, optional
+        With dask arrays: how the states before blocks are found. One after the other (the default), which keeps
+        few blocks in memory; or in two passes over a tree, for many workers that hold all blocks.
 
     Returns
     -------
@@ -441,11 +478,17 @@ def linear_recurrence(
     """
     if (
         type(tokens) is np.ndarray and type(axis) is int and axis == -1 and initial is None and reset is None
-        and out is None and not exclusive and not return_final and device is None
+        and out is None and not exclusive and not return_final and device is None and method is None
     ):  # fmt: skip
         y = _cpu.scans.plain_gated(gates, tokens, reverse, _cpu.threads(n_threads))
         if y is not None:
             return y
+    if _arrays.any_dask(gates, tokens, initial, reset, out):
+        return _dask_scan(
+            linear_recurrence, {"gates": gates, "tokens": tokens}, method, out, device, return_final, axis=axis,
+            reverse=reverse, initial=initial, reset=reset, n_threads=n_threads, exclusive=exclusive,
+        )  # fmt: skip
+    _refuse_method(method)
     if _arrays.any_torch(gates, tokens, initial, reset, out):
         _arrays.refuse_device(device, "torch tensors")
         return _torch_scans().linear_recurrence(
@@ -480,6 +523,27 @@ def _torch_scans() -> Any:
     from upsweep._torch import scans as torch_scans
 
     return torch_scans
+
+
+def _dask_scan(
+    function: Any, arrays: dict[str, Any], method: str | None, out: object, device: object, return_final: bool,
+    **keywords: Any,
+) -> Any:  # fmt: skip
+    """The scan of dask arrays, whose tasks call `function` again, on blocks."""
+    from upsweep import _dask
+
+    _dask.refuse(out=out, device=device)
+    return _dask.scan(function, arrays, method=method, return_final=return_final, **keywords)
+
+
+def _check_include(include_initial: bool, exclusive: bool) -> None:
+    if include_initial and exclusive:
+        raise ValueError("include_initial: cannot be combined with exclusive, which already begins with it")
+
+
+def _refuse_method(method: object) -> None:
+    if method is not None:
+        raise ValueError(f"method: goes with dask arrays only, got {method!r}")
 
 
 def _refuse_device(scan: _signature.Scan, device: object) -> None:

@@ -1,0 +1,333 @@
+"""Scans and counts of what is sharded over the processes of a torch.distributed group.
+
+Each rank holds a shard of the axis, of any length, the ranks' shards following each other in the order of ranks,
+and calls the same function. A rank finds what its shard does to the state, all exchange that (two numbers for each
+row, three with resets), and each scans its shard from the state before it.
+
+All ranks of the group have to call, and all have to differentiate something of their result if one does. Before
+carries, ranks exchange what each is about to do: if one raises, or shapes disagree, all raise. A rank that does
+not call at all makes the others raise after the group's time-out.
+
+Import it by name: ``import upsweep.distributed`` needs torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from upsweep import carries, counts, scans
+from upsweep._torch.exchange import Ranks, joined
+
+__all__ = ["bincount", "cumulative_sum", "discounted_cumsum", "linear_recurrence"]
+
+
+def cumulative_sum(
+    x: Tensor,
+    *,
+    axis: int = -1,
+    reverse: bool = False,
+    initial: Any = None,
+    reset: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    exclusive: bool = False,
+    return_final: bool = False,
+    n_threads: int | None = None,
+    group: Any = None,
+) -> Any:
+    """Cumulative sum along an axis that is sharded over ranks.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        This rank's shard. Other axes are the same on all ranks.
+    axis, reverse, reset, dtype, exclusive, n_threads
+        As in `upsweep.cumulative_sum`, of the shard.
+    initial : tensor or number, optional
+        The state before the first step of all; read on the rank that comes first in the order of the scan (in
+        reverse: the last rank), which alone has its gradient.
+    return_final : bool
+        Return also the state after the last step of all, on every rank.
+    group : torch.distributed.ProcessGroup, optional
+        Default: the default group.
+
+    Returns
+    -------
+    y : torch.Tensor
+        This rank's shard of the result.
+    final : torch.Tensor
+        Only with `return_final`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `upsweep.cumulative_sum`; on every rank, where shards disagree.
+    RuntimeError
+        Another rank has raised; torch.distributed is not initialised.
+
+    Examples
+    --------
+    In each process, after ``torch.distributed.init_process_group``::
+
+        y = upsweep.distributed.cumulative_sum(shard)
+    """
+    keywords = {"axis": axis, "reverse": reverse, "reset": reset, "n_threads": n_threads, "dtype": dtype}
+    return _scan(
+        scans.cumulative_sum, carries.cumulative_sum_carry, (x,), keywords, initial, exclusive, return_final, group
+    )
+
+
+def discounted_cumsum(
+    x: Tensor,
+    gamma: Any,
+    *,
+    axis: int = -1,
+    reverse: bool = False,
+    initial: Any = None,
+    reset: Tensor | None = None,
+    exclusive: bool = False,
+    return_final: bool = False,
+    n_threads: int | None = None,
+    group: Any = None,
+) -> Any:
+    """Discounted sum along an axis that is sharded over ranks: y[t] = x[t] + gamma * y[t-1].
+
+    Parameters
+    ----------
+    x, gamma
+        This rank's shard, and the discount of its steps: a number, or what broadcasts with the shard. The gradient
+        of a gamma is that of this rank's steps.
+    axis, reverse, initial, reset, exclusive, return_final, n_threads, group
+        As in `cumulative_sum`.
+
+    Returns
+    -------
+    y, final
+        As of `cumulative_sum`.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        As `cumulative_sum`.
+
+    Examples
+    --------
+    In each process::
+
+        returns = upsweep.distributed.discounted_cumsum(rewards, 0.99, reverse=True, reset=ends)
+    """
+    keywords = {"axis": axis, "reverse": reverse, "reset": reset, "n_threads": n_threads}
+    return _scan(
+        scans.discounted_cumsum, carries.discounted_cumsum_carry, (x, gamma), keywords, initial, exclusive,
+        return_final, group,
+    )  # fmt: skip
+
+
+def linear_recurrence(
+    gates: Any,
+    tokens: Any,
+    *,
+    axis: int = -1,
+    reverse: bool = False,
+    initial: Any = None,
+    reset: Tensor | None = None,
+    exclusive: bool = False,
+    return_final: bool = False,
+    n_threads: int | None = None,
+    group: Any = None,
+) -> Any:
+    """Gated recurrence along an axis that is sharded over ranks: y[t] = gates[t] * y[t-1] + tokens[t].
+
+    Parameters
+    ----------
+    gates, tokens
+        This rank's shards. They broadcast together.
+    axis, reverse, initial, reset, exclusive, return_final, n_threads, group
+        As in `cumulative_sum`.
+
+    Returns
+    -------
+    y, final
+        As of `cumulative_sum`.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        As `cumulative_sum`.
+
+    Examples
+    --------
+    In each process::
+
+        y, state = upsweep.distributed.linear_recurrence(gates, tokens, return_final=True)
+    """
+    keywords = {"axis": axis, "reverse": reverse, "reset": reset, "n_threads": n_threads}
+    return _scan(
+        scans.linear_recurrence, carries.linear_recurrence_carry, (gates, tokens), keywords, initial, exclusive,
+        return_final, group,
+    )  # fmt: skip
+
+
+def _scan(
+    scan: Callable[..., Any],
+    carry_of: Callable[..., carries.Carry],
+    arrays: tuple[Any, ...],
+    keywords: dict[str, Any],
+    initial: Any,
+    exclusive: bool,
+    return_final: bool,
+    group: Any,
+) -> Any:
+    ranks = Ranks(group)
+    first = ranks.rank == (ranks.size - 1 if keywords["reverse"] else 0)
+    state = initial if first else None
+    tracked = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in (*arrays, state))
+    facts, error, carry, empty = None, None, None, False
+    try:
+        if not any(isinstance(array, Tensor) for array in arrays):
+            raise TypeError("x: expected tensors")
+        carry = carry_of(*arrays, **keywords)
+        empty = _length(arrays, keywords["reset"], keywords["axis"]) == 0
+        if state is not None:  # what follows is told of it by this rank's value
+            carry = carry._replace(value=carry.apply(state))
+        facts = {
+            "scan": scan.__name__, "reverse": bool(keywords["reverse"]), "state": list(carry.value.shape),
+            "dtype": str(carry.value.dtype), "factors": str(carry.multiplier.dtype), "tracked": tracked,
+            "reset": keywords["reset"] is not None, "empty": empty and state is None,
+        }  # fmt: skip
+    except Exception as raised:  # to be raised when the others know of it
+        error = raised
+    heard = ranks.agree(facts, error)
+    assert carry is not None
+    _same(heard, ("scan", "reverse", "state", "dtype", "factors"))
+    track = any(its["tracked"] for its in heard)
+    parts, gathered = ranks.exchange(tuple(carry), any(its["reset"] for its in heard), track, (*arrays, state))
+
+    final = None
+    for rank in range(ranks.size)[:: -1 if keywords["reverse"] else 1]:
+        if rank == ranks.rank and not first:
+            state = final
+        if not heard[rank]["empty"]:
+            final = carries.Carry(*parts[rank]).apply(final)
+    results = list(
+        scan(*arrays, initial=state, exclusive=exclusive, return_final=True, **keywords)
+        if return_final
+        else (scan(*arrays, initial=state, exclusive=exclusive, **keywords),)
+    )
+    if return_final:
+        results[1] = torch.zeros_like(results[1]) if final is None else final.to(results[1].dtype)
+    if track:
+        results = joined(results, gathered)
+    return tuple(results) if return_final else results[0]
+
+
+def _length(arrays: tuple[Any, ...], reset: Any, axis: int) -> int:
+    shape = torch.broadcast_shapes(*(a.shape for a in (*arrays, reset) if isinstance(a, Tensor)))
+    return int(shape[axis])
+
+
+def _same(heard: list[dict[str, Any]], names: tuple[str, ...]) -> None:
+    """Refuse, on every rank, what is not the same on all."""
+    for name in names:
+        said = [its[name] for its in heard]
+        if any(one != said[0] for one in said):
+            differ = ", ".join(f"rank {rank} {one}" for rank, one in enumerate(said))
+            raise ValueError(f"shards: the ranks' {name} differ: {differ}")
+
+
+def bincount(
+    x: Tensor,
+    weights: Tensor | None = None,
+    minlength: int = 0,
+    *,
+    length: int | None = None,
+    axis: int | None = None,
+    dtype: torch.dtype | None = None,
+    invalid: str = "raise",
+    return_invalid: bool = False,
+    n_threads: int | None = None,
+    group: Any = None,
+) -> Any:
+    """Count keys that are sharded over ranks, or sum their weights; every rank has the result.
+
+    Parameters
+    ----------
+    x, weights
+        This rank's keys and weights: any number of them.
+    minlength, length, axis, dtype, invalid, return_invalid, n_threads
+        As in `upsweep.bincount`, the same on all ranks.
+    group : torch.distributed.ProcessGroup, optional
+        Default: the default group.
+
+    Returns
+    -------
+    counts : torch.Tensor
+        Of all ranks' keys; as many bins as the largest of them asks for. Added in 64 bits a part, rounded once.
+    n_invalid : torch.Tensor
+        Only with `return_invalid`: of all ranks.
+
+    Raises
+    ------
+    TypeError, ValueError, RuntimeError
+        As `upsweep.bincount` on the rank whose keys are bad, RuntimeError on the others; ValueError on every rank
+        where the ranks' results have other shapes or dtypes.
+
+    Examples
+    --------
+    In each process::
+
+        counts = upsweep.distributed.bincount(keys, length=1000)
+    """
+    ranks = Ranks(group)
+    tracked = torch.is_grad_enabled() and isinstance(weights, Tensor) and weights.requires_grad
+    facts, error, counted, n_invalid = None, None, None, None
+    at = 0
+    try:
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x: expected a tensor, got {type(x).__name__}")
+        wide, wanted = _sum_dtypes(weights, dtype)
+        counted = counts.bincount(
+            x,
+            weights,
+            minlength,
+            length=length,
+            axis=axis,
+            dtype=wide,
+            invalid=invalid,
+            return_invalid=return_invalid,
+            n_threads=n_threads,
+        )  # type: ignore[call-overload]  # of tensors, which the annotations do not know
+        if return_invalid:
+            counted, n_invalid = counted
+        at = 0 if axis is None else axis % x.ndim
+        rows = [size for i, size in enumerate(counted.shape) if i != at]
+        facts = {"rows": rows, "dtype": str(wanted), "bins": counted.shape[at], "tracked": tracked,
+                 "return_invalid": bool(return_invalid)}  # fmt: skip
+    except Exception as raised:  # to be raised when the others know of it
+        error = raised
+    heard = ranks.agree(facts, error)
+    _same(
+        heard,
+        ("rows", "dtype", "return_invalid") if length is None else ("rows", "dtype", "return_invalid", "bins"),
+    )
+    assert counted is not None
+    missing = max(its["bins"] for its in heard) - counted.shape[at]
+    if missing:
+        shape = (*counted.shape[:at], missing, *counted.shape[at + 1 :])
+        counted = torch.cat((counted, counted.new_zeros(shape)), at)
+    total = ranks.differentiable_sum(counted, any(its["tracked"] for its in heard)).to(wanted)
+    return (total, ranks.sum(n_invalid)) if n_invalid is not None else total
+
+
+def _sum_dtypes(weights: Tensor | None, dtype: torch.dtype | None) -> tuple[torch.dtype, torch.dtype]:
+    """What is summed in, and the result's dtype."""
+    if weights is None:
+        return torch.int64, dtype or torch.int64
+    if weights.is_complex():
+        return torch.complex128, dtype or weights.dtype
+    integers = not (weights.is_floating_point() or dtype is None or dtype.is_floating_point or dtype.is_complex)
+    default = torch.float32 if weights.dtype == torch.float32 else torch.float64
+    return torch.int64 if integers else torch.float64, dtype or default

@@ -1,0 +1,284 @@
+"""Scans of what comes in blocks, one after the other: arrays larger than memory, and data without an end.
+
+What is kept from block to block is the state alone, in the precision that scans compute in, so that the number of
+blocks adds nothing to the error; with ``window=`` also the elements that later windows reach back to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from upsweep import _arrays, carries, scans
+from upsweep._signature import check_axis
+
+__all__ = ["BlockScan", "scan_blocks"]
+
+# Each scan: its arguments, of which the last is the one that gives the result its dtype; what a block does.
+_SCANS: dict[Callable[..., Any], tuple[tuple[str, ...], Callable[..., carries.Carry]]] = {
+    scans.cumulative_sum: (("x",), carries.cumulative_sum_carry),
+    scans.discounted_cumsum: (("x", "gamma"), carries.discounted_cumsum_carry),
+    scans.linear_recurrence: (("gates", "tokens"), carries.linear_recurrence_carry),
+}
+_NOT_OF_A_CARRY = ("exclusive", "window", "out")
+
+
+class BlockScan(Iterator[Any]):
+    """The results of a scan of blocks, in the order of the blocks. Made by `scan_blocks`.
+
+    Attributes
+    ----------
+    state : array or None
+        The state after the blocks so far, in the dtype that it is computed in (float64 for float32): None before
+        the first block without `initial`. Given as `initial` to another scan of blocks, it goes on from there.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> sums = upsweep.scan_blocks(upsweep.cumulative_sum, iter([[1, 2], [3]]))
+    >>> list(sums)
+    [array([1, 3]), array([6])]
+    >>> sums.state
+    array(6)
+    """
+
+    def __init__(
+        self,
+        run: Callable[[dict[str, Any], Any], tuple[Any, Any]],
+        blocks: Iterator[dict[str, Any]],
+        initial: Any,
+    ):
+        self._run = run
+        self._blocks = blocks
+        self.state = initial
+
+    def __next__(self) -> Any:
+        result, self.state = self._run(next(self._blocks), self.state)
+        return result
+
+
+def scan_blocks(
+    scan: Callable[..., Any],
+    *arrays: Any,
+    axis: int = -1,
+    reverse: bool = False,
+    initial: Any = None,
+    reset: Any = None,
+    out: Any = None,
+    **keywords: Any,
+) -> BlockScan:
+    """Scan what comes in blocks along the axis, in constant memory: an iterator of blocks in, one of results out.
+
+    Parameters
+    ----------
+    scan : function
+        `cumulative_sum`, `discounted_cumsum` or `linear_recurrence`.
+    *arrays : iterable of array_like, array or number
+        The arguments of `scan`: ``x``; ``x, gamma``; ``gates, tokens``. What is neither an array nor a number is
+        an iterable of blocks, read one at a time, when its result is asked for. Arrays and numbers are the same
+        for each block; `x` and `tokens` cannot be.
+    axis : int
+        The axis that the scan runs along, and that the blocks follow each other on.
+    reverse : bool
+        Run from the end to the start. Blocks come in the order of the scan: the last block of the array first.
+    initial : array_like, optional
+        The state before the first block that comes.
+    reset : iterable of array_like of bool, or array of bool, optional
+        Blocks, or one that goes with each block.
+    out : iterable of arrays, optional
+        Where each result goes: slices of an ``np.memmap``, say.
+    **keywords
+        The scan's others: `exclusive`, `dtype`, `include_initial` (the first result is one step longer), `window`,
+        `n_threads`, `device`.
+
+    Returns
+    -------
+    BlockScan
+        An iterator of the results; its `state` is the state after the blocks so far, what ``return_final=True``
+        gives for a whole array.
+
+    Raises
+    ------
+    TypeError
+        `scan` is none of these functions, or the wrong number of arrays; all of them are arrays; `return_final`.
+    ValueError
+        One iterable ends before another; a block whose other axes differ from those before. Raised when the block
+        is asked for, as is all that `scan` raises; the blocks before it are not lost.
+
+    See Also
+    --------
+    Carry, combine
+
+    Notes
+    -----
+    The results are those of one scan of the whole, within its rounding: the state goes from block to block
+    unrounded. For float32 and shorter that costs a second look at the block, while it is in memory. The blocks of
+    a ``window=`` are copied together with the ``window - 1`` elements before them.
+
+    Tensors carry their gradients over blocks: detach the state of another scan of blocks to cut them.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> blocks = iter([[1.0, 1.0], [1.0], [1.0, 1.0, 1.0]])
+    >>> for y in upsweep.scan_blocks(upsweep.discounted_cumsum, blocks, 0.5):
+    ...     print(y)
+    [1.  1.5]
+    [1.75]
+    [1.875   1.9375  1.96875]
+
+    From file to file, with ``np.memmap``; 4 MiB at a time would be more to the point than 1,000 numbers:
+
+    >>> import numpy as np, os, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> x = np.memmap(os.path.join(folder, "x"), np.float32, "w+", shape=2500)
+    >>> x[:] = 1
+    >>> y = np.memmap(os.path.join(folder, "y"), np.float32, "w+", shape=2500)
+    >>> def cut(array, step=1000):
+    ...     return (array[begin : begin + step] for begin in range(0, len(array), step))
+    >>> for _ in upsweep.scan_blocks(upsweep.cumulative_sum, cut(x), out=cut(y)):
+    ...     pass
+    >>> y[[0, 999, 1000, 2499]].tolist()
+    [1.0, 1000.0, 1001.0, 2500.0]
+
+    A zarr array is cut in the same way, at multiples of its chunks; results are assigned to slices of another::
+
+        z = zarr.open("x.zarr")
+        step = z.chunks[0]
+        result = zarr.create_array("y.zarr", shape=z.shape, dtype=z.dtype, chunks=z.chunks)
+        scan = upsweep.scan_blocks(upsweep.cumulative_sum, cut(z, step), axis=0)
+        for begin, y in zip(range(0, len(z), step), scan):
+            result[begin : begin + step] = y
+    """
+    try:
+        names, carry = _SCANS[scan]
+    except (KeyError, TypeError):
+        offered = ", ".join(function.__name__ for function in _SCANS)
+        raise TypeError(f"scan: expected one of {offered}, got {scan!r}") from None
+    if len(arrays) != len(names):
+        raise TypeError(f"arrays: {scan.__name__} takes {len(names)} ({', '.join(names)}), got {len(arrays)}")
+    if "return_final" in keywords:
+        raise TypeError("return_final: the state after the blocks so far is the attribute `state` of the result")
+    unknown = set(keywords).difference(scan.__kwdefaults__ or ())
+    if unknown:
+        raise TypeError(f"keywords: {scan.__name__} takes no {min(unknown)}")
+    leading = "tokens" if "tokens" in names else "x"
+    given = arrays[names.index(leading)]
+    if _is_one(given):
+        raise TypeError(
+            f"{leading}: expected an iterable of blocks, got {_arrays.type_name(given)}; cut it along the axis, "
+            "e.g. (a[i : i + n] for i in range(0, len(a), n))"
+        )
+    keywords.update(axis=axis, reverse=reverse)
+    run: Callable[[dict[str, Any], Any], tuple[Any, Any]]
+    if keywords.get("window") is None:
+        run = _Stateful(scan, carry, names, keywords).run
+    else:
+        scans._check_window(keywords["window"], initial, bool(keywords.get("exclusive")), False)
+        run = _Windowed(keywords).run
+    blocks = {**dict(zip(names, arrays)), "reset": reset, "out": out}
+    return BlockScan(run, _blocks(blocks, leading), initial)
+
+
+def _is_one(argument: Any) -> bool:
+    """Whether the argument is the same for all blocks: an array, a number or nothing."""
+    return hasattr(argument, "shape") or not isinstance(argument, Iterable)
+
+
+def _blocks(arguments: dict[str, Any], leading: str) -> Iterator[dict[str, Any]]:
+    """What a scan of each block is given, by name."""
+    iterators = {name: iter(value) for name, value in arguments.items() if not _is_one(value)}
+    fixed = {name: value for name, value in arguments.items() if name not in iterators}
+    for n_blocks, block in enumerate(iterators[leading]):
+        blocks = {**fixed, leading: block}
+        for name, iterator in iterators.items():
+            if name != leading:
+                try:
+                    blocks[name] = next(iterator)
+                except StopIteration:
+                    raise ValueError(f"{name}: ended after {n_blocks} blocks, while {leading} goes on") from None
+        yield blocks
+    for name, iterator in iterators.items():
+        if name != leading and next(iterator, iterators) is not iterators:
+            raise ValueError(f"{name}: goes on after {leading} has ended")
+
+
+class _Stateful:
+    """Scans whose blocks know of those before them by the state alone."""
+
+    def __init__(
+        self,
+        scan: Callable[..., Any],
+        carry: Callable[..., carries.Carry],
+        names: tuple[str, ...],
+        keywords: dict[str, Any],
+    ):
+        self.scan, self.carry, self.names = scan, carry, names
+        self.keywords = keywords
+        self.of_a_carry = {name: value for name, value in keywords.items() if name not in _NOT_OF_A_CARRY}
+        self.shape: tuple[int, ...] | None = None
+
+    def run(self, blocks: dict[str, Any], state: Any) -> tuple[Any, Any]:
+        """The result of a block, and the state after it."""
+        arrays, reset, out = [blocks[name] for name in self.names], blocks["reset"], blocks["out"]
+        # A result that is written over its input leaves nothing to look at again.
+        carry = self.carry(*arrays, reset=reset, **self.of_a_carry) if _is_narrow(out) else None
+        result, final = self.scan(*arrays, initial=state, reset=reset, out=out, return_final=True, **self.keywords)
+        if self.shape is not None and final.shape != self.shape:
+            raise ValueError(f"arrays: a block with a state of shape {final.shape} follows those of {self.shape}")
+        self.shape = final.shape
+        self.keywords.pop("include_initial", None)  # only the first result begins with the state before it
+        if _is_narrow(final):
+            carry = self.carry(*arrays, reset=reset, **self.of_a_carry) if carry is None else carry
+            final = _unrounded(carry, state, final)
+        return result, final
+
+
+def _is_narrow(array: Any) -> bool:
+    """Whether a state of this dtype has been rounded."""
+    return str(getattr(array, "dtype", "")).rpartition(".")[2] in ("float16", "bfloat16", "float32", "complex64")
+
+
+def _unrounded(carry: carries.Carry, state: Any, final: Any) -> Any:
+    """The state after the block in full precision; rounded where products leave the range of numbers."""
+    after = carry.apply(state)
+    if state is None:
+        return after
+    library = _arrays.namespace(after)
+    return library.where(library.isfinite(carry.multiplier) & library.isfinite(after), after, final)
+
+
+class _Windowed:
+    """Windowed sums, for which the elements that later windows reach back to are put before each block."""
+
+    def __init__(self, keywords: dict[str, Any]):
+        self.keywords = keywords
+        self.kept: tuple[Any, ...] | None = None
+
+    def run(self, blocks: dict[str, Any], state: Any) -> tuple[Any, Any]:
+        """The result of a block; there is no state."""
+        x, reset = _arrays.broadcast_together(blocks["x"], blocks["reset"])
+        axis, window = check_axis(self.keywords["axis"], x.ndim), self.keywords["window"]
+        before = (slice(None),) * axis
+        length = x.shape[axis]
+        joined = [x, reset]
+        if self.kept is not None:
+            for i, (kept, block) in enumerate(zip(self.kept, joined)):
+                if block is not None:
+                    parts = (block, kept) if self.keywords["reverse"] else (kept, block)
+                    joined[i] = _arrays.namespace(block).concat(parts, axis=axis)
+        result = scans.discounted_cumsum(joined[0], blocks["gamma"], reset=joined[1], **self.keywords)
+        n_kept = min(window - 1, joined[0].shape[axis])
+        if self.keywords["reverse"]:
+            mine, reached = slice(0, length), slice(0, n_kept)
+        else:
+            mine, reached = slice(result.shape[axis] - length, None), slice(result.shape[axis] - n_kept, None)
+        self.kept = tuple(None if a is None else _arrays.copied(a[(*before, reached)]) for a in joined)
+        result = result[(*before, mine)]
+        out = blocks["out"]
+        if out is None:
+            return result, state
+        if (out.shape, out.dtype) != (result.shape, result.dtype):
+            raise ValueError(f"out: expected {result.dtype} {result.shape}, got {out.dtype} {out.shape}")
+        out[...] = result
+        return out, state

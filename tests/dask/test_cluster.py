@@ -1,0 +1,83 @@
+"""Hazard: worker processes, and one that dies in the middle."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import upsweep
+from helpers import same_bits
+
+dask = pytest.importorskip("dask")
+da = pytest.importorskip("dask.array")
+distributed = pytest.importorskip("distributed")
+
+N_BLOCKS, LENGTH = 24, 5000
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def numbers(pause=0.0):
+    """Blocks of random numbers that take their time to come."""
+
+    def block_of(i):  # in here it travels to the workers by value: they cannot import this file
+        time.sleep(pause)
+        return np.random.default_rng(i).random(LENGTH, dtype=np.float32)
+
+    blocks = [dask.delayed(block_of)(i, dask_key_name=f"numbers-{pause}-{i}") for i in range(N_BLOCKS)]
+    return da.concatenate([da.from_delayed(block, (LENGTH,), np.float32) for block in blocks])
+
+
+def results(client, *lazy):
+    return [future.result(timeout=30) for future in client.compute(lazy)]
+
+
+def test_processes_give_the_bits_of_one(client):
+    x = numbers()
+    for method in ("sequential", "tree"):
+        y, final = upsweep.discounted_cumsum(x, 0.9999, return_final=True, method=method)
+        whole = y.compute(scheduler="sync")
+        mine, state = results(client, y, final)
+        assert same_bits(mine, whole)
+        assert state == whole[-1]
+    keys = (x * 100).astype(int)
+    (mine,) = results(client, upsweep.bincount(keys))
+    assert same_bits(mine, np.bincount(keys.compute(scheduler="sync")))
+    counts, edges = results(client, *upsweep.histogram(x, 10))
+    theirs = np.histogram(x.compute(scheduler="sync"), 10)
+    assert same_bits(counts, theirs[0]) and same_bits(edges, theirs[1])
+
+
+@pytest.mark.parametrize("method", ["sequential", "tree"])
+def test_a_worker_that_dies_changes_no_bit(client, method):
+    expected = upsweep.discounted_cumsum(numbers(), 0.9999, method=method).compute(scheduler="sync")
+    y = upsweep.discounted_cumsum(numbers(pause=0.04), 0.9999, method=method)
+    future = client.compute(y)
+
+    pids = client.run(os.getpid)
+    limit = time.monotonic() + 20
+    held = client.has_what()  # the keys that are in each worker's memory
+    while sum(map(len, held.values())) < N_BLOCKS // 2 and time.monotonic() < limit:
+        time.sleep(0.005)
+        held = client.has_what()
+    victim = max(held, key=lambda address: len(held[address]))
+    assert len(held[victim]) >= N_BLOCKS // 4 and not future.done()
+    os.kill(pids[victim], signal.SIGKILL)
+    assert same_bits(future.result(timeout=30), expected)
+    assert victim not in client.has_what()
+
+
+def test_an_error_in_a_block_arrives(client):
+    keys = da.from_array(np.array([0, 1, 2, -1]), chunks=2)
+    with pytest.raises(ValueError, match="must not be negative"):
+        client.compute(upsweep.bincount(keys)).result(timeout=30)

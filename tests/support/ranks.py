@@ -1,0 +1,277 @@
+"""What each process of a torch.distributed group checks: run as ``python ranks.py RANK SIZE BACKEND FILE``.
+
+Prints one line of JSON for each check: its name, and what went wrong, or null.
+"""
+
+import datetime
+import json
+import sys
+import time
+import traceback
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import upsweep
+import upsweep.distributed as sharded
+
+TIMEOUT = 15  # seconds, of a collective
+CHECKS = []
+
+
+def check(function):
+    CHECKS.append(function)
+    return function
+
+
+class World:
+    """This process among the others, and what it holds of arrays that all of them know."""
+
+    def __init__(self, rank, size, device):
+        self.rank, self.size, self.device = rank, size, device
+
+    def random(self, *shape, seed=0, dtype=torch.float64):
+        x = torch.from_numpy(np.random.default_rng(seed).uniform(-1, 1, shape))
+        return x.to(dtype).to(self.device)
+
+    def cut(self, length):
+        """This rank's part of a length: twice as much as the rank before; the second of three has none."""
+        weights = [0 if rank == 1 and self.size > 2 else 2**rank for rank in range(self.size)]
+        ends = [length * sum(weights[:rank]) // sum(weights) for rank in range(self.size + 1)]
+        return slice(ends[self.rank], ends[self.rank + 1])
+
+
+def scans(world, length=61, dtype=torch.float64):
+    """Each scan's name, its arguments, and those that a rank has of them."""
+    x, gates = world.random(3, length, dtype=dtype), world.random(3, length, seed=1, dtype=dtype)
+    part = world.cut(length)
+    yield "cumulative_sum", (x,), (x[:, part],)
+    yield "discounted_cumsum", (x, 0.9), (x[:, part], 0.9)
+    yield "discounted_cumsum", (x, gates), (x[:, part], gates[:, part])
+    yield "linear_recurrence", (gates, x), (gates[:, part], x[:, part])
+
+
+def close(mine, theirs, tolerance=1e-12):
+    assert mine.dtype == theirs.dtype and mine.shape == theirs.shape, (mine, theirs)
+    torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+
+
+@check
+def shards_together_are_the_whole(world):
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6), (torch.complex64, 1e-6)):
+        part = world.cut(61)
+        for name, whole, shards in scans(world, dtype=dtype):
+            reset = world.random(3, 61, seed=2) > 0.8
+            initial = world.random(3, seed=3)
+            for reverse in (False, True):
+                for keywords in ({}, {"reset": reset}, {"initial": initial}, {"exclusive": True, "reset": reset}):
+                    given = {**keywords, "reverse": reverse, "return_final": True}
+                    theirs = getattr(upsweep, name)(*whole, **given)
+                    if "reset" in given:
+                        given["reset"] = reset[:, part]
+                    mine = getattr(sharded, name)(*shards, **given)
+                    close(mine[0], theirs[0][:, part], tolerance)
+                    close(mine[1], theirs[1], tolerance)
+
+
+@check
+def integers_and_other_axes(world):
+    x = (world.random(40, 3) * 100).long()
+    part = world.cut(40)
+    close(sharded.cumulative_sum(x[part], axis=0), upsweep.cumulative_sum(x, axis=0)[part])
+    complex_tokens = world.random(2, 40, dtype=torch.complex128) * (1 + 2j)
+    gates = world.random(2, 40)
+    theirs = upsweep.linear_recurrence(gates, complex_tokens)
+    close(sharded.linear_recurrence(gates[:, part], complex_tokens[:, part]), theirs[:, part])
+
+
+@check
+def infinities_stop_at_resets(world):
+    gates, tokens = torch.ones(world.size * 4), torch.ones(world.size * 4)
+    tokens[1], gates[0] = np.inf, np.nan
+    reset = torch.zeros(world.size * 4, dtype=torch.bool)
+    reset[6] = True
+    part = slice(4 * world.rank, 4 * world.rank + 4)
+    given = [t.to(world.device) for t in (gates, tokens, reset)]
+    theirs = upsweep.linear_recurrence(given[0], given[1], reset=given[2])
+    mine = sharded.linear_recurrence(given[0][part], given[1][part], reset=given[2][part])
+    assert torch.equal(mine, theirs[part]), (mine, theirs)
+
+
+@check
+def gradients_are_those_of_the_whole(world):
+    part = world.cut(23)
+    for order in (1, 2):
+        for reverse in (False, True):
+            first = world.rank == (world.size - 1 if reverse else 0)
+            gates, tokens = world.random(2, 23, seed=1).requires_grad_(), world.random(2, 23).requires_grad_()
+            initial = world.random(2, seed=3).requires_grad_()
+            reset = world.random(2, 23, seed=4) > 0.8
+            weights = world.random(2, 23, seed=5)
+
+            def derived(y, final, weights, inputs, order=order, ranks=1):
+                # Each rank adds the final state; the whole's loss has it once for each.
+                loss = (y.square() * weights).sum() + ranks * final.square().sum()
+                first_order = torch.autograd.grad(loss, inputs, create_graph=order == 2, materialize_grads=True)
+                if order == 1:
+                    return first_order
+                return torch.autograd.grad(sum(g.square().sum() for g in first_order), inputs)
+
+            y, final = upsweep.linear_recurrence(
+                gates, tokens, initial=initial, reset=reset, reverse=reverse, return_final=True
+            )
+            theirs = derived(y, final, weights, (gates, tokens, initial), ranks=world.size)
+            mine = [t.detach()[:, part].clone().requires_grad_() for t in (gates, tokens)]
+            mine.append(initial.detach().clone().requires_grad_())
+            y, final = sharded.linear_recurrence(
+                *mine[:2], initial=mine[2], reset=reset[:, part], reverse=reverse, return_final=True
+            )
+            ours = derived(y, final, weights[:, part], mine if first else mine[:2])
+            for a, b in zip(ours, (theirs[0][:, part], theirs[1][:, part], theirs[2])):
+                close(a, b, 1e-10)
+            # The first rank's result needs nothing of what it hears.
+            y = upsweep.linear_recurrence(gates, tokens, reverse=reverse)
+            theirs = derived(y, y.new_zeros(()), weights, (gates, tokens))
+            y = sharded.linear_recurrence(*mine[:2], reverse=reverse)
+            ours = derived(y, y.new_zeros(()), weights[:, part], mine[:2])
+            for a, b in zip(ours, theirs):
+                close(a, b[:, part], 1e-10)
+
+
+@check
+def a_rank_without_parameters_takes_part(world):
+    x = world.random(2, 8, seed=world.rank)
+    if world.rank == world.size - 1:
+        x.requires_grad_()
+    sharded.cumulative_sum(x).sum().backward()
+    if x.requires_grad and world.rank == world.size - 1:
+        close(x.grad, torch.arange(8.0, 0, -1, dtype=x.dtype, device=x.device).expand(2, 8))
+
+
+@check
+def counts_are_those_of_all(world):
+    keys = torch.from_numpy(np.random.default_rng(0).integers(0, 9, 100)).to(world.device)
+    keys[-1] = 20
+    part = world.cut(100)
+    close(sharded.bincount(keys[part]), torch.bincount(keys))
+    close(sharded.bincount(keys[part], minlength=30), torch.bincount(keys, minlength=30))
+    counts, dropped = sharded.bincount(keys[part], length=5, invalid="drop", return_invalid=True)
+    close(counts, torch.bincount(keys)[:5])
+    assert dropped == (keys >= 5).sum()
+    for dtype in (torch.float32, torch.float64, torch.int32, torch.complex64):
+        weights = (world.random(100) * 100).to(dtype)
+        close(sharded.bincount(keys[part], weights[part], length=21), upsweep.bincount(keys, weights), 1e-6)
+    batch = keys[:99].reshape(3, 33)
+    rows = world.cut(33)
+    theirs = upsweep.bincount(batch, axis=1, length=21)
+    close(sharded.bincount(batch[:, rows], axis=1, length=21), theirs)
+    weights = world.random(100).requires_grad_()
+    sharded.bincount(keys[part], weights[part], length=21).square().sum().backward()
+    whole = weights.detach().clone().requires_grad_()
+    (world.size * upsweep.bincount(keys, whole, length=21).square().sum()).backward()
+    close(weights.grad[part], whole.grad[part])
+
+
+def raises(kind, words, call):
+    begin = time.monotonic()
+    try:
+        call()
+    except Exception as error:
+        assert type(error) is kind, repr(error)
+        assert words in str(error), str(error)
+        assert time.monotonic() - begin < TIMEOUT
+        return
+    raise AssertionError(f"no {kind.__name__}: {words}")
+
+
+@check
+def one_error_is_everybodys(world):
+    bad = world.size - 1
+    x = world.random(3, 8)
+    axis = 7 if world.rank == bad else -1
+    kind, words = (
+        (IndexError, "axis 7") if world.rank == bad else (RuntimeError, f"rank {bad} of the group raised")
+    )
+    if world.rank == bad:
+        kind = np.exceptions.AxisError
+    raises(kind, words, lambda: sharded.cumulative_sum(x, axis=axis))
+    close(sharded.cumulative_sum(x)[:, -1], (world.rank + 1) * x.sum(1))  # and the group goes on
+    keys = torch.tensor([0, -1 if world.rank == bad else 1], device=world.device)
+    kind, words = (
+        (ValueError, "must not be negative") if world.rank == bad else (RuntimeError, "must not be negative")
+    )
+    raises(kind, words, lambda: sharded.bincount(keys))
+    given = "no tensor" if world.rank == bad else x
+    raises(*((TypeError, "x: ") if world.rank == bad else (RuntimeError, "TypeError: x: ")),
+           lambda: sharded.cumulative_sum(given))  # fmt: skip
+
+
+@check
+def shards_that_disagree(world):
+    rows = 3 + (world.rank == 0)
+    raises(ValueError, "shards: the ranks' state differ: rank 0 [4], rank 1 [3]",
+           lambda: sharded.cumulative_sum(world.random(rows, 8)))  # fmt: skip
+    dtype = torch.complex128 if world.rank == 0 else torch.float64
+    raises(
+        ValueError, "shards: the ranks' dtype differ", lambda: sharded.cumulative_sum(world.random(8, dtype=dtype))
+    )
+    raises(ValueError, "shards: the ranks' reverse differ",
+           lambda: sharded.cumulative_sum(world.random(8), reverse=world.rank == 0))  # fmt: skip
+    other, x = world.rank == 0, world.random(8)
+    raises(ValueError, "shards: the ranks' scan differ",
+           lambda: (sharded.discounted_cumsum if other else sharded.linear_recurrence)(x, x))  # fmt: skip
+    keys = torch.zeros(4, 3 + other, dtype=torch.long, device=world.device)
+    raises(ValueError, "shards: the ranks' rows differ", lambda: sharded.bincount(keys, axis=0, length=2))
+
+
+@check
+def two_numbers_a_row_are_exchanged(world):
+    sent = []
+    gather = dist.all_gather
+
+    def counting(rows, tensor, group=None):
+        sent.append((tensor.numel(), tensor.element_size()))
+        return gather(rows, tensor, group=group)
+
+    dist.all_gather = counting
+    try:
+        sharded.linear_recurrence(world.random(5, 1000), world.random(5, 1000))
+    finally:
+        dist.all_gather = gather
+    assert sent[1:] == [(10, 8)], sent  # after what the ranks agree on
+
+
+@check
+def groups_of_some_ranks(world):
+    group = dist.new_group([0, 1])
+    x = world.random(3, 8)
+    if world.rank < 2:
+        close(sharded.cumulative_sum(x, group=group)[:, -1], (world.rank + 1) * x.sum(1))
+    else:
+        raises(ValueError, "group: this process is not in it", lambda: sharded.cumulative_sum(x, group=group))
+
+
+def main():
+    rank, size, backend, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    torch.set_num_threads(1)
+    upsweep.set_num_threads(1)
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if backend == "nccl":
+        torch.cuda.set_device(device)
+    timeout = datetime.timedelta(seconds=TIMEOUT)
+    dist.init_process_group(backend, init_method=f"file://{path}", rank=rank, world_size=size, timeout=timeout)
+    for function in CHECKS:
+        try:
+            function(World(rank, size, device))
+            wrong = None
+        except Exception:
+            wrong = traceback.format_exc()
+        print(json.dumps([function.__name__, wrong]), flush=True)
+        if wrong is not None:
+            sys.exit(1)  # the others wait somewhere in between, and raise now
+        dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Scans and counts sharded over processes: what each process checks is in support/ranks.py."""
+
+import json
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tensors import torch
+
+PROGRAM = Path(__file__).parents[1] / "support" / "ranks.py"
+NAMES = re.findall(r"^@check\ndef (\w+)", PROGRAM.read_text(), flags=re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """From size and backend to what went wrong in each check, by rank."""
+
+    @cache
+    def run(size, backend):
+        path = tmp_path_factory.mktemp("group") / "store"
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, str(PROGRAM), str(rank), str(size), backend, str(path)],
+                cwd=path.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+            for rank in range(size)
+        ]  # fmt: skip
+        found = []
+        try:
+            for rank in ranks:
+                out, err = rank.communicate(timeout=120)
+                found.append((dict(json.loads(line) for line in out.splitlines() if line.startswith("[")), err))
+        finally:
+            for rank in ranks:
+                rank.kill()
+        return found
+
+    return run
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "size, backend", [(2, "gloo"), (3, "gloo"), pytest.param(2, "nccl", marks=pytest.mark.cuda)]
+)
+def test_each_process_finds(report, size, backend, name):
+    if backend == "nccl" and torch.cuda.device_count() < size:
+        pytest.skip(f"needs {size} devices")
+    for rank, (found, err) in enumerate(report(size, backend)):
+        assert name in found, f"rank {rank} did not come so far:\n{err[-3000:]}"
+        assert found[name] is None, f"rank {rank}:\n{found[name]}"
+
+
+def test_without_a_group():
+    import upsweep
+
+    with pytest.raises(RuntimeError, match=r"group: torch\.distributed is not initialised"):
+        upsweep.distributed.cumulative_sum(torch.ones(3))
