@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import torch
+from tensors import torch
 from upsweep import cluster
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 import upsweep
 from helpers import random
+from tensors import torch
 
 
 def tensor(shape, seed=0, **keywords):
