@@ -37,7 +37,7 @@ MOST_SHARED = 48 * 1024  # of a column: what a block has without asking
 REGISTERS = 65536  # of a processor
 PRODUCT_COLUMNS = 64  # whose products with a tile's rows tensor cores make at a time
 STATIC_SHARED = 12 * 1024  # what products.cuh's other arrays take, at most about
-UNROLLED_INSTRUCTIONS = 720  # of a loop's body: eight columns of a Gaussian, 6 % faster than four
+UNROLLED_INSTRUCTIONS = 900  # of a loop's body: eight columns of a Gaussian, 6 % faster than four
 LONGEST = 128  # features of them in shared memory at a time: two blocks then share a processor
 CHUNK = 4  # columns that are looked at together by those who seek extremes
 # Division and square root within 2 units in the last place, subnormal numbers taken as zero.
