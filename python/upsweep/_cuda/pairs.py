@@ -125,11 +125,7 @@ def prepare(reduction: PairReduction, device: int, *, rows: int = 0, wide_index:
 def _compiled(kernels: Kernels, capability: int) -> bytes:
     """The kernels' code, from the disk if it is there: then no compiler is needed."""
     key = f"cuda {capability} {' '.join(kernels.options)}\n{kernels.text}"
-    code = cache.fetch(key)
-    if code is None:
-        code = nvrtc.load().compile(kernels.text, capability, kernels.options).data
-        cache.store(key, code)
-    return code
+    return cache.fetch_or_make(key, lambda: nvrtc.load().compile(kernels.text, capability, kernels.options).data)
 
 
 def run(

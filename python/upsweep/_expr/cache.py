@@ -13,9 +13,10 @@ import hashlib
 import os
 import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["fetch", "folder", "source_digest", "store"]
+__all__ = ["fetch", "fetch_or_make", "folder", "source_digest", "store"]
 
 _MAGIC = b"upsweep-code-1\n"
 _DIGEST_BYTES = 32
@@ -94,6 +95,15 @@ def store(key: str, code: bytes) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
         raise
+
+
+def fetch_or_make(key: str, make: Callable[[], bytes]) -> bytes:
+    """The code that was stored under a key; if there is none it is made, and stored."""
+    code = fetch(key)
+    if code is None:
+        code = make()
+        store(key, code)
+    return code
 
 
 def _forget_the_oldest(place: Path) -> None:

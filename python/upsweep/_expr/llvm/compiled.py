@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import cache
 from ..lower import lower
 from . import jit
 from .kernels import LONGEST_DISTANCE, LONGEST_VECTOR, cost, render
@@ -17,13 +14,6 @@ if TYPE_CHECKING:
     from ..reduction import PairReduction
 
 __all__ = ["CompiledReduction"]
-
-
-@functools.cache
-def _made_by() -> str:
-    """What all keys have in common: LLVM and the sources of what writes the code."""
-    here = Path(__file__).parent
-    return f"{jit.versions()} {cache.source_digest(here, here.parent)}"
 
 
 class CompiledReduction:
@@ -42,11 +32,10 @@ class CompiledReduction:
         """The address of the tile whose lanes are "rows" or "columns", that of `prepare` or 0, the bytes of its
         workspace, and what the code lives in.
         """
-        key = f"{_made_by()}\n{self.target}\n{lanes_are}\n{self.reduction.key()}"
-        code = cache.fetch(key)
-        if code is None:
-            code = jit.compile_object(render(self.program, self.reduction, self.target, lanes_are), self.target)
-            cache.store(key, code)
-        loaded = jit.load_object(code, self.target)
+        loaded = jit.load(
+            f"{jit.sources()}\n{lanes_are}\n{self.reduction.key()}",
+            lambda: render(self.program, self.reduction, self.target, lanes_are),
+            self.target,
+        )
         prepare = loaded.address("prepare") if self.n_prepared else 0
         return loaded.address("tile"), prepare, loaded.integer("workspace"), loaded

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import functools
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from .. import cache
 from .target import Target
 
-__all__ = ["add_symbols", "compile_object", "load_object", "versions"]
+__all__ = ["add_symbols", "compile_object", "load", "load_object", "sources", "versions"]
 
 _lock = threading.Lock()
 _binding: Any = None
@@ -56,6 +59,13 @@ def versions() -> str:
     return f"{llvmlite.__version__} {llvm.llvm_version_info} {llvm.get_default_triple()}"
 
 
+@functools.cache
+def sources() -> str:
+    """A digest of what writes IR: for keys of code that are not the text itself."""
+    here = Path(__file__).parent
+    return cache.source_digest(here, here.parent)
+
+
 def add_symbols(symbols: Mapping[str, int]) -> None:
     """Tell compiled code where functions of other libraries are."""
     with _lock:
@@ -64,14 +74,20 @@ def add_symbols(symbols: Mapping[str, int]) -> None:
             llvm.add_symbol(name, address)
 
 
-def _machine(target: Target) -> Any:
-    if target not in _machines:
-        llvm = _llvm()
-        triple = llvm.Target.from_default_triple()
-        # The small code model would want constants within 2 GiB of the code: so they are, in one object.
-        _machines[target] = triple.create_target_machine(
+def _new_machine(target: Target) -> Any:
+    # The small code model would want constants within 2 GiB of the code: so they are, in one object.
+    return (
+        _llvm()
+        .Target.from_default_triple()
+        .create_target_machine(
             cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="small", jit=True
         )
+    )
+
+
+def _machine(target: Target) -> Any:
+    if target not in _machines:
+        _machines[target] = _new_machine(target)
     return _machines[target]
 
 
@@ -90,10 +106,7 @@ class Loaded:
     def __init__(self, code: bytes, target: Target) -> None:
         with _lock:
             llvm = _llvm()
-            machine = llvm.Target.from_default_triple().create_target_machine(
-                cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="small", jit=True
-            )
-            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", _context), machine)
+            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", _context), _new_machine(target))
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
             self._engine.finalize_object()
 
@@ -109,3 +122,9 @@ class Loaded:
 def load_object(code: bytes, target: Target) -> Loaded:
     """Load an object file that `compile_object` made."""
     return Loaded(code, target)
+
+
+def load(key: str, text: Callable[[], str], target: Target) -> Loaded:
+    """A module in LLVM IR, compiled or from the disk; `key` says what its text depends on."""
+    key = f"{versions()}\n{target}\n{key}"
+    return load_object(cache.fetch_or_make(key, lambda: compile_object(text(), target)), target)

@@ -16,11 +16,10 @@ turns a square of as many numbers a side as a vector holds; strides are bytes.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from .. import cache
 from ..program import Program
 from ..recurrence import Recurrence
 from ..scalar_ops import lower_nodes
@@ -289,20 +288,8 @@ def render_turn(target: Target, bits: int) -> str:
     return "\n".join([body.define(signature), *body.needs.values(), _ATTRIBUTES])
 
 
-@functools.cache
-def _made_by() -> str:
-    """What all keys have in common: LLVM and the sources of what writes the code."""
-    here = Path(__file__).parent
-    return f"{jit.versions()} {cache.source_digest(here, here.parent)}"
-
-
-def _compile(key: str, name: str, target: Target, text: Any) -> Compiled:
-    key = f"{_made_by()}\n{target}\n{key}"
-    code = cache.fetch(key)
-    if code is None:
-        code = jit.compile_object(text(), target)
-        cache.store(key, code)
-    loaded = jit.load_object(code, target)
+def _compile(key: str, name: str, target: Target, text: Callable[[], str]) -> Compiled:
+    loaded = jit.load(f"{jit.sources()}\n{key}", text, target)
     return Compiled(loaded.address(name), loaded)
 
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .. import cache
 from ..llvm import jit
 from ..llvm.target import TARGETS
 from .expressions import Expr
@@ -32,12 +31,7 @@ def compile_nest(
         known = _loaded.get((level, text))
     if known is None:
         jit.add_symbols(symbols)
-        key = f"{jit.versions()}\n{target}\n{text}"
-        code = cache.fetch(key)
-        if code is None:
-            code = jit.compile_object(text, target)
-            cache.store(key, code)
-        loaded = jit.load_object(code, target)
+        loaded = jit.load(text, lambda: text, target)
         # ctypes lets other Python threads run during the call.
         kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(loaded.address("kernel"))
         known = (loaded, kernel)
