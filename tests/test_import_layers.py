@@ -44,7 +44,7 @@ MAY_IMPORT = {
     },
     "_clusters": set(),
     "cluster": {"_clusters", "_arrays", "_torch"},
-    "pairs": {"pairs", "_expr", "_arrays", "_dispatch", "_torch"},
+    "pairs": {"pairs", "_expr", "_arrays", "_dispatch", "_torch", "counts"},
     "_torch": {
         "_torch",
         "_scan_problem",

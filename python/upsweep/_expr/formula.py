@@ -229,7 +229,7 @@ class _Reader:
         return node
 
     def number(self, tree: ast.expr) -> Any:
-        """A number, or a list of them, that is written as such; KeOps' documents write ``Ind(2, 3)`` for [2, 3]."""
+        """A number, or a list of them: [2, 3], in KeOps' documents ``Ind(2, 3)``."""
         if isinstance(tree, (ast.List, ast.Tuple)):
             return tuple(map(self.number, tree.elts))
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "Ind":
