@@ -165,15 +165,17 @@ def test_the_import_brings_no_other_library():
     assert brought == ["upsweep"]
 
 
-def test_the_import_costs_at_most_30_milliseconds_more_than_numpys():
+def test_the_import_costs_at_most_30_milliseconds_more_than_numpys(tmp_path):
     code = """
     import time, numpy
-    begin = time.perf_counter()
+    begin = time.process_time()
     import upsweep
-    print(1e3 * (time.perf_counter() - begin))
+    print(1e3 * (time.process_time() - begin))
     """
-    # The fastest of several: a busy machine adds to an import, never takes away.
-    assert min(float(run_python(code)) for _ in range(7)) <= 30
+    # The fastest of several, in time of the processor: a busy machine adds to it, never takes away. The first one
+    # compiles the sources where the installation has not, and keeps that.
+    kept = {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
+    assert min(float(run_python(code, **kept)) for _ in range(7)) <= 30
 
 
 def test_the_package_is_typed():
