@@ -375,6 +375,8 @@ def test_dims_that_do_not_go_name_both_operands():
         Vi(X) | Vj(Y[:, :1])
     with pytest.raises(ValueError, match=r"in Elem\(Var\(0,3,0\), 3\)"):
         Vi(X)[3]
+    with pytest.raises(TypeError, match=r"'Var\(0,3,0\) < Var\(1,3,1\)' has a value for each pair"):
+        bool(Vi(X) < Vj(Y))
     with pytest.raises(ValueError, match=r"in Elem\(Var\(0,3,0\), -1\)"):
         Vi(X)[-4]
     with pytest.raises(ValueError, match="along its last axis only"):

@@ -189,6 +189,9 @@ class Operations(Expression):
     def __ge__(self, other: Any) -> Any:
         return self._apply("le", other, reverse=True)
 
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self._text(80)!r} has a value for each pair (i, j), and is neither true nor false")
+
     # ---- functions of each feature -----------------------------------------------------------------------------
 
     def abs(self) -> Any:
