@@ -1,11 +1,9 @@
 """Hazard: a kernel that keeps the GIL stops every other Python thread."""
 
-import threading
-import time
-
 import numpy as np
 import pytest
 import upsweep
+from helpers import ticks_inside
 
 
 def long_calls():
@@ -25,27 +23,4 @@ def long_calls():
 
 @pytest.mark.parametrize("label", long_calls())
 def test_other_threads_go_on_during_a_call(label):
-    call = long_calls()[label]
-    call()
-    ticks, stop = [], threading.Event()
-
-    def tick():
-        while not stop.is_set():
-            ticks.append(time.perf_counter())
-            time.sleep(0.0002)
-
-    thread = threading.Thread(target=tick)
-    thread.start()
-    try:
-        during = 0
-        # A tick strictly inside a call, away from both its ends, is impossible while the GIL is kept.
-        for _ in range(30):
-            begin = time.perf_counter()
-            call()
-            end = time.perf_counter()
-            margin = (end - begin) / 10
-            during += sum(begin + margin < t < end - margin for t in ticks[-2000:])
-    finally:
-        stop.set()
-        thread.join()
-    assert during > 10
+    assert ticks_inside(long_calls()[label], 10) >= 10

@@ -7,6 +7,7 @@ DLPack describes. No library is imported to find out.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
@@ -172,6 +173,15 @@ class Library:
     def __init__(self, name: str) -> None:
         self.name = name
 
+    @property
+    def numpy_like(self) -> Any:
+        """The module whose functions of its arrays are numpy's by name and meaning; None where there is none."""
+        return None
+
+    def on(self, ordinal: int) -> contextlib.AbstractContextManager[Any]:
+        """While it is entered, what the library makes is made on this device."""
+        return contextlib.nullcontext()
+
     def view(self, value: Any, name: str) -> OnDevice:
         """The array, as version 3 of the interface describes it."""
         told = value.__cuda_array_interface__
@@ -244,36 +254,41 @@ class _Cupy(Library):
     def cupy(self) -> Any:
         return sys.modules["cupy"]
 
+    numpy_like = cupy
+
+    def on(self, ordinal: int) -> contextlib.AbstractContextManager[Any]:
+        return self.cupy.cuda.Device(ordinal)  # type: ignore[no-any-return]  # cupy is not read
+
     def view(self, value: Any, name: str) -> OnDevice:
         # cupy's arrays belong to its current stream; no producer's stream has to be asked for.
         held = Held(value, self, value.device.id, None)
         return _on_device(value.data.ptr, value.shape, value.strides, value.dtype, held)
 
     def stream(self, ordinal: int) -> int:
-        with self.cupy.cuda.Device(ordinal):
+        with self.on(ordinal):
             return int(self.cupy.cuda.get_current_stream().ptr)
 
     def empty(
         self, shape: tuple[int, ...], dtype: np.dtype[Any], ordinal: int, stream: int,
         order: tuple[int, ...] | None = None,
     ) -> OnDevice:  # fmt: skip
-        with self.cupy.cuda.Device(ordinal):
+        with self.on(ordinal):
             if order is None or order == tuple(range(len(shape))):
                 return self.view(self.cupy.empty(shape, dtype), "out")
             memory = self.cupy.empty(tuple(shape[axis] for axis in order), dtype)
             return self.view(memory.transpose(tuple(map(order.index, range(len(shape))))), "out")
 
     def full(self, number: Array, ordinal: int) -> OnDevice:
-        with self.cupy.cuda.Device(ordinal):  # by a kernel: a copy from the host cannot be captured in a graph
+        with self.on(ordinal):  # by a kernel: a copy from the host cannot be captured in a graph
             return self.view(self.cupy.full((), number[()], number.dtype), "number")
 
     def workspace(self, n_bytes: int, ordinal: int) -> tuple[int, object]:
-        with self.cupy.cuda.Device(ordinal):
+        with self.on(ordinal):
             memory = self.cupy.empty(n_bytes, np.uint8)
         return int(memory.data.ptr), memory
 
     def sent(self, array: Array, ordinal: int) -> OnDevice:
-        with self.cupy.cuda.Device(ordinal):
+        with self.on(ordinal):
             return self.view(self.cupy.asarray(array), "array")
 
     def memory(self, ordinal: int) -> int:

@@ -235,3 +235,20 @@ def test_cupy_together_with_torch():
         upsweep.linear_recurrence(torch.ones(3, device="cuda"), cupy.ones(3))
     with pytest.raises(TypeError, match=r"out: .*torch\.Tensor|x: .*cupy"):
         upsweep.cumulative_sum(cupy.ones(3), out=torch.ones(3, device="cuda"))
+
+
+@pytest.mark.parametrize("reduction", ["Sum", "LogSumExp", "Min", "KMin"])
+def test_gradients_of_reductions_over_pairs(reduction):
+    keywords = {"opt_arg": 3} if reduction == "KMin" else {}
+    aliases = ["x = Vi(3)", "y = Vj(3)", "p = Pm(1)"]
+    reduce = upsweep.Genred("-p * SqDist(x, y)", aliases, reduction, axis=1, **keywords)
+    arrays = [random((2, 50, 3)), random((40, 3), seed=1), np.array([0.7])]
+    ranges = upsweep.BlockRanges(([[0, 20], [30, 50]], [1, 2], [[0, 40], [5, 25]]), (50, 40))
+    value, expected = reduce.value_and_grad(*arrays, ranges=ranges)
+    cotangent = random(value.shape, seed=2)
+    _, expected = reduce.value_and_grad(*arrays, cotangent=cotangent, ranges=ranges)
+    found, gradients = reduce.value_and_grad(*map(on, arrays), cotangent=on(cotangent), ranges=ranges)
+    np.testing.assert_allclose(cupy.asnumpy(found), value, rtol=1e-9)
+    for mine, other in zip(gradients, expected):
+        assert isinstance(mine, cupy.ndarray)
+        np.testing.assert_allclose(cupy.asnumpy(mine), other, rtol=1e-9, atol=1e-9)

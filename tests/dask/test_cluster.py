@@ -14,6 +14,7 @@ da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
 
 N_BLOCKS, LENGTH = 24, 5000
+TIMEOUT = 120  # seconds, of what takes one on a quiet machine
 
 
 @pytest.fixture(scope="module")
@@ -27,19 +28,23 @@ def client():
         yield client
 
 
-def numbers(pause=0.0):
-    """Blocks of random numbers that take their time to come."""
+def numbers(folder=None):
+    """Blocks of random numbers; half of them wait until there is a file "open" in the folder, if one is given."""
 
     def block_of(i):  # in here it travels to the workers by value: they cannot import this file
-        time.sleep(pause)
+        if folder is not None:
+            while len(os.listdir(folder)) >= N_BLOCKS // 2 and not os.path.exists(f"{folder}/open"):
+                time.sleep(0.005)
+            open(f"{folder}/{i}", "w").close()
         return np.random.default_rng(i).random(LENGTH, dtype=np.float32)
 
-    blocks = [dask.delayed(block_of)(i, dask_key_name=f"numbers-{pause}-{i}") for i in range(N_BLOCKS)]
+    name = "numbers" if folder is None else os.path.basename(folder)
+    blocks = [dask.delayed(block_of)(i, dask_key_name=f"{name}-{i}") for i in range(N_BLOCKS)]
     return da.concatenate([da.from_delayed(block, (LENGTH,), np.float32) for block in blocks])
 
 
 def results(client, *lazy):
-    return [future.result(timeout=30) for future in client.compute(lazy)]
+    return [future.result(timeout=TIMEOUT) for future in client.compute(lazy)]
 
 
 def test_processes_give_the_bits_of_one(client):
@@ -59,25 +64,27 @@ def test_processes_give_the_bits_of_one(client):
 
 
 @pytest.mark.parametrize("method", ["sequential", "tree"])
-def test_a_worker_that_dies_changes_no_bit(client, method):
+def test_a_worker_that_dies_changes_no_bit(client, method, tmp_path):
     expected = upsweep.discounted_cumsum(numbers(), 0.9999, method=method).compute(scheduler="sync")
-    y = upsweep.discounted_cumsum(numbers(pause=0.04), 0.9999, method=method)
-    future = client.compute(y)
-
     pids = client.run(os.getpid)
-    limit = time.monotonic() + 20
-    held = client.has_what()  # the keys that are in each worker's memory
-    while sum(map(len, held.values())) < N_BLOCKS // 2 and time.monotonic() < limit:
-        time.sleep(0.005)
-        held = client.has_what()
-    victim = max(held, key=lambda address: len(held[address]))
-    assert len(held[victim]) >= N_BLOCKS // 4 and not future.done()
-    os.kill(pids[victim], signal.SIGKILL)
-    assert same_bits(future.result(timeout=30), expected)
+    future = client.compute(upsweep.discounted_cumsum(numbers(str(tmp_path)), 0.9999, method=method))
+
+    limit = time.monotonic() + TIMEOUT
+    try:
+        held = client.has_what()  # the keys that are in each worker's memory
+        while max(map(len, held.values())) < N_BLOCKS // 4 and time.monotonic() < limit:
+            time.sleep(0.005)
+            held = client.has_what()
+        victim = max(held, key=lambda address: len(held[address]))
+        assert len(held[victim]) >= N_BLOCKS // 4 and not future.done()
+        os.kill(pids[victim], signal.SIGKILL)
+    finally:
+        (tmp_path / "open").touch()  # else the workers wait, and the tests behind this one
+    assert same_bits(future.result(timeout=TIMEOUT), expected)
     assert victim not in client.has_what()
 
 
 def test_an_error_in_a_block_arrives(client):
     keys = da.from_array(np.array([0, 1, 2, -1]), chunks=2)
     with pytest.raises(ValueError, match="must not be negative"):
-        client.compute(upsweep.bincount(keys)).result(timeout=30)
+        client.compute(upsweep.bincount(keys)).result(timeout=TIMEOUT)

@@ -5,8 +5,8 @@ import shutil
 import host_device
 import numpy as np
 import pytest
-from device_pair_cases import Triple, compare, distance, formulas, gaussian, of_name, random_arrays, some_ranges
 from formulas import CASES, KIND_OF, N, case_arrays
+from pair_cases import Triple, compare, distance, gaussian, named_formulas, of_name, random_arrays, some_ranges
 from upsweep._expr.nodes import make, variable
 from upsweep._expr.reduction import REDUCTIONS, PairReduction
 
@@ -69,7 +69,7 @@ def test_along_the_other_axis(device, name):
 
 
 @pytest.mark.parametrize("axis", ["i", "j"])
-@pytest.mark.parametrize("name, formula", formulas(), ids=[name for name, _ in formulas()])
+@pytest.mark.parametrize("name, formula", named_formulas(), ids=[name for name, _ in named_formulas()])
 def test_sums_of_formulas(device, name, formula, axis):
     rng = np.random.default_rng(1)
     shapes = [(45, 3), (70, 3), (70, 1), (1, 1), (45, 3)]
@@ -238,7 +238,7 @@ def test_a_column_too_large_is_refused(device):
 
 @pytest.mark.parametrize("scale", [0.0, -0.5, 0.5, np.nan])
 def test_a_scale_of_any_sign(device, scale):
-    formulas_of = dict(formulas())
+    formulas_of = dict(named_formulas())
     arrays = [*random_arrays(20, 30), np.full((1, 1), scale, np.float32), random_arrays(20, 1)[0]]
     for name in ("parameter", "parameter's gradient"):
         check(PairReduction(formulas_of[name], "sum"), arrays, 20, 30, tolerance=1e-4)

@@ -52,6 +52,14 @@ def test_every_operation_is_read_by_its_name(name):
     assert parse(f"{ops.TABLE[name].keops}({', '.join(written)})") is case_formula(case)
 
 
+@pytest.mark.parametrize("name", ["Kron", "TensorDot"])
+def test_lists_of_numbers_as_in_keops_documents(name):
+    case = next(case for case in CASES if ops.TABLE[case[0]].keops == name)
+    written = [f"Var({n},{dim},{n})" for n, dim in enumerate(case[1])]
+    written += [f"Ind({', '.join(map(str, part))})" for part in case[2]]
+    assert parse(f"{name}({', '.join(written)})") is case_formula(case)
+
+
 SAME = {
     "Exp(-G*SqDist(X,Y))*B": make("mul", make("exp", make("mul", make("neg", g), D)), b),
     "Exp( - G *\n SqDist( X , Y ) ) * B": make("mul", make("exp", make("mul", make("neg", g), D)), b),

@@ -181,10 +181,10 @@ def test_a_repeated_call_on_a_few_points_takes_microseconds():
     reduction, arrays = reduction_of("sum"), data(10, 10)
 
     def one():
-        begin = time.perf_counter()
+        begin = time.thread_time()  # not what other processes take
         for _ in range(100):
             pairs.run(reduction, arrays, 10, 10)
-        return (time.perf_counter() - begin) / 100
+        return (time.thread_time() - begin) / 100
 
     assert min(one() for _ in range(20)) < 10e-6
 

@@ -70,8 +70,62 @@ def test_arrays_of_two_places_are_refused(fake_pairs, fake_cupy):
         reduce(on_cupy(X), FakeCupyArray(Y, 0))
     with pytest.raises(ValueError, match="backend: 'CPU' is not where the arrays are"):
         reduce(on_cupy(X), on_cupy(Y), backend="CPU")
-    with pytest.raises(NotImplementedError, match="explicit gradients are of numpy's arrays"):
-        reduce.value_and_grad(on_cupy(X), on_cupy(Y))
+    with pytest.raises(TypeError, match="cotangent: is an array in the host's memory"):
+        reduce.value_and_grad(on_cupy(X), on_cupy(Y), cotangent=np.ones((M, 1)))
+    with pytest.raises(ValueError, match=r"cotangent: expected the result's shape, \(7, 1\), got \(7,\)"):
+        reduce.value_and_grad(on_cupy(X), on_cupy(Y), cotangent=on_cupy(np.ones(M)))
+    with pytest.raises(TypeError, match="explicit gradients are of arrays of numpy, torch and cupy, not of a"):
+        reduce.value_and_grad(Interface(X), Interface(Y))
+
+
+B, P = np.random.default_rng(2).normal(size=(N, 2)), np.array([0.7])
+WITH_GRADIENTS = {
+    "Sum": ("Exp(-p * SqDist(x, y)) * b", {}),
+    "LogSumExp": ("-p * SqDist(x, y)", {"formula2": "Square(b)"}),
+    "SumSoftMaxWeight": ("-p * SqDist(x, y)", {"formula2": "b"}),
+    "Min": ("p * SqDist(x, y) * b", {}),
+    "Max_ArgMax": ("p * SqDist(x, y) * b", {}),
+    "KMin": ("p * SqDist(x, y) * b", {"opt_arg": 3}),
+}
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("name", WITH_GRADIENTS)
+def test_gradients_are_numpys_own(fake_pairs, fake_cupy, name, axis):
+    """Of arrays of a device, of batches, of rows that no block has; nothing is read by the host."""
+    formula, keywords = WITH_GRADIENTS[name]
+    reduce = Genred(formula, [*ALIASES, "b = Vj(2)", "p = Pm(1)"], name, axis, **keywords)
+    arrays = np.stack([X, X[::-1]]), Y, B, P
+    ranges = BlockRanges(([[0, 2], [3, 6]], [2, 3], [[0, 2], [3, 4], [1, 5]]), (M, N))
+    value, expected = reduce.value_and_grad(*arrays, ranges=ranges)
+    values = value if isinstance(value, tuple) else (value,)
+    cotangent = np.random.default_rng(3).normal(size=values[0].shape)
+    _, expected = reduce.value_and_grad(*arrays, cotangent=cotangent, ranges=ranges)
+    found, gradients = reduce.value_and_grad(*map(on_cupy, arrays), cotangent=on_cupy(cotangent), ranges=ranges)
+    for mine, other in zip(found if isinstance(found, tuple) else (found,), values):
+        np.testing.assert_array_equal(mine.host, other)
+    for mine, other, array in zip(gradients, expected, arrays):
+        assert isinstance(mine, FakeCupyArray) and mine.device.id == 1 and mine.shape == array.shape
+        np.testing.assert_allclose(mine.host, other, rtol=1e-12, atol=1e-12)
+
+
+def test_gradients_of_some_arrays_without_a_cotangent(fake_pairs, fake_cupy):
+    reduce = Genred("SqDist(x, y)", ALIASES, axis=1)
+    _, (dy,) = reduce.value_and_grad(on_cupy(X), on_cupy(Y), wrt=[1])
+    np.testing.assert_allclose(dy.host, 2 * (M * Y - X.sum(0)))
+    _, (none,) = Genred("SqDist(x, x)", ALIASES, axis=1).value_and_grad(on_cupy(X), on_cupy(Y), wrt=[1])
+    np.testing.assert_array_equal(none.host, 0 * Y)
+
+
+def test_gradients_of_what_is_lent_go_back():
+    reduce = Genred("SqDist(x, y)", ALIASES, "Min", axis=1)
+    ones = LentArray(2 * np.ones((M, 1)))
+    value, gradients = reduce.value_and_grad(LentArray(X), LentArray(Y), cotangent=ones)
+    _, expected = reduce.value_and_grad(X, Y)
+    np.testing.assert_allclose(value.array[:, 0], SQUARES.min(1))
+    for mine, other in zip(gradients, expected):
+        assert isinstance(mine, LentArray)
+        np.testing.assert_allclose(mine.array, 2 * other)
 
 
 def test_what_has_only_an_interface_has_no_memory_for_results(fake_pairs):

@@ -201,6 +201,11 @@ def test_print_says_what_will_be_done():
         ),
         (lambda: Genred("x", ["x = Vi(3)"])(X, backend="TPU"), ValueError, "backend: expected one of auto"),
         (lambda: Genred("x", ["x = Vi(3)"])(X, ranges=3), TypeError, "ranges: expected None, six arrays"),
+        (
+            lambda: Genred("x", ["x = Vi(3)"])(X.astype(np.float16)),
+            TypeError,
+            "x: float16 is reduced on CUDA only; convert to float32",
+        ),
         (lambda: Genred("x", ["x = Vi(3)"])("abc"), TypeError, "x: expected real or complex numbers"),
     ],
 )

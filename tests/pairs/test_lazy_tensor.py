@@ -119,6 +119,9 @@ def test_features():
     np.testing.assert_array_equal(dense(x[:, :, 1])[:, 0, 0], X[:, 1])
     np.testing.assert_array_equal(dense(x[1:])[:, 0], X[:, 1:])
     np.testing.assert_array_equal(dense(x[:, :, :2])[:, 0], X[:, :2])
+    np.testing.assert_array_equal(dense(x[-1])[:, 0, 0], X[:, -1])
+    np.testing.assert_array_equal(dense(x[..., -2:])[:, 0], X[:, -2:])
+    np.testing.assert_array_equal(dense(x[..., :-1])[:, 0], X[:, :-1])
     np.testing.assert_array_equal(dense(x.extract(1, 2))[:, 0], X[:, 1:])
     wide = np.concatenate([np.broadcast_to(X[:, None], (M, N, D)), np.broadcast_to(Y, (M, N, D))], -1)
     np.testing.assert_array_equal(dense(x.concat(y)), wide)
@@ -372,8 +375,14 @@ def test_dims_that_do_not_go_name_both_operands():
         Vi(X) | Vj(Y[:, :1])
     with pytest.raises(ValueError, match=r"in Elem\(Var\(0,3,0\), 3\)"):
         Vi(X)[3]
+    with pytest.raises(TypeError, match=r"'Var\(0,3,0\) < Var\(1,3,1\)' has a value for each pair"):
+        bool(Vi(X) < Vj(Y))
+    with pytest.raises(ValueError, match=r"in Elem\(Var\(0,3,0\), -1\)"):
+        Vi(X)[-4]
     with pytest.raises(ValueError, match="along its last axis only"):
         Vi(X)[:, 0, :]
+    with pytest.raises(ValueError, match="along its last axis only"):
+        Vi(X)[..., 0, 1]
 
 
 @pytest.mark.parametrize(

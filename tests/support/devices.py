@@ -249,22 +249,37 @@ class _Stream:
 
 
 class FakeCupyArray:
+    __array_ufunc__ = None
+
     def __init__(self, array, device):
         self.host, self.device = array, types.SimpleNamespace(id=device)
         self.data = types.SimpleNamespace(ptr=array.__array_interface__["data"][0])
         self.shape, self.strides, self.dtype, self.ndim = array.shape, array.strides, array.dtype, array.ndim
 
-    def astype(self, dtype):
-        return FakeCupyArray(self.host.astype(dtype), self.device.id)
-
-    def transpose(self, axes):
-        return FakeCupyArray(self.host.transpose(axes), self.device.id)
+    def __array__(self, *arguments, **keywords):
+        raise AssertionError("an array of cupy is not read by numpy")
 
     def __dlpack__(self, **keywords):
         raise AssertionError("an array of cupy is read where it lies")
 
     def __dlpack_device__(self):
         return (2, self.device.id)
+
+
+def _hosted(value):
+    return value.host if isinstance(value, FakeCupyArray) else value
+
+
+def _method(name):
+    def method(self, *arguments, **keywords):
+        result = getattr(self.host, name)(*map(_hosted, arguments), **keywords)
+        return FakeCupyArray(np.asarray(result), self.device.id)
+
+    return method
+
+
+for _name in ("astype", "reshape", "transpose", "sum", "__getitem__", "__add__", "__mul__", "__eq__", "__lt__"):
+    setattr(FakeCupyArray, _name, _method(_name))
 
 
 @pytest.fixture
@@ -287,7 +302,17 @@ def fake_cupy(monkeypatch, fake_cuda):
     def new(make):
         return lambda *arguments: FakeCupyArray(np.asarray(make(*arguments)), cupy.current[-1])
 
-    cupy.empty, cupy.full, cupy.asarray = new(np.empty), new(np.full), new(np.asarray)
+    def calculate(function):
+        def calculated(*arguments, **keywords):
+            assert {each.device.id for each in arguments if isinstance(each, FakeCupyArray)} == {cupy.current[-1]}
+            return FakeCupyArray(np.asarray(function(*map(_hosted, arguments), **keywords)), cupy.current[-1])
+
+        return calculated
+
+    for name in ("empty", "full", "asarray", "zeros", "arange"):
+        setattr(cupy, name, new(getattr(np, name)))
+    for name in ("zeros_like", "ones_like", "where", "broadcast_to", "repeat", "take_along_axis", "maximum"):
+        setattr(cupy, name, calculate(getattr(np, name)))
     cupy.cuda = types.SimpleNamespace(Device=Device, get_current_stream=lambda: _Stream(cupy.stream))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     return cupy

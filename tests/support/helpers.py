@@ -1,8 +1,11 @@
 """What the tests share: random operands, oracles, and the comparison of an operation with its twin."""
 
+import collections
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from itertools import pairwise
 
 import ml_dtypes
@@ -153,7 +156,36 @@ def split_at(length, *cuts):
     return [slice(*pair) for pair in pairwise((0, *cuts, length))]
 
 
-def run_python(code, timeout=120, **environment):
+def ticks_inside(call, wanted, limit=60):
+    """How often another thread ran inside of calls, until it was `wanted` times or `limit` seconds are over.
+
+    A tick away from both ends of a call is impossible while that keeps the GIL.
+    """
+    ticks, stop = collections.deque(maxlen=2000), threading.Event()
+
+    def tick():
+        while not stop.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.0002)
+
+    call()  # what is done once takes longer
+    thread = threading.Thread(target=tick)
+    thread.start()
+    inside, until = 0, time.perf_counter() + limit
+    try:
+        while inside < wanted and time.perf_counter() < until:
+            begin = time.perf_counter()
+            call()
+            end = time.perf_counter()
+            margin = (end - begin) / 10
+            inside += sum(begin + margin < t < end - margin for t in tuple(ticks))
+    finally:
+        stop.set()
+        thread.join()
+    return inside
+
+
+def run_python(code, timeout=300, **environment):
     """Run a program in a fresh interpreter, outside of the checkout, and return what it prints."""
     import os
     import tempfile

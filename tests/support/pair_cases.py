@@ -1,12 +1,18 @@
-"""Formulas, data and comparisons for the tests of reductions over pairs."""
+"""Formulas, data and comparisons for the tests of reductions over pairs, on the CPU and on devices."""
+
+from dataclasses import replace
 
 import numpy as np
 from upsweep._cpu import pairs
-from upsweep._expr.nodes import make, variable
+from upsweep._expr.nodes import constant, make, variable
 from upsweep._expr.reduction import REDUCTIONS, PairReduction
 from upsweep._expr.twin import pair_reduction
+from upsweep.pairs.triples import Triple
 
-TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
+ALL = REDUCTIONS
+TOLERANCE = {"float32": 5e-6, "float64": 5e-13}  # of a value and what it is relative to together
+
+# ---- of x_i, y_j, b_j and a parameter --------------------------------------------------------------------------
 
 
 def formulas(dim=3):
@@ -38,38 +44,69 @@ def data(n_i, n_j, dtype="float32", dim=3, batch=(), seed=0):
     return arrays
 
 
-def check(reduction, arrays, n_i, n_j, batch=(), ranges=None, got=None):
-    """Compare a reduction on the CPU with its twin in float64; return what came."""
-    if got is None:
-        got = pairs.run(reduction, arrays, n_i, n_j, batch, ranges)
-    wide = [array.astype(np.float64) for array in arrays]
-    want = pair_reduction(reduction, wide, n_i, n_j, batch, ranges)
-    tolerance = TOLERANCE[reduction.dtype]
-    scale = 1.0
-    if reduction.reduction == "sum":  # relative to the sum of the absolute values
-        absolute = PairReduction(make("abs", reduction.formula), "sum", rows=reduction.rows, dtype="float64")
-        scale = pair_reduction(absolute, wide, n_i, n_j, batch, ranges)[0]
-    for part, exact in zip(got, want):
-        assert part.shape == exact.shape
-        if exact.dtype == np.int64:
-            assert part.dtype == np.int64
-            if reduction.dtype == "float64":
-                np.testing.assert_array_equal(part, exact)
-            else:  # numbers that float32 cannot tell apart may trade places
-                assert (part != exact).sum() <= 0.02 * part.size
-        else:
-            assert part.dtype == np.dtype(reduction.dtype)
-            finite = np.isfinite(exact)
-            np.testing.assert_array_equal(part[~finite], exact[~finite])
-            exact = np.where(finite, exact, 0)
-            size = np.maximum(np.abs(exact), 1.0) if reduction.reduction != "sum" else scale
-            off = np.abs(np.where(finite, part, 0) - exact)
-            assert (off <= tolerance * size).all(), (off / size).max()
-    return got
+# ---- of x_i, y_j and b_j alone ---------------------------------------------------------------------------------
 
 
-def same_bits(first, second):
-    return all(a.tobytes() == b.tobytes() for a, b in zip(first, second, strict=True))
+def gaussian(dim=3, scale=0.7):
+    x, y, b = variable(0, dim, "i"), variable(1, dim, "j"), variable(2, 1, "j")
+    return make("mul", make("exp", make("mul", constant(-scale), make("sqdist", x, y))), b)
+
+
+def distance(dim=3):
+    return make("neg", make("sqdist", variable(0, dim, "i"), variable(1, dim, "j")))
+
+
+def of_name(name, dtype="float32"):
+    """A reduction of this name, of a Gaussian or of distances in three dimensions; its arrays: x, y, b."""
+    weight = variable(2, 1, "j") if name == "sumsoftmaxweight" else None
+    accumulated = "float32" if dtype in ("float16", "bfloat16") else "float64"
+    formula = gaussian() if name == "sum" else distance()
+    return PairReduction(formula, name, weight, "i", 3 if "kmin" in name else 0, dtype, accumulated)
+
+
+def random_arrays(n_i, n_j, dims=(3, 3, 1), dtype=np.float32, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(n, dim)).astype(dtype) for n, dim in zip((n_i, n_j, n_j), dims)]
+
+
+def named_formulas():
+    """Of x, y, b, a parameter p, and one more row u: what kernels treat differently."""
+    x, y, b, p = variable(0, 3, "i"), variable(1, 3, "j"), variable(2, 1, "j"), variable(3, 1, "p")
+    u = variable(4, 3, "i")
+    square = make("sqdist", x, y)
+    e = make("exp", make("neg", make("mul", square, p)))
+    yield "parameter", make("mul", e, b)
+    yield "parameter upwards", make("exp", make("div", make("mul", constant(0.1), square), p))
+    yield "parameter's gradient", make("mul", make("mul", u, e), make("sub", x, y))
+    yield "two parameters", make("add", e, make("exp", make("div", make("neg", make("sqdist", u, y)), p)))
+    yield (
+        "gradient",
+        make("mul", make("mul", make("scalprod", u, y), make("exp", make("neg", square))), make("sub", x, y)),
+    )
+    yield "gradient of a row", make("mul", u, make("mul", make("exp", make("neg", square)), make("sub", x, y)))
+    yield (
+        "two scales",
+        make("add", make("exp", make("neg", square)), make("exp", make("mul", constant(-3.0), square))),
+    )
+    yield "used twice", make("mul", square, make("exp", make("neg", square)))
+    yield "of rows alone", make("exp", x)
+    yield "of columns alone", y
+    yield "constant", constant(2.0)
+    yield "parameter alone", p
+    yield (
+        "divided",
+        make(
+            "div", make("exp", make("neg", make("div", square, p))), make("add", constant(1.0), make("square", u))
+        ),
+    )
+    yield "shifted", make("exp", make("sub", b, make("add", square, make("elem", u, static=(0,)))))
+    yield "choice", make("ifelse", make("sub", x, y), make("sin", x), make("cos", make("mul", y, p)))
+    yield "laplacian", make("exp", make("neg", make("sqrt", square)))
+    yield "cauchy", make("inverse", make("add", constant(1.0), square))
+    yield "angle", make("atan2", x, y)
+
+
+# ---- ranges ----------------------------------------------------------------------------------------------------
 
 
 def random_ranges(n_rows, n_columns, n_blocks, rng, *, overlap=False, skip=0.0):
@@ -87,7 +124,59 @@ def random_ranges(n_rows, n_columns, n_blocks, rng, *, overlap=False, skip=0.0):
             ends = np.sort(rng.choice(n_columns + 1, 2 * n, replace=False))
             columns += [*ends.reshape(-1, 2)]
         slices.append(len(columns))
-    return np.array(blocks), np.array(slices), np.array(columns, dtype=int).reshape(-1, 2)
+    return Triple(np.array(blocks), np.array(slices), np.array(columns, dtype=int).reshape(-1, 2))
 
 
-ALL = REDUCTIONS
+def some_ranges(rng, n_rows, n_columns, n_blocks, empty=True):
+    edges = np.sort(rng.choice(np.arange(1, n_rows), 2 * n_blocks - 1, replace=False))
+    edges = np.concatenate([[0], edges])[: 2 * n_blocks].reshape(-1, 2)
+    counts = rng.integers(0 if empty else 1, 5, n_blocks)
+    starts = rng.integers(0, n_columns, counts.sum())
+    ends = np.minimum(starts + rng.integers(0, n_columns, counts.sum()), n_columns)
+    return Triple(edges, np.cumsum(counts), np.stack([starts, ends], axis=1))
+
+
+# ---- comparisons -----------------------------------------------------------------------------------------------
+
+
+def compare(
+    found, reduction, arrays, n_i, n_j, batch=(), ranges=None, tolerance=1e-5, *, least=1.0, traded=0.0
+):  # fmt: skip
+    """Hold results against the naive twin in float64: sums relative to those of absolute values, at least `least`.
+
+    `traded`: the share of places that may differ, as numbers that float32 cannot tell apart may trade places.
+    """
+    wide = [array.astype(np.float64) for array in arrays]
+    expected = pair_reduction(reduction, wide, n_i, n_j, batch, ranges)
+    size = None
+    if reduction.reduction == "sum":
+        absolute = replace(reduction, formula=make("abs", reduction.formula))
+        (size,) = pair_reduction(absolute, wide, n_i, n_j, batch, ranges)
+        size = np.where(np.isfinite(size), np.maximum(size, least), 1.0)
+    assert len(found) == len(expected)
+    for part, exact in zip(found, expected):
+        assert part.shape == exact.shape
+        if exact.dtype == np.int64:
+            assert part.dtype == np.int64
+            assert (part != exact).sum() <= traded * part.size
+            continue
+        assert part.dtype == np.dtype(reduction.dtype)
+        finite = np.isfinite(exact)
+        np.testing.assert_array_equal(part[~finite], exact[~finite])
+        exact = np.where(finite, exact, 0)
+        off = np.abs(np.where(finite, part, 0) - exact)
+        allowed = np.abs(exact) + (1.0 if size is None else size)
+        assert (off <= tolerance * allowed).all(), (off / allowed).max()
+
+
+def check(reduction, arrays, n_i, n_j, batch=(), ranges=None, got=None):
+    """Compare a reduction on the CPU with its twin; return what came."""
+    if got is None:
+        got = pairs.run(reduction, arrays, n_i, n_j, batch, ranges)
+    traded = 0.02 if reduction.dtype == "float32" else 0.0
+    compare(got, reduction, arrays, n_i, n_j, batch, ranges, TOLERANCE[reduction.dtype], least=0.0, traded=traded)
+    return got
+
+
+def same_bits(first, second):
+    return all(a.tobytes() == b.tobytes() for a, b in zip(first, second, strict=True))

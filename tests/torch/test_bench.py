@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import upsweep  # noqa: E402  # after it is known that torch is there
 from upsweep import bench, reference  # noqa: E402
-from upsweep.bench import cuda, cuda_harness, cuda_oracle, cuda_peers, cuda_scans, isolated, machine  # noqa: E402
+from upsweep.bench import cuda, cuda_beside, cuda_harness, cuda_oracle, cuda_peers, cuda_scans, isolated, machine  # noqa: E402
 from upsweep.bench.cuda_cases import Case  # noqa: E402
 
 GATED = Case("linear_recurrence", (3, 100))
@@ -157,7 +157,7 @@ def test_rows_from_samples():
 def test_peers_that_fail_are_not_timed(monkeypatch):
     synchronised = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: synchronised.append(1))
-    monkeypatch.setattr(cuda_scans.harness, "prepare", lambda subject: subject)
+    monkeypatch.setattr(cuda_beside.harness, "prepare", lambda subject: subject)
 
     def add(name, function, package="torch"):
         monkeypatch.setitem(cuda_peers.PEERS, name, cuda_peers.Peer(package, lambda case: function))
@@ -177,7 +177,7 @@ def test_peers_that_fail_are_not_timed(monkeypatch):
     tensors = cuda_scans.Tensors(GATED, 1, device="cpu")
 
     def outcome(name):
-        return cuda_scans.peer_subject(name, GATED, tensors)
+        return cuda_beside.peer_subject(name, GATED, tensors)
 
     assert isinstance(outcome("right"), cuda_harness.Subject)
     assert outcome("absent") is None

@@ -31,7 +31,7 @@ def report(tmp_path_factory):
         found = []
         try:
             for rank in ranks:
-                out, err = rank.communicate(timeout=120)
+                out, err = rank.communicate(timeout=300)
                 found.append((dict(json.loads(line) for line in out.splitlines() if line.startswith("[")), err))
         finally:
             for rank in ranks:

@@ -229,9 +229,11 @@ class _Reader:
         return node
 
     def number(self, tree: ast.expr) -> Any:
-        """A number, or a list of them, that is written as such."""
+        """A number, or a list of them: [2, 3], in KeOps' documents ``Ind(2, 3)``."""
         if isinstance(tree, (ast.List, ast.Tuple)):
             return tuple(map(self.number, tree.elts))
+        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "Ind":
+            return tuple(map(self.number, tree.args))
         if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, (ast.USub, ast.UAdd)):
             value = self.number(tree.operand)
             if not isinstance(value, tuple):

@@ -15,10 +15,18 @@ import torch
 
 import upsweep
 from upsweep.bench import cuda_harness as harness
-from upsweep.bench import cuda_scans
+from upsweep.bench.cuda_beside import (
+    OURS,
+    ContextLost,
+    WrongResult,
+    measure,
+    peer_rows,
+    ratio,
+    release_memory,
+    title,
+)
 from upsweep.bench.cuda_count_cases import Case
 from upsweep.bench.cuda_harness import Subject
-from upsweep.bench.cuda_scans import OURS, ContextLost, WrongResult, release_memory, title
 from upsweep.bench.report import Row
 
 __all__ = [
@@ -128,17 +136,18 @@ def measure_case(case: Case, rounds: int = _ROUNDS, warmup: int = 2) -> list[Row
     ContextLost
         Where a peer has made the device unusable.
     """
-    tensors = Tensors(case)
-    check(case, tensors)
-    methods = {OURS: harness.prepare(tensors.subject(function_of(case)))}
-    if case.figure == "of copy":
-        methods["copy"] = harness.prepare(harness.copy_of(case.n_bytes))
-    else:
+    tensors, versus = _checked(case), None
+    if case.figure != "of copy":
         other = replace(case, distribution="uniform", deterministic=False)
-        others = tensors if other.distribution == case.distribution else Tensors(other)
-        check(other, others)
-        methods["versus"] = harness.prepare(others.subject(function_of(other)))
-    return rows_from_samples(case, *cuda_scans.in_turns(case, tensors, methods, rounds, warmup))
+        others = tensors if other.distribution == case.distribution else None
+        versus = _checked(other, others), function_of(other)
+    return rows_from_samples(case, *measure(case, (tensors, function_of(case)), versus, rounds, warmup))
+
+
+def _checked(case: Case, tensors: Tensors | None = None) -> Tensors:
+    tensors = Tensors(case) if tensors is None else tensors
+    check(case, tensors)
+    return tensors
 
 
 def rows_from_samples(case: Case, seconds: Mapping[str, list[float]], notes: Mapping[str, str]) -> list[Row]:
@@ -154,6 +163,6 @@ def _rows(case: Case, seconds: Mapping[str, list[float]], notes: Mapping[str, st
     yield Row(
         case.name, seconds=harness.median(ours), bar=case.bar, note="; ".join(filter(None, note)), method=OURS,
         p90=harness.quantile(ours, 0.9), n_bytes=case.n_bytes, unit="of copy" if yardstick == "copy" else "x",
-        **about, **cuda_scans.ratio(seconds[yardstick], ours),
+        **about, **ratio(seconds[yardstick], ours),
     )  # fmt: skip
-    yield from cuda_scans.peer_rows(case, seconds, notes, about)
+    yield from peer_rows(case, seconds, notes, about)

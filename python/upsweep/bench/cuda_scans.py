@@ -15,35 +15,33 @@ import torch
 import upsweep
 from upsweep.bench import cuda_harness as harness
 from upsweep.bench import cuda_oracle as oracle
-from upsweep.bench import cuda_peers
+from upsweep.bench.cuda_beside import (
+    OURS,
+    ContextLost,
+    WrongResult,
+    measure,
+    peer_rows,
+    ratio,
+    release_memory,
+    title,
+)
 from upsweep.bench.cuda_cases import Case
-from upsweep.bench.cuda_harness import Prepared, Subject
+from upsweep.bench.cuda_harness import Subject
 from upsweep.bench.report import Row
 
 __all__ = [
     "OURS",
     "ContextLost",
+    "Tensors",
     "WrongResult",
-    "in_turns",
+    "check",
     "measure_case",
-    "peer_rows",
-    "peer_subject",
-    "ratio",
     "release_memory",
     "rows_from_samples",
     "title",
 ]
 
-OURS = "upsweep"
 _ROUNDS = 15
-
-
-class WrongResult(Exception):
-    """What upsweep computed is wrong."""
-
-
-class ContextLost(Exception):
-    """A peer left the device in a state in which nothing more can be run."""
 
 
 class Tensors:
@@ -111,38 +109,6 @@ def check(case: Case, tensors: Tensors) -> None:
         raise WrongResult(f"{case.name}, {case.dtype}: relative error {error:.2g}, at most {allowed:.2g} allowed")
 
 
-def peer_subject(name: str, case: Any, tensors: Any) -> Prepared | str | None:
-    """The peer ready to be timed, or why it is not; None: not installed."""
-    try:
-        function = cuda_peers.bind(name, case)
-        if function is None:
-            return None
-        call = tensors.call(function)
-        error = tensors.error(call(0))
-        # Other people's sums are in float32, or in bfloat16; what is refused is what nobody would call an answer.
-        allowed = max(1e-3, 8 * tensors.eps())
-        if not error <= allowed:
-            return f"wrong, not timed: relative error {error:.2g}"
-        return harness.prepare(tensors.subject(function, cuda_peers.PEERS[name].capturable))
-    except cuda_peers.Refused as error_:
-        return f"not timed: {error_}"
-    except Exception as error_:  # whatever another package raises must not end the run; its row says it
-        reason = f"raised, not timed: {type(error_).__name__}: {str(error_).strip().partition(chr(10))[0][:120]}"
-        _settle(name, reason)
-        return reason
-
-
-def _settle(name: str, reason: str) -> None:
-    """Take errors of the device that are still to be told; raise ContextLost where they do not end."""
-    for _ in range(2):
-        try:
-            torch.cuda.synchronize()
-            return
-        except RuntimeError as error:
-            reason = str(error)
-    raise ContextLost(f"{name}: {reason}")
-
-
 def measure_case(case: Case, rounds: int = _ROUNDS, warmup: int = 2) -> list[Row]:
     """Check and time one case: its own row, then one for each peer.
 
@@ -155,58 +121,26 @@ def measure_case(case: Case, rounds: int = _ROUNDS, warmup: int = 2) -> list[Row
     ContextLost
         Where a peer has made the device unusable.
     """
-    tensors = Tensors(case)
-    check(case, tensors)
+    tensors = _checked(case)
     if case.figure == "us host":
         call = partial(function_of(case), *tensors.inputs(0))
         return rows_from_samples(case, {OURS: harness.host_seconds(call, rounds)}, {})
-    methods = {OURS: harness.prepare(tensors.subject(function_of(case)))}
-    if case.figure == "of copy":
-        methods["copy"] = harness.prepare(harness.copy_of(case.n_bytes))
+    versus = None
     if case.versus is not None:
         other = Case(case.operation, case.versus, case.dtype)
-        others = Tensors(other)
-        check(other, others)
-        methods["versus"] = harness.prepare(others.subject(function_of(other)))
-    return rows_from_samples(case, *in_turns(case, tensors, methods, rounds, warmup))
+        versus = _checked(other), function_of(other)
+    return rows_from_samples(case, *measure(case, (tensors, function_of(case)), versus, rounds, warmup))
 
 
-def in_turns(
-    case: Any, tensors: Any, methods: dict[str, Prepared], rounds: int, warmup: int
-) -> tuple[Mapping[str, list[float]], dict[str, str]]:
-    """Seconds a call of these methods and of the case's peers, which take turns; and what there is to say of them,
-    why they were not timed among it."""
-    notes: dict[str, str] = {}
-    for name, _ in case.peers:
-        peer = peer_subject(name, case, tensors)
-        if isinstance(peer, Prepared):
-            methods[name] = peer
-        elif peer is not None:
-            notes[name] = peer
-    samples = harness.measure(methods, rounds, warmup)
-    notes.update({name: method.note for name, method in methods.items() if method.note})
-    return samples.seconds, notes
+def _checked(case: Case) -> Tensors:
+    tensors = Tensors(case)
+    check(case, tensors)
+    return tensors
 
 
 def rows_from_samples(case: Case, seconds: Mapping[str, list[float]], notes: Mapping[str, str]) -> list[Row]:
     """A case's row and those of its peers, from seconds a call; `notes` say what was not timed, and why."""
     return list(_rows(case, seconds, notes))
-
-
-def title(peer: str, case: Any) -> str:
-    """What the row of a peer is called."""
-    return f"{peer} against {case.name}"
-
-
-def release_memory() -> None:
-    """Give the memory that torch keeps back to the device, for other processes."""
-    torch.cuda.empty_cache()
-
-
-def ratio(theirs: list[float], ours: list[float], scale: float = 1.0) -> dict[str, Any]:
-    """The ratio of medians, and the median of the rounds' own ratios."""
-    each = [a / b * scale for a, b in zip(theirs, ours)]
-    return {"figure": harness.median(theirs) / harness.median(ours) * scale, "median": harness.median(each)}
 
 
 def _rows(case: Case, seconds: Mapping[str, list[float]], notes: Mapping[str, str]) -> Iterator[Row]:
@@ -225,18 +159,3 @@ def _rows(case: Case, seconds: Mapping[str, list[float]], notes: Mapping[str, st
         p90=harness.quantile(ours, 0.9), **about, **values,
     )  # fmt: skip
     yield from peer_rows(case, seconds, notes, about)
-
-
-def peer_rows(
-    case: Any, seconds: Mapping[str, list[float]], notes: Mapping[str, str], about: dict[str, Any]
-) -> Iterator[Row]:
-    """The rows of a case's peers."""
-    for name, bar in case.peers:
-        about.update(unit="x", bar=bar, note=notes.get(name, ""), method=name)
-        if name in seconds:
-            yield Row(
-                title(name, case), seconds=harness.median(seconds[name]),
-                p90=harness.quantile(seconds[name], 0.9), **about, **ratio(seconds[name], seconds[OURS]),
-            )  # fmt: skip
-        elif name in notes:
-            yield Row(title(name, case), seconds=None, figure=None, **about)

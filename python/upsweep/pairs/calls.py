@@ -177,6 +177,8 @@ class PairCall:
         if home is not None:
             _arrays.refuse_device(device, f"a {home.library.name}")
         dtype = self.check_dtypes([array.dtype.name for array in given])
+        if dtype in ("float16", "bfloat16") and home is None and ordinal is None:
+            raise TypeError(f"{self.inputs[0].name}: {dtype} is reduced on CUDA only; convert to float32")
         sizes, ready = self.measure(given)
         reduction = self.of(dtype)
         if ranges is None and home is None and not sizes.batch and all(a is b for a, b in zip(arrays, ready)):

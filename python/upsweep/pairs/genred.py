@@ -233,14 +233,8 @@ def generic_logsumexp(formula: str, output: str, *aliases: str, **kwargs: Any) -
 
     Parameters
     ----------
-    formula : str
-        The formula, of dim 1.
-    output : str
-        The kind of the result: ``"a = Vi(1)"`` for rows.
-    *aliases : str
-        The inputs.
-    **kwargs
-        Of `Genred`.
+    formula, output, *aliases, **kwargs
+        As of `generic_sum`; the formula is of dim 1.
 
     Returns
     -------
@@ -262,14 +256,8 @@ def generic_argkmin(formula: str, output: str, *aliases: str, **kwargs: Any) -> 
 
     Parameters
     ----------
-    formula : str
-        The formula.
-    output : str
-        The kind of the result, and K as its dim.
-    *aliases : str
-        The inputs.
-    **kwargs
-        Of `Genred`.
+    formula, output, *aliases, **kwargs
+        As of `generic_sum`, with K as the dim of the output.
 
     Returns
     -------
@@ -292,14 +280,8 @@ def generic_argmin(formula: str, output: str, *aliases: str, **kwargs: Any) -> G
 
     Parameters
     ----------
-    formula : str
-        The formula.
-    output : str
-        The kind of the result: ``"a = Vi(1)"`` for rows.
-    *aliases : str
-        The inputs.
-    **kwargs
-        Of `Genred`.
+    formula, output, *aliases, **kwargs
+        As of `generic_sum`.
 
     Returns
     -------

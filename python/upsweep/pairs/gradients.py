@@ -1,7 +1,8 @@
-"""Gradients of reductions over pairs of numpy's arrays: explicit, without a tape."""
+"""Gradients of reductions over pairs of arrays of numpy and cupy: explicit, without a tape."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from upsweep import _arrays, _dispatch
+from upsweep import _arrays, _dispatch, counts
 from upsweep._expr import adjoint
 from upsweep._expr.nodes import Node, variable
 from upsweep._expr.reduction import PairReduction
@@ -33,17 +34,54 @@ def value_and_grad(
         from upsweep._torch import pairs
 
         return pairs.value_and_grad(call, arrays, cotangent, places, ranges, n_threads)
-    given = [call.operand(place, array) for place, array in enumerate(arrays)]
-    if _arrays.any_on_device(*given) or _arrays.any_lent(*arrays):
-        raise NotImplementedError("explicit gradients are of numpy's arrays; tensors have torch's own")
-    problem = _Problem(call, given, ranges, n_threads)
-    gradients = tuple(problem.gradient(problem.check(cotangent), place) for place in places)
-    return call.shaped(problem.results), gradients
+    if _arrays.any_lent(*arrays):
+
+        def of_lent(**lent: Any) -> tuple[Any, Any]:
+            *taken, seed = map(_dispatch.owner_of, lent.values())
+            return value_and_grad(call, taken, seed, places, ranges, n_threads)
+
+        named = {each.name: array for each, array in zip(call.inputs, arrays)}
+        both: tuple[Any, Any] = _arrays.borrow(of_lent, {**named, "the cotangent": cotangent})
+        return both
+    home = _home(call, arrays, cotangent)
+    if home is None:
+        given = [call.operand(place, array) for place, array in enumerate(arrays)]
+        return _value_and_grad(_Problem(call, given, np, ranges, n_threads), cotangent, places)
+    with home.library.on(home.ordinal):
+        problem = _Problem(call, list(arrays), home.library.numpy_like, ranges, n_threads)
+        return _value_and_grad(problem, cotangent, places)
+
+
+def _home(call: PairCall, arrays: Sequence[Any], cotangent: Any) -> _arrays.Home | None:
+    """Where arrays of a device are, if their library computes as numpy does."""
+    views: dict[str, Array | None] = {
+        each.name: call.operand(place, arrays[place]) for place, each in enumerate(call.inputs)
+    }
+    home = _arrays.common_home(views)
+    if home is not None:
+        if home.library.numpy_like is None:
+            raise TypeError(
+                f"{call.inputs[0].name}: explicit gradients are of arrays of numpy, torch and cupy, not of a "
+                f"{home.library.name}"
+            )
+        if cotangent is not None:
+            _arrays.common_home({**views, "cotangent": _arrays.as_operand(cotangent, "cotangent")})
+    return home
+
+
+def _value_and_grad(problem: _Problem, cotangent: Any, places: Sequence[int]) -> tuple[Any, Any]:
+    seed = problem.check(cotangent)
+    gradients = tuple(problem.gradient(seed, place) for place in places)
+    return problem.call.shaped(problem.results), gradients
 
 
 class _Problem:
-    def __init__(self, call: PairCall, given: list[Array], ranges: Any, n_threads: int | None) -> None:
-        self.call, self.given, self.ranges, self.n_threads = call, given, ranges, n_threads
+    """A reduction of arrays of numpy, or of `xp`, whose functions are numpy's, and what it came to."""
+
+    def __init__(
+        self, call: PairCall, given: list[Array], xp: Any, ranges: Any, n_threads: int | None
+    ) -> None:  # fmt: skip
+        self.call, self.given, self.xp, self.ranges, self.n_threads = call, given, xp, ranges, n_threads
         self.reduction = call.of(call.check_dtypes([array.dtype.name for array in given]))
         self.sizes, self.ready = call.measure(given)
         self.results = self._run(self.reduction, self.ready)
@@ -57,17 +95,20 @@ class _Problem:
         """The cotangent in the shape that engines give results in: batch + (rows, dim)."""
         values = self.results[0]
         if cotangent is None:
-            return np.ones_like(values)
-        array = _arrays.as_array(cotangent, "cotangent")
+            ones: Array = self.xp.ones_like(values)
+            return ones
+        array = _arrays.as_array(cotangent, "cotangent") if self.xp is np else cotangent
         shape = self.call.shaped((values,)).shape
         if array.shape != shape:
             raise ValueError(f"cotangent: expected the result's shape, {shape}, got {array.shape}")
-        return array.astype(values.dtype, copy=False).reshape(values.shape)
+        taken: Array = array.astype(values.dtype, copy=False).reshape(values.shape)
+        return taken
 
     def gradient(self, cotangent: Array, place: int) -> Array:
         wanted = next((v for v in self.reduction.variables if v.static[0] == place), None)
         if wanted is None:
-            return np.zeros_like(self.given[place])
+            nothing: Array = self.xp.zeros_like(self.given[place])
+            return nothing
         if self.call.reduction in adjoint.SUMS:
             gradient = self._of_sum(cotangent, wanted)
         else:
@@ -77,11 +118,11 @@ class _Problem:
     def _of_sum(self, cotangent: Array, wanted: Node) -> Array:
         extras = [cotangent]
         if self.call.reduction == "logsumexp":
-            extras.append(_finite(self.results[0]))
+            extras.append(self._finite(self.results[0]))
         elif self.call.reduction == "sumsoftmaxweight":
             if self._log_totals is None:
                 (self._log_totals,) = self._run(adjoint.log_total(self.reduction), self.ready)
-            extras += [_finite(self._log_totals), self.results[0]]
+            extras += [self._finite(self._log_totals), self.results[0]]
         pulled = adjoint.pullback(self.reduction, wanted, len(self.ready))
         return self._run(pulled, [*self.ready, *extras])[0]
 
@@ -93,7 +134,7 @@ class _Problem:
         places = self._places().reshape(*batch, n_rows, k, dim)
         cotangents = cotangent.reshape(places.shape)
         n_result = n_columns if kind not in ("p", self.reduction.rows) else n_rows
-        total = np.zeros((*batch, n_result, wanted.dim), self.reduction.dtype)
+        total: Array = self.xp.zeros((*batch, n_result, wanted.dim), cotangent.dtype)
         if n_columns == 0:
             return total
         for feature in range(dim):
@@ -105,17 +146,26 @@ class _Problem:
             if own not in paired.variables:
                 continue
             pulled = adjoint.pullback(paired, own, len(arrays))
-            sizes = Sizes(n_rows * k, 1, batch)
-            (part,) = _run(
-                pulled, [*arrays, np.where(chosen[..., None] < 0, 0, weights)], sizes, None, self.n_threads
-            )
-            part[chosen < 0] = 0  # nothing was chosen, and the formula's value there may be anything
+            nowhere = chosen[..., None] < 0  # nothing was chosen, and the formula's value there may be anything
+            weights = self.xp.where(nowhere, 0, weights).astype(cotangent.dtype, copy=False)
+            (part,) = _run(pulled, [*arrays, weights], Sizes(n_rows * k, 1, batch), None, self.n_threads)
+            part = self.xp.where(nowhere, 0, part).astype(total.dtype, copy=False)
             if kind == "p" or kind == self.reduction.rows:
-                total += part.reshape(*batch, n_rows, k, wanted.dim).sum(-2)
+                total = total + part.reshape(*batch, n_rows, k, wanted.dim).sum(-2)
             else:
-                for entry in np.ndindex(*batch):
-                    np.add.at(total[entry], chosen[entry], part[entry])
+                total = total + self._added_up(part, chosen, total.shape)
         return total
+
+    def _added_up(self, part: Array, chosen: Array, shape: tuple[int, ...]) -> Array:
+        """Each row of `part` added to the row of the result, of this shape, that was chosen."""
+        n_entries, (n_rows, dim) = math.prod(shape[:-2]), shape[-2:]
+        first = self.xp.arange(n_entries).reshape(*shape[:-2], 1) * n_rows
+        keys = self.xp.where(chosen < 0, -1, chosen + first).reshape(-1)
+        sums: Array = counts.bincount(
+            keys, part.reshape(-1, dim), length=n_entries * n_rows, invalid="drop", deterministic=True,
+            dtype=part.dtype, n_threads=self.n_threads,
+        )  # fmt: skip
+        return sums.reshape(shape)
 
     def _own_sizes(self) -> tuple[int, int]:
         n_i, n_j, _ = self.sizes
@@ -133,24 +183,27 @@ class _Problem:
         kind = self.call.inputs[position].kind
         if kind == "p":
             return array
-        wide = np.broadcast_to(array, (*self.sizes.batch, *array.shape[-2:]))
+        wide = self.xp.broadcast_to(array, (*self.sizes.batch, *array.shape[-2:]))
+        paired: Array
         if kind == self.reduction.rows:
-            return np.repeat(wide, k, axis=-2)
-        return np.take_along_axis(wide, np.maximum(chosen, 0)[..., None], axis=-2)
+            paired = self.xp.repeat(wide, k, axis=-2)
+        else:
+            paired = self.xp.take_along_axis(wide, self.xp.maximum(chosen, 0)[..., None], axis=-2)
+        return paired
+
+    def _finite(self, log_totals: Array) -> Array:
+        """With +inf for the -inf of rows of no pairs, so that none has a share: exp(F - inf) = 0."""
+        finite: Array = self.xp.where(log_totals == -np.inf, np.inf, log_totals)
+        return finite.astype(log_totals.dtype, copy=False)
 
 
 def _run(
     reduction: PairReduction, arrays: Sequence[Array], sizes: Sizes, triple: Any, n_threads: int | None
 ) -> tuple[Array, ...]:  # fmt: skip
+    views = [_arrays.as_operand(array, "array") for array in arrays]
     return _dispatch.run_pairs(
-        reduction, arrays, sizes.n_i, sizes.n_j, sizes.batch, triple, n_threads=n_threads
+        reduction, views, sizes.n_i, sizes.n_j, sizes.batch, triple, n_threads=n_threads
     )  # fmt: skip
-
-
-def _finite(log_totals: Array) -> Array:
-    """With +inf for the -inf of rows that sum to nothing, so that their pairs have no share: exp(F - inf) = 0."""
-    finite: Array = np.where(np.isneginf(log_totals), np.inf, log_totals).astype(log_totals.dtype, copy=False)
-    return finite
 
 
 def _collected(gradient: Array, array: Array) -> Array:

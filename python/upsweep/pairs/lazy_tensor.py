@@ -301,10 +301,8 @@ def Vj(x_or_ind: Any, dim: int | None = None) -> LazyTensor:
 
     Parameters
     ----------
-    x_or_ind : array or int
-        The array; with `dim`, the number of a symbolic variable.
-    dim : int, optional
-        Its features.
+    x_or_ind, dim
+        As of `Vi`.
 
     Returns
     -------
@@ -325,10 +323,8 @@ def Pm(x_or_ind: Any, dim: int | None = None) -> LazyTensor:
 
     Parameters
     ----------
-    x_or_ind : array, number, list or int
-        The parameters; with `dim`, the number of a symbolic variable.
-    dim : int, optional
-        Its features.
+    x_or_ind, dim
+        As of `Vi`; also a number, or a list of them.
 
     Returns
     -------

@@ -189,6 +189,9 @@ class Operations(Expression):
     def __ge__(self, other: Any) -> Any:
         return self._apply("le", other, reverse=True)
 
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self._text(80)!r} has a value for each pair (i, j), and is neither true nor false")
+
     # ---- functions of each feature -----------------------------------------------------------------------------
 
     def abs(self) -> Any:
@@ -340,19 +343,26 @@ class Operations(Expression):
         return self._apply("extract", static=(i, d))
 
     def __getitem__(self, key: Any) -> Any:
-        """A feature or a slice of them: ``x[k]``, ``x[k:l]``, or with a colon for each other axis before."""
+        """A feature or a slice of them: ``x[k]``, ``x[k:l]``, or with a colon for each other axis before.
+
+        Negative numbers count from the end; an ellipsis stands for all other axes.
+        """
         if isinstance(key, tuple):
-            if len(key) != self.dim() or any(each != slice(None) for each in key[:-1]):
+            others = key[:-1]
+            if others != (...,) and (len(key) != self.dim() or any(each != slice(None) for each in others)):
                 raise ValueError(f"a LazyTensor is indexed along its last axis only, got {key}")
             key = key[-1]
         if isinstance(key, slice):
             if key.step not in (None, 1):
                 raise ValueError(f"a LazyTensor is sliced in steps of 1, got {key.step}")
-            start = 0 if key.start is None else key.start
-            return self.extract(start, (self.ndim if key.stop is None else key.stop) - start)
+            start = 0 if key.start is None else self._from_start(key.start)
+            return self.extract(start, (self.ndim if key.stop is None else self._from_start(key.stop)) - start)
         if isinstance(key, int):
-            return self.elem(key)
+            return self.elem(self._from_start(key))
         raise ValueError(f"a LazyTensor is indexed by integers and slices, got {key!r}")
+
+    def _from_start(self, index: int) -> int:
+        return index + self.ndim if index < 0 else index
 
     def one_hot(self, D: int) -> Any:
         """A vector of dim D that is 1 at the rounded number, else 0."""

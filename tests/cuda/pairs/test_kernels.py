@@ -4,7 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from device_pair_cases import compare, distance, formulas, gaussian, of_name, random_arrays, some_ranges
+from pair_cases import compare, distance, gaussian, named_formulas, of_name, random_arrays, some_ranges
 from upsweep._cuda import host, pairs
 from upsweep._expr.nodes import constant, make, variable
 from upsweep._expr.reduction import REDUCTIONS, PairReduction, outputs
@@ -48,7 +48,7 @@ def test_dtypes(name, dtype):
 
 
 @pytest.mark.parametrize("axis", ["i", "j"])
-@pytest.mark.parametrize("name, formula", formulas(), ids=[name for name, _ in formulas()])
+@pytest.mark.parametrize("name, formula", named_formulas(), ids=[name for name, _ in named_formulas()])
 def test_sums_of_formulas(name, formula, axis):
     rng = np.random.default_rng(1)
     shapes = [(450, 3), (700, 3), (700, 1), (1, 1), (450, 3)]

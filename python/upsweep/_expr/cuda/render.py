@@ -1,7 +1,7 @@
 """From a reduction's scalar program to the text of its kernels.
 
 The text is: types and sizes, `kernels/device.cuh`, `numbers.cuh` and `call.cuh`, the formula's own functions,
-then the reduction's file and `kernel.cuh`. The functions are
+`chunk.cuh`, then the reduction's file and `kernel.cuh`. The functions are
 
     load_parameters   what is known once a call or a tile of rows
     load_row          what is known once a row and read by pairs
@@ -83,7 +83,7 @@ def render(program: Program, request: Request) -> Kernels:
     of_formula = "".join(f"constexpr {name} = {str(value).lower()};\n" for name, value in facts.items())
     parts = [
         shape.text(request) + of_formula, *map(kernel_text, ("device", "numbers", "call", "column")),
-        *writer.texts(), kernel_text(family), kernel_text("items"),
+        *writer.texts(), *map(kernel_text, ("chunk", family, "items")),
         kernel_text("products" if shape.product else "kernel"), kernel_text("combine"),
     ]  # fmt: skip
     return Kernels(

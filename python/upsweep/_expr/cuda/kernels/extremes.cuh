@@ -27,29 +27,20 @@ template <int FORM, int COUNT, int ROWS>
 __device__ __forceinline__ void look(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, int c,
     column_index first) {
-    real value[COUNT][ROWS][N_RESULTS];
-#pragma unroll
-    for (int u = 0; u < COUNT; ++u) {
-        const Column y(columns, c + u);
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            Pair<FORM> at(p, x[r], y);
-#pragma unroll EACH_RESULT
-            for (int k = 0; k < N_RESULTS; ++k) value[u][r][k] = directed(at.result[k]);
-        }
-    }
+    real value[ROWS][N_RESULTS][COUNT];
+    values_of_chunk<FORM>(p, x, columns, c, value);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
 #pragma unroll EACH_RESULT
         for (int k = 0; k < N_RESULTS; ++k) {
-            real low = value[0][r][k];
+            real low = directed(value[r][k][0]);
 #pragma unroll
-            for (int u = 1; u < COUNT; ++u) low = least(low, value[u][r][k]);
+            for (int u = 1; u < COUNT; ++u) low = least(low, directed(value[r][k][u]));
             if (!INDICES) {
                 state[r].best[k] = least(state[r].best[k], low);
             } else if (!(low >= state[r].best[k])) {
 #pragma unroll
-                for (int u = 0; u < COUNT; ++u) take(state[r], k, value[u][r][k], first + c + u);
+                for (int u = 0; u < COUNT; ++u) take(state[r], k, directed(value[r][k][u]), first + c + u);
             }
         }
 }

@@ -93,16 +93,7 @@ __device__ __forceinline__ void look(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, int c,
     column_index first) {
     real value[ROWS][N_RESULTS][COUNT];
-#pragma unroll
-    for (int u = 0; u < COUNT; ++u) {
-        const Column y(columns, c + u);
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) {
-            Pair<FORM> at(p, x[r], y);
-#pragma unroll EACH_RESULT
-            for (int k = 0; k < N_RESULTS; ++k) value[r][k][u] = at.result[k];
-        }
-    }
+    values_of_chunk<FORM>(p, x, columns, c, value);
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)
 #pragma unroll EACH_RESULT
