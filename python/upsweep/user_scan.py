@@ -49,6 +49,7 @@ class _Scan:
         return_final: bool = False,
         length: int | None = None,
         checkpoint: int | None = None,
+        method: str | None = None,
     ) -> Any:
         """Scan along an axis by an update of one's own: ``state = update(state, x)``, step by step.
 
@@ -76,6 +77,10 @@ class _Scan:
         checkpoint : int, optional
             Of tensors that are to be differentiated: keep the state only before every so many steps, as
             ``scan.gradient`` does.
+        method : {"sequential", "tree"}, optional
+            With dask arrays: how the states before blocks are found. One after the other (the default), which
+            keeps few blocks in memory, or by a tree of a depth of log8(blocks), which waits for all of them. An
+            update that cannot be parallel in time runs one block after the other, whichever is given.
 
         Returns
         -------
@@ -108,6 +113,9 @@ class _Scan:
 
         ``scan.gradient`` has the derivatives; torch tensors have them by autograd.
 
+        dask arrays give dask arrays, with the chunks of `xs`. Where the update has one of the forms above, blocks
+        run at the same time, whatever the number of columns; else one after the other.
+
         Examples
         --------
         >>> import numpy as np
@@ -136,10 +144,20 @@ class _Scan:
                 raise TypeError("init: is needed, the state before the first step")
             keywords = {
                 "axis": axis, "reverse": reverse, "return_final": return_final, "length": length,
-                "checkpoint": checkpoint,
+                "checkpoint": checkpoint, "method": method,
             }  # fmt: skip
             return _decorator(keywords) if update is _MISSING else _decorator(keywords)(update)
         arrays = [*flatten(init, "init")[0], *flatten(xs, "xs")[0]]
+        if _arrays.any_dask(*arrays):
+            from upsweep import _dask
+
+            check_checkpoint(checkpoint)
+            return _dask.user_scan(
+                update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
+                method=method,
+            )  # fmt: skip
+        if method is not None:
+            raise ValueError(f"method: goes with dask arrays only, got {method!r}")
         if _arrays.any_torch(*arrays):
             from upsweep._torch import user_scan as tensors
 
@@ -186,6 +204,10 @@ class _Scan:
         >>> print(upsweep.scan.explain(lambda s, x: np.tanh(s + x), 0.0, np.ones(100_000)))
         sequential in time: the new state is neither affine in the state nor a known associative form of it
         """
+        if _any_dask(init, xs):
+            from upsweep import _dask
+
+            return _dask.explain(update, init, xs, axis=axis, reverse=reverse, length=length)
         problem = check(update, init, xs, axis, reverse, length)
         return choose_path(problem.traced.recurrence, problem.length, problem.columns)[1]
 
@@ -223,6 +245,8 @@ class _Scan:
         >>> upsweep.scan.gradient(lambda s, x: s * x, 1.0, np.array([2.0, 3.0, 5.0]), np.array([0.0, 0.0, 1.0]))
         Gradients(init=array(30.), xs=array([15., 10.,  6.]))
         """
+        if _any_dask(init, xs, cotangent, final_cotangent):
+            raise TypeError("scan.gradient: takes no dask arrays; call it on blocks, the last one first")
         problem = check(update, init, xs, axis, reverse, length)
         return gradient(problem, cotangent, final_cotangent, checkpoint)
 
@@ -238,6 +262,11 @@ class _Scan:
         if name not in FUNCTIONS:
             raise AttributeError(f"scan has no function {name!r}; it has {', '.join(sorted(FUNCTIONS))}")
         return lambda *values: apply(name, *values)
+
+
+def _any_dask(*arguments: Any) -> bool:
+    items = [value if isinstance(value, tuple) else (value,) for value in arguments]
+    return _arrays.any_dask(*(item for each in items for item in each))
 
 
 def _decorator(defaults: dict[str, Any]) -> Callable[[Update], Callable[..., Any]]:

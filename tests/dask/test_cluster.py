@@ -58,10 +58,30 @@ def test_processes_give_the_bits_of_one(client):
     assert same_bits(counts, theirs[0]) and same_bits(edges, theirs[1])
 
 
-@pytest.mark.parametrize("method", ["sequential", "tree"])
-def test_a_worker_that_dies_changes_no_bit(client, method):
-    expected = upsweep.discounted_cumsum(numbers(), 0.9999, method=method).compute(scheduler="sync")
-    y = upsweep.discounted_cumsum(numbers(pause=0.04), 0.9999, method=method)
+def discounted(x, method):
+    return upsweep.discounted_cumsum(x, 0.9999, method=method)
+
+
+def by_update(x, method):
+    """Carries, states and results; the update is traced here."""
+    pytest.importorskip("llvmlite")
+    return upsweep.scan(lambda s, x: 0.9999 * s + x, np.float32(0), x, method=method)
+
+
+def in_order(x, method):
+    """Results and states together, for which each block waits for the one before."""
+    pytest.importorskip("llvmlite")
+    return upsweep.scan(lambda s, x: np.tanh(s + x), np.float32(0), x, method=method)
+
+
+@pytest.mark.parametrize(
+    ("scan", "method"),
+    [(discounted, "sequential"), (discounted, "tree"), (by_update, "sequential"), (by_update, "tree"),
+     (in_order, "sequential")],
+)  # fmt: skip
+def test_a_worker_that_dies_changes_no_bit(client, scan, method):
+    expected = scan(numbers(), method).compute(scheduler="sync")
+    y = scan(numbers(pause=0.04), method)
     future = client.compute(y)
 
     pids = client.run(os.getpid)

@@ -1,4 +1,4 @@
-"""Tasks for blocks that follow each other along an axis: states in order, by a tree, or with the blocks' results."""
+"""Tasks for blocks that follow each other along an axis: states in order, by a tree, or together with results."""
 
 from __future__ import annotations
 
