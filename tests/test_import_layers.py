@@ -61,7 +61,7 @@ MAY_IMPORT = {
     "_scan_gradient": {"_scan_problem", "_arrays", "_expr"},
     "_scan_carries": {"_scan_problem", "_arrays", "_expr"},
     "user_scan": {"_scan_problem", "_scan_gradient", "_arrays", "_expr", "_torch", "_dask"},
-    "filters": {"user_scan", "_arrays"},
+    "filters": {"user_scan", "_arrays", "_dask"},
     "te": {"te", "_arrays", "_cpu", "_expr", "_torch"},
     "_dask": {
         "_dask",
@@ -78,7 +78,8 @@ MAY_IMPORT = {
     "histograms": {"_signature", "_arrays", "_bins", "_dispatch", "_torch", "_dask"},
     "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
     "distributed": {"_torch", "carries", "counts", "scans"},
-    "streams": {"carries", "scans", "_signature", "_arrays"},
+    "_scan_blocks": {"_scan_problem", "_arrays", "user_scan"},
+    "streams": {"_scan_blocks", "carries", "scans", "_signature", "_arrays"},
     "config": {"_cpu", "_cuda"},
 }
 # fmt: on

@@ -7,9 +7,9 @@ the same call gives the same keys. Imported by the first call that is given a da
 """
 
 from upsweep._dask.counts import bincount
-from upsweep._dask.graphs import refuse
+from upsweep._dask.graphs import as_operands, refuse
 from upsweep._dask.histograms import histogram
 from upsweep._dask.scans import scan
 from upsweep._dask.user_scans import explain, user_scan
 
-__all__ = ["bincount", "explain", "histogram", "refuse", "scan", "user_scan"]
+__all__ = ["as_operands", "bincount", "explain", "histogram", "refuse", "scan", "user_scan"]
