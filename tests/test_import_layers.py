@@ -44,7 +44,7 @@ MAY_IMPORT = {
     },
     "_clusters": set(),
     "cluster": {"_clusters", "_arrays", "_torch"},
-    "pairs": {"pairs", "_expr", "_arrays", "_dispatch", "_torch"},
+    "pairs": {"pairs", "_expr", "_arrays", "_dispatch", "_torch", "_dask"},
     "_torch": {
         "_torch",
         "_scan_problem",
@@ -68,6 +68,7 @@ MAY_IMPORT = {
         "_counting",
         "_signature",
         "_arrays",
+        "_dispatch",
         "_expr",
         "_scan_carries",
         "_scan_problem",

@@ -97,6 +97,16 @@ def test_a_worker_that_dies_changes_no_bit(client, scan, method):
     assert victim not in client.has_what()
 
 
+def test_pairs_over_processes(client):
+    pytest.importorskip("llvmlite")
+    x = numbers().reshape(-1, 2).rechunk({1: -1})
+    distance = upsweep.Vi(x).sqdist(upsweep.Vj(x[:5000]))
+    for method in ("sequential", "tree"):
+        lazy = [(-distance).logsumexp(axis=1, method=method), distance.argKmin(3, axis=1, method=method)]
+        for mine, one in zip(results(client, *lazy), lazy, strict=True):
+            assert same_bits(mine, one.compute(scheduler="sync"))
+
+
 def test_an_error_in_a_block_arrives(client):
     keys = da.from_array(np.array([0, 1, 2, -1]), chunks=2)
     with pytest.raises(ValueError, match="must not be negative"):

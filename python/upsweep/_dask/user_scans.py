@@ -218,15 +218,12 @@ def _check(
 
 
 def _cut(operands: dict[str, Any], states: list[str], problem: Problem) -> graphs.Blocks:
-    n_dims = len(problem.columns) + 1
-    others = tuple(i for i in range(n_dims) if i != problem.axis)
+    """Where nothing is read along the axis, all of its steps are one block."""
+    columns, axis = problem.columns, problem.axis
+    shape = (*columns[:axis], problem.length, *columns[axis:])
+    whole = tuple(range(len(shape)))
     axes = {}
     for name, operand in operands.items():
-        of_shape = others if name in states else tuple(range(n_dims))
+        of_shape = tuple(i for i in whole if i != axis) if name in states else whole
         axes[name] = of_shape[len(of_shape) - getattr(operand, "ndim", 0) :]
-    blocks = graphs.cut_alike(operands, axes)
-    if len(blocks.chunks) == n_dims:
-        return blocks
-    # Nothing is read along the axis: all of its steps are one block.
-    chunks = (*blocks.chunks[: problem.axis], (problem.length,), *blocks.chunks[problem.axis :])
-    return graphs.Blocks(blocks.operands, blocks.axes, dict(enumerate(chunks)))
+    return graphs.cut_alike(operands, axes, shape)

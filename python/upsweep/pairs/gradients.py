@@ -13,7 +13,7 @@ from upsweep import _arrays, _dispatch
 from upsweep._expr import adjoint
 from upsweep._expr.nodes import Node, variable
 from upsweep._expr.reduction import PairReduction
-from upsweep.pairs.calls import PairCall, Sizes
+from upsweep.pairs.calls import PairCall, Sizes, refuse_lazy_ranges
 
 __all__ = ["value_and_grad"]
 
@@ -33,10 +33,27 @@ def value_and_grad(
         from upsweep._torch import pairs
 
         return pairs.value_and_grad(call, arrays, cotangent, places, ranges, n_threads)
+    if _arrays.any_dask(*arrays, cotangent):
+        return _lazily(call, arrays, cotangent, places, ranges, n_threads)
     given = [call.operand(place, array) for place, array in enumerate(arrays)]
     if _arrays.any_on_device(*given) or _arrays.any_lent(*arrays):
         raise NotImplementedError("explicit gradients are of numpy's arrays; tensors have torch's own")
     problem = _Problem(call, given, ranges, n_threads)
+    gradients = tuple(problem.gradient(problem.check(cotangent), place) for place in places)
+    return call.shaped(problem.results), gradients
+
+
+def _lazily(
+    call: PairCall, arrays: Sequence[Any], cotangent: Any, places: Sequence[int], ranges: Any,
+    n_threads: int | None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """The same of dask arrays: gradients of sums are sums, and their graphs are those of such."""
+    if call.reduction not in adjoint.SUMS:
+        raise NotImplementedError(
+            f"reduction: {call.reduction} of dask arrays has no gradients; chosen pairs may lie in any block"
+        )
+    refuse_lazy_ranges(ranges)
+    problem = _Problem(call, call.lazy_operands(arrays), None, n_threads)
     gradients = tuple(problem.gradient(problem.check(cotangent), place) for place in places)
     return call.shaped(problem.results), gradients
 
@@ -58,7 +75,7 @@ class _Problem:
         values = self.results[0]
         if cotangent is None:
             return np.ones_like(values)
-        array = _arrays.as_array(cotangent, "cotangent")
+        array = cotangent if _arrays.any_dask(cotangent) else _arrays.as_array(cotangent, "cotangent")
         shape = self.call.shaped((values,)).shape
         if array.shape != shape:
             raise ValueError(f"cotangent: expected the result's shape, {shape}, got {array.shape}")
@@ -142,6 +159,10 @@ class _Problem:
 def _run(
     reduction: PairReduction, arrays: Sequence[Array], sizes: Sizes, triple: Any, n_threads: int | None
 ) -> tuple[Array, ...]:  # fmt: skip
+    if _arrays.any_dask(*arrays):
+        from upsweep._dask import pairs
+
+        return pairs.run_pairs(reduction, arrays, *sizes, n_threads=n_threads)
     return _dispatch.run_pairs(
         reduction, arrays, sizes.n_i, sizes.n_j, sizes.batch, triple, n_threads=n_threads
     )  # fmt: skip

@@ -118,6 +118,8 @@ class LazyTensor(Reductions):
         if axis not in (None, 0, 1, 2):
             raise ValueError(f"axis: expected 0, 1 or 2, got {axis}")
         shape = tuple(x.shape)
+        if _arrays.any_dask(x) and any(size != size for size in shape):
+            raise ValueError(f"x: has chunks of unknown sizes, {shape}; call x.compute_chunk_sizes() first")
         n_axes = len(shape)
         kind, batch = "p", None
         if n_axes >= 3 and 1 in shape[-3:-1]:
@@ -260,10 +262,12 @@ def _kind_of(shape: tuple[int, ...]) -> str:
     return "i"
 
 
-def _place(x: Any) -> str:
+def _place(x: Any) -> str | None:
     """The library of an array; of a tensor, its device."""
     if isinstance(x, np.ndarray):
         return "numpy"
+    if _arrays.any_dask(x):
+        return None  # goes with what lies in memory, too
     device = getattr(x, "device", None)
     return f"{type(x).__module__.partition('.')[0]}" + ("" if device is None else f" on {device}")
 
