@@ -86,7 +86,7 @@ def test_of_equal_values_the_first_wins(name, method):
 def test_what_is_not_finite_goes_as_in_one_piece(name, value, method):
     for weighted in {False, name == "logsumexp"}:
         reduction = reduction_of(name, "float64", weighted=weighted)
-        for places in ([0], [29], [30, 31, 69], slice(30, 70), slice(None)):
+        for places in ([29], slice(30, 70), slice(None)):
             for operand in (1, 2):
                 arrays = data(5, 70, "float64")
                 arrays[operand][places] = value
@@ -106,6 +106,19 @@ def test_nothing_and_fewer_than_k(name, method):
             found = run_pairs(reduction, [*lazy, arrays[3]], n_i, n_j, (), method)
             for mine, theirs in zip(found, one_piece(reduction, arrays, n_i, n_j), strict=True):
                 np.testing.assert_allclose(compute(mine), theirs, rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_the_worst_of_all_is_chosen_where_there_is_no_other(value, method):
+    x, y = np.ones((3, 1)), np.full((6, 1), value)
+    lazy = da.from_array(x), da.from_array(y, chunks=((0, 2, 0, 4), 1))
+    for name in ("argmin", "argmax", "min_argmin", "max_argmax"):
+        mine = getattr(Vi(lazy[0]) * Vj(lazy[1]), name)(axis=1, method=method)
+        theirs = getattr(Vi(x) * Vj(y), name)(axis=1)
+        pairs = zip(mine, theirs) if isinstance(mine, tuple) else [(mine, theirs)]
+        for lazily, exact in pairs:
+            np.testing.assert_array_equal(compute(lazily), exact)
 
 
 def test_weights_of_any_sign():

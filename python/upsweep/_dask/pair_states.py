@@ -86,7 +86,6 @@ def _best(largest: bool, first: State, second: State) -> State:
     (value_a, place_a), (value_b, place_b) = first, second
     beats = value_b > value_a if largest else value_b < value_a
     later = (place_a < 0) | beats | (np.isnan(value_b) & ~np.isnan(value_a))
-    later &= place_b >= 0
     return np.where(later, value_b, value_a), np.where(later, place_b, place_a)
 
 
