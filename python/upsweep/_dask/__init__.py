@@ -2,7 +2,7 @@
 
 A scan makes at most three tasks a block: what the block does to the state, the state before it, its result; by an
 update that gives several outputs, one more for each of them. Counts and histograms make one, and one for each
-group of `FAN_IN` of them. A reduction over pairs makes one for each block of rows with each block of columns. Names
+group of `FAN_IN` of them. A reduction over pairs makes one for each block of rows with each of columns. Names
 follow from arguments, so that the same call gives the same keys. Imported by the first call that is given a dask
 array.
 """
