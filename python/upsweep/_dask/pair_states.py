@@ -90,18 +90,25 @@ def _best(largest: bool, first: State, second: State) -> State:
 
 
 def _least(reduction: PairReduction, first: State, second: State) -> State:
-    k = reduction.k
-    shape = first[0].shape
-    values, places = (
-        np.concatenate([part.reshape(*shape[:-1], k, shape[-1] // k) for part in pair], axis=-2)
-        for pair in zip(first, second)
+    """Rows of which nothing in `second` is among the K least stay as they are."""
+    shape, k = first[0].shape, reduction.k
+    # Of each row and feature the K least, side by side.
+    a, b = (
+        [part.reshape(*shape[:-1], k, shape[-1] // k).swapaxes(-1, -2) for part in state]
+        for state in (first, second)
     )
-    # What is missing comes last, behind NaN; both sorts leave the order of equal ones.
-    order = np.argsort(places < 0, axis=-2, kind="stable")
-    sorted_values = np.take_along_axis(np.where(places < 0, np.nan, values), order, -2)
-    by_value = np.argsort(sorted_values, axis=-2, kind="stable")[..., :k, :]
-    order = np.take_along_axis(order, by_value, -2)
-    return tuple(np.take_along_axis(part, order, -2).reshape(shape) for part in (values, places))
+    touched = ~(b[0][..., 0] >= a[0][..., -1]) | (a[1][..., -1] < 0)
+    values, places = (np.concatenate([x[touched], y[touched]], axis=-1) for x, y in zip(a, b))
+    if (places < 0).any():  # what is missing comes last, behind NaN
+        order = np.argsort(places < 0, axis=-1, kind="stable")
+        values, places = (np.take_along_axis(part, order, -1) for part in (values, places))
+        order = np.argsort(np.where(places < 0, np.nan, values), axis=-1, kind="stable")[..., :k]
+    else:
+        order = np.argsort(values, axis=-1, kind="stable")[..., :k]
+    merged = [part.copy() for part in a]
+    for whole, part in zip(merged, (values, places)):
+        whole[touched] = np.take_along_axis(part, order, -1)
+    return tuple(part.swapaxes(-1, -2).reshape(shape) for part in merged)
 
 
 def finish(reduction: PairReduction, state: State) -> tuple[Any, ...]:
