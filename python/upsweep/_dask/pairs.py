@@ -1,7 +1,7 @@
 """Reductions over pairs of dask arrays: rows in blocks, and for each the blocks of columns one after the other.
 
 A task reduces one block of pairs and takes it together with what the blocks of columns before it gave, so that no
-more is kept than that, whatever the number of columns. `pair_states` says what it is.
+more is kept than that, and a few blocks of columns, whatever their number. `pair_states` says what it is.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class _Work:
 
         return of_block(self.reduction, run, blocks, begin, n_j if self.reduction.rows == "i" else n_i)
 
-    def next(self, state: State, begin: int, sizes: tuple[int, ...], *blocks: Any) -> State:
-        """The same with the blocks of columns before it."""
+    def next(self, _: State, state: State, begin: int, sizes: tuple[int, ...], *blocks: Any) -> State:
+        """The same with the blocks of columns before it; that of other rows is only waited for."""
         return combine(self.reduction, state, self.first(begin, sizes, *blocks))
 
     def only(self, begin: int, sizes: tuple[int, ...], *blocks: Any) -> Any:
         return self._finished(self.first(begin, sizes, *blocks))
 
-    def last(self, state: State, begin: int, sizes: tuple[int, ...], *blocks: Any) -> Any:
-        return self._finished(self.next(state, begin, sizes, *blocks))
+    def last(self, _: State, state: State, begin: int, sizes: tuple[int, ...], *blocks: Any) -> Any:
+        return self._finished(self.next(_, state, begin, sizes, *blocks))
 
     def together(self, states: list[State]) -> State:
         whole = states[0]
@@ -115,7 +115,10 @@ def run_pairs(
             sizes = tuple(chunks[n] for chunks, n in zip(blocks.chunks, at))
             given.append((at, (begins[i], sizes, *(reader(at) for reader in readers))))
         key = (name, *index[:along], *index[along + 1 :], 0)
-        more, results[key] = (_chain if method == "sequential" else _tree)(work, token, given, key)
+        if method == "sequential":
+            more, results[key] = _chain(work, token, given, key, rows, blocks.numblocks[rows])
+        else:
+            more, results[key] = _tree(work, token, given, key)
         tasks.update(more)
 
     chunks = (*blocks.chunks[:along], *blocks.chunks[along + 1 :])
@@ -157,14 +160,23 @@ _Given = list[tuple[tuple[int, ...], tuple[Any, ...]]]
 _Tasks = dict[Keys, Any]
 
 
-def _chain(work: _Work, token: str, given: _Given, key: Keys) -> tuple[_Tasks, Task]:
-    """A block of columns after the other: each task holds one state and one block."""
+def _chain(
+    work: _Work, token: str, given: _Given, key: Keys, rows: int, n_rows: int
+) -> tuple[_Tasks, Task]:  # fmt: skip
+    """A block of columns after the other: each task holds a state and a block.
+
+    All blocks of rows read the same columns, and keep step with each other, so that a block of columns can go
+    soon: each waits for another one, 1, 2, 4, ... places on, and so for all within log2(n_rows) blocks of columns.
+    """
+    n_turns = max(1, (n_rows - 1).bit_length())
+    name = f"pairs-state-{token}"
     tasks: _Tasks = {}
     before: tuple[TaskRef, ...] = ()
-    for place, arguments in given[:-1]:
-        own = (f"pairs-state-{token}", *place)
+    for step, (place, arguments) in enumerate(given[:-1]):
+        own = (name, *place)
         tasks[own] = Task(own, work.next if before else work.first, *before, *arguments)
-        before = (TaskRef(own),)
+        other = (place[rows] + (1 << step % n_turns)) % n_rows
+        before = TaskRef((name, *place[:rows], other, *place[rows + 1 :])), TaskRef(own)
     return tasks, Task(key, work.last if before else work.only, *before, *given[-1][1])
 
 
