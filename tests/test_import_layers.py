@@ -15,6 +15,7 @@ CHECKOUT = Path(__file__).parents[1]
 # listed stand above all of these. Scans and counts have a fast path that goes straight to the CPU; only
 # _dispatch knows both backends, and what it is built of the one for devices. The tasks of a dask array's graph
 # call the public function again, on blocks: _dask stands beside the public functions, which hand it themselves.
+# Of updates and formulas, traced once, they call what the public functions call.
 # fmt: off
 MAY_IMPORT = {
     "reference": {"_expr"},
