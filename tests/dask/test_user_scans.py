@@ -160,6 +160,15 @@ def test_nothing_to_read():
                 np.testing.assert_allclose(a.compute(scheduler="sync"), b, rtol=1e-12)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_no_steps_and_no_columns(method):
+    for name in ("two gated", "leaking max", "tanh"):
+        update, init = UPDATES[name]
+        for shape, chunks in (((0,), -1), ((0,), ((0, 0),)), ((5, 0), ((2, 3), 0)), ((0, 3), ((0,), 2))):
+            x = np.zeros(shape)
+            compare(update, init, x, da.from_array(x, chunks=chunks), method=method)
+
+
 def test_no_outputs():
     x = random(100)
     update = lambda s, x: (s + x, None)  # noqa: E731

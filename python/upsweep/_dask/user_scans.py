@@ -11,6 +11,7 @@ import numpy as np
 from dask._task_spec import List, Task, TaskRef
 from dask.base import tokenize
 
+from upsweep import _arrays
 from upsweep._arrays import Array
 from upsweep._dask import graphs
 from upsweep._dask.columns import IN_ORDER, Columns, check_method, final_chunks, item
@@ -212,6 +213,8 @@ def _check(
         named.append((labels, structure))
     for name, operand in operands.items():
         if isinstance(operand, da.Array):
+            if _arrays.any_on_device(operand._meta):
+                raise TypeError(f"{name}: has blocks on a device; scans by an update take dask arrays of numpy's")
             as_real(operand._meta, name)
     states, inputs = (arranged([graphs.stand_in(operands[n]) for n in labels], s) for labels, s in named)
     return operands, check(update, states, inputs, axis, reverse, length)

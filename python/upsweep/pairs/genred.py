@@ -144,7 +144,7 @@ class Genred:
         Parameters
         ----------
         *args : arrays
-            As for a call; of dask arrays sums, logsumexp and softmax weights have gradients, which are dask arrays.
+            As for a call. Of dask arrays, sums, logsumexp and softmax weights have gradients, as lazy.
         cotangent : array, optional
             Of the result's shape (of "Min_ArgMin" and its kin, of the values'); 1 by default.
         wrt : sequence of int, optional

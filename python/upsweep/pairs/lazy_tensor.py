@@ -48,8 +48,8 @@ class LazyTensor(Reductions):
     of dim 1; ``K.T`` has rows as columns; ``print(K)`` shows the formula; `ranges` may be set, for all reductions.
     Arrays are read as they lie, when a reduction is called.
 
-    dask arrays give dask arrays: a task for each block of rows with each block of columns, one after the other along
-    the axis that is reduced over. Arrays in memory go with them.
+    dask arrays give dask arrays: a task for each block of rows with each block of columns, one after the other
+    along the axis that is reduced over. Arrays in memory go with them.
 
     Results follow the arrays' library, where they are: int64 for indices. Rows without columns have the neutral
     element: 0, +inf for minima, -inf for maxima and logsumexp, -1 for indices.
