@@ -8,44 +8,107 @@ computes in, and combined in float64.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from upsweep._arrays import Array
 from upsweep._expr.parallel_forms import Form
 from upsweep._expr.recurrence import evaluate
-from upsweep._scan_problem import run_recurrence
+from upsweep._expr.trace import Structure
+from upsweep._scan_problem import (
+    Problem,
+    arranged,
+    as_real,
+    broadcast,
+    flatten,
+    form_of,
+    label,
+    run_recurrence,
+)
 
-__all__ = ["BlockCarry", "advance", "is_regular", "merge", "reduce_block"]
+__all__ = ["UpdateCarry", "advance", "carry_of", "is_regular", "merge", "reduce_block"]
 
 _HUGE = 1e200  # states beyond are not trusted to what was multiplied without them
 _EXTREMES = {"max": np.maximum, "min": np.minimum, "logaddexp": np.logaddexp}
 
 
 @dataclass(frozen=True)
-class BlockCarry:
-    """What a block does to the states before it; all arrays are float64.
+class UpdateCarry:
+    """What a block of steps does to the states before it. Made by ``scan.carry``; `combine` takes two of them.
 
     Attributes
     ----------
     form : Form
-        What the numbers mean.
+        What the numbers mean; its `kind` is "affine", "max", "min", "logaddexp", "argmax" or "argmin".
     factor : ndarray
         Of "affine" the matrix, (states, states, *columns); the shift of extremes, of the shape columns. Axes are 1
-        where it is the same for all columns.
+        where it is the same for all columns. float64, as `value` is.
     value : ndarray of shape (states, *columns)
         The vector, the bound, or the winner; of no winner its payload is NaN.
+    structure : int
+        -1 for one state, else the length of the tuple of states.
     """
 
     form: Form
     factor: Array
     value: Array
+    structure: Structure = None
+
+    def apply(self, state: Any) -> Any:
+        """Return the state after the block, given the one before it.
+
+        Parameters
+        ----------
+        state : number, array_like or tuple of them
+            As `init` is; each broadcasts to the shape of the columns.
+
+        Returns
+        -------
+        ndarray, or tuple of them
+            float64.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Another number of states, or shapes that do not broadcast.
+        """
+        items, structure = flatten(state, "state")
+        if structure != self.structure:
+            raise TypeError(f"state: expected {_counted(self.structure)}, got {_counted(structure)}")
+        columns = self.value.shape[1:]
+        given = [
+            broadcast(as_real(value, label("state", structure, n)), columns, label("state", structure, n))
+            for n, value in enumerate(items)
+        ]
+        after = advance(self, np.stack([np.asarray(each, np.float64) for each in given]))
+        return arranged([after[n, ...] for n in range(len(after))], structure)
+
+    def then(self, after: UpdateCarry) -> UpdateCarry:
+        """What this block and the one after it do together.
+
+        Raises
+        ------
+        TypeError, ValueError
+            They are of different forms, or of different columns.
+        """
+        kinds = [(each.form.kind, each.structure) for each in (self, after)]
+        if kinds[0] != kinds[1]:
+            raise TypeError(f"carry_b: is of {kinds[1]}, and carry_a of {kinds[0]}; they do not combine")
+        shapes = self.value.shape[1:], after.value.shape[1:]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"carry_b: has columns of shape {shapes[1]}, and carry_a of {shapes[0]}")
+        return merge(self, after)
+
+
+def _counted(structure: Structure) -> str:
+    return "one state" if structure == -1 else f"a tuple of {structure}"
 
 
 def reduce_block(
     form: Form, dtype: np.dtype[np.floating], inputs: list[Array], n_states: int, length: int,
     columns: tuple[int, ...], n_threads: int | None = None,
-) -> BlockCarry:  # fmt: skip
+) -> UpdateCarry:  # fmt: skip
     """The carry of a block whose inputs have time on the first axis, in the scan's order."""
     start = np.array(form.start)
     if form.kind in ("argmax", "argmin"):
@@ -59,16 +122,27 @@ def reduce_block(
         if form.kind == "affine":
             square = (n_states, n_states)
             if form.varies:
-                return BlockCarry(form, factors.reshape(*square, *columns), value)
+                return UpdateCarry(form, factors.reshape(*square, *columns), value)
             power = np.linalg.matrix_power(constant.reshape(square), length)
-            return BlockCarry(form, power.reshape(*square, *ones), value)
+            return UpdateCarry(form, power.reshape(*square, *ones), value)
         if form.kind in _EXTREMES:
             shift = factors[0] if form.varies else (constant * length).reshape(ones)
-            return BlockCarry(form, shift, value)
-    return BlockCarry(form, np.zeros(ones), value)
+            return UpdateCarry(form, shift, value)
+    return UpdateCarry(form, np.zeros(ones), value)
 
 
-def advance(carry: BlockCarry, states: Array) -> Array:
+def carry_of(problem: Problem) -> UpdateCarry:
+    """What a checked call's steps do to the state before them."""
+    traced = problem.traced
+    form, why = form_of(traced.recurrence)
+    if form is None:
+        raise ValueError(f"update: {why}; what a block does to the state is no few numbers")
+    n_states = traced.recurrence.n_states
+    carry = reduce_block(form, traced.dtype, problem.inputs, n_states, problem.length, problem.columns)
+    return replace(carry, structure=problem.state_structure)
+
+
+def advance(carry: UpdateCarry, states: Array) -> Array:
     """The states (states, *columns) after a block, from those before it."""
     form = carry.form
     with np.errstate(all="ignore"):
@@ -84,7 +158,7 @@ def advance(carry: BlockCarry, states: Array) -> Array:
     return np.where(later, carry.value, states)
 
 
-def merge(first: BlockCarry, second: BlockCarry) -> BlockCarry:
+def merge(first: UpdateCarry, second: UpdateCarry) -> UpdateCarry:
     """What two neighbouring blocks do together; `first` is the first in scan order."""
     value = advance(second, first.value)
     with np.errstate(all="ignore"):
@@ -95,7 +169,7 @@ def merge(first: BlockCarry, second: BlockCarry) -> BlockCarry:
     return replace(second, factor=factor, value=value)
 
 
-def is_regular(carry: BlockCarry, before: Array, after: Array) -> Array:
+def is_regular(carry: UpdateCarry, before: Array, after: Array) -> Array:
     """Of which columns the states after a block can be trusted; others are to be found step by step."""
     if carry.form.kind != "affine":
         return np.asarray(~np.isnan(after).any(axis=0))

@@ -14,6 +14,7 @@ from typing import Any
 
 from upsweep import _arrays
 from upsweep._expr.symbols import FUNCTIONS, apply
+from upsweep._scan_carries import UpdateCarry, carry_of
 from upsweep._scan_gradient import Gradients, gradient
 from upsweep._scan_problem import (
     Explanation,
@@ -27,7 +28,7 @@ from upsweep._scan_problem import (
     run_recurrence,
 )
 
-__all__ = ["Explanation", "Gradients", "scan"]
+__all__ = ["Explanation", "Gradients", "UpdateCarry", "scan"]
 
 Update = Callable[[Any, Any], Any]
 
@@ -249,6 +250,38 @@ class _Scan:
             raise TypeError("scan.gradient: takes no dask arrays; call it on blocks, the last one first")
         problem = check(update, init, xs, axis, reverse, length)
         return gradient(problem, cotangent, final_cotangent, checkpoint)
+
+    def carry(self, update: Update, init: Any, xs: Any, *, axis: int = 0, reverse: bool = False) -> UpdateCarry:
+        """What a block of a scan does to the state before it: for streams, and scans in pieces.
+
+        Parameters
+        ----------
+        update, xs, axis, reverse
+            As for `scan`.
+        init : number, array_like or tuple of them
+            As for `scan`; it tells how many states there are and their dtypes, not what they are.
+
+        Returns
+        -------
+        UpdateCarry
+            Its ``apply(state)`` is the state after the block; `combine` says what two neighbouring blocks do.
+
+        Raises
+        ------
+        ValueError
+            The update has no parallel form, as ``scan.explain`` says: what it does is no few numbers.
+
+        Examples
+        --------
+        >>> import upsweep
+        >>> decay = lambda s, x: 0.5 * s + x
+        >>> a, b = (upsweep.scan.carry(decay, 0.0, block) for block in ([1.0, 2.0], [3.0]))
+        >>> upsweep.combine(a, b).apply(8.0), upsweep.scan(decay, 8.0, [1.0, 2.0, 3.0])[-1]
+        (array(5.25), np.float64(5.25))
+        """
+        if _any_dask(init, xs) or _arrays.any_torch(*flatten(init, "init")[0], *flatten(xs, "xs")[0]):
+            raise TypeError("scan.carry: takes numpy's arrays; a dask array's blocks one by one")
+        return carry_of(check(update, init, xs, axis, reverse, None))
 
     # What an update can use, by numpy's names; sigmoid is not among those.
     @staticmethod

@@ -18,7 +18,7 @@ from upsweep._dask.columns import IN_ORDER, Columns, check_method, final_chunks,
 from upsweep._expr.parallel_forms import Form
 from upsweep._expr.recurrence import Recurrence
 from upsweep._expr.trace import Traced
-from upsweep._scan_carries import BlockCarry, advance, is_regular, merge, reduce_block
+from upsweep._scan_carries import UpdateCarry, advance, is_regular, merge, reduce_block
 from upsweep._scan_problem import (
     Explanation,
     Problem,
@@ -60,19 +60,19 @@ class _Work:
     length: int | None
     labels: tuple[str, ...]
 
-    def combine(self, first: BlockCarry, second: BlockCarry) -> BlockCarry:
+    def combine(self, first: UpdateCarry, second: UpdateCarry) -> UpdateCarry:
         return merge(first, second)
 
-    def apply(self, carry: BlockCarry, state: Any) -> Array:
+    def apply(self, carry: UpdateCarry, state: Any) -> Array:
         return advance(carry, _stacked(state, carry.value.shape[1:]))
 
-    def carry(self, *blocks: Any) -> BlockCarry:
+    def carry(self, *blocks: Any) -> UpdateCarry:
         assert self.form is not None
         inputs, length, columns = self._inputs(blocks)
         n_states = self.traced.recurrence.n_states
         return reduce_block(self.form, self.traced.dtype, inputs, n_states, length, columns, n_threads=1)
 
-    def state(self, carry: BlockCarry, state: Any, *blocks: Any) -> Array:
+    def state(self, carry: UpdateCarry, state: Any, *blocks: Any) -> Array:
         before = _stacked(state, carry.value.shape[1:])
         after = advance(carry, before)
         regular = is_regular(carry, before, after)
