@@ -15,6 +15,7 @@ CHECKOUT = Path(__file__).parents[1]
 # listed stand above all of these. Scans and counts have a fast path that goes straight to the CPU; only
 # _dispatch knows both backends, and what it is built of the one for devices. The tasks of a dask array's graph
 # call the public function again, on blocks: _dask stands beside the public functions, which hand it themselves.
+# Of updates and formulas, traced once, they call what the public functions call.
 # fmt: off
 MAY_IMPORT = {
     "reference": {"_expr"},
@@ -44,7 +45,7 @@ MAY_IMPORT = {
     },
     "_clusters": set(),
     "cluster": {"_clusters", "_arrays", "_torch"},
-    "pairs": {"pairs", "_expr", "_arrays", "_dispatch", "_torch", "counts"},
+    "pairs": {"pairs", "_expr", "_arrays", "_dispatch", "_torch", "_dask", "counts"},
     "_torch": {
         "_torch",
         "_scan_problem",
@@ -59,17 +60,29 @@ MAY_IMPORT = {
     },
     "_scan_problem": {"_arrays", "_dispatch", "_expr"},
     "_scan_gradient": {"_scan_problem", "_arrays", "_expr"},
-    "user_scan": {"_scan_problem", "_scan_gradient", "_arrays", "_expr", "_torch"},
-    "filters": {"user_scan", "_arrays"},
+    "_scan_carries": {"_scan_problem", "_arrays", "_expr"},
+    "user_scan": {"_scan_carries", "_scan_problem", "_scan_gradient", "_arrays", "_expr", "_torch", "_dask"},
+    "filters": {"user_scan", "_arrays", "_dask"},
     "te": {"te", "_arrays", "_cpu", "_expr", "_torch"},
-    "_dask": {"_dask", "_counting", "_signature", "_arrays", "carries"},
+    "_dask": {
+        "_dask",
+        "_counting",
+        "_signature",
+        "_arrays",
+        "_dispatch",
+        "_expr",
+        "_scan_carries",
+        "_scan_problem",
+        "carries",
+    },
     "scans": {"_signature", "_arrays", "_dispatch", "_cpu", "_torch", "_dask"},
     "counts": {"_counting", "_arrays", "_dispatch", "_cpu", "_torch", "_dask"},
     "_edges": {"_arrays", "_bins", "_dispatch"},
     "histograms": {"_signature", "_arrays", "_bins", "_edges", "_dispatch", "_torch", "_dask"},
     "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
     "distributed": {"_torch", "carries", "counts", "scans"},
-    "streams": {"carries", "scans", "_signature", "_arrays"},
+    "_scan_blocks": {"_scan_problem", "_arrays", "user_scan"},
+    "streams": {"_scan_blocks", "carries", "scans", "_signature", "_arrays"},
     "config": {"_cpu", "_cuda"},
 }
 # fmt: on

@@ -144,7 +144,7 @@ def combine(carry_a: Carry, carry_b: Carry) -> Carry:
     Parameters
     ----------
     carry_a, carry_b : Carry
-        Their arrays broadcast together, and are of one library and on one device.
+        Their arrays broadcast together, and are of one library and on one device. Or what ``scan.carry`` gives.
 
     Returns
     -------
@@ -166,6 +166,10 @@ def combine(carry_a: Carry, carry_b: Carry) -> Carry:
     >>> upsweep.combine(a, b).value == upsweep.discounted_cumsum(x, 0.5)[-1]
     np.True_
     """
+    then = getattr(carry_a, "then", None)
+    if then is not None and type(carry_a) is type(carry_b):  # of scans by an update
+        both: Carry = then(carry_b)
+        return both
     for name, carry in (("carry_a", carry_a), ("carry_b", carry_b)):
         if not isinstance(carry, Carry):
             raise TypeError(f"{name}: expected a Carry, got {type(carry).__qualname__}")

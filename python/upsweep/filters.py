@@ -54,7 +54,8 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
 
     Notes
     -----
-    Up to order 4, few long lines are filtered parallel in time.
+    Up to order 4, few long lines are filtered parallel in time, and blocks of a dask array at the same time;
+    above, its blocks are filtered one after the other.
 
     Examples
     --------
@@ -66,7 +67,7 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     (array([11.,  3.,  5.]), array([3.]))
     """
     top, bottom = _coefficients(b, "b"), _coefficients(a, "a")
-    data = _real(x, "x")
+    data = _real_or_lazy(x, "x")
     if not data.ndim:
         raise ValueError("x: expected at least one axis, along which the filter runs, got a number")
     place = _axis(axis, data.ndim)
@@ -78,7 +79,7 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     operands = [top, bottom, data]
     start = None
     if zi is not None:
-        start = _real(zi, "zi")
+        start = _real_or_lazy(zi, "zi")
         operands.append(start)
     wide = np.result_type(*(np.float64 if o.dtype.kind in "biu" else o.dtype for o in operands))
     dtype = np.result_type(wide, np.float32)
@@ -126,8 +127,21 @@ def _plus(a: Any, b: Any) -> Any:
     return a + b
 
 
+def _real_or_lazy(value: Any, name: str) -> Array:
+    """Real numbers; of a dask array it itself, with known sizes, which has what is asked of arrays here."""
+    if not _arrays.any_dask(value):
+        return _real(value, name)
+    from upsweep import _dask
+
+    lazy: Array = _dask.as_operands({name: value})[name]
+    return _checked(lazy, name)
+
+
 def _real(value: Any, name: str) -> Array:
-    array = _arrays.as_array(value, name)
+    return _checked(_arrays.as_array(value, name), name)
+
+
+def _checked(array: Array, name: str) -> Array:
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}")
     return array
@@ -198,6 +212,11 @@ def ewm_mean(
         None or several of the four are given, or one is out of range; `times` without `halflife`, not in order,
         of another length, or with ``adjust=False``.
 
+    Notes
+    -----
+    Blocks of a dask array are averaged at the same time; one after the other with ``adjust=False``, where what
+    a missing number does depends on those before it.
+
     Examples
     --------
     >>> import numpy as np
@@ -217,10 +236,10 @@ def ewm_mean(
         zero = data.dtype.type(0)
         return _run(step, (zero, zero), data, factor, times, place)
     weight = 1 - factor
-    first = np.take(data, 0, axis=place)
-    if not np.isnan(data).any():
+    if not _arrays.any_dask(data) and not np.isnan(data).any():
+        first = np.take(data, 0, axis=place)
         return _run(_plain_step(factor, weight), first, data, factor, None, place)
-    state = (np.full(first.shape, np.nan, data.dtype), np.ones(first.shape, data.dtype))
+    state = (data.dtype.type(np.nan), data.dtype.type(1))
     return _run(_missing_step(factor, weight, bool(ignore_na)), state, data, factor, None, place)
 
 
@@ -265,7 +284,7 @@ def _window(
     x: Any, alpha: Any, com: Any, span: Any, halflife: Any, times: Any, axis: Any
 ) -> tuple[Array, int, Any]:
     """The numbers, the axis, and what a weight is multiplied with from step to step (with times: at each)."""
-    data = _real(x, "x")
+    data = _real_or_lazy(x, "x")
     if not data.ndim:
         raise ValueError("x: expected at least one axis, along which the window runs, got a number")
     place = _axis(axis, data.ndim)
@@ -298,6 +317,8 @@ def _window(
 
 
 def _factors(times: Any, halflife: Any, data: Array, place: int) -> Array:
+    if _arrays.any_dask(times):
+        raise TypeError("times: expected an array in memory, got a dask array; compute it first")
     when = np.asarray(times)
     length = data.shape[place]
     if when.shape != (length,):

@@ -60,7 +60,7 @@ class BlockScan(Iterator[Any]):
 def scan_blocks(
     scan: Callable[..., Any],
     *arrays: Any,
-    axis: int = -1,
+    axis: int | None = None,
     reverse: bool = False,
     initial: Any = None,
     reset: Any = None,
@@ -72,13 +72,15 @@ def scan_blocks(
     Parameters
     ----------
     scan : function
-        `cumulative_sum`, `discounted_cumsum` or `linear_recurrence`.
+        `cumulative_sum`, `discounted_cumsum`, `linear_recurrence` or `scan`.
     *arrays : iterable of array_like, array or number
         The arguments of `scan`: ``x``; ``x, gamma``; ``gates, tokens``. What is neither an array nor a number is
         an iterable of blocks, read one at a time, when its result is asked for. Arrays and numbers are the same
-        for each block; `x` and `tokens` cannot be.
-    axis : int
-        The axis that the scan runs along, and that the blocks follow each other on.
+        for each block; `x` and `tokens` cannot be. Of `scan` itself ``update, init, xs``, where xs is an iterable
+        of what it takes: arrays, or tuples of them.
+    axis : int, optional
+        The axis that the scan runs along, and that the blocks follow each other on; by default the scan's own: the
+        last, of `scan` the first.
     reverse : bool
         Run from the end to the start. Blocks come in the order of the scan: the last block of the array first.
     initial : array_like, optional
@@ -89,7 +91,7 @@ def scan_blocks(
         Where each result goes: slices of an ``np.memmap``, say.
     **keywords
         The scan's others: `exclusive`, `dtype`, `include_initial` (the first result is one step longer), `window`,
-        `n_threads`, `device`.
+        `n_threads`, `device`; of `scan` none.
 
     Returns
     -------
@@ -127,6 +129,13 @@ def scan_blocks(
     [1.75]
     [1.875   1.9375  1.96875]
 
+    By an update of one's own:
+
+    >>> smooth = lambda mean, x: 0.5 * mean + 0.5 * x
+    >>> scan = upsweep.scan_blocks(upsweep.scan, smooth, 0.0, iter([[4.0, 8.0], [1.0]]))
+    >>> list(scan), scan.state
+    ([array([2., 5.]), array([3.])], array(3.))
+
     From file to file, with ``np.memmap``; 4 MiB at a time would be more to the point than 1,000 numbers:
 
     >>> import numpy as np, os, tempfile
@@ -150,10 +159,15 @@ def scan_blocks(
         for begin, y in zip(range(0, len(z), step), scan):
             result[begin : begin + step] = y
     """
+    if type(scan).__module__ == "upsweep.user_scan":  # which is imported by who has one of its scans
+        keywords = {name: given for name, given in (*keywords.items(), ("initial", initial), ("reset", reset),
+                                                    ("out", out)) if given is not None}  # fmt: skip
+        return _scan_by_update(arrays, 0 if axis is None else axis, reverse, keywords)
+    axis = -1 if axis is None else axis
     try:
         names, carry = _SCANS[scan]
     except (KeyError, TypeError):
-        offered = ", ".join(function.__name__ for function in _SCANS)
+        offered = ", ".join([*(function.__name__ for function in _SCANS), "scan"])
         raise TypeError(f"scan: expected one of {offered}, got {scan!r}") from None
     if len(arrays) != len(names):
         raise TypeError(f"arrays: {scan.__name__} takes {len(names)} ({', '.join(names)}), got {len(arrays)}")
@@ -178,6 +192,19 @@ def scan_blocks(
         run = _Windowed(keywords).run
     blocks = {**dict(zip(names, arrays)), "reset": reset, "out": out}
     return BlockScan(run, _blocks(blocks, leading), initial)
+
+
+def _scan_by_update(arrays: tuple[Any, ...], axis: int, reverse: bool, keywords: dict[str, Any]) -> BlockScan:
+    if len(arrays) != 3:
+        raise TypeError(f"arrays: scan takes 3 (update, init, xs), got {len(arrays)}")
+    if keywords:
+        raise TypeError(f"keywords: scan takes no {min(keywords)} with blocks")
+    update, init, xs = arrays
+    if _is_one(xs):
+        raise TypeError(f"xs: expected an iterable of blocks, got {_arrays.type_name(xs)}; cut it along the axis")
+    from upsweep._scan_blocks import Updated
+
+    return BlockScan(Updated(update, init, axis, reverse).run, ({"xs": block} for block in xs), init)
 
 
 def _is_one(argument: Any) -> bool:

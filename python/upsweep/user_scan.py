@@ -14,6 +14,7 @@ from typing import Any
 
 from upsweep import _arrays
 from upsweep._expr.symbols import FUNCTIONS, apply
+from upsweep._scan_carries import UpdateCarry, carry_of
 from upsweep._scan_gradient import Gradients, gradient
 from upsweep._scan_problem import (
     Explanation,
@@ -27,7 +28,7 @@ from upsweep._scan_problem import (
     run_recurrence,
 )
 
-__all__ = ["Explanation", "Gradients", "scan"]
+__all__ = ["Explanation", "Gradients", "UpdateCarry", "scan"]
 
 Update = Callable[[Any, Any], Any]
 
@@ -49,6 +50,7 @@ class _Scan:
         return_final: bool = False,
         length: int | None = None,
         checkpoint: int | None = None,
+        method: str | None = None,
     ) -> Any:
         """Scan along an axis by an update of one's own: ``state = update(state, x)``, step by step.
 
@@ -76,6 +78,10 @@ class _Scan:
         checkpoint : int, optional
             Of tensors that are to be differentiated: keep the state only before every so many steps, as
             ``scan.gradient`` does.
+        method : {"sequential", "tree"}, optional
+            With dask arrays: how the states before blocks are found. One after the other (the default), which
+            keeps few blocks in memory, or by a tree of a depth of log8(blocks), which waits for all of them. An
+            update that cannot be parallel in time runs one block after the other, whichever is given.
 
         Returns
         -------
@@ -108,6 +114,9 @@ class _Scan:
 
         ``scan.gradient`` has the derivatives; torch tensors have them by autograd.
 
+        dask arrays give dask arrays, with the chunks of `xs`. Where the update has one of the forms above, blocks
+        run at the same time, whatever the number of columns; else one after the other.
+
         Examples
         --------
         >>> import numpy as np
@@ -136,10 +145,20 @@ class _Scan:
                 raise TypeError("init: is needed, the state before the first step")
             keywords = {
                 "axis": axis, "reverse": reverse, "return_final": return_final, "length": length,
-                "checkpoint": checkpoint,
+                "checkpoint": checkpoint, "method": method,
             }  # fmt: skip
             return _decorator(keywords) if update is _MISSING else _decorator(keywords)(update)
         arrays = [*flatten(init, "init")[0], *flatten(xs, "xs")[0]]
+        if _arrays.any_dask(*arrays):
+            from upsweep import _dask
+
+            check_checkpoint(checkpoint)
+            return _dask.user_scan(
+                update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
+                method=method,
+            )  # fmt: skip
+        if method is not None:
+            raise ValueError(f"method: goes with dask arrays only, got {method!r}")
         if _arrays.any_torch(*arrays):
             from upsweep._torch import user_scan as tensors
 
@@ -186,6 +205,10 @@ class _Scan:
         >>> print(upsweep.scan.explain(lambda s, x: np.tanh(s + x), 0.0, np.ones(100_000)))
         sequential in time: the new state is neither affine in the state nor a known associative form of it
         """
+        if _any_dask(init, xs):
+            from upsweep import _dask
+
+            return _dask.explain(update, init, xs, axis=axis, reverse=reverse, length=length)
         problem = check(update, init, xs, axis, reverse, length)
         return choose_path(problem.traced.recurrence, problem.length, problem.columns)[1]
 
@@ -223,8 +246,42 @@ class _Scan:
         >>> upsweep.scan.gradient(lambda s, x: s * x, 1.0, np.array([2.0, 3.0, 5.0]), np.array([0.0, 0.0, 1.0]))
         Gradients(init=array(30.), xs=array([15., 10.,  6.]))
         """
+        if _any_dask(init, xs, cotangent, final_cotangent):
+            raise TypeError("scan.gradient: takes no dask arrays; call it on blocks, the last one first")
         problem = check(update, init, xs, axis, reverse, length)
         return gradient(problem, cotangent, final_cotangent, checkpoint)
+
+    def carry(self, update: Update, init: Any, xs: Any, *, axis: int = 0, reverse: bool = False) -> UpdateCarry:
+        """What a block of a scan does to the state before it: for streams, and scans in pieces.
+
+        Parameters
+        ----------
+        update, xs, axis, reverse
+            As for `scan`.
+        init : number, array_like or tuple of them
+            As for `scan`; it tells how many states there are and their dtypes, not what they are.
+
+        Returns
+        -------
+        UpdateCarry
+            Its ``apply(state)`` is the state after the block; `combine` says what two neighbouring blocks do.
+
+        Raises
+        ------
+        ValueError
+            The update has no parallel form, as ``scan.explain`` says: what it does is no few numbers.
+
+        Examples
+        --------
+        >>> import upsweep
+        >>> decay = lambda s, x: 0.5 * s + x
+        >>> a, b = (upsweep.scan.carry(decay, 0.0, block) for block in ([1.0, 2.0], [3.0]))
+        >>> upsweep.combine(a, b).apply(8.0), upsweep.scan(decay, 8.0, [1.0, 2.0, 3.0])[-1]
+        (array(5.25), np.float64(5.25))
+        """
+        if _any_dask(init, xs) or _arrays.any_torch(*flatten(init, "init")[0], *flatten(xs, "xs")[0]):
+            raise TypeError("scan.carry: takes numpy's arrays; a dask array's blocks one by one")
+        return carry_of(check(update, init, xs, axis, reverse, None))
 
     # What an update can use, by numpy's names; sigmoid is not among those.
     @staticmethod
@@ -238,6 +295,11 @@ class _Scan:
         if name not in FUNCTIONS:
             raise AttributeError(f"scan has no function {name!r}; it has {', '.join(sorted(FUNCTIONS))}")
         return lambda *values: apply(name, *values)
+
+
+def _any_dask(*arguments: Any) -> bool:
+    items = [value if isinstance(value, tuple) else (value,) for value in arguments]
+    return _arrays.any_dask(*(item for each in items for item in each))
 
 
 def _decorator(defaults: dict[str, Any]) -> Callable[[Update], Callable[..., Any]]:

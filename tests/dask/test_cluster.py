@@ -63,11 +63,31 @@ def test_processes_give_the_bits_of_one(client):
     assert same_bits(counts, theirs[0]) and same_bits(edges, theirs[1])
 
 
-@pytest.mark.parametrize("method", ["sequential", "tree"])
-def test_a_worker_that_dies_changes_no_bit(client, method, tmp_path):
-    expected = upsweep.discounted_cumsum(numbers(), 0.9999, method=method).compute(scheduler="sync")
+def discounted(x, method):
+    return upsweep.discounted_cumsum(x, 0.9999, method=method)
+
+
+def by_update(x, method):
+    """Carries, states and results; the update is traced here."""
+    pytest.importorskip("llvmlite")
+    return upsweep.scan(lambda s, x: 0.9999 * s + x, np.float32(0), x, method=method)
+
+
+def in_order(x, method):
+    """Results and states together, for which each block waits for the one before."""
+    pytest.importorskip("llvmlite")
+    return upsweep.scan(lambda s, x: np.tanh(s + x), np.float32(0), x, method=method)
+
+
+@pytest.mark.parametrize(
+    ("scan", "method"),
+    [(discounted, "sequential"), (discounted, "tree"), (by_update, "sequential"), (by_update, "tree"),
+     (in_order, "sequential")],
+)  # fmt: skip
+def test_a_worker_that_dies_changes_no_bit(client, scan, method, tmp_path):
+    expected = scan(numbers(), method).compute(scheduler="sync")
     pids = client.run(os.getpid)
-    future = client.compute(upsweep.discounted_cumsum(numbers(str(tmp_path)), 0.9999, method=method))
+    future = client.compute(scan(numbers(str(tmp_path)), method))
 
     limit = time.monotonic() + TIMEOUT
     try:
@@ -82,6 +102,16 @@ def test_a_worker_that_dies_changes_no_bit(client, method, tmp_path):
         (tmp_path / "open").touch()  # else the workers wait, and the tests behind this one
     assert same_bits(future.result(timeout=TIMEOUT), expected)
     assert victim not in client.has_what()
+
+
+def test_pairs_over_processes(client):
+    pytest.importorskip("llvmlite")
+    x = numbers().reshape(-1, 2).rechunk({1: -1})
+    distance = upsweep.Vi(x).sqdist(upsweep.Vj(x[:5000]))
+    for method in ("sequential", "tree"):
+        lazy = [(-distance).logsumexp(axis=1, method=method), distance.argKmin(3, axis=1, method=method)]
+        for mine, one in zip(results(client, *lazy), lazy, strict=True):
+            assert same_bits(mine, one.compute(scheduler="sync"))
 
 
 def test_an_error_in_a_block_arrives(client):

@@ -92,12 +92,19 @@ class Blocks:
         return lambda index: TaskRef((key, *(index[axis] if n > 1 else 0 for axis, n in zip(axes, counts))))
 
 
-def cut_alike(operands: dict[str, Any], axes: dict[str, tuple[int, ...]]) -> Blocks:
-    """Cut operands at the same places; `axes`: which of the common shape's axes theirs are."""
+def cut_alike(
+    operands: dict[str, Any], axes: dict[str, tuple[int, ...]], shape: tuple[int, ...] | None = None
+) -> Blocks:
+    """Cut operands at the same places; `axes`: which of the common shape's axes theirs are.
+
+    `shape`: the common one, if there is an axis that none of them has, or one of theirs that it has not.
+    """
     pairs = []
     for name, operand in operands.items():
         pairs += [operand, axes[name] if isinstance(operand, da.Array) else None]
     chunks, cut = unify_chunks(*pairs, warn=False)
+    if shape is not None:
+        chunks = {axis: chunks.get(axis, (size,)) for axis, size in enumerate(shape)}
     return Blocks(dict(zip(operands, cut)), axes, chunks)
 
 

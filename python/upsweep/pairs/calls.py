@@ -18,7 +18,7 @@ from upsweep._expr.nodes import Node
 from upsweep._expr.reduction import PairReduction
 from upsweep.pairs.ranges import as_ranges
 
-__all__ = ["AUTO", "Input", "Options", "PairCall", "Sizes", "device_of", "options_of"]
+__all__ = ["AUTO", "Input", "Options", "PairCall", "Sizes", "device_of", "options_of", "refuse_lazy_ranges"]
 
 Array = NDArray[Any]
 _KEPT = 64  # combinations of shapes and dtypes whose checks are remembered
@@ -56,6 +56,14 @@ def options_of(
     if dtype_acc != "auto" and reduction not in _SUMS:
         raise ValueError(f"dtype_acc: is for sums, not for {reduction}; leave it at 'auto'")
     return Options("float64" if use_double_acc and reduction in _SUMS else dtype_acc)
+
+
+def refuse_lazy_ranges(ranges: Any) -> None:
+    """Raise where ranges are given for dask arrays."""
+    if ranges is not None:
+        raise ValueError(
+            "ranges: do not go with dask arrays, whose blocks would cut them; call each block of rows with its own"
+        )
 
 
 def device_of(backend: str | None, device_id: int) -> str | None:
@@ -135,10 +143,11 @@ class PairCall:
     # ---- calls -------------------------------------------------------------------------------------------------
 
     def __call__(
-        self, arrays: Sequence[Any], ranges: Any = None, *, n_threads: int | None = None, device: str | None = None
+        self, arrays: Sequence[Any], ranges: Any = None, *, n_threads: int | None = None,
+        device: str | None = None, method: str | None = None,
     ) -> tuple[Any, ...]:  # fmt: skip
         """The results, each of shape batch + (rows, dim), of the library of the arrays."""
-        if ranges is None and device is None:
+        if ranges is None and device is None and method is None:
             try:
                 key = [(array.shape, array.dtype) for array in arrays]
                 known = self._known.get(tuple(key))
@@ -153,7 +162,30 @@ class PairCall:
                     return _dispatch.run_pairs(
                         reduction, arrays, sizes.n_i, sizes.n_j, sizes.batch, None, n_threads=n_threads
                     )
+        if _arrays.any_dask(*arrays):
+            return self._lazy(arrays, ranges, n_threads, device, method)
+        if method is not None:
+            raise ValueError(f"method: goes with dask arrays only, got {method!r}")
         return self._checked(arrays, ranges, n_threads, device)
+
+    def _lazy(
+        self, arrays: Sequence[Any], ranges: Any, n_threads: int | None, device: str | None, method: str | None
+    ) -> tuple[Any, ...]:  # fmt: skip
+        _arrays.refuse_device(device, "dask arrays")
+        refuse_lazy_ranges(ranges)
+        from upsweep._dask import pairs
+
+        self.check_number(len(arrays))
+        given = self.lazy_operands(arrays)
+        reduction = self.of(self.check_dtypes([array.dtype.name for array in given]))
+        sizes, ready = self.measure(given)
+        return pairs.run_pairs(reduction, ready, *sizes, method=method, n_threads=n_threads)
+
+    def lazy_operands(self, arrays: Sequence[Any]) -> list[Any]:
+        """The arguments as graphs take them: dask arrays, also of such as lie in memory, and parameters."""
+        from upsweep._dask import pairs
+
+        return pairs.operands([(each.name, array) for each, array in zip(self.inputs, arrays)])
 
     def _checked(
         self, arrays: Sequence[Any], ranges: Any, n_threads: int | None, device: str | None

@@ -102,7 +102,7 @@ class Genred:
 
     def __call__(
         self, *args: Any, backend: str = "auto", device_id: int = -1, ranges: Any = None, out: Any = None,
-        n_threads: int | None = None,
+        n_threads: int | None = None, method: str | None = None,
     ) -> Any:  # fmt: skip
         """Reduce for these arrays.
 
@@ -120,7 +120,10 @@ class Genred:
         out : array, optional
             The result goes here.
         n_threads : int, optional
-            On the CPU; by default see `get_num_threads`.
+            On the CPU; by default see `get_num_threads`. Of dask arrays, of each task: by default 1.
+        method : {"sequential", "tree"}, optional
+            With dask arrays: how blocks that are reduced over are taken together for each block of the result. One
+            after the other (the default), which keeps one of them in memory, or all at the same time, by a tree.
 
         Returns
         -------
@@ -129,7 +132,8 @@ class Genred:
             Rows without columns have the neutral element.
         """
         device = None if backend == "auto" and device_id < 0 else device_for(list(args), backend, device_id)
-        return finish(self._call, self._call(args, ranges, n_threads=n_threads, device=device), out)
+        results = self._call(args, ranges, n_threads=n_threads, device=device, method=method)
+        return finish(self._call, results, out)
 
     def value_and_grad(
         self, *args: Any, cotangent: Any = None, wrt: Sequence[int] | None = None, ranges: Any = None,
@@ -140,7 +144,7 @@ class Genred:
         Parameters
         ----------
         *args : arrays
-            As for a call.
+            As for a call. Of dask arrays, sums, logsumexp and softmax weights have gradients, as lazy.
         cotangent : array, optional
             Of the result's shape (of "Min_ArgMin" and its kin, of the values'); 1 by default.
         wrt : sequence of int, optional

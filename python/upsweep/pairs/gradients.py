@@ -14,7 +14,7 @@ from upsweep import _arrays, _dispatch, counts
 from upsweep._expr import adjoint
 from upsweep._expr.nodes import Node, variable
 from upsweep._expr.reduction import PairReduction
-from upsweep.pairs.calls import PairCall, Sizes
+from upsweep.pairs.calls import PairCall, Sizes, refuse_lazy_ranges
 
 __all__ = ["value_and_grad"]
 
@@ -34,6 +34,8 @@ def value_and_grad(
         from upsweep._torch import pairs
 
         return pairs.value_and_grad(call, arrays, cotangent, places, ranges, n_threads)
+    if _arrays.any_dask(*arrays, cotangent):
+        return _lazily(call, arrays, cotangent, places, ranges, n_threads)
     if _arrays.any_lent(*arrays):
 
         def of_lent(**lent: Any) -> tuple[Any, Any]:
@@ -75,6 +77,20 @@ def _value_and_grad(problem: _Problem, cotangent: Any, places: Sequence[int]) ->
     return problem.call.shaped(problem.results), gradients
 
 
+def _lazily(
+    call: PairCall, arrays: Sequence[Any], cotangent: Any, places: Sequence[int], ranges: Any,
+    n_threads: int | None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """The same of dask arrays: gradients of sums are sums, and their graphs are those of such."""
+    if call.reduction not in adjoint.SUMS:
+        raise NotImplementedError(
+            f"reduction: {call.reduction} of dask arrays has no gradients; chosen pairs may lie in any block"
+        )
+    refuse_lazy_ranges(ranges)
+    problem = _Problem(call, call.lazy_operands(arrays), np, None, n_threads)
+    return _value_and_grad(problem, cotangent, places)
+
+
 class _Problem:
     """A reduction of arrays of numpy, or of `xp`, whose functions are numpy's, and what it came to."""
 
@@ -97,7 +113,8 @@ class _Problem:
         if cotangent is None:
             ones: Array = self.xp.ones_like(values)
             return ones
-        array = _arrays.as_array(cotangent, "cotangent") if self.xp is np else cotangent
+        plain = self.xp is np and not _arrays.any_dask(cotangent)
+        array = _arrays.as_array(cotangent, "cotangent") if plain else cotangent
         shape = self.call.shaped((values,)).shape
         if array.shape != shape:
             raise ValueError(f"cotangent: expected the result's shape, {shape}, got {array.shape}")
@@ -200,6 +217,10 @@ class _Problem:
 def _run(
     reduction: PairReduction, arrays: Sequence[Array], sizes: Sizes, triple: Any, n_threads: int | None
 ) -> tuple[Array, ...]:  # fmt: skip
+    if _arrays.any_dask(*arrays):
+        from upsweep._dask import pairs
+
+        return pairs.run_pairs(reduction, arrays, *sizes, n_threads=n_threads)
     views = [_arrays.as_operand(array, "array") for array in arrays]
     return _dispatch.run_pairs(
         reduction, views, sizes.n_i, sizes.n_j, sizes.batch, triple, n_threads=n_threads

@@ -132,6 +132,8 @@ def solve(
         return product + alpha * a if alpha else product
 
     b = arrays[place]
+    if _arrays.any_dask(*arrays):
+        raise TypeError("arrays: conjugate gradients look at numbers in each step; compute dask arrays first")
     if _arrays.any_torch(b):
         from upsweep._torch import pairs
 

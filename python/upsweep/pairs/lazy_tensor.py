@@ -48,6 +48,9 @@ class LazyTensor(Reductions):
     of dim 1; ``K.T`` has rows as columns; ``print(K)`` shows the formula; `ranges` may be set, for all reductions.
     Arrays are read as they lie, when a reduction is called.
 
+    dask arrays give dask arrays: a task for each block of rows with each block of columns, one after the other
+    along the axis that is reduced over. Arrays in memory go with them.
+
     Results follow the arrays' library, where they are: int64 for indices. Rows without columns have the neutral
     element: 0, +inf for minima, -inf for maxima and logsumexp, -1 for indices.
 
@@ -118,6 +121,8 @@ class LazyTensor(Reductions):
         if axis not in (None, 0, 1, 2):
             raise ValueError(f"axis: expected 0, 1 or 2, got {axis}")
         shape = tuple(x.shape)
+        if _arrays.any_dask(x) and any(size != size for size in shape):
+            raise ValueError(f"x: has chunks of unknown sizes, {shape}; call x.compute_chunk_sizes() first")
         n_axes = len(shape)
         kind, batch = "p", None
         if n_axes >= 3 and 1 in shape[-3:-1]:
@@ -260,10 +265,12 @@ def _kind_of(shape: tuple[int, ...]) -> str:
     return "i"
 
 
-def _place(x: Any) -> str:
+def _place(x: Any) -> str | None:
     """The library of an array; of a tensor, its device."""
     if isinstance(x, np.ndarray):
         return "numpy"
+    if _arrays.any_dask(x):
+        return None  # goes with what lies in memory, too
     device = getattr(x, "device", None)
     return f"{type(x).__module__.partition('.')[0]}" + ("" if device is None else f" on {device}")
 

@@ -108,7 +108,7 @@ def values_of(arrays: list[Any], dtype: str | None) -> list[Any]:
                 from upsweep._torch import pairs
 
                 arrays[place] = pairs.numbers(tuple(value), first.dtype, first.device)
-            elif first is None or isinstance(first, np.ndarray):
+            elif first is None or isinstance(first, np.ndarray) or _arrays.any_dask(first):
                 arrays[place] = np.array(value, "float64" if first is None else first.dtype)
             else:
                 arrays[place] = _made_like(value, first)
@@ -127,12 +127,12 @@ def _made_like(value: list[float], first: Any) -> Any:
 
 def _run(
     call: PairCall, arrays: list[Any], ranges: Any = None, out: Any = None, n_threads: int | None = None,
-    backend: str | None = None, device_id: int = -1,
+    backend: str | None = None, device_id: int = -1, method: str | None = None,
 ) -> Any:  # fmt: skip
     device = None
     if backend is not None and backend != "auto":
         device = device_for(arrays, backend, device_id)
-    results = call(arrays, ranges, n_threads=n_threads, device=device)
+    results = call(arrays, ranges, n_threads=n_threads, device=device, method=method)
     return finish(call, results, out)
 
 
@@ -164,6 +164,8 @@ def finish(call: PairCall, results: tuple[Any, ...], out: Any) -> Any:
     result = call.shaped(results)
     if out is None:
         return result
+    if _arrays.any_dask(*results):
+        raise ValueError("out: does not go with dask arrays, which are computed later, and elsewhere")
     if isinstance(result, tuple):
         raise ValueError(f"out: one array cannot take the {len(result)} results of {call.reduction}")
     if tuple(out.shape) != tuple(result.shape):

@@ -17,7 +17,7 @@ _KEPT = 1024
 # By what a formula looks like and how it is reduced.
 _calls: dict[Any, PairCall] = {}
 _OF_FORMULAS = ("dtype_acc", "use_double_acc", "sum_scheme")
-_OF_CALLS = ("backend", "device_id", "ranges", "out", "n_threads")
+_OF_CALLS = ("backend", "device_id", "ranges", "out", "n_threads", "method")
 # Hints for KeOps' compiler, which mean nothing here.
 _IGNORED = ("enable_chunks", "use_fast_math", "optional_flags")
 
@@ -69,7 +69,7 @@ class Reductions(Derivatives):
             False: return what can be printed and called instead of the result.
         **kwargs
             `ranges` (see `BlockRanges`), `out`, `n_threads`; `backend`, `device_id`; `dtype_acc`,
-            `use_double_acc`, `sum_scheme`: see `Genred`.
+            `use_double_acc`, `sum_scheme`; with dask arrays `method`: see `Genred`.
 
         Returns
         -------

@@ -1,0 +1,178 @@
+"""What a block of steps of a user's scan does to the states before it, where its recurrence has a parallel form.
+
+A few numbers a column: of affine updates a matrix and a vector, of maxima, minima and logaddexp a shift and a
+bound, of argmax and argmin the winner. They are found by one pass over the block, in the dtype that the scan
+computes in, and combined in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from upsweep._arrays import Array
+from upsweep._expr.parallel_forms import Form
+from upsweep._expr.recurrence import evaluate
+from upsweep._expr.trace import Structure
+from upsweep._scan_problem import (
+    Problem,
+    arranged,
+    as_real,
+    broadcast,
+    flatten,
+    form_of,
+    label,
+    run_recurrence,
+)
+
+__all__ = ["UpdateCarry", "advance", "carry_of", "is_regular", "merge", "reduce_block"]
+
+_HUGE = 1e200  # states beyond are not trusted to what was multiplied without them
+_EXTREMES = {"max": np.maximum, "min": np.minimum, "logaddexp": np.logaddexp}
+
+
+@dataclass(frozen=True)
+class UpdateCarry:
+    """What a block of steps does to the states before it. Made by ``scan.carry``; `combine` takes two of them.
+
+    Attributes
+    ----------
+    form : Form
+        What the numbers mean; its `kind` is "affine", "max", "min", "logaddexp", "argmax" or "argmin".
+    factor : ndarray
+        Of "affine" the matrix, (states, states, *columns); the shift of extremes, of the shape columns. Axes are 1
+        where it is the same for all columns. float64, as `value` is.
+    value : ndarray of shape (states, *columns)
+        The vector, the bound, or the winner; of no winner its payload is NaN.
+    structure : int
+        -1 for one state, else the length of the tuple of states.
+    """
+
+    form: Form
+    factor: Array
+    value: Array
+    structure: Structure = None
+
+    def apply(self, state: Any) -> Any:
+        """Return the state after the block, given the one before it.
+
+        Parameters
+        ----------
+        state : number, array_like or tuple of them
+            As `init` is; each broadcasts to the shape of the columns.
+
+        Returns
+        -------
+        ndarray, or tuple of them
+            float64.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Another number of states, or shapes that do not broadcast.
+        """
+        items, structure = flatten(state, "state")
+        if structure != self.structure:
+            raise TypeError(f"state: expected {_counted(self.structure)}, got {_counted(structure)}")
+        columns = self.value.shape[1:]
+        given = [
+            broadcast(as_real(value, label("state", structure, n)), columns, label("state", structure, n))
+            for n, value in enumerate(items)
+        ]
+        after = advance(self, np.stack([np.asarray(each, np.float64) for each in given]))
+        return arranged([after[n, ...] for n in range(len(after))], structure)
+
+    def then(self, after: UpdateCarry) -> UpdateCarry:
+        """What this block and the one after it do together.
+
+        Raises
+        ------
+        TypeError, ValueError
+            They are of different forms, or of different columns.
+        """
+        kinds = [(each.form.kind, each.structure) for each in (self, after)]
+        if kinds[0] != kinds[1]:
+            raise TypeError(f"carry_b: is of {kinds[1]}, and carry_a of {kinds[0]}; they do not combine")
+        shapes = self.value.shape[1:], after.value.shape[1:]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"carry_b: has columns of shape {shapes[1]}, and carry_a of {shapes[0]}")
+        return merge(self, after)
+
+
+def _counted(structure: Structure) -> str:
+    return "one state" if structure == -1 else f"a tuple of {structure}"
+
+
+def reduce_block(
+    form: Form, dtype: np.dtype[np.floating], inputs: list[Array], n_states: int, length: int,
+    columns: tuple[int, ...], n_threads: int | None = None,
+) -> UpdateCarry:  # fmt: skip
+    """The carry of a block whose inputs have time on the first axis, in the scan's order."""
+    start = np.array(form.start)
+    if form.kind in ("argmax", "argmin"):
+        start[np.arange(n_states) != form.decides] = np.nan
+    _, found = run_recurrence(form.reduce, dtype, inputs, list(start), length, columns, 0, n_threads)
+    numbers = np.stack([np.asarray(each, np.float64) for each in found])
+    factors, value = numbers[:-n_states], numbers[-n_states:]
+    ones = (1,) * len(columns)
+    constant = np.array([evaluate(node, dtype) for node in form.matrix])
+    with np.errstate(all="ignore"):
+        if form.kind == "affine":
+            square = (n_states, n_states)
+            if form.varies:
+                return UpdateCarry(form, factors.reshape(*square, *columns), value)
+            power = np.linalg.matrix_power(constant.reshape(square), length)
+            return UpdateCarry(form, power.reshape(*square, *ones), value)
+        if form.kind in _EXTREMES:
+            shift = factors[0] if form.varies else (constant * length).reshape(ones)
+            return UpdateCarry(form, shift, value)
+    return UpdateCarry(form, np.zeros(ones), value)
+
+
+def carry_of(problem: Problem) -> UpdateCarry:
+    """What a checked call's steps do to the state before them."""
+    traced = problem.traced
+    form, why = form_of(traced.recurrence)
+    if form is None:
+        raise ValueError(f"update: {why}; what a block does to the state is no few numbers")
+    n_states = traced.recurrence.n_states
+    carry = reduce_block(form, traced.dtype, problem.inputs, n_states, problem.length, problem.columns)
+    return replace(carry, structure=problem.state_structure)
+
+
+def advance(carry: UpdateCarry, states: Array) -> Array:
+    """The states (states, *columns) after a block, from those before it."""
+    form = carry.form
+    with np.errstate(all="ignore"):
+        if form.kind == "affine":
+            return np.asarray(np.einsum("ij...,j...->i...", carry.factor, states) + carry.value)
+        if form.kind in _EXTREMES:
+            return np.asarray(_EXTREMES[form.kind](states + carry.factor, carry.value))
+    mine, other = states[form.decides], carry.value[form.decides]
+    later = other > mine if form.kind == "argmax" else other < mine
+    if not form.keeps_ties:
+        others = np.delete(carry.value, form.decides, axis=0)
+        later |= (other == mine) & ~(np.isinf(other) & np.isnan(others).all(axis=0))  # the worst may be none
+    return np.where(later, carry.value, states)
+
+
+def merge(first: UpdateCarry, second: UpdateCarry) -> UpdateCarry:
+    """What two neighbouring blocks do together; `first` is the first in scan order."""
+    value = advance(second, first.value)
+    with np.errstate(all="ignore"):
+        if first.form.kind == "affine":
+            factor = np.einsum("ij...,jk...->ik...", second.factor, first.factor)
+        else:
+            factor = first.factor + second.factor
+    return replace(second, factor=factor, value=value)
+
+
+def is_regular(carry: UpdateCarry, before: Array, after: Array) -> Array:
+    """Of which columns the states after a block can be trusted; others are to be found step by step."""
+    if carry.form.kind != "affine":
+        return np.asarray(~np.isnan(after).any(axis=0))
+    with np.errstate(invalid="ignore"):
+        small = [np.abs(each) < _HUGE for each in (before, carry.value, after, *carry.factor)]
+        return np.asarray(np.all(np.broadcast_arrays(*small), axis=(0, 1)))
