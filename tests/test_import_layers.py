@@ -67,7 +67,7 @@ MAY_IMPORT = {
     "counts": {"_counting", "_arrays", "_dispatch", "_cpu", "_torch", "_dask"},
     "histograms": {"_signature", "_arrays", "_bins", "_dispatch", "_torch", "_dask"},
     "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
-    "distributed": {"_torch", "carries", "counts", "scans"},
+    "distributed": {"_torch", "counts"},
     "streams": {"carries", "scans", "_signature", "_arrays"},
     "config": {"_cpu", "_cuda"},
 }

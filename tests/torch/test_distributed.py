@@ -11,7 +11,8 @@ import pytest
 from tensors import torch
 
 PROGRAM = Path(__file__).parents[1] / "support" / "ranks.py"
-NAMES = re.findall(r"^@check\ndef (\w+)", PROGRAM.read_text(), flags=re.MULTILINE)
+CHECKS = [PROGRAM, PROGRAM.with_name("rank_ways.py")]
+NAMES = [name for path in CHECKS for name in re.findall(r"^@check\ndef (\w+)", path.read_text(), re.MULTILINE)]
 
 
 @pytest.fixture(scope="module")

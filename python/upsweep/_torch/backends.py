@@ -81,7 +81,10 @@ def run(
     window: int = 0,
     n_threads: int | None = None,
 ) -> None:
-    """Fill `out` and `final`. All tensors are on out's device; broadcast ones have strides of 0."""
+    """Fill `out` and `final`. All tensors are on out's device; broadcast ones have strides of 0.
+
+    `final` has the dtype of states that users see, or the one that they are computed in.
+    """
     x, gates, gamma, initial = (_resolved(value) for value in (x, gates, gamma, initial))
     if out.is_cuda:
         problem = _dispatch.cuda_problem(
@@ -96,6 +99,7 @@ def run(
     _, last = _dispatch.run_scan(
         scan, out=_as_numpy(out), reverse=reverse, exclusive=exclusive, flush=flush, window=window,
         return_final=final is not None, n_threads=n_threads,
+        final_dtype=None if final is None else _numpy_dtype(final.dtype),
     )  # fmt: skip
     if final is not None:
         _as_numpy(final)[...] = last

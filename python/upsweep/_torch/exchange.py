@@ -1,13 +1,16 @@
-"""What ranks tell each other: what each is about to do, carries, sums; with derivatives of every order.
+"""What ranks tell each other: what each is about to do, carries, states, sums; with derivatives of every order.
 
-A collective is entered by all ranks of a group or by none: first all learn what each of them found (`agree`), and
+A collective is entered by all ranks of a group or by none: first all learn what each of them found (`ask`), and
 raise together. Derivatives are collectives too, in which each rank takes part whose result is differentiated.
+What is asked, gathered or handed on is on its way while the rank goes on, and waited for where it is needed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,11 +18,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-__all__ = ["Ranks", "joined"]
+__all__ = ["Answers", "Gathering", "Message", "Ranks", "joined"]
 
 Parts = tuple[Tensor, Tensor, Tensor]  # multiplier, value, reset
 
-_N_BYTES = 4096  # of what a rank says: an error's first words, or a few facts
+_N_FLAGS = 4  # bytes of what a rank says that may come from a device
+_N_BYTES = 4096  # of all that it says: an error's first words, or a few facts
+_TAG = 1813  # of messages, so that none of the caller's is taken for one
 
 
 class Ranks:
@@ -36,41 +41,38 @@ class Ranks:
         on_cuda = "nccl" in str(dist.get_backend(group)).lower()
         self.device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
 
-    def agree(self, facts: dict[str, Any] | None, error: Exception | None = None) -> list[dict[str, Any]]:
-        """What all ranks found; raises on all of them if one of them failed.
+    def ask(
+        self, facts: dict[str, Any] | None, error: Exception | None = None, flags: Tensor | None = None
+    ) -> Answers:
+        """Tell all ranks what this one found, and ask what they did.
 
-        Raises
-        ------
-        Exception
-            This rank's own error.
-        RuntimeError
-            Another rank has failed.
+        `flags`: uint8 on the rank's device, known there only. All ranks hear them as the fact "flags".
         """
-        said = {"error": f"{type(error).__name__}: {error}"[:500]} if error is not None else facts
-        data = json.dumps(said).encode().ljust(_N_BYTES)
-        if len(data) > _N_BYTES:
-            raise AssertionError(f"{len(data)} bytes of facts")
-        mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self.device)
-        heard = [json.loads(bytes(row.tolist())) for row in self.gather(mine).cpu()]
-        if error is not None:
-            raise error
-        for rank, its in enumerate(heard):
-            if "error" in its:
-                raise RuntimeError(f"rank {rank} of the group raised {its['error']}")
-        return heard
+        return Answers(self, facts, error, flags)
+
+    def agree(self, facts: dict[str, Any] | None, error: Exception | None = None) -> list[dict[str, Any]]:
+        """What all ranks found, as `Answers.wait` gives it."""
+        return self.ask(facts, error).wait()
 
     def gather(self, tensor: Tensor) -> Tensor:
         """Those of all ranks, stacked."""
-        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        rows = [torch.empty_like(real, device=self.device, memory_format=torch.contiguous_format)
-                for _ in range(self.size)]  # fmt: skip
-        dist.all_gather(rows, real.contiguous().to(self.device), group=self.group)
-        stacked = torch.stack(rows).to(tensor.device)
-        return torch.view_as_complex(stacked) if tensor.is_complex() else stacked
+        return self.start_gather(tensor).wait()
+
+    def start_gather(self, tensor: Tensor) -> Gathering:
+        """The same, without waiting for it."""
+        return Gathering(self, tensor)
+
+    def hand_on(self, tensor: Tensor, rank: int) -> Message:
+        """Start to send the tensor to a rank, which calls `take_over` for it."""
+        return Message(self, tensor.contiguous(), rank, sends=True)
+
+    def take_over(self, like: Tensor, rank: int) -> Message:
+        """Start to receive, into memory of this kind, what a rank hands on."""
+        return Message(self, torch.empty_like(like, memory_format=torch.contiguous_format), rank, sends=False)
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over all ranks."""
-        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        real = _as_real(tensor)
         total = real.detach().clone(memory_format=torch.contiguous_format).to(self.device)
         dist.all_reduce(total, group=self.group)
         total = total.to(tensor.device)
@@ -104,6 +106,98 @@ class Ranks:
         mine = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
         total: Tensor = _Sum.apply(mine, self)
         return total
+
+    def _global(self, rank: int) -> int:
+        """A rank of the group as one of all processes, which is how messages are addressed."""
+        return rank if self.group is None else int(dist.get_global_rank(self.group, rank))
+
+
+class Answers:
+    """What all ranks found, while it is on its way.
+
+    On a device this has a stream of its own: what is asked does not wait for the work before it, unless there are
+    flags, nor the host for the work after it.
+    """
+
+    def __init__(self, ranks: Ranks, facts: dict[str, Any] | None, error: Exception | None, flags: Tensor | None):
+        said = {"error": f"{type(error).__name__}: {error}"[:500]} if error is not None else facts
+        data = json.dumps(said).encode().ljust(_N_BYTES - _N_FLAGS)
+        if len(data) > _N_BYTES - _N_FLAGS:
+            raise AssertionError(f"{len(data)} bytes of facts")
+        self._error, self._keep = error, flags
+        self._aside = _aside(ranks.device) if ranks.device.type == "cuda" else None
+        if self._aside is not None and flags is not None:
+            self._aside.wait_stream(torch.cuda.current_stream())
+        with self._on_its_stream():
+            mine = torch.frombuffer(bytearray(_N_FLAGS) + data, dtype=torch.uint8).to(ranks.device)
+            if flags is not None:
+                mine[: flags.numel()] = flags
+            self._gathering = ranks.start_gather(mine)
+
+    def _on_its_stream(self) -> Any:
+        return contextlib.nullcontext() if self._aside is None else torch.cuda.stream(self._aside)
+
+    def wait(self) -> list[dict[str, Any]]:
+        """What all ranks found; raises on all of them if one of them failed.
+
+        Raises
+        ------
+        Exception
+            This rank's own error.
+        RuntimeError
+            Another rank has failed.
+        """
+        with self._on_its_stream():
+            rows = self._gathering.wait().cpu().numpy()
+        heard = [{"flags": row[:_N_FLAGS].tolist(), **json.loads(row[_N_FLAGS:].tobytes())} for row in rows]
+        if self._error is not None:
+            raise self._error
+        for rank, its in enumerate(heard):
+            if "error" in its:
+                raise RuntimeError(f"rank {rank} of the group raised {its['error']}")
+        return heard
+
+
+@cache
+def _aside(device: torch.device) -> Any:
+    return torch.cuda.Stream(device)
+
+
+class Gathering:
+    """The tensors of all ranks, stacked, while they are on their way."""
+
+    def __init__(self, ranks: Ranks, tensor: Tensor):
+        real = _as_real(tensor)
+        self._like = tensor
+        self._sent = real.contiguous().to(ranks.device)
+        self._stacked = torch.empty((ranks.size, *real.shape), dtype=real.dtype, device=ranks.device)
+        self._work = dist.all_gather(list(self._stacked), self._sent, group=ranks.group, async_op=True)
+
+    def wait(self) -> Tensor:
+        """The stack, for work that follows on the current stream."""
+        self._work.wait()
+        stacked = self._stacked.to(self._like.device)
+        return torch.view_as_complex(stacked) if self._like.is_complex() else stacked
+
+
+class Message:
+    """A tensor on its way from one rank to another."""
+
+    def __init__(self, ranks: Ranks, tensor: Tensor, rank: int, sends: bool):
+        self._tensor = tensor
+        real = _as_real(tensor)
+        self._there = real.to(ranks.device) if sends or real.device == ranks.device else torch.empty_like(
+            real, device=ranks.device
+        )  # fmt: skip
+        start = dist.isend if sends else dist.irecv
+        self._work = start(self._there, ranks._global(rank), group=ranks.group, tag=_TAG)
+
+    def wait(self) -> Tensor:
+        """What was sent, for work that follows on the current stream."""
+        self._work.wait()
+        if self._there.device != self._tensor.device:
+            _as_real(self._tensor).copy_(self._there)
+        return self._tensor
 
 
 def _as_real(tensor: Tensor) -> Tensor:

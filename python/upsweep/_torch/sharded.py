@@ -1,0 +1,315 @@
+"""A scan of what is sharded over ranks: three ways, and how one of them is chosen.
+
+    forget       Where the state before a shard is forgotten soon, each rank scans its shard from nothing, tells
+                 the state after it, and scans the steps before that again, from what it hears. One pass and a
+                 little, one number a row to all.
+    relay        Rows in groups. A rank scans a group from the state that it takes over, and hands the next state
+                 on while it scans the next group. One pass, and the time of a group for each rank before it; one
+                 number a row to the next rank.
+    look twice   Each finds what its shard does to a state, tells that, and scans from the state that follows: rows
+                 in two groups, so that one is told while the other is looked at or scanned. For few rows or many
+                 ranks. Two passes, two numbers a row to all: one for a sum, one more with resets.
+
+All ranks take the same way, chosen from what all know. In each, a step is scanned from the true state before the
+shard, in the precision that scans compute in, or from nothing where nothing of that state is left. Where autograd,
+the compiler or a mode follows a rank's tensors, all look twice, in operations that those follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from upsweep import _cpu
+from upsweep._torch import backends, carries, scans
+from upsweep._torch.exchange import Gathering, Ranks, joined
+from upsweep._torch.shards import Rows, Shard
+
+__all__ = ["check_same", "scan"]
+
+Facts = list[dict[str, Any]]
+
+# What looking twice takes, in passes: 12 bytes an element where the scan has 8, for gates 20 where it has 12. On a
+# device the product of gates takes a pass of its own over them.
+_TWICE = {("sum", "cpu"): 1.5, ("sum", "cuda"): 1.5, ("gates", "cpu"): 1.7, ("gates", "cuda"): 2.3}
+_MESSAGES = 0.1  # of the time that two passes would take: what groups cost more than passes
+
+
+def scan(
+    name: str, prepare: Callable[[Any], Any], *, reverse: bool, initial: Any, exclusive: bool, return_final: bool,
+    n_threads: int | None, flush: bool, group: Any,
+) -> Any:  # fmt: skip
+    """The scan that `prepare` checks, given the state before it, of this rank's shard and all others'."""
+    ranks = Ranks(group)
+    reverse = bool(reverse)
+    state = initial if ranks.rank == (ranks.size - 1 if reverse else 0) else None
+    facts, error, carry, shard, flags, early = None, None, None, None, None, None
+    try:
+        checked = prepare(state)
+        threads = 0 if n_threads is None else _cpu.check_threads(n_threads)
+        tensors = (checked.x, checked.gates, checked.gamma, checked.reset, checked.initial)
+        scans._refuse_trace()
+        scans._refuse_tangents(tensors)
+        facts = _facts(name, checked, reverse, return_final)
+        if scans._needs_operation(tensors):
+            facts["tracked"] = scans._differentiated(tensors)
+            carry = _carry_of(checked, reverse, flush, threads)
+        else:
+            shard = Shard(checked, reverse, bool(exclusive), flush, threads)
+            steps, flags = (None, None) if checked.initial is not None else shard.forgets_after()
+            facts.update(steps=steps, groups=shard.most_groups(), untracked=True)
+            facts["twice"] = _TWICE["sum" if shard.scan.gates is None else "gates", shard.out.device.type]
+    except Exception as raised:  # to be raised when the others know of it
+        error = raised
+    asked = ranks.ask(facts, error, flags)
+    if shard is not None and facts is not None:
+        early = _Early(shard, facts, flags, ranks)
+    heard = asked.wait()
+    check_same(heard, ("scan", "reverse", "state", "dtype", "factors"))
+    if not all(its["untracked"] for its in heard):
+        return _followed(
+            ranks, checked, carry or _carry_of(checked, reverse, flush, threads), heard, reverse, bool(exclusive),
+            return_final, flush, threads,
+        )  # fmt: skip
+    assert shard is not None and early is not None
+    chain = [rank for rank in _in_order(ranks, reverse) if not heard[rank]["empty"]]
+    way = _Ways(shard, ranks, heard, chain, early, any(its["final"] for its in heard))
+    final = way.run()
+    if not return_final:
+        return shard.out
+    dtype = backends.state_dtype(checked.dtype)
+    return shard.out, torch.zeros_like(shard.state(shard.rows), dtype=dtype) if final is None else final.to(dtype)
+
+
+def _facts(name: str, checked: Any, reverse: bool, return_final: bool) -> dict[str, Any]:
+    """What the others have to know of this rank's call, before anything is computed."""
+    wide = carries.wide_dtype(checked.dtype)
+    return {
+        "scan": name, "reverse": reverse, "state": list(checked.state_shape), "dtype": str(wide),
+        "factors": str(carries.factor_dtype(checked, wide)), "reset": checked.reset is not None,
+        "empty": checked.shape[checked.axis] == 0 and checked.initial is None, "final": bool(return_final),
+        "tracked": False, "untracked": False,
+    }  # fmt: skip
+
+
+def check_same(heard: Facts, names: tuple[str, ...]) -> None:
+    """Refuse, on every rank, what is not the same on all."""
+    for name in names:
+        said = [its[name] for its in heard]
+        if any(one != said[0] for one in said):
+            differ = ", ".join(f"rank {rank} {one}" for rank, one in enumerate(said))
+            raise ValueError(f"shards: the ranks' {name} differ: {differ}")
+
+
+def _in_order(ranks: Ranks, reverse: bool) -> range:
+    return range(ranks.size)[:: -1 if reverse else 1]
+
+
+# ---- the choice ------------------------------------------------------------------------------------------------
+
+
+def _forgets(its: dict[str, Any]) -> bool:
+    return its["steps"] is not None or any(its["flags"])
+
+
+def _choose(heard: Facts) -> str:
+    """The way for these ranks, in the order of the scan."""
+    if all(map(_forgets, heard[1:])):
+        return "forget"
+    n_groups = max(its["groups"] for its in heard)
+    relay, twice = (n_groups + len(heard) - 1) / n_groups, max(its["twice"] for its in heard)
+    return "relay" if relay + _MESSAGES * twice < twice else "look twice"
+
+
+class _Early:
+    """What a rank begins with before it knows of the others: what it will need if all are as it is itself."""
+
+    def __init__(self, shard: Shard, facts: dict[str, Any], flags: Tensor | None, ranks: Ranks):
+        self.rows: Rows | None = None
+        self.value: Tensor | None = None
+        self.carry: carries.Parts | None = None
+        if facts["empty"]:
+            return
+        # With flags, whether states are forgotten is known on the device alone.
+        way = "forget" if flags is not None else _choose([{**facts, "flags": []}] * ranks.size)
+        groups = shard.groups(facts["groups"])
+        begins = ranks.rank == _in_order(ranks, shard.reverse)[0]
+        if way == "look twice":
+            self.rows = shard.groups(min(2, facts["groups"]))[0]
+            self.carry = shard.reduce(self.rows)
+        elif len(groups) > 1 and (way == "forget" or begins):
+            self.rows = groups[0]
+            self.value = shard.fill(self.rows, shard.initial(self.rows))
+
+
+# ---- the ways --------------------------------------------------------------------------------------------------
+
+
+class _Ways:
+    """A scan of which this rank holds a shard; `chain`: the ranks in its order, but those without steps."""
+
+    def __init__(
+        self, shard: Shard, ranks: Ranks, heard: Facts, chain: list[int], early: _Early, wants_final: bool
+    ):  # fmt: skip
+        self.shard, self.ranks, self.heard, self.chain, self.early = shard, ranks, heard, chain, early
+        self.wants_final = wants_final
+        self.place = chain.index(ranks.rank) if ranks.rank in chain else None
+
+    def run(self) -> Tensor | None:
+        """Fill the result; returns the state after the last step of all, if a rank wants it."""
+        if not self.chain:
+            return None
+        way = _choose([self.heard[rank] for rank in self.chain])
+        return {"forget": self.forget, "relay": self.relay, "look twice": self.look_twice}[way]()
+
+    def forget(self) -> Tensor | None:
+        shard, place = self.shard, self.place
+        value = shard.state(shard.rows)
+        if place is not None:
+            rest = shard.rows
+            if self.early.rows is not None and self.early.value is not None:
+                rest = Rows(self.early.rows.end, shard.n_rows)
+                shard.of_state(value, self.early.rows).copy_(self.early.value)
+            shard.of_state(value, rest).copy_(shard.fill(rest, shard.initial(rest)))
+        else:
+            value.zero_()
+        if len(self.chain) == 1 and not self.wants_final:
+            return None
+        values = self.ranks.gather(value)
+        if place:
+            shard.fill(shard.rows, values[self.chain[place - 1]], steps=self._forgotten_after())
+        # What is not finite is never forgotten, but goes from rank to rank as it goes from step to step.
+        before = values[self.chain[:-1]]
+        if not bool(torch.isfinite(before).all()):
+            return self.relay()
+        return values[self.chain[-1]]
+
+    def _forgotten_after(self) -> int:
+        its = self.heard[self.ranks.rank]
+        if its["steps"] is not None:
+            return int(its["steps"])
+        flags: list[int] = its["flags"]
+        return self.shard.looks[flags.index(1)]
+
+    def relay(self) -> Tensor | None:
+        shard, ranks, place = self.shard, self.ranks, self.place
+        groups = shard.groups(max(self.heard[rank]["groups"] for rank in self.chain))
+        final = shard.state(shard.rows).zero_()
+        if place is not None:
+            before = self.chain[place - 1] if place else None
+            coming = [None if before is None else ranks.take_over(shard.state(rows), before) for rows in groups]
+            going = []
+            for rows, message in zip(groups, coming):
+                if message is None and rows == self.early.rows and self.early.value is not None:
+                    state = self.early.value
+                else:
+                    state = shard.fill(rows, shard.initial(rows) if message is None else message.wait())
+                if place + 1 < len(self.chain):
+                    going.append(ranks.hand_on(state, self.chain[place + 1]))
+                shard.of_state(final, rows).copy_(state)
+            for message in going:
+                message.wait()
+        return ranks.gather(final)[self.chain[-1]] if self.wants_final else None
+
+    def look_twice(self) -> Tensor | None:
+        shard, place, chain = self.shard, self.place, self.chain
+        its = [self.heard[rank] for rank in chain]
+        groups = shard.groups(min(2, max(one["groups"] for one in its)))
+        packing = _Packing(shard, its[0]["scan"] == "cumulative_sum", any(one["reset"] for one in its))
+        told: list[Gathering] = []
+        for rows in groups:
+            if place is None:
+                parts = packing.nothing(rows)
+            elif rows == self.early.rows and self.early.carry is not None:
+                parts = self.early.carry
+            else:
+                parts = shard.reduce(rows)
+            if place == 0 and shard.scan.initial is not None:  # what follows is told of it by this rank's value
+                value = carries.apply(*parts, shard.initial(rows))
+                parts = (parts[0], value, parts[2])
+            told.append(self.ranks.start_gather(packing.pack(parts)))
+        finals = []
+        for rows, gathering in zip(groups, told):
+            states = packing.states(gathering.wait()[chain], rows)
+            finals.append(states[-1])
+            if place is not None:
+                shard.fill(rows, states[place - 1] if place else shard.initial(rows))
+        return torch.cat(finals, shard.row_axis) if shard.row_axis is not None else finals[0]
+
+
+class _Packing:
+    """Carries as what is sent: the values; the multipliers, if not all are 1; what was reset, if anything was."""
+
+    def __init__(self, shard: Shard, adds: bool, with_reset: bool):
+        self.shard, self.with_reset = shard, with_reset
+        self.factors = None if adds else carries.factor_dtype(shard.scan, shard.wide)
+
+    def nothing(self, rows: Rows) -> carries.Parts:
+        value = self.shard.state(rows).zero_()
+        factors = torch.ones_like(value, dtype=self.factors or value.dtype)
+        return factors, value, torch.zeros_like(value, dtype=torch.bool)
+
+    def pack(self, carry: carries.Parts) -> Tensor:
+        multiplier, value, dropped = carry
+        parts = [value] if self.factors is None else [value, multiplier]
+        parts = [torch.view_as_real(part) if part.is_complex() else part for part in parts]
+        if self.with_reset:
+            parts.append(dropped.to(parts[0].dtype))
+        return torch.cat([part.reshape(-1) for part in parts])
+
+    def states(self, packed: Tensor, rows: Rows) -> Tensor:
+        """The states after each of the ranks."""
+        like = self.shard.state(rows)
+        dtypes = [like.dtype] if self.factors is None else [like.dtype, self.factors]
+        sizes = [like.numel() * (2 if dtype.is_complex else 1) for dtype in dtypes]
+        pieces = packed.split([*sizes, *([like.numel()] if self.with_reset else [])], dim=1)
+        found = []
+        for piece, dtype in zip(pieces, dtypes):
+            if dtype.is_complex:
+                found.append(torch.view_as_complex(piece.reshape(len(packed), *like.shape, 2).contiguous()))
+            else:
+                found.append(piece.reshape(len(packed), *like.shape))
+        flags = pieces[-1].reshape(len(packed), *like.shape) != 0 if self.with_reset else None
+        states = torch.empty_like(found[0])
+        with torch.no_grad():
+            backends.run(
+                found[0], found[1] if len(found) > 1 else None, 1.0, None, flags, states, None, axis=0,
+                reverse=False, exclusive=False, flush=False,
+            )  # fmt: skip
+        return states
+
+
+# ---- followed --------------------------------------------------------------------------------------------------
+
+
+def _carry_of(checked: Any, reverse: bool, flush: bool, threads: int) -> carries.Parts:
+    multiplier, value, dropped = carries.reduce(checked, reverse, flush, threads or None)
+    if checked.initial is not None:  # what follows is told of it by this rank's value
+        value = carries.apply(multiplier, value, dropped, checked.initial)
+    return multiplier, value, dropped
+
+
+def _followed(
+    ranks: Ranks, checked: Any, carry: carries.Parts, heard: Facts, reverse: bool, exclusive: bool,
+    return_final: bool, flush: bool, threads: int,
+) -> Any:  # fmt: skip
+    """Looks twice, in operations that autograd, the compiler and modes follow."""
+    track = any(its["tracked"] for its in heard)
+    inputs = (checked.x, checked.gates, checked.gamma, checked.initial)
+    parts, gathered = ranks.exchange(carry, any(its["reset"] for its in heard), track, inputs)
+    final = None
+    for rank in _in_order(ranks, reverse):
+        if rank == ranks.rank and checked.initial is None and final is not None:
+            checked.initial = final
+        if not heard[rank]["empty"]:
+            final = parts[rank][1] if final is None else carries.apply(*parts[rank], final)
+    results = checked.run(None, reverse, exclusive, flush, 0, return_final, threads or None)
+    results = list(results) if return_final else [results]
+    if return_final:
+        results[1] = torch.zeros_like(results[1]) if final is None else final.to(results[1].dtype)
+    if track:
+        results = joined(results, gathered)
+    return tuple(results) if return_final else results[0]
