@@ -18,12 +18,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-__all__ = ["Answers", "Gathering", "Message", "Ranks", "joined"]
+__all__ = ["Answers", "Gathering", "Message", "Ranks", "beside", "joined"]
 
 Parts = tuple[Tensor, Tensor, Tensor]  # multiplier, value, reset
 
-_N_FLAGS = 4  # bytes of what a rank says that may come from a device
-_N_BYTES = 4096  # of all that it says: an error's first words, or a few facts
+_N_BYTES = 4096  # of what a rank says: an error's first words, or a few facts
 _TAG = 1813  # of messages, so that none of the caller's is taken for one
 
 
@@ -38,17 +37,19 @@ class Ranks:
         if self.rank < 0:
             raise ValueError("group: this process is not in it")
         self.size = dist.get_world_size(group)
-        on_cuda = "nccl" in str(dist.get_backend(group)).lower()
-        self.device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+        # Such as "cpu:gloo,cuda:nccl". What gloo takes of a device goes over the host in any case.
+        pairs = (pair.partition(":") for pair in str(dist.get_backend_config(group)).split(","))
+        self._kinds = {kind for kind, _, backend in pairs if kind == "cpu" or "gloo" not in backend}
 
-    def ask(
-        self, facts: dict[str, Any] | None, error: Exception | None = None, flags: Tensor | None = None
-    ) -> Answers:
-        """Tell all ranks what this one found, and ask what they did.
+    def way(self, device: torch.device) -> torch.device:
+        """Where tensors of a device have to be to be exchanged: there, if the group has a backend for it."""
+        if device.type in self._kinds:
+            return device
+        return torch.device("cpu") if "cpu" in self._kinds else torch.device("cuda", torch.cuda.current_device())
 
-        `flags`: uint8 on the rank's device, known there only. All ranks hear them as the fact "flags".
-        """
-        return Answers(self, facts, error, flags)
+    def ask(self, facts: dict[str, Any] | None, error: Exception | None = None) -> Answers:
+        """Tell all ranks what this one found, and ask what they did."""
+        return Answers(self, facts, error)
 
     def agree(self, facts: dict[str, Any] | None, error: Exception | None = None) -> list[dict[str, Any]]:
         """What all ranks found, as `Answers.wait` gives it."""
@@ -73,7 +74,7 @@ class Ranks:
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over all ranks."""
         real = _as_real(tensor)
-        total = real.detach().clone(memory_format=torch.contiguous_format).to(self.device)
+        total = real.detach().clone(memory_format=torch.contiguous_format).to(self.way(tensor.device))
         dist.all_reduce(total, group=self.group)
         total = total.to(tensor.device)
         return torch.view_as_complex(total) if tensor.is_complex() else total
@@ -113,29 +114,20 @@ class Ranks:
 
 
 class Answers:
-    """What all ranks found, while it is on its way.
+    """What all ranks found, while it is on its way: over the host, if the group has a backend for it.
 
-    On a device this has a stream of its own: what is asked does not wait for the work before it, unless there are
-    flags, nor the host for the work after it.
+    Else it has a stream of its own, and waits neither for the work before it nor the host for the work after it.
     """
 
-    def __init__(self, ranks: Ranks, facts: dict[str, Any] | None, error: Exception | None, flags: Tensor | None):
+    def __init__(self, ranks: Ranks, facts: dict[str, Any] | None, error: Exception | None):
         said = {"error": f"{type(error).__name__}: {error}"[:500]} if error is not None else facts
-        data = json.dumps(said).encode().ljust(_N_BYTES - _N_FLAGS)
-        if len(data) > _N_BYTES - _N_FLAGS:
+        data = json.dumps(said).encode().ljust(_N_BYTES)
+        if len(data) > _N_BYTES:
             raise AssertionError(f"{len(data)} bytes of facts")
-        self._error, self._keep = error, flags
-        self._aside = _aside(ranks.device) if ranks.device.type == "cuda" else None
-        if self._aside is not None and flags is not None:
-            self._aside.wait_stream(torch.cuda.current_stream())
-        with self._on_its_stream():
-            mine = torch.frombuffer(bytearray(_N_FLAGS) + data, dtype=torch.uint8).to(ranks.device)
-            if flags is not None:
-                mine[: flags.numel()] = flags
+        self._error, self._way = error, ranks.way(torch.device("cpu"))
+        with beside(self._way):
+            mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self._way)
             self._gathering = ranks.start_gather(mine)
-
-    def _on_its_stream(self) -> Any:
-        return contextlib.nullcontext() if self._aside is None else torch.cuda.stream(self._aside)
 
     def wait(self) -> list[dict[str, Any]]:
         """What all ranks found; raises on all of them if one of them failed.
@@ -147,9 +139,9 @@ class Answers:
         RuntimeError
             Another rank has failed.
         """
-        with self._on_its_stream():
+        with beside(self._way):
             rows = self._gathering.wait().cpu().numpy()
-        heard = [{"flags": row[:_N_FLAGS].tolist(), **json.loads(row[_N_FLAGS:].tobytes())} for row in rows]
+        heard = [json.loads(row.tobytes()) for row in rows]
         if self._error is not None:
             raise self._error
         for rank, its in enumerate(heard):
@@ -158,19 +150,29 @@ class Answers:
         return heard
 
 
+def beside(device: torch.device, after: bool = False) -> Any:
+    """A context whose work on a device runs beside the caller's, and before it; `after` what is there already."""
+    if device.type != "cuda":
+        return contextlib.nullcontext()
+    stream = _stream_beside(device)
+    if after:
+        stream.wait_stream(torch.cuda.current_stream(device))
+    return torch.cuda.stream(stream)
+
+
 @cache
-def _aside(device: torch.device) -> Any:
-    return torch.cuda.Stream(device)
+def _stream_beside(device: torch.device) -> Any:
+    return torch.cuda.Stream(device, priority=-1)
 
 
 class Gathering:
     """The tensors of all ranks, stacked, while they are on their way."""
 
     def __init__(self, ranks: Ranks, tensor: Tensor):
-        real = _as_real(tensor)
+        real, way = _as_real(tensor), ranks.way(tensor.device)
         self._like = tensor
-        self._sent = real.contiguous().to(ranks.device)
-        self._stacked = torch.empty((ranks.size, *real.shape), dtype=real.dtype, device=ranks.device)
+        self._sent = real.contiguous().to(way)
+        self._stacked = torch.empty((ranks.size, *real.shape), dtype=real.dtype, device=way)
         self._work = dist.all_gather(list(self._stacked), self._sent, group=ranks.group, async_op=True)
 
     def wait(self) -> Tensor:
@@ -185,10 +187,8 @@ class Message:
 
     def __init__(self, ranks: Ranks, tensor: Tensor, rank: int, sends: bool):
         self._tensor = tensor
-        real = _as_real(tensor)
-        self._there = real.to(ranks.device) if sends or real.device == ranks.device else torch.empty_like(
-            real, device=ranks.device
-        )  # fmt: skip
+        real, way = _as_real(tensor), ranks.way(tensor.device)
+        self._there = real.to(way) if sends or real.device == way else torch.empty_like(real, device=way)
         start = dist.isend if sends else dist.irecv
         self._work = start(self._there, ranks._global(rank), group=ranks.group, tag=_TAG)
 

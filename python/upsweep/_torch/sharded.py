@@ -35,6 +35,7 @@ Facts = list[dict[str, Any]]
 # What looking twice takes, in passes: 12 bytes an element where the scan has 8, for gates 20 where it has 12. On a
 # device the product of gates takes a pass of its own over them.
 _TWICE = {("sum", "cpu"): 1.5, ("sum", "cuda"): 1.5, ("gates", "cpu"): 1.7, ("gates", "cuda"): 2.3}
+_EARLY = 4  # one in so many groups is filled on a device before anything is known
 _MESSAGES = 0.1  # of the time that two passes would take: what groups cost more than passes
 
 
@@ -45,30 +46,28 @@ def scan(
     """The scan that `prepare` checks, given the state before it, of this rank's shard and all others'."""
     ranks = Ranks(group)
     reverse = bool(reverse)
-    state = initial if ranks.rank == (ranks.size - 1 if reverse else 0) else None
-    facts, error, carry, shard, flags, early = None, None, None, None, None, None
+    state = initial if ranks.rank == _in_order(ranks, reverse)[0] else None
+    facts, error, carry, shard, early = None, None, None, None, None
     try:
         checked = prepare(state)
         threads = 0 if n_threads is None else _cpu.check_threads(n_threads)
         tensors = (checked.x, checked.gates, checked.gamma, checked.reset, checked.initial)
         scans._refuse_trace()
         scans._refuse_tangents(tensors)
-        facts = _facts(name, checked, reverse, return_final)
+        facts = _facts(name, checked, ranks, reverse, return_final)
         if scans._needs_operation(tensors):
             facts["tracked"] = scans._differentiated(tensors)
             carry = _carry_of(checked, reverse, flush, threads)
         else:
             shard = Shard(checked, reverse, bool(exclusive), flush, threads)
-            steps, flags = (None, None) if checked.initial is not None else shard.forgets_after()
-            facts.update(steps=steps, groups=shard.most_groups(), untracked=True)
-            facts["twice"] = _TWICE["sum" if shard.scan.gates is None else "gates", shard.out.device.type]
+            early = _Early(shard, facts, ranks)
     except Exception as raised:  # to be raised when the others know of it
         error = raised
-    asked = ranks.ask(facts, error, flags)
-    if shard is not None and facts is not None:
-        early = _Early(shard, facts, flags, ranks)
+    asked = ranks.ask(facts, error)
+    if early is not None:
+        early.go_on()
     heard = asked.wait()
-    check_same(heard, ("scan", "reverse", "state", "dtype", "factors"))
+    check_same(heard, ("scan", "reverse", "state", "dtype", "factors", "exchanged on"))
     if not all(its["untracked"] for its in heard):
         return _followed(
             ranks, checked, carry or _carry_of(checked, reverse, flush, threads), heard, reverse, bool(exclusive),
@@ -84,14 +83,14 @@ def scan(
     return shard.out, torch.zeros_like(shard.state(shard.rows), dtype=dtype) if final is None else final.to(dtype)
 
 
-def _facts(name: str, checked: Any, reverse: bool, return_final: bool) -> dict[str, Any]:
+def _facts(name: str, checked: Any, ranks: Ranks, reverse: bool, return_final: bool) -> dict[str, Any]:
     """What the others have to know of this rank's call, before anything is computed."""
     wide = carries.wide_dtype(checked.dtype)
     return {
         "scan": name, "reverse": reverse, "state": list(checked.state_shape), "dtype": str(wide),
         "factors": str(carries.factor_dtype(checked, wide)), "reset": checked.reset is not None,
         "empty": checked.shape[checked.axis] == 0 and checked.initial is None, "final": bool(return_final),
-        "tracked": False, "untracked": False,
+        "tracked": False, "untracked": False, "exchanged on": ranks.way(checked.x.device).type,
     }  # fmt: skip
 
 
@@ -112,7 +111,7 @@ def _in_order(ranks: Ranks, reverse: bool) -> range:
 
 
 def _forgets(its: dict[str, Any]) -> bool:
-    return its["steps"] is not None or any(its["flags"])
+    return its["steps"] is not None
 
 
 def _choose(heard: Facts) -> str:
@@ -125,24 +124,48 @@ def _choose(heard: Facts) -> str:
 
 
 class _Early:
-    """What a rank begins with before it knows of the others: what it will need if all are as it is itself."""
+    """What a rank does before it knows of the others: what is needed if they are as it is itself.
 
-    def __init__(self, shard: Shard, facts: dict[str, Any], flags: Tensor | None, ranks: Ranks):
-        self.rows: Rows | None = None
-        self.value: Tensor | None = None
+    It fills some rows before anything is waited for, so that a device is not idle meanwhile.
+    """
+
+    def __init__(self, shard: Shard, facts: dict[str, Any], ranks: Ranks):
+        self.shard = shard
+        self.rows: Rows | None = None  # that are filled, or reduced
+        self.value: Tensor | None = None  # the state after them
         self.carry: carries.Parts | None = None
-        if facts["empty"]:
-            return
-        # With flags, whether states are forgotten is known on the device alone.
-        way = "forget" if flags is not None else _choose([{**facts, "flags": []}] * ranks.size)
-        groups = shard.groups(facts["groups"])
-        begins = ranks.rank == _in_order(ranks, shard.reverse)[0]
-        if way == "look twice":
-            self.rows = shard.groups(min(2, facts["groups"]))[0]
+        n_groups = shard.most_groups()
+        look = shard.start_look()
+        if shard.out.is_cuda and n_groups > 1:
+            self._fill(Rows(0, shard.groups(n_groups)[max(1, n_groups // _EARLY) - 1].end))
+        facts.update(steps=look.wait(), groups=n_groups, untracked=True)
+        facts["twice"] = _TWICE["sum" if shard.scan.gates is None else "gates", shard.out.device.type]
+        self._way = None if facts["empty"] else _choose([facts] * ranks.size)
+        self._begins = ranks.rank == _in_order(ranks, shard.reverse)[0]
+
+    def _fill(self, rows: Rows) -> None:
+        self.rows, self.value = rows, self.shard.fill(rows, self.shard.initial(rows))
+
+    def go_on(self) -> None:
+        """What can be done while the others are asked."""
+        shard = self.shard
+        if self._way == "look twice":
+            self.rows, self.value = shard.groups(min(2, shard.most_groups()))[0], None
             self.carry = shard.reduce(self.rows)
-        elif len(groups) > 1 and (way == "forget" or begins):
-            self.rows = groups[0]
-            self.value = shard.fill(self.rows, shard.initial(self.rows))
+        elif self._way == "forget" and self.value is None:
+            self._fill(shard.rows)
+        elif self._way == "forget" and self.rows is not None:
+            rest = Rows(self.rows.end, shard.n_rows)
+            value = shard.fill(rest, shard.initial(rest))
+            self.rows, self.value = shard.rows, torch.cat((self.value, value), shard.row_axis)
+        elif self._way == "relay" and self._begins and self.value is None:
+            self._fill(shard.groups(shard.most_groups())[0])
+
+    def filled(self, rows: Rows) -> Tensor | None:
+        """The state after these rows, if they are filled, from nothing or from the state that the caller gave."""
+        if self.rows is None or self.value is None or rows.end > self.rows.end:
+            return None
+        return self.shard.of_state(self.value, rows)
 
 
 # ---- the ways --------------------------------------------------------------------------------------------------
@@ -167,32 +190,22 @@ class _Ways:
 
     def forget(self) -> Tensor | None:
         shard, place = self.shard, self.place
-        value = shard.state(shard.rows)
-        if place is not None:
-            rest = shard.rows
-            if self.early.rows is not None and self.early.value is not None:
-                rest = Rows(self.early.rows.end, shard.n_rows)
-                shard.of_state(value, self.early.rows).copy_(self.early.value)
-            shard.of_state(value, rest).copy_(shard.fill(rest, shard.initial(rest)))
+        if place is None:
+            value = shard.state(shard.rows).zero_()
         else:
-            value.zero_()
+            filled = self.early.filled(shard.rows)
+            value = shard.fill(shard.rows, shard.initial(shard.rows)) if filled is None else filled
         if len(self.chain) == 1 and not self.wants_final:
             return None
         values = self.ranks.gather(value)
         if place:
-            shard.fill(shard.rows, values[self.chain[place - 1]], steps=self._forgotten_after())
+            steps: int = self.heard[self.ranks.rank]["steps"]
+            shard.fill(shard.rows, values[self.chain[place - 1]], steps)
         # What is not finite is never forgotten, but goes from rank to rank as it goes from step to step.
         before = values[self.chain[:-1]]
         if not bool(torch.isfinite(before).all()):
             return self.relay()
         return values[self.chain[-1]]
-
-    def _forgotten_after(self) -> int:
-        its = self.heard[self.ranks.rank]
-        if its["steps"] is not None:
-            return int(its["steps"])
-        flags: list[int] = its["flags"]
-        return self.shard.looks[flags.index(1)]
 
     def relay(self) -> Tensor | None:
         shard, ranks, place = self.shard, self.ranks, self.place
@@ -203,13 +216,12 @@ class _Ways:
             coming = [None if before is None else ranks.take_over(shard.state(rows), before) for rows in groups]
             going = []
             for rows, message in zip(groups, coming):
-                if message is None and rows == self.early.rows and self.early.value is not None:
-                    state = self.early.value
-                else:
-                    state = shard.fill(rows, shard.initial(rows) if message is None else message.wait())
+                filled = self.early.filled(rows) if message is None else None
+                if filled is None:
+                    filled = shard.fill(rows, shard.initial(rows) if message is None else message.wait())
                 if place + 1 < len(self.chain):
-                    going.append(ranks.hand_on(state, self.chain[place + 1]))
-                shard.of_state(final, rows).copy_(state)
+                    going.append(ranks.hand_on(filled, self.chain[place + 1]))
+                shard.of_state(final, rows).copy_(filled)
             for message in going:
                 message.wait()
         return ranks.gather(final)[self.chain[-1]] if self.wants_final else None

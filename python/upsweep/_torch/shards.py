@@ -14,16 +14,17 @@ import torch
 from torch import Tensor
 
 from upsweep._torch import backends, carries, ops
+from upsweep._torch.exchange import beside
 
-__all__ = ["Rows", "Shard"]
+__all__ = ["Look", "Rows", "Shard"]
 
 # A state is forgotten where so large a one has become exactly 0: what is left there of any finite state is below
 # the smallest normal number, also of those near 2**1024.
 _LARGE = 2.0**1000
 _LARGE_TO_NOTHING = 1000 + 1075  # halvings
 
-# Where factors are data, they are looked at up to these shares of the shard. To scan the last one again costs 3 %
-# of a pass, and to look at it less; a shard that forgets later is not worth another look.
+# Where factors are data, they are looked at up to these shares of the shard, on a device up to the last one. To
+# scan that again costs 3 % of a pass, and to look at it less; a shard that forgets later is not worth more looks.
 _LOOKS = (256, 32)
 _LEAST_STEPS = 32  # of a look
 _LEAST_ELEMENTS = 1 << 16  # of a shard that is looked at: below, a look costs as much as a pass
@@ -104,17 +105,16 @@ class Shard:
 
     def fill(self, rows: Rows, initial: Tensor | None, steps: int | None = None) -> Tensor:
         """Fill these rows of the result, or their first steps; returns the state after them."""
-        return self._fill(self.scan.x, rows, initial, self.length if steps is None else steps)
+        return self._run(self.scan.x, rows, initial, self.length if steps is None else steps, self.out)
 
-    def _fill(self, x: Tensor, rows: Rows, initial: Tensor | None, steps: int) -> Tensor:
+    def _run(self, x: Tensor, rows: Rows, initial: Tensor | None, steps: int, out: Tensor | None) -> Tensor:
         scan, final = self.scan, self.state(rows)
         gamma = scan.factor if scan.gamma is None else self.of_state(scan.gamma, rows)
         with torch.no_grad():
             backends.run(
                 self._piece(x, rows, steps), self._piece(scan.gates, rows, steps), gamma, initial,
-                self._piece(scan.reset, rows, steps), self._piece(self.out, rows, steps), final,
-                axis=scan.axis, reverse=self.reverse, exclusive=self.exclusive, flush=self.flush,
-                n_threads=self.n_threads or None,
+                self._piece(scan.reset, rows, steps), self._piece(out, rows, steps), final, axis=scan.axis,
+                reverse=self.reverse, exclusive=self.exclusive, flush=self.flush, n_threads=self.n_threads or None,
             )  # fmt: skip
         return final
 
@@ -135,37 +135,44 @@ class Shard:
 
     # ---- where the state before the shard is forgotten ----------------------------------------------------------
 
-    def forgets_after(self) -> tuple[int | None, Tensor | None]:
-        """After how many steps nothing is left of the state before the shard; None: that is not known, or late.
-
-        On a device, where nothing waits for data, flags instead: whether it is after each of `looks`.
-        """
+    def start_look(self) -> Look:
+        """Begin to find out after how many steps nothing is left of the state before the shard."""
         scan = self.scan
         if scan.gates is None and scan.gamma is None and scan.reset is None:
-            size = abs(scan.factor)
-            if not size < 1:  # NaN too
-                return None, None
-            steps = 1 if size == 0 else math.floor(_LARGE_TO_NOTHING / -math.log2(size)) + 1
-            return (steps if 4 * steps <= self.length else None), None
+            return Look(self._forgets_after(abs(scan.factor)))
         if self.out.numel() < _LEAST_ELEMENTS:
-            return None, None
-        flags = []
-        for steps in self.looks:
-            forgotten = self._left_of_a_large_state(steps).eq(0).all()
-            if not forgotten.is_cuda and forgotten:
-                return steps, None
-            flags.append(forgotten)
-        return None, torch.stack(flags).to(torch.uint8) if flags[0].is_cuda else None
+            return Look(None)
+        steps = [min(self.length, max(_LEAST_STEPS, math.ceil(self.length / share))) for share in _LOOKS]
+        if self.out.is_cuda:
+            with beside(self.out.device, after=True):
+                return Look(steps[-1], self._is_forgotten(steps[-1], None))
+        # What is written here is written again later.
+        return Look(next((n for n in steps if self._is_forgotten(n, self.out)), None))
 
-    @property
-    def looks(self) -> list[int]:
-        """Steps of the shard, after each of which is looked whether the state before it is forgotten."""
-        return [min(self.length, max(_LEAST_STEPS, math.ceil(self.length / share))) for share in _LOOKS]
+    def _forgets_after(self, factor: float) -> int | None:
+        if not factor < 1:  # NaN too
+            return None
+        steps = 1 if factor == 0 else math.floor(_LARGE_TO_NOTHING / -math.log2(factor)) + 1
+        return steps if 4 * steps <= self.length else None
 
-    def _left_of_a_large_state(self, steps: int) -> Tensor:
-        """A scan of nothing, over the memory of the result, which is written later."""
+    def _is_forgotten(self, steps: int, out: Tensor | None) -> Tensor:
+        """Whether a scan of nothing, of so many steps, leaves nothing of a large state."""
         zeros = torch.zeros((), dtype=self.scan.dtype, device=self.out.device).expand(self.scan.shape)
-        large = torch.ones((), dtype=self.wide, device=self.out.device)  # integers are not multiplied
-        if self.wide != torch.int64:
-            large *= _LARGE
-        return self._fill(zeros, self.rows, large.expand(self.scan.state_shape), steps)
+        size = 1 if self.wide == torch.int64 else _LARGE  # integers are not multiplied
+        large = torch.full((), size, dtype=self.wide, device=self.out.device).expand(self.scan.state_shape)
+        return self._run(zeros, self.rows, large, steps, out).eq(0).all()
+
+
+class Look:
+    """After how many steps the state before a shard is forgotten; on a device, while that is being found out."""
+
+    def __init__(self, steps: int | None, if_true: Tensor | None = None):
+        self._steps, self._if_true = steps, if_true
+
+    def wait(self) -> int | None:
+        """The number; None where that is not known, or late."""
+        if self._if_true is not None:
+            with beside(self._if_true.device):
+                if not bool(self._if_true):
+                    return None
+        return self._steps
