@@ -214,10 +214,10 @@ def what_is_sent(world):
 @check
 def a_rank_that_fails_in_between(world):
     """The others wait for it as long as the group says, and raise."""
+    if world.device.type == "cuda":
+        return  # NCCL ends the process
     for way, method in (("relay", "fill"), ("forget", "fill"), ("look_twice", "reduce")):
         group = dist.new_group(list(range(world.size)), timeout=datetime.timedelta(seconds=1))
-        if dist.get_backend() == "nccl":
-            return  # there the process ends
         begin = time.monotonic()
 
         def fails(*_, **__):

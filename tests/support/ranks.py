@@ -197,8 +197,9 @@ def main():
     rank, size, backend, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     torch.set_num_threads(1)
     upsweep.set_num_threads(1)
-    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
-    if backend == "nccl":
+    on_cuda = "nccl" in backend
+    device = torch.device("cuda", rank) if on_cuda else torch.device("cpu")
+    if on_cuda:
         torch.cuda.set_device(device)
     timeout = datetime.timedelta(seconds=TIMEOUT)
     dist.init_process_group(backend, init_method=f"file://{path}", rank=rank, world_size=size, timeout=timeout)

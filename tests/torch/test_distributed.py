@@ -44,10 +44,15 @@ def report(tmp_path_factory):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    "size, backend", [(2, "gloo"), (3, "gloo"), pytest.param(2, "nccl", marks=pytest.mark.cuda)]
-)
+    "size, backend",
+    [
+        (2, "gloo"), (3, "gloo"),
+        *(pytest.param(*case, marks=pytest.mark.cuda)
+          for case in [(2, "nccl"), (2, "cpu:gloo,cuda:nccl"), (4, "cpu:gloo,cuda:nccl")]),
+    ],
+)  # fmt: skip
 def test_each_process_finds(report, size, backend, name):
-    if backend == "nccl" and torch.cuda.device_count() < size:
+    if "nccl" in backend and torch.cuda.device_count() < size:
         pytest.skip(f"needs {size} devices")
     for rank, (found, err) in enumerate(report(size, backend)):
         assert name in found, f"rank {rank} did not come so far:\n{err[-3000:]}"
