@@ -31,8 +31,8 @@ _LEAST_ELEMENTS = 1 << 16  # of a shard that is looked at: below, a look costs a
 
 # Elements of a group of rows. A group has to take longer than the message that follows it (CPU), and than the host
 # needs to start it (CUDA).
-_GROUP = {"cpu": 1 << 19, "cuda": 1 << 25}
-_MOST_GROUPS = 16
+_GROUP = {"cpu": 1 << 20, "cuda": 1 << 25}
+_MOST_GROUPS = 8
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,14 @@ class Shard:
         steps = [min(self.length, max(_LEAST_STEPS, math.ceil(self.length / share))) for share in _LOOKS]
         if self.out.is_cuda:
             with beside(self.out.device, after=True):
-                return Look(steps[-1], self._is_forgotten(steps[-1], None))
-        # What is written here is written again later.
-        return Look(next((n for n in steps if self._is_forgotten(n, self.out)), None))
+                return Look(steps[-1], self._left_of_a_large_state(steps[-1], None).eq(0).all())
+        for n, later in zip(steps, [*steps[1:], 0]):
+            left = self._left_of_a_large_state(n, self.out)  # what is written here is written again
+            if not left.any():
+                return Look(n)
+            if _is_hopeless(float(left.abs().max()), later / n):
+                break
+        return Look(None)
 
     def _forgets_after(self, factor: float) -> int | None:
         if not factor < 1:  # NaN too
@@ -155,12 +160,18 @@ class Shard:
         steps = 1 if factor == 0 else math.floor(_LARGE_TO_NOTHING / -math.log2(factor)) + 1
         return steps if 4 * steps <= self.length else None
 
-    def _is_forgotten(self, steps: int, out: Tensor | None) -> Tensor:
-        """Whether a scan of nothing, of so many steps, leaves nothing of a large state."""
+    def _left_of_a_large_state(self, steps: int, out: Tensor | None) -> Tensor:
+        """The state after a scan of nothing, of so many steps."""
         zeros = torch.zeros((), dtype=self.scan.dtype, device=self.out.device).expand(self.scan.shape)
-        size = 1 if self.wide == torch.int64 else _LARGE  # integers are not multiplied
-        large = torch.full((), size, dtype=self.wide, device=self.out.device).expand(self.scan.state_shape)
-        return self._run(zeros, self.rows, large, steps, out).eq(0).all()
+        large = torch.full((), _LARGE, dtype=torch.float64, device=self.out.device)
+        if self.wide == torch.int64:
+            large = torch.ones_like(large)  # which are not multiplied
+        return self._run(zeros, self.rows, large.to(self.wide).expand(self.scan.state_shape), steps, out)
+
+
+def _is_hopeless(left: float, times: float) -> bool:
+    """Whether so many times the steps that left this of a large state will leave something, if they are alike."""
+    return 0 < left < math.inf and math.log2(_LARGE / left) * times < _LARGE_TO_NOTHING
 
 
 class Look:
