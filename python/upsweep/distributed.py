@@ -1,9 +1,9 @@
 """Scans and counts of what is sharded over the processes of a torch.distributed group.
 
 Each rank holds a shard of the axis, of any length, the ranks' shards following each other in the order of ranks,
-and calls the same function. Where the state before a shard is soon forgotten, or rows are many, a shard is read and
-written once; else it is read twice. The result is that of one scan of the whole, within its rounding, with the same
-bits on each run; what travels is one number for each row, two or three where a shard is read twice.
+and calls the same function. Where the state before a shard is soon forgotten, or rows are many, a shard is read
+and written once; else it is read twice. The result is that of one scan of the whole, within its rounding, with the
+same bits on each run; what travels is one number for each row, two or three where a shard is read twice.
 
 All ranks of the group have to call, and all have to differentiate something of their result if one does. Before
 anything else, ranks tell each other what each is about to do: if one raises, or shapes disagree, all raise. A rank

@@ -163,6 +163,9 @@ def one_error_is_everybodys(world):
     given = "no tensor" if world.rank == bad else x
     raises(*((TypeError, "x: ") if world.rank == bad else (RuntimeError, "TypeError: x: ")),
            lambda: sharded.cumulative_sum(given))  # fmt: skip
+    given = x.to("meta") if world.rank == bad else x
+    raises(*((TypeError, "got one on meta") if world.rank == bad else (RuntimeError, "got one on meta")),
+           lambda: sharded.cumulative_sum(given))  # fmt: skip
 
 
 @check

@@ -157,7 +157,7 @@ class _Early:
         elif self._way == "forget" and self.rows is not None:
             rest = Rows(self.rows.end, shard.n_rows)
             value = shard.fill(rest, shard.initial(rest))
-            self.rows, self.value = shard.rows, torch.cat((self.value, value), shard.row_axis)
+            self.rows, self.value = shard.rows, shard.joined([self.value, value])
         elif self._way == "relay" and self._begins and self.value is None:
             self._fill(shard.groups(shard.most_groups())[0])
 
@@ -202,15 +202,15 @@ class _Ways:
             steps: int = self.heard[self.ranks.rank]["steps"]
             shard.fill(shard.rows, values[self.chain[place - 1]], steps)
         # What is not finite is never forgotten, but goes from rank to rank as it goes from step to step.
-        before = values[self.chain[:-1]]
-        if not bool(torch.isfinite(before).all()):
+        finite = torch.isfinite(values).reshape(len(values), value.numel()).all(1).tolist()
+        if not all(finite[rank] for rank in self.chain[:-1]):
             return self.relay()
         return values[self.chain[-1]]
 
     def relay(self) -> Tensor | None:
         shard, ranks, place = self.shard, self.ranks, self.place
         groups = shard.groups(max(self.heard[rank]["groups"] for rank in self.chain))
-        final = shard.state(shard.rows).zero_()
+        left: list[Tensor] = []
         if place is not None:
             before = self.chain[place - 1] if place else None
             coming = [None if before is None else ranks.take_over(shard.state(rows), before) for rows in groups]
@@ -221,10 +221,12 @@ class _Ways:
                     filled = shard.fill(rows, shard.initial(rows) if message is None else message.wait())
                 if place + 1 < len(self.chain):
                     going.append(ranks.hand_on(filled, self.chain[place + 1]))
-                shard.of_state(final, rows).copy_(filled)
+                left.append(filled)
             for message in going:
                 message.wait()
-        return ranks.gather(final)[self.chain[-1]] if self.wants_final else None
+        if not self.wants_final:
+            return None
+        return ranks.gather(shard.joined(left) if left else shard.state(shard.rows).zero_())[self.chain[-1]]
 
     def look_twice(self) -> Tensor | None:
         shard, place, chain = self.shard, self.place, self.chain
@@ -245,11 +247,12 @@ class _Ways:
             told.append(self.ranks.start_gather(packing.pack(parts)))
         finals = []
         for rows, gathering in zip(groups, told):
-            states = packing.states(gathering.wait()[chain], rows)
+            told_by = gathering.wait()
+            states = packing.states(torch.stack([told_by[rank] for rank in chain]), rows)
             finals.append(states[-1])
             if place is not None:
                 shard.fill(rows, states[place - 1] if place else shard.initial(rows))
-        return torch.cat(finals, shard.row_axis) if shard.row_axis is not None else finals[0]
+        return shard.joined(finals)
 
 
 class _Packing:

@@ -49,6 +49,8 @@ class Shard:
     def __init__(self, scan: Any, reverse: bool, exclusive: bool, flush: bool, n_threads: int):
         self.scan, self.reverse, self.exclusive, self.flush = scan, reverse, exclusive, flush
         self.n_threads = n_threads
+        if scan.x.device.type not in _GROUP:
+            raise TypeError(f"{scan.name}: expected a tensor on the CPU or on CUDA, got one on {scan.x.device}")
         self.out = ops.allocate_out(scan.x, scan.dtype)
         self.length = int(scan.shape[scan.axis])
         self.wide = carries.wide_dtype(scan.dtype)
@@ -86,6 +88,10 @@ class Shard:
             return tensor
         at = tensor.ndim - len(self.scan.state_shape) + self.row_axis
         return tensor.narrow(at, rows.begin, rows.end - rows.begin)
+
+    def joined(self, states: list[Tensor]) -> Tensor:
+        """The states of groups of rows as one."""
+        return states[0] if self.row_axis is None else torch.cat(states, self.row_axis)
 
     def _piece(self, tensor: Tensor | None, rows: Rows, steps: int) -> Any:
         """These rows and the first of the steps, in the order of the scan, of what has the shard's axes."""
