@@ -141,7 +141,8 @@ class _Early:
         facts.update(steps=look.wait(), groups=n_groups, untracked=True)
         facts["twice"] = _TWICE["sum" if shard.scan.gates is None else "gates", shard.out.device.type]
         self._way = None if facts["empty"] else _choose([facts] * ranks.size)
-        self._begins = ranks.rank == _in_order(ranks, shard.reverse)[0]
+        order = _in_order(ranks, shard.reverse)
+        self._begins, self._ends = ranks.rank == order[0], ranks.rank == order[-1]
 
     def _fill(self, rows: Rows) -> None:
         self.rows, self.value = rows, self.shard.fill(rows, self.shard.initial(rows))
@@ -151,7 +152,8 @@ class _Early:
         shard = self.shard
         if self._way == "look twice":
             self.rows, self.value = shard.groups(min(2, shard.most_groups()))[0], None
-            self.carry = shard.reduce(self.rows)
+            if not self._ends:  # which has nobody to tell, unless one wants the last state of all
+                self.carry = _told(shard, self.rows, self._begins)
         elif self._way == "forget" and self.value is None:
             self._fill(shard.rows)
         elif self._way == "forget" and self.rows is not None:
@@ -235,15 +237,12 @@ class _Ways:
         packing = _Packing(shard, its[0]["scan"] == "cumulative_sum", any(one["reset"] for one in its))
         told: list[Gathering] = []
         for rows in groups:
-            if place is None:
-                parts = packing.nothing(rows)
+            if place is None or (place == len(chain) - 1 and not self.wants_final):
+                parts = _nothing(shard, rows)
             elif rows == self.early.rows and self.early.carry is not None:
                 parts = self.early.carry
             else:
-                parts = shard.reduce(rows)
-            if place == 0 and shard.scan.initial is not None:  # what follows is told of it by this rank's value
-                value = carries.apply(*parts, shard.initial(rows))
-                parts = (parts[0], value, parts[2])
+                parts = _told(shard, rows, place == 0)
             told.append(self.ranks.start_gather(packing.pack(parts)))
         finals = []
         for rows, gathering in zip(groups, told):
@@ -255,17 +254,26 @@ class _Ways:
         return shard.joined(finals)
 
 
+def _told(shard: Shard, rows: Rows, begins: bool) -> carries.Parts:
+    """What the others have to know of these rows of a shard; of the first shard, the state after them."""
+    if not begins:
+        return shard.reduce(rows)
+    factors, _, dropped = _nothing(shard, rows)
+    return factors, shard.leave(rows, shard.initial(rows)), dropped
+
+
+def _nothing(shard: Shard, rows: Rows) -> carries.Parts:
+    value = shard.state(rows).zero_()
+    factors = torch.ones_like(value, dtype=carries.factor_dtype(shard.scan, shard.wide))
+    return factors, value, torch.zeros_like(value, dtype=torch.bool)
+
+
 class _Packing:
     """Carries as what is sent: the values; the multipliers, if not all are 1; what was reset, if anything was."""
 
     def __init__(self, shard: Shard, adds: bool, with_reset: bool):
         self.shard, self.with_reset = shard, with_reset
         self.factors = None if adds else carries.factor_dtype(shard.scan, shard.wide)
-
-    def nothing(self, rows: Rows) -> carries.Parts:
-        value = self.shard.state(rows).zero_()
-        factors = torch.ones_like(value, dtype=self.factors or value.dtype)
-        return factors, value, torch.zeros_like(value, dtype=torch.bool)
 
     def pack(self, carry: carries.Parts) -> Tensor:
         multiplier, value, dropped = carry

@@ -139,6 +139,13 @@ class Shard:
             )  # fmt: skip
         return multiplier, value, dropped
 
+    def leave(self, rows: Rows, initial: Tensor | None) -> Tensor:
+        """The state after these rows."""
+        if self.out.is_cuda:
+            return self._run(self.scan.x, rows, initial, self.length, None)
+        parts = self.reduce(rows)
+        return parts[1] if initial is None else carries.apply(*parts, initial)
+
     # ---- where the state before the shard is forgotten ----------------------------------------------------------
 
     def start_look(self) -> Look:
