@@ -64,3 +64,23 @@ def test_without_a_group():
 
     with pytest.raises(RuntimeError, match=r"group: torch\.distributed is not initialised"):
         upsweep.distributed.cumulative_sum(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    "backends, of_host, of_device",
+    [
+        ("cpu:gloo,cuda:gloo", "cpu", "cpu"), ("cpu:gloo", "cpu", "cpu"), ("cuda:nccl", "cuda:3", "cuda:1"),
+        ("cpu:gloo,cuda:nccl", "cpu", "cuda:1"), ("cpu:mpi,cuda:mpi", "cpu", "cpu"),
+    ],
+)  # fmt: skip
+def test_where_tensors_are_exchanged(monkeypatch, backends, of_host, of_device):
+    import torch.distributed as dist
+    from upsweep._torch.exchange import Ranks
+
+    for name, answer in (("is_initialized", True), ("get_rank", 0), ("get_world_size", 2)):
+        monkeypatch.setattr(dist, name, lambda group=None, answer=answer: answer)
+    monkeypatch.setattr(dist, "get_backend_config", lambda group=None: backends)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    ranks = Ranks(None)
+    assert ranks.way(torch.device("cpu")) == torch.device(of_host)
+    assert ranks.way(torch.device("cuda:1")) == torch.device(of_device)

@@ -37,9 +37,9 @@ class Ranks:
         if self.rank < 0:
             raise ValueError("group: this process is not in it")
         self.size = dist.get_world_size(group)
-        # Such as "cpu:gloo,cuda:nccl". What gloo takes of a device goes over the host in any case.
+        # Such as "cpu:gloo,cuda:nccl". What others than NCCL take of a device goes over the host in any case.
         pairs = (pair.partition(":") for pair in str(dist.get_backend_config(group)).split(","))
-        self._kinds = {kind for kind, _, backend in pairs if kind == "cpu" or "gloo" not in backend}
+        self._kinds = {kind for kind, _, backend in pairs if kind == "cpu" or backend == "nccl"}
 
     def way(self, device: torch.device) -> torch.device:
         """Where tensors of a device have to be to be exchanged: there, if the group has a backend for it."""
