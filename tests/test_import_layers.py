@@ -80,7 +80,7 @@ MAY_IMPORT = {
     "_edges": {"_arrays", "_bins", "_dispatch"},
     "histograms": {"_signature", "_arrays", "_bins", "_edges", "_dispatch", "_torch", "_dask"},
     "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
-    "distributed": {"_torch", "carries", "counts", "scans"},
+    "distributed": {"_torch", "counts"},
     "_scan_blocks": {"_scan_problem", "_arrays", "user_scan"},
     "streams": {"_scan_blocks", "carries", "scans", "_signature", "_arrays"},
     "config": {"_cpu", "_cuda"},

@@ -103,16 +103,18 @@ def run_scan(
     return_final: bool,
     n_threads: int | None,
     device: int | None = None,
+    final_dtype: np.dtype[Any] | None = None,
 ) -> tuple[Any, Any]:
     """Run the scan, where its arrays are, or those of numpy on a CUDA device or on the CPU (None).
 
-    Returns the result and, if asked for, the state after the last step: arrays of the library that x is of.
+    Returns the result and, if asked for, the state after the last step: arrays of the library that x is of. Of
+    arrays of the host, that state may be had in the dtype that it is computed in, unrounded.
     """
     check_threads(n_threads)
     if scan.home is not None:
         return _at_home.run_scan(scan, out, reverse, exclusive, window, return_final)
     result = _new_like(scan.x, scan.shape, scan.dtype) if out is None else out
-    final = np.empty(scan.state_shape, _arrays.state_dtype(scan.dtype)) if return_final else None
+    final = np.empty(scan.state_shape, final_dtype or _arrays.state_dtype(scan.dtype)) if return_final else None
     if device is not None:
         _cuda.check_device(device)
     if 0 not in scan.shape and device is not None:

@@ -1,26 +1,27 @@
 """Scans and counts of what is sharded over the processes of a torch.distributed group.
 
 Each rank holds a shard of the axis, of any length, the ranks' shards following each other in the order of ranks,
-and calls the same function. A rank finds what its shard does to the state, all exchange that (two numbers for each
-row, three with resets), and each scans its shard from the state before it.
+and calls the same function. Where the state before a shard is soon forgotten, or rows are many, a shard is read
+and written once; else it is read twice. The result is that of one scan of the whole, within its rounding, with the
+same bits on each run; what travels is one number for each row, two or three where a shard is read twice.
 
 All ranks of the group have to call, and all have to differentiate something of their result if one does. Before
-carries, ranks exchange what each is about to do: if one raises, or shapes disagree, all raise. A rank that does
-not call at all makes the others raise after the group's time-out.
+anything else, ranks tell each other what each is about to do: if one raises, or shapes disagree, all raise. A rank
+that does not call at all, or fails later, makes those that wait for it raise after the group's time-out.
 
 Import it by name: ``import upsweep.distributed`` needs torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from upsweep import carries, counts, scans
-from upsweep._torch.exchange import Ranks, joined
+from upsweep import counts
+from upsweep._torch import scans, sharded
+from upsweep._torch.exchange import Ranks
 
 __all__ = ["bincount", "cumulative_sum", "discounted_cumsum", "linear_recurrence"]
 
@@ -74,10 +75,11 @@ def cumulative_sum(
 
         y = upsweep.distributed.cumulative_sum(shard)
     """
-    keywords = {"axis": axis, "reverse": reverse, "reset": reset, "n_threads": n_threads, "dtype": dtype}
-    return _scan(
-        scans.cumulative_sum, carries.cumulative_sum_carry, (x,), keywords, initial, exclusive, return_final, group
-    )
+    return sharded.scan(
+        "cumulative_sum", lambda state: scans.prepare_sum(x, dtype, axis, reset, state), reverse=reverse,
+        initial=initial, exclusive=exclusive, return_final=return_final, n_threads=n_threads, flush=False,
+        group=group,
+    )  # fmt: skip
 
 
 def discounted_cumsum(
@@ -119,10 +121,10 @@ def discounted_cumsum(
 
         returns = upsweep.distributed.discounted_cumsum(rewards, 0.99, reverse=True, reset=ends)
     """
-    keywords = {"axis": axis, "reverse": reverse, "reset": reset, "n_threads": n_threads}
-    return _scan(
-        scans.discounted_cumsum, carries.discounted_cumsum_carry, (x, gamma), keywords, initial, exclusive,
-        return_final, group,
+    return sharded.scan(
+        "discounted_cumsum", lambda state: scans.prepare_discounted(x, gamma, axis, reset, state),
+        reverse=reverse, initial=initial, exclusive=exclusive, return_final=return_final, n_threads=n_threads,
+        flush=True, group=group,
     )  # fmt: skip
 
 
@@ -164,78 +166,11 @@ def linear_recurrence(
 
         y, state = upsweep.distributed.linear_recurrence(gates, tokens, return_final=True)
     """
-    keywords = {"axis": axis, "reverse": reverse, "reset": reset, "n_threads": n_threads}
-    return _scan(
-        scans.linear_recurrence, carries.linear_recurrence_carry, (gates, tokens), keywords, initial, exclusive,
-        return_final, group,
+    return sharded.scan(
+        "linear_recurrence", lambda state: scans.prepare_gated(gates, tokens, axis, reset, state),
+        reverse=reverse, initial=initial, exclusive=exclusive, return_final=return_final, n_threads=n_threads,
+        flush=True, group=group,
     )  # fmt: skip
-
-
-def _scan(
-    scan: Callable[..., Any],
-    carry_of: Callable[..., carries.Carry],
-    arrays: tuple[Any, ...],
-    keywords: dict[str, Any],
-    initial: Any,
-    exclusive: bool,
-    return_final: bool,
-    group: Any,
-) -> Any:
-    ranks = Ranks(group)
-    first = ranks.rank == (ranks.size - 1 if keywords["reverse"] else 0)
-    state = initial if first else None
-    tracked = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in (*arrays, state))
-    facts, error, carry, empty = None, None, None, False
-    try:
-        if not any(isinstance(array, Tensor) for array in arrays):
-            raise TypeError("x: expected tensors")
-        carry = carry_of(*arrays, **keywords)
-        empty = _length(arrays, keywords["reset"], keywords["axis"]) == 0
-        if state is not None:  # what follows is told of it by this rank's value
-            carry = carry._replace(value=carry.apply(state))
-        facts = {
-            "scan": scan.__name__, "reverse": bool(keywords["reverse"]), "state": list(carry.value.shape),
-            "dtype": str(carry.value.dtype), "factors": str(carry.multiplier.dtype), "tracked": tracked,
-            "reset": keywords["reset"] is not None, "empty": empty and state is None,
-        }  # fmt: skip
-    except Exception as raised:  # to be raised when the others know of it
-        error = raised
-    heard = ranks.agree(facts, error)
-    assert carry is not None
-    _same(heard, ("scan", "reverse", "state", "dtype", "factors"))
-    track = any(its["tracked"] for its in heard)
-    parts, gathered = ranks.exchange(tuple(carry), any(its["reset"] for its in heard), track, (*arrays, state))
-
-    final = None
-    for rank in range(ranks.size)[:: -1 if keywords["reverse"] else 1]:
-        if rank == ranks.rank and not first:
-            state = final
-        if not heard[rank]["empty"]:
-            final = carries.Carry(*parts[rank]).apply(final)
-    results = list(
-        scan(*arrays, initial=state, exclusive=exclusive, return_final=True, **keywords)
-        if return_final
-        else (scan(*arrays, initial=state, exclusive=exclusive, **keywords),)
-    )
-    if return_final:
-        results[1] = torch.zeros_like(results[1]) if final is None else final.to(results[1].dtype)
-    if track:
-        results = joined(results, gathered)
-    return tuple(results) if return_final else results[0]
-
-
-def _length(arrays: tuple[Any, ...], reset: Any, axis: int) -> int:
-    shape = torch.broadcast_shapes(*(a.shape for a in (*arrays, reset) if isinstance(a, Tensor)))
-    return int(shape[axis])
-
-
-def _same(heard: list[dict[str, Any]], names: tuple[str, ...]) -> None:
-    """Refuse, on every rank, what is not the same on all."""
-    for name in names:
-        said = [its[name] for its in heard]
-        if any(one != said[0] for one in said):
-            differ = ", ".join(f"rank {rank} {one}" for rank, one in enumerate(said))
-            raise ValueError(f"shards: the ranks' {name} differ: {differ}")
 
 
 def bincount(
@@ -309,7 +244,7 @@ def bincount(
     except Exception as raised:  # to be raised when the others know of it
         error = raised
     heard = ranks.agree(facts, error)
-    _same(
+    sharded.check_same(
         heard,
         ("rows", "dtype", "return_invalid") if length is None else ("rows", "dtype", "return_invalid", "bins"),
     )

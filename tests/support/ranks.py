@@ -6,39 +6,15 @@ Prints one line of JSON for each check: its name, and what went wrong, or null.
 import datetime
 import json
 import sys
-import time
 import traceback
 
 import numpy as np
+import rank_ways  # noqa: F401  # its checks
 import torch
 import torch.distributed as dist
 import upsweep
 import upsweep.distributed as sharded
-
-TIMEOUT = 60  # seconds, of a collective: on a busy machine processes start some apart
-CHECKS = []
-
-
-def check(function):
-    CHECKS.append(function)
-    return function
-
-
-class World:
-    """This process among the others, and what it holds of arrays that all of them know."""
-
-    def __init__(self, rank, size, device):
-        self.rank, self.size, self.device = rank, size, device
-
-    def random(self, *shape, seed=0, dtype=torch.float64):
-        x = torch.from_numpy(np.random.default_rng(seed).uniform(-1, 1, shape))
-        return x.to(dtype).to(self.device)
-
-    def cut(self, length):
-        """This rank's part of a length: twice as much as the rank before; the second of three has none."""
-        weights = [0 if rank == 1 and self.size > 2 else 2**rank for rank in range(self.size)]
-        ends = [length * sum(weights[:rank]) // sum(weights) for rank in range(self.size + 1)]
-        return slice(ends[self.rank], ends[self.rank + 1])
+from rank_world import CHECKS, TIMEOUT, World, check, close, raises
 
 
 def scans(world, length=61, dtype=torch.float64):
@@ -49,11 +25,6 @@ def scans(world, length=61, dtype=torch.float64):
     yield "discounted_cumsum", (x, 0.9), (x[:, part], 0.9)
     yield "discounted_cumsum", (x, gates), (x[:, part], gates[:, part])
     yield "linear_recurrence", (gates, x), (gates[:, part], x[:, part])
-
-
-def close(mine, theirs, tolerance=1e-12):
-    assert mine.dtype == theirs.dtype and mine.shape == theirs.shape, (mine, theirs)
-    torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
 
 
 @check
@@ -172,18 +143,6 @@ def counts_are_those_of_all(world):
     close(weights.grad[part], whole.grad[part])
 
 
-def raises(kind, words, call):
-    begin = time.monotonic()
-    try:
-        call()
-    except Exception as error:
-        assert type(error) is kind, repr(error)
-        assert words in str(error), str(error)
-        assert time.monotonic() - begin < TIMEOUT
-        return
-    raise AssertionError(f"no {kind.__name__}: {words}")
-
-
 @check
 def one_error_is_everybodys(world):
     bad = world.size - 1
@@ -203,6 +162,9 @@ def one_error_is_everybodys(world):
     raises(kind, words, lambda: sharded.bincount(keys))
     given = "no tensor" if world.rank == bad else x
     raises(*((TypeError, "x: ") if world.rank == bad else (RuntimeError, "TypeError: x: ")),
+           lambda: sharded.cumulative_sum(given))  # fmt: skip
+    given = x.to("meta") if world.rank == bad else x
+    raises(*((TypeError, "got one on meta") if world.rank == bad else (RuntimeError, "got one on meta")),
            lambda: sharded.cumulative_sum(given))  # fmt: skip
 
 
@@ -225,23 +187,6 @@ def shards_that_disagree(world):
 
 
 @check
-def two_numbers_a_row_are_exchanged(world):
-    sent = []
-    gather = dist.all_gather
-
-    def counting(rows, tensor, group=None):
-        sent.append((tensor.numel(), tensor.element_size()))
-        return gather(rows, tensor, group=group)
-
-    dist.all_gather = counting
-    try:
-        sharded.linear_recurrence(world.random(5, 1000), world.random(5, 1000))
-    finally:
-        dist.all_gather = gather
-    assert sent[1:] == [(10, 8)], sent  # after what the ranks agree on
-
-
-@check
 def groups_of_some_ranks(world):
     group = dist.new_group([0, 1])
     x = world.random(3, 8)
@@ -255,8 +200,9 @@ def main():
     rank, size, backend, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     torch.set_num_threads(1)
     upsweep.set_num_threads(1)
-    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
-    if backend == "nccl":
+    on_cuda = "nccl" in backend
+    device = torch.device("cuda", rank) if on_cuda else torch.device("cpu")
+    if on_cuda:
         torch.cuda.set_device(device)
     timeout = datetime.timedelta(seconds=TIMEOUT)
     dist.init_process_group(backend, init_method=f"file://{path}", rank=rank, world_size=size, timeout=timeout)

@@ -11,7 +11,8 @@ import pytest
 from tensors import torch
 
 PROGRAM = Path(__file__).parents[1] / "support" / "ranks.py"
-NAMES = re.findall(r"^@check\ndef (\w+)", PROGRAM.read_text(), flags=re.MULTILINE)
+CHECKS = [PROGRAM, PROGRAM.with_name("rank_ways.py")]
+NAMES = [name for path in CHECKS for name in re.findall(r"^@check\ndef (\w+)", path.read_text(), re.MULTILINE)]
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +44,15 @@ def report(tmp_path_factory):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
-    "size, backend", [(2, "gloo"), (3, "gloo"), pytest.param(2, "nccl", marks=pytest.mark.cuda)]
-)
+    "size, backend",
+    [
+        (2, "gloo"), (3, "gloo"),
+        *(pytest.param(*case, marks=pytest.mark.cuda)
+          for case in [(2, "nccl"), (2, "cpu:gloo,cuda:nccl"), (4, "cpu:gloo,cuda:nccl")]),
+    ],
+)  # fmt: skip
 def test_each_process_finds(report, size, backend, name):
-    if backend == "nccl" and torch.cuda.device_count() < size:
+    if "nccl" in backend and torch.cuda.device_count() < size:
         pytest.skip(f"needs {size} devices")
     for rank, (found, err) in enumerate(report(size, backend)):
         assert name in found, f"rank {rank} did not come so far:\n{err[-3000:]}"
@@ -58,3 +64,23 @@ def test_without_a_group():
 
     with pytest.raises(RuntimeError, match=r"group: torch\.distributed is not initialised"):
         upsweep.distributed.cumulative_sum(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    "backends, of_host, of_device",
+    [
+        ("cpu:gloo,cuda:gloo", "cpu", "cpu"), ("cpu:gloo", "cpu", "cpu"), ("cuda:nccl", "cuda:3", "cuda:1"),
+        ("cpu:gloo,cuda:nccl", "cpu", "cuda:1"), ("cpu:mpi,cuda:mpi", "cpu", "cpu"),
+    ],
+)  # fmt: skip
+def test_where_tensors_are_exchanged(monkeypatch, backends, of_host, of_device):
+    import torch.distributed as dist
+    from upsweep._torch.exchange import Ranks
+
+    for name, answer in (("is_initialized", True), ("get_rank", 0), ("get_world_size", 2)):
+        monkeypatch.setattr(dist, name, lambda group=None, answer=answer: answer)
+    monkeypatch.setattr(dist, "get_backend_config", lambda group=None: backends)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    ranks = Ranks(None)
+    assert ranks.way(torch.device("cpu")) == torch.device(of_host)
+    assert ranks.way(torch.device("cuda:1")) == torch.device(of_device)

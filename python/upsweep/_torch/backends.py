@@ -71,7 +71,7 @@ def run(
     gamma: Tensor | complex | None,
     initial: Tensor | None,
     reset: Tensor | None,
-    out: Tensor,
+    out: Tensor | None,
     final: Tensor | None,
     *,
     axis: int,
@@ -81,21 +81,28 @@ def run(
     window: int = 0,
     n_threads: int | None = None,
 ) -> None:
-    """Fill `out` and `final`. All tensors are on out's device; broadcast ones have strides of 0."""
+    """Fill `out` and `final`. All tensors are on out's device; broadcast ones have strides of 0.
+
+    `final` has the dtype of states that users see, or the one that they are computed in. On CUDA it may be all
+    that is asked for.
+    """
     x, gates, gamma, initial = (_resolved(value) for value in (x, gates, gamma, initial))
-    if out.is_cuda:
+    if x.is_cuda:
+        device = x.get_device()
         problem = _dispatch.cuda_problem(
             _described(x), _described(gates), _described(gamma) if isinstance(gamma, Tensor) else gamma,
             _described(initial), _described(reset), _described(out), _described(final),
-            axis=axis, reverse=reverse, exclusive=exclusive, window=window, device=out.get_device(),
-            stream=torch._C._cuda_getCurrentRawStream(out.get_device()),
+            axis=axis, reverse=reverse, exclusive=exclusive, window=window, device=device,
+            stream=torch._C._cuda_getCurrentRawStream(device),
         )  # fmt: skip
-        _dispatch.run_cuda_scan(problem, lambda n_bytes: _workspace(n_bytes, out.device))
+        _dispatch.run_cuda_scan(problem, lambda n_bytes: _workspace(n_bytes, x.device))
         return
+    assert out is not None
     scan = _scan_of_views(x, gates, gamma, initial, reset, axis, out.dtype)
     _, last = _dispatch.run_scan(
         scan, out=_as_numpy(out), reverse=reverse, exclusive=exclusive, flush=flush, window=window,
         return_final=final is not None, n_threads=n_threads,
+        final_dtype=None if final is None else _numpy_dtype(final.dtype),
     )  # fmt: skip
     if final is not None:
         _as_numpy(final)[...] = last

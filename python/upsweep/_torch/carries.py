@@ -14,46 +14,57 @@ from torch import Tensor
 from upsweep import _cpu
 from upsweep._torch import backends, ops, scans
 
-__all__ = ["apply", "combine", "cumulative_sum", "discounted_cumsum", "linear_recurrence"]
+__all__ = [
+    "Parts",
+    "apply",
+    "combine",
+    "cumulative_sum",
+    "discounted_cumsum",
+    "factor_dtype",
+    "linear_recurrence",
+    "reduce",
+    "wide_dtype",
+]
 
 Parts = tuple[Tensor, Tensor, Tensor]  # multiplier, value, reset
 
 
 def cumulative_sum(x: Any, axis: int, reverse: bool, reset: Any, dtype: Any, n_threads: int | None) -> Parts:
     """The parts of `upsweep.cumulative_sum_carry` of a tensor."""
-    return _reduce(scans.prepare_sum(x, dtype, axis, reset, None), reverse, False, n_threads)
+    return reduce(scans.prepare_sum(x, dtype, axis, reset, None), reverse, False, n_threads)
 
 
 def discounted_cumsum(x: Any, gamma: Any, axis: int, reverse: bool, reset: Any, n_threads: int | None) -> Parts:
     """The parts of `upsweep.discounted_cumsum_carry` of tensors."""
-    return _reduce(scans.prepare_discounted(x, gamma, axis, reset, None), reverse, True, n_threads)
+    return reduce(scans.prepare_discounted(x, gamma, axis, reset, None), reverse, True, n_threads)
 
 
 def linear_recurrence(
     gates: Any, tokens: Any, axis: int, reverse: bool, reset: Any, n_threads: int | None
 ) -> Parts:
     """The parts of `upsweep.linear_recurrence_carry` of tensors."""
-    return _reduce(scans.prepare_gated(gates, tokens, axis, reset, None), reverse, True, n_threads)
+    return reduce(scans.prepare_gated(gates, tokens, axis, reset, None), reverse, True, n_threads)
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
     """What states are held in. All integers in int64: torch hardly computes with unsigned ones."""
     if dtype.is_complex:
         return torch.complex128
     return torch.float64 if dtype.is_floating_point else torch.int64
 
 
-def _factor_dtype(scan: Any, dtype: torch.dtype) -> torch.dtype:
+def factor_dtype(scan: Any, dtype: torch.dtype) -> torch.dtype:
     """What states are multiplied in: real factors stay real under complex states."""
     return torch.float64 if dtype.is_complex and scan.real_factor else dtype
 
 
-def _reduce(scan: Any, reverse: bool, flush: bool, n_threads: int | None) -> Parts:
+def reduce(scan: Any, reverse: bool, flush: bool, n_threads: int | None) -> Parts:
+    """What a checked scan (`scans.prepare_*`) does to a state, with gradients if something is differentiated."""
     threads = 0 if n_threads is None else _cpu.check_threads(n_threads)
     if scans._needs_operation((scan.x, scan.gates, scan.gamma, scan.reset)):
         return _tracked(scan, bool(reverse), flush, threads)
-    dtype = _wide(scan.dtype)
-    dtypes = (_factor_dtype(scan, dtype), dtype, torch.bool)
+    dtype = wide_dtype(scan.dtype)
+    dtypes = (factor_dtype(scan, dtype), dtype, torch.bool)
     multiplier, value, dropped = (torch.empty(scan.state_shape, dtype=d, device=scan.x.device) for d in dtypes)
     with torch.no_grad():
         backends.reduce(
@@ -79,11 +90,11 @@ def _tracked(scan: Any, reverse: bool, flush: bool, threads: int) -> Parts:
         )[1]
         return result
 
-    dtype = _wide(scan.dtype)
-    factor_dtype = _factor_dtype(scan, dtype)
+    dtype = wide_dtype(scan.dtype)
+    factors = factor_dtype(scan, dtype)
     value = final(scan.x.to(dtype), None, scan.reset, dtype)
-    one = scan.x.new_ones((), dtype=factor_dtype)
-    multiplier = final(torch.zeros_like(one).expand(scan.shape), one.expand(scan.state_shape), None, factor_dtype)
+    one = scan.x.new_ones((), dtype=factors)
+    multiplier = final(torch.zeros_like(one).expand(scan.shape), one.expand(scan.state_shape), None, factors)
     if scan.reset is None:
         return multiplier, value, torch.zeros_like(value, dtype=torch.bool)
     dropped = scan.reset.any(scan.axis)

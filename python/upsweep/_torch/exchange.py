@@ -1,13 +1,16 @@
-"""What ranks tell each other: what each is about to do, carries, sums; with derivatives of every order.
+"""What ranks tell each other: what each is about to do, carries, states, sums; with derivatives of every order.
 
-A collective is entered by all ranks of a group or by none: first all learn what each of them found (`agree`), and
+A collective is entered by all ranks of a group or by none: first all learn what each of them found (`ask`), and
 raise together. Derivatives are collectives too, in which each rank takes part whose result is differentiated.
+What is asked, gathered or handed on is on its way while the rank goes on, and waited for where it is needed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,11 +18,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-__all__ = ["Ranks", "joined"]
+__all__ = ["Answers", "Gathering", "Message", "Ranks", "beside", "joined"]
 
 Parts = tuple[Tensor, Tensor, Tensor]  # multiplier, value, reset
 
 _N_BYTES = 4096  # of what a rank says: an error's first words, or a few facts
+_TAG = 1813  # of messages, so that none of the caller's is taken for one
 
 
 class Ranks:
@@ -33,45 +37,44 @@ class Ranks:
         if self.rank < 0:
             raise ValueError("group: this process is not in it")
         self.size = dist.get_world_size(group)
-        on_cuda = "nccl" in str(dist.get_backend(group)).lower()
-        self.device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+        # Such as "cpu:gloo,cuda:nccl". What others than NCCL take of a device goes over the host in any case.
+        pairs = (pair.partition(":") for pair in str(dist.get_backend_config(group)).split(","))
+        self._kinds = {kind for kind, _, backend in pairs if kind == "cpu" or backend == "nccl"}
+
+    def way(self, device: torch.device) -> torch.device:
+        """Where tensors of a device have to be to be exchanged: there, if the group has a backend for it."""
+        if device.type in self._kinds:
+            return device
+        return torch.device("cpu") if "cpu" in self._kinds else torch.device("cuda", torch.cuda.current_device())
+
+    def ask(self, facts: dict[str, Any] | None, error: Exception | None = None) -> Answers:
+        """Tell all ranks what this one found, and ask what they did."""
+        return Answers(self, facts, error)
 
     def agree(self, facts: dict[str, Any] | None, error: Exception | None = None) -> list[dict[str, Any]]:
-        """What all ranks found; raises on all of them if one of them failed.
-
-        Raises
-        ------
-        Exception
-            This rank's own error.
-        RuntimeError
-            Another rank has failed.
-        """
-        said = {"error": f"{type(error).__name__}: {error}"[:500]} if error is not None else facts
-        data = json.dumps(said).encode().ljust(_N_BYTES)
-        if len(data) > _N_BYTES:
-            raise AssertionError(f"{len(data)} bytes of facts")
-        mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self.device)
-        heard = [json.loads(bytes(row.tolist())) for row in self.gather(mine).cpu()]
-        if error is not None:
-            raise error
-        for rank, its in enumerate(heard):
-            if "error" in its:
-                raise RuntimeError(f"rank {rank} of the group raised {its['error']}")
-        return heard
+        """What all ranks found, as `Answers.wait` gives it."""
+        return self.ask(facts, error).wait()
 
     def gather(self, tensor: Tensor) -> Tensor:
         """Those of all ranks, stacked."""
-        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        rows = [torch.empty_like(real, device=self.device, memory_format=torch.contiguous_format)
-                for _ in range(self.size)]  # fmt: skip
-        dist.all_gather(rows, real.contiguous().to(self.device), group=self.group)
-        stacked = torch.stack(rows).to(tensor.device)
-        return torch.view_as_complex(stacked) if tensor.is_complex() else stacked
+        return self.start_gather(tensor).wait()
+
+    def start_gather(self, tensor: Tensor) -> Gathering:
+        """The same, without waiting for it."""
+        return Gathering(self, tensor)
+
+    def hand_on(self, tensor: Tensor, rank: int) -> Message:
+        """Start to send the tensor to a rank, which calls `take_over` for it."""
+        return Message(self, tensor.contiguous(), rank, sends=True)
+
+    def take_over(self, like: Tensor, rank: int) -> Message:
+        """Start to receive, into memory of this kind, what a rank hands on."""
+        return Message(self, torch.empty_like(like, memory_format=torch.contiguous_format), rank, sends=False)
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over all ranks."""
-        real = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-        total = real.detach().clone(memory_format=torch.contiguous_format).to(self.device)
+        real = _as_real(tensor)
+        total = real.detach().clone(memory_format=torch.contiguous_format).to(self.way(tensor.device))
         dist.all_reduce(total, group=self.group)
         total = total.to(tensor.device)
         return torch.view_as_complex(total) if tensor.is_complex() else total
@@ -104,6 +107,97 @@ class Ranks:
         mine = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
         total: Tensor = _Sum.apply(mine, self)
         return total
+
+    def _global(self, rank: int) -> int:
+        """A rank of the group as one of all processes, which is how messages are addressed."""
+        return rank if self.group is None else int(dist.get_global_rank(self.group, rank))
+
+
+class Answers:
+    """What all ranks found, while it is on its way: over the host, if the group has a backend for it.
+
+    Else it has a stream of its own, and waits neither for the work before it nor the host for the work after it.
+    """
+
+    def __init__(self, ranks: Ranks, facts: dict[str, Any] | None, error: Exception | None):
+        said = {"error": f"{type(error).__name__}: {error}"[:500]} if error is not None else facts
+        data = json.dumps(said).encode().ljust(_N_BYTES)
+        if len(data) > _N_BYTES:
+            raise AssertionError(f"{len(data)} bytes of facts")
+        self._error, self._way = error, ranks.way(torch.device("cpu"))
+        with beside(self._way):
+            mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self._way)
+            self._gathering = ranks.start_gather(mine)
+
+    def wait(self) -> list[dict[str, Any]]:
+        """What all ranks found; raises on all of them if one of them failed.
+
+        Raises
+        ------
+        Exception
+            This rank's own error.
+        RuntimeError
+            Another rank has failed.
+        """
+        with beside(self._way):
+            rows = self._gathering.wait().cpu().numpy()
+        heard = [json.loads(row.tobytes()) for row in rows]
+        if self._error is not None:
+            raise self._error
+        for rank, its in enumerate(heard):
+            if "error" in its:
+                raise RuntimeError(f"rank {rank} of the group raised {its['error']}")
+        return heard
+
+
+def beside(device: torch.device, after: bool = False) -> Any:
+    """A context whose work on a device runs beside the caller's, and before it; `after` what is there already."""
+    if device.type != "cuda":
+        return contextlib.nullcontext()
+    stream = _stream_beside(device)
+    if after:
+        stream.wait_stream(torch.cuda.current_stream(device))
+    return torch.cuda.stream(stream)
+
+
+@cache
+def _stream_beside(device: torch.device) -> Any:
+    return torch.cuda.Stream(device, priority=-1)
+
+
+class Gathering:
+    """The tensors of all ranks, stacked, while they are on their way."""
+
+    def __init__(self, ranks: Ranks, tensor: Tensor):
+        real, way = _as_real(tensor), ranks.way(tensor.device)
+        self._like = tensor
+        self._sent = real.contiguous().to(way)
+        self._stacked = torch.empty((ranks.size, *real.shape), dtype=real.dtype, device=way)
+        self._work = dist.all_gather(list(self._stacked), self._sent, group=ranks.group, async_op=True)
+
+    def wait(self) -> Tensor:
+        """The stack, for work that follows on the current stream."""
+        self._work.wait()
+        stacked = self._stacked.to(self._like.device)
+        return torch.view_as_complex(stacked) if self._like.is_complex() else stacked
+
+
+class Message:
+    """A tensor on its way from one rank to another."""
+
+    def __init__(self, ranks: Ranks, tensor: Tensor, rank: int, sends: bool):
+        self._tensor = tensor
+        real, way = _as_real(tensor), ranks.way(tensor.device)
+        self._there = real.to(way) if sends or real.device == way else torch.empty_like(real, device=way)
+        start = dist.isend if sends else dist.irecv
+        self._work = start(self._there, ranks._global(rank), group=ranks.group, tag=_TAG)
+
+    def wait(self) -> Tensor:
+        """What was sent, for work that follows on the current stream."""
+        self._work.wait()
+        if self._there.device != self._tensor.device:
+            _as_real(self._tensor).copy_(self._there)
+        return self._tensor
 
 
 def _as_real(tensor: Tensor) -> Tensor:

@@ -355,9 +355,11 @@ def _differentiated(tensors: tuple[Tensor | None, ...]) -> bool:
     return False
 
 
-def _needs_operation(tensors: tuple[Tensor, ...]) -> bool:
+def _needs_operation(tensors: tuple[Tensor | None, ...]) -> bool:
     differentiates = torch.is_grad_enabled()
     for tensor in tensors:
+        if tensor is None:
+            continue
         if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
             return True
         if differentiates and tensor.requires_grad:

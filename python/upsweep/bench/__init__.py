@@ -1,7 +1,8 @@
 """``python -m upsweep bench``: how fast this installation is on this machine, beside a copy and the peers.
 
 First the correctness checks of ``upsweep.selftest``; where one is red, no speed is reported. With
-``--device cuda`` each case is checked on the device instead (``upsweep.bench.cuda``).
+``--device cuda`` each case is checked on the device instead (``upsweep.bench.cuda``), and of what is sharded over
+ranks each by all of them (``upsweep.bench.distributed``).
 """
 
 from __future__ import annotations
@@ -12,20 +13,32 @@ from pathlib import Path
 
 from upsweep import selftest
 from upsweep._progress import Progress
-from upsweep.bench import counts, histograms, machine, pairs, peers, report, scans, sweep, user_scans
+from upsweep.bench import (
+    counts,
+    distributed,
+    histograms,
+    machine,
+    pairs,
+    peers,
+    report,
+    scans,
+    sweep,
+    user_scans,
+)
 
 __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the command."""
-    parser.add_argument("family", choices=("scans", "counts", "pairs", "userscan"))
+    parser.add_argument("family", choices=("scans", "counts", "pairs", "userscan", "distributed"))
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and rows there")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a picture (matplotlib)")
     parser.add_argument("--quick", action="store_true", help="fewer cases and rounds")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of upsweep and of the copies")
     parser.add_argument("--only", default="", metavar="SUBSTR", help="cases that contain this")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: of CUDA tensors")
+    distributed.add_arguments(parser)
     sweep.add_arguments(parser)
     parser.set_defaults(refuse=parser.error)
 
@@ -33,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Check, measure, print; returns the exit code."""
     _check_options(options)
+    if options.family == "distributed":
+        return distributed.run(options)
     if options.device == "cuda":
         from upsweep.bench import cuda
 
@@ -72,6 +87,11 @@ def _check_options(options: argparse.Namespace) -> None:
         options.refuse(f"argument {flags[0]}: needs scans --device cuda")
     if options.family != "scans" and flags:
         options.refuse(f"argument {flags[0]}: is about scans")
+    of_ranks = distributed.given(options)
+    if options.family != "distributed" and of_ranks:
+        options.refuse(f"argument {of_ranks[0]}: is about distributed")
+    if options.device == "cuda" and options.family == "distributed":
+        options.refuse("argument --device: of distributed, --backend nccl is of CUDA tensors")
     if options.device == "cuda" and options.family in ("pairs", "userscan"):
         options.refuse(f"argument --device: {options.family} is measured on the CPU so far")
     if options.device == "cuda" and options.threads is not None:

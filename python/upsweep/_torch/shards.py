@@ -1,0 +1,202 @@
+"""A rank's shard of a scan: pieces of it, by rows and by steps, and where the state before it is forgotten.
+
+Nothing here tracks gradients, and nothing but the shard itself is known: `sharded` knows the other ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from upsweep._torch import backends, carries, ops
+from upsweep._torch.exchange import beside
+
+__all__ = ["Look", "Rows", "Shard"]
+
+# A state is forgotten where so large a one has become exactly 0: what is left there of any finite state is below
+# the smallest normal number, also of those near 2**1024.
+_LARGE = 2.0**1000
+_LARGE_TO_NOTHING = 1000 + 1075  # halvings
+
+# Where factors are data, they are looked at up to these shares of the shard, on a device up to the last one. To
+# scan that again costs 3 % of a pass, and to look at it less; a shard that forgets later is not worth more looks.
+_LOOKS = (256, 32)
+_LEAST_STEPS = 32  # of a look
+_LEAST_ELEMENTS = 1 << 16  # of a shard that is looked at: below, a look costs as much as a pass
+
+# Elements of a group of rows. A group has to take longer than the message that follows it (CPU), and than the host
+# needs to start it (CUDA).
+_GROUP = {"cpu": 1 << 20, "cuda": 1 << 25}
+_MOST_GROUPS = 8
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some neighbours along the axis of the state that rows are cut along; of a single state, that one."""
+
+    begin: int
+    end: int
+
+
+class Shard:
+    """A checked scan (`scans.prepare_*`) of steps that this rank holds, and its result."""
+
+    def __init__(self, scan: Any, reverse: bool, exclusive: bool, flush: bool, n_threads: int):
+        self.scan, self.reverse, self.exclusive, self.flush = scan, reverse, exclusive, flush
+        self.n_threads = n_threads
+        if scan.x.device.type not in _GROUP:
+            raise TypeError(f"{scan.name}: expected a tensor on the CPU or on CUDA, got one on {scan.x.device}")
+        self.out = ops.allocate_out(scan.x, scan.dtype)
+        self.length = int(scan.shape[scan.axis])
+        self.wide = carries.wide_dtype(scan.dtype)
+        shape = scan.state_shape
+        self.row_axis = max(range(len(shape)), key=lambda axis: shape[axis]) if shape else None
+        self.n_rows = 1 if self.row_axis is None else int(shape[self.row_axis])
+
+    # ---- pieces -------------------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> Rows:
+        return Rows(0, self.n_rows)
+
+    def groups(self, count: int) -> list[Rows]:
+        """All rows, in so many groups of about one size, of whole cache lines where columns are neighbours."""
+        step = 32 if self.n_rows >= 64 * count else 1
+        ends = [self.n_rows * i // count // step * step for i in range(count)] + [self.n_rows]
+        return [Rows(begin, end) for begin, end in pairwise(ends)]
+
+    def most_groups(self) -> int:
+        """How many groups of rows are worth the messages between them."""
+        least = _GROUP[self.out.device.type]
+        return max(1, min(self.n_rows, _MOST_GROUPS, int(self.out.numel()) // least))
+
+    def state(self, rows: Rows) -> Tensor:
+        """Memory for the state of these rows, in the dtype that states are computed in."""
+        shape = list(self.scan.state_shape)
+        if self.row_axis is not None:
+            shape[self.row_axis] = rows.end - rows.begin
+        return torch.empty(shape, dtype=self.wide, device=self.out.device)
+
+    def of_state(self, tensor: Tensor, rows: Rows) -> Tensor:
+        """These rows of what has the state's axes, as its last ones."""
+        if self.row_axis is None:
+            return tensor
+        at = tensor.ndim - len(self.scan.state_shape) + self.row_axis
+        return tensor.narrow(at, rows.begin, rows.end - rows.begin)
+
+    def joined(self, states: list[Tensor]) -> Tensor:
+        """The states of groups of rows as one."""
+        return states[0] if self.row_axis is None else torch.cat(states, self.row_axis)
+
+    def _piece(self, tensor: Tensor | None, rows: Rows, steps: int) -> Any:
+        """These rows and the first of the steps, in the order of the scan, of what has the shard's axes."""
+        if tensor is None:
+            return None
+        axis = self.scan.axis
+        if self.row_axis is not None:
+            at = self.row_axis + (self.row_axis >= axis)
+            tensor = tensor.narrow(at, rows.begin, rows.end - rows.begin)
+        return tensor.narrow(axis, self.length - steps if self.reverse else 0, steps)
+
+    # ---- work ---------------------------------------------------------------------------------------------------
+
+    def initial(self, rows: Rows) -> Tensor | None:
+        """The state that the caller gave."""
+        return None if self.scan.initial is None else self.of_state(self.scan.initial, rows)
+
+    def fill(self, rows: Rows, initial: Tensor | None, steps: int | None = None) -> Tensor:
+        """Fill these rows of the result, or their first steps; returns the state after them."""
+        return self._run(self.scan.x, rows, initial, self.length if steps is None else steps, self.out)
+
+    def _run(self, x: Tensor, rows: Rows, initial: Tensor | None, steps: int, out: Tensor | None) -> Tensor:
+        scan, final = self.scan, self.state(rows)
+        gamma = scan.factor if scan.gamma is None else self.of_state(scan.gamma, rows)
+        with torch.no_grad():
+            backends.run(
+                self._piece(x, rows, steps), self._piece(scan.gates, rows, steps), gamma, initial,
+                self._piece(scan.reset, rows, steps), self._piece(out, rows, steps), final, axis=scan.axis,
+                reverse=self.reverse, exclusive=self.exclusive, flush=self.flush, n_threads=self.n_threads or None,
+            )  # fmt: skip
+        return final
+
+    def reduce(self, rows: Rows) -> carries.Parts:
+        """What these rows do to the state before them."""
+        scan, value = self.scan, self.state(rows)
+        multiplier = torch.empty_like(value, dtype=carries.factor_dtype(scan, self.wide))
+        dropped = torch.empty_like(value, dtype=torch.bool)
+        gamma = scan.factor if scan.gamma is None else self.of_state(scan.gamma, rows)
+        pieces = (self._piece(tensor, rows, self.length) for tensor in (scan.x, scan.gates, scan.reset))
+        x, gates, reset = pieces
+        with torch.no_grad():
+            backends.reduce(
+                x, gates, gamma, reset, multiplier, value, dropped, axis=scan.axis, reverse=self.reverse,
+                flush=self.flush, n_threads=self.n_threads or None,
+            )  # fmt: skip
+        return multiplier, value, dropped
+
+    def leave(self, rows: Rows, initial: Tensor | None) -> Tensor:
+        """The state after these rows."""
+        if self.out.is_cuda:
+            return self._run(self.scan.x, rows, initial, self.length, None)
+        parts = self.reduce(rows)
+        return parts[1] if initial is None else carries.apply(*parts, initial)
+
+    # ---- where the state before the shard is forgotten ----------------------------------------------------------
+
+    def start_look(self) -> Look:
+        """Begin to find out after how many steps nothing is left of the state before the shard."""
+        scan = self.scan
+        if scan.gates is None and scan.gamma is None and scan.reset is None:
+            return Look(self._forgets_after(abs(scan.factor)))
+        if self.out.numel() < _LEAST_ELEMENTS:
+            return Look(None)
+        steps = [min(self.length, max(_LEAST_STEPS, math.ceil(self.length / share))) for share in _LOOKS]
+        if self.out.is_cuda:
+            with beside(self.out.device, after=True):
+                return Look(steps[-1], self._left_of_a_large_state(steps[-1], None).eq(0).all())
+        for n, later in zip(steps, [*steps[1:], 0]):
+            left = self._left_of_a_large_state(n, self.out)  # what is written here is written again
+            if not left.any():
+                return Look(n)
+            if _is_hopeless(float(left.abs().max()), later / n):
+                break
+        return Look(None)
+
+    def _forgets_after(self, factor: float) -> int | None:
+        if not factor < 1:  # NaN too
+            return None
+        steps = 1 if factor == 0 else math.floor(_LARGE_TO_NOTHING / -math.log2(factor)) + 1
+        return steps if 4 * steps <= self.length else None
+
+    def _left_of_a_large_state(self, steps: int, out: Tensor | None) -> Tensor:
+        """The state after a scan of nothing, of so many steps."""
+        zeros = torch.zeros((), dtype=self.scan.dtype, device=self.out.device).expand(self.scan.shape)
+        large = torch.full((), _LARGE, dtype=torch.float64, device=self.out.device)
+        if self.wide == torch.int64:
+            large = torch.ones_like(large)  # which are not multiplied
+        return self._run(zeros, self.rows, large.to(self.wide).expand(self.scan.state_shape), steps, out)
+
+
+def _is_hopeless(left: float, times: float) -> bool:
+    """Whether so many times the steps that left this of a large state will leave something, if they are alike."""
+    return 0 < left < math.inf and math.log2(_LARGE / left) * times < _LARGE_TO_NOTHING
+
+
+class Look:
+    """After how many steps the state before a shard is forgotten; on a device, while that is being found out."""
+
+    def __init__(self, steps: int | None, if_true: Tensor | None = None):
+        self._steps, self._if_true = steps, if_true
+
+    def wait(self) -> int | None:
+        """The number; None where that is not known, or late."""
+        if self._if_true is not None:
+            with beside(self._if_true.device):
+                if not bool(self._if_true):
+                    return None
+        return self._steps
