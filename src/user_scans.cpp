@@ -169,6 +169,7 @@ class Chunks {
     while (chunk > 2 * kLeastChunk && scan.length / (chunk * n_lanes) < 4) chunk /= 2;
     n_blocks = std::max<int64_t>(1, scan.length / (chunk * n_lanes));
     power = parallel.varies ? Numbers() : repeated(parallel, k, chunk);
+    find_sums();
     carries.resize(n_blocks * scan.n_columns * k);
     flags = std::make_unique<std::atomic<uint8_t>[]>(n_blocks * scan.n_columns);
   }
@@ -195,6 +196,8 @@ class Chunks {
   int64_t chunk = 0, n_blocks = 0;
   Numbers power, carries;
   std::unique_ptr<std::atomic<uint8_t>[]> flags;
+  bool sums_chunks = false, backward = false;   // inputs in the order of memory, which may be the other way
+  std::vector<char> powers;
 
   // A block's operands: where its first step is, in memory or in a copy. The lanes of chunks read here and there what no
   // prefetcher foresees; so what comes from beyond the caches is copied in its own order, and written so.
@@ -208,6 +211,39 @@ class Chunks {
     std::vector<Pending> pending;
   };
 
+  // Inputs whose steps are neighbours are summed as they lie, and so come into the cache for the second pass.
+  void find_sums() {
+    const SumsKernel& sums = parallel.sums;
+    const int64_t item = scan.kernel.bits / 8, lanes = scan.kernel.lanes, round = lanes * sums.vectors_at_once;
+    if (!sums.sums || chunk % lanes || chunk < round) return;
+    bool forward = false;
+    for (const ScanOperand& operand : scan.inputs) {
+      if (operand.shared) continue;
+      if (!same_type(scan.kernel, operand.type) || std::abs(operand.time_stride) != item) return;
+      (operand.time_stride < 0 ? backward : forward) = true;
+    }
+    if (backward && forward) return;
+    sums_chunks = true;
+    powers.resize((2 * k * k + k * k * lanes) * item);
+    auto set = [&](const Numbers& matrix, int64_t place, int64_t stride) {
+      for (int i = 0; i < k * k; ++i) set_number(scan.kernel, powers.data(), place + i * stride, matrix[i]);
+    };
+    set(repeated(parallel, k, round), 0, 1);
+    set(repeated(parallel, k, lanes), k * k, 1);
+    for (int64_t lane = 0; lane < lanes; ++lane)
+      set(repeated(parallel, k, backward ? lane : lanes - 1 - lane), 2 * k * k + lane, lanes);
+  }
+
+  void sum_chunks(const Place& here, std::vector<char>& rests) const {
+    const int64_t lanes = scan.kernel.lanes;
+    std::vector<Stream> streams;
+    for (size_t n = 0; n < scan.inputs.size(); ++n) {
+      const int64_t stride = scan.inputs[n].time_stride;
+      streams.push_back({here.inputs[n] + (stride < 0 ? (lanes - 1) * stride : 0), lanes * stride});
+    }
+    parallel.sums.sums(streams.data(), parallel.sums.params.data(), powers.data(), rests.data(), n_lanes, chunk / lanes);
+  }
+
   bool is_copied(const ScanOperand& operand) const {
     return scan.length * size_of(operand.type) >= kBeyondCaches && std::abs(operand.time_stride) == size_of(operand.type);
   }
@@ -215,12 +251,12 @@ class Chunks {
   // Memory that a worker keeps from block to block: fresh pages would cost more than what is copied there.
   using Scratch = std::vector<std::unique_ptr<char[]>>;
 
-  Place place(int64_t column, int64_t first, int64_t steps, Scratch& scratch) const {
+  Place place(int64_t column, int64_t first, int64_t steps, bool is_summed, Scratch& scratch) const {
     Place result;
     size_t n_copies = 0;
     auto add = [&](std::vector<char*>& to, const ScanOperand& operand, bool is_input) {
       char* const data = at(operand, scan, column, first);
-      if (!is_copied(operand)) return to.push_back(data);
+      if (!is_copied(operand) || (is_input && is_summed)) return to.push_back(data);
       const int64_t n_bytes = steps * size_of(operand.type);
       const int64_t back = operand.time_stride < 0 ? (steps - 1) * operand.time_stride : 0;   // to the lowest address
       if (n_copies == scratch.size()) scratch.emplace_back(new char[2 * chunk * n_lanes * size_of(operand.type)]);
@@ -282,11 +318,16 @@ class Chunks {
     const Numbers own = parallel.varies || steps == chunk ? power : repeated(parallel, k, steps);
     const int64_t n = (int64_t)parallel.start.size();
     std::vector<char> reduced(n * n_lanes * 8), states(k * n_lanes * 8);
-    for (int64_t s = 0; s < n; ++s)
-      for (int64_t lane = 0; lane < n_lanes; ++lane)
-        set_number(parallel.reduce, reduced.data(), s * n_lanes + lane, parallel.start[s]);
-    const Place here = place(column, first, n_steps, scratch);
-    if (steps > 0) strip(parallel.reduce, here, 0, steps, n_lanes, false).run(reduced.data(), n_lanes, steps, n_lanes);
+    const bool is_summed = sums_chunks && steps == chunk;
+    const Place here = place(column, first, n_steps, is_summed, scratch);
+    if (is_summed) {
+      sum_chunks(here, reduced);
+    } else if (steps > 0) {
+      for (int64_t s = 0; s < n; ++s)
+        for (int64_t lane = 0; lane < n_lanes; ++lane)
+          set_number(parallel.reduce, reduced.data(), s * n_lanes + lane, parallel.start[s]);
+      strip(parallel.reduce, here, 0, steps, n_lanes, false).run(reduced.data(), n_lanes, steps, n_lanes);
+    }
     Numbers carry(k);
     if (block == 0) {
       for (int s = 0; s < k; ++s) carry[s] = number(scan.kernel, (char*)scan.state, s * scan.n_columns + column);
@@ -329,9 +370,9 @@ void scan_columns(const UserScan& scan) {
   for (const auto* operands : {&scan.inputs, &scan.outputs})
     for (const ScanOperand& operand : *operands) in_place &= direct(operand);
   // Wide strips walk along rows of memory; but every thread is to have one.
-  int64_t strip = in_place ? kStripBytes / item : kernel.group;
+  int64_t strip = in_place ? kStripBytes / item : kernel.tiled;
   while (strip > kernel.group && (inner + strip - 1) / strip * outer < 2 * scan.n_threads) strip /= 2;
-  strip = std::max<int64_t>(strip / kernel.group * kernel.group, kernel.group);
+  if (in_place) strip = std::max<int64_t>(strip / kernel.group * kernel.group, kernel.group);
   while (strip > kernel.lanes && strip > inner) strip -= kernel.lanes;
   const int64_t n_strips = (inner + strip - 1) / strip;
   Caught caught;
@@ -347,6 +388,7 @@ void scan_columns(const UserScan& scan) {
       };
       for (const ScanOperand& operand : scan.inputs) add(work.inputs, operand);
       for (const ScanOperand& operand : scan.outputs) add(work.outputs, operand);
+      work.far = true;
       work.prepare(n_columns);
       work.run((char*)scan.state + column * item, scan.n_columns, scan.length, n_columns);
     });
