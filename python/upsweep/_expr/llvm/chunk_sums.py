@@ -4,10 +4,10 @@
 
 Chunk after chunk, each of `n_vectors` vectors of neighbouring steps: rest = M rest + c(x), step after step.
 Vectors hold steps, not chunks, so that inputs are read in the order of memory, once and in whole vectors: a lane
-takes every so manieth step with a power of M, and lanes are put together at the end.
+takes the step of every vector, times a power of M, and lanes are put together at the end.
 
-`streams` are pairs of an address, of the first vector, and the bytes from a vector to the next. `powers` are, of M,
-the power of as many steps as a round has, that of a vector's steps, and for each lane that of the steps behind
+`streams` are pairs of an address, of the first vector, and the bytes from a vector to the next. `powers` are, of
+M, the power of as many steps as a round has, that of a vector's steps, and for each lane that of the steps behind
 it; a matrix has k rows of k numbers, or of k vectors. `rests` has k rows of `n_chunks` numbers.
 """
 

@@ -54,7 +54,7 @@ def _turn_whole(v: Vectors, values: list[Value], piece: int) -> list[Value]:
     """A square of pieces, turned; one, two or four a side."""
 
     def picked(a: Value, b: Value, of_each: tuple[int, ...]) -> Value:
-        places = [n for n in of_each] + [n + len(values) for n in of_each]
+        places = (*of_each, *(n + len(values) for n in of_each))
         return _shuffle(v, a, b, [n * piece + k for n in places for k in range(piece)])
 
     if len(values) == 1:
