@@ -13,6 +13,7 @@
 #include <emmintrin.h>
 #endif
 
+#include "buffer.hpp"
 #include "flush.hpp"
 #include "parallel.hpp"
 #include "user_scan_strip.hpp"
@@ -249,7 +250,7 @@ class Chunks {
   }
 
   // Memory that a worker keeps from block to block: fresh pages would cost more than what is copied there.
-  using Scratch = std::vector<std::unique_ptr<char[]>>;
+  using Scratch = std::vector<Buffer<char>>;
 
   Place place(int64_t column, int64_t first, int64_t steps, bool is_summed, Scratch& scratch) const {
     Place result;
@@ -259,8 +260,8 @@ class Chunks {
       if (!is_copied(operand) || (is_input && is_summed)) return to.push_back(data);
       const int64_t n_bytes = steps * size_of(operand.type);
       const int64_t back = operand.time_stride < 0 ? (steps - 1) * operand.time_stride : 0;   // to the lowest address
-      if (n_copies == scratch.size()) scratch.emplace_back(new char[2 * chunk * n_lanes * size_of(operand.type)]);
-      char* const copy = scratch[n_copies++].get();
+      if (n_copies == scratch.size()) scratch.emplace_back(2 * chunk * n_lanes * sizeof(double));   // of any type
+      char* const copy = scratch[n_copies++].data();
       if (is_input) std::memcpy(copy, data + back, n_bytes);
       else result.pending.push_back({copy, data + back, n_bytes});
       to.push_back(copy - back);

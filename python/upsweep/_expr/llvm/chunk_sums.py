@@ -29,6 +29,8 @@ Value = str
 Matrix = list[list[Value]]
 
 VECTORS_AT_ONCE = 4  # of a round: each has a chain of its own, so that none waits for the one before
+_LINE = 64  # bytes, of the cache
+_AHEAD = 8192  # bytes: a prefetcher of the hardware stops where a page does, this is two pages on
 
 
 class _Sums:
@@ -173,6 +175,8 @@ class _Sums:
         after = []
         for pointer, stride in zip(pointers, self.strides):
             row = [pointer]
+            if n_vectors == VECTORS_AT_ONCE:
+                self._fetch_ahead(pointer, stride)
             for _ in range(n_vectors):
                 row.append(body.emit(f"getelementptr i8, ptr {row[-1]}, i64 {stride}"))
             after.append(row.pop())
@@ -186,6 +190,14 @@ class _Sums:
         for value in order(self.program, self.program.results, set(self.fixed)):
             steps.write(value)
         return [[steps.value(root, c) for root in self.program.results] for c in range(n_vectors)], after
+
+    def _fetch_ahead(self, pointer: Value, stride: Value) -> None:
+        body, name, size = self.body, "@llvm.prefetch.p0", self.v.target.vector_bytes
+        body.needs[name] = f"declare void {name}(ptr, i32, i32, i32)\n"
+        for vector in range(0, VECTORS_AT_ONCE, max(1, _LINE // size)):
+            distance = body.emit(f"mul i64 {stride}, {_AHEAD // size + vector}")
+            there = body.emit(f"getelementptr i8, ptr {pointer}, i64 {distance}")
+            body.do(f"call void {name}(ptr {there}, i32 0, i32 3, i32 1)")
 
     def _finish(self, chunk: Value, total: list[Value]) -> None:
         """Lanes put together, and stored."""
