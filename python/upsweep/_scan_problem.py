@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -273,14 +273,20 @@ def choose_path(recurrence: Recurrence, length: int, columns: tuple[int, ...]) -
 
 def run_recurrence(
     recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], states: list[Array], length: int,
-    columns: tuple[int, ...], axis: int, n_threads: int | None = None,
+    columns: tuple[int, ...], axis: int, n_threads: int | None = None, targets: Sequence[Array] = (),
 ) -> tuple[list[Array], list[Array]]:  # fmt: skip
-    """The outputs, with time where the user has it but in the scan's order, and the last states, in `dtype`."""
+    """The outputs, with time where the user has it but in the scan's order, and the last states, in `dtype`.
+
+    `targets` are memory that outputs go to, in the scan's order and of any dtype; they may be inputs.
+    """
     shape = (length, *columns)
     like = next((x for x in inputs if 0 not in x.strides and x.size), None)
+    form, _ = choose_path(recurrence, length, columns)
     outputs = []
-    for _ in recurrence.outputs:
-        if like is not None:
+    for place in range(len(recurrence.outputs)):
+        if targets and _takes(targets[place], dtype, inputs, form):
+            out = targets[place]
+        elif like is not None:
             out = np.empty_like(like, dtype=dtype, order="K", subok=False)
         else:
             out = np.moveaxis(np.empty(columns[:axis] + (length,) + columns[axis:], dtype), axis, 0)
@@ -290,9 +296,19 @@ def run_recurrence(
         before[place] = array
     if 0 in shape:
         return outputs, [before[place, ...] for place in range(len(states))]
-    form, _ = choose_path(recurrence, length, columns)
     after = _dispatch.run_user_scan(recurrence, dtype, inputs, outputs, before, length, form, n_threads)
+    for target, out in zip(targets, outputs):
+        if out is not target:
+            with np.errstate(over="ignore"):
+                np.copyto(target, out, casting="unsafe")
     return outputs, [after[place, ...] for place in range(len(states))]
+
+
+def _takes(target: Array, dtype: np.dtype[Any], inputs: list[Array], form: Form | None) -> bool:
+    """Whether outputs can be written there at once: parallel in time, inputs are read again after the first are."""
+    if target.dtype != dtype or not target.flags.aligned:
+        return False
+    return form is None or not any(np.may_share_memory(target, x) for x in inputs)
 
 
 def rounded(array: Array, dtype: np.dtype[Any]) -> Array:
