@@ -52,8 +52,9 @@ cdef extern from "user_scans.hpp" namespace "upsweep" nogil:
     void c_scan_in_chunks "upsweep::scan_in_chunks"(const UserScan&, const TimeParallel&) except +
 
 
-cdef dict TYPES = {"float32": 0, "float64": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint8": 6, "uint16": 7,
-                   "uint32": 8, "uint64": 9, "bool": 6}
+# Of OperandType, by the kind of a dtype and its bytes.
+cdef dict TYPES = {("f", 4): 0, ("f", 8): 1, ("i", 1): 2, ("i", 2): 3, ("i", 4): 4, ("i", 8): 5, ("u", 1): 6, ("u", 2): 7,
+                   ("u", 4): 8, ("u", 8): 9, ("b", 1): 6}
 cdef dict KINDS = {"affine": 0, "max": 1, "min": 2, "logaddexp": 3, "argmax": 4, "argmin": 5}
 
 
@@ -88,10 +89,12 @@ cdef int describe(vector[ScanOperand]& operands, arrays, shared, int n_dims) exc
     """Arrays of shape (time, *columns), in the scan's order, with their dtypes native and aligned."""
     cdef ScanOperand operand
     cdef cnp.ndarray array
+    cdef cnp.dtype dtype
     cdef int d
     for array, same in zip(arrays, shared):
         operand.data = cnp.PyArray_BYTES(array)
-        operand.type = TYPES[(<object>array).dtype.name]
+        dtype = array.descr
+        operand.type = TYPES[chr(dtype.kind), dtype.itemsize]
         operand.shared = same
         operand.time_stride = cnp.PyArray_STRIDE(array, 0)
         for d in range(n_dims):

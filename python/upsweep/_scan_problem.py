@@ -138,7 +138,7 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
     states = []
     for n, array in enumerate(initial):
         try:
-            states.append(np.broadcast_to(array, columns))
+            states.append(_spread(array, columns))
         except ValueError:
             name = label("init", state_structure, n)
             raise ValueError(
@@ -177,18 +177,32 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
     )
 
 
+def _spread(array: Array, columns: tuple[int, ...]) -> Array:
+    """A state broadcast to the columns; a number, as most are, in a third of the time."""
+    if array.shape == columns:
+        return array
+    if type(array) is np.ndarray and not array.ndim:
+        return np.ndarray(columns, array.dtype, array, 0, (0,) * len(columns))
+    return np.broadcast_to(array, columns)
+
+
 _WEAK = (int, float)  # Python's own numbers, which take the dtype of the other inputs
 
 
 def _default_dtype(values: list[Any], arrays: list[Array]) -> np.dtype[Any]:
-    own = [_own_dtype(x) for value, x in zip(values, arrays) if type(value) not in _WEAK]
-    common = np.result_type(*own) if own else np.dtype(np.float64)
+    own = {_own_dtype(x) for value, x in zip(values, arrays) if type(value) not in _WEAK}
+    if len(own) == 1:
+        (common,) = own
+    else:
+        common = np.result_type(*own) if own else np.dtype(np.float64)
     return common if common.kind == "f" else np.dtype(np.float64)
 
 
 def _common_shape(arrays: list[Array], structure: Structure) -> tuple[int, ...] | None:
     if not arrays:
         return None
+    if len(arrays) == 1:
+        return arrays[0].shape
     try:
         return np.broadcast_shapes(*(x.shape for x in arrays))
     except ValueError:
@@ -305,7 +319,7 @@ def run_recurrence(
 
 
 def _takes(target: Array, dtype: np.dtype[Any], inputs: list[Array], form: Form | None) -> bool:
-    """Whether outputs can be written there at once: parallel in time, inputs are read again after the first are."""
+    """Whether outputs can be written there at once: parallel in time, inputs are read a second time."""
     if target.dtype != dtype or not target.flags.aligned:
         return False
     return form is None or not any(np.may_share_memory(target, x) for x in inputs)

@@ -197,8 +197,8 @@ def check_out(
 ) -> Array:
     """Return `out`, as a plain ndarray or where its `home` is, if the result may be written there.
 
-    `inputs` are all arrays that are read; of these, `in_place` may be `out` itself, element for element. Errors say
-    what it is `called`.
+    `inputs` are all arrays that are read; of these, `in_place` may be `out` itself, element for element. Errors
+    say what it is `called`.
     """
     out = _as_target(out, inputs, home, called)
     if out.shape != shape:

@@ -93,11 +93,11 @@ class _Scan:
         ------
         TypeError
             The update branches on a symbolic value, uses what is not known for one (its line is named), returns
-            something else, or changes the dtype of the state; an argument is no array of real numbers; `out` is not
-            arranged as the outputs, is of another dtype, or there are tensors.
+            something else, or changes the dtype of the state; an argument is no array of real numbers; `out` is
+            not arranged as the outputs, is of another dtype, or there are tensors.
         ValueError
-            Shapes do not broadcast; `axis` or `length` does not fit; `out` is of another shape, read-only, or overlaps
-            an input without being it.
+            Shapes do not broadcast; `axis` or `length` does not fit; `out` is of another shape, read-only, or
+            overlaps an input without being it.
 
         See Also
         --------

@@ -124,7 +124,7 @@ def run(
     inputs, outputs : list of ndarray
         Of the same shape (time, ...); inputs of any real dtype and strides.
     states : ndarray
-        Of shape (states, ...), before the first step.
+        Of shape (states, ...), before the first step; overwritten.
     length : int
         The number of steps.
     form : Form, optional
@@ -142,8 +142,7 @@ def run(
     n_dims, n_states = states.ndim - 1, recurrence.n_states
     reference = (outputs or inputs or [states])[0]
     order = sorted(range(1, n_dims + 1), key=lambda d: (-abs(reference.strides[d]), d))
-    before = np.ascontiguousarray(states.transpose(0, *order), dtype=dtype)
-    moved = before.copy() if before is states or np.shares_memory(before, states) else before
+    moved = np.ascontiguousarray(states if n_dims < 2 else states.transpose(0, *order), dtype=dtype)
     kernel_inputs, kernel_outputs, dims = inputs, outputs, (moved[0].size,)
     if arrays:
         flat = _collapsed(arrays if n_dims < 2 else [array.transpose(0, *order) for array in arrays])
@@ -173,4 +172,4 @@ def run(
         kernel, params, kernel_inputs, shared, kernel_outputs, moved.reshape(n_states, -1), dims, length, cost,
         _cpu.threads(n_threads), **keywords,
     )  # fmt: skip
-    return moved.transpose(0, *(1 + order.index(d) for d in range(1, n_dims + 1)))
+    return moved if n_dims < 2 else moved.transpose(0, *(1 + order.index(d) for d in range(1, n_dims + 1)))

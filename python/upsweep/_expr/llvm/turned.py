@@ -60,7 +60,7 @@ def _turn_whole(v: Vectors, values: list[Value], piece: int) -> list[Value]:
     if len(values) == 1:
         return values
     if len(values) == 2:
-        return [picked(*values, (0,)), picked(*values, (1,))]
+        return [picked(values[0], values[1], (place,)) for place in range(2)]
     a, b, c, d = values
     result = []
     for half in ((0, 1), (2, 3)):
