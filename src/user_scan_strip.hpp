@@ -11,6 +11,7 @@
 #include <cstring>
 #include <vector>
 
+#include "buffer.hpp"
 #include "user_scans.hpp"
 
 namespace upsweep {
@@ -82,8 +83,9 @@ struct Walk {
 
 class Strip {
  public:
-  Strip(const StepsKernel& kernel, int64_t n_operands)
-      : kernel(kernel), item(kernel.bits / 8), streams(n_operands) {}
+  // `memory` is for tiles, of one worker.
+  Strip(const StepsKernel& kernel, int64_t n_operands, Buffer<char>& memory)
+      : kernel(kernel), item(kernel.bits / 8), streams(n_operands), memory(memory) {}
 
   std::vector<Walk> inputs, outputs;
   bool far = false;   // operands are beyond the caches
@@ -95,9 +97,8 @@ class Strip {
     int64_t n_tiles = 0;
     for (const auto* walks : {&inputs, &outputs})
       for (const Walk& walk : *walks) n_tiles += !walk.direct;
-    const size_t needed = n_tiles * bytes + 64;
-    if (memory.size() < needed) memory.resize(needed);
-    char* next = memory.data() + (64 - (uintptr_t)memory.data() % 64) % 64;
+    if (memory.size() < (size_t)(n_tiles * bytes)) memory.resize(n_tiles * bytes);
+    char* next = memory.data();
     for (auto* walks : {&inputs, &outputs})
       for (Walk& walk : *walks)
         if (!walk.direct) walk.tile = next, next += bytes;
@@ -129,7 +130,7 @@ class Strip {
   const StepsKernel& kernel;
   const int64_t item;
   std::vector<Stream> streams;
-  std::vector<char> memory;
+  Buffer<char>& memory;
   int64_t row = 0, steps_at_once = 0;
 
   bool turns(const Walk& walk) const {

@@ -9,10 +9,6 @@
 #include <memory>
 #include <mutex>
 
-#if defined(__x86_64__)
-#include <emmintrin.h>
-#endif
-
 #include "buffer.hpp"
 #include "flush.hpp"
 #include "parallel.hpp"
@@ -66,19 +62,6 @@ class Caught {
 int64_t bytes_of(const UserScan& scan) {
   const double item = scan.kernel.bits / 8;
   return (int64_t)std::min(1e15, scan.cost * item * (double)scan.length * (double)scan.n_columns);
-}
-
-void write_past_caches(const char* from, char* to, int64_t n_bytes) {
-#if defined(__x86_64__)
-  const int64_t head = std::min<int64_t>(n_bytes, (16 - (uintptr_t)to % 16) % 16);
-  std::memcpy(to, from, head);
-  int64_t at = head;
-  for (; at + 16 <= n_bytes; at += 16) _mm_stream_si128((__m128i*)(to + at), _mm_loadu_si128((const __m128i*)(from + at)));
-  std::memcpy(to + at, from + at, n_bytes - at);
-  _mm_sfence();
-#else
-  std::memcpy(to, from, n_bytes);
-#endif
 }
 
 // ---- time in parallel -------------------------------------------------------------------------------------------
@@ -250,7 +233,10 @@ class Chunks {
   }
 
   // Memory that a worker keeps from block to block: fresh pages would cost more than what is copied there.
-  using Scratch = std::vector<Buffer<char>>;
+  struct Scratch {
+    std::vector<Buffer<char>> copies;
+    Buffer<char> tiles;
+  };
 
   Place place(int64_t column, int64_t first, int64_t steps, bool is_summed, Scratch& scratch) const {
     Place result;
@@ -260,8 +246,8 @@ class Chunks {
       if (!is_copied(operand) || (is_input && is_summed)) return to.push_back(data);
       const int64_t n_bytes = steps * size_of(operand.type);
       const int64_t back = operand.time_stride < 0 ? (steps - 1) * operand.time_stride : 0;   // to the lowest address
-      if (n_copies == scratch.size()) scratch.emplace_back(2 * chunk * n_lanes * sizeof(double));   // of any type
-      char* const copy = scratch[n_copies++].data();
+      if (n_copies == scratch.copies.size()) scratch.copies.emplace_back(2 * chunk * n_lanes * sizeof(double));   // of any type
+      char* const copy = scratch.copies[n_copies++].data();
       if (is_input) std::memcpy(copy, data + back, n_bytes);
       else result.pending.push_back({copy, data + back, n_bytes});
       to.push_back(copy - back);
@@ -273,8 +259,8 @@ class Chunks {
 
   // The chunks of a part of a block, from its step `first` on, as a strip.
   Strip strip(const StepsKernel& kernel, const Place& place, int64_t first, int64_t steps, int64_t lanes,
-              bool with_outputs) const {
-    Strip result(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()));
+              bool with_outputs, Scratch& scratch) const {
+    Strip result(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()), scratch.tiles);
     auto add = [&](std::vector<Walk>& walks, const ScanOperand& operand, char* data) {
       walks.push_back({data + first * operand.time_stride, operand.time_stride, steps * operand.time_stride, operand.type,
                        operand.shared, nullptr});
@@ -288,7 +274,7 @@ class Chunks {
 
   // All lanes of some steps each: reduced, given their states, scanned. Leaves the state after them in `carry`.
   void pass(const Place& here, int64_t steps, int64_t lanes, const Numbers& power, std::vector<char>& states,
-            const std::vector<char>& reduced, double* carry) {
+            const std::vector<char>& reduced, double* carry, Scratch& scratch) {
     const int64_t n = (int64_t)parallel.start.size(), n_matrix = parallel.varies ? n - k : 0;
     Numbers matrix = power, rest(k), after(k);
     matrix.resize(std::max<size_t>(matrix.size(), parallel.varies ? n_matrix : 1));
@@ -297,16 +283,16 @@ class Chunks {
       for (int64_t m = 0; m < n_matrix; ++m) matrix[m] = number(scan.kernel, reduced.data(), m * lanes + lane);
       for (int s = 0; s < k; ++s) rest[s] = number(scan.kernel, reduced.data(), (n_matrix + s) * lanes + lane);
       if (!combine(parallel, k, matrix.data(), rest.data(), carry, after.data()))
-        in_order(here, lane * steps, steps, carry, after.data());
+        in_order(here, lane * steps, steps, carry, after.data(), scratch);
       std::copy(after.begin(), after.end(), carry);
     }
   }
 
   // Step by step from this state; what it writes is right, and is written again with the other lanes.
-  void in_order(const Place& here, int64_t first, int64_t steps, const double* before, double* after) {
+  void in_order(const Place& here, int64_t first, int64_t steps, const double* before, double* after, Scratch& scratch) {
     std::vector<char> state(k * 8);
     for (int s = 0; s < k; ++s) set_number(scan.kernel, state.data(), s, before[s]);
-    strip(scan.kernel, here, first, steps, 1, true).run(state.data(), 1, steps, 1);
+    strip(scan.kernel, here, first, steps, 1, true, scratch).run(state.data(), 1, steps, 1);
     for (int s = 0; s < k; ++s) after[s] = number(scan.kernel, state.data(), s);
   }
 
@@ -327,7 +313,7 @@ class Chunks {
       for (int64_t s = 0; s < n; ++s)
         for (int64_t lane = 0; lane < n_lanes; ++lane)
           set_number(parallel.reduce, reduced.data(), s * n_lanes + lane, parallel.start[s]);
-      strip(parallel.reduce, here, 0, steps, n_lanes, false).run(reduced.data(), n_lanes, steps, n_lanes);
+      strip(parallel.reduce, here, 0, steps, n_lanes, false, scratch).run(reduced.data(), n_lanes, steps, n_lanes);
     }
     Numbers carry(k);
     if (block == 0) {
@@ -337,23 +323,23 @@ class Chunks {
       if (caught.any()) return;
       std::copy_n(carries.data() + (task - scan.n_columns) * k, k, carry.data());
     }
-    if (steps > 0) pass(here, steps, n_lanes, own, states, reduced, carry.data());
+    if (steps > 0) pass(here, steps, n_lanes, own, states, reduced, carry.data(), scratch);
     std::copy_n(carry.data(), k, carries.data() + task * k);
     publish(flags[task]), published = true;
-    if (steps > 0) strip(scan.kernel, here, 0, steps, n_lanes, true).run(states.data(), n_lanes, steps, n_lanes);
-    if (last) finish(here, column, steps, left, states, carry);
-    for (const auto& each : here.pending) write_past_caches(each.from, each.to, each.n_bytes);
+    if (steps > 0) strip(scan.kernel, here, 0, steps, n_lanes, true, scratch).run(states.data(), n_lanes, steps, n_lanes);
+    if (last) finish(here, column, steps, left, states, carry, scratch);
+    for (const auto& each : here.pending) std::memcpy(each.to, each.from, each.n_bytes);
   }
 
   // What is left, and the state after the last step, as it stands beside the last output.
   void finish(const Place& here, int64_t column, int64_t steps, int64_t left, const std::vector<char>& states,
-              const Numbers& carry) {
+              const Numbers& carry, Scratch& scratch) {
     std::vector<char> final_state(k * 8);
     for (int s = 0; s < k; ++s) {
       const double value = steps > 0 ? number(scan.kernel, states.data(), s * n_lanes + n_lanes - 1) : carry[s];
       set_number(scan.kernel, final_state.data(), s, value);
     }
-    if (left) strip(scan.kernel, here, steps * n_lanes, left, 1, true).run(final_state.data(), 1, left, 1);
+    if (left) strip(scan.kernel, here, steps * n_lanes, left, 1, true, scratch).run(final_state.data(), 1, left, 1);
     for (int s = 0; s < k; ++s)
       set_number(scan.kernel, (char*)scan.state, s * scan.n_columns + column, number(scan.kernel, final_state.data(), s));
   }
@@ -377,12 +363,13 @@ void scan_columns(const UserScan& scan) {
   while (strip > kernel.lanes && strip > inner) strip -= kernel.lanes;
   const int64_t n_strips = (inner + strip - 1) / strip;
   Caught caught;
-  for_tasks(outer * n_strips, threads_worth(scan.n_threads, bytes_of(scan), outer * n_strips), true,
-            [&](int64_t task, int) {
+  const int threads = threads_worth(scan.n_threads, bytes_of(scan), outer * n_strips);
+  std::vector<Buffer<char>> tiles(threads);
+  for_tasks(outer * n_strips, threads, true, [&](int64_t task, int thread) {
     caught.guard([&] {
       const int64_t first = task % n_strips * strip, column = task / n_strips * inner + first;
       const int64_t n_columns = std::min(strip, inner - first);
-      Strip work(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()));
+      Strip work(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()), tiles[thread]);
       auto add = [&](std::vector<Walk>& walks, const ScanOperand& operand) {
         walks.push_back({at(operand, scan, column, 0), operand.time_stride, operand.strides[scan.n_dims - 1],
                          operand.type, direct(operand), nullptr});
