@@ -107,6 +107,26 @@ bool trusted(const double* numbers, int n) {
   return true;
 }
 
+// The same of kAffine with a matrix that is trusted, for every lane of a block: `lane_in_order` where it has to be.
+template <int k, class T, class InOrder>
+void combine_lanes(const double* matrix, const T* rests, T* states, int64_t lanes, double* carry, InOrder lane_in_order) {
+  double before[k], after[k];
+  std::copy_n(carry, k, before);
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    bool fits = true;
+    for (int i = 0; i < k; ++i) {
+      const double rest = rests[i * lanes + lane];
+      states[i * lanes + lane] = (T)before[i];
+      after[i] = rest;
+      for (int j = 0; j < k; ++j) after[i] += matrix[i * k + j] * before[j];
+      fits &= (std::fabs(rest) < kHuge) & (std::fabs(before[i]) < kHuge) & (std::fabs(after[i]) < kHuge);
+    }
+    if (!fits) lane_in_order(lane, before, after);
+    std::copy_n(after, k, before);
+  }
+  std::copy_n(before, k, carry);
+}
+
 // The state after a chunk; false where it has to be found step by step.
 bool combine(const TimeParallel& parallel, int k, const double* matrix, const double* rest, const double* before,
              double* after) {
@@ -275,6 +295,24 @@ class Chunks {
   // All lanes of some steps each: reduced, given their states, scanned. Leaves the state after them in `carry`.
   void pass(const Place& here, int64_t steps, int64_t lanes, const Numbers& power, std::vector<char>& states,
             const std::vector<char>& reduced, double* carry, Scratch& scratch) {
+    if (parallel.kind == kAffine && !parallel.varies && trusted(power.data(), k * k)) {
+      auto one = [&](int64_t lane, const double* before, double* after) {
+        in_order(here, lane * steps, steps, before, after, scratch);
+      };
+      auto all = [&](auto zero) {
+        using T = decltype(zero);
+        const T* const rests = (const T*)reduced.data();
+        T* const before = (T*)states.data();
+        switch (k) {
+          case 1: return combine_lanes<1>(power.data(), rests, before, lanes, carry, one);
+          case 2: return combine_lanes<2>(power.data(), rests, before, lanes, carry, one);
+          case 3: return combine_lanes<3>(power.data(), rests, before, lanes, carry, one);
+          default: return combine_lanes<4>(power.data(), rests, before, lanes, carry, one);
+        }
+      };
+      static_assert(kMostCombined == 4);
+      return scan.kernel.bits == 32 ? all(float{}) : all(double{});
+    }
     const int64_t n = (int64_t)parallel.start.size(), n_matrix = parallel.varies ? n - k : 0;
     Numbers matrix = power, rest(k), after(k);
     matrix.resize(std::max<size_t>(matrix.size(), parallel.varies ? n_matrix : 1));

@@ -18,7 +18,7 @@
 namespace upsweep {
 
 constexpr int kMostColumnDims = 32;
-constexpr int kMostStates = 8;
+constexpr int kMostCombined = 4;     // states, where time is parallel
 
 // What a compiled function reads and writes: the numbers of its first column at the first step, and the way to the next.
 struct Stream {
