@@ -24,11 +24,18 @@ cdef extern from "user_scans.hpp" namespace "upsweep" nogil:
         StepsKernel()
         Steps steps
         Turn turn
-        int32_t bits, lanes, group, n_states
+        int32_t bits, lanes, group, tiled, n_states
+        vector[char] params
+    ctypedef void (*Sums_ "upsweep::Sums")(const void*, const void*, const void*, void*, int64_t, int64_t) noexcept
+    cdef cppclass SumsKernel:
+        SumsKernel()
+        Sums_ sums
+        int32_t vectors_at_once
         vector[char] params
     cdef cppclass TimeParallel:
         TimeParallel() except +
         StepsKernel reduce
+        SumsKernel sums
         int32_t kind, varies, decides, keeps_ties
         vector[double] matrix, start
     cdef cppclass UserScan:
@@ -45,8 +52,9 @@ cdef extern from "user_scans.hpp" namespace "upsweep" nogil:
     void c_scan_in_chunks "upsweep::scan_in_chunks"(const UserScan&, const TimeParallel&) except +
 
 
-cdef dict TYPES = {"float32": 0, "float64": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "uint8": 6, "uint16": 7,
-                   "uint32": 8, "uint64": 9, "bool": 6}
+# Of OperandType, by the kind of a dtype and its bytes.
+cdef dict TYPES = {("f", 4): 0, ("f", 8): 1, ("i", 1): 2, ("i", 2): 3, ("i", 4): 4, ("i", 8): 5, ("u", 1): 6, ("u", 2): 7,
+                   ("u", 4): 8, ("u", 8): 9, ("b", 1): 6}
 cdef dict KINDS = {"affine": 0, "max": 1, "min": 2, "logaddexp": 3, "argmax": 4, "argmin": 5}
 
 
@@ -56,21 +64,37 @@ cdef class Kernel:
     cdef StepsKernel kernel
     cdef object code
 
-    def __cinit__(self, *, steps, turn, code, int bits, int lanes, int group, int n_states):
+    def __cinit__(self, *, steps, turn, code, int bits, int lanes, int group, int tiled,
+                  int n_states):
         self.code = code
         self.kernel.steps, self.kernel.turn = <Steps><uintptr_t>steps, <Turn><uintptr_t>turn
-        self.kernel.bits, self.kernel.lanes, self.kernel.group = bits, lanes, group
-        self.kernel.n_states = n_states
+        self.kernel.bits, self.kernel.lanes = bits, lanes
+        self.kernel.group, self.kernel.tiled, self.kernel.n_states = group, tiled, n_states
+
+
+cdef class Sums:
+    """A compiled function of chunks' sums, and its numbers; ``code`` is what it lives in, ``sums`` its address."""
+
+    cdef SumsKernel kernel
+    cdef object code
+
+    def __cinit__(self, *, sums, code, int vectors_at_once, cnp.ndarray params):
+        self.code = code
+        self.kernel.sums = <Sums_><uintptr_t>sums
+        self.kernel.vectors_at_once = vectors_at_once
+        set_params(self.kernel.params, params)
 
 
 cdef int describe(vector[ScanOperand]& operands, arrays, shared, int n_dims) except -1:
     """Arrays of shape (time, *columns), in the scan's order, with their dtypes native and aligned."""
     cdef ScanOperand operand
     cdef cnp.ndarray array
+    cdef cnp.dtype dtype
     cdef int d
     for array, same in zip(arrays, shared):
         operand.data = cnp.PyArray_BYTES(array)
-        operand.type = TYPES[(<object>array).dtype.name]
+        dtype = array.descr
+        operand.type = TYPES[chr(dtype.kind), dtype.itemsize]
         operand.shared = same
         operand.time_stride = cnp.PyArray_STRIDE(array, 0)
         for d in range(n_dims):
@@ -79,16 +103,16 @@ cdef int describe(vector[ScanOperand]& operands, arrays, shared, int n_dims) exc
     return 0
 
 
-cdef int set_params(StepsKernel& kernel, cnp.ndarray params) except -1:
+cdef int set_params(vector[char]& numbers, cnp.ndarray params) except -1:
     cdef size_t n_bytes = cnp.PyArray_NBYTES(params)
-    kernel.params.resize(n_bytes + 8)   # never without a byte
-    memcpy(kernel.params.data(), cnp.PyArray_BYTES(params), n_bytes)
+    numbers.resize(n_bytes + 8)   # never without a byte
+    memcpy(numbers.data(), cnp.PyArray_BYTES(params), n_bytes)
     return 0
 
 
 def scan(Kernel kernel, params, inputs, input_shared, outputs, cnp.ndarray state, tuple dims, int64_t length, double cost,
          int n_threads, Kernel reduce=None, reduce_params=None, str kind="affine", bint varies=False, int decides=0,
-         bint keeps_ties=True, matrix=(), start=()):
+         bint keeps_ties=True, matrix=(), start=(), Sums sums=None):
     """Run over all steps; writes ``outputs`` and ``state``, of shape (states, columns), C order, in the kernel's type.
 
     ``dims`` are the columns' sizes, the innermost last. With ``reduce`` time is parallel, and every column is on its own.
@@ -96,7 +120,7 @@ def scan(Kernel kernel, params, inputs, input_shared, outputs, cnp.ndarray state
     cdef UserScan problem
     cdef TimeParallel parallel
     problem.kernel = kernel.kernel
-    set_params(problem.kernel, params)
+    set_params(problem.kernel.params, params)
     problem.n_dims = len(dims)
     problem.length, problem.cost, problem.n_threads = length, cost, n_threads
     problem.n_columns = 1
@@ -113,7 +137,9 @@ def scan(Kernel kernel, params, inputs, input_shared, outputs, cnp.ndarray state
             c_scan_columns(problem)
         return
     parallel.reduce = reduce.kernel
-    set_params(parallel.reduce, reduce_params)
+    set_params(parallel.reduce.params, reduce_params)
+    if sums is not None:
+        parallel.sums = sums.kernel
     parallel.kind, parallel.varies = KINDS[kind], varies
     parallel.decides, parallel.keeps_ties = decides, keeps_ties
     for value in matrix:

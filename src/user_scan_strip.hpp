@@ -1,7 +1,8 @@
 // Some columns past some steps: what every way through a user-defined scan ends in. Used by user_scans.cpp.
 //
 // Operands whose columns are neighbours are handed to the compiled function as they are, others through tiles: rows of
-// columns, copied in before and out after, in turned squares where an operand's steps are neighbours.
+// columns, copied in before and out after, in turned squares where an operand's steps are neighbours. Each row of memory
+// is its own place then, more than a prefetcher follows: a tile's squares fetch those of the next one.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <vector>
 
+#include "buffer.hpp"
 #include "user_scans.hpp"
 
 namespace upsweep {
@@ -81,11 +83,12 @@ struct Walk {
 
 class Strip {
  public:
-  Strip(const StepsKernel& kernel, int64_t n_operands)
-      : kernel(kernel), item(kernel.bits / 8), streams(n_operands) {}
+  // `memory` is for tiles, of one worker.
+  Strip(const StepsKernel& kernel, int64_t n_operands, Buffer<char>& memory)
+      : kernel(kernel), item(kernel.bits / 8), streams(n_operands), memory(memory) {}
 
   std::vector<Walk> inputs, outputs;
-  bool writes = true;
+  bool far = false;   // operands are beyond the caches
 
   // The operands' ways are known: room for tiles of as many columns.
   void prepare(int64_t n_columns) {
@@ -94,9 +97,8 @@ class Strip {
     int64_t n_tiles = 0;
     for (const auto* walks : {&inputs, &outputs})
       for (const Walk& walk : *walks) n_tiles += !walk.direct;
-    const size_t needed = n_tiles * bytes + 64;
-    if (memory.size() < needed) memory.resize(needed);
-    char* next = memory.data() + (64 - (uintptr_t)memory.data() % 64) % 64;
+    if (memory.size() < (size_t)(n_tiles * bytes)) memory.resize(n_tiles * bytes);
+    char* next = memory.data();
     for (auto* walks : {&inputs, &outputs})
       for (Walk& walk : *walks)
         if (!walk.direct) walk.tile = next, next += bytes;
@@ -107,10 +109,11 @@ class Strip {
   void run(void* state, int64_t state_stride, int64_t n_steps, int64_t n_columns) {
     for (int64_t first = 0; first < n_steps; first += steps_at_once) {
       const int64_t steps = std::min(steps_at_once, n_steps - first);
+      const bool more = far && first + 2 * steps_at_once <= n_steps;
       size_t k = 0;
       for (Walk& walk : inputs) {
         char* const here = walk.data + first * walk.time_stride;
-        if (!walk.direct) read(walk, here, steps, n_columns);
+        if (!walk.direct) read(walk, here, steps, n_columns, more);
         streams[k++] = walk.direct ? Stream{here, walk.time_stride} : Stream{walk.tile, row};
       }
       for (Walk& walk : outputs) {
@@ -119,7 +122,7 @@ class Strip {
       }
       kernel.steps(streams.data(), kernel.params.data(), state, state_stride, steps, n_columns);
       for (Walk& walk : outputs)
-        if (!walk.direct) write(walk, walk.data + first * walk.time_stride, steps, n_columns);
+        if (!walk.direct) write(walk, walk.data + first * walk.time_stride, steps, n_columns, more);
     }
   }
 
@@ -127,11 +130,18 @@ class Strip {
   const StepsKernel& kernel;
   const int64_t item;
   std::vector<Stream> streams;
-  std::vector<char> memory;
+  Buffer<char>& memory;
   int64_t row = 0, steps_at_once = 0;
 
   bool turns(const Walk& walk) const {
     return (kernel.bits == 32 ? walk.type == kFloat32 : walk.type == kFloat64) && std::abs(walk.time_stride) == item;
+  }
+
+  // What stands in a square's place in the next tile, to be read or written.
+  template <int written>
+  void fetch_ahead(const Walk& walk, const char* here) const {
+    for (int64_t lane = 0; lane < kernel.lanes; ++lane)
+      __builtin_prefetch(here + kTileSteps * walk.time_stride + lane * walk.column_stride, written);
   }
 
   // Whole squares by the compiled function, what is left one by one; `rest(step, col, steps, columns)` does that.
@@ -145,7 +155,7 @@ class Strip {
     if (whole_columns < n_columns) rest(0, whole_columns, n_steps, n_columns - whole_columns);
   }
 
-  void read(const Walk& walk, const char* from, int64_t n_steps, int64_t n_columns) {
+  void read(const Walk& walk, const char* from, int64_t n_steps, int64_t n_columns, bool more) {
     auto rest = [&](int64_t step, int64_t col, int64_t steps, int64_t columns) {
       const char* const here = from + step * walk.time_stride + col * walk.column_stride;
       char* const to = walk.tile + step * row + col * item;
@@ -158,11 +168,12 @@ class Strip {
     in_squares(n_steps, n_columns, [&](int64_t step, int64_t col) {
       const char* const here = from + (backward ? step + last : step) * walk.time_stride + col * walk.column_stride;
       char* const to = walk.tile + (backward ? step + last : step) * row + col * item;
+      if (more) fetch_ahead<0>(walk, here);
       kernel.turn(here, walk.column_stride, to, backward ? -row : row);
     }, rest);
   }
 
-  void write(const Walk& walk, char* to, int64_t n_steps, int64_t n_columns) {
+  void write(const Walk& walk, char* to, int64_t n_steps, int64_t n_columns, bool more) {
     auto rest = [&](int64_t step, int64_t col, int64_t steps, int64_t columns) {
       const char* const from = walk.tile + step * row + col * item;
       char* const here = to + step * walk.time_stride + col * walk.column_stride;
@@ -175,6 +186,7 @@ class Strip {
     in_squares(n_steps, n_columns, [&](int64_t step, int64_t col) {
       const char* const from = walk.tile + (backward ? step + last : step) * row + col * item;
       char* const here = to + (backward ? step + last : step) * walk.time_stride + col * walk.column_stride;
+      if (more) fetch_ahead<1>(walk, here);
       kernel.turn(from, backward ? -row : row, here, walk.column_stride);
     }, rest);
   }

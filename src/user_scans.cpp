@@ -9,10 +9,7 @@
 #include <memory>
 #include <mutex>
 
-#if defined(__x86_64__)
-#include <emmintrin.h>
-#endif
-
+#include "buffer.hpp"
 #include "flush.hpp"
 #include "parallel.hpp"
 #include "user_scan_strip.hpp"
@@ -67,19 +64,6 @@ int64_t bytes_of(const UserScan& scan) {
   return (int64_t)std::min(1e15, scan.cost * item * (double)scan.length * (double)scan.n_columns);
 }
 
-void write_past_caches(const char* from, char* to, int64_t n_bytes) {
-#if defined(__x86_64__)
-  const int64_t head = std::min<int64_t>(n_bytes, (16 - (uintptr_t)to % 16) % 16);
-  std::memcpy(to, from, head);
-  int64_t at = head;
-  for (; at + 16 <= n_bytes; at += 16) _mm_stream_si128((__m128i*)(to + at), _mm_loadu_si128((const __m128i*)(from + at)));
-  std::memcpy(to + at, from + at, n_bytes - at);
-  _mm_sfence();
-#else
-  std::memcpy(to, from, n_bytes);
-#endif
-}
-
 // ---- time in parallel -------------------------------------------------------------------------------------------
 
 using Numbers = std::vector<double>;
@@ -121,6 +105,26 @@ bool trusted(const double* numbers, int n) {
   for (int i = 0; i < n; ++i)
     if (!(std::fabs(numbers[i]) < kHuge)) return false;
   return true;
+}
+
+// The same of kAffine with a matrix that is trusted, for every lane of a block: `lane_in_order` where it has to be.
+template <int k, class T, class InOrder>
+void combine_lanes(const double* matrix, const T* rests, T* states, int64_t lanes, double* carry, InOrder lane_in_order) {
+  double before[k], after[k];
+  std::copy_n(carry, k, before);
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    bool fits = true;
+    for (int i = 0; i < k; ++i) {
+      const double rest = rests[i * lanes + lane];
+      states[i * lanes + lane] = (T)before[i];
+      after[i] = rest;
+      for (int j = 0; j < k; ++j) after[i] += matrix[i * k + j] * before[j];
+      fits &= (std::fabs(rest) < kHuge) & (std::fabs(before[i]) < kHuge) & (std::fabs(after[i]) < kHuge);
+    }
+    if (!fits) lane_in_order(lane, before, after);
+    std::copy_n(after, k, before);
+  }
+  std::copy_n(before, k, carry);
 }
 
 // The state after a chunk; false where it has to be found step by step.
@@ -169,6 +173,7 @@ class Chunks {
     while (chunk > 2 * kLeastChunk && scan.length / (chunk * n_lanes) < 4) chunk /= 2;
     n_blocks = std::max<int64_t>(1, scan.length / (chunk * n_lanes));
     power = parallel.varies ? Numbers() : repeated(parallel, k, chunk);
+    find_sums();
     carries.resize(n_blocks * scan.n_columns * k);
     flags = std::make_unique<std::atomic<uint8_t>[]>(n_blocks * scan.n_columns);
   }
@@ -195,6 +200,8 @@ class Chunks {
   int64_t chunk = 0, n_blocks = 0;
   Numbers power, carries;
   std::unique_ptr<std::atomic<uint8_t>[]> flags;
+  bool sums_chunks = false, backward = false;   // inputs in the order of memory, which may be the other way
+  std::vector<char> powers;
 
   // A block's operands: where its first step is, in memory or in a copy. The lanes of chunks read here and there what no
   // prefetcher foresees; so what comes from beyond the caches is copied in its own order, and written so.
@@ -208,23 +215,59 @@ class Chunks {
     std::vector<Pending> pending;
   };
 
+  // Inputs whose steps are neighbours are summed as they lie, and so come into the cache for the second pass.
+  void find_sums() {
+    const SumsKernel& sums = parallel.sums;
+    const int64_t item = scan.kernel.bits / 8, lanes = scan.kernel.lanes, round = lanes * sums.vectors_at_once;
+    if (!sums.sums || chunk % lanes || chunk < round) return;
+    bool forward = false;
+    for (const ScanOperand& operand : scan.inputs) {
+      if (operand.shared) continue;
+      if (!same_type(scan.kernel, operand.type) || std::abs(operand.time_stride) != item) return;
+      (operand.time_stride < 0 ? backward : forward) = true;
+    }
+    if (backward && forward) return;
+    sums_chunks = true;
+    powers.resize((2 * k * k + k * k * lanes) * item);
+    auto set = [&](const Numbers& matrix, int64_t place, int64_t stride) {
+      for (int i = 0; i < k * k; ++i) set_number(scan.kernel, powers.data(), place + i * stride, matrix[i]);
+    };
+    set(repeated(parallel, k, round), 0, 1);
+    set(repeated(parallel, k, lanes), k * k, 1);
+    for (int64_t lane = 0; lane < lanes; ++lane)
+      set(repeated(parallel, k, backward ? lane : lanes - 1 - lane), 2 * k * k + lane, lanes);
+  }
+
+  void sum_chunks(const Place& here, std::vector<char>& rests) const {
+    const int64_t lanes = scan.kernel.lanes;
+    std::vector<Stream> streams;
+    for (size_t n = 0; n < scan.inputs.size(); ++n) {
+      const int64_t stride = scan.inputs[n].time_stride;
+      streams.push_back({here.inputs[n] + (stride < 0 ? (lanes - 1) * stride : 0), lanes * stride});
+    }
+    parallel.sums.sums(streams.data(), parallel.sums.params.data(), powers.data(), rests.data(), n_lanes, chunk / lanes);
+  }
+
   bool is_copied(const ScanOperand& operand) const {
     return scan.length * size_of(operand.type) >= kBeyondCaches && std::abs(operand.time_stride) == size_of(operand.type);
   }
 
   // Memory that a worker keeps from block to block: fresh pages would cost more than what is copied there.
-  using Scratch = std::vector<std::unique_ptr<char[]>>;
+  struct Scratch {
+    std::vector<Buffer<char>> copies;
+    Buffer<char> tiles;
+  };
 
-  Place place(int64_t column, int64_t first, int64_t steps, Scratch& scratch) const {
+  Place place(int64_t column, int64_t first, int64_t steps, bool is_summed, Scratch& scratch) const {
     Place result;
     size_t n_copies = 0;
     auto add = [&](std::vector<char*>& to, const ScanOperand& operand, bool is_input) {
       char* const data = at(operand, scan, column, first);
-      if (!is_copied(operand)) return to.push_back(data);
+      if (!is_copied(operand) || (is_input && is_summed)) return to.push_back(data);
       const int64_t n_bytes = steps * size_of(operand.type);
       const int64_t back = operand.time_stride < 0 ? (steps - 1) * operand.time_stride : 0;   // to the lowest address
-      if (n_copies == scratch.size()) scratch.emplace_back(new char[2 * chunk * n_lanes * size_of(operand.type)]);
-      char* const copy = scratch[n_copies++].get();
+      if (n_copies == scratch.copies.size()) scratch.copies.emplace_back(2 * chunk * n_lanes * sizeof(double));   // of any type
+      char* const copy = scratch.copies[n_copies++].data();
       if (is_input) std::memcpy(copy, data + back, n_bytes);
       else result.pending.push_back({copy, data + back, n_bytes});
       to.push_back(copy - back);
@@ -236,8 +279,8 @@ class Chunks {
 
   // The chunks of a part of a block, from its step `first` on, as a strip.
   Strip strip(const StepsKernel& kernel, const Place& place, int64_t first, int64_t steps, int64_t lanes,
-              bool with_outputs) const {
-    Strip result(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()));
+              bool with_outputs, Scratch& scratch) const {
+    Strip result(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()), scratch.tiles);
     auto add = [&](std::vector<Walk>& walks, const ScanOperand& operand, char* data) {
       walks.push_back({data + first * operand.time_stride, operand.time_stride, steps * operand.time_stride, operand.type,
                        operand.shared, nullptr});
@@ -251,7 +294,25 @@ class Chunks {
 
   // All lanes of some steps each: reduced, given their states, scanned. Leaves the state after them in `carry`.
   void pass(const Place& here, int64_t steps, int64_t lanes, const Numbers& power, std::vector<char>& states,
-            const std::vector<char>& reduced, double* carry) {
+            const std::vector<char>& reduced, double* carry, Scratch& scratch) {
+    if (parallel.kind == kAffine && !parallel.varies && trusted(power.data(), k * k)) {
+      auto one = [&](int64_t lane, const double* before, double* after) {
+        in_order(here, lane * steps, steps, before, after, scratch);
+      };
+      auto all = [&](auto zero) {
+        using T = decltype(zero);
+        const T* const rests = (const T*)reduced.data();
+        T* const before = (T*)states.data();
+        switch (k) {
+          case 1: return combine_lanes<1>(power.data(), rests, before, lanes, carry, one);
+          case 2: return combine_lanes<2>(power.data(), rests, before, lanes, carry, one);
+          case 3: return combine_lanes<3>(power.data(), rests, before, lanes, carry, one);
+          default: return combine_lanes<4>(power.data(), rests, before, lanes, carry, one);
+        }
+      };
+      static_assert(kMostCombined == 4);
+      return scan.kernel.bits == 32 ? all(float{}) : all(double{});
+    }
     const int64_t n = (int64_t)parallel.start.size(), n_matrix = parallel.varies ? n - k : 0;
     Numbers matrix = power, rest(k), after(k);
     matrix.resize(std::max<size_t>(matrix.size(), parallel.varies ? n_matrix : 1));
@@ -260,16 +321,16 @@ class Chunks {
       for (int64_t m = 0; m < n_matrix; ++m) matrix[m] = number(scan.kernel, reduced.data(), m * lanes + lane);
       for (int s = 0; s < k; ++s) rest[s] = number(scan.kernel, reduced.data(), (n_matrix + s) * lanes + lane);
       if (!combine(parallel, k, matrix.data(), rest.data(), carry, after.data()))
-        in_order(here, lane * steps, steps, carry, after.data());
+        in_order(here, lane * steps, steps, carry, after.data(), scratch);
       std::copy(after.begin(), after.end(), carry);
     }
   }
 
   // Step by step from this state; what it writes is right, and is written again with the other lanes.
-  void in_order(const Place& here, int64_t first, int64_t steps, const double* before, double* after) {
+  void in_order(const Place& here, int64_t first, int64_t steps, const double* before, double* after, Scratch& scratch) {
     std::vector<char> state(k * 8);
     for (int s = 0; s < k; ++s) set_number(scan.kernel, state.data(), s, before[s]);
-    strip(scan.kernel, here, first, steps, 1, true).run(state.data(), 1, steps, 1);
+    strip(scan.kernel, here, first, steps, 1, true, scratch).run(state.data(), 1, steps, 1);
     for (int s = 0; s < k; ++s) after[s] = number(scan.kernel, state.data(), s);
   }
 
@@ -282,11 +343,16 @@ class Chunks {
     const Numbers own = parallel.varies || steps == chunk ? power : repeated(parallel, k, steps);
     const int64_t n = (int64_t)parallel.start.size();
     std::vector<char> reduced(n * n_lanes * 8), states(k * n_lanes * 8);
-    for (int64_t s = 0; s < n; ++s)
-      for (int64_t lane = 0; lane < n_lanes; ++lane)
-        set_number(parallel.reduce, reduced.data(), s * n_lanes + lane, parallel.start[s]);
-    const Place here = place(column, first, n_steps, scratch);
-    if (steps > 0) strip(parallel.reduce, here, 0, steps, n_lanes, false).run(reduced.data(), n_lanes, steps, n_lanes);
+    const bool is_summed = sums_chunks && steps == chunk;
+    const Place here = place(column, first, n_steps, is_summed, scratch);
+    if (is_summed) {
+      sum_chunks(here, reduced);
+    } else if (steps > 0) {
+      for (int64_t s = 0; s < n; ++s)
+        for (int64_t lane = 0; lane < n_lanes; ++lane)
+          set_number(parallel.reduce, reduced.data(), s * n_lanes + lane, parallel.start[s]);
+      strip(parallel.reduce, here, 0, steps, n_lanes, false, scratch).run(reduced.data(), n_lanes, steps, n_lanes);
+    }
     Numbers carry(k);
     if (block == 0) {
       for (int s = 0; s < k; ++s) carry[s] = number(scan.kernel, (char*)scan.state, s * scan.n_columns + column);
@@ -295,23 +361,23 @@ class Chunks {
       if (caught.any()) return;
       std::copy_n(carries.data() + (task - scan.n_columns) * k, k, carry.data());
     }
-    if (steps > 0) pass(here, steps, n_lanes, own, states, reduced, carry.data());
+    if (steps > 0) pass(here, steps, n_lanes, own, states, reduced, carry.data(), scratch);
     std::copy_n(carry.data(), k, carries.data() + task * k);
     publish(flags[task]), published = true;
-    if (steps > 0) strip(scan.kernel, here, 0, steps, n_lanes, true).run(states.data(), n_lanes, steps, n_lanes);
-    if (last) finish(here, column, steps, left, states, carry);
-    for (const auto& each : here.pending) write_past_caches(each.from, each.to, each.n_bytes);
+    if (steps > 0) strip(scan.kernel, here, 0, steps, n_lanes, true, scratch).run(states.data(), n_lanes, steps, n_lanes);
+    if (last) finish(here, column, steps, left, states, carry, scratch);
+    for (const auto& each : here.pending) std::memcpy(each.to, each.from, each.n_bytes);
   }
 
   // What is left, and the state after the last step, as it stands beside the last output.
   void finish(const Place& here, int64_t column, int64_t steps, int64_t left, const std::vector<char>& states,
-              const Numbers& carry) {
+              const Numbers& carry, Scratch& scratch) {
     std::vector<char> final_state(k * 8);
     for (int s = 0; s < k; ++s) {
       const double value = steps > 0 ? number(scan.kernel, states.data(), s * n_lanes + n_lanes - 1) : carry[s];
       set_number(scan.kernel, final_state.data(), s, value);
     }
-    if (left) strip(scan.kernel, here, steps * n_lanes, left, 1, true).run(final_state.data(), 1, left, 1);
+    if (left) strip(scan.kernel, here, steps * n_lanes, left, 1, true, scratch).run(final_state.data(), 1, left, 1);
     for (int s = 0; s < k; ++s)
       set_number(scan.kernel, (char*)scan.state, s * scan.n_columns + column, number(scan.kernel, final_state.data(), s));
   }
@@ -329,24 +395,26 @@ void scan_columns(const UserScan& scan) {
   for (const auto* operands : {&scan.inputs, &scan.outputs})
     for (const ScanOperand& operand : *operands) in_place &= direct(operand);
   // Wide strips walk along rows of memory; but every thread is to have one.
-  int64_t strip = in_place ? kStripBytes / item : kernel.group;
+  int64_t strip = in_place ? kStripBytes / item : kernel.tiled;
   while (strip > kernel.group && (inner + strip - 1) / strip * outer < 2 * scan.n_threads) strip /= 2;
-  strip = std::max<int64_t>(strip / kernel.group * kernel.group, kernel.group);
+  if (in_place) strip = std::max<int64_t>(strip / kernel.group * kernel.group, kernel.group);
   while (strip > kernel.lanes && strip > inner) strip -= kernel.lanes;
   const int64_t n_strips = (inner + strip - 1) / strip;
   Caught caught;
-  for_tasks(outer * n_strips, threads_worth(scan.n_threads, bytes_of(scan), outer * n_strips), true,
-            [&](int64_t task, int) {
+  const int threads = threads_worth(scan.n_threads, bytes_of(scan), outer * n_strips);
+  std::vector<Buffer<char>> tiles(threads);
+  for_tasks(outer * n_strips, threads, true, [&](int64_t task, int thread) {
     caught.guard([&] {
       const int64_t first = task % n_strips * strip, column = task / n_strips * inner + first;
       const int64_t n_columns = std::min(strip, inner - first);
-      Strip work(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()));
+      Strip work(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()), tiles[thread]);
       auto add = [&](std::vector<Walk>& walks, const ScanOperand& operand) {
         walks.push_back({at(operand, scan, column, 0), operand.time_stride, operand.strides[scan.n_dims - 1],
                          operand.type, direct(operand), nullptr});
       };
       for (const ScanOperand& operand : scan.inputs) add(work.inputs, operand);
       for (const ScanOperand& operand : scan.outputs) add(work.outputs, operand);
+      work.far = true;
       work.prepare(n_columns);
       work.run((char*)scan.state + column * item, scan.n_columns, scan.length, n_columns);
     });

@@ -18,7 +18,7 @@
 namespace upsweep {
 
 constexpr int kMostColumnDims = 32;
-constexpr int kMostStates = 8;
+constexpr int kMostCombined = 4;     // states, where time is parallel
 
 // What a compiled function reads and writes: the numbers of its first column at the first step, and the way to the next.
 struct Stream {
@@ -37,6 +37,11 @@ enum OperandType : int32_t {
   kFloat32, kFloat64, kInt8, kInt16, kInt32, kInt64, kUInt8, kUInt16, kUInt32, kUInt64
 };
 
+// What chunks, one behind the other, do to a state that begins at zero: chunk_sums.py beside the steps. The first stream
+// is a vector's lowest address; `powers` are of M, rests[s * n_chunks + chunk] the result.
+using Sums = void (*)(const Stream* streams, const void* params, const void* powers, void* rests, int64_t n_chunks,
+                      int64_t n_vectors);
+
 struct ScanOperand {
   char* data = nullptr;
   int64_t time_stride = 0;                        // bytes, from a step to the next in the scan's order
@@ -48,8 +53,15 @@ struct ScanOperand {
 struct StepsKernel {
   Steps steps = nullptr;
   Turn turn = nullptr;
-  int32_t bits = 32, lanes = 1, group = 1;        // of the numbers; in a vector; columns that are taken at once
+  int32_t bits = 32, lanes = 1, group = 1;        // of the numbers; in a vector; columns that are taken at once,
+  int32_t tiled = 1;                              // and through tiles, of rows in memory that are best few
   int32_t n_states = 0;
+  std::vector<char> params;
+};
+
+struct SumsKernel {
+  Sums sums = nullptr;                            // of kAffine that does not vary; none of others
+  int32_t vectors_at_once = 1;
   std::vector<char> params;
 };
 
@@ -60,6 +72,7 @@ enum CarryKind : int32_t { kAffine, kMaxPlus, kMinPlus, kLogAddExp, kMostWins, k
 
 struct TimeParallel {
   StepsKernel reduce;                             // its states: the matrix or shift, if it varies, then the rest
+  SumsKernel sums;
   int32_t kind = kAffine, varies = 0;
   int32_t decides = 0, keeps_ties = 1;            // of two states, which is compared, and whether the earlier one stays
   std::vector<double> matrix;                     // of one step, if it does not vary; or the shift

@@ -61,7 +61,17 @@ MAY_IMPORT = {
     "_scan_problem": {"_arrays", "_dispatch", "_expr"},
     "_scan_gradient": {"_scan_problem", "_arrays", "_expr"},
     "_scan_carries": {"_scan_problem", "_arrays", "_expr"},
-    "user_scan": {"_scan_carries", "_scan_problem", "_scan_gradient", "_arrays", "_expr", "_torch", "_dask"},
+    "_scan_targets": {"_scan_problem", "_signature", "_arrays"},
+    "user_scan": {
+        "_scan_carries",
+        "_scan_problem",
+        "_scan_targets",
+        "_scan_gradient",
+        "_arrays",
+        "_expr",
+        "_torch",
+        "_dask",
+    },
     "filters": {"user_scan", "_arrays", "_dask"},
     "te": {"te", "_arrays", "_cpu", "_expr", "_torch"},
     "_dask": {

@@ -21,6 +21,12 @@ def numba_loop(name: str):
     return user_scans.numba_loop(CASES[name])
 
 
+@cache
+def ours(name: str):
+    """The scan into memory that is there: as warm for every call as what it is compared with has it."""
+    return CASES[name].ours()
+
+
 class Updates:
     params = (tuple(CASES),)
     param_names = ("case",)
@@ -30,13 +36,13 @@ class Updates:
     warmup_time = 0.01
 
     def time_scan(self, case: str) -> None:
-        CASES[case].ours()()
+        ours(case)()
 
     def track_of_copy(self, case: str) -> float:
         """The time of the fastest copy of the same bytes over that of the scan."""
         x = CASES[case].data()
         copies = copiers(x, np.empty_like(x), upsweep.get_num_threads())
-        samples = measure({**copies, "ours": CASES[case].ours()}, rounds=3, burst=3)
+        samples = measure({**copies, "ours": ours(case)}, rounds=3, burst=3)
         return min(samples.best(name) for name in copies) / samples.best("ours")
 
     track_of_copy.unit = "of the fastest copy"  # type: ignore[attr-defined]  # where asv looks
@@ -46,10 +52,28 @@ class Updates:
         loop = numba_loop(case)
         if loop is None:
             return float("nan")
-        samples = measure({"numba": loop, "ours": CASES[case].ours()}, rounds=2, burst=2)
+        samples = measure({"numba": loop, "ours": ours(case)}, rounds=2, burst=2)
         return samples.best("numba") / samples.best("ours")
 
     track_ratio_to_numba.unit = "times upsweep"  # type: ignore[attr-defined]  # where asv looks
+
+
+class Averages:
+    """The largest line of the cases, by an update of its own and by discounted_cumsum."""
+
+    number = 1
+    repeat = (3, 12, 0.2)
+    rounds = 1
+    case = "average of a line of 10,000,000"
+
+    def track_ratio_to_discounted_cumsum(self) -> float:
+        x = CASES[self.case].data()
+        y = np.zeros_like(x)
+        methods = {"theirs": lambda: upsweep.discounted_cumsum(x, 0.9, out=y), "ours": ours(self.case)}
+        samples = measure(methods, rounds=3, burst=3)
+        return samples.best("theirs") / samples.best("ours")
+
+    track_ratio_to_discounted_cumsum.unit = "times upsweep"  # type: ignore[attr-defined]  # where asv looks
 
 
 class Filters:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -138,7 +138,7 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
     states = []
     for n, array in enumerate(initial):
         try:
-            states.append(np.broadcast_to(array, columns))
+            states.append(_spread(array, columns))
         except ValueError:
             name = label("init", state_structure, n)
             raise ValueError(
@@ -177,18 +177,32 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
     )
 
 
+def _spread(array: Array, columns: tuple[int, ...]) -> Array:
+    """A state broadcast to the columns; a number, as most are, in a third of the time."""
+    if array.shape == columns:
+        return array
+    if type(array) is np.ndarray and not array.ndim:
+        return np.ndarray(columns, array.dtype, array, 0, (0,) * len(columns))
+    return np.broadcast_to(array, columns)
+
+
 _WEAK = (int, float)  # Python's own numbers, which take the dtype of the other inputs
 
 
 def _default_dtype(values: list[Any], arrays: list[Array]) -> np.dtype[Any]:
-    own = [_own_dtype(x) for value, x in zip(values, arrays) if type(value) not in _WEAK]
-    common = np.result_type(*own) if own else np.dtype(np.float64)
+    own = {_own_dtype(x) for value, x in zip(values, arrays) if type(value) not in _WEAK}
+    if len(own) == 1:
+        (common,) = own
+    else:
+        common = np.result_type(*own) if own else np.dtype(np.float64)
     return common if common.kind == "f" else np.dtype(np.float64)
 
 
 def _common_shape(arrays: list[Array], structure: Structure) -> tuple[int, ...] | None:
     if not arrays:
         return None
+    if len(arrays) == 1:
+        return arrays[0].shape
     try:
         return np.broadcast_shapes(*(x.shape for x in arrays))
     except ValueError:
@@ -273,14 +287,20 @@ def choose_path(recurrence: Recurrence, length: int, columns: tuple[int, ...]) -
 
 def run_recurrence(
     recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], states: list[Array], length: int,
-    columns: tuple[int, ...], axis: int, n_threads: int | None = None,
+    columns: tuple[int, ...], axis: int, n_threads: int | None = None, targets: Sequence[Array] = (),
 ) -> tuple[list[Array], list[Array]]:  # fmt: skip
-    """The outputs, with time where the user has it but in the scan's order, and the last states, in `dtype`."""
+    """The outputs, with time where the user has it but in the scan's order, and the last states, in `dtype`.
+
+    `targets` are memory that outputs go to, in the scan's order and of any dtype; they may be inputs.
+    """
     shape = (length, *columns)
     like = next((x for x in inputs if 0 not in x.strides and x.size), None)
+    form, _ = choose_path(recurrence, length, columns)
     outputs = []
-    for _ in recurrence.outputs:
-        if like is not None:
+    for place in range(len(recurrence.outputs)):
+        if targets and _takes(targets[place], dtype, inputs, form):
+            out = targets[place]
+        elif like is not None:
             out = np.empty_like(like, dtype=dtype, order="K", subok=False)
         else:
             out = np.moveaxis(np.empty(columns[:axis] + (length,) + columns[axis:], dtype), axis, 0)
@@ -290,9 +310,19 @@ def run_recurrence(
         before[place] = array
     if 0 in shape:
         return outputs, [before[place, ...] for place in range(len(states))]
-    form, _ = choose_path(recurrence, length, columns)
     after = _dispatch.run_user_scan(recurrence, dtype, inputs, outputs, before, length, form, n_threads)
+    for target, out in zip(targets, outputs):
+        if out is not target:
+            with np.errstate(over="ignore"):
+                np.copyto(target, out, casting="unsafe")
     return outputs, [after[place, ...] for place in range(len(states))]
+
+
+def _takes(target: Array, dtype: np.dtype[Any], inputs: list[Array], form: Form | None) -> bool:
+    """Whether outputs can be written there at once: parallel in time, inputs are read a second time."""
+    if target.dtype != dtype or not target.flags.aligned:
+        return False
+    return form is None or not any(np.may_share_memory(target, x) for x in inputs)
 
 
 def rounded(array: Array, dtype: np.dtype[Any]) -> Array:

@@ -172,16 +172,16 @@ def overlaps_itself(array: Array) -> bool:
     )
 
 
-def _as_target(out: object, inputs: dict[str, Array | None], home: Home | None) -> Array:
+def _as_target(out: object, inputs: dict[str, Array | None], home: Home | None, called: str) -> Array:
     if home is None:
         if not isinstance(out, np.ndarray) or isinstance(out, (np.ma.MaskedArray, np.matrix, OnDevice)):
-            raise TypeError(f"out: expected a numpy.ndarray, got {_arrays.type_name(out)}")
+            raise TypeError(f"{called}: expected a numpy.ndarray, got {_arrays.type_name(out)}")
         return out.view(np.ndarray)  # np.memmap and the like
-    target = _arrays.as_operand(out, "out")
+    target = _arrays.as_operand(out, called)
     if not isinstance(target, OnDevice):
-        raise TypeError(f"out: expected a {home.library.name}, got {_arrays.type_name(out)}")
+        raise TypeError(f"{called}: expected a {home.library.name}, got {_arrays.type_name(out)}")
     # Numbers are everywhere; the other inputs have lost their own shapes.
-    _arrays.common_home({**{k: a for k, a in inputs.items() if isinstance(a, OnDevice)}, "out": target})
+    _arrays.common_home({**{k: a for k, a in inputs.items() if isinstance(a, OnDevice)}, called: target})
     return target
 
 
@@ -192,25 +192,28 @@ def check_out(
     inputs: dict[str, Array | None],
     in_place: tuple[str, ...] = (),
     home: Home | None = None,
+    *,
+    called: str = "out",
 ) -> Array:
     """Return `out`, as a plain ndarray or where its `home` is, if the result may be written there.
 
-    `inputs` are all arrays that are read; of these, `in_place` may be `out` itself, element for element.
+    `inputs` are all arrays that are read; of these, `in_place` may be `out` itself, element for element. Errors
+    say what it is `called`.
     """
-    out = _as_target(out, inputs, home)
+    out = _as_target(out, inputs, home, called)
     if out.shape != shape:
-        raise ValueError(f"out: expected shape {shape}, got {out.shape}")
+        raise ValueError(f"{called}: expected shape {shape}, got {out.shape}")
     if out.dtype != dtype:
-        raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}")
+        raise TypeError(f"{called}: expected dtype {dtype}, got {out.dtype}")
     if not out.flags.writeable:
-        raise ValueError("out: is read-only")
+        raise ValueError(f"{called}: is read-only")
     if overlaps_itself(out):
-        raise ValueError(f"out: several of its elements share memory (strides of {out.strides} bytes)")
+        raise ValueError(f"{called}: several of its elements share memory (strides of {out.strides} bytes)")
     for name, array in inputs.items():
         if array is None or array.size == 0:
             continue
         if name in in_place and _same_memory(out, array):
             continue
         if overlap(out, array):
-            raise ValueError(f"out: overlaps {name} in memory without being the same array")
+            raise ValueError(f"{called}: overlaps {name} in memory without being the same array")
     return out

@@ -27,6 +27,7 @@ from upsweep._scan_problem import (
     rounded,
     run_recurrence,
 )
+from upsweep._scan_targets import as_targets, in_scan_order
 
 __all__ = ["Explanation", "Gradients", "UpdateCarry", "scan"]
 
@@ -51,6 +52,7 @@ class _Scan:
         length: int | None = None,
         checkpoint: int | None = None,
         method: str | None = None,
+        out: Any = None,
     ) -> Any:
         """Scan along an axis by an update of one's own: ``state = update(state, x)``, step by step.
 
@@ -82,6 +84,9 @@ class _Scan:
             With dask arrays: how the states before blocks are found. One after the other (the default), which
             keeps few blocks in memory, or by a tree of a depth of log8(blocks), which waits for all of them. An
             update that cannot be parallel in time runs one block after the other, whichever is given.
+        out : array, or tuple of arrays as the outputs are, optional
+            Where the outputs go, of ys' shape and dtype; may be one of `xs`, element for element. It saves what
+            new memory costs, which of many MiB is as much as the scan. numpy arrays only.
 
         Returns
         -------
@@ -94,9 +99,11 @@ class _Scan:
         ------
         TypeError
             The update branches on a symbolic value, uses what is not known for one (its line is named), returns
-            something else, or changes the dtype of the state; an argument is no array of real numbers.
+            something else, or changes the dtype of the state; an argument is no array of real numbers; `out` is
+            not arranged as the outputs, is of another dtype, or there are tensors.
         ValueError
-            Shapes do not broadcast; `axis` or `length` does not fit.
+            Shapes do not broadcast; `axis` or `length` does not fit; `out` is of another shape, read-only, or
+            overlaps an input without being it.
 
         See Also
         --------
@@ -124,6 +131,12 @@ class _Scan:
         >>> upsweep.scan(lambda s, x: 0.5 * s + x, 0.0, [1.0, 1.0, 1.0])
         array([1.  , 1.5 , 1.75])
 
+        In place:
+
+        >>> x = np.ones(3)
+        >>> upsweep.scan(lambda s, x: 0.5 * s + x, 0.0, x, out=x) is x
+        True
+
         Holt's level and trend, and the forecast of each step:
 
         >>> @upsweep.scan
@@ -145,13 +158,15 @@ class _Scan:
                 raise TypeError("init: is needed, the state before the first step")
             keywords = {
                 "axis": axis, "reverse": reverse, "return_final": return_final, "length": length,
-                "checkpoint": checkpoint, "method": method,
+                "checkpoint": checkpoint, "method": method, "out": out,
             }  # fmt: skip
             return _decorator(keywords) if update is _MISSING else _decorator(keywords)(update)
         arrays = [*flatten(init, "init")[0], *flatten(xs, "xs")[0]]
         if _arrays.any_dask(*arrays):
             from upsweep import _dask
 
+            if out is not None:
+                raise TypeError("out: goes with numpy arrays only; scans of dask arrays make their results")
             check_checkpoint(checkpoint)
             return _dask.user_scan(
                 update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
@@ -162,6 +177,8 @@ class _Scan:
         if _arrays.any_torch(*arrays):
             from upsweep._torch import user_scan as tensors
 
+            if out is not None:
+                raise TypeError("out: goes with numpy arrays only; scans of tensors make their results")
             return tensors.scan(
                 update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
                 checkpoint=checkpoint,
@@ -169,12 +186,13 @@ class _Scan:
         check_checkpoint(checkpoint)
         problem = check(update, init, xs, axis, reverse, length)
         traced = problem.traced
+        targets = [] if out is None else as_targets(out, problem)
         outputs, final = run_recurrence(
             traced.recurrence, traced.dtype, problem.inputs, problem.states, problem.length, problem.columns,
-            problem.axis,
+            problem.axis, targets=in_scan_order(targets, problem),
         )  # fmt: skip
-        ys = [in_place(out, problem, dtype) for out, dtype in zip(outputs, traced.output_dtypes)]
-        result = arranged(ys, traced.output_structure)
+        ys = [in_place(y, problem, dtype) for y, dtype in zip(outputs, traced.output_dtypes)]
+        result = out if out is not None else arranged(ys, traced.output_structure)
         if not return_final:
             return result
         last = [rounded(array, dtype) for array, dtype in zip(final, traced.state_dtypes)]

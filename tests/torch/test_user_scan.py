@@ -90,3 +90,8 @@ def test_gradients_only_where_they_are_wanted():
     assert not upsweep.scan(lambda s, x: s + x, 0.0, x).requires_grad
     with torch.no_grad():
         assert not upsweep.scan(lambda s, x: s + x, 0.0, x.requires_grad_()).requires_grad
+
+
+def test_out_is_for_arrays():
+    with pytest.raises(TypeError, match="out: goes with numpy arrays only"):
+        upsweep.scan(lambda s, x: s + x, 0.0, torch.ones(4), out=torch.ones(4))

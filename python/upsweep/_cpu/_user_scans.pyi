@@ -7,8 +7,13 @@ class Kernel:
     """A compiled function of steps."""
 
     def __init__(
-        self, *, steps: int, turn: int, code: object, bits: int, lanes: int, group: int, n_states: int
+        self, *, steps: int, turn: int, code: object, bits: int, lanes: int, group: int, tiled: int, n_states: int
     ) -> None: ...
+
+class Sums:
+    """A compiled function of chunks' sums, and its numbers."""
+
+    def __init__(self, *, sums: int, code: object, vectors_at_once: int, params: NDArray[Any]) -> None: ...
 
 def scan(
     kernel: Kernel,
@@ -29,5 +34,6 @@ def scan(
     keeps_ties: bool = True,
     matrix: Sequence[float] = (),
     start: Sequence[float] = (),
+    sums: Sums | None = None,
 ) -> None:
     """Run over all steps; writes outputs and state."""

@@ -11,7 +11,8 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from upsweep import _cpu
-from upsweep._cpu._user_scans import Kernel, scan
+from upsweep._cpu._user_scans import Kernel, Sums, scan
+from upsweep._expr.llvm import chunk_sums
 from upsweep._expr.llvm import recurrence as compiled
 from upsweep._expr.llvm.target import TARGETS
 from upsweep._expr.parallel_forms import Form
@@ -38,6 +39,7 @@ def _kernel(recurrence: Recurrence, bits: int, shared: tuple[bool, ...]) -> tupl
         bits=bits,
         lanes=lanes,
         group=lanes * compiled.vectors_at_once(program),
+        tiled=lanes * compiled.vectors_in_tiles(program, recurrence.n_states),
         n_states=recurrence.n_states,
     )
     return kernel, recurrence.n_inputs + len(recurrence.outputs) + compiled.cost(program) / 8
@@ -56,6 +58,16 @@ def _prepared(
     kernel, cost = _kernel(plain, 8 * dtype.itemsize, shared)
     with np.errstate(over="ignore"):
         return kernel, cost, np.array(numbers, dtype)
+
+
+@functools.lru_cache(_MOST_KERNELS)
+def _sums(rests: Recurrence, dtype: np.dtype[Any], shared: tuple[bool, ...]) -> Sums:
+    """The compiled sums of chunks, with its numbers."""
+    plain, numbers = _lifted(rests)
+    code = chunk_sums.compile_sums(plain, _cpu.level, 8 * dtype.itemsize, shared)
+    with np.errstate(over="ignore"):
+        params = np.array(numbers, dtype)
+    return Sums(sums=code.address, code=code, vectors_at_once=chunk_sums.VECTORS_AT_ONCE, params=params)
 
 
 def _readable(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -112,7 +124,7 @@ def run(
     inputs, outputs : list of ndarray
         Of the same shape (time, ...); inputs of any real dtype and strides.
     states : ndarray
-        Of shape (states, ...), before the first step.
+        Of shape (states, ...), before the first step; overwritten.
     length : int
         The number of steps.
     form : Form, optional
@@ -130,8 +142,7 @@ def run(
     n_dims, n_states = states.ndim - 1, recurrence.n_states
     reference = (outputs or inputs or [states])[0]
     order = sorted(range(1, n_dims + 1), key=lambda d: (-abs(reference.strides[d]), d))
-    before = np.ascontiguousarray(states.transpose(0, *order), dtype=dtype)
-    moved = before.copy() if before is states or np.shares_memory(before, states) else before
+    moved = np.ascontiguousarray(states if n_dims < 2 else states.transpose(0, *order), dtype=dtype)
     kernel_inputs, kernel_outputs, dims = inputs, outputs, (moved[0].size,)
     if arrays:
         flat = _collapsed(arrays if n_dims < 2 else [array.transpose(0, *order) for array in arrays])
@@ -155,9 +166,10 @@ def run(
             "decides": form.decides,
             "matrix": [evaluate(node, dtype) for node in form.matrix],
             "start": form.start,
+            "sums": None if form.rests is None else _sums(form.rests, dtype, shared),
         }
     scan(
         kernel, params, kernel_inputs, shared, kernel_outputs, moved.reshape(n_states, -1), dims, length, cost,
         _cpu.threads(n_threads), **keywords,
     )  # fmt: skip
-    return moved.transpose(0, *(1 + order.index(d) for d in range(1, n_dims + 1)))
+    return moved if n_dims < 2 else moved.transpose(0, *(1 + order.index(d) for d in range(1, n_dims + 1)))

@@ -26,7 +26,8 @@ class Form:
     """How steps are combined.
 
     `reduce` computes the matrix (or shift), if it `varies` with time, then the vector (or bound); `start` is
-    the step that does nothing. `matrix` are the nodes of one step's matrix or shift where it does not vary.
+    the step that does nothing. `matrix` are the nodes of one step's matrix or shift where it does not vary. Then
+    an affine one has `rests`, whose outputs are what a step adds.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Form:
     matrix: tuple[Node, ...]
     decides: int = 0  # of argmax and argmin: the state that is compared
     keeps_ties: bool = True
+    rests: Recurrence | None = None
 
 
 def find_form(recurrence: Recurrence) -> tuple[Form | None, str]:
@@ -143,7 +145,9 @@ def _affine(recurrence: Recurrence) -> Form | None:
     states += [_combination(coefs, [state(first + m) for m in range(k)], rest) for coefs, rest in known]
     start = [float(n % (k + 1) == 0) for n in range(first)] + [0.0] * k
     matrix = () if varies else tuple(coefs.get(m, _ZERO) for coefs, _ in known for m in range(k))
-    return Form("affine", Recurrence(tuple(states), (), recurrence.n_inputs), tuple(start), varies, matrix)
+    reduce = Recurrence(tuple(states), (), recurrence.n_inputs)
+    rests = None if varies else Recurrence((), tuple(rest or _ZERO for _, rest in known), recurrence.n_inputs)
+    return Form("affine", reduce, tuple(start), varies, matrix, rests=rests)
 
 
 def _combination(coefs: dict[int, Node], values: list[Node], rest: Node | None) -> Node:

@@ -16,6 +16,7 @@ turns a square of as many numbers a side as a vector holds; strides are bytes.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,9 +27,18 @@ from ..scalar_ops import lower_nodes
 from . import jit
 from .steps import Steps, order
 from .target import TARGETS, Target
+from .turned import turned
 from .vectors import Body, Vectors
 
-__all__ = ["Compiled", "compile_steps", "compile_turn", "cost", "vectors_at_once"]
+__all__ = [
+    "ATTRIBUTES",
+    "Compiled",
+    "compile_steps",
+    "compile_turn",
+    "cost",
+    "vectors_at_once",
+    "vectors_in_tiles",
+]
 
 Value = str
 
@@ -36,9 +46,10 @@ _COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "a
           "pow": 150, "div": 6, "sqrt": 8, "load": 0, "const": 0}  # fmt: skip
 _LONGEST_BODY = 400
 _MOST_TOGETHER = 4
+_SHORT_CHAIN = 2  # a product and a sum, which are one instruction: less time than turning a vector takes
 _AHEAD = 8  # steps: rows lie on other pages, where no prefetcher of the hardware looks
 
-_ATTRIBUTES = """\
+ATTRIBUTES = """\
 attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"="512" }
 !0 = !{!"branch_weights", i32 1, i32 500}
 """
@@ -59,6 +70,26 @@ def cost(program: Program) -> float:
 
 def vectors_at_once(program: Program) -> int:
     return next((n for n in (_MOST_TOGETHER, 2) if n * cost(program) <= _LONGEST_BODY), 1)
+
+
+def _chain(program: Program, n_states: int) -> float:
+    """The longest way, in instructions, from a state to a new one: what no step can begin before."""
+    ways: list[float] = []
+    for step in program.values:
+        if step.op == "load":
+            ways.append(0 if step.static[0] == "j" and step.static[1] < n_states else -math.inf)
+        else:
+            ways.append(max((ways[arg] for arg in step.args), default=-math.inf) + _COSTS.get(step.op, 1))
+    return max(ways[n] for n in program.results[:n_states])
+
+
+def vectors_in_tiles(program: Program, n_states: int) -> int:
+    """How many vectors of columns go together through tiles.
+
+    Each column's row of memory is read in a place of its own, and few places are better; but while a step waits
+    for the one before, other vectors have to fill the time.
+    """
+    return 1 if _chain(program, n_states) <= _SHORT_CHAIN else vectors_at_once(program)
 
 
 def lower(recurrence: Recurrence) -> Program:
@@ -106,7 +137,7 @@ class _Kernel:
             "i64 %n_steps, i64 %n_columns) #0"
         )
         assert lanes > 1
-        return "\n".join([body.define(signature), *body.needs.values(), _ATTRIBUTES])
+        return "\n".join([body.define(signature), *body.needs.values(), ATTRIBUTES])
 
     def _param(self, kind: str, place: Value | int, column: int) -> Value:
         body, v = self.body, self.v
@@ -261,31 +292,19 @@ def render(recurrence: Recurrence, target: Target, bits: int, shared: tuple[bool
 
 
 def render_turn(target: Target, bits: int) -> str:
-    """The module with the function `turn`: blocks change sides of the diagonal, large ones first."""
+    """The module with the function `turn`."""
     body = Body()
     v = Vectors(body, target, bits, target.lanes(f"float{bits}"))
-    side = v.lanes
     rows = []
-    for n in range(side):
+    for n in range(v.lanes):
         offset = body.emit(f"mul i64 %from_stride, {n}")
         rows.append(v.load(body.emit(f"getelementptr i8, ptr %from, i64 {offset}")))
-    size = side // 2
-    while size:
-        for n in range(side):
-            if n & size:
-                continue
-            a, b = rows[n], rows[n + size]
-            for row, shift in ((n, 0), (n + size, size)):
-                lanes = [p + shift if p & size == 0 else p + shift - size + side for p in range(side)]
-                mask = ", ".join(f"i32 {lane}" for lane in lanes)
-                rows[row] = body.emit(f"shufflevector {v.kind} {a}, {v.kind} {b}, <{side} x i32> <{mask}>")
-        size //= 2
-    for n, value in enumerate(rows):
+    for n, value in enumerate(turned(v, rows)):
         offset = body.emit(f"mul i64 %to_stride, {n}")
         v.store(value, body.emit(f"getelementptr i8, ptr %to, i64 {offset}"))
     body.do("ret void")
     signature = "void @turn(ptr noalias %from, i64 %from_stride, ptr noalias %to, i64 %to_stride) #0"
-    return "\n".join([body.define(signature), *body.needs.values(), _ATTRIBUTES])
+    return "\n".join([body.define(signature), *body.needs.values(), ATTRIBUTES])
 
 
 def _compile(key: str, name: str, target: Target, text: Callable[[], str]) -> Compiled:
