@@ -316,7 +316,9 @@ class Function:
         """The kernel's call for arrays that it can take; without the results, for new ones."""
         given = {id(parameter): array for parameter, array in taken}
         # Such arrays lie anywhere: only shapes and strides of those that are not there yet count.
-        new = {id(p): np.empty([e(sizes) for e in p.extents], p.dtype) for p in self._outputs if id(p) not in given}
+        new = {
+            id(p): np.empty([e(sizes) for e in p.extents], p.dtype) for p in self._outputs if id(p) not in given
+        }
         numbers, places = [0], dict[int, int]()
         for parameter in self._parameters:
             array = given[id(parameter)] if id(parameter) in given else new[id(parameter)]

@@ -88,14 +88,16 @@ def users_line() -> str:
 
 
 class Expr:
-    """A scalar."""
+    """A scalar. It never changes: `known_key` and `known_form` are what `key` and `linear` said of it."""
 
-    __slots__ = ("args", "dtype", "op", "static", "where")
+    __slots__ = ("args", "dtype", "known_form", "known_key", "op", "static", "where")
 
     def __init__(
         self, op: str, args: tuple[Expr, ...], dtype: str, static: tuple[Any, ...] = (), where: str = ""
     ) -> None:
         self.op, self.args, self.dtype, self.static, self.where = op, args, dtype, static, where
+        self.known_key: str | None = None
+        self.known_form: Any = None
 
     def __repr__(self) -> str:
         from .printing import expression_text
@@ -364,6 +366,12 @@ def substitute(expr: Expr, values: Mapping[Any, Expr]) -> Expr:
 
 def key(expr: Expr) -> str:
     """Equal for expressions that are built alike of the same axes, variables and tensors."""
+    if expr.known_key is None:
+        expr.known_key = _key(expr)
+    return expr.known_key
+
+
+def _key(expr: Expr) -> str:
     if expr.op in ("axis", "var"):
         return f"{expr.static[0]}@{id(expr)}"
     static = ",".join(str(part) if isinstance(part, (int, float, str)) else str(id(part)) for part in expr.static)

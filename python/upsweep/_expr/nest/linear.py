@@ -15,7 +15,7 @@ __all__ = ["Linear", "Ranges", "linear", "same", "simplified"]
 
 
 class Linear:
-    """constant + sum of coefficient * atom."""
+    """constant + sum of coefficient * atom; it never changes."""
 
     __slots__ = ("constant", "terms")
 
@@ -68,6 +68,13 @@ class Linear:
 
 def linear(expr: Expr) -> Linear:
     """The linear form of an integer expression."""
+    if expr.known_form is None:
+        expr.known_form = _linear(expr)
+    form: Linear = expr.known_form
+    return form
+
+
+def _linear(expr: Expr) -> Linear:
     if expr.op == "const":
         return Linear(int(expr.static[0]))
     if expr.op in ("add", "sub"):
