@@ -302,7 +302,7 @@ class Function:
                     )
 
     def _plain(self, parameter: _Parameter, array: Array, taken: list[tuple[_Parameter, Array]]) -> Array:
-        """An array that the kernel can take: itself or a copy, also of what it would overwrite or read too late."""
+        """An array that the kernel can take: itself, or a copy, also where it lies over others."""
         overlaps = any(
             p.is_output and p is not parameter and np.may_share_memory(array, each) for p, each in taken
         )
@@ -316,9 +316,8 @@ class Function:
         """The kernel's call for arrays that it can take; without the results, for new ones."""
         given = {id(parameter): array for parameter, array in taken}
         # Such arrays lie anywhere: only shapes and strides of those that are not there yet count.
-        new = {
-            id(p): np.empty([e(sizes) for e in p.extents], p.dtype) for p in self._outputs if id(p) not in given
-        }
+        missing = [p for p in self._outputs if id(p) not in given]
+        new = {id(p): np.empty([extent(sizes) for extent in p.extents], p.dtype) for p in missing}
         numbers, places = [0], dict[int, int]()
         for parameter in self._parameters:
             array = given[id(parameter)] if id(parameter) in given else new[id(parameter)]
@@ -332,7 +331,7 @@ class Function:
             numbers.append(0)
             numbers += [math.prod(shape[d + 1 :]) for d in range(len(shape) - 1)]
         numbers += [sizes[name] for name in self._size_keys]
-        order = [*(parameter for parameter, _ in taken), *(p for p in self._outputs if id(p) in new)]
+        order = [*(parameter for parameter, _ in taken), *missing]
         return Plan(
             self.name, self._code.address("kernel"), self._code, numbers, [places[id(p)] for p in order],
             [*given.values(), *new.values()], [p.is_output for p in order], scratch, len(new),
