@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from upsweep._expr.recurrence import parsed, written
+from upsweep._expr.recurrence_text import parsed, written
 from upsweep._scan_problem import arranged, check, flatten, label
 from upsweep._torch import user_scan
 from upsweep._torch.user_scan import Spec
