@@ -75,9 +75,9 @@ def test_rows_share_what_they_read_of_each_gate():
     k = te.reduce_axis((0, H), "k")
     product = te.compute((B, 4, H), lambda b, g, j: te.sum(h[b, k] * W[g, k, j], axis=k), name="product")
     nest = lower_schedule(te.create_schedule(product.op), [h, W, product])
-    forms = [form for form in map(shared_sums, loops(nest.body)) if form is not None]
-    assert len(forms) == 1 and forms[0].rows.axis.name == "b"
-    assert [each.axis.name for each in forms[0].between] == ["g"] and forms[0].columns.axis.name == "j"
+    (form, *_) = (form for form in map(shared_sums, loops(nest.body)) if form is not None)
+    assert form.rows.axis.name == "b" and form.columns.axis.name == "j"
+    assert [each.axis.name for each in form.between] == ["g"]
     run = te.build(te.create_schedule(product.op), [h, W, product])
     for batch in (0, 1, 3, 4, 5, 11):
         a, w = random(batch, H), random(4, H, H, seed=1)
