@@ -75,7 +75,19 @@ def lower(schedule: Schedule, args: Sequence[Tensor | Expr], simple_mode: bool =
     }
     <BLANKLINE>
     """
+    check_arguments(schedule, args)
     return Lowered(nest_text(lower_schedule(schedule, [arg for arg in args if isinstance(arg, Tensor)]).body))
+
+
+def check_arguments(schedule: Any, args: Any) -> None:
+    """Raise unless these are a schedule, and tensors and sizes."""
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule: expected te.create_schedule(...), got {schedule!r}")
+    if not isinstance(args, (list, tuple)):
+        raise TypeError(f"args: expected a list of tensors, got {args!r}")
+    for place, arg in enumerate(args):
+        if not isinstance(arg, Tensor) and not (isinstance(arg, Expr) and arg.op == "var"):
+            raise TypeError(f"args: expected tensors, and sizes from te.var; args[{place}] is {arg!r}")
 
 
 def evaluator(expr: Expr) -> Callable[[Sizes], int]:
@@ -147,6 +159,7 @@ class Function:
     """
 
     def __init__(self, schedule: Schedule, args: Sequence[Tensor | Expr], name: str) -> None:
+        check_arguments(schedule, args)
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         nest = lower_schedule(schedule, tensors)
         self.name, self.text = name, nest_text(nest.body)
