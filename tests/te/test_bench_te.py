@@ -4,7 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-from upsweep.bench import te_programs
+from upsweep.bench import scan_peers, te_programs
+from upsweep.bench.peers import optional
 from upsweep.bench.te_programs import PROGRAMS
 
 pytest.importorskip("llvmlite")
@@ -61,3 +62,12 @@ def test_builds_are_timed_in_processes_of_their_own():
 
 def test_nothing_is_measured_without_a_program():
     assert te_programs.rows("no such program", True, 1) == []
+
+
+def test_what_others_offer_answers_alike():
+    names = set()
+    for name, other, ours, theirs in scan_peers.pairs(7, 20, 300):
+        np.testing.assert_allclose(np.asarray(ours()), np.asarray(theirs()), rtol=1e-5, atol=1e-6)
+        names.add((name, other))
+    assert len(names) == 2 * sum(map(bool, (optional("jax"), optional("pandas"))))
+    assert [row.case for row in scan_peers.rows("no such case", True)] == []
