@@ -42,6 +42,7 @@ __all__ = [
     "traced_name",
 ]
 
+_NOTHING = bytes(8)
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -97,9 +98,12 @@ def run(spec: Spec, tensors: list[Tensor]) -> Any:
         from upsweep._torch import user_scan_ops
 
         return user_scan_ops.run(spec, tensors)
-    # A transform's tensors may hide what is differentiated.
-    keeps = _is_transformed() or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
-    return _Run.apply(spec.keeping() if keeps else spec, spec.recurrence.n_states if keeps else 0, *tensors)
+    n_states = spec.recurrence.n_states
+    if _is_transformed():  # whose tensors hide what is differentiated
+        return _TransformedRun.apply(spec.keeping(), n_states, *tensors)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return _EagerRun.apply(spec.keeping(), n_states, *tensors)
+    return _forward(spec, 0, *tensors)
 
 
 def _run_in_segments(spec: Spec, size: int, tensors: list[Tensor]) -> Any:
@@ -162,7 +166,8 @@ def _shaped(value: Any) -> Any:
     """An array of a tensor's shape and dtype, for checks: without its memory, which there may be none of."""
     if not isinstance(value, Tensor):
         return value
-    return np.broadcast_to(np.zeros((), traced_name(value.dtype)), tuple(value.shape))
+    # As np.broadcast_to would, in a third of its time.
+    return np.ndarray(tuple(value.shape), traced_name(value.dtype), _NOTHING, 0, (0,) * value.ndim)
 
 
 def _viewed(tensor: Tensor) -> Array:
@@ -219,33 +224,50 @@ def _zeros_where_missing(parts: list[Tensor | None], shape: tuple[int, ...], lik
     return [like.new_zeros(()).expand(shape) if part is None else part for part in parts]
 
 
-class _Run(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
-    """Outputs, of which the last `n_kept` are the states before each step; last states; those states again."""
+def _forward(spec: Spec, n_kept: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Outputs but the last `n_kept`, which are the states before each step; last states; those states."""
+    outputs, final = spec.run(tensors)
+    n = len(outputs) - n_kept
+    return (*outputs[:n], *final, *outputs[n:])
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    spec, n_kept, *tensors = inputs
+    ctx.spec, ctx.n_kept = spec, n_kept
+    ctx.save_for_backward(*tensors[: spec.recurrence.n_inputs], *output[len(output) - n_kept :])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+    spec, k = ctx.spec, ctx.n_kept
+    n = len(spec.recurrence.outputs) - k
+    parts = [*grads[:n], *grads[n + k :]]
+    return (None, None, *gradients(spec, ctx.saved_tensors, parts, list(grads[n : n + k])))
+
+
+class _EagerRun(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
+    """The scan of plain tensors; torch binds arguments anew for functions that transforms can take."""
 
     @staticmethod
-    def forward(spec: Spec, n_kept: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        outputs, final = spec.run(tensors)
-        n = len(outputs) - n_kept
-        return (*outputs[:n], *final, *outputs[n:])
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        output = _forward(*inputs)
+        _save(ctx, inputs, output)
+        return output
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        spec, n_kept, *tensors = inputs
-        ctx.spec, ctx.n_kept = spec, n_kept
-        ctx.save_for_backward(*tensors[: spec.recurrence.n_inputs], *output[len(output) - n_kept :])
-        ctx.set_materialize_grads(False)
+    backward = staticmethod(_backward)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        spec, k = ctx.spec, ctx.n_kept
-        n = len(spec.recurrence.outputs) - k
-        parts = [*grads[:n], *grads[n + k :]]
-        return (None, None, *gradients(spec, ctx.saved_tensors, parts, list(grads[n : n + k])))
+
+class _TransformedRun(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
+    """The scan under torch.func's transforms."""
+
+    forward = staticmethod(_forward)
+    setup_context = staticmethod(_save)
+    backward = staticmethod(_backward)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], spec: Spec, n_kept: int, *tensors: Tensor) -> Any:
         batched, moved = batch(spec, info.batch_size, in_dims[2:], tensors)
-        results = _Run.apply(batched, n_kept, *moved)
+        results = _TransformedRun.apply(batched, n_kept, *moved)
         n = len(spec.recurrence.outputs) - n_kept
         return results, (*(1 for _ in range(n)), *(0 for _ in range(n_kept)), *(1 for _ in range(n_kept)))
 
