@@ -218,8 +218,7 @@ def ewm_mean(
         y = _run(step, (zero, zero), data, factor, times, place)
         if not missing.any():
             return y
-        # Both sums may fade to nothing until the next number; their quotient is what it was.
-        y[missing] = np.nan
+        # Both sums may fade to nothing before the next number; their quotient stays what it was.
         filled: Array = scan(_fill_forward, data.dtype.type(np.nan), y, axis=place)
         return filled
     constant = factor if times is None else None
@@ -374,10 +373,12 @@ def _sums(state: Any, x: Any, factor: Any, ignore_na: bool) -> Any:
 
 @functools.lru_cache(256)
 def _adjusted_step(factor: float | None, ignore_na: bool) -> Update:
+    """The two sums, and their quotient where there is a number."""
+
     def step(state: Any, x: Any) -> Any:
         value, decay = x if factor is None else (x, factor)
         total, weights = _sums(state, value, decay, ignore_na)
-        return (total, weights), np.where(weights > 0, total / weights, np.nan)
+        return (total, weights), np.where(value == value, total / weights, np.nan)
 
     return step
 
