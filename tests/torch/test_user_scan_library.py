@@ -223,6 +223,10 @@ def test_tensors_without_memory():
     assert y.shape == (6, 4) and final.shape == (6,) and y.dtype == torch.float32
     real = upsweep.scan(cell, 0.0, (torch.randn(6, 4), 0.5), axis=1)
     assert y.stride() == real.stride()
+    with FakeTensorMode() as mode:
+        x = mode.from_tensor(torch.randn(6, 4)).requires_grad_()
+        (found,) = torch.autograd.grad(upsweep.scan(cell, 0.0, (x, 0.5), axis=1).sum(), x)
+    assert found.shape == (6, 4)
 
 
 # ---- bfloat16 ------------------------------------------------------------------------------------------------

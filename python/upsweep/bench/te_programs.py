@@ -282,8 +282,9 @@ def _row(program: Program, n_threads: int, rounds: int) -> Row:
         "numba": numba_loop(others[0], inputs[0]) if program.peer == "numba" else None,
         "jax": jax_scan(program, inputs[0]),
     }
+    if not program.n_gates:
+        methods["np.copyto"] = partial(np.copyto, others[0], inputs[0])
     if program.peer == "copy":
-        methods |= {"np.copyto": partial(np.copyto, others[0], inputs[0])}
         methods |= copiers(inputs[0], others[0], n_threads)
     there = {name: call for name, call in methods.items() if call is not None}
     samples = measure(there, rounds, burst=3)
