@@ -79,7 +79,8 @@ def flatten(value: Any, name: str) -> tuple[list[Any], Structure]:
         return [value], -1
     for place, item in enumerate(value):
         if item is None or isinstance(item, tuple):
-            raise TypeError(f"{name}: element {place} of the tuple has to be an array or a number, not {item!r}")
+            what = "None" if item is None else "a tuple"
+            raise TypeError(f"{name}: element {place} of the tuple has to be an array or a number, not {what}")
     return list(value), len(value)
 
 

@@ -1,4 +1,4 @@
-"""``python -m upsweep demo``: scans, counts and pairs of real bytes, those of Python's own standard library.
+"""``python -m upsweep demo``: scans, counts, pairs, recurrences of real bytes, those of Python's standard library.
 
 Each row is timed beside what one would write today, and its answer is checked: a prefix against the plain
 numpy twin in ``upsweep.reference``, the whole in vectorised numpy. One more row is one more entry in `_rows`.
@@ -35,6 +35,7 @@ _GAMMA = 0.999
 _NEWLINE = 10
 # Passages of so many bytes, a Gaussian of this width, and how many widths it reaches.
 _POINTS, _PASSAGE, _WIDTH, _REACH, _CELL, _ROWS = 40_000, 256, 0.2, 6.0, 2.0, 200
+_COLUMNS = 1024  # of bytes, for the recurrence of rows
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,71 @@ def _density_row(data: Array) -> Row:
     )
 
 
+def _deeper(depth: Any, step: Any) -> Any:
+    """How deep in brackets, never above ground."""
+    return np.maximum(depth + step, 0.0)
+
+
+def _depths(steps: Array) -> list[float]:
+    """`_deeper` as one writes it without a compiler."""
+    depth, depths = 0.0, []
+    for step in steps.tolist():
+        depth = max(depth + step, 0.0)
+        depths.append(depth)
+    return depths
+
+
+def _check_depths(steps: Array, y: Array) -> None:
+    np.testing.assert_array_equal(y[:_PREFIX], reference.scan(_deeper, 0.0, steps[:_PREFIX]))
+    sums = np.cumsum(steps)
+    np.testing.assert_array_equal(y, sums - np.minimum.accumulate(np.minimum(sums, 0)))
+
+
+def _falling_peaks(rows: Array) -> Array:
+    """Peaks that fall by one a row, of each column."""
+    peaks = np.empty_like(rows)
+    peaks[0] = rows[0]
+    for t in range(1, len(rows)):
+        np.maximum(peaks[t - 1] - 1, rows[t], out=peaks[t])
+    return peaks
+
+
+def _described_peaks() -> Callable[[Array], Array]:
+    """The same described with `te`."""
+    from upsweep import te
+
+    m, n = te.var("m"), te.var("n")
+    X, state = te.placeholder((m, n), name="X"), te.placeholder((m, n))
+    init = te.compute((1, n), lambda _, i: X[0, i])
+    update = te.compute((m, n), lambda t, i: te.max(state[t - 1, i] - 1, X[t, i]))
+    peaks = te.scan(init, update, state, name="peaks")
+    return te.build(te.create_schedule(peaks.op), [X, peaks])
+
+
+def _recurrence_rows(data: Array, opens: Array) -> list[Row]:
+    steps = opens - np.isin(data, np.frombuffer(b")]}", np.uint8))
+    rows = data[: data.size // _COLUMNS * _COLUMNS].reshape(-1, _COLUMNS).astype(np.float32)
+    return [
+        Row(
+            "scan by an update: depth of brackets",
+            data.size,
+            partial(upsweep.scan, _deeper, 0.0, steps),
+            partial(_check_depths, steps),
+            "Python loop, scaled",
+            partial(_depths, steps[:_PREFIX]),
+            _PREFIX / data.size,
+        ),
+        Row(
+            f"te.scan: falling peaks, {_COLUMNS} columns",
+            rows.size,
+            partial(_described_peaks(), rows),
+            lambda y: np.testing.assert_array_equal(y, _falling_peaks(rows)),
+            "numpy, step by step",
+            partial(_falling_peaks, rows),
+        ),
+    ]
+
+
 def _rows(data: Array) -> list[Row]:
     n = data.size
     x = data.astype(np.float32)
@@ -171,7 +237,9 @@ def _rows(data: Array) -> list[Row]:
     pairs = _byte_pairs(data)
     loop = partial(_loop, gates[:_PREFIX], brackets[:_PREFIX])
     # Formulas are compiled by llvmlite, which not everybody has.
-    over_pairs = [_density_row(data)] if importlib.util.find_spec("llvmlite") else []
+    compiled: list[Row] = []
+    if importlib.util.find_spec("llvmlite"):
+        compiled = [_density_row(data), *_recurrence_rows(data, brackets)]
     return [
         Row(
             "discounted sum of the bytes, float32",
@@ -214,7 +282,7 @@ def _rows(data: Array) -> list[Row]:
             "np.bincount",
             partial(np.bincount, pairs),
         ),
-        *over_pairs,
+        *compiled,
     ]
 
 

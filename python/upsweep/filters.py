@@ -195,7 +195,7 @@ def ewm_mean(
         or a timedelta64, and weights fall by a half in it.
     adjust : bool
         Divide by the sum of the weights, as the mean of what has been seen. False: the recurrence
-        ``y = (1 - alpha) * y + alpha * x``.
+        ``y = (1 - alpha) * y + alpha * x``; with `times`, 1 - alpha is by what weights have fallen since the last.
     ignore_na : bool
         A missing number takes no time: weights depend on the numbers between, not on the steps.
     axis : int
@@ -204,13 +204,14 @@ def ewm_mean(
     Returns
     -------
     array
-        Of x's shape, float32 or float64; NaN before the first number.
+        Of x's shape, float32 or float64; NaN before the first number. An infinite number is a number, and what
+        comes after it is infinite or NaN; pandas takes it for a missing one.
 
     Raises
     ------
     TypeError, ValueError
         None or several of the four are given, or one is out of range; `times` without `halflife`, not in order,
-        of another length, or with ``adjust=False``.
+        or of another length.
 
     Notes
     -----
@@ -227,20 +228,26 @@ def ewm_mean(
     array([1., 1., 3.])
     """
     data, place, factor = _window(x, alpha, com, span, halflife, times, axis)
-    if times is not None and not adjust:
-        raise ValueError("times: goes with adjust=True only")
     if not data.size:
         return data.copy()
+    unseen = _arrays.any_dask(data)
     if adjust:
         step = _adjusted_step(factor if times is None else None, bool(ignore_na))
         zero = data.dtype.type(0)
-        return _run(step, (zero, zero), data, factor, times, place)
-    weight = 1 - factor
-    if not _arrays.any_dask(data) and not np.isnan(data).any():
-        first = np.take(data, 0, axis=place)
-        return _run(_plain_step(factor, weight), first, data, factor, None, place)
-    state = (data.dtype.type(np.nan), data.dtype.type(1))
-    return _run(_missing_step(factor, weight, bool(ignore_na)), state, data, factor, None, place)
+        y = _run(step, (zero, zero), data, factor, times, place)
+        if not unseen and not np.isnan(data).any():
+            return y
+        # Both sums may fade to nothing before the next number; their quotient stays what it was.
+        filled: Array = scan(_fill_forward, data.dtype.type(np.nan), y, axis=place)
+        return filled
+    constant = factor if times is None else None
+    if unseen:  # a number may be missing without our knowing
+        return _run(_missing_step(constant, bool(ignore_na)), (np.nan, 1.0), data, factor, times, place)
+    first = np.take(data, 0, axis=place)
+    if not np.isnan(data).any():
+        return _run(_plain_step(constant), first, data, factor, times, place)
+    state = (np.full(first.shape, np.nan, data.dtype), np.ones(first.shape, data.dtype))
+    return _run(_missing_step(constant, bool(ignore_na)), state, data, factor, times, place)
 
 
 def ewm_sum(
@@ -350,18 +357,24 @@ def _run(step: Update, init: Any, data: Array, factor: Any, times: Any, place: i
 
 
 @functools.lru_cache(256)
-def _plain_step(factor: float, weight: float) -> Update:
+def _plain_step(factor: float | None) -> Update:
+    if factor is None:
+        return lambda y, x: x[1] * y + (1 - x[1]) * x[0]
+    weight = 1 - factor
     return lambda y, x: factor * y + weight * x
 
 
 @functools.lru_cache(256)
-def _missing_step(factor: float, weight: float, ignore_na: bool) -> Update:
+def _missing_step(constant: float | None, ignore_na: bool) -> Update:
     """The mean, and what its weight has become since the last number beside that of the next."""
 
-    def step(state: Any, x: Any) -> Any:
+    def step(state: Any, given: Any) -> Any:
         mean, old = state
+        x, factor = given if constant is None else (given, constant)
         known = x == x
         old = np.where(known, factor * old, old) if ignore_na else factor * old
+        # By times, the two weights are 1 together; by steps, the next number's stays through a gap.
+        weight = 1 - old if constant is None else 1 - constant
         new = np.where(mean != mean, x, (old * mean + weight * x) / (old + weight))
         mean = np.where(known, new, mean)
         return (mean, np.where(known, 1.0, np.where(mean != mean, 1.0, old))), mean
@@ -383,12 +396,18 @@ def _sums(state: Any, x: Any, factor: Any, ignore_na: bool) -> Any:
 
 @functools.lru_cache(256)
 def _adjusted_step(factor: float | None, ignore_na: bool) -> Update:
+    """The two sums, and their quotient where there is a number."""
+
     def step(state: Any, x: Any) -> Any:
         value, decay = x if factor is None else (x, factor)
         total, weights = _sums(state, value, decay, ignore_na)
-        return (total, weights), np.where(weights > 0, total / weights, np.nan)
+        return (total, weights), np.where(value == value, total / weights, np.nan)
 
     return step
+
+
+def _fill_forward(last: Any, x: Any) -> Any:
+    return np.where(x == x, x, last)
 
 
 @functools.lru_cache(256)

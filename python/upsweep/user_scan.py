@@ -119,7 +119,10 @@ class _Scan:
         an argmax of it, runs parallel in time; ``scan.explain`` says which way is taken, and why. The bits of a
         result do not depend on the number of threads.
 
-        ``scan.gradient`` has the derivatives; torch tensors have them by autograd.
+        ``scan.gradient`` has the derivatives; torch tensors have them by autograd, and under ``torch.func``.
+        ``torch.compile`` takes a scan whole, but for `checkpoint`. There the numbers that an update takes from
+        around it are those of the first time; one that changes belongs among `xs`, where it broadcasts. bfloat16
+        is calculated and rounded as float16 is; complex tensors are refused.
 
         dask arrays give dask arrays, with the chunks of `xs`. Where the update has one of the forms above, blocks
         run at the same time, whatever the number of columns; else one after the other.

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 from te_twin import Twin
 from upsweep import te
+from upsweep._expr.nest.statements import For, inner_statements
+from upsweep._expr.nest.sums import shared_sums
+from upsweep.te.lowering import lower_schedule
 
 pytest.importorskip("llvmlite")
 
@@ -57,6 +60,28 @@ def test_the_product_runs_over_strips_of_the_batch():
     run = te.build(s, [X, W, scan])
     assert "if (((k.outer*5) + k.inner) < 32)" in run.text
     np.testing.assert_allclose(run(x, w), expected, rtol=1e-4, atol=1e-5)
+
+
+def loops(statement):
+    if isinstance(statement, For):
+        yield statement
+    for inner in inner_statements(statement):
+        yield from loops(inner)
+
+
+def test_rows_share_what_they_read_of_each_gate():
+    B, H = te.var("B"), 20
+    h, W = te.placeholder((B, H), name="h"), te.placeholder((4, H, H), name="W")
+    k = te.reduce_axis((0, H), "k")
+    product = te.compute((B, 4, H), lambda b, g, j: te.sum(h[b, k] * W[g, k, j], axis=k), name="product")
+    nest = lower_schedule(te.create_schedule(product.op), [h, W, product])
+    (form, *_) = (form for form in map(shared_sums, loops(nest.body)) if form is not None)
+    assert form.rows.axis.name == "b" and form.columns.axis.name == "j"
+    assert [each.axis.name for each in form.between] == ["g"]
+    run = te.build(te.create_schedule(product.op), [h, W, product])
+    for batch in (0, 1, 3, 4, 5, 11):
+        a, w = random(batch, H), random(4, H, H, seed=1)
+        np.testing.assert_allclose(run(a, w), np.einsum("bk,gkj->bgj", a, w), rtol=1e-4, atol=1e-5)
 
 
 def test_lstm():

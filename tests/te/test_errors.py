@@ -1,6 +1,7 @@
 """What a program is refused for: by the tensor's name and the line that wrote it, before anything runs."""
 
 import inspect
+import math
 import re
 
 import numpy as np
@@ -167,6 +168,36 @@ def test_other_definitions():
     with pytest.raises(ValueError, match="not shown to stay inside"):
         keys = te.placeholder((9,), "int64", "keys")
         te.create_schedule(te.compute((9,), lambda i: parts.X[keys[i], 0]).op)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda X: te.placeholder((2.5,), name="N"), r"shape of N: expected an integer, got 2\.5"),
+        (lambda X: te.placeholder((3,), "foo"), "dtype: expected one of float32, .* got 'foo'"),
+        (lambda X: te.compute((3,), lambda i: X[1.5]), "an index of X: expected an integer, got 1"),
+        (lambda X: te.compute((3,), 5, name="B"), "B: expected a function of 1 indices, got 5"),
+        (lambda X: te.compute((3,), lambda i: X + 1), r"X is a whole tensor: .* elements X\[i\]"),
+        (lambda X: te.compute((3,), lambda i: 2 * X), "X is a whole tensor"),
+        (lambda X: te.compute((3,), lambda i: float(X[i])), r"X\[i\] is no number before it is computed"),
+        (lambda X: te.compute((3,), lambda i: math.exp(X[i])), r"te\.exp"),
+        (lambda X: te.compute((3,), lambda i: np.exp(X[i])), r"np\.exp of X\[i\]: te has functions of its own"),
+        (lambda X: te.build(None, [X]), "schedule: expected te.create_schedule"),
+        (lambda X: te.build(te.create_schedule(te.compute((3,), lambda i: X[i]).op), X), "args: expected a list"),
+        (lambda X: te.lower(te.create_schedule(te.compute((3,), lambda i: X[i]).op), [X, 3]), r"args\[1\] is 3"),
+    ],
+)
+def test_what_is_no_expression(make, message):
+    with pytest.raises(TypeError, match=message):
+        make(te.placeholder((3,), name="X"))
+
+
+def test_numbers_of_numpy_beside_expressions():
+    X = te.placeholder((3,), name="X")
+    Y = te.compute((3,), lambda i: np.float32(2) * X[i] + np.int64(1) - X[i] / np.float64(4))
+    assert Y.dtype == "float32"
+    run = te.build(te.create_schedule(Y.op), [X, Y])
+    assert run(np.arange(3, dtype="float32")).tolist() == [1, 2.75, 4.5]
 
 
 def test_schedules():

@@ -22,8 +22,17 @@ def test_every_public_name_is_described():
         assert getattr(te, name).__doc__, name
 
 
+def run_example(name, capsys):
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / name), run_name="__main__")
+    return capsys.readouterr().out
+
+
 def test_the_example_of_recurrences(capsys):
-    path = Path(__file__).parents[2] / "examples" / "recurrences.py"
-    runpy.run_path(str(path), run_name="__main__")
-    text = capsys.readouterr().out
+    text = run_example("recurrences.py", capsys)
     assert "produce sums {" in text and "produce product {" in text and "numpy, step by step" in text
+
+
+def test_the_example_of_the_tutorial(capsys):
+    text = run_example("scan_tutorial.py", capsys)
+    assert text.count("produce scan {") == 3 and "allocate s1[float32 * 32]" in text
+    assert "scan.v1[scan.idx + 1, i] = scan.v1[scan.idx, i] + scan.v0[scan.idx, 0]" in text

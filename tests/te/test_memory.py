@@ -75,7 +75,8 @@ def test_what_was_read_before_a_store_is_read_again():
         add,
         Store(b, (const(2, "int64"),), value),
     ])  # fmt: skip
-    kernel, _code = compile_nest(body, [a, b], [], _cpu.level, {})
+    code = compile_nest(body, [a, b], [], _cpu.level, {})
+    kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(code.address("kernel"))
     memory = np.zeros((2, 6))
     kernel((ctypes.c_int64 * 3)(0, memory[0].ctypes.data, memory[1].ctypes.data), upsweep.get_num_threads())
     assert memory[1].tolist() == [0, 3, 4, 0, 1, 2]

@@ -68,15 +68,16 @@ def weighted(x, factors, ignore_na, total=False):
     return y
 
 
-def recursive(x, alpha, ignore_na):
+def recursive(x, alpha, ignore_na, factors=None):
     """pandas' definition without adjustment: the weight of the mean decays until the next number."""
     y, mean, old = [], np.nan, 1.0
-    for value in x:
+    for t, value in enumerate(x):
         if mean == mean:
             if value == value or not ignore_na:
-                old *= 1 - alpha
+                old *= 1 - alpha if factors is None else factors[t]
             if value == value:
-                mean, old = (old * mean + alpha * value) / (old + alpha), 1.0
+                new = alpha if factors is None else 1 - old
+                mean, old = (old * mean + new * value) / (old + new), 1.0
         else:
             mean = value
         y.append(mean)
@@ -116,8 +117,23 @@ def test_windows_by_times():
             np.testing.assert_allclose(mean, weighted(x, factors, ignore_na), rtol=1e-10)
             total = upsweep.ewm_sum(x, halflife=3, times=times, ignore_na=ignore_na)
             np.testing.assert_allclose(total, weighted(x, factors, ignore_na, total=True), rtol=1e-10)
+            plain = upsweep.ewm_mean(x, halflife=3, times=times, adjust=False, ignore_na=ignore_na)
+            np.testing.assert_allclose(plain, recursive(x, None, ignore_na, factors), rtol=1e-10)
         by_date = upsweep.ewm_mean(x, halflife=np.timedelta64(3, "h"), times=dates)
         np.testing.assert_allclose(by_date, weighted(x, factors, False), rtol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("alpha", [0.3, 1.0])
+def test_a_mean_outlasts_a_gap_in_which_all_weights_fade(alpha, dtype):
+    x = np.concatenate([random(5), np.full(9000, np.nan), random(3, seed=1)]).astype(dtype)
+    x = np.stack([x, np.where(np.arange(x.size) < 7, np.nan, x)])
+    for ignore_na in (False, True):
+        mean = upsweep.ewm_mean(x, alpha=alpha, ignore_na=ignore_na)
+        for got, row in zip(mean, x):
+            first = upsweep.ewm_mean(row[:5], alpha=alpha) if row[0] == row[0] else [np.nan]
+            np.testing.assert_array_equal(got[5:-3], np.full(got.size - 8, first[-1]))
+        np.testing.assert_allclose(mean[1, -3:], upsweep.ewm_mean(x[1, -3:], alpha=alpha), rtol=1e-6)
 
 
 def test_windows_along_axes_and_of_long_lines():
@@ -149,7 +165,6 @@ def test_windows_refuse():
         ({"alpha": 0.5, "times": x}, "times: needs halflife"),
         ({"halflife": 1, "times": x[:3]}, r"times: expected shape \(5,\)"),
         ({"halflife": 1, "times": -np.arange(5)}, "times: expected to be in order"),
-        ({"halflife": 1, "times": x, "adjust": False}, "times: goes with adjust=True"),
         ({"alpha": 0.5, "axis": 1}, "axis: 1 is out of range"),
     ):
         with pytest.raises(ValueError, match=match):

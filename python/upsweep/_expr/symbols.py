@@ -71,6 +71,12 @@ class Symbol:
     def __iter__(self) -> Any:
         raise self._refuse("a symbolic number is iterated over", "several states, inputs or outputs are tuples")
 
+    def __getitem__(self, index: Any) -> Any:
+        raise self._refuse(
+            "an index of a symbolic number",
+            "the update is of single numbers, of all columns alike; several states, inputs or outputs are tuples",
+        )
+
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise self._refuse(
             "a symbolic value as an array", "the update is of single numbers; use np.where and ufuncs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -79,6 +80,7 @@ def trace(
     n = len(state_dtypes)
     states = [Symbol(state(p), dtype) for p, dtype in enumerate(state_dtypes)]
     inputs = [Symbol(input_(p), _calculated(dtype)) for p, dtype in enumerate(input_dtypes)]
+    _check_parameters(update)
     result = update(_arranged(states, state_structure), _arranged(inputs, input_structure))
     new, output, structure, are_states = _parted(update, result, state_structure)
     default = np.result_type(*(_calculated(d) for d in input_dtypes)) if input_dtypes else np.dtype(np.float64)
@@ -102,6 +104,17 @@ def trace(
     return Traced(
         recurrence, tuple(state_dtypes), tuple(d for _, d in outputs), structure, are_states, np.dtype(calculated)
     )
+
+
+def _check_parameters(update: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(update)
+    except ValueError:  # of a built-in function nothing is told
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise TypeError(f"update: {_name(update)} is called as update(state, x): {error}") from None
 
 
 def _parted(

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from upsweep._torch import counts, lending
+from upsweep._torch import counts, lending, user_scan
 
-__all__ = ["bincount", "lend"]
+__all__ = ["bincount", "lend", "scan"]
 
 
 def _disabled(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
@@ -27,3 +27,4 @@ bincount = _disabled(
     "bincount looks at its keys, unless both the number of bins (length=) and invalid='drop' are given",
 )
 lend = _disabled(lending.lend, "histogram and histc are not compiled")
+scan = _disabled(user_scan.scan, "scan with checkpoint= runs in segments: leave checkpoint= out to compile it")

@@ -1,7 +1,8 @@
 """User-defined scans of torch tensors on the CPU, with gradients of any order.
 
 A scan with the states before each step among its results is one differentiable function; its derivative is such
-a scan again, of the adjoint recurrence, the other way.
+a scan again, of the adjoint recurrence, the other way. Who follows the tensors (the compiler, modes) sees one
+operation instead, of `user_scan_ops`.
 """
 
 from __future__ import annotations
@@ -27,9 +28,22 @@ from upsweep._scan_problem import (
     run_recurrence,
 )
 
-__all__ = ["scan"]
+__all__ = [
+    "Spec",
+    "as_tensor",
+    "batch",
+    "check_tensor",
+    "followed",
+    "gradients",
+    "half_of",
+    "own_dtype",
+    "run",
+    "scan",
+    "traced_name",
+]
 
-_FLOATS = (torch.float16, torch.float32, torch.float64)
+_NOTHING = bytes(8)
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def scan(
@@ -38,42 +52,92 @@ def scan(
 ) -> Any:  # fmt: skip
     """`upsweep.scan` where one of the arrays is a tensor."""
     size = check_checkpoint(checkpoint)
+    if torch.compiler.is_compiling():
+        from upsweep._torch import user_scan_ops
+
+        return user_scan_ops.compiled_scan(
+            update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
+            checkpoint=checkpoint,
+        )  # fmt: skip
     states, state_structure = flatten(init, "init")
     inputs, input_structure = flatten(xs, "xs")
-    states = [_checked(value, label("init", state_structure, n)) for n, value in enumerate(states)]
-    inputs = [_checked(value, label("xs", input_structure, n)) for n, value in enumerate(inputs)]
+    states = [check_tensor(value, label("init", state_structure, n)) for n, value in enumerate(states)]
+    inputs = [check_tensor(value, label("xs", input_structure, n)) for n, value in enumerate(inputs)]
+    half = half_of([*states, *inputs])
     problem = check(
         update,
-        arranged([_viewed(value) for value in states], state_structure),
-        arranged([_viewed(value) for value in inputs], input_structure),
+        arranged([_shaped(value) for value in states], state_structure),
+        arranged([_shaped(value) for value in inputs], input_structure),
         axis,
         reverse,
         length,
     )
     traced, columns, n_steps = problem.traced, problem.columns, problem.length
-    calculated = getattr(torch, traced.dtype.name)
+    dtype = getattr(torch, traced.dtype.name)
     whole = columns[: problem.axis] + (n_steps,) + columns[problem.axis :]
-    tensors = [_tensor(value).to(calculated).expand(whole).movedim(problem.axis, 0) for value in inputs]
-    tensors += [_tensor(value).to(calculated).expand(columns) for value in states]
-    spec = _Spec(traced.recurrence, traced.dtype, problem.reverse, n_steps, columns, problem.axis)
-    if size is None:
-        results = _Run.apply(spec, *tensors)
-    else:
-        results = _Checkpointed.apply(spec, size, *tensors)
+    tensors = [as_tensor(value).to(dtype).expand(whole).movedim(problem.axis, 0) for value in inputs]
+    tensors += [as_tensor(value).to(dtype).expand(columns) for value in states]
+    spec = Spec(traced.recurrence, traced.dtype, problem.reverse, n_steps, columns, problem.axis)
+    results = run(spec, tensors) if size is None else _run_in_segments(spec, size, tensors)
     n_outputs = len(traced.output_dtypes)
     ys = [
-        y.movedim(0, problem.axis).to(getattr(torch, dtype.name))
+        y.movedim(0, problem.axis).to(own_dtype(dtype.name, half))
         for y, dtype in zip(results[:n_outputs], traced.output_dtypes)
     ]
     result = arranged(ys, traced.output_structure)
     if not return_final:
         return result
     last = results[n_outputs : n_outputs + len(states)]
-    final = [value.to(getattr(torch, dtype.name)) for value, dtype in zip(last, traced.state_dtypes)]
+    final = [value.to(own_dtype(dtype.name, half)) for value, dtype in zip(last, traced.state_dtypes)]
     return result, arranged(final, state_structure)
 
 
-def _checked(value: Any, name: str) -> Any:
+def run(spec: Spec, tensors: list[Tensor]) -> Any:
+    """Outputs and last states, of inputs in the scan's axes and states: differentiable."""
+    if followed(tensors):
+        from upsweep._torch import user_scan_ops
+
+        return user_scan_ops.run(spec, tensors)
+    n_states = spec.recurrence.n_states
+    if _is_transformed():  # whose tensors hide what is differentiated
+        return _TransformedRun.apply(spec.keeping(), n_states, *tensors)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return _EagerRun.apply(spec.keeping(), n_states, *tensors)
+    return _forward(spec, 0, *tensors)
+
+
+def _run_in_segments(spec: Spec, size: int, tensors: list[Tensor]) -> Any:
+    if _is_transformed() or followed(tensors):
+        raise NotImplementedError("checkpoint: not for tensors that torch.func or a mode follows; leave it out")
+    return _Checkpointed.apply(spec, size, *tensors)
+
+
+def _is_transformed() -> bool:
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def followed(tensors: list[Tensor]) -> bool:
+    """Whether somebody looks on who understands operations only: a mode, or a tensor of another kind."""
+    if torch._C._len_torch_dispatch_stack() or torch.compiler.is_compiling():
+        return True
+    return any(type(tensor) not in (Tensor, torch.nn.Parameter) for tensor in tensors)
+
+
+def half_of(values: list[Any]) -> torch.dtype:
+    """The type of halves of 16 bits among tensors, which can be one only: numpy has one."""
+    found = {value.dtype for value in values if isinstance(value, Tensor)} & {torch.float16, torch.bfloat16}
+    if len(found) > 1:
+        raise TypeError("xs, init: float16 and bfloat16 do not go together; convert one, or both to float32")
+    return found.pop() if found else torch.float16
+
+
+def own_dtype(name: str, half: torch.dtype) -> torch.dtype:
+    """torch's dtype of a traced result's."""
+    dtype: torch.dtype = half if name == "float16" else getattr(torch, name)
+    return dtype
+
+
+def check_tensor(value: Any, name: str) -> Any:
     """An argument as a tensor on the CPU, or a number as it is; integers become torch's default dtype."""
     if isinstance(value, (bool, int, float)):
         return value
@@ -87,20 +151,37 @@ def _checked(value: Any, name: str) -> Any:
     if value.dtype is torch.bool or value.dtype in _FLOATS:
         return value
     if value.is_complex() or value.is_floating_point():
-        raise TypeError(f"{name}: expected float16, float32, float64, integers or bool, got {value.dtype}")
+        raise TypeError(
+            f"{name}: expected float16, bfloat16, float32, float64, integers or bool, got {value.dtype}"
+        )
     return value.to(torch.get_default_dtype())
 
 
-def _viewed(value: Any) -> Any:
-    return value.detach().resolve_neg().numpy() if isinstance(value, Tensor) else value
+def traced_name(dtype: torch.dtype) -> str:
+    """numpy's name of a dtype; bfloat16, which it does not have, is traced and rounded as its halves are."""
+    return "float16" if dtype is torch.bfloat16 else str(dtype).removeprefix("torch.")
 
 
-def _tensor(value: Any) -> Tensor:
+def _shaped(value: Any) -> Any:
+    """An array of a tensor's shape and dtype, for checks: without its memory, which there may be none of."""
+    if not isinstance(value, Tensor):
+        return value
+    # As np.broadcast_to would, in a third of its time.
+    return np.ndarray(tuple(value.shape), traced_name(value.dtype), _NOTHING, 0, (0,) * value.ndim)
+
+
+def _viewed(tensor: Tensor) -> Array:
+    array: Array = tensor.detach().resolve_neg().numpy()
+    return array
+
+
+def as_tensor(value: Any) -> Tensor:
+    """A number as a tensor that broadcasts."""
     return value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
 
 
 @dataclass(frozen=True)
-class _Spec:
+class Spec:
     """What runs: the recurrence, and the shapes of its arrays."""
 
     recurrence: Recurrence
@@ -109,6 +190,11 @@ class _Spec:
     length: int
     columns: tuple[int, ...]
     axis: int
+
+    def keeping(self) -> Spec:
+        """The same with the states before each step among the outputs, the last of them."""
+        kept = tuple(state(p) for p in range(self.recurrence.n_states))
+        return replace(self, recurrence=replace(self.recurrence, outputs=self.recurrence.outputs + kept))
 
     def in_order(self, array: Array) -> Array:
         return array[::-1] if self.reverse else array
@@ -138,42 +224,81 @@ def _zeros_where_missing(parts: list[Tensor | None], shape: tuple[int, ...], lik
     return [like.new_zeros(()).expand(shape) if part is None else part for part in parts]
 
 
-class _Run(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
-    """Outputs, last states, and (where something is differentiated) the states before each step."""
+def _forward(spec: Spec, n_kept: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Outputs but the last `n_kept`, which are the states before each step; last states; those states."""
+    outputs, final = spec.run(tensors)
+    n = len(outputs) - n_kept
+    return (*outputs[:n], *final, *outputs[n:])
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    spec, n_kept, *tensors = inputs
+    ctx.spec, ctx.n_kept = spec, n_kept
+    ctx.save_for_backward(*tensors[: spec.recurrence.n_inputs], *output[len(output) - n_kept :])
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+    spec, k = ctx.spec, ctx.n_kept
+    n = len(spec.recurrence.outputs) - k
+    parts = [*grads[:n], *grads[n + k :]]
+    return (None, None, *gradients(spec, ctx.saved_tensors, parts, list(grads[n : n + k])))
+
+
+class _EagerRun(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
+    """The scan of plain tensors; torch binds arguments anew for functions that transforms can take."""
 
     @staticmethod
-    def forward(ctx: Any, spec: _Spec, *tensors: Tensor) -> tuple[Tensor, ...]:
-        recurrence = spec.recurrence
-        keeps = any(ctx.needs_input_grad[1:])
-        if keeps:
-            kept = tuple(state(p) for p in range(recurrence.n_states))
-            spec = replace(spec, recurrence=replace(recurrence, outputs=recurrence.outputs + kept))
-        outputs, final = spec.run(tensors)
-        n = len(recurrence.outputs)
-        if keeps:
-            ctx.spec, ctx.n_outputs = spec, n
-            ctx.save_for_backward(*tensors[: recurrence.n_inputs], *outputs[n:])
-            ctx.set_materialize_grads(False)
-        return (*outputs[:n], *final, *outputs[n:])
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        output = _forward(*inputs)
+        _save(ctx, inputs, output)
+        return output
+
+    backward = staticmethod(_backward)
+
+
+class _TransformedRun(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
+    """The scan under torch.func's transforms."""
+
+    forward = staticmethod(_forward)
+    setup_context = staticmethod(_save)
+    backward = staticmethod(_backward)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        spec, n, k = ctx.spec, ctx.n_outputs, ctx.spec.recurrence.n_states
-        saved = ctx.saved_tensors
-        parts = [*grads[:n], *grads[n + k :]]
-        cotangents = _zeros_where_missing(parts, (spec.length, *spec.columns), saved[-1])
-        last = _zeros_where_missing(list(grads[n : n + k]), spec.columns, saved[-1])
-        back = replace(spec, recurrence=adjoint(spec.recurrence), reverse=not spec.reverse)
-        results = _Run.apply(back, *saved, *cotangents, *last)
-        n_inputs = spec.recurrence.n_inputs
-        return (None, *results[: n_inputs + k])
+    def vmap(info: Any, in_dims: tuple[Any, ...], spec: Spec, n_kept: int, *tensors: Tensor) -> Any:
+        batched, moved = batch(spec, info.batch_size, in_dims[2:], tensors)
+        results = _TransformedRun.apply(batched, n_kept, *moved)
+        n = len(spec.recurrence.outputs) - n_kept
+        return results, (*(1 for _ in range(n)), *(0 for _ in range(n_kept)), *(1 for _ in range(n_kept)))
+
+
+def gradients(
+    spec: Spec, saved: tuple[Tensor, ...], of_outputs: list[Tensor | None], of_last: list[Tensor | None]
+) -> tuple[Tensor, ...]:
+    """The gradients of inputs and states, of what was saved: the inputs and the states before each step."""
+    cotangents = _zeros_where_missing(of_outputs, (spec.length, *spec.columns), saved[-1])
+    last = _zeros_where_missing(of_last, spec.columns, saved[-1])
+    back = replace(spec, recurrence=adjoint(spec.recurrence), reverse=not spec.reverse)
+    results = run(back, [*saved, *cotangents, *last])
+    n_outputs = len(saved)
+    return tuple(results[:n_outputs])
+
+
+def batch(spec: Spec, size: int, dims: Any, tensors: Any) -> tuple[Spec, list[Tensor]]:
+    """The scan with a batch as the first of its columns."""
+    n = spec.recurrence.n_inputs
+    moved = []
+    for place, (tensor, dim) in enumerate(zip(tensors, dims)):
+        front = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        moved.append(front.movedim(0, 1) if place < n else front)
+    return replace(spec, columns=(size, *spec.columns), axis=spec.axis + 1), moved
 
 
 class _Checkpointed(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
     """Outputs and last states, with the state kept before every `size` steps; gradients of the first order."""
 
     @staticmethod
-    def forward(ctx: Any, spec: _Spec, size: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, spec: Spec, size: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         outputs, final = spec.run(tensors)
         if any(ctx.needs_input_grad[2:]):
             inputs, states = spec.views(tensors)

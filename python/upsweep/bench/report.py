@@ -16,8 +16,9 @@ class Row:
     """One measured case.
 
     `figure` is what the bar is about, in words in `unit`: with "of copy" and "of a+b" the fraction of the
-    yardstick's speed, with "x" a ratio of times, with "us" microseconds (where less is better), with
-    "Gpairs/s/core" a rate. What could not be timed has neither seconds nor a figure, and a note that says why.
+    yardstick's speed, with "x" a ratio of times, with "us" and "ms" micro- and milliseconds (where less is
+    better), with "Gpairs/s/core" a rate. What could not be timed has neither seconds nor a figure, and a note
+    that says why.
     """
 
     case: str
@@ -39,7 +40,7 @@ class Row:
     def met(self) -> bool | None:
         if self.bar is None or self.figure is None or self.busy is not None:
             return None
-        return self.figure <= self.bar if self.unit == "us" else self.figure >= self.bar
+        return self.figure <= self.bar if self.unit in ("us", "ms") else self.figure >= self.bar
 
     @property
     def rate(self) -> float | None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 import upsweep
 from upsweep import reference
+from upsweep.bench import scan_peers, te_programs
 from upsweep.bench.harness import Call, copiers, measure
 from upsweep.bench.peers import optional
 from upsweep.bench.report import Row
@@ -191,6 +192,8 @@ def run(
                 progress(len(rows), len(chosen))
         if not quick and only in "lfilter of order 2, 10,000,000, float64":
             rows += [row for row in (_filter_row(rounds=3),) if row is not None]
+        rows += scan_peers.rows(only, quick)
+        rows += te_programs.rows(only, quick, upsweep.get_num_threads(), progress)
     finally:
         upsweep.set_num_threads(before)
     return rows

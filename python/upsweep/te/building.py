@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
+import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from upsweep import _arrays, _cpu
 from upsweep._cpu import openmp
+from upsweep._cpu._nests import Plan
 from upsweep._expr.nest.compiled import compile_nest
 from upsweep._expr.nest.expressions import OPERATIONS, Expr, key, walk
 from upsweep._expr.nest.launching import SYMBOLS
@@ -75,7 +75,19 @@ def lower(schedule: Schedule, args: Sequence[Tensor | Expr], simple_mode: bool =
     }
     <BLANKLINE>
     """
+    check_arguments(schedule, args)
     return Lowered(nest_text(lower_schedule(schedule, [arg for arg in args if isinstance(arg, Tensor)]).body))
+
+
+def check_arguments(schedule: Any, args: Any) -> None:
+    """Raise unless these are a schedule, and tensors and sizes."""
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule: expected te.create_schedule(...), got {schedule!r}")
+    if not isinstance(args, (list, tuple)):
+        raise TypeError(f"args: expected a list of tensors, got {args!r}")
+    for place, arg in enumerate(args):
+        if not isinstance(arg, Tensor) and not (isinstance(arg, Expr) and arg.op == "var"):
+            raise TypeError(f"args: expected tensors, and sizes from te.var; args[{place}] is {arg!r}")
 
 
 def evaluator(expr: Expr) -> Callable[[Sizes], int]:
@@ -125,7 +137,7 @@ class _Parameter:
             raise ValueError(f"{self.name}: expected shape {self.shape_text()}, got {array.shape}")
         if self.is_output and not array.flags.writeable:
             raise ValueError(f"{self.name}: the array to fill is read-only")
-        result: Array = array
+        result: Array = np.asarray(array)  # subclasses have no meaning of their own here
         return result
 
 
@@ -137,22 +149,7 @@ def _is_plain(array: Array) -> bool:
     return array.dtype.isnative and array.flags.aligned and all(stride % item == 0 for stride in array.strides)
 
 
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-_Signature = tuple[Any, ...] | None
 _MOST_PLANS = 64
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """The kernel's arguments for arrays of the same shapes, strides and kind, but for their addresses."""
-
-    kind: Any
-    numbers: list[int]
-    pointers: list[int]
-    scratch: list[tuple[int, tuple[int, ...], np.dtype[Any]]]
 
 
 class Function:
@@ -162,6 +159,7 @@ class Function:
     """
 
     def __init__(self, schedule: Schedule, args: Sequence[Tensor | Expr], name: str) -> None:
+        check_arguments(schedule, args)
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         nest = lower_schedule(schedule, tensors)
         self.name, self.text = name, nest_text(nest.body)
@@ -180,9 +178,9 @@ class Function:
             scratch.append(body.buffer)
             self._scratch.append((np.dtype(body.buffer.dtype), [evaluator(size) for size in body.buffer.shape]))
             body = body.body
-        self._plans: dict[Any, _Plan] = {}
+        self._plans: dict[Any, Plan] = {}  # by what a call's arrays are, but for where they lie
+        self._latest: Plan | None = None
         self._takes_arrays_alone = not given
-        self._output_places = [place for place, p in enumerate(self._parameters) if p.is_output]
         self._sizes = _sizes_of(schedule, tensors, given)
         for size in self._sizes:
             if key(size) not in known:
@@ -192,7 +190,7 @@ class Function:
             (evaluator(check.value), [evaluator(extent) for extent in check.extents], check.message)
             for check in schedule.checks
         ]
-        self._kernel, self._code = compile_nest(
+        self._code = compile_nest(
             body, [*nest.buffers, *scratch], self._sizes, _cpu.level, openmp.symbols(SYMBOLS)
         )
 
@@ -214,6 +212,11 @@ class Function:
         TypeError, ValueError
             A wrong dtype; shapes that disagree with the placeholders', or with each other about a size.
         """
+        plan = self._latest
+        if plan is not None:
+            result = plan.run(arrays, _cpu.threads(n_threads))
+            if result is not NotImplemented:
+                return result
         for array in arrays:
             if hasattr(array, "asnumpy"):  # compat's, in which an array of numpy lies
                 arrays = tuple(getattr(each, "values", each) for each in arrays)
@@ -234,12 +237,15 @@ class Function:
                 f"got {n_given}"
             )
         fills = n_given == len(self._args)
-        signature: _Signature = None
-        if fills and self._takes_arrays_alone and all(type(array) is np.ndarray for array in arrays):
-            signature = tuple((a.shape, a.strides, a.dtype, a.flags.writeable, a.flags.aligned) for a in arrays)
+        arrays = tuple(arrays)
+        signature = None
+        if self._takes_arrays_alone and all(type(array) is np.ndarray for array in arrays):
+            signature = tuple((array.shape, array.strides, array.dtype) for array in arrays)
             plan = self._plans.get(signature)
-            if plan is not None and self._run_planned(plan, arrays, n_threads):
-                return None
+            result = NotImplemented if plan is None else plan.run(arrays, _cpu.threads(n_threads))
+            if result is not NotImplemented:
+                self._latest = plan
+                return result
         values = iter(arrays)
         sizes: Sizes = {}
         taken: list[tuple[_Parameter, Array]] = []
@@ -258,18 +264,22 @@ class Function:
                 raise ValueError(
                     f"{self.name}: the inputs do not tell the size {missing[0]!r}; give the results to fill"
                 )
-            new = [np.empty([e(sizes) for e in p.extents], p.dtype) for p in self._outputs]
-            fresh = iter(new)
-            inputs = {id(p): array for p, array in taken}
-            taken = [(p, next(fresh) if p.is_output else inputs[id(p)]) for p in self._parameters]
         for check, extents, message in self._checks:
             if check(sizes) < 0 and all(extent(sizes) > 0 for extent in extents):
                 told = ", ".join(f"{size!r} = {sizes[key(size)]}" for size in self._sizes)
                 raise ValueError(f"{message}, with {told}")
-        self._launch(taken, sizes, n_threads, signature)
-        if fills:
-            return None
-        return new[0] if len(new) == 1 else tuple(new)
+        plain = [self._plain(parameter, array, taken) for parameter, array in taken]
+        plan = self._plan([(parameter, array) for (parameter, _), array in zip(taken, plain)], sizes)
+        if signature is not None and all(array is given for array, (_, given) in zip(plain, taken)):
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            self._plans[signature] = self._latest = plan
+        result = plan.run(tuple(plain), _cpu.threads(n_threads))
+        assert result is not NotImplemented
+        for (parameter, given), array in zip(taken, plain):
+            if parameter.is_output and array is not given:
+                given[...] = array
+        return result
 
     def filled(self, values: Sequence[Any]) -> list[Any]:
         """Those of a call's arguments that are results."""
@@ -304,67 +314,41 @@ class Function:
                         f"{parameter.name}: expected shape {parameter.shape_text()}{told}, got {shape}"
                     )
 
-    def _launch(
-        self, taken: list[tuple[_Parameter, Array]], sizes: Sizes, n_threads: int | None, signature: _Signature
-    ) -> None:
-        numbers = [0]
-        pointers: list[int] = []
-        kept: list[Array] = []
-        copied_back: list[tuple[Array, Array]] = []
-        for parameter, array in taken:
-            plain = array
-            overlaps = any(
-                array is not each and np.may_share_memory(array, each) for p, each in taken if p.is_output
-            )
-            if overlaps or not _is_plain(array):
-                signature = None
-                if parameter.is_output:
-                    plain = np.empty(array.shape, parameter.dtype)
-                    copied_back.append((array, plain))
-                else:
-                    plain = array.astype(parameter.dtype.newbyteorder("="), order="C")
-                kept.append(plain)
-            pointers.append(len(numbers))
-            numbers.append(_address(plain))
-            numbers += [stride // plain.itemsize for stride in plain.strides[:-1]]
-        scratch: list[tuple[int, tuple[int, ...], np.dtype[Any]]] = []
+    def _plain(self, parameter: _Parameter, array: Array, taken: list[tuple[_Parameter, Array]]) -> Array:
+        """An array that the kernel can take: itself, or a copy, also where it lies over others."""
+        overlaps = any(
+            p.is_output and p is not parameter and np.may_share_memory(array, each) for p, each in taken
+        )
+        if not overlaps and _is_plain(array):
+            return array
+        if parameter.is_output:
+            return np.empty(array.shape, parameter.dtype)
+        return array.astype(parameter.dtype.newbyteorder("="), order="C")
+
+    def _plan(self, taken: list[tuple[_Parameter, Array]], sizes: Sizes) -> Plan:
+        """The kernel's call for arrays that it can take; without the results, for new ones."""
+        given = {id(parameter): array for parameter, array in taken}
+        # Such arrays lie anywhere: only shapes and strides of those that are not there yet count.
+        missing = [p for p in self._outputs if id(p) not in given]
+        new = {id(p): np.empty([extent(sizes) for extent in p.extents], p.dtype) for p in missing}
+        numbers, places = [0], dict[int, int]()
+        for parameter in self._parameters:
+            array = given[id(parameter)] if id(parameter) in given else new[id(parameter)]
+            places[id(parameter)] = len(numbers)
+            numbers.append(0)
+            numbers += [stride // array.itemsize for stride in array.strides[:-1]]
+        scratch: list[tuple[int, int]] = []
         for dtype, extents in self._scratch:
-            memory = np.empty([extent(sizes) for extent in extents], dtype)
-            kept.append(memory)
-            scratch.append((len(numbers), memory.shape, dtype))
-            numbers.append(_address(memory))
-            numbers += [stride // dtype.itemsize for stride in memory.strides[:-1]]
+            shape = [max(extent(sizes), 0) for extent in extents]
+            scratch.append((len(numbers), math.prod(shape) * dtype.itemsize))
+            numbers.append(0)
+            numbers += [math.prod(shape[d + 1 :]) for d in range(len(shape) - 1)]
         numbers += [sizes[name] for name in self._size_keys]
-        args = (ctypes.c_int64 * len(numbers))(*numbers)
-        if signature is not None:
-            if len(self._plans) >= _MOST_PLANS:
-                self._plans.clear()
-            self._plans[signature] = _Plan(type(args), numbers, pointers, scratch)
-        self._run_kernel(args, n_threads)
-        for array, plain in copied_back:
-            array[...] = plain
-
-    def _run_kernel(self, args: Any, n_threads: int | None) -> None:
-        self._kernel(args, _cpu.threads(n_threads))
-        if args[0]:
-            raise MemoryError(f"{self.name}: no memory for what it computes on the way")
-
-    def _run_planned(self, plan: _Plan, arrays: Sequence[Array], n_threads: int | None) -> bool:
-        """Run on arrays of which all has been checked before but where they lie; False if results overlap."""
-        for place in self._output_places:
-            for array in arrays:
-                if array is not arrays[place] and np.may_share_memory(array, arrays[place]):
-                    return False
-        args = plan.kind(*plan.numbers)
-        for place, array in zip(plan.pointers, arrays):
-            args[place] = array.__array_interface__["data"][0]
-        kept = []
-        for place, shape, dtype in plan.scratch:
-            memory = np.empty(shape, dtype)
-            kept.append(memory)
-            args[place] = _address(memory)
-        self._run_kernel(args, n_threads)
-        return True
+        order = [*(parameter for parameter, _ in taken), *missing]
+        return Plan(
+            self.name, self._code.address("kernel"), self._code, numbers, [places[id(p)] for p in order],
+            [*given.values(), *new.values()], [p.is_output for p in order], scratch, len(new),
+        )  # fmt: skip
 
 
 def _sizes_of(schedule: Schedule, tensors: Sequence[Tensor], given: Sequence[Expr]) -> list[Expr]:

@@ -88,6 +88,16 @@ class Tensor:
     def __call__(self, *indices: Any) -> Expr:
         return self[indices]
 
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        index = ", ".join("ijklmn"[: self.ndim])
+        raise TypeError(
+            f"{users_line()}: {self.name} is a whole tensor: write te.compute(shape, lambda {index}: ...) of its "
+            f"elements {self.name}[{index}]"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __matmul__ = __neg__ = __pow__ = __array_ufunc__ = __float__ = _refuse
+
     def __iter__(self) -> Any:
         raise TypeError(f"{users_line()}: {self.name} cannot be iterated over; index it in te.compute")
 
@@ -243,6 +253,8 @@ def compute(shape: Any, fcompute: Callable[..., Any], name: str = "compute") -> 
     Tensor(name=Y, shape=(4, 3), dtype=float32)
     """
     sizes = as_shape(shape, name)
+    if not callable(fcompute):
+        raise TypeError(f"{name}: expected a function of {len(sizes)} indices, got {fcompute!r}")
     axes = tuple(Axis(each, size) for each, size in zip(_axis_names(fcompute, len(sizes), name), sizes))
     returned = fcompute(*axes)
     if isinstance(returned, (tuple, list)):

@@ -13,7 +13,7 @@ from typing import Any
 from .. import cache
 from .target import Target
 
-__all__ = ["add_symbols", "compile_object", "load", "load_object", "sources", "versions"]
+__all__ = ["Loaded", "add_symbols", "compile_object", "load", "load_object", "sources", "versions"]
 
 _lock = threading.Lock()
 _binding: Any = None

@@ -76,6 +76,12 @@ _OF_FLOATS = (
     "sigmoid",
     "floor",
 )
+# Operators by the names of numpy's functions.
+_OPERATORS = {
+    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "floor_divide": "floordiv",
+    "remainder": "mod", "power": "pow", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge",
+    "equal": "eq", "not_equal": "ne",
+}  # fmt: skip
 _NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
 
 
@@ -88,14 +94,16 @@ def users_line() -> str:
 
 
 class Expr:
-    """A scalar."""
+    """A scalar. It never changes: `known_key` and `known_form` are what `key` and `linear` said of it."""
 
-    __slots__ = ("args", "dtype", "op", "static", "where")
+    __slots__ = ("args", "dtype", "known_form", "known_key", "op", "static", "where")
 
     def __init__(
         self, op: str, args: tuple[Expr, ...], dtype: str, static: tuple[Any, ...] = (), where: str = ""
     ) -> None:
         self.op, self.args, self.dtype, self.static, self.where = op, args, dtype, static, where
+        self.known_key: str | None = None
+        self.known_form: Any = None
 
     def __repr__(self) -> str:
         from .printing import expression_text
@@ -112,6 +120,24 @@ class Expr:
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError(f"{users_line()}: {self!r} is one number")
+
+    def __float__(self) -> float:
+        raise TypeError(
+            f"{users_line()}: {self!r} is no number before it is computed; te.exp, te.tanh and the like are its "
+            "functions, te.cast changes its dtype"
+        )
+
+    __int__ = __index__ = __complex__ = __float__  # none of them returns
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Expr:
+        # A number of numpy on the left of an operator comes here.
+        op = _OPERATORS.get(ufunc.__name__)
+        if op is None or method != "__call__" or keywords:
+            raise TypeError(
+                f"{users_line()}: np.{ufunc.__name__} of {self!r}: te has functions of its own (te.exp, te.tanh, "
+                "te.max, te.select, ...)"
+            )
+        return binary(op, *inputs)
 
     def astype(self, dtype: str) -> Expr:
         """The value as another dtype."""
@@ -193,7 +219,10 @@ class Axis(Expr):
 
 def check_dtype(dtype: str) -> str:
     """A dtype's name, if it is one that nests compute with."""
-    name = np.dtype(dtype).name
+    try:
+        name = np.dtype(dtype).name
+    except TypeError:
+        name = ""
     if name not in DTYPES:
         raise TypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
     return name
@@ -364,6 +393,12 @@ def substitute(expr: Expr, values: Mapping[Any, Expr]) -> Expr:
 
 def key(expr: Expr) -> str:
     """Equal for expressions that are built alike of the same axes, variables and tensors."""
+    if expr.known_key is None:
+        expr.known_key = _key(expr)
+    return expr.known_key
+
+
+def _key(expr: Expr) -> str:
     if expr.op in ("axis", "var"):
         return f"{expr.static[0]}@{id(expr)}"
     static = ",".join(str(part) if isinstance(part, (int, float, str)) else str(id(part)) for part in expr.static)

@@ -7,15 +7,16 @@ A form is a constant and integer multiples of atoms: sizes, axes, and whatever e
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 
-from .expressions import Axis, Expr, as_expr, binary, const, key
+from .expressions import Axis, Expr, binary, const, key
 
 __all__ = ["Linear", "Ranges", "linear", "same", "simplified"]
 
 
 class Linear:
-    """constant + sum of coefficient * atom."""
+    """constant + sum of coefficient * atom; it never changes."""
 
     __slots__ = ("constant", "terms")
 
@@ -68,6 +69,13 @@ class Linear:
 
 def linear(expr: Expr) -> Linear:
     """The linear form of an integer expression."""
+    if expr.known_form is None:
+        expr.known_form = _linear(expr)
+    form: Linear = expr.known_form
+    return form
+
+
+def _linear(expr: Expr) -> Linear:
     if expr.op == "const":
         return Linear(int(expr.static[0]))
     if expr.op in ("add", "sub"):
@@ -197,7 +205,12 @@ def _facts(condition: Expr, holds: bool) -> list[Linear]:
 
 def as_index(value: object) -> Expr:
     """A size or an index as int64."""
-    expr = as_expr(value, "int64") if not isinstance(value, Expr) else value
+    if not isinstance(value, Expr):
+        try:
+            return const(operator.index(value), "int64")  # type: ignore[arg-type]  # its TypeError is ours to word
+        except TypeError:
+            raise TypeError(f"expected an integer, got {value!r}") from None
+    expr = value
     if expr.dtype not in ("int64", "int32"):
         raise TypeError(f"expected an integer, got {expr!r} of {expr.dtype}")
     return expr if expr.dtype == "int64" else Expr("cast", (expr,), "int64")

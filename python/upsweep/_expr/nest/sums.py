@@ -3,11 +3,13 @@
     for row { vectorized column { c[row, column] = start;  for k { c[row, column] += f(row, column, k) } } }
 
 A matrix product reads the other matrix anew for each row. Where part of f does not depend on the row, several
-rows are taken together, each with sums of its own in registers.
+rows are taken together, each with sums of its own in registers. Loops between the two, over the gates of a cell
+say, stay where they are.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,9 +71,10 @@ def continues(start: Store, loop: For) -> bool:
 
 @dataclass
 class SharedSums:
-    """The loops of such a nest."""
+    """The loops of such a nest, from the outside to the inside."""
 
     rows: For
+    between: list[For]
     columns: For
     start: Store
     over: For
@@ -80,7 +83,11 @@ class SharedSums:
 
 def shared_sums(rows: For) -> SharedSums | None:
     """The parts of a loop over rows that can be taken together; None for others."""
+    between: list[For] = []
     columns = rows.body
+    while isinstance(columns, For) and not columns.marks and not mentions(columns.extent, rows.axis):
+        between.append(columns)
+        columns = columns.body
     if "vectorized" in rows.marks or not (isinstance(columns, For) and "vectorized" in columns.marks):
         return None
     body = columns.body
@@ -97,7 +104,7 @@ def shared_sums(rows: For) -> SharedSums | None:
     is_own = any(mentions(index, rows.axis) for index in step.indices)
     # Steps of time read what the one before them stored; those of a parallel loop do not.
     is_free = "parallel" in rows.marks or not any(each.static[0] is step.buffer for each in loads)
-    return SharedSums(rows, columns, start, over, step) if is_shared and is_own and is_free else None
+    return SharedSums(rows, between, columns, start, over, step) if is_shared and is_own and is_free else None
 
 
 def _moved(expr: Expr, axis: Axis, by: int) -> Expr:
@@ -111,7 +118,12 @@ def write_shared_sums(function: Function, form: SharedSums, low: Value, high: Va
     count = out.emit(f"sub i64 {high}, {low}")
     count = function.lanes.extreme("max", count, "0")
     end = function.lanes.plus(low, out.emit(f"sub i64 {count}, {out.emit(f'urem i64 {count}, {n_rows}')}"))
-    with function.loop(form.rows.axis, low, end, n_rows):
+    with ExitStack() as loops:
+        loops.enter_context(function.loop(form.rows.axis, low, end, n_rows))
+        for each in form.between:
+            trimmed = function.trimmed(each)
+            loops.enter_context(function.loop(each.axis, trimmed.low, trimmed.high))
+            loops.enter_context(function.within(each.axis, each.body))
         function.vectors(form.columns, form.columns.body, lambda: _rows_of_sums(function, form, n_rows))
     return end
 
