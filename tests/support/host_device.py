@@ -1,4 +1,4 @@
-"""A device for kernels over pairs that is none: their text compiled by the C++ compiler and run on the host.
+"""A device for kernels made at run time that is none: their text compiled by the C++ compiler and run on the host.
 
 What is tested is everything but NVRTC, the driver and the few functions of kernels/device.cuh: the rewrites, the
 text, the kernels' own logic, the plans, the structure that is handed over.
@@ -7,24 +7,32 @@ text, the kernels' own logic, the plans, the structure that is handed over.
 import ctypes
 import hashlib
 import math
+import re
+import struct
 import subprocess
 from pathlib import Path
 
 import numpy as np
-from upsweep._cuda import DeviceArray, pairs
+from upsweep._cuda import DeviceArray, driver, pairs, user_scans
+from upsweep._expr.cuda import nvrtc
 from upsweep._expr.cuda.render import kernel_text
 from upsweep._expr.reduction import outputs
 
 PREAMBLE = (Path(__file__).parent / "on_host.hpp").read_text()
-LAUNCHERS = """
-extern "C" void launch_reduce_pairs(const Call* call, unsigned n_blocks, unsigned n_threads) {
-    fibers::Launch<Call>::run(reduce_pairs, *call, n_blocks, n_threads);
-}
-extern "C" void launch_combine_parts(const Call* call, unsigned n_blocks, unsigned n_threads) {
-    fibers::Launch<Call>::run(combine_parts, *call, n_blocks, n_threads);
-}
+LAUNCHER = """
+extern "C" void launch_{0}(const Call* call, unsigned n_blocks, unsigned n_threads) {{
+    fibers::Launch<Call>::run({0}, *call, n_blocks, n_threads);
+}}
+"""
+SIZE = """
 extern "C" long long size_of_call() { return sizeof(Call); }
 """
+
+
+def launchers(text):
+    """A function of the host for each kernel of a text."""
+    names = re.findall(r"__global__ void (?:__launch_bounds__\(.*\) )?(\w+)\(const __grid_constant__ Call", text)
+    return "".join(map(LAUNCHER.format, names)) + SIZE
 
 
 class HostFunction:
@@ -75,7 +83,8 @@ class HostDevice:
         path = self.folder / f"{name}.so"
         if not path.exists():
             source = self.folder / f"{name}.cpp"
-            source.write_text(PREAMBLE + text.decode().replace(kernel_text("device"), "") + LAUNCHERS)
+            kernels = text.decode().replace(kernel_text("device"), "")
+            source.write_text(PREAMBLE + kernels + launchers(kernels))
             # Without -fno-gnu-unique, static variables of inline functions would be those of another library.
             flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=fast", "-fno-gnu-unique"]
             command = ["g++", *flags, str(source), "-o", str(path)]
@@ -86,13 +95,17 @@ class HostDevice:
     def memory(self, data):
         return HostMemory(data)
 
+    def write_words(self, pointer, words, stream):
+        ctypes.memmove(pointer, struct.pack(f"{len(words)}I", *words), 4 * len(words))
+
 
 def install(monkeypatch, folder, n_slots=8):
-    """Let `_cuda.pairs` run on the host; `n_slots`: of the device, which decides how columns are cut."""
+    """Let pairs and scans by an update run on the host; `n_slots`: of the device, which decides how columns are cut."""
     device = HostDevice(folder, n_slots)
-    monkeypatch.setattr(pairs.driver, "device", lambda ordinal: device)
-    monkeypatch.setattr(pairs, "_compiled", lambda kernels, capability: kernels.text.encode())
-    pairs._prepared.clear()
+    monkeypatch.setattr(driver, "device", lambda ordinal: device)
+    monkeypatch.setattr(nvrtc, "fetch_or_compile", lambda text, options, capability: text.encode())
+    for family in (pairs, user_scans):
+        family._prepared.clear()
     return device
 
 

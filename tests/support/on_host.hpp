@@ -10,6 +10,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
 #define __shared__ static
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
@@ -141,6 +142,7 @@ struct Launch {
 
 
 static void __syncthreads() { fibers::of_block.wait(blockDim.x); }
+static void __syncwarp() { fibers::of_warp[threadIdx.x / 32].wait(32); }
 
 static int __syncthreads_or(int condition) {
     static int conditions[1024];
