@@ -79,6 +79,8 @@ static void fetch_together(const char* from, T* to) {
 static void write_together(const float* from, float* to) {
     std::memcpy(__builtin_assume_aligned(to, 16), from, 16);
 }
+template <class Pointer>
+static void forget_origin(Pointer&) {}
 
 namespace fibers {
 constexpr int STACK = 1 << 18;

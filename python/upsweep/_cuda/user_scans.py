@@ -26,12 +26,14 @@ from upsweep._expr.cuda import nvrtc
 from upsweep._expr.cuda.recurrence import (
     JOINERS,
     SIZES,
+    THREADS,
     ScanKernels,
     ScanRequest,
     Stream,
     choose_ahead,
     n_matrix,
     render_scan,
+    threads_of,
 )
 from upsweep._expr.linear_update import LinearUpdate, find_linear
 from upsweep._expr.nodes import order, substitute
@@ -46,7 +48,6 @@ State = DeviceArray | float
 KEPT = 512  # recurrences' kernels in memory
 MOST_BYTES = 4096  # of a kernel's arguments
 MOST_BLOCKS = 2**31 - 1  # of a launch
-WALKED_AHEAD = 8  # steps, where a chunk is walked in the place of a jump past it
 FEW_CHUNKS = 32  # of a column, which one thread joins
 
 
@@ -183,17 +184,17 @@ class _Scan:
         fixed = [array.strides[0] == 0 for array, _ in arrays]
         streams = tuple(Stream(array.dtype, flag) for (array, _), flag in zip(arrays, fixed))
         n_processors = driver.device(self.device).n_processors
-        ahead = choose_ahead(recurrence, streams, -(-cut.n_columns // n_processors))
-        ahead = min(WALKED_AHEAD, ahead) if lines else ahead
+        of_processor = -(-cut.n_columns // n_processors)
+        ahead = 1 if lines else choose_ahead(recurrence, streams, of_processor)
+        blocks = 1 if lines else threads_of(of_processor) // THREADS
         outputs = () if is_reduction else tuple(array.dtype for array in self.outputs)
-        steps = [array.strides[0] for array in (*self.inputs, *self.outputs)]
         nothing = (None,) * recurrence.n_states
         request = ScanRequest(
             self.dtype, streams, outputs,
             nothing if is_reduction else tuple(s.dtype if isinstance(s, DeviceArray) else None for s in self.states),
             nothing if is_reduction else tuple(None if s is None else s.dtype for s in self.finals),
-            len(cut.shape), lines, ahead, 2 * ahead * max(map(abs, steps), default=0) >= 2**31, cut.chunk_dim,
-            is_reduction, form,
+            len(cut.shape), lines, ahead, blocks,
+            cut.chunk_dim, is_reduction, form,
         )  # fmt: skip
         made = _prepare(recurrence, request, len(reading.numbers), self.device)
         call = made.structure()

@@ -9,7 +9,7 @@ joined. The functions are
     fetch, store      one step's inputs and outputs, the thread's own column
     step              the recurrence
     load_states, store_finals   the states before the first and after the last step
-    fetch_of_row ... store_of_row   the same by way of shared memory
+    begin_inputs ... store_here   rows of steps, by way of shared memory
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JOINERS",
+    "MOST_AHEAD",
     "SIZES",
+    "THREADS",
     "ScanKernels",
     "ScanRequest",
     "Stream",
     "choose_ahead",
     "n_matrix",
     "render_scan",
+    "threads_of",
 ]
 
 THREADS = 128  # of a block
@@ -58,8 +61,9 @@ SHARED_BYTES = 48 * 1024  # of a block's squares: four and more blocks share a p
 # 132 processors, for 700 ns each, are 11 KiB; three times that where a step takes long as well.
 ON_THE_WAY = 32 * 1024
 MOST_AHEAD, LEAST_AHEAD = 32, 4
-MOST_REGISTERS = 96  # that hold inputs of coming steps
-MOST_WRITTEN_OUT = 4000  # instructions of a kernel's steps: the cache of instructions holds some 8000
+MOST_THREADS = 768  # of a processor, that its registers are dealt out to
+REGISTERS, MOST_REGISTERS, SPARE_REGISTERS = 65536, 255, 40  # of a processor, of a thread, for all but coming steps
+MOST_WRITTEN_OUT = 2400  # instructions of a kernel's steps: the cache of instructions holds some 8000
 _COSTS = {"exp": 10, "log": 20, "sin": 40, "cos": 40, "tanh": 30, "asin": 30, "acos": 30, "atan": 30, "atan2": 40,
           "pow": 80, "div": 10, "sqrt": 10, "rsqrt": 10, "load": 0, "const": 0}  # fmt: skip
 # The functions of C, which are within two units in the last place.
@@ -89,7 +93,7 @@ class ScanRequest(NamedTuple):
     n_dims: int
     lines: bool = False
     ahead: int = 16
-    wide_steps: bool = False  # AHEAD steps may be more than 2 GB apart
+    blocks: int = 1  # of a processor, at least
     chunk_dim: int = -1
     reduces: bool = False
     form: Form | None = None
@@ -117,15 +121,20 @@ def cost(recurrence: Recurrence) -> int:
     return 4 + sum(_COSTS.get(step.op, 1) for step in program.values if step.level == "j")
 
 
+def threads_of(columns_of_processor: int) -> int:
+    """The threads that a processor has registers for at a time, whole blocks of them."""
+    return min(-(-max(columns_of_processor, 1) // THREADS) * THREADS, MOST_THREADS)
+
+
 def choose_ahead(recurrence: Recurrence, inputs: tuple[Stream, ...], columns_of_processor: int) -> int:
     """How many steps' inputs are loaded ahead: enough of them on the way, and few enough for registers."""
     moving = [SIZES[stream.dtype] for stream in inputs if not stream.fixed]
-    threads = max(32, min(columns_of_processor, 1024))
-    registers = sum(-(-size // 4) for size in moving)
-    most = min(MOST_WRITTEN_OUT // (3 * cost(recurrence)), MOST_REGISTERS // (2 * max(registers, 1)), MOST_AHEAD)
-    wanted = ON_THE_WAY / (threads * max(sum(moving), 1))
+    words = sum(-(-size // 4) for size in moving)
+    of_thread = min(REGISTERS // threads_of(columns_of_processor), MOST_REGISTERS) - SPARE_REGISTERS
+    most = min(MOST_WRITTEN_OUT // (3 * cost(recurrence)), of_thread // max(2 * words, 1), MOST_AHEAD)
+    wanted = ON_THE_WAY / (max(32, min(columns_of_processor, MOST_THREADS)) * max(sum(moving), 1))
     ahead = LEAST_AHEAD
-    while ahead < wanted and 2 * ahead <= most:
+    while 3 * ahead < 2 * wanted and 2 * ahead <= most:
         ahead *= 2
     return ahead if most >= LEAST_AHEAD else 1
 
@@ -193,6 +202,7 @@ class _Functions:
             "N_DIMS": request.n_dims, "N_INPUTS": max(len(self.moving), 1), "N_FIXED": max(len(self.fixed), 1),
             "N_OUTPUTS": max(len(request.outputs), 1), "N_STATES": k, "N_NUMBERS": max(self.n_numbers, 1),
             "PARAMETERS": max(len(self.parameters), 1), "AHEAD": request.ahead, "THREADS": self.threads,
+            "BLOCKS": request.blocks,
             "TILE": self.tile, "WARP_BYTES": self.warp_bytes, "CHUNK_DIM": request.chunk_dim,
             "N_MATRIX": n_matrix(form, k),
         }  # fmt: skip
@@ -207,7 +217,6 @@ class _Functions:
             f"typedef {ELEMENTS[request.dtype]} real;",
             "struct float16;",
             "struct bfloat16;",
-            f"typedef {'long long' if request.wide_steps else 'int'} step_offset;",
             *(f"constexpr int {name} = {value};" for name, value in numbers.items()),
             *(f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()),
         ]
@@ -221,20 +230,16 @@ class _Functions:
         yield self._load_parameters()
         yield self._step()
         elements = [(place, n, ELEMENTS[inputs[n].dtype]) for place, n in enumerate(self.moving)]
-        at = "t * step_offset(call.{0}[{1}].time_stride)".format
         yield function(
-            "void fetch(const Call& call, const Walk& walk, step_offset t, Inputs& x)",
-            [f"x.x{n} = fetch_element<{e}>(walk.inputs[{p}] + {at('inputs', p)});" for p, n, e in elements],
-        )
+            "void fetch(const Call& call, Walk& walk, Inputs& x)",
+            [line for p, n, e in elements
+             for line in (f"x.x{n} = fetch_element<{e}>(walk.inputs[{p}]);", *_moved("walk", "inputs", p))],
+        )  # fmt: skip
         yield function(
-            "void store(const Call& call, const Walk& walk, step_offset t, const real* out)",
-            [f"write_element<{e}>(walk.outputs[{p}] + {at('outputs', p)}, out[{p}]);" for p, e in enumerate(outputs)],
-        )
-        moved = "walk.{0}[{1}] += n * call.{0}[{1}].time_stride;".format
-        yield function(
-            "void advance(const Call& call, Walk& walk, long long n)",
-            [*(moved("inputs", p) for p, _, _ in elements), *(moved("outputs", p) for p in range(len(outputs)))],
-        )
+            "void store(const Call& call, Walk& walk, const real* out)",
+            [line for p, e in enumerate(outputs)
+             for line in (f"write_element<{e}>(walk.outputs[{p}], out[{p}]);", *_moved("walk", "outputs", p))],
+        )  # fmt: skip
         fixed = [(place, n, ELEMENTS[inputs[n].dtype]) for place, n in enumerate(self.fixed)]
         yield function(
             "void fetch_fixed(const Call& call, const Place& place, Fixed& x)",
@@ -264,11 +269,19 @@ class _Functions:
             return f"shared + {self.offsets[place]} + row * {self.pitches[place]} + t * {size}"
 
         names = {ELEMENTS[dtype]: SIZES[dtype] for dtype in SIZES} | {"boolean": 1}
-        far = "row * call.{0}[{1}].strides[N_DIMS - 1] + t * call.{0}[{1}].time_stride".format
-        known = "const Call& call, const Walk& corner, long long row, long long t"
+        for which, n in (("inputs", len(elements)), ("outputs", len(outputs))):
+            far = "row * call.{0}[{1}].strides[N_DIMS - 1] + t * call.{0}[{1}].time_stride".format
+            yield function(
+                f"void begin_{which}(const Call& call, Walk& at, long long row, long long t)",
+                [f"at.{which}[{p}] += {far(which, p)};" for p in range(n)],
+            )
+            yield function(
+                f"void next_{which}(const Call& call, Walk& at, long long rows)",
+                [line for p in range(n) for line in _moved("at", which, p, "rows", "strides[N_DIMS - 1]")],
+            )
         yield function(
-            f"void fetch_of_row({known}, Inputs& x)",
-            [f"x.x{n} = fetch_element<{e}>(corner.inputs[{p}] + {far('inputs', p)});" for p, n, e in elements],
+            "void fetch_here(const Walk& at, Inputs& x)",
+            [f"x.x{n} = fetch_element<{e}>(at.inputs[{p}]);" for p, n, e in elements],
         )
         yield function(
             "void put_inputs(char* shared, int row, int t, const Inputs& x)",
@@ -283,12 +296,11 @@ class _Functions:
             "void put_outputs(char* shared, int row, int t, const real* out)",
             [f"write_element<{e}>({shared(first + p, names[e])}, out[{p}]);" for p, e in enumerate(outputs)],
         )
-        lines = []
-        for p, e in enumerate(outputs):
-            source = f"shared + {self.offsets[first + p]} + row * {self.pitches[first + p]} + at * {names[e]}"
-            target = f"corner.outputs[{p}] + {far('outputs', p)}"
-            lines.append(f"*reinterpret_cast<{e}*>({target}) = *reinterpret_cast<const {e}*>({source});")
-        yield function(f"void store_of_row({known}, const char* shared, int at)", lines)
+        take = "*reinterpret_cast<{0}*>(at.outputs[{1}]) = *reinterpret_cast<const {0}*>({2});".format
+        yield function(
+            "void store_here(const Walk& at, const char* shared, int row, int t)",
+            [take(e, p, shared(first + p, names[e])) for p, e in enumerate(outputs)],
+        )
 
     def _load_parameters(self) -> str:
         lines = self._lines("p")
@@ -336,6 +348,13 @@ class _Functions:
             return f"state[{place}]"
         n = place - self.recurrence.n_states
         return f"number({'fixed' if self.request.inputs[n].fixed else 'x'}.x{n})"
+
+
+def _moved(of: str, which: str, place: int, times: str = "", stride: str = "time_stride") -> tuple[str, str]:
+    """An address moves to the next step, or to another row."""
+    address = f"{of}.{which}[{place}]"
+    by = f"{times} * " if times else ""
+    return f"{address} += {by}call.{which}[{place}].{stride};", f"forget_origin({address});"
 
 
 def _written(dtype: str) -> str:

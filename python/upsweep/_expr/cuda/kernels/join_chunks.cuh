@@ -6,6 +6,7 @@
 // Bytes: two readings and one writing of some numbers a chunk. Called by: `_cuda/user_scans.py`.
 
 constexpr double HUGE_NUMBER = 1e200;
+constexpr int TOGETHER = 8;  // steps that are loaded together where a chunk is walked
 
 __device__ __forceinline__ bool is_trusted(double x) { return fabs(x) < HUGE_NUMBER; }
 __device__ __forceinline__ bool is_nan(double x) { return x != x; }
@@ -143,7 +144,17 @@ __device__ __noinline__ void walk_chunk(const Call& call, long long column, doub
     Fixed fixed;
     fetch_fixed(call, place, fixed);
     for (int s = 0; s < N_STATES; ++s) state[s] = real(states[s]);
-    walk_steps<false>(call, walk, p, fixed, state);
+    for (long long left = walk.n_steps; left > 0; left -= TOGETHER) {
+        Inputs x[TOGETHER];
+#pragma unroll
+        for (int t = 0; t < TOGETHER; ++t)
+            if (t < left) fetch(call, walk, x[t]);
+#pragma unroll 1
+        for (int t = 0; t < TOGETHER && t < left; ++t) {
+            real out[N_OUTPUTS];
+            step(p, fixed, x[t], state, out);
+        }
+    }
     for (int s = 0; s < N_STATES; ++s) states[s] = state[s];
 }
 

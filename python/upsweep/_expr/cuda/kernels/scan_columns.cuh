@@ -2,7 +2,7 @@
 // neighbouring threads neighbouring columns.
 // Called by: `_cuda/user_scans.py`.
 
-extern "C" __global__ void __launch_bounds__(THREADS) run_scan(const __grid_constant__ Call call) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run_scan(const __grid_constant__ Call call) {
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= call.n_columns) return;
     const Place place = find_place(call, column);
@@ -12,6 +12,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) run_scan(const __grid_cons
     Fixed fixed;
     fetch_fixed(call, place, fixed);
     begin_states(call, place, column, state);
-    walk_steps<true>(call, walk, p, fixed, state);
+    walk_steps(call, walk, p, fixed, state);
     end_states(call, place, column, walk.is_last, state);
 }

@@ -9,56 +9,61 @@ constexpr int AT_ONCE = 32 / TILE, PIECE = 8;
 
 struct Square {  // 32 neighbouring columns, or what is left of a row of them
     Walk corner;  // of the first
-    long long inner, n_steps;
+    long long n_steps, steps_of_last;
     int n_columns;
 
-    __device__ __forceinline__ long long steps_of(const Call& call, int column) const {
-        if (CHUNK_DIM != N_DIMS - 1) return n_steps;
-        const long long left = call.n_steps - (inner + column) * call.chunk;
-        return left < call.chunk ? left : call.chunk;
+    // Of chunks the last may be short, and nothing comes behind it.
+    __device__ __forceinline__ bool has(int column, long long t) const {
+        return column < n_columns - 1 ? t < n_steps : column == n_columns - 1 && t < steps_of_last;
     }
+    __device__ __forceinline__ bool is_whole(long long t) const { return n_columns == 32 && t + TILE <= steps_of_last; }
 };
 
 __device__ __forceinline__ void fetch_rows(
     const Call& call, const Square& square, long long t, bool whole, Inputs (&x)[TILE]) {
     const int lane = threadIdx.x % 32, row = lane / TILE;
     t += lane % TILE;
+    Walk at = square.corner;
+    begin_inputs(call, at, row, t);
 #pragma unroll
     for (int n = 0; n < TILE; ++n) {
         const int column = n * AT_ONCE + row;
-        if (whole || (column < square.n_columns && t < square.steps_of(call, column)))
-            fetch_of_row(call, square.corner, column, t, x[n]);
+        if (whole || square.has(column, t)) fetch_here(at, x[n]);
+        next_inputs(call, at, AT_ONCE);
     }
 }
 
 __device__ __forceinline__ void store_rows(
     const Call& call, const Square& square, long long t, bool whole, const char* shared) {
-    const int lane = threadIdx.x % 32, row = lane / TILE, at = lane % TILE;
+    const int lane = threadIdx.x % 32, row = lane / TILE, step = lane % TILE;
+    t += step;
+    Walk at = square.corner;
+    begin_outputs(call, at, row, t);
 #pragma unroll
     for (int n = 0; n < TILE; ++n) {
         const int column = n * AT_ONCE + row;
-        if (whole || (column < square.n_columns && t + at < square.steps_of(call, column)))
-            store_of_row(call, square.corner, column, t + at, shared, at);
+        if (whole || square.has(column, t)) store_here(at, shared, column, step);
+        next_outputs(call, at, AT_ONCE);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) run_scan(const __grid_constant__ Call call) {
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run_scan(const __grid_constant__ Call call) {
     const int lane = threadIdx.x % 32;
     char* const shared = shared_memory() + threadIdx.x / 32 * WARP_BYTES;
     const long long extent = call.shape[N_DIMS - 1], squares = (extent + 31) / 32;
     const long long number = (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     const long long outer = number / squares;
-    Square square;
-    square.inner = (number - outer * squares) * 32;
+    const long long inner = (number - outer * squares) * 32;
     if (outer * extent >= call.n_columns) return;
-    square.n_columns = extent - square.inner < 32 ? int(extent - square.inner) : 32;
-    const Place first = find_place(call, outer * extent + square.inner);
-    square.corner = begin_walk(call, first);
+    Square square;
+    square.n_columns = extent - inner < 32 ? int(extent - inner) : 32;
+    square.corner = begin_walk(call, find_place(call, outer * extent + inner));
     square.n_steps = square.corner.n_steps;
+    square.steps_of_last = begin_walk(call, find_place(call, outer * extent + inner + square.n_columns - 1)).n_steps;
 
     // A lane without a column does what the last one does, and leaves nothing.
     const bool busy = lane < square.n_columns;
-    const long long column = outer * extent + square.inner + (busy ? lane : square.n_columns - 1);
+    const long long column = outer * extent + inner + (busy ? lane : square.n_columns - 1);
     const Place place = find_place(call, column);
     const Walk own = begin_walk(call, place);
     real p[PARAMETERS], state[N_STATES];
@@ -68,17 +73,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) run_scan(const __grid_cons
     begin_states(call, place, column, state);
 
     Inputs following[TILE];
-    const long long shortest = square.steps_of(call, square.n_columns - 1);
-    fetch_rows(call, square, 0, square.n_columns == 32 && TILE <= shortest, following);
+    fetch_rows(call, square, 0, square.is_whole(0), following);
 #pragma unroll 1
     for (long long t = 0; t < square.n_steps; t += TILE) {
         __syncwarp();
 #pragma unroll
         for (int n = 0; n < TILE; ++n) put_inputs(shared, n * AT_ONCE + lane / TILE, lane % TILE, following[n]);
         __syncwarp();
-        const bool whole = square.n_columns == 32 && t + TILE <= shortest;
-        if (t + TILE < square.n_steps)
-            fetch_rows(call, square, t + TILE, square.n_columns == 32 && t + 2 * TILE <= shortest, following);
+        const bool whole = square.is_whole(t);
+        if (t + TILE < square.n_steps) fetch_rows(call, square, t + TILE, square.is_whole(t + TILE), following);
         const int left = own.n_steps - t < TILE ? int(own.n_steps - t) : TILE;
 #pragma unroll 1
         for (int from = 0; from < TILE; from += PIECE) {

@@ -2,49 +2,45 @@
 // AHEAD steps before are used: so much of memory is on its way at any time.
 // Called by: every kernel of a recurrence.
 
-template <bool FIRST_TILE>
-__device__ __forceinline__ void fetch_tile(const Call& call, const Walk& walk, Inputs (&x)[AHEAD]) {
+__device__ __forceinline__ void fetch_tile(const Call& call, Walk& walk, Inputs (&x)[AHEAD]) {
 #pragma unroll
-    for (int t = 0; t < AHEAD; ++t) fetch(call, walk, step_offset(FIRST_TILE ? t : AHEAD + t), x[t]);
+    for (int t = 0; t < AHEAD; ++t) fetch(call, walk, x[t]);
 }
 
-template <bool WRITES>
 __device__ __forceinline__ void take_tile(
     const Call& call, Walk& walk, const real* p, const Fixed& fixed, const Inputs (&x)[AHEAD], real* state) {
 #pragma unroll
     for (int t = 0; t < AHEAD; ++t) {
         real out[N_OUTPUTS];
         step(p, fixed, x[t], state, out);
-        if (WRITES) store(call, walk, step_offset(t), out);
+        store(call, walk, out);
     }
-    advance(call, walk, AHEAD);
 }
 
-template <bool WRITES>
 __device__ __forceinline__ void walk_steps(
     const Call& call, Walk& walk, const real* p, const Fixed& fixed, real* state) {
     Inputs x[AHEAD], following[AHEAD];
     const long long n_tiles = walk.n_steps / AHEAD;
     const int rest = int(walk.n_steps - n_tiles * AHEAD);
-    if (n_tiles > 0) fetch_tile<true>(call, walk, x);
+    if (n_tiles > 0) fetch_tile(call, walk, x);
 #pragma unroll 1
     for (long long tile = 0; tile < n_tiles; tile += 2) {
-        if (tile + 1 < n_tiles) fetch_tile<false>(call, walk, following);
-        take_tile<WRITES>(call, walk, p, fixed, x, state);
+        if (tile + 1 < n_tiles) fetch_tile(call, walk, following);
+        take_tile(call, walk, p, fixed, x, state);
         if (tile + 1 < n_tiles) {
-            if (tile + 2 < n_tiles) fetch_tile<false>(call, walk, x);
-            take_tile<WRITES>(call, walk, p, fixed, following, state);
+            if (tile + 2 < n_tiles) fetch_tile(call, walk, x);
+            take_tile(call, walk, p, fixed, following, state);
         }
     }
 #pragma unroll
     for (int t = 0; t < AHEAD; ++t)
-        if (t < rest) fetch(call, walk, step_offset(t), x[t]);
+        if (t < rest) fetch(call, walk, x[t]);
 #pragma unroll
     for (int t = 0; t < AHEAD; ++t) {
         if (t < rest) {
             real out[N_OUTPUTS];
             step(p, fixed, x[t], state, out);
-            if (WRITES) store(call, walk, step_offset(t), out);
+            store(call, walk, out);
         }
     }
 }
