@@ -20,10 +20,10 @@ from upsweep._scan_problem import (
     arranged,
     check,
     check_checkpoint,
-    choose_path,
     flatten,
     in_place,
     rounded,
+    run_on_device,
     run_recurrence,
 )
 
@@ -150,6 +150,10 @@ class _Scan:
         check_checkpoint(checkpoint)
         problem = check(update, init, xs, axis, reverse, length)
         traced = problem.traced
+        if problem.home is not None:
+            ys, last = run_on_device(problem, return_final)
+            result = arranged(ys, traced.output_structure)
+            return (result, arranged(last, problem.state_structure)) if return_final else result
         outputs, final = run_recurrence(
             traced.recurrence, traced.dtype, problem.inputs, problem.states, problem.length, problem.columns,
             problem.axis,
@@ -187,7 +191,7 @@ class _Scan:
         sequential in time: the new state is neither affine in the state nor a known associative form of it
         """
         problem = check(update, init, xs, axis, reverse, length)
-        return choose_path(problem.traced.recurrence, problem.length, problem.columns)[1]
+        return problem.path()[1]
 
     def gradient(
         self, update: Update, init: Any, xs: Any, cotangent: Any, *, final_cotangent: Any = None, axis: int = 0,

@@ -146,7 +146,7 @@ class _Scan:
     def __init__(
         self,
         dtype: str,
-        inputs: Sequence[DeviceArray],
+        given: Sequence[DeviceArray | None],
         outputs: Sequence[DeviceArray],
         states: Sequence[State],
         finals: Sequence[DeviceArray | None],
@@ -155,6 +155,8 @@ class _Scan:
         device: int,
         stream: int,
     ) -> None:
+        self.places = {n: k for k, n in enumerate(n for n, array in enumerate(given) if array is not None)}
+        inputs = [array for array in given if array is not None]
         self.dtype, self.inputs, self.outputs, self.states, self.finals = dtype, inputs, outputs, states, finals
         self.length, self.device, self.stream = length, device, stream
         moving = [array for array in (*outputs, *inputs) if array.strides[0] != 0]
@@ -180,7 +182,8 @@ class _Scan:
         of_finals = [() if s is None else next(strides) for s in self.finals]
         cut = _Cut(layout, chunks)
         lines = layout.lines and (chunks is not None or layout.n_columns > 1)
-        arrays = [(self.inputs[n], of_inputs[n]) for n in reading.inputs]
+        places = [self.places[n] for n in reading.inputs]
+        arrays = [(self.inputs[place], of_inputs[place]) for place in places]
         fixed = [array.strides[0] == 0 for array, _ in arrays]
         streams = tuple(Stream(array.dtype, flag) for (array, _), flag in zip(arrays, fixed))
         n_processors = driver.device(self.device).n_processors
@@ -271,7 +274,7 @@ def _blocks(n: int) -> int:
 def run(
     recurrence: Recurrence,
     dtype: str,
-    inputs: Sequence[DeviceArray],
+    inputs: Sequence[DeviceArray | None],
     outputs: Sequence[DeviceArray],
     states: Sequence[State],
     finals: Sequence[DeviceArray | None],
@@ -293,6 +296,7 @@ def run(
         "float32" or "float64": what is calculated in.
     inputs, outputs : sequence of DeviceArray
         Of shape (length, *columns), in the order of the scan; any strides. Outputs are of any floating dtype or bool.
+        None for an input that the recurrence does not read.
     states : sequence of DeviceArray or float
         Before the first step: of shape `columns`, or a number.
     finals : sequence of DeviceArray or None
@@ -302,9 +306,7 @@ def run(
     allocate : callable
         As that of `run_scan`.
     """
-    if length == 0 or 0 in columns:
-        raise ValueError("a scan of nothing has no kernel")
-    if _run_linear(
+    if length and _run_linear(
         recurrence, inputs, outputs, states, finals, length, columns, device=device, stream=stream, allocate=allocate
     ):
         return
@@ -357,7 +359,7 @@ def _linear(recurrence: Recurrence) -> LinearUpdate | None:
 
 def _run_linear(
     recurrence: Recurrence,
-    inputs: Sequence[DeviceArray],
+    inputs: Sequence[DeviceArray | None],
     outputs: Sequence[DeviceArray],
     states: Sequence[State],
     finals: Sequence[DeviceArray | None],
@@ -373,8 +375,8 @@ def _run_linear(
     if linear is None or _cuda.find() is None or len(columns) + 1 > abi.MAX_DIMS:
         return False
     (before,), (final,) = states, finals
-    x = inputs[linear.tokens]
-    gates = None if linear.gates is None else inputs[linear.gates]
+    x, gates = inputs[linear.tokens], None if linear.gates is None else inputs[linear.gates]
+    assert x is not None
     arrays = [array for array in (x, gates, before) if isinstance(array, DeviceArray)]
     results = [array for array in (*outputs, final) if array is not None]
     if not results or any(a.dtype not in _FLOATS for a in arrays) or any(a.dtype not in _WIDE for a in results):
