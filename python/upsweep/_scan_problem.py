@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,12 +28,14 @@ __all__ = [
     "check_checkpoint",
     "choose_path",
     "choose_path_on_device",
+    "device_scans",
     "flatten",
     "in_place",
     "in_scan_order",
     "label",
     "moved",
     "rounded",
+    "run_into",
     "run_on_device",
     "run_recurrence",
     "to_length",
@@ -332,21 +334,34 @@ def choose_path_on_device(
     return form, Explanation("parallel in time", f"{why}, and columns are few for a device ({n_columns})")
 
 
+def device_scans(named: dict[str, Array]) -> Any:
+    """The scans of a call on arrays of a device, to be closed at its end."""
+    return _dispatch.user_scans_at_home().DeviceScans(named)
+
+
 def run_on_device(problem: Problem, return_final: bool) -> tuple[list[Any], list[Any]]:
     """The results of a call on arrays of a device, as its user gets them."""
     traced, columns, axis = problem.traced, problem.columns, problem.axis
-    at_home = _dispatch.user_scans_at_home()
-    form, _ = problem.path()
     whole = columns[:axis] + (problem.length,) + columns[axis:]
     like = next((x for x in problem.given if x.shape == whole and 0 not in x.strides), None)
-    with contextlib.closing(at_home.DeviceScans(problem.named())) as scans:
+    with contextlib.closing(device_scans(problem.named())) as scans:
         outputs = [scans.empty(whole, dtype, like) for dtype in traced.output_dtypes]
         finals = [scans.empty(columns, dtype) if return_final else None for dtype in traced.state_dtypes]
-        scans.run(
-            at_home.with_numbers(traced.recurrence, problem.inputs), traced.dtype, problem.inputs,
-            [in_scan_order(out, problem) for out in outputs], problem.states, finals, problem.length, columns, form,
+        run_into(
+            scans, traced.recurrence, traced.dtype, problem.inputs, [in_scan_order(out, problem) for out in outputs],
+            problem.states, finals, problem.length, columns,
         )  # fmt: skip
     return [_dispatch.owner_of(y) for y in outputs], [_dispatch.owner_of(s) for s in finals if s is not None]
+
+
+def run_into(
+    scans: Any, recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], outputs: list[Array],
+    states: list[Array], finals: Sequence[Array | None], length: int, columns: tuple[int, ...],
+) -> None:  # fmt: skip
+    """A scan of arrays of a device into others."""
+    plain = _dispatch.user_scans_at_home().with_numbers(recurrence, inputs)
+    form, _ = choose_path_on_device(plain, length, columns)
+    scans.run(plain, dtype, inputs, outputs, states, finals, length, columns, form)
 
 
 def in_scan_order(array: Array, problem: Problem) -> Array:
@@ -357,10 +372,18 @@ def in_scan_order(array: Array, problem: Problem) -> Array:
 
 def run_recurrence(
     recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], states: list[Array], length: int,
-    columns: tuple[int, ...], axis: int, n_threads: int | None = None,
+    columns: tuple[int, ...], axis: int, n_threads: int | None = None, *, on_device: Any = None,
 ) -> tuple[list[Array], list[Array]]:  # fmt: skip
-    """The outputs, with time where the user has it but in the scan's order, and the last states, in `dtype`."""
+    """The outputs, with time where the user has it but in the scan's order, and the last states, in `dtype`.
+
+    `on_device` are the `DeviceScans` of arrays that are on one; time is the first axis of their outputs.
+    """
     shape = (length, *columns)
+    if on_device is not None:
+        made = [on_device.empty(shape, dtype) for _ in recurrence.outputs]
+        last = [on_device.empty(columns, dtype) for _ in states]
+        run_into(on_device, recurrence, dtype, inputs, made, states, last, length, columns)
+        return made, last
     like = next((x for x in inputs if 0 not in x.strides and x.size), None)
     outputs = []
     for _ in recurrence.outputs:
