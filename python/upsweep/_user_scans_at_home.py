@@ -30,7 +30,9 @@ def with_numbers(recurrence: Recurrence, inputs: Sequence[Array]) -> Recurrence:
     """The recurrence with what the host has of its inputs, which is one number each, in its formulas."""
     # By their text, which tells -0.0 from 0.0, and of which NaN is equal to itself.
     numbers = tuple(
-        (place, _number(x).hex()) for place, x in enumerate(inputs) if not isinstance(x, OnDevice) and x.size
+        (place, (_number(x) if x.size else 0.0).hex())
+        for place, x in enumerate(inputs)
+        if not isinstance(x, OnDevice)
     )
     return _substituted(recurrence, numbers) if numbers else recurrence
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from upsweep import _arrays
 from upsweep._arrays import Array
+from upsweep._scan_problem import as_real
 from upsweep.user_scan import scan
 
 __all__ = ["ewm_mean", "ewm_sum", "lfilter"]
@@ -66,7 +67,7 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     (array([11.,  3.,  5.]), array([3.]))
     """
     top, bottom = _coefficients(b, "b"), _coefficients(a, "a")
-    data = _real(x, "x")
+    data = _operand(x, "x")
     if not data.ndim:
         raise ValueError("x: expected at least one axis, along which the filter runs, got a number")
     place = _axis(axis, data.ndim)
@@ -75,29 +76,37 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     order = max(len(top), len(bottom)) - 1
     if order > _MOST_ORDER:
         raise ValueError(f"b, a: order {order} is above {_MOST_ORDER}")
-    operands = [top, bottom, data]
-    start = None
-    if zi is not None:
-        start = _real(zi, "zi")
-        operands.append(start)
-    wide = np.result_type(*(np.float64 if o.dtype.kind in "biu" else o.dtype for o in operands))
-    dtype = np.result_type(wide, np.float32)
-    shape = data.shape[:place] + (order,) + data.shape[place + 1 :]
-    if start is not None:
-        start = _broadcast(start, shape, place)
+    shape = tuple(data.shape[:place]) + (order,) + tuple(data.shape[place + 1 :])
+    start = None if zi is None else _broadcast(_operand(zi, "zi"), shape, place)
     numerator, denominator = (np.zeros(order + 1) for _ in range(2))
     numerator[: len(top)] = np.float64(top) / np.float64(bottom[0])
     denominator[: len(bottom)] = np.float64(bottom) / np.float64(bottom[0])
+    step = _filter_step(tuple(numerator.tolist()), tuple(denominator.tolist()))
+    if _is_elsewhere(data):
+        states = (0.0,) * max(order, 1) if not order or start is None else _parts(start, order, place)
+        y, after = scan(step if order else _scale_step(float(numerator[0])), states, data, axis=place, return_final=True)
+        return y if start is None else (y, _arrays.stacked(after, place) if order else zi)
+    operands = [top, bottom, data] if start is None else [top, bottom, data, start]
+    wide = np.result_type(*(np.float64 if o.dtype.kind in "biu" else o.dtype for o in operands))
+    dtype = np.result_type(wide, np.float32)
     data = data.astype(dtype, copy=False)
     if order == 0:
         y = data * dtype.type(numerator[0])
         return y if start is None else (y, start.astype(dtype))
-    before = tuple(
-        dtype.type(0) if start is None else np.take(start, k, axis=place).astype(dtype) for k in range(order)
-    )
-    step = _filter_step(tuple(numerator.tolist()), tuple(denominator.tolist()))
+    zeros = (dtype.type(0),) * order
+    before = zeros if start is None else tuple(part.astype(dtype) for part in _parts(start, order, place))
     y, after = scan(step, before, data, axis=place, return_final=True)
     return y if start is None else (y, np.stack(after, axis=place))
+
+
+def _parts(start: Any, n: int, axis: int) -> tuple[Any, ...]:
+    """The elements along an axis, which they lack: of arrays of any library, without a look at them."""
+    return tuple(start[(slice(None),) * axis + (k,)] for k in range(n))
+
+
+@functools.lru_cache(256)
+def _scale_step(factor: float) -> Update:
+    return lambda state, x: (state, factor * x)
 
 
 @functools.lru_cache(256)
@@ -133,6 +142,22 @@ def _real(value: Any, name: str) -> Array:
     return array
 
 
+def _operand(value: Any, name: str) -> Any:
+    """An argument as an array of numpy, a tensor, or an array of a device as numpy sees it."""
+    if _arrays.any_torch(value):
+        if value.is_complex():
+            raise TypeError(f"{name}: expected real numbers, got dtype {value.dtype}")
+        return value
+    if _arrays.any_on_device(value):
+        return as_real(value, name)
+    return _real(value, name)
+
+
+def _is_elsewhere(data: Any) -> bool:
+    """Whether these are a tensor's or a device's numbers, which are not looked at and keep their dtype."""
+    return _arrays.any_torch(data) or _arrays.any_on_device(data)
+
+
 def _coefficients(value: Any, name: str) -> Array:
     array = np.atleast_1d(_real(value, name))
     if array.ndim != 1 or array.size == 0:
@@ -150,13 +175,13 @@ def _axis(axis: Any, ndim: int) -> int:
     return place % ndim
 
 
-def _broadcast(start: Array, shape: tuple[int, ...], place: int) -> Array:
+def _broadcast(start: Any, shape: tuple[int, ...], place: int) -> Any:
     if start.ndim != len(shape) or start.shape[place] != shape[place]:
-        raise ValueError(f"zi: expected shape {shape}, got {start.shape}")
+        raise ValueError(f"zi: expected shape {shape}, got {tuple(start.shape)}")
     try:
-        return np.broadcast_to(start, shape)
-    except ValueError:
-        raise ValueError(f"zi: expected shape {shape}, got {start.shape}") from None
+        return start.broadcast_to(shape) if _arrays.any_torch(start) else np.broadcast_to(start, shape)
+    except (ValueError, RuntimeError):  # torch's
+        raise ValueError(f"zi: expected shape {shape}, got {tuple(start.shape)}") from None
 
 
 # ---- exponentially weighted windows ----------------------------------------------------------------------------
@@ -210,13 +235,16 @@ def ewm_mean(
     data, place, factor = _window(x, alpha, com, span, halflife, times, axis)
     if times is not None and not adjust:
         raise ValueError("times: goes with adjust=True only")
-    if not data.size:
+    elsewhere = _is_elsewhere(data)
+    if not elsewhere and not data.size:
         return data.copy()
     if adjust:
         step = _adjusted_step(factor if times is None else None, bool(ignore_na))
-        zero = data.dtype.type(0)
+        zero = 0.0 if elsewhere else data.dtype.type(0)
         return _run(step, (zero, zero), data, factor, times, place)
     weight = 1 - factor
+    if elsewhere:  # where a number may be missing without our knowing
+        return _run(_missing_step(factor, weight, bool(ignore_na)), (np.nan, 1.0), data, factor, None, place)
     first = np.take(data, 0, axis=place)
     if not np.isnan(data).any():
         return _run(_plain_step(factor, weight), first, data, factor, None, place)
@@ -254,10 +282,11 @@ def ewm_sum(
     array([1.   , 2.5  , 4.625])
     """
     data, place, factor = _window(x, alpha, com, span, halflife, times, axis)
-    if not data.size:
+    elsewhere = _is_elsewhere(data)
+    if not elsewhere and not data.size:
         return data.copy()
     step = _sum_step(factor if times is None else None, bool(ignore_na))
-    zero = data.dtype.type(0)
+    zero = 0.0 if elsewhere else data.dtype.type(0)
     return _run(step, (zero, zero), data, factor, times, place)
 
 
@@ -265,13 +294,14 @@ def _window(
     x: Any, alpha: Any, com: Any, span: Any, halflife: Any, times: Any, axis: Any
 ) -> tuple[Array, int, Any]:
     """The numbers, the axis, and what a weight is multiplied with from step to step (with times: at each)."""
-    data = _real(x, "x")
+    data = _operand(x, "x")
     if not data.ndim:
         raise ValueError("x: expected at least one axis, along which the window runs, got a number")
     place = _axis(axis, data.ndim)
-    data = data.astype(
-        np.float64 if data.dtype.kind in "biu" else np.result_type(data.dtype, np.float32), copy=False
-    )
+    if not _is_elsewhere(data):
+        data = data.astype(
+            np.float64 if data.dtype.kind in "biu" else np.result_type(data.dtype, np.float32), copy=False
+        )
     given = {"alpha": alpha, "com": com, "span": span, "halflife": halflife}
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
@@ -297,7 +327,9 @@ def _window(
     return data, place, factor(value)
 
 
-def _factors(times: Any, halflife: Any, data: Array, place: int) -> Array:
+def _factors(times: Any, halflife: Any, data: Any, place: int) -> Any:
+    if _is_elsewhere(times):
+        raise TypeError("times: has to be in the host's memory, as numpy's, since its order is checked")
     when = np.asarray(times)
     length = data.shape[place]
     if when.shape != (length,):
@@ -317,9 +349,11 @@ def _factors(times: Any, halflife: Any, data: Array, place: int) -> Array:
         raise ValueError(f"halflife: expected above 0, got {halflife!r}")
     if not (elapsed >= 0).all():
         raise ValueError("times: expected to be in order")
-    factors = np.ones(length, data.dtype)
+    dtype = np.dtype(str(data.dtype).removeprefix("torch."))
+    factors = np.ones(length, dtype if dtype.kind == "f" else np.float64)
     factors[1:] = 0.5**elapsed
-    return factors.reshape([-1 if d == place else 1 for d in range(data.ndim)])
+    factors = factors.reshape([-1 if d == place else 1 for d in range(data.ndim)])
+    return _arrays.sent_to(data, factors) if _is_elsewhere(data) else factors
 
 
 def _run(step: Update, init: Any, data: Array, factor: Any, times: Any, place: int) -> Array:

@@ -288,6 +288,7 @@ def fake_cupy(monkeypatch, fake_cuda):
         return lambda *arguments: FakeCupyArray(np.asarray(make(*arguments)), cupy.current[-1])
 
     cupy.empty, cupy.full, cupy.asarray = new(np.empty), new(np.full), new(np.asarray)
+    cupy.stack = lambda arrays, axis: FakeCupyArray(np.stack([a.host for a in arrays], axis), cupy.current[-1])
     cupy.cuda = types.SimpleNamespace(Device=Device, get_current_stream=lambda: _Stream(cupy.stream))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     return cupy

@@ -1,4 +1,4 @@
-"""User-defined scans of torch tensors on the CPU, with gradients of any order.
+"""User-defined scans of torch tensors, with gradients of any order.
 
 A scan with the states before each step among its results is one differentiable function; its derivative is such
 a scan again, of the adjoint recurrence, the other way.
@@ -6,7 +6,8 @@ a scan again, of the adjoint recurrence, the other way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from upsweep._arrays import Array
+from upsweep._arrays import Array, OnDevice, view_tensor
+from upsweep._dispatch import owner_of
 from upsweep._expr.adjoint_recurrence import adjoint
 from upsweep._expr.recurrence import Recurrence, state
 from upsweep._scan_gradient import backward, run_segments
@@ -22,8 +24,10 @@ from upsweep._scan_problem import (
     arranged,
     check,
     check_checkpoint,
+    device_scans,
     flatten,
     label,
+    run_into,
     run_recurrence,
 )
 
@@ -53,6 +57,10 @@ def scan(
     traced, columns, n_steps = problem.traced, problem.columns, problem.length
     calculated = getattr(torch, traced.dtype.name)
     whole = columns[: problem.axis] + (n_steps,) + columns[problem.axis :]
+    if problem.home is not None:
+        # Numbers stay what they are; a tensor of one on the CPU goes along, with its gradient.
+        device = torch.device("cuda", problem.home.ordinal)
+        states, inputs = ([_on(value, device) for value in part] for part in (states, inputs))
     tensors = [_tensor(value).to(calculated).expand(whole).movedim(problem.axis, 0) for value in inputs]
     tensors += [_tensor(value).to(calculated).expand(columns) for value in states]
     spec = _Spec(traced.recurrence, traced.dtype, problem.reverse, n_steps, columns, problem.axis)
@@ -82,9 +90,9 @@ def _checked(value: Any, name: str) -> Any:
         if array.dtype.kind not in "biuf":
             raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}")
         value = torch.from_numpy(np.array(array))
-    if value.device.type != "cpu":
-        raise TypeError(f"{name}: is on {value.device}; user-defined scans run on the CPU so far")
-    if value.dtype is torch.bool or value.dtype in _FLOATS:
+    if value.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"{name}: is on {value.device}; scans by an update run on the CPU and on CUDA")
+    if value.dtype is torch.bool or value.dtype in _FLOATS or (is_there(value) and value.dtype is torch.bfloat16):
         return value
     if value.is_complex() or value.is_floating_point():
         raise TypeError(f"{name}: expected float16, float32, float64, integers or bool, got {value.dtype}")
@@ -92,7 +100,20 @@ def _checked(value: Any, name: str) -> Any:
 
 
 def _viewed(value: Any) -> Any:
-    return value.detach().resolve_neg().numpy() if isinstance(value, Tensor) else value
+    """A tensor as numpy sees it, where it is."""
+    if not isinstance(value, Tensor):
+        return value
+    plain = value.detach().resolve_neg()
+    return view_tensor(plain, "a tensor") if is_there(plain) else plain.numpy()
+
+
+def is_there(tensor: Tensor) -> bool:
+    """Whether a tensor is on a device."""
+    return bool(tensor.is_cuda)
+
+
+def _on(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
 
 
 def _tensor(value: Any) -> Tensor:
@@ -121,10 +142,37 @@ class _Spec:
 
     def run(self, tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tensor]]:
         inputs, states = self.views(tensors)
+        with on_device((*inputs, *states)) as scans:
+            if scans is not None:
+                return self._run_there(scans, inputs, states)
         outputs, final = run_recurrence(
             self.recurrence, self.dtype, inputs, states, self.length, self.columns, self.axis
         )
         return [_from_array(self.in_order(y)) for y in outputs], [_from_array(s) for s in final]
+
+    def _run_there(
+        self, scans: Any, inputs: list[Array], states: list[Array]
+    ) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
+        """The results on the tensors' device, laid out as the inputs are."""
+        outputs, final = [], []
+        axis, columns = self.axis, self.columns
+        for _ in self.recurrence.outputs:
+            out = scans.empty(columns[:axis] + (self.length,) + columns[axis:], self.dtype)
+            outputs.append(owner_of(out).movedim(axis, 0))
+        final = [scans.empty(columns, self.dtype) for _ in states]
+        targets = [self.in_order(view_tensor(y, "a tensor")) for y in outputs]
+        run_into(scans, self.recurrence, self.dtype, inputs, targets, states, final, self.length, columns)
+        return outputs, [owner_of(s) for s in final]
+
+
+@contextlib.contextmanager
+def on_device(arrays: tuple[Array, ...]) -> Iterator[Any]:
+    """The scans of a call on these arrays, if they are on a device."""
+    if not any(isinstance(array, OnDevice) for array in arrays):
+        yield None
+        return
+    with contextlib.closing(device_scans({str(n): array for n, array in enumerate(arrays)})) as scans:
+        yield scans
 
 
 def _from_array(array: Array) -> Tensor:
@@ -178,7 +226,10 @@ class _Checkpointed(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         if any(ctx.needs_input_grad[2:]):
             inputs, states = spec.views(tensors)
             ctx.spec, ctx.size = spec, size
-            ctx.starts = run_segments(spec.recurrence, spec.dtype, inputs, states, spec.length, spec.columns, size)
+            with on_device((*inputs, *states)) as scans:
+                ctx.starts = run_segments(
+                    spec.recurrence, spec.dtype, inputs, states, spec.length, spec.columns, size, scans
+                )
             ctx.save_for_backward(*tensors)
             ctx.set_materialize_grads(False)
         return (*outputs, *final)
@@ -188,14 +239,18 @@ class _Checkpointed(torch.autograd.Function):  # type: ignore[misc]  # torch is 
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         spec, n = ctx.spec, len(ctx.spec.recurrence.outputs)
         tensors = ctx.saved_tensors
-        inputs, _ = spec.views(tensors)
-        like = tensors[-1]
+        inputs, states = spec.views(tensors)
+        like = next((tensor for tensor in tensors if is_there(tensor)), tensors[-1])
         cotangents = _zeros_where_missing(list(grads[:n]), (spec.length, *spec.columns), like)
         last = _zeros_where_missing(list(grads[n:]), spec.columns, like)
-        found, first = backward(
-            spec.recurrence, spec.dtype, inputs, ctx.starts, [spec.in_order(_viewed(c)) for c in cotangents],
-            [_viewed(part) for part in last], spec.length, spec.columns, ctx.size,
-        )  # fmt: skip
+        with on_device((*inputs, *states)) as scans:
+            found, first = backward(
+                spec.recurrence, spec.dtype, inputs, ctx.starts, [spec.in_order(_viewed(c)) for c in cotangents],
+                [_viewed(part) for part in last], spec.length, spec.columns, ctx.size, scans,
+            )  # fmt: skip
+        if is_there(like):  # in the scan's order, as tensors have it
+            gradients = [owner_of(g).flip(0) if spec.reverse else owner_of(g) for g in found]
+            return (None, None, *gradients, *(owner_of(g) for g in first))
         return (
             None,
             None,
