@@ -74,7 +74,6 @@ AFFINE = {
     "rotated": (lambda s, x: (0.8 * s[0] - 0.6 * s[1] + x, 0.6 * s[0] + 0.8 * s[1]), (0.5, -1.0)),
 }
 OTHERS = {
-    "max": (np.maximum, 0.5),
     "moving min": (lambda s, x: np.minimum(s + 0.5 * x, 1.0), 0.5),
     "logaddexp": (lambda s, x: np.logaddexp(s - 0.1, x), 0.5),
     "argmax": (lambda s, x: (np.where(s[0] < x[0], x[0], s[0]), np.where(s[0] < x[0], x[1], s[1])), (-9.0, -1.0)),

@@ -18,7 +18,7 @@ from upsweep._expr.cuda import nvrtc
 from upsweep._expr.cuda.render import kernel_text
 from upsweep._expr.reduction import outputs
 
-PREAMBLE = (Path(__file__).parent / "on_host.hpp").read_text()
+PREAMBLE = Path(__file__).parent / "on_host.hpp"
 LAUNCHER = """
 extern "C" void launch_{0}(const Call* call, unsigned n_blocks, unsigned n_threads) {{
     fibers::Launch<Call>::run({0}, *call, n_blocks, n_threads);
@@ -33,6 +33,13 @@ def launchers(text):
     """A function of the host for each kernel of a text."""
     names = re.findall(r"__global__ void (?:__launch_bounds__\(.*\) )?(\w+)\(const __grid_constant__ Call", text)
     return "".join(map(LAUNCHER.format, names)) + SIZE
+
+
+def compile_on_host(*arguments):
+    # Without -fno-gnu-unique, static variables of inline functions would be those of another library.
+    flags = ["-std=c++17", "-O1", "-fPIC", "-w", "-ffp-contract=fast", "-fno-gnu-unique"]
+    done = subprocess.run(["g++", *flags, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:4000]
 
 
 class HostFunction:
@@ -82,14 +89,14 @@ class HostDevice:
         name = hashlib.sha256(text).hexdigest()[:24]
         path = self.folder / f"{name}.so"
         if not path.exists():
+            header = self.folder / PREAMBLE.name
+            if not header.exists():  # compiled once, since it takes longer than a kernel
+                header.write_text(PREAMBLE.read_text())
+                compile_on_host("-x", "c++-header", header, "-o", f"{header}.gch")
             source = self.folder / f"{name}.cpp"
             kernels = text.decode().replace(kernel_text("device"), "")
-            source.write_text(PREAMBLE + kernels + launchers(kernels))
-            # Without -fno-gnu-unique, static variables of inline functions would be those of another library.
-            flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=fast", "-fno-gnu-unique"]
-            command = ["g++", *flags, str(source), "-o", str(path)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr[:4000]
+            source.write_text(f'#include "{header.name}"\n{kernels}{launchers(kernels)}')
+            compile_on_host("-shared", source, "-o", path)
         return HostModule(path, self.n_slots)
 
     def memory(self, data):

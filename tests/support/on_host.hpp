@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #define __global__
@@ -115,14 +116,14 @@ struct Launch {
 
     static void run(void (*which)(Call), const Call& with, unsigned n_blocks, unsigned n_threads) {
         kernel = which, call = &with;
-        std::vector<char> stacks(size_t(n_threads) * STACK);
+        const std::unique_ptr<char[]> stacks(new char[size_t(n_threads) * STACK]);  // not filled, unlike a vector
         threads.resize(n_threads), done.resize(n_threads);
         blockDim = {n_threads, 1, 1}, gridDim = {n_blocks, 1, 1};
         for (unsigned block = 0; block < n_blocks; ++block) {
             blockIdx = {block, 0, 0};
             for (unsigned t = 0; t < n_threads; ++t) {
                 getcontext(&threads[t]);
-                threads[t].uc_stack.ss_sp = stacks.data() + size_t(t) * STACK;
+                threads[t].uc_stack.ss_sp = stacks.get() + size_t(t) * STACK;
                 threads[t].uc_stack.ss_size = STACK;
                 threads[t].uc_link = &scheduler;
                 makecontext(&threads[t], thread, 0);
