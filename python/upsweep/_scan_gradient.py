@@ -156,7 +156,7 @@ _SAME = Recurrence((state(0),), (), 0)
 def _summed_on_device(
     gradient: Array, axes: tuple[int, ...], dtype: np.dtype[Any], shape: tuple[int, ...], scans: Any
 ) -> Any:
-    """A sum is the last state of a scan in double, which is rounded as it is written; so is a state without steps."""
+    """A sum is the last state of a scan in double, rounded as it is written; so is a state without steps."""
     wide = np.dtype(np.float64)
     for axis in reversed(axes):
         part = moved(gradient, axis, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -47,8 +47,8 @@ Update = Callable[[Any, Any], Any]
 _FEW_COLUMNS = 8
 _LONG = 4096  # steps
 
-# A device is full with some tens of thousands of columns. From so many on, one reading of the inputs by a thread a
-# column is as fast as two by chunks of time, of which the second one writes; and cutting has to pay for three kernels.
+# A device is full with some tens of thousands of columns. From so many on, one reading of the inputs by a thread
+# a column is as fast as two by chunks of time, of which the second one writes. Cutting costs three kernels.
 _FEW_COLUMNS_ON_DEVICE = 8192
 _LONG_ON_DEVICE = 1024  # steps
 
@@ -334,7 +334,7 @@ def choose_path_on_device(
     return form, Explanation("parallel in time", f"{why}, and columns are few for a device ({n_columns})")
 
 
-def device_scans(named: dict[str, Array]) -> Any:
+def device_scans(named: Mapping[str, Array]) -> Any:
     """The scans of a call on arrays of a device, to be closed at its end."""
     return _dispatch.user_scans_at_home().DeviceScans(named)
 
@@ -347,9 +347,10 @@ def run_on_device(problem: Problem, return_final: bool) -> tuple[list[Any], list
     with contextlib.closing(device_scans(problem.named())) as scans:
         outputs = [scans.empty(whole, dtype, like) for dtype in traced.output_dtypes]
         finals = [scans.empty(columns, dtype) if return_final else None for dtype in traced.state_dtypes]
+        targets = [in_scan_order(out, problem) for out in outputs]
         run_into(
-            scans, traced.recurrence, traced.dtype, problem.inputs, [in_scan_order(out, problem) for out in outputs],
-            problem.states, finals, problem.length, columns,
+            scans, traced.recurrence, traced.dtype, problem.inputs, targets, problem.states, finals,
+            problem.length, columns,
         )  # fmt: skip
     return [_dispatch.owner_of(y) for y in outputs], [_dispatch.owner_of(s) for s in finals if s is not None]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from upsweep._arrays import Array, OnDevice
-from upsweep._at_home import Call, described, owner_of
+from upsweep._arrays import Array, OnDevice, common_home
+from upsweep._at_home import Call, described
 from upsweep._cuda import DeviceArray, user_scans
 from upsweep._expr.nodes import Node, constant, substitute
 from upsweep._expr.parallel_forms import Form
@@ -38,13 +38,16 @@ def with_numbers(recurrence: Recurrence, inputs: Sequence[Array]) -> Recurrence:
 
 
 def _number(array: Array) -> float:
+    """The number that an array of the host repeats."""
+    assert all(n == 1 or stride == 0 for n, stride in zip(array.shape, array.strides))
     return float(array[(0,) * array.ndim])
 
 
 class DeviceScans:
     """Scans of one call of the user's, on its stream, with memory from its library."""
 
-    def __init__(self, arrays: dict[str, Array]) -> None:
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        common_home({**arrays})  # which says what does not go together
         self.call = Call({**arrays})
         if not self.call.library.allocates:
             self.call.close()
@@ -68,8 +71,8 @@ class DeviceScans:
     ) -> None:  # fmt: skip
         """Start a scan over the first axis of `inputs` and `outputs`.
 
-        Inputs of the host are in its formulas, by `with_numbers`; states of the host are a number each. `finals` are
-        in C order, of as many elements as `columns`.
+        Inputs of the host are in its formulas, by `with_numbers`; states of the host are a number each. `finals`
+        are in C order, of as many elements as `columns`.
         """
         if 0 in columns:
             return
@@ -82,7 +85,7 @@ class DeviceScans:
         )  # fmt: skip
 
 
-def _in_order(array: OnDevice, shape: tuple[int, ...]) -> DeviceArray:
+def _in_order(array: Array, shape: tuple[int, ...]) -> DeviceArray:
     """An array that was made in C order, in another shape of as many elements."""
     strides, n_bytes = list[int](), array.itemsize
     for n in reversed(shape):

@@ -84,7 +84,9 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     step = _filter_step(tuple(numerator.tolist()), tuple(denominator.tolist()))
     if _is_elsewhere(data):
         states = (0.0,) * max(order, 1) if not order or start is None else _parts(start, order, place)
-        y, after = scan(step if order else _scale_step(float(numerator[0])), states, data, axis=place, return_final=True)
+        y, after = scan(
+            step if order else _scale_step(float(numerator[0])), states, data, axis=place, return_final=True
+        )
         return y if start is None else (y, _arrays.stacked(after, place) if order else zi)
     operands = [top, bottom, data] if start is None else [top, bottom, data, start]
     wide = np.result_type(*(np.float64 if o.dtype.kind in "biu" else o.dtype for o in operands))

@@ -30,7 +30,12 @@ def place(monkeypatch, folder):
 def arranged(x):
     """The same shape with the columns as neighbours in memory, with time as neighbours, and as views of more."""
     wide = np.repeat(np.repeat(x, 2, 0), 2, 1)
-    return {"columns": x, "lines": np.asfortranarray(x), "view": wide[::-2, ::-2], "line view": wide.T.copy().T[1::2, ::2]}
+    return {
+        "columns": x,
+        "lines": np.asfortranarray(x),
+        "view": wide[::-2, ::-2],
+        "line view": wide.T.copy().T[1::2, ::2],
+    }
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (7, 1), (70, 3), (33, 65), (64, 200), (5, 0)])
@@ -42,7 +47,12 @@ def test_layouts(place, shape):
 
 def test_axes_that_are_not_one(place):
     x = random((20, 6, 9), np.float32)
-    for view in (x[:, ::2, 1:], x[:, ::2].transpose(1, 0, 2), x[:, :, ::2].transpose(2, 1, 0), x.transpose(1, 2, 0)):
+    for view in (
+        x[:, ::2, 1:],
+        x[:, ::2].transpose(1, 0, 2),
+        x[:, :, ::2].transpose(2, 1, 0),
+        x.transpose(1, 2, 0),
+    ):
         check(place, cell, random(view.shape[2:], np.float32, 1), view)
 
 
@@ -142,9 +152,15 @@ def test_gates_and_tokens_go_to_the_library(monkeypatch, place):
     assert [(bool(p.gates.data), p.gamma_re, bool(p.initial.data)) for p in seen] == [
         (True, 0.0, True), (False, 1.0, False), (False, 0.9, True),
     ]  # fmt: skip
-    assert seen[2].x.time_stride == -20 and seen[0].x.data == x.ctypes.data and seen[0].gates.data == gates.ctypes.data
+    assert (
+        seen[2].x.time_stride == -20
+        and seen[0].x.data == x.ctypes.data
+        and seen[0].gates.data == gates.ctypes.data
+    )
     for update, xs in (
-        (lambda s, x: x[0] * s + x[0], (gates, x)), (lambda s, x: 0.9 * s + 0.1 * x, x), (lambda s, x: s + x - 1, x),
+        (lambda s, x: x[0] * s + x[0], (gates, x)),
+        (lambda s, x: 0.9 * s + 0.1 * x, x),
+        (lambda s, x: s + x - 1, x),
     ):  # fmt: skip
         check(place, update, 0.5, xs)
     check(place, lambda s, x: s + x, np.float16(0.5), x.astype(np.float16))  # whose last state the library has not

@@ -107,7 +107,7 @@ class HostDevice:
 
 
 def install(monkeypatch, folder, n_slots=8):
-    """Let pairs and scans by an update run on the host; `n_slots`: of the device, which decides how columns are cut."""
+    """Let pairs and scans by an update run on the host; `n_slots` of the device decide how columns are cut."""
     device = HostDevice(folder, n_slots)
     monkeypatch.setattr(driver, "device", lambda ordinal: device)
     monkeypatch.setattr(nvrtc, "fetch_or_compile", lambda text, options, capability: text.encode())

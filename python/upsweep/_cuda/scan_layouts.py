@@ -1,4 +1,4 @@
-"""How the arrays of a scan by a user's update lie, and how its kernels go past them: axes, columns, chunks of time.
+"""How the arrays of a scan by an update lie, and how its kernels go past them: axes, columns, chunks of time.
 
 Everything here follows from shapes and strides alone, so that results do not depend on the device.
 """

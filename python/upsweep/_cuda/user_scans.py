@@ -1,16 +1,15 @@
-"""Scans by a user's update on a device: kernels made from a recurrence, kept, and launched on the caller's stream.
+"""Scans by an update on a device: kernels made from a recurrence, kept, and launched on the caller's stream.
 
-Nothing here synchronises, but for the first call of a recurrence, which compiles; a later call can be captured in a
-graph. Time is sequential, a thread a column; or it is cut into chunks, which are columns of their own: one scan
-finds what each does to a state, a second kernel the states before them, and one more scan the results. An update that
-is a recurrence of gates and tokens goes to the kernels of `linear_recurrence`.
+Nothing here synchronises, but for the first call of a recurrence, which compiles; a later call can be captured in
+a graph. Time is sequential, a thread a column; or it is cut into chunks, which are columns of their own: one scan
+finds what each does to a state, a second kernel the states before them, and one more scan the results. An update
+that is a recurrence of gates and tokens goes to the kernels of `linear_recurrence`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -19,8 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from upsweep import _cuda
-from upsweep._cuda import DeviceArray, abi, driver
+from upsweep._cuda import DeviceArray, driver, linear_updates
 from upsweep._cuda.scan_layouts import Chunks, Layout, cut_time, lay_out
 from upsweep._expr.cuda import nvrtc
 from upsweep._expr.cuda.recurrence import (
@@ -35,7 +33,6 @@ from upsweep._expr.cuda.recurrence import (
     render_scan,
     threads_of,
 )
-from upsweep._expr.linear_update import LinearUpdate, find_linear
 from upsweep._expr.nodes import order, substitute
 from upsweep._expr.parallel_forms import Form
 from upsweep._expr.recurrence import Recurrence, evaluate, input_, lifted
@@ -62,7 +59,7 @@ class Prepared(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """A recurrence whose numbers are lifted and which reads all of its inputs, and which of the given ones these are."""
+    """A recurrence whose numbers are lifted, that reads all of its inputs; which of the given ones these are."""
 
     recurrence: Recurrence
     numbers: tuple[float, ...]
@@ -108,8 +105,10 @@ def _prepare(recurrence: Recurrence, request: ScanRequest, n_numbers: int, devic
     run = module.function("run_scan")
     if kernels.shared_bytes:
         run.use_shared(kernels.shared_bytes)
-    joins = [module.function(name) if kernels.joins else None for name in ("join_alone", "join_together")]
-    made = Prepared(kernels, run, *joins, structure)
+    alone, together = (
+        module.function(name) if kernels.joins else None for name in ("join_alone", "join_together")
+    )
+    made = Prepared(kernels, run, alone, together, structure)
     with _lock:
         _prepared[key] = made
         while len(_prepared) > KEPT:
@@ -125,13 +124,13 @@ def _structure(recurrence: Recurrence, request: ScanRequest, n_numbers: int) -> 
     """`Call` of kernels/recurrence.cuh."""
     number, place, pointer = ctypes.c_double, ctypes.c_int64, ctypes.c_void_p
     fields = [("data", pointer), ("time_stride", place), ("strides", place * request.n_dims)]
-    array = type("ScanArray", (ctypes.Structure,), {"_fields_": fields})
+    array: Any = type("ScanArray", (ctypes.Structure,), {"_fields_": fields})
     k, fixed = recurrence.n_states, sum(stream.fixed for stream in request.inputs)
     counts = {
         "inputs": len(request.inputs) - fixed, "fixed": fixed, "outputs": len(request.outputs), "states": k,
         "finals": k,
     }  # fmt: skip
-    of_call = [
+    of_call: list[tuple[str, Any]] = [
         ("n_columns", place), ("n_steps", place), ("chunk", place), ("n_chunks", place),
         ("shape", place * request.n_dims), ("numbers", number * max(n_numbers, 1)), ("initial", number * k),
         ("matrix", number * n_matrix(request.form, k)), ("reduced", pointer), ("starts", pointer),
@@ -163,7 +162,11 @@ class _Scan:
         arrays = [array.strides[1:] for array in (*inputs, *outputs)]
         edges = [array.strides for array in (*states, *finals) if isinstance(array, DeviceArray)]
         # The order of the columns is that of the first array that holds them all, outputs before inputs.
-        ranked = [*range(len(inputs), len(arrays)), *range(len(inputs)), *range(len(arrays), len(arrays) + len(edges))]
+        ranked = [
+            *range(len(inputs), len(arrays)),
+            *range(len(inputs)),
+            *range(len(arrays), len(arrays) + len(edges)),
+        ]
         whole = next((n for n in ranked if 0 not in (*arrays, *edges)[n]), next(iter(ranked), 0))
         time_stride = moving[0].strides[0] if moving else 0
         self.layout: Layout = lay_out(columns, [*arrays, *edges], time_stride, whole)
@@ -194,8 +197,8 @@ class _Scan:
         nothing = (None,) * recurrence.n_states
         request = ScanRequest(
             self.dtype, streams, outputs,
-            nothing if is_reduction else tuple(s.dtype if isinstance(s, DeviceArray) else None for s in self.states),
-            nothing if is_reduction else tuple(None if s is None else s.dtype for s in self.finals),
+            nothing if is_reduction else tuple(getattr(state, "dtype", None) for state in self.states),
+            nothing if is_reduction else tuple(getattr(final, "dtype", None) for final in self.finals),
             len(cut.shape), lines, ahead, blocks,
             cut.chunk_dim, is_reduction, form,
         )  # fmt: skip
@@ -295,7 +298,7 @@ def run(
     dtype : str
         "float32" or "float64": what is calculated in.
     inputs, outputs : sequence of DeviceArray
-        Of shape (length, *columns), in the order of the scan; any strides. Outputs are of any floating dtype or bool.
+        Of shape (length, *columns), in the order of the scan; any strides. Outputs are floating or bool.
         None for an input that the recurrence does not read.
     states : sequence of DeviceArray or float
         Before the first step: of shape `columns`, or a number.
@@ -306,9 +309,8 @@ def run(
     allocate : callable
         As that of `run_scan`.
     """
-    if length and _run_linear(
-        recurrence, inputs, outputs, states, finals, length, columns, device=device, stream=stream, allocate=allocate
-    ):
+    where: dict[str, Any] = {"device": device, "stream": stream, "allocate": allocate}
+    if length and linear_updates.run(recurrence, inputs, outputs, states, finals, columns, **where):
         return
     scan = _Scan(dtype, inputs, outputs, states, finals, length, columns, device, stream)
     reading = _reading(recurrence)
@@ -344,56 +346,3 @@ def _repeated(form: Form, n_states: int, dtype: np.dtype[Any], n_steps: int) -> 
             return tuple((numbers * n_steps).tolist())
         power = np.linalg.matrix_power(numbers.reshape(n_states, n_states), n_steps)
     return tuple(power.ravel().tolist())
-
-
-# ---- recurrences of gates and tokens -----------------------------------------------------------------------------
-
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
-_WIDE = ("float32", "float64")
-
-
-@functools.lru_cache(KEPT)
-def _linear(recurrence: Recurrence) -> LinearUpdate | None:
-    return find_linear(recurrence)
-
-
-def _run_linear(
-    recurrence: Recurrence,
-    inputs: Sequence[DeviceArray | None],
-    outputs: Sequence[DeviceArray],
-    states: Sequence[State],
-    finals: Sequence[DeviceArray | None],
-    length: int,
-    columns: tuple[int, ...],
-    *,
-    device: int,
-    stream: int,
-    allocate: Allocate,
-) -> bool:
-    """Start the scan as a `linear_recurrence`, if it is one and the library is there; else False."""
-    linear = _linear(recurrence)
-    if linear is None or _cuda.find() is None or len(columns) + 1 > abi.MAX_DIMS:
-        return False
-    (before,), (final,) = states, finals
-    x, gates = inputs[linear.tokens], None if linear.gates is None else inputs[linear.gates]
-    assert x is not None
-    arrays = [array for array in (x, gates, before) if isinstance(array, DeviceArray)]
-    results = [array for array in (*outputs, final) if array is not None]
-    if not results or any(a.dtype not in _FLOATS for a in arrays) or any(a.dtype not in _WIDE for a in results):
-        return False
-    keep = None
-    if not isinstance(before, DeviceArray):
-        # Nothing times a finite number is nothing.
-        is_nothing = before == 0 and gates is None and abs(linear.factor) < np.inf
-        number, before = before, None
-        if not is_nothing:
-            pointer, keep = allocate(8)
-            driver.device(device).write_words(pointer, struct.unpack("2I", struct.pack("d", number)), stream)
-            before = DeviceArray(pointer, columns, (0,) * len(columns), "float64")
-    problem = _cuda.problem(
-        x, gates, linear.factor if gates is None else None, before, None, outputs[0] if outputs else None, final,
-        axis=0, reverse=False, exclusive=False, device=device, stream=stream,
-    )  # fmt: skip
-    _cuda.run_scan(problem, allocate)
-    del keep
-    return True

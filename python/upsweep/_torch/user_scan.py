@@ -168,10 +168,11 @@ class _Spec:
 @contextlib.contextmanager
 def on_device(arrays: tuple[Array, ...]) -> Iterator[Any]:
     """The scans of a call on these arrays, if they are on a device."""
-    if not any(isinstance(array, OnDevice) for array in arrays):
+    there = {str(n): array for n, array in enumerate(arrays) if isinstance(array, OnDevice)}
+    if not there:
         yield None
         return
-    with contextlib.closing(device_scans({str(n): array for n, array in enumerate(arrays)})) as scans:
+    with contextlib.closing(device_scans(there)) as scans:
         yield scans
 
 

@@ -62,7 +62,11 @@ SHARED_BYTES = 48 * 1024  # of a block's squares: four and more blocks share a p
 ON_THE_WAY = 32 * 1024
 MOST_AHEAD, LEAST_AHEAD = 32, 4
 MOST_THREADS = 768  # of a processor, that its registers are dealt out to
-REGISTERS, MOST_REGISTERS, SPARE_REGISTERS = 65536, 255, 40  # of a processor, of a thread, for all but coming steps
+REGISTERS, MOST_REGISTERS, SPARE_REGISTERS = (
+    65536,
+    255,
+    40,
+)  # of a processor, of a thread, for all but coming steps
 MOST_WRITTEN_OUT = 2400  # instructions of a kernel's steps: the cache of instructions holds some 8000
 _COSTS = {"exp": 10, "log": 20, "sin": 40, "cos": 40, "tanh": 30, "asin": 30, "acos": 30, "atan": 30, "atan2": 40,
           "pow": 80, "div": 10, "sqrt": 10, "rsqrt": 10, "load": 0, "const": 0}  # fmt: skip
@@ -186,7 +190,7 @@ class _Functions:
         sizes += [SIZES[dtype] for dtype in self.request.outputs]
         offsets, pitches = [0], []
         for size in sizes:
-            # Lanes read at the same step of their rows: these begin at different banks. Of 8 bytes half a warp does.
+            # Lanes read at the same step of their rows: these begin at different banks.
             pitch = self.tile * size + max(size, 4)
             pitches.append(pitch)
             offsets.append(offsets[-1] + -(-32 * pitch // 16) * 16)
@@ -314,7 +318,9 @@ class _Functions:
         lines += [f"out[{p}] = {names[n]};" for p, n in enumerate(results[k:])]
         lines += [f"const real s{s} = {names[n]};" for s, n in enumerate(results[:k])]
         lines += [f"state[{s}] = s{s};" for s in range(k)]
-        return function("void step(const real* p, const Fixed& fixed, const Inputs& x, real* state, real* out)", lines)
+        return function(
+            "void step(const real* p, const Fixed& fixed, const Inputs& x, real* state, real* out)", lines
+        )
 
     def _names(self, level: str) -> dict[int, str]:
         """How values are written at a level: constants and parameters, and the level's own."""
