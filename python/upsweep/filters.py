@@ -31,8 +31,8 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     ----------
     b, a : array_like
         The coefficients of the numerator and the denominator, real and 1-D; a[0] is not 0.
-    x : array_like
-        Real numbers; at least one axis.
+    x : array_like, tensor or array of a CUDA device
+        Real numbers; at least one axis. A tensor has gradients.
     axis : int
         The axis that the filter runs along.
     zi : array_like, optional
@@ -42,7 +42,8 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     Returns
     -------
     y : array
-        Of x's shape; float32 if all arguments are (or float16), else float64.
+        Of x's shape; float32 if all arguments are (or float16), else float64. For tensors and arrays of a device of
+        x's dtype, beside which `b` and `a` are Python's numbers.
     zf : array
         Only with `zi`: the state after the last step.
 
@@ -198,14 +199,14 @@ def ewm_mean(
 
     Parameters
     ----------
-    x : array_like
+    x : array_like, tensor or array of a CUDA device
         Real numbers; NaN is a missing one.
     alpha, com, span, halflife : float
         One of them: the weight of the newest, 0 < alpha <= 1; or ``alpha = 1 / (1 + com)``, ``2 / (span + 1)``,
         ``1 - 0.5 ** (1 / halflife)``.
     times : array_like, optional
         When each step was: numbers or datetime64, in order, along `axis`. `halflife` is in the same unit then,
-        or a timedelta64, and weights fall by a half in it.
+        or a timedelta64, and weights fall by a half in it. In the host's memory, wherever `x` is.
     adjust : bool
         Divide by the sum of the weights, as the mean of what has been seen. False: the recurrence
         ``y = (1 - alpha) * y + alpha * x``.
@@ -217,7 +218,8 @@ def ewm_mean(
     Returns
     -------
     array
-        Of x's shape, float32 or float64; NaN before the first number.
+        Of x's shape, float32 or float64; of x's dtype for tensors and arrays of a device. NaN before the first
+        number.
 
     Raises
     ------

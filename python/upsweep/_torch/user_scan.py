@@ -21,6 +21,7 @@ from upsweep._expr.adjoint_recurrence import adjoint
 from upsweep._expr.recurrence import Recurrence, state
 from upsweep._scan_gradient import backward, run_segments
 from upsweep._scan_problem import (
+    Problem,
     arranged,
     check,
     check_checkpoint,
@@ -31,7 +32,7 @@ from upsweep._scan_problem import (
     run_recurrence,
 )
 
-__all__ = ["scan"]
+__all__ = ["prepare", "scan"]
 
 _FLOATS = (torch.float16, torch.float32, torch.float64)
 
@@ -42,18 +43,8 @@ def scan(
 ) -> Any:  # fmt: skip
     """`upsweep.scan` where one of the arrays is a tensor."""
     size = check_checkpoint(checkpoint)
-    states, state_structure = flatten(init, "init")
-    inputs, input_structure = flatten(xs, "xs")
-    states = [_checked(value, label("init", state_structure, n)) for n, value in enumerate(states)]
-    inputs = [_checked(value, label("xs", input_structure, n)) for n, value in enumerate(inputs)]
-    problem = check(
-        update,
-        arranged([_viewed(value) for value in states], state_structure),
-        arranged([_viewed(value) for value in inputs], input_structure),
-        axis,
-        reverse,
-        length,
-    )
+    problem, states, inputs = prepare(update, init, xs, axis, reverse, length)
+    state_structure = problem.state_structure
     traced, columns, n_steps = problem.traced, problem.columns, problem.length
     calculated = getattr(torch, traced.dtype.name)
     whole = columns[: problem.axis] + (n_steps,) + columns[problem.axis :]
@@ -79,6 +70,25 @@ def scan(
     last = results[n_outputs : n_outputs + len(states)]
     final = [value.to(getattr(torch, dtype.name)) for value, dtype in zip(last, traced.state_dtypes)]
     return result, arranged(final, state_structure)
+
+
+def prepare(
+    update: Callable[[Any, Any], Any], init: Any, xs: Any, axis: int, reverse: bool, length: int | None
+) -> tuple[Problem, list[Any], list[Any]]:
+    """The checked call, on views of the tensors; states and inputs as tensors or numbers."""
+    states, state_structure = flatten(init, "init")
+    inputs, input_structure = flatten(xs, "xs")
+    states = [_checked(value, label("init", state_structure, n)) for n, value in enumerate(states)]
+    inputs = [_checked(value, label("xs", input_structure, n)) for n, value in enumerate(inputs)]
+    problem = check(
+        update,
+        arranged([_viewed(value) for value in states], state_structure),
+        arranged([_viewed(value) for value in inputs], input_structure),
+        axis,
+        reverse,
+        length,
+    )
+    return problem, states, inputs
 
 
 def _checked(value: Any, name: str) -> Any:

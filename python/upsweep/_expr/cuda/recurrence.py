@@ -14,6 +14,7 @@ joined. The functions are
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -61,7 +62,8 @@ SHARED_BYTES = 48 * 1024  # of a block's squares: four and more blocks share a p
 # 132 processors, for 700 ns each, are 11 KiB; three times that where a step takes long as well.
 ON_THE_WAY = 32 * 1024
 MOST_AHEAD, LEAST_AHEAD = 32, 4
-MOST_THREADS = 768  # of a processor, that its registers are dealt out to
+# Threads of a processor that its registers are dealt out to: few sizes, for each of which there is other code.
+THREADS_AT_ONCE = (256, 512, 768)
 REGISTERS, MOST_REGISTERS, SPARE_REGISTERS = (
     65536,
     255,
@@ -119,6 +121,7 @@ def n_matrix(form: Form | None, n_states: int) -> int:
     return n_states * n_states if form is not None and form.kind == "affine" else 1
 
 
+@functools.lru_cache(512)
 def cost(recurrence: Recurrence) -> int:
     """About how many instructions a step takes."""
     program = lower_step(recurrence.states, recurrence.outputs)
@@ -127,7 +130,7 @@ def cost(recurrence: Recurrence) -> int:
 
 def threads_of(columns_of_processor: int) -> int:
     """The threads that a processor has registers for at a time, whole blocks of them."""
-    return min(-(-max(columns_of_processor, 1) // THREADS) * THREADS, MOST_THREADS)
+    return next((n for n in THREADS_AT_ONCE if columns_of_processor <= n), THREADS_AT_ONCE[-1])
 
 
 def choose_ahead(recurrence: Recurrence, inputs: tuple[Stream, ...], columns_of_processor: int) -> int:
@@ -136,7 +139,7 @@ def choose_ahead(recurrence: Recurrence, inputs: tuple[Stream, ...], columns_of_
     words = sum(-(-size // 4) for size in moving)
     of_thread = min(REGISTERS // threads_of(columns_of_processor), MOST_REGISTERS) - SPARE_REGISTERS
     most = min(MOST_WRITTEN_OUT // (3 * cost(recurrence)), of_thread // max(2 * words, 1), MOST_AHEAD)
-    wanted = ON_THE_WAY / (max(32, min(columns_of_processor, MOST_THREADS)) * max(sum(moving), 1))
+    wanted = ON_THE_WAY / (max(32, min(columns_of_processor, THREADS_AT_ONCE[-1])) * max(sum(moving), 1))
     ahead = LEAST_AHEAD
     while 3 * ahead < 2 * wanted and 2 * ahead <= most:
         ahead *= 2
