@@ -42,8 +42,8 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     Returns
     -------
     y : array
-        Of x's shape; float32 if all arguments are (or float16), else float64. For tensors and arrays of a device of
-        x's dtype, beside which `b` and `a` are Python's numbers.
+        Of x's shape; float32 if all arguments are (or float16), else float64. For tensors and arrays of a device
+        of x's dtype, beside which `b` and `a` are Python's numbers.
     zf : array
         Only with `zi`: the state after the last step.
 

@@ -109,8 +109,8 @@ class _Scan:
         Arrays of a CUDA device (torch's, cupy's, numba's) are scanned where they are, on the caller's stream, by a
         kernel that NVIDIA's run-time compiler makes of the update at the first call; nothing waits, and a CUDA
         graph can capture later calls. Numbers of the host beside them become part of the formula. There, columns
-        are few below 8192, and time is cut from 1024 steps on; ``gates * state + tokens`` of plain arrays is run by
-        the kernels of `linear_recurrence`. Which way is taken follows from the update and the shape alone.
+        are few below 8192, and time is cut from 1024 steps on; ``gates * state + tokens`` of plain arrays is run
+        by the kernels of `linear_recurrence`. Which way is taken follows from the update and the shape alone.
 
         ``scan.gradient`` has the derivatives; torch tensors have them by autograd.
 

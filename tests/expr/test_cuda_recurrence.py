@@ -168,9 +168,9 @@ def test_gates_and_tokens_go_to_the_library(monkeypatch, place):
 
 
 def test_chunks_fill_a_device_and_depend_on_the_shape_alone():
-    assert scan_layouts.cut_time(10_000_000, 1) == scan_layouts.Chunks(160, 62_500)
-    assert scan_layouts.cut_time(4096, 1000) == scan_layouts.Chunks(64, 64)
-    assert scan_layouts.cut_time(2**31, 1).n == 65_536
+    assert scan_layouts.cut_time(10_000_000, 1) == scan_layouts.Chunks(320, 31_250)
+    assert scan_layouts.cut_time(4096, 1000) == scan_layouts.Chunks(128, 32)
+    assert scan_layouts.cut_time(2**31, 1).n == 32_768
 
 
 @pytest.mark.parametrize(("columns", "ahead"), [(65_536, 16), (4096, 32), (10**7, 8)])

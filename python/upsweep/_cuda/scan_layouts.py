@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 __all__ = ["Chunks", "Layout", "cut_time", "lay_out"]
 
-# Of a column in time: columns and chunks together that fill a large device, and the least that a chunk is worth.
-CHUNKED_COLUMNS = 65_536
+# Columns times chunks, which keep 32 KiB on their way in each of a large device's processors; more of them would
+# only be more to join. And the least that a chunk is worth.
+CHUNKED_COLUMNS = 32_768
 LEAST_CHUNK, WHOLE = 64, 32  # steps
 
 

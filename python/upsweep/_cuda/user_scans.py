@@ -22,7 +22,6 @@ from upsweep._cuda import DeviceArray, driver, linear_updates
 from upsweep._cuda.scan_layouts import Chunks, Layout, cut_time, lay_out
 from upsweep._expr.cuda import nvrtc
 from upsweep._expr.cuda.recurrence import (
-    JOINERS,
     SIZES,
     THREADS,
     ScanKernels,
@@ -106,7 +105,7 @@ def _prepare(recurrence: Recurrence, request: ScanRequest, n_numbers: int, devic
     if kernels.shared_bytes:
         run.use_shared(kernels.shared_bytes)
     alone, together = (
-        module.function(name) if kernels.joins else None for name in ("join_alone", "join_together")
+        module.function(name) if kernels.joiners else None for name in ("join_alone", "join_together")
     )
     made = Prepared(kernels, run, alone, together, structure)
     with _lock:
@@ -236,7 +235,7 @@ class _Scan:
         if chunks.n <= FEW_CHUNKS:
             made.join_alone.launch(_blocks(-(-n_columns // threads)), threads, self.stream, call)
         else:
-            made.join_together.launch(_blocks(n_columns), JOINERS, self.stream, call)
+            made.join_together.launch(_blocks(n_columns), made.kernels.joiners, self.stream, call)
 
     def _launch(self, made: Prepared, call: Any, cut: _Cut, lines: bool, n_processors: int) -> None:
         threads = made.kernels.threads

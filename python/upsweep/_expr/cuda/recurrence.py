@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from upsweep._expr.recurrence import Recurrence
 
 __all__ = [
-    "JOINERS",
     "MOST_AHEAD",
     "SIZES",
     "THREADS",
@@ -45,7 +44,8 @@ __all__ = [
 ]
 
 THREADS = 128  # of a block
-JOINERS = 256  # threads that join a column's chunks
+JOINERS = (1024, 512, 256)  # threads that join a column's chunks: as many as have room for a carry each
+CARRIES_BYTES = 40 * 1024
 ELEMENTS = {
     "bool": "unsigned char", "int8": "signed char", "uint8": "unsigned char", "int16": "short",
     "uint16": "unsigned short", "int32": "int", "uint32": "unsigned", "int64": "long long",
@@ -113,7 +113,7 @@ class ScanKernels:
     threads: int
     shared_bytes: int
     options: tuple[str, ...]
-    joins: bool
+    joiners: int  # threads of join_together, 0: there are no chunks
 
 
 def n_matrix(form: Form | None, n_states: int) -> int:
@@ -163,7 +163,7 @@ def render_scan(recurrence: Recurrence, request: ScanRequest) -> ScanKernels:
         parts.append(kernel_text("join_chunks"))
     options = () if request.dtype == "float64" else ("--ftz=true",)
     shared = functions.warp_bytes * functions.threads // 32 if request.lines else 0
-    return ScanKernels("\n".join(parts), functions.threads, shared, options, request.form is not None)
+    return ScanKernels("\n".join(parts), functions.threads, shared, options, functions.joiners)
 
 
 class _Functions:
@@ -180,6 +180,8 @@ class _Functions:
         self.parameters = {n: place for place, n in enumerate(kept)}
         loads = [step.static[1] for step in values if step.op == "load" and step.static[0] == "p"]
         self.n_numbers = max(loads, default=-1) + 1
+        carry = 8 * (n_matrix(request.form, recurrence.n_states) + recurrence.n_states)
+        self.joiners = next(n for n in JOINERS if n * carry <= CARRIES_BYTES) if request.form else 0
         self.tile = choose_tile(request.inputs) if request.lines else 0
         self.offsets, self.pitches = self._squares()
         warps = THREADS // 32
@@ -216,7 +218,7 @@ class _Functions:
         flags = {"REDUCES": request.reduces, "JOINED": form is not None}
         if form is not None:
             numbers |= {"AFFINE": 0, "MAXIMUM": 1, "MINIMUM": 2, "WINNER": 4, "KIND": KINDS[form.kind],
-                        "DECIDES": form.decides, "JOINERS": JOINERS}  # fmt: skip
+                        "DECIDES": form.decides, "JOINERS": self.joiners}  # fmt: skip
             drops = any(node.op == "where" for node in order(*form.reduce.states))
             flags |= {"VARIES": form.varies, "MOST_WINS": form.kind == "argmax", "KEEPS_TIES": form.keeps_ties,
                       "CAN_DROP": drops}  # fmt: skip

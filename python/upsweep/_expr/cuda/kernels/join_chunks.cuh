@@ -104,11 +104,14 @@ __device__ __forceinline__ long long column_of(const Call& call, long long colum
 }
 
 __device__ __forceinline__ void load_carry(const Call& call, long long column, Carry& carry) {
-    const real* from = call.reduced + column;
+    // No one writes there meanwhile: what is loaded for the next chunks need not wait for what is stored.
+    const auto load = [&](int n) {
+        return double(fetch_element<real>(reinterpret_cast<const char*>(call.reduced + n * call.n_columns + column)));
+    };
 #pragma unroll
-    for (int n = 0; n < N_MATRIX; ++n) carry.matrix[n] = VARIES ? double(from[n * call.n_columns]) : call.matrix[n];
+    for (int n = 0; n < N_MATRIX; ++n) carry.matrix[n] = VARIES ? load(n) : call.matrix[n];
 #pragma unroll
-    for (int s = 0; s < N_STATES; ++s) carry.rest[s] = from[((VARIES ? N_MATRIX : 0) + s) * call.n_columns];
+    for (int s = 0; s < N_STATES; ++s) carry.rest[s] = load((VARIES ? N_MATRIX : 0) + s);
 }
 
 __device__ __forceinline__ void save_start(const Call& call, long long column, const double* state) {
