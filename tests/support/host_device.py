@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from upsweep._cuda import DeviceArray, driver, pairs, user_scans
-from upsweep._expr.cuda import nvrtc
+from upsweep._expr.cuda import nvrtc, recurrence
 from upsweep._expr.cuda.render import kernel_text
 from upsweep._expr.reduction import outputs
 
@@ -111,6 +111,8 @@ def install(monkeypatch, folder, n_slots=8):
     device = HostDevice(folder, n_slots)
     monkeypatch.setattr(driver, "device", lambda ordinal: device)
     monkeypatch.setattr(nvrtc, "fetch_or_compile", lambda text, options, capability: text.encode())
+    # Threads that wait for each other are dear here; so few have several chunks each.
+    monkeypatch.setattr(recurrence, "JOINERS", (16,))
     for family in (pairs, user_scans):
         family._prepared.clear()
     return device

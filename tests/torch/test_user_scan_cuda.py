@@ -69,9 +69,9 @@ def coupled(s, x):
     return (s[0] * 0.9 + x * s[1], np.where(x > 0, s[1], s[0])), s[0] * s[1]
 
 
-@pytest.mark.parametrize("keywords", [{}, {"reverse": True}, {"axis": 1}, {"axis": -1, "reverse": True}])
+@pytest.mark.parametrize("keywords", [{}, {"axis": -1, "reverse": True}])
 def test_results_are_those_of_arrays(device, keywords):
-    for dtype in (np.float32, np.float64):
+    for dtype in (np.float32, np.float64) if device == "cuda" else (np.float32,):
         x, start = random((40, 40), dtype), random(40, dtype)
         on = [torch.from_numpy(array).to(device) for array in (start, x)]
         mine = upsweep.scan(cell, on[0], (on[1], 0.5), return_final=True, **keywords)
@@ -82,7 +82,7 @@ def test_results_are_those_of_arrays(device, keywords):
 
 
 @pytest.mark.parametrize("checkpoint", [None, 4])
-@pytest.mark.parametrize("keywords", [{}, {"reverse": True}, {"axis": 1}])
+@pytest.mark.parametrize("keywords", [{}, {"axis": 1, "reverse": True}])
 def test_gradients(device, keywords, checkpoint):
     start = tensor(6 if keywords.get("axis") else 3, device, 2)
 
