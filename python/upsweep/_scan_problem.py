@@ -97,7 +97,11 @@ class Problem:
         if self.home is None:
             return choose_path(recurrence, self.length, self.columns)
         recurrence = _dispatch.user_scans_at_home().with_numbers(recurrence, self.inputs)
-        return choose_path_on_device(recurrence, self.length, self.columns)
+        results = {*self.traced.output_dtypes, *self.traced.state_dtypes}
+        are_plain = results <= {np.dtype(np.float32), np.dtype(np.float64)} and all(
+            x.dtype.kind not in "biu" for x in (*self.given, *self.initial) if x.ndim
+        )
+        return choose_path_on_device(recurrence, self.length, self.columns, are_plain)
 
 
 def flatten(value: Any, name: str) -> tuple[list[Any], Structure]:
@@ -312,16 +316,19 @@ def choose_path(recurrence: Recurrence, length: int, columns: tuple[int, ...]) -
 
 
 def choose_path_on_device(
-    recurrence: Recurrence, length: int, columns: tuple[int, ...]
+    recurrence: Recurrence, length: int, columns: tuple[int, ...], are_plain: bool = True
 ) -> tuple[Form | None, Explanation]:
-    """How to run on a CUDA device: by the update and the shape alone, too."""
+    """How to run on a CUDA device: by the update and the shape alone, too.
+
+    `are_plain`: the arrays are of dtypes that linear_recurrence takes and gives as a scan would.
+    """
     n_columns = math.prod(columns)
     form, why = form_of(recurrence)
     if form is None:
         return None, Explanation("sequential in time", why)
     enough = n_columns >= _FEW_COLUMNS_ON_DEVICE
     is_short = length < _LONG_ON_DEVICE
-    if find_linear(recurrence) is not None:
+    if are_plain and find_linear(recurrence) is not None:
         why = "the update is gates * state + tokens, a linear_recurrence, whose kernels run it"
         return None if enough or is_short else form, Explanation("parallel in time", why)
     if enough:

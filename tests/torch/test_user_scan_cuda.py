@@ -12,7 +12,7 @@ import upsweep
 from helpers import random
 from tensors import torch
 from upsweep import _foreign
-from upsweep._torch import user_scan
+from upsweep._torch import user_scan_there
 
 DEVICES = ["host", pytest.param("cuda", marks=pytest.mark.cuda)]
 
@@ -50,9 +50,9 @@ def device(request, monkeypatch, folder):
         pytest.skip("no C++ compiler")
     request.getfixturevalue("fake_cuda")
     host_device.install(monkeypatch, folder)
-    monkeypatch.setattr(user_scan, "view_tensor", HostTensors().view)
-    monkeypatch.setattr(user_scan, "is_there", lambda tensor: tensor.ndim > 0)
-    monkeypatch.setattr(user_scan, "_on", lambda value, device: value)
+    monkeypatch.setattr(user_scan_there, "view_tensor", HostTensors().view)
+    monkeypatch.setattr(user_scan_there, "is_there", lambda tensor: tensor.ndim > 0)
+    monkeypatch.setattr(user_scan_there, "send_numbers", lambda values, ordinal: values)
     return "cpu"
 
 

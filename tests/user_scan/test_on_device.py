@@ -95,7 +95,10 @@ def test_time_in_parallel():
     wide, short = random((1100, 8192), np.float32), random((1000, 2), np.float32)
     assert "8192 columns fill a device" in upsweep.scan.explain(update, 0.0, on(wide)).why
     assert "1000 steps are few" in upsweep.scan.explain(update, 0.0, on(short)).why
-    assert "linear_recurrence" in upsweep.scan.explain(lambda s, x: s * x[1] + x[0], 0.0, (on(x), on(x))).why
+    gated = lambda s, x: s * x[1] + x[0]  # noqa: E731
+    assert "linear_recurrence" in upsweep.scan.explain(gated, 0.0, (on(x), on(x))).why
+    half = on(x.astype(np.float16))
+    assert "linear_recurrence" not in upsweep.scan.explain(gated, 0.0, (half, half)).why
 
 
 def test_gates_and_tokens_go_to_linear_recurrence(fake_cuda):

@@ -331,7 +331,8 @@ def run(
 @functools.lru_cache(KEPT)
 def _plain(form: Form) -> Form:
     """The form without its numbers, which are no part of the text."""
-    return replace(form, reduce=_reading(form.reduce).recurrence, start=(), matrix=())
+    reduce = _reading(form.reduce).recurrence
+    return Form(form.kind, reduce, (), form.varies, (), form.decides, form.keeps_ties)
 
 
 @functools.lru_cache(KEPT)

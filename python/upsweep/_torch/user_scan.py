@@ -6,8 +6,7 @@ a scan again, of the adjoint recurrence, the other way.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from upsweep._arrays import Array, OnDevice, view_tensor
-from upsweep._dispatch import owner_of
+from upsweep._arrays import Array
 from upsweep._expr.adjoint_recurrence import adjoint
 from upsweep._expr.recurrence import Recurrence, state
 from upsweep._scan_gradient import backward, run_segments
@@ -25,12 +23,11 @@ from upsweep._scan_problem import (
     arranged,
     check,
     check_checkpoint,
-    device_scans,
     flatten,
     label,
-    run_into,
     run_recurrence,
 )
+from upsweep._torch import user_scan_there as there
 
 __all__ = ["prepare", "scan"]
 
@@ -49,9 +46,7 @@ def scan(
     calculated = getattr(torch, traced.dtype.name)
     whole = columns[: problem.axis] + (n_steps,) + columns[problem.axis :]
     if problem.home is not None:
-        # Numbers stay what they are; a tensor of one on the CPU goes along, with its gradient.
-        device = torch.device("cuda", problem.home.ordinal)
-        states, inputs = ([_on(value, device) for value in part] for part in (states, inputs))
+        states, inputs = (there.send_numbers(part, problem.home.ordinal) for part in (states, inputs))
     tensors = [_tensor(value).to(calculated).expand(whole).movedim(problem.axis, 0) for value in inputs]
     tensors += [_tensor(value).to(calculated).expand(columns) for value in states]
     spec = _Spec(traced.recurrence, traced.dtype, problem.reverse, n_steps, columns, problem.axis)
@@ -102,7 +97,11 @@ def _checked(value: Any, name: str) -> Any:
         value = torch.from_numpy(np.array(array))
     if value.device.type not in ("cpu", "cuda"):
         raise TypeError(f"{name}: is on {value.device}; scans by an update run on the CPU and on CUDA")
-    if value.dtype is torch.bool or value.dtype in _FLOATS or (is_there(value) and value.dtype is torch.bfloat16):
+    if (
+        value.dtype is torch.bool
+        or value.dtype in _FLOATS
+        or (there.is_there(value) and value.dtype is torch.bfloat16)
+    ):
         return value
     if value.is_complex() or value.is_floating_point():
         raise TypeError(f"{name}: expected float16, float32, float64, integers or bool, got {value.dtype}")
@@ -113,17 +112,7 @@ def _viewed(value: Any) -> Any:
     """A tensor as numpy sees it, where it is."""
     if not isinstance(value, Tensor):
         return value
-    plain = value.detach().resolve_neg()
-    return view_tensor(plain, "a tensor") if is_there(plain) else plain.numpy()
-
-
-def is_there(tensor: Tensor) -> bool:
-    """Whether a tensor is on a device."""
-    return bool(tensor.is_cuda)
-
-
-def _on(value: Any, device: torch.device) -> Any:
-    return value.to(device) if isinstance(value, Tensor) else value
+    return there.viewed(value) if there.is_there(value) else value.detach().resolve_neg().numpy()
 
 
 def _tensor(value: Any) -> Tensor:
@@ -152,38 +141,13 @@ class _Spec:
 
     def run(self, tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tensor]]:
         inputs, states = self.views(tensors)
-        with on_device((*inputs, *states)) as scans:
+        with there.on_device((*inputs, *states)) as scans:
             if scans is not None:
-                return self._run_there(scans, inputs, states)
+                return there.run(scans, self, inputs, states)
         outputs, final = run_recurrence(
             self.recurrence, self.dtype, inputs, states, self.length, self.columns, self.axis
         )
         return [_from_array(self.in_order(y)) for y in outputs], [_from_array(s) for s in final]
-
-    def _run_there(
-        self, scans: Any, inputs: list[Array], states: list[Array]
-    ) -> tuple[list[Tensor], list[Tensor]]:  # fmt: skip
-        """The results on the tensors' device, laid out as the inputs are."""
-        outputs, final = [], []
-        axis, columns = self.axis, self.columns
-        for _ in self.recurrence.outputs:
-            out = scans.empty(columns[:axis] + (self.length,) + columns[axis:], self.dtype)
-            outputs.append(owner_of(out).movedim(axis, 0))
-        final = [scans.empty(columns, self.dtype) for _ in states]
-        targets = [self.in_order(view_tensor(y, "a tensor")) for y in outputs]
-        run_into(scans, self.recurrence, self.dtype, inputs, targets, states, final, self.length, columns)
-        return outputs, [owner_of(s) for s in final]
-
-
-@contextlib.contextmanager
-def on_device(arrays: tuple[Array, ...]) -> Iterator[Any]:
-    """The scans of a call on these arrays, if they are on a device."""
-    there = {str(n): array for n, array in enumerate(arrays) if isinstance(array, OnDevice)}
-    if not there:
-        yield None
-        return
-    with contextlib.closing(device_scans(there)) as scans:
-        yield scans
 
 
 def _from_array(array: Array) -> Tensor:
@@ -237,7 +201,7 @@ class _Checkpointed(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         if any(ctx.needs_input_grad[2:]):
             inputs, states = spec.views(tensors)
             ctx.spec, ctx.size = spec, size
-            with on_device((*inputs, *states)) as scans:
+            with there.on_device((*inputs, *states)) as scans:
                 ctx.starts = run_segments(
                     spec.recurrence, spec.dtype, inputs, states, spec.length, spec.columns, size, scans
                 )
@@ -251,17 +215,16 @@ class _Checkpointed(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         spec, n = ctx.spec, len(ctx.spec.recurrence.outputs)
         tensors = ctx.saved_tensors
         inputs, states = spec.views(tensors)
-        like = next((tensor for tensor in tensors if is_there(tensor)), tensors[-1])
+        like = next(filter(there.is_there, tensors), tensors[-1])
         cotangents = _zeros_where_missing(list(grads[:n]), (spec.length, *spec.columns), like)
         last = _zeros_where_missing(list(grads[n:]), spec.columns, like)
-        with on_device((*inputs, *states)) as scans:
+        with there.on_device((*inputs, *states)) as scans:
             found, first = backward(
                 spec.recurrence, spec.dtype, inputs, ctx.starts, [spec.in_order(_viewed(c)) for c in cotangents],
                 [_viewed(part) for part in last], spec.length, spec.columns, ctx.size, scans,
             )  # fmt: skip
-        if is_there(like):  # in the scan's order, as tensors have it
-            gradients = [owner_of(g).flip(0) if spec.reverse else owner_of(g) for g in found]
-            return (None, None, *gradients, *(owner_of(g) for g in first))
+        if there.is_there(like):
+            return (None, None, *there.owners(found, spec.reverse), *there.owners(first))
         return (
             None,
             None,
