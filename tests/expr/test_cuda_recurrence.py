@@ -149,8 +149,9 @@ def test_gates_and_tokens_go_to_the_library(monkeypatch, place):
     scan(place, lambda s, x: x[1] + s * x[0], 0.5, (gates, x))
     scan(place, lambda s, x: s + x, 0.0, x)
     scan(place, lambda s, x: x + 0.9 * s, random(5, np.float32), x[::-1])
+    scan(place, lambda s, x: x[1] + s * x[0], 0.0, (gates, x))  # the first gate is read, though the state is 0
     assert [(bool(p.gates.data), p.gamma_re, bool(p.initial.data)) for p in seen] == [
-        (True, 0.0, True), (False, 1.0, False), (False, 0.9, True),
+        (True, 0.0, True), (False, 1.0, False), (False, 0.9, True), (True, 0.0, True),
     ]  # fmt: skip
     assert (
         seen[2].x.time_stride == -20
@@ -164,7 +165,7 @@ def test_gates_and_tokens_go_to_the_library(monkeypatch, place):
     ):  # fmt: skip
         check(place, update, 0.5, xs)
     check(place, lambda s, x: s + x, np.float16(0.5), x.astype(np.float16))  # whose last state the library has not
-    assert len(seen) == 3
+    assert len(seen) == 4
 
 
 def test_chunks_fill_a_device_and_depend_on_the_shape_alone():

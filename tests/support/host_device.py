@@ -31,7 +31,9 @@ extern "C" long long size_of_call() { return sizeof(Call); }
 
 def launchers(text):
     """A function of the host for each kernel of a text."""
-    names = re.findall(r"__global__ void (?:__launch_bounds__\(.*\) )?(\w+)\(const __grid_constant__ Call", text)
+    names = re.findall(
+        r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(const __grid_constant__ Call", text
+    )
     return "".join(map(LAUNCHER.format, names)) + SIZE
 
 
