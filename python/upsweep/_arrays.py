@@ -9,6 +9,7 @@ the libraries of `_foreign` and `_lent` beside it, this is the only file that kn
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,8 @@ __all__ = [
     "on_device",
     "refuse_device",
     "result_dtype",
+    "sent_to",
+    "stacked",
     "state_dtype",
     "type_name",
     "view_tensor",
@@ -104,6 +107,26 @@ def broadcast_together(x: Any, flags: Any) -> tuple[Any, Any]:
     else:
         both = namespace(x).broadcast_arrays(x, flags)
     return both
+
+
+def stacked(arrays: Sequence[Any], axis: int) -> Any:
+    """Arrays of one shape along an axis of their own: numpy's, tensors, or of a library that can."""
+    if any_torch(*arrays):
+        return sys.modules["torch"].stack(tuple(arrays), axis)
+    library = _foreign.library_of(arrays[0])
+    return np.stack(arrays, axis) if library is None else library.stack(arrays, axis)
+
+
+def sent_to(where: Any, array: Array) -> Any:
+    """A short array of the host where another one is: a tensor, or on its device."""
+    if any_torch(where):
+        torch = sys.modules["torch"]
+        return torch.from_numpy(array).to(where.device)
+    assert isinstance(where, OnDevice)
+    there = where.held.library.sent(array, where.held.ordinal or 0)
+    if there is None:
+        raise TypeError(f"upsweep does not know how to make a {where.held.library.name} of an array of numpy")
+    return there
 
 
 def copied(array: Any) -> Any:

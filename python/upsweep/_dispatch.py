@@ -36,6 +36,7 @@ __all__ = [
     "run_pairs",
     "run_scan",
     "run_user_scan",
+    "user_scans_at_home",
     "write_state",
 ]
 
@@ -79,6 +80,13 @@ def run_user_scan(*arguments: Any) -> Array:
     from upsweep._cpu import user_scans
 
     return user_scans.run(*arguments)
+
+
+def user_scans_at_home() -> Any:
+    """The module of scans by an update of arrays that are on a device."""
+    from upsweep import _user_scans_at_home
+
+    return _user_scans_at_home
 
 
 _REAL, _COMPLEX, _INTEGER = 0, 1, 2

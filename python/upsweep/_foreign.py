@@ -12,7 +12,7 @@ import ctypes
 import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -239,6 +239,10 @@ class Library:
         """The bytes of memory that the device has, if the library knows."""
         return None
 
+    def stack(self, arrays: Sequence[Any], axis: int) -> Any:
+        """Arrays of the user's along an axis of their own."""
+        raise TypeError(f"upsweep does not know how to put several of a {self.name} into one")
+
     def cast(self, array: OnDevice, dtype: np.dtype[Any], name: str) -> OnDevice:
         """The array that `array` is the whole of, in another dtype."""
         raise TypeError(f"{name}: a {self.name} of dtype {array.dtype} has to be cast to {dtype} beforehand")
@@ -290,6 +294,10 @@ class _Cupy(Library):
     def sent(self, array: Array, ordinal: int) -> OnDevice:
         with self.on(ordinal):
             return self.view(self.cupy.asarray(array), "array")
+
+    def stack(self, arrays: Sequence[Any], axis: int) -> Any:
+        with self.cupy.cuda.Device(arrays[0].device.id):
+            return self.cupy.stack(arrays, axis)
 
     def memory(self, ordinal: int) -> int:
         return int(self.cupy.cuda.Device(ordinal).mem_info[1])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from upsweep._arrays import Array
+from upsweep import _dispatch
+from upsweep._arrays import Array, OnDevice
 from upsweep._expr.adjoint_recurrence import adjoint
-from upsweep._expr.recurrence import Recurrence, state
+from upsweep._expr.nodes import make
+from upsweep._expr.recurrence import Recurrence, input_, state
 from upsweep._expr.trace import Structure
 from upsweep._scan_problem import (
     Problem,
@@ -18,9 +21,12 @@ from upsweep._scan_problem import (
     as_real,
     broadcast,
     check_checkpoint,
+    device_scans,
     flatten,
     label,
+    moved,
     rounded,
+    run_into,
     run_recurrence,
 )
 
@@ -46,13 +52,14 @@ def _segments(length: int, size: int | None) -> Iterator[slice]:
 
 def run_segments(
     recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], states: list[Array], length: int,
-    columns: tuple[int, ...], size: int | None,
+    columns: tuple[int, ...], size: int | None, on_device: Any = None,
 ) -> list[list[Array]]:  # fmt: skip
-    """The states before each segment."""
+    """The states before each segment; `on_device` as for `run_recurrence`."""
     silent, starts = replace(recurrence, outputs=()), [states]
     for here in list(_segments(length, size))[:-1]:
         pieces = [x[here] for x in inputs]
-        _, after = run_recurrence(silent, dtype, pieces, starts[-1], here.stop - here.start, columns, 0)
+        steps = here.stop - here.start
+        _, after = run_recurrence(silent, dtype, pieces, starts[-1], steps, columns, 0, on_device=on_device)
         starts.append(after)
     return starts
 
@@ -60,6 +67,7 @@ def run_segments(
 def backward(
     recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], starts: list[list[Array]],
     cotangents: list[Array], last: list[Array], length: int, columns: tuple[int, ...], size: int | None,
+    on_device: Any = None,
 ) -> tuple[list[Array], list[Array]]:  # fmt: skip
     """The gradients of the inputs, of shape (time, *columns) each, and of the states before the first step.
 
@@ -67,12 +75,18 @@ def backward(
     the last states.
     """
     back, keeps = adjoint(recurrence), keeping_states(recurrence)
-    gradients = [np.empty((length, *columns), dtype) for _ in inputs]
+    empty = np.empty if on_device is None else on_device.empty
+    gradients = [empty((length, *columns), dtype) for _ in inputs]
     for number, here in reversed(list(enumerate(_segments(length, size)))):
         steps = here.stop - here.start
         pieces = [x[here] for x in inputs]
-        kept, _ = run_recurrence(keeps, dtype, pieces, starts[number], steps, columns, 0)
+        kept, _ = run_recurrence(keeps, dtype, pieces, starts[number], steps, columns, 0, on_device=on_device)
         against = [a[::-1] for a in (*pieces, *kept, *(part[here] for part in cotangents))]
+        if on_device is not None:
+            into, after = [g[here][::-1] for g in gradients], [on_device.empty(columns, dtype) for _ in last]
+            run_into(on_device, back, dtype, against, into, last, after, steps, columns)
+            last = after
+            continue
         found, last = run_recurrence(back, dtype, against, last, steps, columns, 0)
         for target, part in zip(gradients, found):
             target[here] = part[::-1]
@@ -87,14 +101,26 @@ def gradient(problem: Problem, cotangent: Any, final_cotangent: Any, checkpoint:
     whole = columns[: problem.axis] + (length,) + columns[problem.axis :]
     order = slice(None, None, -1 if problem.reverse else None)
     given = _cotangents(cotangent, "cotangent", len(recurrence.outputs), traced.output_structure, whole)
-    cotangents = [np.moveaxis(part, problem.axis, 0)[order] for part in given]
+    cotangents = [moved(part, problem.axis, 0)[order] for part in given]
     last = _cotangents(final_cotangent, "final_cotangent", recurrence.n_states, problem.state_structure, columns)
-    starts = run_segments(recurrence, dtype, problem.inputs, problem.states, length, columns, size)
-    found, first = backward(recurrence, dtype, problem.inputs, starts, cotangents, last, length, columns, size)
-    ordered = (np.moveaxis(g[order], 0, problem.axis) for g in found)
-    xs = [_summed(g, x, x.dtype) for g, x in zip(ordered, problem.given)]
-    init = [_summed(g, s, dt) for g, s, dt in zip(first, problem.initial, traced.state_dtypes)]
+    with contextlib.ExitStack() as stack:
+        scans = None
+        if problem.home is not None or any(isinstance(a, OnDevice) for a in (*given, *last)):
+            named = {**problem.named(), **_named("cotangent", given), **_named("final_cotangent", last)}
+            scans = stack.enter_context(contextlib.closing(device_scans(named)))
+        starts = run_segments(recurrence, dtype, problem.inputs, problem.states, length, columns, size, scans)
+        found, first = backward(
+            recurrence, dtype, problem.inputs, starts, cotangents, last, length, columns, size, scans
+        )
+        ordered = (moved(g[order], 0, problem.axis) for g in found)
+        xs = [_summed(g, x, x.dtype, scans) for g, x in zip(ordered, problem.given)]
+        init = [_summed(g, s, dt, scans) for g, s, dt in zip(first, problem.initial, traced.state_dtypes)]
     return Gradients(arranged(init, problem.state_structure), arranged(xs, problem.input_structure))
+
+
+def _named(name: str, arrays: list[Array]) -> dict[str, Array]:
+    """Those that a user gave: what stands for None has no home."""
+    return {f"{name}[{n}]" if n else name: array for n, array in enumerate(arrays) if any(array.strides)}
 
 
 def _cotangents(value: Any, name: str, n: int, structure: Structure, shape: tuple[int, ...]) -> list[Array]:
@@ -110,12 +136,37 @@ def _cotangents(value: Any, name: str, n: int, structure: Structure, shape: tupl
     ]
 
 
-def _summed(gradient: Array, given: Array, dtype: np.dtype[Any]) -> Array:
+def _summed(gradient: Array, given: Array, dtype: np.dtype[Any], scans: Any) -> Any:
     """The gradient of an array that was broadcast: the sum over its repetitions, in a floating dtype."""
     extra = gradient.ndim - given.ndim
     repeated = tuple(
         d for d in range(gradient.ndim) if d < extra or (given.shape[d - extra] == 1 and gradient.shape[d] != 1)
     )
+    wanted = np.dtype(np.float64) if dtype.kind in "biu" else dtype.newbyteorder("=")
+    if scans is not None:
+        return _summed_on_device(gradient, repeated, wanted, given.shape, scans)
     total = gradient.sum(axis=repeated, dtype=np.float64, keepdims=True) if repeated else gradient
-    wanted = dtype.newbyteorder("=") if dtype.kind == "f" else np.dtype(np.float64)
     return rounded(np.asarray(total).reshape(given.shape), wanted)
+
+
+_TOTAL = Recurrence((make("add", state(0), input_(0)),), (), 1)
+_SAME = Recurrence((state(0),), (), 0)
+
+
+def _summed_on_device(
+    gradient: Array, axes: tuple[int, ...], dtype: np.dtype[Any], shape: tuple[int, ...], scans: Any
+) -> Any:
+    """A sum is the last state of a scan in double, rounded as it is written; so is a state without steps."""
+    wide = np.dtype(np.float64)
+    for axis in reversed(axes):
+        part = moved(gradient, axis, 0)
+        columns, is_last = part.shape[1:], axis == axes[0]
+        gradient = scans.empty(shape if is_last else columns, dtype if is_last else wide)
+        zero = [np.broadcast_to(np.float64(0), columns)]
+        run_into(scans, _TOTAL, wide, [part], [], zero, [gradient], len(part), columns)
+    if not axes:
+        result = scans.empty(shape, dtype)
+        calculated = np.result_type(np.float32, gradient.dtype)
+        run_into(scans, _SAME, calculated, [], [], [gradient], [result], 0, shape)
+        gradient = result
+    return _dispatch.owner_of(gradient)

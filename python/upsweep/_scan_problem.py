@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from upsweep import _arrays, _dispatch
 from upsweep._arrays import Array
+from upsweep._expr.linear_update import find_linear
 from upsweep._expr.parallel_forms import Form, find_form
 from upsweep._expr.recurrence import Recurrence
 from upsweep._expr.trace import Structure, Traced, Traces
@@ -25,10 +27,16 @@ __all__ = [
     "check",
     "check_checkpoint",
     "choose_path",
+    "choose_path_on_device",
+    "device_scans",
     "flatten",
     "in_place",
+    "in_scan_order",
     "label",
+    "moved",
     "rounded",
+    "run_into",
+    "run_on_device",
     "run_recurrence",
     "to_length",
 ]
@@ -38,6 +46,11 @@ Update = Callable[[Any, Any], Any]
 # Fewer columns than these leave a vector's lanes empty, and then time is worth cutting, if there is enough of it.
 _FEW_COLUMNS = 8
 _LONG = 4096  # steps
+
+# A device is full with some tens of thousands of columns. From so many on, one reading of the inputs by a thread
+# a column is as fast as two by chunks of time, of which the second one writes. Cutting costs three kernels.
+_FEW_COLUMNS_ON_DEVICE = 8192
+_LONG_ON_DEVICE = 1024  # steps
 
 _MOST_FORMS = 512  # remembered
 _traces = Traces()
@@ -69,6 +82,26 @@ class Problem:
     reverse: bool
     length: int
     columns: tuple[int, ...]
+    home: _arrays.Home | None  # where the arrays are; None: in the host's memory
+
+    def named(self) -> dict[str, Array]:
+        """The arrays as the user gave them, by their names."""
+        return {
+            **{label("xs", self.input_structure, n): x for n, x in enumerate(self.given)},
+            **{label("init", self.state_structure, n): s for n, s in enumerate(self.initial)},
+        }
+
+    def path(self) -> tuple[Form | None, Explanation]:
+        """How the call runs."""
+        recurrence = self.traced.recurrence
+        if self.home is None:
+            return choose_path(recurrence, self.length, self.columns)
+        recurrence = _dispatch.user_scans_at_home().with_numbers(recurrence, self.inputs)
+        results = {*self.traced.output_dtypes, *self.traced.state_dtypes}
+        are_plain = results <= {np.dtype(np.float32), np.dtype(np.float64)} and all(
+            x.dtype.kind not in "biu" for x in (*self.given, *self.initial) if x.ndim
+        )
+        return choose_path_on_device(recurrence, self.length, self.columns, are_plain)
 
 
 def flatten(value: Any, name: str) -> tuple[list[Any], Structure]:
@@ -99,10 +132,8 @@ def label(name: str, structure: Structure, place: int) -> str:
 def as_real(value: Any, name: str) -> Array:
     """An argument as an array of real numbers."""
     array = _arrays.as_operand(value, name)
-    if isinstance(array, _arrays.OnDevice):
-        raise TypeError(
-            f"{name}: is on a device; user-defined scans run on the CPU so far: copy it there explicitly"
-        )
+    if isinstance(array, _arrays.OnDevice) and _arrays.is_bfloat16(array.dtype):
+        return array
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}")
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
@@ -150,7 +181,7 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
     inputs = []
     for x in given:
         whole = x if x.shape == shape else np.broadcast_to(x, shape or ())
-        whole = np.moveaxis(whole, place, 0) if place else whole
+        whole = moved(whole, place, 0)
         inputs.append(whole[order] if reverse else whole)
     default = _default_dtype(raw_inputs, given)
     input_dtypes = tuple(default if type(value) in _WEAK else _own_dtype(x) for value, x in zip(raw_inputs, given))
@@ -163,7 +194,7 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
         for value, array in zip(raw_states, initial)
     )
     traced = _traces.get(update, dtypes, state_structure, input_dtypes, input_structure)
-    return Problem(
+    problem = Problem(
         traced,
         inputs,
         given,
@@ -175,7 +206,20 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
         bool(reverse),
         n_steps,
         columns,
+        None,
     )
+    if any(isinstance(array, _arrays.OnDevice) for array in (*given, *initial)):
+        problem.home = _arrays.common_home({**problem.named()})
+    return problem
+
+
+def moved(array: Array, source: int, target: int) -> Array:
+    """The array with an axis in another place; arrays of a device too."""
+    if source == target:
+        return array
+    axes = [d for d in range(array.ndim) if d != source]
+    axes.insert(target, source)
+    return array.transpose(axes)
 
 
 def _spread(array: Array, columns: tuple[int, ...]) -> Array:
@@ -286,15 +330,85 @@ def choose_path(recurrence: Recurrence, length: int, columns: tuple[int, ...]) -
     return form, Explanation("parallel in time", f"{why}, and columns are few ({n_columns})")
 
 
+def choose_path_on_device(
+    recurrence: Recurrence, length: int, columns: tuple[int, ...], are_plain: bool = True
+) -> tuple[Form | None, Explanation]:
+    """How to run on a CUDA device: by the update and the shape alone, too.
+
+    `are_plain`: the arrays are of dtypes that linear_recurrence takes and gives as a scan would.
+    """
+    n_columns = math.prod(columns)
+    form, why = form_of(recurrence)
+    if form is None:
+        return None, Explanation("sequential in time", why)
+    enough = n_columns >= _FEW_COLUMNS_ON_DEVICE
+    is_short = length < _LONG_ON_DEVICE
+    if are_plain and find_linear(recurrence) is not None:
+        why = "the update is gates * state + tokens, a linear_recurrence, whose kernels run it"
+        return None if enough or is_short else form, Explanation("parallel in time", why)
+    if enough:
+        few = f"but {n_columns} columns fill a device ({_FEW_COLUMNS_ON_DEVICE} do)"
+        return None, Explanation("sequential in time", f"{why}, {few}")
+    if is_short:
+        return None, Explanation(
+            "sequential in time", f"{why}, but {length} steps are few (below {_LONG_ON_DEVICE} on a device)"
+        )
+    return form, Explanation("parallel in time", f"{why}, and columns are few for a device ({n_columns})")
+
+
+def device_scans(named: Mapping[str, Array]) -> Any:
+    """The scans of a call on arrays of a device, to be closed at its end."""
+    return _dispatch.user_scans_at_home().DeviceScans(named)
+
+
+def run_on_device(problem: Problem, return_final: bool) -> tuple[list[Any], list[Any]]:
+    """The results of a call on arrays of a device, as its user gets them."""
+    traced, columns, axis = problem.traced, problem.columns, problem.axis
+    whole = columns[:axis] + (problem.length,) + columns[axis:]
+    like = next((x for x in problem.given if x.shape == whole and 0 not in x.strides), None)
+    with contextlib.closing(device_scans(problem.named())) as scans:
+        outputs = [scans.empty(whole, dtype, like) for dtype in traced.output_dtypes]
+        finals = [scans.empty(columns, dtype) if return_final else None for dtype in traced.state_dtypes]
+        targets = [in_scan_order(out, problem) for out in outputs]
+        run_into(
+            scans, traced.recurrence, traced.dtype, problem.inputs, targets, problem.states, finals,
+            problem.length, columns,
+        )  # fmt: skip
+    return [_dispatch.owner_of(y) for y in outputs], [_dispatch.owner_of(s) for s in finals if s is not None]
+
+
+def run_into(
+    scans: Any, recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], outputs: list[Array],
+    states: list[Array], finals: Sequence[Array | None], length: int, columns: tuple[int, ...],
+) -> None:  # fmt: skip
+    """A scan of arrays of a device into others."""
+    plain = _dispatch.user_scans_at_home().with_numbers(recurrence, inputs)
+    form, _ = choose_path_on_device(plain, length, columns)
+    scans.run(plain, dtype, inputs, outputs, states, finals, length, columns, form)
+
+
+def in_scan_order(array: Array, problem: Problem) -> Array:
+    """An array of the whole shape with time on the first axis, in the order of the steps."""
+    first = moved(array, problem.axis, 0)
+    return first[::-1] if problem.reverse else first
+
+
 def run_recurrence(
     recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], states: list[Array], length: int,
-    columns: tuple[int, ...], axis: int, n_threads: int | None = None, targets: Sequence[Array] = (),
+    columns: tuple[int, ...], axis: int, n_threads: int | None = None, *, targets: Sequence[Array] = (),
+    on_device: Any = None,
 ) -> tuple[list[Array], list[Array]]:  # fmt: skip
     """The outputs, with time where the user has it but in the scan's order, and the last states, in `dtype`.
 
     `targets` are memory that outputs go to, in the scan's order and of any dtype; they may be inputs.
+    `on_device` are the `DeviceScans` of arrays that are on one; time is the first axis of their outputs.
     """
     shape = (length, *columns)
+    if on_device is not None:
+        made = [on_device.empty(shape, dtype) for _ in recurrence.outputs]
+        last = [on_device.empty(columns, dtype) for _ in states]
+        run_into(on_device, recurrence, dtype, inputs, made, states, last, length, columns)
+        return made, last
     like = next((x for x in inputs if 0 not in x.strides and x.size), None)
     form, _ = choose_path(recurrence, length, columns)
     outputs = []

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from upsweep import _arrays
 from upsweep._arrays import Array
+from upsweep._scan_problem import as_real
 from upsweep.user_scan import scan
 
 __all__ = ["ewm_mean", "ewm_sum", "lfilter"]
@@ -30,8 +31,8 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     ----------
     b, a : array_like
         The coefficients of the numerator and the denominator, real and 1-D; a[0] is not 0.
-    x : array_like
-        Real numbers; at least one axis.
+    x : array_like, tensor or array of a CUDA device
+        Real numbers; at least one axis. A tensor has gradients.
     axis : int
         The axis that the filter runs along.
     zi : array_like, optional
@@ -41,7 +42,8 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     Returns
     -------
     y : array
-        Of x's shape; float32 if all arguments are (or float16), else float64.
+        Of x's shape; float32 if all arguments are (or float16), else float64. For tensors and arrays of a device
+        of x's dtype, beside which `b` and `a` are Python's numbers.
     zf : array
         Only with `zi`: the state after the last step.
 
@@ -67,7 +69,7 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     (array([11.,  3.,  5.]), array([3.]))
     """
     top, bottom = _coefficients(b, "b"), _coefficients(a, "a")
-    data = _real_or_lazy(x, "x")
+    data = _operand(x, "x")
     if not data.ndim:
         raise ValueError("x: expected at least one axis, along which the filter runs, got a number")
     place = _axis(axis, data.ndim)
@@ -76,29 +78,39 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     order = max(len(top), len(bottom)) - 1
     if order > _MOST_ORDER:
         raise ValueError(f"b, a: order {order} is above {_MOST_ORDER}")
-    operands = [top, bottom, data]
-    start = None
-    if zi is not None:
-        start = _real_or_lazy(zi, "zi")
-        operands.append(start)
-    wide = np.result_type(*(np.float64 if o.dtype.kind in "biu" else o.dtype for o in operands))
-    dtype = np.result_type(wide, np.float32)
-    shape = data.shape[:place] + (order,) + data.shape[place + 1 :]
-    if start is not None:
-        start = _broadcast(start, shape, place)
+    shape = tuple(data.shape[:place]) + (order,) + tuple(data.shape[place + 1 :])
+    start = None if zi is None else _broadcast(_operand(zi, "zi"), shape, place)
     numerator, denominator = (np.zeros(order + 1) for _ in range(2))
     numerator[: len(top)] = np.float64(top) / np.float64(bottom[0])
     denominator[: len(bottom)] = np.float64(bottom) / np.float64(bottom[0])
+    step = _filter_step(tuple(numerator.tolist()), tuple(denominator.tolist()))
+    if _is_elsewhere(data):
+        states = (0.0,) * max(order, 1) if not order or start is None else _parts(start, order, place)
+        y, after = scan(
+            step if order else _scale_step(float(numerator[0])), states, data, axis=place, return_final=True
+        )
+        return y if start is None else (y, _arrays.stacked(after, place) if order else zi)
+    operands = [top, bottom, data] if start is None else [top, bottom, data, start]
+    wide = np.result_type(*(np.float64 if o.dtype.kind in "biu" else o.dtype for o in operands))
+    dtype = np.result_type(wide, np.float32)
     data = data.astype(dtype, copy=False)
     if order == 0:
         y = data * dtype.type(numerator[0])
         return y if start is None else (y, start.astype(dtype))
-    before = tuple(
-        dtype.type(0) if start is None else np.take(start, k, axis=place).astype(dtype) for k in range(order)
-    )
-    step = _filter_step(tuple(numerator.tolist()), tuple(denominator.tolist()))
+    zeros = (dtype.type(0),) * order
+    before = zeros if start is None else tuple(part.astype(dtype) for part in _parts(start, order, place))
     y, after = scan(step, before, data, axis=place, return_final=True)
     return y if start is None else (y, np.stack(after, axis=place))
+
+
+def _parts(start: Any, n: int, axis: int) -> tuple[Any, ...]:
+    """The elements along an axis, which they lack: of arrays of any library, without a look at them."""
+    return tuple(start[(slice(None),) * axis + (k,)] for k in range(n))
+
+
+@functools.lru_cache(256)
+def _scale_step(factor: float) -> Update:
+    return lambda state, x: (state, factor * x)
 
 
 @functools.lru_cache(256)
@@ -127,16 +139,6 @@ def _plus(a: Any, b: Any) -> Any:
     return a + b
 
 
-def _real_or_lazy(value: Any, name: str) -> Array:
-    """Real numbers; of a dask array it itself, with known sizes, which has what is asked of arrays here."""
-    if not _arrays.any_dask(value):
-        return _real(value, name)
-    from upsweep import _dask
-
-    lazy: Array = _dask.as_operands({name: value})[name]
-    return _checked(lazy, name)
-
-
 def _real(value: Any, name: str) -> Array:
     return _checked(_arrays.as_array(value, name), name)
 
@@ -145,6 +147,26 @@ def _checked(array: Array, name: str) -> Array:
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}")
     return array
+
+
+def _operand(value: Any, name: str) -> Any:
+    """An argument as numpy's array, or as numpy sees a device's; tensors and dask arrays as they are."""
+    if _arrays.any_dask(value):  # with known sizes it has what is asked of arrays here
+        from upsweep import _dask
+
+        return _checked(_dask.as_operands({name: value})[name], name)
+    if _arrays.any_torch(value):
+        if value.is_complex():
+            raise TypeError(f"{name}: expected real numbers, got dtype {value.dtype}")
+        return value
+    if _arrays.any_on_device(value):
+        return as_real(value, name)
+    return _real(value, name)
+
+
+def _is_elsewhere(data: Any) -> bool:
+    """Whether these are a tensor's or a device's numbers, which are not looked at and keep their dtype."""
+    return _arrays.any_torch(data) or _arrays.any_on_device(data)
 
 
 def _coefficients(value: Any, name: str) -> Array:
@@ -164,13 +186,13 @@ def _axis(axis: Any, ndim: int) -> int:
     return place % ndim
 
 
-def _broadcast(start: Array, shape: tuple[int, ...], place: int) -> Array:
+def _broadcast(start: Any, shape: tuple[int, ...], place: int) -> Any:
     if start.ndim != len(shape) or start.shape[place] != shape[place]:
-        raise ValueError(f"zi: expected shape {shape}, got {start.shape}")
+        raise ValueError(f"zi: expected shape {shape}, got {tuple(start.shape)}")
     try:
-        return np.broadcast_to(start, shape)
-    except ValueError:
-        raise ValueError(f"zi: expected shape {shape}, got {start.shape}") from None
+        return start.broadcast_to(shape) if _arrays.any_torch(start) else np.broadcast_to(start, shape)
+    except (ValueError, RuntimeError):  # torch's
+        raise ValueError(f"zi: expected shape {shape}, got {tuple(start.shape)}") from None
 
 
 # ---- exponentially weighted windows ----------------------------------------------------------------------------
@@ -185,14 +207,14 @@ def ewm_mean(
 
     Parameters
     ----------
-    x : array_like
+    x : array_like, tensor or array of a CUDA device
         Real numbers; NaN is a missing one.
     alpha, com, span, halflife : float
         One of them: the weight of the newest, 0 < alpha <= 1; or ``alpha = 1 / (1 + com)``, ``2 / (span + 1)``,
         ``1 - 0.5 ** (1 / halflife)``.
     times : array_like, optional
         When each step was: numbers or datetime64, in order, along `axis`. `halflife` is in the same unit then,
-        or a timedelta64, and weights fall by a half in it.
+        or a timedelta64, and weights fall by a half in it. In the host's memory, wherever `x` is.
     adjust : bool
         Divide by the sum of the weights, as the mean of what has been seen. False: the recurrence
         ``y = (1 - alpha) * y + alpha * x``; with `times`, 1 - alpha is by what weights have fallen since the last.
@@ -204,8 +226,9 @@ def ewm_mean(
     Returns
     -------
     array
-        Of x's shape, float32 or float64; NaN before the first number. An infinite number is a number, and what
-        comes after it is infinite or NaN; pandas takes it for a missing one.
+        Of x's shape, float32 or float64; of x's dtype for tensors and arrays of a device. NaN before the first
+        number. An infinite number is a number, and what comes after it is infinite or NaN; pandas takes it for a
+        missing one.
 
     Raises
     ------
@@ -228,20 +251,21 @@ def ewm_mean(
     array([1., 1., 3.])
     """
     data, place, factor = _window(x, alpha, com, span, halflife, times, axis)
-    if not data.size:
+    elsewhere = _is_elsewhere(data)
+    unseen = elsewhere or _arrays.any_dask(data)  # a number may be missing without our knowing
+    if not elsewhere and not data.size:
         return data.copy()
-    unseen = _arrays.any_dask(data)
     if adjust:
         step = _adjusted_step(factor if times is None else None, bool(ignore_na))
-        zero = data.dtype.type(0)
+        zero, nothing = (0.0, np.nan) if elsewhere else (data.dtype.type(0), data.dtype.type(np.nan))
         y = _run(step, (zero, zero), data, factor, times, place)
         if not unseen and not np.isnan(data).any():
             return y
         # Both sums may fade to nothing before the next number; their quotient stays what it was.
-        filled: Array = scan(_fill_forward, data.dtype.type(np.nan), y, axis=place)
+        filled: Array = scan(_fill_forward, nothing, y, axis=place)
         return filled
     constant = factor if times is None else None
-    if unseen:  # a number may be missing without our knowing
+    if unseen:
         return _run(_missing_step(constant, bool(ignore_na)), (np.nan, 1.0), data, factor, times, place)
     first = np.take(data, 0, axis=place)
     if not np.isnan(data).any():
@@ -280,10 +304,11 @@ def ewm_sum(
     array([1.   , 2.5  , 4.625])
     """
     data, place, factor = _window(x, alpha, com, span, halflife, times, axis)
-    if not data.size:
+    elsewhere = _is_elsewhere(data)
+    if not elsewhere and not data.size:
         return data.copy()
     step = _sum_step(factor if times is None else None, bool(ignore_na))
-    zero = data.dtype.type(0)
+    zero = 0.0 if elsewhere else data.dtype.type(0)
     return _run(step, (zero, zero), data, factor, times, place)
 
 
@@ -291,13 +316,14 @@ def _window(
     x: Any, alpha: Any, com: Any, span: Any, halflife: Any, times: Any, axis: Any
 ) -> tuple[Array, int, Any]:
     """The numbers, the axis, and what a weight is multiplied with from step to step (with times: at each)."""
-    data = _real_or_lazy(x, "x")
+    data = _operand(x, "x")
     if not data.ndim:
         raise ValueError("x: expected at least one axis, along which the window runs, got a number")
     place = _axis(axis, data.ndim)
-    data = data.astype(
-        np.float64 if data.dtype.kind in "biu" else np.result_type(data.dtype, np.float32), copy=False
-    )
+    if not _is_elsewhere(data):
+        data = data.astype(
+            np.float64 if data.dtype.kind in "biu" else np.result_type(data.dtype, np.float32), copy=False
+        )
     given = {"alpha": alpha, "com": com, "span": span, "halflife": halflife}
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
@@ -323,9 +349,11 @@ def _window(
     return data, place, factor(value)
 
 
-def _factors(times: Any, halflife: Any, data: Array, place: int) -> Array:
+def _factors(times: Any, halflife: Any, data: Any, place: int) -> Any:
     if _arrays.any_dask(times):
         raise TypeError("times: expected an array in memory, got a dask array; compute it first")
+    if _is_elsewhere(times):
+        raise TypeError("times: has to be in the host's memory, as numpy's, since its order is checked")
     when = np.asarray(times)
     length = data.shape[place]
     if when.shape != (length,):
@@ -345,9 +373,11 @@ def _factors(times: Any, halflife: Any, data: Array, place: int) -> Array:
         raise ValueError(f"halflife: expected above 0, got {halflife!r}")
     if not (elapsed >= 0).all():
         raise ValueError("times: expected to be in order")
-    factors = np.ones(length, data.dtype)
+    dtype = np.dtype(str(data.dtype).removeprefix("torch."))
+    factors = np.ones(length, dtype if dtype.kind == "f" else np.float64)
     factors[1:] = 0.5**elapsed
-    return factors.reshape([-1 if d == place else 1 for d in range(data.ndim)])
+    factors = factors.reshape([-1 if d == place else 1 for d in range(data.ndim)])
+    return _arrays.sent_to(data, factors) if _is_elsewhere(data) else factors
 
 
 def _run(step: Update, init: Any, data: Array, factor: Any, times: Any, place: int) -> Array:

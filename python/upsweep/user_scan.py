@@ -21,10 +21,10 @@ from upsweep._scan_problem import (
     arranged,
     check,
     check_checkpoint,
-    choose_path,
     flatten,
     in_place,
     rounded,
+    run_on_device,
     run_recurrence,
 )
 from upsweep._scan_targets import as_targets, in_scan_order
@@ -119,6 +119,12 @@ class _Scan:
         an argmax of it, runs parallel in time; ``scan.explain`` says which way is taken, and why. The bits of a
         result do not depend on the number of threads.
 
+        Arrays of a CUDA device (torch's, cupy's, numba's) are scanned where they are, on the caller's stream, by a
+        kernel that NVIDIA's run-time compiler makes of the update at the first call; nothing waits, and a CUDA
+        graph can capture later calls. Numbers of the host beside them become part of the formula. There, columns
+        are few below 8192, and time is cut from 1024 steps on; ``gates * state + tokens`` of plain arrays is run
+        by the kernels of `linear_recurrence`. Which way is taken follows from the update and the shape alone.
+
         ``scan.gradient`` has the derivatives; torch tensors have them by autograd, and under ``torch.func``.
         ``torch.compile`` takes a scan whole, but for `checkpoint`. There the numbers that an update takes from
         around it are those of the first time; one that changes belongs among `xs`, where it broadcasts. bfloat16
@@ -189,6 +195,12 @@ class _Scan:
         check_checkpoint(checkpoint)
         problem = check(update, init, xs, axis, reverse, length)
         traced = problem.traced
+        if problem.home is not None:
+            if out is not None:
+                raise TypeError("out: goes with numpy arrays only; scans of arrays of a device make their results")
+            ys, last = run_on_device(problem, return_final)
+            result = arranged(ys, traced.output_structure)
+            return (result, arranged(last, problem.state_structure)) if return_final else result
         targets = [] if out is None else as_targets(out, problem)
         outputs, final = run_recurrence(
             traced.recurrence, traced.dtype, problem.inputs, problem.states, problem.length, problem.columns,
@@ -230,8 +242,11 @@ class _Scan:
             from upsweep import _dask
 
             return _dask.explain(update, init, xs, axis=axis, reverse=reverse, length=length)
-        problem = check(update, init, xs, axis, reverse, length)
-        return choose_path(problem.traced.recurrence, problem.length, problem.columns)[1]
+        if _arrays.any_torch(*flatten(init, "init")[0], *flatten(xs, "xs")[0]):
+            from upsweep._torch import user_scan as tensors
+
+            return tensors.prepare(update, init, xs, axis, reverse, length)[0].path()[1]
+        return check(update, init, xs, axis, reverse, length).path()[1]
 
     def gradient(
         self, update: Update, init: Any, xs: Any, cotangent: Any, *, final_cotangent: Any = None, axis: int = 0,

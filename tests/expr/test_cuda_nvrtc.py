@@ -1,12 +1,17 @@
 """The run-time compiler: where it is looked for, what it says; kernels compiled without a device."""
 
+import numpy as np
 import pytest
 from upsweep._expr.cuda import nvrtc
+from upsweep._expr.cuda.recurrence import ScanRequest, Stream, render_scan
 from upsweep._expr.cuda.render import render
 from upsweep._expr.cuda.request import Request
 from upsweep._expr.lower import lower
 from upsweep._expr.nodes import make, variable
+from upsweep._expr.parallel_forms import find_form
+from upsweep._expr.recurrence import lifted
 from upsweep._expr.reduction import REDUCTIONS, PairReduction
+from upsweep._expr.trace import trace
 
 
 @pytest.fixture(scope="module")
@@ -82,4 +87,30 @@ def test_kernels_compile(compiler, name, dtype, dim):
     accumulated = "float32" if dtype == "bfloat16" else "float64"
     reduction = PairReduction(formula, name, weight, k=k, dtype=dtype, dtype_acc=accumulated)
     made = render(lower(reduction), Request(name, k, "i", dtype, accumulated, 3))
+    assert compiler.compile(made.text, 90, made.options).data
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("lines", [False, True])
+@pytest.mark.parametrize("role", ["alone", "reduces", "joins"])
+def test_scans_by_an_update_compile(compiler, role, lines, dtype):
+    def update(s, x):
+        return (np.tanh(s[0]) * x[1] + x[0], np.where(x[1] > 0, s[1], 0.5)), s[0] > x[0]
+
+    def affine(s, x):
+        return (np.where(x[1] > 0, s[0], s[1] * 0.5) + x[0], 0.25 * s[0] - x[1]), s[0] > x[0]
+
+    single, half = np.dtype(dtype), np.dtype(np.float16)
+    recurrence = trace(update if role == "alone" else affine, (single,) * 2, 2, (single, half), 2).recurrence
+    form = None if role == "alone" else find_form(recurrence)[0]
+    if role == "reduces":
+        recurrence = form.reduce
+    inputs = (Stream(dtype), Stream("float16", fixed=not lines))
+    k = recurrence.n_states
+    request = ScanRequest(
+        dtype, inputs, () if role == "reduces" else ("bool",), (None,) * k, (dtype,) * k, 2, lines,
+        1 if lines else 8, 1, -1 if role == "alone" else int(lines), role == "reduces",
+        form if role == "joins" else None,
+    )  # fmt: skip
+    made = render_scan(lifted(recurrence)[0], request)
     assert compiler.compile(made.text, 90, made.options).data

@@ -311,6 +311,7 @@ def fake_cupy(monkeypatch, fake_cuda):
 
     for name in ("empty", "full", "asarray", "zeros", "arange"):
         setattr(cupy, name, new(getattr(np, name)))
+    cupy.stack = lambda arrays, axis: FakeCupyArray(np.stack([a.host for a in arrays], axis), cupy.current[-1])
     for name in ("zeros_like", "ones_like", "where", "broadcast_to", "repeat", "take_along_axis", "maximum"):
         setattr(cupy, name, calculate(getattr(np, name)))
     cupy.cuda = types.SimpleNamespace(Device=Device, get_current_stream=lambda: _Stream(cupy.stream))

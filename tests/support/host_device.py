@@ -1,4 +1,4 @@
-"""A device for kernels over pairs that is none: their text compiled by the C++ compiler and run on the host.
+"""A device for kernels made at run time that is none: their text compiled by the C++ compiler and run on the host.
 
 What is tested is everything but NVRTC, the driver and the few functions of kernels/device.cuh: the rewrites, the
 text, the kernels' own logic, the plans, the structure that is handed over.
@@ -7,24 +7,41 @@ text, the kernels' own logic, the plans, the structure that is handed over.
 import ctypes
 import hashlib
 import math
+import re
+import struct
 import subprocess
 from pathlib import Path
 
 import numpy as np
-from upsweep._cuda import DeviceArray, pairs
+from upsweep._cuda import DeviceArray, driver, pairs, user_scans
+from upsweep._expr.cuda import nvrtc, recurrence
 from upsweep._expr.cuda.render import kernel_text
 from upsweep._expr.reduction import outputs
 
-PREAMBLE = (Path(__file__).parent / "on_host.hpp").read_text()
-LAUNCHERS = """
-extern "C" void launch_reduce_pairs(const Call* call, unsigned n_blocks, unsigned n_threads) {
-    fibers::Launch<Call>::run(reduce_pairs, *call, n_blocks, n_threads);
-}
-extern "C" void launch_combine_parts(const Call* call, unsigned n_blocks, unsigned n_threads) {
-    fibers::Launch<Call>::run(combine_parts, *call, n_blocks, n_threads);
-}
+PREAMBLE = Path(__file__).parent / "on_host.hpp"
+LAUNCHER = """
+extern "C" void launch_{0}(const Call* call, unsigned n_blocks, unsigned n_threads) {{
+    fibers::Launch<Call>::run({0}, *call, n_blocks, n_threads);
+}}
+"""
+SIZE = """
 extern "C" long long size_of_call() { return sizeof(Call); }
 """
+
+
+def launchers(text):
+    """A function of the host for each kernel of a text."""
+    names = re.findall(
+        r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(const __grid_constant__ Call", text
+    )
+    return "".join(map(LAUNCHER.format, names)) + SIZE
+
+
+def compile_on_host(*arguments):
+    # Without -fno-gnu-unique, static variables of inline functions would be those of another library.
+    flags = ["-std=c++17", "-O1", "-fPIC", "-w", "-ffp-contract=fast", "-fno-gnu-unique"]
+    done = subprocess.run(["g++", *flags, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:4000]
 
 
 class HostFunction:
@@ -74,25 +91,32 @@ class HostDevice:
         name = hashlib.sha256(text).hexdigest()[:24]
         path = self.folder / f"{name}.so"
         if not path.exists():
+            header = self.folder / PREAMBLE.name
+            if not header.exists():  # compiled once, since it takes longer than a kernel
+                header.write_text(PREAMBLE.read_text())
+                compile_on_host("-x", "c++-header", header, "-o", f"{header}.gch")
             source = self.folder / f"{name}.cpp"
-            source.write_text(PREAMBLE + text.decode().replace(kernel_text("device"), "") + LAUNCHERS)
-            # Without -fno-gnu-unique, static variables of inline functions would be those of another library.
-            flags = ["-std=c++20", "-O1", "-fPIC", "-shared", "-w", "-ffp-contract=fast", "-fno-gnu-unique"]
-            command = ["g++", *flags, str(source), "-o", str(path)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr[:4000]
+            kernels = text.decode().replace(kernel_text("device"), "")
+            source.write_text(f'#include "{header.name}"\n{kernels}{launchers(kernels)}')
+            compile_on_host("-shared", source, "-o", path)
         return HostModule(path, self.n_slots)
 
     def memory(self, data):
         return HostMemory(data)
 
+    def write_words(self, pointer, words, stream):
+        ctypes.memmove(pointer, struct.pack(f"{len(words)}I", *words), 4 * len(words))
+
 
 def install(monkeypatch, folder, n_slots=8):
-    """Let `_cuda.pairs` run on the host; `n_slots`: of the device, which decides how columns are cut."""
+    """Let pairs and scans by an update run on the host; `n_slots` of the device decide how columns are cut."""
     device = HostDevice(folder, n_slots)
-    monkeypatch.setattr(pairs.driver, "device", lambda ordinal: device)
-    monkeypatch.setattr(pairs, "_compiled", lambda kernels, capability: kernels.text.encode())
-    pairs._prepared.clear()
+    monkeypatch.setattr(driver, "device", lambda ordinal: device)
+    monkeypatch.setattr(nvrtc, "fetch_or_compile", lambda text, options, capability: text.encode())
+    # Threads that wait for each other are dear here; so few have several chunks each.
+    monkeypatch.setattr(recurrence, "JOINERS", (16,))
+    for family in (pairs, user_scans):
+        family._prepared.clear()
     return device
 
 
@@ -119,3 +143,28 @@ def run(reduction, arrays, n_i, n_j, batch=(), ranges=None):
         n_i, n_j, batch, ranges, device=0, stream=0, allocate=allocate,
     )  # fmt: skip
     return results
+
+
+class HostPlace:
+    """Arrays for `device_scan_cases` where this device has them: in the host's memory, as they are."""
+
+    def __init__(self):
+        self.kept = []
+
+    def send(self, array):
+        self.kept.append(array)
+        return described(array)
+
+    def poisoned(self, like, shape, dtype):
+        if like is None or like.shape != shape or 0 in like.strides:
+            made = np.full(shape, 77, dtype)
+        else:
+            made = np.full_like(like, 77, dtype=dtype)
+        return described(made), made
+
+    def fetch(self, array, made):
+        return made
+
+    def allocate(self, n_bytes):
+        self.kept.append(np.full(math.ceil(n_bytes / 8), np.nan))
+        return self.kept[-1].ctypes.data, None

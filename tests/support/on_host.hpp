@@ -5,11 +5,13 @@
 
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #define __global__
 #define __device__
 #define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
 #define __shared__ static
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
@@ -78,6 +80,8 @@ static void fetch_together(const char* from, T* to) {
 static void write_together(const float* from, float* to) {
     std::memcpy(__builtin_assume_aligned(to, 16), from, 16);
 }
+template <class Pointer>
+static void forget_origin(Pointer&) {}
 
 namespace fibers {
 constexpr int STACK = 1 << 18;
@@ -112,14 +116,14 @@ struct Launch {
 
     static void run(void (*which)(Call), const Call& with, unsigned n_blocks, unsigned n_threads) {
         kernel = which, call = &with;
-        std::vector<char> stacks(size_t(n_threads) * STACK);
+        const std::unique_ptr<char[]> stacks(new char[size_t(n_threads) * STACK]);  // not filled, unlike a vector
         threads.resize(n_threads), done.resize(n_threads);
         blockDim = {n_threads, 1, 1}, gridDim = {n_blocks, 1, 1};
         for (unsigned block = 0; block < n_blocks; ++block) {
             blockIdx = {block, 0, 0};
             for (unsigned t = 0; t < n_threads; ++t) {
                 getcontext(&threads[t]);
-                threads[t].uc_stack.ss_sp = stacks.data() + size_t(t) * STACK;
+                threads[t].uc_stack.ss_sp = stacks.get() + size_t(t) * STACK;
                 threads[t].uc_stack.ss_size = STACK;
                 threads[t].uc_link = &scheduler;
                 makecontext(&threads[t], thread, 0);
@@ -141,6 +145,7 @@ struct Launch {
 
 
 static void __syncthreads() { fibers::of_block.wait(blockDim.x); }
+static void __syncwarp() { fibers::of_warp[threadIdx.x / 32].wait(32); }
 
 static int __syncthreads_or(int condition) {
     static int conditions[1024];

@@ -9,7 +9,7 @@ import contextlib
 import ctypes
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from upsweep._cuda.library import CudaError
@@ -40,6 +40,7 @@ FUNCTIONS: dict[str, tuple[tuple[Any, ...], bool]] = {
     "cuMemAlloc_v2": ((ctypes.POINTER(_ADDRESS), _SIZE), True),
     "cuMemFree_v2": ((_ADDRESS,), True),
     "cuMemcpyHtoD_v2": ((_ADDRESS, _POINTER, _SIZE), True),
+    "cuMemsetD32Async": ((_ADDRESS, _UNSIGNED, _SIZE, _POINTER), False),
 }  # fmt: skip
 
 PROCESSORS, MAJOR, MINOR, SHARED = 16, 75, 76, 97  # attributes of a device
@@ -115,6 +116,12 @@ class Device:
 
     def memory(self, data: bytes) -> Memory:
         return Memory(self, data)
+
+    def write_words(self, pointer: int, words: Sequence[int], stream: int) -> None:
+        """Write some numbers of 32 bits, on a stream, without waiting; a graph can capture it."""
+        with self.current():
+            for place, word in enumerate(words):
+                self.driver.call("cuMemsetD32Async", pointer + 4 * place, word, 1, stream)
 
 
 class Module:

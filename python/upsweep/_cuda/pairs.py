@@ -18,7 +18,6 @@ import numpy as np
 
 from upsweep._cuda import DeviceArray, driver
 from upsweep._cuda.pair_plans import Ranges, as_bytes, deal_dense, deal_ranges, fitting_rows
-from upsweep._expr import cache
 from upsweep._expr.cuda import nvrtc
 from upsweep._expr.cuda.render import MAX_BATCH, Kernels, render
 from upsweep._expr.cuda.request import Request
@@ -123,9 +122,7 @@ def prepare(reduction: PairReduction, device: int, *, rows: int = 0, wide_index:
 
 
 def _compiled(kernels: Kernels, capability: int) -> bytes:
-    """The kernels' code, from the disk if it is there: then no compiler is needed."""
-    key = f"cuda {capability} {' '.join(kernels.options)}\n{kernels.text}"
-    return cache.fetch_or_make(key, lambda: nvrtc.load().compile(kernels.text, capability, kernels.options).data)
+    return nvrtc.fetch_or_compile(kernels.text, kernels.options, capability)
 
 
 def run(

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from . import derivative, lower_each
 from .builder import Builder, Index
 from .nodes import Node, constant, make, node_of, order
+from .program import Program
 
-__all__ = ["COMPARISONS", "Exact", "lower_nodes", "operation", "pull_back"]
+__all__ = ["COMPARISONS", "Exact", "lower_nodes", "lower_step", "operation", "pull_back"]
 
 COMPARISONS = ("eq", "ne", "lt", "le")
 
@@ -102,6 +103,14 @@ def lower_nodes(roots: tuple[Node, ...], n_states: int) -> tuple[Exact, dict[Nod
             if node.op in COMPARISONS:
                 builder.compared[value[node]] = (args[0], args[1])
     return builder, value
+
+
+def lower_step(states: tuple[Node, ...], outputs: tuple[Node, ...]) -> Program:
+    """The instructions of a recurrence's step; its results are the new states and the outputs."""
+    roots = (*states, *outputs)
+    builder, value = lower_nodes(roots, len(states))
+    values, new = builder.finish([value[root] for root in roots])
+    return Program(values, tuple(new[value[root]] for root in roots), (), len(roots), 0, (), (), ())
 
 
 # ---- derivatives -----------------------------------------------------------------------------------------------

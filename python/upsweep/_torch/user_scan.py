@@ -1,4 +1,4 @@
-"""User-defined scans of torch tensors on the CPU, with gradients of any order.
+"""User-defined scans of torch tensors, with gradients of any order.
 
 A scan with the states before each step among its results is one differentiable function; its derivative is such
 a scan again, of the adjoint recurrence, the other way. Who follows the tensors (the compiler, modes) sees one
@@ -20,6 +20,7 @@ from upsweep._expr.adjoint_recurrence import adjoint
 from upsweep._expr.recurrence import Recurrence, state
 from upsweep._scan_gradient import backward, run_segments
 from upsweep._scan_problem import (
+    Problem,
     arranged,
     check,
     check_checkpoint,
@@ -27,6 +28,7 @@ from upsweep._scan_problem import (
     label,
     run_recurrence,
 )
+from upsweep._torch import user_scan_there as there
 
 __all__ = [
     "Spec",
@@ -36,7 +38,9 @@ __all__ = [
     "followed",
     "gradients",
     "half_of",
+    "on_one_device",
     "own_dtype",
+    "prepare",
     "run",
     "scan",
     "traced_name",
@@ -59,22 +63,13 @@ def scan(
             update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
             checkpoint=checkpoint,
         )  # fmt: skip
-    states, state_structure = flatten(init, "init")
-    inputs, input_structure = flatten(xs, "xs")
-    states = [check_tensor(value, label("init", state_structure, n)) for n, value in enumerate(states)]
-    inputs = [check_tensor(value, label("xs", input_structure, n)) for n, value in enumerate(inputs)]
+    problem, states, inputs = prepare(update, init, xs, axis, reverse, length)
+    state_structure = problem.state_structure
     half = half_of([*states, *inputs])
-    problem = check(
-        update,
-        arranged([_shaped(value) for value in states], state_structure),
-        arranged([_shaped(value) for value in inputs], input_structure),
-        axis,
-        reverse,
-        length,
-    )
     traced, columns, n_steps = problem.traced, problem.columns, problem.length
     dtype = getattr(torch, traced.dtype.name)
     whole = columns[: problem.axis] + (n_steps,) + columns[problem.axis :]
+    states, inputs = on_one_device(states, inputs, problem)
     tensors = [as_tensor(value).to(dtype).expand(whole).movedim(problem.axis, 0) for value in inputs]
     tensors += [as_tensor(value).to(dtype).expand(columns) for value in states]
     spec = Spec(traced.recurrence, traced.dtype, problem.reverse, n_steps, columns, problem.axis)
@@ -90,6 +85,25 @@ def scan(
     last = results[n_outputs : n_outputs + len(states)]
     final = [value.to(own_dtype(dtype.name, half)) for value, dtype in zip(last, traced.state_dtypes)]
     return result, arranged(final, state_structure)
+
+
+def prepare(
+    update: Callable[[Any, Any], Any], init: Any, xs: Any, axis: int, reverse: bool, length: int | None
+) -> tuple[Problem, list[Any], list[Any]]:
+    """The checked call; states and inputs as tensors or numbers."""
+    states, state_structure = flatten(init, "init")
+    inputs, input_structure = flatten(xs, "xs")
+    states = [check_tensor(value, label("init", state_structure, n)) for n, value in enumerate(states)]
+    inputs = [check_tensor(value, label("xs", input_structure, n)) for n, value in enumerate(inputs)]
+    problem = check(
+        update,
+        arranged([_shaped(value) for value in states], state_structure),
+        arranged([_shaped(value) for value in inputs], input_structure),
+        axis,
+        reverse,
+        length,
+    )
+    return problem, states, inputs
 
 
 def run(spec: Spec, tensors: list[Tensor]) -> Any:
@@ -138,7 +152,7 @@ def own_dtype(name: str, half: torch.dtype) -> torch.dtype:
 
 
 def check_tensor(value: Any, name: str) -> Any:
-    """An argument as a tensor on the CPU, or a number as it is; integers become torch's default dtype."""
+    """An argument as a tensor, or a number as it is; integers become torch's default dtype."""
     if isinstance(value, (bool, int, float)):
         return value
     if not isinstance(value, Tensor):
@@ -146,8 +160,8 @@ def check_tensor(value: Any, name: str) -> Any:
         if array.dtype.kind not in "biuf":
             raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}")
         value = torch.from_numpy(np.array(array))
-    if value.device.type != "cpu":
-        raise TypeError(f"{name}: is on {value.device}; user-defined scans run on the CPU so far")
+    if value.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"{name}: is on {value.device}; scans by an update run on the CPU and on CUDA")
     if value.dtype is torch.bool or value.dtype in _FLOATS:
         return value
     if value.is_complex() or value.is_floating_point():
@@ -157,20 +171,37 @@ def check_tensor(value: Any, name: str) -> Any:
     return value.to(torch.get_default_dtype())
 
 
+def on_one_device(states: list[Any], inputs: list[Any], problem: Problem | None) -> tuple[list[Any], list[Any]]:
+    """States and inputs where one of them is on a device: tensors of one number on the CPU go there too."""
+    if problem is not None and problem.home is not None:
+        ordinal = problem.home.ordinal
+    else:  # of tensors that are followed nothing else is known
+        devices = [value.device for value in (*states, *inputs) if isinstance(value, Tensor) and value.is_cuda]
+        if not devices:
+            return states, inputs
+        ordinal = devices[0].index
+    return there.send_numbers(states, ordinal), there.send_numbers(inputs, ordinal)
+
+
 def traced_name(dtype: torch.dtype) -> str:
     """numpy's name of a dtype; bfloat16, which it does not have, is traced and rounded as its halves are."""
     return "float16" if dtype is torch.bfloat16 else str(dtype).removeprefix("torch.")
 
 
 def _shaped(value: Any) -> Any:
-    """An array of a tensor's shape and dtype, for checks: without its memory, which there may be none of."""
+    """An array of a tensor's shape, dtype and device, for checks: its memory may not be there."""
     if not isinstance(value, Tensor):
         return value
+    if there.is_there(value) and not followed([value]) and not _is_transformed():
+        return there.viewed(value.view(torch.float16) if value.dtype is torch.bfloat16 else value)
     # As np.broadcast_to would, in a third of its time.
     return np.ndarray(tuple(value.shape), traced_name(value.dtype), _NOTHING, 0, (0,) * value.ndim)
 
 
 def _viewed(tensor: Tensor) -> Array:
+    """A tensor as numpy sees it, where it is."""
+    if there.is_there(tensor):
+        return there.viewed(tensor)
     array: Array = tensor.detach().resolve_neg().numpy()
     return array
 
@@ -207,6 +238,9 @@ class Spec:
 
     def run(self, tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tensor]]:
         inputs, states = self.views(tensors)
+        with there.on_device((*inputs, *states)) as scans:
+            if scans is not None:
+                return there.run(scans, self, inputs, states)
         outputs, final = run_recurrence(
             self.recurrence, self.dtype, inputs, states, self.length, self.columns, self.axis
         )
@@ -303,7 +337,10 @@ class _Checkpointed(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         if any(ctx.needs_input_grad[2:]):
             inputs, states = spec.views(tensors)
             ctx.spec, ctx.size = spec, size
-            ctx.starts = run_segments(spec.recurrence, spec.dtype, inputs, states, spec.length, spec.columns, size)
+            with there.on_device((*inputs, *states)) as scans:
+                ctx.starts = run_segments(
+                    spec.recurrence, spec.dtype, inputs, states, spec.length, spec.columns, size, scans
+                )
             ctx.save_for_backward(*tensors)
             ctx.set_materialize_grads(False)
         return (*outputs, *final)
@@ -313,14 +350,17 @@ class _Checkpointed(torch.autograd.Function):  # type: ignore[misc]  # torch is 
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         spec, n = ctx.spec, len(ctx.spec.recurrence.outputs)
         tensors = ctx.saved_tensors
-        inputs, _ = spec.views(tensors)
-        like = tensors[-1]
+        inputs, states = spec.views(tensors)
+        like = next(filter(there.is_there, tensors), tensors[-1])
         cotangents = _zeros_where_missing(list(grads[:n]), (spec.length, *spec.columns), like)
         last = _zeros_where_missing(list(grads[n:]), spec.columns, like)
-        found, first = backward(
-            spec.recurrence, spec.dtype, inputs, ctx.starts, [spec.in_order(_viewed(c)) for c in cotangents],
-            [_viewed(part) for part in last], spec.length, spec.columns, ctx.size,
-        )  # fmt: skip
+        with there.on_device((*inputs, *states)) as scans:
+            found, first = backward(
+                spec.recurrence, spec.dtype, inputs, ctx.starts, [spec.in_order(_viewed(c)) for c in cotangents],
+                [_viewed(part) for part in last], spec.length, spec.columns, ctx.size, scans,
+            )  # fmt: skip
+        if there.is_there(like):
+            return (None, None, *there.owners(found, spec.reverse), *there.owners(first))
         return (
             None,
             None,

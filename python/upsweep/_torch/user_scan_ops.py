@@ -103,6 +103,7 @@ def _vmap(
 
 
 _library.impl("recurrence", _run, "CPU")
+_library.impl("recurrence", _run, "CUDA")
 torch.library.register_fake("upsweep::recurrence", _fake, lib=_library)
 torch.library.register_autograd("upsweep::recurrence", _backward, setup_context=_save, lib=_library)
 torch.library.register_vmap("upsweep::recurrence", _vmap, lib=_library)
@@ -192,6 +193,7 @@ def compiled_scan(
         place, columns, n_steps = _checked_axis(axis, len(whole) + 1), whole, length
         whole = columns[:place] + (n_steps,) + columns[place:]
     dtype = getattr(torch, name)
+    states, inputs = user_scan.on_one_device(states, inputs, None)
     arrays = [user_scan.as_tensor(each).to(dtype).expand(whole).movedim(place, 0) for each in inputs]
     before = [user_scan.as_tensor(each).to(dtype).expand(columns) for each in states]
     keeps = torch.is_grad_enabled() and any(each.requires_grad for each in (*arrays, *before))

@@ -1,4 +1,4 @@
-"""``python -m upsweep bench scans | counts --device cuda``: what has to be there, the gate, the table, pictures.
+"""``python -m upsweep bench FAMILY --device cuda``: what has to be there, the gate, the table, pictures.
 
 The gate is part of each case: its answer is compared with that of a sure way in float64 before it is timed. Once
 one was wrong, the others are checked only, and no speed is reported.
@@ -16,10 +16,21 @@ from functools import partial
 from typing import Any
 
 from upsweep._progress import Progress
-from upsweep.bench import cuda_cases, cuda_count_cases, figures, isolated, machine, report, sweep
+from upsweep.bench import (
+    cuda_cases,
+    cuda_count_cases,
+    cuda_userscan_cases,
+    figures,
+    isolated,
+    machine,
+    report,
+    sweep,
+)
 from upsweep.bench.report import Row
 
 __all__ = ["run", "why_not"]
+
+_CASES: dict[str, Any] = {"scans": cuda_cases, "counts": cuda_count_cases, "userscan": cuda_userscan_cases}
 
 
 def why_not() -> str | None:
@@ -54,8 +65,7 @@ def run(options: argparse.Namespace) -> int:
         chosen = sweep.Sweep.of(options)
         cases, rounds, warmup = list(chosen.cases()), chosen.iters, chosen.warmup
     else:
-        family = cuda_cases if options.family == "scans" else cuda_count_cases
-        cases = list(family.cases(options.quick))
+        cases = list(_CASES[options.family].cases(options.quick))
     cases = [case for case in cases if options.only in f"{case.name}, {case.dtype}"]
     if not cases:
         print(f"no case contains {options.only!r}")
@@ -77,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _measuring(family: str) -> Any:
-    """The module that checks and times the cases of a family; both have the same functions."""
+    """The module that checks and times the cases of a family; all have the same functions."""
     return importlib.import_module(f"upsweep.bench.cuda_{family}")
 
 

@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Code", "CompileError", "Compiler", "candidates", "load"]
+from upsweep._expr import cache
+
+__all__ = ["Code", "CompileError", "Compiler", "candidates", "fetch_or_compile", "load"]
 
 VARIABLE = "UPSWEEP_NVRTC_LIBRARY"
 ADVICE = (
@@ -177,3 +179,9 @@ def load() -> Compiler:
             else:
                 raise RuntimeError("; ".join([ADVICE, *failures]))
         return _loaded[named]
+
+
+def fetch_or_compile(text: str, options: tuple[str, ...], capability: int) -> bytes:
+    """The text's code, from the disk if it is there: then no compiler is needed."""
+    key = f"cuda {capability} {' '.join(options)}\n{text}"
+    return cache.fetch_or_make(key, lambda: load().compile(text, capability, options).data)

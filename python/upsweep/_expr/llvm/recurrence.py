@@ -23,7 +23,7 @@ from typing import Any
 
 from ..program import Program
 from ..recurrence import Recurrence
-from ..scalar_ops import lower_nodes
+from ..scalar_ops import lower_step
 from . import jit
 from .steps import Steps, order
 from .target import TARGETS, Target
@@ -94,10 +94,7 @@ def vectors_in_tiles(program: Program, n_states: int) -> int:
 
 def lower(recurrence: Recurrence) -> Program:
     """The instructions of a step; its results are the new states and the outputs."""
-    roots = (*recurrence.states, *recurrence.outputs)
-    builder, value = lower_nodes(roots, recurrence.n_states)
-    values, new = builder.finish([value[root] for root in roots])
-    return Program(values, tuple(new[value[root]] for root in roots), (), len(roots), 0, (), (), ())
+    return lower_step(recurrence.states, recurrence.outputs)
 
 
 class _Kernel:

@@ -95,3 +95,9 @@ __device__ __forceinline__ void fetch_together(const char* from, Real* to) {
 __device__ __forceinline__ void write_together(const float* from, float* to) {
     *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
 }
+
+// What an address was made of is forgotten here: else dozens of them are kept in registers, from turn to turn of a loop.
+template <class Pointer>
+__device__ __forceinline__ void forget_origin(Pointer& address) {
+    asm volatile("" : "+l"(address));
+}

@@ -1,0 +1,238 @@
+// The states before each chunk of a column, from what the chunks do to a state: a matrix (or shift) and a vector (or
+// bound), which a scan from nothing has found.
+//
+// Carries are joined in double, in an order that depends on their number alone. What cannot be trusted, since a number
+// in it is not finite, has the column gone through again by one thread, chunk after chunk, step by step where need be.
+// Bytes: two readings and one writing of some numbers a chunk. Called by: `_cuda/user_scans.py`.
+
+constexpr double HUGE_NUMBER = 1e200;
+constexpr int TOGETHER = 8;  // steps that are loaded together where a chunk is walked
+
+__device__ __forceinline__ bool is_trusted(double x) { return fabs(x) < HUGE_NUMBER; }
+__device__ __forceinline__ bool is_nan(double x) { return x != x; }
+__device__ __forceinline__ bool is_infinite(double x) { return !is_nan(x) && is_nan(x - x); }
+
+struct Carry {
+    double matrix[N_MATRIX], rest[N_STATES];
+};
+
+__device__ __forceinline__ double choose_extreme(double a, double b) {
+    if (is_nan(a) || is_nan(b)) return a + b;
+    if (KIND == MAXIMUM) return a < b ? b : a;
+    if (KIND == MINIMUM) return b < a ? b : a;
+    const double most = a < b ? b : a;
+    return a == b ? a + 0.6931471805599453 : most + log(1 + exp(-fabs(a - b)));
+}
+
+// after = what the carry makes of a state.
+__device__ __forceinline__ void apply(const Carry& carry, const double* before, double* after) {
+    if (KIND == AFFINE) {
+#pragma unroll
+        for (int i = 0; i < N_STATES; ++i) {
+            after[i] = carry.rest[i];
+#pragma unroll
+            for (int j = 0; j < N_STATES; ++j) after[i] += carry.matrix[(i * N_STATES + j) % N_MATRIX] * before[j];
+        }
+    } else if (KIND == WINNER) {
+        const double mine = before[DECIDES], other = carry.rest[DECIDES];
+        const bool taken = (MOST_WINS ? other > mine : other < mine) || (other == mine && !KEEPS_TIES);
+#pragma unroll
+        for (int s = 0; s < N_STATES; ++s) after[s] = taken ? carry.rest[s] : before[s];
+    } else {
+        after[0] = choose_extreme(before[0] + carry.matrix[0], carry.rest[0]);
+    }
+}
+
+// total = total, and then `next`.
+__device__ __forceinline__ void append(Carry& total, const Carry& next) {
+    double rest[N_STATES];
+    apply(next, total.rest, rest);
+    if (KIND == AFFINE) {
+        double product[N_MATRIX];
+#pragma unroll
+        for (int n = 0; n < N_MATRIX; ++n) {
+            const int row = n / N_STATES, column = n % N_STATES;
+            product[n] = 0;
+#pragma unroll
+            for (int m = 0; m < N_STATES; ++m)
+                product[n] += next.matrix[(row * N_STATES + m) % N_MATRIX] * total.matrix[(m * N_STATES + column) % N_MATRIX];
+        }
+#pragma unroll
+        for (int n = 0; n < N_MATRIX; ++n) total.matrix[n] = product[n];
+    } else if (KIND != WINNER) {
+        total.matrix[0] += next.matrix[0];
+    }
+#pragma unroll
+    for (int s = 0; s < N_STATES; ++s) total.rest[s] = rest[s];
+}
+
+__device__ __forceinline__ bool is_trusted(const Carry& carry) {
+    bool trusted = true;
+    if (KIND == AFFINE) {
+#pragma unroll
+        for (int n = 0; n < N_MATRIX; ++n) trusted = trusted && is_trusted(carry.matrix[n]);
+#pragma unroll
+        for (int s = 0; s < N_STATES; ++s) trusted = trusted && is_trusted(carry.rest[s]);
+    } else if (KIND == WINNER) {
+        trusted = KEEPS_TIES || !is_infinite(carry.rest[DECIDES]);  // the worst of all may be none
+    } else {
+        trusted = !is_nan(carry.matrix[0]);
+    }
+    return trusted;
+}
+
+__device__ __forceinline__ bool are_trusted(const double* states) {
+    bool trusted = true;
+#pragma unroll
+    for (int s = 0; s < N_STATES; ++s) trusted = trusted && (KIND != AFFINE || is_trusted(states[s]));
+    return trusted;
+}
+
+// The state after a chunk; false where it has to be found step by step.
+__device__ __forceinline__ bool jump(const Carry& carry, const double* before, double* after) {
+    apply(carry, before, after);
+    if (is_trusted(carry) && are_trusted(before) && are_trusted(after)) return true;
+    if (KIND != AFFINE || N_STATES > 1) return false;
+    // No factor was 0, so that nothing was dropped; else 0 may be a state that was, or times one that is not finite.
+    const double factor = carry.matrix[0], rest = carry.rest[0];
+    if (factor != 0 && is_trusted(factor) && !is_infinite(rest)) return true;
+    return !CAN_DROP && (is_nan(before[0]) || is_nan(rest)) && is_nan(after[0] = before[0] + rest);
+}
+
+__device__ __forceinline__ long long column_of(const Call& call, long long column, long long chunk) {
+    return CHUNK_DIM == 0 ? chunk * (call.n_columns / call.n_chunks) + column : column * call.n_chunks + chunk;
+}
+
+__device__ __forceinline__ void load_carry(const Call& call, long long column, Carry& carry) {
+    // No one writes there meanwhile: what is loaded for the next chunks need not wait for what is stored.
+    const auto load = [&](int n) {
+        return double(fetch_element<real>(reinterpret_cast<const char*>(call.reduced + n * call.n_columns + column)));
+    };
+#pragma unroll
+    for (int n = 0; n < N_MATRIX; ++n) carry.matrix[n] = VARIES ? load(n) : call.matrix[n];
+#pragma unroll
+    for (int s = 0; s < N_STATES; ++s) carry.rest[s] = load((VARIES ? N_MATRIX : 0) + s);
+}
+
+__device__ __forceinline__ void save_start(const Call& call, long long column, const double* state) {
+#pragma unroll
+    for (int s = 0; s < N_STATES; ++s) call.starts[s * call.n_columns + column] = real(state[s]);
+}
+
+// Chunk after chunk from `state`, which becomes the one after them; false once something was not to be trusted.
+__device__ __forceinline__ bool go_through(
+    const Call& call, long long column, long long chunk, long long end, double* state) {
+    bool trusted = are_trusted(state);
+#pragma unroll 4
+    for (; chunk < end; ++chunk) {
+        const long long at = column_of(call, column, chunk);
+        Carry carry;
+        load_carry(call, at, carry);
+        save_start(call, at, state);
+        double after[N_STATES];
+        apply(carry, state, after);
+        // What the last chunk does to the state matters to none.
+        trusted = trusted && (chunk + 1 == call.n_chunks || (is_trusted(carry) && are_trusted(after)));
+#pragma unroll
+        for (int s = 0; s < N_STATES; ++s) state[s] = after[s];
+    }
+    return trusted;
+}
+
+__device__ __noinline__ void walk_chunk(const Call& call, long long column, double* states) {
+    const Place place = find_place(call, column);
+    Walk walk = begin_walk(call, place);
+    real p[PARAMETERS], state[N_STATES];
+    load_parameters(call, p);
+    Fixed fixed;
+    fetch_fixed(call, place, fixed);
+    for (int s = 0; s < N_STATES; ++s) state[s] = real(states[s]);
+    for (long long left = walk.n_steps; left > 0; left -= TOGETHER) {
+        Inputs x[TOGETHER];
+#pragma unroll
+        for (int t = 0; t < TOGETHER; ++t)
+            if (t < left) fetch(call, walk, x[t]);
+#pragma unroll 1
+        for (int t = 0; t < TOGETHER && t < left; ++t) {
+            real out[N_OUTPUTS];
+            step(p, fixed, x[t], state, out);
+        }
+    }
+    for (int s = 0; s < N_STATES; ++s) states[s] = state[s];
+}
+
+__device__ __noinline__ void go_in_order(const Call& call, long long column) {
+    real first[N_STATES];
+    double state[N_STATES], after[N_STATES];
+    load_states(call, find_place(call, column_of(call, column, 0)), first);
+    for (int s = 0; s < N_STATES; ++s) state[s] = first[s];
+    for (long long chunk = 0; chunk < call.n_chunks; ++chunk) {
+        const long long at = column_of(call, column, chunk);
+        save_start(call, at, state);
+        if (chunk + 1 == call.n_chunks) break;
+        Carry carry;
+        load_carry(call, at, carry);
+        const bool known = jump(carry, state, after);
+        if (!known) walk_chunk(call, at, state);
+        for (int s = 0; s < N_STATES && known; ++s) state[s] = double(real(after[s]));
+    }
+}
+
+// A thread a column, where chunks are few.
+extern "C" __global__ void __launch_bounds__(THREADS) join_alone(const __grid_constant__ Call call) {
+    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (column >= call.n_columns / call.n_chunks) return;
+    real first[N_STATES];
+    double state[N_STATES];
+    load_states(call, find_place(call, column_of(call, column, 0)), first);
+#pragma unroll
+    for (int s = 0; s < N_STATES; ++s) state[s] = first[s];
+    if (!go_through(call, column, 0, call.n_chunks, state)) go_in_order(call, column);
+}
+
+// A block a column: each thread joins its share of the chunks, the shares are scanned, and each thread goes through
+// its own again.
+extern "C" __global__ void __launch_bounds__(JOINERS) join_together(const __grid_constant__ Call call) {
+    __shared__ Carry shares[JOINERS];
+    const long long column = blockIdx.x, share = (call.n_chunks + JOINERS - 1) / JOINERS;
+    const long long begin = threadIdx.x * share < call.n_chunks ? threadIdx.x * share : call.n_chunks;
+    const long long end = begin + share < call.n_chunks ? begin + share : call.n_chunks;
+    Carry total, next;
+    if (begin < end) load_carry(call, column_of(call, column, begin), total);
+#pragma unroll 4
+    for (long long chunk = begin + 1; chunk < end; ++chunk) {
+        load_carry(call, column_of(call, column, chunk), next);
+        append(total, next);
+    }
+    // Those without a share come last, and what they have is read by none.
+    shares[threadIdx.x] = total;
+    __syncthreads();
+#pragma unroll 1
+    for (int distance = 1; distance < JOINERS; distance *= 2) {
+        const bool joins = int(threadIdx.x) >= distance && begin < end;
+        if (joins) {
+            next = total;
+            total = shares[threadIdx.x - distance];
+            append(total, next);
+        }
+        __syncthreads();
+        if (joins) shares[threadIdx.x] = total;
+        __syncthreads();
+    }
+    real first[N_STATES];
+    double state[N_STATES], after[N_STATES];
+    load_states(call, find_place(call, column_of(call, column, 0)), first);
+#pragma unroll
+    for (int s = 0; s < N_STATES; ++s) state[s] = first[s];
+    bool trusted = are_trusted(state);
+    if (threadIdx.x > 0 && begin < end) {
+        const Carry& before = shares[threadIdx.x - 1];
+        apply(before, state, after);
+        trusted = trusted && is_trusted(before);
+#pragma unroll
+        for (int s = 0; s < N_STATES; ++s) state[s] = after[s];
+    }
+    if (begin < end) trusted = go_through(call, column, begin, end, state) && trusted;
+    const bool in_order = __syncthreads_or(!trusted);
+    if (in_order && threadIdx.x == 0) go_in_order(call, column);
+}

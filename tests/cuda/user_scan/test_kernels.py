@@ -1,0 +1,105 @@
+"""Scans by an update on a CUDA device, against the naive twin: layouts, dtypes, chunks of time, and themselves."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from device_scan_cases import AFFINE, OTHERS, cell, check, mixed, scan, with_places
+from helpers import random
+from upsweep import _cuda
+from upsweep._cuda import host
+
+pytestmark = pytest.mark.cuda
+
+
+class DevicePlace:
+    """Arrays on the device, strides kept; what is made is poisoned."""
+
+    def __init__(self, memory):
+        self.memory, self.allocate = memory, memory.allocate
+
+    def send(self, array):
+        if 0 in array.shape or array.ndim == 0 or 0 in array.strides:
+            return self.memory.send(array)
+        # Laid out as on the host: axes from the farthest to the nearest, then turned round again.
+        order = sorted(range(array.ndim), key=lambda d: -abs(array.strides[d]))
+        flip = tuple(slice(None, None, -1 if stride < 0 else None) for stride in array.strides)
+        sent = self.memory.send(np.ascontiguousarray(array[flip].transpose(order)))
+        pointer, strides = sent.pointer, [0] * array.ndim
+        for place, d in enumerate(order):
+            strides[d] = sent.strides[place]
+            if array.strides[d] < 0:
+                pointer += strides[d] * (array.shape[d] - 1)
+                strides[d] = -strides[d]
+        return sent._replace(pointer=pointer, shape=array.shape, strides=tuple(strides))
+
+    def poisoned(self, like, shape, dtype):
+        made = np.full(shape, 77, dtype)
+        return self.memory.send(made), made
+
+    def fetch(self, array, made):
+        if made.size:
+            self.memory.fetch(array, made)
+        return made
+
+
+@pytest.fixture
+def place(monkeypatch):
+    monkeypatch.setattr(_cuda, "find", lambda: None)  # the kernels of linear_recurrence are tested elsewhere
+    with contextlib.closing(host.Memory(0)) as memory:
+        yield DevicePlace(memory)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (7, 1), (70, 3), (33, 65), (1000, 33), (64, 70_000), (2, 100_000), (5, 0)]
+)
+def test_layouts(place, shape, order):
+    x = np.asarray(random(shape, np.float32), order=order)
+    check(place, cell, 0.25, x)
+    check(place, cell, random(shape[1:], np.float32, 1), x[::-1])
+
+
+def test_axes_that_are_not_one(place):
+    x = random((20, 6, 9), np.float32)
+    for view in (x, x.transpose(1, 0, 2), x.transpose(2, 1, 0), x.transpose(1, 2, 0)[::-1]):
+        check(place, cell, random(view.shape[2:], np.float32, 1), view)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_dtypes_structures_and_inputs_that_repeat(place, order):
+    x = np.asarray(random((400, 370), np.float32), order=order)
+    signs = np.asarray(np.random.default_rng(0).integers(-3, 4, x.shape).astype(np.float16), order=order)
+    per_step, per_column = random((400, 1), np.float32, 2), random((1, 370), np.float32, 3)
+    check(place, mixed, (0.5, random(370, np.float32, 4)), (x, signs, per_step, per_column), tolerance=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", AFFINE)
+def test_affine_updates_in_chunks(place, name, dtype):
+    update, init = AFFINE[name]
+    for shape in ((1000,), (2048,), (300_001,), (5000, 3), (1100, 700)):
+        x = random(shape, dtype)
+        found = check(place, update, init, x, parallel=True, tolerance=1e-3 if dtype == np.float32 else 1e-9)
+        again = scan(place, update, init, x, parallel=True)
+        assert [a.tobytes() for a in found] == [b.tobytes() for b in again]
+    check(place, update, init, random((3, 9000), dtype).T[::-1], parallel=True, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_updates_in_chunks(place, name):
+    update, init = OTHERS[name]
+    for length in (1000, 100_011):
+        x = np.round(random(length), 2)
+        check(place, update, init, with_places(name, x), parallel=True, tolerance=1e-9)
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38])
+@pytest.mark.parametrize("name", ["constant", "dropped", "two"])
+def test_special_values_in_chunks(place, name, special):
+    update, init = AFFINE[name]
+    x = random(60_000, np.float32)
+    x[[100, 40_000]] = special
+    x[50_000] = 2.0
+    with np.errstate(all="ignore"):
+        check(place, update, init, x, parallel=True, tolerance=1e-3)

@@ -1,0 +1,91 @@
+"""Updates and arrays of scans by a user's update, for tests of the kernels of devices."""
+
+import numpy as np
+from upsweep import reference
+from upsweep._cuda import user_scans
+from upsweep._expr.parallel_forms import find_form
+from upsweep._expr.trace import trace
+
+
+def as_tuple(value):
+    return value if isinstance(value, tuple) else (value,)
+
+
+def scan(place, update, init, xs, parallel=False, dtypes=None):
+    """The outputs and the last states of a scan along the first axis, through the kernels of `place`.
+
+    `place` sends arrays, makes poisoned ones, fetches them, and allocates; `dtypes` are those of results, if they
+    are not those of the update.
+    """
+    inits, arrays = as_tuple(init), as_tuple(xs)
+    default = np.result_type(*(x.dtype for x in arrays))
+    states = [np.asarray(s, default) if isinstance(s, float) else s for s in inits]
+    traced = trace(
+        update, tuple(s.dtype for s in states), len(inits) if isinstance(init, tuple) else -1,
+        tuple(x.dtype for x in arrays), len(arrays) if isinstance(xs, tuple) else -1,
+    )  # fmt: skip
+    shape = np.broadcast_shapes(*(x.shape for x in arrays))
+    length, columns = shape[0], shape[1:]
+    sent = [place.send(np.broadcast_to(x, shape)) for x in arrays]
+    outputs = [place.poisoned(arrays[0], shape, dtype) for dtype in dtypes or traced.output_dtypes]
+    finals = [place.poisoned(None, columns, dtype) for dtype in traced.state_dtypes]
+    form = find_form(traced.recurrence)[0] if parallel else None
+    assert (form is not None) == parallel
+    user_scans.run(
+        traced.recurrence, traced.dtype.name, sent, [array for array, _ in outputs],
+        [s if isinstance(s, float) else place.send(np.broadcast_to(s, columns)) for s in inits],
+        [array for array, _ in finals], length, columns, form, device=0, stream=0, allocate=place.allocate,
+    )  # fmt: skip
+    return [place.fetch(*made) for made in (*outputs, *finals)]
+
+
+def expected(update, init, xs):
+    """The same by the naive twin."""
+    ys, last = reference.scan(update, init, xs, return_final=True)
+    return [*as_tuple(ys), *as_tuple(last)]
+
+
+def check(place, update, init, xs, parallel=False, tolerance=None):
+    found = scan(place, update, init, xs, parallel)
+    theirs = expected(update, init, xs)
+    assert len(found) == len(theirs)
+    for got, other in zip(found, theirs):
+        assert got.dtype == other.dtype and got.shape == other.shape
+        close = tolerance or {2: 2e-3, 4: 1e-4}.get(got.dtype.itemsize, 1e-10)
+        np.testing.assert_allclose(got.astype(float), other.astype(float), rtol=close, atol=close)
+    return found
+
+
+def cell(s, x):
+    return np.tanh(0.5 * s + x)
+
+
+def mixed(s, x):
+    """Several states, an output, inputs of any dtype, one that is the same at each step and one in each column."""
+    a, b = s
+    new = np.where(x[1] > 0, 0.5 * a + x[0], b) * x[2]
+    return (new, 0.25 * b + x[3] * a), (new + b, new > 0)
+
+
+AFFINE = {
+    "constant": (lambda s, x: 0.9 * s + 0.1 * x, 0.5),
+    "dropped": (lambda s, x: np.where(x > 1.5, 0.0, -0.9 * s) + x, 0.5),
+    "two": (lambda s, x: ((0.5 * s[0] - 0.3 * x * s[1], 0.5 * s[0] + x), s[0] * s[1]), (0.5, -1.0)),
+    "rotated": (lambda s, x: (0.8 * s[0] - 0.6 * s[1] + x, 0.6 * s[0] + 0.8 * s[1]), (0.5, -1.0)),
+}
+OTHERS = {
+    "moving min": (lambda s, x: np.minimum(s + 0.5 * x, 1.0), 0.5),
+    "logaddexp": (lambda s, x: np.logaddexp(s - 0.1, x), 0.5),
+    "argmax": (lambda s, x: (np.where(s[0] < x[0], x[0], s[0]), np.where(s[0] < x[0], x[1], s[1])), (-9.0, -1.0)),
+    "last argmin": (
+        lambda s, x: (np.where(x[0] <= s[0], x[0], s[0]), np.where(x[0] <= s[0], x[1], s[1])), (9.0, -1.0)
+    ),
+}  # fmt: skip
+
+
+def with_places(name, x):
+    """The numbers, and for extremes that remember where they were found their places."""
+    if "arg" not in name:
+        return x
+    places = np.arange(len(x), dtype=x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+    return x, np.broadcast_to(places, x.shape).copy()

@@ -1,0 +1,171 @@
+"""Scans by an update, their gradients and filters of arrays of a device: the same call as on numpy's arrays.
+
+The arrays are stand-ins over the host's memory, the kernels are compiled by the C++ compiler.
+"""
+
+import shutil
+
+import host_device
+import numpy as np
+import pytest
+import upsweep
+from devices import FakeCupyArray, Interface
+from helpers import BFLOAT16, random
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("scans")
+
+
+@pytest.fixture(autouse=True)
+def device(monkeypatch, fake_cupy, folder):
+    return host_device.install(monkeypatch, folder)
+
+
+def on(value, ordinal=0):
+    if isinstance(value, tuple):
+        return tuple(on(item, ordinal) for item in value)
+    return FakeCupyArray(value, ordinal) if isinstance(value, np.ndarray) else value
+
+
+def flat(value):
+    """The arrays of a result, however it is arranged."""
+    return [array for item in value for array in flat(item)] if isinstance(value, tuple) else [value]
+
+
+def same(mine, theirs, tolerance=1e-4):
+    assert len(flat(mine)) == len(flat(theirs))
+    for got, expected in zip(flat(mine), flat(theirs)):
+        assert isinstance(got, FakeCupyArray) and got.dtype == expected.dtype and got.shape == expected.shape
+        np.testing.assert_allclose(got.host, expected, rtol=tolerance, atol=tolerance)
+
+
+def check(update, init, xs, **keywords):
+    mine = upsweep.scan(update, on(init), on(xs), return_final=True, **keywords)
+    same(mine, upsweep.scan(update, init, xs, return_final=True, **keywords))
+    return mine
+
+
+def cell(s, x):
+    return np.tanh(s * x[1] + x[0])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_axes_and_structures(axis, reverse):
+    x = random((12, 7, 5), np.float32)
+    ys, _ = check(lambda s, x: np.tanh(s + x), 0.5, x, axis=axis, reverse=reverse)
+    assert ys.strides == x.strides
+    check(lambda s, x: ((s[0] + x, s[1] * 0.5), (s[0], s[1] > x)), (0.5, 1.0), x, axis=axis, reverse=reverse)
+
+
+def test_numbers_among_arrays():
+    x = random((40, 9), np.float32)
+    for number in (0.25, np.float32(0.75), -0.0):
+        check(cell, number, (x, number))
+    check(cell, random(9, np.float32), (x, random((40, 1), np.float32)))
+    check(lambda s, x: s * 0.5, random(9), None, length=5, axis=1)
+
+
+def test_nothing_to_do():
+    x = random((3, 5), np.float32)
+    check(cell, x[0], (x[:0], 0.5))
+    check(cell, 0.5, (x[:, :0], 0.5))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int32])
+def test_dtypes(dtype):
+    x = (10 * random((20, 8))).astype(dtype)
+    check(lambda s, x: s * 0.5 + np.abs(x), 0.0, x)
+    if BFLOAT16 is not None and dtype is np.float16:
+        found = upsweep.scan(lambda s, x: np.tanh(s + x), np.float32(0), on(x.astype(BFLOAT16)))
+        assert found.dtype == np.float32
+
+
+def test_time_in_parallel():
+    x = random(5000, np.float32)
+    update = lambda s, x: 0.9 * s + 0.1 * x  # noqa: E731
+    assert upsweep.scan.explain(update, 0.0, on(x)).path == "parallel in time"
+    check(update, 0.25, x)
+    # A number of the host is a factor that does not vary.
+    assert "constant factors" in upsweep.scan.explain(lambda s, x: s * x[1] + 2 * x[0], 0.0, (on(x), 0.5)).why
+    wide, short = random((1100, 8192), np.float32), random((1000, 2), np.float32)
+    assert "8192 columns fill a device" in upsweep.scan.explain(update, 0.0, on(wide)).why
+    assert "1000 steps are few" in upsweep.scan.explain(update, 0.0, on(short)).why
+    gated = lambda s, x: s * x[1] + x[0]  # noqa: E731
+    assert "linear_recurrence" in upsweep.scan.explain(gated, 0.0, (on(x), on(x))).why
+    half = on(x.astype(np.float16))
+    assert "linear_recurrence" not in upsweep.scan.explain(gated, 0.0, (half, half)).why
+
+
+def test_gates_and_tokens_go_to_linear_recurrence(fake_cuda):
+    gates, x = random((40, 6), np.float32), random((40, 6), np.float32, 1)
+    for init in (0.5, random(6, np.float32)):
+        check(lambda s, x: s * x[1] + x[0], init, (x, gates), reverse=True)
+    check(lambda s, x: 0.5 * s + x, 0.0, x, axis=1)
+    check(lambda s, x: s + x, 2.0, x)
+    n = len(fake_cuda.problems)
+    assert n == 4 or upsweep.show_config()["cuda"] is None
+    check(lambda s, x: s * x[1] + x[1], 0.5, (x, gates))
+    assert len(fake_cuda.problems) == n
+
+
+def test_the_callers_stream_and_device(monkeypatch, device):
+    streams = []
+    launch = host_device.HostFunction.launch
+    monkeypatch.setattr(
+        host_device.HostFunction, "launch", lambda self, *a: (streams.append(a[2]), launch(self, *a))
+    )
+    x = random((20, 3))
+    assert upsweep.scan(cell, 0.5, (on(x, 3), on(x, 3))).device.id == 3
+    assert streams == [77]
+
+
+@pytest.mark.parametrize("keywords", [{}, {"checkpoint": 7}, {"reverse": True, "axis": 1}])
+def test_gradients(keywords):
+    x, w, g = random((30, 30)), random(30, seed=1), random((30, 30), seed=2)
+    for init, xs, cotangent, last in (
+        (w, (x, w), g, None), (0.5, (x.astype(np.float32), 0.25), None, w),
+    ):  # fmt: skip
+        mine = upsweep.scan.gradient(cell, on(init), on(xs), on(cotangent), final_cotangent=on(last), **keywords)
+        theirs = upsweep.scan.gradient(cell, init, xs, cotangent, final_cotangent=last, **keywords)
+        same((mine.init, mine.xs), (theirs.init, theirs.xs))
+
+
+def test_filters():
+    b, a = [0.5, 0.2, 0.1], [2.0, -0.5, 0.3]
+    x, zi = random((4, 40)), random((4, 2))
+    same(upsweep.lfilter(b, a, on(x)), upsweep.lfilter(b, a, x))
+    same(upsweep.lfilter(b, a, on(x.T), axis=0, zi=on(zi.T)), upsweep.lfilter(b, a, x.T, axis=0, zi=zi.T))
+    same(upsweep.lfilter([3.0], [2.0], on(x)), 1.5 * x)
+
+
+def test_windows():
+    x = random((4, 40))
+    x[1, :3] = x[2, 7] = np.nan
+    for keywords in (
+        {"alpha": 0.3}, {"alpha": 0.3, "adjust": False}, {"halflife": 2.0, "times": np.arange(40.0)},
+        {"span": 3, "ignore_na": True},
+    ):  # fmt: skip
+        same(upsweep.ewm_mean(on(x), **keywords), upsweep.ewm_mean(x, **keywords))
+        if "alpha" not in keywords:
+            same(upsweep.ewm_sum(on(x), **keywords), upsweep.ewm_sum(x, **keywords))
+    with pytest.raises(TypeError, match="times: has to be in the host's memory"):
+        upsweep.ewm_mean(on(x), halflife=2.0, times=on(np.arange(40.0)))
+
+
+def test_what_does_not_go_together():
+    x = random((6, 4))
+    with pytest.raises(TypeError, match=r"xs\[1\]: is an array in the host's memory, while xs\[0\] is a cupy"):
+        upsweep.scan(cell, 0.5, (on(x), x))
+    with pytest.raises(ValueError, match=r"init: is on CUDA device 1, xs\[0\] on CUDA device 0"):
+        upsweep.scan(cell, on(x[0], 1), (on(x), on(x)))
+    with pytest.raises(TypeError, match=r"xs: is a .*Interface, of which upsweep does not know how to allocate"):
+        upsweep.scan(lambda s, x: s + x, 0.0, Interface(x))
+    with pytest.raises(TypeError, match="xs: expected real numbers, got dtype complex128"):
+        upsweep.scan(lambda s, x: s + x, 0.0, on(x + 1j))
+    with pytest.raises(TypeError, match="cotangent: is an array in the host's memory"):
+        upsweep.scan.gradient(cell, 0.5, (on(x), on(x)), x)
