@@ -8,7 +8,7 @@ from helpers import run_python
 CODE = """
     import ctypes, re
     PR_SET_THP_DISABLE = 41
-    ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)  # else the kernel joins pages, and fills them, at will
+    ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)  # else the kernel joins pages when it likes
     import numpy as np, upsweep
     def peak():
         return int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1]) / 1024
