@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from upsweep import _arrays, _cpu
 from upsweep._cpu import openmp
 from upsweep._expr.nest.compiled import compile_nest
-from upsweep._expr.nest.expressions import OPERATIONS, Expr, key, walk
+from upsweep._expr.nest.expressions import Expr, key, walk
 from upsweep._expr.nest.launching import SYMBOLS
 from upsweep._expr.nest.printing import nest_text
+from upsweep._expr.nest.sizes import Sizes, evaluator
 from upsweep._expr.nest.statements import Allocate, Buffer
 
 from .lowering import lower_schedule
@@ -26,7 +27,6 @@ from .tensors import PlaceholderOp, Tensor
 __all__ = ["Function", "build", "lower"]
 
 Array = NDArray[Any]
-Sizes = dict[str, int]
 
 
 class Lowered:
@@ -76,21 +76,6 @@ def lower(schedule: Schedule, args: Sequence[Tensor | Expr], simple_mode: bool =
     <BLANKLINE>
     """
     return Lowered(nest_text(lower_schedule(schedule, [arg for arg in args if isinstance(arg, Tensor)]).body))
-
-
-def evaluator(expr: Expr) -> Callable[[Sizes], int]:
-    """An integer expression of sizes as a function of their values by `key`."""
-    if expr.op == "const":
-        value = int(expr.static[0])
-        return lambda sizes: value
-    if expr.op == "var":
-        name = key(expr)
-        return lambda sizes: sizes[name]
-    args = [evaluator(arg) for arg in expr.args]
-    if expr.op == "cast":
-        return args[0]
-    meaning = OPERATIONS[expr.op][1]
-    return lambda sizes: int(meaning(*(arg(sizes) for arg in args)))
 
 
 class _Parameter:
