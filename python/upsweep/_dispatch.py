@@ -20,6 +20,7 @@ __all__ = [
     "at_home",
     "check_threads",
     "combine_on_device",
+    "compile_nest_ahead",
     "cuda_counts",
     "cuda_problem",
     "cuda_reduce",
@@ -29,6 +30,7 @@ __all__ = [
     "reduce_scan",
     "run_count",
     "run_cuda_lines",
+    "run_cuda_nest",
     "run_cuda_lines_backward",
     "run_cuda_pairs",
     "run_cuda_scan",
@@ -52,6 +54,20 @@ def cuda_reduce(*arrays: Any, **keywords: Any) -> None:
     from upsweep._cuda import carries
 
     carries.reduce(*arrays, **keywords)
+
+
+def compile_nest_ahead(program: Any, device: int) -> None:
+    """Compile a loop nest's kernels for a device."""
+    from upsweep import _nests_at_home
+
+    _nests_at_home.compile_ahead(program, device)
+
+
+def run_cuda_nest(*arguments: Any) -> list[Any]:
+    """`_nests_at_home.run_nest`, imported by the first who needs it."""
+    from upsweep import _nests_at_home
+
+    return _nests_at_home.run_nest(*arguments)
 
 
 def cuda_counts() -> Any:

@@ -18,7 +18,7 @@ from upsweep._expr.nest.expressions import Expr, key, walk
 from upsweep._expr.nest.launching import SYMBOLS
 from upsweep._expr.nest.printing import nest_text
 from upsweep._expr.nest.sizes import Sizes, evaluator
-from upsweep._expr.nest.statements import Allocate, Buffer
+from upsweep._expr.nest.statements import Allocate, Buffer, Statement
 
 from .lowering import lower_schedule
 from .schedule import Schedule
@@ -42,7 +42,9 @@ class Lowered:
         return self.text
 
 
-def lower(schedule: Schedule, args: Sequence[Tensor | Expr], simple_mode: bool = True) -> Lowered:
+def lower(
+    schedule: Schedule, args: Sequence[Tensor | Expr], simple_mode: bool = True, target: str = "cpu"
+) -> Lowered:
     """The loop nest of a schedule, as `build` compiles it.
 
     Parameters
@@ -54,6 +56,9 @@ def lower(schedule: Schedule, args: Sequence[Tensor | Expr], simple_mode: bool =
         What the function takes, as in `build`.
     simple_mode : bool
         TVM's argument; there is one form.
+    target : str
+        As in `build`. For "cuda" it is the nest of each kernel, whose threads all walk through it: a loop bound to a
+        thread axis is each thread's own step of it. It says where buffers lie and where threads wait.
 
     Returns
     -------
@@ -75,10 +80,17 @@ def lower(schedule: Schedule, args: Sequence[Tensor | Expr], simple_mode: bool =
     }
     <BLANKLINE>
     """
-    return Lowered(nest_text(lower_schedule(schedule, [arg for arg in args if isinstance(arg, Tensor)]).body))
+    tensors = [arg for arg in args if isinstance(arg, Tensor)]
+    nest = lower_schedule(schedule, tensors)
+    if _target_of(target) == "cuda":
+        from upsweep._expr.cuda.nests.program import Program
+
+        sizes = _sizes_of(schedule, tensors, [arg for arg in args if isinstance(arg, Expr)])
+        return Lowered(Program(nest.body, nest.buffers, sizes, free_axes(schedule), "lower").nest_text())
+    return Lowered(nest_text(nest.body))
 
 
-class _Parameter:
+class Parameter:
     """One array argument: its name, dtype, and how its shape tells sizes."""
 
     def __init__(self, tensor: Tensor, known: set[str]) -> None:
@@ -104,14 +116,18 @@ class _Parameter:
             array = _arrays.as_operand(array, self.name)
             if isinstance(array, _arrays.OnDevice):
                 raise TypeError(f"{self.name}: built for the CPU, got an array of a device")
+        self.check_shape(array)
+        result: Array = array
+        return result
+
+    def check_shape(self, array: Array) -> None:
+        """Raise unless the array is of the placeholder's dtype and rank, and can be filled if it is to be."""
         if array.dtype != self.dtype and array.dtype.newbyteorder("=") != self.dtype:
             raise TypeError(f"{self.name}: expected dtype {self.dtype.name}, got {array.dtype}")
         if array.ndim != self.tensor.ndim:
             raise ValueError(f"{self.name}: expected shape {self.shape_text()}, got {array.shape}")
         if self.is_output and not array.flags.writeable:
             raise ValueError(f"{self.name}: the array to fill is read-only")
-        result: Array = array
-        return result
 
 
 def _is_plain(array: Array) -> bool:
@@ -154,17 +170,12 @@ class Function:
         given = [arg for arg in args if isinstance(arg, Expr)]
         known = {key(arg) for arg in given}
         # Inputs tell sizes before results do, which may be missing.
-        parameters = {id(t): _Parameter(t, known) for t in tensors if isinstance(t.op, PlaceholderOp)}
-        parameters |= {id(t): _Parameter(t, known) for t in tensors if id(t) not in parameters}
+        parameters = {id(t): Parameter(t, known) for t in tensors if isinstance(t.op, PlaceholderOp)}
+        parameters |= {id(t): Parameter(t, known) for t in tensors if id(t) not in parameters}
         self._parameters = [parameters[id(tensor)] for tensor in tensors]
         self._inputs = [p for p in self._parameters if not p.is_output]
         self._outputs = [p for p in self._parameters if p.is_output]
-        body, self._scratch = nest.body, []
-        scratch: list[Buffer] = []
-        while isinstance(body, Allocate):
-            scratch.append(body.buffer)
-            self._scratch.append((np.dtype(body.buffer.dtype), [evaluator(size) for size in body.buffer.shape]))
-            body = body.body
+        self._scratch: list[tuple[np.dtype[Any], list[Callable[[Sizes], int]]]] = []
         self._plans: dict[Any, _Plan] = {}
         self._takes_arrays_alone = not given
         self._output_places = [place for place, p in enumerate(self._parameters) if p.is_output]
@@ -177,8 +188,17 @@ class Function:
             (evaluator(check.value), [evaluator(extent) for extent in check.extents], check.message)
             for check in schedule.checks
         ]
+        self._make(schedule, nest.body, nest.buffers)
+
+    def _make(self, schedule: Schedule, body: Statement, buffers: Sequence[Buffer]) -> None:
+        """Compile a nest."""
+        scratch: list[Buffer] = []
+        while isinstance(body, Allocate):
+            scratch.append(body.buffer)
+            self._scratch.append((np.dtype(body.buffer.dtype), [evaluator(size) for size in body.buffer.shape]))
+            body = body.body
         self._kernel, self._code = compile_nest(
-            body, [*nest.buffers, *scratch], self._sizes, _cpu.level, openmp.symbols(SYMBOLS)
+            body, [*buffers, *scratch], self._sizes, _cpu.level, openmp.symbols(SYMBOLS)
         )
 
     def __repr__(self) -> str:
@@ -211,14 +231,7 @@ class Function:
 
     def run(self, arrays: Sequence[Any], n_threads: int | None) -> Any:
         """`__call__` of arrays of numpy."""
-        n_given = len(arrays)
-        if n_given not in (len(self._args), len(self._args) - len(self._outputs)):
-            few = len(self._args) - len(self._outputs)
-            raise TypeError(
-                f"{self.name}: expected {len(self._args)} arguments, or {few} without the results to fill, "
-                f"got {n_given}"
-            )
-        fills = n_given == len(self._args)
+        fills = self._check_number(arrays)
         signature: _Signature = None
         if fills and self._takes_arrays_alone and all(type(array) is np.ndarray for array in arrays):
             signature = tuple((a.shape, a.strides, a.dtype, a.flags.writeable, a.flags.aligned) for a in arrays)
@@ -227,7 +240,7 @@ class Function:
                 return None
         values = iter(arrays)
         sizes: Sizes = {}
-        taken: list[tuple[_Parameter, Array]] = []
+        taken: list[tuple[Parameter, Array]] = []
         parameters = iter(self._parameters)
         for arg in self._args:
             if isinstance(arg, Expr):
@@ -238,23 +251,41 @@ class Function:
                 taken.append((parameter, parameter.check_kind(next(values))))
         self._bind(taken, sizes)
         if not fills:
-            missing = [size for size in self._sizes if key(size) not in sizes]
-            if missing:
-                raise ValueError(
-                    f"{self.name}: the inputs do not tell the size {missing[0]!r}; give the results to fill"
-                )
+            self._check_sizes_told(sizes)
             new = [np.empty([e(sizes) for e in p.extents], p.dtype) for p in self._outputs]
             fresh = iter(new)
             inputs = {id(p): array for p, array in taken}
             taken = [(p, next(fresh) if p.is_output else inputs[id(p)]) for p in self._parameters]
-        for check, extents, message in self._checks:
-            if check(sizes) < 0 and all(extent(sizes) > 0 for extent in extents):
-                told = ", ".join(f"{size!r} = {sizes[key(size)]}" for size in self._sizes)
-                raise ValueError(f"{message}, with {told}")
+        self._check_sizes(sizes)
         self._launch(taken, sizes, n_threads, signature)
         if fills:
             return None
         return new[0] if len(new) == 1 else tuple(new)
+
+    def _check_number(self, arrays: Sequence[Any]) -> bool:
+        """Whether the results to fill are among the arguments of a call."""
+        n_given = len(arrays)
+        if n_given not in (len(self._args), len(self._args) - len(self._outputs)):
+            few = len(self._args) - len(self._outputs)
+            raise TypeError(
+                f"{self.name}: expected {len(self._args)} arguments, or {few} without the results to fill, "
+                f"got {n_given}"
+            )
+        return n_given == len(self._args)
+
+    def _check_sizes_told(self, sizes: Sizes) -> None:
+        missing = [size for size in self._sizes if key(size) not in sizes]
+        if missing:
+            raise ValueError(
+                f"{self.name}: the inputs do not tell the size {missing[0]!r}; give the results to fill"
+            )
+
+    def _check_sizes(self, sizes: Sizes) -> None:
+        """Raise where an index that depends on sizes leaves its tensor."""
+        for check, extents, message in self._checks:
+            if check(sizes) < 0 and all(extent(sizes) > 0 for extent in extents):
+                told = ", ".join(f"{size!r} = {sizes[key(size)]}" for size in self._sizes)
+                raise ValueError(f"{message}, with {told}")
 
     def filled(self, values: Sequence[Any]) -> list[Any]:
         """Those of a call's arguments that are results."""
@@ -273,7 +304,7 @@ class Function:
             raise ValueError(f"{arg!r}: a size is never negative, got {size}")
         return size
 
-    def _bind(self, taken: list[tuple[_Parameter, Array]], sizes: Sizes) -> None:
+    def _bind(self, taken: list[tuple[Parameter, Array]], sizes: Sizes) -> None:
         """Sizes from shapes, and what disagrees with them."""
         for parameter, array in taken:
             shape = array.shape
@@ -290,7 +321,7 @@ class Function:
                     )
 
     def _launch(
-        self, taken: list[tuple[_Parameter, Array]], sizes: Sizes, n_threads: int | None, signature: _Signature
+        self, taken: list[tuple[Parameter, Array]], sizes: Sizes, n_threads: int | None, signature: _Signature
     ) -> None:
         numbers = [0]
         pointers: list[int] = []
@@ -372,6 +403,21 @@ def _sizes_of(schedule: Schedule, tensors: Sequence[Tensor], given: Sequence[Exp
     return list(found.values())
 
 
+def free_axes(schedule: Schedule) -> set[int]:
+    """The ids of the axes of stages that nothing was said of."""
+    stages = [stage for stage in schedule.stages if not stage.touched]
+    return {id(leaf) for stage in stages for leaf in stage.leaves if leaf.kind == "data"}
+
+
+def _target_of(target: Any) -> str:
+    """"cpu" or "cuda"."""
+    words = str(target).split()
+    kind = words[0] if words else ""
+    if kind not in ("cpu", "llvm", "cuda"):
+        raise ValueError(f'target: expected "cpu", "llvm" or "cuda", got {target!r}')
+    return "cuda" if kind == "cuda" else "cpu"
+
+
 def build(
     schedule: Schedule,
     args: Sequence[Tensor | Expr],
@@ -388,7 +434,7 @@ def build(
     args : list of Tensor or size
         What the function takes, results too; usually these come last. A size may be given by itself.
     target : str
-        "cpu" or "llvm".
+        "cpu" or "llvm", or "cuda".
     target_host : object
         TVM's argument, without effect.
     name : str
@@ -397,12 +443,18 @@ def build(
     Returns
     -------
     Function
-        For arrays of numpy or torch of any sizes. Compiled code is kept in memory and on the disk.
+        For arrays of numpy or torch of any sizes. Compiled code is kept in memory and on the disk. One for "cuda"
+        takes arrays of torch, cupy and others on a device, and runs on the current stream; arrays of numpy are
+        copied there and back.
 
     Raises
     ------
     ValueError
-        A placeholder that is not among the arguments; a size that no shape tells; another target.
+        A placeholder that is not among the arguments; a size that no shape tells; another target. For "cuda": a
+        thread axis bound twice, a block of more than 1024 threads, a value that one block needs of another, or
+        a thread of another where they cannot wait.
+    RuntimeError
+        For "cuda": there is no device, or no compiler for it; the message says what to install.
 
     Examples
     --------
@@ -419,11 +471,8 @@ def build(
     >>> out
     array([1., 1., 1.])
     """
-    kind = str(target).split()[0] if str(target).split() else ""
-    if kind == "cuda":
-        raise NotImplementedError(
-            'target: te compiles for "cpu" ("llvm") only as yet; "cuda" is not among its targets'
-        )
-    if kind not in ("cpu", "llvm"):
-        raise ValueError(f'target: expected "cpu" or "llvm", got {target!r}')
+    if _target_of(target) == "cuda":
+        from .on_device import DeviceFunction
+
+        return DeviceFunction(schedule, args, name)
     return Function(schedule, args, name)

@@ -1,6 +1,14 @@
 // What the kernels of loop nests call beyond C++'s own functions; their meanings are numpy's.
 // Called by: the text of every nest, after device.cuh.
 
+using int64 = long long;
+
+// From memory that no thread writes while the kernel runs.
+template <class T>
+__device__ __forceinline__ T fetch(const T& element) {
+    return fetch_element<T>(reinterpret_cast<const char*>(&element));
+}
+
 // NaN if one of them is.
 template <class T>
 __device__ __forceinline__ T lesser(T a, T b) {
@@ -34,7 +42,7 @@ struct Unsigned<int> {
     using type = unsigned;
 };
 template <>
-struct Unsigned<long long> {
+struct Unsigned<int64> {
     using type = unsigned long long;
 };
 template <class T>

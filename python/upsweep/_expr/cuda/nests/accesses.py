@@ -7,7 +7,7 @@ are of different elements.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ...nest.expressions import Axis, Expr, const
@@ -125,6 +125,20 @@ def tags_that_agree(a: Access, b: Access, axes: Mapping[str, Axis], alone: froze
             return agreed
         agreed |= set(found)
         left = [tag for tag in left if tag not in agreed]
+
+
+def are_apart(a: Access, b: Access, common: Collection[Axis]) -> bool:
+    """Whether two accesses are never of one element while the loops in `common` are at one step for both."""
+    for one, other in zip(a.forms, b.forms):
+        known = [
+            atom.op == "var" or any(atom is axis for axis in common)
+            for form in (one, other)
+            for _, atom in form.terms.values()
+        ]
+        difference = one.plus(other, -1)
+        if all(known) and not difference.terms and difference.constant:
+            return True
+    return False
 
 
 def same_extents(extents: list[Expr], extent: Expr) -> bool:

@@ -2,7 +2,7 @@
 
 A barrier stands where all threads of the block come by: outside of conditions on threads. It is put in front of the
 first statement that touches what another thread has touched since the last one, if one of the two writes it. A kernel
-has no barrier for all its blocks: what one block writes and another one reads is refused.
+has no barrier for all its blocks: where one block reads what another one writes, it has to be several kernels.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ from collections.abc import Mapping
 
 from ...nest.expressions import Axis, Expr, contains
 from ...nest.statements import Barrier, Block, Buffer, For, If, Statement, Store
-from .accesses import Access, accesses_of, same_extents, tags_that_agree
+from .accesses import Access, accesses_of, are_apart, same_extents, tags_that_agree
 from .binding import THREAD
 from .placing import Place
 from .trees import block_of, with_inner
 
-__all__ = ["check_blocks", "with_barriers"]
+__all__ = ["BlocksApart", "check_blocks", "with_barriers"]
+
+
+class BlocksApart(ValueError):
+    """One block would need another one's values within a kernel."""
 
 
 def check_blocks(
@@ -39,7 +43,7 @@ def check_blocks(
                 apart = blocks - copies - tags_that_agree(store, access, axes, _alone(store, access, axes))
                 if apart:
                     tag = sorted(apart)[0]
-                    raise ValueError(
+                    raise BlocksApart(
                         f"{name}: on cuda, {buffer.name} is written by one block and {_verb(access)} by another "
                         f"({tag}): {_text(store)} and {_text(access)}. The blocks of a kernel cannot wait for each "
                         "other; bind that axis to threadIdx, whose threads can, or leave it unbound"
@@ -61,6 +65,10 @@ def _alone(a: Access, b: Access, axes: Mapping[str, Axis]) -> frozenset[str]:
     return frozenset(axes) - a.tags - b.tags
 
 
+# An access, and the loops that have gone on since: their indices are other ones now.
+_Pending = tuple[Access, frozenset[Axis]]
+
+
 class _Writer:
     """One walk over a kernel."""
 
@@ -73,12 +81,12 @@ class _Writer:
         self.accesses: dict[int, list[Access]] = {}
         self.kept: list[Statement] = []  # whose ids are keys
 
-    def seen(self, statement: Statement, around: tuple[Statement, ...]) -> list[Access]:
+    def seen(self, statement: Statement, around: tuple[For, ...]) -> list[Access]:
         """What a statement touches that other threads can touch."""
         if id(statement) not in self.accesses:
             whole: Statement = statement
             for each in reversed(around):
-                whole = For(each.axis, each.extent, whole, each.marks, each.tag) if isinstance(each, For) else whole
+                whole = For(each.axis, each.extent, whole, each.marks, each.tag)
             self.kept.append(statement)
             self.accesses[id(statement)] = [
                 access for access in accesses_of(whole) if not self.is_private(access.buffer)
@@ -90,20 +98,25 @@ class _Writer:
         return place is not None and place.level == "thread"
 
     def conflict(self, a: Access, b: Access) -> bool:
+        """Whether two threads may touch one element, one of them to write it."""
         if a.buffer is not b.buffer or not (a.is_store or b.is_store):
             return False
         pair = (id(a), id(b))
         if pair not in self.known:
             copies = set(self.places[a.buffer].copies) if a.buffer in self.places else set()
-            agreed = tags_that_agree(a, b, self.axes, _alone(a, b, self.axes) | self._same_block())
+            same_block = frozenset(self.axes) - frozenset(self.threads)
+            agreed = tags_that_agree(a, b, self.axes, _alone(a, b, self.axes) | same_block)
             self.known[pair] = not set(self.threads) <= agreed | copies
         return self.known[pair]
 
-    def _same_block(self) -> frozenset[str]:
-        return frozenset(self.axes) - frozenset(self.threads)
-
-    def clash(self, before: list[Access], now: list[Access]) -> Access | None:
-        return next((b for a in before for b in now if self.conflict(a, b)), None)
+    def clash(self, before: list[_Pending], now: list[Access], around: tuple[For, ...]) -> Access | None:
+        """What is touched now that another thread may have touched since the last barrier."""
+        here = {each.axis for each in around if not each.tag.startswith(THREAD)}
+        for a, gone in before:
+            for b in now:
+                if self.conflict(a, b) and not are_apart(a, b, here - gone):
+                    return b
+        return None
 
     def is_uniform(self, statement: Statement) -> bool:
         """Whether all threads of a block go into it together."""
@@ -114,17 +127,17 @@ class _Writer:
         return not isinstance(statement, Store)
 
     def walk(
-        self, statement: Statement, pending: list[Access], around: tuple[Statement, ...]
-    ) -> tuple[Statement, list[Access]]:
+        self, statement: Statement, pending: list[_Pending], around: tuple[For, ...]
+    ) -> tuple[Statement, list[_Pending]]:
         """The statement with its barriers, and what was touched since the last one."""
-        if not isinstance(statement, Block) and self.clash(pending, self.seen(statement, around)):
+        if not isinstance(statement, Block) and self.clash(pending, self.seen(statement, around), around):
             new, after = self.inside(statement, [], around)
             return block_of(Barrier(), new), after
         return self.inside(statement, pending, around)
 
     def inside(
-        self, statement: Statement, pending: list[Access], around: tuple[Statement, ...]
-    ) -> tuple[Statement, list[Access]]:
+        self, statement: Statement, pending: list[_Pending], around: tuple[For, ...]
+    ) -> tuple[Statement, list[_Pending]]:
         """The same for a statement before which there is no need to wait, or that is a block."""
         if not self.is_uniform(statement):
             return self.whole(statement, pending, around)
@@ -148,14 +161,15 @@ class _Writer:
         return result, _both(pending, after) if isinstance(statement, If) else after
 
     def loop(
-        self, loop: For, pending: list[Access], around: tuple[Statement, ...]
-    ) -> tuple[Statement, list[Access]]:
+        self, loop: For, pending: list[_Pending], around: tuple[For, ...]
+    ) -> tuple[Statement, list[_Pending]]:
         """Its steps follow each other, but for those of a thread axis; the body is written until that is settled."""
         inside = (*around, loop)
         carried = list(pending)
         while True:
             body, after = self.walk(loop.body, carried, inside)
-            more = [access for access in after if access not in carried]
+            again = [(access, gone | {loop.axis}) for access, gone in after]
+            more = [each for each in again if each not in carried]
             if loop.tag or not more:
                 new = For(loop.axis, loop.extent, body, loop.marks, loop.tag)
                 is_whole = bool(loop.tag) and same_extents(self.extents[loop.tag], loop.extent)
@@ -163,11 +177,11 @@ class _Writer:
             carried += more
 
     def whole(
-        self, statement: Statement, pending: list[Access], around: tuple[Statement, ...]
-    ) -> tuple[Statement, list[Access]]:
+        self, statement: Statement, pending: list[_Pending], around: tuple[For, ...]
+    ) -> tuple[Statement, list[_Pending]]:
         """A statement in which no barrier can stand."""
-        mine = self.seen(statement, around)
-        within = self.clash(mine, mine)
+        mine = [(access, frozenset[Axis]()) for access in self.seen(statement, around)]
+        within = self.clash(mine, [access for access, _ in mine], around)
         if within is not None:
             raise ValueError(
                 f"{self.name}: on cuda, {_text(within)} is of several threads inside of one bound loop, where they "
@@ -177,8 +191,8 @@ class _Writer:
         return statement, _both(pending, mine)
 
 
-def _both(before: list[Access], after: list[Access]) -> list[Access]:
-    return [*before, *(access for access in after if access not in before)]
+def _both(before: list[_Pending], after: list[_Pending]) -> list[_Pending]:
+    return [*before, *(each for each in after if each not in before)]
 
 
 def _has_loads(expr: Expr) -> bool:

@@ -11,9 +11,9 @@ from collections.abc import Collection
 from ...nest.expressions import Axis, Expr, binary, const
 from ...nest.linear import linear, same
 from ...nest.statements import Allocate, Block, Buffer, For, If, Statement, all_statements, inner_statements
-from .trees import block_of, replaced, rewritten, used_buffers, with_inner
+from .trees import replaced, used_buffers, with_inner
 
-__all__ = ["MAX_THREADS", "THREAD", "Bound", "bind", "separate", "tag_extents"]
+__all__ = ["MAX_THREADS", "THREAD", "Bound", "bind", "sunk", "tag_extents"]
 
 THREAD = "threadIdx"
 MAX_THREADS = 1024  # of a block
@@ -25,16 +25,7 @@ _LETTERS = "xyzwvuts"  # the first one runs fastest
 _BLOCKS = tuple(f"blockIdx.{letter}" for letter in _LETTERS)
 
 
-def separate(body: Statement) -> tuple[list[Buffer], list[Statement]]:
-    """Buffers that kernels share, and the statements that are kernels of their own, in order."""
-    buffers = [each.buffer for each in all_statements(body) if isinstance(each, Allocate)]
-    bare = rewritten(body, lambda each: each.body if isinstance(each, Allocate) else each)
-    steps = bare.steps if isinstance(bare, Block) else [bare]
-    shared = [buffer for buffer in buffers if sum(buffer in used_buffers(step) for step in steps) > 1]
-    return shared, [_sunk(step, [b for b in buffers if b not in shared]) for step in steps]
-
-
-def _sunk(statement: Statement, buffers: list[Buffer]) -> Statement:
+def sunk(statement: Statement, buffers: list[Buffer]) -> Statement:
     """Each buffer's memory around the innermost statement that has all of its uses.
 
     A stage is computed there before it is read, in each step of the loops around it.
@@ -43,7 +34,7 @@ def _sunk(statement: Statement, buffers: list[Buffer]) -> Statement:
     inner = inner_statements(statement)
     own = used_buffers(If(statement.condition, Block([]))) if isinstance(statement, If) else set()
     sinking = [b for b in mine if b not in own and sum(b in used_buffers(step) for step in inner) == 1]
-    result = with_inner(statement, lambda step: _sunk(step, sinking))
+    result = with_inner(statement, lambda step: sunk(step, sinking))
     for buffer in reversed([b for b in mine if b not in sinking]):
         result = Allocate(buffer, result)
     return result
@@ -58,6 +49,12 @@ class Bound:
 
 def _vector_loops(statement: Statement) -> list[For]:
     return [each for each in all_statements(statement) if isinstance(each, For) and "vectorized" in each.marks]
+
+
+def _has_threads(statement: Statement) -> bool:
+    """Whether there are loops in it that threads will take."""
+    loops = [each for each in all_statements(statement) if isinstance(each, For)]
+    return any("vectorized" in loop.marks or loop.tag.startswith(THREAD) for loop in loops)
 
 
 def _size(extent: Expr) -> int | None:
@@ -86,7 +83,8 @@ class _Binder:
         in_threads = any(tag.startswith(THREAD) for tag in taken)
         in_blocks = any(not tag.startswith(THREAD) for tag in taken)
         free_block = next((tag for tag in _BLOCKS if tag not in taken), "")
-        if "parallel" in statement.marks and "vectorized" in statement.marks and not in_threads and not in_blocks:
+        is_column = "vectorized" in statement.marks or not _has_threads(statement.body)
+        if "parallel" in statement.marks and is_column and not in_threads and not in_blocks:
             return self.split(statement, _THREADS_OF_COLUMNS, _BLOCKS[0], taken)
         if "parallel" in statement.marks and not in_threads and free_block:
             return self.tagged(statement, free_block, taken)

@@ -10,7 +10,7 @@ from ...nest.expressions import Expr
 
 __all__ = ["TYPES", "expression"]
 
-TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long", "bool": "bool"}
+TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "int64", "bool": "bool"}
 
 _FORMS = {
     "add": "({0} + {1})", "sub": "({0} - {1})", "mul": "({0} * {1})", "div": "({0} / {1})",

@@ -13,8 +13,9 @@ from ...nest.sizes import Sizes, evaluator
 from ...nest.statements import Allocate, Block, Buffer, Statement
 from .accesses import constant
 from .ahead import load_ahead
-from .barriers import check_blocks, with_barriers
-from .binding import MAX_THREADS, THREAD, bind, separate, tag_extents
+from .barriers import BlocksApart, check_blocks, with_barriers
+from .binding import MAX_THREADS, THREAD, bind, tag_extents
+from .pieces import HostLoop, cut_nest, cut_piece, with_memory
 from .placing import MOST_IN_REGISTERS, Place, place_buffers
 from .render import Layout, render_kernel, size_of
 from .states import keep_states
@@ -37,11 +38,13 @@ class Kernel:
     axes: dict[str, Axis]
     extents: dict[str, list[Expr]]
     places: dict[Buffer, Place]
+    loops: tuple[HostLoop, ...] = ()
 
     def title(self) -> str:
         """The kernel's grid, for those who read the nest."""
         told = [f"{tag} < {' or '.join(expression_text(e) for e in each)}" for tag, each in self.extents.items()]
-        return f"// {self.name}: {', '.join(told) or 'one thread'}"
+        each = "".join(f", for {loop.index!r} < {expression_text(loop.extent)}" for loop in self.loops)
+        return f"// {self.name}: {', '.join(told) or 'one thread'}{each}"
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Launch:
     n_blocks: int
     n_threads: int
     shared_bytes: int
+    loops: tuple[tuple[int, int], ...] = ()  # of the host: each index's place in the numbers, and its steps
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ class Plan:
 
     launches: tuple[Launch, ...]
     in_shared: frozenset[Buffer]
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...]  # and room for the indices of the host's loops
     scratch: tuple[int, ...]  # offsets in a workspace of buffers between kernels
     rest: tuple[tuple[int, bool], ...]  # numbers after the sizes; whether each is an offset in the workspace
     workspace_bytes: int
@@ -114,15 +118,29 @@ class Program:
         self, body: Statement, buffers: Sequence[Buffer], sizes: Sequence[Expr], free: Collection[int], name: str
     ) -> None:
         self.name, self.buffers, self.sizes = name, list(buffers), list(sizes)
-        self.between, statements = separate(body)
-        self.kernels = [
-            self._kernel(f"kernel_{n}", statement, free) for n, statement in enumerate(statements)
-        ]
+        allocated, pieces = cut_nest(body)
+        self.kernels: list[Kernel] = []
+        while not self.kernels:
+            self.between, statements = with_memory(pieces, allocated)
+            for n, (piece, statement) in enumerate(zip(pieces, statements)):
+                try:
+                    self.kernels.append(self._kernel(f"kernel_{n}", statement, free, piece.loops))
+                except BlocksApart:
+                    finer = cut_piece(piece)
+                    if finer is None:
+                        raise
+                    pieces[n : n + 1] = finer
+                    self.kernels = []
+                    break
+            if not pieces:
+                break
         for buffer in self.between:
             buffer.scope = "global"
         self._lay_out()
 
-    def _kernel(self, name: str, statement: Statement, free: Collection[int]) -> Kernel:
+    def _kernel(
+        self, name: str, statement: Statement, free: Collection[int], loops: tuple[HostLoop, ...]
+    ) -> Kernel:
         bound = bind(statement, free)
         axes = bound.axes
         kept = load_ahead(keep_states(bound.statement, axes))
@@ -135,12 +153,22 @@ class Program:
             if tag.startswith(THREAD):
                 n_threads *= max(constant(extent) or 1 for extent in extents[tag])
         self._check_threads(n_threads, {tag: extents[tag] for tag in axes if tag.startswith(THREAD)})
-        return Kernel(name, final, axes, extents, places)
+        return Kernel(name, final, axes, extents, places, loops)
 
     def _check_threads(self, n_threads: int, extents: dict[str, list[Expr]]) -> None:
         if n_threads > MAX_THREADS:
             told = ", ".join(f"{tag} of {' or '.join(map(repr, each))}" for tag, each in extents.items())
             raise ValueError(f"{self.name}: a block has {MAX_THREADS} threads at most, got {n_threads}: {told}")
+
+    @property
+    def item_sizes(self) -> list[int]:
+        """The bytes of an element of each of the call's arrays."""
+        return [_ITEM[buffer.dtype] for buffer in self.buffers]
+
+    def blocks_buffers(self) -> frozenset[Buffer]:
+        """The buffers that lie in shared memory where it has room for all."""
+        places = [place for kernel in self.kernels for place in kernel.places.values()]
+        return frozenset(place.buffer for place in places if place.level == "block")
 
     # ---- text ----
 
@@ -159,12 +187,15 @@ class Program:
         place += len(self.between)
         self._sizes = {size: place + n for n, size in enumerate(self.sizes)}
         place += len(self.sizes)
+        indices = [loop.index for kernel in self.kernels for loop in kernel.loops]
+        self._indices = {index: place + n for n, index in enumerate(dict.fromkeys(indices))}
+        place += len(self._indices)
         self._layouts: list[Layout] = []
         for kernel in self.kernels:
             mine = used_buffers(kernel.statement)
             layout = Layout(
                 {b: p for b, p in self._buffers.items() if b in mine},
-                {b: p for b, p in self._between.items() if b in mine}, self._sizes,
+                {b: p for b, p in self._between.items() if b in mine}, self._sizes | self._indices,
             )  # fmt: skip
             layout.tags = {tag: place + n for n, tag in enumerate(kernel.axes)}
             place += len(kernel.axes)
@@ -176,7 +207,7 @@ class Program:
     def render(self, in_shared: frozenset[Buffer]) -> str:
         """The text of all kernels; `in_shared` are the buffers of blocks for which shared memory has room."""
         parts = [(KERNELS / f"{part}.cuh").read_text() for part in ("device", "nest")]
-        call = f"struct Call {{\n    long long numbers[{max(1, self.n_numbers)}];\n}};\n"
+        call = f"struct Call {{\n    int64 numbers[{max(1, self.n_numbers)}];\n}};\n"
         kernels = [
             render_kernel(k.name, k.statement, layout, k.axes, k.extents, k.places, in_shared)
             for k, layout in zip(self.kernels, self._layouts)
@@ -224,10 +255,11 @@ class Program:
                 rest.append((offset, True))
                 offset += _aligned(n_bytes * (n_blocks if place.level == "block" else 1))
             if n_threads and n_blocks:
-                launches.append(Launch(kernel.name, n_blocks, n_threads, shared))
+                loops = tuple((self._indices[e.index], evaluator(e.extent)(sizes)) for e in kernel.loops)
+                launches.append(Launch(kernel.name, n_blocks, n_threads, shared, loops))
         return Plan(
-            tuple(launches), frozenset(in_shared), tuple(sizes[name] for name in names), tuple(scratch), tuple(rest),
-            offset,
+            tuple(launches), frozenset(in_shared),
+            (*(sizes[name] for name in names), *(0 for _ in self._indices)), tuple(scratch), tuple(rest), offset,
         )  # fmt: skip
 
 

@@ -91,7 +91,7 @@ class _Kernel:
             return running
         place = self.element(buffer, expr.args)
         if buffer not in self.places and buffer not in self.written and buffer.dtype != "bool":
-            return f"fetch_element<{TYPES[buffer.dtype]}>(reinterpret_cast<const char*>(&{place}))"
+            return f"fetch({place})"
         return place
 
     def element(self, buffer: Buffer, indices: Sequence[Expr]) -> str:
@@ -115,17 +115,17 @@ class _Kernel:
 
     def begin(self, statement: Statement) -> None:
         for size, place in self.layout.sizes.items():
-            self.put(f"const long long {self.names.of(size, size.static[0])} = {self.number(place)};")
+            self.put(f"const int64 {self.names.of(size, size.static[0])} = {self.number(place)};")
         for kind, source in (("blockIdx", "blockIdx.x"), (THREAD, "threadIdx.x")):
             tags = [tag for tag in self.axes if tag.startswith(THREAD) == (kind == THREAD)]
             left = f"{kind}_left"
             if not tags:
                 continue
-            self.put(f"long long {left} = {source};")
+            self.put(f"int64 {left} = {source};")
             for n, tag in enumerate(tags):
                 name, extent = self.atom(self.axes[tag]), self.extent_of(tag)
                 last = n == len(tags) - 1
-                self.put(f"const long long {name} = {left if last else f'{left} % {extent}'};")
+                self.put(f"const int64 {name} = {left if last else f'{left} % {extent}'};")
                 if not last:
                     self.put(f"{left} /= {extent};")
         for buffer, first in {**self.layout.buffers, **self.layout.shared}.items():
@@ -144,7 +144,7 @@ class _Kernel:
         self.put(f"{plain}{kind}* __restrict__ const {name} = reinterpret_cast<{plain}{kind}*>({self.number(first)});")
         if buffer in self.layout.buffers:
             for d in range(len(buffer.shape)):
-                self.put(f"const long long {name}_stride{d} = {self.number(first + 1 + d)};")
+                self.put(f"const int64 {name}_stride{d} = {self.number(first + 1 + d)};")
 
     def memory(self, buffer: Buffer, place: Place) -> None:
         name, kind, count = self.names.of(buffer, buffer.name), TYPES[buffer.dtype], place.count()
@@ -235,7 +235,7 @@ class _Kernel:
 
     def header(self, loop: For) -> str:
         name = self.atom(loop.axis)
-        return f"for (long long {name} = 0; {name} < {self.value(loop.extent)}; ++{name}) {{"
+        return f"for (int64 {name} = 0; {name} < {self.value(loop.extent)}; ++{name}) {{"
 
     def block(self, block: Block, around: frozenset[str], alone: frozenset[str]) -> None:
         steps = list(block.steps)

@@ -143,7 +143,7 @@ def _kept(statement: Statement, outer: Statement, step: For, states: list[_State
     body = block_of(body, *(around(state.path, _commit(state)) for state in states))
     scans = [each.axis for each in all_statements(outer) if isinstance(each, For) and is_scan(each)]
     zeros: dict[Expr, Expr] = {axis: const(0, "int64") for axis in scans}
-    first = [around(state.path, _first(state, zeros)) for state in states]
+    first = [around(_without(state.path, scans), _first(state, zeros)) for state in states]
 
     def rebuilt(each: Statement) -> Statement:
         if each is step:
@@ -157,6 +157,11 @@ def _kept(statement: Statement, outer: Statement, step: For, states: list[_State
         for buffer in (state.new, *state.before):
             result = Allocate(buffer, result)
     return result
+
+
+def _without(path: tuple[Statement, ...], scans: list[Axis]) -> tuple[Statement, ...]:
+    """Loops and conditions but for those on the step."""
+    return tuple(each for each in path if not (isinstance(each, If) and contains(each.condition, scans)))
 
 
 def _commit(state: _State) -> Statement:

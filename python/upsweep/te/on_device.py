@@ -1,0 +1,88 @@
+"""Functions that run on a CUDA device: checks of their arrays, which may lie there or in the computer's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from upsweep import _arrays, _dispatch
+from upsweep._expr.cuda.nests.program import Program
+from upsweep._expr.nest.expressions import Expr, key
+from upsweep._expr.nest.statements import Buffer, Statement
+
+from .building import Array, Function, Parameter, free_axes
+from .schedule import Schedule
+
+__all__ = ["DeviceFunction"]
+
+
+class DeviceFunction(Function):
+    """A schedule compiled for a CUDA device.
+
+    Called with arrays of torch, cupy or whatever has ``__cuda_array_interface__`` it runs where they are, on the
+    current stream, and does not wait. Arrays of numpy are copied there and back.
+    """
+
+    device = 0  # to which arrays of numpy are copied
+
+    def _make(self, schedule: Schedule, body: Statement, buffers: Sequence[Buffer]) -> None:
+        self.program = Program(body, buffers, self._sizes, free_axes(schedule), self.name)
+        self.text = self.program.nest_text()
+        self._code: Any = None
+        _dispatch.compile_nest_ahead(self.program, self.device)
+
+    def run(self, arrays: Sequence[Any], n_threads: int | None) -> Any:
+        """`__call__` of arrays of numpy, and of views of those on a device."""
+        fills = self._check_number(arrays)
+        sizes: dict[str, int] = {}
+        values, parameters = iter(arrays), iter(self._parameters)
+        given: dict[int, Array] = {}
+        for arg in self._args:
+            if isinstance(arg, Expr):
+                sizes[key(arg)] = self._size(arg, next(values))
+                continue
+            parameter = next(parameters)
+            if fills or not parameter.is_output:
+                given[id(parameter)] = _checked(parameter, next(values))
+        taken = [(p, given[id(p)]) for p in self._parameters if id(p) in given]
+        _check_together(taken)
+        self._bind(taken, sizes)
+        if not fills:
+            self._check_sizes_told(sizes)
+        self._check_sizes(sizes)
+        shapes = [(tuple(e(sizes) for e in p.extents), p.dtype) for p in self._parameters]
+        new = _dispatch.run_cuda_nest(
+            self.program, [(p.name, given.get(id(p))) for p in self._parameters], shapes,
+            [p.is_output for p in self._parameters], sizes, self._size_keys, self.device,
+        )  # fmt: skip
+        if fills:
+            return None
+        return new[0] if len(new) == 1 else tuple(new)
+
+
+def _checked(parameter: Parameter, value: Any) -> Array:
+    """An argument as an array, or as a view of one on a device."""
+    if parameter.is_output and not isinstance(value, np.ndarray) and not _arrays.any_on_device(value):
+        raise TypeError(f"{parameter.name}: expected an array to fill, got {_arrays.type_name(value)}")
+    array = _arrays.as_operand(value, parameter.name)
+    parameter.check_shape(array)
+    return array
+
+
+def _check_together(taken: Sequence[tuple[Parameter, Array]]) -> None:
+    """Raise where some arrays lie on a device and others do not, or a result overlaps another array there."""
+    there = [p for p, array in taken if isinstance(array, _arrays.OnDevice)]
+    if not there:
+        return
+    for parameter, array in taken:
+        if not isinstance(array, _arrays.OnDevice):
+            raise TypeError(
+                f"{parameter.name}: is an array in the computer's memory, while {there[0].name} is on a CUDA device; "
+                "copy one of them explicitly"
+            )
+    for parameter, array in taken:
+        for other, each in taken:
+            if other is not parameter and parameter.is_output and np.may_share_memory(array, each):
+                raise ValueError(f"{parameter.name}: overlaps {other.name} in the device's memory")
