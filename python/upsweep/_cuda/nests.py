@@ -28,18 +28,19 @@ _kernels: weakref.WeakKeyDictionary[Program, dict[Any, dict[str, Any]]] = weakre
 _plans: weakref.WeakKeyDictionary[Program, dict[Any, Plan]] = weakref.WeakKeyDictionary()
 
 
-def _loaded(program: Program, device: int, in_shared: frozenset[Any]) -> dict[str, Any]:
-    """The kernels of a nest on a device, for blocks with these buffers in shared memory."""
+def _loaded(program: Program, device: int, in_shared: frozenset[Any], dense: frozenset[Any]) -> dict[str, Any]:
+    """The kernels of a nest on a device, for the buffers that lie in shared memory, and those with neighbours."""
+    key = (device, in_shared, dense)
     with _lock:
         known = _kernels.setdefault(program, {})
-        found = known.get((device, in_shared))
+        found = known.get(key)
     if found is None:
         home = driver.device(device)
-        text = program.render(in_shared)
+        text = program.render(in_shared, dense)
         module = home.load(_compiled(text, home.capability))
         found = {kernel.name: module.function(kernel.name) for kernel in program.kernels}
         with _lock:
-            known[device, in_shared] = found
+            known[key] = found
     return found
 
 
@@ -64,14 +65,14 @@ def _planned(program: Program, device: int, sizes: dict[str, int], names: Sequen
 
 
 def compile_ahead(program: Program, device: int) -> None:
-    """Compile for a device what a call with small sizes needs, so that the first call does not.
+    """Compile for a device what a call with plain arrays of small sizes needs, so that the first call does not.
 
     Raises
     ------
     RuntimeError
         There is no driver or no run-time compiler; the message says what to install.
     """
-    _loaded(program, device, program.blocks_buffers())
+    _loaded(program, device, program.blocks_buffers(), frozenset(program.buffers))
 
 
 def run(
@@ -92,7 +93,12 @@ def run(
     plan = _planned(program, device, sizes, names)
     if not plan.launches:
         return
-    kernels = _loaded(program, device, plan.in_shared)
+    dense = [
+        buffer
+        for buffer, array, item in zip(program.buffers, arrays, program.item_sizes, strict=True)
+        if not array.shape or array.shape[-1] <= 1 or array.strides[-1] == item
+    ]
+    kernels = _loaded(program, device, plan.in_shared, frozenset(dense))
     workspace, keep = allocate(plan.workspace_bytes) if plan.workspace_bytes else (0, None)
     numbers: list[int] = []
     for array, item in zip(arrays, program.item_sizes, strict=True):

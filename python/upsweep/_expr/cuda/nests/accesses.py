@@ -130,15 +130,18 @@ def tags_that_agree(a: Access, b: Access, axes: Mapping[str, Axis], alone: froze
 def are_apart(a: Access, b: Access, common: Collection[Axis]) -> bool:
     """Whether two accesses are never of one element while the loops in `common` are at one step for both."""
     for one, other in zip(a.forms, b.forms):
-        known = [
-            atom.op == "var" or any(atom is axis for axis in common)
-            for form in (one, other)
-            for _, atom in form.terms.values()
-        ]
+        known = [_is_settled(atom, common) for form in (one, other) for _, atom in form.terms.values()]
         difference = one.plus(other, -1)
         if all(known) and not difference.terms and difference.constant:
             return True
     return False
+
+
+def _is_settled(expr: Expr, axes: Collection[Axis]) -> bool:
+    """Whether an expression has one value while some loops stay at their step."""
+    if expr.op == "axis":
+        return any(expr is axis for axis in axes)
+    return expr.op != "load" and all(_is_settled(arg, axes) for arg in expr.args)
 
 
 def same_extents(extents: list[Expr], extent: Expr) -> bool:

@@ -107,7 +107,10 @@ def _ahead(step: For, streams: list[_Stream], n_steps: int) -> Statement:
             read = load(read.static[0], tuple(simplified(index) for index in read.args))
             return around(stream.path, Store(stream.buffer, (place, *stream.places), read))
 
-        return If(binary("lt", at, step.extent), block_of(*(one(stream) for stream in streams)))
+        return block_of(*(one(stream) for stream in streams))
+
+    def if_any(at: Expr, body: Statement) -> Statement:
+        return If(binary("lt", at, step.extent), body)
 
     place: Expr = slot if n_steps > 1 else const(0, "int64")
     by_key = {key(stream.read): stream for stream in streams}
@@ -131,18 +134,27 @@ def _ahead(step: For, streams: list[_Stream], n_steps: int) -> Statement:
         return with_inner(statement, lambda inner: exchanged(inner, inside))
 
     body = exchanged(step.body, ())
+    zero, one_more = const(0, "int64"), linear(binary("add", step.axis, const(1, "int64"))).expr()
     if n_steps == 1:
-        following = linear(binary("add", step.axis, const(1, "int64"))).expr()
-        loop = For(step.axis, step.extent, block_of(body, refill(following, place)), step.marks)
-        return block_of(refill(const(0, "int64"), place), loop)
-    now = binary("add", binary("mul", tile, size), slot)
-    later = linear(now).plus(linear(size)).expr()
-    of_tile = mapped(body, lambda expr: _moved(expr, step.axis, now))
-    whole = If(binary("lt", now, step.extent), block_of(of_tile, refill(later, place)))
+        loop = For(step.axis, step.extent, block_of(body, if_any(one_more, refill(one_more, place))), step.marks)
+        return block_of(if_any(zero, refill(zero, place)), loop)
+
+    def tile_of(first: Expr) -> tuple[Statement, Expr, Expr]:
+        """A step of a tile, which step it is, and the one that is loaded then."""
+        now = binary("add", binary("mul", first, size), slot)
+        later = linear(now).plus(linear(size)).expr()
+        return mapped(body, lambda expr: _moved(expr, step.axis, now)), now, later
+
     unrolled = frozenset({"unrolled"})
-    n_tiles = linear(binary("floordiv", step.extent + (n_steps - 1), size)).expr()
-    first = For(slot, size, refill(slot, slot), unrolled)
-    return block_of(first, For(tile, n_tiles, For(slot, size, whole, unrolled)))
+    # Tiles after which there is another whole one need no conditions; at most two are left.
+    n_whole = binary("floordiv", linear(binary("sub", step.extent, size)).expr(), size)
+    whole, _, later = tile_of(tile)
+    main = For(tile, binary("max", n_whole, zero), For(slot, size, block_of(whole, refill(later, place)), unrolled))
+    left = Axis(f"{step.axis.name}.left", None, "scan")
+    last, now, later = tile_of(binary("add", binary("max", n_whole, zero), left))
+    guarded = if_any(now, block_of(last, if_any(later, refill(later, place))))
+    rest = For(left, const(2, "int64"), For(slot, size, guarded, unrolled))
+    return block_of(For(slot, size, if_any(slot, refill(slot, slot)), unrolled), main, rest)
 
 
 def _moved(expr: Expr, axis: Axis, value: Expr) -> Expr:

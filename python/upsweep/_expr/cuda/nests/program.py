@@ -15,6 +15,7 @@ from .accesses import constant
 from .ahead import load_ahead
 from .barriers import BlocksApart, check_blocks, with_barriers
 from .binding import MAX_THREADS, THREAD, bind, tag_extents
+from .fusing import fused
 from .pieces import HostLoop, cut_nest, cut_piece, with_memory
 from .placing import MOST_IN_REGISTERS, Place, place_buffers
 from .render import Layout, render_kernel, size_of
@@ -147,7 +148,7 @@ class Program:
         places = place_buffers(kept, axes)
         extents = tag_extents(kept)
         check_blocks(kept, axes, places, self.name)
-        final = _scoped(with_barriers(kept, axes, extents, places, self.name), places)
+        final = _scoped(fused(with_barriers(kept, axes, extents, places, self.name)), places)
         n_threads = 1
         for tag in axes:
             if tag.startswith(THREAD):
@@ -204,12 +205,16 @@ class Program:
             self._layouts.append(layout)
         self.n_numbers = place
 
-    def render(self, in_shared: frozenset[Buffer]) -> str:
-        """The text of all kernels; `in_shared` are the buffers of blocks for which shared memory has room."""
+    def render(self, in_shared: frozenset[Buffer], dense: frozenset[Buffer]) -> str:
+        """The text of all kernels.
+
+        `in_shared` are the buffers of blocks for which shared memory has room; in `dense` ones of the call the last
+        dimension's elements are neighbours.
+        """
         parts = [(KERNELS / f"{part}.cuh").read_text() for part in ("device", "nest")]
         call = f"struct Call {{\n    int64 numbers[{max(1, self.n_numbers)}];\n}};\n"
         kernels = [
-            render_kernel(k.name, k.statement, layout, k.axes, k.extents, k.places, in_shared)
+            render_kernel(k.name, k.statement, layout, k.axes, k.extents, k.places, in_shared, dense)
             for k, layout in zip(self.kernels, self._layouts)
         ]
         return "\n".join([*parts, call, *kernels])

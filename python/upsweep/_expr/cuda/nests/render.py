@@ -60,10 +60,11 @@ class _Kernel:
 
     def __init__(
         self, layout: Layout, axes: Mapping[str, Axis], extents: Mapping[str, list[Expr]],
-        places: Mapping[Buffer, Place], in_shared: frozenset[Buffer], written: set[Buffer],
+        places: Mapping[Buffer, Place], in_shared: frozenset[Buffer], dense: frozenset[Buffer],
+        written: set[Buffer],
     ) -> None:  # fmt: skip
         self.layout, self.axes, self.extents, self.places = layout, axes, extents, places
-        self.in_shared, self.written = in_shared, written
+        self.in_shared, self.dense, self.written = in_shared, dense, written
         self.names = _Names()
         self.lines: list[str] = []
         self.indent = 1
@@ -144,7 +145,8 @@ class _Kernel:
         self.put(f"{plain}{kind}* __restrict__ const {name} = reinterpret_cast<{plain}{kind}*>({self.number(first)});")
         if buffer in self.layout.buffers:
             for d in range(len(buffer.shape)):
-                self.put(f"const int64 {name}_stride{d} = {self.number(first + 1 + d)};")
+                is_one = buffer in self.dense and d == len(buffer.shape) - 1
+                self.put(f"const int64 {name}_stride{d} = {1 if is_one else self.number(first + 1 + d)};")
 
     def memory(self, buffer: Buffer, place: Place) -> None:
         name, kind, count = self.names.of(buffer, buffer.name), TYPES[buffer.dtype], place.count()
@@ -300,11 +302,11 @@ def size_of(place: Place) -> Expr:
 
 def render_kernel(
     name: str, statement: Statement, layout: Layout, axes: Mapping[str, Axis], extents: Mapping[str, list[Expr]],
-    places: Mapping[Buffer, Place], in_shared: frozenset[Buffer],
+    places: Mapping[Buffer, Place], in_shared: frozenset[Buffer], dense: frozenset[Buffer],
 ) -> str:  # fmt: skip
-    """The text of one kernel."""
+    """The text of one kernel; in `dense` buffers the last dimension's elements are neighbours."""
     written = {each.buffer for each in all_statements(statement) if isinstance(each, Store)}
-    kernel = _Kernel(layout, axes, extents, places, in_shared, written)
+    kernel = _Kernel(layout, axes, extents, places, in_shared, dense, written)
     kernel.guarded = set()
     kernel.begin(statement)
     kernel.write(statement, frozenset(), frozenset())
