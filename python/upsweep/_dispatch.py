@@ -21,6 +21,7 @@ __all__ = [
     "check_threads",
     "combine_on_device",
     "compile_nest_ahead",
+    "copy_on_device",
     "cuda_counts",
     "cuda_problem",
     "cuda_reduce",
@@ -38,6 +39,8 @@ __all__ = [
     "run_pairs",
     "run_scan",
     "run_user_scan",
+    "wait_for",
+    "why_no_device",
     "write_state",
 ]
 
@@ -61,6 +64,27 @@ def compile_nest_ahead(program: Any, device: int) -> None:
     from upsweep import _nests_at_home
 
     _nests_at_home.compile_ahead(program, device)
+
+
+def why_no_device(device: int) -> str | None:
+    """What keeps arrays from lying on a device; None if nothing does."""
+    from upsweep._cuda import arrays
+
+    return arrays.why_no_device(device)
+
+
+def wait_for(device: int) -> None:
+    """Wait for what was started on the device's default stream."""
+    from upsweep._cuda import arrays
+
+    arrays.wait_for(device)
+
+
+def copy_on_device(array: Array, device: int) -> Any:
+    """A copy of an array of numpy on a device, which belongs to no other library."""
+    from upsweep._cuda import arrays
+
+    return arrays.DeviceCopy(array, device)
 
 
 def run_cuda_nest(*arguments: Any) -> list[Any]:

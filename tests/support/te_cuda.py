@@ -5,6 +5,18 @@ import types
 
 import numpy as np
 from te_twin import evaluate, run_nest
+from upsweep._expr.cuda.nests.program import Program
+from upsweep.te.building import free_axes, sizes_of
+from upsweep.te.lowering import lower_schedule
+from upsweep.te.tensors import Tensor
+
+
+def program_of(schedule, args):
+    """The kernels that a schedule is built to."""
+    tensors = [arg for arg in args if isinstance(arg, Tensor)]
+    nest = lower_schedule(schedule, tensors)
+    sizes = sizes_of(schedule, tensors, [arg for arg in args if arg not in tensors])
+    return Program(nest.body, nest.buffers, sizes, free_axes(schedule), "main")
 
 
 def run_kernels(program, arrays, sizes):

@@ -85,7 +85,7 @@ def lower(
     if _target_of(target) == "cuda":
         from upsweep._expr.cuda.nests.program import Program
 
-        sizes = _sizes_of(schedule, tensors, [arg for arg in args if isinstance(arg, Expr)])
+        sizes = sizes_of(schedule, tensors, [arg for arg in args if isinstance(arg, Expr)])
         return Lowered(Program(nest.body, nest.buffers, sizes, free_axes(schedule), "lower").nest_text())
     return Lowered(nest_text(nest.body))
 
@@ -162,6 +162,8 @@ class Function:
     One is built for all sizes.
     """
 
+    is_on_device = False  # whether it was built for a CUDA device
+
     def __init__(self, schedule: Schedule, args: Sequence[Tensor | Expr], name: str) -> None:
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         nest = lower_schedule(schedule, tensors)
@@ -179,7 +181,7 @@ class Function:
         self._plans: dict[Any, _Plan] = {}
         self._takes_arrays_alone = not given
         self._output_places = [place for place, p in enumerate(self._parameters) if p.is_output]
-        self._sizes = _sizes_of(schedule, tensors, given)
+        self._sizes = sizes_of(schedule, tensors, given)
         for size in self._sizes:
             if key(size) not in known:
                 raise ValueError(f"{name}: no argument's shape tells the size {size!r}")
@@ -383,7 +385,7 @@ class Function:
         return True
 
 
-def _sizes_of(schedule: Schedule, tensors: Sequence[Tensor], given: Sequence[Expr]) -> list[Expr]:
+def sizes_of(schedule: Schedule, tensors: Sequence[Tensor], given: Sequence[Expr]) -> list[Expr]:
     """All symbolic sizes of a schedule."""
     found: dict[str, Expr] = {key(arg): arg for arg in given}
 

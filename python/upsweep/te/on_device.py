@@ -25,13 +25,19 @@ class DeviceFunction(Function):
     current stream, and does not wait. Arrays of numpy are copied there and back.
     """
 
+    is_on_device = True
     device = 0  # to which arrays of numpy are copied
 
     def _make(self, schedule: Schedule, body: Statement, buffers: Sequence[Buffer]) -> None:
         self.program = Program(body, buffers, self._sizes, free_axes(schedule), self.name)
         self.text = self.program.nest_text()
         self._code: Any = None
-        _dispatch.compile_nest_ahead(self.program, self.device)
+        try:
+            _dispatch.compile_nest_ahead(self.program, self.device)
+        except (RuntimeError, ImportError) as error:
+            raise RuntimeError(
+                f'{self.name}: target "cuda" needs an NVIDIA GPU, its driver and a compiler: {error}'
+            ) from error
 
     def run(self, arrays: Sequence[Any], n_threads: int | None) -> Any:
         """`__call__` of arrays of numpy, and of views of those on a device."""
