@@ -18,9 +18,14 @@ compile_ahead = nests.compile_ahead
 
 
 def run_nest(
-    program: Any, named: Sequence[tuple[str, Array | None]], shapes: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
-    is_output: Sequence[bool], sizes: dict[str, int], names: Sequence[str], device: int,
-) -> list[Any]:  # fmt: skip
+    program: Any,
+    named: Sequence[tuple[str, Array | None]],
+    shapes: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
+    is_output: Sequence[bool],
+    sizes: dict[str, int],
+    names: Sequence[str],
+    device: int,
+) -> list[Any]:
     """Run a nest; results that are not given are new, of the library that the inputs are of, and returned.
 
     Arrays of the host are copied to the device and back; `device` is where to.

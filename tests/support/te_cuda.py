@@ -26,15 +26,14 @@ def run_kernels(program, arrays, sizes):
     for buffer in program.between:
         shape = [int(evaluate(size, values, None)) for size in buffer.shape]
         between.append(np.full(shape, np.nan if buffer.dtype.startswith("float") else 0, buffer.dtype))
-    memory = [*arrays, *between]
+    memory, buffers = [*arrays, *between], [*program.buffers, *program.between]
 
     def walk(kernels, depth):
         for loop, each in itertools.groupby(kernels, lambda kernel: kernel.loops[depth : depth + 1]):
             inside = list(each)
             if not loop:
                 for kernel in inside:
-                    nest = types.SimpleNamespace(body=kernel.statement, buffers=[*program.buffers, *program.between])
-                    run_nest(nest, memory, sizes)
+                    run_nest(types.SimpleNamespace(body=kernel.statement, buffers=buffers), memory, sizes)
                 continue
             for step in range(int(evaluate(loop[0].extent, values, None))):
                 sizes[loop[0].index] = step

@@ -153,7 +153,7 @@ def test_rnn(device, hidden, batch):
 
 @pytest.mark.parametrize("hidden", [20, None])
 def test_lstm(device, hidden):
-    T, B, D, H, X, Wx, Wh, cells, outputs = lstm(hidden)
+    *_, X, Wx, Wh, cells, outputs = lstm(hidden)
     run = te.build(te.create_schedule(outputs.op), [X, Wx, Wh, cells, outputs], "cuda")
     x, wx, wh = random(5, 3, 3), random(4, 3, 20, seed=1), random(4, 20, 20, seed=2) / 4
     got_c, got_h = run(x, wx, wh)
@@ -183,26 +183,26 @@ def test_gru(device):
 def test_operations_and_dtypes(device):
     n = te.var("n")
     F, D = te.placeholder((n,), "float32", "F"), te.placeholder((n,), "float64", "D")
-    I, L = te.placeholder((n,), "int32", "I"), te.placeholder((n,), "int64", "L")
+    N, L = te.placeholder((n,), "int32", "N"), te.placeholder((n,), "int64", "L")
     B = te.placeholder((n,), "bool", "B")
     ones = [te.exp, te.tanh, te.sigmoid, te.sin, te.cos, te.atan, te.floor, te.abs]
 
     def all_of(i):
         positive = te.abs(D[i]) + 0.5
-        total = te.log(positive) + te.sqrt(positive) + te.rsqrt(positive) + te.power(positive, 1.5) + te.asin(D[i] / 9)
+        total = te.log(positive) + te.sqrt(positive) + te.rsqrt(positive) + te.power(positive, 1.5)
         for function in ones:
             total = total + function(D[i])
-        return total + te.acos(D[i] / 9) - te.min(D[i], 0.5) * te.max(D[i], -0.5)
+        return total + te.asin(D[i] / 9) * te.acos(D[i] / 9) - te.min(D[i], 0.5) * te.max(D[i], -0.5)
 
     results = [
         te.compute((n,), all_of, name="reals"),
-        te.compute((n,), lambda i: te.tanh(F[i]) * te.sigmoid(F[i]) + te.exp(F[i]) / (te.abs(F[i]) + 1.0), name="f"),
-        te.compute((n,), lambda i: I[i] * 65537 + I[i] // 3 - I[i] % 5 + te.abs(-I[i]), name="i"),
+        te.compute((n,), lambda i: te.tanh(F[i]) * te.sigmoid(F[i]) + te.exp(F[i]) / (te.abs(F[i]) + 1.0)),
+        te.compute((n,), lambda i: N[i] * 65537 + N[i] // 3 - N[i] % 5 + te.abs(-N[i]), name="i"),
         te.compute((n,), lambda i: L[i] * 2**40 - L[i] // 7 + te.cast("int64", F[i]), name="l"),
-        te.compute((n,), lambda i: te.any(te.all(B[i], F[i] > 0.0), te.logical_not(L[i] >= 1), I[i] == 2), name="b"),
-        te.compute((n,), lambda i: te.select(B[i], te.cast("float32", I[i]), te.min(F[i], F[n - 1 - i])), name="s"),
+        te.compute((n,), lambda i: te.any(te.all(B[i], F[i] > 0.0), te.logical_not(L[i] >= 1), N[i] == 2)),
+        te.compute((n,), lambda i: te.select(B[i], te.cast("float32", N[i]), te.min(F[i], F[n - 1 - i]))),
     ]
-    args = [F, D, I, L, B, *results]
+    args = [F, D, N, L, B, *results]
     run = te.build(te.create_schedule([r.op for r in results]), args, "cuda")
     size = 70
     f, d = random(size), random(size, seed=1, dtype="float64")
@@ -237,7 +237,7 @@ def test_arrays_of_a_device(device, fake_cuda, fake_cupy):
     out = fake_cupy.asarray(np.empty_like(x))
     assert run(there, out) is None
     np.testing.assert_array_equal(out.host, result.host)
-    with pytest.raises(TypeError, match=r"scan: is an array in the computer's memory, while X is on a CUDA device"):
+    with pytest.raises(TypeError, match=r"scan: is an array in the computer's memory, while X is on"):
         run(there, np.empty_like(x))
     with pytest.raises(ValueError, match="scan: overlaps X"):
         run(there, there)

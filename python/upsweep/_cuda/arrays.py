@@ -29,7 +29,7 @@ def wait_for(device: int) -> None:
 
 
 class DeviceCopy:
-    """A copy of an array of numpy on a device, on its default stream; other libraries can read it where it lies."""
+    """A copy of an array of numpy on a device, on its default stream; others can read it where it lies."""
 
     def __init__(self, array: NDArray[Any], device: int) -> None:
         self.shape, self.dtype, self.device = array.shape, array.dtype.newbyteorder("="), device

@@ -13,10 +13,14 @@ from upsweep import _arrays
 __all__ = ["with_tensors"]
 
 
+def _kind_of(tensor: Tensor) -> str:
+    return str(tensor.device.type)
+
+
 def _as_array(place: int, value: Any, function: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
-    if value.device.type != ("cuda" if function.is_on_device else "cpu"):
+    if _kind_of(value) != ("cuda" if function.is_on_device else "cpu"):
         wanted = "a CUDA device" if function.is_on_device else "the CPU"
         raise TypeError(f"argument {place}: built for {wanted}, got a tensor on {value.device}")
     if value.requires_grad and torch.is_grad_enabled():

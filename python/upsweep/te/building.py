@@ -57,8 +57,8 @@ def lower(
     simple_mode : bool
         TVM's argument; there is one form.
     target : str
-        As in `build`. For "cuda" it is the nest of each kernel, whose threads all walk through it: a loop bound to a
-        thread axis is each thread's own step of it. It says where buffers lie and where threads wait.
+        As in `build`. For "cuda" it is the nest of each kernel, whose threads all walk through it: a loop bound
+        to a thread axis is each thread's own step of it. It says where buffers lie and where threads wait.
 
     Returns
     -------
@@ -412,7 +412,7 @@ def free_axes(schedule: Schedule) -> set[int]:
 
 
 def _target_of(target: Any) -> str:
-    """"cpu" or "cuda"."""
+    """ "cpu" or "cuda"."""
     words = str(target).split()
     kind = words[0] if words else ""
     if kind not in ("cpu", "llvm", "cuda"):

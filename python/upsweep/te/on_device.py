@@ -85,8 +85,8 @@ def _check_together(taken: Sequence[tuple[Parameter, Array]]) -> None:
     for parameter, array in taken:
         if not isinstance(array, _arrays.OnDevice):
             raise TypeError(
-                f"{parameter.name}: is an array in the computer's memory, while {there[0].name} is on a CUDA device; "
-                "copy one of them explicitly"
+                f"{parameter.name}: is an array in the computer's memory, while {there[0].name} is on a CUDA "
+                "device; copy one of them explicitly"
             )
     for parameter, array in taken:
         for other, each in taken:

@@ -1,7 +1,7 @@
 """Who touches which element: accesses of a kernel's buffers, and whether two of them can be of different threads.
 
-An index that is ``c * thread + rest`` with 0 <= rest < c tells which thread it is of; so does one that is
-``c * thread + c * n_threads * above + rest``. Two accesses whose indices tell the same are of one thread, unless they
+An index that is ``c * thread + rest`` with 0 <= rest < c tells which thread it is of; so does one that is ``c *
+thread + c * n_threads * above + rest``. Two accesses whose indices tell the same are of one thread, unless they
 are of different elements.
 """
 
@@ -35,7 +35,9 @@ class Access:
         self.forms = tuple(linear(index) for index in self.indices)
 
 
-def accesses_of(statement: Statement, tags: frozenset[str] = frozenset(), ranges: Bounds | None = None) -> list[Access]:
+def accesses_of(
+    statement: Statement, tags: frozenset[str] = frozenset(), ranges: Bounds | None = None
+) -> list[Access]:
     """All accesses inside of a statement, in order."""
     ranges = ranges or {}
     found: list[Access] = []

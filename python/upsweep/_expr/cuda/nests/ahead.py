@@ -1,9 +1,9 @@
 """What a scan reads of its inputs, loaded several steps ahead.
 
-A thread that goes through time by itself waits for memory in each step, some 600 ns. To reach the bandwidth b, b *
-600 ns bytes have to be on their way: 2.1 TB/s of reads on an H200 take 1.3 MB, 10 KB for each of its 132 processors, and
-two or three times that where loads and stores queue. With 65,536 columns a processor has 496 threads; 32 elements of 4
-bytes of each are 63 KB, and 32 of a thread's registers.
+A thread that goes through time by itself waits for memory in each step, some 600 ns. To reach the bandwidth b,
+b * 600 ns bytes have to be on their way: 2.1 TB/s of reads on an H200 take 1.3 MB, 10 KB for each of its 132
+processors, and two or three times that where loads and stores queue. With 65,536 columns a processor has 496
+threads; 32 elements of 4 bytes of each are 63 KB, and 32 of a thread's registers.
 """
 
 from __future__ import annotations
@@ -149,7 +149,9 @@ def _ahead(step: For, streams: list[_Stream], n_steps: int) -> Statement:
     # Tiles after which there is another whole one need no conditions; at most two are left.
     n_whole = binary("floordiv", linear(binary("sub", step.extent, size)).expr(), size)
     whole, _, later = tile_of(tile)
-    main = For(tile, binary("max", n_whole, zero), For(slot, size, block_of(whole, refill(later, place)), unrolled))
+    main = For(
+        tile, binary("max", n_whole, zero), For(slot, size, block_of(whole, refill(later, place)), unrolled)
+    )
     left = Axis(f"{step.axis.name}.left", None, "scan")
     last, now, later = tile_of(binary("add", binary("max", n_whole, zero), left))
     guarded = if_any(now, block_of(last, if_any(later, refill(later, place))))

@@ -1,8 +1,9 @@
 """Where the threads of a block have to wait for each other, and what no waiting makes right.
 
-A barrier stands where all threads of the block come by: outside of conditions on threads. It is put in front of the
-first statement that touches what another thread has touched since the last one, if one of the two writes it. A kernel
-has no barrier for all its blocks: where one block reads what another one writes, it has to be several kernels.
+A barrier stands where all threads of the block come by: outside of conditions on threads. It is put in front of
+the first statement that touches what another thread has touched since the last one, if one of the two writes
+it. A kernel has no barrier for all its blocks: where one block reads what another one writes, it has to be
+several kernels.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def check_blocks(
                     tag = sorted(apart)[0]
                     raise BlocksApart(
                         f"{name}: on cuda, {buffer.name} is written by one block and {_verb(access)} by another "
-                        f"({tag}): {_text(store)} and {_text(access)}. The blocks of a kernel cannot wait for each "
-                        "other; bind that axis to threadIdx, whose threads can, or leave it unbound"
+                        f"({tag}): {_text(store)} and {_text(access)}. The blocks of a kernel cannot wait for "
+                        "each other; bind that axis to threadIdx, whose threads can, or leave it unbound"
                     )
 
 
@@ -73,7 +74,11 @@ class _Writer:
     """One walk over a kernel."""
 
     def __init__(
-        self, axes: Mapping[str, Axis], extents: Mapping[str, list[Expr]], places: Mapping[Buffer, Place], name: str
+        self,
+        axes: Mapping[str, Axis],
+        extents: Mapping[str, list[Expr]],
+        places: Mapping[Buffer, Place],
+        name: str,
     ) -> None:
         self.axes, self.extents, self.places, self.name = axes, extents, places, name
         self.threads = {tag: axis for tag, axis in axes.items() if tag.startswith(THREAD)}
@@ -121,7 +126,9 @@ class _Writer:
     def is_uniform(self, statement: Statement) -> bool:
         """Whether all threads of a block go into it together."""
         if isinstance(statement, For):
-            return not statement.tag.startswith(THREAD) or same_extents(self.extents[statement.tag], statement.extent)
+            return not statement.tag.startswith(THREAD) or same_extents(
+                self.extents[statement.tag], statement.extent
+            )
         if isinstance(statement, If):
             return not contains(statement.condition, self.threads.values()) and not _has_loads(statement.condition)
         return not isinstance(statement, Store)
@@ -163,7 +170,7 @@ class _Writer:
     def loop(
         self, loop: For, pending: list[_Pending], around: tuple[For, ...]
     ) -> tuple[Statement, list[_Pending]]:
-        """Its steps follow each other, but for those of a thread axis; the body is written until that is settled."""
+        """Its steps follow each other, but for those of a thread axis; written until that is settled."""
         inside = (*around, loop)
         carried = list(pending)
         while True:
@@ -184,9 +191,9 @@ class _Writer:
         within = self.clash(mine, [access for access, _ in mine], around)
         if within is not None:
             raise ValueError(
-                f"{self.name}: on cuda, {_text(within)} is of several threads inside of one bound loop, where they "
-                "cannot wait for each other; compute the stage at a loop outside of threadIdx, or bind it as its "
-                "reader is"
+                f"{self.name}: on cuda, {_text(within)} is of several threads inside of one bound loop, where "
+                "they cannot wait for each other; compute the stage at a loop outside of threadIdx, or bind it "
+                "as its reader is"
             )
         return statement, _both(pending, mine)
 
@@ -200,8 +207,8 @@ def _has_loads(expr: Expr) -> bool:
 
 
 def with_barriers(
-    statement: Statement, axes: Mapping[str, Axis], extents: Mapping[str, list[Expr]], places: Mapping[Buffer, Place],
-    name: str,
+    statement: Statement, axes: Mapping[str, Axis], extents: Mapping[str, list[Expr]],
+    places: Mapping[Buffer, Place], name: str,
 ) -> Statement:  # fmt: skip
     """The kernel with the barriers that it needs.
 

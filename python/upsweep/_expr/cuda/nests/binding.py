@@ -119,7 +119,9 @@ class _Binder:
         """The loop as an outer one, with this tag or in order, and `factor` threads."""
         size = _size(loop.extent)
         if size is not None and size <= factor:
-            return self.tagged(For(loop.axis, loop.extent, loop.body, frozenset({"vectorized"})), f"{THREAD}.x", taken)
+            return self.tagged(
+                For(loop.axis, loop.extent, loop.body, frozenset({"vectorized"})), f"{THREAD}.x", taken
+            )
         inner = self.axis(f"{THREAD}.x")
         outer = self.axis(tag) if tag else Axis(f"{loop.axis.name}.outer", None)
         n_outer = linear(binary("floordiv", loop.extent + (factor - 1), const(factor, "int64"))).expr()

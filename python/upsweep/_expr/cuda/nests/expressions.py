@@ -1,4 +1,4 @@
-"""Expressions of nests in CUDA C++: a table, one row an operation; what is more than that is in kernels/nest.cuh."""
+"""Expressions of nests in CUDA C++: a table, one row an operation; kernels/nest.cuh has what is more."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ _FORMS = {
     "and": "({0} && {1})", "or": "({0} || {1})", "not": "(!{0})", "select": "({0} ? {1} : {2})",
 }  # fmt: skip
 # Integers of the data wrap around; those of indices never come so far, and the compiler may know it.
-_WRAPPING = {"add": "wrapped_sum({0}, {1})", "sub": "wrapped_difference({0}, {1})", "mul": "wrapped_product({0}, {1})",
-             "neg": "wrapped_difference({1}(0), {0})"}  # fmt: skip
+_WRAPPING = {
+    "add": "wrapped_sum({0}, {1})", "sub": "wrapped_difference({0}, {1})", "mul": "wrapped_product({0}, {1})",
+    "neg": "wrapped_difference({1}(0), {0})",
+}  # fmt: skip
 
 
 def literal(value: Any, dtype: str) -> str:

@@ -32,14 +32,23 @@ def _fused_block(statement: Statement) -> Statement:
 
 
 def _together(first: Statement, second: Statement) -> Statement | None:
-    if isinstance(first, For) and isinstance(second, For):
-        if first.tag and first.axis is second.axis and same(first.extent, second.extent):
-            body = _fused_block(block_of(first.body, second.body))
-            return For(first.axis, first.extent, body, first.marks, first.tag)
-    elif isinstance(first, If) and isinstance(second, If):
-        if key(first.condition) == key(second.condition) and not _has_loads(first.condition):
-            return If(first.condition, _fused_block(block_of(first.body, second.body)))
+    if isinstance(first, For) and isinstance(second, For) and _are_one(first, second):
+        return For(first.axis, first.extent, _both(first, second), first.marks, first.tag)
+    if isinstance(first, If) and isinstance(second, If) and _are_alike(first.condition, second.condition):
+        return If(first.condition, _both(first, second))
     return None
+
+
+def _both(first: For | If, second: For | If) -> Statement:
+    return _fused_block(block_of(first.body, second.body))
+
+
+def _are_one(first: For, second: For) -> bool:
+    return bool(first.tag) and first.axis is second.axis and same(first.extent, second.extent)
+
+
+def _are_alike(first: Expr, second: Expr) -> bool:
+    return not _has_loads(first) and key(first) == key(second)
 
 
 def _has_loads(expr: Expr) -> bool:

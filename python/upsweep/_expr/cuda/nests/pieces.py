@@ -1,8 +1,8 @@
 """A nest cut into statements that are kernels: one after the other, or in a loop that the host runs.
 
-The end of a kernel is the one barrier that all blocks have. A stage beside a scan is a kernel, and so is a scan; where
-a block of a scan needs what another one has computed, each stage of a step becomes a kernel of its own, and the host
-launches them step by step.
+The end of a kernel is the one barrier that all blocks have. A stage beside a scan is a kernel, and so is a
+scan; where a block of a scan needs what another one has computed, each stage of a step becomes a kernel of its
+own, and the host launches them step by step.
 """
 
 from __future__ import annotations

@@ -94,7 +94,9 @@ def _cut(accesses: list[Access], d: int, axes: Mapping[str, Axis], extent: Expr)
     return _Cut((), 1, extent)
 
 
-def _is_nested(access: Access, d: int, taken: Sequence[str], widths: Mapping[str, int], axes: Mapping[str, Axis]) -> bool:
+def _is_nested(
+    access: Access, d: int, taken: Sequence[str], widths: Mapping[str, int], axes: Mapping[str, Axis]
+) -> bool:
     """Whether what is left after each axis is less than one step of it."""
     form = access.forms[d]
     for tag in taken:

@@ -111,8 +111,8 @@ class Program:
     Raises
     ------
     ValueError
-        A thread axis is bound twice, blocks need each other's values, threads need them where they cannot wait, or a
-        block has more threads than there are.
+        A thread axis is bound twice, blocks need each other's values, threads need them where they cannot wait,
+        or a block has more threads than there are.
     """
 
     def __init__(
@@ -208,8 +208,8 @@ class Program:
     def render(self, in_shared: frozenset[Buffer], dense: frozenset[Buffer]) -> str:
         """The text of all kernels.
 
-        `in_shared` are the buffers of blocks for which shared memory has room; in `dense` ones of the call the last
-        dimension's elements are neighbours.
+        `in_shared` are the buffers of blocks for which shared memory has room; in `dense` ones of the call the
+        last dimension's elements are neighbours.
         """
         parts = [(KERNELS / f"{part}.cuh").read_text() for part in ("device", "nest")]
         call = f"struct Call {{\n    int64 numbers[{max(1, self.n_numbers)}];\n}};\n"

@@ -2,11 +2,12 @@
 
     extern "C" __global__ void NAME_0(const __grid_constant__ Call call)
 
-`call.numbers` are numbers of 64 bits, the same for all kernels of a nest: of each buffer of the call its address and
-strides, of each buffer between kernels its address; then the sizes; then of each kernel the extents of its thread axes,
-the offsets of a block's buffers in shared memory, or -1, and the address of what lies in the device's memory instead.
+`call.numbers` are numbers of 64 bits, the same for all kernels of a nest: of each buffer of the call its
+address and strides, of each buffer between kernels its address; then the sizes; then of each kernel the extents
+of its thread axes and, of its buffers that are not threads' own, the offset in shared memory or the address.
 
-The grid is one row of blocks, and a block one row of threads: the steps of several axes are taken apart at the start.
+The grid is one row of blocks, and a block one row of threads: the steps of several axes are taken apart at the
+start.
 """
 
 from __future__ import annotations
@@ -131,8 +132,8 @@ class _Kernel:
                     self.put(f"{left} /= {extent};")
         for buffer, first in {**self.layout.buffers, **self.layout.shared}.items():
             self.argument(buffer, first)
-        for buffer, place in self.places.items():
-            self.memory(buffer, place)
+        for buffer, home in self.places.items():
+            self.memory(buffer, home)
 
     def extent_of(self, tag: str) -> str:
         extents = self.extents[tag]
@@ -142,7 +143,9 @@ class _Kernel:
     def argument(self, buffer: Buffer, first: int) -> None:
         name, kind = self.names.of(buffer, buffer.name), TYPES[buffer.dtype]
         plain = "" if buffer in self.written else "const "
-        self.put(f"{plain}{kind}* __restrict__ const {name} = reinterpret_cast<{plain}{kind}*>({self.number(first)});")
+        self.put(
+            f"{plain}{kind}* __restrict__ const {name} = reinterpret_cast<{plain}{kind}*>({self.number(first)});"
+        )
         if buffer in self.layout.buffers:
             for d in range(len(buffer.shape)):
                 is_one = buffer in self.dense and d == len(buffer.shape) - 1

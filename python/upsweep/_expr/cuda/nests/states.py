@@ -131,7 +131,11 @@ def _kept(statement: Statement, outer: Statement, step: For, states: list[_State
         return substitute(expr, values)
 
     def redirected(each: Statement) -> Statement:
-        if isinstance(each, For) and not each.tag and (constant(each.extent) or MOST_UNROLLED + 1) <= MOST_UNROLLED:
+        if (
+            isinstance(each, For)
+            and not each.tag
+            and (constant(each.extent) or MOST_UNROLLED + 1) <= MOST_UNROLLED
+        ):
             return For(each.axis, each.extent, each.body, each.marks | {"unrolled"}) if not is_scan(each) else each
         if isinstance(each, Store):
             state = next((s for s in states if s.buffer is each.buffer), None)

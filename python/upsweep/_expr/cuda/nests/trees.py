@@ -72,7 +72,9 @@ def used_buffers(statement: Statement) -> set[Any]:
     return found
 
 
-def paths_to(statement: Statement, around: tuple[Statement, ...] = ()) -> Iterator[tuple[Store, tuple[Statement, ...]]]:
+def paths_to(
+    statement: Statement, around: tuple[Statement, ...] = ()
+) -> Iterator[tuple[Store, tuple[Statement, ...]]]:
     """Each store, and the loops and conditions around it from the outermost."""
     if isinstance(statement, Store):
         yield statement, around
