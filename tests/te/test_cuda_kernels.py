@@ -5,6 +5,7 @@ import shutil
 import host_nests
 import numpy as np
 import pytest
+import te_tutorial
 from devices import Interface
 from te_cells import gru, lstm, lstm_by_hand, rnn, sigmoid
 from te_twin import Twin
@@ -69,6 +70,13 @@ def test_bound_as_in_the_tutorial(device):
         tvm.testing.assert_allclose(b.asnumpy(), np.cumsum(values, axis=0), rtol=1e-4, atol=1e-4)
         assert device.launches[-1] == ("kernel_0", -(-n // 256), 256, 0, 0)
     assert tvm.gpu(0).exist and b.shape == (10, 1024) and b.dtype == "float32"
+
+
+@te_tutorial.needed
+def test_the_tutorials_own_text(device, capsys):
+    te_tutorial.run_tutorial()
+    te_tutorial.check_text(capsys.readouterr().out)
+    assert device.launches == [("kernel_0", 4, 256, 0, 0)]
 
 
 def test_a_stage_at_a_bound_loop_of_another(device):

@@ -1,38 +1,18 @@
-"""Programs written for TVM: what the scan tutorial does, and its own text where it is at hand.
-
-UPSWEEP_TVM_TUTORIAL names a file with that page as reStructuredText; its code is run with only the imports,
-and where there is no CUDA target, the target exchanged.
-"""
-
-import os
-import re
-from pathlib import Path
+"""Programs written for TVM: what the scan tutorial does, and its own text where it is at hand."""
 
 import numpy as np
 import pytest
+import te_tutorial
 from upsweep import te
 from upsweep.te import compat as tvm
 
 pytest.importorskip("llvmlite")
 
 
-def code_of(page):
-    """The code blocks of a page, one program."""
-    blocks = re.findall(r"\.\. code-block:: default\n\n((?:    .*\n|\n)+)", page)
-    return "\n".join(re.sub(r"^    ", "", block, flags=re.M) for block in blocks)
-
-
-@pytest.mark.skipif("UPSWEEP_TVM_TUTORIAL" not in os.environ, reason="UPSWEEP_TVM_TUTORIAL names no page")
+@te_tutorial.needed
 def test_the_tutorials_own_text(capsys):
-    program = code_of(Path(os.environ["UPSWEEP_TVM_TUTORIAL"]).read_text())
-    assert "import tvm\n" in program and "te.scan" in program
-    program = program.replace("import tvm\n", "from upsweep.te import compat as tvm\n")
-    program = program.replace("from tvm import te\n", "from upsweep import te\n")
-    program = program.replace('"cuda"', '"llvm"').replace("tvm.gpu(0)", "tvm.cpu(0)")
-    exec(compile(program, "tutorial.py", "exec"), {"__name__": "tutorial"})
-    text = capsys.readouterr().out
-    assert text.count("produce scan {") == 3
-    assert "allocate s1[float32 * 32]" in text and "scan.v1[0, i] = 0f" in text
+    te_tutorial.run_tutorial("llvm")
+    te_tutorial.check_text(capsys.readouterr().out)
 
 
 def cumulative_sum():
