@@ -72,7 +72,7 @@ def _check_options(options: argparse.Namespace) -> None:
         options.refuse(f"argument {flags[0]}: needs scans --device cuda")
     if options.family != "scans" and flags:
         options.refuse(f"argument {flags[0]}: is about scans")
-    if options.device == "cuda" and options.family in ("pairs", "userscan"):
+    if options.device == "cuda" and options.family == "pairs":
         options.refuse(f"argument --device: {options.family} is measured on the CPU so far")
     if options.device == "cuda" and options.threads is not None:
         options.refuse("argument --threads: is about the CPU, and --device is cuda")

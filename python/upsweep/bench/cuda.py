@@ -1,4 +1,4 @@
-"""``python -m upsweep bench scans | counts --device cuda``: what has to be there, the gate, the table, pictures.
+"""``python -m upsweep bench FAMILY --device cuda``: what has to be there, the gate, the table, pictures.
 
 The gate is part of each case: its answer is compared with that of a sure way in float64 before it is timed. Once
 one was wrong, the others are checked only, and no speed is reported.
@@ -54,8 +54,7 @@ def run(options: argparse.Namespace) -> int:
         chosen = sweep.Sweep.of(options)
         cases, rounds, warmup = list(chosen.cases()), chosen.iters, chosen.warmup
     else:
-        family = cuda_cases if options.family == "scans" else cuda_count_cases
-        cases = list(family.cases(options.quick))
+        cases = list(_cases_of(options.family).cases(options.quick))
     cases = [case for case in cases if options.only in f"{case.name}, {case.dtype}"]
     if not cases:
         print(f"no case contains {options.only!r}")
@@ -76,9 +75,14 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _cases_of(family: str) -> Any:
+    """The module with the cases of a family."""
+    return {"scans": cuda_cases, "counts": cuda_count_cases}.get(family) or _measuring(family)
+
+
 def _measuring(family: str) -> Any:
-    """The module that checks and times the cases of a family; both have the same functions."""
-    return importlib.import_module(f"upsweep.bench.cuda_{family}")
+    """The module that checks and times the cases of a family; all have the same functions."""
+    return importlib.import_module(f"upsweep.bench.cuda_{'te' if family == 'userscan' else family}")
 
 
 def measure(cases: Sequence[Any], rounds: int, warmup: int, family: str = "scans") -> tuple[list[Row], list[str]]:
