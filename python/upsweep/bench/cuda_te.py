@@ -130,9 +130,10 @@ class Tensors:
             self.outputs: list[Any] = [(torch.empty_like(x),) for (x,) in self.inputs]
             return
         steps, batch, hidden = case.shape
-        self.cell = torch.nn.LSTM(hidden, hidden).to(device)
+        self.cell: Any = torch.nn.LSTM(hidden, hidden).to(device)
         with torch.no_grad():
-            of_x, of_h, b_x, b_h = (weight.detach() for weight in self.cell.parameters())
+            weights: list[Any] = [weight.detach() for weight in self.cell.parameters()]
+            of_x, of_h, b_x, b_h = weights
             turned = [w.reshape(4, hidden, hidden).transpose(1, 2).contiguous() for w in (of_x, of_h)]
             bias = (b_x + b_h).reshape(4, hidden)
         self.inputs = [(numbers(steps + 1, batch, hidden), *turned, bias) for _ in range(self.n_sets)]
@@ -150,11 +151,10 @@ class Tensors:
             return {}
         return {_LOOP: self._loop, _CUDNN: self._cudnn}
 
-    @torch.no_grad()
     def _cudnn(self, i: int) -> Any:
-        return self.cell(self.inputs[i][0][1:])[0]
+        with torch.no_grad():
+            return self.cell(self.inputs[i][0][1:])[0]
 
-    @torch.no_grad()
     def _loop(self, i: int) -> Any:
         """What a user writes who has no cell: two matrix products and some operations a step."""
         x, wx, wh, bias = self.inputs[i]
@@ -164,8 +164,9 @@ class Tensors:
         h = c = torch.zeros_like(x[0])
         found = []
         for t in range(len(of_x)):
-            gate, forget, candidate, output = torch.addmm(of_x[t], h, both[1]).chunk(4, dim=1)
-            c = torch.sigmoid(forget) * c + torch.sigmoid(gate) * torch.tanh(candidate)
+            gates: list[Any] = list(torch.addmm(of_x[t], h, both[1]).chunk(4, dim=1))
+            entrance, forget, candidate, output = gates
+            c = torch.sigmoid(forget) * c + torch.sigmoid(entrance) * torch.tanh(candidate)
             h = torch.sigmoid(output) * torch.tanh(c)
             found.append(h)
         return torch.stack(found)
