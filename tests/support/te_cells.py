@@ -20,9 +20,10 @@ def rnn(hidden, dtype="float32"):
     return X, W, product, te.scan(init, update, h, inputs=[X, W])
 
 
-def lstm(hidden=None):
+def lstm(hidden=None, batch=None):
     """Sizes and tensors of an LSTM whose gates are in the order forget, input, candidate, output."""
-    T, B, D, H = te.var("T"), te.var("B"), te.var("D"), te.var("H") if hidden is None else hidden
+    T, D = te.var("T"), te.var("D")
+    B, H = te.var("B") if batch is None else batch, te.var("H") if hidden is None else hidden
     X = te.placeholder((T, B, D), name="X")
     Wx, Wh = te.placeholder((4, D, H), name="Wx"), te.placeholder((4, H, H), name="Wh")
     c, h = te.placeholder((T, B, H), name="c"), te.placeholder((T, B, H), name="h")

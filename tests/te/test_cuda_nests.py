@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from te_cells import lstm, rnn
+from te_cells import lstm, lstm_by_hand, rnn
 from te_cuda import program_of, run_kernels
 from te_programs import Program
 from te_twin import Twin
@@ -108,6 +108,30 @@ def test_a_step_of_an_lstm_waits_twice():
     places = places_of(kernels)
     assert places["scan.v0.1"].level == "thread" and places["scan.v1.1"].level == "block"
     assert places["gates"].level == "block" and places["of_h"].level == "thread"
+
+
+def test_blocks_take_several_rows_that_share_weights():
+    *_, X, Wx, Wh, cells, outputs = lstm(4, batch=513)
+    args = [X, Wx, Wh, cells, outputs]
+    kernels = program_of(te.create_schedule(outputs.op), args)
+    text = kernels.nest_text()
+    assert "// kernel_0: blockIdx.x < floordiv(T + 3, 4), blockIdx.y < 513" in text  # of all steps' inputs
+    assert "// kernel_1: blockIdx.x < 129, threadIdx.x < 4" in text and "if (((blockIdx.x*4) + row) < 513)" in text
+    places = places_of(kernels)
+    assert places["of_h.sum"].level == "thread" and places["of_h.sum"].count() == 4
+    assert places["scan.v1.1"].level == "block" and places["scan.v1.1"].count() == 16
+    (T,), D = X.shape[:1], X.shape[2]
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=shape).astype("f4") for shape in ((3, 513, 1), (4, 1, 4), (4, 4, 4))]
+    results = [np.full((3, 513, 4), np.nan, "f4") for _ in range(2)]
+    run_kernels(kernels, [*arrays, *results], {T: 3, D: 1})
+    for got, want in zip(results, lstm_by_hand(*arrays)):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    # Where the schedule says who takes what, it stays so.
+    s = te.create_schedule(outputs.op)
+    of_h = next(stage.op for stage in s.stages if stage.op.name == "of_h")
+    s[of_h].bind(of_h.axis[1], te.thread_axis("blockIdx.x"))
+    assert "blockIdx.x < 513" in program_of(s, args).kernels[1].title()
 
 
 def test_one_block_waits_and_several_are_launched_step_by_step():

@@ -41,10 +41,10 @@ def sunk(statement: Statement, buffers: list[Buffer]) -> Statement:
 
 
 class Bound:
-    """A kernel's statement in which loops of one thread axis have one `Axis`."""
+    """A kernel's statement in which a thread axis has one `Axis`; the schedule says nothing of `free` ones."""
 
-    def __init__(self, statement: Statement, axes: dict[str, Axis]) -> None:
-        self.statement, self.axes = statement, axes
+    def __init__(self, statement: Statement, axes: dict[str, Axis], free: set[str]) -> None:
+        self.statement, self.axes, self.free = statement, axes, free
 
 
 def _vector_loops(statement: Statement) -> list[For]:
@@ -67,6 +67,7 @@ class _Binder:
     def __init__(self, free: Collection[int], is_scan: bool) -> None:
         self.free, self.is_scan = free, is_scan
         self.axes: dict[str, Axis] = {}
+        self.given: set[str] = set()  # thread axes that the schedule speaks of
 
     def axis(self, tag: str) -> Axis:
         return self.axes.setdefault(tag, Axis(tag, None, "thread"))
@@ -112,6 +113,8 @@ class _Binder:
 
     def tagged(self, loop: For, tag: str, taken: tuple[str, ...]) -> Statement:
         axis = self.axis(tag)
+        if id(loop.axis) not in self.free:
+            self.given.add(tag)
         body = self.walk(replaced(loop.body, {loop.axis: axis}), (*taken, tag))
         return For(axis, loop.extent, body, loop.marks & {"parallel", "vectorized"}, tag)
 
@@ -122,6 +125,7 @@ class _Binder:
             return self.tagged(
                 For(loop.axis, loop.extent, loop.body, frozenset({"vectorized"})), f"{THREAD}.x", taken
             )
+        self.given.add(tag)
         inner = self.axis(f"{THREAD}.x")
         outer = self.axis(tag) if tag else Axis(f"{loop.axis.name}.outer", None)
         n_outer = linear(binary("floordiv", loop.extent + (factor - 1), const(factor, "int64"))).expr()
@@ -140,7 +144,7 @@ def bind(statement: Statement, free: Collection[int]) -> Bound:
     binder = _Binder(free, is_scan)
     body = binder.walk(statement, ())
     order = sorted(binder.axes, key=lambda tag: _LETTERS.find(tag[-1]))
-    return Bound(body, {tag: binder.axes[tag] for tag in order})
+    return Bound(body, {tag: binder.axes[tag] for tag in order}, set(order) - binder.given)
 
 
 def tag_extents(statement: Statement) -> dict[str, list[Expr]]:

@@ -19,6 +19,7 @@ from .fusing import fused
 from .pieces import HostLoop, cut_nest, cut_piece, with_memory
 from .placing import MOST_IN_REGISTERS, Place, place_buffers
 from .render import Layout, render_kernel, size_of
+from .rows import choose_rows, in_rows
 from .states import keep_states
 from .trees import rewritten, used_buffers
 
@@ -26,6 +27,7 @@ __all__ = ["Kernel", "Launch", "Plan", "Program"]
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 MOST_BLOCKS = 2**31 - 1  # of a launch
+_ROWS = "blockIdx.x"  # the thread axis of which a block may take several steps
 _ALIGNED = 256  # bytes, of buffers in the device's memory
 _ITEM = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1}
 
@@ -143,8 +145,11 @@ class Program:
         self, name: str, statement: Statement, free: Collection[int], loops: tuple[HostLoop, ...]
     ) -> Kernel:
         bound = bind(statement, free)
-        axes = bound.axes
-        kept = load_ahead(keep_states(bound.statement, axes))
+        axes, statement = bound.axes, bound.statement
+        if _ROWS in bound.free:
+            n_rows = choose_rows(statement, axes[_ROWS])
+            statement = in_rows(statement, axes[_ROWS], n_rows) if n_rows > 1 else statement
+        kept = load_ahead(keep_states(statement, axes))
         places = place_buffers(kept, axes)
         extents = tag_extents(kept)
         check_blocks(kept, axes, places, self.name)

@@ -26,7 +26,8 @@ from .placing import Place
 
 __all__ = ["Layout", "render_kernel"]
 
-_UNROLLED_SUMS = 16  # loads of a sum that are on their way together
+# Loads of a sum that are on their way together, and of sums of several rows.
+_UNROLLED_SUMS, _UNROLLED_ROWS = 16, 8
 
 
 @dataclass
@@ -235,6 +236,8 @@ class _Kernel:
             return
         if "unrolled" in loop.marks:
             self.put("#pragma unroll")
+        elif loop.axis.kind == "reduce":
+            self.put(f"#pragma unroll {_UNROLLED_ROWS}")
         self.put(self.header(loop))
         self.nested(loop.body, around, alone)
 
