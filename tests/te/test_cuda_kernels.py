@@ -265,5 +265,7 @@ def test_arrays_of_a_device(device, fake_cuda, fake_cupy):
         run(fake_cupy.asarray(x.astype("f8")))
     with pytest.raises(TypeError, match="out: has to be given"):
         run(Interface(x.copy()))
+    with pytest.raises(ValueError, match="n_threads: is about the CPU"):
+        run(there, n_threads=2)
     with pytest.raises(TypeError, match="scan: expected an array to fill, got list"):
         run(x, [1.0])

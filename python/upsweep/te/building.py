@@ -82,7 +82,7 @@ def lower(
     """
     tensors = [arg for arg in args if isinstance(arg, Tensor)]
     nest = lower_schedule(schedule, tensors)
-    if _target_of(target) == "cuda":
+    if _device_of(target) is not None:
         from upsweep._expr.cuda.nests.program import Program
 
         sizes = sizes_of(schedule, tensors, [arg for arg in args if isinstance(arg, Expr)])
@@ -411,13 +411,15 @@ def free_axes(schedule: Schedule) -> set[int]:
     return {id(leaf) for stage in stages for leaf in stage.leaves if leaf.kind == "data"}
 
 
-def _target_of(target: Any) -> str:
-    """ "cpu" or "cuda"."""
+def _device_of(target: Any) -> int | None:
+    """The CUDA device of a target; None for the CPU."""
     words = str(target).split()
-    kind = words[0] if words else ""
-    if kind not in ("cpu", "llvm", "cuda"):
+    kind, _, ordinal = (words[0] if words else "").partition(":")
+    if kind == "cuda" and (ordinal or "0").isdecimal():
+        return int(ordinal or 0)
+    if kind not in ("cpu", "llvm") or ordinal:
         raise ValueError(f'target: expected "cpu", "llvm" or "cuda", got {target!r}')
-    return "cuda" if kind == "cuda" else "cpu"
+    return None
 
 
 def build(
@@ -436,7 +438,7 @@ def build(
     args : list of Tensor or size
         What the function takes, results too; usually these come last. A size may be given by itself.
     target : str
-        "cpu" or "llvm", or "cuda".
+        "cpu" or "llvm", or "cuda"; "cuda:1" for another device than the first.
     target_host : object
         TVM's argument, without effect.
     name : str
@@ -473,8 +475,9 @@ def build(
     >>> out
     array([1., 1., 1.])
     """
-    if _target_of(target) == "cuda":
+    device = _device_of(target)
+    if device is not None:
         from .on_device import DeviceFunction
 
-        return DeviceFunction(schedule, args, name)
+        return DeviceFunction(schedule, args, name, device)
     return Function(schedule, args, name)

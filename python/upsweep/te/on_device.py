@@ -14,6 +14,7 @@ from upsweep._expr.nest.statements import Buffer, Statement
 
 from .building import Array, Function, Parameter, free_axes
 from .schedule import Schedule
+from .tensors import Tensor
 
 __all__ = ["DeviceFunction"]
 
@@ -26,7 +27,10 @@ class DeviceFunction(Function):
     """
 
     is_on_device = True
-    device = 0  # to which arrays of numpy are copied
+
+    def __init__(self, schedule: Schedule, args: Sequence[Tensor | Expr], name: str, device: int) -> None:
+        self.device = device  # to which arrays of numpy are copied
+        super().__init__(schedule, args, name)
 
     def _make(self, schedule: Schedule, body: Statement, buffers: Sequence[Buffer]) -> None:
         self.program = Program(body, buffers, self._sizes, free_axes(schedule), self.name)
@@ -41,6 +45,8 @@ class DeviceFunction(Function):
 
     def run(self, arrays: Sequence[Any], n_threads: int | None) -> Any:
         """`__call__` of arrays of numpy, and of views of those on a device."""
+        if n_threads is not None:
+            raise ValueError("n_threads: is about the CPU; a schedule says how many threads a device runs")
         fills = self._check_number(arrays)
         sizes: dict[str, int] = {}
         values, parameters = iter(arrays), iter(self._parameters)

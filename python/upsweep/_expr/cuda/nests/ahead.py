@@ -71,7 +71,8 @@ def _streams(step: For) -> list[_Stream]:
     left = AHEAD
     for store, path in paths_to(step.body):
         loops = [each for each in path if isinstance(each, For)]
-        if any(_is_long(loop) for loop in loops):
+        on_step = any(isinstance(each, If) and contains(each.condition, [step.axis]) for each in path)
+        if on_step or any(_is_long(loop) for loop in loops):
             continue
         count = 1
         for loop in loops:

@@ -20,7 +20,7 @@ from ...nest.expressions import Axis, Expr, binary, const
 from ...nest.statements import Allocate, Barrier, Block, Buffer, For, If, Produce, Statement, Store, all_statements
 from ...nest.sums import accumulated, continues
 from .accesses import constant, same_extents
-from .binding import THREAD
+from .binding import MAX_THREADS, THREAD
 from .expressions import TYPES, expression
 from .placing import Place
 
@@ -316,14 +316,13 @@ def render_kernel(
     kernel.guarded = set()
     kernel.begin(statement)
     kernel.write(statement, frozenset(), frozenset())
-    n_threads = threads_bound(axes, extents)
-    bounds = f"__launch_bounds__({n_threads}) " if n_threads else ""
-    head = f'extern "C" __global__ void {bounds}{name}(const __grid_constant__ Call call) {{\n'
+    bounds = f"__launch_bounds__({threads_bound(axes, extents)})"
+    head = f'extern "C" __global__ void {bounds} {name}(const __grid_constant__ Call call) {{\n'
     return head + "\n".join(kernel.lines) + "\n}\n"
 
 
 def threads_bound(axes: Mapping[str, Axis], extents: Mapping[str, list[Expr]]) -> int:
-    """The threads of a block if that is a constant; 0 if not."""
+    """The threads that a block has at most: registers have to be enough for so many."""
     total = 1
     for tag in axes:
         if not tag.startswith(THREAD):
@@ -331,6 +330,6 @@ def threads_bound(axes: Mapping[str, Axis], extents: Mapping[str, list[Expr]]) -
         sizes = [constant(extent) for extent in extents[tag]]
         known = [size for size in sizes if size is not None]
         if len(known) < len(sizes):
-            return 0
+            return MAX_THREADS
         total *= max(known)
     return total
