@@ -11,12 +11,12 @@ from upsweep.te.lowering import lower_schedule
 from upsweep.te.tensors import Tensor
 
 
-def program_of(schedule, args):
+def program_of(schedule, args, wide=False):
     """The kernels that a schedule is built to."""
     tensors = [arg for arg in args if isinstance(arg, Tensor)]
     nest = lower_schedule(schedule, tensors)
     sizes = sizes_of(schedule, tensors, [arg for arg in args if arg not in tensors])
-    return Program(nest.body, nest.buffers, sizes, free_axes(schedule), "main")
+    return Program(nest.body, nest.buffers, sizes, free_axes(schedule), "main", wide)
 
 
 def run_kernels(program, arrays, sizes):

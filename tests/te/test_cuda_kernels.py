@@ -129,6 +129,23 @@ def test_states_that_read_each_other(device):
     np.testing.assert_allclose(b, twin[second], rtol=1e-12)
 
 
+def test_many_columns_that_need_each_other_are_launched_step_by_step(device):
+    m, n = te.var("m"), te.var("n")
+    X, state = te.placeholder((m, n), name="X"), te.placeholder((m, n))
+    init = te.compute((1, n), lambda _, i: X[0, i])
+    update = te.compute((m, n), lambda t, i: te.if_then_else(i > 0, state[t - 1, i - 1], 0.0) + X[t, i])
+    scan = te.scan(init, update, state)
+    run = te.build(te.create_schedule(scan.op), [X, scan], "cuda")
+    for n_columns, launches in [(300, [("kernel_0", 1)]), (4097, [("kernel_0", 65)] + [("kernel_1", 65)] * 3)]:
+        device.launches.clear()
+        x = random(4, n_columns)
+        expected = x.copy()
+        for t in range(1, 4):
+            expected[t, 1:] += expected[t - 1, :-1]
+        np.testing.assert_allclose(run(x), expected, rtol=1e-5, atol=1e-5)
+        assert [launch[:2] for launch in device.launches] == launches
+
+
 def test_stages_around_a_scan_and_given_first_steps(device):
     m, n = te.var("m"), te.var("n")
     X, start = te.placeholder((m, n), name="X"), te.placeholder((2, n), name="start")

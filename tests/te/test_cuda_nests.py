@@ -75,7 +75,7 @@ def test_what_no_loop_is_bound_of_runs_in_one_thread():
     s = te.create_schedule(scan.op)
     s[scan.op.init[0]].unroll(scan.op.init[0].op.axis[0])
     kernels = program_of(s, [scan])
-    assert kernels.nest_text().startswith("// kernel_0: one thread\n")
+    assert kernels.text.startswith("// kernel_0: one thread\n")
     (size,) = kernels.sizes
     out = np.zeros(12, "int64")
     run_kernels(kernels, [out], {size: 12})
@@ -114,7 +114,7 @@ def test_blocks_take_several_rows_that_share_weights():
     *_, X, Wx, Wh, cells, outputs = lstm(4, batch=513)
     args = [X, Wx, Wh, cells, outputs]
     kernels = program_of(te.create_schedule(outputs.op), args)
-    text = kernels.nest_text()
+    text = kernels.text
     assert "// kernel_0: blockIdx.x < floordiv(T + 3, 4), blockIdx.y < 513" in text  # of all steps' inputs
     assert "// kernel_1: blockIdx.x < 129, threadIdx.x < 4" in text and "if (((blockIdx.x*4) + row) < 513)" in text
     places = places_of(kernels)
@@ -143,14 +143,19 @@ def test_one_block_waits_and_several_are_launched_step_by_step():
     bind(s, update, 16)
     several = program_of(s, [X, scan])
     assert [len(kernel.loops) for kernel in several.kernels] == [0, 1]
-    text = several.nest_text()
+    text = several.text
     assert "// kernel_1: blockIdx.x < floordiv(n + 15, 16), threadIdx.x < 16, for scan.idx < m - 1" in text
-    x = np.random.default_rng(0).normal(size=(5, 40)).astype("f4")
+    wide = program_of(te.create_schedule(scan.op), [X, scan], wide=True)
+    assert [len(kernel.loops) for kernel in wide.kernels] == [0, 1] and not several.widths
     m, n = X.shape
-    expected = Twin({m: 5, n: 40}, {X: x})[scan]
-    for kernels in (one, several):
+    assert one.is_wide({names_of(one)[0]: 5, names_of(one)[1]: 4096}) and "for 4096 columns and more" in str(
+        te.lower(te.create_schedule(scan.op), [X, scan], target="cuda")
+    )
+    x = np.random.default_rng(0).normal(size=(5, 70)).astype("f4")
+    expected = Twin({m: 5, n: 70}, {X: x})[scan]
+    for kernels in (one, several, wide):
         out = np.full_like(x, np.nan)
-        run_kernels(kernels, [x, out], {m: 5, n: 40})
+        run_kernels(kernels, [x, out], {m: 5, n: 70})
         np.testing.assert_allclose(out, expected, rtol=1e-5)
 
 

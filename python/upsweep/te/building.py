@@ -83,10 +83,10 @@ def lower(
     tensors = [arg for arg in args if isinstance(arg, Tensor)]
     nest = lower_schedule(schedule, tensors)
     if _device_of(target) is not None:
-        from upsweep._expr.cuda.nests.program import Program
+        from upsweep._expr.cuda.nests.program import programs_of, text_of
 
         sizes = sizes_of(schedule, tensors, [arg for arg in args if isinstance(arg, Expr)])
-        return Lowered(Program(nest.body, nest.buffers, sizes, free_axes(schedule), "lower").nest_text())
+        return Lowered(text_of(*programs_of(nest.body, nest.buffers, sizes, free_axes(schedule), "lower")))
     return Lowered(nest_text(nest.body))
 
 

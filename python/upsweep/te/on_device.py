@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays, _dispatch
-from upsweep._expr.cuda.nests.program import Program
+from upsweep._expr.cuda.nests.program import programs_of, text_of
 from upsweep._expr.nest.expressions import Expr, key
 from upsweep._expr.nest.statements import Buffer, Statement
 
@@ -33,8 +33,8 @@ class DeviceFunction(Function):
         super().__init__(schedule, args, name)
 
     def _make(self, schedule: Schedule, body: Statement, buffers: Sequence[Buffer]) -> None:
-        self.program = Program(body, buffers, self._sizes, free_axes(schedule), self.name)
-        self.text = self.program.nest_text()
+        self.program, self.wide = programs_of(body, buffers, self._sizes, free_axes(schedule), self.name)
+        self.text = text_of(self.program, self.wide)
         self._code: Any = None
         try:
             _dispatch.compile_nest_ahead(self.program, self.device)
@@ -65,8 +65,10 @@ class DeviceFunction(Function):
             self._check_sizes_told(sizes)
         self._check_sizes(sizes)
         shapes = [(tuple(e(sizes) for e in p.extents), p.dtype) for p in self._parameters]
+        is_wide = self.wide is not None and self.program.is_wide(sizes)
+        program = self.wide if is_wide else self.program
         new = _dispatch.run_cuda_nest(
-            self.program, [(p.name, given.get(id(p))) for p in self._parameters], shapes,
+            program, [(p.name, given.get(id(p))) for p in self._parameters], shapes,
             [p.is_output for p in self._parameters], sizes, self._size_keys, self.device,
         )  # fmt: skip
         if fills:

@@ -43,8 +43,8 @@ def sunk(statement: Statement, buffers: list[Buffer]) -> Statement:
 class Bound:
     """A kernel's statement in which a thread axis has one `Axis`; the schedule says nothing of `free` ones."""
 
-    def __init__(self, statement: Statement, axes: dict[str, Axis], free: set[str]) -> None:
-        self.statement, self.axes, self.free = statement, axes, free
+    def __init__(self, statement: Statement, axes: dict[str, Axis], free: set[str], widths: list[Expr]) -> None:
+        self.statement, self.axes, self.free, self.widths = statement, axes, free, widths
 
 
 def _vector_loops(statement: Statement) -> list[For]:
@@ -64,8 +64,9 @@ def _size(extent: Expr) -> int | None:
 class _Binder:
     """One walk over a kernel."""
 
-    def __init__(self, free: Collection[int], is_scan: bool) -> None:
-        self.free, self.is_scan = free, is_scan
+    def __init__(self, free: Collection[int], of_scan: bool, wide: bool) -> None:
+        self.free, self.of_scan, self.wide = free, of_scan, wide
+        self.widths: list[Expr] = []  # of free loops in a scan that one block takes
         self.axes: dict[str, Axis] = {}
         self.given: set[str] = set()  # thread axes that the schedule speaks of
 
@@ -90,13 +91,17 @@ class _Binder:
         if "parallel" in statement.marks and not in_threads and free_block:
             return self.tagged(statement, free_block, taken)
         if "vectorized" in statement.marks and f"{THREAD}.x" not in taken:
+            if self.of_scan and not taken and id(statement.axis) in self.free:
+                self.widths.append(statement.extent)
+                if self.wide:
+                    return self.split(statement, _THREADS_OF_COLUMNS, _BLOCKS[0], taken)
             size = _size(statement.extent)
             if size is not None and size <= MAX_THREADS // 2:
                 return self.tagged(statement, f"{THREAD}.x", taken)
             return self.split(statement, _THREADS_OF_VECTOR, "", taken)
         if self.is_beside_a_vector(statement) and not in_threads:
             return self.tagged(statement, f"{THREAD}.y", taken)
-        if not self.is_scan and self.is_around_threads(statement) and in_blocks and free_block:
+        if not self.of_scan and self.is_around_threads(statement) and in_blocks and free_block:
             return self.tagged(statement, free_block, taken)
         return with_inner(statement, lambda inner: self.walk(inner, taken))
 
@@ -138,13 +143,15 @@ class _Binder:
         return For(outer, n_outer, body, frozenset({"parallel"} if tag else set()), tag)
 
 
-def bind(statement: Statement, free: Collection[int]) -> Bound:
-    """A kernel with its thread axes; `free` are the ids of axes of stages that the schedule says nothing of."""
-    is_scan = any(isinstance(each, For) and each.axis.kind == "scan" for each in all_statements(statement))
-    binder = _Binder(free, is_scan)
+def bind(statement: Statement, free: Collection[int], of_scan: bool, wide: bool) -> Bound:
+    """A kernel with its thread axes; `free` are the ids of axes of stages that the schedule says nothing of.
+
+    A scan whose columns all need each other runs in one block, whose threads can wait; `wide` gives it blocks.
+    """
+    binder = _Binder(free, of_scan, wide)
     body = binder.walk(statement, ())
     order = sorted(binder.axes, key=lambda tag: _LETTERS.find(tag[-1]))
-    return Bound(body, {tag: binder.axes[tag] for tag in order}, set(order) - binder.given)
+    return Bound(body, {tag: binder.axes[tag] for tag in order}, set(order) - binder.given, binder.widths)
 
 
 def tag_extents(statement: Statement) -> dict[str, list[Expr]]:

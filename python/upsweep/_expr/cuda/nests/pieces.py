@@ -29,9 +29,10 @@ class HostLoop:
 
 @dataclass(eq=False)
 class Piece:
-    """A statement that is to be one kernel, in loops of the host."""
+    """A statement that is to be one kernel, in loops of the host; `of_scan`: it is a scan, or part of one."""
 
     statement: Statement
+    of_scan: bool
     loops: tuple[HostLoop, ...] = ()
 
 
@@ -39,7 +40,8 @@ def cut_nest(body: Statement) -> tuple[list[Buffer], list[Piece]]:
     """All buffers that a nest allocates, and its pieces, without their memory."""
     buffers = [each.buffer for each in all_statements(body) if isinstance(each, Allocate)]
     bare = rewritten(body, lambda each: each.body if isinstance(each, Allocate) else each)
-    return buffers, [Piece(step) for step in (bare.steps if isinstance(bare, Block) else [bare])]
+    steps = bare.steps if isinstance(bare, Block) else [bare]
+    return buffers, [Piece(step, any(map(is_scan, all_statements(step)))) for step in steps]
 
 
 def cut_piece(piece: Piece) -> list[Piece] | None:
@@ -67,7 +69,7 @@ def cut_piece(piece: Piece) -> list[Piece] | None:
             step = If(condition, step)
         return Produce(name, step) if name else step
 
-    return [Piece(wrapped(step), loops) for step in steps]
+    return [Piece(wrapped(step), piece.of_scan, loops) for step in steps]
 
 
 def with_memory(pieces: Sequence[Piece], buffers: Sequence[Buffer]) -> tuple[list[Buffer], list[Statement]]:

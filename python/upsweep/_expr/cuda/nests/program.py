@@ -16,20 +16,24 @@ from .ahead import load_ahead
 from .barriers import BlocksApart, check_blocks, with_barriers
 from .binding import MAX_THREADS, THREAD, bind, tag_extents
 from .fusing import fused
-from .pieces import HostLoop, cut_nest, cut_piece, with_memory
+from .pieces import HostLoop, Piece, cut_nest, cut_piece, with_memory
 from .placing import MOST_IN_REGISTERS, Place, place_buffers
 from .render import Layout, render_kernel, size_of
 from .rows import choose_rows, in_rows
 from .states import keep_states
 from .trees import rewritten, used_buffers
 
-__all__ = ["Kernel", "Launch", "Plan", "Program"]
+__all__ = ["WIDE", "Kernel", "Launch", "Plan", "Program", "programs_of", "text_of"]
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 MOST_BLOCKS = 2**31 - 1  # of a launch
 _ROWS = "blockIdx.x"  # the thread axis of which a block may take several steps
 _ALIGNED = 256  # bytes, of buffers in the device's memory
 _ITEM = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1}
+
+
+# Columns for which one block, whose threads wait for each other, is as fast as a launch for each step.
+WIDE = 4096
 
 
 @dataclass
@@ -109,6 +113,8 @@ class Program:
         Ids of the axes of stages that the schedule says nothing of.
     name : str
         The function's, in messages.
+    wide : bool
+        Scans whose columns all need each other take several blocks, launched step by step, instead of one.
 
     Raises
     ------
@@ -118,16 +124,18 @@ class Program:
     """
 
     def __init__(
-        self, body: Statement, buffers: Sequence[Buffer], sizes: Sequence[Expr], free: Collection[int], name: str
-    ) -> None:
-        self.name, self.buffers, self.sizes = name, list(buffers), list(sizes)
+        self, body: Statement, buffers: Sequence[Buffer], sizes: Sequence[Expr], free: Collection[int], name: str,
+        wide: bool = False,
+    ) -> None:  # fmt: skip
+        self.name, self.buffers, self.sizes, self.wide = name, list(buffers), list(sizes), wide
+        self.widths: list[Expr] = []
         allocated, pieces = cut_nest(body)
         self.kernels: list[Kernel] = []
         while not self.kernels:
             self.between, statements = with_memory(pieces, allocated)
             for n, (piece, statement) in enumerate(zip(pieces, statements)):
                 try:
-                    self.kernels.append(self._kernel(f"kernel_{n}", statement, free, piece.loops))
+                    self.kernels.append(self._kernel(f"kernel_{n}", statement, free, piece))
                 except BlocksApart:
                     finer = cut_piece(piece)
                     if finer is None:
@@ -139,12 +147,13 @@ class Program:
                 break
         for buffer in self.between:
             buffer.scope = "global"
+        # Now, since another program may be made of the same buffers.
+        self.text = self._nest_text()
         self._lay_out()
 
-    def _kernel(
-        self, name: str, statement: Statement, free: Collection[int], loops: tuple[HostLoop, ...]
-    ) -> Kernel:
-        bound = bind(statement, free)
+    def _kernel(self, name: str, statement: Statement, free: Collection[int], piece: Piece) -> Kernel:
+        bound = bind(statement, free, piece.of_scan, self.wide)
+        self.widths += bound.widths
         axes, statement = bound.axes, bound.statement
         if _ROWS in bound.free:
             n_rows = choose_rows(statement, axes[_ROWS])
@@ -159,12 +168,16 @@ class Program:
             if tag.startswith(THREAD):
                 n_threads *= max(constant(extent) or 1 for extent in extents[tag])
         self._check_threads(n_threads, {tag: extents[tag] for tag in axes if tag.startswith(THREAD)})
-        return Kernel(name, final, axes, extents, places, loops)
+        return Kernel(name, final, axes, extents, places, piece.loops)
 
     def _check_threads(self, n_threads: int, extents: dict[str, list[Expr]]) -> None:
         if n_threads > MAX_THREADS:
             told = ", ".join(f"{tag} of {' or '.join(map(repr, each))}" for tag, each in extents.items())
             raise ValueError(f"{self.name}: a block has {MAX_THREADS} threads at most, got {n_threads}: {told}")
+
+    def is_wide(self, sizes: Sizes) -> bool:
+        """Whether a scan that one block takes has `WIDE` columns and more."""
+        return any(evaluator(width)(sizes) >= WIDE for width in self.widths)
 
     @property
     def item_sizes(self) -> list[int]:
@@ -178,8 +191,7 @@ class Program:
 
     # ---- text ----
 
-    def nest_text(self) -> str:
-        """The kernels' nests as text."""
+    def _nest_text(self) -> str:
         scratch = [nest_text(Allocate(buffer, Block([]))) for buffer in self.between]
         return "".join([*scratch, *(f"{k.title()}\n{nest_text(k.statement)}" for k in self.kernels)])
 
@@ -280,3 +292,19 @@ def _in_memory(kernel: Kernel) -> list[Buffer]:
 
 def _aligned(n_bytes: int, to: int = _ALIGNED) -> int:
     return -(-n_bytes // to) * to
+
+
+def programs_of(
+    body: Statement, buffers: Sequence[Buffer], sizes: Sequence[Expr], free: Collection[int], name: str
+) -> tuple[Program, Program | None]:
+    """The program of a nest, and the one for `WIDE` columns and more if it depends on sizes which is better."""
+    program = Program(body, buffers, sizes, free, name)
+    known = [constant(width) for width in program.widths]
+    if any(size is not None and size >= WIDE for size in known):
+        return Program(body, buffers, sizes, free, name, wide=True), None
+    return program, Program(body, buffers, sizes, free, name, wide=True) if None in known else None
+
+
+def text_of(program: Program, wide: Program | None) -> str:
+    """The kernels' nests as text."""
+    return program.text if wide is None else f"{program.text}// for {WIDE} columns and more:\n{wide.text}"
