@@ -12,7 +12,6 @@ from te_twin import Twin
 from upsweep import te
 from upsweep.te import compat as tvm
 
-pytest.importorskip("llvmlite")
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
 
@@ -108,6 +107,25 @@ def test_a_stage_at_a_bound_loop_of_another(device):
         expected[t] = np.concatenate([[0], f[:-1]]).astype("f4") + f * 0.5 + x[t]
     np.testing.assert_allclose(run(x), expected, rtol=1e-5, atol=1e-5)
     assert [launch[0] for launch in device.launches] == ["kernel_0"] + ["kernel_1"] * 3
+
+
+def test_rows_of_threads_share_what_is_computed_at_their_loop(device):
+    X = te.placeholder((24, 64), name="X")
+    first = te.compute((24, 64), lambda i, j: X[i, j] * 2, name="first")
+    second = te.compute((24, 64), lambda i, j: first[i, 63 - j] + X[i, j], name="second")
+    s = te.create_schedule(second.op)
+    outer, inner = s[second].split(second.op.axis[0], factor=8)
+    s[second].bind(outer, te.thread_axis("blockIdx.x"))
+    s[second].bind(inner, te.thread_axis("threadIdx.y"))
+    s[second].bind(second.op.axis[1], te.thread_axis("threadIdx.x"))
+    s[first].compute_at(s[second], inner)
+    s[first].bind(first.op.axis[1], te.thread_axis("threadIdx.x"))
+    run = te.build(s, [X, second], "cuda")
+    x = random(24, 64)
+    np.testing.assert_allclose(run(x), 2 * x[:, ::-1] + x, rtol=1e-6)
+    assert device.launches == [("kernel_0", 3, 512, 8 * 64 * 4, 0)] and "wait" in run.text
+    device.shared_bytes = 0
+    np.testing.assert_allclose(te.build(s, [X, second], "cuda")(x), 2 * x[:, ::-1] + x, rtol=1e-6)
 
 
 def test_states_that_read_each_other(device):
