@@ -20,9 +20,9 @@ __all__ = [
     "at_home",
     "check_threads",
     "combine_on_device",
-    "compile_nest_ahead",
     "copy_on_device",
     "cuda_counts",
+    "cuda_nests",
     "cuda_problem",
     "cuda_reduce",
     "find_extremes",
@@ -31,7 +31,6 @@ __all__ = [
     "reduce_scan",
     "run_count",
     "run_cuda_lines",
-    "run_cuda_nest",
     "run_cuda_lines_backward",
     "run_cuda_pairs",
     "run_cuda_scan",
@@ -59,11 +58,11 @@ def cuda_reduce(*arrays: Any, **keywords: Any) -> None:
     carries.reduce(*arrays, **keywords)
 
 
-def compile_nest_ahead(program: Any, device: int) -> None:
-    """Compile a loop nest's kernels for a device."""
+def cuda_nests() -> Any:
+    """The module that knows loop nests on a device, imported by the first who needs it."""
     from upsweep import _nests_at_home
 
-    _nests_at_home.compile_ahead(program, device)
+    return _nests_at_home
 
 
 def why_no_device(device: int) -> str | None:
@@ -85,13 +84,6 @@ def copy_on_device(array: Array, device: int) -> Any:
     from upsweep._cuda import arrays
 
     return arrays.DeviceCopy(array, device)
-
-
-def run_cuda_nest(*arguments: Any) -> list[Any]:
-    """`_nests_at_home.run_nest`, imported by the first who needs it."""
-    from upsweep import _nests_at_home
-
-    return _nests_at_home.run_nest(*arguments)
 
 
 def cuda_counts() -> Any:

@@ -12,9 +12,16 @@ from upsweep._arrays import Array, OnDevice
 from upsweep._at_home import Call, described, owner_of
 from upsweep._cuda import DeviceArray, host, nests
 
-__all__ = ["compile_ahead", "run_nest"]
+__all__ = ["compile_ahead", "prepare", "run_nest", "start"]
 
-compile_ahead = nests.compile_ahead
+compile_ahead, start = nests.compile_ahead, nests.start
+
+
+def prepare(
+    program: Any, arrays: Sequence[Array], sizes: dict[str, int], names: Sequence[str], device: int
+) -> nests.Prepared:
+    """What calls on arrays like these have in common."""
+    return nests.prepare(program, [described(array) for array in arrays], sizes, names, device)
 
 
 def run_nest(

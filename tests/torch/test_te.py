@@ -70,6 +70,7 @@ def pretended(monkeypatch, tmp_path, fake_cuda):
     monkeypatch.setattr(library, "workspace", lambda n_bytes, ordinal: (
         (memory := torch.empty(n_bytes, dtype=torch.uint8)).data_ptr(), memory))  # fmt: skip
     monkeypatch.setattr(nests, "_kind_of", lambda tensor: "cuda" if tensor.device.type == "cpu" else "meta")
+    monkeypatch.setattr(nests, "_stream_of", lambda device: 78)
     return host_nests.install(monkeypatch, tmp_path, fake_cuda)
 
 
@@ -83,8 +84,17 @@ def test_on_a_device(pretended):
     version = out._version
     assert run(x, out) is None and out._version == version + 1
     torch.testing.assert_close(out, torch.cumsum(x, 0))
+    for _ in range(3):  # later calls on tensors like these go straight to the kernels
+        x, out = torch.rand(5, 33), torch.empty(5, 33)
+        assert run(x, out) is None and out._version == 1
+        torch.testing.assert_close(out, torch.cumsum(x, 0))
+        assert pretended.launches[-1][4] == 78 and len(run.prepared) == 1
+    with pytest.raises(ValueError, match="scan: overlaps X"):
+        run(x, x)
     with pytest.raises(NotImplementedError, match="no derivative"):
         run(x.clone().requires_grad_())
+    with pytest.raises(NotImplementedError, match="no derivative"):
+        run(x.clone().requires_grad_(), out)
     with pytest.raises(TypeError, match="argument 0: built for a CUDA device, got a tensor on meta"):
         run(torch.ones(3, 4, device="meta"))
     with pytest.raises(TypeError, match="X: is an array in the computer's memory, while scan is on a CUDA device"):

@@ -10,14 +10,14 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from upsweep._cuda import DeviceArray, driver
 from upsweep._expr import cache
 from upsweep._expr.cuda import nvrtc
 from upsweep._expr.cuda.nests.program import Launch, Plan, Program
 
-__all__ = ["compile_ahead", "run"]
+__all__ = ["Prepared", "compile_ahead", "prepare", "run", "start"]
 
 Allocate = Callable[[int], tuple[int, object]]
 
@@ -75,11 +75,20 @@ def compile_ahead(program: Program, device: int) -> None:
     _loaded(program, device, program.blocks_buffers(), frozenset(program.buffers))
 
 
-def run(
-    program: Program, arrays: Sequence[DeviceArray], sizes: dict[str, int], names: Sequence[str], *, device: int,
-    stream: int, allocate: Allocate,
-) -> None:  # fmt: skip
-    """Start a nest's kernels.
+class Prepared(NamedTuple):
+    """A call but for where its arrays lie."""
+
+    kernels: dict[str, Any]
+    plan: Plan
+    numbers: list[int]  # with 0 in the place of addresses
+    places: list[int]  # of the arrays' addresses
+    in_workspace: list[int]  # places of numbers that are offsets in the workspace
+
+
+def prepare(
+    program: Program, arrays: Sequence[DeviceArray], sizes: dict[str, int], names: Sequence[str], device: int
+) -> Prepared:
+    """All that arrays of the same shapes and strides have in common; the first one compiles.
 
     Parameters
     ----------
@@ -87,32 +96,55 @@ def run(
         One for each of the program's buffers, of any strides.
     sizes : dict
         The values of symbolic sizes; `names` are their keys in the program's order.
-    allocate : callable
-        As that of `run_scan`.
     """
     plan = _planned(program, device, sizes, names)
-    if not plan.launches:
-        return
+    items = program.item_sizes
     dense = [
         buffer
-        for buffer, array, item in zip(program.buffers, arrays, program.item_sizes, strict=True)
+        for buffer, array, item in zip(program.buffers, arrays, items, strict=True)
         if not array.shape or array.shape[-1] <= 1 or array.strides[-1] == item
     ]
-    kernels = _loaded(program, device, plan.in_shared, frozenset(dense))
-    workspace, keep = allocate(plan.workspace_bytes) if plan.workspace_bytes else (0, None)
+    kernels = _loaded(program, device, plan.in_shared, frozenset(dense)) if plan.launches else {}
     numbers: list[int] = []
-    for array, item in zip(arrays, program.item_sizes, strict=True):
-        numbers += [array.pointer, *(stride // item for stride in array.strides)]
-    numbers += [workspace + offset for offset in plan.scratch]
-    numbers += plan.sizes
-    numbers += [number + workspace if in_workspace else number for number, in_workspace in plan.rest]
-    call = _structure(len(numbers))()
-    call.numbers[:] = numbers
-    for launch in _in_order(plan.launches, call.numbers, 0):
-        kernels[launch.kernel].launch(
-            launch.n_blocks, launch.n_threads, stream, call, shared_bytes=launch.shared_bytes
+    places: list[int] = []
+    for array, item in zip(arrays, items, strict=True):
+        places.append(len(numbers))
+        numbers += [0, *(stride // item for stride in array.strides)]
+    in_workspace = [len(numbers) + n for n in range(len(plan.scratch))]
+    numbers += [*plan.scratch, *plan.sizes]
+    in_workspace += [len(numbers) + n for n, (_, is_offset) in enumerate(plan.rest) if is_offset]
+    numbers += [number for number, _ in plan.rest]
+    return Prepared(kernels, plan, numbers, places, in_workspace)
+
+
+def start(call: Prepared, pointers: Sequence[int], *, stream: int, allocate: Allocate) -> None:
+    """Start a nest's kernels on arrays that lie there; `allocate` as that of `run_scan`."""
+    plan = call.plan
+    if not plan.launches:
+        return
+    structure = _structure(len(call.numbers))()
+    structure.numbers[:] = call.numbers
+    for place, pointer in zip(call.places, pointers, strict=True):
+        structure.numbers[place] = pointer
+    keep = None
+    if plan.workspace_bytes:
+        workspace, keep = allocate(plan.workspace_bytes)
+        for place in call.in_workspace:
+            structure.numbers[place] += workspace
+    for launch in _in_order(plan.launches, structure.numbers, 0):
+        call.kernels[launch.kernel].launch(
+            launch.n_blocks, launch.n_threads, stream, structure, shared_bytes=launch.shared_bytes
         )
     del keep
+
+
+def run(
+    program: Program, arrays: Sequence[DeviceArray], sizes: dict[str, int], names: Sequence[str], *, device: int,
+    stream: int, allocate: Allocate,
+) -> None:  # fmt: skip
+    """`prepare` and `start`."""
+    call = prepare(program, arrays, sizes, names, device)
+    start(call, [array.pointer for array in arrays], stream=stream, allocate=allocate)
 
 
 def _in_order(launches: Sequence[Launch], numbers: Any, depth: int) -> Iterator[Launch]:

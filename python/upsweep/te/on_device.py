@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays, _dispatch
-from upsweep._expr.cuda.nests.program import programs_of, text_of
+from upsweep._expr.cuda.nests.program import Program, programs_of, text_of
 from upsweep._expr.nest.expressions import Expr, key
+from upsweep._expr.nest.sizes import Sizes
 from upsweep._expr.nest.statements import Buffer, Statement
 
 from .building import Array, Function, Parameter, free_axes
@@ -30,6 +31,7 @@ class DeviceFunction(Function):
 
     def __init__(self, schedule: Schedule, args: Sequence[Tensor | Expr], name: str, device: int) -> None:
         self.device = device  # to which arrays of numpy are copied
+        self.prepared: dict[Any, Any] = {}  # calls on tensors, by what these are but for where they lie
         super().__init__(schedule, args, name)
 
     def _make(self, schedule: Schedule, body: Statement, buffers: Sequence[Buffer]) -> None:
@@ -37,7 +39,7 @@ class DeviceFunction(Function):
         self.text = text_of(self.program, self.wide)
         self._code: Any = None
         try:
-            _dispatch.compile_nest_ahead(self.program, self.device)
+            _dispatch.cuda_nests().compile_ahead(self.program, self.device)
         except (RuntimeError, ImportError) as error:
             raise RuntimeError(
                 f'{self.name}: target "cuda" needs an NVIDIA GPU, its driver and a compiler: {error}'
@@ -47,8 +49,39 @@ class DeviceFunction(Function):
         """`__call__` of arrays of numpy, and of views of those on a device."""
         if n_threads is not None:
             raise ValueError("n_threads: is about the CPU; a schedule says how many threads a device runs")
+        given, sizes = self._taken(arrays)
+        shapes = [(tuple(e(sizes) for e in p.extents), p.dtype) for p in self._parameters]
+        new = _dispatch.cuda_nests().run_nest(
+            self._program(sizes), [(p.name, given.get(id(p))) for p in self._parameters], shapes,
+            [p.is_output for p in self._parameters], sizes, self._size_keys, self.device,
+        )  # fmt: skip
+        if not new:
+            return None
+        return new[0] if len(new) == 1 else tuple(new)
+
+    def fills_with_arrays_alone(self, values: Sequence[Any]) -> bool:
+        """Whether a call has all arrays, and the function takes no sizes by themselves."""
+        return len(values) == len(self._args) == len(self._parameters)
+
+    @property
+    def result_places(self) -> list[int]:
+        """Which of its arrays are results."""
+        return [place for place, parameter in enumerate(self._parameters) if parameter.is_output]
+
+    def prepare(self, views: Sequence[Array], device: int) -> Any:
+        """What calls that fill results on a device have in common, where all arrays are like these."""
+        given, sizes = self._taken(views)
+        arrays = [given[id(parameter)] for parameter in self._parameters]
+        return _dispatch.cuda_nests().prepare(self._program(sizes), arrays, sizes, self._size_keys, device)
+
+    def _program(self, sizes: Sizes) -> Program:
+        is_wide = self.wide is not None and self.program.is_wide(sizes)
+        return self.wide if is_wide and self.wide is not None else self.program
+
+    def _taken(self, arrays: Sequence[Any]) -> tuple[dict[int, Array], Sizes]:
+        """The arrays by their parameters' ids, and the sizes; raises where they do not go together."""
         fills = self._check_number(arrays)
-        sizes: dict[str, int] = {}
+        sizes: Sizes = {}
         values, parameters = iter(arrays), iter(self._parameters)
         given: dict[int, Array] = {}
         for arg in self._args:
@@ -64,16 +97,7 @@ class DeviceFunction(Function):
         if not fills:
             self._check_sizes_told(sizes)
         self._check_sizes(sizes)
-        shapes = [(tuple(e(sizes) for e in p.extents), p.dtype) for p in self._parameters]
-        is_wide = self.wide is not None and self.program.is_wide(sizes)
-        program = self.wide if is_wide else self.program
-        new = _dispatch.run_cuda_nest(
-            program, [(p.name, given.get(id(p))) for p in self._parameters], shapes,
-            [p.is_output for p in self._parameters], sizes, self._size_keys, self.device,
-        )  # fmt: skip
-        if fills:
-            return None
-        return new[0] if len(new) == 1 else tuple(new)
+        return given, sizes
 
 
 def _checked(parameter: Parameter, value: Any) -> Array:
