@@ -20,7 +20,9 @@ __all__ = [
     "at_home",
     "check_threads",
     "combine_on_device",
+    "copy_on_device",
     "cuda_counts",
+    "cuda_nests",
     "cuda_problem",
     "cuda_reduce",
     "find_extremes",
@@ -37,6 +39,8 @@ __all__ = [
     "run_scan",
     "run_user_scan",
     "user_scans_at_home",
+    "wait_for",
+    "why_no_device",
     "write_state",
 ]
 
@@ -53,6 +57,34 @@ def cuda_reduce(*arrays: Any, **keywords: Any) -> None:
     from upsweep._cuda import carries
 
     carries.reduce(*arrays, **keywords)
+
+
+def cuda_nests() -> Any:
+    """The module that knows loop nests on a device, imported by the first who needs it."""
+    from upsweep import _nests_at_home
+
+    return _nests_at_home
+
+
+def why_no_device(device: int) -> str | None:
+    """What keeps arrays from lying on a device; None if nothing does."""
+    from upsweep._cuda import arrays
+
+    return arrays.why_no_device(device)
+
+
+def wait_for(device: int) -> None:
+    """Wait for what was started on the device's default stream."""
+    from upsweep._cuda import arrays
+
+    arrays.wait_for(device)
+
+
+def copy_on_device(array: Array, device: int) -> Any:
+    """A copy of an array of numpy on a device, which belongs to no other library."""
+    from upsweep._cuda import arrays
+
+    return arrays.DeviceCopy(array, device)
 
 
 def cuda_counts() -> Any:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from te_cells import gru, lstm, lstm_by_hand, rnn, sigmoid
 from te_twin import Twin
 from upsweep import te
 from upsweep._expr.nest.statements import For, inner_statements
@@ -11,24 +12,8 @@ from upsweep.te.lowering import lower_schedule
 pytest.importorskip("llvmlite")
 
 
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
 def random(*shape, seed=0, dtype="float32"):
     return np.random.default_rng(seed).normal(size=shape).astype(dtype)
-
-
-def rnn(hidden, dtype="float32"):
-    T, B = te.var("T"), te.var("B")
-    X = te.placeholder((T, B, hidden), dtype, "X")
-    W = te.placeholder((hidden, hidden), dtype, "W")
-    h = te.placeholder((T, B, hidden), dtype, "h")
-    k = te.reduce_axis((0, hidden), "k")
-    product = te.compute((T, B, hidden), lambda t, b, j: te.sum(h[t - 1, b, k] * W[k, j], axis=k), name="product")
-    update = te.compute((T, B, hidden), lambda t, b, j: te.tanh(product[t, b, j] + X[t, b, j]))
-    init = te.compute((1, B, hidden), lambda _, b, j: X[0, b, j])
-    return X, W, product, te.scan(init, update, h, inputs=[X, W])
 
 
 @pytest.mark.parametrize("hidden", [1, 5, 16, 24, 70, 128])
@@ -85,59 +70,21 @@ def test_rows_share_what_they_read_of_each_gate():
 
 
 def test_lstm():
-    T, B, D, H = te.var("T"), te.var("B"), te.var("D"), te.var("H")
-    X = te.placeholder((T, B, D), name="X")
-    Wx, Wh = te.placeholder((4, D, H), name="Wx"), te.placeholder((4, H, H), name="Wh")
-    c, h = te.placeholder((T, B, H), name="c"), te.placeholder((T, B, H), name="h")
-    zero = [te.compute((1, B, H), lambda *_: 0.0) for _ in range(2)]
-    d, k = te.reduce_axis((0, D), "d"), te.reduce_axis((0, H), "k")
-    of_x = te.compute((T, B, 4, H), lambda t, b, g, j: te.sum(X[t, b, d] * Wx[g, d, j], axis=d), name="of_x")
-    of_h = te.compute((T, B, 4, H), lambda t, b, g, j: te.sum(h[t - 1, b, k] * Wh[g, k, j], axis=k), name="of_h")
-    gates = te.compute((T, B, 4, H), lambda t, b, g, j: of_x[t, b, g, j] + of_h[t, b, g, j], name="gates")
-
-    def gate(g):
-        return lambda t, b, j: te.sigmoid(gates[t, b, g, j])
-
-    new_c = te.compute(
-        (T, B, H),
-        lambda t, b, j: gate(0)(t, b, j) * c[t - 1, b, j] + gate(1)(t, b, j) * te.tanh(gates[t, b, 2, j]),
-        name="new_c",
-    )
-    new_h = te.compute((T, B, H), lambda t, b, j: gate(3)(t, b, j) * te.tanh(new_c[t, b, j]), name="new_h")
-    cells, outputs = te.scan(zero, [new_c, new_h], [c, h], inputs=[X, Wx, Wh])
+    _, _, _, _, X, Wx, Wh, cells, outputs = lstm()
     s = te.create_schedule(outputs.op)
     run = te.build(s, [X, Wx, Wh, cells, outputs])
     assert "strips" in run.text
     x, wx, wh = random(7, 5, 3), random(4, 3, 20, seed=1), random(4, 20, 20, seed=2) / 4
-    state_c, state_h = np.zeros((5, 20)), np.zeros((5, 20))
     got_c, got_h = run(x, wx, wh)
-    for t in range(1, 7):
-        f, i, g, o = (x[t] @ wx[n] + state_h @ wh[n] for n in range(4))
-        state_c = sigmoid(f) * state_c + sigmoid(i) * np.tanh(g)
-        state_h = sigmoid(o) * np.tanh(state_c)
-        np.testing.assert_allclose(got_c[t], state_c, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(got_h[t], state_h, rtol=1e-4, atol=1e-5)
+    state_c, state_h = lstm_by_hand(x, wx, wh)
+    np.testing.assert_allclose(got_c, state_c, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got_h, state_h, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(run(x, wx, wh, n_threads=1)[1], got_h)
 
 
 def test_gru():
-    T, B, H = te.var("T"), te.var("B"), 12
-    X = te.placeholder((T, B, 3, H), "float64", "X")
-    W = te.placeholder((3, H, H), "float64", "W")
-    h = te.placeholder((T, B, H), "float64", "h")
-    k, q = te.reduce_axis((0, H), "k"), te.reduce_axis((0, H), "q")
-    init = te.compute((1, B, H), lambda *_: 0.0)
-    pre = te.compute((T, B, 2, H), lambda t, b, g, j: te.sum(h[t - 1, b, k] * W[g, k, j], axis=k), name="pre")
-    rz = te.compute((T, B, 2, H), lambda t, b, g, j: te.sigmoid(pre[t, b, g, j] + X[t, b, g, j]), name="rz")
-    kept = te.compute((T, B, H), lambda t, b, j: rz[t, b, 0, j] * h[t - 1, b, j], name="kept")
-    cand = te.compute((T, B, H), lambda t, b, j: te.sum(kept[t, b, q] * W[2, q, j], axis=q), name="cand")
-    update = te.compute(
-        (T, B, H),
-        lambda t, b, j: (
-            rz[t, b, 1, j] * h[t - 1, b, j] + (1 - rz[t, b, 1, j]) * te.tanh(cand[t, b, j] + X[t, b, 2, j])
-        ),
-    )
-    scan = te.scan(init, update, h, inputs=[X, W])
+    H = 12
+    X, W, scan = gru(H)
     run = te.build(te.create_schedule(scan.op), [X, W, scan])
     x, w = random(5, 4, 3, H, dtype="float64"), random(3, H, H, seed=1, dtype="float64") / 3
     state, got = np.zeros((4, H)), run(x, w)

@@ -45,6 +45,7 @@ FUNCTIONS: dict[str, tuple[tuple[Any, ...], bool]] = {
 
 PROCESSORS, MAJOR, MINOR, SHARED = 16, 75, 76, 97  # attributes of a device
 DYNAMIC_SHARED = 8  # attribute of a function
+_ALWAYS_SHARED = 48 << 10  # bytes that a block may have without that attribute
 
 
 class _Driver:
@@ -166,13 +167,20 @@ class Function:
             self.device.driver.call("cuFuncSetAttribute", self.handle, DYNAMIC_SHARED, n_bytes)
         self.shared_bytes = n_bytes
 
-    def launch(self, n_blocks: int, n_threads: int, stream: int, structure: ctypes.Structure) -> None:
-        """Start the kernel on a stream. The structure is copied before this returns."""
+    def launch(
+        self, n_blocks: int, n_threads: int, stream: int, structure: ctypes.Structure, shared_bytes: int = 0
+    ) -> None:
+        """Start the kernel on a stream, with `shared_bytes` or what `use_shared` said of dynamic shared memory.
+
+        The structure is copied before this returns.
+        """
+        if shared_bytes > max(self.shared_bytes, _ALWAYS_SHARED):
+            self.use_shared(shared_bytes)
         arguments = (_POINTER * 1)(ctypes.addressof(structure))
         with self.device.current():
             self.device.driver.call(
-                "cuLaunchKernel", self.handle, n_blocks, 1, 1, n_threads, 1, 1, self.shared_bytes, stream,
-                arguments, None,
+                "cuLaunchKernel", self.handle, n_blocks, 1, 1, n_threads, 1, 1, shared_bytes or self.shared_bytes,
+                stream, arguments, None,
             )  # fmt: skip
 
 

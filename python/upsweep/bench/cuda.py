@@ -19,6 +19,7 @@ from upsweep._progress import Progress
 from upsweep.bench import (
     cuda_cases,
     cuda_count_cases,
+    cuda_te_cases,
     cuda_userscan_cases,
     figures,
     isolated,
@@ -30,7 +31,18 @@ from upsweep.bench.report import Row
 
 __all__ = ["run", "why_not"]
 
-_CASES: dict[str, Any] = {"scans": cuda_cases, "counts": cuda_count_cases, "userscan": cuda_userscan_cases}
+_CASES: dict[str, tuple[Any, ...]] = {
+    "scans": (cuda_cases,),
+    "counts": (cuda_count_cases,),
+    "userscan": (cuda_userscan_cases, cuda_te_cases),
+}
+# These import torch.
+_MEASURED_BY = {
+    cuda_cases.Case: "cuda_scans",
+    cuda_count_cases.Case: "cuda_counts",
+    cuda_userscan_cases.Case: "cuda_userscan",
+    cuda_te_cases.Case: "cuda_te",
+}
 
 
 def why_not() -> str | None:
@@ -65,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
         chosen = sweep.Sweep.of(options)
         cases, rounds, warmup = list(chosen.cases()), chosen.iters, chosen.warmup
     else:
-        cases = list(_CASES[options.family].cases(options.quick))
+        cases = [case for module in _CASES[options.family] for case in module.cases(options.quick)]
     cases = [case for case in cases if options.only in f"{case.name}, {case.dtype}"]
     if not cases:
         print(f"no case contains {options.only!r}")
@@ -76,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
     wanted = {name for case in cases for name, _ in case.peers}
     absent = [name for name in cuda_peers.missing() if name in wanted]
     print(machine.text(described) + (f"\nnot installed: {', '.join(absent)}" if absent else ""), flush=True)
-    rows, wrong = measure(cases, rounds, warmup, options.family)
+    rows, wrong = measure(cases, rounds, warmup)
     if wrong:
         print("results are wrong: no speed is reported", *wrong, sep="\n")
         return 1
@@ -86,33 +98,32 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _measuring(family: str) -> Any:
-    """The module that checks and times the cases of a family; all have the same functions."""
-    return importlib.import_module(f"upsweep.bench.cuda_{family}")
+def _measuring(case: Any) -> Any:
+    """The module that checks and times a case; all have the same functions."""
+    return importlib.import_module(f"upsweep.bench.{_MEASURED_BY[type(case)]}")
 
 
-def measure(cases: Sequence[Any], rounds: int, warmup: int, family: str = "scans") -> tuple[list[Row], list[str]]:
+def measure(cases: Sequence[Any], rounds: int, warmup: int) -> tuple[list[Row], list[str]]:
     """The rows of the cases, those of upsweep before those of its peers; or what was wrong."""
-    measuring = _measuring(family)
     rows: list[Row] = []
     wrong: list[str] = []
     against = by_peer(cases)
     with Progress("measuring") as progress:
         n_steps = len(cases) + sum(len(items) for items in against.values())
         for done, case in enumerate(cases):
-            _measure_own(measuring, replace(case, peers=()), rounds, warmup, rows, wrong)
+            _measure_own(_measuring(case), replace(case, peers=()), rounds, warmup, rows, wrong)
             progress.update(done + 1, n_steps)
         if wrong:
             return [], wrong
-        measuring.release_memory()
+        _measuring(cases[0]).release_memory()
         done = len(cases)
         found: dict[tuple[Any, str], list[Row]] = {}
         for name, items in against.items():
             # Each peer in a process of its own: some take the device, or the interpreter, with them.
-            results = isolated.each(partial(_measure_peer, family, rounds=rounds, warmup=warmup), items)
+            results = isolated.each(partial(_measure_peer, rounds=rounds, warmup=warmup), items)
             for item, (measured, reason) in zip(items, results):
                 failed = report.Row(
-                    measuring.title(name, item), item.dtype, None, None, "x", item.peers[0][1],
+                    _measuring(item).title(name, item), item.dtype, None, None, "x", item.peers[0][1],
                     note=f"not timed: {reason.strip().partition(chr(10))[0][:160]}", method=name,
                     length=item.length, family=item.family,
                 )  # fmt: skip
@@ -151,9 +162,9 @@ def _measure_own(measuring: Any, case: Any, rounds: int, warmup: int, rows: list
         wrong.append(str(error))
 
 
-def _measure_peer(family: str, case: Any, rounds: int, warmup: int) -> list[Row]:
+def _measure_peer(case: Any, rounds: int, warmup: int) -> list[Row]:
     """The peer's row alone, from a run in turns with upsweep's own."""
-    rows: list[Row] = _measuring(family).measure_case(case, rounds, warmup)
+    rows: list[Row] = _measuring(case).measure_case(case, rounds, warmup)
     return rows[1:]
 
 

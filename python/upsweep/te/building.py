@@ -14,10 +14,11 @@ from upsweep import _arrays, _cpu
 from upsweep._cpu import openmp
 from upsweep._cpu._nests import Plan
 from upsweep._expr.nest.compiled import compile_nest
-from upsweep._expr.nest.expressions import OPERATIONS, Expr, key, walk
+from upsweep._expr.nest.expressions import Expr, key, walk
 from upsweep._expr.nest.launching import SYMBOLS
 from upsweep._expr.nest.printing import nest_text
-from upsweep._expr.nest.statements import Allocate, Buffer
+from upsweep._expr.nest.sizes import Sizes, evaluator
+from upsweep._expr.nest.statements import Allocate, Buffer, Statement
 
 from .lowering import lower_schedule
 from .schedule import Schedule
@@ -26,7 +27,6 @@ from .tensors import PlaceholderOp, Tensor
 __all__ = ["Function", "build", "lower"]
 
 Array = NDArray[Any]
-Sizes = dict[str, int]
 
 
 class Lowered:
@@ -42,7 +42,9 @@ class Lowered:
         return self.text
 
 
-def lower(schedule: Schedule, args: Sequence[Tensor | Expr], simple_mode: bool = True) -> Lowered:
+def lower(
+    schedule: Schedule, args: Sequence[Tensor | Expr], simple_mode: bool = True, target: str = "cpu"
+) -> Lowered:
     """The loop nest of a schedule, as `build` compiles it.
 
     Parameters
@@ -54,6 +56,9 @@ def lower(schedule: Schedule, args: Sequence[Tensor | Expr], simple_mode: bool =
         What the function takes, as in `build`.
     simple_mode : bool
         TVM's argument; there is one form.
+    target : str
+        As in `build`. For "cuda" it is the nest of each kernel, whose threads all walk through it: a loop bound
+        to a thread axis is each thread's own step of it. It says where buffers lie and where threads wait.
 
     Returns
     -------
@@ -76,7 +81,14 @@ def lower(schedule: Schedule, args: Sequence[Tensor | Expr], simple_mode: bool =
     <BLANKLINE>
     """
     check_arguments(schedule, args)
-    return Lowered(nest_text(lower_schedule(schedule, [arg for arg in args if isinstance(arg, Tensor)]).body))
+    tensors = [arg for arg in args if isinstance(arg, Tensor)]
+    nest = lower_schedule(schedule, tensors)
+    if _device_of(target) is not None:
+        from upsweep._expr.cuda.nests.program import programs_of, text_of
+
+        sizes = sizes_of(schedule, tensors, [arg for arg in args if isinstance(arg, Expr)])
+        return Lowered(text_of(*programs_of(nest.body, nest.buffers, sizes, free_axes(schedule), "lower")))
+    return Lowered(nest_text(nest.body))
 
 
 def check_arguments(schedule: Any, args: Any) -> None:
@@ -90,22 +102,7 @@ def check_arguments(schedule: Any, args: Any) -> None:
             raise TypeError(f"args: expected tensors, and sizes from te.var; args[{place}] is {arg!r}")
 
 
-def evaluator(expr: Expr) -> Callable[[Sizes], int]:
-    """An integer expression of sizes as a function of their values by `key`."""
-    if expr.op == "const":
-        value = int(expr.static[0])
-        return lambda sizes: value
-    if expr.op == "var":
-        name = key(expr)
-        return lambda sizes: sizes[name]
-    args = [evaluator(arg) for arg in expr.args]
-    if expr.op == "cast":
-        return args[0]
-    meaning = OPERATIONS[expr.op][1]
-    return lambda sizes: int(meaning(*(arg(sizes) for arg in args)))
-
-
-class _Parameter:
+class Parameter:
     """One array argument: its name, dtype, and how its shape tells sizes."""
 
     def __init__(self, tensor: Tensor, known: set[str]) -> None:
@@ -131,14 +128,18 @@ class _Parameter:
             array = _arrays.as_operand(array, self.name)
             if isinstance(array, _arrays.OnDevice):
                 raise TypeError(f"{self.name}: built for the CPU, got an array of a device")
+        self.check_shape(array)
+        result: Array = np.asarray(array)  # subclasses have no meaning of their own here
+        return result
+
+    def check_shape(self, array: Array) -> None:
+        """Raise unless the array is of the placeholder's dtype and rank, and can be filled if it is to be."""
         if array.dtype != self.dtype and array.dtype.newbyteorder("=") != self.dtype:
             raise TypeError(f"{self.name}: expected dtype {self.dtype.name}, got {array.dtype}")
         if array.ndim != self.tensor.ndim:
             raise ValueError(f"{self.name}: expected shape {self.shape_text()}, got {array.shape}")
         if self.is_output and not array.flags.writeable:
             raise ValueError(f"{self.name}: the array to fill is read-only")
-        result: Array = np.asarray(array)  # subclasses have no meaning of their own here
-        return result
 
 
 def _is_plain(array: Array) -> bool:
@@ -158,6 +159,8 @@ class Function:
     One is built for all sizes.
     """
 
+    is_on_device = False  # whether it was built for a CUDA device
+
     def __init__(self, schedule: Schedule, args: Sequence[Tensor | Expr], name: str) -> None:
         check_arguments(schedule, args)
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
@@ -167,21 +170,16 @@ class Function:
         given = [arg for arg in args if isinstance(arg, Expr)]
         known = {key(arg) for arg in given}
         # Inputs tell sizes before results do, which may be missing.
-        parameters = {id(t): _Parameter(t, known) for t in tensors if isinstance(t.op, PlaceholderOp)}
-        parameters |= {id(t): _Parameter(t, known) for t in tensors if id(t) not in parameters}
+        parameters = {id(t): Parameter(t, known) for t in tensors if isinstance(t.op, PlaceholderOp)}
+        parameters |= {id(t): Parameter(t, known) for t in tensors if id(t) not in parameters}
         self._parameters = [parameters[id(tensor)] for tensor in tensors]
         self._inputs = [p for p in self._parameters if not p.is_output]
         self._outputs = [p for p in self._parameters if p.is_output]
-        body, self._scratch = nest.body, []
-        scratch: list[Buffer] = []
-        while isinstance(body, Allocate):
-            scratch.append(body.buffer)
-            self._scratch.append((np.dtype(body.buffer.dtype), [evaluator(size) for size in body.buffer.shape]))
-            body = body.body
+        self._scratch: list[tuple[np.dtype[Any], list[Callable[[Sizes], int]]]] = []
         self._plans: dict[Any, Plan] = {}  # by what a call's arrays are, but for where they lie
         self._latest: Plan | None = None
         self._takes_arrays_alone = not given
-        self._sizes = _sizes_of(schedule, tensors, given)
+        self._sizes = sizes_of(schedule, tensors, given)
         for size in self._sizes:
             if key(size) not in known:
                 raise ValueError(f"{name}: no argument's shape tells the size {size!r}")
@@ -190,8 +188,17 @@ class Function:
             (evaluator(check.value), [evaluator(extent) for extent in check.extents], check.message)
             for check in schedule.checks
         ]
-        self._code = compile_nest(
-            body, [*nest.buffers, *scratch], self._sizes, _cpu.level, openmp.symbols(SYMBOLS)
+        self._make(schedule, nest.body, nest.buffers)
+
+    def _make(self, schedule: Schedule, body: Statement, buffers: Sequence[Buffer]) -> None:
+        """Compile a nest."""
+        scratch: list[Buffer] = []
+        while isinstance(body, Allocate):
+            scratch.append(body.buffer)
+            self._scratch.append((np.dtype(body.buffer.dtype), [evaluator(size) for size in body.buffer.shape]))
+            body = body.body
+        self._code: Any = compile_nest(
+            body, [*buffers, *scratch], self._sizes, _cpu.level, openmp.symbols(SYMBOLS)
         )
 
     def __repr__(self) -> str:
@@ -229,14 +236,7 @@ class Function:
 
     def run(self, arrays: Sequence[Any], n_threads: int | None) -> Any:
         """`__call__` of arrays of numpy."""
-        n_given = len(arrays)
-        if n_given not in (len(self._args), len(self._args) - len(self._outputs)):
-            few = len(self._args) - len(self._outputs)
-            raise TypeError(
-                f"{self.name}: expected {len(self._args)} arguments, or {few} without the results to fill, "
-                f"got {n_given}"
-            )
-        fills = n_given == len(self._args)
+        fills = self._check_number(arrays)
         arrays = tuple(arrays)
         signature = None
         if self._takes_arrays_alone and all(type(array) is np.ndarray for array in arrays):
@@ -248,7 +248,7 @@ class Function:
                 return result
         values = iter(arrays)
         sizes: Sizes = {}
-        taken: list[tuple[_Parameter, Array]] = []
+        taken: list[tuple[Parameter, Array]] = []
         parameters = iter(self._parameters)
         for arg in self._args:
             if isinstance(arg, Expr):
@@ -259,15 +259,8 @@ class Function:
                 taken.append((parameter, parameter.check_kind(next(values))))
         self._bind(taken, sizes)
         if not fills:
-            missing = [size for size in self._sizes if key(size) not in sizes]
-            if missing:
-                raise ValueError(
-                    f"{self.name}: the inputs do not tell the size {missing[0]!r}; give the results to fill"
-                )
-        for check, extents, message in self._checks:
-            if check(sizes) < 0 and all(extent(sizes) > 0 for extent in extents):
-                told = ", ".join(f"{size!r} = {sizes[key(size)]}" for size in self._sizes)
-                raise ValueError(f"{message}, with {told}")
+            self._check_sizes_told(sizes)
+        self._check_sizes(sizes)
         plain = [self._plain(parameter, array, taken) for parameter, array in taken]
         plan = self._plan([(parameter, array) for (parameter, _), array in zip(taken, plain)], sizes)
         if signature is not None and all(array is given for array, (_, given) in zip(plain, taken)):
@@ -280,6 +273,31 @@ class Function:
             if parameter.is_output and array is not given:
                 given[...] = array
         return result
+
+    def _check_number(self, arrays: Sequence[Any]) -> bool:
+        """Whether the results to fill are among the arguments of a call."""
+        n_given = len(arrays)
+        if n_given not in (len(self._args), len(self._args) - len(self._outputs)):
+            few = len(self._args) - len(self._outputs)
+            raise TypeError(
+                f"{self.name}: expected {len(self._args)} arguments, or {few} without the results to fill, "
+                f"got {n_given}"
+            )
+        return n_given == len(self._args)
+
+    def _check_sizes_told(self, sizes: Sizes) -> None:
+        missing = [size for size in self._sizes if key(size) not in sizes]
+        if missing:
+            raise ValueError(
+                f"{self.name}: the inputs do not tell the size {missing[0]!r}; give the results to fill"
+            )
+
+    def _check_sizes(self, sizes: Sizes) -> None:
+        """Raise where an index that depends on sizes leaves its tensor."""
+        for check, extents, message in self._checks:
+            if check(sizes) < 0 and all(extent(sizes) > 0 for extent in extents):
+                told = ", ".join(f"{size!r} = {sizes[key(size)]}" for size in self._sizes)
+                raise ValueError(f"{message}, with {told}")
 
     def filled(self, values: Sequence[Any]) -> list[Any]:
         """Those of a call's arguments that are results."""
@@ -298,7 +316,7 @@ class Function:
             raise ValueError(f"{arg!r}: a size is never negative, got {size}")
         return size
 
-    def _bind(self, taken: list[tuple[_Parameter, Array]], sizes: Sizes) -> None:
+    def _bind(self, taken: list[tuple[Parameter, Array]], sizes: Sizes) -> None:
         """Sizes from shapes, and what disagrees with them."""
         for parameter, array in taken:
             shape = array.shape
@@ -314,7 +332,7 @@ class Function:
                         f"{parameter.name}: expected shape {parameter.shape_text()}{told}, got {shape}"
                     )
 
-    def _plain(self, parameter: _Parameter, array: Array, taken: list[tuple[_Parameter, Array]]) -> Array:
+    def _plain(self, parameter: Parameter, array: Array, taken: list[tuple[Parameter, Array]]) -> Array:
         """An array that the kernel can take: itself, or a copy, also where it lies over others."""
         overlaps = any(
             p.is_output and p is not parameter and np.may_share_memory(array, each) for p, each in taken
@@ -325,7 +343,7 @@ class Function:
             return np.empty(array.shape, parameter.dtype)
         return array.astype(parameter.dtype.newbyteorder("="), order="C")
 
-    def _plan(self, taken: list[tuple[_Parameter, Array]], sizes: Sizes) -> Plan:
+    def _plan(self, taken: list[tuple[Parameter, Array]], sizes: Sizes) -> Plan:
         """The kernel's call for arrays that it can take; without the results, for new ones."""
         given = {id(parameter): array for parameter, array in taken}
         # Such arrays lie anywhere: only shapes and strides of those that are not there yet count.
@@ -351,7 +369,7 @@ class Function:
         )  # fmt: skip
 
 
-def _sizes_of(schedule: Schedule, tensors: Sequence[Tensor], given: Sequence[Expr]) -> list[Expr]:
+def sizes_of(schedule: Schedule, tensors: Sequence[Tensor], given: Sequence[Expr]) -> list[Expr]:
     """All symbolic sizes of a schedule."""
     found: dict[str, Expr] = {key(arg): arg for arg in given}
 
@@ -371,6 +389,23 @@ def _sizes_of(schedule: Schedule, tensors: Sequence[Tensor], given: Sequence[Exp
     return list(found.values())
 
 
+def free_axes(schedule: Schedule) -> set[int]:
+    """The ids of the axes of stages that nothing was said of."""
+    stages = [stage for stage in schedule.stages if not stage.touched]
+    return {id(leaf) for stage in stages for leaf in stage.leaves if leaf.kind == "data"}
+
+
+def _device_of(target: Any) -> int | None:
+    """The CUDA device of a target; None for the CPU."""
+    words = str(target).split()
+    kind, _, ordinal = (words[0] if words else "").partition(":")
+    if kind == "cuda" and (ordinal or "0").isdecimal():
+        return int(ordinal or 0)
+    if kind not in ("cpu", "llvm") or ordinal:
+        raise ValueError(f'target: expected "cpu", "llvm" or "cuda", got {target!r}')
+    return None
+
+
 def build(
     schedule: Schedule,
     args: Sequence[Tensor | Expr],
@@ -387,7 +422,7 @@ def build(
     args : list of Tensor or size
         What the function takes, results too; usually these come last. A size may be given by itself.
     target : str
-        "cpu" or "llvm".
+        "cpu" or "llvm", or "cuda"; "cuda:1" for another device than the first.
     target_host : object
         TVM's argument, without effect.
     name : str
@@ -396,12 +431,18 @@ def build(
     Returns
     -------
     Function
-        For arrays of numpy or torch of any sizes. Compiled code is kept in memory and on the disk.
+        For arrays of numpy or torch of any sizes. Compiled code is kept in memory and on the disk. One for "cuda"
+        takes arrays of torch, cupy and others on a device, and runs on the current stream; arrays of numpy are
+        copied there and back.
 
     Raises
     ------
     ValueError
-        A placeholder that is not among the arguments; a size that no shape tells; another target.
+        A placeholder that is not among the arguments; a size that no shape tells; another target. For "cuda": a
+        thread axis bound twice, a block of more than 1024 threads, a value that one block needs of another, or
+        a thread of another where they cannot wait.
+    RuntimeError
+        For "cuda": there is no device, or no compiler for it; the message says what to install.
 
     Examples
     --------
@@ -418,11 +459,9 @@ def build(
     >>> out
     array([1., 1., 1.])
     """
-    kind = str(target).split()[0] if str(target).split() else ""
-    if kind == "cuda":
-        raise NotImplementedError(
-            'target: te compiles for "cpu" ("llvm") only as yet; "cuda" is not among its targets'
-        )
-    if kind not in ("cpu", "llvm"):
-        raise ValueError(f'target: expected "cpu" or "llvm", got {target!r}')
+    device = _device_of(target)
+    if device is not None:
+        from .on_device import DeviceFunction
+
+        return DeviceFunction(schedule, args, name, device)
     return Function(schedule, args, name)

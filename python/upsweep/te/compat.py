@@ -1,6 +1,6 @@
 """What TVM's programs touch besides `te`, under TVM's names: ``from upsweep.te import compat as tvm``.
 
-Arrays are numpy's, in the computer's memory; a device is what they are asked to lie on.
+An array lies in the computer's memory, as numpy's, or on a CUDA device, where built functions take it as it is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from upsweep import te
+from upsweep import _dispatch, te
 from upsweep.te import build, lower
 
 __all__ = ["Device", "NDArray", "build", "cpu", "cuda", "gpu", "lower", "nd", "te", "testing", "tir"]
@@ -28,11 +28,13 @@ class Device:
 
     @property
     def exist(self) -> bool:
-        """Whether compiled functions can take arrays there."""
-        return self.kind == "cpu"
+        """Whether arrays can lie there."""
+        return self.kind == "cpu" or _dispatch.why_no_device(self.index) is None
 
     def sync(self) -> None:
-        """Wait for what was started there: nothing, since calls return when they are done."""
+        """Wait for what was started there; on the CPU nothing is left, since calls return when they are done."""
+        if self.kind != "cpu":
+            _dispatch.wait_for(self.index)
 
     def __repr__(self) -> str:
         return f"{self.kind}({self.index})"
@@ -52,40 +54,51 @@ gpu = cuda
 
 
 class NDArray:
-    """An array of numpy under TVM's names; compiled functions fill it in place."""
+    """An array under TVM's names; compiled functions fill it in place."""
 
     def __init__(self, values: Any, device: Device | None = None) -> None:
-        device = device or cpu()
-        if not device.exist:
-            raise NotImplementedError(f"device: arrays lie in the computer's memory, tvm.cpu(0); got {device!r}")
-        self.values, self.device = np.array(values), device
+        self.device = device or cpu()
+        host = np.array(values.numpy() if isinstance(values, NDArray) else values)
+        if self.device.kind == "cpu":
+            self.values: Any = host
+            return
+        missing = _dispatch.why_no_device(self.device.index)
+        if missing is not None:
+            raise RuntimeError(f"device: {self.device!r}: {missing}")
+        self.values = _dispatch.copy_on_device(host, self.device.index)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The sizes of its dimensions."""
-        return self.values.shape
+        shape: tuple[int, ...] = self.values.shape
+        return shape
 
     @property
     def dtype(self) -> str:
         """The name of its dtype."""
-        return self.values.dtype.name
+        return str(self.values.dtype.name)
 
     def numpy(self) -> Any:
         """A copy as an array of numpy."""
-        return self.values.copy()
+        return self.values.copy() if self.device.kind == "cpu" else self.values.fetch()
 
     asnumpy = numpy
 
     def copyfrom(self, values: Any) -> NDArray:
         """Take the values of another array."""
-        self.values[...] = values.values if isinstance(values, NDArray) else values
+        given = values.numpy() if isinstance(values, NDArray) else values
+        if self.device.kind == "cpu":
+            self.values[...] = given
+        else:
+            self.values.fill(np.broadcast_to(np.asarray(given, self.values.dtype), self.shape))
         return self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        return self.values if dtype is None else self.values.astype(dtype)
+        values = self.values if self.device.kind == "cpu" else self.values.fetch()
+        return values if dtype is None else values.astype(dtype)
 
     def __repr__(self) -> str:
-        return f"<compat.NDArray {self.device!r}>\n{self.values!r}"
+        return f"<compat.NDArray {self.device!r}>\n{self.numpy()!r}"
 
 
 def _array(values: Any, device: Device | None = None) -> NDArray:

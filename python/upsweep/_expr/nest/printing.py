@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .expressions import Expr
-from .statements import Allocate, Block, For, If, Produce, Statement, Store
+from .statements import Allocate, Barrier, Block, For, If, Produce, Statement, Store
 
 __all__ = ["expression_text", "nest_text"]
 
@@ -72,7 +72,10 @@ def _lines(statement: Statement, indent: str) -> list[str]:
         sizes = " * ".join(
             [statement.buffer.dtype, *(expression_text(s, inside=True) for s in statement.buffer.shape)]
         )
-        return [f"{indent}allocate {statement.buffer.name}[{sizes}]", *_lines(statement.body, indent)]
+        note = f"  // {statement.buffer.scope}" if statement.buffer.scope else ""
+        return [f"{indent}allocate {statement.buffer.name}[{sizes}]{note}", *_lines(statement.body, indent)]
+    if isinstance(statement, Barrier):
+        return [f"{indent}wait for the block's threads"]
     assert isinstance(statement, Produce)
     note = "  // each thread takes strips of the parallel loops through all of it" if statement.strips else ""
     return [f"{indent}produce {statement.name} {{{note}", *_lines(statement.body, deeper), indent + "}"]

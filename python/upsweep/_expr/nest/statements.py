@@ -9,6 +9,7 @@ from .expressions import Axis, Expr, walk
 
 __all__ = [
     "Allocate",
+    "Barrier",
     "Block",
     "Buffer",
     "For",
@@ -23,11 +24,15 @@ __all__ = [
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """Memory of a tensor, or of the part of it that is alive at a time. Its last dimension has stride 1."""
+    """Memory of a tensor, or of the part of it that is alive at a time. Its last dimension has stride 1.
+
+    `scope` says whose it is on a device, for those who read the nest.
+    """
 
     name: str
     shape: tuple[Expr, ...]
     dtype: str
+    scope: str = ""
 
 
 class Statement:
@@ -69,6 +74,11 @@ class If(Statement):
 
     condition: Expr
     body: Statement
+
+
+@dataclass(eq=False, slots=True)
+class Barrier(Statement):
+    """The threads of a block wait for each other. Only in nests for a device."""
 
 
 @dataclass(eq=False, slots=True)

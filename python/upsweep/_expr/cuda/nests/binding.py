@@ -1,0 +1,165 @@
+"""From a nest to the kernels of a device: which loops its blocks and threads take.
+
+A loop that the schedule bound has its thread axis; others get one by their marks: a parallel loop the blocks, a
+vector loop the threads, one that is both is split. What no loop is bound of runs in one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ...nest.expressions import Axis, Expr, binary, const
+from ...nest.linear import linear, same
+from ...nest.statements import Allocate, Block, Buffer, For, If, Statement, all_statements, inner_statements
+from .trees import replaced, used_buffers, with_inner
+
+__all__ = ["MAX_THREADS", "THREAD", "Bound", "bind", "sunk", "tag_extents"]
+
+THREAD = "threadIdx"
+MAX_THREADS = 1024  # of a block
+# Columns that go through time by themselves: small blocks share out evenly among processors.
+_THREADS_OF_COLUMNS = 64
+# Threads along a loop whose length is not known, and those of a block with the loops around it.
+_THREADS_OF_VECTOR, _MOST_OF_BLOCK = 128, 512
+_LETTERS = "xyzwvuts"  # the first one runs fastest
+_BLOCKS = tuple(f"blockIdx.{letter}" for letter in _LETTERS)
+
+
+def sunk(statement: Statement, buffers: list[Buffer]) -> Statement:
+    """Each buffer's memory around the innermost statement that has all of its uses.
+
+    A stage is computed there before it is read, in each step of the loops around it.
+    """
+    mine = [buffer for buffer in buffers if buffer in used_buffers(statement)]
+    inner = inner_statements(statement)
+    own = used_buffers(If(statement.condition, Block([]))) if isinstance(statement, If) else set()
+    sinking = [b for b in mine if b not in own and sum(b in used_buffers(step) for step in inner) == 1]
+    result = with_inner(statement, lambda step: sunk(step, sinking))
+    for buffer in reversed([b for b in mine if b not in sinking]):
+        result = Allocate(buffer, result)
+    return result
+
+
+class Bound:
+    """A kernel's statement in which a thread axis has one `Axis`; the schedule says nothing of `free` ones."""
+
+    def __init__(self, statement: Statement, axes: dict[str, Axis], free: set[str], widths: list[Expr]) -> None:
+        self.statement, self.axes, self.free, self.widths = statement, axes, free, widths
+
+
+def _vector_loops(statement: Statement) -> list[For]:
+    return [each for each in all_statements(statement) if isinstance(each, For) and "vectorized" in each.marks]
+
+
+def _has_threads(statement: Statement) -> bool:
+    """Whether there are loops in it that threads will take."""
+    loops = [each for each in all_statements(statement) if isinstance(each, For)]
+    return any("vectorized" in loop.marks or loop.tag.startswith(THREAD) for loop in loops)
+
+
+def _size(extent: Expr) -> int | None:
+    return int(extent.static[0]) if extent.op == "const" else None
+
+
+class _Binder:
+    """One walk over a kernel."""
+
+    def __init__(self, free: Collection[int], of_scan: bool, wide: bool) -> None:
+        self.free, self.of_scan, self.wide = free, of_scan, wide
+        self.widths: list[Expr] = []  # of free loops in a scan that one block takes
+        self.axes: dict[str, Axis] = {}
+        self.given: set[str] = set()  # thread axes that the schedule speaks of
+
+    def axis(self, tag: str) -> Axis:
+        return self.axes.setdefault(tag, Axis(tag, None, "thread"))
+
+    def walk(self, statement: Statement, taken: tuple[str, ...]) -> Statement:
+        if not isinstance(statement, For):
+            return with_inner(statement, lambda inner: self.walk(inner, taken))
+        if statement.tag:
+            if statement.tag == "vthread":
+                return For(statement.axis, statement.extent, self.walk(statement.body, taken))
+            if statement.tag in taken:
+                raise ValueError(f"bind: {statement.tag} is bound twice in one nest of loops")
+            return self.tagged(statement, statement.tag, taken)
+        in_threads = any(tag.startswith(THREAD) for tag in taken)
+        in_blocks = any(not tag.startswith(THREAD) for tag in taken)
+        free_block = next((tag for tag in _BLOCKS if tag not in taken), "")
+        is_column = "vectorized" in statement.marks or not _has_threads(statement.body)
+        if "parallel" in statement.marks and is_column and not in_threads and not in_blocks:
+            return self.split(statement, _THREADS_OF_COLUMNS, _BLOCKS[0], taken)
+        if "parallel" in statement.marks and not in_threads and free_block:
+            return self.tagged(statement, free_block, taken)
+        if "vectorized" in statement.marks and f"{THREAD}.x" not in taken:
+            if self.of_scan and not taken and id(statement.axis) in self.free:
+                self.widths.append(statement.extent)
+                if self.wide:
+                    return self.split(statement, _THREADS_OF_COLUMNS, _BLOCKS[0], taken)
+            size = _size(statement.extent)
+            if size is not None and size <= MAX_THREADS // 2:
+                return self.tagged(statement, f"{THREAD}.x", taken)
+            return self.split(statement, _THREADS_OF_VECTOR, "", taken)
+        if self.is_beside_a_vector(statement) and not in_threads:
+            return self.tagged(statement, f"{THREAD}.y", taken)
+        if not self.of_scan and self.is_around_threads(statement) and in_blocks and free_block:
+            return self.tagged(statement, free_block, taken)
+        return with_inner(statement, lambda inner: self.walk(inner, taken))
+
+    def is_beside_a_vector(self, loop: For) -> bool:
+        """A short loop around a vector loop: its steps are threads too, if a block has room for them."""
+        size, vectors = _size(loop.extent), _vector_loops(loop.body)
+        if id(loop.axis) not in self.free or size is None or not vectors or loop.marks:
+            return False
+        widths = [_size(vector.extent) or _THREADS_OF_VECTOR for vector in vectors]
+        return size * max(min(width, _MOST_OF_BLOCK) for width in widths) <= _MOST_OF_BLOCK
+
+    def is_around_threads(self, loop: For) -> bool:
+        return id(loop.axis) in self.free and not loop.marks and bool(_vector_loops(loop.body))
+
+    def tagged(self, loop: For, tag: str, taken: tuple[str, ...]) -> Statement:
+        axis = self.axis(tag)
+        if id(loop.axis) not in self.free:
+            self.given.add(tag)
+        body = self.walk(replaced(loop.body, {loop.axis: axis}), (*taken, tag))
+        return For(axis, loop.extent, body, loop.marks & {"parallel", "vectorized"}, tag)
+
+    def split(self, loop: For, factor: int, tag: str, taken: tuple[str, ...]) -> Statement:
+        """The loop as an outer one, with this tag or in order, and `factor` threads."""
+        size = _size(loop.extent)
+        if size is not None and size <= factor:
+            return self.tagged(
+                For(loop.axis, loop.extent, loop.body, frozenset({"vectorized"})), f"{THREAD}.x", taken
+            )
+        self.given.add(tag)
+        inner = self.axis(f"{THREAD}.x")
+        outer = self.axis(tag) if tag else Axis(f"{loop.axis.name}.outer", None)
+        n_outer = linear(binary("floordiv", loop.extent + (factor - 1), const(factor, "int64"))).expr()
+        index = binary("add", binary("mul", outer, const(factor, "int64")), inner)
+        now = (*taken, f"{THREAD}.x", *([tag] if tag else []))
+        body: Statement = self.walk(replaced(loop.body, {loop.axis: index}), now)
+        if not same(binary("mul", n_outer, const(factor, "int64")), loop.extent):
+            body = If(binary("lt", index, loop.extent), body)
+        body = For(inner, const(factor, "int64"), body, frozenset({"vectorized"}), f"{THREAD}.x")
+        return For(outer, n_outer, body, frozenset({"parallel"} if tag else set()), tag)
+
+
+def bind(statement: Statement, free: Collection[int], of_scan: bool, wide: bool) -> Bound:
+    """A kernel with its thread axes; `free` are the ids of axes of stages that the schedule says nothing of.
+
+    A scan whose columns all need each other runs in one block, whose threads can wait; `wide` gives it blocks.
+    """
+    binder = _Binder(free, of_scan, wide)
+    body = binder.walk(statement, ())
+    order = sorted(binder.axes, key=lambda tag: _LETTERS.find(tag[-1]))
+    return Bound(body, {tag: binder.axes[tag] for tag in order}, set(order) - binder.given, binder.widths)
+
+
+def tag_extents(statement: Statement) -> dict[str, list[Expr]]:
+    """The extents of loops of each thread axis, those that differ."""
+    found: dict[str, list[Expr]] = {}
+    for each in all_statements(statement):
+        if isinstance(each, For) and each.tag:
+            extents = found.setdefault(each.tag, [])
+            if not any(same(each.extent, extent) for extent in extents):
+                extents.append(each.extent)
+    return found

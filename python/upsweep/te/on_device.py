@@ -1,0 +1,126 @@
+"""Functions that run on a CUDA device: checks of their arrays, which may lie there or in the computer's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from upsweep import _arrays, _dispatch
+from upsweep._expr.cuda.nests.program import Program, programs_of, text_of
+from upsweep._expr.nest.expressions import Expr, key
+from upsweep._expr.nest.sizes import Sizes
+from upsweep._expr.nest.statements import Buffer, Statement
+
+from .building import Array, Function, Parameter, free_axes
+from .schedule import Schedule
+from .tensors import Tensor
+
+__all__ = ["DeviceFunction"]
+
+
+class DeviceFunction(Function):
+    """A schedule compiled for a CUDA device.
+
+    Called with arrays of torch, cupy or whatever has ``__cuda_array_interface__`` it runs where they are, on the
+    current stream, and does not wait. Arrays of numpy are copied there and back.
+    """
+
+    is_on_device = True
+
+    def __init__(self, schedule: Schedule, args: Sequence[Tensor | Expr], name: str, device: int) -> None:
+        self.device = device  # to which arrays of numpy are copied
+        self.prepared: dict[Any, Any] = {}  # calls on tensors, by what these are but for where they lie
+        super().__init__(schedule, args, name)
+
+    def _make(self, schedule: Schedule, body: Statement, buffers: Sequence[Buffer]) -> None:
+        self.program, self.wide = programs_of(body, buffers, self._sizes, free_axes(schedule), self.name)
+        self.text = text_of(self.program, self.wide)
+        self._code: Any = None
+        try:
+            _dispatch.cuda_nests().compile_ahead(self.program, self.device)
+        except (RuntimeError, ImportError) as error:
+            raise RuntimeError(
+                f'{self.name}: target "cuda" needs an NVIDIA GPU, its driver and a compiler: {error}'
+            ) from error
+
+    def run(self, arrays: Sequence[Any], n_threads: int | None) -> Any:
+        """`__call__` of arrays of numpy, and of views of those on a device."""
+        if n_threads is not None:
+            raise ValueError("n_threads: is about the CPU; a schedule says how many threads a device runs")
+        given, sizes = self._taken(arrays)
+        shapes = [(tuple(e(sizes) for e in p.extents), p.dtype) for p in self._parameters]
+        new = _dispatch.cuda_nests().run_nest(
+            self._program(sizes), [(p.name, given.get(id(p))) for p in self._parameters], shapes,
+            [p.is_output for p in self._parameters], sizes, self._size_keys, self.device,
+        )  # fmt: skip
+        if not new:
+            return None
+        return new[0] if len(new) == 1 else tuple(new)
+
+    def fills_with_arrays_alone(self, values: Sequence[Any]) -> bool:
+        """Whether a call has all arrays, and the function takes no sizes by themselves."""
+        return len(values) == len(self._args) == len(self._parameters)
+
+    @property
+    def result_places(self) -> list[int]:
+        """Which of its arrays are results."""
+        return [place for place, parameter in enumerate(self._parameters) if parameter.is_output]
+
+    def prepare(self, views: Sequence[Array], device: int) -> Any:
+        """What calls that fill results on a device have in common, where all arrays are like these."""
+        given, sizes = self._taken(views)
+        arrays = [given[id(parameter)] for parameter in self._parameters]
+        return _dispatch.cuda_nests().prepare(self._program(sizes), arrays, sizes, self._size_keys, device)
+
+    def _program(self, sizes: Sizes) -> Program:
+        is_wide = self.wide is not None and self.program.is_wide(sizes)
+        return self.wide if is_wide and self.wide is not None else self.program
+
+    def _taken(self, arrays: Sequence[Any]) -> tuple[dict[int, Array], Sizes]:
+        """The arrays by their parameters' ids, and the sizes; raises where they do not go together."""
+        fills = self._check_number(arrays)
+        sizes: Sizes = {}
+        values, parameters = iter(arrays), iter(self._parameters)
+        given: dict[int, Array] = {}
+        for arg in self._args:
+            if isinstance(arg, Expr):
+                sizes[key(arg)] = self._size(arg, next(values))
+                continue
+            parameter = next(parameters)
+            if fills or not parameter.is_output:
+                given[id(parameter)] = _checked(parameter, next(values))
+        taken = [(p, given[id(p)]) for p in self._parameters if id(p) in given]
+        _check_together(taken)
+        self._bind(taken, sizes)
+        if not fills:
+            self._check_sizes_told(sizes)
+        self._check_sizes(sizes)
+        return given, sizes
+
+
+def _checked(parameter: Parameter, value: Any) -> Array:
+    """An argument as an array, or as a view of one on a device."""
+    if parameter.is_output and not isinstance(value, np.ndarray) and not _arrays.any_on_device(value):
+        raise TypeError(f"{parameter.name}: expected an array to fill, got {_arrays.type_name(value)}")
+    array = _arrays.as_operand(value, parameter.name)
+    parameter.check_shape(array)
+    return array
+
+
+def _check_together(taken: Sequence[tuple[Parameter, Array]]) -> None:
+    """Raise where some arrays lie on a device and others do not, or a result overlaps another array there."""
+    there = [p for p, array in taken if isinstance(array, _arrays.OnDevice)]
+    if not there:
+        return
+    for parameter, array in taken:
+        if not isinstance(array, _arrays.OnDevice):
+            raise TypeError(
+                f"{parameter.name}: is an array in the computer's memory, while {there[0].name} is on a CUDA "
+                "device; copy one of them explicitly"
+            )
+    for parameter, array in taken:
+        for other, each in taken:
+            if other is not parameter and parameter.is_output and np.may_share_memory(array, each):
+                raise ValueError(f"{parameter.name}: overlaps {other.name} in the device's memory")

@@ -1,0 +1,43 @@
+"""The kernels of a nest, walked step by step: what their statements say, whatever threads take them."""
+
+import itertools
+import types
+
+import numpy as np
+from te_twin import evaluate, run_nest
+from upsweep._expr.cuda.nests.program import Program
+from upsweep.te.building import free_axes, sizes_of
+from upsweep.te.lowering import lower_schedule
+from upsweep.te.tensors import Tensor
+
+
+def program_of(schedule, args, wide=False):
+    """The kernels that a schedule is built to."""
+    tensors = [arg for arg in args if isinstance(arg, Tensor)]
+    nest = lower_schedule(schedule, tensors)
+    sizes = sizes_of(schedule, tensors, [arg for arg in args if arg not in tensors])
+    return Program(nest.body, nest.buffers, sizes, free_axes(schedule), "main", wide)
+
+
+def run_kernels(program, arrays, sizes):
+    """Walk all kernels over the arrays of a call; memory between them holds NaN where nothing was stored."""
+    values = {id(size): np.int64(value) for size, value in sizes.items()}
+    between = []
+    for buffer in program.between:
+        shape = [int(evaluate(size, values, None)) for size in buffer.shape]
+        between.append(np.full(shape, np.nan if buffer.dtype.startswith("float") else 0, buffer.dtype))
+    memory, buffers = [*arrays, *between], [*program.buffers, *program.between]
+
+    def walk(kernels, depth):
+        for loop, each in itertools.groupby(kernels, lambda kernel: kernel.loops[depth : depth + 1]):
+            inside = list(each)
+            if not loop:
+                for kernel in inside:
+                    run_nest(types.SimpleNamespace(body=kernel.statement, buffers=buffers), memory, sizes)
+                continue
+            for step in range(int(evaluate(loop[0].extent, values, None))):
+                sizes[loop[0].index] = step
+                walk(inside, depth + 1)
+
+    sizes = dict(sizes)
+    walk(program.kernels, 0)

@@ -1,0 +1,291 @@
+"""What nests become on CUDA: their kernels' text and statements, random programs, and what is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from te_cells import lstm, lstm_by_hand, rnn
+from te_cuda import program_of, run_kernels
+from te_programs import Program
+from te_twin import Twin
+from upsweep import te
+from upsweep._expr.cuda import nvrtc
+from upsweep._expr.cuda.nests.placing import Place
+from upsweep._expr.cuda.nests.states import is_scan
+from upsweep._expr.nest.statements import Barrier, all_statements
+from upsweep.te import compat as tvm
+
+
+def cumulative_sum(reach=1):
+    m, n = te.var("m"), te.var("n")
+    X = te.placeholder((m, n), name="X")
+    state = te.placeholder((m, n))
+    init = te.compute((1, n), lambda _, i: X[0, i], name="init")
+    before = lambda t, i: state[t - 1, i] if reach == 1 else te.if_then_else(i > 0, state[t - 1, i - 1], 0.0)  # noqa: E731
+    update = te.compute((m, n), lambda t, i: before(t, i) + X[t, i], name="update")
+    return X, init, update, te.scan(init, update, state, inputs=[X])
+
+
+def fibonacci():
+    m = te.var("m")
+    state = te.placeholder((m,), dtype="int64")
+    update = te.compute((m,), lambda t: state[t - 1] + state[t - 2])
+    return te.scan(te.compute((2,), lambda t: te.cast("int64", t)), update, state)
+
+
+def bind(s, stage, factor, block="blockIdx.x", thread="threadIdx.x"):
+    outer, inner = s[stage].split(stage.op.axis[1], factor=factor)
+    s[stage].bind(outer, te.thread_axis(block))
+    s[stage].bind(inner, te.thread_axis(thread))
+
+
+@settings(max_examples=30, deadline=None)
+@given(some.data())
+def test_random_programs(data):
+    program = Program(data.draw)
+    s = program.schedule(data.draw)
+    args = [program.X, *program.results] + ([program.tail] if program.tail is not None else [])
+    shape = tuple(program.sizes.values())
+    x = np.random.default_rng(data.draw(some.integers(0, 9))).normal(size=shape)
+    twin = Twin(program.sizes, {program.X: x})
+    expected = [twin[tensor] for tensor in args[1:]]
+    kernels = program_of(s, args)
+    walked = [np.full(shape, np.nan) for _ in args[1:]]
+    run_kernels(kernels, [x, *walked], program.sizes)
+    for want, got in zip(expected, walked):
+        np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
+    assert kernels.render(kernels.blocks_buffers(), frozenset())
+
+
+def test_lower_shows_what_each_thread_runs():
+    X, init, update, scan = cumulative_sum()
+    s = te.create_schedule(scan.op)
+    bind(s, init, 256)
+    bind(s, update, 256)
+    text = str(tvm.lower(s, [X, scan], simple_mode=True, target="cuda"))
+    assert text.startswith("// kernel_0: blockIdx.x < floordiv(n + 255, 256), threadIdx.x < 256\n")
+    assert "allocate scan.1[float32 * n]  // registers: 1 of each thread" in text
+    assert "allocate X.ahead[float32 * 32 * floordiv(n + 255, 256) * 256]  // registers: 32 of each thread" in text
+    assert "wait" not in text and "// bind blockIdx.x" in text
+    assert str(te.lower(s, [X, scan])).count("parallel (blockIdx.x") == 2  # the nest of every target
+
+
+def test_what_no_loop_is_bound_of_runs_in_one_thread():
+    scan = fibonacci()
+    s = te.create_schedule(scan.op)
+    s[scan.op.init[0]].unroll(scan.op.init[0].op.axis[0])
+    kernels = program_of(s, [scan])
+    assert kernels.text.startswith("// kernel_0: one thread\n")
+    (size,) = kernels.sizes
+    out = np.zeros(12, "int64")
+    run_kernels(kernels, [out], {size: 12})
+    assert out[-3:].tolist() == [34, 55, 89]
+
+
+def places_of(kernels):
+    return {b.name: place for k in kernels.kernels for b, place in k.places.items()}
+
+
+def test_where_values_lie():
+    X, W, _, scan = rnn(128)
+    places = places_of(program_of(te.create_schedule(scan.op), [X, W, scan]))
+    assert {name: place.level for name, place in places.items()} == {
+        "scan.1": "block", "scan.new": "thread", "product": "thread", "X.ahead": "thread",
+    }  # fmt: skip
+    assert all(isinstance(place, Place) and place.count() in (1, 128) for place in places.values())
+
+
+def barriers_of(statement):
+    return sum(isinstance(each, Barrier) for each in all_statements(statement))
+
+
+def test_a_step_of_an_lstm_waits_twice():
+    *_, X, Wx, Wh, cells, outputs = lstm(64)
+    kernels = program_of(te.create_schedule(outputs.op), [X, Wx, Wh, cells, outputs])
+    whole = kernels.kernels[1].statement
+    (step,) = [each for each in all_statements(whole) if is_scan(each)]
+    assert barriers_of(step) == 2 and barriers_of(whole) == 3
+    places = places_of(kernels)
+    assert places["scan.v0.1"].level == "thread" and places["scan.v1.1"].level == "block"
+    assert places["gates"].level == "block" and places["of_h"].level == "thread"
+
+
+def test_blocks_take_several_rows_that_share_weights():
+    *_, X, Wx, Wh, cells, outputs = lstm(4, batch=513)
+    args = [X, Wx, Wh, cells, outputs]
+    kernels = program_of(te.create_schedule(outputs.op), args)
+    text = kernels.text
+    assert "// kernel_0: blockIdx.x < floordiv(T + 3, 4), blockIdx.y < 513" in text  # of all steps' inputs
+    assert "// kernel_1: blockIdx.x < 129, threadIdx.x < 4" in text and "if (((blockIdx.x*4) + row) < 513)" in text
+    places = places_of(kernels)
+    assert places["of_h.sum"].level == "thread" and places["of_h.sum"].count() == 4
+    assert places["scan.v1.1"].level == "block" and places["scan.v1.1"].count() == 16
+    (T,), D = X.shape[:1], X.shape[2]
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=shape).astype("f4") for shape in ((3, 513, 1), (4, 1, 4), (4, 4, 4))]
+    results = [np.full((3, 513, 4), np.nan, "f4") for _ in range(2)]
+    run_kernels(kernels, [*arrays, *results], {T: 3, D: 1})
+    for got, want in zip(results, lstm_by_hand(*arrays)):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    # Where the schedule says who takes what, it stays so.
+    s = te.create_schedule(outputs.op)
+    of_h = next(stage.op for stage in s.stages if stage.op.name == "of_h")
+    s[of_h].bind(of_h.axis[1], te.thread_axis("blockIdx.x"))
+    assert "blockIdx.x < 513" in program_of(s, args).kernels[1].title()
+
+
+def test_one_block_waits_and_several_are_launched_step_by_step():
+    X, init, update, scan = cumulative_sum(reach=2)
+    one = program_of(te.create_schedule(scan.op), [X, scan])
+    assert len(one.kernels) == 1 and barriers_of(one.kernels[0].statement) >= 2
+    s = te.create_schedule(scan.op)
+    bind(s, init, 16)
+    bind(s, update, 16)
+    several = program_of(s, [X, scan])
+    assert [len(kernel.loops) for kernel in several.kernels] == [0, 1]
+    text = several.text
+    assert "// kernel_1: blockIdx.x < floordiv(n + 15, 16), threadIdx.x < 16, for scan.idx < m - 1" in text
+    wide = program_of(te.create_schedule(scan.op), [X, scan], wide=True)
+    assert [len(kernel.loops) for kernel in wide.kernels] == [0, 1] and not several.widths
+    m, n = X.shape
+    assert one.is_wide({names_of(one)[0]: 5, names_of(one)[1]: 4096}) and "for 4096 columns and more" in str(
+        te.lower(te.create_schedule(scan.op), [X, scan], target="cuda")
+    )
+    x = np.random.default_rng(0).normal(size=(5, 70)).astype("f4")
+    expected = Twin({m: 5, n: 70}, {X: x})[scan]
+    for kernels in (one, several, wide):
+        out = np.full_like(x, np.nan)
+        run_kernels(kernels, [x, out], {m: 5, n: 70})
+        np.testing.assert_allclose(out, expected, rtol=1e-5)
+
+
+def test_blocks_of_one_stage_that_need_each_other_are_refused():
+    n = te.var("n")
+    X, W = te.placeholder((n, n), name="X"), te.placeholder((n, n), name="W")
+    first = te.compute((n, n), lambda i, j: X[i, j] * 2, name="first")
+    second = te.compute((n, n), lambda i, j: first[j, i] + W[i, j], name="second")
+    s = te.create_schedule(second.op)
+    assert len(program_of(s, [X, W, second]).kernels) == 2
+    bind(s, second, 8)
+    s[first].compute_at(s[second], s[second].leaves[0])
+    with pytest.raises(ValueError, match=r"first is written by one block and read by another \(blockIdx.x\)"):
+        program_of(s, [X, W, second])
+
+
+def test_threads_of_a_loop_around_wait_for_each_other():
+    n = te.var("n")
+    X = te.placeholder((n, 64), name="X")
+    first = te.compute((n, 64), lambda i, j: X[i, j] * 2, name="first")
+    second = te.compute((n, 64), lambda i, j: first[i, 63 - j] + X[i, j], name="second")
+    s = te.create_schedule(second.op)
+    s[second].bind(second.op.axis[1], te.thread_axis("threadIdx.x"))
+    s[first].compute_at(s[second], second.op.axis[0])
+    s[first].bind(first.op.axis[1], te.thread_axis("threadIdx.x"))
+    assert "wait for the block's threads" in str(te.lower(s, [X, second], target="cuda"))
+
+
+def test_threads_that_cannot_wait_are_refused():
+    n = te.var("n")
+    X = te.placeholder((n, 64), name="X")
+    first = te.compute((n, 64), lambda i, j: X[i, j] * 2, name="first")
+    second = te.compute((n, 64), lambda i, j: first[i, 63 - j] + X[i, j], name="second")
+
+    def at_a_bound_loop(size):
+        s = te.create_schedule(second.op)
+        _, inner = s[second].split(second.op.axis[0], factor=size)
+        s[second].bind(inner, te.thread_axis("threadIdx.y"))
+        s[second].bind(second.op.axis[1], te.thread_axis("threadIdx.x"))
+        s[first].compute_at(s[second], inner)
+        s[first].bind(first.op.axis[1], te.thread_axis("threadIdx.x"))
+        return str(te.lower(s, [X, second], target="cuda"))
+
+    assert "wait for the block's threads" in at_a_bound_loop(1)
+    with pytest.raises(ValueError, match=r"first\[.*\] is of several threads inside of one bound loop"):
+        at_a_bound_loop(8)  # not all steps of 8 are rows: some threads would not come to the barrier
+
+
+def test_thread_axes_are_bound_once():
+    _, _, update, scan = cumulative_sum()
+    s = te.create_schedule(scan.op)
+    outer, inner = s[update].split(update.op.axis[1], factor=32)
+    s[update].bind(outer, te.thread_axis("threadIdx.x"))
+    with pytest.raises(ValueError, match=r"update: bind: threadIdx.x is taken"):
+        s[update].bind(inner, te.thread_axis("threadIdx.x"))
+    n = te.var("n")
+    A = te.placeholder((n, n), name="A")
+    first = te.compute((n, n), lambda i, j: A[i, j] * 2, name="first")
+    second = te.compute((n, n), lambda i, j: first[i, j] + 1, name="second")
+    s = te.create_schedule(second.op)
+    s[second].bind(second.op.axis[0], te.thread_axis("blockIdx.x"))
+    s[first].compute_at(s[second], second.op.axis[0])
+    s[first].bind(first.op.axis[1], te.thread_axis("blockIdx.x"))
+    with pytest.raises(ValueError, match=r"blockIdx.x is bound twice in one nest"):
+        te.lower(s, [A, second], target="cuda")
+
+
+def test_limits_of_a_launch():
+    X, init, update, scan = cumulative_sum()
+    s = te.create_schedule(scan.op)
+    bind(s, init, 64)
+    bind(s, update, 2048)
+    with pytest.raises(ValueError, match=r"1024 threads at most, got 2048: threadIdx.x of 2048"):
+        te.lower(s, [X, scan], target="cuda")
+    s = te.create_schedule(scan.op)
+    for stage in (init, update):
+        s[stage].bind(stage.op.axis[1], te.thread_axis("threadIdx.x"))
+    kernels = program_of(s, [X, scan])
+    sizes = dict(zip(names_of(kernels), (5, 1025)))
+    with pytest.raises(ValueError, match=r"1024 threads at most, got 1025: threadIdx.x of n"):
+        kernels.plan(sizes, list(sizes), 1 << 17)
+    s = te.create_schedule(scan.op)
+    bind(s, init, 1)
+    bind(s, update, 1)
+    kernels = program_of(s, [X, scan])
+    sizes = dict(zip(names_of(kernels), (5, 2**31)))
+    with pytest.raises(ValueError, match=r"2147483647 blocks at most, got 2147483648: blockIdx.x = 2147483648"):
+        kernels.plan(sizes, list(sizes), 1 << 17)
+
+
+def names_of(kernels):
+    from upsweep._expr.nest.expressions import key
+
+    return [key(size) for size in kernels.sizes]
+
+
+def test_without_a_device_or_its_compiler_the_message_says_what_is_missing(monkeypatch):
+    from upsweep._cuda import nests
+
+    X, _, _, scan = cumulative_sum()
+    s = te.create_schedule(scan.op)
+
+    def no_driver(ordinal):
+        raise RuntimeError("NVIDIA's driver cannot be loaded: libcuda.so.1: not found")
+
+    monkeypatch.setattr(nests.driver, "device", no_driver)
+    with pytest.raises(RuntimeError, match=r'target "cuda" needs .*driver cannot be loaded'):
+        te.build(s, [X, scan], "cuda")
+    some_device = type("Device", (), {"capability": 90, "load": None})
+    monkeypatch.setattr(nests.driver, "device", lambda ordinal: some_device)
+    monkeypatch.setattr(nvrtc, "_loaded", {})
+    monkeypatch.setenv(nvrtc.VARIABLE, "")
+    monkeypatch.setenv("UPSWEEP_CACHE_DIR", "")
+    with pytest.raises(RuntimeError, match=r"pip install nvidia-cuda-nvrtc"):
+        te.build(s, [X, scan], "cuda")
+    with pytest.raises(ValueError, match='target: expected "cpu", "llvm" or "cuda", got \'metal\''):
+        te.lower(s, [X, scan], target="metal")
+
+
+def test_text_compiles_with_nvidias_compiler():
+    try:
+        compiler = nvrtc.load()
+    except RuntimeError as error:
+        pytest.skip(str(error).partition(":")[0])
+    *_, X, Wx, Wh, cells, outputs = lstm(None)
+    Y, _, _, scan = cumulative_sum()
+    for s, args in (
+        (te.create_schedule(outputs.op), [X, Wx, Wh, cells, outputs]), (te.create_schedule(scan.op), [Y, scan]),
+    ):  # fmt: skip
+        kernels = program_of(s, args)
+        plain = kernels.render(kernels.blocks_buffers(), frozenset(kernels.buffers))
+        for text in (plain, kernels.render(frozenset(), frozenset())):
+            assert compiler.compile(text, 90).data
