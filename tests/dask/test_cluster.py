@@ -17,7 +17,7 @@ N_BLOCKS, LENGTH = 24, 5000
 
 
 @pytest.fixture(scope="module")
-def client():
+def started():
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0
@@ -25,6 +25,13 @@ def client():
         distributed.Client(cluster) as client,
     ):
         yield client
+
+
+@pytest.fixture
+def client(started):
+    """The client, when both workers are there: the one that a test killed comes back while the next one begins."""
+    started.wait_for_workers(2, timeout=60)
+    return started
 
 
 def numbers(pause=0.0):
@@ -76,9 +83,8 @@ def in_order(x, method):
 
 @pytest.mark.parametrize(
     ("scan", "method"),
-    [(discounted, "sequential"), (discounted, "tree"), (by_update, "sequential"), (by_update, "tree"),
-     (in_order, "sequential")],
-)  # fmt: skip
+    [(discounted, "sequential"), (discounted, "tree"), (by_update, "sequential"), (in_order, "sequential")],
+)
 def test_a_worker_that_dies_changes_no_bit(client, scan, method):
     expected = scan(numbers(), method).compute(scheduler="sync")
     y = scan(numbers(pause=0.04), method)
