@@ -24,7 +24,8 @@ class Updated:
     def run(self, blocks: dict[str, Any], state: Any) -> tuple[Any, Any]:
         """The result of a block, and the state after it as users see it."""
         xs = blocks["xs"]
-        if _arrays.any_torch(*flatten(self.init, "init")[0], *flatten(xs, "xs")[0]):
+        arrays = [*flatten(self.init, "init")[0], *flatten(xs, "xs")[0]]
+        if _arrays.any_torch(*arrays) or _arrays.any_on_device(*arrays):
             both: tuple[Any, Any] = scan(
                 self.update, state, xs, axis=self.axis, reverse=self.reverse, return_final=True
             )

@@ -315,8 +315,9 @@ class _Scan:
         >>> upsweep.combine(a, b).apply(8.0), upsweep.scan(decay, 8.0, [1.0, 2.0, 3.0])[-1]
         (array(5.25), np.float64(5.25))
         """
-        if _any_dask(init, xs) or _arrays.any_torch(*flatten(init, "init")[0], *flatten(xs, "xs")[0]):
-            raise TypeError("scan.carry: takes numpy's arrays; a dask array's blocks one by one")
+        arrays = [*flatten(init, "init")[0], *flatten(xs, "xs")[0]]
+        if _arrays.any_torch(*arrays) or _arrays.any_on_device(*arrays) or _arrays.any_dask(*arrays):
+            raise TypeError("scan.carry: takes numpy's arrays; of a dask array its blocks, one by one")
         return carry_of(check(update, init, xs, axis, reverse, None))
 
     # What an update can use, by numpy's names; sigmoid is not among those.

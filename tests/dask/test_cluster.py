@@ -18,7 +18,7 @@ TIMEOUT = 120  # seconds, of what takes one on a quiet machine
 
 
 @pytest.fixture(scope="module")
-def client():
+def started():
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0
@@ -26,6 +26,13 @@ def client():
         distributed.Client(cluster) as client,
     ):
         yield client
+
+
+@pytest.fixture
+def client(started):
+    """The client, when both workers are there: the one that a test killed comes back while the next one begins."""
+    started.wait_for_workers(2, timeout=60)
+    return started
 
 
 def numbers(folder=None):
@@ -81,9 +88,8 @@ def in_order(x, method):
 
 @pytest.mark.parametrize(
     ("scan", "method"),
-    [(discounted, "sequential"), (discounted, "tree"), (by_update, "sequential"), (by_update, "tree"),
-     (in_order, "sequential")],
-)  # fmt: skip
+    [(discounted, "sequential"), (discounted, "tree"), (by_update, "sequential"), (in_order, "sequential")],
+)
 def test_a_worker_that_dies_changes_no_bit(client, scan, method, tmp_path):
     expected = scan(numbers(), method).compute(scheduler="sync")
     pids = client.run(os.getpid)

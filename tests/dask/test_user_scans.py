@@ -308,6 +308,12 @@ def test_nothing_is_computed_before_it_is_asked_for():
             y.compute(scheduler="sync")
 
 
+def test_blocks_on_a_device_are_refused(monkeypatch):
+    monkeypatch.setattr("upsweep._arrays.any_on_device", lambda *arrays: True)
+    with pytest.raises(TypeError, match="xs: has blocks on a device"):
+        upsweep.scan(COMBINED["constant"][0], 0.0, da.zeros(3))
+
+
 def test_what_is_refused():
     x = da.zeros((3, 100), chunks=(2, 30))
     update = COMBINED["constant"][0]

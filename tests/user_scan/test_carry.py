@@ -62,3 +62,9 @@ def test_what_is_refused():
         upsweep.combine(a, upsweep.scan.carry(np.maximum, 0.0, x))
     with pytest.raises(TypeError, match="carry_a: expected a Carry"):
         upsweep.combine(a, upsweep.cumulative_sum_carry([1.0]))
+
+
+def test_dask_arrays_have_carries_of_their_blocks():
+    da = pytest.importorskip("dask.array")
+    with pytest.raises(TypeError, match=r"scan\.carry: takes numpy's arrays; of a dask array its blocks"):
+        upsweep.scan.carry(UPDATES["constant"][0], 0.0, da.zeros(3))
