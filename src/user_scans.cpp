@@ -204,7 +204,8 @@ class Chunks {
   std::vector<char> powers;
 
   // A block's operands: where its first step is, in memory or in a copy. The lanes of chunks read here and there what no
-  // prefetcher foresees; so what comes from beyond the caches is copied in its own order, and written so.
+  // prefetcher foresees; so what comes from beyond the caches is copied in its own order, unless it has been summed in
+  // that order before, and written so.
   struct Place {
     std::vector<char*> inputs, outputs;
     struct Pending {

@@ -132,6 +132,21 @@ def test_the_state_before_a_block_underflows():
     check(lambda s, x: np.where(x > 0.5, 1e30, 1e-30) * s + x, 1e10, random(20_000))
 
 
+def test_inputs_of_every_order_and_none():
+    """Sums of chunks are of inputs that lie in one order; others go through tiles."""
+
+    def update(s, x):
+        return 0.9 * s + x[0] - 0.5 * x[1]
+
+    x, y = random(30_011), random(30_011)[::-1].copy()
+    for xs in (
+        (x, y), (x[::-1], y[::-1]), (x, y[::-1]), (x, np.repeat(y, 2)[::2]), (x, np.broadcast_to(y[:1], x.shape)),
+        (x[::-1], np.broadcast_to(y[:1], x.shape)), (x, (8 * y).astype(np.int8)), (x, 0.25 * (y > 0)),
+    ):  # fmt: skip
+        check(update, 0.5, xs)
+        check(update, 0.5, xs, reverse=True)
+
+
 def test_float32():
     for length in LENGTHS:
         check(AFFINE["constant"][0], 0.5, random(length, np.float32), 1e-5)
