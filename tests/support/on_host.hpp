@@ -82,6 +82,10 @@ static void write_together(const float* from, float* to) {
 }
 template <class Pointer>
 static void forget_origin(Pointer&) {}
+template <class Element>
+static void store_element(char* to, Element x) {
+    std::memcpy(to, &x, sizeof x);
+}
 
 namespace fibers {
 constexpr int STACK = 1 << 18;

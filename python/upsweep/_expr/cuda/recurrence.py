@@ -303,9 +303,12 @@ class _Functions:
         first = len(elements)
         yield function(
             "void put_outputs(char* shared, int row, int t, const real* out)",
-            [f"write_element<{e}>({shared(first + p, names[e])}, out[{p}]);" for p, e in enumerate(outputs)],
+            [
+                f"*reinterpret_cast<{e}*>({shared(first + p, names[e])}) = Stored<{e}>::narrow(out[{p}]);"
+                for p, e in enumerate(outputs)
+            ],
         )
-        take = "*reinterpret_cast<{0}*>(at.outputs[{1}]) = *reinterpret_cast<const {0}*>({2});".format
+        take = "store_element(at.outputs[{1}], *reinterpret_cast<const {0}*>({2}));".format
         yield function(
             "void store_here(const Walk& at, const char* shared, int row, int t)",
             [take(e, p, shared(first + p, names[e])) for p, e in enumerate(outputs)],

@@ -101,3 +101,10 @@ template <class Pointer>
 __device__ __forceinline__ void forget_origin(Pointer& address) {
     asm volatile("" : "+l"(address));
 }
+
+// Into global memory, of which the compiler knows nothing any more where an address has forgotten its origin.
+template <class Element>
+__device__ __forceinline__ void store_element(char* to, Element x) {
+    __builtin_assume(__isGlobal(to));
+    *reinterpret_cast<Element*>(to) = x;
+}

@@ -38,7 +38,7 @@ __device__ __forceinline__ real number(Element x) {
 }
 template <class Element>
 __device__ __forceinline__ void write_element(char* to, real x) {
-    *reinterpret_cast<Element*>(to) = Stored<Element>::narrow(x);
+    store_element(to, Stored<Element>::narrow(x));
 }
 
 struct Place {  // of a column along the axes

@@ -19,8 +19,9 @@ struct Square {  // 32 neighbouring columns, or what is left of a row of them
     __device__ __forceinline__ bool is_whole(long long t) const { return n_columns == 32 && t + TILE <= steps_of_last; }
 };
 
-__device__ __forceinline__ void fetch_rows(
-    const Call& call, const Square& square, long long t, bool whole, Inputs (&x)[TILE]) {
+// WHOLE: all of the square's columns are there and have all of the tile's steps, as most do.
+template <bool WHOLE>
+__device__ __forceinline__ void fetch_rows(const Call& call, const Square& square, long long t, Inputs (&x)[TILE]) {
     const int lane = threadIdx.x % 32, row = lane / TILE;
     t += lane % TILE;
     Walk at = square.corner;
@@ -28,13 +29,13 @@ __device__ __forceinline__ void fetch_rows(
 #pragma unroll
     for (int n = 0; n < TILE; ++n) {
         const int column = n * AT_ONCE + row;
-        if (whole || square.has(column, t)) fetch_here(at, x[n]);
+        if (WHOLE || square.has(column, t)) fetch_here(at, x[n]);
         next_inputs(call, at, AT_ONCE);
     }
 }
 
-__device__ __forceinline__ void store_rows(
-    const Call& call, const Square& square, long long t, bool whole, const char* shared) {
+template <bool WHOLE>
+__device__ __forceinline__ void store_rows(const Call& call, const Square& square, long long t, const char* shared) {
     const int lane = threadIdx.x % 32, row = lane / TILE, step = lane % TILE;
     t += step;
     Walk at = square.corner;
@@ -42,8 +43,35 @@ __device__ __forceinline__ void store_rows(
 #pragma unroll
     for (int n = 0; n < TILE; ++n) {
         const int column = n * AT_ONCE + row;
-        if (whole || square.has(column, t)) store_here(at, shared, column, step);
+        if (WHOLE || square.has(column, t)) store_here(at, shared, column, step);
         next_outputs(call, at, AT_ONCE);
+    }
+}
+
+__device__ __forceinline__ void fetch_tile(const Call& call, const Square& square, long long t, Inputs (&x)[TILE]) {
+    if (square.is_whole(t))
+        fetch_rows<true>(call, square, t, x);
+    else
+        fetch_rows<false>(call, square, t, x);
+}
+
+// The lane's own column past the tile's steps, of which `left` are there.
+template <bool WHOLE>
+__device__ __forceinline__ void take_tile(const real* p, const Fixed& fixed, char* shared, int left, real* state) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int from = 0; from < TILE; from += PIECE) {
+        Inputs x[PIECE];
+#pragma unroll
+        for (int k = 0; k < PIECE; ++k) get_inputs(shared, lane, from + k, x[k]);
+#pragma unroll
+        for (int k = 0; k < PIECE; ++k) {
+            if (WHOLE || from + k < left) {
+                real out[N_OUTPUTS];
+                step(p, fixed, x[k], state, out);
+                put_outputs(shared, lane, from + k, out);
+            }
+        }
     }
 }
 
@@ -73,32 +101,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run_scan(const __g
     begin_states(call, place, column, state);
 
     Inputs following[TILE];
-    fetch_rows(call, square, 0, square.is_whole(0), following);
+    fetch_tile(call, square, 0, following);
 #pragma unroll 1
     for (long long t = 0; t < square.n_steps; t += TILE) {
         __syncwarp();
 #pragma unroll
         for (int n = 0; n < TILE; ++n) put_inputs(shared, n * AT_ONCE + lane / TILE, lane % TILE, following[n]);
         __syncwarp();
-        const bool whole = square.is_whole(t);
-        if (t + TILE < square.n_steps) fetch_rows(call, square, t + TILE, square.is_whole(t + TILE), following);
-        const int left = own.n_steps - t < TILE ? int(own.n_steps - t) : TILE;
-#pragma unroll 1
-        for (int from = 0; from < TILE; from += PIECE) {
-            Inputs x[PIECE];
-#pragma unroll
-            for (int k = 0; k < PIECE; ++k) get_inputs(shared, lane, from + k, x[k]);
-#pragma unroll
-            for (int k = 0; k < PIECE; ++k) {
-                if (whole || from + k < left) {
-                    real out[N_OUTPUTS];
-                    step(p, fixed, x[k], state, out);
-                    put_outputs(shared, lane, from + k, out);
-                }
-            }
+        if (t + TILE < square.n_steps) fetch_tile(call, square, t + TILE, following);
+        if (square.is_whole(t)) {
+            take_tile<true>(p, fixed, shared, TILE, state);
+            __syncwarp();
+            store_rows<true>(call, square, t, shared);
+        } else {
+            take_tile<false>(p, fixed, shared, own.n_steps - t < TILE ? int(own.n_steps - t) : TILE, state);
+            __syncwarp();
+            store_rows<false>(call, square, t, shared);
         }
-        __syncwarp();
-        store_rows(call, square, t, whole, shared);
     }
     if (busy) end_states(call, place, column, own.is_last, state);
 }

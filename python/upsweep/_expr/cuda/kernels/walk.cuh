@@ -2,12 +2,12 @@
 // AHEAD steps before are used: so much of memory is on its way at any time.
 // Called by: every kernel of a recurrence.
 
-__device__ __forceinline__ void fetch_tile(const Call& call, Walk& walk, Inputs (&x)[AHEAD]) {
+__device__ __forceinline__ void fetch_ahead(const Call& call, Walk& walk, Inputs (&x)[AHEAD]) {
 #pragma unroll
     for (int t = 0; t < AHEAD; ++t) fetch(call, walk, x[t]);
 }
 
-__device__ __forceinline__ void take_tile(
+__device__ __forceinline__ void take_ahead(
     const Call& call, Walk& walk, const real* p, const Fixed& fixed, const Inputs (&x)[AHEAD], real* state) {
 #pragma unroll
     for (int t = 0; t < AHEAD; ++t) {
@@ -22,14 +22,14 @@ __device__ __forceinline__ void walk_steps(
     Inputs x[AHEAD], following[AHEAD];
     const long long n_tiles = walk.n_steps / AHEAD;
     const int rest = int(walk.n_steps - n_tiles * AHEAD);
-    if (n_tiles > 0) fetch_tile(call, walk, x);
+    if (n_tiles > 0) fetch_ahead(call, walk, x);
 #pragma unroll 1
     for (long long tile = 0; tile < n_tiles; tile += 2) {
-        if (tile + 1 < n_tiles) fetch_tile(call, walk, following);
-        take_tile(call, walk, p, fixed, x, state);
+        if (tile + 1 < n_tiles) fetch_ahead(call, walk, following);
+        take_ahead(call, walk, p, fixed, x, state);
         if (tile + 1 < n_tiles) {
-            if (tile + 2 < n_tiles) fetch_tile(call, walk, x);
-            take_tile(call, walk, p, fixed, following, state);
+            if (tile + 2 < n_tiles) fetch_ahead(call, walk, x);
+            take_ahead(call, walk, p, fixed, following, state);
         }
     }
 #pragma unroll
