@@ -10,9 +10,11 @@ from te_programs import Program
 from te_twin import Twin
 from upsweep import te
 from upsweep._expr.cuda import nvrtc
+from upsweep._expr.cuda.nests.fusing import fused
 from upsweep._expr.cuda.nests.placing import Place
 from upsweep._expr.cuda.nests.states import is_scan
-from upsweep._expr.nest.statements import Barrier, all_statements
+from upsweep._expr.nest.expressions import Axis, const, key, load
+from upsweep._expr.nest.statements import Barrier, Block, Buffer, For, Store, all_statements
 from upsweep.te import compat as tvm
 
 
@@ -247,8 +249,6 @@ def test_limits_of_a_launch():
 
 
 def names_of(kernels):
-    from upsweep._expr.nest.expressions import key
-
     return [key(size) for size in kernels.sizes]
 
 
@@ -289,3 +289,17 @@ def test_text_compiles_with_nvidias_compiler():
         plain = kernels.render(kernels.blocks_buffers(), frozenset(kernels.buffers))
         for text in (plain, kernels.render(frozenset(), frozenset())):
             assert compiler.compile(text, 90).data
+
+
+def test_only_loops_of_one_thread_axis_are_taken_together():
+    size = const(4, "int64")
+    a, b = Buffer("a", (size,), "int64"), Buffer("b", (size,), "int64")
+    axis = Axis("i", size)
+
+    def both(tag):
+        first = For(axis, size, Store(a, (axis,), axis + 1), tag=tag)
+        last = For(axis, size, Store(b, (axis,), load(a, (3 - axis,))), tag=tag)
+        return fused(Block([first, last]))
+
+    assert isinstance(both(""), Block)  # the last element is needed first
+    assert isinstance(both("threadIdx.x"), For)
