@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from upsweep._cuda import DeviceArray, driver
-from upsweep._expr import cache
 from upsweep._expr.cuda import nvrtc
 from upsweep._expr.cuda.nests.program import Launch, Plan, Program
 
@@ -45,9 +44,7 @@ def _loaded(program: Program, device: int, in_shared: frozenset[Any], dense: fro
 
 
 def _compiled(text: str, capability: int) -> bytes:
-    """The kernels' code, from the disk if it is there: then no compiler is needed."""
-    key = f"cuda {capability}\n{text}"
-    return cache.fetch_or_make(key, lambda: nvrtc.load().compile(text, capability).data)
+    return nvrtc.fetch_or_compile(text, (), capability)
 
 
 def _planned(program: Program, device: int, sizes: dict[str, int], names: Sequence[str]) -> Plan:
