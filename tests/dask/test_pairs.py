@@ -17,7 +17,7 @@ from upsweep._dask.pairs import run_pairs  # noqa: E402
 
 METHODS = ["sequential", "tree"]
 # Of rows and of columns: one block, uneven ones, empty ones, more than a tree's fan-in.
-CHUNKS = [((50,), (70,)), ((20, 7, 23), (30, 0, 39, 1)), ((0, 50), (3,) * 23 + (1,))]
+CHUNKS = [((50,), (70,)), ((20, 7, 23), (30, 0, 39, 1)), ((0, 50), (5,) * 14)]
 
 
 def compute(array):
