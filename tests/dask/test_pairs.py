@@ -17,7 +17,7 @@ from upsweep._dask.pairs import run_pairs  # noqa: E402
 
 METHODS = ["sequential", "tree"]
 # Of rows and of columns: one block, uneven ones, empty ones, more than a tree's fan-in.
-CHUNKS = [((50,), (70,)), ((20, 7, 23), (30, 0, 39, 1)), ((0, 50), (3,) * 23 + (1,))]
+CHUNKS = [((50,), (70,)), ((20, 7, 23), (30, 0, 39, 1)), ((0, 50), (5,) * 14)]
 
 
 def compute(array):
@@ -122,6 +122,8 @@ def test_the_worst_of_all_is_chosen_where_there_is_no_other(value, method):
         pairs = zip(mine, theirs) if isinstance(mine, tuple) else [(mine, theirs)]
         for lazily, exact in pairs:
             np.testing.assert_array_equal(compute(lazily), exact)
+    places = (Vi(lazy[0]) * Vj(lazy[1])).argKmin(4, axis=1, method=method)
+    np.testing.assert_array_equal(compute(places), (Vi(x) * Vj(y)).argKmin(4, axis=1))
 
 
 def test_weights_of_any_sign():
