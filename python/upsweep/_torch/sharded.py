@@ -12,8 +12,8 @@
 
 All ranks take the same way, chosen from what all know. In each, a step is scanned from the true state before the
 shard, in the precision that scans compute in, or from nothing where nothing of that state is left. Of real numbers
-the first derivative is such a scan too (`sharded_gradients`); where something else follows a rank's tensors, all look
-twice, in operations that it follows.
+the first derivative is such a scan too (`sharded_gradients`); where something else follows a rank's tensors, all
+look twice, in operations that it follows.
 """
 
 from __future__ import annotations
