@@ -311,10 +311,10 @@ class _Packing:
 
 
 def _is_plain(checked: Any, tensors: tuple[Tensor | None, ...]) -> bool:
-    """Whether this is a scan of real numbers, with a step at least, that nothing but autograd follows."""
+    """Whether this is a scan of floating numbers, with a step at least, that nothing but autograd follows."""
     return (
         checked.dtype.is_floating_point and checked.real_factor and checked.shape[checked.axis] > 0
-        and not any(t is not None and t.is_complex() for t in tensors)
+        and all(t is None or t is checked.reset or t.is_floating_point() for t in tensors)
         and not scans._watched() and all(map(scans._is_exact, tensors))
     )  # fmt: skip
 
