@@ -109,6 +109,80 @@ def gradients_are_those_of_the_whole(world):
                 close(a, b[:, part], 1e-10)
 
 
+def gradients(module, name, part, arrays, given, reverse, ranks):
+    """Of a scan of this part of x and its factors, and of the initial state; each rank adds the final one."""
+    x, factor, weights = arrays
+    operands, keywords = [x[:, part].clone()], {"reverse": reverse, "return_final": True}
+    arguments = operands[:]
+    if isinstance(factor, torch.Tensor):
+        operands.append(factor.clone() if factor.shape[1] == 1 else factor[:, part].clone())
+        arguments.append(operands[1])
+    elif factor is not None:
+        arguments.append(factor)
+    if given:
+        operands.append(given["initial"].clone())
+        keywords.update(reset=given["reset"][:, part], initial=operands[-1])
+    for operand in operands:
+        operand.requires_grad_()
+    y, final = getattr(module, name)(*(arguments[::-1] if name == "linear_recurrence" else arguments), **keywords)
+    ((y * weights[:, part]).sum() + ranks * (final * weights[:, 0]).sum()).backward()
+    return [operand.grad for operand in operands]
+
+
+@check
+def second_derivatives_of_what_is_linear(world):
+    """Nothing of the result is in the first ones."""
+    part = slice(8 * world.rank, 8 * world.rank + 8)
+    shape = (2, 8 * world.size)
+    gates, tokens, weights = (world.random(*shape, seed=seed) for seed in range(3))
+
+    def second(module, part):
+        leaves = [t[:, part].clone().requires_grad_() for t in (gates, tokens)]
+        y = module.linear_recurrence(*leaves)
+        first = torch.autograd.grad((y * weights[:, part]).sum(), leaves, create_graph=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+
+    for ours, theirs in zip(second(sharded, part), second(upsweep, slice(None))):
+        close(ours, theirs[:, part], 1e-10)
+    tokens = (10 * tokens).long()
+    leaf = gates[:, part].clone().requires_grad_()
+    (ours,) = torch.autograd.grad(sharded.linear_recurrence(leaf, tokens[:, part]).sum(), leaf, create_graph=True)
+    whole = gates.clone().requires_grad_()
+    (theirs,) = torch.autograd.grad(upsweep.linear_recurrence(whole, tokens).sum(), whole)
+    close(ours.detach(), theirs[:, part], 1e-10)
+
+
+@check
+def every_scan_has_its_gradients(world):
+    """Of numbers, rows and steps as factors, with final states; in float32 too, whose sums are of float64."""
+    part = slice(40 * world.rank // world.size, 40 * (world.rank + 1) // world.size)
+    for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        x, weights = world.random(3, 40, dtype=dtype), world.random(3, 40, seed=5, dtype=dtype)
+        reset, initial = world.random(3, 40, seed=2) > 0.8, world.random(3, seed=3, dtype=dtype)
+        for rank in range(1, world.size):  # on both sides of where shards meet
+            reset[0, 40 * rank // world.size] = reset[1, 40 * rank // world.size - 1] = True
+        rows, gates = world.random(3, 1, seed=6, dtype=dtype), world.random(3, 40, seed=1, dtype=dtype)
+        for name, factor in (
+            ("cumulative_sum", None), ("discounted_cumsum", 0.7), ("discounted_cumsum", rows),
+            ("discounted_cumsum", gates), ("linear_recurrence", gates),
+        ):  # fmt: skip
+            for reverse in (False, True):
+                for given in ({}, {"reset": reset, "initial": initial}):
+                    first = world.rank == (world.size - 1 if reverse else 0)
+
+                    whole = gradients(upsweep, name, slice(None), (x, factor, weights), given, reverse, world.size)
+                    ours = gradients(sharded, name, part, (x, factor, weights), given, reverse, 1)
+                    close(ours[0], whole[0][:, part], tolerance)
+                    if isinstance(factor, torch.Tensor) and factor.shape[1] > 1:
+                        close(ours[1], whole[1][:, part], tolerance)
+                    elif isinstance(factor, torch.Tensor):
+                        total = ours[1].clone()
+                        dist.all_reduce(total)
+                        close(total, whole[1], tolerance)
+                    if given and first:
+                        close(ours[-1], whole[-1], tolerance)
+
+
 @check
 def a_rank_without_parameters_takes_part(world):
     x = world.random(2, 8, seed=world.rank)

@@ -239,16 +239,17 @@ class _Sum(Function):  # type: ignore[misc]  # torch is not followed
 
 
 class _Join(Function):  # type: ignore[misc]  # torch is not followed
-    """The first tensor, from which a derivative also reaches the second: zero, but it is there."""
+    """The first tensor, from which a derivative also reaches the second, and theirs too: zero, but it is there."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, other: Tensor) -> Tensor:
-        ctx.like = other.shape, other.dtype, other.device
+        ctx.save_for_backward(other)
         return tensor.view_as(tensor)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0], _Zeros.apply(gradients[0], *ctx.like)
+        (other,) = ctx.saved_tensors
+        return _Join.apply(gradients[0], other), _Zeros.apply(gradients[0], other.shape, other.dtype, other.device)
 
 
 class _Zeros(Function):  # type: ignore[misc]  # torch is not followed

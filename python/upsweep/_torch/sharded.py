@@ -11,8 +11,9 @@
                  ranks. Two passes, two numbers a row to all: one for a sum, one more with resets.
 
 All ranks take the same way, chosen from what all know. In each, a step is scanned from the true state before the
-shard, in the precision that scans compute in, or from nothing where nothing of that state is left. Where autograd,
-the compiler or a mode follows a rank's tensors, all look twice, in operations that those follow.
+shard, in the precision that scans compute in, or from nothing where nothing of that state is left. Of real numbers
+the first derivative is such a scan too (`sharded_gradients`); where something else follows a rank's tensors, all
+look twice, in operations that it follows.
 """
 
 from __future__ import annotations
@@ -55,9 +56,10 @@ def scan(
         scans._refuse_trace()
         scans._refuse_tangents(tensors)
         facts = _facts(name, checked, ranks, reverse, return_final)
+        facts["plain"] = not exclusive and _is_plain(checked, tensors)
         if scans._needs_operation(tensors):
             facts["tracked"] = scans._differentiated(tensors)
-            carry = _carry_of(checked, reverse, flush, threads)
+            carry = None if facts["plain"] else _carry_of(checked, reverse, flush, threads)
         else:
             shard = Shard(checked, reverse, bool(exclusive), flush, threads)
             early = _Early(shard, facts, ranks)
@@ -69,10 +71,10 @@ def scan(
     heard = asked.wait()
     check_same(heard, ("scan", "reverse", "state", "dtype", "factors", "exchanged on"))
     if not all(its["untracked"] for its in heard):
-        return _followed(
-            ranks, checked, carry or _carry_of(checked, reverse, flush, threads), heard, reverse, bool(exclusive),
-            return_final, flush, threads,
-        )  # fmt: skip
+        if any(its["tracked"] for its in heard) and all(its["plain"] for its in heard):
+            return _differentiated(name, ranks, checked, heard, reverse, return_final, flush, n_threads)
+        carry = carry or _carry_of(checked, reverse, flush, threads)
+        return _followed(ranks, checked, carry, heard, reverse, bool(exclusive), return_final, flush, threads)
     assert shard is not None and early is not None
     chain = [rank for rank in _in_order(ranks, reverse) if not heard[rank]["empty"]]
     way = _Ways(shard, ranks, heard, chain, early, any(its["final"] for its in heard))
@@ -305,6 +307,47 @@ class _Packing:
         return states
 
 
+# ---- differentiated --------------------------------------------------------------------------------------------
+
+
+def _is_plain(checked: Any, tensors: tuple[Tensor | None, ...]) -> bool:
+    """Whether this is a scan of floating numbers, with a step at least, that nothing but autograd follows."""
+    return (
+        checked.dtype.is_floating_point and checked.real_factor and checked.shape[checked.axis] > 0
+        and all(t is None or t is checked.reset or t.is_floating_point() for t in tensors)
+        and not scans._watched() and all(map(scans._is_exact, tensors))
+    )  # fmt: skip
+
+
+def _differentiated(
+    name: str, ranks: Ranks, checked: Any, heard: Facts, reverse: bool, return_final: bool, flush: bool,
+    n_threads: int | None,
+) -> Any:  # fmt: skip
+    """What autograd follows as one operation, with scans over ranks forward and backward."""
+    from upsweep._torch import sharded_gradients  # which scans over ranks again
+
+    def run(name: str, checked: Any, reverse: bool, with_final: bool) -> Any:
+        results = scan(
+            name, lambda state: checked, reverse=reverse, initial=None, exclusive=False, return_final=with_final,
+            n_threads=n_threads, flush=flush, group=ranks.group,
+        )  # fmt: skip
+        return results if with_final else (results, None)
+
+    def follow(checked: Any, anchor: Tensor) -> list[Tensor]:
+        threads = n_threads or 0
+        carry = _carry_of(checked, reverse, flush, threads)
+        found = _followed(ranks, checked, carry, heard, reverse, False, with_final, flush, threads, anchor)
+        return list(found) if with_final else [found]
+
+    with_final = any(its["final"] for its in heard)
+    call = sharded_gradients.Call(
+        name, checked, ranks, _in_order(ranks, reverse), reverse, any(its["reset"] for its in heard), with_final,
+        run, follow,
+    )  # fmt: skip
+    results = sharded_gradients.differentiable(call)
+    return tuple(results) if return_final else results[0]
+
+
 # ---- followed --------------------------------------------------------------------------------------------------
 
 
@@ -317,11 +360,11 @@ def _carry_of(checked: Any, reverse: bool, flush: bool, threads: int) -> carries
 
 def _followed(
     ranks: Ranks, checked: Any, carry: carries.Parts, heard: Facts, reverse: bool, exclusive: bool,
-    return_final: bool, flush: bool, threads: int,
+    return_final: bool, flush: bool, threads: int, anchor: Tensor | None = None,
 ) -> Any:  # fmt: skip
     """Looks twice, in operations that autograd, the compiler and modes follow."""
     track = any(its["tracked"] for its in heard)
-    inputs = (checked.x, checked.gates, checked.gamma, checked.initial)
+    inputs = (checked.x, checked.gates, checked.gamma, checked.initial, anchor)
     parts, gathered = ranks.exchange(carry, any(its["reset"] for its in heard), track, inputs)
     final = None
     for rank in _in_order(ranks, reverse):
