@@ -94,7 +94,7 @@ class _Scan:
         TypeError
             The update branches on a symbolic value, uses what is not known for one (its line is named), returns
             something else, or changes the dtype of the state; an argument is no array of real numbers; `out` is
-            not arranged as the outputs, is of another dtype, or there are tensors.
+            not arranged as the outputs, is of another dtype, or there are others than numpy arrays.
         ValueError
             Shapes do not broadcast; `axis` or `length` does not fit; `out` is of another shape, read-only, or
             overlaps an input without being it.
@@ -153,11 +153,10 @@ class _Scan:
             }  # fmt: skip
             return _decorator(keywords) if update is _MISSING else _decorator(keywords)(update)
         arrays = [*flatten(init, "init")[0], *flatten(xs, "xs")[0]]
+        if out is not None and (_arrays.any_torch(*arrays) or _arrays.any_on_device(*arrays)):
+            raise TypeError("out: goes with numpy arrays only; other libraries' scans make their results")
         if _arrays.any_torch(*arrays):
             from upsweep._torch import user_scan as tensors
-
-            if out is not None:
-                raise TypeError("out: goes with numpy arrays only; scans of tensors make their results")
 
             return tensors.scan(
                 update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
