@@ -17,7 +17,8 @@
 namespace upsweep {
 namespace {
 
-constexpr int64_t kTileSteps = 64;          // of operands that go through tiles
+constexpr int64_t kTileSteps = 64;          // of operands that go through tiles; of these far ahead, memory is fetched
+constexpr int64_t kTileBytes = 8 << 10;     // fewer where nothing has to be fetched, so that all stay in the first cache
 constexpr int64_t kRunSteps = 8;            // with the states in registers; the rows of so many steps are open at once,
 constexpr int64_t kRunBytes = 16 << 10;     // or of more, where rows are short
 
@@ -88,12 +89,14 @@ class Strip {
       : kernel(kernel), item(kernel.bits / 8), streams(n_operands), memory(memory) {}
 
   std::vector<Walk> inputs, outputs;
-  bool far = false;   // operands are beyond the caches
+  bool far = false;   // operands are beyond the caches: said before `prepare`
 
   // The operands' ways are known: room for tiles of as many columns.
   void prepare(int64_t n_columns) {
     row = (n_columns + kernel.lanes - 1) / kernel.lanes * kernel.lanes * item;
-    const int64_t bytes = row * kTileSteps;
+    const int64_t whole = kTileBytes / std::max<int64_t>(row, 1) / kernel.lanes * kernel.lanes;
+    tile_steps = far ? kTileSteps : std::min(kTileSteps, std::max<int64_t>(whole, kernel.lanes));
+    const int64_t bytes = row * tile_steps;
     int64_t n_tiles = 0;
     for (const auto* walks : {&inputs, &outputs})
       for (const Walk& walk : *walks) n_tiles += !walk.direct;
@@ -102,7 +105,7 @@ class Strip {
     for (auto* walks : {&inputs, &outputs})
       for (Walk& walk : *walks)
         if (!walk.direct) walk.tile = next, next += bytes;
-    steps_at_once = n_tiles ? kTileSteps : std::max(kRunSteps, kRunBytes / std::max<int64_t>(row, 1));
+    steps_at_once = n_tiles ? tile_steps : std::max(kRunSteps, kRunBytes / std::max<int64_t>(row, 1));
   }
 
   // All columns past all steps.
@@ -131,7 +134,7 @@ class Strip {
   const int64_t item;
   std::vector<Stream> streams;
   Buffer<char>& memory;
-  int64_t row = 0, steps_at_once = 0;
+  int64_t row = 0, tile_steps = 0, steps_at_once = 0;
 
   bool turns(const Walk& walk) const {
     return (kernel.bits == 32 ? walk.type == kFloat32 : walk.type == kFloat64) && std::abs(walk.time_stride) == item;
@@ -141,7 +144,7 @@ class Strip {
   template <int written>
   void fetch_ahead(const Walk& walk, const char* here) const {
     for (int64_t lane = 0; lane < kernel.lanes; ++lane)
-      __builtin_prefetch(here + kTileSteps * walk.time_stride + lane * walk.column_stride, written);
+      __builtin_prefetch(here + tile_steps * walk.time_stride + lane * walk.column_stride, written);
   }
 
   // Whole squares by the compiled function, what is left one by one; `rest(step, col, steps, columns)` does that.

@@ -267,7 +267,8 @@ class Chunks {
       if (!is_copied(operand) || (is_input && is_summed)) return to.push_back(data);
       const int64_t n_bytes = steps * size_of(operand.type);
       const int64_t back = operand.time_stride < 0 ? (steps - 1) * operand.time_stride : 0;   // to the lowest address
-      if (n_copies == scratch.copies.size()) scratch.copies.emplace_back(2 * chunk * n_lanes * sizeof(double));   // of any type
+      // Of any type: another block may have another operand here.
+      if (n_copies == scratch.copies.size()) scratch.copies.emplace_back(2 * chunk * n_lanes * sizeof(double));
       char* const copy = scratch.copies[n_copies++].data();
       if (is_input) std::memcpy(copy, data + back, n_bytes);
       else result.pending.push_back({copy, data + back, n_bytes});

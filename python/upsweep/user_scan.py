@@ -100,7 +100,7 @@ class _Scan:
         TypeError
             The update branches on a symbolic value, uses what is not known for one (its line is named), returns
             something else, or changes the dtype of the state; an argument is no array of real numbers; `out` is
-            not arranged as the outputs, is of another dtype, or there are tensors.
+            not arranged as the outputs, is of another dtype, or there are others than numpy arrays.
         ValueError
             Shapes do not broadcast; `axis` or `length` does not fit; `out` is of another shape, read-only, or
             overlaps an input without being it.
@@ -171,11 +171,12 @@ class _Scan:
             }  # fmt: skip
             return _decorator(keywords) if update is _MISSING else _decorator(keywords)(update)
         arrays = [*flatten(init, "init")[0], *flatten(xs, "xs")[0]]
-        if _arrays.any_dask(*arrays):
+        is_lazy = _arrays.any_dask(*arrays)
+        if out is not None and (is_lazy or _arrays.any_torch(*arrays) or _arrays.any_on_device(*arrays)):
+            raise TypeError("out: goes with numpy arrays only; other libraries' scans make their results")
+        if is_lazy:
             from upsweep import _dask
 
-            if out is not None:
-                raise TypeError("out: goes with numpy arrays only; scans of dask arrays make their results")
             check_checkpoint(checkpoint)
             return _dask.user_scan(
                 update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
@@ -186,8 +187,6 @@ class _Scan:
         if _arrays.any_torch(*arrays):
             from upsweep._torch import user_scan as tensors
 
-            if out is not None:
-                raise TypeError("out: goes with numpy arrays only; scans of tensors make their results")
             return tensors.scan(
                 update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
                 checkpoint=checkpoint,
@@ -196,8 +195,6 @@ class _Scan:
         problem = check(update, init, xs, axis, reverse, length)
         traced = problem.traced
         if problem.home is not None:
-            if out is not None:
-                raise TypeError("out: goes with numpy arrays only; scans of arrays of a device make their results")
             ys, last = run_on_device(problem, return_final)
             result = arranged(ys, traced.output_structure)
             return (result, arranged(last, problem.state_structure)) if return_final else result
