@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run_scan(const __g
     square.n_steps = square.corner.n_steps;
     square.steps_of_last = begin_walk(call, find_place(call, outer * extent + inner + square.n_columns - 1)).n_steps;
 
-    // A lane without a column does what the last one does, and leaves nothing.
+    // A lane without a column has the last one's place, takes whatever lies in its row, and leaves nothing.
     const bool busy = lane < square.n_columns;
     const long long column = outer * extent + inner + (busy ? lane : square.n_columns - 1);
     const Place place = find_place(call, column);
