@@ -37,10 +37,25 @@ def launchers(text):
     return "".join(map(LAUNCHER.format, names)) + SIZE
 
 
-def compile_on_host(*arguments):
+def build(folder, text, *flags):
+    """The library of a text's kernels for the host, in a folder of libraries that were compiled alike."""
+    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
+    if not path.exists():
+        header = folder / PREAMBLE.name
+        if not header.exists():  # compiled once, since it takes longer than a kernel
+            header.write_text(PREAMBLE.read_text())
+            _compile("-x", "c++-header", header, "-o", f"{header}.gch", *flags)
+        source = path.with_suffix(".cpp")
+        kernels = text.replace(kernel_text("device"), "")
+        source.write_text(f'#include "{header.name}"\n{kernels}{launchers(kernels)}')
+        _compile("-shared", source, "-o", path, *flags)
+    return path
+
+
+def _compile(*arguments):
     # Without -fno-gnu-unique, static variables of inline functions would be those of another library.
-    flags = ["-std=c++17", "-O1", "-fPIC", "-w", "-ffp-contract=fast", "-fno-gnu-unique"]
-    done = subprocess.run(["g++", *flags, *map(str, arguments)], capture_output=True, text=True)
+    command = ["g++", "-std=c++17", "-fPIC", "-w", "-fno-gnu-unique", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:4000]
 
 
@@ -88,18 +103,7 @@ class HostDevice:
         self.n_processors, self.shared_bytes = n_slots, 227 * 1024
 
     def load(self, text):
-        name = hashlib.sha256(text).hexdigest()[:24]
-        path = self.folder / f"{name}.so"
-        if not path.exists():
-            header = self.folder / PREAMBLE.name
-            if not header.exists():  # compiled once, since it takes longer than a kernel
-                header.write_text(PREAMBLE.read_text())
-                compile_on_host("-x", "c++-header", header, "-o", f"{header}.gch")
-            source = self.folder / f"{name}.cpp"
-            kernels = text.decode().replace(kernel_text("device"), "")
-            source.write_text(f'#include "{header.name}"\n{kernels}{launchers(kernels)}')
-            compile_on_host("-shared", source, "-o", path)
-        return HostModule(path, self.n_slots)
+        return HostModule(build(self.folder, text.decode(), "-O1", "-ffp-contract=fast"), self.n_slots)
 
     def memory(self, data):
         return HostMemory(data)

@@ -4,22 +4,9 @@ Memory is the host's too, through `devices.FakeCuda`; what is allocated holds Na
 """
 
 import ctypes
-import hashlib
-import re
-import subprocess
 
 import host_device
 from upsweep._cuda import nests
-from upsweep._expr.cuda.render import kernel_text
-
-LAUNCHER = """
-extern "C" void launch_{name}(const Call* call, unsigned n_blocks, unsigned n_threads) {{
-    fibers::Launch<Call>::run({name}, *call, n_blocks, n_threads);
-}}
-"""
-SIZE = 'extern "C" long long size_of_call() { return sizeof(Call); }\n'
-KERNEL = re.compile(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(")
-FLAGS = ["-std=c++20", "-O0", "-fPIC", "-shared", "-w", "-fno-gnu-unique"]
 
 
 class HostFunction(host_device.HostFunction):
@@ -53,14 +40,7 @@ class HostDevice:
     def load(self, text):
         text = text.decode()
         self.texts.append(text)
-        path = self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
-        if not path.exists():
-            source = path.with_suffix(".cpp")
-            launchers = "".join(LAUNCHER.format(name=name) for name in KERNEL.findall(text)) + SIZE
-            source.write_text(host_device.PREAMBLE + text.replace(kernel_text("device"), "") + launchers)
-            done = subprocess.run(["g++", *FLAGS, str(source), "-o", str(path)], capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr[:4000]
-        return HostModule(path, self)
+        return HostModule(host_device.build(self.folder, text, "-O0"), self)
 
 
 def install(monkeypatch, folder, fake_cuda):
