@@ -1,4 +1,4 @@
-"""The README's recipes against plain loops and pandas: its own text is what runs here."""
+"""The README's recipes against plain loops: its own text is what runs here."""
 
 import doctest
 import re
@@ -70,28 +70,3 @@ def test_advantages_of_tensors(recipes):
     np.testing.assert_allclose(y.detach().numpy(), recipes["gae"](*arrays), rtol=1e-12)
     y.sum().backward()
     assert (tensors[1].grad <= -1).all()
-
-
-@pytest.mark.parametrize("alpha", [0.01, 0.5, 1.0])
-def test_weighted_means(recipes, alpha):
-    x = random((2, 300))
-    for row in x:
-        state, plain = row[0], []
-        for token in row:
-            state = (1 - alpha) * state + alpha * token
-            plain.append(state)
-        np.testing.assert_allclose(recipes["ewm_mean"](row, alpha, adjust=False), plain, rtol=1e-10, atol=1e-14)
-        weights = (1 - alpha) ** np.arange(300)
-        adjusted = [row[t::-1] @ weights[: t + 1] / weights[: t + 1].sum() for t in range(300)]
-        np.testing.assert_allclose(recipes["ewm_mean"](row, alpha), adjusted, rtol=1e-10, atol=1e-14)
-    for adjust in (False, True):
-        rows = np.stack([recipes["ewm_mean"](row, alpha, adjust) for row in x])
-        np.testing.assert_allclose(recipes["ewm_mean"](x, alpha, adjust), rows, rtol=1e-14)
-
-
-@pytest.mark.parametrize("adjust", [False, True])
-def test_pandas(recipes, adjust):
-    pandas = pytest.importorskip("pandas")
-    x = random(500)
-    expected = pandas.Series(x).ewm(alpha=0.1, adjust=adjust).mean().to_numpy()
-    np.testing.assert_allclose(recipes["ewm_mean"](x, 0.1, adjust), expected, rtol=1e-10, atol=1e-14)

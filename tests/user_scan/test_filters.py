@@ -171,3 +171,14 @@ def test_windows_refuse():
             upsweep.ewm_mean(x, **keywords)
     with pytest.raises(TypeError, match="alpha: expected a number"):
         upsweep.ewm_sum(x, alpha="much")
+
+
+@pytest.mark.parametrize("adjust", [False, True])
+@pytest.mark.parametrize("ignore_na", [False, True])
+def test_pandas(adjust, ignore_na):
+    pandas = pytest.importorskip("pandas")
+    x = random(500)
+    x[[0, 3, 4, 77]] = np.nan
+    expected = pandas.Series(x).ewm(alpha=0.1, adjust=adjust, ignore_na=ignore_na).mean().to_numpy()
+    mine = upsweep.ewm_mean(x, alpha=0.1, adjust=adjust, ignore_na=ignore_na)
+    np.testing.assert_allclose(mine, expected, rtol=1e-10, atol=1e-14)
