@@ -123,7 +123,6 @@ def test_names_tell_cases_apart_and_families_join_lengths():
         (["scans", "--outdir", "here"], "argument --outdir: needs scans --device cuda"),
         (["counts", "--device", "cuda", "--dim", "4"], "argument --dim: is about scans"),
         (["scans", "--device", "cuda", "--threads", "2"], "argument --threads: is about the CPU"),
-        (["pairs", "--device", "cuda"], "argument --device: pairs is measured on the CPU"),
         (["scans", "--device", "tpu"], "argument --device: invalid choice"),
         (["scans", "--device", "cuda", "--dtype", "float64"], "argument --dtype: invalid choice"),
         (["scans", "--device", "cuda", "--seqlens", "0"], "argument --seqlens: expected a number of at least 1"),

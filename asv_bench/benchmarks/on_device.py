@@ -1,6 +1,6 @@
 """What the benchmarks of CUDA tensors share: where they are skipped, and their figures from `upsweep.bench`.
 
-`module` is ``upsweep.bench.cuda_scans`` or ``cuda_counts``, by its name: torch is imported with it, when a
+`module` is one of ``upsweep.bench``, such as ``cuda_scans``, by its name: torch is imported with it, when a
 benchmark runs and not with these files. asv imports all of them before it forks, and torch's memory would be in
 the figures of the CPU benchmarks.
 """

@@ -92,8 +92,6 @@ def _check_options(options: argparse.Namespace) -> None:
         options.refuse(f"argument {of_ranks[0]}: is about distributed")
     if options.device == "cuda" and options.family == "distributed":
         options.refuse("argument --device: of distributed, --backend nccl is of CUDA tensors")
-    if options.device == "cuda" and options.family == "pairs":
-        options.refuse("argument --device: pairs is measured on the CPU so far")
     if options.device == "cuda" and options.threads is not None:
         options.refuse("argument --threads: is about the CPU, and --device is cuda")
 

@@ -19,6 +19,7 @@ from upsweep._progress import Progress
 from upsweep.bench import (
     cuda_cases,
     cuda_count_cases,
+    cuda_pair_cases,
     cuda_te_cases,
     cuda_userscan_cases,
     figures,
@@ -34,12 +35,14 @@ __all__ = ["run", "why_not"]
 _CASES: dict[str, tuple[Any, ...]] = {
     "scans": (cuda_cases,),
     "counts": (cuda_count_cases,),
+    "pairs": (cuda_pair_cases,),
     "userscan": (cuda_userscan_cases, cuda_te_cases),
 }
 # These import torch.
 _MEASURED_BY = {
     cuda_cases.Case: "cuda_scans",
     cuda_count_cases.Case: "cuda_counts",
+    cuda_pair_cases.Case: "cuda_pairs",
     cuda_userscan_cases.Case: "cuda_userscan",
     cuda_te_cases.Case: "cuda_te",
 }
