@@ -129,6 +129,23 @@ def test_half_precision(device):
     assert x.grad.dtype == torch.float16 and bool(torch.isfinite(x.grad).all())
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("keywords", [{}, {"axis": 1, "reverse": True}])
+def test_what_is_not_differentiated_has_the_same_bits(device, dtype, keywords):
+    """Kernels read it where it is, in its own type."""
+    x = tensor((40, 40), device, dtype=dtype)
+    for update, init in ((coupled, (0.5, 1.0)), (lambda s, x: np.tanh(s + x), 0.0)):
+        long = upsweep.scan(update, init, x, return_final=True, **keywords)
+        short = upsweep.scan(update, init, x.detach(), return_final=True, **keywords)
+        flat = [
+            [each for part in found for each in (part if isinstance(part, tuple) else (part,))]
+            for found in (short, long)
+        ]
+        for mine, theirs in zip(*flat, strict=True):
+            assert not mine.requires_grad and theirs.requires_grad
+            assert mine.dtype == theirs.dtype and torch.equal(mine, theirs.detach())
+
+
 @pytest.mark.cuda
 def test_a_graph_replays_it():
     """Nothing waits for the device or allocates outside of the graph's memory; new inputs give new results."""

@@ -56,7 +56,8 @@ def versions() -> str:
         llvm = _llvm()
     import llvmlite
 
-    return f"{llvmlite.__version__} {llvm.llvm_version_info} {llvm.get_default_triple()}"
+    model = " ".join(_placement(llvm).values())
+    return f"{llvmlite.__version__} {llvm.llvm_version_info} {llvm.get_default_triple()} {model}"
 
 
 @functools.cache
@@ -74,14 +75,21 @@ def add_symbols(symbols: Mapping[str, int]) -> None:
             llvm.add_symbol(name, address)
 
 
+def _placement(llvm: Any) -> dict[str, str]:
+    """How code names its constants. An object's sections are put wherever there is memory.
+
+    In a process whose address space is in pieces that is, now and then, more than 2 GiB from the code; addresses
+    of 32 bits do not go so far, and LLVM ends the process then. On other machines llvmlite keeps them together.
+    """
+    if llvm.get_default_triple().startswith("x86_64"):
+        return {"reloc": "static", "codemodel": "large"}  # addresses of 64 bits: as fast, they are loaded once
+    return {"reloc": "pic", "codemodel": "small"}
+
+
 def _new_machine(target: Target) -> Any:
-    # The small code model would want constants within 2 GiB of the code: so they are, in one object.
-    return (
-        _llvm()
-        .Target.from_default_triple()
-        .create_target_machine(
-            cpu=target.cpu, features=target.features, opt=2, reloc="pic", codemodel="small", jit=True
-        )
+    llvm = _llvm()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=target.cpu, features=target.features, opt=2, jit=True, **_placement(llvm)
     )
 
 
