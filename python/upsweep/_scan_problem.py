@@ -38,6 +38,7 @@ __all__ = [
     "run_into",
     "run_on_device",
     "run_recurrence",
+    "to_axis",
     "to_length",
 ]
 
@@ -159,12 +160,12 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
     shape = _common_shape(given, input_structure)
     if shape is None:
         columns = _columns_of_states(initial)
-        place = _index(axis, "axis", len(columns) + 1)
+        place = to_axis(axis, len(columns) + 1)
         n_steps = to_length(length, None)
     else:
         if not shape:
             raise ValueError("xs: expected at least one axis, along which the scan runs, got numbers")
-        place = _index(axis, "axis", len(shape))
+        place = to_axis(axis, len(shape))
         columns = shape[:place] + shape[place + 1 :]
         n_steps = to_length(length, shape[place])
     states = []
@@ -263,13 +264,14 @@ def _columns_of_states(initial: list[Array]) -> tuple[int, ...]:
         raise ValueError(f"init: shapes do not broadcast together: {shapes}") from None
 
 
-def _index(axis: Any, name: str, ndim: int) -> int:
+def to_axis(axis: Any, ndim: int) -> int:
+    """The axis counted from the front."""
     try:
         place = operator.index(axis)
     except TypeError:
-        raise TypeError(f"{name}: expected an integer, got {axis!r}") from None
+        raise TypeError(f"axis: expected an integer, got {axis!r}") from None
     if not -ndim <= place < ndim:
-        raise ValueError(f"{name}: {place} is out of range for {ndim} dimension{'s' * (ndim != 1)}")
+        raise ValueError(f"axis: {place} is out of range for {ndim} dimension{'s' * (ndim != 1)}")
     return place % ndim
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from upsweep import _arrays
 from upsweep._arrays import Array
-from upsweep._scan_problem import as_real
+from upsweep._scan_problem import as_real, to_axis
 from upsweep.user_scan import scan
 
 __all__ = ["ewm_mean", "ewm_sum", "lfilter"]
@@ -72,7 +71,7 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     data = _operand(x, "x")
     if not data.ndim:
         raise ValueError("x: expected at least one axis, along which the filter runs, got a number")
-    place = _axis(axis, data.ndim)
+    place = to_axis(axis, data.ndim)
     if bottom[0] == 0:
         raise ValueError("a: a[0] is 0")
     order = max(len(top), len(bottom)) - 1
@@ -174,16 +173,6 @@ def _coefficients(value: Any, name: str) -> Array:
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"{name}: expected coefficients of shape (n,), got {array.shape}")
     return array
-
-
-def _axis(axis: Any, ndim: int) -> int:
-    try:
-        place = operator.index(axis)
-    except TypeError:
-        raise TypeError(f"axis: expected an integer, got {axis!r}") from None
-    if not -ndim <= place < ndim:
-        raise ValueError(f"axis: {place} is out of range for {ndim} dimension{'s' * (ndim != 1)}")
-    return place % ndim
 
 
 def _broadcast(start: Any, shape: tuple[int, ...], place: int) -> Any:
@@ -319,7 +308,7 @@ def _window(
     data = _operand(x, "x")
     if not data.ndim:
         raise ValueError("x: expected at least one axis, along which the window runs, got a number")
-    place = _axis(axis, data.ndim)
+    place = to_axis(axis, data.ndim)
     if not _is_elsewhere(data):
         data = data.astype(
             np.float64 if data.dtype.kind in "biu" else np.result_type(data.dtype, np.float32), copy=False

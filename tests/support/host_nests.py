@@ -7,6 +7,7 @@ import ctypes
 
 import host_device
 from upsweep._cuda import nests
+from upsweep._expr.cuda import nvrtc
 
 
 class HostFunction(host_device.HostFunction):
@@ -47,7 +48,7 @@ def install(monkeypatch, folder, fake_cuda):
     """Let kernels of nests run on the host, in the memory of a pretended device."""
     device = HostDevice(folder)
     monkeypatch.setattr(nests.driver, "device", lambda ordinal: device)
-    monkeypatch.setattr(nests, "_compiled", lambda text, capability: text.encode())
+    monkeypatch.setattr(nvrtc, "fetch_or_compile", lambda text, options, capability: text.encode())
     allocate = fake_cuda.allocate
 
     def poisoned(ordinal, stream, n_bytes, pointer):

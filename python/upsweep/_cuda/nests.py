@@ -36,15 +36,11 @@ def _loaded(program: Program, device: int, in_shared: frozenset[Any], dense: fro
     if found is None:
         home = driver.device(device)
         text = program.render(in_shared, dense)
-        module = home.load(_compiled(text, home.capability))
+        module = home.load(nvrtc.fetch_or_compile(text, (), home.capability))
         found = {kernel.name: module.function(kernel.name) for kernel in program.kernels}
         with _lock:
             known[key] = found
     return found
-
-
-def _compiled(text: str, capability: int) -> bytes:
-    return nvrtc.fetch_or_compile(text, (), capability)
 
 
 def _planned(program: Program, device: int, sizes: dict[str, int], names: Sequence[str]) -> Plan:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from upsweep._cuda import DeviceArray, driver
+from upsweep._cuda.kept import Kept
 from upsweep._cuda.pair_plans import Ranges, as_bytes, deal_dense, deal_ranges, fitting_rows
 from upsweep._expr.cuda import nvrtc
 from upsweep._expr.cuda.render import MAX_BATCH, Kernels, render
@@ -79,8 +78,7 @@ class _Plan(NamedTuple):
     tiles: int
 
 
-_lock = threading.Lock()
-_prepared: OrderedDict[tuple[Any, ...], Prepared] = OrderedDict()
+_prepared: Kept[Prepared] = Kept(KEPT)
 
 
 def prepare(reduction: PairReduction, device: int, *, rows: int = 0, wide_index: bool = False) -> Prepared:
@@ -92,11 +90,10 @@ def prepare(reduction: PairReduction, device: int, *, rows: int = 0, wide_index:
         There is no driver or no run-time compiler; the message says what to install.
     """
     key = (reduction, device, rows, wide_index)
-    with _lock:
-        found = _prepared.get(key)
-        if found is not None:
-            _prepared.move_to_end(key)
-            return found
+    return _prepared.fetch_or_make(key, lambda: _make(reduction, device, rows, wide_index))
+
+
+def _make(reduction: PairReduction, device: int, rows: int, wide_index: bool) -> Prepared:
     home = driver.device(device)
     kinds = {variable.static[0]: variable.static[1] for variable in reduction.variables}
     n_arrays = max(kinds, default=0) + 1
@@ -106,23 +103,14 @@ def prepare(reduction: PairReduction, device: int, *, rows: int = 0, wide_index:
         home.shared_bytes,
     )  # fmt: skip
     kernels = render(lower(reduction), request)
-    module = home.load(_compiled(kernels, home.capability))
+    module = home.load(nvrtc.fetch_or_compile(kernels.text, kernels.options, home.capability))
     reduce, combine = module.function("reduce_pairs"), module.function("combine_parts")
     if kernels.shared_bytes:
         reduce.use_shared(kernels.shared_bytes)
     structure = type("PairCall", (Call,), {"_fields_": [("arrays", Array * n_arrays)]})
     fields = tuple("values" if kind == "float" else "indices" for _, kind in outputs(reduction))
     n_slots = reduce.blocks_at_once(kernels.threads)
-    made = Prepared(kernels, home, reduce, combine, n_slots, structure, kinds, fields)
-    with _lock:
-        _prepared[key] = made
-        while len(_prepared) > KEPT:
-            _prepared.popitem(last=False)
-    return made
-
-
-def _compiled(kernels: Kernels, capability: int) -> bytes:
-    return nvrtc.fetch_or_compile(kernels.text, kernels.options, capability)
+    return Prepared(kernels, home, reduce, combine, n_slots, structure, kinds, fields)
 
 
 def run(

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from upsweep._cuda import DeviceArray, driver, linear_updates
+from upsweep._cuda.kept import Kept
 from upsweep._cuda.scan_layouts import Chunks, Layout, cut_time, lay_out
 from upsweep._expr.cuda import nvrtc
 from upsweep._expr.cuda.recurrence import (
@@ -65,8 +64,7 @@ class _Reading(NamedTuple):
     inputs: tuple[int, ...]
 
 
-_lock = threading.Lock()
-_prepared: OrderedDict[tuple[Any, ...], Prepared] = OrderedDict()
+_prepared: Kept[Prepared] = Kept(KEPT)
 
 
 @functools.lru_cache(KEPT)
@@ -89,34 +87,24 @@ def _prepare(recurrence: Recurrence, request: ScanRequest, n_numbers: int, devic
         There is no driver or no run-time compiler; the message says what to install.
     """
     key = (recurrence, request, device)
-    with _lock:
-        found = _prepared.get(key)
-        if found is not None:
-            _prepared.move_to_end(key)
-            return found
+    return _prepared.fetch_or_make(key, lambda: _make(recurrence, request, n_numbers, device))
+
+
+def _make(recurrence: Recurrence, request: ScanRequest, n_numbers: int, device: int) -> Prepared:
     home = driver.device(device)
     kernels = render_scan(recurrence, request)
     structure = _structure(recurrence, request, n_numbers)
     if ctypes.sizeof(structure) > MOST_BYTES:
         n_arrays = len(request.inputs) + len(request.outputs) + 2 * recurrence.n_states
         raise ValueError(f"update: a scan of {n_arrays} inputs, outputs and states is too large for CUDA")
-    module = home.load(_compiled(kernels, home.capability))
+    module = home.load(nvrtc.fetch_or_compile(kernels.text, kernels.options, home.capability))
     run = module.function("run_scan")
     if kernels.shared_bytes:
         run.use_shared(kernels.shared_bytes)
     alone, together = (
         module.function(name) if kernels.joiners else None for name in ("join_alone", "join_together")
     )
-    made = Prepared(kernels, run, alone, together, structure)
-    with _lock:
-        _prepared[key] = made
-        while len(_prepared) > KEPT:
-            _prepared.popitem(last=False)
-    return made
-
-
-def _compiled(kernels: ScanKernels, capability: int) -> bytes:
-    return nvrtc.fetch_or_compile(kernels.text, kernels.options, capability)
+    return Prepared(kernels, run, alone, together, structure)
 
 
 def _structure(recurrence: Recurrence, request: ScanRequest, n_numbers: int) -> type[ctypes.Structure]:

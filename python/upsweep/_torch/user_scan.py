@@ -7,7 +7,7 @@ operation instead, of `user_scan_ops`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from upsweep._arrays import Array
 from upsweep._expr.adjoint_recurrence import adjoint
 from upsweep._expr.recurrence import Recurrence, state
+from upsweep._expr.trace import Structure
 from upsweep._scan_gradient import backward, run_segments
 from upsweep._scan_problem import (
     Problem,
@@ -36,6 +37,7 @@ __all__ = [
     "as_tensor",
     "batch",
     "check_tensor",
+    "delivered",
     "followed",
     "gradients",
     "half_of",
@@ -79,16 +81,24 @@ def scan(
     tensors += [as_tensor(value).to(dtype).expand(columns) for value in states]
     spec = Spec(traced.recurrence, traced.dtype, problem.reverse, n_steps, columns, problem.axis)
     results = run(spec, tensors) if size is None else _run_in_segments(spec, size, tensors)
-    n_outputs = len(traced.output_dtypes)
-    ys = [
-        y.movedim(0, problem.axis).to(own_dtype(dtype.name, half))
-        for y, dtype in zip(results[:n_outputs], traced.output_dtypes)
-    ]
-    result = arranged(ys, traced.output_structure)
+    outputs, after = ([dtype.name for dtype in part] for part in (traced.output_dtypes, traced.state_dtypes))
+    return delivered(
+        results, outputs, traced.output_structure, after, state_structure, problem.axis, half, return_final
+    )
+
+
+def delivered(
+    results: Sequence[Tensor], output_dtypes: Sequence[str], output_structure: Structure,
+    state_dtypes: Sequence[str], state_structure: Structure, axis: int, half: torch.dtype, return_final: bool,
+) -> Any:  # fmt: skip
+    """Outputs with time first, and last states behind them, as the user has them; dtypes by their traced names."""
+    n = len(output_dtypes)
+    ys = [y.movedim(0, axis).to(own_dtype(name, half)) for y, name in zip(results[:n], output_dtypes)]
+    result = arranged(ys, output_structure)
     if not return_final:
         return result
-    last = results[n_outputs : n_outputs + len(states)]
-    final = [value.to(own_dtype(dtype.name, half)) for value, dtype in zip(last, traced.state_dtypes)]
+    last = results[n : n + len(state_dtypes)]
+    final = [value.to(own_dtype(name, half)) for value, name in zip(last, state_dtypes)]
     return result, arranged(final, state_structure)
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from upsweep._expr.recurrence_text import parsed, written
-from upsweep._scan_problem import arranged, check, flatten, label
+from upsweep._scan_problem import arranged, check, flatten, label, to_axis
 from upsweep._torch import user_scan
 from upsweep._torch.user_scan import Spec
 
@@ -31,11 +31,14 @@ _library.define(
 )
 
 
-def _spec(update: str, states: list[Tensor], length: int, axis: int, reverse: bool) -> Spec:
-    return Spec(
-        parsed(update), np.dtype(user_scan.traced_name(states[0].dtype)), reverse, length,
-        tuple(states[0].shape), axis,
-    )  # fmt: skip
+def _spec(
+    update: str, dtype: torch.dtype, columns: tuple[int, ...], length: int, axis: int, reverse: bool
+) -> Spec:  # fmt: skip
+    return Spec(parsed(update), np.dtype(user_scan.traced_name(dtype)), reverse, length, columns, axis)
+
+
+def _spec_of(update: str, states: list[Tensor], length: int, axis: int, reverse: bool) -> Spec:
+    return _spec(update, states[0].dtype, tuple(states[0].shape), length, axis, reverse)
 
 
 def _empty(shape: tuple[int, ...], axis: int, like: Tensor) -> Tensor:
@@ -46,7 +49,7 @@ def _empty(shape: tuple[int, ...], axis: int, like: Tensor) -> Tensor:
 def _run(
     update: str, n_kept: int, inputs: list[Tensor], states: list[Tensor], length: int, axis: int, reverse: bool
 ) -> list[Tensor]:
-    outputs, last = _spec(update, states, length, axis, reverse).run((*inputs, *states))
+    outputs, last = _spec_of(update, states, length, axis, reverse).run((*inputs, *states))
     results = []
     for y in outputs:
         place = _empty(tuple(y.shape), axis, y)
@@ -73,10 +76,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     k = ctx.n_kept
-    spec = Spec(
-        parsed(ctx.update), np.dtype(user_scan.traced_name(ctx.dtype)), ctx.reverse, ctx.length, ctx.columns,
-        ctx.axis,
-    )  # fmt: skip
+    spec = _spec(ctx.update, ctx.dtype, ctx.columns, ctx.length, ctx.axis, ctx.reverse)
     n = len(spec.recurrence.outputs) - k
     found = user_scan.gradients(spec, ctx.saved_tensors, [*grads[:n], *grads[n + k :]], list(grads[n : n + k]))
     n_inputs = spec.recurrence.n_inputs
@@ -94,7 +94,7 @@ def _vmap(
         return [None] * count if given is None else list(given)
 
     batched, moved = user_scan.batch(
-        _spec(update, states, length, axis, reverse), info.batch_size, [*dims(2, n), *dims(3, len(states))],
+        _spec_of(update, states, length, axis, reverse), info.batch_size, [*dims(2, n), *dims(3, len(states))],
         [*inputs, *states],
     )  # fmt: skip
     results = recurrence(update, n_kept, moved[:n], moved[n:], length, batched.axis, reverse)
@@ -183,14 +183,14 @@ def compiled_scan(
     if inputs:
         if not whole:
             raise ValueError("xs: expected at least one axis, along which the scan runs, got numbers")
-        place = _checked_axis(axis, len(whole))
+        place = to_axis(axis, len(whole))
         columns, n_steps = whole[:place] + whole[place + 1 :], whole[place]
         if length is not None and length != n_steps:
             raise ValueError(f"length: {length} is not the length of xs along axis, {n_steps}")
     else:
         if length is None:
             raise ValueError("length: is needed where xs is None")
-        place, columns, n_steps = _checked_axis(axis, len(whole) + 1), whole, length
+        place, columns, n_steps = to_axis(axis, len(whole) + 1), whole, length
         whole = columns[:place] + (n_steps,) + columns[place:]
     dtype = getattr(torch, name)
     states, inputs = user_scan.on_one_device(states, inputs, None)
@@ -200,19 +200,6 @@ def compiled_scan(
     results = recurrence(
         keeping if keeps else text, len(before) if keeps else 0, arrays, before, n_steps, place, bool(reverse)
     )
-    n = len(output_dtypes)
-    ys = [y.movedim(0, place).to(user_scan.own_dtype(each, half)) for y, each in zip(results[:n], output_dtypes)]
-    result = arranged(ys, output_structure)
-    if not return_final:
-        return result
-    final = [
-        value.to(user_scan.own_dtype(each, half))
-        for value, each in zip(results[n : n + len(before)], state_dtypes)
-    ]
-    return result, arranged(final, state_structure)
-
-
-def _checked_axis(axis: int, ndim: int) -> int:
-    if not -ndim <= axis < ndim:
-        raise ValueError(f"axis: {axis} is out of range for {ndim} dimension{'s' * (ndim != 1)}")
-    return axis % ndim
+    return user_scan.delivered(
+        results, output_dtypes, output_structure, state_dtypes, state_structure, place, half, return_final
+    )

@@ -236,7 +236,6 @@ class Function:
 
     def run(self, arrays: Sequence[Any], n_threads: int | None) -> Any:
         """`__call__` of arrays of numpy."""
-        fills = self._check_number(arrays)
         arrays = tuple(arrays)
         signature = None
         if self._takes_arrays_alone and all(type(array) is np.ndarray for array in arrays):
@@ -246,21 +245,7 @@ class Function:
             if result is not NotImplemented:
                 self._latest = plan
                 return result
-        values = iter(arrays)
-        sizes: Sizes = {}
-        taken: list[tuple[Parameter, Array]] = []
-        parameters = iter(self._parameters)
-        for arg in self._args:
-            if isinstance(arg, Expr):
-                sizes[key(arg)] = self._size(arg, next(values))
-                continue
-            parameter = next(parameters)
-            if fills or not parameter.is_output:
-                taken.append((parameter, parameter.check_kind(next(values))))
-        self._bind(taken, sizes)
-        if not fills:
-            self._check_sizes_told(sizes)
-        self._check_sizes(sizes)
+        taken, sizes = self._taken(arrays)
         plain = [self._plain(parameter, array, taken) for parameter, array in taken]
         plan = self._plan([(parameter, array) for (parameter, _), array in zip(taken, plain)], sizes)
         if signature is not None and all(array is given for array, (_, given) in zip(plain, taken)):
@@ -273,6 +258,29 @@ class Function:
             if parameter.is_output and array is not given:
                 given[...] = array
         return result
+
+    def _taken(self, arrays: Sequence[Any]) -> tuple[list[tuple[Parameter, Array]], Sizes]:
+        """The arrays with their parameters, and the sizes; raises where they do not go together."""
+        fills = self._check_number(arrays)
+        sizes: Sizes = {}
+        taken: list[tuple[Parameter, Array]] = []
+        values, parameters = iter(arrays), iter(self._parameters)
+        for arg in self._args:
+            if isinstance(arg, Expr):
+                sizes[key(arg)] = self._size(arg, next(values))
+                continue
+            parameter = next(parameters)
+            if fills or not parameter.is_output:
+                taken.append((parameter, self._take(parameter, next(values))))
+        self._bind(taken, sizes)
+        if not fills:
+            self._check_sizes_told(sizes)
+        self._check_sizes(sizes)
+        return taken, sizes
+
+    def _take(self, parameter: Parameter, value: Any) -> Array:
+        """An argument as an array that its parameter allows."""
+        return parameter.check_kind(value)
 
     def _check_number(self, arrays: Sequence[Any]) -> bool:
         """Whether the results to fill are among the arguments of a call."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from upsweep import _arrays, _dispatch
 from upsweep._expr.cuda.nests.program import Program, programs_of, text_of
-from upsweep._expr.nest.expressions import Expr, key
+from upsweep._expr.nest.expressions import Expr
 from upsweep._expr.nest.sizes import Sizes
 from upsweep._expr.nest.statements import Buffer, Statement
 
@@ -49,7 +49,8 @@ class DeviceFunction(Function):
         """`__call__` of arrays of numpy, and of views of those on a device."""
         if n_threads is not None:
             raise ValueError("n_threads: is about the CPU; a schedule says how many threads a device runs")
-        given, sizes = self._taken(arrays)
+        taken, sizes = self._taken(arrays)
+        given = {id(parameter): array for parameter, array in taken}
         shapes = [(tuple(e(sizes) for e in p.extents), p.dtype) for p in self._parameters]
         new = _dispatch.cuda_nests().run_nest(
             self._program(sizes), [(p.name, given.get(id(p))) for p in self._parameters], shapes,
@@ -70,7 +71,8 @@ class DeviceFunction(Function):
 
     def prepare(self, views: Sequence[Array], device: int) -> Any:
         """What calls that fill results on a device have in common, where all arrays are like these."""
-        given, sizes = self._taken(views)
+        taken, sizes = self._taken(views)
+        given = {id(parameter): array for parameter, array in taken}
         arrays = [given[id(parameter)] for parameter in self._parameters]
         return _dispatch.cuda_nests().prepare(self._program(sizes), arrays, sizes, self._size_keys, device)
 
@@ -78,35 +80,17 @@ class DeviceFunction(Function):
         is_wide = self.wide is not None and self.program.is_wide(sizes)
         return self.wide if is_wide and self.wide is not None else self.program
 
-    def _taken(self, arrays: Sequence[Any]) -> tuple[dict[int, Array], Sizes]:
-        """The arrays by their parameters' ids, and the sizes; raises where they do not go together."""
-        fills = self._check_number(arrays)
-        sizes: Sizes = {}
-        values, parameters = iter(arrays), iter(self._parameters)
-        given: dict[int, Array] = {}
-        for arg in self._args:
-            if isinstance(arg, Expr):
-                sizes[key(arg)] = self._size(arg, next(values))
-                continue
-            parameter = next(parameters)
-            if fills or not parameter.is_output:
-                given[id(parameter)] = _checked(parameter, next(values))
-        taken = [(p, given[id(p)]) for p in self._parameters if id(p) in given]
+    def _take(self, parameter: Parameter, value: Any) -> Array:
+        """An argument as an array, or as a view of one on a device."""
+        if parameter.is_output and not isinstance(value, np.ndarray) and not _arrays.any_on_device(value):
+            raise TypeError(f"{parameter.name}: expected an array to fill, got {_arrays.type_name(value)}")
+        array = _arrays.as_operand(value, parameter.name)
+        parameter.check_shape(array)
+        return array
+
+    def _bind(self, taken: list[tuple[Parameter, Array]], sizes: Sizes) -> None:
         _check_together(taken)
-        self._bind(taken, sizes)
-        if not fills:
-            self._check_sizes_told(sizes)
-        self._check_sizes(sizes)
-        return given, sizes
-
-
-def _checked(parameter: Parameter, value: Any) -> Array:
-    """An argument as an array, or as a view of one on a device."""
-    if parameter.is_output and not isinstance(value, np.ndarray) and not _arrays.any_on_device(value):
-        raise TypeError(f"{parameter.name}: expected an array to fill, got {_arrays.type_name(value)}")
-    array = _arrays.as_operand(value, parameter.name)
-    parameter.check_shape(array)
-    return array
+        super()._bind(taken, sizes)
 
 
 def _check_together(taken: Sequence[tuple[Parameter, Array]]) -> None:
