@@ -1,6 +1,8 @@
 """Random programs of one scan, for hypothesis, and random schedules of them."""
 
+import numpy as np
 from hypothesis import strategies as some
+from te_twin import Twin
 from upsweep import te
 from upsweep.te.tensors import inputs_of
 
@@ -129,3 +131,13 @@ class Program:
             return False
         reads = [any(t is self.middle for t in inputs_of(u.op)) for u in self.updates]
         return reads[0] and not any(reads[1:])
+
+    def args(self):
+        """Its input and all of its results."""
+        return [self.X, *self.results] + ([self.tail] if self.tail is not None else [])
+
+    def case(self, draw):
+        """A random input, and what the definitions make of it: the other arguments."""
+        x = np.random.default_rng(draw(some.integers(0, 9))).normal(size=tuple(self.sizes.values()))
+        twin = Twin(self.sizes, {self.X: x})
+        return x, [twin[tensor] for tensor in self.args()[1:]]

@@ -46,13 +46,10 @@ def bind(s, stage, factor, block="blockIdx.x", thread="threadIdx.x"):
 def test_random_programs(data):
     program = Program(data.draw)
     s = program.schedule(data.draw)
-    args = [program.X, *program.results] + ([program.tail] if program.tail is not None else [])
-    shape = tuple(program.sizes.values())
-    x = np.random.default_rng(data.draw(some.integers(0, 9))).normal(size=shape)
-    twin = Twin(program.sizes, {program.X: x})
-    expected = [twin[tensor] for tensor in args[1:]]
+    args = program.args()
+    x, expected = program.case(data.draw)
     kernels = program_of(s, args)
-    walked = [np.full(shape, np.nan) for _ in args[1:]]
+    walked = [np.full(x.shape, np.nan) for _ in args[1:]]
     run_kernels(kernels, [x, *walked], program.sizes)
     for want, got in zip(expected, walked):
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)

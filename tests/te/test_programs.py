@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from te_programs import Program
-from te_twin import Twin, run_nest
+from te_twin import run_nest
 from upsweep import te
 from upsweep.te.lowering import lower_schedule
 
@@ -17,15 +17,12 @@ pytest.importorskip("llvmlite")
 def test_random_programs(data):
     program = Program(data.draw)
     s = program.schedule(data.draw)
-    args = [program.X, *program.results] + ([program.tail] if program.tail is not None else [])
-    shape = tuple(program.sizes.values())
-    x = np.random.default_rng(data.draw(some.integers(0, 9))).normal(size=shape)
-    twin = Twin(program.sizes, {program.X: x})
-    expected = [twin[tensor] for tensor in args[1:]]
+    args = program.args()
+    x, expected = program.case(data.draw)
 
-    walked = [np.full(shape, np.nan) for _ in args[1:]]
+    walked = [np.full(x.shape, np.nan) for _ in args[1:]]
     run_nest(lower_schedule(s, args), [x, *walked], program.sizes)
-    outputs = [np.full(shape, np.nan) for _ in args[1:]]
+    outputs = [np.full(x.shape, np.nan) for _ in args[1:]]
     function = te.build(s, args)
     function(x, *outputs)
     for want, slow, fast in zip(expected, walked, outputs):

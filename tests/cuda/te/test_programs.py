@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from te_cells import gru, lstm, lstm_by_hand, rnn
 from te_programs import Program
-from te_twin import Twin
 from upsweep import te
 from upsweep.te import compat as tvm
 
@@ -113,14 +112,11 @@ def test_gru():
 def test_random_programs(data):
     program = Program(data.draw)
     s = program.schedule(data.draw)
-    args = [program.X, *program.results] + ([program.tail] if program.tail is not None else [])
-    shape = tuple(program.sizes.values())
-    x = np.random.default_rng(data.draw(some.integers(0, 9))).normal(size=shape)
-    twin = Twin(program.sizes, {program.X: x})
-    outputs = [np.full(shape, np.nan) for _ in args[1:]]
-    te.build(s, args, "cuda")(x, *outputs)
-    for tensor, got in zip(args[1:], outputs):
-        np.testing.assert_allclose(got, twin[tensor], rtol=1e-9, atol=1e-9)
+    x, expected = program.case(data.draw)
+    outputs = [np.full(x.shape, np.nan) for _ in expected]
+    te.build(s, program.args(), "cuda")(x, *outputs)
+    for want, got in zip(expected, outputs, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
 
 
 def test_states_that_need_other_blocks_step_by_step():
