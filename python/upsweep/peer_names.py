@@ -52,7 +52,8 @@ def discounted_cumsum_right(
     x : array_like
         As in `discounted_cumsum`; may be passed as ``input=`` too, its name in torch-discounted-cumsum.
     gamma : float or array_like
-        As there, but a 1-D gamma with one number for each row of a 2-D x is per row.
+        As there, but a 1-D gamma with one number for each row of a 2-D x is per row. What is no tensor is rounded
+        to the dtype of a tensor x, as in torch-discounted-cumsum; `discounted_cumsum` takes it as it is.
     out, n_threads, device
         As in `discounted_cumsum`.
 
@@ -187,13 +188,13 @@ def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out
 
 
 def _gamma_of_rows(x: ArrayLike, gamma: ArrayLike) -> Any:
-    if type(gamma) is float or type(gamma) is int:
-        return gamma
     if _arrays.any_torch(x, gamma):
         return scans._torch_scans().gamma_of_rows(x, gamma)
     if _arrays.any_lent(x, gamma):
         # By the indexing of the arrays' own library.
         per_row = getattr(x, "ndim", 0) == 2 and tuple(getattr(gamma, "shape", ())) == tuple(x.shape[:1])  # type: ignore[union-attr]  # it has one where ndim is 2
         return gamma[:, None] if per_row else gamma  # type: ignore[index,call-overload]  # an array, not a sequence
+    if type(gamma) is float or type(gamma) is int:
+        return gamma
     rows, factor = _arrays.as_operand(x, "x"), _arrays.as_operand(gamma, "gamma")
     return factor[:, None] if rows.ndim == 2 and factor.shape == rows.shape[:1] else factor

@@ -19,6 +19,7 @@ from upsweep._torch import backends, ops
 __all__ = ["cumulative_sum", "discounted_cumsum", "gamma_of_rows", "linear_recurrence", "scan_forward"]
 
 Number = (bool, int, float, complex, np.number, np.bool_)
+_ROUNDED = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def cumulative_sum(
@@ -95,11 +96,21 @@ def scan_forward(gates: Any, tokens: Any, *, reverse: bool, out: Any) -> Any:
 
 
 def gamma_of_rows(x: Any, gamma: Any) -> Any:
-    """`gamma` as torch-discounted-cumsum takes it: numbers in a list or an array too, one for each row."""
-    if not isinstance(gamma, (Tensor, *Number)):
+    """`gamma` as torch-discounted-cumsum takes it: numbers in a list or an array too, one for each row.
+
+    What is no tensor has x's dtype there: who compares with that package, or with a loop over tensors, means that.
+    """
+    kept = x.dtype if isinstance(x, Tensor) and x.dtype in _ROUNDED else None
+    if isinstance(gamma, Number):
+        if kept is None or isinstance(gamma, (complex, np.complexfloating)):
+            return gamma
+        return float(np.float32(gamma)) if kept is torch.float32 else torch.tensor(gamma, dtype=kept).item()
+    if not isinstance(gamma, Tensor):
         numbers = _arrays.as_array(gamma, "gamma")
         wide = np.array(numbers, np.complex128 if numbers.dtype.kind == "c" else np.float64)
         gamma = torch.from_numpy(wide).to(x.device)
+        if kept is not None and not gamma.is_complex():
+            gamma = gamma.to(kept)
     per_row = getattr(x, "ndim", 0) == 2 and tuple(getattr(gamma, "shape", ())) == tuple(x.shape[:1])
     return gamma[:, None] if per_row else gamma
 
