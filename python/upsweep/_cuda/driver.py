@@ -172,8 +172,10 @@ class Function:
     ) -> None:
         """Start the kernel on a stream, with `shared_bytes` or what `use_shared` said of dynamic shared memory.
 
-        The structure is copied before this returns.
+        The structure is copied before this returns. No blocks, as an empty array has, are no error here.
         """
+        if not n_blocks:
+            return
         if shared_bytes > max(self.shared_bytes, _ALWAYS_SHARED):
             self.use_shared(shared_bytes)
         arguments = (_POINTER * 1)(ctypes.addressof(structure))
