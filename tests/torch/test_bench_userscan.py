@@ -11,7 +11,10 @@ def small(case):
     return Case(case.update, shape, case.axis, case.dtype, case.bar, case.figure, case.gradients)
 
 
-@pytest.mark.parametrize("case", sorted({small(case) for case in cases()}, key=lambda case: case.name), ids=str)
+SMALL = sorted({small(case) for case in cases()}, key=repr)  # the same order in each process
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
 def test_each_case_is_checked(monkeypatch, case):
     """On the CPU, whose scans are the same calls."""
     tensors = cuda_userscan.Tensors(case, 1, device="cpu")
