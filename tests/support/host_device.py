@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from upsweep._cuda import DeviceArray, driver, pairs, user_scans
+from upsweep._cuda.kept import Kept
 from upsweep._expr.cuda import nvrtc, recurrence
 from upsweep._expr.cuda.render import kernel_text
 from upsweep._expr.reduction import outputs
@@ -120,7 +121,8 @@ def install(monkeypatch, folder, n_slots=8):
     # Threads that wait for each other are dear here; so few have several chunks each.
     monkeypatch.setattr(recurrence, "JOINERS", (16,))
     for family in (pairs, user_scans):
-        family._prepared.clear()
+        # Its own for the time: a device that there is must not find functions of the host.
+        monkeypatch.setattr(family, "_prepared", Kept(family.KEPT))
     return device
 
 
