@@ -262,7 +262,7 @@ const char* make_plan(const upsweep_scan& scan, Machine machine, Plan* result) {
   if (scan.n_batch < 0 || scan.n_batch > UPSWEEP_MAX_DIMS) return "n_batch is out of range";
   if (scan.accumulator < UPSWEEP_REAL || scan.accumulator > UPSWEEP_INTEGER) return "accumulator is unknown";
   if (scan.window < 0) return "window is negative";
-  if (scan.window && (scan.gates.data || scan.initial.data || scan.final_state.data || scan.exclusive || !scan.out.data ||
+  if (scan.window && (scan.gates.data || scan.initial.data || scan.final_state.data || scan.exclusive ||
                       scan.accumulator == UPSWEEP_INTEGER))
     return "window goes with x, gamma, reset and out alone";
   // What is not written has a layout all the same: that of what is read.

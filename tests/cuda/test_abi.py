@@ -188,6 +188,8 @@ def test_windows():
         plan(array((1000, 3000)), out=array((1000, 3000), pointer=p), window=3) for p in (1 << 20, 1 << 40)
     )
     assert in_place.workspace_bytes > 8 * 3_000_000 and not aside.workspace_bytes
+    empty = array((5, 0), pointer=0)  # as torch has it
+    assert abi.REGIMES[plan(empty, out=empty, window=3).regime] == "nothing"
     with pytest.raises(ValueError, match="window goes with x, gamma, reset and out alone"):
         plan(array((5, 9)), final=array((5,)), window=2)
 
