@@ -34,16 +34,13 @@ __all__ = ["Explanation", "Gradients", "UpdateCarry", "scan"]
 Update = Callable[[Any, Any], Any]
 
 
-_MISSING: Any = object()
-
-
 class _Scan:
     """`scan`, and what belongs to it."""
 
     def __call__(
         self,
-        update: Any = _MISSING,
-        init: Any = _MISSING,
+        update: Any = None,
+        init: Any = None,
         xs: Any = None,
         *,
         axis: int = 0,
@@ -162,14 +159,14 @@ class _Scan:
         >>> upsweep.scan(lambda s, x: np.where(x > 0, s + 1, 0.0), 0.0, np.array([1.0, 2.0, -1.0, 5.0]))
         array([1., 2., 0., 1.])
         """
-        if update is _MISSING or init is _MISSING:
-            if xs is not None or (update is not _MISSING and not callable(update)):
+        if update is None or init is None:
+            if xs is not None or (update is not None and not callable(update)):
                 raise TypeError("init: is needed, the state before the first step")
             keywords = {
                 "axis": axis, "reverse": reverse, "return_final": return_final, "length": length,
                 "checkpoint": checkpoint, "method": method, "out": out,
             }  # fmt: skip
-            return _decorator(keywords) if update is _MISSING else _decorator(keywords)(update)
+            return _decorator(keywords) if update is None else _decorator(keywords)(update)
         arrays = [*flatten(init, "init")[0], *flatten(xs, "xs")[0]]
         is_lazy = _arrays.any_dask(*arrays)
         if out is not None and (is_lazy or _arrays.any_torch(*arrays) or _arrays.any_on_device(*arrays)):
