@@ -192,6 +192,19 @@ constexpr int64_t kGroup = 32, kFamily = kGroup * kGroup;   // tiles
 
 inline __host__ __device__ int64_t groups_of(int64_t tiles) { return (tiles + kGroup - 1) / kGroup; }
 
+// What the steps of a warp's lanes up to this one's do one after the other; after a drop, those since.
+template <class S>
+__device__ Step<S> scan_of_steps(Step<S> step, uint32_t droppers, int lane) {
+  const uint32_t heads = droppers & (0xffffffffu >> (31 - lane));
+  const int head = heads ? 31 - __clz(heads) : 0;
+#pragma unroll
+  for (int by = 1; by < 32; by *= 2) {
+    const Step<S> before = {shuffle_up(step.a, by, 32), shuffle_up(step.b, by, 32)};
+    if (lane - by >= head) step = combine(before, step);
+  }
+  return step;
+}
+
 // What the steps in n letters do one after the other, n at most 32; by a warp.
 template <class S>
 __device__ Step<S> fold(const Word* letters, int n, int lane, bool* dropped) {
@@ -205,13 +218,7 @@ __device__ Step<S> fold(const Word* letters, int n, int lane, bool* dropped) {
   }
   __syncwarp();
   const uint32_t droppers = __ballot_sync(0xffffffffu, drops);
-  const uint32_t heads = droppers & (0xffffffffu >> (31 - lane));
-  const int head = heads ? 31 - __clz(heads) : 0;
-#pragma unroll
-  for (int by = 1; by < 32; by *= 2) {
-    const Step<S> before = {shuffle_up(step.a, by, 32), shuffle_up(step.b, by, 32)};
-    if (lane - by >= head) step = combine(before, step);
-  }
+  step = scan_of_steps(step, droppers, lane);
   *dropped = droppers;
   return {shuffle(step.a, 31), shuffle(step.b, 31)};
 }
@@ -243,10 +250,6 @@ struct LineChain : Chain<S> {
     if (groups_drop || first_group == 0) return advance(since.a, before.b, since.b);
     return advance(since.a, advance(before.a, this->state_after(first_group * kGroup - 1), before.b), since.b);
   }
-  __device__ void publish_step(int64_t tile, Step<S> step, bool dropped, int lane) const {
-    if (lane == 0) Chain<S>::publish_step(tile, step, dropped);
-  }
-  __device__ void has_sent_all() const {}
 };
 
 }  // namespace upsweep

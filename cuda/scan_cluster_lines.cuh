@@ -15,66 +15,48 @@ namespace upsweep {
 #define UPSWEEP_CLUSTER(n) __cluster_dims__(n, 1, 1)
 #endif
 
-__device__ inline void arrive_in_cluster() {
+// By every thread of a cluster: what each has written before is there for all of them after it.
+__device__ inline void synchronise_cluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-}
-__device__ inline void wait_for_cluster() {
-#if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
 // The same variable of another block.
-__device__ inline Word* in_block(Word* mine, int block) {
-  Word* theirs = mine;
+template <class T>
+__device__ inline T* in_block(T* mine, int block) {
+  T* theirs = mine;
 #if __CUDA_ARCH__ >= 900
   asm("mapa.u64 %0, %1, %2;" : "=l"(theirs) : "l"(mine), "r"(block));
 #endif
   return theirs;
 }
 
-// What has come for a block: the steps of the tiles before it, and the state after the last of these.
+// What has come for a block: what each tile of its line does, and where they take turns the state before its own.
 template <class S>
 struct ClusterMail {
-  Word steps[ClusterTuning::kBlocks][Mail<S>::kStepWords];
-  Word state[Mail<S>::kStateWords];
+  Step<S> step[ClusterTuning::kBlocks];
+  bool dropped[ClusterTuning::kBlocks];
+  S state;
 
-  __device__ void clear() {
-    Word* const words = &steps[0][0];
-    for (int i = threadIdx.x; i < int(sizeof(*this) / sizeof(Word)); i += blockDim.x) words[i] = kEmpty;
+  // To all blocks, by a warp.
+  __device__ void send(int tile, Step<S> its, bool drops, int lane) {
+    if (lane >= ClusterTuning::kBlocks) return;
+    ClusterMail* const to = in_block(this, lane);
+    to->step[tile] = its;
+    to->dropped[tile] = drops;
   }
-};
-
-// As LineChain, for the tiles of a cluster.
-template <class S>
-struct ClusterChain {
-  using M = Mail<S>;
-  ClusterMail<S>& mail;
-
-  __device__ void publish_step(int64_t tile, Step<S> step, bool dropped, int lane) const {
-    Word w[M::kStepWords];
-    M::pack(step, dropped, w);
-    if (lane <= tile || lane >= ClusterTuning::kBlocks) return;
-#pragma unroll
-    for (int k = 0; k < M::kStepWords; ++k) post(in_block(&mail.steps[tile][k], lane), w[k]);
+  // The state before a tile, by a warp. not_finite: one before a tile is not, and the fold may have made a NaN of an
+  // infinity; every block finds the same.
+  __device__ S state_before(int tile, int lane, bool* not_finite) const {
+    const bool is_tile = lane < ClusterTuning::kBlocks;
+    const Step<S> its = is_tile ? step[lane] : Step<S>{one(S()), nothing(S())};
+    const uint32_t droppers = __ballot_sync(0xffffffffu, is_tile && dropped[lane]);
+    const S after = scan_of_steps(its, droppers, lane).b;
+    *not_finite = __any_sync(0xffffffffu, lane + 1 < ClusterTuning::kBlocks && !is_finite(after));
+    const S before = shuffle(after, tile ? tile - 1 : 0);
+    return tile ? before : nothing(S());
   }
-  __device__ void publish_state(int64_t tile, S state) const {
-    Word w[M::kStateWords];
-    M::pack(state, w);
-#pragma unroll
-    for (int k = 0; k < M::kStateWords; ++k) post(in_block(&mail.state[k], static_cast<int>(tile) + 1), w[k]);
-  }
-  __device__ S state_after(int64_t) const {
-    Word w[1][M::kStateWords];
-    wait_for<1, M::kStateWords>(mail.state, 1, 0, w);
-    return M::unpack(w[0]);
-  }
-  __device__ S state_before(int64_t tile, Step<S>, bool, int lane) const {
-    bool drops;
-    return fold<S>(mail.steps[0], static_cast<int>(tile), lane, &drops).b;
-  }
-  __device__ void has_sent_all() const { arrive_in_cluster(); }
 };
 
 // A line in each cluster.
@@ -84,24 +66,40 @@ __global__ void __launch_bounds__(ClusterTuning::kWarps * 32, 1) UPSWEEP_CLUSTER
   using S = typename Line::State;
   constexpr int kWarps = ClusterTuning::kWarps, kBlocks = ClusterTuning::kBlocks, kWarpTile = 32 * Line::kVec;
   __shared__ WarpSteps<S, kWarps> shared;
-  __shared__ S state_before;
   __shared__ BlockPowers<S> powers;
   __shared__ ClusterMail<S> mail;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
+  const int warp_position = warp * kWarpTile, position = warp_position + lane * Line::kVec;
   const uint32_t row = blockIdx.x / kBlocks;
-  const int64_t tile = blockIdx.x % kBlocks;
-  Line line(p, LineIndex(p, row), tile * (blockDim.x / 32) * kWarpTile);
+  const int tile_index = blockIdx.x % kBlocks;
+  Line line(p, LineIndex(p, row), int64_t(tile_index) * n_warps * kWarpTile);
   line.base = warp * kStageVectors<Line, kGated>;
-  line.template fetch<kGated>(warp * kWarpTile, line.base, lane);
+  line.template fetch<kGated>(warp_position, line.base, lane);
   commit_copies();
-  mail.clear();
   if (!kGated) set_powers(powers, p, given, row, Line::kVec, kWarps * kBlocks);
-  // From here on every block may write into every other's mail.
-  arrive_in_cluster();
-  wait_for_cluster();
-  scan_one_of_many<kGated, false>(p, line, row, tile, tile + 1 == kBlocks, ClusterChain<S>{mail}, shared, state_before,
-                                  powers);
-  wait_for_cluster();   // and none leaves while another may
+  synchronise_cluster();           // from here on every block may write into every other's mail
+  const bool plain = is_plain(line, p, warp_position, kWarpTile);
+  Tile<Line, kGated, false> tile;
+  take_one_of_many(tile, p, line, row, tile_index == 0, position, shared, powers, plain);
+  if (warp == 0) {
+    bool drops;
+    const Step<S> step = shared.all(n_warps, &drops);
+    mail.send(tile_index, step, drops, lane);
+  }
+  synchronise_cluster();
+  bool not_finite;
+  S state = mail.state_before(tile_index, lane, &not_finite);
+  if (not_finite && (kGated || !powers.keep)) {
+    // In turn: each takes the state that the tile before really left.
+    for (int turn = 0; turn < tile_index; ++turn) synchronise_cluster();
+    if (tile_index) state = mail.state;
+    state = finish_tile<kGated>(tile, shared, line, p, row, position, powers, state, plain);
+    if (threadIdx.x == 0 && tile_index + 1 < kBlocks) in_block(&mail, tile_index + 1)->state = state;
+    for (int turn = tile_index; turn + 1 < kBlocks; ++turn) synchronise_cluster();
+  } else {
+    finish_tile<kGated>(tile, shared, line, p, row, position, powers, state, plain);
+  }
+  if (p.writes) line.flush(warp_position, plain, lane);
 }
 
 }  // namespace upsweep

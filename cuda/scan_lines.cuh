@@ -70,6 +70,20 @@ __device__ S finish_tile_in_order(const T& tile, WarpSteps<S, kWarps>& shared, c
   return state;
 }
 
+// A tile of which every warp's step is in `shared`, from the state before it; returns the one after it.
+template <bool kGated, class T, class Line, class S, int kWarps>
+__device__ __forceinline__ S finish_tile(const T& tile, WarpSteps<S, kWarps>& shared, const Line& line,
+                                         const Problem& p, int64_t row, int position, const BlockPowers<S>& powers,
+                                         S state, bool plain) {
+  const S state_before = state;
+  bool finite, any_dropped;
+  const S mine = shared.before(threadIdx.x / 32, blockDim.x / 32, &state, &finite, &any_dropped);
+  if (!finite && (kGated || !powers.keep) && (any_dropped || !is_nan(state_before)))
+    return finish_tile_in_order(tile, shared, line, p, row, position, powers.gamma, state_before);
+  tile.give(line, p, row, position, powers, mine, plain, threadIdx.x % 32);
+  return state;
+}
+
 // Whether a tile needs none of the cases that most tiles do not have.
 template <class Line>
 __device__ inline bool is_plain(const Line& line, const Problem& p, int begin, int n) {
@@ -152,13 +166,7 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
         shared[turn].dropped[warp] = tile.dropped;
       }
       __syncthreads();
-      const S state_before = state;
-      bool finite, any_dropped;
-      const S mine = shared[turn].before(warp, n_warps, &state, &finite, &any_dropped);
-      if (!finite && (kGated || !powers.keep) && (any_dropped || !is_nan(state_before)))
-        state = finish_tile_in_order(tile, shared[turn], line, p, row, position, powers.gamma, state_before);
-      else
-        tile.give(line, p, row, position, powers, mine, plain, lane);
+      state = finish_tile<kGated>(tile, shared[turn], line, p, row, position, powers, state, plain);
       if (p.writes) line.flush(warp_position, Line::kSimple ? line.whole(warp_position, kWarpTile) : plain, lane);
     }
     if (Line::kSimple && p.final_state.data && threadIdx.x == 0)
@@ -166,55 +174,20 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
   }
 }
 
-// The block's tile of a line, which is on its way to shared memory; `chain` knows the line's other tiles.
-template <bool kGated, bool kResets, class Line, class Chain, class S, int kWarps>
-__device__ void scan_one_of_many(const Problem& p, const Line& line, uint32_t row, int64_t tile_index, bool is_last,
-                                 const Chain& chain, WarpSteps<S, kWarps>& shared, S& state_before,
-                                 const BlockPowers<S>& powers) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
-  const int warp_position = warp * 32 * Line::kVec, position = warp_position + lane * Line::kVec;
-  const bool plain = is_plain(line, p, warp_position, 32 * Line::kVec);
+// The block's tile of a line, which is on its way to shared memory; what each warp's part does is in `shared` then.
+template <class Tile, class Line, class S, int kWarps>
+__device__ __forceinline__ void take_one_of_many(Tile& tile, const Problem& p, const Line& line, uint32_t row,
+                                                 bool is_first, int position, WarpSteps<S, kWarps>& shared,
+                                                 const BlockPowers<S>& powers, bool plain) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   wait_for_copies<0>();
   __syncwarp();
-  Tile<Line, kGated, kResets> tile;
-  tile.take(line, position, tile_index ? nothing(S()) : initial_of<S>(p, LineIndex(p, row)), powers, plain, lane);
-  bool published = false;          // by the first warp
+  tile.take(line, position, is_first ? initial_of<S>(p, LineIndex(p, row)) : nothing(S()), powers, plain, lane);
   if (lane == 0) {
     shared.step[warp] = tile.all;
     shared.dropped[warp] = tile.dropped;
   }
   __syncthreads();
-  if (warp == 0) {
-    Step<S> step = {one(S()), nothing(S())};
-    bool any = false;
-    if (!is_last) {
-      step = shared.all(n_warps, &any);
-      chain.publish_step(tile_index, step, any, lane);
-    }
-    const S found = tile_index ? chain.state_before(tile_index, step, any, lane) : nothing(S());
-    if (lane == 0) state_before = found;
-    // The states are the chain that everything waits for: this one goes out before anything else is done, unless the
-    // fold may have made a NaN of an infinity.
-    const S after = any ? step.b : advance(step.a, found, step.b);
-    published = !is_last && is_finite(after);
-    if (lane == 0 && published) chain.publish_state(tile_index, after);
-  }
-  __syncthreads();
-  S state = state_before;
-  bool finite, any_dropped;
-  S mine = shared.before(warp, n_warps, &state, &finite, &any_dropped);
-  bool in_order = !finite && (kGated || !powers.keep);
-  if (in_order) {
-    // The fold may have made a NaN of an infinity: take the state that the tile before really left.
-    state = tile_index ? chain.state_after(tile_index - 1) : nothing(S());
-    in_order = any_dropped || !is_nan(state);
-    mine = state;
-  }
-  if (in_order) state = finish_tile_in_order(tile, shared, line, p, row, position, powers.gamma, state);
-  if (threadIdx.x == 0 && !is_last && !published) chain.publish_state(tile_index, state);
-  chain.has_sent_all();
-  if (!in_order) tile.give(line, p, row, position, powers, mine, plain, lane);
-  if (p.writes) line.flush(warp_position, plain, lane);
 }
 
 template <class Line, bool kGated, bool kResets>
@@ -243,9 +216,42 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
     set_powers(powers, p, given, row, Line::kVec, kWarps * static_cast<int>(kFamily));
     __syncthreads();
   }
+  const int n_warps = blockDim.x / 32, warp_position = warp * kWarpTile, position = warp_position + lane * Line::kVec;
+  const bool plain = is_plain(line, p, warp_position, kWarpTile), is_last = tile_index + 1 == tiles;
   const LineChain<S> chain(w, p.lines, row, tiles);
-  scan_one_of_many<kGated, kResets>(p, line, row, tile_index, tile_index + 1 == tiles, chain, shared, state_before,
-                                    powers);
+  Tile<Line, kGated, kResets> tile;
+  take_one_of_many(tile, p, line, row, tile_index == 0, position, shared, powers, plain);
+  bool published = false;          // by the first warp
+  if (warp == 0) {
+    Step<S> step = {one(S()), nothing(S())};
+    bool any = false;
+    if (!is_last) {
+      step = shared.all(n_warps, &any);
+      if (lane == 0) chain.publish_step(tile_index, step, any);
+    }
+    const S found = tile_index ? chain.state_before(tile_index, step, any, lane) : nothing(S());
+    if (lane == 0) state_before = found;
+    // The states are the chain that everything waits for: this one goes out before anything else is done, unless the
+    // fold may have made a NaN of an infinity.
+    const S after = any ? step.b : advance(step.a, found, step.b);
+    published = !is_last && is_finite(after);
+    if (lane == 0 && published) chain.publish_state(tile_index, after);
+  }
+  __syncthreads();
+  S state = state_before;
+  bool finite, any_dropped;
+  S mine = shared.before(warp, n_warps, &state, &finite, &any_dropped);
+  bool in_order = !finite && (kGated || !powers.keep);
+  if (in_order) {
+    // The fold may have made a NaN of an infinity: take the state that the tile before really left.
+    state = tile_index ? chain.state_after(tile_index - 1) : nothing(S());
+    in_order = any_dropped || !is_nan(state);
+    mine = state;
+  }
+  if (in_order) state = finish_tile_in_order(tile, shared, line, p, row, position, powers.gamma, state);
+  if (threadIdx.x == 0 && !is_last && !published) chain.publish_state(tile_index, state);
+  if (!in_order) tile.give(line, p, row, position, powers, mine, plain, lane);
+  if (p.writes) line.flush(warp_position, plain, lane);
 }
 
 // Lines one behind the other: each warp scans `each` of them at a time, as one line that every line's first element cuts.
