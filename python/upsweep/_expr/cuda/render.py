@@ -36,6 +36,8 @@ SHARED_BYTES = 32 * 1024  # of columns at most
 MOST_SHARED = 48 * 1024  # of a column: what a block has without asking
 REGISTERS = 65536  # of a processor
 PRODUCT_COLUMNS = 64  # whose products with a tile's rows tensor cores make at a time
+HANDED = 16  # of these, which a warp's threads reduce at a time
+PRODUCT_PITCH = 36  # of a warp's 32 rows, as products.cuh has it
 STATIC_SHARED = 12 * 1024  # what products.cuh's other arrays take, at most about
 UNROLLED_INSTRUCTIONS = 900  # of a loop's body: eight columns of a Gaussian, 6 % faster than four
 LONGEST = 128  # features of them in shared memory at a time: two blocks then share a processor
@@ -84,7 +86,7 @@ def render(program: Program, request: Request) -> Kernels:
     parts = [
         shape.text(request) + of_formula, *map(kernel_text, ("device", "numbers", "call", "column")),
         *writer.texts(), *map(kernel_text, ("chunk", family, "items")),
-        kernel_text("products" if shape.product else "kernel"), kernel_text("combine"),
+        *map(kernel_text, (*(("vectors", "products") if shape.product else ("kernel",)), "combine")),
     ]  # fmt: skip
     return Kernels(
         "\n".join(parts), THREADS, THREADS * shape.rows, shape.block, shape.partial_bytes, shape.shared_bytes,
@@ -187,7 +189,7 @@ class _Shape:
             "ROW_ARRAY": product.row_array, "ROW_COMPONENT": product.row_component,
             "COLUMN_ARRAY": product.column_array, "COLUMN_COMPONENT": product.column_component,
             "ROW_NORM": self.sizes.rows - 1, "COLUMN_NORM": self.sizes.columns - 1,
-            "SHARED_BYTES": self.shared_bytes,
+            "SHARED_BYTES": self.shared_bytes, "HANDED": HANDED,
         }  # fmt: skip
 
     def _chunks(self) -> int:
@@ -215,9 +217,8 @@ class _Shape:
         return self._shared_bytes(self._length()) if self.product else 0
 
     def _shared_bytes(self, length: int) -> int:
-        tile = THREADS
-        pitch = length if length // 16 % 2 else length + 16
-        return 4 * (tile * (length + 2) + PRODUCT_COLUMNS * max(pitch, tile + 4) + self._centres() + tile)
+        words = (THREADS + PRODUCT_COLUMNS) * length + THREADS // 32 * HANDED * PRODUCT_PITCH
+        return 4 * (words + self._centres() + 2 * THREADS + PRODUCT_COLUMNS)
 
     def _unrolled(self) -> int:
         """Columns in one turn of the inner loop: as long as its instructions fit their cache well."""
