@@ -210,9 +210,8 @@ static double of_sixteen(const unsigned (*warp)[6], int first_lane, int low, int
 }
 
 // With what a sum is beyond 24 bits cut off, as tensor cores do it.
-static void multiply_tiles(
-    float (&c)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
-    const unsigned words[6] = {a0, a1, a2, a3, b0, b1};
+static void multiply_tiles(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    const unsigned words[6] = {a[0], a[1], a[2], a[3], b0, b1};
     const auto* warp = lanes::tell(words);
     const int group = threadIdx.x % 32 / 4, member = threadIdx.x % 4;
     for (int n = 0; n < 4; ++n) {

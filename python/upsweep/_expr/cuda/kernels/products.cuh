@@ -68,26 +68,28 @@ struct Factors {
 // the small products first.
 __device__ __forceinline__ void multiply(const Shared& shared, Products& product) {
     const int group = threadIdx.x % 32 / 4, member = threadIdx.x % 4;
-    const unsigned* rows = shared.rows + (threadIdx.x / 32 * 32 + group) * LENGTH + 4 * member;
-    const unsigned* columns = shared.columns + group * LENGTH + 4 * member;
+    const int first_row = threadIdx.x / 32 * 32 + group;
     const Factors factors(shared);
 #pragma unroll 1
     for (int k = 0; k < LENGTH; k += 16) {
-        const int at = turned(group, k);
+        const int feature = k + 4 * member;
         unsigned a[ROW_TILES][2][4];
 #pragma unroll
         for (int m = 0; m < ROW_TILES; ++m)
 #pragma unroll
-            for (int half = 0; half < 2; ++half) read_together(rows + (16 * m + 8 * half) * LENGTH + at, a[m][half]);
+            for (int part = 0; part < 2; ++part)
+                read_together(shared.rows + place_of_rows(first_row + 16 * m, feature, part), a[m][part]);
 #pragma unroll
         for (int first = 0; first < COLUMN_TILES; first += AT_A_TIME) {
             unsigned b[AT_A_TIME][4];
             real sum[ROW_TILES][AT_A_TIME][4];
 #pragma unroll
-            for (int n = 0; n < AT_A_TIME; ++n) read_together(columns + 8 * (first + n) * LENGTH + at, b[n]);
+            for (int n = 0; n < AT_A_TIME; ++n) {
+                read_together(shared.columns + place_of_column(8 * (first + n) + group, feature), b[n]);
+            }
 #pragma unroll
             for (int turn = 0; turn < 3; ++turn) {  // rest * upper, upper * rest, upper * upper
-                const int of_a = turn == 0 ? 2 : 0, of_b = turn == 1 ? 2 : 0;
+                const int of_a = turn == 0, of_b = 2 * (turn == 1);
 #pragma unroll
                 for (int m = 0; m < ROW_TILES; ++m)
 #pragma unroll
@@ -95,9 +97,7 @@ __device__ __forceinline__ void multiply(const Shared& shared, Products& product
                         if (turn == 0)
 #pragma unroll
                             for (int c = 0; c < 4; ++c) sum[m][n][c] = 0;
-                        multiply_tiles(
-                            sum[m][n], a[m][0][of_a], a[m][1][of_a], a[m][0][of_a + 1], a[m][1][of_a + 1], b[n][of_b],
-                            b[n][of_b + 1]);
+                        multiply_tiles(sum[m][n], a[m][of_a], b[n][of_b], b[n][of_b + 1]);
                     }
             }
 #pragma unroll

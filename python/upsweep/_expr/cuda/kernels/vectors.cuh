@@ -1,18 +1,19 @@
 // Long vectors in shared memory, as tensor cores multiply them: relative to the centre of the tile's rows, each
 // times a power of 2 that makes its largest number 2^14 to 2^15, and each number split into two float16, `upper` and
 // `rest`: 22 bits and their signs, as good as float32's 24 for products whose sums are rounded.
-//
-// Four features of a vector lie in 16 bytes, two words of upper numbers and two of rests: what a thread of a warp
-// takes of the 16 features of one multiplication. Which feature is which does not matter to a product.
 // A power of 2 for each vector, since another one far away, or infinite, must not take the bits of its neighbours.
+//
+// A thread of a warp takes four features in sequence of the 16 of one multiplication; which feature is which does not
+// matter to a product. Of a column they lie in 16 bytes: two words of upper numbers, two of rests. Rows r and r + 8
+// lie together, since a thread takes both: 16 bytes of upper numbers, whose words are in turn of one row and of the
+// other, and 16 of rests; so no word has to change its register.
 // Called by: products.cuh.
 
 constexpr int WARPS = THREADS / 32;
-// Where two neighbours would read the same banks, the second one's halves of 32 features change places.
-constexpr int TURN = LENGTH % 32 ? 0 : 16;
 constexpr int AT_ONCE = 16;  // vectors that a warp has on their way
+constexpr bool WHOLE = CHUNKS == 1 || LENGTH == 128;  // lanes beyond LENGTH find nothing
 static_assert(LENGTH % 16 == 0 && LENGTH <= 128, "four features a lane");
-static_assert(TILE % (AT_ONCE * WARPS) == 0 && BLOCK % (AT_ONCE * WARPS) == 0, "whole turns");
+static_assert(AT_ONCE == 16 && TILE % (AT_ONCE * WARPS) == 0 && BLOCK % (AT_ONCE * WARPS) == 0, "whole turns");
 
 struct Vectors {
     unsigned* words;  // LENGTH of each vector
@@ -21,7 +22,15 @@ struct Vectors {
     int norm_stride;
 };
 
-__device__ __forceinline__ int turned(int vector, int feature) { return feature ^ (vector % 2 * TURN); }
+// Where features [feature, feature + 4) of a column are. Where neighbours would lie in the same banks, the halves of 32
+// features change places in every second one.
+__device__ __forceinline__ int place_of_column(int column, int feature) {
+    return column * LENGTH + (LENGTH % 32 ? feature : feature ^ column % 2 * 16);
+}
+// Of rows r and r + 8, the upper numbers or the rests: these change places in every second pair.
+__device__ __forceinline__ int place_of_rows(int row, int feature, bool rests) {
+    return (row / 16 * 8 + row % 8) * 2 * LENGTH + 2 * feature + (row % 2 != rests ? 4 : 0);
+}
 
 // Four features in sequence of a vector, those beyond the last one as the centre has them: relative to it they are 0.
 template <bool TOGETHER>
@@ -41,22 +50,17 @@ __device__ __forceinline__ void fetch_four(
     }
 }
 
-// The sums over the lanes of a warp of N numbers; lane l has that of number l * N / 32.
-template <int N>
-__device__ __forceinline__ real sums_of_warp(real (&x)[N]) {
-    int lane_bit = 16;
+// The sums over the lanes of a warp of 16 numbers; lane l has that of number l / 2.
+template <int N = 8>
+__device__ __forceinline__ real sums_of_warp(real (&x)[16]) {
+    const bool second = threadIdx.x & (2 * N);
 #pragma unroll
-    for (int n = N / 2; n; n /= 2, lane_bit /= 2) {
-        const bool second = threadIdx.x & lane_bit;
-#pragma unroll
-        for (int k = 0; k < n; ++k) {
-            const real mine = second ? x[k + n] : x[k], other = second ? x[k] : x[k + n];
-            x[k] = mine + of_other_lane(other, lane_bit);
-        }
+    for (int k = 0; k < N; ++k) {
+        const real mine = second ? x[k + N] : x[k], other = second ? x[k] : x[k + N];
+        x[k] = mine + of_other_lane(other, 2 * N);
     }
-#pragma unroll
-    for (; lane_bit; lane_bit /= 2) x[0] += of_other_lane(x[0], lane_bit);
-    return x[0];
+    if constexpr (N > 1) return sums_of_warp<N / 2>(x);
+    return x[0] + of_other_lane(x[0], 1);
 }
 
 // The exponent, as float32 stores it, of the largest of the sizes whose bits are given; far enough from its ends
@@ -66,9 +70,8 @@ __device__ __forceinline__ unsigned exponent_of(unsigned largest) {
     return exponent < 29 ? 29 : exponent > 254 ? 254 : exponent;
 }
 
-// Four numbers times a power of 2, split.
-__device__ __forceinline__ void write_split(const real (&four)[4], real scale, unsigned* to) {
-    unsigned words[4];
+// Four numbers times a power of 2: two words of their upper numbers and two of rests.
+__device__ __forceinline__ void split(const real (&four)[4], real scale, unsigned (&words)[4]) {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
         const real first = four[2 * k] * scale, second = four[2 * k + 1] * scale;
@@ -77,7 +80,22 @@ __device__ __forceinline__ void write_split(const real (&four)[4], real scale, u
         unpack_float16(words[k], first_upper, second_upper);
         words[2 + k] = pack_float16(first - first_upper, second - second_upper);
     }
-    write_together(words, to);
+}
+
+// Write what a lane has of vectors v and v + 8.
+template <bool OF_ROWS>
+__device__ __forceinline__ void write_two(const unsigned (&words)[2][4], int v, int feature, unsigned* to) {
+    if (OF_ROWS) {
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+            const unsigned both[4] = {
+                words[0][2 * part], words[1][2 * part], words[0][2 * part + 1], words[1][2 * part + 1]};
+            write_together(both, to + place_of_rows(v, feature, part));
+        }
+    } else {
+        write_together(words[0], to + place_of_column(v, feature));
+        write_together(words[1], to + place_of_column(v + 8, feature));
+    }
 }
 
 // Bring features [chunk * LENGTH, ...) of vectors, a warp for each vector in turn, and add their squares to the
@@ -86,10 +104,9 @@ template <bool OF_ROWS, bool TOGETHER>
 __device__ __forceinline__ void bring_vectors(
     const Array& array, const char* data, int n, int chunk, const real* centre_of_tile, const Vectors& to) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, feature = chunk * LENGTH + 4 * lane;
-    const bool mine = 4 * lane < LENGTH;
     real centre[4];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) centre[k] = CENTRED && mine && feature + k < DIM ? centre_of_tile[feature + k] : real(0);
+    for (int k = 0; k < 4; ++k) centre[k] = CENTRED && feature + k < DIM ? centre_of_tile[feature + k] : real(0);
 #pragma unroll 1
     for (int begin = warp * AT_ONCE; begin < (OF_ROWS ? TILE : BLOCK); begin += AT_ONCE * WARPS) {
         real four[AT_ONCE][4], norm[AT_ONCE];
@@ -100,23 +117,28 @@ __device__ __forceinline__ void bring_vectors(
             fetch_four<TOGETHER>(array, data + (v < n ? v : n - 1) * array.row_stride, feature, centre, four[u]);
         }
 #pragma unroll
-        for (int u = 0; u < AT_ONCE; ++u) {
-            real largest = 0;
-            norm[u] = 0;
+        for (int first = 0; first < 8; ++first) {
+            unsigned words[2][4];
 #pragma unroll
-            for (int k = 0; k < 4; ++k) {
-                if (CENTRED) four[u][k] -= centre[k];
-                four[u][k] = mine ? four[u][k] : real(0);
-                norm[u] += four[u][k] * four[u][k];
-                largest = fmax(largest, fabs(four[u][k]));  // NaN has no say: it stays one with any scale
+            for (int which = 0; which < 2; ++which) {
+                const int u = first + 8 * which;
+                real largest = 0;
+                norm[u] = 0;
+#pragma unroll
+                for (int k = 0; k < 4; ++k) {
+                    if (CENTRED) four[u][k] -= centre[k];
+                    if (!WHOLE) four[u][k] = 4 * lane < LENGTH ? four[u][k] : real(0);
+                    norm[u] += four[u][k] * four[u][k];
+                    largest = fmax(largest, fabs(four[u][k]));  // NaN has no say: it stays one with any scale
+                }
+                const unsigned of_vector = exponent_of(most_of_warp(float_as_bits(largest)));
+                exponent = lane / 2 == u ? of_vector : exponent;
+                split(four[u], bits_as_float((268 - of_vector) << 23), words[which]);
             }
-            const unsigned of_vector = exponent_of(most_of_warp(float_as_bits(largest)));
-            if (lane / 2 == u) exponent = of_vector;
-            const real scale = bits_as_float((268 - of_vector) << 23);
-            if (mine) write_split(four[u], scale, to.words + (begin + u) * LENGTH + turned(u, 4 * lane));
+            if (4 * lane < LENGTH) write_two<OF_ROWS>(words, begin + first, 4 * lane, to.words);
         }
+        const real sum = CENTRED ? sums_of_warp(norm) : real(0);
         const int v = begin + lane / 2;
-        real sum = CENTRED ? sums_of_warp(norm) : real(0);
         if (lane % 2) continue;
         to.factors[v] = bits_as_float((OF_ROWS ? exponent - 28 : exponent) << 23);
         if (CENTRED) to.norms[v * to.norm_stride] = chunk ? to.norms[v * to.norm_stride] + sum : sum;
