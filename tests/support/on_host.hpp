@@ -34,6 +34,7 @@ template <class T>
 static T least(T a, T b) {
     return a < b || a != a ? a : b;
 }
+static float most(float a, float b) { return a > b || a != a ? a : b; }
 static float least_number(float a, float b) { return std::fmin(a, b); }
 static double least_number(double a, double b) { return std::fmin(a, b); }
 static float bits_as_float(unsigned bits) {
@@ -172,7 +173,7 @@ static unsigned told[1024][6];
 
 template <class T, int N>
 static const unsigned (*tell(const T (&values)[N]))[6] {
-    static_assert(sizeof(T) == 4 && N <= 6, "words");
+    static_assert(sizeof values <= sizeof told[0], "words");
     auto& warp = fibers::of_warp[threadIdx.x / 32];
     warp.wait(32);
     std::memcpy(told[threadIdx.x], values, sizeof values);
@@ -181,9 +182,11 @@ static const unsigned (*tell(const T (&values)[N]))[6] {
 }
 }  // namespace lanes
 
-static float of_other_lane(float x, int mask) {
-    const float values[1] = {x};
-    return bits_as_float(lanes::tell(values)[threadIdx.x % 32 ^ mask][0]);
+template <class T>
+static T of_other_lane(T x, int mask) {
+    const T values[1] = {x};
+    std::memcpy(&x, lanes::tell(values)[threadIdx.x % 32 ^ mask], sizeof x);
+    return x;
 }
 
 static unsigned most_of_warp(unsigned x) {

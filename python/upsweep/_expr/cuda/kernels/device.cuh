@@ -18,6 +18,13 @@ __device__ __forceinline__ float least(float a, float b) {
 }
 __device__ __forceinline__ double least(double a, double b) { return a < b || a != a ? a : b; }
 
+// The larger of two; NaN if one is.
+__device__ __forceinline__ float most(float a, float b) {
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+
 // The smaller of two; the other one if one is NaN.
 __device__ __forceinline__ float least_number(float a, float b) { return fminf(a, b); }
 __device__ __forceinline__ double least_number(double a, double b) { return fmin(a, b); }
@@ -63,7 +70,10 @@ __device__ __forceinline__ char* shared_memory() {
 }
 
 // The number of the lane of the warp whose own number differs in the bits of `mask`.
-__device__ __forceinline__ float of_other_lane(float x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+template <class Real>
+__device__ __forceinline__ Real of_other_lane(Real x, int mask) {
+    return __shfl_xor_sync(0xffffffffu, x, mask);
+}
 
 // The largest of the lanes of a warp, in each of them.
 __device__ __forceinline__ unsigned most_of_warp(unsigned x) { return __reduce_max_sync(0xffffffffu, x); }

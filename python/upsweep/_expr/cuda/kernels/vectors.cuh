@@ -11,15 +11,13 @@
 
 constexpr int WARPS = THREADS / 32;
 constexpr int AT_ONCE = 16;  // vectors that a warp has on their way
-constexpr bool WHOLE = CHUNKS == 1 || LENGTH == 128;  // lanes beyond LENGTH find nothing
 static_assert(LENGTH % 16 == 0 && LENGTH <= 128, "four features a lane");
 static_assert(AT_ONCE == 16 && TILE % (AT_ONCE * WARPS) == 0 && BLOCK % (AT_ONCE * WARPS) == 0, "whole turns");
 
 struct Vectors {
     unsigned* words;  // LENGTH of each vector
-    real *factors;    // powers of 2 that undo the scales; of rows and columns together 2^28 is gone
-    real *norms;      // squared, `norm_stride` apart
-    int norm_stride;
+    real* factors;    // that undo the scales
+    real* norms;      // squared
 };
 
 // Where features [feature, feature + 4) of a column are. Where neighbours would lie in the same banks, the halves of 32
@@ -32,20 +30,16 @@ __device__ __forceinline__ int place_of_rows(int row, int feature, bool rests) {
     return (row / 16 * 8 + row % 8) * 2 * LENGTH + 2 * feature + (row % 2 != rests ? 4 : 0);
 }
 
-// Four features in sequence of a vector, those beyond the last one as the centre has them: relative to it they are 0.
+// Four features in sequence of a vector. A lane behind its end takes the last ones, or each the last one, again.
 template <bool TOGETHER>
-__device__ __forceinline__ void fetch_four(
-    const Array& array, const char* vector, int feature, const real (&centre)[4], real (&four)[4]) {
+__device__ __forceinline__ void fetch_four(const char* vector, long long component_stride, int feature, real (&four)[4]) {
     if (TOGETHER) {  // DIM is a multiple of 4
         fetch_together(vector + (feature < DIM ? feature : DIM - 4) * sizeof(element), four);
-#pragma unroll
-        for (int k = 0; k < 4; ++k) four[k] = feature < DIM ? four[k] : centre[k];
     } else {
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
             const int at = feature + k < DIM ? feature + k : DIM - 1;
-            four[k] = Stored<element>::widen(fetch_element<element>(vector + at * array.component_stride));
-            four[k] = feature + k < DIM ? four[k] : centre[k];
+            four[k] = Stored<element>::widen(fetch_element<element>(vector + at * component_stride));
         }
     }
 }
@@ -63,11 +57,11 @@ __device__ __forceinline__ real sums_of_warp(real (&x)[16]) {
     return x[0] + of_other_lane(x[0], 1);
 }
 
-// The exponent, as float32 stores it, of the largest of the sizes whose bits are given; far enough from its ends
-// that both a scale and its inverse are numbers.
-__device__ __forceinline__ unsigned exponent_of(unsigned largest) {
-    const unsigned exponent = largest >> 23;
-    return exponent < 29 ? 29 : exponent > 254 ? 254 : exponent;
+// The largest power of 2, in bits, that is no larger than a positive number; far enough from float32's ends that both a
+// scale and its inverse are numbers.
+__device__ __forceinline__ unsigned power_below(unsigned bits) {
+    const unsigned power = bits & 0x7f800000u, least = 29u << 23, most = 254u << 23;
+    return power < least ? least : power > most ? most : power;
 }
 
 // Four numbers times a power of 2: two words of their upper numbers and two of rests.
@@ -104,17 +98,24 @@ template <bool OF_ROWS, bool TOGETHER>
 __device__ __forceinline__ void bring_vectors(
     const Array& array, const char* data, int n, int chunk, const real* centre_of_tile, const Vectors& to) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, feature = chunk * LENGTH + 4 * lane;
+    const bool has_place = 4 * lane < LENGTH;
     real centre[4];
+    bool known[4];  // of the lane's features, else they count as 0
 #pragma unroll
-    for (int k = 0; k < 4; ++k) centre[k] = CENTRED && feature + k < DIM ? centre_of_tile[feature + k] : real(0);
+    for (int k = 0; k < 4; ++k) {
+        known[k] = feature + k < DIM && has_place;
+        const int last = TOGETHER ? DIM - 4 + k : DIM - 1;
+        centre[k] = CENTRED ? centre_of_tile[feature + k < DIM ? feature + k : last] : real(0);
+    }
 #pragma unroll 1
     for (int begin = warp * AT_ONCE; begin < (OF_ROWS ? TILE : BLOCK); begin += AT_ONCE * WARPS) {
         real four[AT_ONCE][4], norm[AT_ONCE];
-        unsigned exponent = 0;
+        unsigned power = 0;
+        const char* vector = data + (begin < n ? begin : n - 1) * array.row_stride;
 #pragma unroll
         for (int u = 0; u < AT_ONCE; ++u) {
-            const int v = begin + u;
-            fetch_four<TOGETHER>(array, data + (v < n ? v : n - 1) * array.row_stride, feature, centre, four[u]);
+            fetch_four<TOGETHER>(vector, array.component_stride, feature, four[u]);
+            if (begin + u + 1 < n) vector += array.row_stride;
         }
 #pragma unroll
         for (int first = 0; first < 8; ++first) {
@@ -127,21 +128,24 @@ __device__ __forceinline__ void bring_vectors(
 #pragma unroll
                 for (int k = 0; k < 4; ++k) {
                     if (CENTRED) four[u][k] -= centre[k];
-                    if (!WHOLE) four[u][k] = 4 * lane < LENGTH ? four[u][k] : real(0);
+                    if (!TOGETHER) four[u][k] = known[k] ? four[u][k] : real(0);
                     norm[u] += four[u][k] * four[u][k];
                     largest = fmax(largest, fabs(four[u][k]));  // NaN has no say: it stays one with any scale
                 }
-                const unsigned of_vector = exponent_of(most_of_warp(float_as_bits(largest)));
-                exponent = lane / 2 == u ? of_vector : exponent;
-                split(four[u], bits_as_float((268 - of_vector) << 23), words[which]);
+                if (TOGETHER) norm[u] = known[0] ? norm[u] : real(0);
+                const unsigned of_vector = power_below(most_of_warp(float_as_bits(largest)));
+                power = lane / 2 == u ? of_vector : power;
+                const real scale = bits_as_float((268u << 23) - of_vector);  // 0 times what is infinite: all of it is NaN
+                split(four[u], !TOGETHER || known[0] ? scale : real(0), words[which]);
             }
-            if (4 * lane < LENGTH) write_two<OF_ROWS>(words, begin + first, 4 * lane, to.words);
+            if (has_place) write_two<OF_ROWS>(words, begin + first, 4 * lane, to.words);
         }
         const real sum = CENTRED ? sums_of_warp(norm) : real(0);
         const int v = begin + lane / 2;
         if (lane % 2) continue;
-        to.factors[v] = bits_as_float((OF_ROWS ? exponent - 28 : exponent) << 23);
-        if (CENTRED) to.norms[v * to.norm_stride] = chunk ? to.norms[v * to.norm_stride] + sum : sum;
+        // What rows and columns have gained, 2^28, is lost by rows.
+        to.factors[v] = bits_as_float(power - (OF_ROWS ? 28u << 23 : 0));
+        if (CENTRED) to.norms[v] = chunk ? to.norms[v] + sum : sum;
     }
 }
 
