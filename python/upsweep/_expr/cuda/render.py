@@ -36,7 +36,7 @@ SHARED_BYTES = 32 * 1024  # of columns at most
 MOST_SHARED = 48 * 1024  # of a column: what a block has without asking
 REGISTERS = 65536  # of a processor
 PRODUCT_COLUMNS = 64  # whose products with a tile's rows tensor cores make at a time
-HANDED = 16  # of these, which a warp's threads reduce at a time
+HANDED = 16  # of these, which a warp's threads reduce at a time; half as many beside the longest vectors
 PRODUCT_PITCH = 36  # of a warp's 32 rows, as handed.cuh has it
 DIRECT_ROW = 4  # numbers of a row, up to which a thread keeps those of four
 STATIC_SHARED = 12 * 1024  # what products.cuh's other arrays take, at most about
@@ -198,7 +198,8 @@ class _Shape:
             "DIM": product.dim, "CHUNKS": self._chunks(), "LENGTH": self._length(), "CENTRES": self._centres(),
             "ROW_ARRAY": product.row_array, "ROW_COMPONENT": product.row_component,
             "COLUMN_ARRAY": product.column_array, "COLUMN_COMPONENT": product.column_component,
-            "SHARED_BYTES": self.shared_bytes, "HANDED": HANDED, "PRODUCTS": self._products(),
+            "SHARED_BYTES": self.shared_bytes, "HANDED": self._handed(self._length()),
+            "PRODUCTS": self._products(self._length()),
         }  # fmt: skip
 
     def _chunks(self) -> int:
@@ -226,11 +227,14 @@ class _Shape:
         return self._shared_bytes(self._length()) if self.product else 0
 
     def _shared_bytes(self, length: int) -> int:
-        return 4 * ((THREADS + PRODUCT_COLUMNS) * (length + 2) + self._centres() + self._products())
+        return 4 * ((THREADS + PRODUCT_COLUMNS) * (length + 2) + self._centres() + self._products(length))
 
-    def _products(self) -> int:
+    def _handed(self, length: int) -> int:
+        return HANDED if length < LONGEST else HANDED // 2
+
+    def _products(self, length: int) -> int:
         """Products in shared memory, where threads that own a row take them from."""
-        return 0 if self.direct else THREADS // 32 * HANDED * PRODUCT_PITCH
+        return 0 if self.direct else THREADS // 32 * self._handed(length) * PRODUCT_PITCH
 
     def _unrolled(self) -> int:
         """Columns in one turn of the inner loop: as long as its instructions fit their cache well."""

@@ -102,16 +102,22 @@ __device__ __forceinline__ void multiply(const Shared& shared, Products& product
 
 // From sums to what the formula reads: scalar products, or squared distances, never negative, but for NaN.
 __device__ __forceinline__ void finish(const Shared& shared, Products& product) {
+    constexpr real OF_DISTANCE = CENTRED ? -2 : 1;
 #pragma unroll
-    for (int m = 0; m < ROW_TILES; ++m)
+    for (int n = 0; n < COLUMN_TILES; ++n)
 #pragma unroll
-        for (int n = 0; n < COLUMN_TILES; ++n)
+        for (int k = 0; k < 4; ++k) {
+            const int column = column_of_product(n, k);
+            const real factor = OF_DISTANCE * (CHUNKS == 1 ? shared.columns.factors[column] : real(1));
 #pragma unroll
-            for (int k = 0; k < 4; ++k) {
+            for (int m = 0; m < ROW_TILES; ++m) {
+                const int row = row_of_product(m, k);
                 real& value = product[m][n][k];
-                if (CHUNKS == 1) value = undo(shared, value, m, n, k);
-                if (!CENTRED) continue;
-                const real norms = shared.rows.norms[row_of_product(m, k)] + shared.columns.norms[column_of_product(n, k)];
-                value = most(norms - 2 * value, real(0));
+                if (CHUNKS == 1) value *= shared.rows.factors[row];
+                if (CENTRED)
+                    value = most((shared.rows.norms[row] + shared.columns.norms[column]) + value * factor, real(0));
+                else
+                    value *= factor;
             }
+        }
 }
