@@ -43,7 +43,7 @@ template <int FORM>
 __device__ __forceinline__ void reduce_as(
     const real* p, const real (&x)[OWN][ROW_VALUES], State (&state)[OWN], const real* columns, int n,
     const Products& product) {
-    if (n == BLOCK)
+    if (n >= STRIP)
         add_products<FORM, true>(p, x, state, columns, n, product);
     else
         add_products<FORM, false>(p, x, state, columns, n, product);

@@ -30,7 +30,7 @@ __device__ __forceinline__ void reduce_products(
     const real* p, const real (&x)[OWN][ROW_VALUES], State (&state)[OWN], const real* columns, column_index begin,
     int n, const Products& product) {
 #pragma unroll 1
-    for (int first = 0; first < n; first += HANDED) {
+    for (int first = 0; first < n && first < STRIP; first += HANDED) {
         __syncwarp();
         hand_over(Shared(), product, first);
         __syncwarp();

@@ -19,6 +19,41 @@ __device__ __forceinline__ void find_centre(
     }
 }
 
+__device__ __forceinline__ void bring_rows(
+    const Call& call, const Bases& bases, const Item& item, int chunk, const Shared& shared) {
+#pragma unroll 1
+    for (int begin = threadIdx.x / 32 * AT_ONCE; begin < TILE; begin += AT_ONCE * WARPS) {
+        Fetched fetched;
+        fetch<true, 0>(call, bases, item.row, int(item.n_rows), chunk, begin, fetched);
+        fetch<true, 1>(call, bases, item.row, int(item.n_rows), chunk, begin, fetched);
+        place<true>(fetched, chunk, begin, shared.centre, shared.rows);
+    }
+}
+
+// What a thread has of the next block of columns while it reduces this one: half of its vectors, while whose turn the
+// others can be fetched, and a column's record if that is short.
+struct Ahead {
+    static constexpr bool RECORD = COLUMN_VALUES <= 4;
+    Fetched fetched;
+    real record[RECORD ? COLUMN_VALUES : 1];
+
+    template <int HALF>
+    __device__ __forceinline__ void fetch_vectors(const Call& call, const Bases& bases, const Blocks& block, int chunk) {
+        fetch<false, HALF>(call, bases, block.begin, block.n_columns(), chunk, threadIdx.x / 32 * AT_ONCE, fetched);
+    }
+    __device__ __forceinline__ void fetch_record(const Call& call, const Bases& bases, const real* p, const Blocks& block) {
+        if (RECORD && threadIdx.x < block.n_columns()) load_column(call, bases, p, block.begin + threadIdx.x, record);
+    }
+    __device__ __forceinline__ void place_record(
+        const Call& call, const Bases& bases, const real* p, const Blocks& block, real* columns) const {
+        if (threadIdx.x >= block.n_columns()) return;
+        real* to = columns + threadIdx.x * COLUMN_VALUES;
+        if (!RECORD) load_column(call, bases, p, block.begin + threadIdx.x, to);
+#pragma unroll
+        for (int k = 0; RECORD && k < COLUMN_VALUES; ++k) to[k] = record[RECORD ? k : 0];
+    }
+};
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR)
     reduce_pairs(const __grid_constant__ Call call) {
     __shared__ __align__(16) real columns[BLOCK * COLUMN_VALUES];
@@ -38,37 +73,40 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR)
     }
     if (CENTRED) find_centre(call, bases, item.row, int(item.n_rows), shared);
     __syncthreads();
-    bool brought = false;
-    for (long long piece = item.piece; piece < item.end; ++piece) {
-        long long begin, end;
-        find_columns(call, piece, begin, end);
-        for (; begin < end; begin += BLOCK) {
-            const int n = end - begin < BLOCK ? int(end - begin) : BLOCK;
-            Products product;
-#pragma unroll
-            for (int m = 0; m < ROW_TILES; ++m)
-#pragma unroll
-                for (int c = 0; c < COLUMN_TILES; ++c)
-#pragma unroll
-                    for (int k = 0; k < 4; ++k) product[m][c][k] = 0;
-            for (int c = threadIdx.x; c < n; c += THREADS)
-                load_column(call, bases, p, begin + c, columns + c * COLUMN_VALUES);
+    if (CHUNKS == 1) bring_rows(call, bases, item, 0, shared);
+    Ahead ahead;
+    Blocks block(call, item);
+    if (block.any()) ahead.fetch_vectors<0>(call, bases, block, 0), ahead.fetch_record(call, bases, p, block);
+    while (block.any()) {
+        const int n = block.n_columns();
+        const column_index begin = column_index(block.begin);
+        Products product;
+        clear(product);
+        ahead.place_record(call, bases, p, block, columns);
 #pragma unroll 1
-            for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-                if (CHUNKS > 1 || !brought)
-                    bring<true>(call, bases, item.row, int(item.n_rows), chunk, shared.centre, shared.rows);
-                bring<false>(call, bases, begin, n, chunk, shared.centre, shared.columns);
-                brought = true;
-                __syncthreads();
-                if (busy) multiply(shared, product);
-                if (chunk < CHUNKS - 1) __syncthreads();
-            }
-            if (busy) {
-                finish(shared, product);
-                reduce_products(p, x, state, columns, column_index(begin), n, product);
-            }
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            if (CHUNKS > 1) bring_rows(call, bases, item, chunk, shared);
+            if (chunk) ahead.fetch_vectors<0>(call, bases, block, chunk);
+            ahead.fetch_vectors<1>(call, bases, block, chunk);
+            place<false>(ahead.fetched, chunk, threadIdx.x / 32 * AT_ONCE, shared.centre, shared.columns);
+            __syncthreads();
+            if (chunk == CHUNKS - 1) break;
+            if (busy) multiply(shared, 0, product);
             __syncthreads();
         }
+        block.advance(call, item);
+#pragma unroll 1
+        for (int strip = 0; strip < n; strip += STRIP) {
+            if (busy) multiply(shared, strip, product);
+            if (strip + STRIP >= n && block.any())
+                ahead.fetch_vectors<0>(call, bases, block, 0), ahead.fetch_record(call, bases, p, block);
+            if (busy) {
+                finish(shared, strip, product);
+                reduce_products(p, x, state, columns + strip * COLUMN_VALUES, begin + strip, n - strip, product);
+            }
+            clear(product);
+        }
+        __syncthreads();
     }
     gather(state);
     const int row = own_row(DIRECT ? threadIdx.x % 4 : 0);

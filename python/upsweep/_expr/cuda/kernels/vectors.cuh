@@ -12,7 +12,7 @@
 constexpr int WARPS = THREADS / 32;
 constexpr int AT_ONCE = 16;  // vectors that a warp has on their way
 static_assert(LENGTH % 16 == 0 && LENGTH <= 128, "four features a lane");
-static_assert(AT_ONCE == 16 && TILE % (AT_ONCE * WARPS) == 0 && BLOCK % (AT_ONCE * WARPS) == 0, "whole turns");
+static_assert(AT_ONCE == 16 && TILE == 32 * WARPS && BLOCK == AT_ONCE * WARPS, "a turn for columns, two for rows");
 
 struct Vectors {
     unsigned* words;  // LENGTH of each vector
@@ -30,16 +30,45 @@ __device__ __forceinline__ int place_of_rows(int row, int feature, bool rests) {
     return (row / 16 * 8 + row % 8) * 2 * LENGTH + 2 * feature + (row % 2 != rests ? 4 : 0);
 }
 
-// Four features in sequence of a vector. A lane behind its end takes the last ones, or each the last one, again.
-template <bool TOGETHER>
-__device__ __forceinline__ void fetch_four(const char* vector, long long component_stride, int feature, real (&four)[4]) {
-    if (TOGETHER) {  // DIM is a multiple of 4
-        fetch_together(vector + (feature < DIM ? feature : DIM - 4) * sizeof(element), four);
-    } else {
+// What a lane has of the vectors that its warp brings: four features in sequence of each.
+struct Fetched {
+    real of[AT_ONCE][4];
+};
+
+// The features of a lane; behind the last one, the last four or the last one again.
+__device__ __forceinline__ int known_feature(int feature, int k) {
+    return feature + k < DIM ? feature + k : DIM % 4 ? DIM - 1 : DIM - 4 + k;
+}
+
+// Fetch features [chunk * LENGTH, ...) of the first or the second half of vectors [begin, begin + AT_ONCE) of n; behind
+// these, the last one again: nobody reads its products.
+template <bool OF_ROWS, int HALF>
+__device__ __forceinline__ void fetch(
+    const Call& call, const Bases& bases, long long first, int n, int chunk, int begin, Fetched& fetched) {
+    constexpr int ARRAY = OF_ROWS ? ROW_ARRAY : COLUMN_ARRAY, COMPONENT = OF_ROWS ? ROW_COMPONENT : COLUMN_COMPONENT;
+    const Array& array = call.arrays[ARRAY];
+    const int feature = chunk * LENGTH + threadIdx.x % 32 * 4;
+    const char* data = bases.data[ARRAY] + first * array.row_stride + COMPONENT * array.component_stride;
+    begin += HALF * AT_ONCE / 2;
+    const char* vector = data + (begin < n ? begin : n - 1) * array.row_stride;
+    if (sizeof(element) == 4 && DIM % 4 == 0 && array.component_stride == 4 && array.row_stride % 16 == 0 &&
+        reinterpret_cast<unsigned long long>(data) % 16 == 0) {
+        vector += known_feature(feature, 0) * sizeof(element);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-            const int at = feature + k < DIM ? feature + k : DIM - 1;
-            four[k] = Stored<element>::widen(fetch_element<element>(vector + at * component_stride));
+        for (int u = 0; u < AT_ONCE / 2; ++u) {
+            fetch_together(vector, fetched.of[HALF * AT_ONCE / 2 + u]);
+            if (begin + u + 1 < n) vector += array.row_stride;
+        }
+    } else {
+        long long offset[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) offset[k] = known_feature(feature, k) * array.component_stride;
+#pragma unroll
+        for (int u = 0; u < AT_ONCE / 2; ++u) {
+#pragma unroll
+            for (int k = 0; k < 4; ++k)
+                fetched.of[HALF * AT_ONCE / 2 + u][k] = Stored<element>::widen(fetch_element<element>(vector + offset[k]));
+            if (begin + u + 1 < n) vector += array.row_stride;
         }
     }
 }
@@ -76,88 +105,55 @@ __device__ __forceinline__ void split(const real (&four)[4], real scale, unsigne
     }
 }
 
-// Write what a lane has of vectors v and v + 8.
+// Split what has been fetched into shared memory, and add its squares to the norms.
 template <bool OF_ROWS>
-__device__ __forceinline__ void write_two(const unsigned (&words)[2][4], int v, int feature, unsigned* to) {
-    if (OF_ROWS) {
-#pragma unroll
-        for (int part = 0; part < 2; ++part) {
-            const unsigned both[4] = {
-                words[0][2 * part], words[1][2 * part], words[0][2 * part + 1], words[1][2 * part + 1]};
-            write_together(both, to + place_of_rows(v, feature, part));
-        }
-    } else {
-        write_together(words[0], to + place_of_column(v, feature));
-        write_together(words[1], to + place_of_column(v + 8, feature));
-    }
-}
-
-// Bring features [chunk * LENGTH, ...) of vectors, a warp for each vector in turn, and add their squares to the
-// norms. Beyond the n vectors that there are the last one is repeated: nobody reads its products.
-template <bool OF_ROWS, bool TOGETHER>
-__device__ __forceinline__ void bring_vectors(
-    const Array& array, const char* data, int n, int chunk, const real* centre_of_tile, const Vectors& to) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, feature = chunk * LENGTH + 4 * lane;
+__device__ __forceinline__ void place(
+    Fetched& fetched, int chunk, int begin, const real* centre_of_tile, const Vectors& to) {
+    const int lane = threadIdx.x % 32, feature = chunk * LENGTH + 4 * lane;
     const bool has_place = 4 * lane < LENGTH;
-    real centre[4];
+    real centre[4], norm[AT_ONCE];
     bool known[4];  // of the lane's features, else they count as 0
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
         known[k] = feature + k < DIM && has_place;
-        const int last = TOGETHER ? DIM - 4 + k : DIM - 1;
-        centre[k] = CENTRED ? centre_of_tile[feature + k < DIM ? feature + k : last] : real(0);
+        centre[k] = CENTRED ? centre_of_tile[known_feature(feature, k)] : real(0);
     }
-#pragma unroll 1
-    for (int begin = warp * AT_ONCE; begin < (OF_ROWS ? TILE : BLOCK); begin += AT_ONCE * WARPS) {
-        real four[AT_ONCE][4], norm[AT_ONCE];
-        unsigned power = 0;
-        const char* vector = data + (begin < n ? begin : n - 1) * array.row_stride;
+    unsigned power = 0;
 #pragma unroll
-        for (int u = 0; u < AT_ONCE; ++u) {
-            fetch_four<TOGETHER>(vector, array.component_stride, feature, four[u]);
-            if (begin + u + 1 < n) vector += array.row_stride;
-        }
+    for (int two = 0; two < AT_ONCE / 2; ++two) {
+        unsigned words[2][4];
 #pragma unroll
-        for (int first = 0; first < 8; ++first) {
-            unsigned words[2][4];
+        for (int which = 0; which < 2; ++which) {
+            const int u = OF_ROWS ? two + 8 * which : 2 * two + which;  // the first half of columns comes first
+            real(&four)[4] = fetched.of[u];
+            real largest = 0;
+            norm[u] = 0;
 #pragma unroll
-            for (int which = 0; which < 2; ++which) {
-                const int u = first + 8 * which;
-                real largest = 0;
-                norm[u] = 0;
-#pragma unroll
-                for (int k = 0; k < 4; ++k) {
-                    if (CENTRED) four[u][k] -= centre[k];
-                    if (!TOGETHER) four[u][k] = known[k] ? four[u][k] : real(0);
-                    norm[u] += four[u][k] * four[u][k];
-                    largest = fmax(largest, fabs(four[u][k]));  // NaN has no say: it stays one with any scale
-                }
-                if (TOGETHER) norm[u] = known[0] ? norm[u] : real(0);
-                const unsigned of_vector = power_below(most_of_warp(float_as_bits(largest)));
-                power = lane / 2 == u ? of_vector : power;
-                const real scale = bits_as_float((268u << 23) - of_vector);  // 0 times what is infinite: all of it is NaN
-                split(four[u], !TOGETHER || known[0] ? scale : real(0), words[which]);
+            for (int k = 0; k < 4; ++k) {
+                if (CENTRED) four[k] -= centre[k];
+                if (DIM % 4) four[k] = known[k] ? four[k] : real(0);
+                norm[u] += four[k] * four[k];
+                largest = fmax(largest, fabs(four[k]));  // NaN has no say: it stays one with any scale
             }
-            if (has_place) write_two<OF_ROWS>(words, begin + first, 4 * lane, to.words);
+            if (DIM % 4 == 0) norm[u] = known[0] ? norm[u] : real(0);
+            const unsigned of_vector = power_below(most_of_warp(float_as_bits(largest)));
+            power = lane / 2 == u ? of_vector : power;
+            const real scale = bits_as_float((268u << 23) - of_vector);
+            split(four, DIM % 4 || known[0] ? scale : real(0), words[which]);  // where 0 is NaN, all of the vector is
         }
-        const real sum = CENTRED ? sums_of_warp(norm) : real(0);
-        const int v = begin + lane / 2;
-        if (lane % 2) continue;
-        // What rows and columns have gained, 2^28, is lost by rows.
-        to.factors[v] = bits_as_float(power - (OF_ROWS ? 28u << 23 : 0));
-        if (CENTRED) to.norms[v] = chunk ? to.norms[v] + sum : sum;
+        if (!has_place) continue;
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+            const unsigned both[4] = {words[0][2 * k], words[1][2 * k], words[0][2 * k + 1], words[1][2 * k + 1]};
+            if (OF_ROWS)
+                write_together(both, to.words + place_of_rows(begin + two, 4 * lane, k));
+            else
+                write_together(words[k], to.words + place_of_column(begin + 2 * two + k, 4 * lane));
+        }
     }
-}
-
-template <bool OF_ROWS>
-__device__ __forceinline__ void bring(
-    const Call& call, const Bases& bases, long long first, int n, int chunk, const real* centre, const Vectors& to) {
-    constexpr int ARRAY = OF_ROWS ? ROW_ARRAY : COLUMN_ARRAY, COMPONENT = OF_ROWS ? ROW_COMPONENT : COLUMN_COMPONENT;
-    const Array& array = call.arrays[ARRAY];
-    const char* data = bases.data[ARRAY] + first * array.row_stride + COMPONENT * array.component_stride;
-    if (sizeof(element) == 4 && DIM % 4 == 0 && array.component_stride == 4 && array.row_stride % 16 == 0 &&
-        reinterpret_cast<unsigned long long>(data) % 16 == 0)
-        bring_vectors<OF_ROWS, sizeof(element) == 4>(array, data, n, chunk, centre, to);
-    else
-        bring_vectors<OF_ROWS, false>(array, data, n, chunk, centre, to);
+    const real sum = CENTRED ? sums_of_warp(norm) : real(0);
+    const int v = begin + lane / 2;
+    if (lane % 2) return;
+    to.factors[v] = bits_as_float(power - (OF_ROWS ? 28u << 23 : 0));  // rows lose what both have gained: 2^28
+    if (CENTRED) to.norms[v] = chunk ? to.norms[v] + sum : sum;
 }
