@@ -163,6 +163,69 @@ def test_points_far_from_the_origin(device, dim):
     check(PairReduction(gaussian(dim), "sum"), arrays, 300, 500)
 
 
+@pytest.mark.parametrize("dim", [48, 64, 100, 128, 250])
+@pytest.mark.parametrize("far", [0, 30])
+def test_long_dims(device, dim, far):
+    """One and several turns, whole and broken steps of the tensor cores; more rows and columns than a tile."""
+    x, y, b = random_arrays(150, 140, (dim, dim, 1))
+    x, y, b = x / dim**0.5 + far, y / dim**0.5 + far, np.abs(b)
+    check(PairReduction(gaussian(dim), "sum"), [x, y, b], 150, 140, tolerance=3e-6)
+    nearest = PairReduction(make("sqdist", variable(0, dim, "i"), variable(1, dim, "j")), "kmin", k=5)
+    check(nearest, [x, y], 150, 140, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("dim", [36, 150])
+@pytest.mark.parametrize("row_scale, column_scale", [(1e30, 1e-30), (1e-30, 1e30), (1e18, 1e18), (1e-18, 1e-18)])
+def test_products_of_huge_and_tiny_vectors(device, dim, row_scale, column_scale):
+    x, y, _ = random_arrays(20, 70, (dim, dim, 1))
+    x, y = np.float32(row_scale) * x, np.float32(column_scale) * y
+    # Some features a thousandth of the others, some vectors a millionth.
+    x[:, ::3] *= np.float32(1e-3)
+    y[3::5] *= np.float32(1e-6)
+    product = make("scalprod", variable(0, dim, "i"), variable(1, dim, "j"))
+    (found,) = host_device.run(PairReduction(product, "kmin", k=70), [x, y], 20, 70)
+    wide = x.astype(np.float64) @ y.T.astype(np.float64)
+    size = np.abs(x).astype(np.float64) @ np.abs(y).T.astype(np.float64)
+    order = np.argsort(wide, axis=1)
+    off = np.abs(found - np.take_along_axis(wide, order, 1)) / np.take_along_axis(size, order, 1).max(1, keepdims=True)
+    assert off.max() < 1e-6
+
+
+def test_a_vector_far_away_takes_no_bits_of_others(device):
+    dim = 40
+    x, y, b = random_arrays(20, 70, (dim, dim, 1))
+    y[[5, 17]] *= np.float32(1e9)
+    y[33] = np.inf
+    y[34, 7] = np.nan
+    distance = make("sqdist", variable(0, dim, "i"), variable(1, dim, "j"))
+    (found,) = host_device.run(PairReduction(distance, "argkmin", k=3), [x, y], 20, 70)
+    exact = ((x.astype(np.float64)[:, None] - y) ** 2).sum(-1)
+    taken = np.take_along_axis(exact, found, 1)
+    best = np.sort(np.where(np.isnan(exact), np.inf, exact), axis=1)[:, :3]
+    assert (np.abs(taken - best) <= 1e-5 * best).all()
+
+
+@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("of_rows", [False, True])
+def test_special_values_in_long_vectors(device, special, of_rows):
+    """They reach what they are part of, and nothing else."""
+    dim, n = 36, 12
+    x, y, _ = random_arrays(n, n, (dim, dim, 1))
+    (x if of_rows else y)[4, 35] = special
+    product = make("scalprod", variable(0, dim, "i"), variable(1, dim, "j"))
+    with np.errstate(invalid="ignore"):
+        for formula, exact in (
+            (product, x.astype(np.float64) @ y.T.astype(np.float64)),
+            (make("sqdist", *product.args), ((x.astype(np.float64)[:, None] - y) ** 2).sum(-1)),
+        ):
+            (found,) = host_device.run(PairReduction(formula, "kmin", k=n), [x, y], n, n)
+            finite = np.isfinite(exact)
+            assert (np.isfinite(found).sum(1) == finite.sum(1)).all()
+            for row in range(n):
+                expected = np.sort(exact[row][finite[row]])
+                np.testing.assert_allclose(found[row, : len(expected)], expected, rtol=1e-5, atol=1e-4)
+
+
 def test_factors_of_rows_without_columns(device):
     """What is infinite a row and was taken out of the sum: 0 times it is no sum over nothing."""
     formula = make(

@@ -34,6 +34,7 @@ template <class T>
 static T least(T a, T b) {
     return a < b || a != a ? a : b;
 }
+static float most(float a, float b) { return a > b || a != a ? a : b; }
 static float least_number(float a, float b) { return std::fmin(a, b); }
 static double least_number(double a, double b) { return std::fmin(a, b); }
 static float bits_as_float(unsigned bits) {
@@ -77,7 +78,7 @@ template <class T>
 static void fetch_together(const char* from, T* to) {
     std::memcpy(to, __builtin_assume_aligned(from, 16), 16);
 }
-static void write_together(const float* from, float* to) {
+static void write_together(const unsigned* from, unsigned* to) {
     std::memcpy(__builtin_assume_aligned(to, 16), from, 16);
 }
 template <class Pointer>
@@ -166,42 +167,62 @@ static char* shared_memory() {
     return shared;
 }
 
-// What the lanes of a warp tell each other.
+// What the lanes of a warp tell each other, in words.
 namespace lanes {
-static float told[1024][8];
+static unsigned told[1024][6];
 
-template <int N>
-static void tell(const float* values) {
+template <class T, int N>
+static const unsigned (*tell(const T (&values)[N]))[6] {
+    static_assert(sizeof values <= sizeof told[0], "words");
     auto& warp = fibers::of_warp[threadIdx.x / 32];
     warp.wait(32);
-    std::memcpy(told[threadIdx.x], values, N * sizeof(float));
+    std::memcpy(told[threadIdx.x], values, sizeof values);
     warp.wait(32);
+    return told + threadIdx.x / 32 * 32;
 }
 }  // namespace lanes
 
-static float sum_of_warp(float x) {
-    lanes::tell<1>(&x);
-    float sum = 0;
-    for (int lane = 0; lane < 32; ++lane) sum += lanes::told[threadIdx.x / 32 * 32 + lane][0];
-    return sum;
+template <class T>
+static T of_other_lane(T x, int mask) {
+    const T values[1] = {x};
+    std::memcpy(&x, lanes::tell(values)[threadIdx.x % 32 ^ mask], sizeof x);
+    return x;
 }
 
-static bool any_of_warp(bool condition) { return sum_of_warp(condition) > 0; }
+static unsigned most_of_warp(unsigned x) {
+    const unsigned values[1] = {x};
+    const auto* warp = lanes::tell(values);
+    for (int lane = 0; lane < 32; ++lane) x = x < warp[lane][0] ? warp[lane][0] : x;
+    return x;
+}
 
-static float upper_bits(float x) { return bits_as_float(float_as_bits(x) & 0xffffe000u); }
-static float round_for_tiles(float x) { return upper_bits(bits_as_float(float_as_bits(x) + 0x1000)); }
+static bool any_of_warp(bool condition) { return most_of_warp(condition); }
 
-static void multiply_tiles(float (&c)[4], const float (&a)[4], float b0, float b1) {
-    const float both[6] = {a[0], a[1], a[2], a[3], b0, b1};
-    lanes::tell<6>(both);
-    const auto* warp = lanes::told + threadIdx.x / 32 * 32;
+static unsigned pack_float16(float first, float second) {
+    return to_float16(first) | unsigned(to_float16(second)) << 16;
+}
+static void unpack_float16(unsigned both, float& first, float& second) {
+    first = widen_float16((unsigned short)both), second = widen_float16((unsigned short)(both >> 16));
+}
+
+// Number k of 16 in a row of a or a column of b: four lanes have two each of the first eight in word `low`, and of
+// the others in word `high`.
+static double of_sixteen(const unsigned (*warp)[6], int first_lane, int low, int high, int k) {
+    const unsigned word = warp[first_lane + k % 8 / 2][k < 8 ? low : high];
+    return widen_float16((unsigned short)(k % 2 ? word >> 16 : word));
+}
+
+// With what a sum is beyond 24 bits cut off, as tensor cores do it.
+static void multiply_tiles(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    const unsigned words[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    const auto* warp = lanes::tell(words);
     const int group = threadIdx.x % 32 / 4, member = threadIdx.x % 4;
     for (int n = 0; n < 4; ++n) {
         const int row = group + n / 2 * 8, column = 2 * member + n % 2;
-        for (int k = 0; k < 8; ++k) {
-            const float left = warp[row % 8 * 4 + k % 4][row / 8 + k / 4 * 2];
-            const float right = warp[column * 4 + k % 4][4 + k / 4];
-            c[n] += upper_bits(left) * upper_bits(right);
-        }
+        double sum = c[n];
+        for (int k = 0; k < 16; ++k)
+            sum += of_sixteen(warp, row % 8 * 4, row / 8, row / 8 + 2, k) * of_sixteen(warp, column * 4, 4, 5, k);
+        c[n] = float(sum);
+        if (std::isfinite(sum) && std::fabs(c[n]) > std::fabs(sum)) c[n] = std::nextafter(c[n], 0.0f);
     }
 }

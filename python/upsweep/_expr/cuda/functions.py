@@ -95,7 +95,7 @@ class Functions:
         self.long = self.product is None and any(self.graph.values[n].op in LONG_PAIRS for n in needed)
         sizes = {kind: len(self.components[kind]) * self.long for kind in "ij"}
         self.near = self._near(needed) if self.product is None and not self.long else None
-        norm = 1 if self.near is not None or (self.product is not None and self.product.centred) else 0
+        norm = int(self.near is not None)
         self.sizes = Sizes(
             len(formula.results), len(formula.weights), len(formula.parameters),
             len(formula.rows) + sizes["i"] + norm, len(formula.columns) + sizes["j"] + norm,
@@ -218,9 +218,7 @@ class Functions:
                 if value.op == "apart":
                     lines += self._apart(number)
                 elif self.product is not None and value.op in LONG_PAIRS:
-                    x, y = f"x[{len(formula.rows)}]", f"y.value({len(formula.columns)})"
-                    right = f"squared_distance({x}, {y}, y.product())" if value.op == "sqdist" else "y.product()"
-                    lines.append(f"const real v{number} = {right};")
+                    lines.append(f"const real v{number} = y.product();")
                 elif value.op in LONG_PAIRS:
                     row, column, dim = map(int, value.static)
                     lines += long_pair(

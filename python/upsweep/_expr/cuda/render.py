@@ -36,6 +36,9 @@ SHARED_BYTES = 32 * 1024  # of columns at most
 MOST_SHARED = 48 * 1024  # of a column: what a block has without asking
 REGISTERS = 65536  # of a processor
 PRODUCT_COLUMNS = 64  # whose products with a tile's rows tensor cores make at a time
+HANDED = 16  # of these, which a warp's threads reduce at a time; half as many beside the longest vectors
+PRODUCT_PITCH = 36  # of a warp's 32 rows, as handed.cuh has it
+DIRECT_ROW = 4  # numbers of a row, up to which a thread keeps those of four
 STATIC_SHARED = 12 * 1024  # what products.cuh's other arrays take, at most about
 UNROLLED_INSTRUCTIONS = 900  # of a loop's body: eight columns of a Gaussian, 6 % faster than four
 LONGEST = 128  # features of them in shared memory at a time: two blocks then share a processor
@@ -84,7 +87,7 @@ def render(program: Program, request: Request) -> Kernels:
     parts = [
         shape.text(request) + of_formula, *map(kernel_text, ("device", "numbers", "call", "column")),
         *writer.texts(), *map(kernel_text, ("chunk", family, "items")),
-        kernel_text("products" if shape.product else "kernel"), kernel_text("combine"),
+        *map(kernel_text, (*shape.files(), "combine")),
     ]  # fmt: skip
     return Kernels(
         "\n".join(parts), THREADS, THREADS * shape.rows, shape.block, shape.partial_bytes, shape.shared_bytes,
@@ -98,6 +101,7 @@ class _Shape:
 
     sizes: Sizes
     product: Product | None
+    direct: bool  # whether sums of products are added where tensor cores leave them
     shared_limit: int
     rows: int
     block: int
@@ -140,8 +144,9 @@ class _Shape:
         registers = min(rows * a_row + 2 * min(record, 32) * wide + spare, 255)
         is_float, indexed = not name.startswith("arg"), "arg" in name
         n_out = n_weights if name in FAMILIES and name != "sum" else n * max(k, 1)
+        direct = product is not None and name == "sum" and sizes.n_results <= 2 and sizes.rows <= DIRECT_ROW
         return cls(
-            sizes, product, request.shared_bytes, rows, block, record, registers, sums, partial,
+            sizes, product, direct, request.shared_bytes, rows, block, record, registers, sums, partial,
             n_out * is_float, n_out * indexed,
         )  # fmt: skip
 
@@ -161,6 +166,7 @@ class _Shape:
         flags = {
             "SOFTMAX": request.reduction == "sumsoftmaxweight",
             "CENTRED": self.product is not None and self.product.centred,
+            "DIRECT": self.direct,
             "LARGEST": request.reduction.startswith(("max", "argmax")),
             "VALUES": self.n_values > 0,
             "INDICES": self.n_indices > 0,
@@ -178,6 +184,12 @@ class _Shape:
         ]
         return "\n".join(lines) + "\n"
 
+    def files(self) -> tuple[str, ...]:
+        """The parts of reduce_pairs."""
+        if self.product is None:
+            return ("kernel",)
+        return ("vectors", "tiles", "direct" if self.direct else "handed", "products")
+
     def _product_sizes(self) -> dict[str, int]:
         product = self.product
         if product is None:
@@ -186,8 +198,8 @@ class _Shape:
             "DIM": product.dim, "CHUNKS": self._chunks(), "LENGTH": self._length(), "CENTRES": self._centres(),
             "ROW_ARRAY": product.row_array, "ROW_COMPONENT": product.row_component,
             "COLUMN_ARRAY": product.column_array, "COLUMN_COMPONENT": product.column_component,
-            "ROW_NORM": self.sizes.rows - 1, "COLUMN_NORM": self.sizes.columns - 1,
-            "SHARED_BYTES": self.shared_bytes,
+            "SHARED_BYTES": self.shared_bytes, "HANDED": self._handed(self._length()),
+            "PRODUCTS": self._products(self._length()),
         }  # fmt: skip
 
     def _chunks(self) -> int:
@@ -215,9 +227,14 @@ class _Shape:
         return self._shared_bytes(self._length()) if self.product else 0
 
     def _shared_bytes(self, length: int) -> int:
-        tile = THREADS
-        pitch = length if length // 16 % 2 else length + 16
-        return 4 * (tile * (length + 2) + PRODUCT_COLUMNS * max(pitch, tile + 4) + self._centres() + tile)
+        return 4 * ((THREADS + PRODUCT_COLUMNS) * (length + 2) + self._centres() + self._products(length))
+
+    def _handed(self, length: int) -> int:
+        return HANDED if length < LONGEST else HANDED // 2
+
+    def _products(self, length: int) -> int:
+        """Products in shared memory, where threads that own a row take them from."""
+        return 0 if self.direct else THREADS // 32 * self._handed(length) * PRODUCT_PITCH
 
     def _unrolled(self) -> int:
         """Columns in one turn of the inner loop: as long as its instructions fit their cache well."""

@@ -5,6 +5,7 @@ struct Column {
     const real* at;
     int number;
     real held[SHORT ? COLUMN_VALUES : 1];
+    real made;  // the product with one of the thread's rows, where direct.cuh has it in a register
 
     __device__ __forceinline__ Column(const real* columns, int c) : at(columns + c * COLUMN_VALUES), number(c) {
         if (!SHORT) return;
@@ -18,6 +19,6 @@ struct Column {
         }
     }
     __device__ __forceinline__ real value(int k) const { return SHORT ? held[SHORT ? k : 0] : at[k]; }
-    // The scalar product of the column and the thread's own row, which products.cuh has left in shared memory.
+    // What tensor cores have made of the column and the thread's row: their scalar product or squared distance.
     __device__ __forceinline__ real product() const;
 };

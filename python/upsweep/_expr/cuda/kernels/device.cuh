@@ -18,6 +18,13 @@ __device__ __forceinline__ float least(float a, float b) {
 }
 __device__ __forceinline__ double least(double a, double b) { return a < b || a != a ? a : b; }
 
+// The larger of two; NaN if one is.
+__device__ __forceinline__ float most(float a, float b) {
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+
 // The smaller of two; the other one if one is NaN.
 __device__ __forceinline__ float least_number(float a, float b) { return fminf(a, b); }
 __device__ __forceinline__ double least_number(double a, double b) { return fmin(a, b); }
@@ -48,6 +55,13 @@ __device__ __forceinline__ void read_together(const double* from, double* to) {
     const double2 two = *reinterpret_cast<const double2*>(from);
     to[0] = two.x, to[1] = two.y;
 }
+__device__ __forceinline__ void read_together(const unsigned* from, unsigned* to) {
+    const uint4 four = *reinterpret_cast<const uint4*>(from);
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+}
+__device__ __forceinline__ void write_together(const unsigned* from, unsigned* to) {
+    *reinterpret_cast<uint4*>(to) = make_uint4(from[0], from[1], from[2], from[3]);
+}
 
 // The block's shared memory beyond what is declared.
 __device__ __forceinline__ char* shared_memory() {
@@ -55,27 +69,38 @@ __device__ __forceinline__ char* shared_memory() {
     return shared;
 }
 
-// The sum over the lanes of a warp, in each of them.
-__device__ __forceinline__ float sum_of_warp(float x) {
-#pragma unroll
-    for (int lane = 16; lane; lane /= 2) x += __shfl_xor_sync(0xffffffffu, x, lane);
-    return x;
+// The number of the lane of the warp whose own number differs in the bits of `mask`.
+template <class Real>
+__device__ __forceinline__ Real of_other_lane(Real x, int mask) {
+    return __shfl_xor_sync(0xffffffffu, x, mask);
 }
+
+// The largest of the lanes of a warp, in each of them.
+__device__ __forceinline__ unsigned most_of_warp(unsigned x) { return __reduce_max_sync(0xffffffffu, x); }
 
 // Whether it holds for a lane of the warp, all of whose lanes ask.
 __device__ __forceinline__ bool any_of_warp(bool condition) { return __any_sync(0xffffffffu, condition); }
 
-// The nearest number of 19 bits, which tensor cores take whole.
-__device__ __forceinline__ float round_for_tiles(float x) {
-    return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u);
+// Two numbers as float16, rounded to nearest, the first one in the lower half of the word; and back.
+__device__ __forceinline__ unsigned pack_float16(float first, float second) {
+    unsigned both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    return both;
+}
+__device__ __forceinline__ void unpack_float16(unsigned both, float& first, float& second) {
+    asm("{.reg .b16 low, high;\n\t"
+        "mov.b32 {low, high}, %2;\n\t"
+        "cvt.f32.f16 %0, low;\n\t"
+        "cvt.f32.f16 %1, high;}"
+        : "=f"(first), "=f"(second)
+        : "r"(both));
 }
 
-// c += a * b, of 16 x 8 and 8 x 8 numbers of 19 bits.
-__device__ __forceinline__ void multiply_tiles(float (&c)[4], const float (&a)[4], float b0, float b1) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+// c += a * b, of 16 x 16 and 16 x 8 float16, two of them in a word.
+__device__ __forceinline__ void multiply_tiles(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(__float_as_uint(a[0])), "r"(__float_as_uint(a[1])), "r"(__float_as_uint(a[2])),
-          "r"(__float_as_uint(a[3])), "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // From global memory, which no one writes meanwhile.
@@ -91,9 +116,6 @@ template <class Real>
 __device__ __forceinline__ void fetch_together(const char* from, Real* to) {
     const float4 four = __ldg(reinterpret_cast<const float4*>(from));
     to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-}
-__device__ __forceinline__ void write_together(const float* from, float* to) {
-    *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
 }
 
 // What an address was made of is forgotten here: else dozens of them are kept in registers, from turn to turn of a loop.

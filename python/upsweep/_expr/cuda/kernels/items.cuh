@@ -35,6 +35,24 @@ __device__ __forceinline__ void find_columns(const Call& call, long long piece, 
     if (end > call.n_columns) end = call.n_columns;
 }
 
+// The blocks of columns of an item, in order.
+struct Blocks {
+    long long piece, begin, end;
+
+    __device__ __forceinline__ Blocks(const Call& call, const Item& item) : piece(item.piece), begin(0), end(0) {
+        if (piece < item.end) find_columns(call, piece, begin, end), skip_empty(call, item);
+    }
+    __device__ __forceinline__ bool any() const { return begin < end; }
+    __device__ __forceinline__ int n_columns() const { return end - begin < BLOCK ? int(end - begin) : BLOCK; }
+    __device__ __forceinline__ void advance(const Call& call, const Item& item) {
+        begin += BLOCK;
+        skip_empty(call, item);
+    }
+    __device__ __forceinline__ void skip_empty(const Call& call, const Item& item) {
+        while (begin >= end && ++piece < item.end) find_columns(call, piece, begin, end);
+    }
+};
+
 // Squared norms, times what their exponential has as its scale, up to which a squared distance is expanded: the
 // rounding of 2 x.y, at most twice as much, then stays below 2^-17.
 constexpr real NEAR = 64;

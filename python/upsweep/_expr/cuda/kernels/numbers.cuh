@@ -53,11 +53,6 @@ __device__ __forceinline__ real do_exp(real x) {
 }
 // What has a finite inverse; of a squared distance's scale, nothing that matters.
 __device__ __forceinline__ real at_least_tiny(real x) { return x < real(1e-30) ? real(1e-30) : x; }
-// From squared norms and a scalar product; never negative, but for NaN.
-__device__ __forceinline__ real squared_distance(real x, real y, real product) {
-    const real distance = (x + y) - 2 * product;
-    return distance < 0 ? real(0) : distance;
-}
 __device__ __forceinline__ real finite_or_0(real x) { return x - x == 0 ? x : real(0); }
 
 // The exponential that `softmax.cuh` takes: float32 formulas come with their scale for powers of 2.
