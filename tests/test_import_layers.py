@@ -53,6 +53,7 @@ MAY_IMPORT = {
     "_torch": {
         "_torch",
         "_scan_problem",
+        "_scan_plans",
         "_scan_gradient",
         "_expr",
         "_clusters",
@@ -63,11 +64,13 @@ MAY_IMPORT = {
         "_cpu",
     },
     "_scan_problem": {"_arrays", "_dispatch", "_expr"},
+    "_scan_plans": {"_scan_problem", "_arrays", "_dispatch", "_expr"},
     "_scan_gradient": {"_scan_problem", "_arrays", "_dispatch", "_expr"},
     "_scan_carries": {"_scan_problem", "_arrays", "_expr"},
     "_scan_targets": {"_scan_problem", "_signature", "_arrays"},
     "user_scan": {
         "_scan_carries",
+        "_scan_plans",
         "_scan_problem",
         "_scan_targets",
         "_scan_gradient",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,9 @@ __all__ = [
 class Call:
     """One call on arrays of a device: whose memory it takes, and the stream that it goes to."""
 
-    def __init__(self, arrays: dict[str, Array | None]) -> None:
+    def __init__(self, arrays: Mapping[str, Array | None], home: Home | None = None) -> None:
         held = {name: array for name, array in arrays.items() if isinstance(array, OnDevice)}
-        home = _arrays.common_home({**held})
+        home = home or _arrays.common_home({**held})  # given by who has found it
         assert home is not None
         self.library, self.device = home
         _cuda.check_device(self.device)

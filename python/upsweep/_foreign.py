@@ -12,7 +12,7 @@ import ctypes
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,9 @@ __all__ = [
     "Home",
     "Library",
     "OnDevice",
+    "address_on_device",
     "common_home",
+    "kind_on_device",
     "name_of",
     "library_of",
     "on_device",
@@ -169,6 +171,7 @@ class Library:
     allocates = False
     computes = False  # whether arrays have arithmetic operators
     transposes = False  # whether results are laid out in any order of their axes
+    has_current_stream = False  # to which its arrays belong, whoever made them
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -217,11 +220,29 @@ class Library:
         self, shape: tuple[int, ...], dtype: np.dtype[Any], ordinal: int, stream: int,
         order: tuple[int, ...] | None = None,
     ) -> OnDevice:  # fmt: skip
+        """`new`, as numpy sees it."""
+        return self.view(self.new(shape, dtype, ordinal, stream, order), "out")
+
+    def new(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any] | str, ordinal: int, stream: int,
+        order: tuple[int, ...] | None = None,
+    ) -> Any:  # fmt: skip
         """An uninitialised array; `order` has its axes from the outermost in memory to the innermost."""
         raise TypeError(
             f"out: has to be given, and what goes beyond it cannot be had (return_final, carries), since upsweep "
             f"does not know how to allocate a {self.name}"
         )
+
+    def address(self, array: Any) -> int:
+        """Where the first element of an array of the library is."""
+        return int(array.__cuda_array_interface__["data"][0])
+
+    def kind(self, array: Any) -> Hashable:
+        """Equal for arrays that differ in nothing but where they are; None: each has to be looked at.
+
+        Misaligned arrays differ from others.
+        """
+        return None
 
     def full(self, number: Array, ordinal: int) -> OnDevice | None:
         """An array of one element; None where it has to be sent."""
@@ -249,7 +270,7 @@ class Library:
 
 
 class _Cupy(Library):
-    allocates = computes = transposes = True
+    allocates = computes = transposes = has_current_stream = True
 
     def __init__(self) -> None:
         super().__init__("cupy.ndarray")
@@ -272,15 +293,22 @@ class _Cupy(Library):
         with self.on(ordinal):
             return int(self.cupy.cuda.get_current_stream().ptr)
 
-    def empty(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], ordinal: int, stream: int,
+    def new(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any] | str, ordinal: int, stream: int,
         order: tuple[int, ...] | None = None,
-    ) -> OnDevice:  # fmt: skip
+    ) -> Any:  # fmt: skip
         with self.on(ordinal):
             if order is None or order == tuple(range(len(shape))):
-                return self.view(self.cupy.empty(shape, dtype), "out")
+                return self.cupy.empty(shape, dtype)
             memory = self.cupy.empty(tuple(shape[axis] for axis in order), dtype)
-            return self.view(memory.transpose(tuple(map(order.index, range(len(shape))))), "out")
+            return memory.transpose(tuple(map(order.index, range(len(shape)))))
+
+    def address(self, array: Any) -> int:
+        return int(array.data.ptr)
+
+    def kind(self, array: Any) -> Hashable:
+        dtype = array.dtype
+        return array.shape, array.strides, dtype, array.device.id, array.data.ptr % dtype.itemsize
 
     def full(self, number: Array, ordinal: int) -> OnDevice:
         with self.on(ordinal):  # by a kernel: a copy from the host cannot be captured in a graph
@@ -315,20 +343,20 @@ class _Numba(Library):
     def __init__(self) -> None:
         super().__init__("numba.cuda device array")
 
-    def empty(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], ordinal: int, stream: int,
+    def new(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any] | str, ordinal: int, stream: int,
         order: tuple[int, ...] | None = None,
-    ) -> OnDevice:  # fmt: skip
+    ) -> Any:  # fmt: skip
         cuda = importlib.import_module("numba.cuda")
         with cuda.gpus[ordinal]:
             bound = cuda.external_stream(stream) if stream else 0
-            return self.view(cuda.device_array(shape, dtype, stream=bound), "out")
+            return cuda.device_array(shape, dtype, stream=bound)
 
 
 class _TorchMemory(Library):
     """torch's memory and streams for arrays of a library that lends them; all rules are numpy's."""
 
-    allocates = computes = True
+    allocates = computes = has_current_stream = True
 
     def __init__(self) -> None:
         super().__init__("array")
@@ -348,17 +376,19 @@ class _TorchMemory(Library):
         return _on_device(value.data_ptr(), tuple(value.shape), strides, dtype, held)
 
     def stream(self, ordinal: int) -> int:
-        return int(self.torch.cuda.current_stream(ordinal).cuda_stream)
+        return int(self.torch._C._cuda_getCurrentRawStream(ordinal))
 
-    def _dtype(self, dtype: np.dtype[Any]) -> Any:
-        return getattr(self.torch, name_of(dtype))
+    def _dtype(self, dtype: np.dtype[Any] | str) -> Any:
+        return getattr(self.torch, dtype if isinstance(dtype, str) else name_of(dtype))
 
-    def empty(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], ordinal: int, stream: int,
+    def new(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any] | str, ordinal: int, stream: int,
         order: tuple[int, ...] | None = None,
-    ) -> OnDevice:  # fmt: skip
-        memory = self.torch.empty(shape, dtype=self._dtype(dtype), device=f"cuda:{ordinal}")
-        return self.view(memory, "out")
+    ) -> Any:  # fmt: skip
+        return self.torch.empty(shape, dtype=self._dtype(dtype), device=f"cuda:{ordinal}")
+
+    def address(self, array: Any) -> int:
+        return int(array.data_ptr())
 
     def full(self, number: Array, ordinal: int) -> OnDevice:
         memory = self.torch.full((), number.item(), dtype=self._dtype(number.dtype), device=f"cuda:{ordinal}")
@@ -412,6 +442,24 @@ def library_of(value: object) -> Library | None:
     if not hasattr(value, "__cuda_array_interface__"):
         return None
     return _numba if type(value).__module__.startswith(("numba.", "numba_cuda.")) else Library(type_name(value))
+
+
+def kind_on_device(value: Any) -> Hashable:
+    """`Library.kind` of an array that lies on a device, or of a view of one; None for what is none."""
+    if type(value) is OnDevice:
+        library, ordinal = value.held.library, value.held.ordinal
+        if not library.has_current_stream:
+            return None
+        return value.shape, value.strides, value.dtype, library, ordinal
+    library_or_none = library_of(value)
+    return None if library_or_none is None else library_or_none.kind(value)
+
+
+def address_on_device(value: Any, library: Library) -> int:
+    """Where the first element of such an array is."""
+    if type(value) is OnDevice:
+        return int(value.__array_interface__["data"][0])
+    return library.address(value)
 
 
 def view(value: object, name: str) -> OnDevice | None:

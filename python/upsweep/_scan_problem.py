@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +35,6 @@ __all__ = [
     "moved",
     "rounded",
     "run_into",
-    "run_on_device",
     "run_recurrence",
     "to_axis",
     "to_length",
@@ -361,22 +359,6 @@ def choose_path_on_device(
 def device_scans(named: Mapping[str, Array]) -> Any:
     """The scans of a call on arrays of a device, to be closed at its end."""
     return _dispatch.user_scans_at_home().DeviceScans(named)
-
-
-def run_on_device(problem: Problem, return_final: bool) -> tuple[list[Any], list[Any]]:
-    """The results of a call on arrays of a device, as its user gets them."""
-    traced, columns, axis = problem.traced, problem.columns, problem.axis
-    whole = columns[:axis] + (problem.length,) + columns[axis:]
-    like = next((x for x in problem.given if x.shape == whole and 0 not in x.strides), None)
-    with contextlib.closing(device_scans(problem.named())) as scans:
-        outputs = [scans.empty(whole, dtype, like) for dtype in traced.output_dtypes]
-        finals = [scans.empty(columns, dtype) if return_final else None for dtype in traced.state_dtypes]
-        targets = [in_scan_order(out, problem) for out in outputs]
-        run_into(
-            scans, traced.recurrence, traced.dtype, problem.inputs, targets, problem.states, finals,
-            problem.length, columns,
-        )  # fmt: skip
-    return [_dispatch.owner_of(y) for y in outputs], [_dispatch.owner_of(s) for s in finals if s is not None]
 
 
 def run_into(

@@ -10,6 +10,7 @@ import math
 import re
 import struct
 import subprocess
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from upsweep._cuda.kept import Kept
 from upsweep._expr.cuda import nvrtc, recurrence
 from upsweep._expr.cuda.render import kernel_text
 from upsweep._expr.reduction import outputs
+from upsweep._scan_plans import known_plans
 
 PREAMBLE = Path(__file__).parent / "on_host.hpp"
 LAUNCHER = """
@@ -123,6 +125,7 @@ def install(monkeypatch, folder, n_slots=8):
     for family in (pairs, user_scans):
         # Its own for the time: a device that there is must not find functions of the host.
         monkeypatch.setattr(family, "_prepared", Kept(family.KEPT))
+    monkeypatch.setattr(known_plans, "_functions", weakref.WeakKeyDictionary())
     return device
 
 

@@ -29,8 +29,8 @@ class HostTensors(type(_foreign._torch_memory)):
     def stream(self, ordinal):
         return 0
 
-    def empty(self, shape, dtype, ordinal, stream, order=None):
-        return self.view(torch.full(shape, 77, dtype=self._dtype(dtype)), "out")
+    def new(self, shape, dtype, ordinal, stream, order=None):
+        return torch.full(shape, 77, dtype=self._dtype(dtype))
 
     def workspace(self, n_bytes, ordinal):
         memory = torch.empty(n_bytes, dtype=torch.uint8)

@@ -18,6 +18,7 @@ import numpy as np
 
 from upsweep._cuda import DeviceArray, driver, linear_updates
 from upsweep._cuda.kept import Kept
+from upsweep._cuda.launches import Launches
 from upsweep._cuda.scan_layouts import Chunks, Layout, cut_time, lay_out
 from upsweep._expr.cuda import nvrtc
 from upsweep._expr.cuda.recurrence import (
@@ -35,7 +36,7 @@ from upsweep._expr.nodes import order, substitute
 from upsweep._expr.parallel_forms import Form
 from upsweep._expr.recurrence import Recurrence, evaluate, input_, lifted
 
-__all__ = ["run"]
+__all__ = ["Plan", "run"]
 
 Allocate = Callable[[int], tuple[int, object]]
 State = DeviceArray | float
@@ -127,7 +128,7 @@ def _structure(recurrence: Recurrence, request: ScanRequest, n_numbers: int) -> 
 
 
 class _Scan:
-    """One call: its arrays, and the axes of its columns."""
+    """The arrays of a scan, and the axes of their columns."""
 
     def __init__(
         self,
@@ -139,12 +140,15 @@ class _Scan:
         length: int,
         columns: tuple[int, ...],
         device: int,
-        stream: int,
     ) -> None:
-        self.places = {n: k for k, n in enumerate(n for n, array in enumerate(given) if array is not None)}
+        read = [n for n, array in enumerate(given) if array is not None]
+        self.places = {n: k for k, n in enumerate(read)}
         inputs = [array for array in given if array is not None]
         self.dtype, self.inputs, self.outputs, self.states, self.finals = dtype, inputs, outputs, states, finals
-        self.length, self.device, self.stream = length, device, stream
+        self.length, self.device = length, device
+        # Where each of them is among the operands of a call.
+        first = [len(given), len(given) + len(outputs), len(given) + len(outputs) + len(states)]
+        self.read, (self.of_outputs, self.of_states, self.of_finals) = read, first
         moving = [array for array in (*outputs, *inputs) if array.strides[0] != 0]
         arrays = [array.strides[1:] for array in (*inputs, *outputs)]
         edges = [array.strides for array in (*states, *finals) if isinstance(array, DeviceArray)]
@@ -158,12 +162,11 @@ class _Scan:
         time_stride = moving[0].strides[0] if moving else 0
         self.layout: Layout = lay_out(columns, [*arrays, *edges], time_stride, whole)
 
-    def start(
+    def prepare(
         self, reading: _Reading, *, form: Form | None = None, reduces: Recurrence | None = None,
-        chunks: Chunks | None = None, initial: Sequence[float] = (), workspace: tuple[int, int] = (0, 0),
-        matrix: Sequence[float] = (),
-    ) -> None:  # fmt: skip
-        """Launch the scan of a recurrence; with `form`, the joining of its chunks before."""
+        chunks: Chunks | None = None, initial: Sequence[float] = (), matrix: Sequence[float] = (),
+    ) -> Launches:  # fmt: skip
+        """The scan of a recurrence, ready to be launched; with `form`, the joining of its chunks before."""
         is_reduction = reduces is not None
         recurrence, layout = reading.recurrence, self.layout
         strides = iter(layout.strides)
@@ -173,9 +176,9 @@ class _Scan:
         cut = _Cut(layout, chunks)
         lines = layout.lines and (chunks is not None or layout.n_columns > 1)
         places = [self.places[n] for n in reading.inputs]
-        arrays = [(self.inputs[place], of_inputs[place]) for place in places]
-        fixed = [array.strides[0] == 0 for array, _ in arrays]
-        streams = tuple(Stream(array.dtype, flag) for (array, _), flag in zip(arrays, fixed))
+        arrays = [(self.read[place], self.inputs[place], of_inputs[place]) for place in places]
+        fixed = [array.strides[0] == 0 for _, array, _ in arrays]
+        streams = tuple(Stream(array.dtype, flag) for (_, array, _), flag in zip(arrays, fixed))
         n_processors = driver.device(self.device).n_processors
         of_processor = -(-cut.n_columns // n_processors)
         ahead = 1 if lines else choose_ahead(recurrence, streams, of_processor)
@@ -191,49 +194,53 @@ class _Scan:
         )  # fmt: skip
         made = _prepare(recurrence, request, len(reading.numbers), self.device)
         call = made.structure()
+        launches = Launches(call)
         call.n_columns, call.n_steps = cut.n_columns, self.length
         call.chunk, call.n_chunks = (chunks.steps, chunks.n) if chunks else (self.length, 1)
         call.shape[:] = cut.shape
         call.numbers[: len(reading.numbers)] = reading.numbers
         call.matrix[: len(matrix)] = matrix
-        call.reduced, call.starts = workspace
         for field, wanted in (("inputs", False), ("fixed", True)):
-            chosen = [pair for pair, flag in zip(arrays, fixed) if flag is wanted]
-            for target, (array, own) in zip(getattr(call, field), chosen):
-                cut.describe(target, array, array.strides[0], own)
+            chosen = [of for of, flag in zip(arrays, fixed) if flag is wanted]
+            for target, (operand, array, own) in zip(getattr(call, field), chosen):
+                launches.read_address(target, operand)
+                cut.describe(target, array.strides[0], own)
         if is_reduction:
             call.initial[:] = initial
         else:
-            for target, array, own in zip(call.outputs, self.outputs, of_outputs):
-                cut.describe(target, array, array.strides[0], own)
-            for place, (state, own) in enumerate(zip(self.states, of_states)):
+            for n, (target, array, own) in enumerate(zip(call.outputs, self.outputs, of_outputs)):
+                launches.read_address(target, self.of_outputs + n)
+                cut.describe(target, array.strides[0], own)
+            for n, (state, own) in enumerate(zip(self.states, of_states)):
                 if isinstance(state, DeviceArray):
-                    cut.describe(call.states[place], state, 0, own)
+                    launches.read_address(call.states[n], self.of_states + n)
+                    cut.describe(call.states[n], 0, own)
                 else:
-                    call.initial[place] = state
-            for target, final, own in zip(call.finals, self.finals, of_finals):
+                    launches.read_number(made.structure.initial.offset // 8 + n, self.of_states + n)
+            for n, (target, final, own) in enumerate(zip(call.finals, self.finals, of_finals)):
                 if final is not None:
-                    cut.describe(target, final, 0, own)
+                    launches.read_address(target, self.of_finals + n)
+                    cut.describe(target, 0, own)
         if form is not None and chunks is not None:
-            self._join(made, call, chunks)
-        self._launch(made, call, cut, lines, n_processors)
+            launches.add(*self._joining(made, chunks))
+        launches.add(made.run, *self._blocks(made, cut, lines, n_processors))
+        return launches
 
-    def _join(self, made: Prepared, call: Any, chunks: Chunks) -> None:
+    def _joining(self, made: Prepared, chunks: Chunks) -> tuple[Any, int, int]:
         n_columns, threads = self.layout.n_columns, made.kernels.threads
         if chunks.n <= FEW_CHUNKS:
-            made.join_alone.launch(_blocks(-(-n_columns // threads)), threads, self.stream, call)
-        else:
-            made.join_together.launch(_blocks(n_columns), made.kernels.joiners, self.stream, call)
+            return made.join_alone, _checked(-(-n_columns // threads)), threads
+        return made.join_together, _checked(n_columns), made.kernels.joiners
 
-    def _launch(self, made: Prepared, call: Any, cut: _Cut, lines: bool, n_processors: int) -> None:
+    def _blocks(self, made: Prepared, cut: _Cut, lines: bool, n_processors: int) -> tuple[int, int]:
+        """The blocks of the scan's kernel, and the threads of each."""
         threads = made.kernels.threads
         if lines:
             squares = cut.n_columns // cut.shape[-1] * -(-cut.shape[-1] // 32)
-            made.run.launch(_blocks(-(-squares // (threads // 32))), threads, self.stream, call)
-            return
+            return _checked(-(-squares // (threads // 32))), threads
         while threads > 32 and cut.n_columns < 2 * threads * n_processors:
             threads //= 2  # so that every processor has a part
-        made.run.launch(_blocks(-(-cut.n_columns // threads)), threads, self.stream, call)
+        return _checked(-(-cut.n_columns // threads)), threads
 
 
 class _Cut:
@@ -247,18 +254,86 @@ class _Cut:
         self.shape, self.n_columns = shape, layout.n_columns * (chunks.n if chunks else 1)
         self.chunk_dim = -1 if chunks is None else 0 if self.first else len(shape) - 1
 
-    def describe(self, target: Any, array: DeviceArray, time_stride: int, strides: tuple[int, ...]) -> None:
-        target.data, target.time_stride = array.pointer, time_stride
+    def describe(self, target: Any, time_stride: int, strides: tuple[int, ...]) -> None:
+        target.time_stride = time_stride
         if self.chunks is not None:
             step = self.chunks.steps * time_stride
             strides = (step, *strides) if self.first else (*strides, step)
         target.strides[:] = strides
 
 
-def _blocks(n: int) -> int:
-    if n > MOST_BLOCKS:
-        raise ValueError(f"xs: {n} blocks of columns are too many for one call")
-    return n
+def _checked(n_blocks: int) -> int:
+    if n_blocks > MOST_BLOCKS:
+        raise ValueError(f"xs: {n_blocks} blocks of columns are too many for one call")
+    return n_blocks
+
+
+class Plan:
+    """A scan by an update, ready to start on any arrays that lie as these do.
+
+    Parameters
+    ----------
+    recurrence : Recurrence
+        What a step does.
+    dtype : str
+        "float32" or "float64": what is calculated in.
+    inputs, outputs : sequence of DeviceArray
+        Of shape (length, *columns), in the order of the scan; any strides. Outputs are floating or bool.
+        None for an input that the recurrence does not read. What their addresses are does not matter.
+    states : sequence of DeviceArray or float
+        Before the first step: of shape `columns`, or a number, whichever.
+    finals : sequence of DeviceArray or None
+        Where the states after the last step go.
+    form : Form, optional
+        What makes time parallel; without it time is sequential.
+    """
+
+    def __init__(
+        self, recurrence: Recurrence, dtype: str, inputs: Sequence[DeviceArray | None],
+        outputs: Sequence[DeviceArray], states: Sequence[State], finals: Sequence[DeviceArray | None],
+        length: int, columns: tuple[int, ...], form: Form | None, device: int,
+    ) -> None:  # fmt: skip
+        self._n_bytes, self._n_reduced, self._launches = 0, 0, list[Launches]()
+        self._linear = (
+            linear_updates.prepare(recurrence, inputs, outputs, states, finals, columns, device)
+            if length
+            else None
+        )
+        if self._linear is not None:
+            return
+        scan = _Scan(dtype, inputs, outputs, states, finals, length, columns, device)
+        reading = _reading(recurrence)
+        chunks = cut_time(length, scan.layout.n_columns) if form is not None else None
+        if form is None or chunks is None or chunks.n < 2:
+            self._launches.append(scan.prepare(reading))
+            return
+        reduction = _reading(replace(form.reduce, outputs=()))
+        n_bytes = scan.layout.n_columns * chunks.n * SIZES[dtype]
+        self._n_reduced = form.reduce.n_states * n_bytes
+        self._n_bytes = self._n_reduced + recurrence.n_states * n_bytes
+        matrix = () if form.varies else _repeated(form, recurrence.n_states, np.dtype(dtype), chunks.steps)
+        self._launches += [
+            scan.prepare(reduction, reduces=recurrence, chunks=chunks, initial=form.start),
+            scan.prepare(reading, form=_plain(form), chunks=chunks, matrix=matrix),
+        ]
+
+    def start(self, operands: Sequence[Any], stream: int, allocate: Allocate) -> None:
+        """Start it on a stream.
+
+        Parameters
+        ----------
+        operands : sequence of int, float or None
+            The addresses of inputs, outputs, states and finals, in this order; of states that are numbers, these.
+        allocate : callable
+            As that of `run_scan`.
+        """
+        if self._linear is not None:
+            self._linear.start(operands, stream, allocate)
+            return
+        reduced, keep = allocate(self._n_bytes) if self._n_bytes else (0, None)
+        for launches in self._launches:
+            launches.start(operands, (reduced, reduced + self._n_reduced), stream)
+        del keep
 
 
 def run(
@@ -276,44 +351,10 @@ def run(
     stream: int,
     allocate: Allocate,
 ) -> None:
-    """Start a scan by an update.
-
-    Parameters
-    ----------
-    recurrence : Recurrence
-        What a step does.
-    dtype : str
-        "float32" or "float64": what is calculated in.
-    inputs, outputs : sequence of DeviceArray
-        Of shape (length, *columns), in the order of the scan; any strides. Outputs are floating or bool.
-        None for an input that the recurrence does not read.
-    states : sequence of DeviceArray or float
-        Before the first step: of shape `columns`, or a number.
-    finals : sequence of DeviceArray or None
-        Where the states after the last step go.
-    form : Form, optional
-        What makes time parallel; without it time is sequential.
-    allocate : callable
-        As that of `run_scan`.
-    """
-    where: dict[str, Any] = {"device": device, "stream": stream, "allocate": allocate}
-    if length and linear_updates.run(recurrence, inputs, outputs, states, finals, columns, **where):
-        return
-    scan = _Scan(dtype, inputs, outputs, states, finals, length, columns, device, stream)
-    reading = _reading(recurrence)
-    chunks = cut_time(length, scan.layout.n_columns) if form is not None else None
-    if form is None or chunks is None or chunks.n < 2:
-        scan.start(reading)
-        return
-    reduction = _reading(replace(form.reduce, outputs=()))
-    n_columns, size = scan.layout.n_columns * chunks.n, SIZES[dtype]
-    n_reduced = form.reduce.n_states
-    pointer, keep = allocate((n_reduced + recurrence.n_states) * n_columns * size)
-    workspace = pointer, pointer + n_reduced * n_columns * size
-    scan.start(reduction, reduces=recurrence, chunks=chunks, initial=form.start, workspace=workspace)
-    matrix = () if form.varies else _repeated(form, recurrence.n_states, np.dtype(dtype), chunks.steps)
-    scan.start(reading, form=_plain(form), chunks=chunks, workspace=workspace, matrix=matrix)
-    del keep
+    """Start a scan by an update: a `Plan` of it, which says what these are, on the arrays themselves."""
+    plan = Plan(recurrence, dtype, inputs, outputs, states, finals, length, columns, form, device)
+    operands = (*inputs, *outputs, *states, *finals)
+    plan.start([each.pointer if isinstance(each, DeviceArray) else each for each in operands], stream, allocate)
 
 
 @functools.lru_cache(KEPT)

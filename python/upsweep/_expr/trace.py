@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +11,10 @@ import numpy as np
 
 from .nodes import Node, constant
 from .recurrence import Recurrence, input_, state
+from .surroundings import Known
 from .symbols import Symbol
 
-__all__ = ["Structure", "Traced", "Traces", "captured_numbers", "trace"]
+__all__ = ["Structure", "Traced", "Traces", "trace"]
 
 Structure = int | None
 """What a user gives or gets: None is nothing, -1 a single one, else a tuple of so many."""
@@ -154,57 +154,11 @@ def _calculated(dtype: Dtype) -> Dtype:
     return np.dtype(np.float64) if dtype.kind in "iu" else dtype
 
 
-# ---- signatures ------------------------------------------------------------------------------------------------
-
-
-def captured_numbers(update: Callable[..., Any]) -> tuple[Any, ...]:
-    """The values that a function takes from around it, as far as they can be compared: others go by identity.
-
-    They are part of its signature: with another number it is traced again.
-    """
-    code = getattr(update, "__code__", None)
-    if code is None:
-        return ()
-    values: list[Any] = []
-    for cell in getattr(update, "__closure__", None) or ():
-        try:
-            values.append(cell.cell_contents)
-        except ValueError:  # not assigned yet
-            values.append(None)
-    names = getattr(update, "__globals__", {})
-    values += [names[name] for name in code.co_names if name in names]
-    values += list(getattr(update, "__defaults__", None) or ())
-    values += list((getattr(update, "__kwdefaults__", None) or {}).values())
-    return tuple(_comparable(value) for value in values)
-
-
-def _comparable(value: Any) -> Any:
-    if isinstance(value, (bool, int, float, np.generic)):
-        return type(value), repr(value)
-    return _Same(value)
-
-
-class _Same:
-    """Equal to itself alone; holds what it is about, whose place in memory no other takes then."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-
 class Traces:
     """Traced updates by function and signature; a function that is gone takes its traces with it."""
 
     def __init__(self, most: int = 64) -> None:
-        self._known: weakref.WeakKeyDictionary[Any, dict[Any, Traced]] = weakref.WeakKeyDictionary()
-        self._most = most
+        self._known: Known[Traced] = Known(most)
 
     def get(
         self,
@@ -214,15 +168,12 @@ class Traces:
         input_dtypes: tuple[Dtype, ...],
         input_structure: Structure,
     ) -> Traced:
-        signature = (state_dtypes, state_structure, input_dtypes, input_structure, captured_numbers(update))
-        try:
-            known = self._known.setdefault(update, {})
-        except TypeError:  # neither hashed nor referred to weakly: traced each time
-            return trace(update, *signature[:4])
-        found = known.get(signature)
+        signature = (state_dtypes, state_structure, input_dtypes, input_structure)
+        # Before it is traced, which may change what is around it.
+        known = self._known.here(update)
+        found = None if known is None else known.get(signature)
         if found is None:
-            found = trace(update, *signature[:4])
-            while len(known) >= self._most:
-                known.pop(next(iter(known)), None)
-            known[signature] = found
+            found = trace(update, *signature)
+            if known is not None:
+                known.keep(signature, found)
         return found

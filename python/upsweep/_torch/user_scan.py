@@ -7,7 +7,8 @@ operation instead, of `user_scan_ops`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,8 +19,10 @@ from torch import Tensor
 from upsweep._arrays import Array
 from upsweep._expr.adjoint_recurrence import adjoint
 from upsweep._expr.recurrence import Recurrence, state
+from upsweep._expr.surroundings import Here
 from upsweep._expr.trace import Structure
 from upsweep._scan_gradient import backward, run_segments
+from upsweep._scan_plans import known_plans, signature
 from upsweep._scan_problem import (
     Problem,
     arranged,
@@ -27,10 +30,10 @@ from upsweep._scan_problem import (
     check_checkpoint,
     flatten,
     label,
-    run_on_device,
     run_recurrence,
 )
 from upsweep._torch import user_scan_there as there
+from upsweep._torch.user_scan_plans import TensorPlan, is_watched, kind
 
 __all__ = [
     "Spec",
@@ -66,20 +69,25 @@ def scan(
             update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
             checkpoint=checkpoint,
         )  # fmt: skip
+    known, key = _known(update, init, xs, axis, reverse, return_final, length)
+    plan = None if known is None or size is not None else known.get(key)
+    if plan is not None:
+        return plan.run(flatten(init, "init")[0], flatten(xs, "xs")[0])
     problem, states, inputs = prepare(update, init, xs, axis, reverse, length)
-    state_structure = problem.state_structure
-    if problem.home is not None and _is_simple([*states, *inputs]):
-        made, last = run_on_device(problem, return_final)
-        simple = arranged(made, problem.traced.output_structure)
-        return (simple, arranged(last, state_structure)) if return_final else simple
-    half = half_of([*states, *inputs])
-    traced, columns, n_steps = problem.traced, problem.columns, problem.length
-    dtype = getattr(torch, traced.dtype.name)
-    whole = columns[: problem.axis] + (n_steps,) + columns[problem.axis :]
+    half, traced, state_structure = half_of([*states, *inputs]), problem.traced, problem.state_structure
+    spec = Spec(
+        traced.recurrence, traced.dtype, problem.reverse, problem.length, problem.columns, problem.axis
+    )  # fmt: skip
+    if size is None and problem.home is not None and _are_there([*states, *inputs]):
+        made = TensorPlan(
+            problem, states, inputs, half, return_final, torch.is_grad_enabled(),
+            functools.partial(gradients_of_any_order, spec),
+        )  # fmt: skip
+        if known is not None:
+            known.keep(key, made)
+        return made.run(states, inputs)
     states, inputs = on_one_device(states, inputs, problem)
-    tensors = [as_tensor(value).to(dtype).expand(whole).movedim(problem.axis, 0) for value in inputs]
-    tensors += [as_tensor(value).to(dtype).expand(columns) for value in states]
-    spec = Spec(traced.recurrence, traced.dtype, problem.reverse, n_steps, columns, problem.axis)
+    tensors = spec.operands(states, inputs)
     results = run(spec, tensors) if size is None else _run_in_segments(spec, size, tensors)
     outputs, after = ([dtype.name for dtype in part] for part in (traced.output_dtypes, traced.state_dtypes))
     return delivered(
@@ -102,15 +110,23 @@ def delivered(
     return result, arranged(final, state_structure)
 
 
-def _is_simple(values: list[Any]) -> bool:
-    """Whether kernels can read these where they are, and nothing is differentiated: in half the host's time.
+def _known(
+    update: Any, init: Any, xs: Any, axis: Any, reverse: Any, return_final: Any, length: Any
+) -> tuple[Here[Any] | None, Hashable]:
+    """What is known of such calls, and what this one is known by; None where it has to be looked at."""
+    if not callable(update) or is_watched():
+        return None, None
+    (states, of_states), (inputs, of_inputs) = flatten(init, "init"), flatten(xs, "xs")
+    key = signature(states, inputs, (of_states, of_inputs), axis, reverse, return_final, length, kind)
+    if key is None:
+        return None, None
+    return known_plans.here(update), (key, torch.is_grad_enabled())
 
-    A number of a tensor on the CPU has to be sent; bfloat16 numpy sees as another type of 16 bits.
-    """
+
+def _are_there(values: list[Any]) -> bool:
+    """Whether kernels can read all of these where they are: a number of a tensor on the CPU has to be sent."""
     tensors = [value for value in values if isinstance(value, Tensor)]
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return False
-    return all(there.is_there(tensor) and tensor.dtype is not torch.bfloat16 for tensor in tensors)
+    return all(there.is_there(tensor) and not tensor.is_neg() for tensor in tensors)
 
 
 def prepare(
@@ -121,10 +137,11 @@ def prepare(
     inputs, input_structure = flatten(xs, "xs")
     states = [check_tensor(value, label("init", state_structure, n)) for n, value in enumerate(states)]
     inputs = [check_tensor(value, label("xs", input_structure, n)) for n, value in enumerate(inputs)]
+    is_seen = not _is_transformed() and not followed([v for v in (*states, *inputs) if isinstance(v, Tensor)])
     problem = check(
         update,
-        arranged([_shaped(value) for value in states], state_structure),
-        arranged([_shaped(value) for value in inputs], input_structure),
+        arranged([_shaped(value, is_seen) for value in states], state_structure),
+        arranged([_shaped(value, is_seen) for value in inputs], input_structure),
         axis,
         reverse,
         length,
@@ -214,11 +231,11 @@ def traced_name(dtype: torch.dtype) -> str:
     return "float16" if dtype is torch.bfloat16 else str(dtype).removeprefix("torch.")
 
 
-def _shaped(value: Any) -> Any:
-    """An array of a tensor's shape, dtype and device, for checks: its memory may not be there."""
+def _shaped(value: Any, is_seen: bool) -> Any:
+    """An array of a tensor's shape, dtype and device, for checks: its memory may not be there to be seen."""
     if not isinstance(value, Tensor):
         return value
-    if there.is_there(value) and not followed([value]) and not _is_transformed():
+    if is_seen and there.is_there(value):
         return there.viewed(value.view(torch.float16) if value.dtype is torch.bfloat16 else value)
     # As np.broadcast_to would, in a third of its time.
     return np.ndarray(tuple(value.shape), traced_name(value.dtype), _NOTHING, 0, (0,) * value.ndim)
@@ -255,6 +272,13 @@ class Spec:
 
     def in_order(self, array: Array) -> Array:
         return array[::-1] if self.reverse else array
+
+    def operands(self, states: Sequence[Any], inputs: Sequence[Any]) -> list[Tensor]:
+        """Inputs in the scan's axes and states, of what a user gave."""
+        dtype, axis, columns = getattr(torch, self.dtype.name), self.axis, self.columns
+        whole = columns[:axis] + (self.length,) + columns[axis:]
+        tensors = [as_tensor(value).to(dtype).expand(whole).movedim(axis, 0) for value in inputs]
+        return tensors + [as_tensor(value).to(dtype).expand(columns) for value in states]
 
     def views(self, tensors: tuple[Tensor, ...]) -> tuple[list[Array], list[Array]]:
         """The inputs in the scan's order, and the states, as arrays."""
@@ -342,6 +366,31 @@ def gradients(
     results = run(back, [*saved, *cotangents, *last])
     n_outputs = len(saved)
     return tuple(results[:n_outputs])
+
+
+def gradients_of_any_order(
+    spec: Spec, states: Sequence[Any], inputs: Sequence[Any], cotangents: Sequence[Tensor | None]
+) -> list[Tensor]:
+    """The gradients of what a user gave, states before inputs, which can be differentiated again.
+
+    `cotangents` are those of outputs, then of last states if these were returned. The states before each step are
+    computed once more, by operations that torch follows.
+    """
+    n, k, axis = len(spec.recurrence.outputs), spec.recurrence.n_states, spec.axis
+    dtype = getattr(torch, spec.dtype.name)
+    given = [None if c is None else c.to(dtype) for c in cotangents]
+    tensors = spec.operands(states, inputs)
+    keeping = spec.keeping()
+    kept = run(keeping, tensors)[n : n + k]
+    of_outputs = [None if c is None else c.movedim(axis, 0) for c in given[:n]]
+    found = gradients(
+        keeping, (*tensors[: len(inputs)], *kept), [*of_outputs, *[None] * k], given[n:] or [None] * k
+    )  # fmt: skip
+    ordered = [*found[len(inputs) :], *(g.movedim(0, axis) for g in found[: len(inputs)])]
+    return [
+        g.sum_to_size(value.shape).to(value.dtype) if isinstance(value, Tensor) else g
+        for g, value in zip(ordered, (*states, *inputs))
+    ]
 
 
 def batch(spec: Spec, size: int, dims: Any, tensors: Any) -> tuple[Spec, list[Tensor]]:

@@ -1,0 +1,55 @@
+"""Launches of kernels that share one structure of arguments, prepared once and started on any addresses."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["Launches"]
+
+
+class Launches:
+    """Kernels that take one structure, which is complete but for what differs from call to call.
+
+    The structure consists of fields of 8 bytes. Two of them may be called `reduced` and `starts`: they are memory
+    that a call has for itself.
+    """
+
+    def __init__(self, structure: ctypes.Structure) -> None:
+        self.structure = structure
+        n_words = ctypes.sizeof(structure) // 8
+        self._words: Any = ctypes.c_uint64 * n_words
+        self._addresses: list[tuple[int, int]] = []
+        self._numbers: list[tuple[int, int]] = []
+        self._kernels: list[tuple[Any, int, int]] = []
+        kind: Any = type(structure)
+        self._reduced, self._starts = kind.reduced.offset // 8, kind.starts.offset // 8
+
+    def read_address(self, target: Any, operand: int) -> None:
+        """Let `target`, a part of the structure that begins with an address, have that of an operand."""
+        word = (ctypes.addressof(target) - ctypes.addressof(self.structure)) // 8
+        self._addresses.append((word, operand))
+
+    def read_number(self, word: int, operand: int) -> None:
+        """Let the structure have an operand that is a number as a double, so many words from its beginning."""
+        self._numbers.append((word, operand))
+
+    def add(self, function: Any, n_blocks: int, n_threads: int) -> None:
+        """One more kernel, to be launched after the others."""
+        self._kernels.append((function, n_blocks, n_threads))
+
+    def start(self, operands: Sequence[Any], memory: tuple[int, int], stream: int) -> None:
+        """Launch the kernels; each call has a structure of its own, since several threads may call at once."""
+        words = self._words.from_buffer_copy(self.structure)
+        for word, operand in self._addresses:
+            words[word] = operands[operand]
+        for word, operand in self._numbers:
+            (words[word],) = _WORD.unpack(_DOUBLE.pack(operands[operand]))
+        words[self._reduced], words[self._starts] = memory
+        for function, n_blocks, n_threads in self._kernels:
+            function.launch(n_blocks, n_threads, stream, words)
+
+
+_WORD, _DOUBLE = struct.Struct("Q"), struct.Struct("d")
