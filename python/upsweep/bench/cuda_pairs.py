@@ -37,6 +37,7 @@ __all__ = [
 _ROUNDS = 15
 _K = 10
 _CHECKED = 16  # rows that float64 is asked for
+_FEW = 10**9  # pairs, in whose time the host does not write and launch the next formula
 _ALLOWED = {"float32": 1e-5, "float64": 1e-12, "float16": 2e-3}
 
 _new = itertools.count(1)
@@ -83,7 +84,8 @@ class Tensors:
         return forward_and_backward
 
     def subject(self, function: Callable[..., Any]) -> Subject:
-        return Subject(self.call(function))
+        few = self.case.n_rows * self.case.n_columns < _FEW
+        return Subject(self.call(function), launches_cost=few)
 
 
 def function_of(case: Case, ranges: Any = None) -> Callable[..., Any]:
