@@ -86,7 +86,8 @@ __device__ __forceinline__ void clear(Products& product) {
 }
 
 // Add the products of LENGTH features with the strip's columns. Tensor cores cut off what they add: only the sums of
-// SUMMED features are theirs, of 16 the small products first. What the next 16 take is read as soon as its registers are free.
+// SUMMED features are theirs, of 16 the small products first. What the next 16 take is read as soon as its registers
+// are free.
 __device__ __forceinline__ void multiply(const Shared& shared, int strip, Products& product) {
     unsigned a[ROW_TILES][2][4], b[2][AT_A_TIME][4];
     read_rows(shared, 0, 1, a);
