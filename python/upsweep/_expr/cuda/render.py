@@ -84,10 +84,10 @@ def render(program: Program, request: Request) -> Kernels:
         *writer.texts(), *map(kernel_text, ("chunk", family, "items")),
         *map(kernel_text, (*(shape.product.files() if shape.product else ("kernel",)), "combine")),
     ]  # fmt: skip
-    shared_bytes = shape.product.shared_bytes if shape.product else 0
     return Kernels(
-        "\n".join(parts), shape.threads, shape.threads * shape.rows, shape.block, shape.partial_bytes, shared_bytes,
-        shape.n_values, shape.n_indices, () if request.dtype == "float64" else FAST,
+        "\n".join(parts), shape.threads, shape.threads * shape.rows, shape.block, shape.partial_bytes,
+        shape.product.shared_bytes if shape.product else 0, shape.n_values, shape.n_indices,
+        () if request.dtype == "float64" else FAST,
     )  # fmt: skip
 
 
