@@ -6,7 +6,18 @@ import host_device
 import numpy as np
 import pytest
 from formulas import CASES, KIND_OF, N, case_arrays
-from pair_cases import Triple, compare, distance, gaussian, named_formulas, of_name, random_arrays, some_ranges
+from pair_cases import (
+    Triple,
+    check_neighbours_of_far_vectors,
+    check_products_of_scales,
+    compare,
+    distance,
+    gaussian,
+    named_formulas,
+    of_name,
+    random_arrays,
+    some_ranges,
+)
 from upsweep._expr.nodes import make, variable
 from upsweep._expr.reduction import REDUCTIONS, PairReduction
 
@@ -177,32 +188,11 @@ def test_long_dims(device, dim, far):
 @pytest.mark.parametrize("dim", [36, 150])
 @pytest.mark.parametrize("row_scale, column_scale", [(1e30, 1e-30), (1e-30, 1e30), (1e18, 1e18), (1e-18, 1e-18)])
 def test_products_of_huge_and_tiny_vectors(device, dim, row_scale, column_scale):
-    x, y, _ = random_arrays(20, 70, (dim, dim, 1))
-    x, y = np.float32(row_scale) * x, np.float32(column_scale) * y
-    # Some features a thousandth of the others, some vectors a millionth.
-    x[:, ::3] *= np.float32(1e-3)
-    y[3::5] *= np.float32(1e-6)
-    product = make("scalprod", variable(0, dim, "i"), variable(1, dim, "j"))
-    (found,) = host_device.run(PairReduction(product, "kmin", k=70), [x, y], 20, 70)
-    wide = x.astype(np.float64) @ y.T.astype(np.float64)
-    size = np.abs(x).astype(np.float64) @ np.abs(y).T.astype(np.float64)
-    order = np.argsort(wide, axis=1)
-    off = np.abs(found - np.take_along_axis(wide, order, 1)) / np.take_along_axis(size, order, 1).max(1, keepdims=True)
-    assert off.max() < 1e-6
+    check_products_of_scales(host_device.run, dim, row_scale, column_scale)
 
 
 def test_a_vector_far_away_takes_no_bits_of_others(device):
-    dim = 40
-    x, y, b = random_arrays(20, 70, (dim, dim, 1))
-    y[[5, 17]] *= np.float32(1e9)
-    y[33] = np.inf
-    y[34, 7] = np.nan
-    distance = make("sqdist", variable(0, dim, "i"), variable(1, dim, "j"))
-    (found,) = host_device.run(PairReduction(distance, "argkmin", k=3), [x, y], 20, 70)
-    exact = ((x.astype(np.float64)[:, None] - y) ** 2).sum(-1)
-    taken = np.take_along_axis(exact, found, 1)
-    best = np.sort(np.where(np.isnan(exact), np.inf, exact), axis=1)[:, :3]
-    assert (np.abs(taken - best) <= 1e-5 * best).all()
+    check_neighbours_of_far_vectors(host_device.run, 40)
 
 
 @pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])

@@ -178,5 +178,34 @@ def check(reduction, arrays, n_i, n_j, batch=(), ranges=None, got=None):
     return got
 
 
+def check_products_of_scales(run, dim, row_scale, column_scale):
+    """Scalar products of vectors of these sizes, some of whose features and columns are much smaller."""
+    x, y, _ = random_arrays(20, 70, (dim, dim, 1))
+    x, y = np.float32(row_scale) * x, np.float32(column_scale) * y
+    x[:, ::3] *= np.float32(1e-3)
+    y[3::5] *= np.float32(1e-6)
+    product = make("scalprod", variable(0, dim, "i"), variable(1, dim, "j"))
+    (found,) = run(PairReduction(product, "kmin", k=70), [x, y], 20, 70)
+    wide = x.astype(np.float64) @ y.T.astype(np.float64)
+    order = np.argsort(wide, axis=1)
+    # Each against the size of its own column: those of small ones are in the middle.
+    size = np.linalg.norm(x.astype(np.float64), axis=1)[:, None] * np.linalg.norm(y.astype(np.float64), axis=1)
+    off = np.abs(found - np.take_along_axis(wide, order, 1))
+    assert (off <= 3e-7 * np.take_along_axis(size, order, 1) + np.finfo(np.float32).tiny).all()
+
+
+def check_neighbours_of_far_vectors(run, dim):
+    """Who is nearest, beside columns that are far away, infinite or NaN."""
+    x, y, _ = random_arrays(20, 70, (dim, dim, 1))
+    y[[5, 17]] *= np.float32(1e9)
+    y[33] = np.inf
+    y[34, 7] = np.nan
+    distance = make("sqdist", variable(0, dim, "i"), variable(1, dim, "j"))
+    (found,) = run(PairReduction(distance, "argkmin", k=3), [x, y], 20, 70)
+    exact = ((x.astype(np.float64)[:, None] - y) ** 2).sum(-1)
+    best = np.sort(np.where(np.isnan(exact), np.inf, exact), axis=1)[:, :3]
+    assert (np.abs(np.take_along_axis(exact, found, 1) - best) <= 1e-5 * best).all()
+
+
 def same_bits(first, second):
     return all(a.tobytes() == b.tobytes() for a, b in zip(first, second, strict=True))

@@ -4,7 +4,17 @@ import contextlib
 
 import numpy as np
 import pytest
-from pair_cases import compare, distance, gaussian, named_formulas, of_name, random_arrays, some_ranges
+from pair_cases import (
+    check_neighbours_of_far_vectors,
+    check_products_of_scales,
+    compare,
+    distance,
+    gaussian,
+    named_formulas,
+    of_name,
+    random_arrays,
+    some_ranges,
+)
 from upsweep._cuda import host, pairs
 from upsweep._expr.nodes import constant, make, variable
 from upsweep._expr.reduction import REDUCTIONS, PairReduction, outputs
@@ -73,6 +83,17 @@ def test_products_of_long_vectors(dim):
     product = make("mul", constant(1 / dim), make("scalprod", variable(0, dim, "i"), variable(1, dim, "j")))
     check(PairReduction(make("mul", make("exp", product), variable(2, 1, "j")), "sum"), [x, y, b], 300, 400)
     check(PairReduction(product, "logsumexp"), [x, y], 300, 400)
+
+
+@pytest.mark.parametrize("dim", [36, 100, 500])
+@pytest.mark.parametrize("row_scale, column_scale", [(1e30, 1e-30), (1e-30, 1e30), (1e18, 1e18), (1e-18, 1e-18)])
+def test_products_of_huge_and_tiny_vectors(dim, row_scale, column_scale):
+    check_products_of_scales(run, dim, row_scale, column_scale)
+
+
+@pytest.mark.parametrize("dim", [40, 100, 500])
+def test_a_vector_far_away_takes_no_bits_of_others(dim):
+    check_neighbours_of_far_vectors(run, dim)
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from upsweep._expr.cuda.fold import LOG2_E
 from upsweep._expr.cuda.functions import Functions, LoopedFunctions
 from upsweep._expr.cuda.looped import is_looped
+from upsweep._expr.cuda.products import ProductSizes
 from upsweep._expr.cuda.request import Product, Request, Sizes
 
 if TYPE_CHECKING:
@@ -35,13 +36,7 @@ COLUMNS = 128  # in shared memory at a time, at most: the error of a float32 sum
 SHARED_BYTES = 32 * 1024  # of columns at most
 MOST_SHARED = 48 * 1024  # of a column: what a block has without asking
 REGISTERS = 65536  # of a processor
-PRODUCT_COLUMNS = 64  # whose products with a tile's rows tensor cores make at a time
-HANDED = 16  # of these, which a warp's threads reduce at a time; half as many beside the longest vectors
-PRODUCT_PITCH = 36  # of a warp's 32 rows, as handed.cuh has it
-DIRECT_ROW = 4  # numbers of a row, up to which a thread keeps those of four
-STATIC_SHARED = 12 * 1024  # what products.cuh's other arrays take, at most about
 UNROLLED_INSTRUCTIONS = 900  # of a loop's body: eight columns of a Gaussian, 6 % faster than four
-LONGEST = 128  # features of them in shared memory at a time: two blocks then share a processor
 CHUNK = 4  # columns that are looked at together by those who seek extremes
 # Division and square root within 2 units in the last place, subnormal numbers taken as zero.
 FAST = ("--ftz=true", "--prec-div=false", "--prec-sqrt=false")
@@ -87,11 +82,12 @@ def render(program: Program, request: Request) -> Kernels:
     parts = [
         shape.text(request) + of_formula, *map(kernel_text, ("device", "numbers", "call", "column")),
         *writer.texts(), *map(kernel_text, ("chunk", family, "items")),
-        *map(kernel_text, (*shape.files(), "combine")),
+        *map(kernel_text, (*(shape.product.files() if shape.product else ("kernel",)), "combine")),
     ]  # fmt: skip
     return Kernels(
-        "\n".join(parts), THREADS, THREADS * shape.rows, shape.block, shape.partial_bytes, shape.shared_bytes,
-        shape.n_values, shape.n_indices, () if request.dtype == "float64" else FAST,
+        "\n".join(parts), shape.threads, shape.threads * shape.rows, shape.block, shape.partial_bytes,
+        shape.product.shared_bytes if shape.product else 0, shape.n_values, shape.n_indices,
+        () if request.dtype == "float64" else FAST,
     )  # fmt: skip
 
 
@@ -100,9 +96,8 @@ class _Shape:
     """Sizes that the kernels are compiled for."""
 
     sizes: Sizes
-    product: Product | None
-    direct: bool  # whether sums of products are added where tensor cores leave them
-    shared_limit: int
+    product: ProductSizes | None
+    threads: int
     rows: int
     block: int
     record: int
@@ -138,26 +133,27 @@ class _Shape:
                 f"{MOST_SHARED // (4 * wide)} of {request.dtype}"
             )
         fitting = next(b for b in (128, 64, 32, 16, 8, 4, 1) if b * n_bytes <= SHARED_BYTES or b == 1)
-        block = PRODUCT_COLUMNS if product else fitting
         # Both bodies of a softmax and the candidates of the K smallest take more than their states.
         spare = 24 if name == "sum" or not (name in FAMILIES or k) else 40
         registers = min(rows * a_row + 2 * min(record, 32) * wide + spare, 255)
         is_float, indexed = not name.startswith("arg"), "arg" in name
         n_out = n_weights if name in FAMILIES and name != "sum" else n * max(k, 1)
-        direct = product is not None and name == "sum" and sizes.n_results <= 2 and sizes.rows <= DIRECT_ROW
+        of_product = product and ProductSizes.of(product, sizes, name == "sum", request.shared_bytes)
+        threads, block = (of_product.threads, of_product.columns) if of_product else (THREADS, fitting)
         return cls(
-            sizes, product, direct, request.shared_bytes, rows, block, record, registers, sums, partial,
+            sizes, of_product, threads, rows, block, record, registers, sums, partial,
             n_out * is_float, n_out * indexed,
         )  # fmt: skip
 
     def text(self, request: Request) -> str:
-        blocks = 2 if self.product else max(1, min(8, REGISTERS // (THREADS * (-(-self.registers // 8) * 8))))
+        fitting = max(1, min(8, REGISTERS // (THREADS * (-(-self.registers // 8) * 8))))
+        blocks = self.product.blocks if self.product else fitting
         real = "double" if request.dtype == "float64" else "float"
         wide = "double" if self.sums == 2 else "float"
         names = {
             "N_ARRAYS": request.n_arrays, "MAX_BATCH": MAX_BATCH, "N_RESULTS": self.sizes.n_results,
             "N_WEIGHTS": self.sizes.n_weights, "PARAMETERS": max(self.sizes.parameters, 1),
-            "ROW_VALUES": max(self.sizes.rows, 1), "COLUMN_VALUES": max(self.record, 1), "THREADS": THREADS,
+            "ROW_VALUES": max(self.sizes.rows, 1), "COLUMN_VALUES": max(self.record, 1), "THREADS": self.threads,
             "ROWS": self.rows, "BLOCK": self.block, "BLOCKS_A_PROCESSOR": blocks, "COMBINERS": THREADS,
             "UNROLLED": self._unrolled(), "K": request.k, "CHUNK": CHUNK,
             "PARTIAL_BYTES": self.partial_bytes, "EACH_RESULT": _unrolled(self.sizes.n_results),
@@ -165,13 +161,13 @@ class _Shape:
         }  # fmt: skip
         flags = {
             "SOFTMAX": request.reduction == "sumsoftmaxweight",
-            "CENTRED": self.product is not None and self.product.centred,
-            "DIRECT": self.direct,
+            "CENTRED": self.product is not None and self.product.product.centred,
+            "DIRECT": self.product is not None and self.product.direct,
             "LARGEST": request.reduction.startswith(("max", "argmax")),
             "VALUES": self.n_values > 0,
             "INDICES": self.n_indices > 0,
         }
-        names |= self._product_sizes()
+        names |= self.product.names() if self.product else {}
         lines = [
             f"typedef {real} real;",
             f"typedef {wide} wide;",
@@ -183,58 +179,6 @@ class _Shape:
             *(f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()),
         ]
         return "\n".join(lines) + "\n"
-
-    def files(self) -> tuple[str, ...]:
-        """The parts of reduce_pairs."""
-        if self.product is None:
-            return ("kernel",)
-        return ("vectors", "tiles", "direct" if self.direct else "handed", "products")
-
-    def _product_sizes(self) -> dict[str, int]:
-        product = self.product
-        if product is None:
-            return {}
-        return {
-            "DIM": product.dim, "CHUNKS": self._chunks(), "LENGTH": self._length(), "CENTRES": self._centres(),
-            "ROW_ARRAY": product.row_array, "ROW_COMPONENT": product.row_component,
-            "COLUMN_ARRAY": product.column_array, "COLUMN_COMPONENT": product.column_component,
-            "SHARED_BYTES": self.shared_bytes, "HANDED": self._handed(self._length()),
-            "PRODUCTS": self._products(self._length()),
-        }  # fmt: skip
-
-    def _chunks(self) -> int:
-        """Turns in which long vectors come into shared memory: the fewest with which they fit."""
-        assert self.product is not None
-        chunks = -(-self.product.dim // LONGEST)
-        while self._shared_bytes(self._length_of(chunks)) > self.shared_limit - STATIC_SHARED:
-            chunks += 1
-        return chunks
-
-    def _length(self) -> int:
-        """Features of a turn."""
-        return self._length_of(self._chunks())
-
-    def _length_of(self, chunks: int) -> int:
-        assert self.product is not None
-        return -(-self.product.dim // (16 * chunks)) * 16  # whole steps of the tensor cores
-
-    def _centres(self) -> int:
-        return -(-self.product.dim // 4) * 4 if self.product and self.product.centred else 0
-
-    @property
-    def shared_bytes(self) -> int:
-        """Dynamic shared memory of reduce_pairs, as products.cuh lays it out."""
-        return self._shared_bytes(self._length()) if self.product else 0
-
-    def _shared_bytes(self, length: int) -> int:
-        return 4 * ((THREADS + PRODUCT_COLUMNS) * (length + 2) + self._centres() + self._products(length))
-
-    def _handed(self, length: int) -> int:
-        return HANDED if length < LONGEST else HANDED // 2
-
-    def _products(self, length: int) -> int:
-        """Products in shared memory, where threads that own a row take them from."""
-        return 0 if self.direct else THREADS // 32 * self._handed(length) * PRODUCT_PITCH
 
     def _unrolled(self) -> int:
         """Columns in one turn of the inner loop: as long as its instructions fit their cache well."""

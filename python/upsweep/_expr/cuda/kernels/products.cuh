@@ -31,9 +31,9 @@ __device__ __forceinline__ void bring_rows(
 }
 
 // What a thread has of the next block of columns while it reduces this one: half of its vectors, while whose turn the
-// others can be fetched, and a column's record if that is short.
+// others can be fetched, if rows do not come before them; and a column's record if that is short.
 struct Ahead {
-    static constexpr bool RECORD = COLUMN_VALUES <= 4;
+    static constexpr bool VECTORS = CHUNKS == 1, RECORD = COLUMN_VALUES <= 4;
     Fetched fetched;
     real record[RECORD ? COLUMN_VALUES : 1];
 
@@ -41,7 +41,9 @@ struct Ahead {
     __device__ __forceinline__ void fetch_vectors(const Call& call, const Bases& bases, const Blocks& block, int chunk) {
         fetch<false, HALF>(call, bases, block.begin, block.n_columns(), chunk, threadIdx.x / 32 * AT_ONCE, fetched);
     }
-    __device__ __forceinline__ void fetch_record(const Call& call, const Bases& bases, const real* p, const Blocks& block) {
+    __device__ __forceinline__ void fetch_early(const Call& call, const Bases& bases, const real* p, const Blocks& block) {
+        if (!block.any()) return;
+        if (VECTORS) fetch_vectors<0>(call, bases, block, 0);
         if (RECORD && threadIdx.x < block.n_columns()) load_column(call, bases, p, block.begin + threadIdx.x, record);
     }
     __device__ __forceinline__ void place_record(
@@ -57,9 +59,11 @@ struct Ahead {
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR)
     reduce_pairs(const __grid_constant__ Call call) {
     __shared__ __align__(16) real columns[BLOCK * COLUMN_VALUES];
+    __shared__ Item item;  // not in registers, of which there are none left
+    __shared__ Bases bases;
     const Shared shared;
-    const Item item = find_item(call, blockIdx.x);
-    const Bases bases = find_bases(call, item.batch);
+    if (threadIdx.x == 0) item = find_item(call, blockIdx.x), bases = find_bases(call, item.batch);
+    __syncthreads();
     real p[PARAMETERS];
     load_parameters(call, bases, item.row, p);
     const bool busy = threadIdx.x - threadIdx.x % 32 < item.n_rows;  // as a warp: lanes ask each other
@@ -76,7 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR)
     if (CHUNKS == 1) bring_rows(call, bases, item, 0, shared);
     Ahead ahead;
     Blocks block(call, item);
-    if (block.any()) ahead.fetch_vectors<0>(call, bases, block, 0), ahead.fetch_record(call, bases, p, block);
+    ahead.fetch_early(call, bases, p, block);
     while (block.any()) {
         const int n = block.n_columns();
         const column_index begin = column_index(block.begin);
@@ -86,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR)
 #pragma unroll 1
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
             if (CHUNKS > 1) bring_rows(call, bases, item, chunk, shared);
-            if (chunk) ahead.fetch_vectors<0>(call, bases, block, chunk);
+            if (!Ahead::VECTORS) ahead.fetch_vectors<0>(call, bases, block, chunk);
             ahead.fetch_vectors<1>(call, bases, block, chunk);
             place<false>(ahead.fetched, chunk, threadIdx.x / 32 * AT_ONCE, shared.centre, shared.columns);
             __syncthreads();
@@ -98,8 +102,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR)
 #pragma unroll 1
         for (int strip = 0; strip < n; strip += STRIP) {
             if (busy) multiply(shared, strip, product);
-            if (strip + STRIP >= n && block.any())
-                ahead.fetch_vectors<0>(call, bases, block, 0), ahead.fetch_record(call, bases, p, block);
+            if (strip + STRIP >= n) ahead.fetch_early(call, bases, p, block);
             if (busy) {
                 finish(shared, strip, product);
                 reduce_products(p, x, state, columns + strip * COLUMN_VALUES, begin + strip, n - strip, product);

@@ -85,8 +85,9 @@ __device__ __forceinline__ void clear(Products& product) {
             for (int k = 0; k < 4; ++k) product[m][n][k] = 0;
 }
 
-// Add the products of LENGTH features with the strip's columns. Tensor cores cut off what they add: only the sums of 16 features are theirs,
-// the small products first. What the next 16 take is read as soon as its registers are free.
+// Add the products of LENGTH features with the strip's columns. Tensor cores cut off what they add: only the sums of
+// SUMMED features are theirs, of 16 the small products first. What the next 16 take is read as soon as its registers
+// are free.
 __device__ __forceinline__ void multiply(const Shared& shared, int strip, Products& product) {
     unsigned a[ROW_TILES][2][4], b[2][AT_A_TIME][4];
     read_rows(shared, 0, 1, a);
@@ -94,20 +95,25 @@ __device__ __forceinline__ void multiply(const Shared& shared, int strip, Produc
     read_rows(shared, 0, 0, a);
     read_columns(shared, strip, 0, AT_A_TIME, b[1]);
 #pragma unroll 1
-    for (int k = 0; k < LENGTH; k += 16) {
-        const int next = k + 16 < LENGTH ? k + 16 : 0;
+    for (int k = 0; k < LENGTH; k += SUMMED) {
         Sums first = {}, second = {};
-        multiply_parts(first, a, 1, b[0], 0);
-        multiply_parts(first, a, 0, b[0], 1);
-        multiply_parts(first, a, 0, b[0], 0);
-        read_columns(shared, strip, next, 0, b[0]);
-        multiply_parts(second, a, 1, b[1], 0);
-        read_rows(shared, next, 1, a);
-        add_sums(shared, first, 0, product);
-        multiply_parts(second, a, 0, b[1], 1);
-        multiply_parts(second, a, 0, b[1], 0);
-        read_rows(shared, next, 0, a);
-        read_columns(shared, strip, next, AT_A_TIME, b[1]);
+#pragma unroll
+        for (int step = 0; step < SUMMED; step += 16) {
+            if (step && k + step >= LENGTH) break;
+            const int next = k + step + 16 < LENGTH ? k + step + 16 : 0;
+            multiply_parts(first, a, 1, b[0], 0);
+            multiply_parts(first, a, 0, b[0], 1);
+            multiply_parts(first, a, 0, b[0], 0);
+            read_columns(shared, strip, next, 0, b[0]);
+            multiply_parts(second, a, 1, b[1], 0);
+            read_rows(shared, next, 1, a);
+            if (SUMMED == 16) add_sums(shared, first, 0, product);
+            multiply_parts(second, a, 0, b[1], 1);
+            multiply_parts(second, a, 0, b[1], 0);
+            read_rows(shared, next, 0, a);
+            read_columns(shared, strip, next, AT_A_TIME, b[1]);
+        }
+        if (SUMMED > 16) add_sums(shared, first, 0, product);
         add_sums(shared, second, AT_A_TIME, product);
     }
 }

@@ -86,11 +86,16 @@ __device__ __forceinline__ real sums_of_warp(real (&x)[16]) {
     return x[0] + of_other_lane(x[0], 1);
 }
 
+// Rows and columns gain 2^14 each, of which the factors of rows take this share back, and those of columns the rest.
+constexpr unsigned BACK_BY_ROWS = 24u << 23, BACK_BY_COLUMNS = 4u << 23;
+
 // The largest power of 2, in bits, that is no larger than a positive number; far enough from float32's ends that both a
-// scale and its inverse are numbers.
+// scale and a factor are numbers.
+template <bool OF_ROWS>
 __device__ __forceinline__ unsigned power_below(unsigned bits) {
-    const unsigned power = bits & 0x7f800000u, least = 29u << 23, most = 254u << 23;
-    return power < least ? least : power > most ? most : power;
+    constexpr unsigned LEAST = OF_ROWS ? 25u << 23 : 14u << 23, MOST = 254u << 23;
+    const unsigned power = bits & 0x7f800000u;
+    return power < LEAST ? LEAST : power > MOST ? MOST : power;
 }
 
 // Four numbers times a power of 2: two words of their upper numbers and two of rests.
@@ -136,7 +141,7 @@ __device__ __forceinline__ void place(
                 largest = fmax(largest, fabs(four[k]));  // NaN has no say: it stays one with any scale
             }
             if (DIM % 4 == 0) norm[u] = known[0] ? norm[u] : real(0);
-            const unsigned of_vector = power_below(most_of_warp(float_as_bits(largest)));
+            const unsigned of_vector = power_below<OF_ROWS>(most_of_warp(float_as_bits(largest)));
             power = lane / 2 == u ? of_vector : power;
             const real scale = bits_as_float((268u << 23) - of_vector);
             split(four, DIM % 4 || known[0] ? scale : real(0), words[which]);  // where 0 is NaN, all of the vector is
@@ -154,6 +159,6 @@ __device__ __forceinline__ void place(
     const real sum = CENTRED ? sums_of_warp(norm) : real(0);
     const int v = begin + lane / 2;
     if (lane % 2) return;
-    to.factors[v] = bits_as_float(power - (OF_ROWS ? 28u << 23 : 0));  // rows lose what both have gained: 2^28
+    to.factors[v] = bits_as_float(power - (OF_ROWS ? BACK_BY_ROWS : BACK_BY_COLUMNS));
     if (CENTRED) to.norms[v] = chunk ? to.norms[v] + sum : sum;
 }
