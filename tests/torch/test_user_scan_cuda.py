@@ -3,57 +3,11 @@
 Without a GPU, tensors on the CPU are taken for some on a device, and kernels compiled by the C++ compiler run.
 """
 
-import shutil
-
-import host_device
 import numpy as np
 import pytest
 import upsweep
 from helpers import random
 from tensors import torch
-from upsweep import _foreign
-from upsweep._torch import user_scan_there
-
-DEVICES = ["host", pytest.param("cuda", marks=pytest.mark.cuda)]
-
-
-class HostTensors(type(_foreign._torch_memory)):
-    """Tensors on the CPU as those of a device."""
-
-    def view(self, value, name):
-        array = value.detach().numpy()
-        shape, strides = array.shape, array.strides
-        held = _foreign.Held(value, self, 0, None)
-        return _foreign._on_device(value.data_ptr(), shape, strides, array.dtype, held)
-
-    def stream(self, ordinal):
-        return 0
-
-    def new(self, shape, dtype, ordinal, stream, order=None):
-        return torch.full(shape, 77, dtype=self._dtype(dtype))
-
-    def workspace(self, n_bytes, ordinal):
-        memory = torch.empty(n_bytes, dtype=torch.uint8)
-        return memory.data_ptr(), memory
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("scans")
-
-
-@pytest.fixture(params=DEVICES)
-def device(request, monkeypatch, folder):
-    if request.param == "cuda":
-        return "cuda"
-    if shutil.which("g++") is None:
-        pytest.skip("no C++ compiler")
-    request.getfixturevalue("fake_cuda")
-    host_device.install(monkeypatch, folder)
-    monkeypatch.setattr(user_scan_there, "view_tensor", HostTensors().view)
-    monkeypatch.setattr(user_scan_there, "is_there", lambda tensor: tensor.ndim > 0)
-    monkeypatch.setattr(user_scan_there, "send_numbers", lambda values, ordinal: values)
-    return "cpu"
 
 
 def tensor(shape, device, seed=0, dtype=None, **keywords):

@@ -1,0 +1,201 @@
+"""Hazard: scans of tensors on a device that were prepared once, and are differentiated or followed the next time.
+
+Without a GPU, tensors on the CPU are taken for some on a device, and kernels compiled by the C++ compiler run.
+"""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import upsweep
+from helpers import random
+from tensors import torch
+from upsweep._torch import user_scan, user_scan_derivatives
+
+
+@pytest.fixture
+def looked_at(monkeypatch):
+    """How often a call, or a derivative, was looked at."""
+    calls, check = [], user_scan.check
+    monkeypatch.setattr(user_scan, "check", lambda *a: (calls.append("call"), check(*a))[1])
+    prepare = user_scan_derivatives.Derivative._prepare
+    monkeypatch.setattr(
+        user_scan_derivatives.Derivative, "_prepare", lambda *a: (calls.append("derivative"), prepare(*a))[1]
+    )
+    return calls
+
+
+def cell(s, x):
+    return np.tanh(0.5 * s * x[1] + x[0])
+
+
+def pair(s, x):
+    return (np.tanh(s[0] * 0.5 + x[0] * s[1]), np.where(x[1] > 0, s[1], s[0])), (s[0] * s[1], x[0] > s[1])
+
+
+def made(shape, device, seed=0, dtype=torch.float32, **keywords):
+    return torch.tensor(random(shape, np.float64, seed), device=device).to(dtype).requires_grad_(**keywords)
+
+
+def derivatives(update, init, xs, wanted, **keywords):
+    """Results, and the gradients of something that reads all of them."""
+    found = upsweep.scan(update, init, xs, return_final=True, **keywords)
+    flat = [y for part in found for y in (part if isinstance(part, tuple) else (part,))]
+    loss = sum((y.double() * torch.cos(y.double())).sum() for y in flat if y.requires_grad)
+    return [y.detach().cpu() for y in flat], [g.cpu() for g in torch.autograd.grad(loss, wanted)]
+
+
+def agree(mine, theirs, tolerance):
+    for got, expected in zip((*mine[0], *mine[1]), (*theirs[0], *theirs[1]), strict=True):
+        assert got.dtype == expected.dtype and got.shape == expected.shape
+        torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "keywords"),
+    [(torch.bfloat16, {"axis": 1, "reverse": True}), (torch.float32, {})],
+)
+def test_a_later_call_is_the_call_on_the_cpu(device, looked_at, monkeypatch, dtype, keywords):
+    """Halves are read as they are, what was broadcast is summed, numbers stay numbers."""
+    n = 20 if "axis" in keywords else 30
+
+    def on(where, seed):
+        x, w = made((20, 30), where, seed, dtype), made((20, 1), where, seed + 1, dtype)
+        start = made(n, where, seed + 2, dtype)
+        return x, w, start
+
+    tolerance = 3e-2 if dtype is torch.bfloat16 else 1e-4
+    for seed in range(3):
+        x, w, start = on(device, seed)
+        mine = [derivatives(cell, 0.25 * seed, (x, w), (x, w), **keywords)]
+        mine.append(derivatives(pair, (start, seed / 2), (x, w), (start, x), **keywords))
+        n_looks = len(looked_at)
+        with monkeypatch.context() as patch:
+            if device == "cpu":  # the real thing beside the one that is taken for another
+                patch.setattr(user_scan.there, "is_there", lambda tensor: False)
+                patch.setattr(user_scan, "_known", lambda *a: (None, None))
+            x, w, start = on("cpu", seed)
+            agree(mine[0], derivatives(cell, 0.25 * seed, (x, w), (x, w), **keywords), tolerance)
+            theirs = derivatives(pair, (start, seed / 2), (x, w), (start, x), **keywords)
+            agree(mine[1], theirs, tolerance)
+        looked_at[n_looks:] = []
+    assert sorted(looked_at) == ["call", "call", "derivative", "derivative"]
+
+
+def test_whether_it_is_differentiated(device):
+    x, w = made((10, 4), device), made((10, 4), device, 1)
+    for _ in range(2):
+        assert not upsweep.scan(cell, 0.5, (x.detach(), w.detach())).requires_grad
+        assert upsweep.scan(cell, 0.5, (x, w.detach())).requires_grad
+        with torch.no_grad():
+            assert not upsweep.scan(cell, 0.5, (x, w)).requires_grad
+        y = upsweep.scan(cell, 0.5, (x.detach(), w))
+        (g,) = torch.autograd.grad(y.sum(), w)
+        assert g.shape == w.shape
+    x.requires_grad_(False)
+    assert not upsweep.scan(cell, 0.5, (x, w.detach())).requires_grad
+
+
+def test_cotangents_of_every_kind(device):
+    """None, one number repeated, transposed; of some results, or of the last state alone."""
+    x, w = made((12, 9), device), made((12, 9), device, 1)
+
+    def run():
+        return upsweep.scan(cell, 0.5, (x, w), return_final=True)
+
+    def by(loss):
+        return torch.autograd.grad(loss, (x, w))
+
+    factor = made((9, 12), device, 2).detach()
+    for _ in range(2):
+        y, last = run()
+        ones = by((y * torch.ones_like(y)).sum())
+        for got, expected in zip(by(run()[0].sum()), ones):
+            torch.testing.assert_close(got, expected)
+        of_transposed = torch.autograd.grad(run()[0], (x, w), factor.t())
+        for got, expected in zip(of_transposed, by((run()[0] * factor.t().contiguous()).sum())):
+            torch.testing.assert_close(got, expected)
+        for got, expected in zip(by(run()[1].sum()), by(run()[0][-1].sum())):
+            torch.testing.assert_close(got, expected)
+        assert all(
+            g is None
+            for g in torch.autograd.grad(y.sum() * 0 + last.sum() * 0, [made(3, device)], allow_unused=True)
+        )
+
+
+def test_derivatives_of_higher_order_after_first_ones(device):
+    arguments = [made((5, 3), device, n, torch.float64) for n in range(2)]
+
+    def run(x, w):
+        return upsweep.scan(cell, 0.5, (x, w), return_final=True)
+
+    run(*arguments)[0].sum().backward()
+    assert torch.autograd.gradcheck(run, arguments)
+    assert torch.autograd.gradgradcheck(run, arguments)
+    (first,) = torch.autograd.grad(run(*arguments)[0].sum(), arguments[0], create_graph=True)
+    assert first.requires_grad
+
+
+def test_who_follows_tensors_sees_the_same_after_a_plan(device):
+    x, w = made((6, 3), device), made((6, 3), device, 1)
+
+    def total(x):
+        return upsweep.scan(cell, 0.5, (x, w.detach())).sum()
+
+    (expected,) = torch.autograd.grad(total(x), x)
+    torch.testing.assert_close(torch.func.grad(total)(x.detach()), expected)
+    batched = torch.func.vmap(lambda x: upsweep.scan(cell, 0.5, (x, w.detach())))(torch.stack([x.detach()] * 2))
+    torch.testing.assert_close(batched[1], upsweep.scan(cell, 0.5, (x, w)).detach())
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode, plain = FakeTensorMode(), (x.detach(), w.detach())
+    with mode:
+        y = upsweep.scan(cell, 0.5, tuple(map(mode.from_tensor, plain)))
+    assert type(y).__name__ == "FakeTensor" and y.shape == x.shape
+    with torch.autocast(device, torch.bfloat16):
+        assert upsweep.scan(cell, 0.5, (x, w)).dtype == torch.float32
+
+
+def test_negated_views_and_integers_are_looked_at(device):
+    x = made((6, 3), device).detach()
+    negated = torch._neg_view(x)
+    for _ in range(2):
+        torch.testing.assert_close(
+            upsweep.scan(cell, 0.5, (negated, 1.0)), upsweep.scan(cell, 0.5, (-x, 1.0)), rtol=1e-6, atol=1e-6
+        )
+        assert upsweep.scan(cell, 0.5, (x.int(), 1.0)).dtype == torch.get_default_dtype()
+
+
+def test_what_was_changed_in_place_is_not_differentiated(device):
+    x, w = made((6, 3), device), made((6, 3), device, 1)
+    for _ in range(2):
+        y = upsweep.scan(cell, 0.5, (x, w))
+        with torch.no_grad():
+            w.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
+def test_states_are_kept_only_where_the_derivative_reads_them(device, monkeypatch):
+    shapes, library = [], user_scan.there.view_tensor.__self__
+    new = type(library).new
+    monkeypatch.setattr(type(library), "new", lambda self, *a: (shapes.append(a[0]), new(self, *a))[1])
+    x = made((7, 5), device)
+    for update, n_kept in ((lambda s, x: 0.9 * s + x, 0), (lambda s, x: np.tanh(s + x), 1)):
+        shapes.clear()
+        upsweep.scan(update, 0.5, x)
+        assert shapes == [(7, 5)] * (1 + n_kept)
+
+
+def test_a_plan_keeps_no_tensor(device):
+    def update(s, x):
+        return np.tanh(s + x)
+
+    x = made((7, 5), device)
+    y = upsweep.scan(update, 0.5, x)
+    y.sum().backward()
+    of = [weakref.ref(each) for each in (x, y)]
+    del x, y
+    gc.collect()
+    assert [each() for each in of] == [None, None]
