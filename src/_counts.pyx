@@ -128,38 +128,59 @@ cdef class Counter:
         return n
 
 
-cdef int64_t MOST_PLAIN_KEYS = 1 << 17, MOST_PLAIN_BINS = 1 << 20, MOST_IN_ORDER = 4096
+# Up to MOST_COPIED what does not lie as the loops read it is copied, as numpy does: that costs less than the layers.
+cdef int64_t MOST_PLAIN_KEYS = 1 << 17, MOST_PLAIN_BINS = 1 << 20, MOST_IN_ORDER = 4096, MOST_COPIED = 1 << 16
 
 
-cdef bint is_plain(object given, int type_number) noexcept:
-    # An ordinary ndarray: aligned, native, of one axis.
-    return (cnp.PyArray_CheckExact(given) and cnp.PyArray_NDIM(<cnp.ndarray>given) == 1
-            and cnp.PyArray_ISCARRAY_RO(<cnp.ndarray>given)
-            and (type_number < 0 or cnp.PyArray_TYPE(<cnp.ndarray>given) == type_number))
+cdef bint is_row(object given) noexcept:
+    return cnp.PyArray_CheckExact(given) and cnp.PyArray_NDIM(<cnp.ndarray>given) == 1
+
+
+cdef cnp.ndarray as_plain(cnp.ndarray row, int type_number):
+    """The row aligned, native, without strides and of this type; None where a copy would be large."""
+    if cnp.PyArray_TYPE(row) == type_number and cnp.PyArray_ISCARRAY_RO(row):
+        return row
+    if cnp.PyArray_DIM(row, 0) > MOST_COPIED:
+        return None
+    return cnp.PyArray_FROMANY(row, type_number, 1, 1, cnp.NPY_ARRAY_CARRAY_RO)
 
 
 def plain(object x, object weights, object minlength, int n_threads):
-    """Counts, or sums of float64 weights, of one row of native keys; None when it is not that plain."""
+    """Counts of one row of keys, or sums of real weights in float64; None when it is not that plain."""
     cdef int64_t n, n_bins, least
     cdef int32_t dtype
+    cdef int number
     cdef cnp.npy_intp size
     cdef CountProblem problem
     cdef unique_ptr[_Counter] counter
     cdef Found found
-    if not is_plain(x, -1) or not PyLong_CheckExact(minlength):
+    cdef cnp.ndarray keys, result, summands = None
+    if not is_row(x) or not PyLong_CheckExact(minlength) or not 0 <= minlength <= MOST_PLAIN_BINS:
         return None
-    cdef cnp.ndarray keys = <cnp.ndarray>x, result
-    cdef int number = cnp.PyArray_TYPE(keys)
-    if number > cnp.NPY_ULONGLONG or (weights is not None and not is_plain(weights, cnp.NPY_DOUBLE)):
-        return None
-    n = cnp.PyArray_DIM(keys, 0)
-    if n == 0 or n > MOST_PLAIN_KEYS or (weights is not None and cnp.PyArray_DIM(<cnp.ndarray>weights, 0) != n):
-        return None
-    if not 0 <= minlength <= MOST_PLAIN_BINS:
-        return None
+    keys = <cnp.ndarray>x
     least = minlength
+    n = cnp.PyArray_DIM(keys, 0)
+    number = cnp.PyArray_TYPE(keys)
+    if number > cnp.NPY_ULONGLONG or n > MOST_PLAIN_KEYS:
+        return None
+    if weights is not None:
+        if not is_row(weights) or cnp.PyArray_DIM(<cnp.ndarray>weights, 0) != n:
+            return None
+        summands = <cnp.ndarray>weights
+        if (<cnp.dtype>summands.descr).kind not in b"biuf" or cnp.PyArray_ITEMSIZE(summands) > 8:
+            return None
+    if n == 0:   # nothing to sum: numpy answers with integers
+        size = least
+        return cnp.PyArray_ZEROS(1, &size, cnp.NPY_INTP, 0)
+    keys = as_plain(keys, number)
+    if keys is None:
+        return None
+    if summands is not None:
+        summands = as_plain(summands, cnp.NPY_DOUBLE)
+        if summands is None:
+            return None
     dtype = key_code(keys)
-    if weights is None and n > MOST_IN_ORDER:
+    if summands is None and n > MOST_IN_ORDER:
         problem.keys = cnp.PyArray_BYTES(keys)
         problem.key_stride = cnp.PyArray_ITEMSIZE(keys)
         problem.key_dtype = dtype
@@ -184,11 +205,11 @@ def plain(object x, object weights, object minlength, int n_threads):
     if n_bins < 0 or n_bins > MOST_PLAIN_BINS:
         return None
     size = max(n_bins, least)
-    result = cnp.PyArray_ZEROS(1, &size, cnp.NPY_INTP if weights is None else cnp.NPY_DOUBLE, 0)
-    if weights is None:
+    result = cnp.PyArray_ZEROS(1, &size, cnp.NPY_INTP if summands is None else cnp.NPY_DOUBLE, 0)
+    if summands is None:
         count_few(cnp.PyArray_BYTES(keys), dtype, n, <int64_t*>cnp.PyArray_DATA(result))
         return result
-    cdef const double* terms = <const double*>cnp.PyArray_DATA(<cnp.ndarray>weights)
+    cdef const double* terms = <const double*>cnp.PyArray_DATA(summands)
     cdef double* sums = <double*>cnp.PyArray_DATA(result)
     if n > MOST_IN_ORDER:
         with nogil:

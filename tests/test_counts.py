@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import upsweep
 from helpers import BFLOAT16, poisoned, run_python, same_bits
-from upsweep import reference
+from upsweep import _cpu, reference
 
 KEYS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 
@@ -26,6 +26,8 @@ def test_keys_of_every_dtype(dtype):
             assert same_bits(upsweep.bincount(keys[layout]), np.bincount(plain[layout]))
             mine = upsweep.bincount(keys[layout], weights[layout])
             assert same_bits(mine, np.bincount(plain[layout], weights[layout]))
+            # With length= there is no way past the layers, and nothing is copied.
+            assert same_bits(upsweep.bincount(keys[layout], length=120), np.bincount(plain[layout], minlength=120))
 
 
 @pytest.mark.parametrize("n_bins", [1, 2, 256, 10_000, 1_000_000, 5_000_000])
@@ -50,7 +52,24 @@ def test_skewed_keys(pattern):
 def test_weights_of_every_real_dtype(dtype):
     keys, weights = keys_and_weights(5000, 30)
     weights = np.abs(10 * weights).astype(dtype)
-    assert same_bits(upsweep.bincount(keys, weights), np.bincount(keys, weights.astype(np.float64)))
+    expected = np.bincount(keys, weights.astype(np.float64))
+    assert same_bits(upsweep.bincount(keys, weights), expected)
+    assert same_bits(upsweep.bincount(keys, weights, length=expected.size), expected)
+
+
+@pytest.mark.parametrize("dtype", [None, "bool", "int32", "uint64", "float16", "float32", ">f4", "float64"])
+@pytest.mark.parametrize("keys_dtype", ["bool", "uint8", "int32", ">i8", "uint64"])
+def test_few_keys_go_past_the_layers(keys_dtype, dtype):
+    """They cost what numpy's call does; the layers cost seven microseconds, whatever there is to count."""
+    for n in (0, 1, 100, 2000, 60_000):
+        keys, weights = keys_and_weights(n, 2 if keys_dtype == "bool" else 30, keys_dtype)
+        weights = None if dtype is None else np.abs(10 * weights).astype(dtype)
+        for layout in (slice(None), slice(None, None, 2), slice(None, None, -1)):
+            some, summands = keys[layout], None if weights is None else weights[layout]
+            for minlength in (0, 40):
+                mine = _cpu.counts.plain(some, summands, minlength, 1)
+                assert mine is not None
+                assert same_bits(mine, np.bincount(some.astype(np.intp), summands, minlength))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", ">f4", ">f8", "int8", ">u8", "bool"])
@@ -61,10 +80,12 @@ def test_weights_and_keys_of_every_layout(dtype):
         expected = np.bincount(keys[layout].astype(np.intp), weights[layout].astype(np.float64), minlength=4)
         if keys[layout].size:
             assert same_bits(upsweep.bincount(keys[layout], weights[layout], 4), expected)
+            assert same_bits(upsweep.bincount(keys[layout], weights[layout], length=expected.size), expected)
     unaligned = np.zeros(9001, np.dtype([("skip", np.int8), ("key", np.int64), ("weight", np.float64)]))
     unaligned["key"], unaligned["weight"] = keys, weights
     expected = np.bincount(unaligned["key"].copy(), unaligned["weight"].copy())
-    assert same_bits(upsweep.bincount(unaligned["key"], unaligned["weight"]), expected)
+    for length in (None, 30):
+        assert same_bits(upsweep.bincount(unaligned["key"], unaligned["weight"], length=length), expected)
 
 
 def test_bfloat16_weights():

@@ -47,6 +47,22 @@ def test_floating_numbers_on_uniform_edges(dtype, n_bins):
         assert_numpys(x, n_bins)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int64", "uint8"])
+def test_ranges_of_long_doubles(dtype):
+    one, step = np.longdouble(1), np.finfo(np.longdouble).eps
+    for first, last in (
+        (one + step, 2 * one),
+        (0 * one, one - step),
+        (-one / 3, 100 * one / 3),
+        (one, one + 3 * step),
+    ):
+        ends = np.array([first, last], np.float64).astype(dtype)
+        x = np.concatenate([around(ends, dtype), np.arange(40).astype(dtype)])
+        for n_bins in (1, 3, 10):
+            assert_numpys(x, n_bins, (first, last))
+            assert_numpys(x, n_bins, np.array([first, last]), weights=np.arange(float(x.size)))
+
+
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("n_bins", N_BINS)
 def test_integers_on_uniform_edges(dtype, n_bins):

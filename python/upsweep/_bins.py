@@ -109,24 +109,30 @@ def _of_integer_keys(values: Array, dtype: DType) -> Array:
 def uniform_thresholds(edges: Array, first: Any, last: Any, dtype: DType) -> Array:
     """Thresholds of ``np.histogram`` for uniform bins of these edges, from `first` to `last`, which are numbers as
     numpy gets them: the promotion of Python's differs from that of its own."""
-    n_bins = edges.size - 1
-    low, high = float(first), float(last)
-    common = np.result_type(first, last)
-    coarsest = min(edges.dtype.itemsize, 8 if common.kind in "iu" else common.itemsize)
-    places = n_bins * _EPS[coarsest] * (max(abs(low), abs(high)) / (high - low) + 2)
-    # Then the place that numpy calculates for edge k is less than one from k, and the step by which it is
-    # corrected leads to the bin between whose edges the number lies. The roundings need a quarter of the bound.
-    if places < 0.25 and all(
-        _compares_in(edges.dtype, end, dtype) and edges.dtype.type(end) == edge
-        for end, edge in ((first, edges[0]), (last, edges[-1]))
-    ):
+    if _lie_between_edges(edges, first, last, dtype):
         return given_thresholds(edges, dtype, edges.dtype)
 
     def reaches(x: Array, at: Array) -> Array:
         reached: Array = _numpy_slots(x, edges, first, last) > at
         return reached
 
-    return _bisect(reaches, n_bins + 1, dtype)
+    return _bisect(reaches, edges.size, dtype)
+
+
+def _lie_between_edges(edges: Array, first: Any, last: Any, dtype: DType) -> bool:
+    """Whether numpy surely puts every element into the bin between whose edges it lies."""
+    if edges.dtype.itemsize > 8:  # long double, to which the bound below does not reach
+        return False
+    low, high = float(first), float(last)
+    common = np.result_type(first, last)
+    coarsest = min(edges.dtype.itemsize, 8 if common.kind in "iu" else common.itemsize)
+    places = (edges.size - 1) * _EPS[coarsest] * (max(abs(low), abs(high)) / (high - low) + 2)
+    # Then the place that numpy calculates for edge k is less than one from k, and the step by which it is
+    # corrected leads to the bin between whose edges the number lies. The roundings need a quarter of the bound.
+    return places < 0.25 and all(
+        _compares_in(edges.dtype, end, dtype) and edges.dtype.type(end) == edge
+        for end, edge in ((first, edges[0]), (last, edges[-1]))
+    )
 
 
 def _compares_in(common: DType, end: Any, dtype: DType) -> bool:

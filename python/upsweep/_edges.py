@@ -15,7 +15,9 @@ from numpy.typing import ArrayLike
 from upsweep import _arrays, _bins, _dispatch
 from upsweep._arrays import Array, OnDevice
 
-__all__ = ["as_count", "as_numbers", "as_weights", "given_edges", "histc_range", "uniform_edges"]
+__all__ = [
+    "as_count", "as_numbers", "as_weights", "given_edges", "histc_range", "refuse_long_double", "uniform_edges",
+]  # fmt: skip
 
 _MOST_BINS = 1 << 30  # ranks are calculated in 32 bits
 
@@ -127,6 +129,13 @@ def _as_range(given: Any) -> tuple[Any, Any]:
         wide = np.uint64 if isinstance(first, int) and first >= 0 else np.float64
         return wide(first), wide(last)
     return first, last
+
+
+def refuse_long_double(given: Any) -> None:
+    """Raise where edges from this range would have a dtype that numpy alone has."""
+    ends = given if isinstance(given, (tuple, list, np.ndarray)) else ()
+    if any(isinstance(end, np.longdouble) and end.itemsize > 8 for end in ends):
+        raise TypeError(f"range: long doubles go with numpy arrays only, got {given!r}")
 
 
 def _as_end(value: Any) -> Any:

@@ -61,7 +61,7 @@ def histogram(
     ------
     TypeError
         `x`, `weights` or edges that are no real numbers of at most 64 bits; `bins` neither integer nor array nor
-        name; a rule with `weights`.
+        name; a rule with `weights`; a range of long doubles beside arrays that are not numpy's.
     ValueError
         Fewer than one bin; edges that decrease or are NaN; a range that decreases, is not finite or is too narrow
         for that many bins; without a range NaN or infinity in `x`; `weights` of another shape.
@@ -108,10 +108,12 @@ def histogram(
         return result
     if _arrays.any_torch(x, bins, weights):
         _arrays.refuse_device(device, "torch tensors")
+        _edges.refuse_long_double(range)
         result = _lend(histogram, {"x": x, "bins": bins, "weights": weights}, **settings)
         return result
     if _arrays.any_lent(x, bins, weights):
         _arrays.refuse_device(device, "arrays of other libraries")
+        _edges.refuse_long_double(range)
         arrays: dict[str, Any] = {"x": x, "weights": weights}
         (arrays if _arrays.any_lent(bins) else settings)["bins"] = bins
         result = _arrays.borrow(histogram, arrays, **settings)
@@ -124,6 +126,7 @@ def histogram(
     home = _arrays.common_home({"x": numbers, "weights": summands, "bins": given})
     if home is not None:
         _refuse_at_home(home, device, density)
+        _edges.refuse_long_double(range)
         bins = _dispatch.at_home().fetch(given) if isinstance(given, OnDevice) else bins
     if np.ndim(bins) == 0:
         edges, thresholds = _edges.uniform_edges(numbers, bins, range, summands, n_threads)

@@ -41,7 +41,6 @@ torch tensors
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -517,12 +516,17 @@ def linear_recurrence(
 # ---- what the functions above share ----------------------------------------------------------------------
 
 
-@functools.cache
-def _torch_scans() -> Any:
-    """The scans of tensors; torch is there, since a tensor is."""
-    from upsweep._torch import scans as torch_scans
+_kept_torch_scans: Any = None
 
-    return torch_scans
+
+def _torch_scans() -> Any:
+    """The scans of tensors; torch is there, since a tensor is. Of a cache of functools its compiler would warn."""
+    global _kept_torch_scans
+    if _kept_torch_scans is None:
+        from upsweep._torch import scans as torch_scans
+
+        _kept_torch_scans = torch_scans
+    return _kept_torch_scans
 
 
 def _dask_scan(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import upsweep
 from upsweep import _cuda
+from upsweep._cpu import _machine
 from upsweep._cuda import abi, carries, counts, library
 
 HEADER = Path(__file__).parents[2] / "cuda" / "upsweep_cuda.h"
@@ -347,8 +348,19 @@ def test_no_library_is_an_error_that_names_it(monkeypatch):
         library.load()
 
 
+def test_another_library_is_refused_and_told(monkeypatch):
+    monkeypatch.setattr(library, "_loaded", None)
+    monkeypatch.setenv("UPSWEEP_CUDA_LIBRARY", _machine.__file__)
+    with pytest.raises(ImportError, match=r"_machine.*: is no libupsweep_cuda.so"):
+        library.load()
+    assert "is no libupsweep_cuda.so" in str(upsweep.show_config())
+
+
 @needs_library
 def test_another_version_is_refused(monkeypatch):
     monkeypatch.setattr(abi, "ABI", 99)
+    monkeypatch.setattr(
+        abi, "FUNCTIONS", abi.FUNCTIONS | {"upsweep_cuda_of_99": abi.FUNCTIONS["upsweep_cuda_abi"]}
+    )
     with pytest.raises(ImportError, match=f"ABI version {_cuda.load().abi()}, this upsweep needs 99"):
         library.Library(_cuda.find())

@@ -44,6 +44,20 @@ def test_the_compiler_takes_it_whole(device):
         torch.testing.assert_close(eager, traced)
 
 
+def test_the_compiler_has_nothing_to_warn_of():
+    functions = [
+        upsweep.pscan, upsweep.scan_forward, lambda gates, x: upsweep.cumulative_sum(x),
+        lambda gates, x: upsweep.discounted_cumsum_left(input=x, gamma=gates[:, 0]),
+        lambda gates, x: upsweep.linear_recurrence_carry(gates, x).value,
+    ]  # fmt: skip
+    arguments = tensors(3, 7, device="cpu")
+    for function in functions:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            traced = torch.compile(function, fullgraph=True, backend="eager")(*arguments)
+        torch.testing.assert_close(traced, function(*arguments))
+
+
 @on_each_device
 @pytest.mark.parametrize("shapes", [[(3, 5), (4, 7), (9, 2)]])
 def test_the_compiler_takes_shapes_and_gammas_that_change(shapes, device):
@@ -266,10 +280,40 @@ def test_bad_arguments(device):
          lambda: upsweep.discounted_cumsum(x.view(-1)[:-1], 0.5, out=x.view(-1)[1:])),
         (ValueError, r"device: goes with numpy arrays only",
          lambda: upsweep.discounted_cumsum(x, 0.5, device="cuda")),
-        (TypeError, r"layout", lambda: upsweep.cumulative_sum(x.to_sparse())),
     ]  # fmt: skip
     for error, message, call in cases:
         with pytest.raises(error, match=message):
+            call()
+
+
+LAYOUTS = {
+    "sparse": torch.Tensor.to_sparse,
+    "sparse rows": torch.Tensor.to_sparse_csr,
+    "nested": lambda x: torch.nested.nested_tensor([x[0], x[1, :3]]),
+    "nested, jagged": lambda x: torch.nested.nested_tensor([x[0], x[1, :3]], layout=torch.jagged),
+}
+
+
+@on_each_device
+@pytest.mark.filterwarnings("ignore:.*(beta state|prototype stage)")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tensors_that_are_not_dense_are_refused_by_name(layout, device):
+    (x,) = tensors(3, 7, device=device, n=1)
+    other = LAYOUTS[layout](x)
+    cases = {
+        "x": lambda: upsweep.cumulative_sum(other),
+        "gamma": lambda: upsweep.discounted_cumsum(x, other),
+        "gates": lambda: upsweep.linear_recurrence(other, x),
+        "tokens": lambda: upsweep.scan_forward(x, other),
+        "out": lambda: upsweep.scan_forward(x, x, out=other),
+        "initial": lambda: upsweep.cumulative_sum(x, initial=other),
+        "reset": lambda: upsweep.cumulative_sum(x, reset=other.bool()),
+    }
+    if "nested" in layout:
+        cases["x "] = lambda: upsweep.bincount(other.long())
+        cases["x  "] = lambda: upsweep.histc(other)
+    for name, call in cases.items():
+        with pytest.raises(TypeError, match=f"^{name.strip()}: expected a dense tensor, got "):
             call()
 
 

@@ -31,14 +31,18 @@ class Library:
             keeping, releasing = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
         except OSError as error:
             raise ImportError(f"{path}: cannot be loaded: {error}") from error
+        try:
+            version = keeping.upsweep_cuda_abi()  # before all else, which other versions may lack
+        except AttributeError:
+            raise ImportError(f"{path}: is no {NAME}: it has no function upsweep_cuda_abi") from None
+        if version != abi.ABI:
+            raise ImportError(f"{path}: has ABI version {version}, this upsweep needs {abi.ABI}")
         for name, (result, arguments, is_status, may_block) in abi.FUNCTIONS.items():
             function = getattr(releasing if may_block else keeping, name)
             function.restype, function.argtypes = result, arguments
             if is_status:
                 function.errcheck = self._check
             setattr(self, name.removeprefix("upsweep_cuda_"), function)
-        if self.abi() != abi.ABI:
-            raise ImportError(f"{path}: has ABI version {self.abi()}, this upsweep needs {abi.ABI}")
         sizes = (ctypes.c_int64 * len(abi.STRUCTS))()
         self.sizes(sizes)
         expected = [ctypes.sizeof(struct) for struct in abi.STRUCTS.values()]

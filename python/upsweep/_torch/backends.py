@@ -179,23 +179,25 @@ def run_lines(
 
     The caller knows that nothing is to be differentiated.
     """
-    if not _has_lines(x) or not (gates is None or _lies_like(gates, x)):
+    try:
+        if not (_has_lines(x) and (gates is None or _lies_like(gates, x)) and (out is None or _lies_like(out, x))):
+            return None
+        length = x.shape[-1]
+    except RuntimeError:  # sparse and nested tensors may have no strides and no shape; the caller refuses them
         return None
     n, at = x.numel(), x.data_ptr()
     gates_at = 0 if gates is None else gates.data_ptr()
     if out is None:
         out = torch.empty_like(x)
-    elif _lies_like(out, x):
+    else:
         # One of the inputs itself, or apart from both: what else there is takes more than addresses to tell.
         n_bytes, to = n * x.element_size(), out.data_ptr()
         for other in (at, gates_at):
             if other and other != to and abs(other - to) < n_bytes:
                 return None
         torch.autograd.graph.increment_version(out)  # so that a backward which saved it notices
-    else:
-        return None
     if n:
-        length, device = x.shape[-1], x.get_device()
+        device = x.get_device()
         _dispatch.run_cuda_lines(
             _NAMES[x.dtype], at, gates_at, gamma, out.data_ptr(), n // length, length, reverse=reverse,
             device=device, stream=torch._C._cuda_getCurrentRawStream(device),

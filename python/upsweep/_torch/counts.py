@@ -58,13 +58,12 @@ def bincount(
 
 _INTEGERS = {torch.int64, torch.int32, torch.uint8, torch.int16, torch.int8}
 _FLOATS = {torch.float32, torch.float64}
-_CHEAPLY_COPIED = 4096  # elements: to widen them costs less than the layers
 
 
 def _is_plain(value: Any, dtypes: set[torch.dtype]) -> bool:
     return (
         isinstance(value, Tensor) and value.dtype in dtypes and value.device.type == "cpu"
-        and value.layout is torch.strided
+        and value.layout is torch.strided and value.ndim == 1
     )  # fmt: skip
 
 
@@ -81,12 +80,7 @@ def _plain(x: Any, weights: Any, minlength: Any, n_threads: int | None) -> Tenso
         return None
     if not x.numel():
         return None
-    wide = weights.detach()
-    if wide.dtype == torch.float32:
-        if wide.numel() > _CHEAPLY_COPIED:
-            return None
-        wide = wide.double()
-    summed = _cpu.counts.plain(x.numpy(), wide.numpy(), minlength, _cpu.threads(n_threads))
+    summed = _cpu.counts.plain(x.numpy(), weights.detach().numpy(), minlength, _cpu.threads(n_threads))
     return None if summed is None else torch.from_numpy(summed).to(weights.dtype)
 
 

@@ -194,8 +194,7 @@ def _tensor(value: Any, name: str, other: Any) -> Tensor:
         raise TypeError(
             f"{name}: expected a torch.Tensor, as another argument is one, got {_arrays.type_name(value)}"
         )
-    if value.layout is not torch.strided:
-        raise TypeError(f"{name}: expected a dense tensor, got one of layout {value.layout}")
+    _refuse_not_dense(value, name)
     try:
         backends.name_of(value.dtype)
     except TypeError as error:
@@ -206,6 +205,13 @@ def _tensor(value: Any, name: str, other: Any) -> Tensor:
         if not (other.ndim == 0 and other.device.type == "cpu"):
             raise ValueError(f"{name}: is on {value.device}, another argument on {other.device}")
     return value
+
+
+def _refuse_not_dense(tensor: Tensor, name: str) -> None:
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{name}: expected a dense tensor, got one of layout {tensor.layout}")
+    if tensor.is_nested:  # may have that layout too, and has no shape then
+        raise TypeError(f"{name}: expected a dense tensor, got a nested one")
 
 
 class _Scan:
@@ -421,6 +427,7 @@ def check_target(
     """Raise unless the result may be written to `out`; of the tensors that are read some may be `out` itself."""
     if not isinstance(out, Tensor):
         raise TypeError(f"out: expected a torch.Tensor, got {type(out).__qualname__}")
+    _refuse_not_dense(out, "out")
     if out.shape != shape:
         raise ValueError(f"out: expected shape {tuple(shape)}, got {tuple(out.shape)}")
     if out.dtype != dtype:

@@ -37,4 +37,4 @@ class Counter:
         """How many keys are negative or `n_bins` and more."""
 
 def plain(x: Any, weights: Any, minlength: Any, n_threads: int) -> NDArray[Any] | None:
-    """Counts, or sums of float64 weights, of one row of native keys; None when it is not that plain."""
+    """Counts of one row of keys, or sums of real weights in float64; None when it is not that plain."""
