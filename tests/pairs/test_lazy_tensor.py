@@ -360,7 +360,7 @@ def test_out():
 
 
 def test_mixed_operands_are_refused():
-    with pytest.raises(TypeError, match=r"in sub of Var\(0,3,0\) and Var\(0,3,1\): one is of dtype float64, the"):
+    with pytest.raises(TypeError, match=r"in sub of Var\(0,3,0\) and Var\(1,3,1\): one is of dtype float64, the"):
         Vi(X) - Vj(Y.astype(np.float32))
     with pytest.raises(ValueError, match=r"one has 5 columns .j., the other 7"):
         Vj(Y) + Vj(X)
