@@ -151,10 +151,8 @@ class Operations(Expression):
     def _scalar_product(self, other: Any, reverse: bool) -> Any:
         other = self._lift(other)
         if other.ndim != self.ndim:
-            raise ValueError(
-                f"in {' | '.join(self._texts(self, other))}: expected operands of the same dim, got {self.ndim} and "
-                f"{other.ndim}"
-            )
+            written = " | ".join(self._texts(self, other))
+            raise ValueError(f"in {written}: expected operands of the same dim, got {self.ndim} and {other.ndim}")
         return self._apply("scalprod", other, reverse=reverse)
 
     def __neg__(self) -> Any:
