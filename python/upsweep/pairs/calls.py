@@ -319,10 +319,10 @@ class PairCall:
 
     def triple(self, ranges: Any, sizes: Sizes, rows: str) -> Any:
         """What engines are told of `ranges`: nothing, one triple, or one for each entry of the batch."""
-        made = as_ranges(ranges, sizes.n_i, sizes.n_j)
+        n_entries = int(np.prod(sizes.batch, dtype=np.int64))
+        made = as_ranges(ranges, sizes.n_i, sizes.n_j, n_entries)
         if made is None:
             return None
-        n_entries = int(np.prod(sizes.batch, dtype=np.int64))
         return made.for_batch(rows, sizes.n_i, sizes.n_j, n_entries)
 
 
