@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import upsweep
 from upsweep import Genred, LazyTensor, Vi, Vj
 
 X, Y = np.ones((5, 3)), np.ones((7, 3))
@@ -31,6 +32,12 @@ def test_the_nearest_method_is_suggested():
     with pytest.raises(AttributeError, match="did you mean sqnorm2"):
         Vi(X).sqnrom2()
     assert not hasattr(Vi(X), "_sqnorm2")
+
+
+def test_what_only_keops_has_is_refused_by_name():
+    with pytest.raises(NotImplementedError, match="ComplexLazyTensor: KeOps has it"):
+        from upsweep import ComplexLazyTensor  # noqa: F401
+    assert not hasattr(upsweep, "NeitherHas")
 
 
 def test_features_are_chosen_by_integers_of_numpy_too():
