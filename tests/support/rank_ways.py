@@ -172,6 +172,7 @@ def a_large_state_is_not_forgotten_early(world):
     tokens[:, steps - 1] = 2.0**990
     gates = torch.full_like(tokens, 2.0**-40)
     part = slice(world.rank * steps, (world.rank + 1) * steps)
+
     def same(mine):
         # A device multiplies gates first: beyond these steps their product has left the range of numbers.
         n = 25 if world.device.type == "cuda" else steps
