@@ -128,8 +128,8 @@ cdef class Counter:
         return n
 
 
-# Up to MOST_COPIED what does not lie as the loops read it is copied, as numpy does: that costs less than the layers.
-cdef int64_t MOST_PLAIN_KEYS = 1 << 17, MOST_PLAIN_BINS = 1 << 20, MOST_IN_ORDER = 4096, MOST_COPIED = 1 << 16
+# Of so many keys what does not lie as the loops read it is copied, as numpy does: that costs less than the layers.
+cdef int64_t MOST_PLAIN_KEYS = 1 << 17, MOST_PLAIN_BINS = 1 << 20, MOST_IN_ORDER = 4096
 
 
 cdef bint is_row(object given) noexcept:
@@ -137,11 +137,9 @@ cdef bint is_row(object given) noexcept:
 
 
 cdef cnp.ndarray as_plain(cnp.ndarray row, int type_number):
-    """The row aligned, native, without strides and of this type; None where a copy would be large."""
+    """The row aligned, native, without strides and of this type: itself, or a copy."""
     if cnp.PyArray_TYPE(row) == type_number and cnp.PyArray_ISCARRAY_RO(row):
         return row
-    if cnp.PyArray_DIM(row, 0) > MOST_COPIED:
-        return None
     return cnp.PyArray_FROMANY(row, type_number, 1, 1, cnp.NPY_ARRAY_CARRAY_RO)
 
 
@@ -173,12 +171,8 @@ def plain(object x, object weights, object minlength, int n_threads):
         size = least
         return cnp.PyArray_ZEROS(1, &size, cnp.NPY_INTP, 0)
     keys = as_plain(keys, number)
-    if keys is None:
-        return None
     if summands is not None:
         summands = as_plain(summands, cnp.NPY_DOUBLE)
-        if summands is None:
-            return None
     dtype = key_code(keys)
     if summands is None and n > MOST_IN_ORDER:
         problem.keys = cnp.PyArray_BYTES(keys)
