@@ -174,15 +174,15 @@ def test_points_far_from_the_origin(device, dim):
     check(PairReduction(gaussian(dim), "sum"), arrays, 300, 500)
 
 
-@pytest.mark.parametrize("dim", [48, 64, 100, 128, 250])
+@pytest.mark.parametrize("dim", [64, 100, 250])
 @pytest.mark.parametrize("far", [0, 30])
 def test_long_dims(device, dim, far):
     """One and several turns, whole and broken steps of the tensor cores; more rows and columns than a tile."""
-    x, y, b = random_arrays(150, 140, (dim, dim, 1))
+    x, y, b = random_arrays(140, 70, (dim, dim, 1))
     x, y, b = x / dim**0.5 + far, y / dim**0.5 + far, np.abs(b)
-    check(PairReduction(gaussian(dim), "sum"), [x, y, b], 150, 140, tolerance=3e-6)
+    check(PairReduction(gaussian(dim), "sum"), [x, y, b], 140, 70, tolerance=3e-6)
     nearest = PairReduction(make("sqdist", variable(0, dim, "i"), variable(1, dim, "j")), "kmin", k=5)
-    check(nearest, [x, y], 150, 140, tolerance=1e-6)
+    check(nearest, [x, y], 140, 70, tolerance=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
