@@ -445,11 +445,13 @@ def library_of(value: object) -> Library | None:
     return _numba if type(value).__module__.startswith(("numba.", "numba_cuda.")) else Library(type_name(value))
 
 
+_ALIGNED_OR_WRITEABLE = 0x100 | 0x400  # of numpy's flags of an array
+
+
 def kind_on_host(value: Any) -> Hashable:
     """Equal for arrays of numpy that differ in nothing but where they are; None for what is none."""
     if type(value) is np.ndarray:
-        flags = value.flags
-        return value.shape, value.strides, value.dtype, flags.aligned, flags.writeable
+        return value.shape, value.strides, value.dtype, value.flags.num & _ALIGNED_OR_WRITEABLE
     kind: Any = type(value)
     return kind if isinstance(value, np.generic) else None
 

@@ -54,14 +54,15 @@ def signature(
     return_final: Any, length: Any, out: Any = None,
 ) -> Hashable:  # fmt: skip
     """What the plan of a call on arrays of numpy, or of a device, depends on; None for one to be looked at."""
-    common = axis, bool(reverse), bool(return_final), length, structures
     if type(axis) is not int or not (length is None or type(length) is int):
         return None
+    common = axis, bool(reverse), bool(return_final), length, structures
     of_states, of_inputs = kinds(states, _arrays.kind_on_host), kinds(inputs, _arrays.kind_on_host)
     if of_states is not None and of_inputs is not None:
-        given = () if out is None else out if type(out) is tuple else (out,)
-        of_targets = kinds(given, _arrays.kind_on_host)
-        return None if of_targets is None else (common, of_states, of_inputs, type(out) is tuple, of_targets)
+        if out is None:
+            return common, of_states, of_inputs
+        of_targets = kinds(out if type(out) is tuple else (out,), _arrays.kind_on_host)
+        return None if of_targets is None else (common, of_states, of_inputs, type(out), of_targets)
     of_states = kinds(states, _arrays.kind_on_device)
     of_inputs = kinds(inputs, _arrays.kind_on_device, are_constants=True)
     return None if of_states is None or of_inputs is None else (common, of_states, of_inputs)
@@ -75,7 +76,7 @@ def kinds(
     `kind` is equal for arrays that a plan does not tell apart, and None for others. Python's numbers are read at
     each call, unless they `are_constants` of a formula.
     """
-    found = list[Hashable]()
+    found: list[Hashable] = []
     for value in values:
         own: Any = type(value)
         if own is float:
@@ -105,6 +106,7 @@ class HostPlan:
         self._structures = traced.output_structure, problem.state_structure
         self._output_dtypes, self._state_dtypes = traced.output_dtypes, traced.state_dtypes
         self._returns_final, self._dtype = return_final, traced.dtype
+        self._are_rounded = any(dtype != traced.dtype for dtype in traced.output_dtypes)
         form, _ = choose_path(traced.recurrence, problem.length, problem.columns)
         whole = problem.columns[:axis] + (problem.length,) + problem.columns[axis:]
         order = _order_in_memory(problem, whole)
@@ -137,11 +139,12 @@ class HostPlan:
         last = self._scan.run(arrays, outputs, states, None)
         ys = out
         if out is None:
-            made = [rounded(y, dtype) for y, dtype in zip(outputs, self._output_dtypes)]
-            ys = arranged(made, self._structures[0])
+            if self._are_rounded:
+                outputs = [rounded(y, dtype) for y, dtype in zip(outputs, self._output_dtypes)]
+            ys = arranged(outputs, self._structures[0])
         if not self._returns_final:
             return ys
-        final = [rounded(array, dtype) for array, dtype in zip(last, self._state_dtypes)]
+        final = [rounded(last[n, ...], dtype) for n, dtype in enumerate(self._state_dtypes)]
         return ys, arranged(final, self._structures[1])
 
 

@@ -172,8 +172,8 @@ class Plan:
 
     def run(
         self, inputs: list[Array], outputs: list[Array], states: Sequence[Any], n_threads: int | None
-    ) -> list[Array]:  # fmt: skip
-        """Write the outputs; the states after the last step.
+    ) -> Array:  # fmt: skip
+        """Write the outputs; the states after the last step, of shape (states, *columns).
 
         `states` before the first one broadcast to the columns. At most so many threads; the bits do not depend on
         their number.
@@ -184,7 +184,7 @@ class Plan:
             theirs[place] = value
         if self._compiled is not None:
             self._compiled.run(inputs, outputs, self._offsets, memory, _cpu.threads(n_threads))
-        return [theirs[place, ...] for place in range(len(states))]
+        return theirs
 
 
 def is_readable(array: Array) -> bool:
@@ -208,4 +208,5 @@ def run(
     """
     inputs = [x if is_readable(x) else _readable(x, dtype) for x in inputs]
     plan = Plan(recurrence, dtype, inputs, outputs, columns, length, form)
-    return plan.run(inputs, outputs, states, n_threads)
+    after = plan.run(inputs, outputs, states, n_threads)
+    return [after[place, ...] for place in range(len(states))]
