@@ -5,6 +5,7 @@
 """
 
 cimport numpy as cnp
+from cpython.list cimport PyList_CheckExact
 from cpython.long cimport PyLong_CheckExact
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libcpp.memory cimport unique_ptr
@@ -132,6 +133,16 @@ cdef class Counter:
 cdef int64_t MOST_PLAIN_KEYS = 1 << 17, MOST_PLAIN_BINS = 1 << 20, MOST_IN_ORDER = 4096
 
 
+cdef object as_array(object given):
+    """A list as an array, if it is one: else the layers above have the message."""
+    if not PyList_CheckExact(given):
+        return given
+    try:
+        return cnp.PyArray_FROM_O(given)
+    except ValueError:
+        return given
+
+
 cdef bint is_row(object given) noexcept:
     return cnp.PyArray_CheckExact(given) and cnp.PyArray_NDIM(<cnp.ndarray>given) == 1
 
@@ -153,6 +164,7 @@ def plain(object x, object weights, object minlength, int n_threads):
     cdef unique_ptr[_Counter] counter
     cdef Found found
     cdef cnp.ndarray keys, result, summands = None
+    x, weights = as_array(x), as_array(weights)
     if not is_row(x) or not PyLong_CheckExact(minlength) or not 0 <= minlength <= MOST_PLAIN_BINS:
         return None
     keys = <cnp.ndarray>x

@@ -72,6 +72,19 @@ def test_few_keys_go_past_the_layers(keys_dtype, dtype):
                 assert same_bits(mine, np.bincount(some.astype(np.intp), summands, minlength))
 
 
+def test_lists_do_too():
+    for keys, weights in (([0, 3, 1, 3], None), ([True, False], [0.5, 2]), ([2], [7])):
+        mine = _cpu.counts.plain(keys, weights, 5, 1)
+        assert mine is not None
+        assert same_bits(mine, np.bincount(keys, weights, 5))
+    for keys in ([], [0.5], ["a"], [[0, 1]], [[0], [1, 2]], [None], [2**64], [2**62], [-1]):  # left to the layers
+        assert _cpu.counts.plain(keys, None, 0, 1) is None
+    with pytest.raises(ValueError, match="x: cannot be made an array"):
+        upsweep.bincount([[0], [1, 2]])
+    with pytest.raises(ValueError, match="weights: cannot be made an array"):
+        upsweep.bincount([0, 1], [[0], [1, 2]])
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", ">f4", ">f8", "int8", ">u8", "bool"])
 def test_weights_and_keys_of_every_layout(dtype):
     keys, weights = keys_and_weights(9001, 30, ">i4")

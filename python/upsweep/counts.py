@@ -146,8 +146,8 @@ def bincount(
     """
     # fmt: off
     if (
-        type(x) is np.ndarray and length is None and axis is None and out is None and not accumulate
-        and dtype is None and invalid == "raise" and not return_invalid and device is None
+        type(x) in (np.ndarray, list) and length is None and axis is None and out is None
+        and not accumulate and dtype is None and invalid == "raise" and not return_invalid and device is None
     ):
         # fmt: on
         y = _cpu.counts.plain(x, weights, minlength, _cpu.threads(n_threads))

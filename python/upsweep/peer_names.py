@@ -60,10 +60,16 @@ def discounted_cumsum_right(
     Returns
     -------
     y : array of x's library
+        Of the shape that x and gamma broadcast to; of x's dtype as `discounted_cumsum` has it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `discounted_cumsum` does: no numbers, shapes that do not broadcast, an `out` that does not fit.
 
     See Also
     --------
-    discounted_cumsum : what is raised, dtypes, gradients; the same with ``reverse=True``.
+    discounted_cumsum : dtypes, gradients; the same with ``reverse=True``.
 
     Notes
     -----
@@ -98,6 +104,12 @@ def discounted_cumsum_left(
     Returns
     -------
     y : array of x's library
+        Of the shape that x and gamma broadcast to; of x's dtype as `discounted_cumsum` has it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `discounted_cumsum` does: no numbers, shapes that do not broadcast, an `out` that does not fit.
 
     See Also
     --------
@@ -125,10 +137,16 @@ def pscan(gates: ArrayLike, tokens: ArrayLike) -> Array:
     Returns
     -------
     y : array of their library
+        Of the shape that they broadcast to and of their result type.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `linear_recurrence` does: no numbers, shapes that do not broadcast.
 
     See Also
     --------
-    linear_recurrence : what is raised, dtypes, gradients; any axis, other states.
+    linear_recurrence : dtypes, gradients; any axis, other states.
 
     Examples
     --------
@@ -170,10 +188,16 @@ def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out
     Returns
     -------
     y : array of their library
+        As that of `pscan`; `out` itself, if given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `linear_recurrence` does: no numbers, shapes that do not broadcast, an `out` that does not fit.
 
     See Also
     --------
-    linear_recurrence : what is raised, and dtypes.
+    linear_recurrence : any axis, states in and out; gradients.
 
     Examples
     --------
