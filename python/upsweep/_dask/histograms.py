@@ -134,7 +134,7 @@ def histogram(
     key, edges_key = (name, 0), (edges_name, 0)
     results = {key: Task(key, work.result, TaskRef(total), TaskRef(at_edges))}
     edge_tasks = {edges_key: Task(edges_key, np.asarray, TaskRef(at_edges))}
-    dtype = np.dtype(np.float64) if density and sample.dtype.kind != "c" else sample.dtype
+    dtype = np.result_type(sample.dtype, np.float64) if density else sample.dtype
     return (
         graphs.new_array(graphs.on_top(graph, name, results, parts), name, ((sample.size,),), dtype, given),
         graphs.new_array(graphs.on_top(graph, edges_name, edge_tasks, parts), edges_name, ((edges.size,),),
