@@ -18,6 +18,7 @@ from pair_cases import (
     random_arrays,
     some_ranges,
 )
+from upsweep._expr.cuda import products
 from upsweep._expr.nodes import constant, make, variable
 from upsweep._expr.reduction import REDUCTIONS, PairReduction
 
@@ -183,6 +184,17 @@ def test_long_dims(device, dim, far):
     check(PairReduction(gaussian(dim), "sum"), [x, y, b], 140, 70, tolerance=3e-6)
     nearest = PairReduction(make("sqdist", variable(0, dim, "i"), variable(1, dim, "j")), "kmin", k=5)
     check(nearest, [x, y], 140, 70, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("size, value", [("THREADS", 256), ("SUMMED", 32)])
+def test_other_sizes_for_long_vectors(device, monkeypatch, size, value):
+    monkeypatch.setattr(products, size, value)
+    dim = 72  # an odd number of steps
+    x, y, b = random_arrays(260, 200, (dim, dim, 1))
+    x, y, b = x / dim**0.5, y / dim**0.5, np.abs(b)
+    check(PairReduction(gaussian(dim), "sum"), [x, y, b], 260, 200, tolerance=3e-6)
+    nearest = PairReduction(make("sqdist", variable(0, dim, "i"), variable(1, dim, "j")), "kmin", k=5)
+    check(nearest, [x, y], 260, 200, tolerance=2e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
