@@ -98,7 +98,8 @@ def bincount(
     Raises
     ------
     TypeError
-        Keys are no integers, weights no numbers; `dtype` cannot hold the sums.
+        Keys are no integers, weights no numbers; `dtype` cannot hold the sums, or is of integers where weights
+        require a gradient.
     ValueError
         Keys have more than one axis, and `axis` is not given; one is negative or outside the bins; weights of
         another shape; `minlength` negative; `length` smaller than `minlength`; `accumulate` without `out`.

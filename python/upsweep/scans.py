@@ -34,7 +34,8 @@ torch tensors
   (under the compiler: the first). Each has its argument's dtype, and is 0 where the argument is not read: a gate
   at a reset, or at the first step without `initial`. A gamma has none with ``window=``. Derivatives taken forward
   (jvp, jacfwd) raise NotImplementedError.
-- ``out=`` raises ValueError where an argument requires a gradient and gradients are on.
+- ``out=`` raises ValueError where an argument requires a gradient and gradients are on. So does, with
+  TypeError, an integer ``dtype=`` where x requires one.
 - The compiler (``fullgraph=True``, shapes and numbers that change), ``torch.export``, ``vmap`` and torch.func's
   ``grad`` and ``jacrev`` take every scan; autocast leaves dtypes as they are. ``torch.jit.trace`` is refused.
 """
