@@ -330,8 +330,12 @@ class _Packing:
             multiplier, value, dropped = told
             parts = [_flat(part) for part in (value, multiplier)[: len(self.dtypes)]]
             return torch.cat([*parts, *[dropped.reshape(-1).to(parts[0].dtype)] * self.with_reset])
-        state = _flat(self.shard.state(rows).zero_() if told is None else told)
-        rest = sum(self._sizes(rows)) - state.numel()
+        n_numbers = sum(self._sizes(rows))
+        if told is None:
+            dtype = torch.float64 if self.shard.wide.is_complex else self.shard.wide
+            return torch.zeros(n_numbers, dtype=dtype, device=self.shard.out.device)
+        state = _flat(told)
+        rest = n_numbers - state.numel()
         return torch.cat((state, state.new_zeros(rest))) if rest else state
 
     def states(self, told: list[Tensor], rows: Rows) -> list[Tensor]:
