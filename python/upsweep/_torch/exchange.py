@@ -204,14 +204,19 @@ def fetch(tensor: Tensor) -> Callable[[], Any]:
     with beside(tensor.device, mark(tensor.device), "fetch"):
         there = tensor.to("cpu", non_blocking=True)
         done = mark(tensor.device)
+        _keep(tensor)
 
     def wait() -> Any:
         done.synchronize()
-        del held[:]
         return there.numpy()
 
-    held = [tensor]  # which the device reads until then
     return wait
+
+
+def _keep(tensor: Tensor) -> None:
+    """Let memory of another stream be handed out again only behind what the current one does with it."""
+    if runs_behind(tensor.device):
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 _FEW = 1 << 16  # numbers that are rather copied than looked at where they are
@@ -224,14 +229,8 @@ def are_finite(values: Tensor) -> Callable[[], list[bool]]:
         return lambda: [bool(np.isfinite(one).all()) for one in numbers()]
     with beside(values.device, mark(values.device), "fetch"):
         answers = fetch(torch.isfinite(values).reshape(len(values), -1).all(1))
-
-    def wait() -> list[bool]:
-        found = list(map(bool, answers()))
-        del held[:]
-        return found
-
-    held = [values]
-    return wait
+        _keep(values)
+    return lambda: list(map(bool, answers()))
 
 
 class Gathering:
@@ -268,10 +267,9 @@ class Message:
         self._work.wait()
         if self._there.device != self._tensor.device:
             self._arrive()
-        for tensor in (self._tensor,) if self._there is self._tensor else (self._tensor, self._there):
-            # Memory of the stream beside, in which it may be handed out again only behind the current one's work.
-            if runs_behind(tensor.device):
-                tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        _keep(self._tensor)
+        if self._there is not self._tensor:
+            _keep(self._there)
         return self._tensor
 
     def _arrive(self) -> None:
