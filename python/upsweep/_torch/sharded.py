@@ -159,9 +159,11 @@ class _Early:
         self._begins, self._ends = ranks.rank == order[0], ranks.rank == order[-1]
         self._on_device, n_groups = runs_behind(shard.out.device), shard.most_groups()
         self._groups = shard.groups(n_groups)
-        look = shard.start_look()
-        if self._on_device and n_groups > 1 and look.is_open:
-            self._fill(Rows(0, self._groups[max(1, n_groups // _EARLY) - 1].end))
+        given = mark(shard.out.device)
+        if self._on_device and n_groups > 1 and shard.has_to_look:
+            for rows in self._groups[: max(1, n_groups // _EARLY)]:  # each to be handed on by itself
+                self._fill(rows)
+        look = shard.start_look(given)
         kind = "sum" if shard.scan.gates is None else "gates"
         twice = [_TWICE[kind, shard.out.device.type, ranks_of_it] for ranks_of_it in ("two", "more")]
         self.facts = {"steps": look.wait(), "groups": n_groups, "twice": twice}
