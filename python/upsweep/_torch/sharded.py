@@ -159,7 +159,7 @@ class _Early:
         self._begins, self._ends = ranks.rank == order[0], ranks.rank == order[-1]
         self._on_device, n_groups = runs_behind(shard.out.device), shard.most_groups()
         self._groups = shard.groups(n_groups)
-        given = mark(shard.out.device)
+        given = mark(shard.out.device) if shard.has_to_look else None
         if self._on_device and n_groups > 1 and shard.has_to_look:
             for rows in self._groups[: max(1, n_groups // _EARLY)]:  # each to be handed on by itself
                 self._fill(rows)
