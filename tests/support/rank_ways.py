@@ -194,11 +194,14 @@ def what_is_sent(world):
     """A gathering is heard by all ranks, a message by the next one."""
     rows, length = 4, 3000
     sent = []
-    gather, send = dist.all_gather, dist.isend
+    send = dist.isend
 
-    def gathering(rows, tensor, **keywords):
-        sent.append(("all", tensor.numel() * tensor.element_size()))
-        return gather(rows, tensor, **keywords)
+    def gathering(gather):
+        def gathers(rows, tensor, **keywords):
+            sent.append(("all", tensor.numel() * tensor.element_size()))
+            return gather(rows, tensor, **keywords)
+
+        return gathers
 
     def sending(tensor, *arguments, **keywords):
         sent.append(("next", tensor.numel() * tensor.element_size()))
@@ -206,11 +209,11 @@ def what_is_sent(world):
 
     def bytes_of(way, call, group=1 << 40):
         sent.clear()
-        gathers, sends = (
-            mock.patch.object(dist, "all_gather", gathering),
-            mock.patch.object(dist, "isend", sending),
-        )
-        with gathers, sends, forced(way, group):
+        with contextlib.ExitStack() as patches:
+            for name in ("all_gather", "all_gather_into_tensor"):
+                patches.enter_context(mock.patch.object(dist, name, gathering(getattr(dist, name))))
+            patches.enter_context(mock.patch.object(dist, "isend", sending))
+            patches.enter_context(forced(way, group))
             call()
         assert sent[0] == ("all", 4096)  # what the ranks agree on
         return sent[1:]

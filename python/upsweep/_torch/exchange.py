@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -52,9 +52,13 @@ class Ranks:
         if self.rank < 0:
             raise ValueError("group: this process is not in it")
         self.size = dist.get_world_size(group)
+
+    @cached_property
+    def _kinds(self) -> set[str]:
+        """The kinds of devices whose tensors are exchanged where they are."""
         # Such as "cpu:gloo,cuda:nccl". What others than NCCL take of a device goes over the host in any case.
-        pairs = (pair.partition(":") for pair in str(dist.get_backend_config(group)).split(","))
-        self._kinds = {kind for kind, _, backend in pairs if kind == "cpu" or backend == "nccl"}
+        pairs = (pair.partition(":") for pair in str(dist.get_backend_config(self.group)).split(","))
+        return {kind for kind, _, backend in pairs if kind == "cpu" or backend == "nccl"}
 
     def way(self, device: torch.device) -> torch.device:
         """Where tensors of a device have to be to be exchanged: there, if the group has a backend for it."""
@@ -167,7 +171,7 @@ class Answers:
 
 def runs_behind(device: torch.device) -> bool:
     """Whether a call only starts work there, which is done while the host goes on."""
-    return device.type == "cuda"
+    return bool(device.type == "cuda")
 
 
 def mark(device: torch.device) -> Any:
@@ -196,16 +200,23 @@ def _stream_beside(device: torch.device, what: str) -> Any:
 def fetch(tensor: Tensor) -> Callable[[], Any]:
     """Start to copy a tensor to the host; what is returned waits for it, and for no work that is started later."""
     if not runs_behind(tensor.device):
-        return tensor.numpy
+        return lambda: tensor.numpy()
     with beside(tensor.device, mark(tensor.device), "fetch"):
         there = tensor.to("cpu", non_blocking=True)
         done = mark(tensor.device)
+        _keep(tensor)
 
-    def wait(kept: Tensor = tensor) -> Any:  # until then the device reads it
+    def wait() -> Any:
         done.synchronize()
         return there.numpy()
 
     return wait
+
+
+def _keep(tensor: Tensor) -> None:
+    """Let memory of another stream be handed out again only behind what the current one does with it."""
+    if runs_behind(tensor.device):
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 _FEW = 1 << 16  # numbers that are rather copied than looked at where they are
@@ -218,7 +229,8 @@ def are_finite(values: Tensor) -> Callable[[], list[bool]]:
         return lambda: [bool(np.isfinite(one).all()) for one in numbers()]
     with beside(values.device, mark(values.device), "fetch"):
         answers = fetch(torch.isfinite(values).reshape(len(values), -1).all(1))
-    return lambda kept=values: list(map(bool, answers()))
+        _keep(values)
+    return lambda: list(map(bool, answers()))
 
 
 class Gathering:
@@ -255,10 +267,9 @@ class Message:
         self._work.wait()
         if self._there.device != self._tensor.device:
             self._arrive()
-        for tensor in (self._tensor, self._there):
-            # Memory of the stream beside, in which it may be handed out again only behind the current one's work.
-            if runs_behind(tensor.device):
-                tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        _keep(self._tensor)
+        if self._there is not self._tensor:
+            _keep(self._there)
         return self._tensor
 
     def _arrive(self) -> None:

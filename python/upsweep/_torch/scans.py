@@ -242,7 +242,9 @@ class _Scan:
                 raise TypeError(f"reset: expected a tensor of bool, got dtype {reset.dtype}")
             named["reset"] = reset
         try:
-            shape = x.shape if len(named) == 1 else torch.broadcast_shapes(*(t.shape for t in named.values()))
+            shape = x.shape
+            if any(t.shape != shape for t in named.values()):  # to broadcast costs as much as all else here
+                shape = torch.broadcast_shapes(*(t.shape for t in named.values()))
         except RuntimeError:
             shapes = ", ".join(f"{key} {tuple(t.shape)}" for key, t in named.items())
             raise ValueError(f"shapes do not broadcast together: {shapes}") from None

@@ -159,9 +159,11 @@ class _Early:
         self._begins, self._ends = ranks.rank == order[0], ranks.rank == order[-1]
         self._on_device, n_groups = runs_behind(shard.out.device), shard.most_groups()
         self._groups = shard.groups(n_groups)
-        look = shard.start_look()
-        if self._on_device and n_groups > 1 and look.is_open:
-            self._fill(Rows(0, self._groups[max(1, n_groups // _EARLY) - 1].end))
+        given = mark(shard.out.device) if shard.has_to_look else None
+        if self._on_device and n_groups > 1 and shard.has_to_look:
+            for rows in self._groups[: max(1, n_groups // _EARLY)]:  # each to be handed on by itself
+                self._fill(rows)
+        look = shard.start_look(given)
         kind = "sum" if shard.scan.gates is None else "gates"
         twice = [_TWICE[kind, shard.out.device.type, ranks_of_it] for ranks_of_it in ("two", "more")]
         self.facts = {"steps": look.wait(), "groups": n_groups, "twice": twice}
@@ -330,8 +332,12 @@ class _Packing:
             multiplier, value, dropped = told
             parts = [_flat(part) for part in (value, multiplier)[: len(self.dtypes)]]
             return torch.cat([*parts, *[dropped.reshape(-1).to(parts[0].dtype)] * self.with_reset])
-        state = _flat(self.shard.state(rows).zero_() if told is None else told)
-        rest = sum(self._sizes(rows)) - state.numel()
+        n_numbers = sum(self._sizes(rows))
+        if told is None:
+            dtype = torch.float64 if self.shard.wide.is_complex else self.shard.wide
+            return torch.zeros(n_numbers, dtype=dtype, device=self.shard.out.device)
+        state = _flat(told)
+        rest = n_numbers - state.numel()
         return torch.cat((state, state.new_zeros(rest))) if rest else state
 
     def states(self, told: list[Tensor], rows: Rows) -> list[Tensor]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from upsweep._torch import backends, carries, ops
-from upsweep._torch.exchange import beside, fetch, mark
+from upsweep._torch.exchange import beside, fetch
 
 __all__ = ["Look", "Rows", "Shard"]
 
@@ -158,15 +158,26 @@ class Shard:
 
     # ---- where the state before the shard is forgotten ----------------------------------------------------------
 
-    def start_look(self) -> Look:
-        """Begin to find out after how many steps nothing is left of the state before the shard."""
+    @property
+    def _has_one_factor(self) -> bool:
         scan = self.scan
-        if scan.gates is None and scan.gamma is None and scan.reset is None:
-            return Look(self._forgets_after(abs(scan.factor)))
-        if self.out.numel() < _LEAST_ELEMENTS:
+        return scan.gates is None and scan.gamma is None and scan.reset is None
+
+    @property
+    def has_to_look(self) -> bool:
+        """Whether only its factors tell where a state is forgotten."""
+        return not self._has_one_factor and self.out.numel() >= _LEAST_ELEMENTS
+
+    def start_look(self, given: Any) -> Look:
+        """Begin to find out after how many steps nothing is left of the state before the shard.
+
+        The factors are there at the mark `given`; on a device, that is beside what has been started since.
+        """
+        if self._has_one_factor:
+            return Look(self._forgets_after(abs(self.scan.factor)))
+        if not self.has_to_look:
             return Look(None)
         steps = [min(self.length, max(_LEAST_STEPS, math.ceil(self.length / share))) for share in _LOOKS]
-        given = mark(self.out.device)
         return Look(None, steps, lambda n: self._start_to_look_at(n, given))
 
     def _start_to_look_at(self, steps: int, given: Any) -> Callable[[], float]:
@@ -212,10 +223,6 @@ class Look:
         """What is known, or numbers of steps and what begins to find out how much each leaves."""
         self._known, self._steps, self._start = known, steps, start
         self._left = None if start is None else start(steps[0])
-
-    @property
-    def is_open(self) -> bool:
-        return self._left is not None
 
     def wait(self) -> int | None:
         """The number; None where that is not known, or late."""
