@@ -52,6 +52,9 @@ class Tools:
 
     # ---- arguments ---------------------------------------------------------------------------------------------
 
+    def array(self, x: Any) -> Any:
+        return self.xp.asarray(x)
+
     def points(self, x: Any, name: str) -> Any:
         x = self.xp.asarray(x)
         if x.ndim != 2:
@@ -123,6 +126,8 @@ class Tools:
 
     def cells(self, points: Any, size: Any) -> Any:
         size = self.xp.asarray(size)
+        if size.dtype.kind not in "iuf" or size.shape not in ((), (1,), points.shape[1:]):
+            raise ValueError(f"size: expected a number, or one for each of {points.shape[1]} axes, got {size}")
         if not bool((size > 0).all()):
             raise ValueError(f"size: expected positive lengths, got {size}")
         cells = self.xp.floor(points / size)

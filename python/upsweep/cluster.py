@@ -12,6 +12,7 @@ equal sizes. Arrays of numpy, torch and cupy stay where they are. The usual orde
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from upsweep import _arrays, _clusters
@@ -57,7 +58,7 @@ def grid_cluster(x: Any, size: Any) -> Any:
     Raises
     ------
     ValueError
-        `x` is not of two axes, or not finite; `size` is not positive.
+        `x` is not of two axes, or not finite; `size` is not positive, or neither one number nor one an axis.
 
     Examples
     --------
@@ -103,7 +104,7 @@ def balanced_clusters(x: Any, size: int, *, method: str = "leaves") -> Any:
     """
     tools = _tools(x)
     points = tools.points(x, "x")
-    if not isinstance(size, int) or size < 1:
+    if not hasattr(size, "__index__") or (size := operator.index(size)) < 1:
         raise ValueError(f"size: expected at least 1 point in a cluster, got {size!r}")
     if method not in ("leaves", "morton"):
         raise ValueError(f"method: expected 'leaves' or 'morton', got {method!r}")
@@ -229,6 +230,7 @@ def cluster_centroids(x: Any, lab: Any, Nlab: Any = None, weights: Any = None, w
     points, labels = tools.points(x, "x"), tools.labels(lab)
     if points.shape[0] != labels.shape[0]:
         raise ValueError(f"lab: expected {points.shape[0]} labels, as x has rows, got {labels.shape[0]}")
+    _check_weights(weights, labels.shape[0])
     if weights is None:
         totals = tools.count(labels) if Nlab is None else Nlab
         sums = tools.sum_by_label(labels, points, totals.shape[0])
@@ -238,6 +240,11 @@ def cluster_centroids(x: Any, lab: Any, Nlab: Any = None, weights: Any = None, w
         totals = weights_c.reshape(-1)
         sums = tools.sum_by_label(labels, points, totals.shape[0], weights.reshape(-1))
     return tools.quotient(sums, totals, points)
+
+
+def _check_weights(weights: Any, n_points: int) -> None:
+    if weights is not None and tuple(weights.reshape(-1).shape) != (n_points,):
+        raise ValueError(f"weights: expected one for each of {n_points} points, got shape {tuple(weights.shape)}")
 
 
 def cluster_ranges_centroids(x: Any, lab: Any, weights: Any = None) -> tuple[Any, Any, Any]:
@@ -269,6 +276,7 @@ def cluster_ranges_centroids(x: Any, lab: Any, weights: Any = None) -> tuple[Any
     ([[0, 2], [2, 5]], [[0.25], [2.0]], array([2., 3.]))
     """
     tools = _tools(x, lab, weights)
+    _check_weights(weights, tools.labels(lab).shape[0])
     counts = tools.count(tools.labels(lab))
     if weights is None:
         return cluster_ranges(lab, counts), cluster_centroids(x, lab, counts), tools.floats(counts, x)
@@ -315,6 +323,7 @@ def from_matrix(ranges_i: Any, ranges_j: Any, keep: Any) -> tuple[Any, ...]:
     (array([2, 3]), [[1, 4], [4, 9], [4, 9]], array([1, 3, 3]), [[2, 5], [2, 5], [7, 12]])
     """
     tools = _tools(ranges_i, ranges_j, keep)
+    ranges_i, ranges_j, keep = tools.array(ranges_i), tools.array(ranges_j), tools.array(keep)
     if tuple(keep.shape) != (ranges_i.shape[0], ranges_j.shape[0]):
         raise ValueError(
             f"keep: expected shape {(ranges_i.shape[0], ranges_j.shape[0])}, a row for each of ranges_i and a "
@@ -334,4 +343,8 @@ def swap_axes(ranges: Any) -> Any:
     >>> swap_axes((1, 2, 3, 4, 5, 6))
     (4, 5, 6, 1, 2, 3)
     """
-    return None if ranges is None else (*ranges[3:6], *ranges[0:3])
+    if ranges is None:
+        return None
+    if len(ranges) != 6:
+        raise ValueError(f"ranges: expected six arrays, got {len(ranges)}")
+    return (*ranges[3:6], *ranges[0:3])

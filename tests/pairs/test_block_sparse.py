@@ -134,6 +134,17 @@ def test_one_tuple_serves_reductions_of_several_sizes():
         np.testing.assert_allclose(result[:, 0], np.r_[SQUARES[:4, 1:5].sum(1), np.zeros(m - 4)])
 
 
+def test_one_tuple_serves_batches_of_several_sizes():
+    ranges = ([[0, 4], [4, 8]], [1, 2], [[0, 3], [5, 10]])  # of the first two entries, of 4 rows and 5 columns
+    for entries in (2, 3):
+        x, y = data(entries, 4, D), data(entries, 5, D, seed=1)
+        mask = np.zeros((entries, 4, 5))
+        mask[0, :, :3] = mask[1] = 1
+        squares = ((x[:, :, None] - y[:, None]) ** 2).sum(-1) * mask
+        lazy = LazyTensor(x[:, :, None]).sqdist(LazyTensor(y[:, None]))
+        np.testing.assert_allclose(lazy.sum(axis=2, ranges=ranges)[..., 0], squares.sum(2))
+
+
 def test_bounds_are_those_of_the_arrays():
     with pytest.raises(ValueError, match=r"redranges_j\[0\], of block 0, is \[1, 31\), which is out of bounds"):
         Vi(X).sqdist(Vj(Y)).sum(axis=1, ranges=([[0, 4]], [1], [[1, 31]]))

@@ -175,3 +175,23 @@ def test_labels_are_integers_from_0():
         cluster_ranges(np.zeros(3))
     with pytest.raises(ValueError, match="lab: labels have to be 0 or more, got -1"):
         cluster_ranges(np.array([0, -1]))
+
+
+def test_sizes_and_weights_fit_the_points():
+    x, lab = points(5, 3), np.zeros(5, int)
+    for call, message in (
+        (lambda: grid_cluster(x, [0.1, 0.2]), "size: expected a number, or one for each of 3 axes"),
+        (lambda: grid_cluster(x, "a"), "size: expected a number"),
+        (lambda: cluster_centroids(x, lab, weights=np.ones(4)), "weights: expected one for each of 5 points"),
+        (lambda: cluster_ranges_centroids(x, lab, np.ones(6)), "weights: expected one for each of 5 points"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_lists_are_arrays():
+    found = from_matrix([[0, 2], [2, 5]], [[0, 4]], [[True], [False]])
+    assert [part.tolist() for part in found] == [
+        [[0, 2], [2, 5]], [1, 1], [[0, 4]], [[0, 4]], [1], [[0, 2]],
+    ]  # fmt: skip
+    np.testing.assert_array_equal(balanced_clusters(points(7, 2), np.int64(3)), balanced_clusters(points(7, 2), 3))

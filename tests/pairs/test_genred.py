@@ -171,7 +171,7 @@ def test_print_says_what_will_be_done():
         (lambda: Genred("x", ["x = Vi(3)"], "Sums"), ValueError, "no reduction 'Sums'; did you mean Sum"),
         (lambda: Genred("x", ["x = Vi(3)"], "LogSumExp"), ValueError, "logsumexp takes a formula of dim 1, not 3"),
         (lambda: Genred("x", ["x = Vi(3)"], axis=2), ValueError, "axis: expected 0 or 1, got 2"),
-        (lambda: Genred("x", ["x = Vi(3)"], "KMin"), ValueError, "opt_arg: expected K, at least 1"),
+        (lambda: Genred("x", ["x = Vi(3)"], "KMin"), ValueError, "opt_arg: expected at least 1, as K of KMin"),
         (lambda: Genred("x[0]", ["x = Vi(3)"], "SumSoftMaxWeight"), ValueError, "takes a weight"),
         (lambda: Genred("x + Var(3,3,1)", ["x = Vi(3)"]), ValueError, "declare what is before"),
         (

@@ -360,7 +360,7 @@ def test_out():
 
 
 def test_mixed_operands_are_refused():
-    with pytest.raises(TypeError, match=r"in sub of Var\(0,3,0\) and Var\(0,3,1\): one is of dtype float64, the"):
+    with pytest.raises(TypeError, match=r"in sub of Var\(0,3,0\) and Var\(1,3,1\): one is of dtype float64, the"):
         Vi(X) - Vj(Y.astype(np.float32))
     with pytest.raises(ValueError, match=r"one has 5 columns .j., the other 7"):
         Vj(Y) + Vj(X)
@@ -402,7 +402,7 @@ def test_dims_that_do_not_go_name_both_operands():
         (lambda: LazyTensor([]), ValueError, "x: expected at least one number"),
         (lambda: Vi(X).sum(axis=5), ValueError, r"axis: expected 0 \(rows\) or 1 \(columns\), got 5"),
         (lambda: Vi(X).reduction("Som", axis=1), ValueError, "no reduction 'Som'; did you mean Sum"),
-        (lambda: Vi(X).Kmin(0, axis=1), ValueError, "K: expected at least 1, got 0"),
+        (lambda: Vi(X).Kmin(0, axis=1), ValueError, "K: expected at least 1, as K of KMin, got 0"),
         (lambda: Vi(X).sum(axis=1, wrong=3), TypeError, "wrong: is no keyword of a reduction"),
         (lambda: Vi(X).sum(axis=1, backend="TPU"), ValueError, "backend: expected one of auto, CPU"),
         (lambda: Vi(X).sum(axis=1, sum_scheme="fast"), ValueError, "sum_scheme: expected one of auto"),

@@ -230,3 +230,17 @@ def test_a_picture(tmp_path):
 
 def test_their_repr_says_what_they_keep():
     assert repr(BlockRanges.causal(4, block=2)) == "BlockRanges(2 blocks; 12 of 4 x 4 pairs)"
+
+
+def test_sets_of_pairs_check_their_numbers():
+    x, far = np.array([[0.0], [1.0], [5.0]]), np.array([[0.0], [np.nan], [5.0]])
+    for call, message in (
+        (lambda: BlockRanges.causal(-3), "n_i: expected at least 0, got -3"),
+        (lambda: BlockRanges.band(2, -1, 1), "n_j: expected at least 0, got -1"),
+        (lambda: BlockRanges.from_radius(x, x, -1.0, [[0, 3]]), "radius: expected at least 0"),
+        (lambda: BlockRanges.from_radius(x, x, np.nan, [[0, 3]]), "radius: expected at least 0"),
+        (lambda: BlockRanges.from_radius(x, far, 1.0, [[0, 3]]), "y: expected finite"),
+        (lambda: swap_axes((1, 2, 3)), "ranges: expected six arrays, got 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()

@@ -55,3 +55,13 @@ def test_balanced_clusters_are_numpys(x, method, size):
 def test_arrays_beside_tensors_are_refused(x):
     with pytest.raises(TypeError, match="lab: expected a tensor"):
         cluster.cluster_centroids(x, np.zeros(300, int))
+
+
+def test_sizes_and_weights_fit_the_points():
+    x = torch.zeros(5, 3)
+    with pytest.raises(ValueError, match="size: expected a number, or one for each of 3 axes"):
+        cluster.grid_cluster(x, [0.1, 0.2])
+    with pytest.raises(ValueError, match="weights: expected one for each of 5 points"):
+        cluster.cluster_centroids(x, torch.zeros(5, dtype=torch.int64), weights=torch.ones(4))
+    found = cluster.from_matrix([[0, 2]], [[0, 4]], torch.tensor([[True]]))
+    assert [part.tolist() for part in found] == [[[0, 2]], [1], [[0, 4]], [[0, 4]], [1], [[0, 2]]]

@@ -65,6 +65,8 @@ def parse_aliases(aliases: Sequence[str]) -> Aliases:
 
     Raises
     ------
+    TypeError
+        For one str.
     ValueError
         For another form, a name or a position that is there twice, or a position that nobody declares.
 
@@ -73,6 +75,8 @@ def parse_aliases(aliases: Sequence[str]) -> Aliases:
     >>> parse_aliases(["x = Vi(3)", "Pm(1)"])
     Aliases(names={'x': Var(0,3,0)}, variables=(Var(0,3,0), Var(1,1,2)))
     """
+    if isinstance(aliases, str):  # whose letters would be read
+        raise TypeError(f"aliases: expected a sequence of str, one for each array, got {aliases!r}")
     names: dict[str, Node] = {}
     found: dict[int, Node] = {}
     for place, alias in enumerate(aliases):

@@ -23,6 +23,7 @@ __all__ = [
     "make",
     "node_of",
     "order",
+    "plain",
     "substitute",
     "variable",
     "variables",
@@ -148,7 +149,7 @@ def make(op: str, *args: Node, static: Static = ()) -> Node:
         with their dims), or numbers out of range.
     """
     row = ops.lookup(op)
-    static = tuple(map(_plain, static))
+    static = tuple(map(plain, static))
     if len(args) != row.arity:
         raise ValueError(f"{row.keops} takes {row.arity} argument{'s' * (row.arity != 1)}, not {len(args)}")
     least, most = row.n_static
@@ -165,12 +166,12 @@ def make(op: str, *args: Node, static: Static = ()) -> Node:
     return node_of(op, args, static, dim)
 
 
-def _plain(number: Any) -> Any:
+def plain(number: Any) -> Any:
     """Python's own numbers, so that one operation is written in one way only."""
     if isinstance(number, (tuple, list)):
-        return tuple(map(_plain, number))
-    plain = number.item() if hasattr(number, "item") else number
-    return int(plain) if isinstance(plain, bool) else plain
+        return tuple(map(plain, number))
+    own = number.item() if hasattr(number, "item") else number
+    return int(own) if isinstance(own, bool) else own
 
 
 def _complaint(name: str, args: tuple[Node, ...], static: Static, what: str) -> str:

@@ -19,6 +19,9 @@ class Tools:
 
     # ---- arguments ---------------------------------------------------------------------------------------------
 
+    def array(self, x: Any) -> Tensor:
+        return torch.as_tensor(x, device=self.device)
+
     def points(self, x: Any, name: str) -> Tensor:
         if not isinstance(x, Tensor):
             raise TypeError(f"{name}: expected a tensor, as another argument is one, got {type(x).__qualname__}")
@@ -90,6 +93,10 @@ class Tools:
 
     def cells(self, points: Tensor, size: Any) -> Tensor:
         size = torch.as_tensor(size, dtype=points.dtype, device=self.device)
+        if tuple(size.shape) not in ((), (1,), tuple(points.shape[1:])):
+            raise ValueError(
+                f"size: expected a number, or one for each of {points.shape[1]} axes, got {size.tolist()}"
+            )
         if not bool((size > 0).all()):
             raise ValueError(f"size: expected positive lengths, got {size.tolist()}")
         if points.shape[0]:

@@ -18,7 +18,18 @@ from upsweep._expr.nodes import Node
 from upsweep._expr.reduction import PairReduction
 from upsweep.pairs.ranges import as_ranges
 
-__all__ = ["AUTO", "Input", "Options", "PairCall", "Sizes", "device_of", "options_of", "refuse_lazy_ranges"]
+__all__ = [
+    "AUTO",
+    "Input",
+    "Options",
+    "PairCall",
+    "Sizes",
+    "device_of",
+    "integer",
+    "number_of_least",
+    "options_of",
+    "refuse_lazy_ranges",
+]
 
 Array = NDArray[Any]
 _KEPT = 64  # combinations of shapes and dtypes whose checks are remembered
@@ -58,6 +69,22 @@ def options_of(
     return Options("float64" if use_double_acc and reduction in _SUMS else dtype_acc)
 
 
+def integer(value: Any, name: str) -> int:
+    """The argument as an integer of Python's."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected an integer, got {value!r}") from None
+
+
+def number_of_least(value: Any, name: str, reduction_op: str) -> int:
+    """K of "kmin" and its kin."""
+    k = 0 if value is None else integer(value, name)
+    if k < 1:
+        raise ValueError(f"{name}: expected at least 1, as K of {reduction_op}, got {value!r}")
+    return k
+
+
 def refuse_lazy_ranges(ranges: Any) -> None:
     """Raise where ranges are given for dask arrays."""
     if ranges is not None:
@@ -72,9 +99,10 @@ def device_of(backend: str | None, device_id: int) -> str | None:
         backend = "auto"
     if backend not in _BACKENDS:
         raise ValueError(f"backend: expected one of {', '.join(_BACKENDS)}, got {backend!r}")
+    ordinal = integer(device_id, "device_id")
     if backend in ("auto", "CPU"):
         return None
-    return "cuda" if device_id < 0 else f"cuda:{operator.index(device_id)}"
+    return "cuda" if ordinal < 0 else f"cuda:{ordinal}"
 
 
 class Input(NamedTuple):
@@ -291,10 +319,10 @@ class PairCall:
 
     def triple(self, ranges: Any, sizes: Sizes, rows: str) -> Any:
         """What engines are told of `ranges`: nothing, one triple, or one for each entry of the batch."""
-        made = as_ranges(ranges, sizes.n_i, sizes.n_j)
+        n_entries = int(np.prod(sizes.batch, dtype=np.int64))
+        made = as_ranges(ranges, sizes.n_i, sizes.n_j, n_entries)
         if made is None:
             return None
-        n_entries = int(np.prod(sizes.batch, dtype=np.int64))
         return made.for_batch(rows, sizes.n_i, sizes.n_j, n_entries)
 
 

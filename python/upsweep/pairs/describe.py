@@ -19,9 +19,9 @@ _WIDEST = 40  # lines of a program that are shown; a formula of many features is
 
 def describe_expression(expression: Any) -> str:
     """The formula, its variables and its shape."""
-    steps, leaves = flatten(expression)
+    steps, leaves = flatten(expression, gaps=True)
     lines = [type(expression).__name__, f"    formula: {text(build(steps)[0])}"]
-    lines += [f"    {_variable(leaf, place)}" for place, leaf in enumerate(leaves)]
+    lines += [f"    {_variable(leaf, place)}" for place, leaf in enumerate(leaves) if leaf is not None]
     lines.append(f"    shape: {expression.shape}")
     if expression.dtype is not None:
         lines.append(f"    dtype: {expression.dtype}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from upsweep._expr.formula import parse, parse_aliases, reduction_name
 from upsweep._expr.nodes import KINDS, Node, variable, variables
-from upsweep.pairs.calls import Input, PairCall, options_of
+from upsweep.pairs.calls import Input, PairCall, number_of_least, options_of
 from upsweep.pairs.describe import describe
 from upsweep.pairs.reduced import device_for, finish
 
@@ -85,11 +85,7 @@ class Genred:
         name = reduction_name(reduction_op)
         if axis not in (0, 1):
             raise ValueError(f"axis: expected 0 or 1, got {axis!r}")
-        k = 0
-        if "kmin" in name:
-            if not isinstance(opt_arg, int) or opt_arg < 1:
-                raise ValueError(f"opt_arg: expected K, at least 1, for {reduction_op}, got {opt_arg!r}")
-            k = opt_arg
+        k = number_of_least(opt_arg, "opt_arg", reduction_op) if "kmin" in name else 0
         if reduction_op == "LogSumExpWeight" and formula2 is None:
             raise ValueError("formula2: LogSumExpWeight takes the formula of a weight")
         options = options_of(name, dtype_acc, use_double_acc, sum_scheme)
@@ -131,7 +127,7 @@ class Genred:
             Of "KMin" and its kin batch + (rows, K, dim), without the last axis if dim is 1. Indices are int64.
             Rows without columns have the neutral element.
         """
-        device = None if backend == "auto" and device_id < 0 else device_for(list(args), backend, device_id)
+        device = None if backend == "auto" and device_id == -1 else device_for(list(args), backend, device_id)
         results = self._call(args, ranges, n_threads=n_threads, device=device, method=method)
         return finish(self._call, results, out)
 

@@ -14,7 +14,7 @@ from upsweep import _arrays, _dispatch, counts
 from upsweep._expr import adjoint
 from upsweep._expr.nodes import Node, variable
 from upsweep._expr.reduction import PairReduction
-from upsweep.pairs.calls import PairCall, Sizes, refuse_lazy_ranges
+from upsweep.pairs.calls import PairCall, Sizes, integer, refuse_lazy_ranges
 
 __all__ = ["value_and_grad"]
 
@@ -29,7 +29,7 @@ def value_and_grad(
     if call.reduction not in adjoint.DIFFERENTIABLE:
         raise ValueError(f"reduction: {call.reduction} has no gradient; its result are indices")
     call.check_number(len(arrays))
-    places = range(len(call.inputs)) if places is None else places
+    places = range(len(call.inputs)) if places is None else _checked(places, len(call.inputs))
     if _arrays.any_torch(*arrays):
         from upsweep._torch import pairs
 
@@ -52,6 +52,16 @@ def value_and_grad(
     with home.library.on(home.ordinal):
         problem = _Problem(call, list(arrays), home.library.numpy_like, ranges, n_threads)
         return _value_and_grad(problem, cotangent, places)
+
+
+def _checked(places: Sequence[int], n_inputs: int) -> list[int]:
+    if not isinstance(places, (Sequence, np.ndarray)) or isinstance(places, str):
+        raise TypeError(f"wrt: expected a sequence of places of inputs, got {places!r}")
+    checked = [integer(place, "wrt") for place in places]
+    for place in checked:
+        if not 0 <= place < n_inputs:
+            raise ValueError(f"wrt: expected places of inputs, from 0 to {n_inputs - 1}, got {place}")
+    return checked
 
 
 def _home(call: PairCall, arrays: Sequence[Any], cotangent: Any) -> _arrays.Home | None:

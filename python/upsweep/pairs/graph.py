@@ -91,11 +91,12 @@ def _broadcast(a: tuple[int, ...] | None, b: tuple[int, ...] | None) -> tuple[in
     return tuple(y if x == 1 else x for x, y in zip(wide_a, wide_b))
 
 
-def flatten(*roots: Expression) -> tuple[tuple[Any, ...], list[Leaf]]:
+def flatten(*roots: Expression, gaps: bool = False) -> tuple[tuple[Any, ...], list[Any]]:
     """The expressions as steps (op, static, *numbers of arguments), and the leaves by position.
 
     Symbolic leaves have the positions that their users gave them; arrays come behind those, in the order in which
-    they are first met. The numbers of the roots are the last step.
+    they are first met. The numbers of the roots are the last step. With `gaps`, of a part of a formula, None
+    is the leaf of each position that no symbolic variable of it has; otherwise these are an error.
     """
     numbers: dict[int, int] = {}
     places: dict[Any, int] = {}
@@ -131,7 +132,7 @@ def flatten(*roots: Expression) -> tuple[tuple[Any, ...], list[Leaf]]:
         numbers[id(node)] = len(steps)
         steps.append(step)
     if symbolic:
-        steps, leaves = _placed(steps, leaves, symbolic)
+        steps, leaves = _placed(steps, leaves, symbolic, gaps)
     steps.append(tuple([numbers[id(root)] for root in roots]))
     return tuple(steps), leaves
 
@@ -144,11 +145,11 @@ def _same_symbol(first: Leaf, leaf: Leaf) -> None:
 
 
 def _placed(
-    steps: list[Any], leaves: list[Leaf], symbolic: dict[int, Leaf]
-) -> tuple[list[Any], list[Leaf]]:  # fmt: skip
+    steps: list[Any], leaves: list[Leaf], symbolic: dict[int, Leaf], gaps: bool
+) -> tuple[list[Any], list[Any]]:
     n_symbols = max(symbolic) + 1
     missing = [index for index in range(n_symbols) if index not in symbolic]
-    if missing:
+    if missing and not gaps:
         raise ValueError(f"symbolic variables have to be numbered from 0 without gaps; {missing} are missing")
     moved = [
         (step[0], -1 - step[1] if step[1] < 0 else step[1] + n_symbols, *step[2:])
@@ -156,7 +157,7 @@ def _placed(
         else step
         for step in steps
     ]
-    return moved, [symbolic[index] for index in range(n_symbols)] + leaves
+    return moved, [symbolic.get(index) for index in range(n_symbols)] + leaves
 
 
 def build(steps: Sequence[Any]) -> tuple[Node, ...]:

@@ -112,7 +112,7 @@ class KernelSolve:
         """
         from upsweep.pairs.reduced import device_for
 
-        device = None if backend == "auto" and device_id < 0 else device_for(list(args), backend, device_id)
+        device = None if backend == "auto" and device_id == -1 else device_for(list(args), backend, device_id)
         return solve(
             self._genred._call, list(args), self._place, alpha, eps, max_iterations, ranges, n_threads, device
         )  # fmt: skip
@@ -247,5 +247,5 @@ def _solve_with(
 ) -> Any:  # fmt: skip
     from upsweep.pairs.reduced import device_for
 
-    device = None if backend == "auto" and device_id < 0 else device_for(arrays, backend, device_id)
+    device = None if backend == "auto" and device_id == -1 else device_for(arrays, backend, device_id)
     return solve(call, arrays, place, alpha, eps, max_iterations, ranges, n_threads, device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 from upsweep._expr import nodes, ops
@@ -50,6 +51,8 @@ class Operations(Expression):
     def _apply(self, op: str, *others: Any, static: tuple[Any, ...] = (), reverse: bool = False) -> Any:
         """The operation on this and others, with the dim that its row of the table gives."""
         row = ops.TABLE[op]
+        if static:
+            static = tuple(map(nodes.plain, static))
         if not others and row.elementwise and not static:
             return self._new(op, (self,), (), self.ndim, self._meta)
         args = (self, *[self._lift(other) for other in others])
@@ -70,7 +73,7 @@ class Operations(Expression):
 
     def _complain(self, op: str, args: tuple[Any, ...], static: tuple[Any, ...]) -> None:
         """Raise the error of the formula's language, which names the operands."""
-        steps, _ = flatten(*args)
+        steps, _ = flatten(*args, gaps=True)
         nodes.make(op, *build(steps), static=static)
         raise AssertionError(f"{op} takes dims {[arg.ndim for arg in args]} after all")
 
@@ -81,20 +84,27 @@ class Operations(Expression):
                 try:
                     meta = join_meta(meta, arg._meta)
                 except (TypeError, ValueError) as error:
-                    written = " and ".join(part._text(80) for part in args)
+                    written = " and ".join(self._texts(*args))
                     raise type(error)(f"in {op} of {written}: {error}") from None
         return meta
 
     def _text(self, limit: int | None = None) -> str:
+        return self._texts(self, limit=limit)[0]
+
+    @staticmethod
+    def _texts(*parts: Any, limit: int | None = 80) -> list[str]:
+        """The formulas of parts of one formula: what two of them read has two names."""
         from upsweep._expr.text import text
 
-        steps, _ = flatten(self)
-        return text(build(steps)[0], limit)
+        steps, _ = flatten(*parts, gaps=True)
+        return [text(root, limit) for root in build(steps)]
 
     def __getattr__(self, name: str) -> Any:
         if name in _REFUSED:
             raise NotImplementedError(f"LazyTensor.{name}: KeOps has it, upsweep has not")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        known = [] if name.startswith("_") else [each for each in dir(type(self)) if not each.startswith("_")]
+        near = ops.suggestion(name, known)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{near}")
 
     # ---- arithmetic --------------------------------------------------------------------------------------------
 
@@ -141,10 +151,8 @@ class Operations(Expression):
     def _scalar_product(self, other: Any, reverse: bool) -> Any:
         other = self._lift(other)
         if other.ndim != self.ndim:
-            raise ValueError(
-                f"in {self._text(80)} | {other._text(80)}: expected operands of the same dim, got {self.ndim} and "
-                f"{other.ndim}"
-            )
+            written = " | ".join(self._texts(self, other))
+            raise ValueError(f"in {written}: expected operands of the same dim, got {self.ndim} and {other.ndim}")
         return self._apply("scalprod", other, reverse=reverse)
 
     def __neg__(self) -> Any:
@@ -357,9 +365,11 @@ class Operations(Expression):
                 raise ValueError(f"a LazyTensor is sliced in steps of 1, got {key.step}")
             start = 0 if key.start is None else self._from_start(key.start)
             return self.extract(start, (self.ndim if key.stop is None else self._from_start(key.stop)) - start)
-        if isinstance(key, int):
-            return self.elem(self._from_start(key))
-        raise ValueError(f"a LazyTensor is indexed by integers and slices, got {key!r}")
+        try:
+            place = operator.index(key)
+        except TypeError:
+            raise ValueError(f"a LazyTensor is indexed by integers and slices, got {key!r}") from None
+        return self.elem(self._from_start(place))
 
     def _from_start(self, index: int) -> int:
         return index + self.ndim if index < 0 else index

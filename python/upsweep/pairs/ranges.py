@@ -167,8 +167,13 @@ class BlockRanges(Sequence[Any]):
         rows = _intervals(ranges_i, "ranges_i")
         columns = rows if ranges_j is None else _intervals(ranges_j, "ranges_j")
         x, y = _on_host(x, "x"), _on_host(y, "y")
+        if not radius >= 0:
+            raise ValueError(f"radius: expected at least 0, got {radius}")
         if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1]:
             raise ValueError(f"y: expected points of x's dimension, got shapes {x.shape} and {y.shape}")
+        for points, name in ((x, "x"), (y, "y")):
+            if not np.isfinite(points).all():  # one such point would hide all others of its cluster
+                raise ValueError(f"{name}: expected finite coordinates")
         shape = len(x), len(y)
         for intervals, name, limit in ((rows, "ranges_i", shape[0]), (columns, "ranges_j", shape[1])):
             blocks = triples.triple_of_lists(intervals, np.zeros(len(intervals)), [])
@@ -200,8 +205,9 @@ class BlockRanges(Sequence[Any]):
 
     @classmethod
     def _banded(cls, n_i: int, n_j: int, lower: int | None, upper: int | None, block: int) -> BlockRanges:
-        if operator.index(block) < 1:
-            raise ValueError(f"block: expected at least 1 row, got {block}")
+        for name, value, least in (("n_i", n_i, 0), ("n_j", n_j, 0), ("block", block, 1)):
+            if operator.index(value) < least:
+                raise ValueError(f"{name}: expected at least {least}, got {value}")
         return cls._of(patterns.of_band(n_i, n_j, lower, upper, block), (n_i, n_j))
 
     @classmethod

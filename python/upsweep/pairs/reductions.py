@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from upsweep._expr.formula import reduction_name
-from upsweep.pairs.calls import AUTO, Input, Options, PairCall, options_of
+from upsweep.pairs.calls import AUTO, Input, Options, PairCall, integer, number_of_least, options_of
 from upsweep.pairs.derivatives import Derivatives
 from upsweep.pairs.graph import KINDS, build, flatten
 from upsweep.pairs.reduced import Reduced
@@ -80,16 +79,12 @@ class Reductions(Derivatives):
         if axis is None:
             raise ValueError("axis: expected the number of an axis of pairs")
         n_batch = self.dim() - 3
-        place = operator.index(axis) - n_batch
+        place = integer(axis, "axis") - n_batch
         if axis < 0:
             place += self.dim()
         if place not in (0, 1):
             raise ValueError(f"axis: expected {n_batch} (rows) or {n_batch + 1} (columns), got {axis}")
-        k = 0
-        if "kmin" in name:
-            k = operator.index(opt_arg) if opt_arg is not None else 0
-            if k < 1:
-                raise ValueError(f"K: expected at least 1, got {opt_arg}")
+        k = number_of_least(opt_arg, "K", reduction_op) if "kmin" in name else 0
         settings, formula_settings = {}, {}
         for key, value in kwargs.items():
             if key in _OF_CALLS:
