@@ -160,7 +160,7 @@ def bincount(
         _dask.refuse(out=out, accumulate=accumulate, device=device)
         return _dask.bincount(
             bincount, x, weights, minlength, length=length, axis=axis, dtype=dtype, invalid=invalid,
-            return_invalid=return_invalid, n_threads=n_threads,
+            deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,
         )  # fmt: skip
     if _arrays.any_torch(x, weights, out):
         _arrays.refuse_device(device, "torch tensors")

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from upsweep import _arrays, scans
@@ -220,5 +221,10 @@ def _gamma_of_rows(x: ArrayLike, gamma: ArrayLike) -> Any:
         return gamma[:, None] if per_row else gamma  # type: ignore[index,call-overload]  # an array, not a sequence
     if type(gamma) is float or type(gamma) is int:
         return gamma
+    if _arrays.any_dask(x, gamma):
+        from upsweep import _dask
+
+        lines, lazy = _dask.as_operands({"x": x, "gamma": gamma}).values()
+        return lazy[:, None] if np.ndim(lines) == 2 and np.shape(lazy) == lines.shape[:1] else lazy
     rows, factor = _arrays.as_operand(x, "x"), _arrays.as_operand(gamma, "gamma")
     return factor[:, None] if rows.ndim == 2 and factor.shape == rows.shape[:1] else factor

@@ -229,12 +229,14 @@ def discounted_cumsum(
     x: ArrayLike, gamma: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
     reset: ArrayLike | None = None, window: int | None = None, exclusive: bool = False, out: Array | None = None,
     return_final: Literal[False] = False, n_threads: int | None = None, device: str | None = None,
+    method: str | None = None,
 ) -> Array: ...
 @overload
 def discounted_cumsum(
     x: ArrayLike, gamma: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
     reset: ArrayLike | None = None, window: int | None = None, exclusive: bool = False, out: Array | None = None,
     return_final: Literal[True], n_threads: int | None = None, device: str | None = None,
+    method: str | None = None,
 ) -> tuple[Array, Array]: ...
 # fmt: on
 def discounted_cumsum(

@@ -144,6 +144,9 @@ def test_bad_histograms():
     x = da.zeros(100, chunks=10)
     with pytest.raises(TypeError, match="bins: expected a number or edges in memory"):
         upsweep.histogram(x, "auto")
+    for given in ({"range": (x.min(), 3)}, {"bins": [0, x.max()]}):
+        with pytest.raises(TypeError, match=f"{min(given)}: expected numbers in memory for dask arrays"):
+            upsweep.histogram(x, **given)
     with pytest.raises(ValueError, match="weights: expected x's shape"):
         upsweep.histogram(x, weights=da.zeros(99))
     with pytest.raises(ValueError, match="bins"):
