@@ -376,6 +376,8 @@ def gradients_of_any_order(
 ) -> list[Tensor]:
     """The gradients of what a user gave, states before inputs, which can be differentiated again.
 
+    Torch sums them over what was broadcast, and rounds them.
+
     `cotangents` are those of outputs, then of last states if these were returned. The states before each step are
     computed once more, by operations that torch follows.
     """
@@ -389,11 +391,7 @@ def gradients_of_any_order(
     found = gradients(
         keeping, (*tensors[: len(inputs)], *kept), [*of_outputs, *[None] * k], given[n:] or [None] * k
     )  # fmt: skip
-    ordered = [*found[len(inputs) :], *(g.movedim(0, axis) for g in found[: len(inputs)])]
-    return [
-        g.sum_to_size(value.shape).to(value.dtype) if isinstance(value, Tensor) else g
-        for g, value in zip(ordered, (*states, *inputs))
-    ]
+    return [*found[len(inputs) :], *(g.movedim(0, axis) for g in found[: len(inputs)])]
 
 
 def batch(spec: Spec, size: int, dims: Any, tensors: Any) -> tuple[Spec, list[Tensor]]:

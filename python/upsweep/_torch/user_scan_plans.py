@@ -111,7 +111,7 @@ class TensorPlan:
             made, first = scan.run(
                 call, [_operand(x) for x in operands], [0.0 if c is None else _operand(c) for c in last]
             )
-        return self.derivative.fitted(made, first)
+        return self.derivative.of_arguments(made, first)
 
 
 class _PlannedRun(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
