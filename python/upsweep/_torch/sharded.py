@@ -43,7 +43,6 @@ _TWICE = {
     ("gates", "cuda", "two"): 1.7, ("sum", "cpu", "more"): 1.5, ("sum", "cuda", "more"): 1.5,
     ("gates", "cpu", "more"): 1.7, ("gates", "cuda", "more"): 2.3,
 }  # fmt: skip
-_EARLY = 4  # one in so many groups is filled on a device before anything is known
 _MESSAGES = 0.1  # of the time that two passes would take: what groups cost more than passes
 
 
@@ -161,8 +160,7 @@ class _Early:
         self._groups = shard.groups(n_groups)
         given = mark(shard.out.device) if shard.has_to_look else None
         if self.on_device and n_groups > 1 and shard.has_to_look:
-            for rows in self._groups[: max(1, n_groups // _EARLY)]:  # each to be handed on by itself
-                self._fill(rows)
+            self._fill(self._groups[0])
         look = shard.start_look(given)
         kind = "sum" if shard.scan.gates is None else "gates"
         twice = [_TWICE[kind, shard.out.device.type, ranks_of_it] for ranks_of_it in ("two", "more")]
