@@ -43,7 +43,6 @@ _TWICE = {
     ("gates", "cuda", "two"): 1.7, ("sum", "cpu", "more"): 1.5, ("sum", "cuda", "more"): 1.5,
     ("gates", "cpu", "more"): 1.7, ("gates", "cuda", "more"): 2.3,
 }  # fmt: skip
-_EARLY = 4  # one in so many groups is filled on a device before anything is known
 _MESSAGES = 0.1  # of the time that two passes would take: what groups cost more than passes
 
 
@@ -146,8 +145,8 @@ class _Filled:
 class _Early:
     """What a rank does before it knows of the others: what is needed if they are as it is itself.
 
-    A device is given work before anything is waited for: some rows where it has to be looked at the factors, all
-    of them where a state is forgotten, or where this rank is the first and needs nothing of the others.
+    A device is given work before anything is waited for: some rows where it has to be looked at the factors or
+    where this rank is the first, all of them where a state is forgotten.
     """
 
     def __init__(self, shard: Shard, ranks: Ranks):
@@ -157,19 +156,18 @@ class _Early:
         self._filled: list[_Filled] = []  # one after the other, from the first row on
         order = _in_order(ranks, shard.reverse)
         self._begins, self._ends = ranks.rank == order[0], ranks.rank == order[-1]
-        self._on_device, n_groups = runs_behind(shard.out.device), shard.most_groups()
+        self.on_device, n_groups = runs_behind(shard.out.device), shard.most_groups()
         self._groups = shard.groups(n_groups)
         given = mark(shard.out.device) if shard.has_to_look else None
-        if self._on_device and n_groups > 1 and shard.has_to_look:
-            for rows in self._groups[: max(1, n_groups // _EARLY)]:  # each to be handed on by itself
-                self._fill(rows)
+        if self.on_device and n_groups > 1 and shard.has_to_look:
+            self._fill(self._groups[0])
         look = shard.start_look(given)
         kind = "sum" if shard.scan.gates is None else "gates"
         twice = [_TWICE[kind, shard.out.device.type, ranks_of_it] for ranks_of_it in ("two", "more")]
         self.facts = {"steps": look.wait(), "groups": n_groups, "twice": twice}
         empty = not shard.length and shard.scan.initial is None
         self._way = None if empty else _choose([self.facts] * ranks.size)
-        if self._on_device:
+        if self.on_device:
             self._start()
 
     def _fill(self, rows: Rows) -> None:
@@ -188,12 +186,8 @@ class _Early:
 
     def go_on(self) -> None:
         """What can be done while the others are asked."""
-        if not self._on_device:
+        if not self.on_device:
             self._start()
-        elif self._way == "relay" and self._begins:
-            for rows in self._groups:
-                if rows.begin >= self._filled[-1].rows.end:
-                    self._fill(rows)
 
     def filled(self, rows: Rows) -> _Filled | None:
         """These rows, if they are filled, from nothing or from the state that the caller gave."""
@@ -262,6 +256,10 @@ class _Ways:
                 filled = self._first(rows) if message is None else _fill(shard, rows, message.wait())
                 if place + 1 < len(self.chain):
                     going.append(ranks.hand_on(filled.state, self.chain[place + 1], filled.done))
+                    if self.early.on_device:
+                        # What sends runs on the device too, and there it would begin when the next rows are
+                        # through: they wait for it, for some microseconds.
+                        going.pop().wait()
                 left.append(filled.state)
             for sent in going:
                 sent.wait()
@@ -275,7 +273,7 @@ class _Ways:
         messages = (
             self.ranks.take_over(shard.state_shape(rows), shard.wide, shard.out.device, before) for rows in groups
         )
-        return messages if runs_behind(shard.out.device) else list(messages)
+        return messages if self.early.on_device else list(messages)
 
     def look_twice(self) -> Tensor | None:
         shard, place, chain = self.shard, self.place, self.chain
