@@ -81,7 +81,7 @@ def main():
     options.add_argument("--method", choices=["sequential", "tree"], default="sequential")
     options.add_argument("--folder", default=None, help="for the file; default: the temporary one")
     given = options.parse_args()
-    chunk = given.chunk or min(16_000_000, given.elements // 16)
+    chunk = given.chunk or max(1, min(16_000_000, given.elements // 16))
 
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
         path = Path(folder) / "numbers"

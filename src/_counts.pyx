@@ -5,6 +5,7 @@
 """
 
 cimport numpy as cnp
+from cpython.list cimport PyList_CheckExact
 from cpython.long cimport PyLong_CheckExact
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libcpp.memory cimport unique_ptr
@@ -128,8 +129,18 @@ cdef class Counter:
         return n
 
 
-# Up to MOST_COPIED what does not lie as the loops read it is copied, as numpy does: that costs less than the layers.
-cdef int64_t MOST_PLAIN_KEYS = 1 << 17, MOST_PLAIN_BINS = 1 << 20, MOST_IN_ORDER = 4096, MOST_COPIED = 1 << 16
+# Of so many keys what does not lie as the loops read it is copied, as numpy does: that costs less than the layers.
+cdef int64_t MOST_PLAIN_KEYS = 1 << 17, MOST_PLAIN_BINS = 1 << 20, MOST_IN_ORDER = 4096
+
+
+cdef object as_array(object given):
+    """A list as an array, if it is one: else the layers above have the message."""
+    if not PyList_CheckExact(given):
+        return given
+    try:
+        return cnp.PyArray_FROM_O(given)
+    except ValueError:
+        return given
 
 
 cdef bint is_row(object given) noexcept:
@@ -137,11 +148,9 @@ cdef bint is_row(object given) noexcept:
 
 
 cdef cnp.ndarray as_plain(cnp.ndarray row, int type_number):
-    """The row aligned, native, without strides and of this type; None where a copy would be large."""
+    """The row aligned, native, without strides and of this type: itself, or a copy."""
     if cnp.PyArray_TYPE(row) == type_number and cnp.PyArray_ISCARRAY_RO(row):
         return row
-    if cnp.PyArray_DIM(row, 0) > MOST_COPIED:
-        return None
     return cnp.PyArray_FROMANY(row, type_number, 1, 1, cnp.NPY_ARRAY_CARRAY_RO)
 
 
@@ -155,6 +164,7 @@ def plain(object x, object weights, object minlength, int n_threads):
     cdef unique_ptr[_Counter] counter
     cdef Found found
     cdef cnp.ndarray keys, result, summands = None
+    x, weights = as_array(x), as_array(weights)
     if not is_row(x) or not PyLong_CheckExact(minlength) or not 0 <= minlength <= MOST_PLAIN_BINS:
         return None
     keys = <cnp.ndarray>x
@@ -173,12 +183,8 @@ def plain(object x, object weights, object minlength, int n_threads):
         size = least
         return cnp.PyArray_ZEROS(1, &size, cnp.NPY_INTP, 0)
     keys = as_plain(keys, number)
-    if keys is None:
-        return None
     if summands is not None:
         summands = as_plain(summands, cnp.NPY_DOUBLE)
-        if summands is None:
-            return None
     dtype = key_code(keys)
     if summands is None and n > MOST_IN_ORDER:
         problem.keys = cnp.PyArray_BYTES(keys)

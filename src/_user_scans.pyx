@@ -33,13 +33,13 @@ cdef extern from "user_scans.hpp" namespace "upsweep" nogil:
         int32_t vectors_at_once
         vector[char] params
     cdef cppclass TimeParallel:
-        TimeParallel() except +
+        TimeParallel()
         StepsKernel reduce
         SumsKernel sums
         int32_t kind, varies, decides, keeps_ties
         vector[double] matrix, start
     cdef cppclass UserScan:
-        UserScan() except +
+        UserScan()
         StepsKernel kernel
         vector[ScanOperand] inputs, outputs
         int32_t n_dims
@@ -110,41 +110,114 @@ cdef int set_params(vector[char]& numbers, cnp.ndarray params) except -1:
     return 0
 
 
-def scan(Kernel kernel, params, inputs, input_shared, outputs, cnp.ndarray state, tuple dims, int64_t length, double cost,
-         int n_threads, Kernel reduce=None, reduce_params=None, str kind="affine", bint varies=False, int decides=0,
-         bint keeps_ties=True, matrix=(), start=(), Sums sums=None):
-    """Run over all steps; writes ``outputs`` and ``state``, of shape (states, columns), C order, in the kernel's type.
+cdef class Plan:
+    """A scan over arrays of the shapes, strides and dtypes of ``inputs`` and ``outputs``, ready to run on others.
 
     ``dims`` are the columns' sizes, the innermost last. With ``reduce`` time is parallel, and every column is on its own.
     """
+
     cdef UserScan problem
     cdef TimeParallel parallel
-    problem.kernel = kernel.kernel
-    set_params(problem.kernel.params, params)
-    problem.n_dims = len(dims)
-    problem.length, problem.cost, problem.n_threads = length, cost, n_threads
-    problem.n_columns = 1
-    for d, size in enumerate(dims):
-        problem.dims[d] = size
-        problem.n_columns *= problem.dims[d]
-    problem.state = cnp.PyArray_DATA(state)
-    describe(problem.inputs, inputs, input_shared, problem.n_dims)
-    describe(problem.outputs, outputs, [0] * len(outputs), problem.n_dims)
-    if length == 0 or problem.n_columns == 0:
-        return
-    if reduce is None:
+    cdef bint is_parallel
+    cdef tuple code   # what the compiled functions live in
+
+    def __cinit__(self, Kernel kernel, params, inputs, input_shared, outputs, tuple dims, int64_t length, double cost,
+                  Kernel reduce=None, reduce_params=None, str kind="affine", bint varies=False, int decides=0,
+                  bint keeps_ties=True, matrix=(), start=(), Sums sums=None):
+        self.code = (kernel, reduce, sums)
+        self.problem.kernel = kernel.kernel
+        set_params(self.problem.kernel.params, params)
+        self.problem.n_dims = len(dims)
+        self.problem.length, self.problem.cost = length, cost
+        self.problem.n_columns = 1
+        for d, size in enumerate(dims):
+            self.problem.dims[d] = size
+            self.problem.n_columns *= self.problem.dims[d]
+        describe(self.problem.inputs, inputs, input_shared, self.problem.n_dims)
+        describe(self.problem.outputs, outputs, [0] * len(outputs), self.problem.n_dims)
+        self.is_parallel = reduce is not None
+        if reduce is None:
+            return
+        self.parallel.reduce = reduce.kernel
+        set_params(self.parallel.reduce.params, reduce_params)
+        if sums is not None:
+            self.parallel.sums = sums.kernel
+        self.parallel.kind, self.parallel.varies = KINDS[kind], varies
+        self.parallel.decides, self.parallel.keeps_ties = decides, keeps_ties
+        for value in matrix:
+            self.parallel.matrix.push_back(value)
+        for value in start:
+            self.parallel.start.push_back(value)
+
+    def run(self, list inputs, list outputs, offsets, cnp.ndarray state, int64_t n_threads):
+        """Run over all steps; writes ``outputs`` and ``state``, of shape (states, columns), C order, in the kernel's type.
+
+        The first step of each of the inputs, then of the outputs, is so many bytes behind the array's address.
+        """
+        cdef UserScan problem = self.problem   # its own: several threads may be here at once
+        cdef cnp.ndarray array
+        cdef int64_t offset
+        cdef size_t n, n_inputs = problem.inputs.size(), n_outputs = problem.outputs.size()
+        if <size_t>len(inputs) != n_inputs or <size_t>len(outputs) != n_outputs or len(offsets) != len(inputs) + len(outputs):
+            raise ValueError("other numbers of arrays than those of the plan")
+        for n in range(n_inputs):
+            array, offset = inputs[n], offsets[n]
+            problem.inputs[n].data = cnp.PyArray_BYTES(array) + offset
+        for n in range(n_outputs):
+            array, offset = outputs[n], offsets[n_inputs + n]
+            problem.outputs[n].data = cnp.PyArray_BYTES(array) + offset
+        problem.state, problem.n_threads = cnp.PyArray_DATA(state), n_threads
         with nogil:
-            c_scan_columns(problem)
-        return
-    parallel.reduce = reduce.kernel
-    set_params(parallel.reduce.params, reduce_params)
-    if sums is not None:
-        parallel.sums = sums.kernel
-    parallel.kind, parallel.varies = KINDS[kind], varies
-    parallel.decides, parallel.keeps_ties = decides, keeps_ties
-    for value in matrix:
-        parallel.matrix.push_back(value)
-    for value in start:
-        parallel.start.push_back(value)
-    with nogil:
-        c_scan_in_chunks(problem, parallel)
+            if self.is_parallel:
+                c_scan_in_chunks(problem, self.parallel)
+            else:
+                c_scan_columns(problem)
+
+
+cdef class Spans:
+    """Which bytes arrays reach, from their addresses: whether outputs lie over inputs, or each other.
+
+    ``alike`` says of each output and each input whether they are of one dtype, shape and strides: such may be the same.
+    """
+
+    cdef vector[int64_t] lows, highs
+    cdef vector[char] alike
+    cdef Py_ssize_t n_inputs
+
+    def __cinit__(self, inputs, outputs, alike):
+        cdef cnp.ndarray array
+        cdef int64_t low, high, reach
+        cdef int d
+        self.n_inputs = len(inputs)
+        for array in (*inputs, *outputs):
+            low, high = 0, array.descr.itemsize
+            for d in range(cnp.PyArray_NDIM(array)):
+                reach = (cnp.PyArray_DIM(array, d) - 1) * cnp.PyArray_STRIDE(array, d)
+                if reach < 0:
+                    low += reach
+                else:
+                    high += reach
+            empty = cnp.PyArray_SIZE(array) == 0
+            self.lows.push_back(0 if empty else low)
+            self.highs.push_back(0 if empty else high)
+        for flag in alike:
+            self.alike.push_back(flag)
+
+    def are_apart(self, list inputs, list outputs):
+        """Whether such outputs can be written while the inputs are read."""
+        cdef Py_ssize_t n, other
+        cdef vector[int64_t] addresses
+        cdef cnp.ndarray array
+        for array in inputs:
+            addresses.push_back(<int64_t><uintptr_t>cnp.PyArray_DATA(array))
+        for array in outputs:
+            addresses.push_back(<int64_t><uintptr_t>cnp.PyArray_DATA(array))
+        for n in range(self.n_inputs, <Py_ssize_t>addresses.size()):
+            for other in range(n):
+                if (addresses[n] + self.lows[n] >= addresses[other] + self.highs[other]
+                        or addresses[other] + self.lows[other] >= addresses[n] + self.highs[n]):
+                    continue
+                if (other >= self.n_inputs or addresses[n] != addresses[other]
+                        or not self.alike[(n - self.n_inputs) * self.n_inputs + other]):
+                    return False
+        return True

@@ -22,6 +22,7 @@ constexpr int64_t kBlockBytes = 256 << 10;  // of a block's inputs and outputs: 
 constexpr int64_t kBeyondCaches = 8 << 20;  // of an operand's line: what is read or written has gone from the caches before
 constexpr int64_t kLeastChunk = 16;
 constexpr double kHuge = 1e200;             // states beyond are not trusted to what was multiplied without them
+constexpr double kMostGrown = 256;          // numbers of a matrix beyond lose digits that one step's would not lose
 
 bool same_type(const StepsKernel& kernel, int32_t type) { return type == (kernel.bits == 32 ? kFloat32 : kFloat64); }
 
@@ -77,28 +78,81 @@ void set_number(const StepsKernel& kernel, char* to, int64_t place, double value
   else ((float*)to)[place] = (float)value;
 }
 
-Numbers product(const Numbers& a, const Numbers& b, int k) {
-  Numbers result(k * k);
+// Numbers of twice a double's digits. Powers of matrices need them: of a filter whose poles are nearly equal, the numbers
+// of a power are 1e6 times what becomes of its states, and squared for the next.
+struct Pair {
+  double high = 0, low = 0;
+};
+using Pairs = std::vector<Pair>;
+
+Pair sum(Pair a, Pair b) {
+  const double high = a.high + b.high, part = high - a.high;
+  const double low = (a.high - (high - part)) + (b.high - part) + a.low + b.low;
+  const double total = high + low;
+  return std::isfinite(total) ? Pair{total, low - (total - high)} : Pair{high, 0};
+}
+Pair times(Pair a, Pair b) {
+  const double high = a.high * b.high;
+  return std::isfinite(high) ? Pair{high, std::fma(a.high, b.high, -high) + (a.high * b.low + a.low * b.high)} : Pair{high, 0};
+}
+
+Pairs product(const Pairs& a, const Pairs& b, int k) {
+  Pairs result(k * k);
   for (int i = 0; i < k; ++i)
     for (int j = 0; j < k; ++j)
-      for (int m = 0; m < k; ++m) result[i * k + j] += a[i * k + m] * b[m * k + j];
+      for (int m = 0; m < k; ++m) result[i * k + j] = sum(result[i * k + j], times(a[i * k + m], b[m * k + j]));
+  return result;
+}
+Pairs identity(int k) {
+  Pairs result(k * k);
+  for (int i = 0; i < k; ++i) result[i * k + i].high = 1;
+  return result;
+}
+Pairs widened(const Numbers& numbers) {
+  Pairs result(numbers.size());
+  for (size_t i = 0; i < numbers.size(); ++i) result[i].high = numbers[i];
+  return result;
+}
+Numbers rounded(const Pairs& pairs) {
+  Numbers result(pairs.size());
+  for (size_t i = 0; i < pairs.size(); ++i) result[i] = pairs[i].high;
   return result;
 }
 
-// What `n` steps of the same do: the matrix to that power, or n times the shift.
-Numbers repeated(const TimeParallel& parallel, int k, int64_t n) {
+bool has_grown(const Numbers& numbers) {
+  return !std::all_of(numbers.begin(), numbers.end(), [](double x) { return std::fabs(x) < kMostGrown; });
+}
+
+// What `n` steps of the same do: the matrix to that power, or n times the shift. `exact` is the matrix that has grown.
+struct Power {
+  Numbers rounded;
+  Pairs exact;
+};
+
+Power repeated(const TimeParallel& parallel, int k, int64_t n) {
   if (parallel.kind != kAffine) {
-    Numbers result = parallel.matrix;
-    for (double& shift : result) shift *= (double)n;
+    Power result{parallel.matrix, {}};
+    for (double& shift : result.rounded) shift *= (double)n;
     return result;
   }
-  Numbers result(k * k), square = parallel.matrix;
-  for (int i = 0; i < k; ++i) result[i * k + i] = 1;
-  for (; n > 0; n /= 2) {
+  Pairs result = identity(k), square = widened(parallel.matrix);
+  for (;;) {
     if (n % 2) result = product(square, result, k);
+    if (!(n /= 2)) break;
     square = product(square, square, k);
   }
-  return result;
+  Numbers numbers = rounded(result);
+  if (!has_grown(numbers)) result.clear();
+  return {std::move(numbers), std::move(result)};
+}
+
+// after = matrix before + rest, where products are much larger than their sums.
+void multiply_grown(const Pairs& matrix, int k, const double* before, const double* rest, double* after) {
+  for (int i = 0; i < k; ++i) {
+    Pair total{rest[i], 0};
+    for (int j = 0; j < k; ++j) total = sum(total, times(matrix[i * k + j], {before[j], 0}));
+    after[i] = total.high;
+  }
 }
 
 bool trusted(const double* numbers, int n) {
@@ -107,7 +161,7 @@ bool trusted(const double* numbers, int n) {
   return true;
 }
 
-// The same of kAffine with a matrix that is trusted, for every lane of a block: `lane_in_order` where it has to be.
+// The same of kAffine with a matrix that has not grown, for every lane of a block: `lane_in_order` where it has to be.
 template <int k, class T, class InOrder>
 void combine_lanes(const double* matrix, const T* rests, T* states, int64_t lanes, double* carry, InOrder lane_in_order) {
   double before[k], after[k];
@@ -172,7 +226,7 @@ class Chunks {
     // Short lines: blocks enough for all threads of a small machine, of any number of threads.
     while (chunk > 2 * kLeastChunk && scan.length / (chunk * n_lanes) < 4) chunk /= 2;
     n_blocks = std::max<int64_t>(1, scan.length / (chunk * n_lanes));
-    power = parallel.varies ? Numbers() : repeated(parallel, k, chunk);
+    power = parallel.varies ? Power() : repeated(parallel, k, chunk);
     find_sums();
     carries.resize(n_blocks * scan.n_columns * k);
     flags = std::make_unique<std::atomic<uint8_t>[]>(n_blocks * scan.n_columns);
@@ -198,7 +252,8 @@ class Chunks {
   const int k;
   const int64_t n_lanes;
   int64_t chunk = 0, n_blocks = 0;
-  Numbers power, carries;
+  Power power;
+  Numbers carries;
   std::unique_ptr<std::atomic<uint8_t>[]> flags;
   bool sums_chunks = false, backward = false;   // inputs in the order of memory, which may be the other way
   std::vector<char> powers;
@@ -228,15 +283,19 @@ class Chunks {
       (operand.time_stride < 0 ? backward : forward) = true;
     }
     if (backward && forward) return;
+    const Numbers rounds = repeated(parallel, k, round).rounded;
+    if (has_grown(rounds)) return;
     sums_chunks = true;
     powers.resize((2 * k * k + k * k * lanes) * item);
     auto set = [&](const Numbers& matrix, int64_t place, int64_t stride) {
       for (int i = 0; i < k * k; ++i) set_number(scan.kernel, powers.data(), place + i * stride, matrix[i]);
     };
-    set(repeated(parallel, k, round), 0, 1);
-    set(repeated(parallel, k, lanes), k * k, 1);
-    for (int64_t lane = 0; lane < lanes; ++lane)
-      set(repeated(parallel, k, backward ? lane : lanes - 1 - lane), 2 * k * k + lane, lanes);
+    set(rounds, 0, 1);
+    const Pairs step = widened(parallel.matrix);
+    Pairs steps = identity(k);
+    for (int64_t n = 0; n < lanes; ++n, steps = product(step, steps, k))
+      set(rounded(steps), 2 * k * k + (backward ? n : lanes - 1 - n), lanes);
+    set(rounded(steps), k * k, 1);
   }
 
   void sum_chunks(const Place& here, std::vector<char>& rests) const {
@@ -295,9 +354,9 @@ class Chunks {
   }
 
   // All lanes of some steps each: reduced, given their states, scanned. Leaves the state after them in `carry`.
-  void pass(const Place& here, int64_t steps, int64_t lanes, const Numbers& power, std::vector<char>& states,
+  void pass(const Place& here, int64_t steps, int64_t lanes, const Power& power, std::vector<char>& states,
             const std::vector<char>& reduced, double* carry, Scratch& scratch) {
-    if (parallel.kind == kAffine && !parallel.varies && trusted(power.data(), k * k)) {
+    if (parallel.kind == kAffine && !parallel.varies && power.exact.empty()) {
       auto one = [&](int64_t lane, const double* before, double* after) {
         in_order(here, lane * steps, steps, before, after, scratch);
       };
@@ -306,17 +365,17 @@ class Chunks {
         const T* const rests = (const T*)reduced.data();
         T* const before = (T*)states.data();
         switch (k) {
-          case 1: return combine_lanes<1>(power.data(), rests, before, lanes, carry, one);
-          case 2: return combine_lanes<2>(power.data(), rests, before, lanes, carry, one);
-          case 3: return combine_lanes<3>(power.data(), rests, before, lanes, carry, one);
-          default: return combine_lanes<4>(power.data(), rests, before, lanes, carry, one);
+          case 1: return combine_lanes<1>(power.rounded.data(), rests, before, lanes, carry, one);
+          case 2: return combine_lanes<2>(power.rounded.data(), rests, before, lanes, carry, one);
+          case 3: return combine_lanes<3>(power.rounded.data(), rests, before, lanes, carry, one);
+          default: return combine_lanes<4>(power.rounded.data(), rests, before, lanes, carry, one);
         }
       };
       static_assert(kMostCombined == 4);
       return scan.kernel.bits == 32 ? all(float{}) : all(double{});
     }
     const int64_t n = (int64_t)parallel.start.size(), n_matrix = parallel.varies ? n - k : 0;
-    Numbers matrix = power, rest(k), after(k);
+    Numbers matrix = power.rounded, rest(k), after(k);
     matrix.resize(std::max<size_t>(matrix.size(), parallel.varies ? n_matrix : 1));
     for (int64_t lane = 0; lane < lanes; ++lane) {
       for (int s = 0; s < k; ++s) set_number(scan.kernel, states.data(), s * lanes + lane, carry[s]);
@@ -324,6 +383,8 @@ class Chunks {
       for (int s = 0; s < k; ++s) rest[s] = number(scan.kernel, reduced.data(), (n_matrix + s) * lanes + lane);
       if (!combine(parallel, k, matrix.data(), rest.data(), carry, after.data()))
         in_order(here, lane * steps, steps, carry, after.data(), scratch);
+      else if (!power.exact.empty())
+        multiply_grown(power.exact, k, carry, rest.data(), after.data());
       std::copy(after.begin(), after.end(), carry);
     }
   }
@@ -342,7 +403,7 @@ class Chunks {
     const int64_t n_steps = last ? scan.length - first : chunk * n_lanes;
     // The last block has what is left: its chunks are longer, and a few steps come after them.
     const int64_t steps = last ? n_steps / n_lanes : chunk, left = n_steps - steps * n_lanes;
-    const Numbers own = parallel.varies || steps == chunk ? power : repeated(parallel, k, steps);
+    const Power own = parallel.varies || steps == chunk ? power : repeated(parallel, k, steps);
     const int64_t n = (int64_t)parallel.start.size();
     std::vector<char> reduced(n * n_lanes * 8), states(k * n_lanes * 8);
     const bool is_summed = sums_chunks && steps == chunk;

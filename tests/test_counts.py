@@ -61,7 +61,7 @@ def test_weights_of_every_real_dtype(dtype):
 @pytest.mark.parametrize("keys_dtype", ["bool", "uint8", "int32", ">i8", "uint64"])
 def test_few_keys_go_past_the_layers(keys_dtype, dtype):
     """They cost what numpy's call does; the layers cost seven microseconds, whatever there is to count."""
-    for n in (0, 1, 100, 2000, 60_000):
+    for n in (0, 1, 100, 2000, 130_000):
         keys, weights = keys_and_weights(n, 2 if keys_dtype == "bool" else 30, keys_dtype)
         weights = None if dtype is None else np.abs(10 * weights).astype(dtype)
         for layout in (slice(None), slice(None, None, 2), slice(None, None, -1)):
@@ -70,6 +70,19 @@ def test_few_keys_go_past_the_layers(keys_dtype, dtype):
                 mine = _cpu.counts.plain(some, summands, minlength, 1)
                 assert mine is not None
                 assert same_bits(mine, np.bincount(some.astype(np.intp), summands, minlength))
+
+
+def test_lists_do_too():
+    for keys, weights in (([0, 3, 1, 3], None), ([True, False], [0.5, 2]), ([2], [7])):
+        mine = _cpu.counts.plain(keys, weights, 5, 1)
+        assert mine is not None
+        assert same_bits(mine, np.bincount(keys, weights, 5))
+    for keys in ([], [0.5], ["a"], [[0, 1]], [[0], [1, 2]], [None], [2**64], [2**62], [-1]):  # left to the layers
+        assert _cpu.counts.plain(keys, None, 0, 1) is None
+    with pytest.raises(ValueError, match="x: cannot be made an array"):
+        upsweep.bincount([[0], [1, 2]])
+    with pytest.raises(ValueError, match="weights: cannot be made an array"):
+        upsweep.bincount([0, 1], [[0], [1, 2]])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", ">f4", ">f8", "int8", ">u8", "bool"])

@@ -64,7 +64,7 @@ MAY_IMPORT = {
         "_cpu",
     },
     "_scan_problem": {"_arrays", "_dispatch", "_expr"},
-    "_scan_plans": {"_scan_problem", "_arrays", "_dispatch", "_expr"},
+    "_scan_plans": {"_scan_targets", "_scan_problem", "_arrays", "_dispatch", "_expr"},
     "_scan_gradient": {"_scan_problem", "_arrays", "_dispatch", "_expr"},
     "_scan_carries": {"_scan_problem", "_arrays", "_expr"},
     "_scan_targets": {"_scan_problem", "_signature", "_arrays"},

@@ -148,6 +148,23 @@ def test_from_zarr_to_zarr(tmp_path):
     np.testing.assert_array_equal(y[:], upsweep.cumulative_sum(x[:], axis=0))
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_windows_over_blocks_some_of_which_have_resets(reverse):
+    x, reset = random(12), np.zeros(12, bool)
+    reset[[2, 5, 6]] = True
+    for without in (0, 1, 2):  # the block that has none
+        given = reset.copy()
+        given[4 * without : 4 * without + 4] = False
+        begins = (8, 4, 0) if reverse else (0, 4, 8)
+        flags = [None if b == 4 * without else given[b : b + 4] for b in begins]
+        mine = upsweep.scan_blocks(
+            upsweep.discounted_cumsum, (x[b : b + 4] for b in begins), 0.5, window=4, reset=flags, reverse=reverse
+        )
+        whole = upsweep.discounted_cumsum(x, 0.5, window=4, reset=given, reverse=reverse)
+        for b, y in zip(begins, mine, strict=True):
+            np.testing.assert_allclose(y, whole[b : b + 4], rtol=1e-12)
+
+
 def test_what_is_refused():
     ones = [np.ones(3), np.ones(3)]
 
@@ -172,5 +189,21 @@ def test_what_is_refused():
         scan(upsweep.linear_recurrence, ones, ones[:1])
     with pytest.raises(ValueError, match=r"arrays: a block with a state of shape \(2,\) follows"):
         scan(upsweep.cumulative_sum, [np.ones((1, 3)), np.ones((2, 3))])
+    two_by_three = [np.ones((2, 3)), np.ones((3, 3))]
+    for scanned in ((upsweep.cumulative_sum, two_by_three), (upsweep.discounted_cumsum, two_by_three, 0.5)):
+        with pytest.raises(
+            ValueError, match=r"arrays: a block with a state of shape \(3,\) follows those of \(2,\)"
+        ):
+            scan(*scanned)
+    with pytest.raises(ValueError, match=r"arrays: a block with a state of shape \(3,\) follows those of \(2,\)"):
+        scan(upsweep.discounted_cumsum, two_by_three, 0.5, window=2)
+    with pytest.raises(ValueError, match="x: cannot be made an array"):
+        scan(upsweep.cumulative_sum, [[1.0], [[1.0], [2.0, 3.0]]])
+    with pytest.raises(TypeError, match="gamma: expected the same for all blocks with window="):
+        upsweep.scan_blocks(upsweep.discounted_cumsum, ones, iter([0.5, 0.6]), window=2)
+    with pytest.raises(TypeError, match="out: expected an array, got list"):
+        scan(upsweep.discounted_cumsum, ones, 0.5, window=2, out=[[1.0] * 3] * 2)
+    with pytest.raises(ValueError, match="out: is read-only"):
+        scan(upsweep.discounted_cumsum, ones, 0.5, window=2, out=[np.broadcast_to(0.0, 3)] * 2)
     with pytest.raises(ValueError, match="out: expected float64"):
         scan(upsweep.discounted_cumsum, ones, 0.5, window=2, out=[np.ones(3, np.float32)] * 2)

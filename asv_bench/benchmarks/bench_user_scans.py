@@ -1,4 +1,4 @@
-"""User-defined scans: times, fractions of a copy, ratios to numba's loops, scipy and numpy, first uses.
+"""User-defined scans: times, fractions of a copy, ratios to numba, scipy and numpy, small calls, first uses.
 
 Loops are numba's where it is installed; without it those ratios are missing.
 """
@@ -56,6 +56,30 @@ class Updates:
         return samples.best("numba") / samples.best("ours")
 
     track_ratio_to_numba.unit = "times upsweep"  # type: ignore[attr-defined]  # where asv looks
+
+
+class Calls:
+    """Of arrays so small that the call is all: what a later call of its kind costs."""
+
+    number = 200
+    repeat = (3, 12, 0.2)
+    warmup_time = 0.01
+
+    def setup(self) -> None:
+        self.x = np.zeros((4, 8), np.float32)
+        self.out = np.empty_like(self.x)
+        self.time_scan()
+        self.time_scan_into_out()
+        self.time_lfilter()
+
+    def time_scan(self) -> None:
+        upsweep.scan(user_scans.average, 0.0, self.x)
+
+    def time_scan_into_out(self) -> None:
+        upsweep.scan(user_scans.average, 0.0, self.x, out=self.out)
+
+    def time_lfilter(self) -> None:
+        upsweep.lfilter([0.5, 0.1], [1.0, -0.2], self.x)
 
 
 class Averages:

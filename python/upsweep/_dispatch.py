@@ -21,6 +21,7 @@ __all__ = [
     "check_threads",
     "combine_on_device",
     "copy_on_device",
+    "cpu_user_scans",
     "cuda_counts",
     "cuda_nests",
     "cuda_problem",
@@ -37,7 +38,6 @@ __all__ = [
     "run_histogram",
     "run_pairs",
     "run_scan",
-    "run_user_scan",
     "user_scans_at_home",
     "wait_for",
     "why_no_device",
@@ -107,11 +107,11 @@ def check_threads(n_threads: int | None) -> None:
         _cpu.check_threads(n_threads)
 
 
-def run_user_scan(*arguments: Any) -> Array:
-    """`_cpu.user_scans.run`, imported by the first who needs it, who needs a compiler then."""
+def cpu_user_scans() -> Any:
+    """The CPU's engine of scans by an update, imported by the first who needs it, who needs a compiler then."""
     from upsweep._cpu import user_scans
 
-    return user_scans.run(*arguments)
+    return user_scans
 
 
 def user_scans_at_home() -> Any:

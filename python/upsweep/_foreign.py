@@ -26,6 +26,7 @@ __all__ = [
     "address_on_device",
     "common_home",
     "kind_on_device",
+    "kind_on_host",
     "name_of",
     "library_of",
     "on_device",
@@ -442,6 +443,17 @@ def library_of(value: object) -> Library | None:
     if not hasattr(value, "__cuda_array_interface__"):
         return None
     return _numba if type(value).__module__.startswith(("numba.", "numba_cuda.")) else Library(type_name(value))
+
+
+_ALIGNED_OR_WRITEABLE = 0x100 | 0x400  # of numpy's flags of an array
+
+
+def kind_on_host(value: Any) -> Hashable:
+    """Equal for arrays of numpy that differ in nothing but where they are; None for what is none."""
+    if type(value) is np.ndarray:
+        return value.shape, value.strides, value.dtype, value.flags.num & _ALIGNED_OR_WRITEABLE
+    kind: Any = type(value)
+    return kind if isinstance(value, np.generic) else None
 
 
 def kind_on_device(value: Any) -> Hashable:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from upsweep._arrays import Array
-from upsweep._expr.parallel_forms import Form
+from upsweep._expr.parallel_forms import Form, matrix_power
 from upsweep._expr.recurrence import evaluate
 from upsweep._expr.trace import Structure
 from upsweep._scan_problem import (
@@ -123,7 +123,7 @@ def reduce_block(
             square = (n_states, n_states)
             if form.varies:
                 return UpdateCarry(form, factors.reshape(*square, *columns), value)
-            power = np.linalg.matrix_power(constant.reshape(square), length)
+            power = matrix_power(tuple(constant.tolist()), length)
             return UpdateCarry(form, power.reshape(*square, *ones), value)
         if form.kind in _EXTREMES:
             shift = factors[0] if form.varies else (constant * length).reshape(ones)

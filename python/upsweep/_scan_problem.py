@@ -390,9 +390,9 @@ def run_recurrence(
     shape = (length, *columns)
     if on_device is not None:
         made = [on_device.empty(shape, dtype) for _ in recurrence.outputs]
-        last = [on_device.empty(columns, dtype) for _ in states]
-        run_into(on_device, recurrence, dtype, inputs, made, states, last, length, columns)
-        return made, last
+        after = [on_device.empty(columns, dtype) for _ in states]
+        run_into(on_device, recurrence, dtype, inputs, made, states, after, length, columns)
+        return made, after
     like = next((x for x in inputs if 0 not in x.strides and x.size), None)
     form, _ = choose_path(recurrence, length, columns)
     outputs = []
@@ -404,17 +404,14 @@ def run_recurrence(
         else:
             out = np.moveaxis(np.empty(columns[:axis] + (length,) + columns[axis:], dtype), axis, 0)
         outputs.append(out)
-    before = np.empty((len(states), *columns), dtype)
-    for place, array in enumerate(states):
-        before[place] = array
-    if 0 in shape:
-        return outputs, [before[place, ...] for place in range(len(states))]
-    after = _dispatch.run_user_scan(recurrence, dtype, inputs, outputs, before, length, form, n_threads)
+    last = _dispatch.cpu_user_scans().run(
+        recurrence, dtype, inputs, outputs, states, length, columns, form, n_threads
+    )  # fmt: skip
     for target, out in zip(targets, outputs):
         if out is not target:
             with np.errstate(over="ignore"):
                 np.copyto(target, out, casting="unsafe")
-    return outputs, [after[place, ...] for place in range(len(states))]
+    return outputs, last
 
 
 def _takes(target: Array, dtype: np.dtype[Any], inputs: list[Array], form: Form | None) -> bool:

@@ -98,7 +98,8 @@ def bincount(
     Raises
     ------
     TypeError
-        Keys are no integers, weights no numbers; `dtype` cannot hold the sums.
+        Keys are no integers, weights no numbers; `dtype` cannot hold the sums, or is of integers where weights
+        require a gradient.
     ValueError
         Keys have more than one axis, and `axis` is not given; one is negative or outside the bins; weights of
         another shape; `minlength` negative; `length` smaller than `minlength`; `accumulate` without `out`.
@@ -112,9 +113,9 @@ def bincount(
     -----
     ``np.bincount``'s results and errors. Float weights are summed in float64, in fixed chunks: the bits do not
     depend on the number of threads, and are numpy's below 2**17 keys, from 2**16 bins on, or where the sums are
-    exact. Nothing is copied whole: beyond the result, a thread takes about 1 MiB; from 2**18 bins (of sums, 2**16)
-    on all together at least a quarter of the result. An `out` whose bins are not its last axis, or of another
-    dtype than the sums are computed in, is written through an array of its size.
+    exact. More than 2**17 keys are never copied whole: besides the result a thread takes about 1 MiB; from 2**18
+    bins (of sums, 2**16) on all together at least a quarter of the result. An `out` whose bins are not its last
+    axis, or of another dtype than the sums are computed in, is written through an array of its size.
 
     Tensors follow ``torch.bincount``: counts are int64, sums of float32 float32, of complex64 complex64, of all
     other real weights (float16, bfloat16, integers, bool) float64; without keys the result is int64, unless
@@ -146,8 +147,8 @@ def bincount(
     """
     # fmt: off
     if (
-        type(x) is np.ndarray and length is None and axis is None and out is None and not accumulate
-        and dtype is None and invalid == "raise" and not return_invalid and device is None
+        type(x) in (np.ndarray, list) and length is None and axis is None and out is None
+        and not accumulate and dtype is None and invalid == "raise" and not return_invalid and device is None
     ):
         # fmt: on
         y = _cpu.counts.plain(x, weights, minlength, _cpu.threads(n_threads))
@@ -159,7 +160,7 @@ def bincount(
         _dask.refuse(out=out, accumulate=accumulate, device=device)
         return _dask.bincount(
             bincount, x, weights, minlength, length=length, axis=axis, dtype=dtype, invalid=invalid,
-            return_invalid=return_invalid, n_threads=n_threads,
+            deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,
         )  # fmt: skip
     if _arrays.any_torch(x, weights, out):
         _arrays.refuse_device(device, "torch tensors")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -202,8 +204,9 @@ def ewm_mean(
         One of them: the weight of the newest, 0 < alpha <= 1; or ``alpha = 1 / (1 + com)``, ``2 / (span + 1)``,
         ``1 - 0.5 ** (1 / halflife)``.
     times : array_like, optional
-        When each step was: numbers or datetime64, in order, along `axis`. `halflife` is in the same unit then,
-        or a timedelta64, and weights fall by a half in it. In the host's memory, wherever `x` is.
+        When each step was: numbers or datetime64, in order, along `axis`. Weights fall by a half in `halflife`, of
+        the same unit; beside datetime64 a timedelta64, a datetime.timedelta, or text as "36h" or "10 min". In the
+        host's memory, wherever `x` is.
     adjust : bool
         Divide by the sum of the weights, as the mean of what has been seen. False: the recurrence
         ``y = (1 - alpha) * y + alpha * x``; with `times`, 1 - alpha is by what weights have fallen since the last.
@@ -352,14 +355,18 @@ def _factors(times: Any, halflife: Any, data: Any, place: int) -> Any:
     if when.dtype.kind == "M":
         if np.isnat(when).any():
             raise ValueError("times: has a missing one (NaT)")
-        unit = np.timedelta64(halflife) if not isinstance(halflife, np.timedelta64) else halflife
-        elapsed = np.diff(when) / unit
+        unit: Any = _duration(halflife)
         positive = bool(unit > np.timedelta64(0))
     else:
-        elapsed = np.diff(np.asarray(when, np.float64)) / float(halflife)
-        positive = float(halflife) > 0
+        try:
+            unit = float(halflife)
+        except (TypeError, ValueError):
+            raise TypeError(f"halflife: expected a number, in the unit of times, got {halflife!r}") from None
+        when = np.asarray(when, np.float64)
+        positive = unit > 0
     if not positive:
         raise ValueError(f"halflife: expected above 0, got {halflife!r}")
+    elapsed = np.diff(when) / unit
     if not (elapsed >= 0).all():
         raise ValueError("times: expected to be in order")
     dtype = np.dtype(str(data.dtype).removeprefix("torch."))
@@ -367,6 +374,30 @@ def _factors(times: Any, halflife: Any, data: Any, place: int) -> Any:
     factors[1:] = 0.5**elapsed
     factors = factors.reshape([-1 if d == place else 1 for d in range(data.ndim)])
     return _arrays.sent_to(data, factors) if _is_elsewhere(data) else factors
+
+
+_UNITS = {
+    "w": "W", "d": "D", "day": "D", "days": "D", "h": "h", "hour": "h", "hours": "h", "m": "m", "min": "m",
+    "minute": "m", "minutes": "m", "s": "s", "sec": "s", "second": "s", "seconds": "s", "ms": "ms", "us": "us",
+    "ns": "ns",
+}  # fmt: skip
+
+
+def _duration(halflife: Any) -> np.timedelta64:
+    """A half-life among datetime64: a timedelta64, a datetime.timedelta, or text as "36h"."""
+    if isinstance(halflife, str):
+        found = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]+)\s*", halflife)
+        unit = _UNITS.get(found[2].lower()) if found else None
+        if found and unit:
+            return np.timedelta64(int(found[1]), unit)
+    elif isinstance(halflife, (np.timedelta64, datetime.timedelta)):
+        duration = np.timedelta64(halflife)
+        if not np.isnat(duration):
+            return duration
+    raise TypeError(
+        "halflife: expected a timedelta64, a datetime.timedelta or text as '36h', as times are datetime64, "
+        f"got {halflife!r}"
+    )
 
 
 def _run(step: Update, init: Any, data: Array, factor: Any, times: Any, place: int) -> Array:

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from upsweep import _arrays, scans
@@ -60,10 +61,16 @@ def discounted_cumsum_right(
     Returns
     -------
     y : array of x's library
+        Of the shape that x and gamma broadcast to; of x's dtype as `discounted_cumsum` has it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `discounted_cumsum` does: no numbers, shapes that do not broadcast, an `out` that does not fit.
 
     See Also
     --------
-    discounted_cumsum : what is raised, dtypes, gradients; the same with ``reverse=True``.
+    discounted_cumsum : dtypes, gradients; the same with ``reverse=True``.
 
     Notes
     -----
@@ -98,6 +105,12 @@ def discounted_cumsum_left(
     Returns
     -------
     y : array of x's library
+        Of the shape that x and gamma broadcast to; of x's dtype as `discounted_cumsum` has it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `discounted_cumsum` does: no numbers, shapes that do not broadcast, an `out` that does not fit.
 
     See Also
     --------
@@ -125,10 +138,16 @@ def pscan(gates: ArrayLike, tokens: ArrayLike) -> Array:
     Returns
     -------
     y : array of their library
+        Of the shape that they broadcast to and of their result type.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `linear_recurrence` does: no numbers, shapes that do not broadcast.
 
     See Also
     --------
-    linear_recurrence : what is raised, dtypes, gradients; any axis, other states.
+    linear_recurrence : dtypes, gradients; any axis, other states.
 
     Examples
     --------
@@ -170,10 +189,16 @@ def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out
     Returns
     -------
     y : array of their library
+        As that of `pscan`; `out` itself, if given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `linear_recurrence` does: no numbers, shapes that do not broadcast, an `out` that does not fit.
 
     See Also
     --------
-    linear_recurrence : what is raised, and dtypes.
+    linear_recurrence : any axis, states in and out; gradients.
 
     Examples
     --------
@@ -196,5 +221,10 @@ def _gamma_of_rows(x: ArrayLike, gamma: ArrayLike) -> Any:
         return gamma[:, None] if per_row else gamma  # type: ignore[index,call-overload]  # an array, not a sequence
     if type(gamma) is float or type(gamma) is int:
         return gamma
+    if _arrays.any_dask(x, gamma):
+        from upsweep import _dask
+
+        lines, lazy = _dask.as_operands({"x": x, "gamma": gamma}).values()
+        return lazy[:, None] if np.ndim(lines) == 2 and np.shape(lazy) == lines.shape[:1] else lazy
     rows, factor = _arrays.as_operand(x, "x"), _arrays.as_operand(gamma, "gamma")
     return factor[:, None] if rows.ndim == 2 and factor.shape == rows.shape[:1] else factor

@@ -34,7 +34,8 @@ torch tensors
   (under the compiler: the first). Each has its argument's dtype, and is 0 where the argument is not read: a gate
   at a reset, or at the first step without `initial`. A gamma has none with ``window=``. Derivatives taken forward
   (jvp, jacfwd) raise NotImplementedError.
-- ``out=`` raises ValueError where an argument requires a gradient and gradients are on.
+- ``out=`` raises ValueError where an argument requires a gradient and gradients are on. So does, with
+  TypeError, an integer ``dtype=`` where x requires one.
 - The compiler (``fullgraph=True``, shapes and numbers that change), ``torch.export``, ``vmap`` and torch.func's
   ``grad`` and ``jacrev`` take every scan; autocast leaves dtypes as they are. ``torch.jit.trace`` is refused.
 """
@@ -228,12 +229,14 @@ def discounted_cumsum(
     x: ArrayLike, gamma: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
     reset: ArrayLike | None = None, window: int | None = None, exclusive: bool = False, out: Array | None = None,
     return_final: Literal[False] = False, n_threads: int | None = None, device: str | None = None,
+    method: str | None = None,
 ) -> Array: ...
 @overload
 def discounted_cumsum(
     x: ArrayLike, gamma: ArrayLike, *, axis: int = -1, reverse: bool = False, initial: ArrayLike | None = None,
     reset: ArrayLike | None = None, window: int | None = None, exclusive: bool = False, out: Array | None = None,
     return_final: Literal[True], n_threads: int | None = None, device: str | None = None,
+    method: str | None = None,
 ) -> tuple[Array, Array]: ...
 # fmt: on
 def discounted_cumsum(

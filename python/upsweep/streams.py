@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
+
 from upsweep import _arrays, carries, scans
 from upsweep._signature import check_axis
 
@@ -76,8 +78,8 @@ def scan_blocks(
     *arrays : iterable of array_like, array or number
         The arguments of `scan`: ``x``; ``x, gamma``; ``gates, tokens``. What is neither an array nor a number is
         an iterable of blocks, read one at a time, when its result is asked for. Arrays and numbers are the same
-        for each block; `x` and `tokens` cannot be. Of `scan` itself ``update, init, xs``, where xs is an iterable
-        of what it takes: arrays, or tuples of them.
+        for each block; `x` and `tokens` cannot be, and with ``window=`` gamma has to be. Of `scan` itself
+        ``update, init, xs``, where xs is an iterable of what it takes: arrays, or tuples of them.
     axis : int, optional
         The axis that the scan runs along, and that the blocks follow each other on; by default the scan's own: the
         last, of `scan` the first.
@@ -189,6 +191,8 @@ def scan_blocks(
         run = _Stateful(scan, carry, names, keywords).run
     else:
         scans._check_window(keywords["window"], initial, bool(keywords.get("exclusive")), False)
+        if not _is_one(arrays[1]):
+            raise TypeError("gamma: expected the same for all blocks with window=, got an iterable")
         run = _Windowed(keywords).run
     blocks = {**dict(zip(names, arrays)), "reset": reset, "out": out}
     return BlockScan(run, _blocks(blocks, leading), initial)
@@ -248,17 +252,30 @@ class _Stateful:
     def run(self, blocks: dict[str, Any], state: Any) -> tuple[Any, Any]:
         """The result of a block, and the state after it."""
         arrays, reset, out = [blocks[name] for name in self.names], blocks["reset"], blocks["out"]
+        self._check_shape(arrays, reset)
         # A result that is written over its input leaves nothing to look at again.
         carry = self.carry(*arrays, reset=reset, **self.of_a_carry) if _is_narrow(out) else None
         result, final = self.scan(*arrays, initial=state, reset=reset, out=out, return_final=True, **self.keywords)
-        if self.shape is not None and final.shape != self.shape:
-            raise ValueError(f"arrays: a block with a state of shape {final.shape} follows those of {self.shape}")
-        self.shape = final.shape
+        self.shape = tuple(final.shape)
         self.keywords.pop("include_initial", None)  # only the first result begins with the state before it
         if _is_narrow(final):
             carry = self.carry(*arrays, reset=reset, **self.of_a_carry) if carry is None else carry
             final = _unrounded(carry, state, final)
         return result, final
+
+    def _check_shape(self, arrays: list[Any], reset: Any) -> None:
+        """Refuse a block whose other axes are not those before; what is wrong otherwise, the scan says."""
+        if self.shape is None:
+            return
+        given = [array for array in (*arrays, reset) if array is not None]
+        try:
+            shape = np.broadcast_shapes(*(tuple(a.shape) if hasattr(a, "shape") else np.shape(a) for a in given))
+            axis = check_axis(self.keywords["axis"], len(shape))
+        except ValueError:
+            return
+        state = shape[:axis] + shape[axis + 1 :]
+        if state != self.shape:
+            raise ValueError(f"arrays: a block with a state of shape {state} follows those of {self.shape}")
 
 
 def _is_narrow(array: Any) -> bool:
@@ -273,6 +290,11 @@ def _unrounded(carry: carries.Carry, state: Any, final: Any) -> Any:
         return after
     library = _arrays.namespace(after)
     return library.where(library.isfinite(carry.multiplier) & library.isfinite(after), after, final)
+
+
+def _no_flags(x: Any) -> Any:
+    """Flags of x's shape that are not set."""
+    return _arrays.namespace(x).zeros_like(x, dtype=bool)
 
 
 class _Windowed:
@@ -290,7 +312,15 @@ class _Windowed:
         length = x.shape[axis]
         joined = [x, reset]
         if self.kept is not None:
-            for i, (kept, block) in enumerate(zip(self.kept, joined)):
+            x_before, reset_before = self.kept
+            shapes = [tuple(each.shape[:axis] + each.shape[axis + 1 :]) for each in (x, x_before)]
+            if shapes[0] != shapes[1]:
+                raise ValueError(f"arrays: a block with a state of shape {shapes[0]} follows those of {shapes[1]}")
+            if reset_before is None and reset is not None:
+                reset_before = _no_flags(x_before)
+            elif reset is None and reset_before is not None:
+                joined[1] = _no_flags(x)
+            for i, (kept, block) in enumerate(zip((x_before, reset_before), joined)):
                 if block is not None:
                     parts = (block, kept) if self.keywords["reverse"] else (kept, block)
                     joined[i] = _arrays.namespace(block).concat(parts, axis=axis)
@@ -305,6 +335,10 @@ class _Windowed:
         out = blocks["out"]
         if out is None:
             return result, state
+        if not hasattr(out, "shape"):
+            raise TypeError(f"out: expected an array, got {_arrays.type_name(out)}")
+        if not getattr(getattr(out, "flags", None), "writeable", True):
+            raise ValueError("out: is read-only")
         if (out.shape, out.dtype) != (result.shape, result.dtype):
             raise ValueError(f"out: expected {result.dtype} {result.shape}, got {out.dtype} {out.shape}")
         out[...] = result

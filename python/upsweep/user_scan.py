@@ -16,9 +16,10 @@ from upsweep import _arrays
 from upsweep._expr.symbols import FUNCTIONS, apply
 from upsweep._scan_carries import UpdateCarry, carry_of
 from upsweep._scan_gradient import Gradients, gradient
-from upsweep._scan_plans import known_plans, run_on_device, signature
+from upsweep._scan_plans import known_plans, prepare, run_on_device, signature
 from upsweep._scan_problem import (
     Explanation,
+    Problem,
     arranged,
     check,
     check_checkpoint,
@@ -122,6 +123,10 @@ class _Scan:
         are few below 8192, and time is cut from 1024 steps on; ``gates * state + tokens`` of plain arrays is run
         by the kernels of `linear_recurrence`. Which way is taken follows from the update and the shape alone.
 
+        What the first call finds out is kept with the update, for up to 64 kinds of calls, as long as it takes the
+        same from around it: a later call on arrays of the same shapes, strides and dtypes costs some microseconds
+        beside its kernels. A function that is made anew each time, as a lambda in a call is, is traced each time.
+
         ``scan.gradient`` has the derivatives; torch tensors have them by autograd, and under ``torch.func``.
         ``torch.compile`` takes a scan whole, but for `checkpoint`. There the numbers that an update takes from
         around it are those of the first time; one that changes belongs among `xs`, where it broadcasts. bfloat16
@@ -191,33 +196,23 @@ class _Scan:
                 checkpoint=checkpoint,
             )  # fmt: skip
         check_checkpoint(checkpoint)
-        kept, key = known_plans.here(update) if callable(update) else None, None
-        if kept is not None:
-            key = signature(
-                states, inputs, (state_structure, input_structure), axis, reverse, return_final, length,
-                _arrays.kind_on_device,
-            )  # fmt: skip
-            plan = None if key is None else kept.get(key)
+        known, key = known_plans.here(update) if callable(update) else None, None
+        if known is not None:
+            structures = state_structure, input_structure
+            key = signature(states, inputs, structures, axis, reverse, return_final, length, out)
+            plan = None if key is None else known.get(key)
             if plan is not None:
-                return plan.run(states, inputs)
+                result = plan.run(states, inputs, out)
+                if result is not NotImplemented:
+                    return result
         problem = check(update, init, xs, axis, reverse, length)
-        traced = problem.traced
-        if problem.home is not None:
-            result, plan = run_on_device(problem, return_final)
-            if kept is not None and key is not None:
-                kept.keep(key, plan)
-            return result
-        targets = [] if out is None else as_targets(out, problem)
-        outputs, final = run_recurrence(
-            traced.recurrence, traced.dtype, problem.inputs, problem.states, problem.length, problem.columns,
-            problem.axis, targets=in_scan_order(targets, problem),
-        )  # fmt: skip
-        ys = [in_place(y, problem, dtype) for y, dtype in zip(outputs, traced.output_dtypes)]
-        result = out if out is not None else arranged(ys, traced.output_structure)
-        if not return_final:
-            return result
-        last = [rounded(array, dtype) for array, dtype in zip(final, traced.state_dtypes)]
-        return result, arranged(last, problem.state_structure)
+        plan = None if key is None else prepare(problem, return_final, out)
+        if plan is not None and known is not None:
+            known.keep(key, plan)
+            result = plan.run(states, inputs, out)
+            if result is not NotImplemented:
+                return result
+        return _run_checked(problem, return_final, out)
 
     def explain(
         self, update: Update, init: Any, xs: Any = None, *, axis: int = 0, reverse: bool = False,
@@ -338,6 +333,23 @@ class _Scan:
         if name not in FUNCTIONS:
             raise AttributeError(f"scan has no function {name!r}; it has {', '.join(sorted(FUNCTIONS))}")
         return lambda *values: apply(name, *values)
+
+
+def _run_checked(problem: Problem, return_final: bool, out: Any) -> Any:
+    """The result of a checked call of which no plan can be kept."""
+    traced = problem.traced
+    if problem.home is not None:
+        return run_on_device(problem, return_final)
+    outputs, final = run_recurrence(
+        traced.recurrence, traced.dtype, problem.inputs, problem.states, problem.length, problem.columns,
+        problem.axis, targets=in_scan_order([] if out is None else as_targets(out, problem), problem),
+    )  # fmt: skip
+    ys = [in_place(y, problem, dtype) for y, dtype in zip(outputs, traced.output_dtypes)]
+    result = out if out is not None else arranged(ys, traced.output_structure)
+    if not return_final:
+        return result
+    last = [rounded(array, dtype) for array, dtype in zip(final, traced.state_dtypes)]
+    return result, arranged(last, problem.state_structure)
 
 
 def _any_dask(*arguments: Any) -> bool:

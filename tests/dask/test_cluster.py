@@ -19,7 +19,9 @@ TIMEOUT = 120  # seconds, of what takes one on a quiet machine
 
 @pytest.fixture(scope="module")
 def started():
+    # A cluster gives up a worker that is missing so long after it was lost, also if it had come back since.
     with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, memory_limit=0
         ) as cluster,

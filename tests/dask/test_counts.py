@@ -116,6 +116,14 @@ def test_histograms_with_weights_and_axes():
     np.testing.assert_allclose(compute(mine), np.histogram(x, 10, weights=weights)[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float32", "complex64"])
+def test_densities_have_the_dtype_that_they_say(dtype):
+    x, weights = random(100), np.ones(100, dtype)
+    theirs, _ = np.histogram(x, 10, weights=weights, density=True)
+    mine, _ = upsweep.histogram(da.from_array(x, chunks=9), 10, weights=weights, density=True)
+    assert mine.dtype == mine._meta.dtype == compute(mine).dtype == theirs.dtype
+
+
 def test_histograms_are_rounded_once():
     x = da.full(1000, 0.5, chunks=1)
     mine, _ = upsweep.histogram(x, 1, (0, 1), weights=da.full(1000, 0.1, chunks=1, dtype=np.float32))
@@ -136,6 +144,9 @@ def test_bad_histograms():
     x = da.zeros(100, chunks=10)
     with pytest.raises(TypeError, match="bins: expected a number or edges in memory"):
         upsweep.histogram(x, "auto")
+    for given in ({"range": (x.min(), 3)}, {"bins": [0, x.max()]}):
+        with pytest.raises(TypeError, match=f"{min(given)}: expected numbers in memory for dask arrays"):
+            upsweep.histogram(x, **given)
     with pytest.raises(ValueError, match="weights: expected x's shape"):
         upsweep.histogram(x, weights=da.zeros(99))
     with pytest.raises(ValueError, match="bins"):

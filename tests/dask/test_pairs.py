@@ -287,6 +287,13 @@ def test_what_is_refused():
         call(unknown, y)
     with pytest.raises(ValueError, match=r"x: has chunks of unknown sizes.*x\.compute_chunk_sizes\(\)"):
         Vi(unknown)
+    masked = da.ma.masked_array(np.zeros((6, 3)))
+    with pytest.raises(TypeError, match=r"x: blocks with a mask are not supported.*da\.ma\.filled\(x, 0\)"):
+        Vi(masked)
+    with pytest.raises(TypeError, match="y: blocks with a mask"):
+        call(x, masked)
+    with pytest.raises(ValueError, match="n_threads: expected at least 1, got 0"):
+        kernel.sum(axis=1, n_threads=0)
     with pytest.raises(ValueError, match="ranges: do not go with dask arrays"):
         call(x, y, ranges=(np.zeros((1, 2), int),) * 6)
     with pytest.raises(ValueError, match="out: does not go with dask arrays"):

@@ -169,6 +169,48 @@ def test_nothing_is_computed_before_it_is_asked_for():
         compute(y)
 
 
+@pytest.mark.parametrize("name", ["discounted_cumsum_left", "discounted_cumsum_right"])
+def test_a_gamma_for_each_row(name):
+    x, gamma = random((5, 40)), random(5)
+    expected = getattr(upsweep, name)(x, gamma)
+    lazy = da.from_array(x, chunks=(2, 17))
+    for given in ((lazy, gamma), (lazy, gamma.tolist()), (lazy, da.from_array(gamma, chunks=3)),
+                  (x, da.from_array(gamma, chunks=3))):  # fmt: skip
+        np.testing.assert_allclose(compute(getattr(upsweep, name)(*given)), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        compute(getattr(upsweep, name)(lazy, np.float64(0.5))), getattr(upsweep, name)(x, 0.5), rtol=1e-12
+    )
+
+
+def test_blocks_that_are_not_numpys_are_refused_before_they_are_computed():
+    x, masked = da.zeros((3, 100), chunks=(2, 30)), da.ma.masked_array(np.zeros(3), mask=[0, 1, 0])
+    row = da.ma.masked_array(np.zeros(100))
+    for name, call in {
+        "x": lambda: upsweep.cumulative_sum(masked),
+        "gamma": lambda: upsweep.discounted_cumsum(x, row),
+        "gates": lambda: upsweep.linear_recurrence(row, x),
+        "reset": lambda: upsweep.cumulative_sum(x, reset=row > 0),
+        "initial": lambda: upsweep.cumulative_sum(x, initial=masked),
+        "weights": lambda: upsweep.bincount(np.arange(3), masked),
+    }.items():
+        with pytest.raises(TypeError, match=rf"{name}: blocks with a mask.*da\.ma\.filled\({name}, 0\)"):
+            call()
+    with pytest.raises(TypeError, match=r"x: blocks with a mask"):
+        upsweep.histogram(masked)
+    sparse = pytest.importorskip("scipy.sparse")
+    blocks = x.map_blocks(sparse.csr_array, meta=sparse.csr_array((0, 0)))
+    with pytest.raises(TypeError, match=r"x: expected blocks of numpy or of a CUDA device, got scipy\.csr_array"):
+        upsweep.cumulative_sum(blocks)
+
+
+@pytest.mark.parametrize(("n_threads", "error"), [(0, ValueError), ("2", TypeError)])
+def test_numbers_of_threads_are_refused_before_anything_is_computed(n_threads, error):
+    x = da.zeros(10, chunks=3, dtype=int)
+    for function in (upsweep.cumulative_sum, upsweep.bincount, upsweep.histogram):
+        with pytest.raises(error, match="n_threads: expected"):
+            function(x, n_threads=n_threads)
+
+
 def test_what_is_refused():
     x = da.zeros((3, 100), chunks=(2, 30))
     unknown = da.zeros(10, chunks=5)[da.ones(10, chunks=5) > 0]

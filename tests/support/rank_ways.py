@@ -172,6 +172,7 @@ def a_large_state_is_not_forgotten_early(world):
     tokens[:, steps - 1] = 2.0**990
     gates = torch.full_like(tokens, 2.0**-40)
     part = slice(world.rank * steps, (world.rank + 1) * steps)
+
     def same(mine):
         # A device multiplies gates first: beyond these steps their product has left the range of numbers.
         n = 25 if world.device.type == "cuda" else steps
@@ -193,11 +194,14 @@ def what_is_sent(world):
     """A gathering is heard by all ranks, a message by the next one."""
     rows, length = 4, 3000
     sent = []
-    gather, send = dist.all_gather, dist.isend
+    send = dist.isend
 
-    def gathering(rows, tensor, **keywords):
-        sent.append(("all", tensor.numel() * tensor.element_size()))
-        return gather(rows, tensor, **keywords)
+    def gathering(gather):
+        def gathers(rows, tensor, **keywords):
+            sent.append(("all", tensor.numel() * tensor.element_size()))
+            return gather(rows, tensor, **keywords)
+
+        return gathers
 
     def sending(tensor, *arguments, **keywords):
         sent.append(("next", tensor.numel() * tensor.element_size()))
@@ -205,11 +209,11 @@ def what_is_sent(world):
 
     def bytes_of(way, call, group=1 << 40):
         sent.clear()
-        gathers, sends = (
-            mock.patch.object(dist, "all_gather", gathering),
-            mock.patch.object(dist, "isend", sending),
-        )
-        with gathers, sends, forced(way, group):
+        with contextlib.ExitStack() as patches:
+            for name in ("all_gather", "all_gather_into_tensor"):
+                patches.enter_context(mock.patch.object(dist, name, gathering(getattr(dist, name))))
+            patches.enter_context(mock.patch.object(dist, "isend", sending))
+            patches.enter_context(forced(way, group))
             call()
         assert sent[0] == ("all", 4096)  # what the ranks agree on
         return sent[1:]

@@ -130,7 +130,7 @@ def test_stages_of_the_body_live_for_one_step():
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((1, 7), "disagree with it in dimension 1"),
+        ((1, 7), r"init init of shape \(1, 7\) disagrees in dimension 1 with its state state of shape \(m, n\)"),
         ((0, "n"), "an integer from 1"),
         (("n", "n"), "an integer from 1"),
         ((1,), "the same number of dimensions"),
@@ -139,9 +139,25 @@ def test_stages_of_the_body_live_for_one_step():
 def test_inits_of_the_wrong_shape(shape, message):
     parts = Parts()
     sizes = tuple(parts.n if size == "n" else size for size in shape)
+    here = line_of("parts.init = te")
     parts.init = te.compute(sizes, lambda *_: te.cast("float32", 1.0), name="init")
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"^{here}: .*{message}"):
         parts.scan(lambda t, i: parts.state[t - 1, i])
+
+
+@pytest.mark.parametrize("wrong", ["update", "state"])
+def test_a_first_dimension_that_is_not_the_scans(wrong):
+    parts = Parts()
+    shapes = {"update": (parts.m, parts.n), "state": (parts.m, parts.n), wrong: (parts.n, parts.n)}
+    state = te.placeholder(shapes["state"], name="state")
+    update = te.compute(shapes["update"], lambda *_: 1.0, name="update")
+    with pytest.raises(ValueError, match=r"update update of shape .*: the first dimension of states and updates"):
+        te.scan(parts.init, update, state)
+    bare = te.compute((), lambda: 1.0, name="bare")
+    with pytest.raises(ValueError, match="bare: the first dimension of a scan is time"):
+        te.scan(parts.init, bare, te.placeholder((parts.m, parts.n)))
+    with pytest.raises(ValueError, match="none: the first dimension of a scan is time"):
+        te.scan(parts.init, update, te.placeholder((), name="none"))
 
 
 def test_other_definitions():
@@ -218,6 +234,9 @@ def test_schedules():
     with pytest.raises(ValueError, match=f"{here}: update: split: one of factor= and nparts="):
         stage.split(axis[1])
     outer, inner = stage.split(axis[1], factor=4)
+    outer, _ = stage.split(outer, factor=np.int64(2))  # a number of numpy is one too
+    with pytest.raises(ValueError, match="factor is an integer from 1, got True"):
+        stage.split(inner, factor=True)
     with pytest.raises(ValueError, match="i is none of its loops"):
         stage.parallel(axis[1])
     block = te.thread_axis("blockIdx.x")
@@ -246,6 +265,42 @@ def test_the_group_of_a_scan():
         s[middle].compute_at(s[after], after.op.axis[0])
 
 
+def test_loops_that_are_gone():
+    """What is computed at a loop that is never written would be left out, and read."""
+    parts = Parts()
+    low = te.compute((parts.m, parts.n), lambda t, i: parts.state[t - 1, i] + 1, name="low")
+    high = te.compute((parts.m, parts.n), lambda t, i: low[t, i] * 2, name="high")
+    scan = parts.scan(lambda t, i: high[t, i])
+    axis = parts.update.op.axis[1]
+    s = te.create_schedule(scan.op)
+    here = line_of("s[high].compute_at(s[parts.update], axis)")
+    s[high].compute_at(s[parts.update], axis)
+    s[parts.update].split(axis, factor=4)
+    with pytest.raises(
+        ValueError, match=rf"{here}: high: compute_at: i is none of the loops of update \(i\.outer, i\.inner\)"
+    ):
+        te.build(s, [parts.X, scan])
+    s = te.create_schedule(scan.op)
+    s[low].compute_at(s[high], high.op.axis[1])
+    s[high].compute_inline()
+    with pytest.raises(ValueError, match="low: compute_at: high is computed inline and has no loops"):
+        te.lower(s, [parts.X, scan])
+    s = te.create_schedule(scan.op)
+    s[low].compute_at(s[high], high.op.axis[1])
+    s[high].compute_at(s[low], low.op.axis[1])
+    with pytest.raises(ValueError, match=r"compute_at: (high|low) is not computed itself"):
+        te.lower(s, [parts.X, scan])
+    for mark in ("unroll", "fuse"):
+        s = te.create_schedule(scan.op)
+        if mark == "unroll":
+            s[high].unroll(high.op.axis[1])
+        else:
+            outer, inner = s[high].split(high.op.axis[1], nparts=2)
+            s[high].fuse(outer, inner)
+        with pytest.raises(ValueError, match=f"{re.escape(high.op.line)}: high: {mark}: .* constant"):
+            te.lower(s, [parts.X, scan])
+
+
 def test_arguments():
     parts = Parts()
     scan = parts.whole()
@@ -258,11 +313,13 @@ def test_arguments():
         te.build(s, [parts.X, scan, parts.X])
     run = te.build(s, [parts.X, scan], name="cumsum")
     x = np.ones((4, 5), "float32")
-    with pytest.raises(TypeError, match="X: expected dtype float32, got float64"):
+    origin = f"; X is made at {re.escape(parts.X.op.line)}"
+    with pytest.raises(TypeError, match=f"X: expected dtype float32, got float64{origin}"):
         run(x.astype("float64"))
-    with pytest.raises(ValueError, match=r"X: expected shape \(m, n\), got \(4,\)"):
+    with pytest.raises(ValueError, match=rf"X: expected shape \(m, n\), got \(4,\){origin}"):
         run(x[:, 0])
-    with pytest.raises(ValueError, match=r"scan: expected shape \(m, n\), where n is 5, got \(4, 6\)"):
+    origin = f"; scan is made at {re.escape(scan.op.line)}"
+    with pytest.raises(ValueError, match=rf"scan: expected shape \(m, n\), where n is 5, got \(4, 6\){origin}"):
         run(x, np.empty((4, 6), "float32"))
     with pytest.raises(TypeError, match="cumsum: expected 2 arguments, or 1 without the results"):
         run(x, x, x)
@@ -295,7 +352,9 @@ def test_sizes_that_only_the_call_tells():
     assert run(np.arange(7, dtype="float32")).tolist() == [1, 5, 9]
     p = te.placeholder((2 * n,), name="P")
     pairs = te.compute((n,), lambda i: p[2 * i] + p[2 * i + 1], name="pairs")
-    with pytest.raises(ValueError, match="no argument's shape tells the size"):
+    with pytest.raises(
+        ValueError, match=rf"no argument's shape tells the size n, made at {re.escape(__file__)}:\d"
+    ):
         te.build(te.create_schedule(te.compute((4,), lambda i: te.cast("float32", i + n)).op), [])
     run = te.build(te.create_schedule(pairs.op), [p, pairs])
     out = np.empty(3, "float32")

@@ -208,6 +208,12 @@ def test_bad_input_is_named():
         (TypeError, "x: expected a dense tensor", lambda: upsweep.bincount(x.to_sparse())),
         (TypeError, "dtype: expected a torch.dtype", lambda: upsweep.bincount(x, dtype=np.int64)),
         (TypeError, "dtype: expected integers, real", lambda: upsweep.bincount(x, dtype=torch.bool)),
+        (TypeError, "dtype: expected integers, real", lambda: upsweep.bincount(x, dtype=torch.float8_e5m2)),
+        (
+            TypeError,
+            r"dtype: sums in torch\.int32 have no gradient, and weights requires one",
+            lambda: upsweep.bincount(x, w.clone().requires_grad_(), dtype=torch.int32),
+        ),
         (TypeError, "dtype: sums of torch.complex64", lambda: upsweep.bincount(x, w + 1j, dtype=torch.float32)),
         (TypeError, "minlength: 'float' object", lambda: upsweep.bincount(x, minlength=1.5)),
         (ValueError, "minlength: must not be negative", lambda: upsweep.bincount(x, minlength=-1)),
@@ -275,8 +281,11 @@ def test_the_gradient_is_a_look_up_in_the_weights_own_dtype(device):
         assert not n.requires_grad
         (mine,) = torch.autograd.grad(y, w, g.to(y.dtype))
         assert mine.dtype == dtype and mine.tolist() == [30, 10, 30, 0, 0]
-    whole = upsweep.bincount(x, w, length=3, invalid="drop", dtype=torch.int64)
-    assert not whole.requires_grad and not upsweep.bincount(x[:3], minlength=3).requires_grad
+    assert not upsweep.bincount(x[:3], minlength=3).requires_grad
+    with pytest.raises(TypeError, match=r"sums in torch\.int64 have no gradient"):
+        upsweep.bincount(x, w, length=3, invalid="drop", dtype=torch.int64)
+    with torch.no_grad():
+        assert upsweep.bincount(x, w, length=3, invalid="drop", dtype=torch.int64).tolist() == [1, 0, 2]
     with pytest.raises(ValueError, match=r"element 3 is 7|element 4 is -1"):
         upsweep.bincount(x, w, length=3)
 

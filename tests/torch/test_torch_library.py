@@ -280,6 +280,12 @@ def test_bad_arguments(device):
          lambda: upsweep.discounted_cumsum(x.view(-1)[:-1], 0.5, out=x.view(-1)[1:])),
         (ValueError, r"device: goes with numpy arrays only",
          lambda: upsweep.discounted_cumsum(x, 0.5, device="cuda")),
+        (TypeError, r"dtype: expected a torch.dtype", lambda: upsweep.cumulative_sum(x, dtype=float)),
+        (TypeError, r"dtype: expected integers, real", lambda: upsweep.cumulative_sum(x, dtype=torch.float8_e5m2)),
+        (TypeError, r"dtype: sums in torch.int64 have no gradient, and x requires one",
+         lambda: upsweep.cumulative_sum(x.clone().requires_grad_(), dtype=torch.int64)),
+        (TypeError, r"dtype: sums in torch.bool have no gradient",
+         lambda: upsweep.cumulative_sum_carry(x.clone().requires_grad_(), dtype=torch.bool)),
     ]  # fmt: skip
     for error, message, call in cases:
         with pytest.raises(error, match=message):

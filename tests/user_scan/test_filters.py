@@ -1,5 +1,7 @@
 """lfilter against scipy's; exponentially weighted windows against weights that are written out."""
 
+import datetime
+
 import numpy as np
 import pytest
 import upsweep
@@ -20,6 +22,18 @@ def test_lfilter(order, shape, axis):
     for got, expected in zip(mine, theirs):
         assert got.dtype == expected.dtype and got.shape == expected.shape
         np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("order", "cutoff"), [(2, 0.001), (3, 0.01), (4, 0.01), (4, 0.03)])
+def test_lfilter_of_poles_that_are_nearly_equal(order, cutoff):
+    """Powers of its matrix are up to 1e6 times its states: what they lose, the result would."""
+    b, a = signal.butter(order, cutoff)
+    wide = np.longdouble
+    for x in (random(60_000), random(60_000)[::-1], np.ones(30_000)):
+        exact = signal.lfilter(b.astype(wide), a.astype(wide), x.astype(wide))
+        most = np.abs(exact).max()
+        theirs = np.abs(signal.lfilter(b, a, x) - exact).max() / most
+        assert np.abs(upsweep.lfilter(b, a, x) - exact).max() / most < 30 * theirs + 1e-14
 
 
 def test_lfilter_of_unequal_lengths_dtypes_and_empty_arrays():
@@ -119,8 +133,9 @@ def test_windows_by_times():
             np.testing.assert_allclose(total, weighted(x, factors, ignore_na, total=True), rtol=1e-10)
             plain = upsweep.ewm_mean(x, halflife=3, times=times, adjust=False, ignore_na=ignore_na)
             np.testing.assert_allclose(plain, recursive(x, None, ignore_na, factors), rtol=1e-10)
-        by_date = upsweep.ewm_mean(x, halflife=np.timedelta64(3, "h"), times=dates)
-        np.testing.assert_allclose(by_date, weighted(x, factors, False), rtol=1e-9)
+        for halflife in (np.timedelta64(3, "h"), datetime.timedelta(hours=3), "3h", "180 min", "10800 seconds"):
+            by_date = upsweep.ewm_mean(x, halflife=halflife, times=dates)
+            np.testing.assert_allclose(by_date, weighted(x, factors, False), rtol=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -155,6 +170,7 @@ def test_windows_along_axes_and_of_long_lines():
 
 def test_windows_refuse():
     x = np.ones(5)
+    dates = np.arange(5).astype("datetime64[D]")
     for keywords, match in (
         ({}, "expected one of them, got none"),
         ({"alpha": 0.5, "com": 1}, "expected one of them, got alpha, com"),
@@ -165,9 +181,16 @@ def test_windows_refuse():
         ({"alpha": 0.5, "times": x}, "times: needs halflife"),
         ({"halflife": 1, "times": x[:3]}, r"times: expected shape \(5,\)"),
         ({"halflife": 1, "times": -np.arange(5)}, "times: expected to be in order"),
+        ({"halflife": 0, "times": np.arange(5)}, "halflife: expected above 0, got 0"),
+        ({"halflife": "1D", "times": np.arange(5)}, "halflife: expected a number, in the unit of times, got '1D'"),
+        ({"halflife": 3.0, "times": dates}, r"halflife: expected a timedelta64, .* got 3\.0"),
+        ({"halflife": "3 lightyears", "times": dates}, "halflife: expected a timedelta64, .* got '3 lightyears'"),
+        ({"halflife": np.timedelta64("NaT"), "times": dates}, "halflife: expected a timedelta64"),
+        ({"halflife": "0h", "times": dates}, "halflife: expected above 0, got '0h'"),
         ({"alpha": 0.5, "axis": 1}, "axis: 1 is out of range"),
     ):
-        with pytest.raises(ValueError, match=match):
+        is_of_type = "expected a number" in match or "expected a timedelta" in match
+        with pytest.raises(TypeError if is_of_type else ValueError, match=match):
             upsweep.ewm_mean(x, **keywords)
     with pytest.raises(TypeError, match="alpha: expected a number"):
         upsweep.ewm_sum(x, alpha="much")

@@ -1,10 +1,13 @@
 """Hazard: time in parallel. Which updates are recognised, and that they give what the loop gives."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import upsweep
 from helpers import random
 from upsweep import reference
+from upsweep._expr.parallel_forms import matrix_power
 
 LENGTHS = (4096, 4097, 30_011, 300_001)
 
@@ -190,3 +193,14 @@ def test_nothing_to_read_or_write():
     np.testing.assert_allclose(ys[0][:60], few[0], rtol=1e-12)
     empty, final = upsweep.scan(lambda s, x: 0.5 * s + x, 3.0, np.zeros((10_000, 0)), return_final=True)
     assert empty.shape == (10_000, 0) and final.shape == (0,)
+
+
+def test_powers_of_matrices_are_exact_to_the_last_bits():
+    """Four poles at almost the same place: powers of powers in double lose half of their digits."""
+    step = (3.9, 1.0, 0.0, 0.0, -5.7038, 0.0, 1.0, 0.0, 3.7075, 0.0, 0.0, 1.0, -0.9037, 0.0, 0.0, 0.0)
+    exact = np.array([Fraction(number) for number in step], object).reshape(4, 4)
+    for n in (0, 1, 5, 64, 300):
+        expected = np.linalg.matrix_power(exact, n).astype(float)
+        np.testing.assert_allclose(matrix_power(step, n), expected, rtol=4e-16)
+    assert matrix_power((2.0,), 5000) == np.inf and matrix_power((-2.0,), 5001) == -np.inf
+    assert matrix_power((0.5,), 5000) == 0 and np.isnan(matrix_power((np.nan,), 3))

@@ -224,3 +224,120 @@ def test_several_threads_at_once(there, monkeypatch):
     for thread in threads:
         thread.join()
     assert not failed
+
+
+# ---- arrays of numpy --------------------------------------------------------------------------------------------
+
+
+def loop(x, start=0.5):
+    """`cell` over the first axis."""
+    return upsweep.reference.scan(cell, start, x)
+
+
+def test_numpys_arrays_are_not_looked_at_again(checked):
+    def update(s, x):
+        return cell(s, x)
+
+    for seed in range(4):
+        x, start = random((30, 5), np.float32, seed), random(5, np.float64, seed + 9).astype(np.float32)
+        got, last = upsweep.scan(update, start, x, return_final=True)
+        np.testing.assert_allclose(got, loop(x, start), rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(last, got[-1])
+        turned = upsweep.scan(update, 0.25 * seed, x.T, axis=1, reverse=True)
+        np.testing.assert_allclose(turned, loop(x[::-1], np.float32(0.25 * seed))[::-1].T, rtol=1e-5, atol=1e-6)
+        halves = upsweep.scan(update, np.float16(0.5), x.astype(np.float16))
+        assert halves.dtype == np.float16
+    # Halves are converted, so that nothing is kept of them.
+    assert len(checked) == 1 + 1 + 4
+
+
+def test_axes_and_numbers_of_numpys_arrays():
+    def update(s, x):
+        return s * 0.5 + x[0] * x[1], (s > 0, s)
+
+    x = random((4, 5, 6), np.float64)
+    for axis in range(3):
+        for reverse in (False, True):
+            for number in (2.0, -1.5, np.float64(0.5), np.array(3.0)):
+                for start in (0.25, random(np.delete(x.shape, axis), np.float64)):
+                    first = np.moveaxis(x, axis, 0)[:: -1 if reverse else 1]
+                    (flags, ys), last = upsweep.scan(
+                        update, start, (x, number), axis=axis, reverse=reverse, return_final=True
+                    )
+                    state = np.broadcast_to(start, first.shape[1:])
+                    before = np.empty_like(first)
+                    for t, each in enumerate(first):
+                        before[t], state = state, state * 0.5 + each * number
+                    expected = np.moveaxis(before[:: -1 if reverse else 1], 0, axis)
+                    np.testing.assert_allclose(ys, expected, rtol=1e-12)
+                    np.testing.assert_allclose(last, state, rtol=1e-12)
+                    assert flags.dtype == bool and np.array_equal(flags, expected > 0)
+
+
+def test_results_that_go_where_they_are_told_later_too():
+    memory = np.zeros(400, np.float32)
+    x = random((10, 8), np.float32)
+    expected = loop(x)
+    for _ in range(2):
+        for out in (memory[:80].reshape(10, 8), memory[100:180].reshape(10, 8)):
+            out[...] = 0
+            assert upsweep.scan(cell, 0.5, x, out=out) is out
+            np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+        same = x.copy()
+        assert upsweep.scan(cell, 0.5, same, out=same) is same
+        np.testing.assert_allclose(same, expected, rtol=1e-5, atol=1e-6)
+        with pytest.raises(ValueError, match="out: overlaps xs in memory without being the same array"):
+            upsweep.scan(cell, 0.5, memory[:80].reshape(10, 8), out=memory[40:120].reshape(10, 8))
+        with pytest.raises(ValueError, match="out: is read-only"):
+            read_only = np.zeros((10, 8), np.float32)
+            read_only.flags.writeable = False
+            upsweep.scan(cell, 0.5, x, out=read_only)
+        with pytest.raises(ValueError, match=r"out\[1\]: overlaps out\[0\]"):
+            upsweep.scan(lambda s, x: (s, (s + x, x)), np.float32(0.5), x, out=(memory[:80].reshape(10, 8),) * 2)
+
+
+def test_time_in_parallel_in_place_later_too():
+    def update(s, x):
+        return 0.9 * s + 0.1 * x
+
+    for seed in range(3):
+        x = random(100_000, np.float32, seed)
+        apart = upsweep.scan(update, 0.5, x)
+        within = x.copy()
+        upsweep.scan(update, 0.5, within, out=within)
+        np.testing.assert_array_equal(apart, within)
+        beside = np.empty_like(x)
+        upsweep.scan(update, 0.5, x, out=beside)
+        np.testing.assert_array_equal(apart, beside)
+
+
+def test_interleaved_memory_and_misaligned_arrays():
+    pairs = np.zeros((10, 2), np.float32)
+    pairs[:, 0] = random(10, np.float32)
+    raw = np.zeros(41, np.uint8)
+    off = raw[1:].view(np.float32)
+    for _ in range(3):
+        upsweep.scan(cell, 0.5, pairs[:, 0], out=pairs[:, 1])  # apart, though their spans are not
+        np.testing.assert_allclose(pairs[:, 1], loop(pairs[:, 0]), rtol=1e-5, atol=1e-6)
+        off[...] = pairs[:, 0]
+        np.testing.assert_allclose(upsweep.scan(cell, 0.5, off), loop(pairs[:, 0]), rtol=1e-5, atol=1e-6)
+        swapped = pairs[:, 0].astype(">f4")
+        np.testing.assert_allclose(upsweep.scan(cell, 0.5, swapped), loop(pairs[:, 0]), rtol=1e-5, atol=1e-6)
+
+
+def test_numpys_arrays_in_several_threads_at_once():
+    arrays = [random((5000, 8), np.float64, seed) for seed in range(4)]
+    expected = [upsweep.scan(cell, 0.5, x) for x in arrays]
+    failed = []
+
+    def run(n):
+        for _ in range(30):
+            if not np.array_equal(upsweep.scan(cell, 0.5, arrays[n]), expected[n]):
+                failed.append(n)
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed

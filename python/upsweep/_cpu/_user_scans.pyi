@@ -15,25 +15,44 @@ class Sums:
 
     def __init__(self, *, sums: int, code: object, vectors_at_once: int, params: NDArray[Any]) -> None: ...
 
-def scan(
-    kernel: Kernel,
-    params: NDArray[Any],
-    inputs: Sequence[NDArray[Any]],
-    input_shared: Sequence[bool],
-    outputs: Sequence[NDArray[Any]],
-    state: NDArray[Any],
-    dims: tuple[int, ...],
-    length: int,
-    cost: float,
-    n_threads: int,
-    reduce: Kernel | None = None,
-    reduce_params: NDArray[Any] | None = None,
-    kind: str = "affine",
-    varies: bool = False,
-    decides: int = 0,
-    keeps_ties: bool = True,
-    matrix: Sequence[float] = (),
-    start: Sequence[float] = (),
-    sums: Sums | None = None,
-) -> None:
-    """Run over all steps; writes outputs and state."""
+class Plan:
+    """A scan over arrays of some shapes, strides and dtypes, ready to run on others."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        params: NDArray[Any],
+        inputs: Sequence[NDArray[Any]],
+        input_shared: Sequence[bool],
+        outputs: Sequence[NDArray[Any]],
+        dims: tuple[int, ...],
+        length: int,
+        cost: float,
+        reduce: Kernel | None = None,
+        reduce_params: NDArray[Any] | None = None,
+        kind: str = "affine",
+        varies: bool = False,
+        decides: int = 0,
+        keeps_ties: bool = True,
+        matrix: Sequence[float] = (),
+        start: Sequence[float] = (),
+        sums: Sums | None = None,
+    ) -> None: ...
+    def run(
+        self,
+        inputs: list[NDArray[Any]],
+        outputs: list[NDArray[Any]],
+        offsets: Sequence[int],
+        state: NDArray[Any],
+        n_threads: int,
+    ) -> None:
+        """Run over all steps; writes outputs and state."""
+
+class Spans:
+    """Which bytes arrays reach, from their addresses: whether outputs lie over inputs, or each other."""
+
+    def __init__(
+        self, inputs: Sequence[NDArray[Any]], outputs: Sequence[NDArray[Any]], alike: Sequence[bool]
+    ) -> None: ...
+    def are_apart(self, inputs: list[NDArray[Any]], outputs: list[NDArray[Any]]) -> bool:
+        """Whether such outputs can be written while the inputs are read."""

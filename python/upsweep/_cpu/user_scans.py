@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,15 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from upsweep import _cpu
-from upsweep._cpu._user_scans import Kernel, Sums, scan
+from upsweep._cpu._user_scans import Kernel, Spans, Sums
+from upsweep._cpu._user_scans import Plan as compiled_plan
 from upsweep._expr.llvm import chunk_sums
 from upsweep._expr.llvm import recurrence as compiled
 from upsweep._expr.llvm.target import TARGETS
 from upsweep._expr.parallel_forms import Form
 from upsweep._expr.recurrence import Recurrence, evaluate, lifted
 
-__all__ = ["run"]
+__all__ = ["Plan", "Spans", "is_readable", "run"]
 
 Array = NDArray[Any]
 
@@ -71,11 +73,9 @@ def _sums(rests: Recurrence, dtype: np.dtype[Any], shared: tuple[bool, ...]) -> 
 
 
 def _readable(array: Array, dtype: np.dtype[Any]) -> Array:
-    """An array as the driver takes it: native and aligned, of a type that it knows."""
+    """An array that the driver does not take as one that it does."""
     if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
         return array.astype(dtype)
-    if array.dtype.isnative and array.flags.aligned:
-        return array
     return array.astype(array.dtype.newbyteorder("="))
 
 
@@ -103,17 +103,8 @@ def _collapsed(arrays: list[Array]) -> list[Array]:
     return result
 
 
-def run(
-    recurrence: Recurrence,
-    dtype: np.dtype[Any],
-    inputs: list[Array],
-    outputs: list[Array],
-    states: Array,
-    length: int,
-    form: Form | None,
-    n_threads: int | None,
-) -> Array:
-    """Run over the first axis of all arrays, and write the outputs.
+class Plan:
+    """A scan over arrays that lie as some do, ready to run on others.
 
     Parameters
     ----------
@@ -122,54 +113,100 @@ def run(
     dtype : dtype
         float32 or float64: what is calculated in, and what outputs are of.
     inputs, outputs : list of ndarray
-        Of the same shape (time, ...); inputs of any real dtype and strides.
-    states : ndarray
-        Of shape (states, ...), before the first step; overwritten.
-    length : int
-        The number of steps.
+        Of the same shape (time, ...), in the scan's order; any strides. Inputs of `is_readable`.
+    columns : tuple of int
+        Their shape behind the first axis, and that of states.
     form : Form, optional
         What makes time parallel; without it time is sequential, and columns are parallel.
-    n_threads : int, optional
-        At most so many; the bits do not depend on it.
+    offsets : sequence of int, optional
+        The bytes from the address of an array that a call gives to the first step of what is here.
+    """
+
+    def __init__(
+        self, recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], outputs: list[Array],
+        columns: tuple[int, ...], length: int, form: Form | None, offsets: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        arrays = [*inputs, *outputs]
+        n_dims, n_states = len(columns), recurrence.n_states
+        self._offsets, self.dtype = offsets or [0] * len(arrays), dtype
+        # The axes of columns in memory, from the outermost to the innermost; those of states follow them.
+        order = list(range(n_dims))
+        if arrays:
+            strides = (outputs or inputs)[0].strides
+            order.sort(key=lambda d: (-abs(strides[d + 1]), d))
+        is_ordered = order == sorted(order)
+        self._shape = (n_states, *(columns[d] for d in order))
+        self._back = None if is_ordered else (0, *(1 + order.index(d) for d in range(n_dims)))
+        self._compiled: Any = None
+        if length == 0 or 0 in columns:
+            return
+        kernel_inputs, kernel_outputs, dims = inputs, outputs, (math.prod(columns),)
+        if arrays:
+            axes = (0, *(1 + d for d in order))
+            flat = _collapsed(arrays if is_ordered else [array.transpose(axes) for array in arrays])
+            kernel_inputs, kernel_outputs = flat[: len(inputs)], flat[len(inputs) :]
+            dims = flat[0].shape[1:]
+        axis = 0 if form else -1  # along which lanes go: chunks of time, or the innermost columns
+        shared = tuple(
+            a.strides[axis] == 0 and a.dtype == dtype and (form is not None or dims[-1] > 1) for a in kernel_inputs
+        )
+        kernel, cost, params = _prepared(recurrence, dtype, shared)
+        keywords: dict[str, Any] = {}
+        if form is not None:
+            reduce, reduce_cost, reduce_params = _prepared(form.reduce, dtype, shared)
+            cost += reduce_cost
+            keywords = {
+                "reduce": reduce,
+                "reduce_params": reduce_params,
+                "kind": form.kind,
+                "varies": form.varies,
+                "keeps_ties": form.keeps_ties,
+                "decides": form.decides,
+                "matrix": [evaluate(node, dtype) for node in form.matrix],
+                "start": form.start,
+                "sums": None if form.rests is None else _sums(form.rests, dtype, shared),
+            }
+        self._compiled = compiled_plan(
+            kernel, params, kernel_inputs, shared, kernel_outputs, dims, length, cost, **keywords
+        )
+
+    def run(
+        self, inputs: list[Array], outputs: list[Array], states: Sequence[Any], n_threads: int | None
+    ) -> Array:  # fmt: skip
+        """Write the outputs; the states after the last step, of shape (states, *columns).
+
+        `states` before the first one broadcast to the columns. At most so many threads; the bits do not depend on
+        their number.
+        """
+        memory = np.empty(self._shape, self.dtype)
+        theirs = memory if self._back is None else memory.transpose(self._back)  # with the axes of the columns
+        for place, value in enumerate(states):
+            theirs[place] = value
+        if self._compiled is not None:
+            self._compiled.run(inputs, outputs, self._offsets, memory, _cpu.threads(n_threads))
+        return theirs
+
+
+def is_readable(array: Array) -> bool:
+    """Whether the driver takes it as it is: native and aligned, of a type that it knows."""
+    dtype = array.dtype
+    return (dtype.kind != "f" or dtype.itemsize in (4, 8)) and dtype.isnative and array.flags.aligned
+
+
+def run(
+    recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], outputs: list[Array], states: list[Array],
+    length: int, columns: tuple[int, ...], form: Form | None, n_threads: int | None,
+) -> list[Array]:  # fmt: skip
+    """Run over the first axis of all arrays, and write the outputs: a `Plan` of them, which says what these are.
+
+    `states` are of the columns' shape. Inputs are of any real dtype.
 
     Returns
     -------
-    ndarray
+    list of ndarray
         The states after the last step.
     """
-    inputs = [_readable(array, dtype) for array in inputs]
-    arrays = [*inputs, *outputs]
-    n_dims, n_states = states.ndim - 1, recurrence.n_states
-    reference = (outputs or inputs or [states])[0]
-    order = sorted(range(1, n_dims + 1), key=lambda d: (-abs(reference.strides[d]), d))
-    moved = np.ascontiguousarray(states if n_dims < 2 else states.transpose(0, *order), dtype=dtype)
-    kernel_inputs, kernel_outputs, dims = inputs, outputs, (moved[0].size,)
-    if arrays:
-        flat = _collapsed(arrays if n_dims < 2 else [array.transpose(0, *order) for array in arrays])
-        kernel_inputs, kernel_outputs = flat[: len(inputs)], flat[len(inputs) :]
-        dims = flat[0].shape[1:]
-    axis = 0 if form else -1  # along which lanes go: chunks of time, or the innermost columns
-    shared = tuple(
-        a.strides[axis] == 0 and a.dtype == dtype and (form is not None or dims[-1] > 1) for a in kernel_inputs
-    )
-    kernel, cost, params = _prepared(recurrence, dtype, shared)
-    keywords: dict[str, Any] = {}
-    if form is not None:
-        reduce, reduce_cost, reduce_params = _prepared(form.reduce, dtype, shared)
-        cost += reduce_cost
-        keywords = {
-            "reduce": reduce,
-            "reduce_params": reduce_params,
-            "kind": form.kind,
-            "varies": form.varies,
-            "keeps_ties": form.keeps_ties,
-            "decides": form.decides,
-            "matrix": [evaluate(node, dtype) for node in form.matrix],
-            "start": form.start,
-            "sums": None if form.rests is None else _sums(form.rests, dtype, shared),
-        }
-    scan(
-        kernel, params, kernel_inputs, shared, kernel_outputs, moved.reshape(n_states, -1), dims, length, cost,
-        _cpu.threads(n_threads), **keywords,
-    )  # fmt: skip
-    return moved if n_dims < 2 else moved.transpose(0, *(1 + order.index(d) for d in range(1, n_dims + 1)))
+    inputs = [x if is_readable(x) else _readable(x, dtype) for x in inputs]
+    plan = Plan(recurrence, dtype, inputs, outputs, columns, length, form)
+    after = plan.run(inputs, outputs, states, n_threads)
+    return [after[place, ...] for place in range(len(states))]

@@ -33,7 +33,7 @@ from upsweep._expr.cuda.recurrence import (
     threads_of,
 )
 from upsweep._expr.nodes import order, substitute
-from upsweep._expr.parallel_forms import Form
+from upsweep._expr.parallel_forms import Form, matrix_power
 from upsweep._expr.recurrence import Recurrence, evaluate, input_, lifted
 
 __all__ = ["Plan", "run"]
@@ -311,7 +311,7 @@ class Plan:
         n_bytes = scan.layout.n_columns * chunks.n * SIZES[dtype]
         self._n_reduced = form.reduce.n_states * n_bytes
         self._n_bytes = self._n_reduced + recurrence.n_states * n_bytes
-        matrix = () if form.varies else _repeated(form, recurrence.n_states, np.dtype(dtype), chunks.steps)
+        matrix = () if form.varies else _repeated(form, np.dtype(dtype), chunks.steps)
         self._launches += [
             scan.prepare(reduction, reduces=recurrence, chunks=chunks, initial=form.start),
             scan.prepare(reading, form=_plain(form), chunks=chunks, matrix=matrix),
@@ -365,13 +365,12 @@ def _plain(form: Form) -> Form:
 
 
 @functools.lru_cache(KEPT)
-def _repeated(form: Form, n_states: int, dtype: np.dtype[Any], n_steps: int) -> tuple[float, ...]:
+def _repeated(form: Form, dtype: np.dtype[Any], n_steps: int) -> tuple[float, ...]:
     """What so many steps of the same do: the matrix to that power, or so many times the shift."""
     if form.kind in ("argmax", "argmin"):
         return ()
     numbers = np.array([evaluate(node, dtype) for node in form.matrix], np.float64)
+    if form.kind == "affine":
+        return tuple(matrix_power(tuple(numbers.tolist()), n_steps).ravel().tolist())
     with np.errstate(all="ignore"):
-        if form.kind != "affine":
-            return tuple((numbers * n_steps).tolist())
-        power = np.linalg.matrix_power(numbers.reshape(n_states, n_states), n_steps)
-    return tuple(power.ravel().tolist())
+        return tuple((numbers * n_steps).tolist())

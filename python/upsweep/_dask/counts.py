@@ -11,7 +11,7 @@ import numpy as np
 from dask._task_spec import Task, TaskRef
 from dask.base import tokenize
 
-from upsweep import _counting
+from upsweep import _arrays, _counting, _dispatch
 from upsweep._dask import graphs
 from upsweep._dask.graphs import Keys
 
@@ -57,7 +57,8 @@ class _Work:
 
 
 def _n_invalid(totals: list[tuple[Any, Any]]) -> Any:
-    return np.asarray(sum(n for _, n in totals), np.int64)
+    n_invalid = sum(n for _, n in totals)
+    return n_invalid if _arrays.any_on_device(n_invalid) else np.asarray(n_invalid, np.int64)
 
 
 def bincount(
@@ -70,14 +71,16 @@ def bincount(
     axis: int | None,
     dtype: Any,
     invalid: Any,
+    deterministic: bool,
     return_invalid: bool,
     n_threads: int | None,
 ) -> Any:
     """The counts as a dask array, and those of keys left out as another one."""
+    _dispatch.check_threads(n_threads)
     operands = graphs.as_operands({"x": x, "weights": weights})
     checked = _counting.normalise_count(
         graphs.stand_in(operands["x"]), graphs.stand_in(operands["weights"]), minlength, length=length, axis=axis,
-        out=None, accumulate=False, dtype=dtype, invalid=invalid, deterministic=False,
+        out=None, accumulate=False, dtype=dtype, invalid=invalid, deterministic=deterministic,
         return_invalid=return_invalid,
     )  # fmt: skip
     keys, at = operands["x"], checked.axis
@@ -90,7 +93,8 @@ def bincount(
     blocks = graphs.cut_alike(operands, axes)
     keywords = {
         "length": checked.n_bins, "axis": axis, "dtype": checked.accumulator, "invalid": invalid,
-        "return_invalid": bool(return_invalid), "n_threads": 1 if n_threads is None else n_threads,
+        "deterministic": bool(deterministic), "return_invalid": bool(return_invalid),
+        "n_threads": 1 if n_threads is None else n_threads,
     }  # fmt: skip
     work = _Work(function, checked.least, keywords, at, checked.dtype)
     token = tokenize("bincount", operands, minlength, keywords, checked.dtype)

@@ -45,11 +45,25 @@ def _as_operand(value: Any, name: str) -> Any:
             raise ValueError(
                 f"{name}: has chunks of unknown sizes, {value.shape}; call {name}.compute_chunk_sizes() first"
             )
+        _check_blocks(value._meta, name)
         return value
     if value is None or (np.ndim(value) == 0 and isinstance(value, (bool, int, float, complex, np.generic))):
         return value
     array = _arrays.as_array(value, name)
     return array if array.ndim == 0 else da.from_array(array, chunks=-1)
+
+
+def _check_blocks(meta: Any, name: str) -> None:
+    """Refuse blocks that tasks would refuse, or take for what they are not."""
+    if isinstance(meta, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name}: blocks with a mask are not supported; fill them first, e.g. da.ma.filled({name}, 0)"
+        )
+    if not isinstance(meta, np.ndarray) and not _arrays.any_on_device(meta):
+        raise TypeError(
+            f"{name}: expected blocks of numpy or of a CUDA device, got {_arrays.type_name(meta)}; convert them, "
+            f"e.g. {name}.map_blocks(numpy.asarray)"
+        )
 
 
 def stand_in(operand: Any) -> Any:

@@ -8,9 +8,11 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-from dask._task_spec import Task, TaskRef
+from dask._task_spec import Alias, Task, TaskRef
+from dask.array.utils import meta_from_array
 from dask.base import tokenize
 
+from upsweep import _dispatch
 from upsweep._dask import graphs
 from upsweep._dask.graphs import Keys
 
@@ -22,21 +24,22 @@ _WIDE = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
 
 @dataclass(frozen=True)
 class _Work:
-    """What tasks do: the histogram, its bins, and the dtype of the result; None for counts."""
+    """What tasks do: the histogram, its bins, the dtype of sums (None for counts), a block without elements."""
 
     histogram: Callable[..., Any]
     bins: Any
     density: bool
     n_threads: int
     dtype: np.dtype[Any] | None
+    nothing: Any
 
     def block(self, x: Any, weights: Any, limits: Any) -> Any:
         if weights is not None:
             weights = weights.astype(_WIDE.get(weights.dtype.kind, weights.dtype), copy=False)
         return self.histogram(x, self.bins, limits, weights=weights, n_threads=self.n_threads)[0]
 
-    def edges(self, limits: Any, dtype: np.dtype[Any]) -> Any:
-        return self.histogram(np.empty(0, dtype), self.bins, limits)[1]
+    def edges(self, limits: Any) -> Any:
+        return self.histogram(self.nothing, self.bins, limits)[1]
 
     def result(self, total: Any, edges: Any) -> Any:
         if self.dtype is not None:
@@ -54,8 +57,8 @@ def _total(parts: list[Any]) -> Any:
 
 
 def _extremes(x: Any) -> Any:
-    """The least and the largest element; None for nothing."""
-    return (x.min(), x.max()) if x.size else None
+    """The least and the largest element, in the host's memory; None for nothing."""
+    return tuple(x.dtype.type(end.item()) for end in (x.min(), x.max())) if x.size else None
 
 
 def _extremes_of(parts: list[Any]) -> Any:
@@ -71,6 +74,14 @@ def _limits(parts: list[Any]) -> Any:
     if limits is not None and not np.all(np.isfinite(limits)):
         raise ValueError(f"x: autodetected range of [{limits[0]}, {limits[1]}] is not finite")
     return (0.0, 1.0) if limits is None else limits
+
+
+def _refuse_lazy(numbers: Any, name: str) -> None:
+    """Refuse dask arrays among numbers, which would be computed here, and by each task again."""
+    if isinstance(numbers, (tuple, list)) and any(isinstance(number, da.Array) for number in numbers):
+        raise TypeError(
+            f"{name}: expected numbers in memory for dask arrays, got a dask array; compute them first"
+        )
 
 
 def histogram(
@@ -89,6 +100,9 @@ def histogram(
         raise TypeError(
             f"bins: expected a number or edges in memory for dask arrays, got {kind}; compute them first"
         )
+    _refuse_lazy(bins, "bins")
+    _refuse_lazy(range, "range")
+    _dispatch.check_threads(n_threads)
     operands = graphs.as_operands({"x": x, "weights": weights})
     given, summands = operands["x"], operands["weights"]
     if summands is not None and np.shape(summands) != np.shape(given):
@@ -105,8 +119,9 @@ def histogram(
         for name, operand in operands.items()
     }
     blocks = graphs.cut_alike(operands, axes)
+    empty = meta_from_array(given._meta, ndim=1, dtype=given.dtype)  # where the blocks are, the edges will be
     work = _Work(function, bins, bool(density), 1 if n_threads is None else n_threads,
-                 None if summands is None else sample.dtype)  # fmt: skip
+                 None if summands is None else sample.dtype, empty)  # fmt: skip
     token = tokenize("histogram", operands, bins, range, density, n_threads)
     parts, name, edges_name = (f"histogram-{part}{token}" for part in ("part-", "", "edges-"))
 
@@ -128,13 +143,13 @@ def histogram(
     total = (f"histogram-total-{token}",)
     graphs.tree(tasks, parts, _total, counted, total)
     at_edges = (f"histogram-limits-{token}",)
-    tasks[at_edges] = Task(at_edges, work.edges, limits, given.dtype)
+    tasks[at_edges] = Task(at_edges, work.edges, limits)
 
     graph = graphs.with_layer(parts, tasks, blocks.arrays)
     key, edges_key = (name, 0), (edges_name, 0)
     results = {key: Task(key, work.result, TaskRef(total), TaskRef(at_edges))}
-    edge_tasks = {edges_key: Task(edges_key, np.asarray, TaskRef(at_edges))}
-    dtype = np.dtype(np.float64) if density and sample.dtype.kind != "c" else sample.dtype
+    edge_tasks = {edges_key: Alias(edges_key, at_edges)}
+    dtype = np.result_type(sample.dtype, np.float64) if density else sample.dtype
     return (
         graphs.new_array(graphs.on_top(graph, name, results, parts), name, ((sample.size,),), dtype, given),
         graphs.new_array(graphs.on_top(graph, edges_name, edge_tasks, parts), edges_name, ((edges.size,),),

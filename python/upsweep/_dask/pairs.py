@@ -89,6 +89,7 @@ def run_pairs(
 ) -> tuple[Any, ...]:  # fmt: skip
     """`_dispatch.run_pairs` of dask arrays, and of such as lie in memory: its results as dask arrays."""
     method = check_method(method)
+    _dispatch.check_threads(n_threads)
     kind_of = {v.static[0]: v.static[1] for v in reduction.variables}
     read = [place for place in range(len(arrays)) if place in kind_of]
     # An array that the formula does not read is not brought.

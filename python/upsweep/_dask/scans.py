@@ -10,7 +10,7 @@ import dask.array as da
 import numpy as np
 from dask.base import tokenize
 
-from upsweep import _arrays, _signature, carries
+from upsweep import _arrays, _dispatch, _signature, carries
 from upsweep._dask import graphs
 from upsweep._dask.columns import Columns, check_method, final_chunks
 
@@ -69,7 +69,7 @@ def _final(state: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     """The state as users see it; `shape` is its block's."""
     if state is None:
         return np.zeros(shape, dtype)
-    state = np.asarray(state) if np.ndim(state) == 0 else state
+    state = np.asarray(state) if np.isscalar(state) else state
     with np.errstate(over="ignore", invalid="ignore"):
         state = state.astype(dtype)
     return state if state.shape == shape else np.broadcast_to(state, shape)
@@ -91,6 +91,7 @@ def scan(
 ) -> Any:
     """The scan of arguments of which one is a dask array, as a dask array, with the final state as another one."""
     method = check_method(method)
+    _dispatch.check_threads(n_threads)
     operands = graphs.as_operands({**arrays, "reset": reset, "initial": initial})
     dtypes, shape, at = _check(function, operands, list(arrays), axis, keywords)
     reverse = bool(reverse)

@@ -9,14 +9,19 @@ The numbers are found by a recurrence too, which starts from the step that does 
 
 from __future__ import annotations
 
+import decimal
+import functools
 import math
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .nodes import Node, constant, make, order
 from .recurrence import Recurrence, state
 from .scalar_ops import operation
 
-__all__ = ["MOST_STATES", "Form", "find_form"]
+__all__ = ["MOST_STATES", "Form", "find_form", "matrix_power"]
 
 MOST_STATES = 4
 
@@ -58,6 +63,20 @@ def find_form(recurrence: Recurrence) -> tuple[Form | None, str]:
     if winner is not None:
         return winner, f"the states are replaced together where state {winner.decides} is beaten"
     return None, "the new state is neither affine in the state nor a known associative form of it"
+
+
+# Of a filter whose poles are nearly equal, the numbers of a power are 1e6 times what becomes of its states, and
+# squared for the next power: a double's digits are not enough.
+_DIGITS = decimal.Context(prec=40, traps=[])
+
+
+@functools.lru_cache(256)
+def matrix_power(numbers: tuple[float, ...], n: int) -> NDArray[np.float64]:
+    """The matrix of these numbers, row by row, to the power n, right to the last bit or two of each number."""
+    k = math.isqrt(len(numbers))
+    square = np.array([decimal.Decimal(number) for number in numbers], object).reshape(k, k)
+    with decimal.localcontext(_DIGITS):
+        return np.linalg.matrix_power(square, n).astype(np.float64)
 
 
 def _is_free(node: Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import weakref
 from collections.abc import Callable, Hashable
@@ -14,6 +15,7 @@ __all__ = ["Here", "Known"]
 Value = TypeVar("Value")
 
 _NOTHING = object()
+_NOTHINGS = itertools.repeat(_NOTHING)
 
 
 def _taken(function: Callable[..., Any]) -> tuple[Any, ...]:
@@ -21,14 +23,13 @@ def _taken(function: Callable[..., Any]) -> tuple[Any, ...]:
     code = getattr(function, "__code__", None)
     if code is None:
         return ()
-    values: list[Any] = []
+    names: dict[str, Any] = getattr(function, "__globals__", {})
+    values = list(map(names.get, code.co_names, _NOTHINGS))
     for cell in getattr(function, "__closure__", None) or ():
         try:
             values.append(cell.cell_contents)
         except ValueError:  # not assigned yet
             values.append(_NOTHING)
-    names = getattr(function, "__globals__", {})
-    values += [names.get(name, _NOTHING) for name in code.co_names]
     values += getattr(function, "__defaults__", None) or ()
     values += (getattr(function, "__kwdefaults__", None) or {}).values()
     return tuple(values)

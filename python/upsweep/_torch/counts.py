@@ -146,10 +146,7 @@ def _result_dtype(keys: Tensor, weights: Tensor | None, dtype: Any) -> torch.dty
     if dtype is not None:
         if not isinstance(dtype, torch.dtype):
             raise TypeError(f"dtype: expected a torch.dtype, got {dtype!r}")
-        try:
-            backends.name_of(dtype)
-        except TypeError:
-            raise TypeError(f"dtype: expected integers, real or complex numbers, got {dtype}") from None
+        scans.check_sum_dtype(dtype, "weights", weights)
         if dtype == torch.bool:
             raise TypeError("dtype: expected integers, real or complex numbers, got torch.bool")
         if weights is not None and weights.is_complex() and not dtype.is_complex:

@@ -3,22 +3,37 @@
 A collective is entered by all ranks of a group or by none: first all learn what each of them found (`ask`), and
 raise together. Derivatives are collectives too, in which each rank takes part whose result is differentiated.
 What is asked, gathered or handed on is on its way while the rank goes on, and waited for where it is needed.
+
+On a device what is sent waits for the work that it comes from, and nothing else (`mark`): messages, questions
+and copies to the host have streams of their own, and work is queued before it is known what is sent of it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-__all__ = ["Answers", "Gathering", "Message", "Ranks", "beside", "joined"]
+__all__ = [
+    "Answers",
+    "Gathering",
+    "Message",
+    "Ranks",
+    "are_finite",
+    "beside",
+    "fetch",
+    "joined",
+    "mark",
+    "runs_behind",
+]
 
 Parts = tuple[Tensor, Tensor, Tensor]  # multiplier, value, reset
 
@@ -37,9 +52,13 @@ class Ranks:
         if self.rank < 0:
             raise ValueError("group: this process is not in it")
         self.size = dist.get_world_size(group)
+
+    @cached_property
+    def _kinds(self) -> set[str]:
+        """The kinds of devices whose tensors are exchanged where they are."""
         # Such as "cpu:gloo,cuda:nccl". What others than NCCL take of a device goes over the host in any case.
-        pairs = (pair.partition(":") for pair in str(dist.get_backend_config(group)).split(","))
-        self._kinds = {kind for kind, _, backend in pairs if kind == "cpu" or backend == "nccl"}
+        pairs = (pair.partition(":") for pair in str(dist.get_backend_config(self.group)).split(","))
+        return {kind for kind, _, backend in pairs if kind == "cpu" or backend == "nccl"}
 
     def way(self, device: torch.device) -> torch.device:
         """Where tensors of a device have to be to be exchanged: there, if the group has a backend for it."""
@@ -63,13 +82,13 @@ class Ranks:
         """The same, without waiting for it."""
         return Gathering(self, tensor)
 
-    def hand_on(self, tensor: Tensor, rank: int) -> Message:
-        """Start to send the tensor to a rank, which calls `take_over` for it."""
-        return Message(self, tensor.contiguous(), rank, sends=True)
+    def hand_on(self, tensor: Tensor, rank: int, after: Any) -> Message:
+        """Start to send the tensor to a rank, which calls `take_over` for it; `after` is a `mark` behind it."""
+        return _Sent(self, tensor, rank, after)
 
-    def take_over(self, like: Tensor, rank: int) -> Message:
-        """Start to receive, into memory of this kind, what a rank hands on."""
-        return Message(self, torch.empty_like(like, memory_format=torch.contiguous_format), rank, sends=False)
+    def take_over(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, rank: int) -> Message:
+        """Start to receive a tensor like this, which a rank hands on."""
+        return _Received(self, torch.Size(shape), dtype, device, rank)
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over all ranks."""
@@ -150,19 +169,68 @@ class Answers:
         return heard
 
 
-def beside(device: torch.device, after: bool = False) -> Any:
-    """A context whose work on a device runs beside the caller's, and before it; `after` what is there already."""
-    if device.type != "cuda":
+def runs_behind(device: torch.device) -> bool:
+    """Whether a call only starts work there, which is done while the host goes on."""
+    return bool(device.type == "cuda")
+
+
+def mark(device: torch.device) -> Any:
+    """The end of what has been started on the current stream, to be waited for; None where nothing runs behind."""
+    return torch.cuda.current_stream(device).record_event() if runs_behind(device) else None
+
+
+def beside(device: torch.device, after: Any = None, what: str = "look") -> Any:
+    """A context whose work on a device runs beside the caller's, and before it, but `after` a mark.
+
+    Each kind of work has a stream: a message that is sent would wait for one that is received.
+    """
+    if not runs_behind(device):
         return contextlib.nullcontext()
-    stream = _stream_beside(device)
-    if after:
-        stream.wait_stream(torch.cuda.current_stream(device))
+    stream = _stream_beside(device, what)
+    if after is not None:
+        stream.wait_event(after)
     return torch.cuda.stream(stream)
 
 
 @cache
-def _stream_beside(device: torch.device) -> Any:
+def _stream_beside(device: torch.device, what: str) -> Any:
     return torch.cuda.Stream(device, priority=-1)
+
+
+def fetch(tensor: Tensor) -> Callable[[], Any]:
+    """Start to copy a tensor to the host; what is returned waits for it, and for no work that is started later."""
+    if not runs_behind(tensor.device):
+        return lambda: tensor.numpy()
+    with beside(tensor.device, mark(tensor.device), "fetch"):
+        there = tensor.to("cpu", non_blocking=True)
+        done = mark(tensor.device)
+        _keep(tensor)
+
+    def wait() -> Any:
+        done.synchronize()
+        return there.numpy()
+
+    return wait
+
+
+def _keep(tensor: Tensor) -> None:
+    """Let memory of another stream be handed out again only behind what the current one does with it."""
+    if runs_behind(tensor.device):
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
+_FEW = 1 << 16  # numbers that are rather copied than looked at where they are
+
+
+def are_finite(values: Tensor) -> Callable[[], list[bool]]:
+    """Start to find out which of stacked tensors are finite; what is returned waits for the answer."""
+    if values.numel() <= _FEW:
+        numbers = fetch(values)
+        return lambda: [bool(np.isfinite(one).all()) for one in numbers()]
+    with beside(values.device, mark(values.device), "fetch"):
+        answers = fetch(torch.isfinite(values).reshape(len(values), -1).all(1))
+        _keep(values)
+    return lambda: list(map(bool, answers()))
 
 
 class Gathering:
@@ -173,7 +241,12 @@ class Gathering:
         self._like = tensor
         self._sent = real.contiguous().to(way)
         self._stacked = torch.empty((ranks.size, *real.shape), dtype=real.dtype, device=way)
-        self._work = dist.all_gather(list(self._stacked), self._sent, group=ranks.group, async_op=True)
+        if way.type == "cuda":  # without the copies from one tensor a rank, which not all backends can do
+            self._work = dist.all_gather_into_tensor(
+                self._stacked.view(-1), self._sent.view(-1), group=ranks.group, async_op=True
+            )
+        else:
+            self._work = dist.all_gather(list(self._stacked), self._sent, group=ranks.group, async_op=True)
 
     def wait(self) -> Tensor:
         """The stack, for work that follows on the current stream."""
@@ -185,19 +258,43 @@ class Gathering:
 class Message:
     """A tensor on its way from one rank to another."""
 
-    def __init__(self, ranks: Ranks, tensor: Tensor, rank: int, sends: bool):
-        self._tensor = tensor
-        real, way = _as_real(tensor), ranks.way(tensor.device)
-        self._there = real.to(way) if sends or real.device == way else torch.empty_like(real, device=way)
-        start = dist.isend if sends else dist.irecv
-        self._work = start(self._there, ranks._global(rank), group=ranks.group, tag=_TAG)
+    _tensor: Tensor
+    _there: Tensor  # the same numbers where they are sent from, or arrive
+    _work: Any
 
     def wait(self) -> Tensor:
         """What was sent, for work that follows on the current stream."""
         self._work.wait()
         if self._there.device != self._tensor.device:
-            _as_real(self._tensor).copy_(self._there)
+            self._arrive()
+        _keep(self._tensor)
+        if self._there is not self._tensor:
+            _keep(self._there)
         return self._tensor
+
+    def _arrive(self) -> None:
+        pass
+
+
+class _Sent(Message):
+    def __init__(self, ranks: Ranks, tensor: Tensor, rank: int, after: Any):
+        self._tensor = tensor
+        with beside(tensor.device, after, "send"):
+            self._there = _as_real(tensor).contiguous().to(ranks.way(tensor.device))
+            self._work = dist.isend(self._there, ranks._global(rank), group=ranks.group, tag=_TAG)
+
+
+class _Received(Message):
+    def __init__(self, ranks: Ranks, shape: torch.Size, dtype: torch.dtype, device: torch.device, rank: int):
+        way = ranks.way(device)
+        with beside(device, None, "receive"):  # its memory too: in the caller's, work may be going on until then
+            self._tensor = torch.empty(shape, dtype=dtype, device=device)
+            real = _as_real(self._tensor)
+            self._there = real if real.device == way else torch.empty_like(real, device=way)
+            self._work = dist.irecv(self._there, ranks._global(rank), group=ranks.group, tag=_TAG)
+
+    def _arrive(self) -> None:
+        _as_real(self._tensor).copy_(self._there)
 
 
 def _as_real(tensor: Tensor) -> Tensor:

@@ -125,9 +125,21 @@ def prepare_sum(x: Any, dtype: Any, axis: int, reset: Any, initial: Any) -> _Sca
     x = _tensor(x, "x", None)
     integral = not (x.is_floating_point() or x.is_complex())
     wanted = dtype or (torch.int64 if integral else x.dtype)
+    check_sum_dtype(wanted, "x", x)
     if x.dtype != wanted and (wanted.is_floating_point or wanted.is_complex) != (not integral):
         x = x.to(wanted)  # each element is cast before it is added
     return _Scan("x", x, None, 1.0, wanted, axis, reset, initial)
+
+
+def check_sum_dtype(dtype: torch.dtype, name: str, summands: Tensor | None) -> None:
+    """Raise unless sums may be of this dtype, and their gradients reach summands that require one."""
+    try:
+        backends.name_of(dtype)
+    except TypeError:
+        raise TypeError(f"dtype: expected integers, real or complex numbers, got {dtype}") from None
+    differentiable = dtype.is_floating_point or dtype.is_complex
+    if summands is not None and summands.requires_grad and not differentiable and torch.is_grad_enabled():
+        raise TypeError(f"dtype: sums in {dtype} have no gradient, and {name} requires one; detach() it")
 
 
 def prepare_discounted(x: Any, gamma: Any, axis: int, reset: Any, initial: Any) -> _Scan:
@@ -230,7 +242,9 @@ class _Scan:
                 raise TypeError(f"reset: expected a tensor of bool, got dtype {reset.dtype}")
             named["reset"] = reset
         try:
-            shape = x.shape if len(named) == 1 else torch.broadcast_shapes(*(t.shape for t in named.values()))
+            shape = x.shape
+            if any(t.shape != shape for t in named.values()):  # to broadcast costs as much as all else here
+                shape = torch.broadcast_shapes(*(t.shape for t in named.values()))
         except RuntimeError:
             shapes = ", ".join(f"{key} {tuple(t.shape)}" for key, t in named.items())
             raise ValueError(f"shapes do not broadcast together: {shapes}") from None

@@ -6,15 +6,18 @@ Nothing here tracks gradients, and nothing but the shard itself is known: `shard
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from upsweep._torch import backends, carries, ops
-from upsweep._torch.exchange import beside
+from upsweep._torch.exchange import beside, fetch
 
 __all__ = ["Look", "Rows", "Shard"]
 
@@ -23,15 +26,16 @@ __all__ = ["Look", "Rows", "Shard"]
 _LARGE = 2.0**1000
 _LARGE_TO_NOTHING = 1000 + 1075  # halvings
 
-# Where factors are data, they are looked at up to these shares of the shard, on a device up to the last one. To
-# scan that again costs 3 % of a pass, and to look at it less; a shard that forgets later is not worth more looks.
+# Where factors are data, they are looked at up to these shares of the shard. To scan the last one again costs 3 %
+# of a pass, and to look at it less; a shard that forgets later is not worth more looks.
 _LOOKS = (256, 32)
 _LEAST_STEPS = 32  # of a look
 _LEAST_ELEMENTS = 1 << 16  # of a shard that is looked at: below, a look costs as much as a pass
+_FEW_STATES = 1 << 16  # that are rather copied to the host than looked at on a device
 
 # Elements of a group of rows. A group has to take longer than the message that follows it (CPU), and than the host
-# needs to start it (CUDA).
-_GROUP = {"cpu": 1 << 20, "cuda": 1 << 25}
+# needs to receive the state before it and to start it (CUDA).
+_GROUP = {"cpu": 1 << 20, "cuda": 1 << 26}
 _MOST_GROUPS = 8
 
 
@@ -75,32 +79,38 @@ class Shard:
         least = _GROUP[self.out.device.type]
         return max(1, min(self.n_rows, _MOST_GROUPS, int(self.out.numel()) // least))
 
-    def state(self, rows: Rows) -> Tensor:
-        """Memory for the state of these rows, in the dtype that states are computed in."""
+    def state_shape(self, rows: Rows) -> list[int]:
+        """The shape of the state of these rows."""
         shape = list(self.scan.state_shape)
         if self.row_axis is not None:
             shape[self.row_axis] = rows.end - rows.begin
-        return torch.empty(shape, dtype=self.wide, device=self.out.device)
+        return shape
+
+    def state(self, rows: Rows) -> Tensor:
+        """Memory for the state of these rows, in the dtype that states are computed in."""
+        return torch.empty(self.state_shape(rows), dtype=self.wide, device=self.out.device)
 
     def of_state(self, tensor: Tensor, rows: Rows) -> Tensor:
-        """These rows of what has the state's axes, as its last ones."""
-        if self.row_axis is None:
+        """These rows of what has the state's axes, as its last ones, and the first rows at least."""
+        if self.row_axis is None or rows == self.rows:
             return tensor
         at = tensor.ndim - len(self.scan.state_shape) + self.row_axis
         return tensor.narrow(at, rows.begin, rows.end - rows.begin)
 
     def joined(self, states: list[Tensor]) -> Tensor:
         """The states of groups of rows as one."""
-        return states[0] if self.row_axis is None else torch.cat(states, self.row_axis)
+        return states[0] if len(states) == 1 or self.row_axis is None else torch.cat(states, self.row_axis)
 
     def _piece(self, tensor: Tensor | None, rows: Rows, steps: int) -> Any:
         """These rows and the first of the steps, in the order of the scan, of what has the shard's axes."""
         if tensor is None:
             return None
         axis = self.scan.axis
-        if self.row_axis is not None:
+        if self.row_axis is not None and rows != self.rows:
             at = self.row_axis + (self.row_axis >= axis)
             tensor = tensor.narrow(at, rows.begin, rows.end - rows.begin)
+        if steps == self.length:
+            return tensor
         return tensor.narrow(axis, self.length - steps if self.reverse else 0, steps)
 
     # ---- work ---------------------------------------------------------------------------------------------------
@@ -148,24 +158,35 @@ class Shard:
 
     # ---- where the state before the shard is forgotten ----------------------------------------------------------
 
-    def start_look(self) -> Look:
-        """Begin to find out after how many steps nothing is left of the state before the shard."""
+    @property
+    def _has_one_factor(self) -> bool:
         scan = self.scan
-        if scan.gates is None and scan.gamma is None and scan.reset is None:
-            return Look(self._forgets_after(abs(scan.factor)))
-        if self.out.numel() < _LEAST_ELEMENTS:
+        return scan.gates is None and scan.gamma is None and scan.reset is None
+
+    @property
+    def has_to_look(self) -> bool:
+        """Whether only its factors tell where a state is forgotten."""
+        return not self._has_one_factor and self.out.numel() >= _LEAST_ELEMENTS
+
+    def start_look(self, given: Any) -> Look:
+        """Begin to find out after how many steps nothing is left of the state before the shard.
+
+        The factors are there at the mark `given`; on a device, that is beside what has been started since.
+        """
+        if self._has_one_factor:
+            return Look(self._forgets_after(abs(self.scan.factor)))
+        if not self.has_to_look:
             return Look(None)
         steps = [min(self.length, max(_LEAST_STEPS, math.ceil(self.length / share))) for share in _LOOKS]
-        if self.out.is_cuda:
-            with beside(self.out.device, after=True):
-                return Look(steps[-1], self._left_of_a_large_state(steps[-1], None).eq(0).all())
-        for n, later in zip(steps, [*steps[1:], 0]):
-            left = self._left_of_a_large_state(n, self.out)  # what is written here is written again
-            if not left.any():
-                return Look(n)
-            if _is_hopeless(float(left.abs().max()), later / n):
-                break
-        return Look(None)
+        return Look(None, steps, lambda n: self._start_to_look_at(n, given))
+
+    def _start_to_look_at(self, steps: int, given: Any) -> Callable[[], float]:
+        """Begin to find out how much so many steps leave of a large state, at most; the factors are `given`."""
+        with beside(self.out.device, given):
+            # On the CPU, what is written here is written again.
+            left = self._left_of_a_large_state(steps, None if self.out.is_cuda else self.out)
+            numbers = fetch(left if left.numel() <= _FEW_STATES else left.abs().max())
+        return lambda: float(np.abs(numbers()).max(initial=0))
 
     def _forgets_after(self, factor: float) -> int | None:
         if not factor < 1:  # NaN too
@@ -175,11 +196,16 @@ class Shard:
 
     def _left_of_a_large_state(self, steps: int, out: Tensor | None) -> Tensor:
         """The state after a scan of nothing, of so many steps."""
-        zeros = torch.zeros((), dtype=self.scan.dtype, device=self.out.device).expand(self.scan.shape)
-        large = torch.full((), _LARGE, dtype=torch.float64, device=self.out.device)
-        if self.wide == torch.int64:
-            large = torch.ones_like(large)  # which are not multiplied
-        return self._run(zeros, self.rows, large.to(self.wide).expand(self.scan.state_shape), steps, out)
+        zeros = _number(0.0, self.scan.dtype, self.out.device).expand(self.scan.shape)
+        # Integers are not multiplied.
+        large = _number(1.0 if self.wide == torch.int64 else _LARGE, self.wide, self.out.device)
+        return self._run(zeros, self.rows, large.expand(self.scan.state_shape), steps, out)
+
+
+@cache
+def _number(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor that is only read, on a device on one stream."""
+    return torch.full((), value, dtype=dtype, device=device)
 
 
 def _is_hopeless(left: float, times: float) -> bool:
@@ -190,13 +216,23 @@ def _is_hopeless(left: float, times: float) -> bool:
 class Look:
     """After how many steps the state before a shard is forgotten; on a device, while that is being found out."""
 
-    def __init__(self, steps: int | None, if_true: Tensor | None = None):
-        self._steps, self._if_true = steps, if_true
+    def __init__(
+        self, known: int | None, steps: Sequence[int] = (),
+        start: Callable[[int], Callable[[], float]] | None = None,
+    ):  # fmt: skip
+        """What is known, or numbers of steps and what begins to find out how much each leaves."""
+        self._known, self._steps, self._start = known, steps, start
+        self._left = None if start is None else start(steps[0])
 
     def wait(self) -> int | None:
         """The number; None where that is not known, or late."""
-        if self._if_true is not None:
-            with beside(self._if_true.device):
-                if not bool(self._if_true):
-                    return None
-        return self._steps
+        if self._start is None or self._left is None:
+            return self._known
+        left = self._left()
+        for n, later in zip(self._steps, [*self._steps[1:], 0]):
+            if left == 0:
+                return n
+            if not later or _is_hopeless(left, later / n):
+                break
+            left = self._start(later)()
+        return None

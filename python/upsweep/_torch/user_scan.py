@@ -22,7 +22,7 @@ from upsweep._expr.recurrence import Recurrence, state
 from upsweep._expr.surroundings import Here
 from upsweep._expr.trace import Structure
 from upsweep._scan_gradient import backward, run_segments
-from upsweep._scan_plans import known_plans, signature
+from upsweep._scan_plans import kinds, known_plans
 from upsweep._scan_problem import (
     Problem,
     arranged,
@@ -32,8 +32,9 @@ from upsweep._scan_problem import (
     label,
     run_recurrence,
 )
+from upsweep._torch import scans
 from upsweep._torch import user_scan_there as there
-from upsweep._torch.user_scan_plans import TensorPlan, is_watched, kind
+from upsweep._torch.user_scan_plans import TensorPlan, kind
 
 __all__ = [
     "Spec",
@@ -74,6 +75,7 @@ def scan(
     if plan is not None:
         return plan.run(flatten(init, "init")[0], flatten(xs, "xs")[0])
     problem, states, inputs = prepare(update, init, xs, axis, reverse, length)
+    scans._refuse_tangents(tuple(v for v in (*states, *inputs) if isinstance(v, Tensor)), "scans by an update")
     half, traced, state_structure = half_of([*states, *inputs]), problem.traced, problem.state_structure
     spec = Spec(
         traced.recurrence, traced.dtype, problem.reverse, problem.length, problem.columns, problem.axis
@@ -114,13 +116,14 @@ def _known(
     update: Any, init: Any, xs: Any, axis: Any, reverse: Any, return_final: Any, length: Any
 ) -> tuple[Here[Any] | None, Hashable]:
     """What is known of such calls, and what this one is known by; None where it has to be looked at."""
-    if not callable(update) or is_watched():
+    if not callable(update) or scans._watched():
         return None, None
     (states, of_states), (inputs, of_inputs) = flatten(init, "init"), flatten(xs, "xs")
-    key = signature(states, inputs, (of_states, of_inputs), axis, reverse, return_final, length, kind)
-    if key is None:
+    kinds_of = kinds(states, kind), kinds(inputs, kind, are_constants=True)
+    if None in kinds_of or type(axis) is not int or not (length is None or type(length) is int):
         return None, None
-    return known_plans.here(update), (key, torch.is_grad_enabled())
+    flags = bool(reverse), bool(return_final), torch.is_grad_enabled()
+    return known_plans.here(update), (axis, length, flags, of_states, of_inputs, kinds_of)
 
 
 def _are_there(values: list[Any]) -> bool:
@@ -373,6 +376,8 @@ def gradients_of_any_order(
 ) -> list[Tensor]:
     """The gradients of what a user gave, states before inputs, which can be differentiated again.
 
+    Torch sums them over what was broadcast, and rounds them.
+
     `cotangents` are those of outputs, then of last states if these were returned. The states before each step are
     computed once more, by operations that torch follows.
     """
@@ -386,11 +391,7 @@ def gradients_of_any_order(
     found = gradients(
         keeping, (*tensors[: len(inputs)], *kept), [*of_outputs, *[None] * k], given[n:] or [None] * k
     )  # fmt: skip
-    ordered = [*found[len(inputs) :], *(g.movedim(0, axis) for g in found[: len(inputs)])]
-    return [
-        g.sum_to_size(value.shape).to(value.dtype) if isinstance(value, Tensor) else g
-        for g, value in zip(ordered, (*states, *inputs))
-    ]
+    return [*found[len(inputs) :], *(g.movedim(0, axis) for g in found[: len(inputs)])]
 
 
 def batch(spec: Spec, size: int, dims: Any, tensors: Any) -> tuple[Spec, list[Tensor]]:

@@ -25,13 +25,8 @@ class _Gradient(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
 
-    def of(self, gradient: Tensor) -> Tensor:
-        """What a kernel wrote, summed over what was broadcast, and rounded once."""
-        summed = gradient if gradient.shape == self.shape else gradient.sum_to_size(self.shape)
-        return summed.to(self.dtype)
-
     def written_in(self, shape: tuple[int, ...], calculated: str) -> str:
-        """The dtype in which a kernel writes it: its own, unless it is to be summed."""
+        """The dtype in which a kernel writes it: its own, unless torch is to sum it over what was broadcast."""
         return _name(self.dtype) if self.shape == shape else calculated
 
 
@@ -94,12 +89,10 @@ class Derivative:
             states[place] = tensor
         return [*inputs, *states, *of_outputs]
 
-    def fitted(self, made: Sequence[Tensor], first: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """What it put out as gradients by states and by inputs."""
+    def of_arguments(self, made: Sequence[Tensor], first: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """What it put out as gradients by states and by inputs, in shapes that torch sums to theirs."""
         found = iter(made)
-        by_inputs = [None if to is None else to.of(next(found)) for to in self._by_inputs]
-        by_states = [None if to is None or g is None else to.of(g) for to, g in zip(self._by_states, first)]
-        return [*by_states, *by_inputs]
+        return [*first, *(None if to is None else next(found) for to in self._by_inputs)]
 
     def _prepare(
         self, forward: Any, of_outputs: Sequence[Tensor | None], last: Sequence[Tensor | None]

@@ -16,24 +16,14 @@ from torch import Tensor
 
 from upsweep._scan_plans import prepare_on_device
 from upsweep._scan_problem import Problem, arranged
+from upsweep._torch import scans
 from upsweep._torch.user_scan_derivatives import Derivative, is_wanted
 
-__all__ = ["TensorPlan", "is_watched", "kind"]
+__all__ = ["TensorPlan", "kind"]
 
 _DTYPES = frozenset((torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64))
 
 LongWay = Callable[[Sequence[Any], Sequence[Any], Sequence[Tensor | None]], list[Tensor]]
-
-
-def is_watched() -> bool:
-    """Whether somebody looks on at what becomes of tensors: a transform, a mode, autocast, a trace."""
-    return bool(
-        torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._len_torch_function_stack()
-        or torch.is_autocast_enabled("cuda")
-        or torch._C._get_tracing_state() is not None
-    )
 
 
 def kind(value: Any) -> Hashable:
@@ -111,7 +101,7 @@ class TensorPlan:
     ) -> Sequence[Tensor | None]:  # fmt: skip
         """The gradients by states, then by inputs; `cotangents` are of outputs, then of last states."""
         is_plain = all(c is None or kind(c) is not None for c in cotangents)
-        if self.derivative is None or not is_plain or torch.is_grad_enabled() or is_watched():
+        if self.derivative is None or not is_plain or torch.is_grad_enabled() or scans._watched():
             return self.long_way(states, inputs, cotangents)
         of_outputs = cotangents[: self.n_outputs]
         last = cotangents[self.n_outputs :] or [None] * len(states)
@@ -121,7 +111,7 @@ class TensorPlan:
             made, first = scan.run(
                 call, [_operand(x) for x in operands], [0.0 if c is None else _operand(c) for c in last]
             )
-        return self.derivative.fitted(made, first)
+        return self.derivative.of_arguments(made, first)
 
 
 class _PlannedRun(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here

@@ -121,8 +121,10 @@ class LazyTensor(Reductions):
         if axis not in (None, 0, 1, 2):
             raise ValueError(f"axis: expected 0, 1 or 2, got {axis}")
         shape = tuple(x.shape)
-        if _arrays.any_dask(x) and any(size != size for size in shape):
-            raise ValueError(f"x: has chunks of unknown sizes, {shape}; call x.compute_chunk_sizes() first")
+        if _arrays.any_dask(x):
+            from upsweep import _dask
+
+            _dask.as_operands({"x": x})  # refuses unknown sizes and blocks of other libraries
         n_axes = len(shape)
         kind, batch = "p", None
         if n_axes >= 3 and 1 in shape[-3:-1]:

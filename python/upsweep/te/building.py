@@ -121,6 +121,10 @@ class Parameter:
     def shape_text(self) -> str:
         return f"({', '.join(map(repr, self.tensor.shape))}{',' * (self.tensor.ndim == 1)})"
 
+    def origin(self) -> str:
+        """The end of a message: where the user's program made the tensor."""
+        return f"{self.name} is made at {self.tensor.op.line}"
+
     def check_kind(self, array: Any) -> Array:
         if type(array) is not np.ndarray:
             if self.is_output and not isinstance(array, np.ndarray):
@@ -135,9 +139,11 @@ class Parameter:
     def check_shape(self, array: Array) -> None:
         """Raise unless the array is of the placeholder's dtype and rank, and can be filled if it is to be."""
         if array.dtype != self.dtype and array.dtype.newbyteorder("=") != self.dtype:
-            raise TypeError(f"{self.name}: expected dtype {self.dtype.name}, got {array.dtype}")
+            raise TypeError(f"{self.name}: expected dtype {self.dtype.name}, got {array.dtype}; {self.origin()}")
         if array.ndim != self.tensor.ndim:
-            raise ValueError(f"{self.name}: expected shape {self.shape_text()}, got {array.shape}")
+            raise ValueError(
+                f"{self.name}: expected shape {self.shape_text()}, got {array.shape}; {self.origin()}"
+            )
         if self.is_output and not array.flags.writeable:
             raise ValueError(f"{self.name}: the array to fill is read-only")
 
@@ -182,7 +188,7 @@ class Function:
         self._sizes = sizes_of(schedule, tensors, given)
         for size in self._sizes:
             if key(size) not in known:
-                raise ValueError(f"{name}: no argument's shape tells the size {size!r}")
+                raise ValueError(f"{name}: no argument's shape tells the size {size!r}, made at {size.where}")
         self._size_keys = [key(size) for size in self._sizes]
         self._checks = [
             (evaluator(check.value), [evaluator(extent) for extent in check.extents], check.message)
@@ -297,7 +303,8 @@ class Function:
         missing = [size for size in self._sizes if key(size) not in sizes]
         if missing:
             raise ValueError(
-                f"{self.name}: the inputs do not tell the size {missing[0]!r}; give the results to fill"
+                f"{self.name}: the inputs do not tell the size {missing[0]!r}, made at {missing[0].where}; "
+                "give the results to fill"
             )
 
     def _check_sizes(self, sizes: Sizes) -> None:
@@ -337,7 +344,8 @@ class Function:
                 if shape[d] != expected:
                     told = "" if expr.op == "const" else f", where {expr!r} is {expected}"
                     raise ValueError(
-                        f"{parameter.name}: expected shape {parameter.shape_text()}{told}, got {shape}"
+                        f"{parameter.name}: expected shape {parameter.shape_text()}{told}, got {shape}; "
+                        f"{parameter.origin()}"
                     )
 
     def _plain(self, parameter: Parameter, array: Array, taken: list[tuple[Parameter, Array]]) -> Array:

@@ -70,8 +70,8 @@ class Loops:
         inner = self.extents[relation.inner]
         if inner.op != "const":
             raise ValueError(
-                f"{self.stage.op.name}: fuse: the inner extent, {inner!r}, is not a constant; "
-                "its index would be a division by a size"
+                f"{self.stage.op.line}: {self.stage.op.name}: fuse: the inner extent, {inner!r}, is not a "
+                "constant; its index would be a division by a size"
             )
         value = self.values[relation.fused]
         self.values[relation.outer] = binary("floordiv", value, inner)

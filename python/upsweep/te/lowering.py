@@ -30,7 +30,7 @@ from .regions import Consumer, expanded_reads, region_of
 from .scans import ScanOp
 from .schedule import Schedule, Stage
 from .strips import find_strips
-from .tensors import COMBINERS, ComputeOp, PlaceholderOp, Tensor
+from .tensors import COMBINERS, ComputeOp, Tensor
 
 __all__ = ["Nest", "lower_schedule"]
 
@@ -91,6 +91,7 @@ class _Lowering:
         self.in_scope: list[Axis] = []  # the loops around what is being written
         self.ranges: dict[Axis, tuple[Expr, Expr]] = {}
         self.at: dict[tuple[Stage, Axis], list[Stage]] = {}
+        self.written: set[Stage] = set()
         self.buffers = [Buffer(tensor.name, tensor.shape, tensor.dtype) for tensor in args]
         for tensor, buffer in zip(args, self.buffers):
             self._settle(tensor, buffer)
@@ -194,6 +195,7 @@ class _Lowering:
         """The loops of a compute over a region; `values` are given to axes that have no loop here."""
         op = stage.op
         assert isinstance(op, ComputeOp)
+        self.written.add(stage)
         roots = [axis for axis in op.axis if axis not in values]
         wanted = [extent for axis, extent in zip(op.axis, extents) if axis not in values]
         loops = Loops(stage, [*roots, *op.reduce_axis], [*wanted, *map(extent_of, op.reduce_axis)], self.ranges)
@@ -339,8 +341,8 @@ class _Lowering:
     ) -> Statement:
         if "unrolled" in kinds and (extent.op != "const" or extent.static[0] > _MOST_UNROLLED):
             raise ValueError(
-                f"{stage.op.name}: unroll: {axis.name} has {extent!r} steps; expected a constant up to "
-                f"{_MOST_UNROLLED}"
+                f"{stage.op.line}: {stage.op.name}: unroll: {axis.name} has {extent!r} steps; "
+                f"expected a constant up to {_MOST_UNROLLED}"
             )
         if any(isinstance(inner, (Produce, Allocate)) for inner in all_statements(body)):
             kinds = kinds - {"vectorized"}  # lanes would share the memory of what is computed inside
@@ -408,7 +410,9 @@ class _Lowering:
             steps = self._attached(stage, leaf, consumers)
             self.at[(stage, leaf)] = moved
         elif (stage, leaf) in self.at:
-            raise ValueError(f"{op.name}: compute_at: only the innermost loop of the scan axis takes other stages")
+            raise ValueError(
+                f"{op.line}: {op.name}: compute_at: only the innermost loop of the scan axis takes other stages"
+            )
         body = _block([*steps, self._time_loops(stage, loops, t, depth + 1)])
         ahead = [v for each in stage.leaves[depth + 1 :] if isinstance(v := loops.values[each], Axis)]
         for guard in loops.guards:
@@ -460,37 +464,14 @@ class _Lowering:
                 self._home(tensor)
                 zeros = [const(0, "int64")] * tensor.ndim
                 steps.append(Produce(tensor.name, self._stage(stage, zeros, tensor.shape, {})))
+        for stage in self.schedule.stages:
+            if isinstance(stage.op, ComputeOp) and not stage.inlined and stage not in self.written:
+                raise stage.never_reached()
         return self.scopes[0].around(_block(steps))
-
-
-def _check_args(schedule: Schedule, args: Sequence[Tensor]) -> None:
-    for tensor in args:
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"args: expected tensors, got {tensor!r}")
-        schedule[tensor]  # raises KeyError for one that is not part of it
-        if sum(tensor is each for each in args) > 1:
-            raise ValueError(f"args: {tensor.name} is given twice")
-    for tensor in schedule.placeholders():
-        if tensor not in args:
-            raise ValueError(
-                f"args: {tensor.name} (made at {tensor.op.line}) is read, but not among the arguments"
-            )
-    for tensor in args:
-        op = tensor.op
-        owners = [s.op for s in schedule.stages if isinstance(s.op, ScanOp)]
-        if isinstance(op, PlaceholderOp) and any(tensor in scan.state for scan in owners):
-            raise ValueError(f"args: {tensor.name} is a scan's state; the scan's result is what can be asked for")
-        stage = schedule[tensor]
-        if stage.group is not None or stage.inlined or stage.attached is not None:
-            raise ValueError(
-                f"args: {tensor.name} lives inside of another stage's loops and cannot be an argument"
-            )
-        if isinstance(op, ComputeOp) and any(tensor in scan.init for scan in owners):
-            raise ValueError(f"args: {tensor.name} is the init of a scan; it is in the first steps of the result")
 
 
 def lower_schedule(schedule: Schedule, args: Sequence[Tensor]) -> Nest:
     """The loop nest of a schedule, for a call with these arguments."""
-    _check_args(schedule, args)
+    schedule.check_args(args)
     lowering = _Lowering(schedule, args)
     return Nest(lowering.run(), lowering.buffers)

@@ -73,28 +73,31 @@ def _check_lists(init: list[Tensor], update: list[Tensor], state: list[Tensor]) 
 
 def _check_shapes(init: Tensor, update: Tensor, state: Tensor, depth: Any, length: Any) -> None:
     line, name = state.op.line, state.name
-    if state.ndim == 0 or not init.ndim == update.ndim == state.ndim:
-        raise ValueError(
-            f"{line}: state {name}: state, init and update have the same number of dimensions, the first "
-            f"of them time; got {_shape_text(state)}, {_shape_text(init)} and {_shape_text(update)}"
-        )
-    if not same(update.shape[0], state.shape[0]) or not same(state.shape[0], length):
-        raise ValueError(
-            f"{line}: state {name}: the first dimension of states and updates is the scan's, {length!r}; "
-            f"got {_shape_text(state)} and {_shape_text(update)}"
-        )
+    for what, given in (("init", init), ("update", update)):
+        if given.ndim != state.ndim:
+            raise ValueError(
+                f"{given.op.line}: {what} {given.name} of shape {_shape_text(given)} has not the same number of "
+                f"dimensions as its state {name} of shape {_shape_text(state)}, made at {line}; the first is time"
+            )
+    for what, given in (("update", update), ("state", state)):
+        if not same(given.shape[0], length):
+            raise ValueError(
+                f"{given.op.line}: {what} {given.name} of shape {_shape_text(given)}: the first dimension of "
+                f"states and updates is the scan's, {length!r}"
+            )
     steps = linear(init.shape[0])
     if steps.terms or steps.constant < 1 or steps.constant != depth:
         raise ValueError(
             f"{init.op.line}: init {init.name} of state {name}: its first dimension is how many steps are given, "
             f"an integer from 1, the same for all states; got {_shape_text(init)}"
         )
-    for d in range(1, state.ndim):
-        if not (same(init.shape[d], state.shape[d]) and same(update.shape[d], state.shape[d])):
-            raise ValueError(
-                f"{line}: state {name} of shape {_shape_text(state)}: its init's shape {_shape_text(init)} "
-                f"and its update's shape {_shape_text(update)} disagree with it in dimension {d}"
-            )
+    for what, given in (("init", init), ("update", update)):
+        for d in range(1, state.ndim):
+            if not same(given.shape[d], state.shape[d]):
+                raise ValueError(
+                    f"{given.op.line}: {what} {given.name} of shape {_shape_text(given)} disagrees in dimension "
+                    f"{d} with its state {name} of shape {_shape_text(state)}, made at {line}"
+                )
     if not init.dtype == update.dtype == state.dtype:
         raise TypeError(
             f"{line}: state {name} is {state.dtype}, its init {init.dtype}, its update {update.dtype}; "
@@ -224,12 +227,13 @@ def scan(
     inits, updates = _as_list(init, "init"), _as_list(update, "update")
     states = _as_list(state_placeholder, "state_placeholder")
     _check_lists(inits, updates, states)
-    if updates[0].ndim == 0 or inits[0].ndim == 0:
-        raise ValueError(f"{updates[0].op.line}: {updates[0].name}: the first dimension of a scan is time, got ()")
+    for each in (*states, *inits, *updates):
+        if each.ndim == 0:
+            raise ValueError(f"{each.op.line}: {each.name}: the first dimension of a scan is time, got ()")
     depth = linear(inits[0].shape[0]).constant
     for each_init, each_update, each_state in zip(inits, updates, states):
         retyped(each_init, each_state.dtype)
-        _check_shapes(each_init, each_update, each_state, depth, updates[0].shape[0])
+        _check_shapes(each_init, each_update, each_state, depth, states[0].shape[0])
     op = ScanOp(name, inits, updates, states)
     if inputs is not None:
         _check_inputs(op, _as_list(inputs, "inputs"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,7 @@ class Stage:
         self.marks: dict[Axis, str] = {}
         self.threads: dict[Axis, Axis] = {}
         self.attached: tuple[Stage, Axis] | None = None
+        self.attached_line = ""  # of the user's program
         self.inlined = False
         self.touched = False
 
@@ -107,15 +109,25 @@ class Stage:
         """Cut an axis in two: the inner one of `factor` steps, or the outer one of `nparts`."""
         if (factor is None) == (nparts is None):
             raise self._error("split: one of factor= and nparts=")
-        for what, value in (("factor", factor), ("nparts", nparts)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise self._error(f"split: {what} is an integer from 1, got {value!r}")
+        parts = self._parts("factor", factor) if nparts is None else self._parts("nparts", nparts)
         place = self._check(parent)
         outer = Axis(f"{parent.name}.outer", None, parent.kind)
         inner = Axis(f"{parent.name}.inner", None, parent.kind)
         self.leaves[place : place + 1] = [outer, inner]
-        self.relations.append(Split(parent, outer, inner, factor or 0, nparts or 0))
+        self.relations.append(
+            Split(parent, outer, inner, parts if nparts is None else 0, 0 if nparts is None else parts)
+        )
         return outer, inner
+
+    def _parts(self, what: str, value: Any) -> int:
+        """An integer from 1, numpy's too."""
+        try:
+            parts = 0 if isinstance(value, bool) else operator.index(value)
+        except TypeError:
+            parts = 0
+        if parts < 1:
+            raise self._error(f"split: {what} is an integer from 1, got {value!r}")
+        return parts
 
     def fuse(self, outer: Axis, inner: Axis) -> Axis:
         """One axis of two neighbours."""
@@ -192,6 +204,7 @@ class Stage:
             names = ", ".join(leaf.name for leaf in parent.leaves)
             raise self._error(f"compute_at: {axis!r} is none of the loops of {parent.op.name} ({names})")
         self.attached, self.inlined, parent.touched = (parent, axis), False, True
+        self.attached_line = users_line()
 
     def compute_inline(self) -> None:
         """Compute the stage's elements where they are read."""
@@ -203,6 +216,21 @@ class Stage:
     def compute_root(self) -> None:
         """Compute all of the stage before those that read it, as without a schedule."""
         self.inlined, self.attached = False, None
+
+    def never_reached(self) -> ValueError:
+        """What to raise where the loop that it is computed at is never written."""
+        assert self.attached is not None
+        parent, axis = self.attached
+        names = ", ".join(leaf.name for leaf in parent.leaves)
+        if parent.inlined:
+            why = f"{parent.op.name} is computed inline and has no loops"
+        elif not any(leaf is axis for leaf in parent.leaves):
+            why = (
+                f"{axis.name} is none of the loops of {parent.op.name} ({names}) any more; split and fuse it first"
+            )
+        else:
+            why = f"{parent.op.name} is not computed itself"
+        return ValueError(f"{self.attached_line}: {self.op.name}: compute_at: {why}")
 
     def _check_movable(self, what: str) -> None:
         if not isinstance(self.op, ComputeOp):
@@ -279,6 +307,36 @@ class Schedule:
         states = {id(t.op) for stage in self.stages if isinstance(stage.op, ScanOp) for t in stage.op.state}
         found = [stage.op for stage in self.stages if isinstance(stage.op, PlaceholderOp)]
         return [op.outputs[0] for op in found if id(op) not in states]
+
+    def check_args(self, args: Sequence[Tensor]) -> None:
+        """Raise unless these are its results and all that they need, once each."""
+        for tensor in args:
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"args: expected tensors, got {tensor!r}")
+            self[tensor]  # raises KeyError for one that is not part of it
+            if sum(tensor is each for each in args) > 1:
+                raise ValueError(f"args: {tensor.name} is given twice")
+        for tensor in self.placeholders():
+            if tensor not in args:
+                raise ValueError(
+                    f"args: {tensor.name} (made at {tensor.op.line}) is read, but not among the arguments"
+                )
+        for tensor in args:
+            op = tensor.op
+            owners = [s.op for s in self.stages if isinstance(s.op, ScanOp)]
+            if isinstance(op, PlaceholderOp) and any(tensor in scan.state for scan in owners):
+                raise ValueError(
+                    f"args: {tensor.name} is a scan's state; the scan's result is what can be asked for"
+                )
+            stage = self[tensor]
+            if stage.group is not None or stage.inlined or stage.attached is not None:
+                raise ValueError(
+                    f"args: {tensor.name} lives inside of another stage's loops and cannot be an argument"
+                )
+            if isinstance(op, ComputeOp) and any(tensor in scan.init for scan in owners):
+                raise ValueError(
+                    f"args: {tensor.name} is the init of a scan; it is in the first steps of the result"
+                )
 
 
 def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> Schedule:

@@ -236,7 +236,7 @@ def const(value: Any, dtype: str) -> Expr:
 
 def variable(name: str, dtype: str = "int64") -> Expr:
     """A size that is known when the compiled function is called."""
-    return Expr("var", (), dtype, (name,))
+    return Expr("var", (), dtype, (name,), users_line())
 
 
 def load(buffer: Any, indices: tuple[Expr, ...]) -> Expr:

@@ -37,19 +37,24 @@ __device__ __forceinline__ void find_columns(const Call& call, long long piece, 
 
 // The blocks of columns of an item, in order.
 struct Blocks {
-    long long piece, begin, end;
+    long long piece;
+    column_index begin, end;
 
-    __device__ __forceinline__ Blocks(const Call& call, const Item& item) : piece(item.piece), begin(0), end(0) {
-        if (piece < item.end) find_columns(call, piece, begin, end), skip_empty(call, item);
+    __device__ __forceinline__ Blocks(const Call& call, const Item& item) : piece(item.piece - 1), begin(0), end(0) {
+        skip_empty(call, item);
     }
     __device__ __forceinline__ bool any() const { return begin < end; }
     __device__ __forceinline__ int n_columns() const { return end - begin < BLOCK ? int(end - begin) : BLOCK; }
     __device__ __forceinline__ void advance(const Call& call, const Item& item) {
-        begin += BLOCK;
+        begin += n_columns();
         skip_empty(call, item);
     }
     __device__ __forceinline__ void skip_empty(const Call& call, const Item& item) {
-        while (begin >= end && ++piece < item.end) find_columns(call, piece, begin, end);
+        while (begin >= end && ++piece < item.end) {
+            long long first, last;
+            find_columns(call, piece, first, last);
+            begin = column_index(first), end = column_index(last);
+        }
     }
 };
 

@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR)
     ahead.fetch_early(call, bases, p, block);
     while (block.any()) {
         const int n = block.n_columns();
-        const column_index begin = column_index(block.begin);
+        const column_index begin = block.begin;
         Products product;
         clear(product);
         ahead.place_record(call, bases, p, block, columns);

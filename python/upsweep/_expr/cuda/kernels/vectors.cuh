@@ -89,13 +89,10 @@ __device__ __forceinline__ real sums_of_warp(real (&x)[16]) {
 // Rows and columns gain 2^14 each, of which the factors of rows take this share back, and those of columns the rest.
 constexpr unsigned BACK_BY_ROWS = 24u << 23, BACK_BY_COLUMNS = 4u << 23;
 
-// The largest power of 2, in bits, that is no larger than a positive number; far enough from float32's ends that both a
-// scale and a factor are numbers.
+// What is at least taken for the largest number of a vector: a scale and a factor then are numbers.
 template <bool OF_ROWS>
-__device__ __forceinline__ unsigned power_below(unsigned bits) {
-    constexpr unsigned LEAST = OF_ROWS ? 25u << 23 : 14u << 23, MOST = 254u << 23;
-    const unsigned power = bits & 0x7f800000u;
-    return power < LEAST ? LEAST : power > MOST ? MOST : power;
+__device__ __forceinline__ real least_size() {
+    return bits_as_float(OF_ROWS ? 25u << 23 : 14u << 23);
 }
 
 // Four numbers times a power of 2: two words of their upper numbers and two of rests.
@@ -131,7 +128,7 @@ __device__ __forceinline__ void place(
         for (int which = 0; which < 2; ++which) {
             const int u = OF_ROWS ? two + 8 * which : 2 * two + which;  // the first half of columns comes first
             real(&four)[4] = fetched.of[u];
-            real largest = 0;
+            real largest = least_size<OF_ROWS>();
             norm[u] = 0;
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
@@ -141,7 +138,7 @@ __device__ __forceinline__ void place(
                 largest = fmax(largest, fabs(four[k]));  // NaN has no say: it stays one with any scale
             }
             if (DIM % 4 == 0) norm[u] = known[0] ? norm[u] : real(0);
-            const unsigned of_vector = power_below<OF_ROWS>(most_of_warp(float_as_bits(largest)));
+            const unsigned of_vector = most_of_warp(float_as_bits(largest)) & 0x7f800000u;  // the power of 2 below
             power = lane / 2 == u ? of_vector : power;
             const real scale = bits_as_float((268u << 23) - of_vector);
             split(four, DIM % 4 || known[0] ? scale : real(0), words[which]);  // where 0 is NaN, all of the vector is
