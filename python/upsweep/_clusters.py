@@ -47,6 +47,8 @@ def fold_cells(tools: Any, cells: Any) -> Any:
 
 
 class Tools:
+    MIN_WEIGHT: float | None = None
+
     def __init__(self, xp: Any) -> None:
         self.xp = xp
 
@@ -69,6 +71,17 @@ class Tools:
 
     def integers(self, x: Any) -> Any:
         return self.xp.asarray(x).ravel().astype(np.int64)
+
+    def at_least(self, weights: Any, least: float) -> Any:
+        return self.xp.maximum(weights, least)
+
+    def at_labels(self, totals: Any, lab: Any, name: str) -> Any:
+        """The argument, which has to have a number for each label."""
+        if lab.size and int(lab.max()) >= totals.shape[0]:
+            raise ValueError(
+                f"{name}: expected one for each of {int(lab.max()) + 1} labels, got {totals.shape[0]}"
+            )
+        return totals
 
     # ---- arrays ------------------------------------------------------------------------------------------------
 

@@ -232,12 +232,12 @@ def cluster_centroids(x: Any, lab: Any, Nlab: Any = None, weights: Any = None, w
         raise ValueError(f"lab: expected {points.shape[0]} labels, as x has rows, got {labels.shape[0]}")
     _check_weights(weights, labels.shape[0])
     if weights is None:
-        totals = tools.count(labels) if Nlab is None else Nlab
+        totals = tools.count(labels) if Nlab is None else tools.at_labels(Nlab, labels, "Nlab")
         sums = tools.sum_by_label(labels, points, totals.shape[0])
     else:
         if weights_c is None:
             weights_c = tools.sum_by_label(labels, weights.reshape(-1, 1), None)
-        totals = weights_c.reshape(-1)
+        totals = tools.at_labels(weights_c.reshape(-1), labels, "weights_c")
         sums = tools.sum_by_label(labels, points, totals.shape[0], weights.reshape(-1))
     return tools.quotient(sums, totals, points)
 
@@ -247,7 +247,9 @@ def _check_weights(weights: Any, n_points: int) -> None:
         raise ValueError(f"weights: expected one for each of {n_points} points, got shape {tuple(weights.shape)}")
 
 
-def cluster_ranges_centroids(x: Any, lab: Any, weights: Any = None) -> tuple[Any, Any, Any]:
+def cluster_ranges_centroids(
+    x: Any, lab: Any, weights: Any = None, min_weight: float | None = None
+) -> tuple[Any, Any, Any]:
     """The rows of each cluster once sorted, its centroid, and its weight.
 
     Parameters
@@ -258,6 +260,9 @@ def cluster_ranges_centroids(x: Any, lab: Any, weights: Any = None) -> tuple[Any
         Labels.
     weights : (M,) array, optional
         Of the points; 1 without them.
+    min_weight : float, optional
+        Lesser weights are raised to it, so that no cluster is without weight. As in KeOps 1e-9 for tensors, and by
+        default nothing for other arrays.
 
     Returns
     -------
@@ -280,6 +285,9 @@ def cluster_ranges_centroids(x: Any, lab: Any, weights: Any = None) -> tuple[Any
     counts = tools.count(tools.labels(lab))
     if weights is None:
         return cluster_ranges(lab, counts), cluster_centroids(x, lab, counts), tools.floats(counts, x)
+    least = tools.MIN_WEIGHT if min_weight is None else min_weight
+    if least is not None:
+        weights = tools.at_least(weights, least)
     totals = tools.sum_by_label(tools.labels(lab), weights.reshape(-1, 1), None).reshape(-1)
     return (
         cluster_ranges(lab, counts),

@@ -195,3 +195,18 @@ def test_lists_are_arrays():
         [[0, 2], [2, 5]], [1, 1], [[0, 4]], [[0, 4]], [1], [[0, 2]],
     ]  # fmt: skip
     np.testing.assert_array_equal(balanced_clusters(points(7, 2), np.int64(3)), balanced_clusters(points(7, 2), 3))
+
+
+def test_weights_may_have_a_floor():
+    x, lab, weights = np.array([[1.0], [3.0]]), np.array([0, 1]), np.array([0.0, 1.0])
+    assert np.isnan(cluster_ranges_centroids(x, lab, weights)[1][0, 0])
+    _, centroids, totals = cluster_ranges_centroids(x, lab, weights, min_weight=0.25)
+    assert centroids.tolist() == [[1.0], [3.0]] and totals.tolist() == [0.25, 1.0]
+
+
+def test_known_totals_are_of_all_labels():
+    x, lab = points(4, 2), np.array([0, 1, 2, 2])
+    with pytest.raises(ValueError, match="Nlab: expected one for each of 3 labels, got 2"):
+        cluster_centroids(x, lab, np.array([1, 1]))
+    with pytest.raises(ValueError, match="weights_c: expected one for each of 3 labels, got 2"):
+        cluster_centroids(x, lab, weights=np.ones(4), weights_c=np.ones(2))

@@ -61,7 +61,7 @@ FUNCTIONS = {
     cluster.sort_clusters: "x, lab",
     cluster.cluster_ranges: "lab, Nlab=None",
     cluster.cluster_centroids: "x, lab, Nlab=None, weights=None, weights_c=None",
-    cluster.cluster_ranges_centroids: "x, lab, weights=None",
+    cluster.cluster_ranges_centroids: "x, lab, weights=None, min_weight=None",
     cluster.from_matrix: "ranges_i, ranges_j, keep",
     cluster.swap_axes: "ranges",
 }

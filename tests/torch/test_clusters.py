@@ -65,3 +65,21 @@ def test_sizes_and_weights_fit_the_points():
         cluster.cluster_centroids(x, torch.zeros(5, dtype=torch.int64), weights=torch.ones(4))
     found = cluster.from_matrix([[0, 2]], [[0, 4]], torch.tensor([[True]]))
     assert [part.tolist() for part in found] == [[[0, 2]], [1], [[0, 4]], [[0, 4]], [1], [[0, 2]]]
+
+
+def test_clusters_of_tensors_have_a_weight():
+    """KeOps' default for tensors; its functions of arrays have none."""
+    x, lab = torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 1, 1])
+    _, centroids, totals = cluster.cluster_ranges_centroids(x, lab, torch.tensor([0.0, 1.0, 1.0]))
+    assert centroids.tolist() == [[1.0], [4.0]] and totals[0] == np.float32(1e-9)
+    _, _, totals = cluster.cluster_ranges_centroids(x, lab, torch.tensor([0.0, 1.0, 1.0]), 0.5)
+    assert totals.tolist() == [0.5, 2.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.uint16, torch.uint32, torch.uint64])
+def test_labels_of_any_integers(x, dtype):
+    lab = torch.arange(300) % 7
+    for function in (cluster.cluster_ranges, lambda labels: cluster.cluster_centroids(x, labels)):
+        assert torch.equal(function(lab.to(dtype)), function(lab))
+    with pytest.raises(ValueError, match="Nlab: expected one for each of 7 labels, got 2"):
+        cluster.cluster_centroids(x, lab.to(dtype), torch.ones(2, dtype=torch.int64))

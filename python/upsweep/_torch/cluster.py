@@ -13,7 +13,12 @@ from upsweep._clusters import MORTON_BITS, fold_cells
 __all__ = ["Tools"]
 
 
+_COUNTED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # what torch.bincount takes
+
+
 class Tools:
+    MIN_WEIGHT: float | None = 1e-9
+
     def __init__(self, like: Tensor) -> None:
         self.device = like.device
 
@@ -38,6 +43,17 @@ class Tools:
 
     def integers(self, x: Tensor) -> Tensor:
         return x.reshape(-1).to(torch.int64)
+
+    def at_least(self, weights: Tensor, least: float) -> Tensor:
+        return weights.clamp(min=least)
+
+    def at_labels(self, totals: Tensor, lab: Tensor, name: str) -> Tensor:
+        if lab.numel() and (most := int(self._counted(lab).max())) >= totals.shape[0]:
+            raise ValueError(f"{name}: expected one for each of {most + 1} labels, got {totals.shape[0]}")
+        return totals
+
+    def _counted(self, lab: Tensor) -> Tensor:
+        return lab if lab.dtype in _COUNTED else lab.to(torch.int64)
 
     # ---- arrays ------------------------------------------------------------------------------------------------
 
@@ -67,6 +83,7 @@ class Tools:
         return torch.cumsum(x, 0, dtype=torch.int64)
 
     def count(self, lab: Tensor) -> Tensor:
+        lab = self._counted(lab)
         if lab.numel() and int(lab.min()) < 0:
             raise ValueError(f"lab: labels have to be 0 or more, got {int(lab.min())}")
         return torch.bincount(lab)
