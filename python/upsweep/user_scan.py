@@ -59,8 +59,9 @@ class _Scan:
         update : callable
             ``update(state, x)`` of symbolic numbers, or tuples of them as `init` and `xs` are. It returns the new
             state (then the states are the output), or a pair ``(new state, output)``; the output is a number, a
-            tuple of numbers or None. It is traced once for each signature: the dtypes, and numbers that it
-            takes from around it. What else it takes from around it is taken as it was.
+            tuple of numbers or None. It is traced once for each signature: the dtypes, and the numbers that it
+            and the functions it calls take from around them. One that takes what can change without a sign, an
+            array, a list, an object's attributes, is traced at each call.
         init : number, array_like or tuple of them
             The state before the first step; broadcasts to the shape of `xs` without `axis`. Python's own
             numbers take the dtype of `xs`.
@@ -125,7 +126,7 @@ class _Scan:
 
         What the first call finds out is kept with the update, for up to 64 kinds of calls, as long as it takes the
         same from around it: a later call on arrays of the same shapes, strides and dtypes costs some microseconds
-        beside its kernels. A function that is made anew each time, as a lambda in a call is, is traced each time.
+        beside its kernels. A lambda in a call is the same update each time.
 
         ``scan.gradient`` has the derivatives; torch tensors have them by autograd, and under ``torch.func``.
         ``torch.compile`` takes a scan whole, but for `checkpoint`. There the numbers that an update takes from

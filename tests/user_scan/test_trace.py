@@ -1,11 +1,14 @@
 """What an update may do with symbolic values, what it is told otherwise, and when it is traced again."""
 
+import functools
 import math
+import types
 
 import numpy as np
 import pytest
 import upsweep
 from helpers import random
+from upsweep._expr import trace as tracing
 
 X = random((20, 3))
 
@@ -81,19 +84,36 @@ def test_arguments():
         _ = upsweep.scan.sinh
 
 
-def test_traced_once_for_each_signature():
-    calls = []
+@pytest.fixture
+def traced(monkeypatch):
+    """The signatures of all that is traced."""
+    found, trace = [], tracing.trace
 
+    def counting(update, *signature):
+        found.append(signature)
+        return trace(update, *signature)
+
+    monkeypatch.setattr(tracing, "trace", counting)
+    return found
+
+
+def test_traced_once_for_each_signature(traced):
     def update(s, x):
-        calls.append(x.dtype)
         return 0.5 * s + x
 
     for _ in range(3):
         upsweep.scan(update, 0.0, X)
         upsweep.scan(update, 0.0, X[:, 0], reverse=True)
-    assert len(calls) == 1
+    assert len(traced) == 1
     upsweep.scan(update, 0.0, X.astype(np.float32))
-    assert calls == [np.float64, np.float32]
+    assert len(traced) == 2
+
+
+def test_functions_of_the_same_code_are_one(traced):
+    for rate in (0.25, 0.25, 0.75, 0.25):
+        y = upsweep.scan(lambda s, x, r=rate: r * np.abs(s) + x, 0.0, [1.0, 1.0])
+        assert y[1] == 1 + rate
+    assert len(traced) == 2
 
 
 FACTOR = 2.0
@@ -119,6 +139,51 @@ def test_captured_numbers_are_part_of_the_signature(monkeypatch):
     monkeypatch.setitem(globals(), "FACTOR", 6.0)
     by_default.__defaults__ = (7.0,)
     assert results() == [5, 6, 7]
+
+
+RATES = types.SimpleNamespace(now=0.5)
+
+
+def rated(s):
+    return FACTOR * s
+
+
+class Rate:
+    now = 0.5
+
+    def __call__(self, s, x):
+        return self.now * s + x
+
+    def method(self, s, x):
+        return self.now * s + x
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["object", "method", "attribute", "class", "helper", "partial", "array", "dict", "bound", "inside", "module"],
+)
+def test_what_changes_around_an_update_is_seen(monkeypatch, kind):
+    rate, array, table, module = Rate(), np.array([0.5]), {"now": 0.5}, types.ModuleType("settings")
+    module.now, get = 0.5, table.get
+    update = {
+        "object": rate,
+        "method": rate.method,
+        "attribute": lambda s, x: RATES.now * s + x,
+        "class": lambda s, x: Rate.now * s + x,
+        "helper": lambda s, x: rated(s) + x,
+        "partial": functools.partial(lambda unit, s, x: FACTOR * s + unit * x, 1.0),
+        "array": lambda s, x: array[0] * s + x,
+        "dict": lambda s, x: table["now"] * s + x,
+        "bound": lambda s, x: get("now") * s + x,
+        "inside": lambda s, x: sum([FACTOR for _ in range(1)]) * s + x,
+        "module": lambda s, x: module.now * s + x,
+    }[kind]
+    for number in (0.5, 0.25):
+        monkeypatch.setitem(globals(), "FACTOR", number)
+        monkeypatch.setattr(Rate, "now", number)
+        monkeypatch.setattr(RATES, "now", number)
+        array[0] = table["now"] = module.now = number
+        assert upsweep.scan(update, 0.0, [1.0, 1.0])[1] == 1 + number
 
 
 def test_other_numbers_need_no_other_code():
