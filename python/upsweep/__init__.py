@@ -119,4 +119,8 @@ def __getattr__(name: str) -> Any:
         from importlib import metadata
 
         return metadata.version("upsweep")
+    if name == "ComplexLazyTensor":
+        raise NotImplementedError(
+            f"{name}: KeOps has it, upsweep has not; write real and imaginary parts as two formulas"
+        )
     raise AttributeError(f"module 'upsweep' has no attribute {name!r}")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep.pairs.calls import PairCall, options_of
+from upsweep.pairs.calls import PairCall, integer, options_of
 
 __all__ = ["KernelSolve", "solve_expression"]
 
@@ -124,8 +124,13 @@ def solve(
 ) -> Any:  # fmt: skip
     """Solve for the input at `place`, where the right-hand side is."""
     call.check_number(len(arrays))
-    if not alpha >= 0:
-        raise ValueError(f"alpha: expected at least 0, got {alpha}")
+    for name, value in (("alpha", alpha), ("eps", eps)):
+        if not value >= 0:
+            raise ValueError(f"{name}: expected at least 0, got {value}")
+    if max_iterations is not None and integer(max_iterations, "max_iterations") < 1:
+        raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
+    if isinstance(alpha, np.generic):
+        alpha = float(alpha)  # a float64 of numpy's would widen what it is multiplied by
 
     def apply(a: Any) -> Any:
         (product,) = call([*arrays[:place], a, *arrays[place + 1 :]], ranges, n_threads=n_threads, device=device)
@@ -211,10 +216,19 @@ def solve_expression(expression: Any, other: Any, var: Any, call: bool, settings
     for name in ("enable_chunks", "use_fast_math", "optional_flags"):
         keywords.pop(name, None)
     ranges = keywords.pop("ranges", expression.ranges)
+    if not isinstance(other, LazyTensor) and len(getattr(other, "shape", ())) < 2:
+        raise ValueError(
+            f"other: expected an array of shape (..., M, D), got {getattr(other, 'shape', type(other).__name__)}"
+        )
     right = other if isinstance(other, LazyTensor) else LazyTensor(other, axis=0)
     if right._op is not None or right._args[0].kind == "p":
         raise ValueError("other: expected an array of rows, or a LazyTensor of one")
     rows = right._args[0].kind
+    expression._join("solve", (expression, right))
+    n_rows = right.ni if rows == "i" else right.nj
+    across = expression.nj if rows == "i" else expression.ni
+    if None not in (n_rows, across) and n_rows != across:
+        raise ValueError(f"other: has {n_rows} rows, and the matrix is of shape {expression.shape}")
     columns = KINDS.index("j" if rows == "i" else "i")
     if var is None:
         index = 0
