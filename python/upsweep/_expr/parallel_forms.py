@@ -1,8 +1,8 @@
 """Which recurrences can be parallel in time: those of which what many steps do to a state is a few numbers.
 
 affine      s -> M s + c, up to four states that may be coupled; M and c of the inputs alone
-max, min, logaddexp     s -> max(s + shift, bound), one state; so that a product of steps is of the same form. A choice
-                        of inputs alone among such, as one that drops the state, is of this form too
+max, min, logaddexp     s -> max(s + shift, bound), one state; so that a product of steps is of the same form.
+                        What inputs alone choose among such, as to drop the state, is of this form too
 argmax, argmin          several states that are taken together where one of them is beaten
 
 The numbers are found by a recurrence too, which starts from the step that does nothing.
@@ -44,7 +44,7 @@ class Form:
     decides: int = 0  # of argmax and argmin: the state that is compared
     keeps_ties: bool = True
     rests: Recurrence | None = None
-    drops: bool = False  # of max, min and logaddexp: a step may drop the state, by a shift that is the worst of all
+    drops: bool = False  # of max, min and logaddexp: whether a shift that is the worst of all may drop the state
 
 
 def find_form(recurrence: Recurrence) -> tuple[Form | None, str]:
