@@ -392,7 +392,7 @@ def _duration(halflife: Any) -> np.timedelta64:
             count: np.timedelta64 = np.timedelta64(int(found[1]), unit)
             return count
     elif isinstance(halflife, (np.timedelta64, datetime.timedelta)):
-        duration = np.timedelta64(halflife)
+        duration: np.timedelta64 = np.timedelta64(halflife)
         if not np.isnat(duration):
             return duration
     raise TypeError(

@@ -47,6 +47,36 @@ def test_what_is_not_symbolic_is_refused():
     refused(lambda s, x: np.sum(x), "is not known")
     refused(lambda s, x: s + np.arange(3), r"an array of shape \(3,\) beside symbolic values")
     refused(lambda s, x: s + "a", "expected a number, got str")
+    refused(lambda s, x: round(s), "a symbolic value is rounded in test_trace.py, line.*\n.*np.floor")
+    refused(lambda s, x: s.clip(0, 1), "no attribute 'clip' in test_trace.py, line.*\n.*clip")
+    refused(lambda s, x: s + np.float32(x), r"as an array in test_trace.py, line.*\n.*x\.astype")
+    refused(lambda s, x: x.astype("much"), r"astype\('much'\) in test_trace.py, line")
+    refused(
+        lambda s, x: x.astype(complex), r"astype\(.*complex.*\) in test_trace.py, line.*\n.*a float, an integer"
+    )
+
+
+def test_casts():
+    x = np.array([1.5, -2.25, 0.0, -0.5, np.inf, 3.75])
+    cases = {
+        "integers": lambda s, x: np.where(x < 1e9, x, 0.0).astype(int),
+        "bool": lambda s, x: s + x.astype(bool),
+        "of bool": lambda s, x: s + (x > 0).astype(np.float64),
+        "of bool to int": lambda s, x: s + (x > 0).astype(np.int8),
+        "float": lambda s, x: 0.5 * s + x.astype(np.float64),
+    }
+    for name, update in cases.items():
+        expected, state = [], np.float64(0)
+        for each in x:
+            state = np.float64(update(state, each))
+            expected.append(state)
+        np.testing.assert_array_equal(upsweep.scan(update, 0.0, x), expected, err_msg=name)
+    # The state stays of the dtype that it is given, beside inputs of a wider one.
+    narrow = upsweep.scan(lambda s, x: (s + x).astype(s.dtype), np.float32(0), x)
+    assert narrow.dtype == np.float32 and narrow.tolist() == [1.5, -0.75, -0.75, -1.25, np.inf, np.inf]
+    assert upsweep.scan(lambda s, x: (s, x.astype("float16")), 0.0, x)[1].dtype == np.float16
+    gradient = upsweep.scan.gradient(lambda s, x: s + x * x.astype(int), 0.0, x[:4], np.ones(4))
+    assert gradient.xs.tolist() == [4.0, -6.0, 0.0, 0.0]
 
 
 def test_results_that_are_no_state():
@@ -60,6 +90,8 @@ def test_results_that_are_no_state():
 def test_arguments():
     total = lambda s, x: s + x  # noqa: E731
     refused(3, "update: expected a function")
+    with pytest.raises(TypeError, match="update: expected a function of a state and an input, got int"):
+        upsweep.scan(axis=0)(3)
     refused(lambda s: s, r"update: .*is called as update\(state, x\): too many positional arguments")
     refused(lambda s, x, y: s, r"is called as update\(state, x\): missing a required argument: 'y'")
     refused(total, "xs: element 0 of the tuple has to be an array or a number, not a tuple$", xs=((X, X), X))
