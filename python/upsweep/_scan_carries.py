@@ -149,7 +149,10 @@ def advance(carry: UpdateCarry, states: Array) -> Array:
         if form.kind == "affine":
             return np.asarray(np.einsum("ij...,j...->i...", carry.factor, states) + carry.value)
         if form.kind in _EXTREMES:
-            return np.asarray(_EXTREMES[form.kind](states + carry.factor, carry.value))
+            moved = states + carry.factor
+            if form.drops:  # whatever the state was
+                moved = np.where(carry.factor == form.start[1], carry.factor, moved)
+            return np.asarray(_EXTREMES[form.kind](moved, carry.value))
     mine, other = states[form.decides], carry.value[form.decides]
     later = other > mine if form.kind == "argmax" else other < mine
     if not form.keeps_ties:

@@ -376,7 +376,7 @@ def _factors(times: Any, halflife: Any, data: Any, place: int) -> Any:
     return _arrays.sent_to(data, factors) if _is_elsewhere(data) else factors
 
 
-_UNITS = {
+_UNITS: dict[str, Any] = {
     "w": "W", "d": "D", "day": "D", "days": "D", "h": "h", "hour": "h", "hours": "h", "m": "m", "min": "m",
     "minute": "m", "minutes": "m", "s": "s", "sec": "s", "second": "s", "seconds": "s", "ms": "ms", "us": "us",
     "ns": "ns",
@@ -389,9 +389,10 @@ def _duration(halflife: Any) -> np.timedelta64:
         found = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]+)\s*", halflife)
         unit = _UNITS.get(found[2].lower()) if found else None
         if found and unit:
-            return np.timedelta64(int(found[1]), unit)
+            count: np.timedelta64 = np.timedelta64(int(found[1]), unit)
+            return count
     elif isinstance(halflife, (np.timedelta64, datetime.timedelta)):
-        duration = np.timedelta64(halflife)
+        duration: np.timedelta64 = np.timedelta64(halflife)
         if not np.isnat(duration):
             return duration
     raise TypeError(

@@ -2,8 +2,9 @@
 
 The update is called with symbolic numbers. Operators, comparisons, ``& | ~`` and numpy's functions of numbers
 work on them: np.where, np.exp, np.log, np.sqrt, np.sin, np.cos, np.tanh, np.minimum, np.maximum, np.clip,
-np.logaddexp, ...; all of them, and `sigmoid`, are attributes of `scan` too (``scan.where``). So the same
-function runs on numpy arrays, one step at a time, which is what ``upsweep.reference.scan`` does.
+np.logaddexp, ...; all of them, and `sigmoid`, are attributes of `scan` too (``scan.where``). ``x.astype(dtype)``
+is a cast. So the same function runs on numpy arrays, one step at a time, which is what ``upsweep.reference.scan``
+does.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ class _Scan:
         update : callable
             ``update(state, x)`` of symbolic numbers, or tuples of them as `init` and `xs` are. It returns the new
             state (then the states are the output), or a pair ``(new state, output)``; the output is a number, a
-            tuple of numbers or None. It is traced once for each signature: the dtypes, and numbers that it
-            takes from around it. What else it takes from around it is taken as it was.
+            tuple of numbers or None. It is traced once for each signature: the dtypes, and the numbers that it
+            and the functions it calls take from around them. One that takes what can change without a sign, an
+            array, a list, an object's attributes, is traced at each call.
         init : number, array_like or tuple of them
             The state before the first step; broadcasts to the shape of `xs` without `axis`. Python's own
             numbers take the dtype of `xs`.
@@ -112,10 +114,13 @@ class _Scan:
         Without `init`, ``scan`` is a decorator: the function becomes one of ``(init, xs)``, with these keywords.
 
         float16 and float32 are calculated in float32 and float64 in float64, integers as float64; numbers below
-        the smallest normal one count as zero. All columns run side by side, in vectors and on all cores. Where
-        they are few, an update that is affine in its state (up to 4 states), or a maximum, a minimum, logaddexp or
-        an argmax of it, runs parallel in time; ``scan.explain`` says which way is taken, and why. The bits of a
-        result do not depend on the number of threads.
+        the smallest normal one count as zero. In an update ``x.astype(dtype)`` truncates for integers, is 0 or 1
+        for bool, and tells of a float only as what it counts and is written.
+
+        All columns run side by side, in vectors and on all cores. Where they are few, an update that is affine in
+        its state (up to 4 states), or a maximum, a minimum, logaddexp or an argmax of it, runs parallel in time;
+        ``scan.explain`` says which way is taken, and why. The bits of a result do not depend on the number of
+        threads.
 
         Arrays of a CUDA device (torch's, cupy's, numba's) are scanned where they are, on the caller's stream, by a
         kernel that NVIDIA's run-time compiler makes of the update at the first call; nothing waits, and a CUDA
@@ -125,7 +130,7 @@ class _Scan:
 
         What the first call finds out is kept with the update, for up to 64 kinds of calls, as long as it takes the
         same from around it: a later call on arrays of the same shapes, strides and dtypes costs some microseconds
-        beside its kernels. A function that is made anew each time, as a lambda in a call is, is traced each time.
+        beside its kernels. A lambda in a call is the same update each time.
 
         ``scan.gradient`` has the derivatives; torch tensors have them by autograd, and under ``torch.func``.
         ``torch.compile`` takes a scan whole, but for `checkpoint`. There the numbers that an update takes from
@@ -359,6 +364,11 @@ def _any_dask(*arguments: Any) -> bool:
 
 def _decorator(defaults: dict[str, Any]) -> Callable[[Update], Callable[..., Any]]:
     def decorate(update: Update) -> Callable[..., Any]:
+        if not callable(update):
+            raise TypeError(
+                f"update: expected a function of a state and an input, got {type(update).__qualname__}"
+            )
+
         @functools.wraps(update)
         def scanned(init: Any, xs: Any = None, **keywords: Any) -> Any:
             return scan(update, init, xs, **{**defaults, **keywords})

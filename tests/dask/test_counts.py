@@ -142,6 +142,8 @@ def test_ranges_that_are_none():
 
 def test_bad_histograms():
     x = da.zeros(100, chunks=10)
+    with pytest.raises(TypeError, match=r"x: expected real or complex numbers.*datetime64"):
+        upsweep.histogram(da.from_array(np.zeros(3, "M8[D]"), chunks=2))
     with pytest.raises(TypeError, match="bins: expected a number or edges in memory"):
         upsweep.histogram(x, "auto")
     for given in ({"range": (x.min(), 3)}, {"bins": [0, x.max()]}):

@@ -278,6 +278,13 @@ def test_nothing_is_computed_before_it_is_asked_for():
             lazy.compute(scheduler="sync")
 
 
+def test_foreign_byte_order():
+    x, y = random((6, 3)), random((8, 3), seed=1)
+    theirs = Vi(x).sqdist(Vj(y)).argmin(axis=1)
+    lazy = [da.from_array(a.astype(">f8"), chunks=(4, 2)) for a in (x, y)]
+    np.testing.assert_array_equal(compute(Vi(lazy[0]).sqdist(Vj(lazy[1])).argmin(axis=1)), theirs)
+
+
 def test_what_is_refused():
     x, y = da.zeros((6, 3), chunks=2), da.zeros((8, 3), chunks=2)
     kernel = Vi(x).sqdist(Vj(y))
@@ -308,6 +315,8 @@ def test_what_is_refused():
         (-Vi(x).sqdist(Vj(x))).exp().solve(x, alpha=1.0)
     with pytest.raises(TypeError, match="y: is of dtype float32, and x of float64"):
         call(x, y.astype("float32"))
+    with pytest.raises(TypeError, match="x: float16 is reduced on CUDA only"):
+        call(x.astype("float16"), y.astype("float16"))
     with pytest.raises(TypeError, match="x: expected float32 or float64, got int64"):
         call(x.astype(int), y)
     with pytest.raises(ValueError, match="x: expected 3 features"):

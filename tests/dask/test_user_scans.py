@@ -37,6 +37,7 @@ COMBINED = {
     "four gated": (lambda s, x: (0.2 * x * (s[0] + s[1] + s[2] - s[3]) + x, *s[:3]), (1.0, 2.0, 3.0, 4.0)),
     "max": (np.maximum, -np.inf),
     "leaking max": (lambda s, x: np.maximum(s - 0.01, x), 0.5),
+    "max with resets": (lambda s, x: np.where(x > 0.97, -x, np.maximum(s - 0.01, x)), 0.5),
     "moving min": (lambda s, x: np.minimum(np.minimum(s, 3.0) + x, 1.0), 0.5),
     "logaddexp": (lambda s, x: np.logaddexp(s + x, -1.0), -np.inf),
     "first largest": (wins(True, True), (-np.inf, -1.0)),

@@ -116,10 +116,13 @@ def test_special_values_in_chunks(place, special):
             check(place, update, init if name == "two" else special, np.delete(x, [100, 1400]), parallel=True)
     x = random(2500)
     x[1500] = special
-    for name in ("moving min", "argmax", "last argmin"):
+    for name in ("moving min", "max with resets", "argmax", "last argmin"):
         update, init = OTHERS[name]
         with np.errstate(all="ignore"):
-            check(place, update, init, with_places(name, x), parallel=True)
+            found = check(place, update, init, with_places(name, x), parallel=True)
+            if name == "max with resets":
+                assert np.isfinite(found[0][-500:]).all()
+                check(place, update, special, random(2500), parallel=True)
 
 
 def test_states_beyond_what_carries_hold(place):

@@ -76,6 +76,7 @@ AFFINE = {
 OTHERS = {
     "moving min": (lambda s, x: np.minimum(s + 0.5 * x, 1.0), 0.5),
     "logaddexp": (lambda s, x: np.logaddexp(s - 0.1, x), 0.5),
+    "max with resets": (lambda s, x: np.where(x > 0.97, -x, np.maximum(s - 0.01, x)), 0.5),
     "argmax": (lambda s, x: (np.where(s[0] < x[0], x[0], s[0]), np.where(s[0] < x[0], x[1], s[1])), (-9.0, -1.0)),
     "last argmin": (
         lambda s, x: (np.where(x[0] <= s[0], x[0], s[0]), np.where(x[0] <= s[0], x[1], s[1])), (9.0, -1.0)

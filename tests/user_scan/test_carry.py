@@ -10,6 +10,7 @@ UPDATES = {
     "gated": (lambda s, x: (0.5 + 0.5 * x) * s - x, 0.5),
     "two gated": (lambda s, x: (0.9 * s[0] - x * s[1], 0.5 * s[0] * x + x), (0.5, -1.0)),
     "leaking max": (lambda s, x: np.maximum(s - 0.01, x), 0.5),
+    "max with resets": (lambda s, x: np.where(x > 0.9, -x, np.maximum(s - 0.01, x)), 0.5),
     "moving min": (lambda s, x: np.minimum(s + x, 1.0), 0.5),
     "logaddexp": (np.logaddexp, -1.0),
     "argmax": (lambda s, x: (np.where(s[0] < x, x, s[0]), np.where(s[0] < x, 2 * x, s[1])), (-np.inf, -1.0)),
@@ -42,6 +43,13 @@ def test_states_after_blocks(name, reverse):
             for mine, theirs in zip(items(found), items(final), strict=True):
                 assert mine.dtype == np.float64
                 np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_a_block_that_drops_the_state():
+    update = UPDATES["max with resets"][0]
+    carry = upsweep.scan.carry(update, 0.0, [0.0, 2.0, -3.0])
+    assert [carry.apply(state) for state in (5.0, np.nan, np.inf, -np.inf)] == [-2.01] * 4
+    assert upsweep.combine(upsweep.scan.carry(update, 0.0, [np.nan]), carry).apply(0.0) == -2.01
 
 
 def test_what_is_refused():

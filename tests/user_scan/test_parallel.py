@@ -34,6 +34,7 @@ def check(update, init, xs, tolerance=1e-10, **keywords):
     for got, expected in zip(mine, theirs):
         assert got.dtype == expected.dtype
         np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
+    return ys
 
 
 def test_the_loop_itself():
@@ -77,7 +78,22 @@ OTHERS = {
     "moving max": lambda s, x: np.maximum(x + s, 0.0),
     "moving min": lambda s, x: np.minimum(np.minimum(s, 3.0) + x, 1.0),
     "forward": lambda s, x: np.logaddexp(s + x, -1.0),
+    "max with resets": lambda s, x: np.where(x > 0.97, -x, np.maximum(s - 0.01, x)),
+    "min by regime": lambda s, x: np.where(x > 0.5, np.minimum(s, x), np.minimum(s + 0.01, 2.0) + 0.001 * x),
+    "logaddexp with resets": lambda s, x: np.where(x < 0.97, np.logaddexp(s, x), x),
 }
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["max with resets", "logaddexp with resets"])
+def test_a_reset_drops_what_is_not_finite(name, value):
+    """Many chunks after it have resets, and so a shift that drops the state, whatever that is."""
+    for where in (0, 3000, 20_000):
+        x = random(30_011)
+        x[where] = value
+        ys = check(OTHERS[name], 0.5, x)
+        assert np.isfinite(ys[-2000:]).all()
+        check(OTHERS[name], value, random(30_011))
 
 
 @pytest.mark.parametrize("name", OTHERS)

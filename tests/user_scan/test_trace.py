@@ -1,11 +1,14 @@
 """What an update may do with symbolic values, what it is told otherwise, and when it is traced again."""
 
+import functools
 import math
+import types
 
 import numpy as np
 import pytest
 import upsweep
 from helpers import random
+from upsweep._expr import trace as tracing
 
 X = random((20, 3))
 
@@ -44,6 +47,36 @@ def test_what_is_not_symbolic_is_refused():
     refused(lambda s, x: np.sum(x), "is not known")
     refused(lambda s, x: s + np.arange(3), r"an array of shape \(3,\) beside symbolic values")
     refused(lambda s, x: s + "a", "expected a number, got str")
+    refused(lambda s, x: round(s), "a symbolic value is rounded in test_trace.py, line.*\n.*np.floor")
+    refused(lambda s, x: s.clip(0, 1), "no attribute 'clip' in test_trace.py, line.*\n.*clip")
+    refused(lambda s, x: s + np.float32(x), r"as an array in test_trace.py, line.*\n.*x\.astype")
+    refused(lambda s, x: x.astype("much"), r"astype\('much'\) in test_trace.py, line")
+    refused(
+        lambda s, x: x.astype(complex), r"astype\(.*complex.*\) in test_trace.py, line.*\n.*a float, an integer"
+    )
+
+
+def test_casts():
+    x = np.array([1.5, -2.25, 0.0, -0.5, np.inf, 3.75])
+    cases = {
+        "integers": lambda s, x: np.where(x < 1e9, x, 0.0).astype(int),
+        "bool": lambda s, x: s + x.astype(bool),
+        "of bool": lambda s, x: s + (x > 0).astype(np.float64),
+        "of bool to int": lambda s, x: s + (x > 0).astype(np.int8),
+        "float": lambda s, x: 0.5 * s + x.astype(np.float64),
+    }
+    for name, update in cases.items():
+        expected, state = [], np.float64(0)
+        for each in x:
+            state = np.float64(update(state, each))
+            expected.append(state)
+        np.testing.assert_array_equal(upsweep.scan(update, 0.0, x), expected, err_msg=name)
+    # The state stays of the dtype that it is given, beside inputs of a wider one.
+    narrow = upsweep.scan(lambda s, x: (s + x).astype(s.dtype), np.float32(0), x)
+    assert narrow.dtype == np.float32 and narrow.tolist() == [1.5, -0.75, -0.75, -1.25, np.inf, np.inf]
+    assert upsweep.scan(lambda s, x: (s, x.astype("float16")), 0.0, x)[1].dtype == np.float16
+    gradient = upsweep.scan.gradient(lambda s, x: s + x * x.astype(int), 0.0, x[:4], np.ones(4))
+    assert gradient.xs.tolist() == [4.0, -6.0, 0.0, 0.0]
 
 
 def test_results_that_are_no_state():
@@ -57,6 +90,8 @@ def test_results_that_are_no_state():
 def test_arguments():
     total = lambda s, x: s + x  # noqa: E731
     refused(3, "update: expected a function")
+    with pytest.raises(TypeError, match="update: expected a function of a state and an input, got int"):
+        upsweep.scan(axis=0)(3)
     refused(lambda s: s, r"update: .*is called as update\(state, x\): too many positional arguments")
     refused(lambda s, x, y: s, r"is called as update\(state, x\): missing a required argument: 'y'")
     refused(total, "xs: element 0 of the tuple has to be an array or a number, not a tuple$", xs=((X, X), X))
@@ -81,19 +116,36 @@ def test_arguments():
         _ = upsweep.scan.sinh
 
 
-def test_traced_once_for_each_signature():
-    calls = []
+@pytest.fixture
+def traced(monkeypatch):
+    """The signatures of all that is traced."""
+    found, trace = [], tracing.trace
 
+    def counting(update, *signature):
+        found.append(signature)
+        return trace(update, *signature)
+
+    monkeypatch.setattr(tracing, "trace", counting)
+    return found
+
+
+def test_traced_once_for_each_signature(traced):
     def update(s, x):
-        calls.append(x.dtype)
         return 0.5 * s + x
 
     for _ in range(3):
         upsweep.scan(update, 0.0, X)
         upsweep.scan(update, 0.0, X[:, 0], reverse=True)
-    assert len(calls) == 1
+    assert len(traced) == 1
     upsweep.scan(update, 0.0, X.astype(np.float32))
-    assert calls == [np.float64, np.float32]
+    assert len(traced) == 2
+
+
+def test_functions_of_the_same_code_are_one(traced):
+    for rate in (0.25, 0.25, 0.75, 0.25):
+        y = upsweep.scan(lambda s, x, r=rate: r * np.abs(s) + x, 0.0, [1.0, 1.0])
+        assert y[1] == 1 + rate
+    assert len(traced) == 2
 
 
 FACTOR = 2.0
@@ -119,6 +171,51 @@ def test_captured_numbers_are_part_of_the_signature(monkeypatch):
     monkeypatch.setitem(globals(), "FACTOR", 6.0)
     by_default.__defaults__ = (7.0,)
     assert results() == [5, 6, 7]
+
+
+RATES = types.SimpleNamespace(now=0.5)
+
+
+def rated(s):
+    return FACTOR * s
+
+
+class Rate:
+    now = 0.5
+
+    def __call__(self, s, x):
+        return self.now * s + x
+
+    def method(self, s, x):
+        return self.now * s + x
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["object", "method", "attribute", "class", "helper", "partial", "array", "dict", "bound", "inside", "module"],
+)
+def test_what_changes_around_an_update_is_seen(monkeypatch, kind):
+    rate, array, table, module = Rate(), np.array([0.5]), {"now": 0.5}, types.ModuleType("settings")
+    module.now, get = 0.5, table.get
+    update = {
+        "object": rate,
+        "method": rate.method,
+        "attribute": lambda s, x: RATES.now * s + x,
+        "class": lambda s, x: Rate.now * s + x,
+        "helper": lambda s, x: rated(s) + x,
+        "partial": functools.partial(lambda unit, s, x: FACTOR * s + unit * x, 1.0),
+        "array": lambda s, x: array[0] * s + x,
+        "dict": lambda s, x: table["now"] * s + x,
+        "bound": lambda s, x: get("now") * s + x,
+        "inside": lambda s, x: sum([FACTOR for _ in range(1)]) * s + x,
+        "module": lambda s, x: module.now * s + x,
+    }[kind]
+    for number in (0.5, 0.25):
+        monkeypatch.setitem(globals(), "FACTOR", number)
+        monkeypatch.setattr(Rate, "now", number)
+        monkeypatch.setattr(RATES, "now", number)
+        array[0] = table["now"] = module.now = number
+        assert upsweep.scan(update, 0.0, [1.0, 1.0])[1] == 1 + number
 
 
 def test_other_numbers_need_no_other_code():

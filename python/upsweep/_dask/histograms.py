@@ -111,7 +111,7 @@ def histogram(
     known = np.ndim(bins) > 0 or range is not None
     nothing = np.empty(0, given.dtype)
     empty_weights = None if summands is None else np.empty(0, summands.dtype)
-    low_high = range if known else (given.dtype.type(0), given.dtype.type(1))
+    low_high = range if known else tuple(np.arange(2).astype(given.dtype))
     sample, edges = function(nothing, bins, low_high, weights=empty_weights)
 
     axes = {

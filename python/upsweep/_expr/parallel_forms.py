@@ -1,7 +1,8 @@
 """Which recurrences can be parallel in time: those of which what many steps do to a state is a few numbers.
 
 affine      s -> M s + c, up to four states that may be coupled; M and c of the inputs alone
-max, min, logaddexp     s -> max(s + shift, bound), one state; so that a product of steps is of the same form
+max, min, logaddexp     s -> max(s + shift, bound), one state; so that a product of steps is of the same form.
+                        What inputs alone choose among such, as to drop the state, is of this form too
 argmax, argmin          several states that are taken together where one of them is beaten
 
 The numbers are found by a recurrence too, which starts from the step that does nothing.
@@ -43,6 +44,7 @@ class Form:
     decides: int = 0  # of argmax and argmin: the state that is compared
     keeps_ties: bool = True
     rests: Recurrence | None = None
+    drops: bool = False  # of max, min and logaddexp: whether a shift that is the worst of all may drop the state
 
 
 def find_form(recurrence: Recurrence) -> tuple[Form | None, str]:
@@ -184,11 +186,19 @@ def _either(op: str, a: Node | None, b: Node | None) -> Node | None:
     return operation(op, a, b) if a is not None and b is not None else a or b
 
 
-def _tropical_of(node: Node, args: list[_Tropical | None], op: str) -> _Tropical | None:
+def _tropical_of(node: Node, args: list[_Tropical | None], op: str, own: _Tropical) -> _Tropical | None:
+    """The pair of a node, from those of its arguments; `own` is that of the state."""
     if _is_free(node):
         return None, node
     if node.op == "variable":
-        return _ZERO, None
+        return own
+    if node.op == "where" and _is_free(node.args[0]) and args[1] is not None and args[2] is not None:
+        worst = constant(_worst(op))
+        parts = [
+            None if a is None and b is None else _chosen(node.args[0], a or worst, b or worst)
+            for a, b in zip(args[1], args[2])
+        ]
+        return parts[0], parts[1]
     known = [arg for arg in args if arg is not None]
     if len(known) < len(args):
         return None
@@ -203,25 +213,34 @@ def _tropical_of(node: Node, args: list[_Tropical | None], op: str) -> _Tropical
     return None
 
 
-def _tropical(recurrence: Recurrence, op: str, name: str) -> Form | None:
+def _worst(op: str) -> float:
+    return math.inf if op == "minimum" else -math.inf
+
+
+def _pair(root: Node, op: str, own: _Tropical) -> _Tropical | None:
     forms: dict[Node, _Tropical | None] = {}
-    for node in order(recurrence.states[0]):
-        forms[node] = _tropical_of(node, [forms[arg] for arg in node.args], op)
-    form = forms[recurrence.states[0]]
+    for node in order(root):
+        forms[node] = _tropical_of(node, [forms[arg] for arg in node.args], op, own)
+    return forms[root]
+
+
+def _tropical(recurrence: Recurrence, op: str, name: str) -> Form | None:
+    form = _pair(recurrence.states[0], op, (_ZERO, None))
     if form is None:
         return None
     shift, bound = form
     if shift is None or bound is None:
         return None
-    varies = "j" in shift.kinds
-    nothing = math.inf if op == "minimum" else -math.inf
-    moved = state(1 if varies else 0)
-    moved = moved if shift is _ZERO else make("add", moved, shift)
-    states = [make("add", state(0), shift)] if varies else []
-    states.append(operation(op, moved, bound))
-    start = (0.0, nothing) if varies else (nothing,)
-    reduce = Recurrence(tuple(states), (), recurrence.n_inputs)
-    return Form(name, reduce, start, varies, () if varies else (shift,))
+    if "j" in shift.kinds:
+        # The step after those before it, so that a choice which drops the state drops what is not finite, too.
+        joined = _pair(recurrence.states[0], op, (state(0), state(1)))
+        assert joined is not None and joined[0] is not None and joined[1] is not None
+        reduce = Recurrence((joined[0], joined[1]), (), recurrence.n_inputs)
+        drops = any(node.op == "where" for node in order(shift))
+        return Form(name, reduce, (0.0, _worst(op)), True, (), drops=drops)
+    moved = state(0) if shift is _ZERO else make("add", state(0), shift)
+    reduce = Recurrence((operation(op, moved, bound),), (), recurrence.n_inputs)
+    return Form(name, reduce, (_worst(op),), False, (shift,))
 
 
 def _winner(recurrence: Recurrence) -> Form | None:

@@ -36,6 +36,10 @@ def user_line() -> str:
     return f"{os.path.basename(path)}, line {line}" + (f": {text}" if text else "")
 
 
+class _NoAttribute(TypeError, AttributeError):
+    """What updates are refused with, and what Python takes for an attribute that is not there."""
+
+
 class Symbol:
     """A number that is known only when the scan runs; without a dtype it counts as Python's own do."""
 
@@ -77,9 +81,39 @@ class Symbol:
             "the update is of single numbers, of all columns alike; several states, inputs or outputs are tuples",
         )
 
+    def __round__(self, *_: Any) -> Any:
+        raise self._refuse("a symbolic value is rounded", "np.floor(x + 0.5) is the integer that is nearest")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        message = self._refuse(
+            f"a symbolic number has no attribute {name!r}",
+            f"take numpy's functions of numbers; known are {', '.join(sorted(FUNCTIONS))}, and the method astype",
+        )
+        raise _NoAttribute(*message.args)
+
+    def astype(self, dtype: Any) -> Symbol:
+        """The number as one of another dtype: truncated for integers, which are calculated as float64, 0 or 1 for
+        bool; floats are rounded where they are written."""
+        try:
+            wanted = np.dtype(dtype)
+        except TypeError as error:
+            raise self._refuse(f"astype({dtype!r})", str(error)) from None
+        if wanted == _BOOL:
+            return Symbol(_truth(self), _BOOL)
+        if wanted.kind not in "iuf" or (wanted.kind == "f" and wanted.itemsize > 8):
+            raise self._refuse(f"astype({dtype!r})", "a number is a float, an integer or bool")
+        if wanted.kind == "f" or self.dtype == _BOOL:
+            return Symbol(self.node, _floating(wanted))
+        below = apply("negative", apply("floor", apply("negative", self)))
+        whole = apply("where", apply("less", self, 0), below, apply("floor", self))
+        return Symbol(whole.node, _floating(wanted))
+
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise self._refuse(
-            "a symbolic value as an array", "the update is of single numbers; use np.where and ufuncs"
+            "a symbolic value as an array",
+            "the update is of single numbers; use np.where and ufuncs, and x.astype(dtype) for np.float32(x)",
         )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:

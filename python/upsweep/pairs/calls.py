@@ -205,7 +205,10 @@ class PairCall:
 
         self.check_number(len(arrays))
         given = self.lazy_operands(arrays)
-        reduction = self.of(self.check_dtypes([array.dtype.name for array in given]))
+        dtype = self.check_dtypes([array.dtype.name for array in given])
+        if not _arrays.any_on_device(*(getattr(array, "_meta", None) for array in given)):
+            self._refuse_half(dtype)
+        reduction = self.of(dtype)
         sizes, ready = self.measure(given)
         return pairs.run_pairs(reduction, ready, *sizes, method=method, n_threads=n_threads)
 
@@ -237,8 +240,8 @@ class PairCall:
         if home is not None:
             _arrays.refuse_device(device, f"a {home.library.name}")
         dtype = self.check_dtypes([array.dtype.name for array in given])
-        if dtype in ("float16", "bfloat16") and home is None and ordinal is None:
-            raise TypeError(f"{self.inputs[0].name}: {dtype} is reduced on CUDA only; convert to float32")
+        if home is None and ordinal is None:
+            self._refuse_half(dtype)
         sizes, ready = self.measure(given)
         reduction = self.of(dtype)
         if ranges is None and home is None and not sizes.batch and all(a is b for a, b in zip(arrays, ready)):
@@ -249,6 +252,10 @@ class PairCall:
         return _dispatch.run_pairs(
             reduction, ready, sizes.n_i, sizes.n_j, sizes.batch, triple, n_threads=n_threads, device=ordinal
         )
+
+    def _refuse_half(self, dtype: str) -> None:
+        if dtype in ("float16", "bfloat16"):
+            raise TypeError(f"{self.inputs[0].name}: {dtype} is reduced on CUDA only; convert to float32")
 
     def operand(self, place: int, value: Any) -> Array:
         """One argument as an array, or as a view of one on a device."""

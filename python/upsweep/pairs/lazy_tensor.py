@@ -110,7 +110,7 @@ class LazyTensor(Reductions):
             raise TypeError(f"x: expected an array, a number or a list of numbers, got {_arrays.type_name(x)}")
         dtype = _FLOATS.get(x.dtype) if type(x) is np.ndarray else None  # numpy takes its time to tell the name
         if dtype is None:
-            dtype = x.dtype.name if isinstance(x, np.ndarray) else str(x.dtype).rpartition(".")[2]
+            dtype = x.dtype.name if isinstance(x.dtype, np.dtype) else str(x.dtype).rpartition(".")[2]
         if dtype.startswith("complex"):
             raise TypeError(
                 f"x: expected float32 or float64, got dtype {dtype}; there is no ComplexLazyTensor: write real "

@@ -105,9 +105,9 @@ def test_other_updates_in_chunks(place, name):
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38])
-@pytest.mark.parametrize("name", ["constant", "dropped", "two"])
+@pytest.mark.parametrize("name", ["constant", "dropped", "two", "max with resets"])
 def test_special_values_in_chunks(place, name, special):
-    update, init = AFFINE[name]
+    update, init = {**AFFINE, **OTHERS}[name]
     x = random(60_000, np.float32)
     x[[100, 40_000]] = special
     x[50_000] = 2.0

@@ -88,10 +88,16 @@ __device__ __forceinline__ bool are_trusted(const double* states) {
     return trusted;
 }
 
+// A state that a chunk drops may have been NaN, or infinite the other way than the shift that drops it.
+__device__ __forceinline__ bool is_known(const Carry& carry, const double* after) {
+    if (KIND == AFFINE || KIND == WINNER) return are_trusted(after);
+    return !(is_infinite(carry.matrix[0]) && is_nan(after[0]));
+}
+
 // The state after a chunk; false where it has to be found step by step.
 __device__ __forceinline__ bool jump(const Carry& carry, const double* before, double* after) {
     apply(carry, before, after);
-    if (is_trusted(carry) && are_trusted(before) && are_trusted(after)) return true;
+    if (is_trusted(carry) && are_trusted(before) && is_known(carry, after)) return true;
     if (KIND != AFFINE || N_STATES > 1) return false;
     // No factor was 0, so that nothing was dropped; else 0 may be a state that was, or times one that is not finite.
     const double factor = carry.matrix[0], rest = carry.rest[0];
@@ -132,7 +138,7 @@ __device__ __forceinline__ bool go_through(
         double after[N_STATES];
         apply(carry, state, after);
         // What the last chunk does to the state matters to none.
-        trusted = trusted && (chunk + 1 == call.n_chunks || (is_trusted(carry) && are_trusted(after)));
+        trusted = trusted && (chunk + 1 == call.n_chunks || (is_trusted(carry) && is_known(carry, after)));
 #pragma unroll
         for (int s = 0; s < N_STATES; ++s) state[s] = after[s];
     }
@@ -228,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(JOINERS) join_together(const __grid
     if (threadIdx.x > 0 && begin < end) {
         const Carry& before = shares[threadIdx.x - 1];
         apply(before, state, after);
-        trusted = trusted && is_trusted(before);
+        trusted = trusted && is_trusted(before) && (KIND == AFFINE || is_known(before, after));
 #pragma unroll
         for (int s = 0; s < N_STATES; ++s) state[s] = after[s];
     }
