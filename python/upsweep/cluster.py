@@ -181,6 +181,13 @@ def cluster_ranges(lab: Any, Nlab: Any = None) -> Any:
     ranges : (C, 2) array of int64
         ``[start, end)`` of each label, exact at any number of points.
 
+    Raises
+    ------
+    TypeError
+        `lab` is of no integers.
+    ValueError
+        A label is negative.
+
     Examples
     --------
     >>> import numpy as np
@@ -216,6 +223,13 @@ def cluster_centroids(x: Any, lab: Any, Nlab: Any = None, weights: Any = None, w
     -------
     centroids : (C, D) array of x's dtype
         Summed in float64. NaN for a label that no point has.
+
+    Raises
+    ------
+    TypeError
+        `lab` is of no integers.
+    ValueError
+        Not one label or weight for each point; fewer totals than labels.
 
     Examples
     --------
@@ -269,7 +283,14 @@ def cluster_ranges_centroids(
     ranges : (C, 2) array of int64
     centroids : (C, D) array of x's dtype
     weights_c : (C,) array
-        The sum of each cluster's weights.
+        The sum of each cluster's weights, or its number of points: float64; of tensors the weights' dtype, or x's.
+
+    Raises
+    ------
+    TypeError
+        `lab` is of no integers.
+    ValueError
+        A label is negative; not one label or weight for each point.
 
     Examples
     --------
@@ -344,6 +365,20 @@ def from_matrix(ranges_i: Any, ranges_j: Any, keep: Any) -> tuple[Any, ...]:
 
 def swap_axes(ranges: Any) -> Any:
     """The `ranges` of the transposed reduction: the last three of the tuple first; None for None.
+
+    Parameters
+    ----------
+    ranges : tuple of six arrays, BlockRanges or None
+        Of a reduction.
+
+    Returns
+    -------
+    tuple of six arrays, or None
+
+    Raises
+    ------
+    ValueError
+        There are not six.
 
     Examples
     --------
