@@ -179,7 +179,10 @@ def check(reduction, arrays, n_i, n_j, batch=(), ranges=None, got=None):
 
 
 def check_products_of_scales(run, dim, row_scale, column_scale):
-    """Scalar products of vectors of these sizes, some of whose features and columns are much smaller."""
+    """Scalar products of vectors of these sizes, some of whose features and columns are much smaller.
+
+    None may be subnormal: on a device those count as zero.
+    """
     x, y, _ = random_arrays(20, 70, (dim, dim, 1))
     x, y = np.float32(row_scale) * x, np.float32(column_scale) * y
     x[:, ::3] *= np.float32(1e-3)
