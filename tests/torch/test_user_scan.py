@@ -95,3 +95,18 @@ def test_gradients_only_where_they_are_wanted():
 def test_out_is_for_arrays():
     with pytest.raises(TypeError, match="out: goes with numpy arrays only"):
         upsweep.scan(lambda s, x: s + x, 0.0, torch.ones(4), out=torch.ones(4))
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch about its own prototypes
+def test_tensors_that_are_not_dense():
+    decay = lambda s, x: 0.5 * s + x  # noqa: E731
+    x = torch.ones(3, 2)
+    for made in (x.to_sparse(), x.to_sparse_csr()):
+        with pytest.raises(TypeError, match=r"xs: expected a dense tensor, got one of layout torch\.sparse"):
+            upsweep.scan(decay, 0.0, made)
+        with pytest.raises(TypeError, match=r"init\[1\]: expected a dense tensor, got one of layout"):
+            upsweep.scan(lambda s, x: (s[0] + x, s[1]), (0.0, made), torch.ones(4, 3, 2))
+    for layout in (torch.strided, torch.jagged):
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+        with pytest.raises(TypeError, match="xs: expected a dense tensor, got"):
+            upsweep.scan(decay, 0.0, nested)

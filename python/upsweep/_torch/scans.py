@@ -16,7 +16,14 @@ from torch.autograd import forward_ad
 from upsweep import _arrays, _cpu, _signature
 from upsweep._torch import backends, ops
 
-__all__ = ["cumulative_sum", "discounted_cumsum", "gamma_of_rows", "linear_recurrence", "scan_forward"]
+__all__ = [
+    "cumulative_sum",
+    "discounted_cumsum",
+    "gamma_of_rows",
+    "linear_recurrence",
+    "refuse_not_dense",
+    "scan_forward",
+]
 
 Number = (bool, int, float, complex, np.number, np.bool_)
 _ROUNDED = (torch.float32, torch.float16, torch.bfloat16)
@@ -194,7 +201,7 @@ def _tensor(value: Any, name: str, other: Any) -> Tensor:
         raise TypeError(
             f"{name}: expected a torch.Tensor, as another argument is one, got {_arrays.type_name(value)}"
         )
-    _refuse_not_dense(value, name)
+    refuse_not_dense(value, name)
     try:
         backends.name_of(value.dtype)
     except TypeError as error:
@@ -207,7 +214,8 @@ def _tensor(value: Any, name: str, other: Any) -> Tensor:
     return value
 
 
-def _refuse_not_dense(tensor: Tensor, name: str) -> None:
+def refuse_not_dense(tensor: Tensor, name: str) -> None:
+    """Raise for tensors that are sparse or nested."""
     if tensor.layout is not torch.strided:
         raise TypeError(f"{name}: expected a dense tensor, got one of layout {tensor.layout}")
     if tensor.is_nested:  # may have that layout too, and has no shape then
@@ -427,7 +435,7 @@ def check_target(
     """Raise unless the result may be written to `out`; of the tensors that are read some may be `out` itself."""
     if not isinstance(out, Tensor):
         raise TypeError(f"out: expected a torch.Tensor, got {type(out).__qualname__}")
-    _refuse_not_dense(out, "out")
+    refuse_not_dense(out, "out")
     if out.shape != shape:
         raise ValueError(f"out: expected shape {tuple(shape)}, got {tuple(out.shape)}")
     if out.dtype != dtype:

@@ -33,6 +33,7 @@ from upsweep._scan_problem import (
     run_recurrence,
 )
 from upsweep._torch import user_scan_there as there
+from upsweep._torch.scans import refuse_not_dense
 from upsweep._torch.user_scan_plans import TensorPlan, is_watched, kind
 
 __all__ = [
@@ -203,6 +204,7 @@ def check_tensor(value: Any, name: str) -> Any:
         if array.dtype.kind not in "biuf":
             raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}")
         value = torch.from_numpy(np.array(array))
+    refuse_not_dense(value, name)
     if value.device.type not in ("cpu", "cuda"):
         raise TypeError(f"{name}: is on {value.device}; scans by an update run on the CPU and on CUDA")
     if value.dtype is torch.bool or value.dtype in _FLOATS:

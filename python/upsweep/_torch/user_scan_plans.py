@@ -40,6 +40,8 @@ def kind(value: Any) -> Hashable:
     """Equal for tensors that differ in nothing but where they are; None for what has to be looked at."""
     if type(value) not in (Tensor, torch.nn.Parameter) or value.dtype not in _DTYPES or value.is_neg():
         return None
+    if value.layout is not torch.strided or value.is_nested:  # refused where it is looked at
+        return None
     return value.shape, value.stride(), value.dtype, value.device, value.requires_grad
 
 
