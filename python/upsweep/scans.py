@@ -22,7 +22,8 @@ The result is a dask array, computed when dask computes it, with the chunks of t
 be known, and may be any. A block is looked at twice, for what it does to the state and for its result; a worker
 uses one thread for it, unless ``n_threads=`` says more. Bits depend on chunks and `method`, not on who computes
 them. With ``method="tree"`` states travel between blocks as products of gates and sums: where the product over a
-block leaves the range of float64, the states after it are not finite, even if the plain loop's are.
+block leaves the range of float64, the states after it are not finite, even if the plain loop's are; and with
+complex gates what is infinite there may be NaN here.
 There are no `out`, `window` and `device`.
 
 torch tensors
