@@ -253,13 +253,18 @@ def test_the_machine_is_described_without_folders(monkeypatch):
 # ---- asv -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def publishable():
-    path = Path(__file__).parents[1] / "asv_bench" / "publishable.py"
-    spec = importlib.util.spec_from_file_location("publishable", path)
+def beside_asv(name):
+    """A program of asv_bench, which is no package."""
+    path = Path(__file__).parents[1] / "asv_bench" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def publishable():
+    return beside_asv("publishable")
 
 
 RESULT = {
@@ -284,3 +289,12 @@ def test_results_are_filed_without_paths(publishable, monkeypatch, tmp_path):
 def test_a_result_that_still_names_a_path_is_refused(publishable, left):
     with pytest.raises(ValueError, match="still names a path"):
         publishable.cleaned({**RESULT, "env_vars": {"A": left}}, "a", 1, "b", "3.12")
+
+
+def test_figures_of_bench_are_filed_by_the_names_that_asv_gives():
+    from_bench = beside_asv("from_bench")
+    rows = [{"case": f"sum {n}", "dtype": "float32", "figure": n / 2} for n in (1, 2)]
+    parameters = ["'sum 2, float32'", "'sum 3, float32'", "'sum 1, float32'"]
+    assert from_bench.figures(parameters, rows) == [1.0, None, 0.5]
+    with pytest.raises(ValueError, match="no case 'sum 1, float32'"):
+        from_bench.figures(parameters[:2], rows)

@@ -1,0 +1,66 @@
+"""File what ``python -m upsweep bench ... --json`` found as a result of asv, for a machine whose time is short.
+
+    python asv_bench/from_bench.py FILE.json --benchmark bench_cuda_pairs.Reductions.track_milliseconds
+        --machine h200 --commit HEAD --environment existing-py3.12-torch2.11-cuda13.0
+
+A benchmark of asv that tracks a case's figure has the same one from the same measurement: this names the cases as
+asv does and writes them under the commit that was measured. Cases that the file does not have stay empty.
+"""
+
+import argparse
+import ast
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def figures(parameters: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
+    """The figure of each of a benchmark's parameters, as asv writes these; ValueError for a row of none."""
+    found = {f"{row['case']}, {row['dtype']}": row["figure"] for row in rows}
+    names: list[str] = [ast.literal_eval(parameter) for parameter in parameters]
+    strange = set(found) - set(names)
+    if strange:
+        raise ValueError(f"the benchmark has no case {min(strange)!r}")
+    return [found.get(name) for name in names]
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], capture_output=True, check=True, text=True).stdout.strip()
+
+
+def main(arguments: list[str] | None = None) -> Path:
+    from asv.results import Results
+    from asv.runner import BenchmarkResult
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("file", type=Path, help="written by --json")
+    parser.add_argument("--benchmark", required=True, metavar="NAME", help="one of results/benchmarks.json")
+    parser.add_argument("--machine", required=True, metavar="NAME", help="a folder of results/")
+    parser.add_argument("--commit", default="HEAD", help="what was measured; default HEAD")
+    parser.add_argument("--environment", required=True, metavar="NAME", help="what the result is filed under")
+    parser.add_argument("--python", default="3.12", metavar="VERSION", help="of the interpreter; default 3.12")
+    options = parser.parse_args(arguments)
+    benchmark = json.loads((RESULTS / "benchmarks.json").read_text())[options.benchmark]
+    values = figures(benchmark["params"][0], json.loads(options.file.read_text())["rows"])
+    machine = json.loads((RESULTS / options.machine / "machine.json").read_text())
+    machine.pop("version", None)
+    commit = git("rev-parse", f"{options.commit}^{{commit}}")
+    target = RESULTS / options.machine / f"{commit[:8]}-{options.environment}.json"
+    if target.exists():
+        result = Results.load(str(target))
+    else:
+        date = 1000 * int(git("show", "-s", "--format=%ct", commit))
+        result = Results(
+            {**machine, "python": options.python}, {}, commit, date, options.python, options.environment, {}
+        )
+    empty = [None] * len(values)
+    result.add_result(benchmark, BenchmarkResult(values, empty, empty, 0, "", None), record_samples=False)
+    result.save(str(RESULTS))
+    return target
+
+
+if __name__ == "__main__":
+    print(main())
