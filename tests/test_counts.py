@@ -136,9 +136,10 @@ def test_without_memory_for_the_tables_out_is_untouched():
         keys, weights = np.arange(800_000) % 60_000, np.ones((800_000, 1))
         counts, sums = np.full(60_000, 77), np.full((60_000, 1), 77.0)
         upsweep.bincount(keys[:3], weights[:3], out=np.zeros((3, 1)))   # loads what is loaded once
-        resource.setrlimit(resource.RLIMIT_AS, (1 << 20, 1 << 20))   # less than is in use: nothing can be added
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
         for arrays, out in (((keys,), counts), ((keys, weights), sums)):
             hoard = []
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 20, hard))   # less than is in use: nothing can be added
             try:
                 while True:
                     hoard.append(bytearray(1 << 16))   # what had been used and given back
@@ -147,7 +148,7 @@ def test_without_memory_for_the_tables_out_is_untouched():
             try:
                 upsweep.bincount(*arrays, out=out, n_threads=1)
             except MemoryError:
-                hoard.clear()
+                resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
                 print("no memory", (out == 77).all())
     """
     assert run_python(code).splitlines() == ["no memory True"] * 2
