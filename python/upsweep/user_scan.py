@@ -193,31 +193,24 @@ class _Scan:
             )  # fmt: skip
         if method is not None:
             raise ValueError(f"method: goes with dask arrays only, got {method!r}")
+        deliver = None
         if _arrays.any_torch(*arrays):
             from upsweep._torch import user_scan as tensors
 
-            return tensors.scan(
-                update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
-                checkpoint=checkpoint,
-            )  # fmt: skip
+            views = None if checkpoint is not None else tensors.as_arrays(states, inputs)
+            if views is None:
+                return tensors.scan(
+                    update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
+                    checkpoint=checkpoint,
+                )  # fmt: skip
+            (states, inputs), deliver = views, tensors.from_arrays
+            init, xs = arranged(states, state_structure), arranged(inputs, input_structure)
         check_checkpoint(checkpoint)
-        known, key = known_plans.here(update) if callable(update) else None, None
-        if known is not None:
-            structures = state_structure, input_structure
-            key = signature(states, inputs, structures, axis, reverse, return_final, length, out)
-            plan = None if key is None else known.get(key)
-            if plan is not None:
-                result = plan.run(states, inputs, out)
-                if result is not NotImplemented:
-                    return result
-        problem = check(update, init, xs, axis, reverse, length)
-        plan = None if key is None else prepare(problem, return_final, out)
-        if plan is not None and known is not None:
-            known.keep(key, plan)
-            result = plan.run(states, inputs, out)
-            if result is not NotImplemented:
-                return result
-        return _run_checked(problem, return_final, out)
+        structures = state_structure, input_structure
+        result = _scan_arrays(
+            update, init, xs, states, inputs, structures, axis, reverse, return_final, length, out
+        )  # fmt: skip
+        return result if deliver is None else deliver(result)
 
     def explain(
         self, update: Update, init: Any, xs: Any = None, *, axis: int = 0, reverse: bool = False,
@@ -338,6 +331,29 @@ class _Scan:
         if name not in FUNCTIONS:
             raise AttributeError(f"scan has no function {name!r}; it has {', '.join(sorted(FUNCTIONS))}")
         return lambda *values: apply(name, *values)
+
+
+def _scan_arrays(
+    update: Any, init: Any, xs: Any, states: list[Any], inputs: list[Any], structures: Any, axis: Any,
+    reverse: Any, return_final: Any, length: Any, out: Any,
+) -> Any:  # fmt: skip
+    """A scan of arrays that are no tensors, by what an earlier call has found out if there was one like it."""
+    known, key = known_plans.here(update) if callable(update) else None, None
+    if known is not None:
+        key = signature(states, inputs, structures, axis, reverse, return_final, length, out)
+        plan = None if key is None else known.get(key)
+        if plan is not None:
+            result = plan.run(states, inputs, out)
+            if result is not NotImplemented:
+                return result
+    problem = check(update, init, xs, axis, reverse, length)
+    plan = None if key is None else prepare(problem, return_final, out)
+    if plan is not None and known is not None:
+        known.keep(key, plan)
+        result = plan.run(states, inputs, out)
+        if result is not NotImplemented:
+            return result
+    return _run_checked(problem, return_final, out)
 
 
 def _run_checked(problem: Problem, return_final: bool, out: Any) -> Any:

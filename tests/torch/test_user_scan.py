@@ -110,3 +110,27 @@ def test_tensors_that_are_not_dense():
         nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
         with pytest.raises(TypeError, match="xs: expected a dense tensor, got"):
             upsweep.scan(decay, 0.0, nested)
+
+
+RATES = [0.5]  # a list may change without a sign: such an update is traced at each call
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize("view", ["whole", "turned", "strided", "broadcast", "empty"])
+def test_what_needs_no_derivative_goes_numpys_way(view, axis, reverse):
+    x = torch.from_numpy(random((6, 8, 10), np.float32))
+    x = {
+        "whole": x,
+        "turned": x.permute(2, 0, 1),
+        "strided": x[::2, :, 1::3],
+        "broadcast": x[:, :1].expand(6, 9, 10),
+        "empty": x[:, :0],
+    }[view]
+    for update in (lambda s, x: RATES[0] * s + x, lambda s, x: (np.tanh(s + x), x > s)):
+        keywords = {"axis": axis, "reverse": reverse, "return_final": True}
+        mine = upsweep.scan(update, 0.0, x, **keywords)
+        theirs = upsweep.scan(update, 0.0, x.clone().requires_grad_(), **keywords)
+        for one, other in zip(mine, theirs, strict=True):
+            assert (one.dtype, one.shape, one.requires_grad) == (other.dtype, other.shape, False)
+            np.testing.assert_allclose(one, other.detach(), rtol=1e-6, atol=1e-6)

@@ -42,8 +42,10 @@ __all__ = [
     "as_tensor",
     "batch",
     "check_tensor",
+    "as_arrays",
     "delivered",
     "followed",
+    "from_arrays",
     "gradients",
     "half_of",
     "on_one_device",
@@ -96,6 +98,41 @@ def scan(
     return delivered(
         results, outputs, traced.output_structure, after, state_structure, problem.axis, half, return_final
     )
+
+
+def as_arrays(states: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Any], list[Any]] | None:
+    """Tensors as the arrays of numpy that they are to a scan without derivatives; None where they are more."""
+    if scans._watched() or not all(map(_is_array, inputs)):
+        return None
+    if not all(type(value) is float or _is_array(value) for value in states):
+        return None
+    found = [[v if type(v) is float else v.detach().numpy() for v in values] for values in (states, inputs)]
+    return found[0], found[1]
+
+
+def _is_array(value: Any) -> bool:
+    # A number of a tensor would make the others wider in numpy.
+    return (
+        type(value) in (Tensor, torch.nn.Parameter)
+        and value.dtype in (torch.float32, torch.float64)
+        and value.is_cpu
+        and value.ndim > 0
+        and value.layout is torch.strided
+        and not (value.requires_grad and torch.is_grad_enabled())
+        and not value.is_nested
+        and not value.is_neg()
+        and not there.is_there(value)
+    )
+
+
+def from_arrays(result: Any) -> Any:
+    """The result of a scan of arrays as tensors, arranged alike."""
+    if isinstance(result, tuple):
+        return tuple(map(from_arrays, result))
+    if result is None:
+        return None
+    array = np.asarray(result)
+    return torch.from_numpy(array.copy() if any(stride < 0 for stride in array.strides) else array)
 
 
 def delivered(
