@@ -1,11 +1,9 @@
 """Hazard: threads. The same bits for any number of them, and from several Python threads at once."""
 
-import threading
-
 import numpy as np
 import pytest
 import upsweep
-from helpers import SCANS, operands, random, same_bits
+from helpers import SCANS, in_threads, operands, random, same_bits
 
 SHAPES = [((1, 1_000_000), -1), ((3, 200_000), -1), ((300_000, 5), 0), ((700, 1000), -1), ((1000, 700), 0)]
 SHAPES += [((30, 500, 40), 1)]
@@ -93,11 +91,7 @@ def test_two_python_threads_at_once():
             if not same_bits(upsweep.linear_recurrence(*cases[which]), expected[which]):
                 wrong.append(which)
 
-    threads = [threading.Thread(target=work, args=(which,)) for which in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, *range(4))
     assert not wrong
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("llvmlite")
-from helpers import run_python, ticks_inside
+from helpers import in_threads, run_python, ticks_inside
 from pair_cases import ALL, data, random_ranges, reduction_of, same_bits
 from upsweep._cpu import pairs
 
@@ -38,11 +38,7 @@ def test_calls_from_several_threads_at_once():
             if not same_bits(pairs.run(reduction_of(names[at]), arrays, 300, 400), expected[at]):
                 wrong.append(names[at])
 
-    workers = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    in_threads(work, *range(4))
     assert not wrong
 
 

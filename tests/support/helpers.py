@@ -185,6 +185,15 @@ def ticks_inside(call, wanted, limit=60):
     return inside
 
 
+def in_threads(work, *arguments):
+    """Call `work` with each of the arguments, all at once, each in a thread of its own."""
+    threads = [threading.Thread(target=work, args=(argument,)) for argument in arguments]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def run_python(code, timeout=300, **environment):
     """Run a program in a fresh interpreter, outside of the checkout, and return what it prints."""
     import os

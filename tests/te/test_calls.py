@@ -1,9 +1,8 @@
 """Hazards of the short way of a call: arrays that are not such as those before it, and arrays that overlap."""
 
-import threading
-
 import numpy as np
 import pytest
+from helpers import in_threads
 from upsweep import te
 
 pytest.importorskip("llvmlite")
@@ -127,9 +126,5 @@ def test_from_several_threads_at_once():
             if not np.array_equal(run(x), np.cumsum(x, axis=0)):
                 wrong.append(n)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in (3, 3, 40, 41)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    in_threads(work, 3, 3, 40, 41)
     assert not wrong

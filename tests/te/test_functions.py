@@ -1,10 +1,8 @@
 """What built functions compute and take: operations, dtypes, layouts, threads, the cache."""
 
-import threading
-
 import numpy as np
 import pytest
-from helpers import run_python
+from helpers import in_threads, run_python
 from te_twin import Twin, run_nest
 from upsweep import te
 from upsweep._expr.nest.narrow import narrow_form
@@ -258,11 +256,7 @@ def test_several_python_threads():
     def work(place):
         results[place] = [run(data[place]) for _ in range(10)]
 
-    workers = [threading.Thread(target=work, args=(place,)) for place in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    in_threads(work, *range(4))
     for place, x in enumerate(data):
         for got in results[place]:
             np.testing.assert_allclose(got, np.cumsum(x, axis=0), rtol=1e-10)

@@ -1,11 +1,9 @@
 """Hazard: several CUDA devices. Work is done where the arrays are; the caller's own device stays current."""
 
-import threading
-
 import numpy as np
 import pytest
 import upsweep
-from helpers import SCANS, operands, random
+from helpers import SCANS, in_threads, operands, random
 from tensors import to_array, to_tensor, torch
 
 pytestmark = pytest.mark.cuda
@@ -164,11 +162,7 @@ def test_a_thread_for_each_device():
         gates, tokens = (to_tensor(a, f"cuda:{device}") for a in arrays)
         results[device] = [upsweep.linear_recurrence(gates, tokens) for _ in range(50)]
 
-    threads = [threading.Thread(target=work, args=(device,)) for device in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, 0, 1)
     for device in (0, 1):
         assert all(torch.equal(y.cpu(), expected) for y in results[device])
 

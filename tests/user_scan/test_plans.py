@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import upsweep
 from devices import FakeCupyArray
-from helpers import random
+from helpers import in_threads, random
 from upsweep import user_scan
 from upsweep._scan_plans import known_plans
 
@@ -218,11 +218,7 @@ def test_several_threads_at_once(there, monkeypatch):
             if not np.allclose(upsweep.scan(cell, 0.5, there(arrays[n])).host, expected[n], atol=1e-6):
                 failed.append(n)
 
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(run, *range(4))
     assert not failed
 
 
@@ -335,9 +331,5 @@ def test_numpys_arrays_in_several_threads_at_once():
             if not np.array_equal(upsweep.scan(cell, 0.5, arrays[n]), expected[n]):
                 failed.append(n)
 
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(run, *range(4))
     assert not failed
