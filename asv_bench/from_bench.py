@@ -10,9 +10,10 @@ asv does and writes them under the commit that was measured. Cases that the file
 import argparse
 import ast
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
+
+from publishable import arguments_of
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -27,10 +28,6 @@ def figures(parameters: list[str], rows: list[dict[str, Any]]) -> list[float | N
     return [found.get(name) for name in names]
 
 
-def git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], capture_output=True, check=True, text=True).stdout.strip()
-
-
 def main(arguments: list[str] | None = None) -> Path:
     from asv.results import Results
     from asv.runner import BenchmarkResult
@@ -39,20 +36,15 @@ def main(arguments: list[str] | None = None) -> Path:
     parser.add_argument("file", type=Path, help="written by --json")
     parser.add_argument("--benchmark", required=True, metavar="NAME", help="one of results/benchmarks.json")
     parser.add_argument("--machine", required=True, metavar="NAME", help="a folder of results/")
-    parser.add_argument("--commit", default="HEAD", help="what was measured; default HEAD")
-    parser.add_argument("--environment", required=True, metavar="NAME", help="what the result is filed under")
-    parser.add_argument("--python", default="3.12", metavar="VERSION", help="of the interpreter; default 3.12")
-    options = parser.parse_args(arguments)
+    options, commit, date = arguments_of(parser, arguments)
     benchmark = json.loads((RESULTS / "benchmarks.json").read_text())[options.benchmark]
     values = figures(benchmark["params"][0], json.loads(options.file.read_text())["rows"])
     machine = json.loads((RESULTS / options.machine / "machine.json").read_text())
     machine.pop("version", None)
-    commit = git("rev-parse", f"{options.commit}^{{commit}}")
     target = RESULTS / options.machine / f"{commit[:8]}-{options.environment}.json"
     if target.exists():
         result = Results.load(str(target))
     else:
-        date = 1000 * int(git("show", "-s", "--format=%ct", commit))
         result = Results(
             {**machine, "python": options.python}, {}, commit, date, options.python, options.environment, {}
         )

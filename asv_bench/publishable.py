@@ -42,9 +42,10 @@ def cleaned(result: dict[str, Any], commit: str, date: int, environment: str, py
     return found
 
 
-def main(arguments: list[str] | None = None) -> Path:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("result", type=Path, help="a file under results/<machine>/")
+def arguments_of(
+    parser: argparse.ArgumentParser, arguments: list[str] | None
+) -> tuple[argparse.Namespace, str, int]:
+    """What a program that files a result was given, with the commit that was measured and its date."""
     parser.add_argument("--commit", default="HEAD", help="what was measured; default HEAD")
     parser.add_argument("--environment", required=True, metavar="NAME", help="what the result is filed under")
     parser.add_argument("--python", default="3.12", metavar="VERSION", help="of the interpreter; default 3.12")
@@ -52,7 +53,13 @@ def main(arguments: list[str] | None = None) -> Path:
     if not MAY_NAME.fullmatch(options.environment):
         parser.error(f"argument --environment: letters, digits, '.', '_' and '-', not {options.environment!r}")
     commit = git("rev-parse", f"{options.commit}^{{commit}}")
-    date = 1000 * int(git("show", "-s", "--format=%ct", commit))
+    return options, commit, 1000 * int(git("show", "-s", "--format=%ct", commit))
+
+
+def main(arguments: list[str] | None = None) -> Path:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("result", type=Path, help="a file under results/<machine>/")
+    options, commit, date = arguments_of(parser, arguments)
     result = json.loads(options.result.read_text())
     target: Path = options.result.with_name(f"{commit[:8]}-{options.environment}.json")
     target.write_text(json.dumps(cleaned(result, commit, date, options.environment, options.python)))

@@ -291,7 +291,10 @@ def test_a_result_that_still_names_a_path_is_refused(publishable, left):
         publishable.cleaned({**RESULT, "env_vars": {"A": left}}, "a", 1, "b", "3.12")
 
 
-def test_figures_of_bench_are_filed_by_the_names_that_asv_gives():
+def test_figures_of_bench_are_filed_by_the_names_that_asv_gives(monkeypatch):
+    monkeypatch.syspath_prepend(
+        Path(__file__).parents[1] / "asv_bench"
+    )  # where it is a program, it finds the other
     from_bench = beside_asv("from_bench")
     rows = [{"case": f"sum {n}", "dtype": "float32", "figure": n / 2} for n in (1, 2)]
     parameters = ["'sum 2, float32'", "'sum 3, float32'", "'sum 1, float32'"]
