@@ -204,12 +204,9 @@ class _Scan:
                     checkpoint=checkpoint,
                 )  # fmt: skip
             (states, inputs), deliver = views, tensors.from_arrays
-            init, xs = arranged(states, state_structure), arranged(inputs, input_structure)
         check_checkpoint(checkpoint)
         structures = state_structure, input_structure
-        result = _scan_arrays(
-            update, init, xs, states, inputs, structures, axis, reverse, return_final, length, out
-        )  # fmt: skip
+        result = _scan_arrays(update, states, inputs, structures, axis, reverse, return_final, length, out)
         return result if deliver is None else deliver(result)
 
     def explain(
@@ -334,25 +331,28 @@ class _Scan:
 
 
 def _scan_arrays(
-    update: Any, init: Any, xs: Any, states: list[Any], inputs: list[Any], structures: Any, axis: Any,
-    reverse: Any, return_final: Any, length: Any, out: Any,
+    update: Any, states: list[Any], inputs: list[Any], structures: Any, axis: Any, reverse: Any,
+    return_final: Any, length: Any, out: Any,
 ) -> Any:  # fmt: skip
     """A scan of arrays that are no tensors, by what an earlier call has found out if there was one like it."""
-    known, key = known_plans.here(update) if callable(update) else None, None
+    known = known_plans.here(update) if callable(update) else None
+    key = None
     if known is not None:
         key = signature(states, inputs, structures, axis, reverse, return_final, length, out)
-        plan = None if key is None else known.get(key)
-        if plan is not None:
-            result = plan.run(states, inputs, out)
-            if result is not NotImplemented:
-                return result
-    problem = check(update, init, xs, axis, reverse, length)
-    plan = None if key is None else prepare(problem, return_final, out)
-    if plan is not None and known is not None:
-        known.keep(key, plan)
+    plan = None if known is None or key is None else known.get(key)
+    if plan is not None:
         result = plan.run(states, inputs, out)
         if result is not NotImplemented:
             return result
+    init, xs = (arranged(each, structure) for each, structure in zip((states, inputs), structures, strict=True))
+    problem = check(update, init, xs, axis, reverse, length)
+    if plan is None and known is not None and key is not None:
+        plan = prepare(problem, return_final, out)
+        if plan is not None:
+            known.keep(key, plan)
+            result = plan.run(states, inputs, out)
+            if result is not NotImplemented:
+                return result
     return _run_checked(problem, return_final, out)
 
 

@@ -39,10 +39,10 @@ from upsweep._torch.user_scan_plans import TensorPlan, kind
 
 __all__ = [
     "Spec",
+    "as_arrays",
     "as_tensor",
     "batch",
     "check_tensor",
-    "as_arrays",
     "delivered",
     "followed",
     "from_arrays",
@@ -73,8 +73,10 @@ def scan(
             update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
             checkpoint=checkpoint,
         )  # fmt: skip
-    known, key = _known(update, init, xs, axis, reverse, return_final, length)
-    plan = None if known is None or size is not None else known.get(key)
+    known, key = None, None
+    if size is None:
+        known, key = _known(update, init, xs, axis, reverse, return_final, length)
+    plan = None if known is None else known.get(key)
     if plan is not None:
         return plan.run(flatten(init, "init")[0], flatten(xs, "xs")[0])
     problem, states, inputs = prepare(update, init, xs, axis, reverse, length)
@@ -113,14 +115,11 @@ def as_arrays(states: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Any], 
 def _is_array(value: Any) -> bool:
     # A number of a tensor would make the others wider in numpy.
     return (
-        type(value) in (Tensor, torch.nn.Parameter)
+        kind(value) is not None
         and value.dtype in (torch.float32, torch.float64)
         and value.is_cpu
         and value.ndim > 0
-        and value.layout is torch.strided
         and not (value.requires_grad and torch.is_grad_enabled())
-        and not value.is_nested
-        and not value.is_neg()
         and not there.is_there(value)
     )
 
@@ -157,6 +156,8 @@ def _known(
     if not callable(update) or scans._watched():
         return None, None
     (states, of_states), (inputs, of_inputs) = flatten(init, "init"), flatten(xs, "xs")
+    if not _are_there([*states, *inputs]):  # of others no plan is kept
+        return None, None
     kinds_of = kinds(states, kind), kinds(inputs, kind, are_constants=True)
     if None in kinds_of or type(axis) is not int or not (length is None or type(length) is int):
         return None, None
