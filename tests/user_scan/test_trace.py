@@ -192,11 +192,15 @@ class Rate:
 
 @pytest.mark.parametrize(
     "kind",
-    ["object", "method", "attribute", "class", "helper", "partial", "array", "dict", "bound", "inside", "module"],
-)
+    [
+        "object", "method", "attribute", "class", "helper", "partial", "array", "record", "dict", "bound",
+        "inside", "module",
+    ],
+)  # fmt: skip
 def test_what_changes_around_an_update_is_seen(monkeypatch, kind):
     rate, array, table, module = Rate(), np.array([0.5]), {"now": 0.5}, types.ModuleType("settings")
     module.now, get = 0.5, table.get
+    record = np.zeros(1, [("now", np.float64)])[0]
     update = {
         "object": rate,
         "method": rate.method,
@@ -205,6 +209,7 @@ def test_what_changes_around_an_update_is_seen(monkeypatch, kind):
         "helper": lambda s, x: rated(s) + x,
         "partial": functools.partial(lambda unit, s, x: FACTOR * s + unit * x, 1.0),
         "array": lambda s, x: array[0] * s + x,
+        "record": lambda s, x: record["now"] * s + x,
         "dict": lambda s, x: table["now"] * s + x,
         "bound": lambda s, x: get("now") * s + x,
         "inside": lambda s, x: sum([FACTOR for _ in range(1)]) * s + x,
@@ -214,7 +219,7 @@ def test_what_changes_around_an_update_is_seen(monkeypatch, kind):
         monkeypatch.setitem(globals(), "FACTOR", number)
         monkeypatch.setattr(Rate, "now", number)
         monkeypatch.setattr(RATES, "now", number)
-        array[0] = table["now"] = module.now = number
+        array[0] = record["now"] = table["now"] = module.now = number
         assert upsweep.scan(update, 0.0, [1.0, 1.0])[1] == 1 + number
 
 

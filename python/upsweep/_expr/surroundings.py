@@ -82,6 +82,8 @@ class _Taking:
         kind = type(value)
         if kind is types.BuiltinFunctionType and not isinstance(value.__self__, (types.ModuleType, type(None))):
             raise _Unseen  # a method of a list, say
+        if isinstance(value, np.void):
+            raise _Unseen  # a record, whose fields are an array's
         if kind in _PLAIN or isinstance(value, (np.generic, np.dtype, enum.Enum)):
             self.values.append(value)
         elif kind is types.ModuleType:
@@ -121,9 +123,11 @@ class _Taking:
                     break
 
     def _is_new(self, value: Any, names: tuple[str, ...]) -> bool:
-        before = len(self._seen)
-        self._seen.add((id(value), names))
-        return len(self._seen) > before
+        key = id(value), names
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        return True
 
 
 def _root(function: Callable[..., Any]) -> Any:
