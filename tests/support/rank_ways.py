@@ -33,7 +33,7 @@ def forced(way, group=None, then=()):
         def record(name, run):
             patch(ways._Ways, name, lambda self: taken.append(name) or run(self))
 
-        patch(ways, "_TWICE", dict.fromkeys(ways._TWICE, twice))
+        patch(ways, "_twice", lambda *_: [twice, twice])
         patch(shards, "_GROUP", dict.fromkeys(shards._GROUP, group))
         patch(shards, "_LEAST_ELEMENTS", look)
         patch(shards, "_LOOKS", (8, 2))

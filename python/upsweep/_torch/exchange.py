@@ -23,11 +23,13 @@ from torch import Tensor
 from torch.autograd import Function
 
 __all__ = [
+    "FEW",
     "Answers",
     "Gathering",
     "Message",
     "Ranks",
     "are_finite",
+    "as_real",
     "beside",
     "fetch",
     "joined",
@@ -92,7 +94,7 @@ class Ranks:
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over all ranks."""
-        real = _as_real(tensor)
+        real = as_real(tensor)
         total = real.detach().clone(memory_format=torch.contiguous_format).to(self.way(tensor.device))
         dist.all_reduce(total, group=self.group)
         total = total.to(tensor.device)
@@ -103,7 +105,7 @@ class Ranks:
     ) -> tuple[list[Parts], Tensor]:
         """The parts of all ranks' carries, by one exchange, and the tensor that they lie in."""
         multiplier, value, reset = carry
-        parts = [_as_real(multiplier), _as_real(value), *([reset.to(value.real.dtype)] if with_reset else [])]
+        parts = [as_real(multiplier), as_real(value), *([reset.to(value.real.dtype)] if with_reset else [])]
         packed = torch.cat([part.reshape(-1) for part in parts])
         if track:
             # Without elements, or parameters, this rank takes part in the others' derivatives nevertheless.
@@ -219,12 +221,12 @@ def _keep(tensor: Tensor) -> None:
         tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
-_FEW = 1 << 16  # numbers that are rather copied than looked at where they are
+FEW = 1 << 16  # numbers that are rather copied to the host than looked at on a device
 
 
 def are_finite(values: Tensor) -> Callable[[], list[bool]]:
     """Start to find out which of stacked tensors are finite; what is returned waits for the answer."""
-    if values.numel() <= _FEW:
+    if values.numel() <= FEW:
         numbers = fetch(values)
         return lambda: [bool(np.isfinite(one).all()) for one in numbers()]
     with beside(values.device, mark(values.device), "fetch"):
@@ -237,7 +239,7 @@ class Gathering:
     """The tensors of all ranks, stacked, while they are on their way."""
 
     def __init__(self, ranks: Ranks, tensor: Tensor):
-        real, way = _as_real(tensor), ranks.way(tensor.device)
+        real, way = as_real(tensor), ranks.way(tensor.device)
         self._like = tensor
         self._sent = real.contiguous().to(way)
         self._stacked = torch.empty((ranks.size, *real.shape), dtype=real.dtype, device=way)
@@ -280,7 +282,7 @@ class _Sent(Message):
     def __init__(self, ranks: Ranks, tensor: Tensor, rank: int, after: Any):
         self._tensor = tensor
         with beside(tensor.device, after, "send"):
-            self._there = _as_real(tensor).contiguous().to(ranks.way(tensor.device))
+            self._there = as_real(tensor).contiguous().to(ranks.way(tensor.device))
             self._work = dist.isend(self._there, ranks._global(rank), group=ranks.group, tag=_TAG)
 
 
@@ -289,20 +291,21 @@ class _Received(Message):
         way = ranks.way(device)
         with beside(device, None, "receive"):  # its memory too: in the caller's, work may be going on until then
             self._tensor = torch.empty(shape, dtype=dtype, device=device)
-            real = _as_real(self._tensor)
+            real = as_real(self._tensor)
             self._there = real if real.device == way else torch.empty_like(real, device=way)
             self._work = dist.irecv(self._there, ranks._global(rank), group=ranks.group, tag=_TAG)
 
     def _arrive(self) -> None:
-        _as_real(self._tensor).copy_(self._there)
+        as_real(self._tensor).copy_(self._there)
 
 
-def _as_real(tensor: Tensor) -> Tensor:
+def as_real(tensor: Tensor) -> Tensor:
+    """A complex tensor as pairs of numbers, a real one as it is."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _as_kind(piece: Tensor, like: Tensor) -> Tensor:
-    """The numbers of `_as_real` again as those of `like`."""
+    """The numbers of `as_real` again as those of `like`."""
     if like.is_complex():
         pairs = piece.reshape(*like.shape, 2)
         return torch.complex(pairs[..., 0], pairs[..., 1])

@@ -29,20 +29,13 @@ from torch import Tensor
 
 from upsweep import _cpu
 from upsweep._torch import backends, carries, scans
-from upsweep._torch.exchange import Gathering, Message, Ranks, are_finite, joined, mark, runs_behind
+from upsweep._torch.exchange import Gathering, Message, Ranks, are_finite, as_real, joined, mark, runs_behind
 from upsweep._torch.shards import Rows, Shard
 
 __all__ = ["check_same", "scan"]
 
 Facts = list[dict[str, Any]]
 
-# What looking twice takes, in passes: 12 bytes an element where the scan has 8, for gates 20 where it has 12. On a
-# device the product of gates takes a pass of its own over them, which of two ranks none has to know.
-_TWICE = {
-    ("sum", "cpu", "two"): 1.5, ("sum", "cuda", "two"): 1.5, ("gates", "cpu", "two"): 1.7,
-    ("gates", "cuda", "two"): 1.7, ("sum", "cpu", "more"): 1.5, ("sum", "cuda", "more"): 1.5,
-    ("gates", "cpu", "more"): 1.7, ("gates", "cuda", "more"): 2.3,
-}  # fmt: skip
 _MESSAGES = 0.1  # of the time that two passes would take: what groups cost more than passes
 
 
@@ -142,6 +135,17 @@ class _Filled:
     done: Any  # a `mark` behind it
 
 
+def _twice(has_gates: bool, on_device: bool) -> list[float]:
+    """What looking twice takes of two ranks and of more, in passes.
+
+    12 bytes an element where the scan has 8, for gates 20 where it has 12. On a device the product of gates takes
+    a pass of its own over them, which of two ranks none has to know.
+    """
+    if not has_gates:
+        return [1.5, 1.5]
+    return [1.7, 2.3 if on_device else 1.7]
+
+
 class _Early:
     """What a rank does before it knows of the others: what is needed if they are as it is itself.
 
@@ -162,8 +166,7 @@ class _Early:
         if self.on_device and n_groups > 1 and shard.has_to_look:
             self._fill(self._groups[0])
         look = shard.start_look(given)
-        kind = "sum" if shard.scan.gates is None else "gates"
-        twice = [_TWICE[kind, shard.out.device.type, ranks_of_it] for ranks_of_it in ("two", "more")]
+        twice = _twice(shard.scan.gates is not None, shard.out.is_cuda)
         self.facts = {"steps": look.wait(), "groups": n_groups, "twice": twice}
         empty = not shard.length and shard.scan.initial is None
         self._way = None if empty else _choose([self.facts] * ranks.size)
@@ -356,7 +359,7 @@ class _Packing:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).reshape(-1)
+    return as_real(tensor).reshape(-1)
 
 
 def _unflat(numbers: Tensor, shape: list[int], dtype: torch.dtype) -> Tensor:

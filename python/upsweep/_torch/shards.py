@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from upsweep._torch import backends, carries, ops
-from upsweep._torch.exchange import beside, fetch
+from upsweep._torch.exchange import FEW, beside, fetch
 
 __all__ = ["Look", "Rows", "Shard"]
 
@@ -31,7 +31,6 @@ _LARGE_TO_NOTHING = 1000 + 1075  # halvings
 _LOOKS = (256, 32)
 _LEAST_STEPS = 32  # of a look
 _LEAST_ELEMENTS = 1 << 16  # of a shard that is looked at: below, a look costs as much as a pass
-_FEW_STATES = 1 << 16  # that are rather copied to the host than looked at on a device
 
 # Elements of a group of rows. A group has to take longer than the message that follows it (CPU), and than the host
 # needs to receive the state before it and to start it (CUDA).
@@ -185,7 +184,7 @@ class Shard:
         with beside(self.out.device, given):
             # On the CPU, what is written here is written again.
             left = self._left_of_a_large_state(steps, None if self.out.is_cuda else self.out)
-            numbers = fetch(left if left.numel() <= _FEW_STATES else left.abs().max())
+            numbers = fetch(left if left.numel() <= FEW else left.abs().max())
         return lambda: float(np.abs(numbers()).max(initial=0))
 
     def _forgets_after(self, factor: float) -> int | None:
