@@ -1,0 +1,123 @@
+// The chunks of a line put together, in their order: by a block, whose threads take neighbouring chunks each and then
+// what their neighbours found, or by one thread where chunks are few. The order follows from the shape.
+//
+// Where anything about it is doubtful (reduce_steps.cuh), one thread goes through the chunks again from the line's
+// first, and takes the steps of those that are in order.
+#pragma once
+
+#include "reduce_steps.cuh"
+#include "tuning.hpp"
+
+namespace upsweep {
+
+template <class F, class S>
+struct Joined {
+  Effect<F, S> effect;
+  bool dropped, doubtful;
+};
+
+// `first`, then `second`.
+template <class F, class S>
+__device__ inline Joined<F, S> join(const Joined<F, S>& first, const Joined<F, S>& second) {
+  if (second.dropped) return {{zero(F()), second.effect.b}, true, second.doubtful};
+  const S b = advance(second.effect.a, first.effect.b, second.effect.b);
+  return {{product(second.effect.a, first.effect.a), b}, first.dropped,
+          first.doubtful || second.doubtful || is_doubtful(second.effect.a, first.effect.b, second.effect.b, b)};
+}
+
+template <class F, class S>
+__device__ inline Joined<F, S> effect_of_chunk(const Reduction& r, int64_t line, int64_t chunk) {
+  const int64_t at = line * r.line_step + chunk * r.chunk_step;
+  const S b = reinterpret_cast<const S*>(r.values)[at];
+  return {{reinterpret_cast<const F*>(r.factors)[at], b}, r.drops && r.drops[at], !is_finite(b)};
+}
+
+// From the line's first chunk, each from the state that the one before really left.
+template <class F, class S>
+__device__ inline Joined<F, S> join_in_order(const Reduction& r, int64_t line) {
+  const Problem& p = r.scan;
+  const LineIndex index(p, line);
+  const int phase = phase_of(r, index.in(p.x));
+  const auto begin_of = [&](int64_t chunk) {
+    const int64_t t = chunk * r.chunk * r.per - phase;
+    return t < 0 ? 0 : t < p.length ? t : p.length;
+  };
+  Joined<F, S> all = effect_of_chunk<F, S>(r, line, 0);
+  if (all.doubtful) all.effect.b = take_in_order<F, S>(p, line, 0, begin_of(1), S());
+#pragma unroll 1
+  for (int64_t chunk = 1; chunk < r.chunks; ++chunk) {
+    const Joined<F, S> own = effect_of_chunk<F, S>(r, line, chunk);
+    const S before = all.effect.b;
+    const bool lost = is_nan(before) && !own.dropped;   // a NaN stays one
+    all = join(all, own);
+    const bool known = lost || (!own.dropped && !is_finite(before) && keeps_infinity(own.effect.a, own.effect.b));
+    if (lost) all.effect.b = before;
+    else if (all.doubtful && !known)
+      all.effect.b = take_in_order<F, S>(p, line, begin_of(chunk), begin_of(chunk + 1), before);
+    all.doubtful = false;
+  }
+  return all;
+}
+
+// One thread for each line; also for lines without a step.
+template <class F, class S>
+__global__ void __launch_bounds__(ReduceTuning::kThreads) join_in_threads(const __grid_constant__ Reduction r) {
+  const Problem& p = r.scan;
+  for (int64_t line = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; line < p.lines;
+       line += int64_t(gridDim.x) * blockDim.x) {
+    if (r.chunks) {
+      const Joined<F, S> all = join_in_order<F, S>(r, line);
+      write_results(r, line, all.effect, all.dropped);
+    } else {
+      const S state = p.initial.data ? initial_of<S>(p, LineIndex(p, line)) : zero(S());
+      write_results(r, line, Effect<F, S>{one(F()), state}, false);
+    }
+  }
+}
+
+template <class F, class S>
+__device__ inline Joined<F, S> shuffle_down(const Joined<F, S>& v, int by) {
+  const int flags = __shfl_down_sync(0xffffffffu, v.dropped | v.doubtful << 1, by);
+  return {{shuffle_down(v.effect.a, by), shuffle_down(v.effect.b, by)}, bool(flags & 1), bool(flags & 2)};
+}
+
+// In lane 0, what the first n lanes have.
+template <class F, class S>
+__device__ inline Joined<F, S> join_lanes(Joined<F, S> mine, int lane, int n) {
+#pragma unroll 1
+  for (int by = 1; by < 32; by *= 2) {
+    const Joined<F, S> next = shuffle_down(mine, by);
+    if (lane + by < n) mine = join(mine, next);
+  }
+  return mine;
+}
+
+// A block for each line, of whole warps.
+template <class F, class S>
+__global__ void __launch_bounds__(ReduceTuning::kMostJoiners) join_in_blocks(const __grid_constant__ Reduction r) {
+  __shared__ Joined<F, S> of_warps[ReduceTuning::kMostJoiners / 32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t each = (r.chunks + blockDim.x - 1) / blockDim.x;
+  const int n_threads = static_cast<int>((r.chunks + each - 1) / each);   // that have chunks
+  for (int64_t line = blockIdx.x; line < r.scan.lines; line += gridDim.x) {
+    Joined<F, S> mine = {};
+    const int64_t begin = threadIdx.x * each, end = min(begin + each, r.chunks);
+    if (begin < end) mine = effect_of_chunk<F, S>(r, line, begin);
+#pragma unroll 4
+    for (int64_t chunk = begin + 1; chunk < end; ++chunk) mine = join(mine, effect_of_chunk<F, S>(r, line, chunk));
+    mine = join_lanes(mine, lane, min(n_threads - warp * 32, 32));
+    if (lane == 0) of_warps[warp] = mine;
+    __syncthreads();
+    if (warp == 0) {
+      const int n_warps = (n_threads + 31) / 32;
+      mine = join_lanes(lane < n_warps ? of_warps[lane] : Joined<F, S>(), lane, n_warps);
+      if (lane == 0) {
+        if (mine.doubtful) mine = join_in_order<F, S>(r, line);
+        write_results(r, line, mine.effect, mine.dropped);
+      }
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace upsweep

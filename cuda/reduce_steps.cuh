@@ -1,0 +1,112 @@
+// What chunks of a line do to a state, and what is left of a line when they are joined.
+//
+// A chunk's effect is that of a step: a state s becomes a * s + b, or b where it drops s. Effects are found without the
+// state, so a product of gates may leave float64's range where no state does. An effect that cannot be trusted with the
+// state it meets (see is_doubtful) is left aside, and its steps are taken in order by one thread: slow and right.
+//
+// Factors may be real where states are complex.
+#pragma once
+
+#include "line_access.cuh"
+#include "reduce_problem.hpp"
+
+namespace upsweep {
+
+template <class F, class S>
+struct Effect {
+  F a;
+  S b;
+};
+
+__device__ inline Complex advance(double a, Complex s, Complex b) {
+  return {fma(a, s.re, b.re), fma(a, s.im, b.im)};
+}
+
+__device__ inline double shuffle_down(double v, int by) { return __shfl_down_sync(0xffffffffu, v, by); }
+__device__ inline Complex shuffle_down(Complex v, int by) { return {shuffle_down(v.re, by), shuffle_down(v.im, by)}; }
+__device__ inline uint64_t shuffle_down(uint64_t v, int by) {
+  return __shfl_down_sync(0xffffffffu, static_cast<unsigned long long>(v), by);
+}
+
+__device__ inline double size_of(double v) { return fabs(v); }
+__device__ inline double size_of(Complex v) { return fmax(fabs(v.re), fabs(v.im)); }
+
+// Whether what a chunk does to `before` may not be what its steps do: the result is not finite, or all that is left of
+// a large state was below the smallest normal number, and `own`, what the chunk adds, does not hide it.
+template <class F, class S>
+__device__ inline bool is_doubtful(F a, S before, S own, S after) {
+  if (!is_finite(after)) return true;
+  const double large = size_of(before);
+  return size_of(a) < DBL_MIN && large > 1 && size_of(own) < large * 0x1p-962;
+}
+__device__ inline bool is_doubtful(uint64_t, uint64_t, uint64_t, uint64_t) { return false; }
+
+// An infinite state stays what it is where no factor is 0 or infinite and nothing else is: its parts stay apart.
+__device__ inline bool keeps_infinity(double a, double own) { return is_normal(a) && is_finite(own); }
+__device__ inline bool keeps_infinity(double a, Complex own) { return is_normal(a) && is_finite(own); }
+__device__ inline bool keeps_infinity(Complex, Complex) { return false; }
+__device__ inline bool keeps_infinity(uint64_t, uint64_t) { return true; }
+
+// Where a line begins in its first vector, counted in scan order.
+__device__ inline int phase_of(const Reduction& r, const void* x) {
+  if (!r.item) return 0;
+  const int offset = static_cast<int>(reinterpret_cast<uintptr_t>(x) / r.item % r.per);
+  return r.scan.x.time_stride < 0 ? r.per - 1 - offset : offset;
+}
+
+// The state after the steps from `begin` up to `end`, one by one, from the state before them.
+template <class F, class S>
+__device__ __noinline__ S take_in_order(const Problem& p, int64_t line, int64_t begin, int64_t end, S state) {
+  const LineIndex index(p, line);
+  const char* const x = index.in(p.x);
+  const char* const gates = p.gates.data ? index.in(p.gates) : nullptr;
+  const char* const reset = p.reset.data ? index.in(p.reset) : nullptr;
+  const F gamma = gates ? one(F()) : gamma_of<F>(p, index);
+  if (begin == 0) state = initial_of<S>(p, index);
+#pragma unroll 1
+  for (int64_t t = begin; t < end; ++t) {
+    const S own = Any<S>::load(x + t * p.x.time_stride, p.x.dtype);
+    const bool alone = (reset && reset[t * p.reset.time_stride]) || (t == 0 && !p.initial.data);
+    if (alone) state = own;
+    else state = advance(gates ? Any<F>::load(gates + t * p.gates.time_stride, p.gates.dtype) : gamma, state, own);
+  }
+  return state;
+}
+
+__device__ inline void store_factor(char* at, int32_t dtype, double v) {
+  if (dtype == UPSWEEP_COMPLEX64 || dtype == UPSWEEP_COMPLEX128) Any<Complex>::store(at, dtype, {v, 0});
+  else store_state(at, dtype, v);
+}
+__device__ inline void store_factor(char* at, int32_t dtype, Complex v) { Any<Complex>::store(at, dtype, v); }
+__device__ inline void store_factor(char* at, int32_t dtype, uint64_t v) { Any<uint64_t>::store(at, dtype, v); }
+
+// The results of a line. The first gate, which meets no state unless one was given, is in the multiplier all the same.
+template <class F, class S>
+__device__ inline void write_results(const Reduction& r, int64_t line, Effect<F, S> all, bool dropped) {
+  const Problem& p = r.scan;
+  const LineIndex index(p, line);
+  if (p.final_state.data) store_state(index.in(p.final_state), p.final_state.dtype, all.b);
+  if (r.multiplier.data) {
+    F multiplier = all.a;
+    if (p.gates.data && !p.initial.data && p.length)
+      multiplier = product(Any<F>::load(index.in(p.gates), p.gates.dtype), multiplier);
+    store_factor(index.in(r.multiplier), r.multiplier.dtype, dropped ? zero(F()) : multiplier);
+  }
+  if (r.dropped.data) *index.in(r.dropped) = dropped;
+}
+
+// What a chunk does, kept for those who join the chunks; or the line's results, if it is all of the line.
+template <class F, class S>
+__device__ inline void keep_effect(const Reduction& r, int64_t line, int64_t chunk, Effect<F, S> effect, bool dropped) {
+  if (r.chunks == 1) {
+    if (!is_finite(effect.b)) effect.b = take_in_order<F, S>(r.scan, line, 0, r.scan.length, S());
+    write_results(r, line, effect, dropped);
+    return;
+  }
+  const int64_t at = line * r.line_step + chunk * r.chunk_step;
+  reinterpret_cast<F*>(r.factors)[at] = effect.a;
+  reinterpret_cast<S*>(r.values)[at] = effect.b;
+  if (r.drops) r.drops[at] = dropped;
+}
+
+}  // namespace upsweep

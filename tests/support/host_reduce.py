@@ -1,0 +1,112 @@
+"""The kernels of cuda/ that reduce, and their plan and C interface, compiled by the C++ compiler for the host.
+
+What is tested is everything but nvcc and the launches: threads are fibers, blocks run one after the other.
+"""
+
+import ctypes
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+from host_device import described
+from upsweep._cuda import abi, carries
+
+SOURCES = Path(__file__).parents[2] / "cuda"
+SUPPORT = Path(__file__).parent
+# Chunks of several turns each have to come up in lines that fibers can walk along.
+SMALLER = {"kChunks = 16384": "kChunks = 24", "kColumnThreads = 1 << 18": "kColumnThreads = 64"}
+UNIT = """
+#include "cuda_on_host.hpp"
+#include "plan.cpp"
+#include "reduce_plan.cpp"
+#include "reduce_any.cu"
+#include "reduce_float32.cu"
+#include "reduce_float64.cu"
+#include "reduce_bfloat16.cu"
+#include "reduce_float16.cu"
+#include "api_reduce.cu"
+#include <cstdarg>
+#include <cstdio>
+static char last_error[512];
+namespace upsweep {
+int32_t fail(int32_t status, const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    std::vsnprintf(last_error, sizeof last_error, format, arguments);
+    va_end(arguments);
+    return status;
+}
+int32_t cuda_failed(const char* what, cudaError_t) { return fail(UPSWEEP_CUDA_ERROR, "%s", what); }
+}  // namespace upsweep
+UPSWEEP_EXPORT const char* upsweep_cuda_last_error(void) { return last_error; }
+"""
+
+
+def _for_the_host(text):
+    text = re.sub(r"asm volatile\([^;]*\);", ";", text)
+    text = re.sub(r"#include <cuda_\w+\.h>", "", text)
+    for measured, smaller in SMALLER.items():
+        text = text.replace(measured, smaller)
+    # A kernel's name may have arguments of its own in angles; what it takes is one structure.
+    return re.sub(r"(\w+<[^;{}]*>)<<<(\w+), (\w+), 0, stream>>>\(r\);", r"launch_on_host(\1, \2, \3, r);", text)
+
+
+def compile_library(folder):
+    """The library in `folder`, with the functions of the C interface that reduce."""
+    names = [*SOURCES.glob("*.cuh"), *SOURCES.glob("*.hpp"), *SOURCES.glob("*.h"), *SOURCES.glob("reduce_*.cu")]
+    for source in [*names, SOURCES / "plan.cpp", SOURCES / "reduce_plan.cpp", SOURCES / "api_reduce.cu"]:
+        (folder / source.name).write_text(_for_the_host(source.read_text()))
+    for source in ("on_host.hpp", "cuda_on_host.hpp"):
+        (folder / source).write_text((SUPPORT / source).read_text())
+    (folder / "unit.cpp").write_text(UNIT)
+    library = folder / "reduce.so"
+    command = ["g++", "-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-ffp-contract=off", "-fno-gnu-unique"]
+    done = subprocess.run([*command, folder / "unit.cpp", "-o", library], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:4000]
+    return HostLibrary(library)
+
+
+class HostLibrary:
+    """Stands in for `_cuda.library.Library`, as far as reductions need it."""
+
+    def __init__(self, path):
+        loaded = ctypes.CDLL(str(path))
+        self.last_error = loaded.upsweep_cuda_last_error
+        self.last_error.restype = ctypes.c_char_p
+        for name in ("plan_reduce", "reduce"):
+            function = getattr(loaded, f"upsweep_cuda_{name}")
+            function.restype, function.argtypes = abi.FUNCTIONS[f"upsweep_cuda_{name}"][:2]
+            function.errcheck = self._check
+            setattr(self, name, function)
+
+    def _check(self, status, function, arguments):
+        if status:
+            raise ValueError(self.last_error().decode())
+        return status
+
+
+def reduce(x, gates=None, gamma=None, reset=None, *, initial=None, axis=-1, reverse=False, multiplier_dtype=None):
+    """(multiplier, value, dropped) by the kernels; what is to be written is poisoned before."""
+    axis %= x.ndim
+    shape = x.shape[:axis] + x.shape[axis + 1 :]
+    factor = gates if gates is not None else gamma
+    factor_is_complex = factor is not None and np.iscomplexobj(factor)
+    if x.dtype.kind in "biu":
+        wide = factor_dtype = np.dtype(np.int64)
+    else:
+        wide = np.dtype(np.complex128 if np.iscomplexobj(x) or factor_is_complex else np.float64)
+        factor_dtype = np.dtype(multiplier_dtype or (np.complex128 if factor_is_complex else np.float64))
+    found = [np.full(shape, 77, dtype) for dtype in (factor_dtype, wide)] + [np.ones(shape, bool)]
+    memory = []
+
+    def allocate(n_bytes):
+        memory.append(np.full(-(-n_bytes // 8), np.nan))
+        return memory[-1].ctypes.data, None
+
+    given = [None if array is None else described(array) for array in (gates, reset, initial)]
+    carries.reduce(
+        described(x), given[0], described(gamma) if isinstance(gamma, np.ndarray) else gamma, given[1],
+        *map(described, found), initial=given[2], axis=axis, reverse=reverse, device=0, stream=0, allocate=allocate,
+    )  # fmt: skip
+    return tuple(found)
