@@ -62,7 +62,8 @@ struct ColumnWalk {
   S b[kPer];
   uint32_t dropped = 0;            // a bit for each column
 
-  __device__ ColumnWalk(const Problem& p_, int64_t line, int64_t begin) : p(p_), apart(p_.n_dims ? p_.reset.strides[p_.n_dims - 1] : 0) {
+  __device__ ColumnWalk(const Problem& p_, int64_t line, int64_t begin)
+      : p(p_), apart(p_.reset.strides[p_.n_dims - 1]) {
     const LineIndex index(p, line);
     x = index.in(p.x);
     gates = kGated ? index.in(p.gates) : nullptr;
@@ -102,12 +103,16 @@ struct ColumnWalk {
   }
 };
 
+// Steps that a thread has on their way. Resets are read a byte at a time: fewer of them fit the registers.
+template <class Columns, bool kGated, bool kResets>
+constexpr int kStepsOf = kResets ? 16 / (Columns::kPer < 4 ? 4 : Columns::kPer) : ReduceTuning::kSteps[kGated];
+
 // A thread for each chunk of as many neighbouring columns as it takes.
 template <class Columns, bool kGated, bool kResets>
 __global__ void __launch_bounds__(ReduceTuning::kThreads, ReduceTuning::kBlocks)
     reduce_columns(const __grid_constant__ Reduction r) {
   using Walk = ColumnWalk<Columns, kGated, kResets>;
-  constexpr int kPer = Columns::kPer, kSteps = ReduceTuning::kSteps[kGated];
+  constexpr int kPer = Columns::kPer, kSteps = kStepsOf<Columns, kGated, kResets>;
   const Problem& p = r.scan;
   const int64_t pieces = p.lines / kPer, n = pieces * r.chunks;   // rows hold whole pieces
   for (int64_t i = int64_t(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += int64_t(gridDim.x) * blockDim.x) {

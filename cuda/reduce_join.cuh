@@ -25,6 +25,14 @@ __device__ inline Joined<F, S> join(const Joined<F, S>& first, const Joined<F, S
           first.doubtful || second.doubtful || is_doubtful(second.effect.a, first.effect.b, second.effect.b, b)};
 }
 
+// The product of the gates up to the end of a chunk, given the one before it.
+template <class F>
+__device__ inline F multiply_chunk(const Problem& p, int64_t line, int64_t begin, int64_t end, F before, F own) {
+  const F all = product(own, before);
+  const bool same = is_nan(before) || (!is_finite(before) && !is_nan(all));
+  return !is_doubtful_product(p, all) || same ? all : multiply_in_order(p, line, begin, end, before);
+}
+
 template <class F, class S>
 __device__ inline Joined<F, S> effect_of_chunk(const Reduction& r, int64_t line, int64_t chunk) {
   const int64_t at = line * r.line_step + chunk * r.chunk_step;
@@ -44,16 +52,20 @@ __device__ inline Joined<F, S> join_in_order(const Reduction& r, int64_t line) {
   };
   Joined<F, S> all = effect_of_chunk<F, S>(r, line, 0);
   if (all.doubtful) all.effect.b = take_in_order<F, S>(p, line, 0, begin_of(1), S());
+  all.effect.a = multiply_chunk(p, line, 0, begin_of(1), one(F()), all.effect.a);
 #pragma unroll 1
   for (int64_t chunk = 1; chunk < r.chunks; ++chunk) {
     const Joined<F, S> own = effect_of_chunk<F, S>(r, line, chunk);
     const S before = all.effect.b;
+    const int64_t begin = begin_of(chunk), end = begin_of(chunk + 1);
+    const F factor = own.dropped ? zero(F()) : multiply_chunk(p, line, begin, end, all.effect.a, own.effect.a);
     const bool lost = is_nan(before) && !own.dropped;   // a NaN stays one
     all = join(all, own);
     const bool known = lost || (!own.dropped && !is_finite(before) && keeps_infinity(own.effect.a, own.effect.b));
     if (lost) all.effect.b = before;
     else if (all.doubtful && !known)
-      all.effect.b = take_in_order<F, S>(p, line, begin_of(chunk), begin_of(chunk + 1), before);
+      all.effect.b = take_in_order<F, S>(p, line, begin, end, before);
+    all.effect.a = factor;
     all.doubtful = false;
   }
   return all;
@@ -112,7 +124,8 @@ __global__ void __launch_bounds__(ReduceTuning::kMostJoiners) join_in_blocks(con
       const int n_warps = (n_threads + 31) / 32;
       mine = join_lanes(lane < n_warps ? of_warps[lane] : Joined<F, S>(), lane, n_warps);
       if (lane == 0) {
-        if (mine.doubtful) mine = join_in_order<F, S>(r, line);
+        const bool product = !mine.dropped && is_doubtful_product(r.scan, mine.effect.a);
+        if (mine.doubtful || product) mine = join_in_order<F, S>(r, line);
         write_results(r, line, mine.effect, mine.dropped);
       }
     }

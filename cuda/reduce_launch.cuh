@@ -19,7 +19,7 @@ cudaError_t launch_reduce_lines(const ReducePlan& plan, cudaStream_t stream) {
   const Reduction& r = plan.reduction;
   constexpr int kThreads = ReduceTuning::kThreads, kWarps = kThreads / 32;
   if (plan.regime == kShortLines) {
-    const uint32_t blocks = reduce_blocks(r.scan.lines, int64_t(kWarps) * kVectorsOf<Line, kGated> * (32 / r.lanes));
+    const uint32_t blocks = reduce_blocks(r.scan.lines, int64_t(kWarps) * kShortVectorsOf<Line> * (32 / r.lanes));
     reduce_short_lines<Line, kGated, kResets><<<blocks, kThreads, 0, stream>>>(r);
   } else {
     const uint32_t blocks = reduce_blocks(r.scan.lines * r.chunks, kWarps);

@@ -194,6 +194,12 @@ constexpr int kVectorsOf = ReduceTuning::kVectors[kGated];
 template <class F, class S, bool kGated>
 constexpr int kVectorsOf<AnyLine<F, S>, kGated> = ReduceTuning::kAnyVectors;
 
+// The same where each is another line's.
+template <class Line>
+constexpr int kShortVectorsOf = ReduceTuning::kShortVectors;
+template <class F, class S>
+constexpr int kShortVectorsOf<AnyLine<F, S>> = ReduceTuning::kAnyVectors;
+
 // A bit for each of a vector's elements that drops the state before it.
 template <class Line>
 __device__ inline uint32_t drops_of_vector(const Line& line, int64_t t) {
@@ -221,7 +227,7 @@ __device__ inline Effect<typename Line::Factor, typename Line::State> effect_of_
   }
   if (kGated && !line.first_gate) {   // the first gate meets no state
 #pragma unroll
-    for (int e = 0; e < Line::kPer; ++e)
+    for (int e = 0; e < (kWhole ? 1 : Line::kPer); ++e)
       if (t + e == 0) by[e] = one(F());
   }
   Effect<F, S> all = {by[0], own[0]};
@@ -362,7 +368,7 @@ __global__ void __launch_bounds__(ReduceTuning::kThreads, ReduceTuning::kBlocks)
     reduce_short_lines(const __grid_constant__ Reduction r) {
   using F = typename Line::Factor;
   using S = typename Line::State;
-  constexpr int kVectors = kVectorsOf<Line, kGated>;
+  constexpr int kVectors = kShortVectorsOf<Line>;
   const int lane = threadIdx.x % 32, width = r.lanes, each = 32 / width;
   const int position = lane % width;
   const uint32_t group = (width == 32 ? 0xffffffffu : (1u << width) - 1u) << (lane - position);

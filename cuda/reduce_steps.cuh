@@ -73,6 +73,23 @@ __device__ __noinline__ S take_in_order(const Problem& p, int64_t line, int64_t 
   return state;
 }
 
+// The same of the product of gates, from the one before them.
+template <class F>
+__device__ __noinline__ F multiply_in_order(const Problem& p, int64_t line, int64_t begin, int64_t end, F before) {
+  const char* const gates = LineIndex(p, line).in(p.gates);
+#pragma unroll 1
+  for (int64_t t = begin; t < end && !is_nan(before); ++t)
+    before = product(Any<F>::load(gates + t * p.gates.time_stride, p.gates.dtype), before);
+  return before;
+}
+
+// Whether gates have to be multiplied in order: out of order their product may meet 0 or infinity where it does not in
+// order, and then be no number.
+template <class F>
+__device__ inline bool is_doubtful_product(const Problem& p, F product) {
+  return p.gates.data && !is_finite(product);
+}
+
 __device__ inline void store_factor(char* at, int32_t dtype, double v) {
   if (dtype == UPSWEEP_COMPLEX64 || dtype == UPSWEEP_COMPLEX128) Any<Complex>::store(at, dtype, {v, 0});
   else store_state(at, dtype, v);
@@ -80,26 +97,27 @@ __device__ inline void store_factor(char* at, int32_t dtype, double v) {
 __device__ inline void store_factor(char* at, int32_t dtype, Complex v) { Any<Complex>::store(at, dtype, v); }
 __device__ inline void store_factor(char* at, int32_t dtype, uint64_t v) { Any<uint64_t>::store(at, dtype, v); }
 
-// The results of a line. The first gate, which meets no state unless one was given, is in the multiplier all the same.
+// The results of a line.
 template <class F, class S>
 __device__ inline void write_results(const Reduction& r, int64_t line, Effect<F, S> all, bool dropped) {
   const Problem& p = r.scan;
   const LineIndex index(p, line);
   if (p.final_state.data) store_state(index.in(p.final_state), p.final_state.dtype, all.b);
-  if (r.multiplier.data) {
-    F multiplier = all.a;
-    if (p.gates.data && !p.initial.data && p.length)
-      multiplier = product(Any<F>::load(index.in(p.gates), p.gates.dtype), multiplier);
-    store_factor(index.in(r.multiplier), r.multiplier.dtype, dropped ? zero(F()) : multiplier);
-  }
+  if (r.multiplier.data) store_factor(index.in(r.multiplier), r.multiplier.dtype, dropped ? zero(F()) : all.a);
   if (r.dropped.data) *index.in(r.dropped) = dropped;
 }
 
-// What a chunk does, kept for those who join the chunks; or the line's results, if it is all of the line.
+// What a chunk does, kept for those who join the chunks; or the line's results, if it is all of the line. The first gate
+// meets no state unless one was given, and is a factor all the same.
 template <class F, class S>
 __device__ inline void keep_effect(const Reduction& r, int64_t line, int64_t chunk, Effect<F, S> effect, bool dropped) {
+  const Problem& p = r.scan;
+  if (chunk == 0 && p.gates.data && !p.initial.data)
+    effect.a = product(Any<F>::load(LineIndex(p, line).in(p.gates), p.gates.dtype), effect.a);
   if (r.chunks == 1) {
-    if (!is_finite(effect.b)) effect.b = take_in_order<F, S>(r.scan, line, 0, r.scan.length, S());
+    if (!is_finite(effect.b)) effect.b = take_in_order<F, S>(p, line, 0, p.length, S());
+    if (is_doubtful_product(p, effect.a) && r.multiplier.data && !dropped)
+      effect.a = multiply_in_order(p, line, 0, p.length, one(F()));
     write_results(r, line, effect, dropped);
     return;
   }

@@ -59,6 +59,7 @@ struct ReduceTuning {
   static constexpr int kVectors[2] = {8, 4};
   static constexpr int kSteps[2] = {8, 4};
   static constexpr int kAnyVectors = 2;
+  static constexpr int kShortVectors = 4;     // each of another line
   // Lines are cut into about so many chunks in all, unless there are so many lines. A chunk is so many times as long
   // as what its warp has on its way, at most.
   static constexpr int64_t kChunks = 16384;

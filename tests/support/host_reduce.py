@@ -15,7 +15,11 @@ from upsweep._cuda import abi, carries
 SOURCES = Path(__file__).parents[2] / "cuda"
 SUPPORT = Path(__file__).parent
 # Chunks of several turns each have to come up in lines that fibers can walk along.
-SMALLER = {"kChunks = 16384": "kChunks = 24", "kColumnThreads = 1 << 18": "kColumnThreads = 64"}
+SMALLER = {
+    "kChunks = 16384": "kChunks = 100",
+    "kFewChunks = 8": "kFewChunks = 2",
+    "kColumnThreads = 1 << 18": "kColumnThreads = 64",
+}
 UNIT = """
 #include "cuda_on_host.hpp"
 #include "plan.cpp"
@@ -86,27 +90,31 @@ class HostLibrary:
         return status
 
 
-def reduce(x, gates=None, gamma=None, reset=None, *, initial=None, axis=-1, reverse=False, multiplier_dtype=None):
+def reduce(
+    x, gates=None, gamma=None, reset=None, *, initial=None, axis=-1, reverse=False, only_value=False,
+):  # fmt: skip
     """(multiplier, value, dropped) by the kernels; what is to be written is poisoned before."""
     axis %= x.ndim
     shape = x.shape[:axis] + x.shape[axis + 1 :]
-    factor = gates if gates is not None else gamma
-    factor_is_complex = factor is not None and np.iscomplexobj(factor)
+    factor = gamma if gates is None else gates
+    complex_factor = factor is not None and np.iscomplexobj(factor)
     if x.dtype.kind in "biu":
-        wide = factor_dtype = np.dtype(np.int64)
+        dtypes = [np.uint64 if x.dtype.kind == "u" else np.int64] * 2
     else:
-        wide = np.dtype(np.complex128 if np.iscomplexobj(x) or factor_is_complex else np.float64)
-        factor_dtype = np.dtype(multiplier_dtype or (np.complex128 if factor_is_complex else np.float64))
-    found = [np.full(shape, 77, dtype) for dtype in (factor_dtype, wide)] + [np.ones(shape, bool)]
+        wide = np.complex128 if np.iscomplexobj(x) or complex_factor else np.float64
+        dtypes = [np.complex128 if complex_factor else np.float64, wide]
+    found = [np.full(shape, 77, dtype) for dtype in dtypes] + [np.ones(shape, bool)]
     memory = []
 
     def allocate(n_bytes):
         memory.append(np.full(-(-n_bytes // 8), np.nan))
         return memory[-1].ctypes.data, None
 
-    given = [None if array is None else described(array) for array in (gates, reset, initial)]
+    gates, reset, initial = (None if array is None else described(array) for array in (gates, reset, initial))
+    multiplier, value, dropped = map(described, found)
     carries.reduce(
-        described(x), given[0], described(gamma) if isinstance(gamma, np.ndarray) else gamma, given[1],
-        *map(described, found), initial=given[2], axis=axis, reverse=reverse, device=0, stream=0, allocate=allocate,
+        described(x), gates, described(gamma) if isinstance(gamma, np.ndarray) else gamma, reset,
+        None if only_value else multiplier, value, None if only_value else dropped, initial=initial, axis=axis,
+        reverse=reverse, device=0, stream=0, allocate=allocate,
     )  # fmt: skip
     return tuple(found)
