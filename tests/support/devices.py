@@ -116,7 +116,7 @@ class FakeCuda:
             look(a, shape) for a in (p.gamma, p.initial, p.final_state, r.multiplier, r.dropped)
         )
         wide = {abi.REAL: np.float64, abi.COMPLEX: np.complex128, abi.INTEGER: np.int64}[p.accumulator]
-        last, product, any_reset = np.zeros(shape, wide), np.ones(shape, wide), np.zeros(shape, bool)
+        last, product, any_reset = np.zeros(shape, wide), np.ones(shape), np.zeros(shape, bool)
         if p.length == 0:
             last[...] = 0 if initial is None else initial
         else:
@@ -126,7 +126,7 @@ class FakeCuda:
             if p.accumulator == abi.INTEGER:
                 gamma = np.broadcast_to(np.int64(1), shape)
             factor = gamma if gates is None else gates
-            product = np.ones(shape, np.complex128 if factor.dtype.kind == "c" else wide if wide == np.int64 else float)
+            product = np.ones(shape, wide if factor.dtype.kind == "c" or p.accumulator == abi.INTEGER else float)
             _cpu.scans.scan(
                 x, gates, gamma, initial, reset, None, last, product, axis=len(shape), reverse=bool(p.reverse),
                 exclusive=False, flush=False, window=0, n_threads=1, accumulator=p.accumulator,

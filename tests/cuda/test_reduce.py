@@ -1,10 +1,10 @@
-"""What a block does to a state: the kernels of the CUDA library compiled for the host, against reference.py."""
+"""What a block does to a state: the kernels of the CUDA library against reference.py, on the host and on a device."""
 
 import ctypes
 
-import host_reduce
 import numpy as np
 import pytest
+import reductions
 from helpers import BFLOAT16, random
 from host_device import described
 from upsweep import _cuda, reference
@@ -12,13 +12,24 @@ from upsweep import _cuda, reference
 LENGTHS = (1, 2, 31, 32, 33, 127, 128, 129, 1023, 4095, 4097)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def library(tmp_path_factory):
-    found = host_reduce.compile_library(tmp_path_factory.mktemp("reduce"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_cuda, "load", lambda: found)
-        patch.setattr(_cuda, "check_device", lambda device: None)
-        yield found
+LONGER = (65537, (1 << 20) + 1)  # where they are many chunks without smaller ones
+ON_DEVICE = pytest.param("device", marks=pytest.mark.cuda)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    return reductions.compile_library(tmp_path_factory.mktemp("reduce"))
+
+
+@pytest.fixture(params=["host", ON_DEVICE])
+def place(request, monkeypatch):
+    """Where the kernels run."""
+    if request.param == "device":
+        return reductions.OnDevice
+    compiled = request.getfixturevalue("compiled")
+    monkeypatch.setattr(_cuda, "load", lambda: compiled)
+    monkeypatch.setattr(_cuda, "check_device", lambda device: None)
+    return reductions.OnHost
 
 
 def placed(array, offset=0):
@@ -55,12 +66,17 @@ def expected(x, gates, gamma, reset, initial, axis, reverse):
         return *carry, size
     with np.errstate(all="ignore"):
         kept = np.where(carry.reset, 0, initial)
-        return carry.multiplier, np.where(carry.reset, carry.value, carry.multiplier * kept + carry.value), carry.reset, size
+        return (
+            carry.multiplier,
+            np.where(carry.reset, carry.value, carry.multiplier * kept + carry.value),
+            carry.reset,
+            size,
+        )
 
 
-def check(x, gates=None, gamma=None, reset=None, initial=None, axis=-1, reverse=False):
+def check(place, x, gates=None, gamma=None, reset=None, initial=None, axis=-1, reverse=False):
     axis %= x.ndim
-    found = host_reduce.reduce(x, gates, gamma, reset, initial=initial, axis=axis, reverse=reverse)
+    found = reductions.reduce(place, x, gates, gamma, reset, initial=initial, axis=axis, reverse=reverse)
     multiplier, value, dropped, size = expected(x, gates, gamma, reset, initial, axis, reverse)
     np.testing.assert_allclose(found[0], multiplier, rtol=1e-11, atol=1e-300)
     if value.dtype.kind in "iu":
@@ -86,8 +102,8 @@ KINDS = ("sum", "number", "per line", "gates")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_lengths(kind):
-    for seed, length in enumerate(LENGTHS):
+def test_lengths(kind, place):
+    for seed, length in enumerate(LENGTHS + (LONGER if place is reductions.OnDevice else ())):
         for dtype, offset in (("float32", 0), ("float32", 1 + seed % 3), (BFLOAT16, seed % 8)):
             shape = (3 if length < 1000 else 1, length)
             x = placed(numbers(shape, dtype, seed), offset)
@@ -96,19 +112,19 @@ def test_lengths(kind):
             gates = None if gates is None else placed(gates, offset if seed % 3 else 0)
             reset = random(shape, seed=seed) > 0.99 if seed % 2 else None
             initial = random(shape[:1], seed=seed) if seed % 4 < 2 else None
-            check(x, gates, gamma, reset, initial, reverse=bool(seed // 2 % 2))
+            check(place, x, gates, gamma, reset, initial, reverse=bool(seed // 2 % 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_line_of_many_chunks(kind):
+def test_a_line_of_many_chunks(kind, place):
     x = numbers((1, 65537), "float32", 0)
     gates, gamma = factors(kind, x.shape, 1, "float32", 1)
     reset = random(x.shape, seed=4) > 0.9999 if kind in ("sum", "per line") else None
-    check(placed(x, 3), gates, gamma, reset, np.array([0.5]), reverse=kind in ("number", "per line"))
+    check(place, placed(x, 3), gates, gamma, reset, np.array([0.5]), reverse=kind in ("number", "per line"))
 
 
 @pytest.mark.parametrize("dtype", ["float16", BFLOAT16, "float32", "float64"], ids=str)
-def test_layouts(dtype):
+def test_layouts(dtype, place):
     seed = 0
     for shape, axis in (((300, 16), 0), ((700, 33), 0), ((2, 260, 24), 1), ((4, 600), 1), ((3, 5, 70), 1)):
         for kind in KINDS:
@@ -116,52 +132,62 @@ def test_layouts(dtype):
                 gates, gamma = factors(kind, shape, axis, dtype, seed + 1)
                 initial = random(tuple(np.delete(shape, axis)), seed=seed) if seed % 3 == 0 else None
                 x = placed(numbers(shape, dtype, seed), seed % 2)
-                check(x, gates, gamma, reset, initial, axis, reverse=seed % 4 > 1)
+                check(place, x, gates, gamma, reset, initial, axis, reverse=seed % 4 > 1)
                 seed += 1
 
 
 @pytest.mark.parametrize("length", [0, 40, 1500])
-def test_any_dtype_and_strides(length):
+def test_any_dtype_and_strides(length, place):
     shape, where = (3, length), {"axis": 1}
     for dtype in ("bool", "int8", "uint16", "int32", "uint64", "int64"):
-        check(numbers(shape, dtype, 1), reset=random(shape, seed=2) > 0.99, **where)
-        check(numbers((length, 9), dtype, 1), axis=0, reverse=True)
+        check(place, numbers(shape, dtype, 1), reset=random(shape, seed=2) > 0.99, **where)
+        check(place, numbers((length, 9), dtype, 1), axis=0, reverse=True)
     x, gates = random(shape, "complex64", 1), random(shape, "complex128", 2, -0.7, 0.7)
     reset = random(shape, seed=3) > 0.99
-    check(x, gates, None, reset, **where)
-    check(x, gates.real, None, None, random((3,), complex, 5), **where)
-    check(x.real, gates, reverse=True, **where)
-    check(x, None, 0.5 - 0.5j, **where)
-    check(x, None, 0.5, reset, **where)
-    check(x.real, None, random((3,), complex, 4, -0.7, 0.7), **where)
+    check(place, x, gates, None, reset, **where)
+    check(place, x, gates.real, None, None, random((3,), complex, 5), **where)
+    check(place, x.real, gates, reverse=True, **where)
+    check(place, x, None, 0.5 - 0.5j, **where)
+    check(place, x, None, 0.5, reset, **where)
+    check(place, x.real, None, random((3,), complex, 4, -0.7, 0.7), **where)
     wide = random((3, 2 * length), "float32", 5)
-    check(wide[:, ::2], wide[:, ::-2], None, reset, reverse=True, **where)
-    check(np.broadcast_to(wide[:1, :length], shape), np.asfortranarray(gates.real), None, None, **where)
-    check(np.broadcast_to(np.float32(2), shape), gates.real.astype(np.float32), None, None, **where)
+    check(place, wide[:, ::2], wide[:, ::-2], None, reset, reverse=True, **where)
+    check(place, np.broadcast_to(wide[:1, :length], shape), np.asfortranarray(gates.real), None, None, **where)
+    check(place, np.broadcast_to(np.float32(2), shape), gates.real.astype(np.float32), None, None, **where)
 
 
-def test_more_axes_than_a_launch_takes():
+def test_more_axes_than_a_launch_takes(place):
     shape = (2, 3, 2, 3, 2, 3, 2, 3, 11)
     whole = random(tuple(n + 1 for n in shape), "float32")
     x, gates = whole[tuple(slice(n) for n in shape)], random(shape, "float32", 1)
     reset = np.broadcast_to(random((3, 11), seed=2) > 0.9, shape)
-    check(x, gates, None, reset)
-    check(x, None, random(shape[:-1], seed=3), None, random(shape[:-1], seed=4), reverse=True)
+    check(place, x, gates, None, reset)
+    check(place, x, None, random(shape[:-1], seed=3), None, random(shape[:-1], seed=4), reverse=True)
 
 
-def test_many_lines():
+def test_many_lines(place):
     for shape in ((4100, 40), (700, 33), (9000, 1)):
         x, gates = numbers(shape, "float32", 0), numbers(shape, "float32", 1)
-        check(x, gates, initial=random(shape[:1], seed=2))
-        check(x, None, random(shape[:1], seed=3), reset=random(shape, seed=4) > 0.9)
+        check(place, x, gates, initial=random(shape[:1], seed=2))
+        check(place, x, None, random(shape[:1], seed=3), reset=random(shape, seed=4) > 0.9)
 
 
-HAZARDS = ("inf", "nan", "both", "zero after inf", "overflow", "underflow", "large forgotten", "resets", "first gate")
+HAZARDS = (
+    "inf",
+    "nan",
+    "both",
+    "zero after inf",
+    "overflow",
+    "underflow",
+    "large forgotten",
+    "resets",
+    "first gate",
+)
 
 
 @pytest.mark.parametrize("length", [100, 900, 9000])
 @pytest.mark.parametrize("hazard", HAZARDS)
-def test_what_leaves_the_range_or_is_not_finite(hazard, length):
+def test_what_leaves_the_range_or_is_not_finite(hazard, length, place):
     x, gates, reset = np.ones((2, length)), np.full((2, length), 0.99), np.zeros((2, length), bool)
     third, half = length // 3, length // 2
     if hazard == "inf":
@@ -190,7 +216,7 @@ def test_what_leaves_the_range_or_is_not_finite(hazard, length):
         for dtype in (float, np.float32):
             with np.errstate(all="ignore"):
                 given = [array.astype(dtype) for array in (x, gates)]
-                found = host_reduce.reduce(*given, None, reset, reverse=reverse)
+                found = reductions.reduce(place, *given, None, reset, reverse=reverse)
                 carry = reference.linear_recurrence_carry(
                     given[1].astype(float), given[0].astype(float), reverse=reverse, reset=reset
                 )
@@ -200,27 +226,27 @@ def test_what_leaves_the_range_or_is_not_finite(hazard, length):
 
 
 @pytest.mark.parametrize("gamma", [0.0, 1.0, -1.0, 2.0, 1e-200, 1e200, np.inf, np.nan])
-def test_factors_of_every_kind(gamma):
+def test_factors_of_every_kind(gamma, place):
     for shape, axis in (((2, 70), 1), ((1, 1500), 1), ((1500, 8), 0)):
         x = numbers(shape, "float64", 0)
-        check(x, None, gamma, axis=axis)
-        check(x, None, np.full(np.delete(shape, axis), gamma), axis=axis, reverse=True)
+        check(place, x, None, gamma, axis=axis)
+        check(place, x, None, np.full(np.delete(shape, axis), gamma), axis=axis, reverse=True)
 
 
-def test_a_state_alone_and_the_same_bits():
+def test_a_state_alone_and_the_same_bits(place):
     x, gates = numbers((2, 5000), "float32", 0), numbers((2, 5000), "float32", 1)
-    three = host_reduce.reduce(x, gates)
+    three = reductions.reduce(place, x, gates)
     for _ in range(2):
-        again = host_reduce.reduce(x, gates)
+        again = reductions.reduce(place, x, gates)
         assert all(a.tobytes() == b.tobytes() for a, b in zip(three, again))
-    alone = host_reduce.reduce(x, gates, only_value=True)
+    alone = reductions.reduce(place, x, gates, only_value=True)
     assert alone[1].tobytes() == three[1].tobytes()
     assert (alone[0] == 77).all() and alone[2].all()
 
 
-def test_a_workspace_that_is_too_small_is_refused(library):
+def test_a_workspace_that_is_too_small_is_refused(compiled):
     x = described(numbers((1, 5000), "float32", 0))
     value = described(np.empty(1))
     r = _cuda.reduction(x, None, None, None, None, None, value, None, axis=1, reverse=False, device=0, stream=0)
     with pytest.raises(ValueError, match="workspace: [1-9][0-9]* bytes are needed, 0 were given"):
-        library.reduce(ctypes.byref(r))
+        compiled.reduce(ctypes.byref(r))

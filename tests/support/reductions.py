@@ -1,8 +1,9 @@
-"""The kernels of cuda/ that reduce, and their plan and C interface, compiled by the C++ compiler for the host.
+"""Reductions by the kernels of cuda/: on a device, or compiled by the C++ compiler for the host.
 
-What is tested is everything but nvcc and the launches: threads are fibers, blocks run one after the other.
+On the host everything is tested but nvcc and the launches: threads are fibers, blocks run one after the other.
 """
 
+import contextlib
 import ctypes
 import re
 import subprocess
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 from host_device import described
-from upsweep._cuda import abi, carries
+from numpy.lib.array_utils import byte_bounds
+from upsweep._cuda import abi, carries, host
 
 SOURCES = Path(__file__).parents[2] / "cuda"
 SUPPORT = Path(__file__).parent
@@ -90,10 +92,56 @@ class HostLibrary:
         return status
 
 
+class OnHost:
+    """Arrays where they are."""
+
+    def __init__(self):
+        self.kept = []
+
+    def send(self, array):
+        return described(array)
+
+    def fetch(self, there, array):
+        pass
+
+    def allocate(self, n_bytes):
+        self.kept.append(np.full(-(-n_bytes // 8), np.nan))
+        return self.kept[-1].ctypes.data, None
+
+    def close(self):
+        pass
+
+
+class OnDevice:
+    """The memory that arrays lie in, with its strides and its place within 16 bytes, on the first device."""
+
+    def __init__(self):
+        self.memory = host.Memory(0)
+
+    def send(self, array):
+        there = described(array)
+        if array.size == 0:
+            return there
+        low, high = byte_bounds(array)
+        begin = self.memory.allocate(high - low + 16)[0] + low % 16
+        self.memory.library.copy_to_device(0, 0, begin, low, high - low)
+        return there._replace(pointer=begin + there.pointer - low)
+
+    def fetch(self, there, array):
+        if array.size:
+            self.memory.library.copy_to_host(0, 0, array.ctypes.data, there.pointer, array.nbytes)
+
+    def allocate(self, n_bytes):
+        return self.memory.allocate(n_bytes)
+
+    def close(self):
+        self.memory.close()
+
+
 def reduce(
-    x, gates=None, gamma=None, reset=None, *, initial=None, axis=-1, reverse=False, only_value=False,
-):  # fmt: skip
-    """(multiplier, value, dropped) by the kernels; what is to be written is poisoned before."""
+    place, x, gates=None, gamma=None, reset=None, *, initial=None, axis=-1, reverse=False, only_value=False
+):
+    """(multiplier, value, dropped) by the kernels of a place; what is to be written is poisoned before."""
     axis %= x.ndim
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     factor = gamma if gates is None else gates
@@ -104,17 +152,14 @@ def reduce(
         wide = np.complex128 if np.iscomplexobj(x) or complex_factor else np.float64
         dtypes = [np.complex128 if complex_factor else np.float64, wide]
     found = [np.full(shape, 77, dtype) for dtype in dtypes] + [np.ones(shape, bool)]
-    memory = []
-
-    def allocate(n_bytes):
-        memory.append(np.full(-(-n_bytes // 8), np.nan))
-        return memory[-1].ctypes.data, None
-
-    gates, reset, initial = (None if array is None else described(array) for array in (gates, reset, initial))
-    multiplier, value, dropped = map(described, found)
-    carries.reduce(
-        described(x), gates, described(gamma) if isinstance(gamma, np.ndarray) else gamma, reset,
-        None if only_value else multiplier, value, None if only_value else dropped, initial=initial, axis=axis,
-        reverse=reverse, device=0, stream=0, allocate=allocate,
-    )  # fmt: skip
+    with contextlib.closing(place()) as memory:
+        given = [memory.send(a) if isinstance(a, np.ndarray) else a for a in (x, gates, gamma, reset, initial)]
+        there = [memory.send(array) for array in found]
+        multiplier, value, dropped = there
+        carries.reduce(
+            *given[:4], None if only_value else multiplier, value, None if only_value else dropped,
+            initial=given[4], axis=axis, reverse=reverse, device=0, stream=0, allocate=memory.allocate,
+        )  # fmt: skip
+        for made, array in zip(there, found):
+            memory.fetch(made, array)
     return tuple(found)
