@@ -1,4 +1,4 @@
-"""What a block does to a state: the kernels of the CUDA library against reference.py, on the host and on a device."""
+"""What a block does to a state: the CUDA library's kernels beside their twins, on the host and on a device."""
 
 import ctypes
 
@@ -43,7 +43,7 @@ def placed(array, offset=0):
 
 def numbers(shape, dtype, seed, low=-1.0, high=1.0):
     if np.dtype(dtype).kind in "biu":
-        return np.random.default_rng(seed).integers(0, 2 if dtype == bool else 100, shape).astype(dtype)
+        return np.random.default_rng(seed).integers(0, 2 if dtype == "bool" else 100, shape).astype(dtype)
     return random(shape, dtype, seed, low, high)
 
 
@@ -248,5 +248,5 @@ def test_a_workspace_that_is_too_small_is_refused(compiled):
     x = described(numbers((1, 5000), "float32", 0))
     value = described(np.empty(1))
     r = _cuda.reduction(x, None, None, None, None, None, value, None, axis=1, reverse=False, device=0, stream=0)
-    with pytest.raises(ValueError, match="workspace: [1-9][0-9]* bytes are needed, 0 were given"):
+    with pytest.raises(ValueError, match=r"workspace: [1-9][0-9]* bytes are needed, 0 were given"):
         compiled.reduce(ctypes.byref(r))
