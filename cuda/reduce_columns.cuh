@@ -60,7 +60,7 @@ struct ColumnWalk {
   int64_t apart;                   // bytes between neighbours' resets
   F a[kPer], gamma[kPer];
   S b[kPer];
-  uint32_t dropped = 0;            // a bit for each column
+  uint32_t dropped = 0, zeros = 0;   // a bit for each column
 
   __device__ ColumnWalk(const Problem& p_, int64_t line, int64_t begin)
       : p(p_), apart(p_.reset.strides[p_.n_dims - 1]) {
@@ -97,6 +97,7 @@ struct ColumnWalk {
         const bool drop = kResets && reset && reset[(t + u) * p.reset.time_stride + i * apart];
         b[i] = drop ? own : advance(by, b[i], own);
         if constexpr (kGated || kResets) a[i] = drop ? zero(F()) : product(by, a[i]);
+        if constexpr (kGated) zeros |= uint32_t(is_zero(by)) << i;
         if constexpr (kResets) dropped |= uint32_t(drop) << i;
       }
     }
@@ -126,7 +127,7 @@ __global__ void __launch_bounds__(ReduceTuning::kThreads, ReduceTuning::kBlocks)
     for (int k = 0; k < kPer; ++k) {
       if constexpr (!kGated && !kResets) walk.a[k] = power(walk.gamma[k], static_cast<uint32_t>(end - begin));
       keep_effect(r, line + k, chunk, Effect<typename Walk::F, typename Walk::S>{walk.a[k], walk.b[k]},
-                  walk.dropped >> k & 1);
+                  walk.dropped >> k & 1, kGated ? walk.zeros >> k & 1 : is_zero(walk.gamma[k]));
     }
   }
 }

@@ -14,30 +14,35 @@ template <class F, class S>
 struct Joined {
   Effect<F, S> effect;
   bool dropped, doubtful;
+  bool has_zero;                   // of single chunks
 };
 
 // `first`, then `second`.
 template <class F, class S>
 __device__ inline Joined<F, S> join(const Joined<F, S>& first, const Joined<F, S>& second) {
-  if (second.dropped) return {{zero(F()), second.effect.b}, true, second.doubtful};
+  if (second.dropped) return {{zero(F()), second.effect.b}, true, second.doubtful, false};
   const S b = advance(second.effect.a, first.effect.b, second.effect.b);
   return {{product(second.effect.a, first.effect.a), b}, first.dropped,
-          first.doubtful || second.doubtful || is_doubtful(second.effect.a, first.effect.b, second.effect.b, b)};
+          first.doubtful || second.doubtful || is_doubtful(second.effect.a, first.effect.b, second.effect.b, b),
+          false};
 }
 
-// The product of the gates up to the end of a chunk, given the one before it.
+// The product of the factors up to the end of a chunk, given the one before it.
 template <class F>
-__device__ inline F multiply_chunk(const Problem& p, int64_t line, int64_t begin, int64_t end, F before, F own) {
+__device__ inline F multiply_chunk(const Problem& p, int64_t line, int64_t begin, int64_t end, F before, F own,
+                                   bool has_zero) {
   const F all = product(own, before);
-  const bool same = is_nan(before) || (!is_finite(before) && !is_nan(all));
-  return !is_doubtful_product(p, all) || same ? all : multiply_in_order(p, line, begin, end, before);
+  if (!is_doubtful_product(p, all) || is_nan(before)) return all;
+  if (keeps_infinity(own, before, has_zero)) return kept_infinity(own, before);
+  return multiply_in_order(p, line, begin, end, before);
 }
 
 template <class F, class S>
 __device__ inline Joined<F, S> effect_of_chunk(const Reduction& r, int64_t line, int64_t chunk) {
   const int64_t at = line * r.line_step + chunk * r.chunk_step;
   const S b = reinterpret_cast<const S*>(r.values)[at];
-  return {{reinterpret_cast<const F*>(r.factors)[at], b}, r.drops && r.drops[at], !is_finite(b)};
+  const uint8_t marks = r.marks[at];
+  return {{reinterpret_cast<const F*>(r.factors)[at], b}, bool(marks & kDrops), !is_finite(b), bool(marks & kHasZero)};
 }
 
 // From the line's first chunk, each from the state that the one before really left.
@@ -52,18 +57,19 @@ __device__ inline Joined<F, S> join_in_order(const Reduction& r, int64_t line) {
   };
   Joined<F, S> all = effect_of_chunk<F, S>(r, line, 0);
   if (all.doubtful) all.effect.b = take_in_order<F, S>(p, line, 0, begin_of(1), S());
-  all.effect.a = multiply_chunk(p, line, 0, begin_of(1), one(F()), all.effect.a);
+  all.effect.a = multiply_chunk(p, line, 0, begin_of(1), one(F()), all.effect.a, all.has_zero);
 #pragma unroll 1
   for (int64_t chunk = 1; chunk < r.chunks; ++chunk) {
     const Joined<F, S> own = effect_of_chunk<F, S>(r, line, chunk);
     const S before = all.effect.b;
     const int64_t begin = begin_of(chunk), end = begin_of(chunk + 1);
-    const F factor = own.dropped ? zero(F()) : multiply_chunk(p, line, begin, end, all.effect.a, own.effect.a);
-    const bool lost = is_nan(before) && !own.dropped;   // a NaN stays one
+    const F factor = own.dropped ? zero(F())
+                                 : multiply_chunk(p, line, begin, end, all.effect.a, own.effect.a, own.has_zero);
     all = join(all, own);
-    const bool known = lost || (!own.dropped && !is_finite(before) && keeps_infinity(own.effect.a, own.effect.b));
-    if (lost) all.effect.b = before;
-    else if (all.doubtful && !known)
+    if (is_nan(before) && !own.dropped) all.effect.b = before;   // a NaN stays one
+    else if (!own.dropped && !own.doubtful && keeps_infinity(own.effect.a, before, own.has_zero))
+      all.effect.b = kept_infinity(own.effect.a, before);
+    else if (all.doubtful)
       all.effect.b = take_in_order<F, S>(p, line, begin, end, before);
     all.effect.a = factor;
     all.doubtful = false;
@@ -90,7 +96,7 @@ __global__ void __launch_bounds__(ReduceTuning::kThreads) join_in_threads(const 
 template <class F, class S>
 __device__ inline Joined<F, S> shuffle_down(const Joined<F, S>& v, int by) {
   const int flags = __shfl_down_sync(0xffffffffu, v.dropped | v.doubtful << 1, by);
-  return {{shuffle_down(v.effect.a, by), shuffle_down(v.effect.b, by)}, bool(flags & 1), bool(flags & 2)};
+  return {{shuffle_down(v.effect.a, by), shuffle_down(v.effect.b, by)}, bool(flags & 1), bool(flags & 2), false};
 }
 
 // In lane 0, what the first n lanes have.

@@ -264,6 +264,7 @@ struct ChunkOfLine {
 
   Effect<F, S> all;
   bool dropped = false;
+  bool has_zero = false;           // of this lane
 
   // As many vectors for each lane as there are up to time `end`.
   template <bool kWhole>
@@ -277,6 +278,7 @@ struct ChunkOfLine {
       const int64_t at = t + u * (32 * kPer);
       const uint32_t drops = kResets ? drops_of_vector(line, at) : 0;
       Effect<F, S> next = effect_of_vector<kGated, kResets, kWhole>(line, v[u], at, drops);
+      has_zero = has_zero || is_zero(next.a);
       const uint32_t dropping = kResets ? __ballot_sync(0xffffffffu, drops != 0) : 0;
       fold_lanes<kResets>(next, dropping, lane, 32);
       all.b = dropping ? next.b : advance(next.a, all.b, next.b);
@@ -358,7 +360,8 @@ __global__ void __launch_bounds__(ReduceTuning::kThreads, ReduceTuning::kBlocks)
       }
     }
     for (; t < end; t += kTimes) mine.template take<false>(line, t, end, lane);
-    if (lane == 0) keep_effect(r, row, chunk, mine.all, mine.dropped);
+    const bool has_zero = __any_sync(0xffffffffu, mine.has_zero || (!kGated && is_zero(line.gamma)));
+    if (lane == 0) keep_effect(r, row, chunk, mine.all, mine.dropped, has_zero);
   }
 }
 
@@ -395,7 +398,7 @@ __global__ void __launch_bounds__(ReduceTuning::kThreads, ReduceTuning::kBlocks)
         const bool dropped = dropping & group;
         if (r.scan.initial.data && !dropped)
           all.b = advance(all.a, initial_of<S>(r.scan, LineIndex(r.scan, row)), all.b);
-        keep_effect(r, row, 0, all, dropped);
+        keep_effect(r, row, 0, all, dropped, false);   // is the line's
       }
     }
   }

@@ -13,7 +13,7 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool is_complex(int32_t dtype) { return dtype == UPSWEEP_COMPLEX64 || dtype == UPSWEEP_COMPLEX128; }
 
-// Where the effects of chunks lie in the workspace: factors, values, then whether they drop.
+// Where the effects of chunks lie in the workspace: factors, values, marks.
 void place_effects(ReducePlan& plan, int32_t accumulator, int64_t chunk_step, int64_t line_step) {
   Reduction& r = plan.reduction;
   r.chunk_step = chunk_step;
@@ -21,8 +21,8 @@ void place_effects(ReducePlan& plan, int32_t accumulator, int64_t chunk_step, in
   if (r.chunks <= 1) return;
   const int64_t n = r.scan.lines * r.chunks;
   plan.values_at = n * (plan.complex_factors ? 16 : 8);
-  plan.drops_at = plan.values_at + n * (accumulator == UPSWEEP_COMPLEX ? 16 : 8);
-  plan.workspace_bytes = plan.drops_at + (r.scan.reset.data ? n : 0);
+  plan.marks_at = plan.values_at + n * (accumulator == UPSWEEP_COMPLEX ? 16 : 8);
+  plan.workspace_bytes = plan.marks_at + n;
 }
 
 void plan_columns(ReducePlan& plan) {
@@ -77,7 +77,7 @@ void place_workspace(ReducePlan& plan, void* workspace) {
   Reduction& r = plan.reduction;
   r.factors = static_cast<char*>(workspace);
   r.values = r.factors + plan.values_at;
-  r.drops = r.scan.reset.data ? reinterpret_cast<uint8_t*>(r.factors + plan.drops_at) : nullptr;
+  r.marks = reinterpret_cast<uint8_t*>(r.factors + plan.marks_at);
 }
 
 const char* make_reduce_plan(const upsweep_reduction& reduction, ReducePlan* result) {

@@ -14,8 +14,7 @@ struct ReducePlan {
   bool gated;
   bool vectors;                    // typed columns: a thread takes a vector of them
   bool complex_factors;            // where states are complex
-  int64_t drops_at;                // of the workspace, in bytes, and:
-  int64_t values_at;
+  int64_t values_at, marks_at;     // of the workspace, in bytes
   int64_t workspace_bytes;         // 0 where each line is one chunk
   int64_t tile;                    // steps of a chunk
   Outer outer;                     // of the scan's arrays, multiplier, dropped

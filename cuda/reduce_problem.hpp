@@ -5,6 +5,9 @@
 
 namespace upsweep {
 
+// Of a chunk: a reset drops the state before it; one of its factors is 0, if their product is.
+constexpr uint8_t kDrops = 1, kHasZero = 2;
+
 struct Reduction {
   Problem scan;                  // final_state: the value; out: only a layout
   View multiplier, dropped;
@@ -15,7 +18,7 @@ struct Reduction {
   // What each chunk does, where a line has several: of one line, and of the next.
   int64_t chunk_step, line_step;
   char *factors, *values;
-  uint8_t* drops;                // only with resets
+  uint8_t* marks;                // kDrops, kHasZero
 };
 
 }  // namespace upsweep

@@ -41,11 +41,23 @@ __device__ inline bool is_doubtful(F a, S before, S own, S after) {
 }
 __device__ inline bool is_doubtful(uint64_t, uint64_t, uint64_t, uint64_t) { return false; }
 
-// An infinite state stays what it is where no factor is 0 or infinite and nothing else is: its parts stay apart.
-__device__ inline bool keeps_infinity(double a, double own) { return is_normal(a) && is_finite(own); }
-__device__ inline bool keeps_infinity(double a, Complex own) { return is_normal(a) && is_finite(own); }
-__device__ inline bool keeps_infinity(Complex, Complex) { return false; }
-__device__ inline bool keeps_infinity(uint64_t, uint64_t) { return true; }
+__device__ inline bool is_zero(double v) { return v == 0; }
+__device__ inline bool is_zero(Complex v) { return v.re == 0 && v.im == 0; }
+__device__ inline bool is_zero(uint64_t v) { return v == 0; }
+
+// Whether an infinite state is still one after a chunk of finite elements: where no factor is 0. It has the sign that
+// their product gives it, also where that underflows.
+__device__ inline bool keeps_infinity(double a, double before, bool has_zero) {
+  return !has_zero && !is_finite(before) && !is_nan(before) && !is_nan(a);
+}
+__device__ inline double kept_infinity(double a, double before) { return before * copysign(1.0, a); }
+// Their parts may differ; whole states go through the chunk in order.
+template <class F>
+__device__ inline bool keeps_infinity(F, Complex, bool) { return false; }
+template <class F>
+__device__ inline Complex kept_infinity(F, Complex before) { return before; }
+__device__ inline bool keeps_infinity(uint64_t, uint64_t, bool) { return false; }
+__device__ inline uint64_t kept_infinity(uint64_t, uint64_t before) { return before; }
 
 // Where a line begins in its first vector, counted in scan order.
 __device__ inline int phase_of(const Reduction& r, const void* x) {
@@ -110,7 +122,8 @@ __device__ inline void write_results(const Reduction& r, int64_t line, Effect<F,
 // What a chunk does, kept for those who join the chunks; or the line's results, if it is all of the line. The first gate
 // meets no state unless one was given, and is a factor all the same.
 template <class F, class S>
-__device__ inline void keep_effect(const Reduction& r, int64_t line, int64_t chunk, Effect<F, S> effect, bool dropped) {
+__device__ inline void keep_effect(const Reduction& r, int64_t line, int64_t chunk, Effect<F, S> effect, bool dropped,
+                                   bool has_zero) {
   const Problem& p = r.scan;
   if (chunk == 0 && p.gates.data && !p.initial.data)
     effect.a = product(Any<F>::load(LineIndex(p, line).in(p.gates), p.gates.dtype), effect.a);
@@ -124,7 +137,7 @@ __device__ inline void keep_effect(const Reduction& r, int64_t line, int64_t chu
   const int64_t at = line * r.line_step + chunk * r.chunk_step;
   reinterpret_cast<F*>(r.factors)[at] = effect.a;
   reinterpret_cast<S*>(r.values)[at] = effect.b;
-  if (r.drops) r.drops[at] = dropped;
+  r.marks[at] = (dropped ? kDrops : 0) | (has_zero ? kHasZero : 0);
 }
 
 }  // namespace upsweep

@@ -191,7 +191,7 @@ def test_what_leaves_the_range_or_is_not_finite(hazard, length, place):
     x, gates, reset = np.ones((2, length)), np.full((2, length), 0.99), np.zeros((2, length), bool)
     third, half = length // 3, length // 2
     if hazard == "inf":
-        x[0, third], x[1, 0], gates[1] = np.inf, -np.inf, 0.5
+        x[0, third], x[1, 0], gates[1] = np.inf, -np.inf, -0.5
     elif hazard == "nan":
         x[0, third], gates[1, half], reset[0, half] = np.nan, np.nan, True
     elif hazard == "both":

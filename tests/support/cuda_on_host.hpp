@@ -6,7 +6,7 @@
 
 #include "on_host.hpp"
 
-using std::fma, std::isfinite;
+using std::copysign, std::fma, std::isfinite;
 
 struct uint4 {
     unsigned x, y, z, w;
@@ -93,6 +93,8 @@ static unsigned __ballot_sync(unsigned, bool condition) {
     for (int lane = 0; lane < 32; ++lane) all |= warp[lane][0] << lane;
     return all;
 }
+
+static bool __any_sync(unsigned mask, bool condition) { return __ballot_sync(mask, condition); }
 
 enum cudaError_t { cudaSuccess };
 typedef struct CUstream_st* cudaStream_t;
