@@ -88,14 +88,14 @@ struct ColumnWalk {
     }
 #pragma unroll
     for (int u = 0; u < n; ++u) {
-      const bool unused = kGated && t + u == 0 && !p.initial.data;   // the first gate meets no state
+      const bool alone = kGated && t + u == 0 && !p.initial.data;   // the first gate meets no state
 #pragma unroll
       for (int i = 0; i < kPer; ++i) {
         const S own = Columns::value(x_held[u], i);
         F by = gamma[i];
-        if constexpr (kGated) by = unused ? one(F()) : F(Columns::factor(a_held[u], i));
+        if constexpr (kGated) by = Columns::factor(a_held[u], i);
         const bool drop = kResets && reset && reset[(t + u) * p.reset.time_stride + i * apart];
-        b[i] = drop ? own : advance(by, b[i], own);
+        b[i] = drop || alone ? own : advance(by, b[i], own);
         if constexpr (kGated || kResets) a[i] = drop ? zero(F()) : product(by, a[i]);
         if constexpr (kGated) zeros |= uint32_t(is_zero(by)) << i;
         if constexpr (kResets) dropped |= uint32_t(drop) << i;

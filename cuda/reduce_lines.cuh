@@ -46,7 +46,7 @@ struct VectorLine {
   int64_t length, reset_stride;
   double gamma;
   int phase, sign;
-  bool aligned, first_gate;
+  bool aligned;
 
   __device__ VectorLine(const Reduction& r, int64_t line) {
     const Problem& p = r.scan;
@@ -61,7 +61,6 @@ struct VectorLine {
     length = p.length;
     reset = p.reset.data ? index.in(p.reset) : nullptr;
     reset_stride = p.reset.time_stride;
-    first_gate = p.initial.data != nullptr;
     gamma = gates ? 1.0 : gamma_of<double>(p, index);
   }
 
@@ -142,7 +141,6 @@ struct AnyLine {
   int64_t length, reset_stride, x_stride, gates_stride;
   F gamma;
   int32_t x_dtype, gates_dtype;
-  bool first_gate;
   static constexpr int phase = 0;
 
   __device__ AnyLine(const Reduction& r, int64_t line) {
@@ -157,7 +155,6 @@ struct AnyLine {
     reset_stride = p.reset.time_stride;
     x_dtype = p.x.dtype;
     gates_dtype = p.gates.dtype;
-    first_gate = p.initial.data != nullptr;
     gamma = gates ? one(F()) : gamma_of<F>(p, index);
   }
 
@@ -225,11 +222,6 @@ __device__ inline Effect<typename Line::Factor, typename Line::State> effect_of_
 #pragma unroll
     for (int e = 0; e < Line::kPer; ++e) by[e] = kWhole || (t + e >= 0 && t + e < line.length) ? line.gamma : one(F());
   }
-  if (kGated && !line.first_gate) {   // the first gate meets no state
-#pragma unroll
-    for (int e = 0; e < (kWhole ? 1 : Line::kPer); ++e)
-      if (t + e == 0) by[e] = one(F());
-  }
   Effect<F, S> all = {by[0], own[0]};
   if (kResets && drops & 1) all.a = zero(F());
 #pragma unroll
@@ -263,8 +255,22 @@ struct ChunkOfLine {
   static constexpr int kPer = Line::kPer, kVectors = kVectorsOf<Line, kGated>;
 
   Effect<F, S> all;
+  bool empty;                      // there is no state before what comes next
   bool dropped = false;
   bool has_zero = false;           // of this lane
+
+  // initial: whether there is a state that the line begins with.
+  __device__ ChunkOfLine(const Problem& p, int64_t row, bool initial) : empty(!initial) {
+    all = {one(F()), initial ? initial_of<S>(p, LineIndex(p, row)) : nothing(S())};
+  }
+
+  // What the warp does next. Nothing is multiplied by its factor, were it infinite or no number, where nothing was.
+  __device__ void add(Effect<F, S> next, bool drops) {
+    all.b = drops || empty ? next.b : advance(next.a, all.b, next.b);
+    all.a = drops ? zero(F()) : product(next.a, all.a);
+    dropped = dropped || drops;
+    empty = false;
+  }
 
   // As many vectors for each lane as there are up to time `end`.
   template <bool kWhole>
@@ -281,9 +287,7 @@ struct ChunkOfLine {
       has_zero = has_zero || is_zero(next.a);
       const uint32_t dropping = kResets ? __ballot_sync(0xffffffffu, drops != 0) : 0;
       fold_lanes<kResets>(next, dropping, lane, 32);
-      all.b = dropping ? next.b : advance(next.a, all.b, next.b);
-      all.a = dropping ? zero(F()) : product(next.a, all.a);
-      dropped = dropped || dropping;
+      add(next, dropping);
     }
   }
 };
@@ -310,15 +314,14 @@ struct ConstantFactor {
     }
     n += kVectors;
   }
-  __device__ void add_to(Effect<double, double>& before) const {
+  __device__ Effect<double, double> effect() const {
     double all = sum, by = of_vector;
 #pragma unroll
     for (int i = 0; i < 5; ++i) {
       all = fma(by, all, shuffle_down(all, 1 << i));
       by *= by;
     }
-    const double a = power(of_lanes, n);
-    before = {a * before.a, fma(a, before.b, all)};
+    return {power(of_lanes, n), all};
   }
 };
 
@@ -331,7 +334,6 @@ constexpr bool kHasWhole<VectorLine<T>> = true;
 template <class Line, bool kGated, bool kResets>
 __global__ void __launch_bounds__(ReduceTuning::kThreads, ReduceTuning::kBlocks)
     reduce_lines(const __grid_constant__ Reduction r) {
-  using S = typename Line::State;
   using Chunk = ChunkOfLine<Line, kGated, kResets>;
   constexpr int kVectors = 32 * Chunk::kVectors;          // of a warp
   constexpr int64_t kTimes = int64_t(kVectors) * Line::kPer;
@@ -342,9 +344,7 @@ __global__ void __launch_bounds__(ReduceTuning::kThreads, ReduceTuning::kBlocks)
     const Line line(r, row);
     const int64_t begin = chunk * r.chunk * Line::kPer - line.phase;
     const int64_t end = min(begin + r.chunk * Line::kPer, line.length);
-    Chunk mine;
-    mine.all = {one(typename Line::Factor()),
-                chunk == 0 ? initial_of<S>(r.scan, LineIndex(r.scan, row)) : nothing(S())};
+    Chunk mine(r.scan, row, chunk == 0 && r.scan.initial.data);
     int64_t t = begin;
     if constexpr (kHasWhole<Line>) {
       if (t < 0) {   // a line that begins inside of a vector
@@ -356,7 +356,7 @@ __global__ void __launch_bounds__(ReduceTuning::kThreads, ReduceTuning::kBlocks)
       } else if (t < end && line.whole(t, kVectors)) {
         ConstantFactor<Line> run(line.gamma);
         for (; t < end && line.whole(t, kVectors); t += kTimes) run.take(line, t + lane * Line::kPer);
-        run.add_to(mine.all);
+        mine.add(run.effect(), false);
       }
     }
     for (; t < end; t += kTimes) mine.template take<false>(line, t, end, lane);

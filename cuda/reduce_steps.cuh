@@ -119,14 +119,11 @@ __device__ inline void write_results(const Reduction& r, int64_t line, Effect<F,
   if (r.dropped.data) *index.in(r.dropped) = dropped;
 }
 
-// What a chunk does, kept for those who join the chunks; or the line's results, if it is all of the line. The first gate
-// meets no state unless one was given, and is a factor all the same.
+// What a chunk does, kept for those who join the chunks; or the line's results, if it is all of the line.
 template <class F, class S>
 __device__ inline void keep_effect(const Reduction& r, int64_t line, int64_t chunk, Effect<F, S> effect, bool dropped,
                                    bool has_zero) {
   const Problem& p = r.scan;
-  if (chunk == 0 && p.gates.data && !p.initial.data)
-    effect.a = product(Any<F>::load(LineIndex(p, line).in(p.gates), p.gates.dtype), effect.a);
   if (r.chunks == 1) {
     if (!is_finite(effect.b)) effect.b = take_in_order<F, S>(p, line, 0, p.length, S());
     if (is_doubtful_product(p, effect.a) && r.multiplier.data && !dropped)
