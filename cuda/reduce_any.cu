@@ -8,13 +8,20 @@ namespace {
 template <class F, class S>
 cudaError_t launch_join(const ReducePlan& plan, cudaStream_t stream) {
   const Reduction& r = plan.reduction;
-  if (r.chunks <= ReduceTuning::kFewChunks || r.scan.lines >= ReduceTuning::kManyLines) {
+  const auto threads_of = [&](int threads, int most) {
+    while (threads < most && int64_t(threads) * ReduceTuning::kFewChunks < r.chunks) threads *= 2;
+    return threads;
+  };
+  if (r.chunks <= ReduceTuning::kFewChunks) {
     constexpr int kThreads = ReduceTuning::kThreads;
     const uint32_t blocks = reduce_blocks(r.scan.lines, kThreads);
     join_in_threads<F, S><<<blocks, kThreads, 0, stream>>>(r);
+  } else if (r.chunk_step != 1 && r.chunks <= ReduceTuning::kWarpChunks) {
+    const int threads = 32 * threads_of(2, ReduceTuning::kJoiningWarps);
+    const uint32_t blocks = reduce_blocks(r.scan.lines, 32);
+    join_in_warps<F, S><<<blocks, threads, 0, stream>>>(r);
   } else {
-    int threads = 32;
-    while (threads < ReduceTuning::kMostJoiners && int64_t(threads) * ReduceTuning::kFewChunks < r.chunks) threads *= 2;
+    const int threads = threads_of(32, ReduceTuning::kMostJoiners);
     const uint32_t blocks = reduce_blocks(r.scan.lines, 1);
     join_in_blocks<F, S><<<blocks, threads, 0, stream>>>(r);
   }

@@ -1,5 +1,8 @@
-// The chunks of a line put together, in their order: by a block, whose threads take neighbouring chunks each and then
-// what their neighbours found, or by one thread where chunks are few. The order follows from the shape.
+// The chunks of a line put together, in their order, which follows from the shape:
+//
+//   join_in_threads   few chunks, by one thread
+//   join_in_warps     chunks of columns: 32 columns in a block, each warp a run of their chunks
+//   join_in_blocks    a block for a line, a run of its chunks for each thread
 //
 // Where anything about it is doubtful (reduce_steps.cuh), one thread goes through the chunks again from the line's
 // first, and takes the steps of those that are in order.
@@ -110,6 +113,46 @@ __device__ inline Joined<F, S> join_lanes(Joined<F, S> mine, int lane, int n) {
   return mine;
 }
 
+// The chunks of a line from `begin` up to `end`, of which there is one at least.
+template <class F, class S>
+__device__ inline Joined<F, S> join_run(const Reduction& r, int64_t line, int64_t begin, int64_t end) {
+  Joined<F, S> all = effect_of_chunk<F, S>(r, line, begin);
+#pragma unroll 4
+  for (int64_t chunk = begin + 1; chunk < end; ++chunk) all = join(all, effect_of_chunk<F, S>(r, line, chunk));
+  return all;
+}
+
+// The results of a line from all of its chunks, unless these have to be gone through again.
+template <class F, class S>
+__device__ inline void finish_line(const Reduction& r, int64_t line, Joined<F, S> all) {
+  const bool product = !all.dropped && is_doubtful_product(r.scan, all.effect.a);
+  if (all.doubtful || product) all = join_in_order<F, S>(r, line);
+  write_results(r, line, all.effect, all.dropped);
+}
+
+// 32 lines a block, a warp for each run of chunks.
+template <class F, class S>
+__global__ void __launch_bounds__(ReduceTuning::kJoiningWarps * 32) join_in_warps(const __grid_constant__ Reduction r) {
+  __shared__ Joined<F, S> of_runs[ReduceTuning::kJoiningWarps][32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int64_t each = (r.chunks + warps - 1) / warps;
+  const int runs = static_cast<int>((r.chunks + each - 1) / each);
+  for (int64_t first = int64_t(blockIdx.x) * 32; first < r.scan.lines; first += int64_t(gridDim.x) * 32) {
+    const int64_t line = first + lane;
+    const bool inside = line < r.scan.lines;
+    if (inside && warp < runs)
+      of_runs[warp][lane] = join_run<F, S>(r, line, warp * each, min((warp + 1) * each, r.chunks));
+    __syncthreads();
+    if (inside && warp == 0) {
+      Joined<F, S> all = of_runs[0][lane];
+#pragma unroll 1
+      for (int run = 1; run < runs; ++run) all = join(all, of_runs[run][lane]);
+      finish_line(r, line, all);
+    }
+    __syncthreads();
+  }
+}
+
 // A block for each line, of whole warps.
 template <class F, class S>
 __global__ void __launch_bounds__(ReduceTuning::kMostJoiners) join_in_blocks(const __grid_constant__ Reduction r) {
@@ -120,20 +163,14 @@ __global__ void __launch_bounds__(ReduceTuning::kMostJoiners) join_in_blocks(con
   for (int64_t line = blockIdx.x; line < r.scan.lines; line += gridDim.x) {
     Joined<F, S> mine = {};
     const int64_t begin = threadIdx.x * each, end = min(begin + each, r.chunks);
-    if (begin < end) mine = effect_of_chunk<F, S>(r, line, begin);
-#pragma unroll 4
-    for (int64_t chunk = begin + 1; chunk < end; ++chunk) mine = join(mine, effect_of_chunk<F, S>(r, line, chunk));
+    if (begin < end) mine = join_run<F, S>(r, line, begin, end);
     mine = join_lanes(mine, lane, min(n_threads - warp * 32, 32));
     if (lane == 0) of_warps[warp] = mine;
     __syncthreads();
     if (warp == 0) {
       const int n_warps = (n_threads + 31) / 32;
       mine = join_lanes(lane < n_warps ? of_warps[lane] : Joined<F, S>(), lane, n_warps);
-      if (lane == 0) {
-        const bool product = !mine.dropped && is_doubtful_product(r.scan, mine.effect.a);
-        if (mine.doubtful || product) mine = join_in_order<F, S>(r, line);
-        write_results(r, line, mine.effect, mine.dropped);
-      }
+      if (lane == 0) finish_line(r, line, mine);
     }
     __syncthreads();
   }

@@ -33,7 +33,7 @@ void plan_columns(ReducePlan& plan) {
   plan.vectors = plan.typed && p.shape[p.n_dims - 1] % per == 0 && has_aligned_rows(p.x, p, item) &&
                  (!plan.gated || has_aligned_rows(p.gates, p, item));
   const int64_t threads = p.lines / (plan.vectors ? per : 1);
-  const int64_t wanted = std::max(ReduceTuning::kColumnThreads / threads, int64_t(1));
+  const int64_t wanted = std::clamp(ReduceTuning::kColumnThreads / threads, int64_t(1), ReduceTuning::kColumnChunks);
   r.chunk = std::max(divide_up(p.length, wanted), ReduceTuning::kColumnSteps);
   r.chunks = divide_up(p.length, r.chunk);
   r.chunk = divide_up(p.length, r.chunks);

@@ -68,10 +68,13 @@ struct ReduceTuning {
   // Columns are cut into about so many threads' work, of at least so many steps each.
   static constexpr int64_t kColumnThreads = 1 << 18;
   static constexpr int64_t kColumnSteps = 128;
-  // Chunks are joined by one thread a line where they are so few, or lines so many; else by a block.
+  static constexpr int64_t kColumnChunks = 1 << 15;   // of a column, at most
+  // Chunks that one thread joins. Where there are more of a column, so many warps share them, up to so many; else the
+  // threads of a block for each line.
   static constexpr int64_t kFewChunks = 8;
-  static constexpr int64_t kManyLines = 1 << 16;
-  static constexpr int kMostJoiners = 1024;   // threads of that block
+  static constexpr int kJoiningWarps = 16;
+  static constexpr int64_t kWarpChunks = 512;
+  static constexpr int kMostJoiners = 1024;
 };
 
 struct WindowTuning {

@@ -185,13 +185,13 @@ HAZARDS = (
 )
 
 
-@pytest.mark.parametrize("length", [100, 900, 9000])
+@pytest.mark.parametrize("length", [100, 901, 9001])
 @pytest.mark.parametrize("hazard", HAZARDS)
 def test_what_leaves_the_range_or_is_not_finite(hazard, length, place):
     x, gates, reset = np.ones((2, length)), np.full((2, length), 0.99), np.zeros((2, length), bool)
     third, half = length // 3, length // 2
     if hazard == "inf":
-        x[0, third], x[1, 0], gates[1] = np.inf, -np.inf, -0.5
+        x[0, third], x[1, 0], gates[1] = np.inf, -np.inf, -1e-3
     elif hazard == "nan":
         x[0, third], gates[1, half], reset[0, half] = np.nan, np.nan, True
     elif hazard == "both":
@@ -206,7 +206,8 @@ def test_what_leaves_the_range_or_is_not_finite(hazard, length, place):
         gates[1] = 1e-40
     elif hazard == "large forgotten":
         x[:, 1:], x[:, 0] = 0, 1e300
-        gates[1] = 0.5
+        gates[0], gates[1] = 1, 0.5
+        gates[0, third : third + 170] = 0.01  # by 1e-340 in all
     elif hazard == "resets":
         x[0, 0] = x[1, -1] = np.inf
         reset[0, 0] = reset[0, 1] = reset[1, -1] = True

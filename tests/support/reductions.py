@@ -21,6 +21,8 @@ SMALLER = {
     "kChunks = 16384": "kChunks = 100",
     "kFewChunks = 8": "kFewChunks = 2",
     "kColumnThreads = 1 << 18": "kColumnThreads = 64",
+    "kColumnSteps = 128": "kColumnSteps = 24",
+    "kWarpChunks = 512": "kWarpChunks = 20",
 }
 UNIT = """
 #include "cuda_on_host.hpp"
