@@ -23,7 +23,6 @@ int merge_axes(const upsweep_scan& scan, const upsweep_array* const* arrays, int
     for (int i = 0; i < n_arrays; ++i) axes[n].strides[i] = arrays[i]->data ? arrays[i]->batch_strides[dim] : 0;
     ++n;
   }
-  constexpr int kOut = 3;
   std::stable_sort(axes, axes + n, [](const Axis& a, const Axis& b) {
     return std::llabs(a.strides[kOut]) > std::llabs(b.strides[kOut]);
   });
@@ -73,10 +72,10 @@ int walking_warps(int64_t positions, int64_t lines, int64_t warp_tile, int most,
 }
 
 // Whether each line begins as far from a vector's boundary in one array as in the others.
-bool same_phase(const Problem& p, bool gated) {
+bool same_phase(const Problem& p, const Outer& outer, bool gated) {
   const View* const views[] = {&p.x, &p.gates};
   for (int i = 0; i < (gated ? 2 : 1); ++i) {
-    if ((views[i]->data - p.out.data) % 16) return false;
+    if ((views[i]->data - p.out.data) % 16 || !outer.move_alike(i ? kGates : kX, kOut)) return false;
     for (int dim = 0; dim < p.n_dims; ++dim)
       if ((views[i]->strides[dim] - p.out.strides[dim]) % 16) return false;
   }
@@ -140,7 +139,8 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
 
   if (runs_down(p)) {
     plan.typed = same;
-    plan.aligned = same && has_aligned_rows(p.x, p, item) && (!plan.gated || has_aligned_rows(p.gates, p, item));
+    plan.aligned = same && has_aligned_rows(p.x, p, item) && plan.outer.keeps_vectors(kX) &&
+                   (!plan.gated || (has_aligned_rows(p.gates, p, item) && plan.outer.keeps_vectors(kGates)));
     plan.blocks = p.lines / columns * ((columns + 31) / 32);
     const int64_t split_tile = ColumnTuning::kWarps * ColumnTuning::kSplitSteps;
     const int64_t split_tiles = (p.length + split_tile - 1) / split_tile;
@@ -157,8 +157,10 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
   const int64_t lane = plan.typed ? lane_elements(item) : kStridedElements;
   const int64_t warp_tile = 32 * lane;
   // Lines that do not begin on a vector's boundary begin earlier by up to a vector.
-  const bool out_aligned = !plan.typed || is_aligned(p.out, p, item);
-  plan.aligned = plan.typed && out_aligned && is_aligned(p.x, p, item) && (!plan.gated || is_aligned(p.gates, p, item));
+  const Outer& outer = plan.outer;
+  const bool out_aligned = !plan.typed || (is_aligned(p.out, p, item) && outer.keeps_vectors(kOut));
+  plan.aligned = plan.typed && out_aligned && is_aligned(p.x, p, item) && outer.keeps_vectors(kX) &&
+                 (!plan.gated || (is_aligned(p.gates, p, item) && outer.keeps_vectors(kGates)));
   if (plan.typed && can_pack(p, plan.gated, item) && p.length <= warp_tile / 2 && p.length > 0) {
     plan.each = lines_of_a_warp(p.length, warp_tile, item, plan.aligned);
     plan.regime = kPackedLines;
@@ -202,7 +204,7 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
   // Elements outside a line change no state, unless gamma meets an initial one before the line's first, or one that is
   // to be left after its last.
   const bool has_state = p.initial.data || p.final_state.data;
-  plan.simple = plan.typed && !p.reset.data && !p.exclusive && p.length > 0 && same_phase(p, plan.gated) &&
+  plan.simple = plan.typed && !p.reset.data && !p.exclusive && p.length > 0 && same_phase(p, outer, plan.gated) &&
                 (plan.gated || !has_state);
   plan.warps = walking_warps(positions, p.lines, warp_tile, LineTuning::kWarps,
                              int64_t(n_processors) * LineTuning::kBlocks * LineTuning::kWarps);

@@ -17,6 +17,19 @@ struct Outer {
   int64_t shape[UPSWEEP_MAX_DIMS];
   int64_t strides[kMostArrays][UPSWEEP_MAX_DIMS];
   int64_t n_launches;
+
+  // Whether an array lies as far from a vector's boundary in each launch.
+  bool keeps_vectors(int array) const {
+    for (int dim = 0; dim < n; ++dim)
+      if (strides[array][dim] % 16) return false;
+    return true;
+  }
+  // Whether two of them lie as far from each other's.
+  bool move_alike(int a, int b) const {
+    for (int dim = 0; dim < n; ++dim)
+      if ((strides[a][dim] - strides[b][dim]) % 16) return false;
+    return true;
+  }
 };
 
 // One launch's worth, and how often it is repeated. outer: of x, gates, reset, out, gamma, initial, final_state.
@@ -86,6 +99,7 @@ int32_t for_each_launch(const Outer& outer, View* const (&views)[n], Launch laun
 // What plans of scans and of reductions have in common. The scan's arrays come first, in the order of their views;
 // the others have no axis of time, and `out` is at least a layout.
 constexpr int kScanArrays = 7;
+enum ArrayIndex { kX, kGates, kReset, kOut, kGamma, kInitial, kFinal };
 void lay_out(const upsweep_scan& scan, const upsweep_array* const* arrays, View* const* views, int n_arrays, Problem* p,
              Outer* outer);
 // nullptr, or what is wrong with the scan's own fields.

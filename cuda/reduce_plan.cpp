@@ -31,7 +31,8 @@ void plan_columns(ReducePlan& plan) {
   const int64_t item = dtype_size(p.x.dtype), per = 16 / item;
   plan.regime = kColumns;
   plan.vectors = plan.typed && p.shape[p.n_dims - 1] % per == 0 && has_aligned_rows(p.x, p, item) &&
-                 (!plan.gated || has_aligned_rows(p.gates, p, item));
+                 plan.outer.keeps_vectors(kX) &&
+                 (!plan.gated || (has_aligned_rows(p.gates, p, item) && plan.outer.keeps_vectors(kGates)));
   const int64_t threads = p.lines / (plan.vectors ? per : 1);
   const int64_t wanted = std::clamp(ReduceTuning::kColumnThreads / threads, int64_t(1), ReduceTuning::kColumnChunks);
   r.chunk = std::max(divide_up(p.length, wanted), ReduceTuning::kColumnSteps);
@@ -50,6 +51,7 @@ void plan_lines(ReducePlan& plan) {
   // A line may begin inside of a vector.
   bool whole = !plan.typed || (reinterpret_cast<uintptr_t>(p.x.data) + (p.x.time_stride < 0 ? item : 0)) % 16 == 0;
   for (int dim = 0; dim < p.n_dims; ++dim) whole = whole && (!plan.typed || p.x.strides[dim] % 16 == 0);
+  whole = whole && (!plan.typed || plan.outer.keeps_vectors(kX));
   const int64_t vectors = divide_up(p.length + (whole ? 0 : r.per - 1), r.per);
   if (vectors <= 32) {
     plan.regime = kShortLines;

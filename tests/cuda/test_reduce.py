@@ -165,6 +165,20 @@ def test_more_axes_than_a_launch_takes(place):
     check(place, x, None, random(shape[:-1], seed=3), None, random(shape[:-1], seed=4), reverse=True)
 
 
+def test_launches_that_begin_elsewhere_in_a_vector(place):
+    """Axes that a launch leaves out may move an array by a part of a vector."""
+    inner = [(3**k) * 1056 for k in range(6)]
+    for shape, own in (((128,), (4,)), ((300, 8), (32, 4))):
+        steps = 10000 * len(own) + sum(inner)
+        strides = (2 * steps // 16 * 16 + 4, *(step * (1 if len(own) == 1 else 10) for step in inner[::-1]), *own)
+        steps = (2, *([2] * 6), *shape)
+        n_bytes = sum((n - 1) * stride for n, stride in zip(steps, strides)) + 4
+        memory = placed(random((n_bytes // 4,), "float32"))
+        x = np.lib.stride_tricks.as_strided(memory, steps, strides)
+        gates = np.lib.stride_tricks.as_strided(placed(random((n_bytes // 4,), "float32", 1)), steps, strides)
+        check(place, x, gates, axis=7)
+
+
 def test_many_lines(place):
     for shape in ((4100, 40), (700, 33), (9000, 1)):
         x, gates = numbers(shape, "float32", 0), numbers(shape, "float32", 1)
