@@ -365,7 +365,7 @@ def _run_checked(problem: Problem, return_final: bool, out: Any) -> Any:
         traced.recurrence, traced.dtype, problem.inputs, problem.states, problem.length, problem.columns,
         problem.axis, targets=in_scan_order([] if out is None else as_targets(out, problem), problem),
     )  # fmt: skip
-    ys = [in_place(y, problem, dtype) for y, dtype in zip(outputs, traced.output_dtypes)]
+    ys = [in_place(y, problem.axis, problem.reverse, dtype) for y, dtype in zip(outputs, traced.output_dtypes)]
     result = out if out is not None else arranged(ys, traced.output_structure)
     if not return_final:
         return result

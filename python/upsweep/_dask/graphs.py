@@ -16,7 +16,7 @@ from dask.highlevelgraph import HighLevelGraph
 from upsweep import _arrays
 
 __all__ = [
-    "FAN_IN", "Blocks", "Keys", "as_operands", "cut_alike", "new_array", "on_top", "refuse", "stand_in", "tree",
+    "FAN_IN", "Blocks", "Keys", "as_operands", "cut_alike", "new_array", "on_top", "refuse", "sent_to", "stand_in", "tree",
     "with_layer",
 ]  # fmt: skip
 
@@ -35,8 +35,20 @@ def refuse(**given: Any) -> None:
 
 
 def as_operands(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Each argument as a dask array with known sizes, or as the number, or nothing, that it is."""
-    return {name: _as_operand(value, name) for name, value in named.items()}
+    """Each argument as a dask array with known sizes, or as the number, or nothing, that it is.
+
+    Blocks are of one library: none is sent to a device, or from it, behind the user's back.
+    """
+    operands = {name: _as_operand(value, name) for name, value in named.items()}
+    metas = {name: operand._meta for name, operand in operands.items() if isinstance(operand, da.Array)}
+    there = next((name for name, meta in metas.items() if _arrays.any_on_device(meta)), None)
+    for name, meta in metas.items():
+        if there is not None and type(meta) is not type(metas[there]) and operands[name].ndim:
+            raise TypeError(
+                f"{name}: expected blocks of {_arrays.type_name(metas[there])}, as {there} has, got "
+                f"{_arrays.type_name(meta)}; convert them, e.g. {name}.map_blocks(cupy.asarray)"
+            )
+    return operands
 
 
 def _as_operand(value: Any, name: str) -> Any:
@@ -47,8 +59,11 @@ def _as_operand(value: Any, name: str) -> Any:
             )
         _check_blocks(value._meta, name)
         return value
-    if value is None or (np.ndim(value) == 0 and isinstance(value, (bool, int, float, complex, np.generic))):
+    if value is None or (isinstance(value, (bool, int, float, complex, np.generic))):
         return value
+    if _arrays.any_on_device(value):
+        _check_blocks(value, name)
+        return da.from_array(value, chunks=-1)
     array = _arrays.as_array(value, name)
     return array if array.ndim == 0 else da.from_array(array, chunks=-1)
 
@@ -59,11 +74,21 @@ def _check_blocks(meta: Any, name: str) -> None:
         raise TypeError(
             f"{name}: blocks with a mask are not supported; fill them first, e.g. da.ma.filled({name}, 0)"
         )
-    if not isinstance(meta, np.ndarray) and not _arrays.any_on_device(meta):
+    if not isinstance(meta, np.ndarray) and not _arrays.calculates(meta):
         raise TypeError(
-            f"{name}: expected blocks of numpy or of a CUDA device, got {_arrays.type_name(meta)}; convert them, "
+            f"{name}: expected blocks of numpy or cupy, got {_arrays.type_name(meta)}; convert them, "
             f"e.g. {name}.map_blocks(numpy.asarray)"
         )
+
+
+def sent_to(like: da.Array, array: Any, axis: int) -> Any:
+    """A short array of the host as blocks of the library that `like` has, cut as it is along this axis."""
+    chunks = tuple(sizes if n == axis else -1 for n, sizes in enumerate(like.chunks))
+    lazy = da.from_array(array, chunks=chunks)
+    if not _arrays.any_on_device(like._meta):
+        return lazy
+    meta = meta_from_array(like._meta, dtype=array.dtype)
+    return lazy.map_blocks(np.asarray, like=like._meta, dtype=array.dtype, meta=meta)
 
 
 def stand_in(operand: Any) -> Any:

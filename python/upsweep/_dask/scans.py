@@ -12,7 +12,7 @@ from dask.base import tokenize
 
 from upsweep import _arrays, _dispatch, _signature, carries
 from upsweep._dask import graphs
-from upsweep._dask.columns import Columns, check_method, final_chunks
+from upsweep._dask.columns import Columns, check_method, final_chunks, final_state
 
 __all__ = ["scan"]
 
@@ -65,16 +65,6 @@ class _Work:
         return self.scan(*arrays, initial=state, reset=reset, include_initial=True, **self.keywords)
 
 
-def _final(state: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    """The state as users see it; `shape` is its block's."""
-    if state is None:
-        return np.zeros(shape, dtype)
-    state = np.asarray(state) if np.isscalar(state) else state
-    with np.errstate(over="ignore", invalid="ignore"):
-        state = state.astype(dtype)
-    return state if state.shape == shape else np.broadcast_to(state, shape)
-
-
 def scan(
     function: Callable[..., Any],
     arrays: dict[str, Any],
@@ -121,7 +111,7 @@ def scan(
     if not return_final:
         return result
     final = f"{function.__name__}-final-{token}"
-    top = graphs.on_top(graph, final, columns.finals(final, _final, dtypes[1]), states)
+    top = graphs.on_top(graph, final, columns.finals(final, final_state, like._meta, dtypes[1]), states)
     return result, graphs.new_array(top, final, final_chunks(blocks, at), dtypes[1], like)
 
 
