@@ -143,8 +143,8 @@ def carry_of(problem: Problem) -> UpdateCarry:
         raise ValueError(f"update: {why}; what a block does to the state is no few numbers")
     if problem.home is not None and problem.home.library.numpy_like is None:
         raise TypeError(
-            f"xs: is a {problem.home.library.name}, with which upsweep does not know how to calculate; convert it, "
-            "e.g. by cupy.asarray"
+            f"xs: is a {problem.home.library.name}, with which upsweep does not know how to calculate; convert "
+            "it, e.g. by cupy.asarray"
         )
     n_states = traced.recurrence.n_states
     carry = reduce_block(form, traced.dtype, problem.inputs, n_states, problem.length, problem.columns)
