@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dask.array as da
@@ -16,7 +16,7 @@ from dask.highlevelgraph import HighLevelGraph
 from upsweep import _arrays
 
 __all__ = [
-    "FAN_IN", "Blocks", "Keys", "as_operands", "cut_alike", "new_array", "on_top", "refuse", "sent_to", "stand_in",
+    "FAN_IN", "Blocks", "Keys", "as_operands", "check_library", "cut_alike", "new_array", "on_top", "refuse", "sent_to", "stand_in",
     "tree", "with_layer",
 ]  # fmt: skip
 
@@ -35,20 +35,25 @@ def refuse(**given: Any) -> None:
 
 
 def as_operands(named: Mapping[str, Any]) -> dict[str, Any]:
-    """Each argument as a dask array with known sizes, or as the number, or nothing, that it is.
-
-    Blocks are of one library: none is sent to a device, or from it, behind the user's back.
-    """
+    """Each argument as a dask array with known sizes, or as the number, or nothing, that it is."""
     operands = {name: _as_operand(value, name) for name, value in named.items()}
-    metas = {name: operand._meta for name, operand in operands.items() if isinstance(operand, da.Array)}
-    there = next((name for name, meta in metas.items() if _arrays.any_on_device(meta)), None)
-    for name, meta in metas.items():
-        if there is not None and type(meta) is not type(metas[there]) and operands[name].ndim:
+    check_library(operands.items())
+    return operands
+
+
+def check_library(operands: Iterable[tuple[str, Any]]) -> None:
+    """Raise unless all blocks are of one library: none is sent to a device, or from it, behind the user's back.
+
+    Blocks without axes are numbers, which go with all.
+    """
+    metas = [(name, operand._meta) for name, operand in operands if isinstance(operand, da.Array) and operand.ndim]
+    chosen, like = next((pair for pair in metas if _arrays.any_on_device(pair[1])), (None, None))
+    for name, meta in metas:
+        if chosen is not None and type(meta) is not type(like):
             raise TypeError(
-                f"{name}: expected blocks of {_arrays.type_name(metas[there])}, as {there} has, got "
+                f"{name}: expected blocks of {_arrays.type_name(like)}, as {chosen} has, got "
                 f"{_arrays.type_name(meta)}; convert them, e.g. {name}.map_blocks(cupy.asarray)"
             )
-    return operands
 
 
 def _as_operand(value: Any, name: str) -> Any:
@@ -81,13 +86,13 @@ def _check_blocks(meta: Any, name: str) -> None:
         )
 
 
-def sent_to(like: da.Array, array: Any, axis: int) -> Any:
+def sent_to(like: da.Array, array: Any, axis: int | None = None) -> da.Array:
     """A short array of the host as blocks of the library that `like` has, cut as it is along this axis."""
-    chunks = tuple(sizes if n == axis else -1 for n, sizes in enumerate(like.chunks))
+    chunks = tuple(like.chunks[axis] if n == axis else -1 for n in range(array.ndim))
     lazy = da.from_array(array, chunks=chunks)
     if not _arrays.any_on_device(like._meta):
         return lazy
-    meta = meta_from_array(like._meta, dtype=array.dtype)
+    meta = meta_from_array(like._meta, ndim=array.ndim, dtype=array.dtype)
     return lazy.map_blocks(np.asarray, like=like._meta, dtype=array.dtype, meta=meta)
 
 
