@@ -16,8 +16,8 @@ from dask.highlevelgraph import HighLevelGraph
 from upsweep import _arrays
 
 __all__ = [
-    "FAN_IN", "Blocks", "Keys", "as_operands", "check_library", "cut_alike", "new_array", "on_top", "refuse", "sent_to", "stand_in",
-    "tree", "with_layer",
+    "FAN_IN", "Blocks", "Keys", "as_operands", "check_library", "cut_alike", "new_array", "on_top", "refuse",
+    "sent_to", "stand_in", "tree", "with_layer",
 ]  # fmt: skip
 
 FAN_IN = 8  # 1/7 of a task a block going up a tree, and as many going down; a depth of log8(blocks)
