@@ -10,14 +10,13 @@ import dask.array as da
 import numpy as np
 from dask._task_spec import List, Task, TaskRef
 from dask.array.core import unify_chunks
-from dask.array.utils import meta_from_array
 from dask.highlevelgraph import HighLevelGraph
 
 from upsweep import _arrays
 
 __all__ = [
-    "FAN_IN", "Blocks", "Keys", "as_operands", "check_library", "cut_alike", "new_array", "on_top", "refuse",
-    "sent_to", "stand_in", "tree", "with_layer",
+    "FAN_IN", "Blocks", "Keys", "as_operands", "check_library", "cut_alike", "empty_like", "new_array",
+    "on_top", "refuse", "sent_to", "stand_in", "tree", "with_layer",
 ]  # fmt: skip
 
 FAN_IN = 8  # 1/7 of a task a block going up a tree, and as many going down; a depth of log8(blocks)
@@ -92,7 +91,7 @@ def sent_to(like: da.Array, array: Any, axis: int | None = None) -> da.Array:
     lazy = da.from_array(array, chunks=chunks)
     if not _arrays.any_on_device(like._meta):
         return lazy
-    meta = meta_from_array(like._meta, ndim=array.ndim, dtype=array.dtype)
+    meta = empty_like(like, array.ndim, array.dtype)
     return lazy.map_blocks(np.asarray, like=like._meta, dtype=array.dtype, meta=meta)
 
 
@@ -145,11 +144,21 @@ def cut_alike(
     """
     pairs = []
     for name, operand in operands.items():
-        pairs += [operand, axes[name] if isinstance(operand, da.Array) else None]
+        pairs += [_in_blocks(operand), axes[name]] if isinstance(operand, da.Array) else [operand, None]
     chunks, cut = unify_chunks(*pairs, warn=False)
     if shape is not None:
         chunks = {axis: chunks.get(axis, (size,)) for axis, size in enumerate(shape)}
     return Blocks(dict(zip(operands, cut)), axes, chunks)
+
+
+def _in_blocks(array: da.Array) -> da.Array:
+    """The array with one block where an axis has at most one element: with empty ones beside, dask miscounts."""
+    if all(len(sizes) == 1 or size > 1 for size, sizes in zip(array.shape, array.chunks)):
+        return array
+    chunks = tuple((size,) if size <= 1 else sizes for size, sizes in zip(array.shape, array.chunks))
+    if 0 in array.shape:  # what dask does not cut anew
+        return da.from_array(np.empty_like(array._meta, shape=array.shape), chunks=chunks)
+    return array.rechunk(chunks)
 
 
 def tree(graph: Graph, name: str, total: Callable[..., Any], keys: list[Keys], last: Keys) -> None:
@@ -176,4 +185,9 @@ def on_top(graph: HighLevelGraph, name: str, tasks: Graph, below: str) -> HighLe
 
 def new_array(graph: HighLevelGraph, name: str, chunks: Any, dtype: np.dtype[Any], like: da.Array) -> da.Array:
     """The array whose blocks are at the keys of this name: of the library that the blocks of `like` are of."""
-    return da.Array(graph, name, chunks, meta=meta_from_array(like._meta, ndim=len(chunks), dtype=dtype))
+    return da.Array(graph, name, chunks, meta=empty_like(like, len(chunks), dtype))
+
+
+def empty_like(like: da.Array, ndim: int, dtype: np.dtype[Any]) -> Any:
+    """No elements, of the library that the blocks of `like` are of."""
+    return np.empty_like(like._meta, shape=(0,) * ndim, dtype=dtype)
