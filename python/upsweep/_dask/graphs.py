@@ -62,7 +62,7 @@ def _as_operand(value: Any, name: str) -> Any:
                 f"{name}: has chunks of unknown sizes, {value.shape}; call {name}.compute_chunk_sizes() first"
             )
         _check_blocks(value._meta, name)
-        return value
+        return _in_blocks(value)
     if value is None or (isinstance(value, (bool, int, float, complex, np.generic))):
         return value
     if _arrays.any_on_device(value):
@@ -70,6 +70,16 @@ def _as_operand(value: Any, name: str) -> Any:
         return da.from_array(value, chunks=-1)
     array = _arrays.as_array(value, name)
     return array if array.ndim == 0 else da.from_array(array, chunks=-1)
+
+
+def _in_blocks(array: da.Array) -> da.Array:
+    """The array with one block where an axis has at most one element: with empty ones beside, dask miscounts."""
+    if all(len(sizes) == 1 or size > 1 for size, sizes in zip(array.shape, array.chunks)):
+        return array
+    chunks = tuple((size,) if size <= 1 else sizes for size, sizes in zip(array.shape, array.chunks))
+    if 0 in array.shape:  # what dask does not cut anew
+        return da.from_array(np.empty_like(array._meta, shape=array.shape), chunks=chunks)
+    return array.rechunk(chunks)
 
 
 def _check_blocks(meta: Any, name: str) -> None:
@@ -144,21 +154,11 @@ def cut_alike(
     """
     pairs = []
     for name, operand in operands.items():
-        pairs += [_in_blocks(operand), axes[name]] if isinstance(operand, da.Array) else [operand, None]
+        pairs += [operand, axes[name] if isinstance(operand, da.Array) else None]
     chunks, cut = unify_chunks(*pairs, warn=False)
     if shape is not None:
         chunks = {axis: chunks.get(axis, (size,)) for axis, size in enumerate(shape)}
     return Blocks(dict(zip(operands, cut)), axes, chunks)
-
-
-def _in_blocks(array: da.Array) -> da.Array:
-    """The array with one block where an axis has at most one element: with empty ones beside, dask miscounts."""
-    if all(len(sizes) == 1 or size > 1 for size, sizes in zip(array.shape, array.chunks)):
-        return array
-    chunks = tuple((size,) if size <= 1 else sizes for size, sizes in zip(array.shape, array.chunks))
-    if 0 in array.shape:  # what dask does not cut anew
-        return da.from_array(np.empty_like(array._meta, shape=array.shape), chunks=chunks)
-    return array.rechunk(chunks)
 
 
 def tree(graph: Graph, name: str, total: Callable[..., Any], keys: list[Keys], last: Keys) -> None:
