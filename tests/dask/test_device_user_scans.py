@@ -132,6 +132,11 @@ def test_what_does_not_go_together(cupy_blocks):
     x = random(40)
     lazy = cupy_blocks(x, 30)
     pair = lambda s, x: x[0] * s + x[1]  # noqa: E731
+    zero, place = cupy_blocks(np.float64(0), -1), da.zeros(3)[0]
+    compare(lambda s, x: 0.5 * s + x, [0.0, zero], x, lazy)
+    compare(lambda s, x: 0.5 * s + x, [0.0, place], x, lazy)
+    with pytest.raises(TypeError, match=r"xs: expected blocks of .*, as init has, got numpy"):
+        upsweep.scan(lambda s, x: 0.5 * s + x, zero, da.zeros(3))
     with pytest.raises(TypeError, match=r"init: expected blocks of .*, as xs has, got numpy"):
         upsweep.scan(lambda s, x: 0.5 * s + x, x[0:1], cupy_blocks(x[:, None], 30))
     for other in (x, da.from_array(x, chunks=30)):

@@ -43,15 +43,18 @@ def as_operands(named: Mapping[str, Any]) -> dict[str, Any]:
 def check_library(operands: Iterable[tuple[str, Any]]) -> None:
     """Raise unless all blocks are of one library: none is sent to a device, or from it, behind the user's back.
 
-    Blocks without axes are numbers, which go with all.
+    Blocks of numpy without axes are numbers, which go with all.
     """
-    metas = [(name, operand._meta) for name, operand in operands if isinstance(operand, da.Array) and operand.ndim]
-    chosen, like = next((pair for pair in metas if _arrays.any_on_device(pair[1])), (None, None))
-    for name, meta in metas:
-        if chosen is not None and type(meta) is not type(like):
+    lazy = [(name, operand) for name, operand in operands if isinstance(operand, da.Array)]
+    there = next((pair for pair in lazy if _arrays.any_on_device(pair[1]._meta)), None)
+    if there is None:
+        return
+    chosen, like = there[0], there[1]._meta
+    for name, operand in lazy:
+        if operand.ndim and type(operand._meta) is not type(like):
             raise TypeError(
                 f"{name}: expected blocks of {_arrays.type_name(like)}, as {chosen} has, got "
-                f"{_arrays.type_name(meta)}; convert them, e.g. {name}.map_blocks(cupy.asarray)"
+                f"{_arrays.type_name(operand._meta)}; convert them, e.g. {name}.map_blocks(cupy.asarray)"
             )
 
 
@@ -130,6 +133,12 @@ class Blocks:
     @property
     def arrays(self) -> list[da.Array]:
         return [operand for operand in self.operands.values() if isinstance(operand, da.Array)]
+
+    @property
+    def like(self) -> da.Array:
+        """One whose blocks are of the library that results are of."""
+        there = (array for array in self.arrays if _arrays.any_on_device(array._meta))
+        return next(there, self.arrays[0])
 
     def indices(self, but: Sequence[int] = ()) -> Iterator[tuple[int, ...]]:
         """Of all blocks; 0 along some axes."""

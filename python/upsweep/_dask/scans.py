@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import dask.array as da
 import numpy as np
 from dask.base import tokenize
 
@@ -48,10 +47,11 @@ class _Work:
         after = carry.apply(state)
         if state is None:
             return after
-        regular = np.isfinite(carry.multiplier) & np.isfinite(after)
-        if regular.all():
-            return after
-        return np.where(regular, after, self.step(state, reset, *arrays)[1])
+        with _arrays.at_home(after):
+            regular = np.isfinite(carry.multiplier) & np.isfinite(after)
+            if regular.all():
+                return after
+            return np.where(regular, after, self.step(state, reset, *arrays)[1])
 
     def step(self, state: Any, reset: Any, *arrays: Any) -> tuple[Any, Any]:
         """Result and state of a block, without a carry."""
@@ -98,7 +98,7 @@ def scan(
     )  # fmt: skip
     columns.add_all(method)
 
-    like = next(operand for operand in operands.values() if isinstance(operand, da.Array))
+    like = blocks.like
     states, results = f"{function.__name__}-states-{token}", columns.name
     graph = graphs.with_layer(states, columns.states, blocks.arrays)
     chunks = list(blocks.chunks)

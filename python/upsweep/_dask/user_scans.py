@@ -133,7 +133,7 @@ def user_scan(
     )  # fmt: skip
     columns.add_all(IN_ORDER if form is None or not inputs else method)
 
-    like = next(operand for operand in operands.values() if isinstance(operand, da.Array))
+    like = blocks.like
     of_states = f"scan-states-{token}"
     graph = graphs.with_layer(of_states, columns.states, blocks.arrays)
     top = graphs.on_top(graph, columns.name, columns.results, of_states)
