@@ -196,3 +196,12 @@ def test_states_are_not_rounded_between_blocks(crossings):
     scan = upsweep.scan_blocks(upsweep.scan, update, np.float16(0), (on(x[i : i + 1].copy()) for i in range(300)))
     assert [y.host.item() for y in scan] == whole.tolist()
     same(scan.state, whole[-1:].reshape(()))
+
+
+def test_no_steps_of_what_is_broadcast():
+    """An array without elements is nowhere, and the one element of each of its columns is not there to be read."""
+    x, none = random((3, 0)), on(random((1, 0)))
+    none.data.ptr = 0
+    update = lambda s, x: x[0] * s + np.tanh(x[1])  # noqa: E731
+    ys, final = upsweep.scan(update, 0.5, (none, on(x)), axis=1, return_final=True)
+    assert ys.shape == (3, 0) and final.host.tolist() == [0.5] * 3

@@ -177,8 +177,7 @@ class _Scan:
         lines = layout.lines and (chunks is not None or layout.n_columns > 1)
         places = [self.places[n] for n in reading.inputs]
         arrays = [(self.read[place], self.inputs[place], of_inputs[place]) for place in places]
-        # What is the same at each step is read before the first, which there has to be.
-        fixed = [array.strides[0] == 0 and self.length > 0 for _, array, _ in arrays]
+        fixed = [array.strides[0] == 0 for _, array, _ in arrays]
         streams = tuple(Stream(array.dtype, flag) for (_, array, _), flag in zip(arrays, fixed))
         n_processors = driver.device(self.device).n_processors
         of_processor = -(-cut.n_columns // n_processors)
