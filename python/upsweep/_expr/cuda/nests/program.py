@@ -14,7 +14,7 @@ from ...nest.statements import Allocate, Block, Buffer, Statement
 from .accesses import constant
 from .ahead import load_ahead
 from .barriers import BlocksApart, check_blocks, with_barriers
-from .binding import MAX_THREADS, THREAD, bind, tag_extents
+from .binding import MAX_THREADS, THREAD, bind, least_threads, tag_extents
 from .fusing import fused
 from .pieces import HostLoop, Piece, cut_nest, cut_piece, with_memory
 from .placing import MOST_IN_REGISTERS, Place, place_buffers
@@ -163,11 +163,7 @@ class Program:
         extents = tag_extents(kept)
         check_blocks(kept, axes, places, self.name)
         final = _scoped(fused(with_barriers(kept, axes, extents, places, self.name)), places)
-        n_threads = 1
-        for tag in axes:
-            if tag.startswith(THREAD):
-                n_threads *= max(constant(extent) or 1 for extent in extents[tag])
-        self._check_threads(n_threads, {tag: extents[tag] for tag in axes if tag.startswith(THREAD)})
+        self._check_threads(least_threads(extents), {tag: extents[tag] for tag in axes if tag.startswith(THREAD)})
         return Kernel(name, final, axes, extents, places, piece.loops)
 
     def _check_threads(self, n_threads: int, extents: dict[str, list[Expr]]) -> None:
