@@ -106,9 +106,9 @@ class _Binder:
             tag = self.bound_alike(statement, taken)
             if tag:
                 return self.tagged(statement, tag, taken)
-            tags, size = self.split_alike(statement, taken)
-            if tags:
-                return self.split(statement, size, *tags, taken)
+            found = self.split_alike(statement, taken)
+            if found is not None:
+                return self.split(statement, *found, taken)
         in_threads = any(tag.startswith(THREAD) for tag in taken)
         in_blocks = any(not tag.startswith(THREAD) for tag in taken)
         free_block = next((tag for tag in _BLOCKS if tag not in taken), "")
@@ -133,6 +133,7 @@ class _Binder:
         return with_inner(statement, lambda inner: self.walk(inner, taken))
 
     def few(self, n_threads: int) -> int:
+        """So many threads, or as many as there is room for."""
         return min(n_threads, self.room.most)
 
     def bound_alike(self, loop: For, taken: tuple[str, ...]) -> str:
@@ -146,8 +147,8 @@ class _Binder:
         rank = sorted(tags, key=lambda tag: (not tag.startswith(THREAD), _LETTERS.find(tag[-1])))
         return "" if not rank else rank[0 if "vectorized" in loop.marks else -1]
 
-    def split_alike(self, loop: For, taken: tuple[str, ...]) -> tuple[tuple[str, str], int] | tuple[None, int]:
-        """The axes of blocks and threads to which the schedule bound loops of this length alone, split; and threads."""
+    def split_alike(self, loop: For, taken: tuple[str, ...]) -> tuple[int, str, str] | None:
+        """How the schedule split and bound loops of this length: the threads, the axis of blocks, that of threads."""
         for thread, extents in self.bound.items():
             size = _size(extents[0])
             if not thread.startswith(THREAD) or thread in taken or len(extents) > 1 or size is None:
@@ -155,8 +156,8 @@ class _Binder:
             n_outer = binary("floordiv", loop.extent + (size - 1), const(size, "int64"))
             for block, each in self.bound.items():
                 if not block.startswith(THREAD) and block not in taken and all(same(n, n_outer) for n in each):
-                    return (block, thread), size
-        return None, 0
+                    return size, block, thread
+        return None
 
     def is_beside_a_vector(self, loop: For) -> bool:
         """A short loop around a vector loop: its steps are threads too, if a block has room for them."""
@@ -197,8 +198,8 @@ class _Binder:
 def _rooms(bound: Mapping[str, list[Expr]]) -> Iterator[_Room]:
     """What may be taken beside the thread axes that the schedule bound, the best first.
 
-    Next to an axis whose length the call tells there may be no room for another one. Its own is taken then: a block has
-    room for so many steps of it. Next to two of them nothing is.
+    Next to an axis whose length the call tells there may be no room for another one. Its own is taken then: a
+    block has room for so many steps of it. Next to two of them nothing is.
     """
     threads = {tag: extents for tag, extents in bound.items() if tag.startswith(THREAD)}
     unknown = [tag for tag, extents in threads.items() if any(_size(extent) is None for extent in extents)]
