@@ -321,6 +321,50 @@ def test_a_split_that_is_bound_is_that_of_stages_that_nothing_is_said_of():
     assert kernel.title() == "// kernel_0: blockIdx.x < floordiv(n + 255, 256), threadIdx.x < 256"
 
 
+@pytest.mark.parametrize(
+    ("width", "split", "tags", "title"),
+    [
+        # What the axes before a fuse are, together, says who has an element.
+        (6, lambda stage, b, j: stage.split(stage.fuse(b, j), 32), ("blockIdx.x", "threadIdx.x"),
+         "blockIdx.x < floordiv((B*6) + 31, 32), threadIdx.x < 32"),
+        (6, lambda stage, b, j: (stage.fuse(b, j),), ("threadIdx.x",), "threadIdx.x < B*6"),
+        # Parts of a size that only the call tells are as long as it says.
+        (None, lambda stage, b, j: stage.split(j, nparts=8)[:1], ("threadIdx.x",), "threadIdx.x < 8"),
+        (None, lambda stage, b, j: stage.split(j, nparts=8)[1:], ("threadIdx.x",),
+         "threadIdx.x < floordiv(W + 7, 8)"),
+        (None, lambda stage, b, j: stage.split(j, nparts=8), ("blockIdx.x", "threadIdx.x"),
+         "blockIdx.x < 8, threadIdx.x < floordiv(W + 7, 8)"),
+    ],
+)  # fmt: skip
+def test_columns_of_fused_axes_and_of_parts_have_their_threads(width, split, tags, title):
+    shape = (te.var("m"), te.var("B"), width or te.var("W"))
+    X, state = te.placeholder(shape, name="X"), te.placeholder(shape)
+    init = te.compute((1, *shape[1:]), lambda _, b, j: X[0, b, j])
+    update = te.compute(shape, lambda t, b, j: state[t - 1, b, j] * 0.5 + X[t, b, j])
+    scan = te.scan(init, update, state, inputs=[X])
+    s = te.create_schedule(scan.op)
+    for stage in (init, update):
+        for axis, tag in zip(split(s[stage], *stage.op.axis[1:]), tags):
+            s[stage].bind(axis, te.thread_axis(tag))
+    (kernel,) = (kernels := program_of(s, [X, scan])).kernels
+    assert kernel.title() == f"// kernel_0: {title}" and "wait" not in kernels.text
+    check_walked(kernels, X, scan)
+
+
+def test_fused_axes_of_which_a_reader_takes_others_are_apart():
+    shape = (te.var("m"), te.var("B"), 6)
+    X, state = te.placeholder(shape, name="X"), te.placeholder(shape)
+    init = te.compute((1, *shape[1:]), lambda _, b, j: X[0, b, j])
+    update = te.compute(shape, lambda t, b, j: te.if_then_else(j > 0, state[t - 1, b, j - 1], 0.0) + X[t, b, j])
+    scan = te.scan(init, update, state, inputs=[X])
+    s = te.create_schedule(scan.op)
+    for stage in (init, update):
+        s[stage].bind(s[stage].fuse(*stage.op.axis[1:]), te.thread_axis("threadIdx.x"))
+    kernels = program_of(s, [X, scan])
+    assert kernels.text.count("wait for the block's threads") >= 2
+    check_walked(kernels, X, scan)
+
+
 def test_barriers_of_deep_nests_are_found_soon():
     shape = (te.var("m"), te.var("B"), te.var("W"))
     X, states = te.placeholder(shape, name="X"), [te.placeholder(shape) for _ in range(2)]

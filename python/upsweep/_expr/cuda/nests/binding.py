@@ -148,7 +148,7 @@ class _Binder:
         return "" if not rank else rank[0 if "vectorized" in loop.marks else -1]
 
     def split_alike(self, loop: For, taken: tuple[str, ...]) -> tuple[int, str, str] | None:
-        """How the schedule split and bound loops of this length: the threads, the axis of blocks, that of threads."""
+        """How the schedule split and bound loops of this length: threads, the axis of blocks, that of threads."""
         for thread, extents in self.bound.items():
             size = _size(extents[0])
             if not thread.startswith(THREAD) or thread in taken or len(extents) > 1 or size is None:
