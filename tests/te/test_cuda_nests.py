@@ -16,6 +16,7 @@ from upsweep._expr.cuda.nests.fusing import fused
 from upsweep._expr.cuda.nests.placing import Place
 from upsweep._expr.cuda.nests.states import is_scan
 from upsweep._expr.nest.expressions import Axis, const, key, load
+from upsweep._expr.nest.printing import nest_text
 from upsweep._expr.nest.statements import Barrier, Block, Buffer, For, Store, all_statements
 from upsweep.te import compat as tvm
 
@@ -311,6 +312,20 @@ def test_threads_of_a_length_that_the_call_tells_leave_room():
     widths = [extent.static[0] for extent in kernel.extents["threadIdx.x"] if extent.op == "const"]
     assert widths == [64] and max(e.static[0] for e in kernel.extents["threadIdx.y"]) == 16
     check_walked(kernels, X, scan)
+
+
+def test_a_stage_in_a_loop_of_another_one_stays_in_its_block():
+    X, first, second, scan = two_stages(batch=1)
+    s = te.create_schedule(scan.op)
+    outer, inner = s[second].split(second.op.axis[2], factor=3)
+    s[second].reorder(inner, outer)
+    s[first].compute_at(s[second], inner)
+    for wide in (False, True):  # also where many columns would be of several blocks
+        kernels = program_of(s, [X, scan], wide)
+        (step,) = [kernel for kernel in kernels.kernels if "produce first" in nest_text(kernel.statement)]
+        assert "blockIdx" not in step.title()
+        check_walked(kernels, X, scan)
+    assert "for 4096 columns and more" in str(te.lower(s, [X, scan], target="cuda"))
 
 
 def test_a_split_that_is_bound_is_that_of_stages_that_nothing_is_said_of():

@@ -83,9 +83,11 @@ class _Binder:
     """One walk over a kernel."""
 
     def __init__(
-        self, free: Collection[int], of_scan: bool, wide: bool, room: _Room, bound: Mapping[str, list[Expr]]
-    ) -> None:
-        self.free, self.of_scan, self.wide, self.room, self.bound = free, of_scan, wide, room, bound
+        self, free: Collection[int], of_scan: bool, wide: bool, apart: bool, room: _Room,
+        bound: Mapping[str, list[Expr]],
+    ) -> None:  # fmt: skip
+        self.free, self.of_scan, self.wide, self.apart = free, of_scan, wide, apart
+        self.room, self.bound = room, bound
         self.widths: list[Expr] = []  # of free loops in a scan that one block takes
         self.axes: dict[str, Axis] = {}
         self.given: set[str] = set()  # thread axes that the schedule speaks of
@@ -113,14 +115,15 @@ class _Binder:
         in_blocks = any(not tag.startswith(THREAD) for tag in taken)
         free_block = next((tag for tag in _BLOCKS if tag not in taken), "")
         is_column = "vectorized" in statement.marks or not _has_threads(statement.body)
-        if "parallel" in statement.marks and is_column and not in_threads and not in_blocks:
+        is_parallel = "parallel" in statement.marks and (self.apart or id(statement.axis) not in self.free)
+        if is_parallel and is_column and not in_threads and not in_blocks:
             return self.split(statement, self.few(_THREADS_OF_COLUMNS), _BLOCKS[0], self.room.tag, taken)
-        if "parallel" in statement.marks and not in_threads and free_block:
+        if is_parallel and not in_threads and free_block:
             return self.tagged(statement, free_block, taken)
         if "vectorized" in statement.marks and self.room.tag not in taken:
             if self.of_scan and not taken and id(statement.axis) in self.free:
                 self.widths.append(statement.extent)
-                if self.wide:
+                if self.wide and self.apart:
                     return self.split(statement, self.few(_THREADS_OF_COLUMNS), _BLOCKS[0], self.room.tag, taken)
             size = _size(statement.extent)
             if size is not None and size <= self.room.most:
@@ -209,14 +212,15 @@ def _rooms(bound: Mapping[str, list[Expr]]) -> Iterator[_Room]:
     yield from (_Room(tag, most, beside=False) for most in _VECTORS if most == 1 or len(unknown) < 2)
 
 
-def bind(statement: Statement, free: Collection[int], of_scan: bool, wide: bool) -> Bound:
+def bind(statement: Statement, free: Collection[int], of_scan: bool, wide: bool, apart: bool = True) -> Bound:
     """A kernel with its thread axes; `free` are the ids of axes of stages that the schedule says nothing of.
 
     A scan whose columns all need each other runs in one block, whose threads can wait; `wide` gives it blocks.
+    Without `apart` no free loop is of several blocks, where these would need each other's values.
     """
     bound = {tag: each for tag, each in tag_extents(statement).items() if tag != "vthread"}
     for room in _rooms(bound):
-        binder = _Binder(free, of_scan, wide, room, bound)
+        binder = _Binder(free, of_scan, wide, apart, room, bound)
         body = binder.walk(statement, ())
         if least_threads(tag_extents(body)) <= MAX_THREADS:
             break

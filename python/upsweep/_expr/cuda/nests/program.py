@@ -136,10 +136,11 @@ class Program:
             for n, (piece, statement) in enumerate(zip(pieces, statements)):
                 try:
                     self.kernels.append(self._kernel(f"kernel_{n}", statement, free, piece))
-                except BlocksApart:
+                except BlocksApart as needed:
                     finer = cut_piece(piece)
                     if finer is None:
-                        raise
+                        self.kernels.append(self._kernel_together(f"kernel_{n}", statement, free, piece, needed))
+                        continue
                     pieces[n : n + 1] = finer
                     self.kernels = []
                     break
@@ -151,8 +152,19 @@ class Program:
         self.text = self._nest_text()
         self._lay_out()
 
-    def _kernel(self, name: str, statement: Statement, free: Collection[int], piece: Piece) -> Kernel:
-        bound = bind(statement, free, piece.of_scan, self.wide)
+    def _kernel_together(
+        self, name: str, statement: Statement, free: Collection[int], piece: Piece, needed: BlocksApart
+    ) -> Kernel:
+        """A kernel whose blocks needed each other's values, with none but those that the schedule asks for."""
+        try:
+            return self._kernel(name, statement, free, piece, apart=False)
+        except BlocksApart:
+            raise needed from None
+
+    def _kernel(
+        self, name: str, statement: Statement, free: Collection[int], piece: Piece, apart: bool = True
+    ) -> Kernel:
+        bound = bind(statement, free, piece.of_scan, self.wide, apart)
         self.widths += bound.widths
         axes, statement = bound.axes, bound.statement
         if _ROWS in bound.free:
