@@ -91,7 +91,8 @@ class _Scan:
         Returns
         -------
         ys : array or tuple of arrays
-            The outputs of all steps, of the shape of `xs`; the dtype is what numpy would give for the update.
+            The outputs of all steps, of the shape of `xs`; the dtype is what numpy would give for the update, but
+            float64 for integers.
         final : array or tuple of arrays
             Only with `return_final`; as `init`, of ys' shape without `axis`.
 
