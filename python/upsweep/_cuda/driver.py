@@ -118,11 +118,15 @@ class Device:
     def memory(self, data: bytes) -> Memory:
         return Memory(self, data)
 
-    def write_words(self, pointer: int, words: Sequence[int], stream: int) -> None:
-        """Write some numbers of 32 bits, on a stream, without waiting; a graph can capture it."""
+    def fill(self, pointer: int, word: int, n: int, stream: int) -> None:
+        """Write a number of 32 bits n times, on a stream, without waiting; a graph can capture it."""
         with self.current():
-            for place, word in enumerate(words):
-                self.driver.call("cuMemsetD32Async", pointer + 4 * place, word, 1, stream)
+            self.driver.call("cuMemsetD32Async", pointer, word, n, stream)
+
+    def write_words(self, pointer: int, words: Sequence[int], stream: int) -> None:
+        """Write some numbers of 32 bits likewise."""
+        for place, word in enumerate(words):
+            self.fill(pointer + 4 * place, word, 1, stream)
 
 
 class Module:

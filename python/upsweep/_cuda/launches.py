@@ -24,6 +24,7 @@ class Launches:
         self._addresses: list[tuple[int, int]] = []
         self._numbers: list[tuple[int, int]] = []
         self._kernels: list[tuple[Any, int, int]] = []
+        self._n_filled = 0
         kind: Any = type(structure)
         self._reduced, self._starts = kind.reduced.offset // 8, kind.starts.offset // 8
 
@@ -35,6 +36,10 @@ class Launches:
     def read_number(self, word: int, operand: int) -> None:
         """Let the structure have an operand that is a number as a double, so many words from its beginning."""
         self._numbers.append((word, operand))
+
+    def fill(self, n_bytes: int) -> None:
+        """Let so many bytes of that memory be all ones before the first kernel."""
+        self._n_filled = n_bytes
 
     def add(self, function: Any, n_blocks: int, n_threads: int) -> None:
         """One more kernel, to be launched after the others."""
@@ -48,6 +53,9 @@ class Launches:
         for word, operand in self._numbers:
             (words[word],) = _WORD.unpack(_DOUBLE.pack(operands[operand]))
         words[self._reduced], words[self._starts] = memory
+        if self._n_filled:
+            device = self._kernels[0][0].device
+            device.fill(memory[0], 0xFFFFFFFF, self._n_filled // 4, stream)
         for function, n_blocks, n_threads in self._kernels:
             function.launch(n_blocks, n_threads, stream, words)
 
