@@ -26,12 +26,17 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("tiles")
 
 
-@pytest.fixture
-def place(monkeypatch, folder):
-    """Arrays of a device: 3 blocks run at a time, 2 warps each; 4 tiles are a group, 4 groups a family."""
-    host_device.install(monkeypatch, folder)
+@pytest.fixture(params=["look back", "waves"])
+def place(request, monkeypatch, folder):
+    """Arrays of a device: 3 blocks run at a time, 2 warps each; 4 tiles are a group, 4 groups a family.
+
+    In waves 2 of the 3 blocks' letters are read by one lane.
+    """
+    host_device.install(monkeypatch, folder, 3)
     monkeypatch.setattr(_cuda, "find", lambda: None)
     monkeypatch.setattr(host_device.HostFunction, "at_once", 3)
+    monkeypatch.setattr(single_pass, "MANY_TILES", 1 if request.param == "waves" else 2**60)
+    monkeypatch.setattr(single_pass, "LANES", 2)
     for name, value in {
         "WARPS": 2,
         "FEW_WARPS": 2,
@@ -90,10 +95,10 @@ def test_lines_views_and_dtypes(place, passes):
 
 def test_one_launch_for_each_scan(monkeypatch, place):
     launches = []
-    monkeypatch.setattr(host_device.HostFunction, "launch", lambda self, *a: launches.append(a[:2]))
+    monkeypatch.setattr(host_device.HostFunction, "launch", lambda self, *a, **k: launches.append(a[:2]))
     scan(place, *AFFINE["constant"], random(10_000, np.float32), parallel=True)
     scan(place, *AFFINE["constant"], random((3, 10_000), np.float32).T, parallel=True)
-    assert launches == [(20, 64), (60, 64)]
+    assert launches in ([(20, 64), (60, 64)], [(3, 96), (3, 96)])
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38])
@@ -157,11 +162,11 @@ def test_sizes_follow_from_dtypes_and_shapes():
 
     single, double = np.dtype(np.float32), np.dtype(np.float64)
     average = find_form(trace(AFFINE["constant"][0], (single,), -1, (single,), -1).recurrence)[0]
-    choose = lambda *a: single_pass.choose_tile_sizes(average, 1, *a)  # noqa: E731
+    choose = lambda *a: single_pass.choose_tile_sizes(average, 1, *a, 132)  # noqa: E731
     assert choose([4], [4], 1, 2**28).steps == 8192 and choose([4], [4], 16, 2**19).steps == 8192
     assert choose([8], [8], 1, 2**28).steps == choose([4, 4], [4], 1, 2**28).steps == 4096
     assert choose([4], [4], 1, 100_000).steps == 2048
     assert choose([4] * 60, [4], 1, 2**28) is None and choose([], [4], 1, 2**28) is None
     coupled = lambda s, x: (x * s[0] + s[1], x * s[1] + s[2], s[0] + x * s[2])  # noqa: E731
     three = find_form(trace(coupled, (double,) * 3, 3, (double,), -1).recurrence)[0]
-    assert single_pass.choose_tile_sizes(three, 3, [8], [8] * 3, 1, 2**28) is None
+    assert single_pass.choose_tile_sizes(three, 3, [8], [8] * 3, 1, 2**28, 132) is None

@@ -79,10 +79,14 @@ class HostFunction:
     def blocks_at_once(self, n_threads):
         return self.n_slots
 
-    def launch(self, n_blocks, n_threads, stream, structure):
+    def launch_together(self, n_blocks, n_threads, stream, structure):
+        assert n_blocks <= self.device.n_processors
+        self.launch(n_blocks, n_threads, stream, structure, at_once=n_blocks)
+
+    def launch(self, n_blocks, n_threads, stream, structure, at_once=None):
         assert ctypes.sizeof(structure) == self.size()
         self.launches += 1
-        self.launcher(ctypes.addressof(structure), n_blocks, n_threads, self.at_once)
+        self.launcher(ctypes.addressof(structure), n_blocks, n_threads, at_once or self.at_once)
 
 
 class HostModule:

@@ -87,6 +87,9 @@ template <class Element>
 static void copy_element(char* to, const char* from) {
     std::memcpy(to, from, sizeof(Element));
 }
+static void commit_copies() {}
+template <int PENDING>
+static void wait_for_copies() {}
 static void wait_for_copies() {}
 
 static unsigned long long double_as_bits(double x) {
@@ -101,7 +104,6 @@ static double bits_as_double(unsigned long long bits) {
 }
 static void post(unsigned long long* to, unsigned long long word) { __atomic_store_n(to, word, __ATOMIC_RELAXED); }
 static unsigned long long look(const unsigned long long* from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
-static void wait_a_little() { std::this_thread::yield(); }
 static unsigned take_ticket(unsigned* counter) { return __atomic_add_fetch(counter, 1u, __ATOMIC_RELAXED); }
 
 template <class Pointer>
@@ -130,7 +132,7 @@ struct Barrier {
             while (opened == before) swapcontext(&threads[running], &scheduler);
     }
 };
-static thread_local Barrier of_block, of_warp[32];
+static thread_local Barrier of_block, of_warp[32], numbered[4];
 
 template <class Call>
 struct Launch {
@@ -181,7 +183,14 @@ struct Launch {
 };
 }  // namespace fibers
 
+// Others may be those of the own block.
+static void wait_a_little() {
+    std::this_thread::yield();
+    swapcontext(&fibers::threads[fibers::running], &fibers::scheduler);
+}
+
 static void __syncthreads() { fibers::of_block.wait(blockDim.x); }
+static void sync_threads(int barrier, int n_threads) { fibers::numbered[barrier].wait(n_threads); }
 static void __syncwarp() { fibers::of_warp[threadIdx.x / 32].wait(32); }
 
 static int __syncthreads_or(int condition) {

@@ -37,6 +37,7 @@ FUNCTIONS: dict[str, tuple[tuple[Any, ...], bool]] = {
     "cuLaunchKernel": (
         (_POINTER, *[_UNSIGNED] * 7, _POINTER, ctypes.POINTER(_POINTER), ctypes.POINTER(_POINTER)), False,
     ),
+    "cuLaunchCooperativeKernel": ((_POINTER, *[_UNSIGNED] * 7, _POINTER, ctypes.POINTER(_POINTER)), False),
     "cuMemAlloc_v2": ((ctypes.POINTER(_ADDRESS), _SIZE), True),
     "cuMemFree_v2": ((_ADDRESS,), True),
     "cuMemcpyHtoD_v2": ((_ADDRESS, _POINTER, _SIZE), True),
@@ -187,6 +188,18 @@ class Function:
             self.device.driver.call(
                 "cuLaunchKernel", self.handle, n_blocks, 1, 1, n_threads, 1, 1, shared_bytes or self.shared_bytes,
                 stream, arguments, None,
+            )  # fmt: skip
+
+
+    def launch_together(
+        self, n_blocks: int, n_threads: int, stream: int, structure: ctypes.Structure
+    ) -> None:  # fmt: skip
+        """The same for blocks that wait for each other: all of them run at the same time, or none."""
+        arguments = (_POINTER * 1)(ctypes.addressof(structure))
+        with self.device.current():
+            self.device.driver.call(
+                "cuLaunchCooperativeKernel", self.handle, n_blocks, 1, 1, n_threads, 1, 1, self.shared_bytes, stream,
+                arguments,
             )  # fmt: skip
 
 

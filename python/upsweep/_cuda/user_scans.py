@@ -254,7 +254,11 @@ class _Scan:
             n_tiles = -(-self.length // tile.steps)
             call.n_columns, call.chunk, call.n_chunks = layout.n_columns, tile.steps, n_tiles
             call.is_bounded = all(abs(number) < ORDINARY for number in matrix)
-            launches.add(made.run, _checked(layout.n_columns * n_tiles), made.kernels.threads)
+            n_blocks = _checked(layout.n_columns * n_tiles)
+            if tile.stages:
+                launches.add(made.run, min(n_processors, n_blocks), made.kernels.threads, together=True)
+            else:
+                launches.add(made.run, n_blocks, made.kernels.threads)
             return launches
         if form is not None and chunks is not None:
             launches.add(*self._joining(made, chunks))
@@ -359,10 +363,11 @@ class Plan:
         reading, plain = _reading_with(recurrence, form)
         moving = [scan.inputs[scan.places[n]] for n in reading.inputs]
         sizes = [SIZES[array.dtype] for array in moving if array.strides[0] != 0]
-        n_lines = scan.layout.n_columns
+        n_lines, n_processors = scan.layout.n_columns, driver.device(scan.device).n_processors
         tile = choose_tile_sizes(
-            plain, recurrence.n_states, sizes, [SIZES[array.dtype] for array in scan.outputs], n_lines, scan.length
-        )
+            plain, recurrence.n_states, sizes, [SIZES[array.dtype] for array in scan.outputs], n_lines, scan.length,
+            n_processors,
+        )  # fmt: skip
         if tile is None or not scan.layout.lines or scan.length <= tile.steps:
             return False
         n_tiles = -(-scan.length // tile.steps)
@@ -371,8 +376,9 @@ class Plan:
         chunks = Chunks(tile.run, -(-scan.length // tile.run))
         matrix = () if form.varies else _powers(form, np.dtype(scan.dtype), tile)
         self._launches.append(scan.prepare(reading, form=plain, chunks=chunks, matrix=matrix, tile=tile))
+        n_waves = -(-n_lines * n_tiles // min(n_processors, n_lines * n_tiles))
         self._n_bytes = workspace_bytes(
-            tile, n_lines, n_tiles, carry_words(plain, recurrence.n_states), recurrence.n_states
+            tile, n_lines, n_tiles, carry_words(plain, recurrence.n_states), recurrence.n_states, n_waves
         )
         self._launches[0].fill(self._n_bytes)
         return True

@@ -2,7 +2,8 @@
 
 The text is: types and sizes, `kernels/device.cuh`, `numbers.cuh` and `recurrence.cuh`, the recurrence's own
 functions, then `walk.cuh`, `scan_columns.cuh` or `scan_lines.cuh`, and `carries.cuh` and `join_chunks.cuh` where
-chunks of time are joined; or `carries.cuh`, `look_back.cuh` and `scan_tiles.cuh` for lines in one pass. The functions are
+chunks of time are joined. For lines in one pass it is `carries.cuh`, `runs.cuh`, `letters.cuh`, `tile_parts.cuh`,
+and `scan_waves.cuh`, or `look_back.cuh` and `scan_tiles.cuh`. The functions are
 
     load_parameters   what does not change during a call
     fetch_fixed       inputs that do not change in time
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from upsweep._expr.cuda.looped import function
 from upsweep._expr.cuda.render import kernel_text
 from upsweep._expr.cuda.scalars import literal
-from upsweep._expr.cuda.single_pass import TileSizes, lay_out_squares, n_powers
+from upsweep._expr.cuda.single_pass import TileSizes, carry_words, lay_out_squares, n_powers, shared_bytes
 from upsweep._expr.cuda.steps import Steps
 from upsweep._expr.nodes import order
 from upsweep._expr.scalar_ops import lower_step
@@ -88,8 +89,8 @@ class ScanRequest(NamedTuple):
 
     `initial` and `finals` are dtypes of arrays; None for a number, or for a state that is not wanted. With
     `chunk_dim` that axis of the columns counts chunks of time: `reduces` finds what they do to a state, and `form`
-    joins them. With `tile` lines are scanned in one pass, by `form`, whose reduction reads the inputs and the numbers
-    of the recurrence.
+    joins them. With `tile` lines are scanned in one pass, by `form`, whose reduction reads the inputs and the
+    numbers of the recurrence.
     """
 
     dtype: str  # that is calculated in
@@ -159,7 +160,8 @@ def render_scan(recurrence: Recurrence, request: ScanRequest) -> ScanKernels:
     functions = _Functions(recurrence, request)
     kernels = ["walk", "scan_lines" if request.lines else "scan_columns"]
     if request.tile is not None:
-        kernels = ["carries", "look_back", "scan_tiles"]
+        own = ["scan_waves"] if request.tile.stages else ["look_back", "scan_tiles"]
+        kernels = ["carries", "runs", "letters", "tile_parts", *own]
     elif request.form is not None:
         kernels += ["carries", "join_chunks"]
     parts = [
@@ -168,7 +170,13 @@ def render_scan(recurrence: Recurrence, request: ScanRequest) -> ScanKernels:
     ]  # fmt: skip
     options = () if request.dtype == "float64" else ("--ftz=true",)
     shared = functions.warp_bytes * functions.threads // 32 if request.lines else 0
-    return ScanKernels("\n".join(parts), functions.threads, shared, options, functions.joiners)
+    threads = functions.threads
+    if request.tile is not None and request.form is not None:
+        threads = request.tile.threads
+        shared = shared_bytes(
+            request.tile, functions.warp_bytes, carry_words(request.form, recurrence.n_states)
+        )
+    return ScanKernels("\n".join(parts), threads, shared, options, functions.joiners)
 
 
 class _Functions:
@@ -207,7 +215,8 @@ class _Functions:
         request, form, k = self.request, self.request.form, self.recurrence.n_states
         numbers = {
             "N_DIMS": request.n_dims, "N_INPUTS": max(len(self.moving), 1), "N_FIXED": max(len(self.fixed), 1),
-            "N_OUTPUTS": max(len(request.outputs), 1), "N_STATES": k, "N_NUMBERS": max(1, *(steps.n_numbers for steps in self.steps)),
+            "N_OUTPUTS": max(len(request.outputs), 1), "N_STATES": k,
+            "N_NUMBERS": max(1, *(steps.n_numbers for steps in self.steps)),
             "PARAMETERS": self.steps[0].n_parameters, "AHEAD": request.ahead, "THREADS": self.threads,
             "BLOCKS": request.blocks,
             "TILE": self.tile, "WARP_BYTES": self.warp_bytes, "CHUNK_DIM": request.chunk_dim,
@@ -236,7 +245,8 @@ class _Functions:
         return {
             "N_REDUCED": len(self.request.form.start), "REDUCTION_PARAMETERS": self.steps[1].n_parameters,
             "TILE_LEVEL": tile.level, "GROUP_BITS": tile.group_bits,
-            "GROUP": 1 << tile.group_bits,
+            "GROUP": 1 << tile.group_bits, "STAGES": tile.stages, "EARLY": tile.early,
+            "LANE_TILES": tile.lane_tiles,
         }  # fmt: skip
 
     def texts(self) -> Iterator[str]:

@@ -20,6 +20,7 @@ __all__ = [
     "choose_tile_sizes",
     "lay_out_squares",
     "n_powers",
+    "shared_bytes",
     "workspace_bytes",
 ]
 
@@ -32,21 +33,29 @@ LEAST_RUN, MOST_RUN = 8, 32  # steps
 MOST_SHARED = 100 * 1024  # bytes of a block: two share a processor
 # Long tiles, where there are so many of them: four blocks of them for each processor of a large device.
 MANY_TILES = 528
+LANES = 32
+LEAST_COPIED = 4  # bytes of an element that is copied to shared memory while no one waits
+SHARED_OF_BLOCK = 223 * 1024  # with what is declared in kernels/scan_waves.cuh, all that there is
 # Of a processor; of a thread whose carries are of two words, and for each word more.
 REGISTERS, SHARED_OF_PROCESSOR = 65_536, 220 * 1024
 SPARE_REGISTERS, REGISTERS_OF_WORD = 48, 16
 
 
 class TileSizes(NamedTuple):
-    """Warps of a block of threads, steps of a lane's run, and blocks of a processor that registers are dealt to.
+    """Warps of a block of threads that have runs, steps of a run, blocks of a processor that registers are dealt to.
 
-    A group has two to the power `group_bits` tiles, a family as many groups.
+    Tiles that look back form groups of two to the power `group_bits`, and as many of these a family. In waves inputs
+    of `stages` tiles are in shared memory, what a tile does is posted `early` waves ahead, and a lane reads what
+    `lane_tiles` blocks post.
     """
 
     warps: int
     run: int
-    blocks: int
-    group_bits: int
+    blocks: int = 1
+    group_bits: int = 0
+    stages: int = 0
+    early: int = 0
+    lane_tiles: int = 0
 
     @property
     def steps(self) -> int:
@@ -56,6 +65,11 @@ class TileSizes(NamedTuple):
     def level(self) -> int:
         """The tile is two to this power runs."""
         return 4 + self.warps.bit_length()
+
+    @property
+    def threads(self) -> int:
+        """Of a block; in waves one more warp finds states."""
+        return 32 * (self.warps + (self.stages > 0))
 
 
 class Squares(NamedTuple):
@@ -98,36 +112,54 @@ def carry_words(form: Form, n_states: int) -> int:
 
 
 def n_powers(tile: TileSizes) -> int:
-    """How many powers of a run's matrix are needed: up to those of a family of tiles."""
-    return tile.level + 2 * tile.group_bits
+    """How many powers of a run's matrix are needed: up to a tile's, and of what tiles form."""
+    return tile.level + (6 if tile.stages else 2 * tile.group_bits)
 
 
-def workspace_bytes(tile: TileSizes, n_lines: int, n_tiles: int, n_words: int, n_states: int) -> int:
-    """A counter, and the letters: a carry and a state of each tile, a carry of each group."""
+def shared_bytes(tile: TileSizes, warp_bytes: int, n_words: int) -> int:
+    """Of a block: its inputs, and in waves what runs before each thread's own do."""
+    if not tile.stages:
+        return tile.warps * warp_bytes
+    return tile.stages * tile.warps * warp_bytes + (tile.early + 1) * n_words * 32 * tile.warps * 8
+
+
+def workspace_bytes(
+    tile: TileSizes, n_lines: int, n_tiles: int, n_words: int, n_states: int, n_waves: int
+) -> int:
+    """A counter, and the letters: a carry and a state of each tile, a carry of each group; in waves room for all
+    blocks in each of them."""
+    if tile.stages:
+        slots = 32 * tile.lane_tiles
+        return 8 * (n_waves * slots * n_words + n_lines * n_tiles * n_states)
     n_groups = -(-n_tiles // (1 << tile.group_bits))
     return 8 * (1 + n_lines * (n_tiles * (n_words + n_states) + n_groups * n_words))
 
 
 def choose_tile_sizes(
-    form: Form, n_states: int, inputs: Sequence[int], outputs: Sequence[int], n_lines: int, length: int
-) -> TileSizes | None:
-    """The sizes for streams with elements of so many bytes; None where one pass does not fit."""
-    if carry_words(form, n_states) > MOST_WORDS or not inputs:
-        return None
-    for warps, n_bytes in ((WARPS, RUN_BYTES), (FEW_WARPS, SHORT_RUN_BYTES)):
-        run = MOST_RUN
-        while run * sum(inputs) > n_bytes and run > LEAST_RUN:
-            run //= 2
-        sizes = _dealt(TileSizes(warps, run, 1, GROUP_BITS), inputs, outputs, carry_words(form, n_states))
-        if sizes is not None and (warps == FEW_WARPS or n_lines * (length // sizes.steps) >= MANY_TILES):
-            return sizes
-    return None
-
-
-def _dealt(
-    tile: TileSizes, inputs: Sequence[int], outputs: Sequence[int], n_words: int
+    form: Form, n_states: int, inputs: Sequence[int], outputs: Sequence[int], n_lines: int, length: int,
+    n_processors: int,
 ) -> TileSizes | None:  # fmt: skip
-    """The same with as many blocks as there is room for in a processor; None if a block is too large."""
+    """The sizes for streams with elements of so many bytes; None where one pass does not fit."""
+    n_words = carry_words(form, n_states)
+    if n_words > MOST_WORDS or not inputs:
+        return None
+    long = TileSizes(WARPS, _fit_run(inputs, RUN_BYTES))
+    if n_lines * (length // long.steps) >= MANY_TILES:
+        tile = _in_waves(long, inputs, outputs, n_words, n_processors) or _dealt(long, inputs, outputs, n_words)
+        if tile is not None:
+            return tile
+    return _dealt(TileSizes(FEW_WARPS, _fit_run(inputs, SHORT_RUN_BYTES)), inputs, outputs, n_words)
+
+
+def _fit_run(inputs: Sequence[int], n_bytes: int) -> int:
+    run = MOST_RUN
+    while run * sum(inputs) > n_bytes and run > LEAST_RUN:
+        run //= 2
+    return run
+
+
+def _dealt(tile: TileSizes, inputs: Sequence[int], outputs: Sequence[int], n_words: int) -> TileSizes | None:
+    """Tiles that look back, as many blocks as there is room for in a processor; None if a block is too large."""
     if "UPSWEEP_TILE" in os.environ:  # TRIAL
         warps, run, blocks = map(int, os.environ["UPSWEEP_TILE"].split(","))
         return TileSizes(warps, run, blocks, GROUP_BITS)
@@ -136,4 +168,25 @@ def _dealt(
         return None
     registers = SPARE_REGISTERS + REGISTERS_OF_WORD * max(n_words - 2, 0)
     by_registers = REGISTERS // (32 * tile.warps * registers)
-    return tile._replace(blocks=max(1, min(by_registers, SHARED_OF_PROCESSOR // shared)))
+    return tile._replace(
+        blocks=max(1, min(by_registers, SHARED_OF_PROCESSOR // shared)), group_bits=GROUP_BITS
+    )
+
+
+def _in_waves(
+    tile: TileSizes, inputs: Sequence[int], outputs: Sequence[int], n_words: int, n_processors: int
+) -> TileSizes | None:  # fmt: skip
+    """Tiles in waves, whose copies nobody waits for; None where there are none, or a processor has too little room."""
+    if min(inputs) < LEAST_COPIED:
+        return None
+    if "UPSWEEP_WAVES" in os.environ:  # TRIAL
+        warps, run, stages, early = map(int, os.environ["UPSWEEP_WAVES"].split(","))
+        if not warps:
+            return None
+        return TileSizes(warps, run, 1, 0, stages, early, -(-n_processors // LANES))
+    for stages, early in ((6, 3), (5, 3), (4, 2)):
+        waves = tile._replace(stages=stages, early=early, lane_tiles=-(-n_processors // LANES))
+        warp_bytes = lay_out_squares(inputs, outputs, tile.run, overlaid=True).n_bytes
+        if shared_bytes(waves, warp_bytes, n_words) <= SHARED_OF_BLOCK:
+            return waves
+    return None

@@ -142,7 +142,18 @@ __device__ __forceinline__ void copy_element(char* to, const char* from) {
         *reinterpret_cast<Element*>(to) = fetch_element<Element>(from);
     }
 }
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
+// Until at most PENDING of the groups that were committed are still on their way.
+template <int PENDING>
+__device__ __forceinline__ void wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// So many threads of the block meet, at one of its barriers.
+__device__ __forceinline__ void sync_threads(int barrier, int n_threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(n_threads) : "memory");
+}
 
 // The number of the lane so many before the own one, where there is one, or of a certain lane.
 __device__ __forceinline__ double of_lane_before(double x, int distance) {
