@@ -190,7 +190,6 @@ class Function:
                 stream, arguments, None,
             )  # fmt: skip
 
-
     def launch_together(
         self, n_blocks: int, n_threads: int, stream: int, structure: ctypes.Structure
     ) -> None:  # fmt: skip
@@ -198,8 +197,8 @@ class Function:
         arguments = (_POINTER * 1)(ctypes.addressof(structure))
         with self.device.current():
             self.device.driver.call(
-                "cuLaunchCooperativeKernel", self.handle, n_blocks, 1, 1, n_threads, 1, 1, self.shared_bytes, stream,
-                arguments,
+                "cuLaunchCooperativeKernel", self.handle, n_blocks, 1, 1, n_threads, 1, 1, self.shared_bytes,
+                stream, arguments,
             )  # fmt: skip
 
 

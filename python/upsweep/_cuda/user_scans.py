@@ -1,10 +1,10 @@
 """Scans by an update on a device: kernels made from a recurrence, kept, and launched on the caller's stream.
 
 Nothing here synchronises, but for the first call of a recurrence, which compiles; a later call can be captured in
-a graph. Time is sequential, a thread a column; or few lines are scanned in one pass, whose tiles look back; or time
-is cut into chunks, which are columns of their own: one scan finds what each does to a state, a second kernel the
-states before them, and one more scan the results. An update that is a recurrence of gates and tokens goes to the
-kernels of `linear_recurrence`.
+a graph. Time is sequential, a thread a column; or lines are scanned in one pass, tile after tile; or time is cut into
+chunks, which are columns of their own: one scan finds what each does to a state, a second kernel the states before
+them, and one more scan the results. An update that is a recurrence of gates and tokens goes to the kernels of
+`linear_recurrence`.
 """
 
 from __future__ import annotations
@@ -207,7 +207,10 @@ class _Scan:
         places = [self.places[n] for n in reading.inputs]
         arrays = [(self.read[place], self.inputs[place], of_inputs[place]) for place in places]
         fixed = [array.strides[0] == 0 for _, array, _ in arrays]
-        streams = tuple(Stream(array.dtype, flag) for (_, array, _), flag in zip(arrays, fixed))
+        streams = tuple(
+            Stream(array.dtype, flag, _known_step(array) if tile else 0)
+            for (_, array, _), flag in zip(arrays, fixed)
+        )
         n_processors = driver.device(self.device).n_processors
         of_processor = -(-cut.n_columns // n_processors)
         ahead = 1 if lines else choose_ahead(recurrence, streams, of_processor)
@@ -219,7 +222,7 @@ class _Scan:
             nothing if is_reduction else tuple(getattr(state, "dtype", None) for state in self.states),
             nothing if is_reduction else tuple(getattr(final, "dtype", None) for final in self.finals),
             len(cut.shape), lines, ahead, blocks,
-            cut.chunk_dim, is_reduction, form, tile,
+            cut.chunk_dim, is_reduction, form, tile, tuple(map(_known_step, self.outputs)) if tile else (),
         )  # fmt: skip
         made = _prepare(recurrence, request, len(reading.numbers), self.device)
         call = made.structure()
@@ -280,6 +283,11 @@ class _Scan:
         while threads > 32 and cut.n_columns < 2 * threads * n_processors:
             threads //= 2  # so that every processor has a part
         return _checked(-(-cut.n_columns // threads)), threads
+
+
+def _known_step(array: DeviceArray) -> int:
+    """The stride in time, if neighbouring steps are neighbours in memory: code for it has it as a constant."""
+    return array.strides[0] if abs(array.strides[0]) == SIZES[array.dtype] else 0
 
 
 class _Cut:
@@ -365,8 +373,8 @@ class Plan:
         sizes = [SIZES[array.dtype] for array in moving if array.strides[0] != 0]
         n_lines, n_processors = scan.layout.n_columns, driver.device(scan.device).n_processors
         tile = choose_tile_sizes(
-            plain, recurrence.n_states, sizes, [SIZES[array.dtype] for array in scan.outputs], n_lines, scan.length,
-            n_processors,
+            plain, recurrence.n_states, sizes, [SIZES[array.dtype] for array in scan.outputs], n_lines,
+            scan.length, n_processors,
         )  # fmt: skip
         if tile is None or not scan.layout.lines or scan.length <= tile.steps:
             return False

@@ -76,7 +76,8 @@ _DIGITS = decimal.Context(prec=40, traps=[])
 @functools.lru_cache(256)
 def matrix_power(numbers: tuple[float, ...], n: int) -> NDArray[np.float64]:
     """The matrix of these numbers, row by row, to the power n, right to the last bit or two of each number."""
-    return matrix_powers(numbers, n, 1)[0]
+    power: NDArray[np.float64] = matrix_powers(numbers, n, 1)[0]
+    return power
 
 
 @functools.lru_cache(256)

@@ -78,10 +78,11 @@ _COSTS = {"exp": 10, "log": 20, "sin": 40, "cos": 40, "tanh": 30, "asin": 30, "a
 
 
 class Stream(NamedTuple):
-    """An input or an output: its dtype, and whether an input is the same at each step."""
+    """An input: its dtype, whether it is the same at each step, and its known stride in time, in bytes."""
 
     dtype: str
     fixed: bool = False
+    step: int = 0
 
 
 class ScanRequest(NamedTuple):
@@ -106,6 +107,7 @@ class ScanRequest(NamedTuple):
     reduces: bool = False
     form: Form | None = None
     tile: TileSizes | None = None
+    output_steps: tuple[int, ...] = ()  # known strides in time, as those of inputs; or none
 
 
 @dataclass(frozen=True)
@@ -173,9 +175,7 @@ def render_scan(recurrence: Recurrence, request: ScanRequest) -> ScanKernels:
     threads = functions.threads
     if request.tile is not None and request.form is not None:
         threads = request.tile.threads
-        shared = shared_bytes(
-            request.tile, functions.warp_bytes, carry_words(request.form, recurrence.n_states)
-        )
+        shared = shared_bytes(request.tile, functions.warp_bytes, carry_words(request.form, recurrence.n_states))
     return ScanKernels("\n".join(parts), threads, shared, options, functions.joiners)
 
 
@@ -302,15 +302,26 @@ class _Functions:
             return f"shared + {self.squares.offsets[place]} + row * {self.squares.pitches[place]} + t * {size}"
 
         names = {ELEMENTS[dtype]: SIZES[dtype] for dtype in SIZES} | {"boolean": 1}
-        for which, n in (("inputs", len(elements)), ("outputs", len(outputs))):
+        output_steps = self.request.output_steps or (0,) * len(outputs)
+        for which, steps in (
+            ("inputs", [self.request.inputs[n].step for n in self.moving]), ("outputs", output_steps)
+        ):  # fmt: skip
             far = "row * call.{0}[{1}].strides[N_DIMS - 1] + t * call.{0}[{1}].time_stride".format
+            known = [
+                f"(row * {self.tile} + t) * {step}" if step else far(which, p) for p, step in enumerate(steps)
+            ]
             yield function(
                 f"void begin_{which}(const Call& call, Walk& at, long long row, long long t)",
-                [f"at.{which}[{p}] += {far(which, p)};" for p in range(n)],
+                [f"at.{which}[{p}] += {way};" for p, way in enumerate(known)],
             )
+            moved = [
+                (f"at.{which}[{p}] += rows * {self.tile * step};",) if step
+                else _moved("at", which, p, "rows", "strides[N_DIMS - 1]")
+                for p, step in enumerate(steps)
+            ]  # fmt: skip
             yield function(
                 f"void next_{which}(const Call& call, Walk& at, long long rows)",
-                [line for p in range(n) for line in _moved("at", which, p, "rows", "strides[N_DIMS - 1]")],
+                [line for lines in moved for line in lines],
             )
         yield function(
             "void fetch_here(const Walk& at, Inputs& x)",

@@ -42,11 +42,11 @@ SPARE_REGISTERS, REGISTERS_OF_WORD = 48, 16
 
 
 class TileSizes(NamedTuple):
-    """Warps of a block of threads that have runs, steps of a run, blocks of a processor that registers are dealt to.
+    """Warps of a block that have runs, steps of a run, blocks of a processor that registers are dealt to.
 
-    Tiles that look back form groups of two to the power `group_bits`, and as many of these a family. In waves inputs
-    of `stages` tiles are in shared memory, what a tile does is posted `early` waves ahead, and a lane reads what
-    `lane_tiles` blocks post.
+    Tiles that look back form groups of two to the power `group_bits`, and as many of these a family. In waves
+    inputs of `stages` tiles are in shared memory, what a tile does is posted `early` waves ahead, and a lane reads
+    what `lane_tiles` blocks post.
     """
 
     warps: int
@@ -123,9 +123,7 @@ def shared_bytes(tile: TileSizes, warp_bytes: int, n_words: int) -> int:
     return tile.stages * tile.warps * warp_bytes + (tile.early + 1) * n_words * 32 * tile.warps * 8
 
 
-def workspace_bytes(
-    tile: TileSizes, n_lines: int, n_tiles: int, n_words: int, n_states: int, n_waves: int
-) -> int:
+def workspace_bytes(tile: TileSizes, n_lines: int, n_tiles: int, n_words: int, n_states: int, n_waves: int) -> int:
     """A counter, and the letters: a carry and a state of each tile, a carry of each group; in waves room for all
     blocks in each of them."""
     if tile.stages:
@@ -168,15 +166,13 @@ def _dealt(tile: TileSizes, inputs: Sequence[int], outputs: Sequence[int], n_wor
         return None
     registers = SPARE_REGISTERS + REGISTERS_OF_WORD * max(n_words - 2, 0)
     by_registers = REGISTERS // (32 * tile.warps * registers)
-    return tile._replace(
-        blocks=max(1, min(by_registers, SHARED_OF_PROCESSOR // shared)), group_bits=GROUP_BITS
-    )
+    return tile._replace(blocks=max(1, min(by_registers, SHARED_OF_PROCESSOR // shared)), group_bits=GROUP_BITS)
 
 
 def _in_waves(
     tile: TileSizes, inputs: Sequence[int], outputs: Sequence[int], n_words: int, n_processors: int
 ) -> TileSizes | None:  # fmt: skip
-    """Tiles in waves, whose copies nobody waits for; None where there are none, or a processor has too little room."""
+    """Tiles in waves, whose copies nobody waits for; None where a processor has too little room."""
     if min(inputs) < LEAST_COPIED:
         return None
     if "UPSWEEP_WAVES" in os.environ:  # TRIAL

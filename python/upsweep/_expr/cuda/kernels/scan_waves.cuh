@@ -263,36 +263,54 @@ struct Finder {
     }
 };
 
+// The block's tiles, wave after wave.
+struct Position {
+    unsigned wave, stage, line, tile, lines_on, tiles_on, of_line;
+
+    __device__ __forceinline__ Position(const Call& call)
+        : wave(0), stage(0), of_line(unsigned(call.n_chunks)) {
+        line = blockIdx.x / of_line, tile = blockIdx.x - line * of_line;
+        lines_on = gridDim.x / of_line, tiles_on = gridDim.x - lines_on * of_line;
+    }
+    __device__ __forceinline__ void move_on() {
+        ++wave, line += lines_on, tile += tiles_on;
+        if (tile >= of_line) tile -= of_line, ++line;
+        if (++stage == STAGES) stage = 0;
+    }
+    __device__ __forceinline__ Place find(const Call& call, Part& part) const {
+        return find_part(
+            call, line, tile, shared_memory() + (stage * N_WARPS + threadIdx.x / 32) * WARP_BYTES, part);
+    }
+};
+
 // A block's threads that have runs.
 struct Taker {
     const Call& call;
     Joint& joint;
     double* prefixes;
-    unsigned n_tiles, n_waves, of_line;
+    unsigned n_waves;
 
-    __device__ __forceinline__ Place find(unsigned wave, Part& part) const {
-        const unsigned number = wave * gridDim.x + blockIdx.x, line = number / of_line;
-        char* const stage = shared_memory() + wave % STAGES * (N_WARPS * WARP_BYTES);
-        return find_part(call, line, number - line * of_line, stage + threadIdx.x / 32 * WARP_BYTES, part);
-    }
     __device__ __forceinline__ double& prefix(unsigned wave, int n) const {
         return prefixes[(wave % PREFIXES * PREFIX_WORDS + n) * THREADS + threadIdx.x];
     }
 
-    __device__ __forceinline__ void fetch(unsigned wave, bool is_there) const {
-        if (is_there) {
+    __device__ __forceinline__ void fetch(Position& at, unsigned n) const {
+        if (at.wave < n) {
             Part part;
-            find(wave, part);
+            at.find(call, part);
             fetch_part(call, part);
         }
         commit_copies();
+        at.move_on();
     }
 
     // Posts what the tile does, and keeps what its runs before the thread's own do.
-    __device__ __forceinline__ void reduce(unsigned wave) const {
+    __device__ __forceinline__ void reduce(Position& at) const {
+        const unsigned wave = at.wave;
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, turn = wave % 2;
         Part part;
-        const Place place = find(wave, part);
+        const Place place = at.find(call, part);
+        at.move_on();
         Fixed fixed;
         fetch_fixed(call, place, fixed);
         const bool is_whole = part.steps() == TILE;
@@ -317,7 +335,6 @@ struct Taker {
 
         Carry warps = joint.carries[turn][lane % N_WARPS];
         join_lanes(call, 5, BLOCK_BITS, warps);
-        const int n_steps = part.steps();
         if (warp == 0) {
             const bool all_useful = !any_of_warp(!joint.useful[turn][lane % N_WARPS]);
             const bool odd = lane < N_WARPS && !(joint.ordinary[turn][lane] && is_ordinary(warps));
@@ -341,9 +358,11 @@ struct Taker {
         for (int s = 0; s < N_STATES; ++s) prefix(wave, CARRIED + s) = carry.rest[s];
     }
 
-    __device__ __forceinline__ void take(unsigned wave) const {
+    __device__ __forceinline__ void take(Position& position) const {
+        const unsigned wave = position.wave;
         Part part;
-        const Place place = find(wave, part);
+        const Place place = position.find(call, part);
+        position.move_on();
         Fixed fixed;
         fetch_fixed(call, place, fixed);
         Carry carry;
@@ -405,19 +424,20 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) run_scan(const __gr
         return;
     }
     double* const prefixes = reinterpret_cast<double*>(shared_memory() + STAGES * N_WARPS * WARP_BYTES);
-    const Taker taker{call, joint, prefixes, n_tiles, n_waves, of_line};
+    const Taker taker{call, joint, prefixes, n_waves};
+    Position fetched(call), reduced(call), taken(call);
 #pragma unroll 1
-    for (unsigned wave = 0; wave < STAGES - 1; ++wave) taker.fetch(wave, wave < n);
+    for (int stage = 0; stage < STAGES - 1; ++stage) taker.fetch(fetched, n);
     wait_for_copies<STAGES - 1 - EARLY>();
     __syncwarp();
 #pragma unroll 1
-    for (unsigned wave = 0; wave < EARLY && wave < n; ++wave) taker.reduce(wave);
+    while (reduced.wave < EARLY && reduced.wave < n) taker.reduce(reduced);
 #pragma unroll 1
-    for (unsigned wave = 0; wave < n; ++wave) {
-        taker.fetch(wave + STAGES - 1, wave + STAGES - 1 < n);
+    while (taken.wave < n) {
+        taker.fetch(fetched, n);
         wait_for_copies<STAGES - 1 - EARLY>();
         __syncwarp();
-        if (wave + EARLY < n) taker.reduce(wave + EARLY);
-        taker.take(wave);
+        if (reduced.wave < n) taker.reduce(reduced);
+        taker.take(taken);
     }
 }
