@@ -1,10 +1,10 @@
 """Scans by an update on a device: kernels made from a recurrence, kept, and launched on the caller's stream.
 
 Nothing here synchronises, but for the first call of a recurrence, which compiles; a later call can be captured in
-a graph. Time is sequential, a thread a column; or lines are scanned in one pass, tile after tile; or time is cut into
-chunks, which are columns of their own: one scan finds what each does to a state, a second kernel the states before
-them, and one more scan the results. An update that is a recurrence of gates and tokens goes to the kernels of
-`linear_recurrence`.
+a graph. Time is sequential, a thread a column; or lines are scanned in one pass, tile after tile; or time is cut
+into chunks, which are columns of their own: one scan finds what each does to a state, a second kernel the states
+before them, and one more scan the results. An update that is a recurrence of gates and tokens goes to the kernels
+of `linear_recurrence`.
 """
 
 from __future__ import annotations
