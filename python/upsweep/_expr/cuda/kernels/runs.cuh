@@ -27,16 +27,18 @@ __device__ __forceinline__ void move_by(const Call& call, int level, int bits, u
     }
 }
 
-// The factor or the shift of n times 2**level runs, where it does not vary.
-__device__ __forceinline__ void set_number(const Call& call, int level, int bits, unsigned n, Carry& carry) {
-    if (!HAS_NUMBER) return;
+// The factor or the shift of n times 2**level runs, where it does not vary; n is below 2**bits.
+__device__ __forceinline__ double find_number(const Call& call, int level, int bits, unsigned n) {
     double number = IS_SHIFT ? 0 : 1;
 #pragma unroll
-    for (int bit = 0; bit < bits; ++bit) {
+    for (int bit = 0; HAS_NUMBER && bit < bits; ++bit) {
         const double power = call.matrix[level + bit], both = IS_SHIFT ? number + power : number * power;
         number = n >> bit & 1 ? both : number;
     }
-    carry.matrix[0] = number;
+    return number;
+}
+__device__ __forceinline__ void set_number(double number, Carry& carry) {
+    if (HAS_NUMBER) carry.matrix[0] = number;
 }
 
 // after = what a carry of n times 2**level runs makes of a state; set_number() has been called.
@@ -57,7 +59,7 @@ __device__ __forceinline__ void advance(
 // The same; false where it is not to be trusted.
 __device__ __forceinline__ bool jump_over(
     const Call& call, int level, int bits, unsigned n, Carry& carry, const double* before, double* after) {
-    set_number(call, level, bits, n, carry);
+    set_number(find_number(call, level, bits, n), carry);
     if (VARIES || HAS_NUMBER || KIND == WINNER) return jump(carry, before, after);
     advance(call, level, bits, n, carry, before, after);
     return are_trusted(carry.rest) && are_trusted(before) && are_trusted(after);

@@ -95,9 +95,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run_scan(const __g
             put_before(call, 5, before, next);
             before = next;
         }
-        put_warps_before(call, before, carry);
+        put_warps_before(call, before, find_number(call, 0, 5, lane), carry);
     }
-    set_number(call, 0, TILE_LEVEL, threadIdx.x, carry);
+    set_number(find_number(call, 0, TILE_LEVEL, threadIdx.x), carry);
     __syncthreads();
 
     // Nothing comes before the first run: a carry of nothing would replace an extreme that is equal to it.

@@ -289,6 +289,7 @@ struct Taker {
     Joint& joint;
     double* prefixes;
     unsigned n_waves;
+    double of_lanes, of_runs;  // the numbers of the lanes before the own one, and of the block's runs
 
     __device__ __forceinline__ double& prefix(unsigned wave, int n) const {
         return prefixes[(wave % PREFIXES * PREFIX_WORDS + n) * THREADS + threadIdx.x];
@@ -350,7 +351,7 @@ struct Taker {
                 joint.is_plain[wave % PREFIXES] = all_ordinary && all_useful && call.is_bounded;
             }
         } else {
-            put_warps_before(call, of_lane(warps, warp - 1), carry);
+            put_warps_before(call, of_lane(warps, warp - 1), of_lanes, carry);
         }
 #pragma unroll
         for (int n = 0; n < CARRIED; ++n) prefix(wave, n) = carry.matrix[n];
@@ -370,7 +371,7 @@ struct Taker {
         for (int n = 0; n < N_MATRIX; ++n) carry.matrix[n] = n < CARRIED ? prefix(wave, n % PREFIX_WORDS) : 0;
 #pragma unroll
         for (int s = 0; s < N_STATES; ++s) carry.rest[s] = prefix(wave, CARRIED + s);
-        set_number(call, 0, TILE_LEVEL, threadIdx.x, carry);
+        set_number(of_runs, carry);
         sync_threads(2, ALL_THREADS);
         double before[N_STATES], start[N_STATES];
 #pragma unroll
@@ -424,7 +425,9 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, 1) run_scan(const __gr
         return;
     }
     double* const prefixes = reinterpret_cast<double*>(shared_memory() + STAGES * N_WARPS * WARP_BYTES);
-    const Taker taker{call, joint, prefixes, n_waves};
+    const Taker taker{
+        call, joint, prefixes, n_waves, find_number(call, 0, 5, threadIdx.x % 32),
+        find_number(call, 0, TILE_LEVEL, threadIdx.x)};
     Position fetched(call), reduced(call), taken(call);
 #pragma unroll 1
     for (int stage = 0; stage < STAGES - 1; ++stage) taker.fetch(fetched, n);

@@ -150,11 +150,12 @@ __device__ __forceinline__ void join_lanes(const Call& call, int level, int bits
     }
 }
 
-// What the block's warps before the lane's own do, and then the lanes before it, of whom `carry` is.
-__device__ __forceinline__ void put_warps_before(const Call& call, const Carry& warps, Carry& carry) {
+// What the block's warps before the lane's own do, and then the lanes before it, of whom `carry` and `number` are.
+__device__ __forceinline__ void put_warps_before(
+    const Call& call, const Carry& warps, double number, Carry& carry) {
     if (VARIES || KIND == WINNER || HAS_NUMBER) {
         Carry total = warps;
-        set_number(call, 0, 5, threadIdx.x % 32, carry);
+        set_number(number, carry);
         append(total, carry);
         carry = total;
     } else {
