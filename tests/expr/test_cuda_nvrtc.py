@@ -132,11 +132,11 @@ def test_single_passes_compile(compiler, n_states, length, dtype):
                    (single,) * 2, 2)  # fmt: skip
     reading, form = _reading_with(traced.recurrence, find_form(traced.recurrence)[0])
     size = single.itemsize
-    tile = single_pass.choose_tile_sizes(form, n_states, [size] * 2, [size], 1, length, 132)
+    tile = single_pass.choose_tile_sizes(form, n_states, [size] * 2, [size], 1, length, 132, 227 * 1024)
     assert bool(tile.stages) == (length > 5000)
     request = ScanRequest(
-        dtype, (Stream(dtype, step=size), Stream(dtype)), (dtype,), (None,) * n_states, (dtype,) * n_states, 2, True,
-        1, tile.blocks, 1, False, form, tile, (-size,),
+        dtype, (Stream(dtype, step=size), Stream(dtype)), (dtype,), (None,) * n_states, (dtype,) * n_states, 2,
+        True, 1, tile.blocks, 1, False, form, tile, (-size,),
     )  # fmt: skip
     made = render_scan(reading.recurrence, request)
     assert made.threads == tile.threads and made.shared_bytes <= 227 * 1024

@@ -17,6 +17,7 @@ from upsweep._expr.cuda import single_pass
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
 TILE = 512  # steps of float32
+SHARED = 227 * 1024
 GATED = lambda s, x: x[1] * s + (1 - x[1]) * x[0]  # noqa: E731
 FOUR = lambda s, x: ((0.4 * s[0] - 0.3 * s[3] + x, s[0], s[1], s[2]), s[0] + s[3])  # noqa: E731
 
@@ -162,11 +163,11 @@ def test_sizes_follow_from_dtypes_and_shapes():
 
     single, double = np.dtype(np.float32), np.dtype(np.float64)
     average = find_form(trace(AFFINE["constant"][0], (single,), -1, (single,), -1).recurrence)[0]
-    choose = lambda *a: single_pass.choose_tile_sizes(average, 1, *a, 132)  # noqa: E731
+    choose = lambda *a: single_pass.choose_tile_sizes(average, 1, *a, 132, SHARED)  # noqa: E731
     assert choose([4], [4], 1, 2**28).steps == 8192 and choose([4], [4], 16, 2**19).steps == 8192
     assert choose([8], [8], 1, 2**28).steps == choose([4, 4], [4], 1, 2**28).steps == 4096
     assert choose([4], [4], 1, 100_000).steps == 2048
     assert choose([4] * 60, [4], 1, 2**28) is None and choose([], [4], 1, 2**28) is None
     coupled = lambda s, x: (x * s[0] + s[1], x * s[1] + s[2], s[0] + x * s[2])  # noqa: E731
     three = find_form(trace(coupled, (double,) * 3, 3, (double,), -1).recurrence)[0]
-    assert single_pass.choose_tile_sizes(three, 3, [8], [8] * 3, 1, 2**28, 132) is None
+    assert single_pass.choose_tile_sizes(three, 3, [8], [8] * 3, 1, 2**28, 132, SHARED) is None

@@ -371,10 +371,11 @@ class Plan:
         reading, plain = _reading_with(recurrence, form)
         moving = [scan.inputs[scan.places[n]] for n in reading.inputs]
         sizes = [SIZES[array.dtype] for array in moving if array.strides[0] != 0]
-        n_lines, n_processors = scan.layout.n_columns, driver.device(scan.device).n_processors
+        n_lines, home = scan.layout.n_columns, driver.device(scan.device)
+        n_processors = home.n_processors
         tile = choose_tile_sizes(
             plain, recurrence.n_states, sizes, [SIZES[array.dtype] for array in scan.outputs], n_lines,
-            scan.length, n_processors,
+            scan.length, n_processors, home.shared_bytes,
         )  # fmt: skip
         if tile is None or not scan.layout.lines or scan.length <= tile.steps:
             return False

@@ -1,6 +1,6 @@
 """The sizes of scans of lines in one pass: how many steps a lane, a warp and a block take at a time.
 
-They follow from dtypes and shapes alone, so that results do not depend on the device.
+They follow from dtypes and shapes; in waves from the processors of the device too.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ MOST_WORDS = 6  # of a carry; longer ones do not stay in registers
 WARPS, FEW_WARPS = 8, 4  # of a block of threads
 RUN_BYTES, SHORT_RUN_BYTES = 128, 64  # of a lane's inputs
 LEAST_RUN, MOST_RUN = 8, 32  # steps
-MOST_SHARED = 100 * 1024  # bytes of a block: two share a processor
+MOST_SHARED = 96 * 1024  # bytes of a block: two share a processor
 # Long tiles, where there are so many of them: four blocks of them for each processor of a large device.
 MANY_TILES = 528
 LANES = 32
 LEAST_COPIED = 4  # bytes of an element that is copied to shared memory while no one waits
-SHARED_OF_BLOCK = 223 * 1024  # with what is declared in kernels/scan_waves.cuh, all that there is
+DECLARED_SHARED = 4 * 1024  # at most, in kernels/scan_waves.cuh
 # Of a processor; of a thread whose carries are of two words, and for each word more.
 REGISTERS, SHARED_OF_PROCESSOR = 65_536, 220 * 1024
 SPARE_REGISTERS, REGISTERS_OF_WORD = 48, 16
@@ -135,15 +135,19 @@ def workspace_bytes(tile: TileSizes, n_lines: int, n_tiles: int, n_words: int, n
 
 def choose_tile_sizes(
     form: Form, n_states: int, inputs: Sequence[int], outputs: Sequence[int], n_lines: int, length: int,
-    n_processors: int,
+    n_processors: int, most_shared: int,
 ) -> TileSizes | None:  # fmt: skip
-    """The sizes for streams with elements of so many bytes; None where one pass does not fit."""
+    """The sizes for streams with elements of so many bytes; None where one pass does not fit.
+
+    Of the device: how many processors there are, and the bytes of shared memory that a block can have.
+    """
     n_words = carry_words(form, n_states)
     if n_words > MOST_WORDS or not inputs:
         return None
     long = TileSizes(WARPS, _fit_run(inputs, RUN_BYTES))
     if n_lines * (length // long.steps) >= MANY_TILES:
-        tile = _in_waves(long, inputs, outputs, n_words, n_processors) or _dealt(long, inputs, outputs, n_words)
+        tile = _in_waves(long, inputs, outputs, n_words, n_processors, most_shared)
+        tile = tile or _dealt(long, inputs, outputs, n_words)
         if tile is not None:
             return tile
     return _dealt(TileSizes(FEW_WARPS, _fit_run(inputs, SHORT_RUN_BYTES)), inputs, outputs, n_words)
@@ -170,7 +174,8 @@ def _dealt(tile: TileSizes, inputs: Sequence[int], outputs: Sequence[int], n_wor
 
 
 def _in_waves(
-    tile: TileSizes, inputs: Sequence[int], outputs: Sequence[int], n_words: int, n_processors: int
+    tile: TileSizes, inputs: Sequence[int], outputs: Sequence[int], n_words: int, n_processors: int,
+    most_shared: int,
 ) -> TileSizes | None:  # fmt: skip
     """Tiles in waves, whose copies nobody waits for; None where a processor has too little room."""
     if min(inputs) < LEAST_COPIED:
@@ -183,6 +188,6 @@ def _in_waves(
     for stages, early in ((6, 3), (5, 3), (4, 2)):
         waves = tile._replace(stages=stages, early=early, lane_tiles=-(-n_processors // LANES))
         warp_bytes = lay_out_squares(inputs, outputs, tile.run, overlaid=True).n_bytes
-        if shared_bytes(waves, warp_bytes, n_words) <= SHARED_OF_BLOCK:
+        if shared_bytes(waves, warp_bytes, n_words) <= most_shared - DECLARED_SHARED:
             return waves
     return None
