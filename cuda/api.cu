@@ -15,12 +15,14 @@ namespace {
 
 thread_local char last_error[512] = "";
 AttributeCache processor_counts = {cudaDevAttrMultiProcessorCount, {}};
+AttributeCache shared_bytes = {cudaDevAttrMaxSharedMemoryPerBlockOptin, {}};
 
 // Whether the code in use was written for clusters, whatever the device can do: 2 yes, 1 no, 0 not looked up yet.
 std::atomic<int8_t> clusters[kMostDevices];
 
 cudaError_t machine_of(int device, Machine* machine) {
   cudaError_t error = processors_of(device, &machine->n_processors);
+  if (error == cudaSuccess) error = attribute_of(shared_bytes, device, &machine->shared_bytes);
   if (error != cudaSuccess) return error;
   const bool kept = device >= 0 && device < kMostDevices;
   int8_t known = kept ? clusters[device].load(std::memory_order_relaxed) : int8_t(0);
@@ -140,7 +142,7 @@ namespace {
 
 // given: n_processors of a device with all that there is, or 0 for this one.
 int32_t find_machine(int32_t device, int32_t given, Machine* machine) {
-  *machine = {given, true};
+  *machine = {given, true, WaveTuning::kSharedBytes};
   if (given > 0) return UPSWEEP_OK;
   const cudaError_t error = machine_of(device, machine);
   if (error == cudaSuccess) return UPSWEEP_OK;

@@ -8,6 +8,7 @@
 #include "scan_cluster_lines.cuh"
 #include "scan_columns.cuh"
 #include "scan_lines.cuh"
+#include "scan_wave_lines.cuh"
 
 namespace upsweep {
 
@@ -96,6 +97,27 @@ cudaError_t launch_cluster_lines(const Plan& plan, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
+template <class T, bool kReverse, bool kGated>
+cudaError_t launch_wave_lines(const Plan& plan, Workspace w, cudaStream_t stream) {
+  using Shape = WaveShape<T, kGated>;
+  Problem p = plan.problem;
+  const int64_t blocks = std::min(plan.blocks, p.lines * plan.tiles);
+  // All that is multiplied together: the lanes of a wave's warps.
+  GammaPowers powers = {};
+  double tile_factor = 1;
+  if (!kGated) {
+    powers = powers_of(p.gamma_re, Shape::kRun, Shape::kWarps * static_cast<int>(blocks));
+    tile_factor = powers_of(p.gamma_re, Shape::kRun, Shape::kWarps).most;
+  }
+  uint32_t tiles = static_cast<uint32_t>(plan.tiles);
+  auto* const kernel = scan_wave_lines<T, kReverse, kGated>;
+  const cudaError_t error = allow_shared(kernel, Shape::kShared);
+  if (error != cudaSuccess) return error;
+  void* arguments[] = {&p, &powers, &w, &tiles, &tile_factor};
+  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(kernel), dim3(static_cast<uint32_t>(blocks)),
+                                     dim3((Shape::kWarps + 2) * 32), arguments, Shape::kShared, stream);
+}
+
 // Bytes of shared memory; 0 stages: as many as a block that walks has.
 template <class Element, bool kGated, int kSteps>
 constexpr int column_stages(int stages) {
@@ -146,6 +168,7 @@ cudaError_t launch_typed_lines(const Plan& plan, const Workspace& w, cudaStream_
   }
   if constexpr (!kResets) {
     using InCluster = Staged<T, kReverse, cluster_elements(sizeof(T), kGated)>;
+    if (plan.regime == kWaveLines) return launch_wave_lines<T, kReverse, kGated>(plan, w, stream);
     if (plan.regime == kClusterLines) return launch_cluster_lines<InCluster, kGated>(plan, stream);
     if (plan.regime == kPackedLines) return launch_packed_lines<T, kReverse, kGated>(plan, stream, n_processors);
   }

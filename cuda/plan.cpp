@@ -105,6 +105,23 @@ int64_t workspace_of(int64_t tiles, int64_t lanes, int64_t groups, int32_t accum
   return kCounterBytes + (tiles * lanes * (step_words + state_words) + groups * step_words) * 8;
 }
 
+// Positions of a tile of waves.
+int64_t wave_tile(int64_t item, bool gated) { return WaveTuning::kWarps * 32 * wave_elements(item, gated); }
+
+// Whether there are tiles enough of lines that have nothing of their own but elements and states.
+bool can_go_in_waves(const Plan& plan, Machine machine, int64_t item) {
+  const Problem& p = plan.problem;
+  if (!plan.typed || p.reset.data || p.gamma.data || machine.shared_bytes < WaveTuning::kSharedBytes) return false;
+  const int64_t tiles = p.lines * (p.length / wave_tile(item, plan.gated));
+  return tiles >= int64_t(WaveTuning::kTilesPerProcessor) * machine.n_processors && tiles < INT32_MAX / 2;
+}
+
+// A state for each tile, and for each wave a number of each block, or two, in letters of whole warps.
+int64_t workspace_of_waves(int64_t tiles, int64_t blocks, bool gated) {
+  const int64_t waves = (tiles + blocks - 1) / blocks, letters = (blocks + 31) / 32 * 32 * (gated ? 2 : 1);
+  return kCounterBytes + (tiles + waves * letters) * 8;
+}
+
 void plan_window(Plan& plan, int32_t accumulator) {
   const Problem& p = plan.problem;
   plan.regime = kWindow;
@@ -191,13 +208,21 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
     plan.tiles = ClusterTuning::kBlocks;
     return;
   }
+  const bool few = p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors;
+  if (few && can_go_in_waves(plan, machine, item)) {
+    plan.regime = kWaveLines;
+    plan.tile = wave_tile(item, plan.gated);
+    plan.tiles = (p.length + vec - 1 + plan.tile - 1) / plan.tile;
+    plan.blocks = std::min(n_processors, WaveTuning::kMostBlocks);
+    plan.workspace_bytes = workspace_of_waves(p.lines * plan.tiles, plan.blocks, plan.gated);
+    return;
+  }
   // Tiles of a split line: longer where there are enough of them.
   const int64_t long_tile = SplitTuning::kWarps * 32 * SplitTuning::kRunVectors[plan.gated] * vec;
   plan.long_runs = plan.typed && item >= 4 && !p.reset.data &&
                    p.lines * (p.length / long_tile) >= int64_t(SplitTuning::kTilesPerProcessor) * n_processors;
   const int64_t split_tile = plan.long_runs ? long_tile : SplitTuning::kWarps * warp_tile;
   const int64_t split_tiles = (p.length + vec - 1 + split_tile - 1) / split_tile;
-  const bool few = p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors;
   const bool split = (few || p.length > kMostSteps) && split_tiles > 2 &&
                      p.lines * split_tiles < INT32_MAX;
   plan.regime = split ? kSplitLines : kLines;

@@ -8,7 +8,7 @@ namespace upsweep {
 
 constexpr int64_t kCounterBytes = 256;   // of a workspace: the counter, alone in its line
 
-enum Regime : int32_t { kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns, kWindow, kPackedLines, kClusterLines };
+enum Regime : int32_t { kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns, kWindow, kPackedLines, kClusterLines, kWaveLines };
 
 // What a launch leaves out: axes that it is repeated over, and the bytes that arrays move along them.
 constexpr int kMostArrays = 9;
@@ -58,6 +58,7 @@ struct Plan {
 struct Machine {
   int n_processors;
   bool clusters;                   // blocks of a cluster reach each other's shared memory
+  int shared_bytes;                // that one block can have
 };
 
 // nullptr, or what is wrong with the scan.

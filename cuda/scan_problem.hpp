@@ -16,6 +16,8 @@ constexpr int lane_elements(int64_t item) { return item == 2 ? 32 : item == 4 ? 
 constexpr int cluster_elements(int64_t item, bool gated) {
   return item == 2 ? 32 : ClusterTuning::kRunVectors[gated] * 16 / static_cast<int>(item);
 }
+// The same of tiles that go in waves: with gates half as many, so that all stages fit.
+constexpr int wave_elements(int64_t item, bool gated) { return lane_elements(item) / (gated ? 2 : 1); }
 constexpr int kDims = 6;   // axes besides the scan's that one launch takes; api.cu loops over what is left
 
 // A strided array. data is the first element in scan order, so that a reversed scan has negative strides.

@@ -41,7 +41,7 @@ struct Staged : StagedEnds<kSimple_> {
   static constexpr int kPer = 16 / sizeof(T);             // elements of a vector
   static constexpr int kVectors = kVec / kPer;            // of a lane
   static constexpr int kSubruns = sizeof(T) == 2 ? kVec / kSubrunElements : 1;
-  static constexpr bool kHeld = false, kSimple = kSimple_;
+  static constexpr bool kHeld = false, kSimple = kSimple_, kBackward = kReverse;
   static constexpr int kUnroll = kVectors < 4 ? kVectors : 4;
   static constexpr int kWarpPositions = 32 * kVec;
   // Of one array, for each warp.
@@ -205,13 +205,16 @@ struct Staged : StagedEnds<kSimple_> {
     return drops_of<kVec>(this->reset, this->reset_stride, time(position), lower, length);
   }
 
-  // In place of x; flush() brings them out. What takes the elements again has to fetch them again.
-  template <bool kWhole>
-  __device__ void store(int, int j, const Local (&y)[kPer]) const {
+  static __device__ void put(int to, int j, const Local (&y)[kPer]) {
     Local part[kPer];
 #pragma unroll
     for (int e = 0; e < kPer; ++e) part[e] = y[kReverse ? kPer - 1 - e : e];
-    staging[base + place_of_lane(j)] = vector_of<T>(part);
+    staging[to + place_of_lane(j)] = vector_of<T>(part);
+  }
+  // In place of x; flush() brings them out. What takes the elements again has to fetch them again.
+  template <bool kWhole>
+  __device__ void store(int, int j, const Local (&y)[kPer]) const {
+    put(base, j, y);
   }
 
   static __device__ __noinline__ void flush_pieces(T* out, int t, int lower, int length, int base) {

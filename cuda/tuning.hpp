@@ -35,6 +35,16 @@ struct ClusterTuning {
   static constexpr int kLines = 4;            // at most: 16 clusters are slower than as many split lines
 };
 
+// Few lines with tiles enough for every processor, one block on each.
+struct WaveTuning {
+  static constexpr int kWarps = 16;           // of a block that scan
+  static constexpr int kStages = 6;           // tiles of 32 KB in shared memory; one less of 16-bit elements
+  static constexpr int kAhead = 3;            // tiles that are reduced before they are scanned
+  static constexpr int kMostBlocks = 160;     // five for each lane of the warp that folds
+  static constexpr int kTilesPerProcessor = 8;
+  static constexpr int kSharedBytes = 227 * 1024;
+};
+
 // Three arrays are staged: 12 KB a warp.
 struct BackwardTuning {
   static constexpr int kWarps = 2;            // of a block, at most: shared memory that needs no leave

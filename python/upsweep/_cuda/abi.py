@@ -142,6 +142,7 @@ REGIMES = (
     "window",
     "packed lines",
     "cluster lines",
+    "wave lines",
 )
 
 
