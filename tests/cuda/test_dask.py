@@ -50,6 +50,21 @@ def test_scans(name, method):
             same(mine, getattr(upsweep, name)(*arrays, **keywords, **more), 1e-9)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "float32", "complex128"])
+def test_sums(dtype):
+    x, start = (5 * random((3, LENGTH))).astype(dtype), (5 * random(3, seed=2)).astype(dtype)
+    for method in METHODS:
+        mine = upsweep.cumulative_sum(
+            sent(x, (2, CHUNKS)),
+            initial=cupy.asarray(start),
+            include_initial=True,
+            return_final=True,
+            method=method,
+        )
+        theirs = upsweep.cumulative_sum(x, initial=start, include_initial=True, return_final=True)
+        same(mine, theirs, 1e-4 if dtype == "float32" else 1e-10)
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", UPDATES)
 def test_updates(name, method):
@@ -114,6 +129,11 @@ def test_counts():
     same(
         upsweep.bincount(lazy, summands, axis=1, length=20), upsweep.bincount(keys, weights, axis=1, length=20)
     )  # fmt: skip
+    many = random((3, 1000, 2), seed=1)
+    same(
+        upsweep.bincount(lazy, sent(many, (2, 300, 1)), axis=1, length=20),
+        upsweep.bincount(keys, many, axis=1, length=20),
+    )
     found, dropped = upsweep.bincount(lazy, length=10, invalid="drop", return_invalid=True, axis=1)
     assert int(dropped.compute()) == (keys >= 10).sum()
     same(found, upsweep.bincount(keys, length=10, invalid="drop", axis=1))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import upsweep
 from device_blocks import computed
+from devices import FakeCupyArray
 from helpers import SCANS, operands, random, same_bits
 
 pytest.importorskip("dask.array")
@@ -21,6 +22,21 @@ def test_scans(name, method, cupy_blocks):
             np.testing.assert_allclose(computed(each), theirs, rtol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "float32", "complex128"])
+def test_states_and_resets_on_the_device(dtype, cupy_blocks):
+    x, reset = (5 * random((3, 100))).astype(dtype), random((3, 100), seed=1) > 1.5
+    start = (5 * random(3, seed=2)).astype(dtype)
+    lazy, keywords = cupy_blocks(x, (2, 30)), {"return_final": True, "axis": 1}
+    for there in (cupy_blocks(reset, (3, 40)), FakeCupyArray(reset, 0)):
+        for method in ("sequential", "tree"):
+            mine = upsweep.cumulative_sum(
+                lazy, reset=there, initial=cupy_blocks(start, 1), method=method, include_initial=True, **keywords
+            )
+            theirs = upsweep.cumulative_sum(x, reset=reset, initial=start, include_initial=True, **keywords)
+            for each, exact in zip(mine, theirs, strict=True):
+                np.testing.assert_allclose(computed(each), exact, rtol=1e-5 if dtype == "float32" else 1e-12)
+
+
 def test_counts(cupy_blocks):
     keys = np.random.default_rng(0).integers(0, 20, 100)
     lazy = cupy_blocks(keys, 30)
@@ -28,6 +44,24 @@ def test_counts(cupy_blocks):
     counts, dropped = upsweep.bincount(lazy, length=10, invalid="drop", return_invalid=True)
     assert same_bits(computed(counts), np.bincount(keys)[:10])
     assert computed(dropped) == (keys >= 10).sum()
+
+
+def test_weights_of_every_kind(cupy_blocks):
+    keys = np.random.default_rng(0).integers(0, 9, (3, 50))
+    lazy = cupy_blocks(keys, (2, 20))
+    for weights in (random((3, 50, 2)), keys, random((3, 50), np.float32), random((3, 50), np.complex128)):
+        summands = cupy_blocks(weights, (2, 20, 1)[: weights.ndim])
+        mine, theirs = (
+            upsweep.bincount(*given, axis=1, length=9) for given in ((lazy, summands), (keys, weights))
+        )
+        np.testing.assert_allclose(computed(mine), theirs, rtol=1e-6)
+        if weights.ndim == 2 and weights.dtype.kind != "c":
+            np.testing.assert_allclose(
+                computed(upsweep.bincount(lazy[0], summands[0])), np.bincount(keys[0], weights[0]), rtol=1e-6
+            )
+            mine = upsweep.histogram(lazy * 1.0, 5, weights=summands)
+            for each, exact in zip(mine, np.histogram(keys * 1.0, 5, weights=weights)):
+                np.testing.assert_allclose(computed(each), exact, rtol=1e-6)
 
 
 def test_sums_on_a_device_are_deterministic_if_that_is_asked_for(cupy_blocks, fake_cuda):
