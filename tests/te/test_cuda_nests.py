@@ -314,6 +314,18 @@ def test_threads_of_a_length_that_the_call_tells_leave_room():
     check_walked(kernels, X, scan)
 
 
+def test_stages_of_several_shapes_fit_a_block_together():
+    shape = (te.var("m"), te.var("B"), 512)
+    X, state = te.placeholder(shape, name="X"), te.placeholder(shape)
+    init = te.compute((1, *shape[1:]), lambda _, b, j: X[0, b, j])
+    gates = te.compute((*shape[:2], 4, 128), lambda t, b, g, j: te.tanh(state[t - 1, b, j] + state[t - 1, b, g]))
+    update = te.compute(shape, lambda t, b, j: gates[t, b, j // 128, j % 128] + X[t, b, j])
+    scan = te.scan(init, update, state, inputs=[X])
+    # Of 512 threads along x, and four times 128 of another stage, a block would have 2048.
+    (kernel,) = program_of(te.create_schedule(scan.op), [X, scan]).kernels
+    assert kernel.title() == "// kernel_0: blockIdx.x < B, threadIdx.x < 128, threadIdx.y < 4"
+
+
 def test_a_stage_in_a_loop_of_another_one_stays_in_its_block():
     X, first, second, scan = two_stages(batch=1)
     s = te.create_schedule(scan.op)
