@@ -31,13 +31,13 @@ def folder(tmp_path_factory):
 def place(request, monkeypatch, folder):
     """Arrays of a device: 3 blocks run at a time, 2 warps each; 4 tiles are a group, 4 groups a family.
 
-    In waves 2 of the 3 blocks' letters are read by one lane.
+    In waves there are 5 blocks, and a lane reads the letters of 2.
     """
-    host_device.install(monkeypatch, folder, 3)
+    host_device.install(monkeypatch, folder, 5)
     monkeypatch.setattr(_cuda, "find", lambda: None)
     monkeypatch.setattr(host_device.HostFunction, "at_once", 3)
     monkeypatch.setattr(single_pass, "MANY_TILES", 1 if request.param == "waves" else 2**60)
-    monkeypatch.setattr(single_pass, "LANES", 2)
+    monkeypatch.setattr(single_pass, "LANES", 3)
     for name, value in {
         "WARPS": 2,
         "FEW_WARPS": 2,
@@ -107,7 +107,7 @@ def test_one_launch_for_each_scan(monkeypatch, place):
     monkeypatch.setattr(host_device.HostFunction, "launch", lambda self, *a, **k: launches.append(a[:2]))
     scan(place, *AFFINE["constant"], random(10_000, np.float32), parallel=True)
     scan(place, *AFFINE["constant"], random((3, 10_000), np.float32).T, parallel=True)
-    assert launches in ([(20, 64), (60, 64)], [(3, 96), (3, 96)])
+    assert launches in ([(20, 64), (60, 64)], [(5, 96), (5, 96)])
 
 
 @pytest.mark.parametrize("special", [np.nan, -np.inf, 3e38])
