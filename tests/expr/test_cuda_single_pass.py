@@ -31,13 +31,13 @@ def folder(tmp_path_factory):
 def place(request, monkeypatch, folder):
     """Arrays of a device: 3 blocks run at a time, 2 warps each; 4 tiles are a group, 4 groups a family.
 
-    In waves 2 of the 3 blocks' letters are read by one lane.
+    In waves there are 5 blocks, and a lane reads the letters of 2.
     """
-    host_device.install(monkeypatch, folder, 3)
+    host_device.install(monkeypatch, folder, 5)
     monkeypatch.setattr(_cuda, "find", lambda: None)
     monkeypatch.setattr(host_device.HostFunction, "at_once", 3)
     monkeypatch.setattr(single_pass, "MANY_TILES", 1 if request.param == "waves" else 2**60)
-    monkeypatch.setattr(single_pass, "LANES", 2)
+    monkeypatch.setattr(single_pass, "LANES", 3)
     for name, value in {
         "WARPS": 2,
         "FEW_WARPS": 2,
@@ -62,7 +62,7 @@ def passes(monkeypatch):
 def test_affine_updates(place, passes, name):
     update, init = AFFINE[name]
     dtype = np.float64 if name == "rotated" else np.float32
-    for length in (TILE + 1, 3 * TILE, 10_000, 20_001):  # in a family of tiles, in two, in three
+    for length in (TILE + 1, 3 * TILE, 16_500):  # in a group of tiles, in three families
         check(place, update, init, random(length, dtype), parallel=True)
     assert all(passes) and {tile.steps for tile in passes} <= {TILE, TILE // 2}
 
@@ -70,27 +70,35 @@ def test_affine_updates(place, passes, name):
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_updates(place, name):
     update, init = OTHERS[name]
-    for length in (TILE + 1, 10_000):
+    for length in (TILE + 1, 5000):
         check(place, update, init, with_places(name, np.round(random(length), 2)), parallel=True, tolerance=1e-9)
 
 
-def test_lines_views_and_dtypes(place, passes):
-    """Several lines, either direction, every second element, inputs that vary and that do not, short floats."""
-    x = random((3, 4001), np.float32)
+def test_lines_of_any_strides(place, passes):
+    """Several lines, either direction, some axes of lines, weights that change in time and that do not."""
+    x = random((3, 1301), np.float32)
     update, init = AFFINE["constant"]
     check(place, update, random(3, np.float32, 1), x.T, parallel=True)
     check(place, update, init, x.T[::-1], parallel=True)
-    check(place, update, init, np.repeat(x, 2, 1)[::-1, ::2].T, parallel=True)
-    blocks = random((2, 3, 4, 1500), np.float32)[:, ::2]
-    check(place, update, random((2, 2, 4), np.float32), blocks.transpose(3, 0, 1, 2), parallel=True)
-    gates = np.random.default_rng(0).uniform(0.5, 1, (4001, 3)).astype(np.float32)
+    blocks = random((2, 3, 2, 600), np.float32)[:, ::2]
+    check(place, update, random((2, 2, 2), np.float32), blocks.transpose(3, 0, 1, 2), parallel=True)
+    gates = np.random.default_rng(0).uniform(0.5, 1, (1301, 3)).astype(np.float32)
     check(place, GATED, init, (x.T, np.asfortranarray(gates)), parallel=True)
     check(place, GATED, init, (x.T, gates[:1]), parallel=True)
+    check(place, FOUR, (0.5, 1.0, -0.5, 0.25), x[0], parallel=True)
+    assert all(passes)
+
+
+@pytest.mark.parametrize("place", ["look back"], indirect=True)
+def test_elements_of_any_size(place, passes):
+    """Every second element, short floats and integers, outputs of other dtypes, inputs that no state needs."""
+    x = random((3, 1301), np.float32)
+    update = AFFINE["constant"][0]
+    check(place, update, 0.5, np.repeat(x, 2, 1)[::-1, ::2].T, parallel=True)
     check(place, update, 0.5, x[0].astype(np.float16), parallel=True)
     signs = np.sign(x).astype(np.int8)
     check(place, lambda s, x: (0.5 * s + x, s > x), random(3), signs.T, parallel=True)
     check(place, lambda s, x: (s + x[1], s * s * x[0]), 0.5, (x[0], x[1] / 64), parallel=True)
-    check(place, FOUR, (0.5, 1.0, -0.5, 0.25), x[0], parallel=True)
     assert all(passes)
 
 
@@ -99,28 +107,28 @@ def test_one_launch_for_each_scan(monkeypatch, place):
     monkeypatch.setattr(host_device.HostFunction, "launch", lambda self, *a, **k: launches.append(a[:2]))
     scan(place, *AFFINE["constant"], random(10_000, np.float32), parallel=True)
     scan(place, *AFFINE["constant"], random((3, 10_000), np.float32).T, parallel=True)
-    assert launches in ([(20, 64), (60, 64)], [(3, 96), (3, 96)])
+    assert launches in ([(20, 64), (60, 64)], [(5, 96), (5, 96)])
 
 
-@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38])
+@pytest.mark.parametrize("special", [np.nan, -np.inf, 3e38])
 def test_special_values(place, special):
     """What is not finite goes through, is dropped where the update drops it, and does not come back."""
-    x = random(8000, np.float32)
-    x[[100, 4000]] = special
-    x[6000] = 2.0
+    x = random(4000, np.float32)
+    x[[100, 2000]] = special
+    x[3000] = 2.0
     for name in ("constant", "dropped", "two"):
         update, init = AFFINE[name]
         with np.errstate(all="ignore"):
             check(place, update, init, x, parallel=True)
-            check(place, update, init if name == "two" else special, np.delete(x, [100, 4000]), parallel=True)
-    x = random(8000)
+            check(place, update, init if name == "two" else special, np.delete(x, [100, 2000]), parallel=True)
+    x = random(3000)
     x[1500] = special
     for name in ("moving min", "max with resets", "logaddexp", "argmax", "last argmin"):
         update, init = OTHERS[name]
         with np.errstate(all="ignore"):
             check(place, update, init, with_places(name, x), parallel=True)
             if name == "max with resets":
-                check(place, update, special, random(8000), parallel=True)
+                check(place, update, special, random(3000), parallel=True)
 
 
 def test_the_worst_of_all_as_a_state(place):
@@ -136,10 +144,10 @@ def test_the_worst_of_all_as_a_state(place):
 def test_states_beyond_what_carries_hold(place):
     """Factors whose product overflows in a tile, or vanishes, before a state that is nothing, or not finite."""
     with np.errstate(all="ignore"):
-        growing = np.where(np.arange(6000) < 3000, np.float32(0), np.float32(1e-3))
+        growing = np.where(np.arange(3000) < 1500, np.float32(0), np.float32(1e-3))
         check(place, lambda s, x: 4.0 * s * (x == 0) + s * (x != 0) * 0.5 + x, 0.0, growing, parallel=True)
         check(place, lambda s, x: 2.0 * s + x, 0.0, np.where(growing > 0, growing, 0), parallel=True)
-        gates, x = np.full(6000, 1e-3, np.float32), random(6000, np.float32)
+        gates, x = np.full(3000, 1e-3, np.float32), random(3000, np.float32)
         for state in (np.nan, np.inf):
             check(place, lambda s, x: x[0] * s + x[1] * 2, state, (gates, x), parallel=True)
             check(place, AFFINE["constant"][0], state, x, parallel=True)
@@ -147,8 +155,8 @@ def test_states_beyond_what_carries_hold(place):
 
 
 def test_the_same_bits_however_blocks_meet(monkeypatch, place):
-    x = random((2, 30_000), np.float32)
-    x[1, 20_000] = np.inf
+    x = random((2, 12_000), np.float32)
+    x[1, 8000] = np.inf
     for update in (AFFINE["constant"][0], AFFINE["dropped"][0], lambda s, x: np.logaddexp(s - 0.1, x)):
         found = set()
         for at_once in (1, 2, 5, 5):

@@ -1,6 +1,7 @@
 // A device for kernels that are compiled by a C++ compiler: some blocks run at the same time, each by a thread of the
 // host, its threads as fibers that change places at each barrier. Slow, and exact to C++'s rules: what it finds is
 // what a kernel does, not how fast. The functions are the twins of kernels/device.cuh.
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <atomic>
@@ -115,10 +116,26 @@ static void store_element(char* to, Element x) {
 
 namespace fibers {
 constexpr int STACK = 1 << 18;
-static thread_local ucontext_t scheduler;
-static thread_local std::vector<ucontext_t> threads;
-static thread_local std::vector<char> done;
+struct Fiber {
+    ucontext_t beginning;
+    jmp_buf place;
+    bool has_begun, is_done;
+};
+static thread_local jmp_buf scheduler;
+static thread_local std::vector<Fiber> threads;
 static thread_local int running;
+
+// Contexts only begin a fiber: to change one for another would ask the kernel for the mask of signals.
+static void give_way() {
+    if (!_setjmp(threads[running].place)) _longjmp(scheduler, 1);
+}
+static __attribute__((noinline)) void resume(int t) {
+    running = t, threadIdx = {unsigned(t), 0, 0};
+    if (_setjmp(scheduler)) return;
+    if (threads[t].has_begun) _longjmp(threads[t].place, 1);
+    threads[t].has_begun = true;
+    setcontext(&threads[t].beginning);
+}
 
 // A barrier of the block, or of a warp: the last one to come opens it.
 struct Barrier {
@@ -129,7 +146,7 @@ struct Barrier {
         if (++arrived == n)
             arrived = 0, ++opened;
         else
-            while (opened == before) swapcontext(&threads[running], &scheduler);
+            while (opened == before) give_way();
     }
 };
 static thread_local Barrier of_block, of_warp[32], numbered[4];
@@ -141,26 +158,27 @@ struct Launch {
 
     static void thread() {
         kernel(*call);
-        done[running] = 1;
+        threads[running].is_done = true;
+        _longjmp(scheduler, 1);
     }
 
     static void run_block(unsigned block, unsigned n_blocks, unsigned n_threads, char* stacks) {
         blockDim = {n_threads, 1, 1}, gridDim = {n_blocks, 1, 1}, blockIdx = {block, 0, 0};
         for (unsigned t = 0; t < n_threads; ++t) {
-            getcontext(&threads[t]);
-            threads[t].uc_stack.ss_sp = stacks + size_t(t) * STACK;
-            threads[t].uc_stack.ss_size = STACK;
-            threads[t].uc_link = &scheduler;
-            makecontext(&threads[t], thread, 0);
-            done[t] = 0;
+            ucontext_t& context = threads[t].beginning;
+            getcontext(&context);
+            context.uc_stack.ss_sp = stacks + size_t(t) * STACK;
+            context.uc_stack.ss_size = STACK;
+            context.uc_link = nullptr;
+            makecontext(&context, thread, 0);
+            threads[t].has_begun = threads[t].is_done = false;
         }
         for (unsigned left = n_threads; left;) {
             left = 0;
             for (unsigned t = 0; t < n_threads; ++t) {
-                if (done[t]) continue;
-                running = int(t), threadIdx = {t, 0, 0};
-                swapcontext(&scheduler, &threads[t]);
-                left += !done[t];
+                if (threads[t].is_done) continue;
+                resume(int(t));
+                left += !threads[t].is_done;
             }
         }
     }
@@ -172,7 +190,7 @@ struct Launch {
         const auto work = [&] {
             kernel = which, call = &with;
             const std::unique_ptr<char[]> stacks(new char[size_t(n_threads) * STACK]);  // not filled
-            threads.resize(n_threads), done.resize(n_threads);
+            threads.resize(n_threads);
             for (unsigned block; (block = next++) < n_blocks;) run_block(block, n_blocks, n_threads, stacks.get());
         };
         std::vector<std::thread> others;
@@ -186,7 +204,7 @@ struct Launch {
 // Others may be those of the own block.
 static void wait_a_little() {
     std::this_thread::yield();
-    swapcontext(&fibers::threads[fibers::running], &fibers::scheduler);
+    fibers::give_way();
 }
 
 static void __syncthreads() { fibers::of_block.wait(blockDim.x); }
@@ -249,6 +267,15 @@ static unsigned most_of_warp(unsigned x) {
     for (int lane = 0; lane < 32; ++lane) x = x < warp[lane][0] ? warp[lane][0] : x;
     return x;
 }
+
+static unsigned votes_of_warp(bool condition) {
+    const unsigned values[1] = {condition};
+    const auto* warp = lanes::tell(values);
+    unsigned votes = 0;
+    for (int lane = 0; lane < 32; ++lane) votes |= warp[lane][0] << lane;
+    return votes;
+}
+static int highest_bit(unsigned bits) { return 31 - __builtin_clz(bits); }
 
 static bool any_of_warp(bool condition) { return most_of_warp(condition); }
 

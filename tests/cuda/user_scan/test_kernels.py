@@ -4,6 +4,7 @@ import contextlib
 
 import numpy as np
 import pytest
+import upsweep
 from device_scan_cases import AFFINE, OTHERS, cell, check, mixed, scan, with_places
 from helpers import random
 from upsweep import _cuda
@@ -113,3 +114,41 @@ def test_special_values_in_chunks(place, name, special):
     x[50_000] = 2.0
     with np.errstate(all="ignore"):
         check(place, update, init, x, parallel=True, tolerance=1e-3)
+
+
+LONG = {
+    "constant": (AFFINE["constant"][0], 0.5),
+    "dropped": (AFFINE["dropped"][0], 0.5),
+    "two": (AFFINE["two"][0], (0.5, -1.0)),
+    "highest": (lambda s, x: np.maximum(s - 0.01, x), -np.inf),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", LONG)
+def test_lines_in_one_pass(place, name, dtype):
+    """Against the CPU's scan, which is not step by step either; tiles that look back, and waves of them."""
+    update, init = LONG[name]
+    for shape in ((100_000,), (4_400_011,), (3, 2_000_003)):
+        x = random(shape, dtype).T
+        theirs = upsweep.scan(update, init, x, return_final=True)
+        found = scan(place, update, init, x, parallel=True)
+        flat = [theirs[0], *(theirs[1] if isinstance(theirs[1], tuple) else (theirs[1],))]
+        for got, other in zip(found, flat):
+            tolerance = 1e-3 if dtype == np.float32 else 1e-9
+            np.testing.assert_allclose(got, other, rtol=tolerance, atol=tolerance)
+        again = scan(place, update, init, x, parallel=True)
+        assert [a.tobytes() for a in found] == [b.tobytes() for b in again]
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["constant", "dropped"])
+def test_special_values_in_one_pass(place, name, special):
+    update, init = LONG[name]
+    x = random(4_500_000, np.float32)
+    x[[100, 3_000_000]] = special
+    x[4_000_000] = 2.0  # which "dropped" drops the state at
+    with np.errstate(all="ignore"):
+        theirs = upsweep.scan(update, init, x)
+        found = scan(place, update, init, x, parallel=True)[0]
+    np.testing.assert_allclose(found, theirs, rtol=1e-3, atol=1e-3)

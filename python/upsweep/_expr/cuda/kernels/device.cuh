@@ -81,6 +81,10 @@ __device__ __forceinline__ unsigned most_of_warp(unsigned x) { return __reduce_m
 // Whether it holds for a lane of the warp, all of whose lanes ask.
 __device__ __forceinline__ bool any_of_warp(bool condition) { return __any_sync(0xffffffffu, condition); }
 
+// A bit for each lane, if it holds for it; and the number of the highest bit of some.
+__device__ __forceinline__ unsigned votes_of_warp(bool condition) { return __ballot_sync(0xffffffffu, condition); }
+__device__ __forceinline__ int highest_bit(unsigned bits) { return 31 - __clz(bits); }
+
 // Two numbers as float16, rounded to nearest, the first one in the lower half of the word; and back.
 __device__ __forceinline__ unsigned pack_float16(float first, float second) {
     unsigned both;

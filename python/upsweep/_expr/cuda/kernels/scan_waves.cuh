@@ -123,12 +123,15 @@ struct Finder {
     const Call& call;
     Joint& joint;
     unsigned n_tiles, n_waves, of_line, lane;
+    unsigned line, phase;    // of the lane's first tile: its line, and which of the line's tiles it is
+    double number;           // of the tiles of the lanes before
     double state[N_STATES];  // before the wave, in each lane
     Word words[LANE_TILES][CARRY_WORDS];
 
     __device__ __forceinline__ Finder(const Call& call_, Joint& joint_, unsigned n_tiles_, unsigned n_waves_)
         : call(call_), joint(joint_), n_tiles(n_tiles_), n_waves(n_waves_), of_line(unsigned(call_.n_chunks)),
-          lane(threadIdx.x % 32) {
+          lane(threadIdx.x % 32), line(lane * LANE_TILES / of_line), phase(lane * LANE_TILES - line * of_line),
+          number(find_number(call_, WAVE_LEVEL, 5, threadIdx.x % 32)) {
 #pragma unroll
         for (int s = 0; s < N_STATES; ++s) state[s] = 0;
     }
@@ -148,6 +151,80 @@ struct Finder {
 #pragma unroll
             for (int n = 0; n < CARRY_WORDS; ++n) whole = whole && words[i][n] != EMPTY;
         return whole;
+    }
+
+    __device__ __forceinline__ void move_on() {
+        line += gridDim.x / of_line, phase += gridDim.x % of_line;
+        if (phase >= of_line) phase -= of_line, ++line;
+    }
+
+    // The state before the block's own tile, and that before the next wave, where all numbers are ordinary; else false.
+    __device__ __forceinline__ bool fold_plain(const Wave& wave, double* own_state) {
+        const unsigned begin = lane * LANE_TILES;
+        bool ordinary = call.is_bounded, begins = false;
+        Carry total = nothing(), tile;
+        unsigned t = phase;
+#pragma unroll
+        for (int i = 0; i < LANE_TILES; ++i) {
+            if (begin + i < wave.n) {
+                tile = open_carry(words[i]);
+                const bool is_end = t + 1 == of_line;  // after it a line begins
+                ordinary = ordinary && (is_end || (words[i][0] != USELESS && is_ordinary(tile)));
+                if (t == 0) {
+                    // In the place of what it does to a state the state after it.
+                    double first[N_STATES];
+                    load_first(call, line + (phase + i) / of_line, first);
+                    set_number(call.matrix[TILE_LEVEL * N_MATRIX], tile);
+                    advance(call, TILE_LEVEL, 1, 1, tile, first, total.rest);
+                    begins = true;
+                } else if (i > 0) {
+                    put_before(call, TILE_LEVEL, total, tile);
+                    total = tile;
+                } else {
+                    total = tile;
+                }
+                t = is_end ? 0 : t + 1;
+            }
+        }
+        const unsigned beginnings = votes_of_warp(begins), heads = beginnings & (0xffffffffu >> (31 - lane));
+        const int head = heads ? highest_bit(heads) : 0;
+#pragma unroll
+        for (int bit = 0; bit < 5; ++bit) {
+            const Carry before = of_lane_before(total, 1 << bit);
+            if (int(lane) - (1 << bit) >= head) put_before(call, WAVE_LEVEL + bit, before, total);
+        }
+        Carry before = of_lane_before(total, 1);
+        double at[N_STATES], mine[N_STATES], after[N_STATES];
+        set_number(number, before);
+        if (lane > 0) advance(call, WAVE_LEVEL, 5, lane, before, state, at);
+        const bool has_state = beginnings & ((1u << lane) - 1);
+#pragma unroll
+        for (int s = 0; s < N_STATES; ++s)
+            at[s] = lane == 0 ? state[s] : has_state ? before.rest[s] : at[s], mine[s] = 0;
+        t = phase;
+#pragma unroll
+        for (int i = 0; i < LANE_TILES; ++i) {
+            if (begin + i < wave.n) {
+                if (t == 0) load_first(call, line + (phase + i) / of_line, at);
+                ordinary = ordinary && are_ordinary(at);
+                if (begin + i == blockIdx.x) copy(at, mine);
+                if (t + 1 < of_line) {
+                    tile = open_carry(words[i]);
+                    set_number(call.matrix[TILE_LEVEL * N_MATRIX], tile);
+                    advance(call, TILE_LEVEL, 1, 1, tile, at, after);
+                    copy(after, at);
+                    ordinary = ordinary && are_ordinary(at);
+                }
+                t = t + 1 == of_line ? 0 : t + 1;
+            }
+        }
+        if (any_of_warp(!ordinary)) return false;
+#pragma unroll
+        for (int s = 0; s < N_STATES; ++s) {
+            own_state[s] = of_lane(mine[s], blockIdx.x / LANE_TILES);
+            state[s] = of_lane(at[s], (wave.n - 1) / LANE_TILES);
+        }
+        return true;
     }
 
     // What the lane's tiles do; whether states among them can be trusted.
@@ -179,10 +256,9 @@ struct Finder {
         return known;
     }
 
-    // The state before the block's own tile, and that before the next wave; false if not all can be trusted.
+    // The same with what is not finite, where it is known what comes of it; false if not all can be trusted.
     __device__ __forceinline__ bool fold(const Wave& wave, double* own_state) {
-        const unsigned begin = lane * LANE_TILES, line = (wave.first + begin) / of_line;
-        const unsigned phase = wave.first + begin - line * of_line;
+        const unsigned begin = lane * LANE_TILES;
         Segment segment;
         bool known = reduce_own(wave, phase, line, segment);
         const bool is_full = begin + LANE_TILES <= wave.n;  // nobody asks for what the others do
@@ -233,9 +309,13 @@ struct Finder {
     }
 
     __device__ __forceinline__ void find(const Wave& wave, bool is_followed) {
-        while (any_of_warp(!are_there())) ask(wave);
+        while (any_of_warp(!are_there())) {
+            wait_a_little();
+            ask(wave);
+        }
         double own[N_STATES];
-        const bool known = fold(wave, own);
+        const bool known = fold_plain(wave, own) || fold(wave, own);
+        move_on();
         if (is_followed) ask(Wave(wave.number + 1, n_tiles));
         bool own_known = true;
         if (!known) {  // seldom
