@@ -104,7 +104,8 @@ KINDS = ("sum", "number", "per line", "gates")
 @pytest.mark.parametrize("kind", KINDS)
 def test_lengths(kind, place):
     for seed, length in enumerate(LENGTHS + (LONGER if place is reductions.OnDevice else ())):
-        for dtype, offset in (("float32", 0), ("float32", 1 + seed % 3), (BFLOAT16, seed % 8)):
+        several = (("float32", 0), ("float32", 1 + seed % 3), (BFLOAT16, seed % 8))
+        for dtype, offset in several if length < 10_000 else several[1:2]:  # the twin takes its time
             shape = (3 if length < 1000 else 1, length)
             x = placed(numbers(shape, dtype, seed), offset)
             gates, gamma = factors(kind, shape, 1, dtype, seed + 1)
@@ -199,13 +200,14 @@ HAZARDS = (
 )
 
 
-@pytest.mark.parametrize("length", [100, 901, 9001])
+@pytest.mark.parametrize("length", [100, 901, 9002])
 @pytest.mark.parametrize("hazard", HAZARDS)
 def test_what_leaves_the_range_or_is_not_finite(hazard, length, place):
     x, gates, reset = np.ones((2, length)), np.full((2, length), 0.99), np.zeros((2, length), bool)
     third, half = length // 3, length // 2
     if hazard == "inf":
-        x[0, third], x[1, 0], gates[1] = np.inf, -np.inf, -1e-3
+        x[0, third], x[1, 0], gates[1] = np.inf, -np.inf, 1e-3
+        gates[1, :301] *= -1  # an odd number of them in a chunk that an infinite state passes
     elif hazard == "nan":
         x[0, third], gates[1, half], reset[0, half] = np.nan, np.nan, True
     elif hazard == "both":
@@ -226,7 +228,7 @@ def test_what_leaves_the_range_or_is_not_finite(hazard, length, place):
         x[0, 0] = x[1, -1] = np.inf
         reset[0, 0] = reset[0, 1] = reset[1, -1] = True
     elif hazard == "first gate":
-        gates[0, 0], gates[0, -1], gates[1, 0], gates[1, -1] = np.nan, np.nan, np.inf, 0
+        gates[0, 0], gates[0, -1], gates[1], gates[1, 0] = np.nan, np.nan, 1e-3, np.inf
     for reverse in (False, True):
         for dtype in (float, np.float32):
             with np.errstate(all="ignore"):
