@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from upsweep import counts
-from upsweep._torch import scans, sharded
+from upsweep._torch import exchange_gradients, scans, sharded
 from upsweep._torch.exchange import Ranks
 
 __all__ = ["bincount", "cumulative_sum", "discounted_cumsum", "linear_recurrence"]
@@ -253,7 +253,7 @@ def bincount(
     if missing:
         shape = (*counted.shape[:at], missing, *counted.shape[at + 1 :])
         counted = torch.cat((counted, counted.new_zeros(shape)), at)
-    total = ranks.differentiable_sum(counted, any(its["tracked"] for its in heard)).to(wanted)
+    total = exchange_gradients.total(ranks, counted, any(its["tracked"] for its in heard)).to(wanted)
     return (total, ranks.sum(n_invalid)) if n_invalid is not None else total
 
 

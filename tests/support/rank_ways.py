@@ -11,8 +11,7 @@ import torch.distributed as dist
 import upsweep
 import upsweep.distributed as sharded
 from rank_world import TIMEOUT, check, close
-from upsweep._torch import sharded as ways
-from upsweep._torch import shards
+from upsweep._torch import exchange, shards, ways
 from upsweep.testing import assert_scan_close
 
 # What makes arrays of some thousand elements go one way: how many passes it takes to look twice, from how many
@@ -31,7 +30,7 @@ def forced(way, group=None, then=()):
             patches.enter_context(mock.patch.object(module, name, value))
 
         def record(name, run):
-            patch(ways._Ways, name, lambda self: taken.append(name) or run(self))
+            patch(ways.Ways, name, lambda self: taken.append(name) or run(self))
 
         patch(ways, "_twice", lambda *_: [twice, twice])
         patch(shards, "_GROUP", dict.fromkeys(shards._GROUP, group))
@@ -40,7 +39,7 @@ def forced(way, group=None, then=()):
         if way != "forget":
             patch(ways, "_forgets", lambda its: False)
         for name in FORCED:
-            record(name, getattr(ways._Ways, name))
+            record(name, getattr(ways.Ways, name))
         yield
     assert set(taken) == {way, *then}, taken
 
@@ -194,7 +193,7 @@ def what_is_sent(world):
     """A gathering is heard by all ranks, a message by the next one."""
     rows, length = 4, 3000
     sent = []
-    send = dist.isend
+    send, gloo = dist.isend, "cpu:gloo" in str(dist.get_backend_config())
 
     def gathering(gather):
         def gathers(rows, tensor, **keywords):
@@ -204,7 +203,8 @@ def what_is_sent(world):
         return gathers
 
     def sending(tensor, *arguments, **keywords):
-        sent.append(("next", tensor.numel() * tensor.element_size()))
+        kind = "ask" if keywords["tag"] == exchange._ASK_TAG else "next"
+        sent.append((kind, tensor.numel() * tensor.element_size()))
         return send(tensor, *arguments, **keywords)
 
     def bytes_of(way, call, group=1 << 40):
@@ -215,8 +215,10 @@ def what_is_sent(world):
             patches.enter_context(mock.patch.object(dist, "isend", sending))
             patches.enter_context(forced(way, group))
             call()
-        assert sent[0] == ("all", 4096)  # what the ranks agree on
-        return sent[1:]
+        # What the ranks agree on.
+        n_asked = world.size - 1 if gloo else 1
+        assert sent[:n_asked] == [("ask" if gloo else "all", 4096)] * n_asked
+        return sent[n_asked:]
 
     x, gates = world.random(rows, length), decaying(world, rows, length)
     reset = world.random(rows, length) > 2

@@ -9,8 +9,8 @@ import sys
 import traceback
 
 import numpy as np
-import rank_streams  # noqa: F401  # its checks
-import rank_ways  # noqa: F401
+import rank_ways  # noqa: F401  # its checks
+import rank_wires  # noqa: F401
 import torch
 import torch.distributed as dist
 import upsweep

@@ -6,7 +6,6 @@ Nothing here tracks gradients, and nothing but the shard itself is known: `shard
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -17,9 +16,9 @@ import torch
 from torch import Tensor
 
 from upsweep._torch import backends, carries, ops
-from upsweep._torch.exchange import FEW, beside, fetch
+from upsweep._torch.exchange import FEW, fetch
 
-__all__ = ["Look", "Rows", "Shard"]
+__all__ = ["Rows", "Shard"]
 
 # A state is forgotten where so large a one has become exactly 0: what is left there of any finite state is below
 # the smallest normal number, also of those near 2**1024.
@@ -29,6 +28,7 @@ _LARGE_TO_NOTHING = 1000 + 1075  # halvings
 # Where factors are data, they are looked at up to these shares of the shard. To scan the last one again costs 3 %
 # of a pass, and to look at it less; a shard that forgets later is not worth more looks.
 _LOOKS = (256, 32)
+_SHORT_LOOK = 4096  # steps that are looked at before those, as many gates leave nothing after them
 _LEAST_STEPS = 32  # of a look
 _LEAST_ELEMENTS = 1 << 16  # of a shard that is looked at: below, a look costs as much as a pass
 
@@ -167,25 +167,30 @@ class Shard:
         """Whether only its factors tell where a state is forgotten."""
         return not self._has_one_factor and self.out.numel() >= _LEAST_ELEMENTS
 
-    def start_look(self, given: Any) -> Look:
-        """Begin to find out after how many steps nothing is left of the state before the shard.
-
-        The factors are there at the mark `given`; on a device, that is beside what has been started since.
-        """
+    def look(self) -> int | None:
+        """After how many steps nothing is left of the state before the shard; None: late, or not known."""
         if self._has_one_factor:
-            return Look(self._forgets_after(abs(self.scan.factor)))
+            return self._forgets_after(abs(self.scan.factor))
         if not self.has_to_look:
-            return Look(None)
-        steps = [min(self.length, max(_LEAST_STEPS, math.ceil(self.length / share))) for share in _LOOKS]
-        return Look(None, steps, lambda n: self._start_to_look_at(n, given))
+            return None
+        late = [min(self.length, max(_LEAST_STEPS, math.ceil(self.length / share))) for share in _LOOKS]
+        looks, needed = sorted({min(_SHORT_LOOK, late[-1]), *late}), 0.0
+        for steps in looks:
+            if steps < needed and steps < looks[-1]:
+                continue
+            left = self._left_after(steps)
+            if left == 0:
+                return steps
+            needed = steps * _times_to_nothing(left)
+            if needed > looks[-1]:
+                return None
+        return None
 
-    def _start_to_look_at(self, steps: int, given: Any) -> Callable[[], float]:
-        """Begin to find out how much so many steps leave of a large state, at most; the factors are `given`."""
-        with beside(self.out.device, given):
-            # On the CPU, what is written here is written again.
-            left = self._left_of_a_large_state(steps, None if self.out.is_cuda else self.out)
-            numbers = fetch(left if left.numel() <= FEW else left.abs().max())
-        return lambda: float(np.abs(numbers()).max(initial=0))
+    def _left_after(self, steps: int) -> float:
+        """How much so many steps leave of a large state, at most."""
+        # On the CPU, what is written here is written again.
+        left = self._left_of_a_large_state(steps, None if self.out.is_cuda else self.out)
+        return float(np.abs(fetch(left if left.numel() <= FEW else left.abs().max())()).max(initial=0))
 
     def _forgets_after(self, factor: float) -> int | None:
         if not factor < 1:  # NaN too
@@ -207,31 +212,8 @@ def _number(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.full((), value, dtype=dtype, device=device)
 
 
-def _is_hopeless(left: float, times: float) -> bool:
-    """Whether so many times the steps that left this of a large state will leave something, if they are alike."""
-    return 0 < left < math.inf and math.log2(_LARGE / left) * times < _LARGE_TO_NOTHING
-
-
-class Look:
-    """After how many steps the state before a shard is forgotten; on a device, while that is being found out."""
-
-    def __init__(
-        self, known: int | None, steps: Sequence[int] = (),
-        start: Callable[[int], Callable[[], float]] | None = None,
-    ):  # fmt: skip
-        """What is known, or numbers of steps and what begins to find out how much each leaves."""
-        self._known, self._steps, self._start = known, steps, start
-        self._left = None if start is None else start(steps[0])
-
-    def wait(self) -> int | None:
-        """The number; None where that is not known, or late."""
-        if self._start is None or self._left is None:
-            return self._known
-        left = self._left()
-        for n, later in zip(self._steps, [*self._steps[1:], 0]):
-            if left == 0:
-                return n
-            if not later or _is_hopeless(left, later / n):
-                break
-            left = self._start(later)()
-        return None
+def _times_to_nothing(left: float) -> float:
+    """How many times the steps that left this of a large state will leave nothing, if they are alike."""
+    if not left < math.inf:  # nor is it known of what has left the range of numbers
+        return 0.0
+    return _LARGE_TO_NOTHING / math.log2(_LARGE / left) if left < _LARGE else math.inf
