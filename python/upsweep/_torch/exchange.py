@@ -152,6 +152,14 @@ class Ranks:
         there = self._known.wires.get(device)
         return None if there is None else there[1]
 
+    def how(self, device: torch.device) -> str:
+        """What carries states between devices such as this one, in words."""
+        if not runs_behind(device) or self.size == 1:
+            return "torch.distributed"
+        if self._known.why_no_wires is not None:
+            return f"torch.distributed, as {self._known.why_no_wires}"
+        return "memory of each other's devices" if device in self._known.wires else "not known yet"
+
     def unwire(self, device: torch.device) -> None:
         """Forget the wires: of some message it is not known whether it was taken. All set them up anew."""
         self._known.wires.pop(device, None)

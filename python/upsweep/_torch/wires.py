@@ -14,10 +14,11 @@ barrier of the one before, which a stream only enters behind its readings of the
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -261,13 +262,28 @@ def connect(group: Any, device: torch.device, size: int) -> Wires:
     timeout = store.timeout
     store.set_timeout(min(timeout, _PATIENCE))
     try:
-        with torch.inference_mode(False), torch.no_grad():
+        with _without_multicast(), torch.inference_mode(False), torch.no_grad():
             # Not by `empty`, whose pool may hand out memory that has been connected before, signals and all.
             allocate = symmetric._SymmetricMemory.empty_strided_p2p
             memory = allocate((Wires.n_bytes(size),), (1,), torch.uint8, device)
             return Wires(memory, symmetric.rendezvous(memory, group), _timeout_ms(group, device))
     finally:
         store.set_timeout(timeout)
+
+
+@contextlib.contextmanager
+def _without_multicast() -> Iterator[None]:
+    """Let no memory be set up that writes to all at once: messages go to one, and not every machine can."""
+    name = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _timeout_ms(group: Any, device: torch.device) -> int:
