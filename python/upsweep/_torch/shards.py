@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from upsweep._torch import backends, carries, ops
 from upsweep._torch.exchange import FEW, fetch
+from upsweep._torch.shard_fills import fills_of
 
 __all__ = ["Rows", "Shard"]
 
@@ -60,6 +61,7 @@ class Shard:
         shape = scan.state_shape
         self.row_axis = max(range(len(shape)), key=lambda axis: shape[axis]) if shape else None
         self.n_rows = 1 if self.row_axis is None else int(shape[self.row_axis])
+        self._fills = fills_of(self) if self.out.is_cuda else None
 
     # ---- pieces -------------------------------------------------------------------------------------------------
 
@@ -100,7 +102,7 @@ class Shard:
         """The states of groups of rows as one."""
         return states[0] if len(states) == 1 or self.row_axis is None else torch.cat(states, self.row_axis)
 
-    def _piece(self, tensor: Tensor | None, rows: Rows, steps: int) -> Any:
+    def piece(self, tensor: Tensor | None, rows: Rows, steps: int) -> Any:
         """These rows and the first of the steps, in the order of the scan, of what has the shard's axes."""
         if tensor is None:
             return None
@@ -124,11 +126,14 @@ class Shard:
 
     def _run(self, x: Tensor, rows: Rows, initial: Tensor | None, steps: int, out: Tensor | None) -> Tensor:
         scan, final = self.scan, self.state(rows)
+        if self._fills is not None and (initial is None or not (initial.is_conj() or initial.is_neg())):
+            self._fills.run(self, x, rows, initial, steps, out, final)
+            return final
         gamma = scan.factor if scan.gamma is None else self.of_state(scan.gamma, rows)
         with torch.no_grad():
             backends.run(
-                self._piece(x, rows, steps), self._piece(scan.gates, rows, steps), gamma, initial,
-                self._piece(scan.reset, rows, steps), self._piece(out, rows, steps), final, axis=scan.axis,
+                self.piece(x, rows, steps), self.piece(scan.gates, rows, steps), gamma, initial,
+                self.piece(scan.reset, rows, steps), self.piece(out, rows, steps), final, axis=scan.axis,
                 reverse=self.reverse, exclusive=self.exclusive, flush=self.flush, n_threads=self.n_threads or None,
             )  # fmt: skip
         return final
@@ -139,7 +144,7 @@ class Shard:
         multiplier = torch.empty_like(value, dtype=carries.factor_dtype(scan, self.wide))
         dropped = torch.empty_like(value, dtype=torch.bool)
         gamma = scan.factor if scan.gamma is None else self.of_state(scan.gamma, rows)
-        pieces = (self._piece(tensor, rows, self.length) for tensor in (scan.x, scan.gates, scan.reset))
+        pieces = (self.piece(tensor, rows, self.length) for tensor in (scan.x, scan.gates, scan.reset))
         x, gates, reset = pieces
         with torch.no_grad():
             backends.reduce(
@@ -200,16 +205,21 @@ class Shard:
 
     def _left_of_a_large_state(self, steps: int, out: Tensor | None) -> Tensor:
         """The state after a scan of nothing, of so many steps."""
-        zeros = _number(0.0, self.scan.dtype, self.out.device).expand(self.scan.shape)
+        zeros = _number(0.0, self.scan.dtype, self.out.device, self.scan.shape)
         # Integers are not multiplied.
-        large = _number(1.0 if self.wide == torch.int64 else _LARGE, self.wide, self.out.device)
-        return self._run(zeros, self.rows, large.expand(self.scan.state_shape), steps, out)
+        large = _number(
+            1.0 if self.wide == torch.int64 else _LARGE, self.wide, self.out.device, self.scan.state_shape
+        )
+        return self._run(zeros, self.rows, large, steps, out)
 
 
-@cache
-def _number(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor that is only read, on a device on one stream."""
-    return torch.full((), value, dtype=dtype, device=device)
+@lru_cache(maxsize=64)
+def _number(value: float, dtype: torch.dtype, device: torch.device, shape: torch.Size) -> Tensor:
+    """A number as a tensor of some shape that is only read, from any stream."""
+    number = torch.full((), value, dtype=dtype, device=device).expand(shape)
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    return number
 
 
 def _times_to_nothing(left: float) -> float:
