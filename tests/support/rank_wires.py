@@ -4,12 +4,19 @@ Without devices a stand-in is written (`mapped_memory`).
 """
 
 import contextlib
+import datetime
+import gc
 import sys
+import time
+import weakref
 from unittest import mock
 
+import numpy as np
 import torch
+import torch.distributed as dist
 import upsweep
 import upsweep.distributed as sharded
+from helpers import in_threads
 from mapped_memory import on_devices
 from rank_ways import FORCED, decaying, forced
 from rank_world import check, close
@@ -69,3 +76,160 @@ def every_way_goes_by_wire(world):
                         assert (counts["gathered"] > before["gathered"]) == gathers
                         assert counts["lines"] == before["lines"] or way == "relay"
         assert counts["lines"] or part.start == part.stop or not world.rank
+
+
+@check
+def many_calls_of_other_sizes(world):
+    """With ranks that come early or late, rows of all numbers, both directions; twice with too many rows."""
+    lags = np.random.default_rng(world.rank).uniform(0, 2e-3, 24)
+    with wired(world) as counts:
+        for call, lag in enumerate(lags):
+            rows, length = (1, 3, 300, 40)[call % 4], 60 + call
+            x = world.random(length, rows, seed=call)
+            if call in (5, 17):  # two numbers a row are more than may be sent
+                x = x.repeat(1, wires.CAPACITY // 16 // rows + 1)
+            part, before = world.cut(length), dict(counts)
+            time.sleep(lag)
+            with forced("relay" if call % 3 else "look_twice", group=100):
+                y, final = sharded.cumulative_sum(x[part], axis=0, reverse=call % 2 == 0, return_final=True)
+            whole, last = upsweep.cumulative_sum(x, axis=0, reverse=call % 2 == 0, return_final=True)
+            close(y, whole[part], 1e-9)
+            close(final, last, 1e-9)
+            assert (counts == before) == (call in (5, 17))
+
+
+@check
+def results_do_not_change_when_others_are_computed(world):
+    x, gates, part = world.random(6, 3000), decaying(world, 6, 3000), world.cut(3000)
+    with wired(world):
+        for way in FORCED:
+            with forced(way):
+                kept = [
+                    sharded.linear_recurrence(gates[:, part], n * x[:, part], return_final=True) for n in range(1, 6)
+                ]
+            for n, (y, final) in enumerate(kept, 1):
+                whole, last = upsweep.linear_recurrence(gates, n * x, return_final=True)
+                close(y, whole[:, part])
+                close(final, last)
+
+
+@check
+def what_is_not_finite_goes_on_by_wire(world):
+    length = 3000
+    part = world.cut(length)
+    gates, tokens = decaying(world, 5, length).abs(), world.random(5, length)
+    tokens[2, 1] = np.inf  # of the first rank
+    theirs = upsweep.linear_recurrence(gates, tokens)[:, part]
+    with wired(world) as counts:
+        for _ in range(3):
+            with forced("forget", then=["relay"]):
+                mine = sharded.linear_recurrence(gates[:, part], tokens[:, part])
+            close(*(torch.nan_to_num(y, nan=7.0, posinf=8.0) for y in (mine, theirs)))
+        assert counts["gathered"] == 3 and (counts["lines"] == 3) == (bool(world.rank) and part.stop > part.start)
+
+
+@check
+def gradients_by_wire(world):
+    part = slice(100 * world.rank, 100 * world.rank + 100)
+    for reverse in (False, True):
+        gates, x = (world.random(3, 100 * world.size, seed=seed) for seed in (1, 2))
+        whole = [t.clone().requires_grad_() for t in (gates, x)]
+        upsweep.linear_recurrence(*whole, reverse=reverse).square().sum().backward()
+        mine = [t[:, part].clone().requires_grad_() for t in (gates, x)]
+        with wired(world) as counts:
+            with forced("relay", group=100):
+                sharded.linear_recurrence(*mine, reverse=reverse).square().sum().backward()
+            # One way and back.
+            ends = 0 < world.rank < world.size - 1
+            assert counts["lines"] == 1 + ends
+        for ours, theirs in zip(mine, whole):
+            close(ours.grad, theirs.grad[:, part], 1e-10)
+
+
+@check
+def devices_that_cannot_reach_each_other(world):
+    if world.device.type == "cuda":
+        return
+    x, part = world.random(4, 300), world.cut(300)
+    known = exchange.Ranks(None)._known
+    with wired(world, reachable=world.rank != world.size - 1) as counts:
+        for _ in range(2):
+            with forced("relay", group=100):
+                close(sharded.cumulative_sum(x[:, part]), upsweep.cumulative_sum(x)[:, part])
+        how = exchange.Ranks(None).how(world.device)
+        assert how.startswith(f"torch.distributed, as the device of rank {world.size - 1} cannot reach"), how
+        # They did not ask each other again.
+        assert known.n_connected and counts == {"lines": 0, "gathered": 0}
+        known.why_no_wires = None
+
+
+@check
+def two_groups_at_once(world):
+    """Each of a thread; their ranks do not begin with the same one."""
+    groups = [dist.new_group(list(range(world.size))) for _ in range(2)]
+    found, part = [[], []], world.cut(300)
+    data = [world.random(4, 300, seed=n) for n in range(2)]
+
+    def work(n):
+        if world.device.type == "cuda":
+            torch.cuda.set_device(world.device)
+        for call in range(10):
+            time.sleep(1e-3 * ((call + n + world.rank) % 3))
+            found[n].append(sharded.cumulative_sum(data[n][:, part], group=groups[n]))
+
+    with wired(world) as counts, forced("relay", group=100):
+        in_threads(work, 0, 1)
+    for x, results in zip(data, found):
+        assert len(results) == 10
+        for y in results:
+            close(y, upsweep.cumulative_sum(x)[:, part])
+    assert counts["lines"] or not world.rank or part.start == part.stop
+
+
+@check
+def wires_end_with_their_group(world):
+    group = dist.new_group(list(range(world.size)))
+    with wired(world):
+        sharded.cumulative_sum(world.random(3, 50)[:, world.cut(50)], group=group)
+        known = exchange.Ranks(group)._known
+        (there,) = (weakref.ref(its) for _, its in known.wires.values())
+        assert there().size == world.size
+        dist.barrier()
+        dist.destroy_process_group(group)
+        del group, known
+        gc.collect()
+        assert there() is None
+
+
+@check
+def a_rank_that_fails_on_its_way(world):
+    """The others wait for it as long as the group says; the next call does not take what was left."""
+    if world.device.type == "cuda" or world.size > 2:
+        return  # a device that waits in vain ends its process
+    x, gates = world.random(4, 3000), decaying(world, 4, 3000)
+    part = world.cut(3000)
+    group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=1))
+
+    def fails(*_, **__):
+        raise MemoryError("no more")
+
+    with wired(world):
+        for way in FORCED:
+            with forced(way, group=100):
+                theirs = upsweep.linear_recurrence(gates, x)[:, part]
+                close(sharded.linear_recurrence(gates[:, part], x[:, part], group=group), theirs)
+                n_before = exchange.Ranks(group)._known.n_connected
+                first = mock.patch.object(wires.Wires, "start_gather", fails)
+                if way == "relay":
+                    first = mock.patch.object(wires.LineTo, "put", fails)
+                with first if world.rank == 0 else contextlib.nullcontext():
+                    try:
+                        sharded.linear_recurrence(gates[:, part], x[:, part], group=group)
+                    except MemoryError:
+                        assert world.rank == 0
+                    except RuntimeError as error:
+                        assert world.rank and "timed out" in str(error), str(error)
+                    else:
+                        raise AssertionError(f"{way}: nothing was raised")
+                close(sharded.linear_recurrence(gates[:, part], x[:, part], group=group), theirs)
+                assert exchange.Ranks(group)._known.n_connected == n_before + 1

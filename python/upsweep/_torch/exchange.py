@@ -165,10 +165,22 @@ class Ranks:
         self._known.wires.pop(device, None)
 
     def _connect(self, device: torch.device) -> None:
-        """Set up wires; all ranks do so, or none of them has any."""
+        """Set up wires; all ranks do so, or none of them has any.
+
+        One group at a time: where a rank has another thread that does so, this group does without, for now.
+        """
+        self._known.wires.pop(device, None)
+        self._known.n_connected += 1
+        is_first = wires.connecting.acquire(blocking=False)
+        try:
+            if all(its["first"] for its in self.agree({"first": is_first})):
+                self._connect_alone(device)
+        finally:
+            if is_first:
+                wires.connecting.release()
+
+    def _connect_alone(self, device: torch.device) -> None:
         known = self._known
-        known.wires.pop(device, None)
-        known.n_connected += 1
         places = self.agree(wires.place_of(device, self.size))
         reasons = [its["why not"] for its in self.agree({"why not": wires.why_apart(places, self.rank)})]
         made = None

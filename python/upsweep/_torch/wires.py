@@ -18,6 +18,7 @@ import contextlib
 import datetime
 import math
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["CAPACITY", "Gathered", "LineFrom", "LineTo", "Wires", "connect", "place_of", "why_apart"]
+__all__ = ["CAPACITY", "Gathered", "LineFrom", "LineTo", "Wires", "connect", "connecting", "place_of", "why_apart"]
 
 CAPACITY = 1 << 18  # bytes that a line, or a rank in a gathering, may hold: 32,768 rows
 _MOST_MESSAGES = 8  # of a line
@@ -200,6 +201,7 @@ def _raw_stream(device: torch.device) -> int:
 # as where one of them is in a group more, they would wait for each other in vain. If others than these functions
 # made them differ, that is found out in this time.
 _n_connected = 0
+connecting = threading.Lock()  # held by who connects a group
 _PATIENCE = datetime.timedelta(seconds=60)
 
 
