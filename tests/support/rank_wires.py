@@ -105,7 +105,8 @@ def results_do_not_change_when_others_are_computed(world):
         for way in FORCED:
             with forced(way):
                 kept = [
-                    sharded.linear_recurrence(gates[:, part], n * x[:, part], return_final=True) for n in range(1, 6)
+                    sharded.linear_recurrence(gates[:, part], n * x[:, part], return_final=True)
+                    for n in range(1, 6)
                 ]
             for n, (y, final) in enumerate(kept, 1):
                 whole, last = upsweep.linear_recurrence(gates, n * x, return_final=True)
