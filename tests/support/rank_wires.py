@@ -20,7 +20,7 @@ from helpers import in_threads
 from mapped_memory import on_devices
 from rank_ways import FORCED, decaying, forced
 from rank_world import check, close
-from upsweep._torch import exchange, wires
+from upsweep._torch import exchange, shards, wires
 
 
 @contextlib.contextmanager
@@ -235,3 +235,71 @@ def a_rank_that_fails_on_its_way(world):
                         raise AssertionError(f"{way}: nothing was raised")
                 close(sharded.linear_recurrence(gates[:, part], x[:, part], group=group), theirs)
                 assert exchange.Ranks(group)._known.n_connected == n_before + 1
+
+
+@contextlib.contextmanager
+def diary():
+    """The list that fills, messages and waits are written to, as the host comes to them."""
+    entries = []
+
+    def writing(owner, name, describe):
+        call = getattr(owner, name)
+
+        def written(*arguments, **keywords):
+            entries.append(describe(*arguments))
+            return call(*arguments, **keywords)
+
+        return mock.patch.object(owner, name, written)
+
+    fetch = exchange.fetch
+
+    def fetching(tensor):
+        entries.append("copies")
+        wait = fetch(tensor)
+        return lambda: entries.append("waits") or wait()
+
+    with contextlib.ExitStack() as patches:
+        for patch in (
+            writing(shards.Shard, "fill", lambda shard, rows, *_: ("fill", rows.begin)),
+            writing(wires.LineTo, "put", lambda *_: "put"), writing(wires.LineFrom, "take", lambda *_: "take"),
+            writing(wires.Wires, "gather", lambda *_: "gather"),
+            writing(exchange.Answers, "wait", lambda *_: "hears"),
+            *(mock.patch.object(module, "fetch", fetching) for module in (exchange, shards)),
+        ):  # fmt: skip
+            patches.enter_context(patch)
+        yield entries
+
+
+@check
+def a_device_is_given_work_before_anything_is_waited_for(world):
+    part = slice(3000 * world.rank, 3000 * world.rank + 3000)
+    gates, x = world.random(8, 3000 * world.size).mul(0.002), world.random(8, 3000 * world.size)
+
+    def summed():
+        return sharded.cumulative_sum(x[:, part])
+
+    def gated():
+        return sharded.linear_recurrence(gates[:, part], x[:, part])
+
+    with wired(world):
+        summed()  # they are connected
+        with forced("relay", group=6000), diary() as entries:
+            summed()
+        fills = [[("fill", row)] for row in (0, 2, 4, 6)]
+        if world.rank:
+            fills = [["take", *fill] for fill in fills]
+        if world.rank + 1 < world.size:
+            fills = [[*fill, "put"] for fill in fills]
+        fills = [entry for fill in fills for entry in fill]
+        # The first rank needs nothing of the others to begin; who takes over does not wait on the host.
+        assert entries == (["hears", *fills] if world.rank else [fills[0], "hears", *fills[1:]]), entries
+        again = [("fill", 0)] if world.rank else []
+        for call, looks in ((lambda: sharded.discounted_cumsum(x[:, part], 0.1), 0), (gated, 1)):
+            with forced("forget", group=6000), diary() as entries:
+                call()
+            # Only what the gates are tells how to go on, and nothing but the last answer is waited for at the end.
+            asked = [*["copies", "waits"] * looks, ("fill", 0), "hears"]
+            assert entries == [*asked, "gather", "copies", *again, "waits"], entries
+        with forced("look_twice"), diary() as entries:
+            summed()
+        assert entries == ["hears", "gather", "gather", ("fill", 0), ("fill", 4)], entries

@@ -105,3 +105,18 @@ def test_there_is_an_end_to_what_is_kept(started):
     for steps in range(1, 100):
         fills.run(shard, shard.scan.x, shard.rows, None, steps, shard.out, shard.state(shard.rows))
     assert len(fills._pieces) <= 64
+
+
+def test_addresses_that_are_aligned_otherwise_are_planned_anew(started):
+    _, prepared = started
+    memory = torch.rand(3 * 50 + 1)
+    for at, n_prepared in ((0, 1), (0, 1), (1, 2), (0, 2)):
+        shard = shards.Shard(
+            scans.prepare_sum(memory[at : at + 150].view(3, 50), None, 1, None, None), False, False, False, 0
+        )
+        out = torch.empty(4096, dtype=torch.uint8)
+        out = out[-out.data_ptr() % 256 :][:600].view(torch.float32).view(3, 50)
+        final = torch.empty(4096, dtype=torch.uint8)
+        final = final[-final.data_ptr() % 256 :][:24].view(torch.float64)
+        shard_fills.fills_of(shard).run(shard, shard.scan.x, shard.rows, None, 50, out, final)
+        assert len(prepared) == n_prepared
