@@ -212,6 +212,7 @@ def what_is_sent(world):
         with contextlib.ExitStack() as patches:
             for name in ("all_gather", "all_gather_into_tensor"):
                 patches.enter_context(mock.patch.object(dist, name, gathering(getattr(dist, name))))
+            patches.enter_context(mock.patch.object(exchange.Ranks, "wired", lambda *_: -1))
             patches.enter_context(mock.patch.object(dist, "isend", sending))
             patches.enter_context(forced(way, group))
             call()

@@ -79,6 +79,24 @@ def every_way_goes_by_wire(world):
 
 
 @check
+def devices_without_wires(world):
+    length = 3000
+    part = world.cut(length)
+    with wired(world) as counts, mock.patch.object(exchange.Ranks, "wired", lambda *_: -1):
+        for way in FORCED:
+            for name, whole, mine in scans(world, length):
+                if way == "forget" and name == "cumulative_sum":
+                    continue
+                for keywords in ({}, {"reverse": True}):
+                    with forced(way):
+                        ours, final = getattr(sharded, name)(*mine, return_final=True, **keywords)
+                    theirs, last = getattr(upsweep, name)(*whole, return_final=True, **keywords)
+                    close(ours, theirs[:, part])
+                    close(final, last)
+        assert counts == {"lines": 0, "gathered": 0}
+
+
+@check
 def many_calls_of_other_sizes(world):
     """With ranks that come early or late, rows of all numbers, both directions; twice with too many rows."""
     lags = np.random.default_rng(world.rank).uniform(0, 2e-3, 24)
@@ -86,8 +104,8 @@ def many_calls_of_other_sizes(world):
         for call, lag in enumerate(lags):
             rows, length = (1, 3, 300, 40)[call % 4], 60 + call
             x = world.random(length, rows, seed=call)
-            if call in (5, 17):  # two numbers a row are more than may be sent
-                x = x.repeat(1, wires.CAPACITY // 16 // rows + 1)
+            if call in (5, 17):  # a number a row is more than may be sent
+                x = x.repeat(1, wires.CAPACITY // 8 // rows + 1)
             part, before = world.cut(length), dict(counts)
             time.sleep(lag)
             with forced("relay" if call % 3 else "look_twice", group=100):

@@ -161,9 +161,8 @@ class Ways:
             self.ranks.unwire(device)
             raise
 
-    def _sends(self, n_numbers: int) -> Ranks | wires.Wires:
-        """What carries so many numbers, of one message or several, of each rank."""
-        n_bytes = 16 * n_numbers  # as all ranks count them
+    def _sends(self, n_bytes: int) -> Ranks | wires.Wires:
+        """What carries so many bytes, as one message or several, of each rank, which all count alike."""
         return self._wires if self._wires is not None and wires.Wires.hold(n_bytes) else self.ranks
 
     def _first(self, rows: Rows) -> _Filled:
@@ -175,7 +174,7 @@ class Ways:
         value = shard.state(shard.rows).zero_() if place is None else self._first(shard.rows).state
         if len(self.chain) == 1 and not self.wants_final:
             return None
-        values = self._sends(value.numel()).start_gather(value).wait()
+        values = self._sends(value.nbytes).start_gather(value).wait()
         finite = are_finite(values)  # which is found out while a device goes on
         if place:
             steps: int = self.heard[self.ranks.rank]["steps"]
@@ -189,7 +188,7 @@ class Ways:
     def relay(self) -> Tensor | None:
         shard, place = self.shard, self.place
         groups = shard.groups(max(self.heard[rank]["groups"] for rank in self.chain))
-        sends = self._sends(math.prod(shard.scan.state_shape))
+        sends = self._sends(math.prod(shard.scan.state_shape) * shard.wide.itemsize)
         left: list[Tensor] = []
         if place is not None:
             coming = going = None
@@ -225,7 +224,7 @@ class Ways:
                 is_known = rows == self.early.rows and self.early.told is not None
                 parts = self.early.told if is_known else told(shard, rows, None if place else self.early)
             packed = packing.pack(parts, rows)
-            gatherings.append(self._sends(packed.numel()).start_gather(packed))
+            gatherings.append(self._sends(packed.nbytes).start_gather(packed))
         finals = []
         for rows, gathering in zip(groups, gatherings):
             told_by = gathering.wait()
