@@ -233,6 +233,14 @@ def what_is_sent(world):
 
 
 @check
+def many_ranks_ask_by_a_gather(world):
+    known = exchange.Ranks(None)._known
+    x, part = world.random(3, 300), world.cut(300)
+    with mock.patch.object(known, "asks_each", False), mock.patch.object(dist, "isend", None), forced("look_twice"):
+        close(sharded.cumulative_sum(x[:, part]), upsweep.cumulative_sum(x)[:, part])
+
+
+@check
 def a_rank_that_fails_in_between(world):
     """The others wait for it as long as the group says, and raise."""
     if world.device.type == "cuda" or world.size > 2:

