@@ -236,7 +236,8 @@ def what_is_sent(world):
 def many_ranks_ask_by_a_gather(world):
     known = exchange.Ranks(None)._known
     x, part = world.random(3, 300), world.cut(300)
-    with mock.patch.object(known, "asks_each", False), mock.patch.object(dist, "isend", None), forced("look_twice"):
+    gathers = mock.patch.object(known, "asks_each", False)
+    with gathers, mock.patch.object(dist, "isend", None), forced("look_twice"):
         close(sharded.cumulative_sum(x[:, part]), upsweep.cumulative_sum(x)[:, part])
 
 
