@@ -9,9 +9,9 @@ All ranks of the group have to call, and all have to differentiate something of 
 anything else, ranks tell each other what each is about to do: if one raises, or shapes disagree, all raise. A rank
 that does not call at all, or fails later, makes those that wait for it raise after the group's time-out.
 
-On the GPUs of one host, a device writes what it tells into memory of the others'. That is set up when a group first
-scans: about two seconds once, and 1 MiB for each rank of the group on each device, for as long as the group lives.
-Where it cannot be, NCCL carries it.
+On the GPUs of one host, a device writes what it tells into memory of the others'. That is set up when a group
+first scans: about two seconds once, and 1 MiB for each rank of the group on each device, for as long as the group
+lives. Where it cannot be, NCCL carries it.
 
 Import it by name: ``import upsweep.distributed`` needs torch.
 """

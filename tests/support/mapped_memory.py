@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
-from upsweep._torch import exchange, ways, wires
+from upsweep._torch import exchange, shards, ways, wires
 
 N_WORDS = 2304  # of signals
 
@@ -97,6 +97,7 @@ def on_devices(world, path, number=itertools.count(), reachable=True):  # noqa: 
         _SymmetricMemory=SimpleNamespace(empty_strided_p2p=allocate),
     )  # fmt: skip
     place_of = wires.place_of
+    left = shards.Shard._left_of_a_large_state  # which a device finds without writing what it passes
     replaced = [
         (exchange, "runs_behind", lambda device: True),
         (ways, "runs_behind", lambda device: True),
@@ -104,10 +105,12 @@ def on_devices(world, path, number=itertools.count(), reachable=True):  # noqa: 
         (wires, "_raw_stream", lambda device: id(told.stream)),
         (wires, "place_of", lambda device, size: {**place_of(device, size), "device": world.rank}),
         (torch.cuda, "current_stream", lambda device=None: told.stream),
+        (shards.Shard, "_left_of_a_large_state",
+         lambda shard, steps, out: left(shard, steps, torch.empty_like(shard.out))),
         (torch.cuda, "device_count", lambda: world.size),
         (torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="one")),
         (torch.cuda, "can_device_access_peer", lambda device, peer: reachable),
-    ]
+    ]  # fmt: skip
     with contextlib.ExitStack() as patches:
         for module, name, value in replaced:
             patches.enter_context(mock.patch.object(module, name, value))

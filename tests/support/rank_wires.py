@@ -20,7 +20,7 @@ from helpers import in_threads
 from mapped_memory import on_devices
 from rank_ways import FORCED, decaying, forced
 from rank_world import check, close
-from upsweep._torch import exchange, shards, wires
+from upsweep._torch import exchange, shards, ways, wires
 
 
 @contextlib.contextmanager
@@ -293,6 +293,17 @@ def diary():
         yield entries
 
 
+@contextlib.contextmanager
+def looking_twice_if_not_forgotten():
+    with contextlib.ExitStack() as patches:
+        for module, name, value in (
+            (ways, "_twice", lambda *_: [0.0, 0.0]), (shards, "_LEAST_ELEMENTS", 1), (shards, "_LOOKS", (8, 2)),
+            (shards, "_GROUP", dict.fromkeys(shards._GROUP, 6000)),
+        ):  # fmt: skip
+            patches.enter_context(mock.patch.object(module, name, value))
+        yield
+
+
 @check
 def a_device_is_given_work_before_anything_is_waited_for(world):
     part = slice(3000 * world.rank, 3000 * world.rank + 3000)
@@ -323,6 +334,17 @@ def a_device_is_given_work_before_anything_is_waited_for(world):
             # Only what the gates are tells how to go on, and nothing but the last answer is waited for at the end.
             asked = [*["copies", "waits"] * looks, ("fill", 0), "hears"]
             assert entries == [*asked, "gather", "copies", *again, "waits"], entries
+        keeps = gates.mul(500).abs().add(0.5)
+        fill = [("fill", 0)]
+        # The same of gates that were looked at twice before; what is done in vain is done again.
+        for given, asked in (
+            (gates, ["waits", *fill]), (gates, [*fill, "waits"]), (keeps, [*fill, "waits"]), (keeps, ["waits"]),
+            (keeps, ["waits"]), (gates, ["waits", *fill]),
+        ):  # fmt: skip
+            with looking_twice_if_not_forgotten(), diary() as entries:
+                mine = sharded.linear_recurrence(given[:, part], x[:, part])
+            close(mine, upsweep.linear_recurrence(given, x)[:, part], 1e-9)
+            assert entries[: entries.index("hears")] == ["copies", *asked], entries
         with forced("look_twice"), diary() as entries:
             summed()
         assert entries == ["hears", "gather", "gather", ("fill", 0), ("fill", 4)], entries

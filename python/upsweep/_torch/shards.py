@@ -6,6 +6,7 @@ Nothing here tracks gradients, and nothing but the shard itself is known: `shard
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -172,30 +173,39 @@ class Shard:
         """Whether only its factors tell where a state is forgotten."""
         return not self._has_one_factor and self.out.numel() >= _LEAST_ELEMENTS
 
-    def look(self) -> int | None:
-        """After how many steps nothing is left of the state before the shard; None: late, or not known."""
-        if self._has_one_factor:
-            return self._forgets_after(abs(self.scan.factor))
-        if not self.has_to_look:
-            return None
-        late = [min(self.length, max(_LEAST_STEPS, math.ceil(self.length / share))) for share in _LOOKS]
-        looks, needed = sorted({min(_SHORT_LOOK, late[-1]), *late}), 0.0
-        for steps in looks:
-            if steps < needed and steps < looks[-1]:
-                continue
-            left = self._left_after(steps)
-            if left == 0:
-                return steps
-            needed = steps * _times_to_nothing(left)
-            if needed > looks[-1]:
-                return None
-        return None
+    def start_look(self) -> Callable[[], int | None]:
+        """Begin to find out after how many steps nothing is left of the state before the shard.
 
-    def _left_after(self, steps: int) -> float:
-        """How much so many steps leave of a large state, at most."""
+        What is returned waits for it. None: late, or not known.
+        """
+        if not self.has_to_look:
+            known = self._forgets_after(abs(self.scan.factor)) if self._has_one_factor else None
+            return lambda: known
+        late = [min(self.length, max(_LEAST_STEPS, math.ceil(self.length / share))) for share in _LOOKS]
+        looks = sorted({min(_SHORT_LOOK, late[-1]), *late})
+        first = self._start_to_look_at(looks[0])
+
+        def wait() -> int | None:
+            needed = 0.0
+            for steps in looks:
+                if steps < needed and steps < looks[-1]:
+                    continue
+                left = (first if steps == looks[0] else self._start_to_look_at(steps))()
+                if left == 0:
+                    return steps
+                needed = steps * _times_to_nothing(left)
+                if needed > looks[-1]:
+                    break
+            return None
+
+        return wait
+
+    def _start_to_look_at(self, steps: int) -> Callable[[], float]:
+        """Begin to find out how much so many steps leave of a large state, at most."""
         # On the CPU, what is written here is written again.
         left = self._left_of_a_large_state(steps, None if self.out.is_cuda else self.out)
-        return float(np.abs(fetch(left if left.numel() <= FEW else left.abs().max())()).max(initial=0))
+        numbers = fetch(left if left.numel() <= FEW else left.abs().max())
+        return lambda: float(np.abs(numbers()).max(initial=0))
 
     def _forgets_after(self, factor: float) -> int | None:
         if not factor < 1:  # NaN too
