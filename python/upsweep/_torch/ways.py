@@ -92,8 +92,8 @@ class Early:
 
     A device is given work before the others are asked: all rows where a state is forgotten; where rows are handed
     on, the first ones on the rank that begins. Where factors are data, some of them are looked at before. If the
-    last two shards of this shape were alike in what they forget, this one is taken to be so too until that is known;
-    what was done in vain is done again.
+    last two shards of this shape were alike in what they forget, this one is taken for such until that is known,
+    and what was done in vain is done again.
     """
 
     def __init__(self, shard: Shard, ranks: Ranks):
