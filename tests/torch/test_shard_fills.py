@@ -23,6 +23,13 @@ def started(monkeypatch):
     yield given, prepared
 
 
+def aligned(shape, dtype):
+    """Memory that begins at a multiple of 256 bytes."""
+    n_bytes = torch.Size(shape).numel() * dtype.itemsize
+    memory = torch.empty(n_bytes + 256, dtype=torch.uint8)
+    return memory[-memory.data_ptr() % 256 :][:n_bytes].view(dtype).view(shape)
+
+
 def described(shard, x, rows, initial, steps, out, final):
     """The same as any scan is described."""
     scan, of = shard.scan, backends._described
@@ -58,11 +65,12 @@ def test_it_is_what_would_be_described(started, kind, reverse):
     for seed in range(3):
         shard = shards.Shard(scan_of(kind, seed), reverse, False, True, 0)
         kept.append(shard)  # so that the next has other addresses
+        shard.out = aligned(shard.scan.shape, shard.scan.dtype)  # as all memory of a device is
         shard._fills = shard_fills.fills_of(shard)
         zeros = torch.zeros((), dtype=shard.scan.dtype).expand(shard.scan.shape)
         for rows in (shard.rows, *shard.groups(3)):
             for steps in (shard.length, 7):
-                for x, out in ((shard.scan.x, shard.out), (zeros, None)):
+                for x, out in ((shard.scan.x, None), (shard.scan.x, shard.out), (zeros, None)):
                     for initial in (None, shard.state(rows), shard.initial(rows)):
                         final = shard.state(rows)
                         shard._fills.run(shard, x, rows, initial, steps, out, final)
@@ -114,9 +122,6 @@ def test_addresses_that_are_aligned_otherwise_are_planned_anew(started):
         shard = shards.Shard(
             scans.prepare_sum(memory[at : at + 150].view(3, 50), None, 1, None, None), False, False, False, 0
         )
-        out = torch.empty(4096, dtype=torch.uint8)
-        out = out[-out.data_ptr() % 256 :][:600].view(torch.float32).view(3, 50)
-        final = torch.empty(4096, dtype=torch.uint8)
-        final = final[-final.data_ptr() % 256 :][:24].view(torch.float64)
+        out, final = aligned((3, 50), torch.float32), aligned((3,), torch.float64)
         shard_fills.fills_of(shard).run(shard, shard.scan.x, shard.rows, None, 50, out, final)
         assert len(prepared) == n_prepared

@@ -56,7 +56,8 @@ class Fills:
         # The library goes by how addresses are aligned, too.
         aligned = tuple([0 if at is None else at & 255 for at in addresses])
         begins = None if initial is None else (initial.dtype, initial.stride())
-        key = (rows.begin, rows.end, steps, begins, x is shard.scan.x or (x.dtype, x.stride()), aligned)
+        reads = x is shard.scan.x or (x.dtype, x.stride())
+        key = (rows.begin, rows.end, steps, begins, reads, out is None, aligned)
         # Taken out while it is used: another thread has its own made.
         piece = self._pieces.pop(key, None)
         if piece is None:
