@@ -82,7 +82,8 @@ def cumulative_sum(
     return sharded.scan(
         "cumulative_sum", lambda state: scans.prepare_sum(x, dtype, axis, reset, state), reverse=reverse,
         initial=initial, exclusive=exclusive, return_final=return_final, n_threads=n_threads, flush=False,
-        group=group,
+        group=group, axis=axis,
+        plain=(x, None, None) if initial is reset is dtype is n_threads is None else None,
     )  # fmt: skip
 
 
@@ -128,7 +129,8 @@ def discounted_cumsum(
     return sharded.scan(
         "discounted_cumsum", lambda state: scans.prepare_discounted(x, gamma, axis, reset, state),
         reverse=reverse, initial=initial, exclusive=exclusive, return_final=return_final, n_threads=n_threads,
-        flush=True, group=group,
+        flush=True, group=group, axis=axis,
+        plain=(x, None, gamma) if initial is None and reset is None and n_threads is None else None,
     )  # fmt: skip
 
 
@@ -173,7 +175,8 @@ def linear_recurrence(
     return sharded.scan(
         "linear_recurrence", lambda state: scans.prepare_gated(gates, tokens, axis, reset, state),
         reverse=reverse, initial=initial, exclusive=exclusive, return_final=return_final, n_threads=n_threads,
-        flush=True, group=group,
+        flush=True, group=group, axis=axis,
+        plain=(tokens, gates, None) if initial is None and reset is None and n_threads is None else None,
     )  # fmt: skip
 
 

@@ -19,8 +19,8 @@ import upsweep.distributed as sharded
 from helpers import in_threads
 from mapped_memory import on_devices
 from rank_ways import FORCED, decaying, forced
-from rank_world import check, close
-from upsweep._torch import exchange, shards, ways, wires
+from rank_world import check, close, raises
+from upsweep._torch import exchange, shard_plans, shards, ways, wires
 
 
 @contextlib.contextmanager
@@ -348,3 +348,43 @@ def a_device_is_given_work_before_anything_is_waited_for(world):
         with forced("look_twice"), diary() as entries:
             summed()
         assert entries == ["hears", "gather", "gather", ("fill", 0), ("fill", 4)], entries
+
+
+@check
+def calls_that_were_checked_before(world):
+    """Tensors that lie as others did are scanned at once; what lies or is meant otherwise is checked first."""
+    part = slice(300 * world.rank, 300 * world.rank + 300)
+    x, gates = (world.random(4, 300 * world.size, seed=seed, dtype=torch.float32) for seed in (1, 2))
+    calls = [
+        (name, factors, keywords)
+        for name, factors in (
+            ("cumulative_sum", ()), ("discounted_cumsum", (0.5,)), ("discounted_cumsum", (-0.9,)),
+            ("linear_recurrence", (gates,)),
+        )
+        for keywords in ({}, {"reverse": True}, {"exclusive": True})
+    ]  # fmt: skip
+
+    def compare(name, x, factors, keywords):
+        mine = [t[:, part].clone() if isinstance(t, torch.Tensor) else t for t in (x, *factors)]
+        turn = -1 if name == "linear_recurrence" else 1  # gates first
+        theirs = getattr(upsweep, name)(*[x, *factors][::turn], **keywords)
+        close(getattr(sharded, name)(*mine[::turn], **keywords), theirs[:, part], 1e-5)
+
+    with wired(world), mock.patch.object(shard_plans, "_known", {}) as known:
+        for n in (1, 2, 3):
+            for name, factors, keywords in calls:
+                compare(name, n * x, factors, keywords)
+        assert len(known) == len(calls)
+        compare("cumulative_sum", x.double(), (), {})
+        compare("cumulative_sum", x, (), {"reset": None, "axis": 1})
+        compare("linear_recurrence", x, (gates.double().float().mT.contiguous().mT,), {})
+        assert len(known) == len(calls) + 3
+        # What has a state, is followed or is not as it was given.
+        compare("cumulative_sum", x, (), {"initial": torch.ones(4, device=world.device)})
+        compare("cumulative_sum", (100 * x).long(), (), {})
+        leaf = x[:, part].clone().requires_grad_()
+        sharded.cumulative_sum(leaf).sum().backward()
+        assert leaf.grad is not None and len(known) == len(calls) + 3
+        raises(ValueError, "shapes do not broadcast",
+               lambda: sharded.linear_recurrence(gates[:, :7], x[:, part]))  # fmt: skip
+        compare("cumulative_sum", x, (), {})

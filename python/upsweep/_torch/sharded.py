@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from upsweep import _cpu
-from upsweep._torch import backends, carries, scans
+from upsweep._torch import backends, carries, scans, shard_plans
 from upsweep._torch.exchange import Ranks
 from upsweep._torch.exchange_gradients import exchange, joined
+from upsweep._torch.shard_plans import Plain
 from upsweep._torch.shards import Shard
 from upsweep._torch.ways import Early, Facts, Ways, in_order
 
@@ -25,26 +26,37 @@ __all__ = ["check_same", "scan"]
 
 def scan(
     name: str, prepare: Callable[[Any], Any], *, reverse: bool, initial: Any, exclusive: bool, return_final: bool,
-    n_threads: int | None, flush: bool, group: Any,
+    n_threads: int | None, flush: bool, group: Any, axis: Any = None, plain: Plain | None = None,
 ) -> Any:  # fmt: skip
-    """The scan that `prepare` checks, given the state before it, of this rank's shard and all others'."""
+    """The scan that `prepare` checks, given the state before it, of this rank's shard and all others'.
+
+    `plain`: the operands, where there are no others than these along `axis`.
+    """
     ranks = Ranks(group)
     reverse = bool(reverse)
-    state = initial if ranks.rank == in_order(ranks, reverse)[0] else None
     facts, error, carry, shard, early = None, None, None, None, None
     try:
-        checked = prepare(state)
-        threads = 0 if n_threads is None else _cpu.check_threads(n_threads)
-        tensors = (checked.x, checked.gates, checked.gamma, checked.reset, checked.initial)
-        scans._refuse_trace()
-        scans._refuse_tangents(tensors)
-        if scans._needs_operation(tensors):
+        key = shard_plans.key_of(name, plain, axis, reverse, bool(exclusive))
+        if key is not None and plain is not None:
+            shard = shard_plans.again(key, plain)
+        if shard is not None:
+            checked, threads, tensors = shard.scan, 0, (shard.scan.x, shard.scan.gates, None, None, None)
+        else:
+            checked = prepare(initial if ranks.rank == in_order(ranks, reverse)[0] else None)
+            threads = 0 if n_threads is None else _cpu.check_threads(n_threads)
+            tensors = (checked.x, checked.gates, checked.gamma, checked.reset, checked.initial)
+            scans._refuse_trace()
+            scans._refuse_tangents(tensors)
+        if shard is None and scans._needs_operation(tensors):
             facts = _facts(name, checked, ranks, reverse, return_final)
             facts["tracked"] = scans._differentiated(tensors)
             facts["plain"] = not exclusive and _is_plain(checked, tensors)
             carry = None if facts["plain"] else _carry_of(checked, reverse, flush, threads)
         else:  # first of all work for the device
-            shard = Shard(checked, reverse, bool(exclusive), flush, threads)
+            if shard is None:
+                shard = Shard(checked, reverse, bool(exclusive), flush, threads)
+                if key is not None and plain is not None:
+                    shard_plans.keep(key, plain, shard)
             early = Early(shard, ranks)
             facts = _facts(name, checked, ranks, reverse, return_final)
             facts.update(early.facts, untracked=True, plain=not exclusive and _is_plain(checked, tensors))

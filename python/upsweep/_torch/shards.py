@@ -62,19 +62,20 @@ class Shard:
         shape = scan.state_shape
         self.row_axis = max(range(len(shape)), key=lambda axis: shape[axis]) if shape else None
         self.n_rows = 1 if self.row_axis is None else int(shape[self.row_axis])
+        self.rows = Rows(0, self.n_rows)
+        self._groups: dict[int, list[Rows]] = {}
         self._fills = fills_of(self) if self.out.is_cuda else None
 
     # ---- pieces -------------------------------------------------------------------------------------------------
 
-    @property
-    def rows(self) -> Rows:
-        return Rows(0, self.n_rows)
-
     def groups(self, count: int) -> list[Rows]:
         """All rows, in so many groups of about one size, of whole cache lines where columns are neighbours."""
-        step = 32 if self.n_rows >= 64 * count else 1
-        ends = [self.n_rows * i // count // step * step for i in range(count)] + [self.n_rows]
-        return [Rows(begin, end) for begin, end in pairwise(ends)]
+        groups = self._groups.get(count)
+        if groups is None:
+            step = 32 if self.n_rows >= 64 * count else 1
+            ends = [self.n_rows * i // count // step * step for i in range(count)] + [self.n_rows]
+            groups = self._groups[count] = [Rows(begin, end) for begin, end in pairwise(ends)]
+        return groups
 
     def most_groups(self) -> int:
         """How many groups of rows are worth the messages between them."""

@@ -216,7 +216,7 @@ class Ways:
         each = finite()
         if not all(each[rank] for rank in self.chain[:-1]):
             return self.relay()
-        return values[self.chain[-1]]
+        return values[self.chain[-1]] if self.wants_final else None
 
     def relay(self) -> Tensor | None:
         shard, place = self.shard, self.place
