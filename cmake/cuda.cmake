@@ -40,7 +40,9 @@ file(CONFIGURE OUTPUT cuda_generated/architectures.hpp
 add_library(upsweep_cuda SHARED
   cuda/api.cu
   cuda/api_counts.cu
+  cuda/api_reduce.cu
   cuda/plan.cpp
+  cuda/reduce_plan.cpp
   cuda/count_plan.cpp
   cuda/count_launch.cu
   cuda/count_sums.cu
@@ -49,7 +51,12 @@ add_library(upsweep_cuda SHARED
   cuda/launch_bfloat16.cu
   cuda/launch_float32.cu
   cuda/launch_float64.cu
-  cuda/launch_any.cu)
+  cuda/launch_any.cu
+  cuda/reduce_float16.cu
+  cuda/reduce_bfloat16.cu
+  cuda/reduce_float32.cu
+  cuda/reduce_float64.cu
+  cuda/reduce_any.cu)
 target_include_directories(upsweep_cuda PRIVATE cuda ${CMAKE_CURRENT_BINARY_DIR}/cuda_generated)
 # The static runtime's own symbols stay inside, beside another library's copy of it.
 target_link_options(upsweep_cuda PRIVATE -Wl,--exclude-libs,ALL)

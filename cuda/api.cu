@@ -89,15 +89,16 @@ using namespace upsweep;
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_abi(void) { return UPSWEEP_CUDA_ABI; }
 
-UPSWEEP_EXPORT void upsweep_cuda_sizes(int64_t sizes[8]) {
+UPSWEEP_EXPORT void upsweep_cuda_sizes(int64_t sizes[9]) {
   sizes[0] = sizeof(upsweep_array);
   sizes[1] = sizeof(upsweep_scan);
-  sizes[2] = sizeof(upsweep_lines);
-  sizes[3] = sizeof(upsweep_lines_backward);
-  sizes[4] = sizeof(upsweep_plan);
-  sizes[5] = sizeof(upsweep_count);
-  sizes[6] = sizeof(upsweep_histogram);
-  sizes[7] = sizeof(upsweep_count_plan);
+  sizes[2] = sizeof(upsweep_reduction);
+  sizes[3] = sizeof(upsweep_lines);
+  sizes[4] = sizeof(upsweep_lines_backward);
+  sizes[5] = sizeof(upsweep_plan);
+  sizes[6] = sizeof(upsweep_count);
+  sizes[7] = sizeof(upsweep_histogram);
+  sizes[8] = sizeof(upsweep_count_plan);
 }
 
 UPSWEEP_EXPORT int32_t upsweep_cuda_architectures(int32_t* capabilities, int32_t n) {
@@ -155,7 +156,7 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_plan_scan(const upsweep_scan* scan, int32_t 
   if (const int32_t status = find_machine(scan->device, n_processors, &machine)) return status;
   Plan plan;
   if (const char* wrong = make_plan(*scan, machine, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
-  *result = {plan.regime, plan.typed, plan.problem.lines, plan.tile, plan.n_launches, plan.workspace_bytes};
+  *result = {plan.regime, plan.typed, plan.problem.lines, plan.tile, plan.outer.n_launches, plan.workspace_bytes};
   return UPSWEEP_OK;
 }
 
@@ -189,28 +190,16 @@ int32_t run_scan(const upsweep_scan& scan, int64_t* needed) {
     w.letters = reinterpret_cast<unsigned long long*>(static_cast<char*>(scan.workspace) + kCounterBytes);
   }
   Launch* const launch = launch_of(plan, scan.accumulator);
-  constexpr int kViews = 7;
-  View* const views[kViews] = {&plan.problem.x,     &plan.problem.gates,   &plan.problem.reset,      &plan.problem.out,
-                               &plan.problem.gamma, &plan.problem.initial, &plan.problem.final_state};
-  char* bases[kViews];
-  for (int i = 0; i < kViews; ++i) bases[i] = views[i]->data;
-  for (int64_t index = 0; index < plan.n_launches; ++index) {
-    int64_t rest = index;
-    for (int i = 0; i < kViews; ++i) views[i]->data = bases[i];
-    for (int dim = plan.n_outer - 1; dim >= 0; --dim) {
-      const int64_t at = rest % plan.outer_shape[dim];
-      rest /= plan.outer_shape[dim];
-      for (int i = 0; i < kViews; ++i)
-        if (bases[i]) views[i]->data += at * plan.outer_strides[i][dim];
-    }
+  Problem& p = plan.problem;
+  View* const views[] = {&p.x, &p.gates, &p.reset, &p.out, &p.gamma, &p.initial, &p.final_state};
+  return for_each_launch(plan.outer, views, [&]() -> int32_t {
     if (plan.workspace_bytes && plan.regime != kWindow) {   // empty letters
       const cudaError_t error = cudaMemsetAsync(scan.workspace, 0xff, plan.workspace_bytes, stream);
       if (error != cudaSuccess) return cuda_failed("cudaMemsetAsync", error);
     }
     const cudaError_t error = launch(plan, w, stream, machine.n_processors);
-    if (error != cudaSuccess) return cuda_failed("launch of a scan", error);
-  }
-  return UPSWEEP_OK;
+    return error == cudaSuccess ? UPSWEEP_OK : cuda_failed("launch of a scan", error);
+  });
 }
 
 }  // namespace

@@ -9,25 +9,20 @@
 namespace upsweep {
 namespace {
 
-constexpr int kArrays = 7;
-
-bool is_typed(int32_t dtype) { return dtype >= UPSWEEP_FLOAT16 && dtype <= UPSWEEP_FLOAT64; }
-
 struct Axis {
   int64_t size;
-  int64_t strides[kArrays];
+  int64_t strides[kMostArrays];
 };
 
 // Axes of size 1 dropped, outermost first by the strides of out, neighbours merged where every array allows it.
-int merge_axes(const upsweep_scan& scan, const upsweep_array* const (&arrays)[kArrays], Axis* axes) {
+int merge_axes(const upsweep_scan& scan, const upsweep_array* const* arrays, int n_arrays, Axis* axes) {
   int n = 0;
   for (int dim = 0; dim < scan.n_batch; ++dim) {
     if (scan.batch_shape[dim] == 1) continue;
     axes[n].size = scan.batch_shape[dim];
-    for (int i = 0; i < kArrays; ++i) axes[n].strides[i] = arrays[i]->data ? arrays[i]->batch_strides[dim] : 0;
+    for (int i = 0; i < n_arrays; ++i) axes[n].strides[i] = arrays[i]->data ? arrays[i]->batch_strides[dim] : 0;
     ++n;
   }
-  constexpr int kOut = 3;
   std::stable_sort(axes, axes + n, [](const Axis& a, const Axis& b) {
     return std::llabs(a.strides[kOut]) > std::llabs(b.strides[kOut]);
   });
@@ -36,10 +31,10 @@ int merge_axes(const upsweep_scan& scan, const upsweep_array* const (&arrays)[kA
     Axis& outer = axes[kept - 1];
     const Axis& inner = axes[dim];
     bool merges = true;
-    for (int i = 0; i < kArrays; ++i) merges = merges && outer.strides[i] == inner.strides[i] * inner.size;
+    for (int i = 0; i < n_arrays; ++i) merges = merges && outer.strides[i] == inner.strides[i] * inner.size;
     if (merges) {
       outer.size *= inner.size;
-      std::copy(inner.strides, inner.strides + kArrays, outer.strides);
+      std::copy(inner.strides, inner.strides + n_arrays, outer.strides);
     } else {
       axes[kept++] = inner;
     }
@@ -76,19 +71,11 @@ int walking_warps(int64_t positions, int64_t lines, int64_t warp_tile, int most,
   return best;
 }
 
-// Whether the columns are neighbours, and the first one of each step begins on a vector's boundary.
-bool has_aligned_rows(const View& view, const Problem& p, int64_t item) {
-  if (!p.n_dims || view.strides[p.n_dims - 1] != item || view.time_stride % 16) return false;
-  bool aligned = reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
-  for (int dim = 0; dim + 1 < p.n_dims; ++dim) aligned = aligned && view.strides[dim] % 16 == 0;
-  return aligned;
-}
-
 // Whether each line begins as far from a vector's boundary in one array as in the others.
-bool same_phase(const Problem& p, bool gated) {
+bool same_phase(const Problem& p, const Outer& outer, bool gated) {
   const View* const views[] = {&p.x, &p.gates};
   for (int i = 0; i < (gated ? 2 : 1); ++i) {
-    if ((views[i]->data - p.out.data) % 16) return false;
+    if ((views[i]->data - p.out.data) % 16 || !outer.move_alike(i ? kGates : kX, kOut)) return false;
     for (int dim = 0; dim < p.n_dims; ++dim)
       if ((views[i]->strides[dim] - p.out.strides[dim]) % 16) return false;
   }
@@ -147,14 +134,13 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
   const bool contiguous = same && std::llabs(stride) == item && p.x.time_stride == stride &&
                           (!plan.gated || p.gates.time_stride == stride);
   const int64_t columns = p.n_dims ? p.shape[p.n_dims - 1] : 1;
-  const int64_t across = p.n_dims ? std::llabs(p.out.strides[p.n_dims - 1]) : 0;
-  const bool down = p.length > 1 && columns >= 8 && across < std::llabs(stride);
   plan.typed = contiguous;
   plan.reverse = contiguous && stride < 0;
 
-  if (down) {
+  if (runs_down(p)) {
     plan.typed = same;
-    plan.aligned = same && has_aligned_rows(p.x, p, item) && (!plan.gated || has_aligned_rows(p.gates, p, item));
+    plan.aligned = same && has_aligned_rows(p.x, p, item) && plan.outer.keeps_vectors(kX) &&
+                   (!plan.gated || (has_aligned_rows(p.gates, p, item) && plan.outer.keeps_vectors(kGates)));
     plan.blocks = p.lines / columns * ((columns + 31) / 32);
     const int64_t split_tile = ColumnTuning::kWarps * ColumnTuning::kSplitSteps;
     const int64_t split_tiles = (p.length + split_tile - 1) / split_tile;
@@ -171,8 +157,10 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
   const int64_t lane = plan.typed ? lane_elements(item) : kStridedElements;
   const int64_t warp_tile = 32 * lane;
   // Lines that do not begin on a vector's boundary begin earlier by up to a vector.
-  const bool out_aligned = !plan.typed || is_aligned(p.out, p, item);
-  plan.aligned = plan.typed && out_aligned && is_aligned(p.x, p, item) && (!plan.gated || is_aligned(p.gates, p, item));
+  const Outer& outer = plan.outer;
+  const bool out_aligned = !plan.typed || (is_aligned(p.out, p, item) && outer.keeps_vectors(kOut));
+  plan.aligned = plan.typed && out_aligned && is_aligned(p.x, p, item) && outer.keeps_vectors(kX) &&
+                 (!plan.gated || (is_aligned(p.gates, p, item) && outer.keeps_vectors(kGates)));
   if (plan.typed && can_pack(p, plan.gated, item) && p.length <= warp_tile / 2 && p.length > 0) {
     plan.each = lines_of_a_warp(p.length, warp_tile, item, plan.aligned);
     plan.regime = kPackedLines;
@@ -216,7 +204,7 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
   // Elements outside a line change no state, unless gamma meets an initial one before the line's first, or one that is
   // to be left after its last.
   const bool has_state = p.initial.data || p.final_state.data;
-  plan.simple = plan.typed && !p.reset.data && !p.exclusive && p.length > 0 && same_phase(p, plan.gated) &&
+  plan.simple = plan.typed && !p.reset.data && !p.exclusive && p.length > 0 && same_phase(p, outer, plan.gated) &&
                 (plan.gated || !has_state);
   plan.warps = walking_warps(positions, p.lines, warp_tile, LineTuning::kWarps,
                              int64_t(n_processors) * LineTuning::kBlocks * LineTuning::kWarps);
@@ -257,10 +245,73 @@ int64_t dtype_size(int32_t dtype) {
   return dtype >= 0 && dtype <= UPSWEEP_COMPLEX128 ? sizes[dtype] : 0;
 }
 
-const char* make_plan(const upsweep_scan& scan, Machine machine, Plan* result) {
+bool is_typed(int32_t dtype) { return dtype >= UPSWEEP_FLOAT16 && dtype <= UPSWEEP_FLOAT64; }
+
+bool has_aligned_rows(const View& view, const Problem& p, int64_t item) {
+  if (!p.n_dims || view.strides[p.n_dims - 1] != item || view.time_stride % 16) return false;
+  bool aligned = reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
+  for (int dim = 0; dim + 1 < p.n_dims; ++dim) aligned = aligned && view.strides[dim] % 16 == 0;
+  return aligned;
+}
+
+bool runs_down(const Problem& p) {
+  if (p.length <= 1 || !p.n_dims) return false;
+  const int innermost = p.n_dims - 1;
+  return p.shape[innermost] >= 8 && std::llabs(p.out.strides[innermost]) < std::llabs(p.out.time_stride);
+}
+
+const char* check_scan(const upsweep_scan& scan) {
   if (scan.length < 0) return "length is negative";
   if (scan.n_batch < 0 || scan.n_batch > UPSWEEP_MAX_DIMS) return "n_batch is out of range";
   if (scan.accumulator < UPSWEEP_REAL || scan.accumulator > UPSWEEP_INTEGER) return "accumulator is unknown";
+  for (int dim = 0; dim < scan.n_batch; ++dim)
+    if (scan.batch_shape[dim] < 0) return "batch_shape is negative";
+  const upsweep_array& last = scan.final_state;
+  if (last.data && scan.accumulator == UPSWEEP_REAL && last.dtype != UPSWEEP_FLOAT32 && last.dtype != UPSWEEP_FLOAT64)
+    return "final_state has to be float32 or float64";
+  return nullptr;
+}
+
+void lay_out(const upsweep_scan& scan, const upsweep_array* const* arrays, View* const* views, int n_arrays, Problem* p,
+             Outer* outer) {
+  p->length = scan.length;
+  p->exclusive = scan.exclusive;
+  p->writes = scan.out.data != nullptr;
+  p->gamma_re = scan.gamma_re;
+  p->gamma_im = scan.gamma_im;
+  Axis axes[UPSWEEP_MAX_DIMS];
+  const int n = merge_axes(scan, arrays, n_arrays, axes);
+  const int kept = std::min(n, kDims);
+  outer->n = n - kept;
+  outer->n_launches = 1;
+  for (int dim = 0; dim < outer->n; ++dim) {
+    outer->shape[dim] = axes[dim].size;
+    outer->n_launches *= axes[dim].size;
+    for (int i = 0; i < n_arrays; ++i) outer->strides[i][dim] = axes[dim].strides[i];
+  }
+  p->n_dims = kept;
+  p->lines = 1;
+  for (int dim = 0; dim < kept; ++dim) {
+    p->shape[dim] = axes[outer->n + dim].size;
+    p->lines *= p->shape[dim];
+  }
+  constexpr int kTimed = 4;        // arrays with an axis of time
+  for (int i = 0; i < n_arrays; ++i) {
+    View& view = *views[i];
+    view.data = static_cast<char*>(arrays[i]->data);
+    view.dtype = arrays[i]->dtype;
+    // A single step has no stride of its own; numpy leaves it undefined.
+    view.time_stride = scan.length > 1 ? arrays[i]->time_stride : dtype_size(view.dtype);
+    for (int dim = 0; dim < kept; ++dim) view.strides[dim] = axes[outer->n + dim].strides[i];
+    if (view.data && i < kTimed && scan.reverse && scan.length > 1) {
+      view.data += (scan.length - 1) * view.time_stride;
+      view.time_stride = -view.time_stride;
+    }
+  }
+}
+
+const char* make_plan(const upsweep_scan& scan, Machine machine, Plan* result) {
+  if (const char* wrong = check_scan(scan)) return wrong;
   if (scan.window < 0) return "window is negative";
   if (scan.window && (scan.gates.data || scan.initial.data || scan.final_state.data || scan.exclusive ||
                       scan.accumulator == UPSWEEP_INTEGER))
@@ -268,61 +319,21 @@ const char* make_plan(const upsweep_scan& scan, Machine machine, Plan* result) {
   // What is not written has a layout all the same: that of what is read.
   const bool writes = scan.out.data != nullptr;
   const upsweep_array& out = writes ? scan.out : scan.x.time_stride || !scan.gates.data ? scan.x : scan.gates;
-  const upsweep_array* const arrays[kArrays] = {&scan.x,     &scan.gates,   &scan.reset,      &out,
-                                                &scan.gamma, &scan.initial, &scan.final_state};
+  const upsweep_array* const arrays[kScanArrays] = {&scan.x,     &scan.gates,   &scan.reset,      &out,
+                                                    &scan.gamma, &scan.initial, &scan.final_state};
   Plan& plan = *result;
   std::memset(&plan, 0, sizeof plan);
   Problem& p = plan.problem;
-  View* const views[kArrays] = {&p.x, &p.gates, &p.reset, &p.out, &p.gamma, &p.initial, &p.final_state};
+  View* const views[kScanArrays] = {&p.x, &p.gates, &p.reset, &p.out, &p.gamma, &p.initial, &p.final_state};
   p.lines = 1;
-  for (int dim = 0; dim < scan.n_batch; ++dim) {
-    if (scan.batch_shape[dim] < 0) return "batch_shape is negative";
-    p.lines *= scan.batch_shape[dim];
-  }
+  for (int dim = 0; dim < scan.n_batch; ++dim) p.lines *= scan.batch_shape[dim];
   if (p.lines == 0 || (scan.length == 0 && !scan.final_state.data)) return nullptr;
   if (scan.length && (!scan.x.data || !(writes || scan.final_state.data)))
     return "x and one of out and final_state have to be given";
-  const upsweep_array& last = scan.final_state;
-  if (last.data && scan.accumulator == UPSWEEP_REAL && last.dtype != UPSWEEP_FLOAT32 && last.dtype != UPSWEEP_FLOAT64)
-    return "final_state has to be float32 or float64";
   for (const upsweep_array* array : arrays)
     if (array->data && !dtype_size(array->dtype)) return "dtype is unknown";
-
-  p.length = scan.length;
-  p.exclusive = scan.exclusive;
-  p.writes = writes;
-  p.gamma_re = scan.gamma_re;
-  p.gamma_im = scan.gamma_im;
+  lay_out(scan, arrays, views, kScanArrays, &p, &plan.outer);
   plan.gated = scan.gates.data != nullptr;
-  Axis axes[UPSWEEP_MAX_DIMS];
-  const int n = merge_axes(scan, arrays, axes);
-  const int kept = std::min(n, kDims);
-  plan.n_outer = n - kept;
-  plan.n_launches = 1;
-  for (int dim = 0; dim < plan.n_outer; ++dim) {
-    plan.outer_shape[dim] = axes[dim].size;
-    plan.n_launches *= axes[dim].size;
-    for (int i = 0; i < kArrays; ++i) plan.outer_strides[i][dim] = axes[dim].strides[i];
-  }
-  p.n_dims = kept;
-  p.lines = 1;
-  for (int dim = 0; dim < kept; ++dim) {
-    p.shape[dim] = axes[plan.n_outer + dim].size;
-    p.lines *= p.shape[dim];
-  }
-  for (int i = 0; i < kArrays; ++i) {
-    View& view = *views[i];
-    view.data = static_cast<char*>(arrays[i]->data);
-    view.dtype = arrays[i]->dtype;
-    // A single step has no stride of its own; numpy leaves it undefined.
-    view.time_stride = scan.length > 1 ? arrays[i]->time_stride : dtype_size(view.dtype);
-    for (int dim = 0; dim < kept; ++dim) view.strides[dim] = axes[plan.n_outer + dim].strides[i];
-    const bool has_time = i < 4;
-    if (view.data && has_time && scan.reverse && scan.length > 1) {
-      view.data += (scan.length - 1) * view.time_stride;
-      view.time_stride = -view.time_stride;
-    }
-  }
   // A window that reaches over the whole line is none.
   plan.window = scan.window < scan.length ? scan.window : 0;
   if (plan.window) plan_window(plan, scan.accumulator);

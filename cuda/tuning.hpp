@@ -51,6 +51,32 @@ struct ColumnTuning {
   static constexpr int kSplitBlocks = 4;
 };
 
+// Of what blocks of steps do to a state: nothing is written, and nobody waits for anyone.
+struct ReduceTuning {
+  static constexpr int kThreads = 128;        // of a block
+  static constexpr int kBlocks = 5;           // a processor, which bounds the registers of a thread
+  // Of a lane, on their way, by [gated]: vectors of each array along lines, steps down columns.
+  static constexpr int kVectors[2] = {8, 4};
+  static constexpr int kSteps[2] = {8, 4};
+  static constexpr int kAnyVectors = 2;
+  static constexpr int kShortVectors = 4;     // each of another line
+  // Lines are cut into about so many chunks in all, unless there are so many lines. A chunk is so many times as long
+  // as what its warp has on its way, at most.
+  static constexpr int64_t kChunks = 16384;
+  static constexpr int64_t kLines = 4096;
+  static constexpr int64_t kTimes = 32;
+  // Columns are cut into about so many threads' work, of at least so many steps each.
+  static constexpr int64_t kColumnThreads = 1 << 18;
+  static constexpr int64_t kColumnSteps = 128;
+  static constexpr int64_t kColumnChunks = 1 << 15;   // of a column, at most
+  // Chunks that one thread joins. Where there are more of a column, so many warps share them, up to so many; else the
+  // threads of a block for each line.
+  static constexpr int64_t kFewChunks = 8;
+  static constexpr int kJoiningWarps = 16;
+  static constexpr int64_t kWarpChunks = 512;
+  static constexpr int kMostJoiners = 1024;
+};
+
 struct WindowTuning {
   static constexpr int kThreads = 256;
   static constexpr int kLaneSteps = 8;

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define UPSWEEP_CUDA_ABI 3
+#define UPSWEEP_CUDA_ABI 4
 #define UPSWEEP_MAX_DIMS 64
 
 typedef enum {
@@ -62,6 +62,16 @@ typedef struct {
   int64_t batch_shape[UPSWEEP_MAX_DIMS];
   upsweep_array x, gates, reset, out, gamma, initial, final_state;
 } upsweep_scan;
+
+/* What a block of steps does to the state before it: scan.final_state = the state after it from none, or from scan.initial;
+ * multiplier = the product of its factors, the first one included, 0 where a reset drops the state before the block;
+ * dropped = whether one does. All three lack the axis of time, and are optional. multiplier is float64, or complex128
+ * where the factors are complex, or 64 bits of an integer; dropped is bool. scan.out, exclusive and window are not used;
+ * integers are only summed. */
+typedef struct {
+  upsweep_scan scan;
+  upsweep_array multiplier, dropped;
+} upsweep_reduction;
 
 /* The plainest scan, for calls that should cost little: lines one after the other in memory, of one real dtype. */
 typedef struct {
@@ -158,9 +168,10 @@ typedef struct {
 } upsweep_count_plan;
 
 int32_t upsweep_cuda_abi(void);
-/* sizeof(upsweep_array), sizeof(upsweep_scan), sizeof(upsweep_lines), sizeof(upsweep_lines_backward),
- * sizeof(upsweep_plan), sizeof(upsweep_count), sizeof(upsweep_histogram), sizeof(upsweep_count_plan) */
-void upsweep_cuda_sizes(int64_t sizes[8]);
+/* sizeof(upsweep_array), sizeof(upsweep_scan), sizeof(upsweep_reduction), sizeof(upsweep_lines),
+ * sizeof(upsweep_lines_backward), sizeof(upsweep_plan), sizeof(upsweep_count), sizeof(upsweep_histogram),
+ * sizeof(upsweep_count_plan) */
+void upsweep_cuda_sizes(int64_t sizes[9]);
 /* Compute capabilities that code is held for, times ten and in any order; returns how many there are. */
 int32_t upsweep_cuda_architectures(int32_t* capabilities, int32_t n);
 const char* upsweep_cuda_last_error(void);
@@ -173,6 +184,9 @@ int32_t upsweep_cuda_device_check(int32_t device, char* name, int32_t* capabilit
 int32_t upsweep_cuda_plan_scan(const upsweep_scan* scan, int32_t n_processors, upsweep_plan* plan);
 int32_t upsweep_cuda_scan(const upsweep_scan* scan);
 int32_t upsweep_cuda_scan_lines(upsweep_lines* lines);
+/* Regimes 0, 1, 2 and 4; tile: steps of a chunk of a line. It depends on no device. */
+int32_t upsweep_cuda_plan_reduce(const upsweep_reduction* reduction, upsweep_plan* plan);
+int32_t upsweep_cuda_reduce(const upsweep_reduction* reduction);
 /* UPSWEEP_NOT_HERE where lines are few and long, or begin otherwise in one array than in another, as counted from
  * multiples of 16 bytes. The first says which it will be, without touching a device unless n_processors is 0. */
 int32_t upsweep_cuda_plan_lines_backward(const upsweep_lines_backward* lines, int32_t n_processors);

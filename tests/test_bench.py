@@ -47,11 +47,11 @@ BACKWARD = [
 SUMS = [(1, 100_000), (1, 10_000_000), (64, 100_000), (4096, 1024), (65535, 64), (1024, 65536)]
 
 
-def find(operation, shape, dtype="float32", gradients=False, axis=-1, figure="of copy", window=None):
+def find(operation, shape, dtype="float32", gradients=False, axis=-1, figure="of copy", window=None, carry=False):
     found = [
         case for case in cuda_cases.cases()
         if (case.operation, case.shape, case.dtype, case.gradients) == (operation, shape, dtype, gradients)
-        and (case.axis, case.figure, case.window) == (axis, figure, window)
+        and (case.axis, case.figure, case.window, case.carry) == (axis, figure, window, carry)
     ]  # fmt: skip
     assert len(found) == 1, (operation, shape, dtype, len(found))
     return found[0]
@@ -60,8 +60,17 @@ def find(operation, shape, dtype="float32", gradients=False, axis=-1, figure="of
 def test_every_fraction_of_a_copy_has_its_bar():
     for (operation, shape, axis, dtype, gradients), bar in BARS_OF_COPY.items():
         assert find(operation, shape, dtype, gradients, axis).bar == bar
-    barred = [case for case in cuda_cases.cases() if case.figure == "of copy" and case.bar is not None]
-    assert len(barred) == len(BARS_OF_COPY)
+    fractions = [case for case in cuda_cases.cases() if case.figure == "of copy" and case.bar is not None]
+    assert len([case for case in fractions if not case.carry]) == len(BARS_OF_COPY)
+
+
+def test_what_blocks_do_is_beside_a_copy():
+    for operation in ("linear_recurrence", "discounted_cumsum", "cumulative_sum"):
+        for shape in ((256, 2**20), (1, 2**28)):
+            case = find(operation, shape, carry=True)
+            assert case.bar == 0.85
+            assert case.n_bytes == 2**28 * (8 if case.gated else 4)  # what is read
+    assert find("linear_recurrence", (2**14, 2**14), axis=0, carry=True).bar == 0.85
 
 
 def test_every_point_of_the_peers_tables_is_there():

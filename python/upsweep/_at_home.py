@@ -189,14 +189,13 @@ def reduce_scan(scan: Scan, reverse: bool) -> tuple[Any, Any, Any]:
     with contextlib.closing(Call(_of_scan(scan))) as call:
         results = [call.empty(scan.state_shape, dtype) for dtype in dtypes]
         if 0 not in scan.state_shape:
-            bits = [call.number(np.array(bit, np.int8)) for bit in (0, 1)]
             from upsweep._cuda import carries
 
             x = call.array(scan.x)
             assert x is not None
             carries.reduce(
                 x, call.array(scan.gates), call.gamma(scan.gamma), call.array(scan.reset),
-                [described(result) for result in results], bits, axis=scan.axis, reverse=reverse, **call.where,
+                *map(described, results), axis=scan.axis, reverse=reverse, **call.where,
             )  # fmt: skip
     multiplier, value, dropped = map(owner_of, results)
     return multiplier, value, dropped

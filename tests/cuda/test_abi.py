@@ -210,6 +210,62 @@ def test_a_final_state_alone():
         _cuda.plan(p, 132)
 
 
+def plan_reduction(x, gates=None, axis=-1, **given):
+    """How what a block does is found; a state of float64 is asked for."""
+    axis %= len(x.shape)
+    states = x.shape[:axis] + x.shape[axis + 1 :]
+    arrays = {"gamma": 0.5, "initial": None, "reset": None, "multiplier": None, "dropped": None, **given}
+    value = arrays.pop("value", array(states, "float64"))
+    r = _cuda.reduction(
+        x, gates, value=value, axis=axis, reverse=False, device=0, stream=0, **arrays
+    )  # fmt: skip
+    return _cuda.plan_reduction(r)
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("shape", "axis", "regime", "tile", "chunked"),
+    [
+        ((256, 2**20), -1, "lines", 32 * 512, True),
+        ((1, 2**28), -1, "lines", 32 * 512, True),
+        ((1, 2**31), -1, "lines", 32 * 512, True),
+        ((12288, 2048), -1, "lines", 4 * 512, False),
+        ((1, 65536), -1, "lines", 512, True),
+        ((1_000_000, 32), -1, "short lines", 128, False),
+        ((8, 2048, 1536), 1, "columns", 128, True),
+        ((2**14, 2**14), 0, "columns", 256, True),
+        ((100, 2**17), 0, "columns", 100, False),
+        ((0, 5), -1, "nothing", 0, False),
+        ((5, 0), -1, "lines", 1, False),
+    ],
+)
+def test_how_a_block_is_reduced(shape, axis, regime, tile, chunked):
+    x = array(shape)
+    answer = plan_reduction(x, x, axis)
+    assert (abi.REGIMES[answer.regime], answer.tile, answer.workspace_bytes > 0) == (regime, tile, chunked)
+    assert answer.typed == (regime not in ("nothing",) and 0 not in shape)
+    if chunked:
+        steps = shape[axis]
+        chunks = answer.lines * -(-steps // tile)
+        assert answer.workspace_bytes == 17 * chunks
+
+
+@needs_library
+def test_what_no_reduction_takes():
+    x = array((4, 9))
+    for wrong, text in (
+        ({"value": array((4,), "float16")}, "final_state has to be float32 or float64"),
+        ({"multiplier": array((4,), "float32")}, "multiplier has to be float64"),
+        ({"dropped": array((4,), "int8")}, "dropped has to be bool"),
+        ({"value": array((4,), "int64"), "gates": x}, "integers are only summed"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            plan_reduction(x, **wrong)
+    for function in (_cuda.load().plan_reduce, lambda *p: _cuda.load().reduce(None)):
+        with pytest.raises(ValueError, match="NULL"):
+            function(None, None)
+
+
 @needs_library
 def test_what_no_typed_kernel_takes():
     x = array((100, 3000))

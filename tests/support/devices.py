@@ -54,7 +54,8 @@ def look(array, shape, axis=None, length=None):
 def refuse_as_the_library(plan, problem, answer):
     """Raise what libupsweep_cuda.so, where there is one, has to say of the problem; its plans need no device."""
     if _cuda.find() is not None:
-        getattr(library.load(), plan)(ctypes.byref(problem), 132, ctypes.byref(answer))
+        processors = () if plan == "plan_reduce" else (132,)
+        getattr(library.load(), plan)(ctypes.byref(problem), *processors, ctypes.byref(answer))
 
 
 class FakeCuda:
@@ -102,6 +103,40 @@ class FakeCuda:
         )  # fmt: skip
         if final is not None:
             final[...] = last
+
+    def run_reduction(self, r, allocate):
+        p = r.scan
+        self.problems.append(r)
+        refuse_as_the_library("plan_reduce", r, abi.Plan())
+        pointer, _ = allocate(1000)
+        assert pointer
+        shape = tuple(p.batch_shape[: p.n_batch])
+        x, gates, reset = (look(a, shape, -1, p.length) for a in (p.x, p.gates, p.reset))
+        gamma, initial, value, multiplier, dropped = (
+            look(a, shape) for a in (p.gamma, p.initial, p.final_state, r.multiplier, r.dropped)
+        )
+        wide = {abi.REAL: np.float64, abi.COMPLEX: np.complex128, abi.INTEGER: np.int64}[p.accumulator]
+        last, product, any_reset = np.zeros(shape, wide), np.ones(shape), np.zeros(shape, bool)
+        if p.length == 0:
+            last[...] = 0 if initial is None else initial
+        else:
+            if gates is None and gamma is None:
+                number = complex(p.gamma_re, p.gamma_im)
+                gamma = np.broadcast_to(number if number.imag else number.real, shape)
+            if p.accumulator == abi.INTEGER:
+                gamma = np.broadcast_to(np.int64(1), shape)
+            factor = gamma if gates is None else gates
+            product = np.ones(shape, wide if factor.dtype.kind == "c" or p.accumulator == abi.INTEGER else float)
+            _cpu.scans.scan(
+                x, gates, gamma, initial, reset, None, last, product, axis=len(shape), reverse=bool(p.reverse),
+                exclusive=False, flush=False, window=0, n_threads=1, accumulator=p.accumulator,
+            )  # fmt: skip
+        if reset is not None:
+            np.any(reset, axis=-1, out=any_reset)
+        product[any_reset] = 0
+        for target, found in ((value, last), (multiplier, product), (dropped, any_reset)):
+            if target is not None:
+                target[...] = found
 
     # ---- counts
 
@@ -222,6 +257,7 @@ def fake_cuda(monkeypatch):
     fake = FakeCuda()
     for module in (_cuda, _dispatch, _at_home):
         monkeypatch.setattr(module, "run_scan" if module is _cuda else "run_cuda_scan", fake.run_scan)
+    monkeypatch.setattr(_cuda, "run_reduction", fake.run_reduction)
     monkeypatch.setattr(_cuda, "check_device", lambda device: None)
     for module in (_cuda, counts, checked_counts):
         monkeypatch.setattr(module, "load", lambda: fake)

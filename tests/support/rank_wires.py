@@ -297,7 +297,7 @@ def diary():
 def looking_twice_if_not_forgotten():
     with contextlib.ExitStack() as patches:
         for module, name, value in (
-            (ways, "_twice", lambda *_: [0.0, 0.0]), (shards, "_LEAST_ELEMENTS", 1), (shards, "_LOOKS", (8, 2)),
+            (ways, "_twice", lambda *_: 0.0), (shards, "_LEAST_ELEMENTS", 1), (shards, "_LOOKS", (8, 2)),
             (shards, "_GROUP", dict.fromkeys(shards._GROUP, 6000)),
         ):  # fmt: skip
             patches.enter_context(mock.patch.object(module, name, value))

@@ -44,6 +44,10 @@ CASES = [
     Case("discounted_cumsum", (1, 300), window=7),
     Case("discounted_cumsum", (1, 5), window=7),
     Case("cumulative_sum", (2, 300)),
+    Case("linear_recurrence", (2, 60, 5), axis=1, carry=True),
+    Case("linear_recurrence", (1, 100_000), carry=True),
+    Case("discounted_cumsum", (2, 300), carry=True),
+    Case("cumulative_sum", (2, 300), carry=True),
 ]
 
 
@@ -53,7 +57,14 @@ def test_the_gate_passes_what_is_right_and_nothing_else(case, monkeypatch):
     tensors = cuda_scans.Tensors(case, 1, device="cpu")
     cuda_scans.check(case, tensors)
     right = cuda_scans.function_of(case)
-    for spoil in (lambda y: y * 1.02, lambda y: torch.where(y == y.max(), torch.nan, y)):
+    spoilers = [lambda y: y * 1.02, lambda y: torch.where(y == y.max(), torch.nan, y)]
+    if case.carry:
+        spoilers = [
+            lambda c, change=change, part=part: c._replace(**{part: change(getattr(c, part))})
+            for change in spoilers for part in ("multiplier", "value")
+            if part == "value" or case.n_elements < 100_000  # whose product is nothing
+        ]  # fmt: skip
+    for spoil in spoilers:
         monkeypatch.setattr(cuda_scans, "function_of", lambda _, spoil=spoil: lambda *args: spoil(right(*args)))
         if case.gradients and case.length == 1 and spoil(torch.tensor(1.0)) != spoil(torch.tensor(1.0)):
             continue  # the gradient of a NaN that replaces y is 0: no error in what is looked at

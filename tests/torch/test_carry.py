@@ -5,6 +5,7 @@ import pytest
 import upsweep
 from helpers import DTYPES, SCANS, operands, random
 from tensors import DEVICES, to_array, to_tensor, torch
+from upsweep._torch import backends
 
 on_each_device = pytest.mark.parametrize("device", DEVICES)
 
@@ -174,3 +175,16 @@ def test_the_compiler_takes_them_whole(device):
     gates, x = (to_tensor(random((3, 7), np.float32, seed), device) for seed in (0, 1))
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(gates, x), function(gates, x))
+
+
+@on_each_device
+def test_a_block_after_a_given_state(device):
+    gates, x = (to_tensor(random((3, 5000), np.float32, seed, 0.99, 1.0), device) for seed in (0, 1))
+    reset, state = to_tensor(random((3, 5000)) > 0.9995, device), to_tensor(random((3,)), device)
+    for factors, dropping in (((gates, None), reset), ((None, 0.99), None), ((None, 1.0), reset)):
+        multiplier, value, after = (torch.empty(3, dtype=torch.float64, device=device) for _ in range(3))
+        dropped = torch.empty(3, dtype=torch.bool, device=device)
+        keywords = {"axis": 1, "reverse": True, "flush": False, "n_threads": None}
+        backends.reduce(x, *factors, dropping, multiplier, value, dropped, **keywords)
+        backends.reduce(x, *factors, dropping, None, after, None, initial=state, **keywords)
+        torch.testing.assert_close(after, torch.where(dropped, value, multiplier * state + value))

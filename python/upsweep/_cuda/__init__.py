@@ -21,10 +21,13 @@ __all__ = [
     "find",
     "load",
     "plan",
+    "plan_reduction",
     "prepare_scan",
     "problem",
+    "reduction",
     "run_lines",
     "run_lines_backward",
+    "run_reduction",
     "run_scan",
     "start_scan",
     "synchronize",
@@ -123,6 +126,33 @@ def problem(
     return p
 
 
+def reduction(
+    x: DeviceArray,
+    gates: DeviceArray | None,
+    gamma: DeviceArray | complex | None,
+    initial: DeviceArray | None,
+    reset: DeviceArray | None,
+    multiplier: DeviceArray | None,
+    value: DeviceArray,
+    dropped: DeviceArray | None,
+    *,
+    axis: int,
+    reverse: bool,
+    device: int,
+    stream: int,
+) -> abi.Reduction:
+    """Describe what a block of steps does to a state; what is found of it lacks the block's `axis`."""
+    r = abi.Reduction()
+    r.scan = problem(
+        x, gates, gamma, initial, reset, None, value, axis=axis, reverse=reverse, exclusive=False, device=device,
+        stream=stream,
+    )  # fmt: skip
+    for target, array in ((r.multiplier, multiplier), (r.dropped, dropped)):
+        if array is not None:
+            _describe(target, array, None)
+    return r
+
+
 def synchronize(device: int, stream: int) -> None:
     """Wait until the work on this stream is done."""
     load().copy_to_host(device, stream, None, None, 0)  # of no bytes: what is left of a copy is the wait
@@ -132,6 +162,13 @@ def plan(p: abi.ScanProblem, n_processors: int = 0) -> abi.Plan:
     """How the library will run the scan; with `n_processors` no device is looked at."""
     answer = abi.Plan()
     load().plan_scan(ctypes.byref(p), n_processors, ctypes.byref(answer))
+    return answer
+
+
+def plan_reduction(r: abi.Reduction) -> abi.Plan:
+    """How the library will reduce; no device is looked at."""
+    answer = abi.Plan()
+    load().plan_reduce(ctypes.byref(r), ctypes.byref(answer))
     return answer
 
 
@@ -214,4 +251,15 @@ def start_scan(p: abi.ScanProblem, allocate: Callable[[int], tuple[int, object]]
     if p.workspace_bytes:
         p.workspace, keep = allocate(p.workspace_bytes)
     load().scan(ctypes.byref(p))
+    del keep
+
+
+def run_reduction(r: abi.Reduction, allocate: Callable[[int], tuple[int, object]]) -> None:
+    """Start the reduction on its stream; `allocate` as for a scan."""
+    check_device(r.scan.device)
+    r.scan.workspace_bytes = plan_reduction(r).workspace_bytes
+    keep = None
+    if r.scan.workspace_bytes:
+        r.scan.workspace, keep = allocate(r.scan.workspace_bytes)
+    load().reduce(ctypes.byref(r))
     del keep

@@ -11,10 +11,10 @@ from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
 __all__ = [
     "ABI", "ACCUMULATORS", "COUNT_REGIMES", "DTYPES", "FUNCTIONS", "LINES_BACKWARD_FORMAT", "LINES_FORMAT",
     "MAX_DIMS", "REGIMES", "STATUS", "STRUCTS", "Array", "Count", "CountPlan", "Histogram", "Lines",
-    "LinesBackward", "Plan", "ScanProblem",
+    "LinesBackward", "Plan", "Reduction", "ScanProblem",
 ]  # fmt: skip
 
-ABI = 3
+ABI = 4
 MAX_DIMS = 64
 
 STATUS = {0: "OK", 1: "INVALID", 2: "UNSUPPORTED", 3: "CUDA_ERROR", 4: "WORKSPACE", 5: "NOT_HERE"}
@@ -67,6 +67,12 @@ class ScanProblem(ctypes.Structure):
         ("batch_shape", c_int64 * MAX_DIMS),
         *((name, Array) for name in ("x", "gates", "reset", "out", "gamma", "initial", "final_state")),
     ]
+
+
+class Reduction(ctypes.Structure):
+    """upsweep_reduction: what a block of steps does to the state before it."""
+
+    _fields_ = [("scan", ScanProblem), ("multiplier", Array), ("dropped", Array)]
 
 
 class Lines(ctypes.Structure):
@@ -193,6 +199,7 @@ COUNT_REGIMES = ("nothing", "tables", "memory", "parts", "rows")
 STRUCTS = {
     "upsweep_array": Array,
     "upsweep_scan": ScanProblem,
+    "upsweep_reduction": Reduction,
     "upsweep_lines": Lines,
     "upsweep_lines_backward": LinesBackward,
     "upsweep_plan": Plan,
@@ -212,6 +219,8 @@ FUNCTIONS = {
     "upsweep_cuda_plan_scan": (c_int32, (POINTER(ScanProblem), c_int32, POINTER(Plan)), True, False),
     "upsweep_cuda_scan": (c_int32, (POINTER(ScanProblem),), True, False),
     "upsweep_cuda_scan_lines": (c_int32, (POINTER(Lines),), True, False),
+    "upsweep_cuda_plan_reduce": (c_int32, (POINTER(Reduction), POINTER(Plan)), True, False),
+    "upsweep_cuda_reduce": (c_int32, (POINTER(Reduction),), True, False),
     "upsweep_cuda_plan_lines_backward": (c_int32, (POINTER(LinesBackward), c_int32), True, False),
     "upsweep_cuda_lines_backward": (c_int32, (POINTER(LinesBackward),), True, False),
     "upsweep_cuda_plan_count": (c_int32, (POINTER(Count), c_int32, POINTER(CountPlan)), True, False),

@@ -1,8 +1,8 @@
-"""What a block of steps does to a state, on a device: scans of which only the final state is kept.
+"""What a block of steps does to a state, on a device, in one pass over the block.
 
-    value       the final state from nothing
-    multiplier  the product of the factors: the final state of zeros after 1; 0 where the block resets
-    dropped     whether a reset drops the state before the block: the final sum of the flags
+    value       the final state from nothing, or from a given one
+    multiplier  the product of the factors; 0 where the block resets
+    dropped     whether a reset drops the state before the block
 
 and what a block does to a given state, one step: `value` where dropped, else ``multiplier * state + value``.
 Nothing but these reads or writes the arrays, so that every library that allocates memory has them.
@@ -10,9 +10,7 @@ Nothing but these reads or writes the arrays, so that every library that allocat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
+from collections.abc import Callable
 
 from upsweep import _cuda
 from upsweep._cuda import DeviceArray
@@ -20,30 +18,6 @@ from upsweep._cuda import DeviceArray
 __all__ = ["reduce", "step"]
 
 Allocate = Callable[[int], tuple[int, object]]
-
-
-def power(base: complex, exponent: int) -> complex:
-    """The product of so many factors; as in the kernels, a real one multiplies both parts."""
-    if base.imag == 0:
-        with np.errstate(all="ignore"):
-            return complex(np.power(np.float64(base.real), float(exponent)))
-    result = 1 + 0j
-    while exponent:
-        if exponent & 1:
-            result = _product(base, result)
-        base, exponent = _product(base, base), exponent >> 1
-    return result
-
-
-def _product(a: complex, b: complex) -> complex:
-    if a.imag == 0:
-        return complex(a.real * b.real, a.real * b.imag)
-    return complex(a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real)
-
-
-def _spread(element: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
-    """One element as an array of this shape."""
-    return element._replace(shape=shape, strides=(0,) * len(shape))
 
 
 def _timed(array: DeviceArray) -> DeviceArray:
@@ -56,45 +30,28 @@ def reduce(
     gates: DeviceArray | None,
     gamma: DeviceArray | complex | None,
     reset: DeviceArray | None,
-    results: Sequence[DeviceArray],
-    bits: Sequence[DeviceArray],
+    multiplier: DeviceArray | None,
+    value: DeviceArray,
+    dropped: DeviceArray | None,
     *,
+    initial: DeviceArray | None = None,
     axis: int,
     reverse: bool,
     device: int,
     stream: int,
     allocate: Allocate,
 ) -> None:
-    """Fill the results: multiplier, value and dropped, of x's shape without `axis`. `bits`: elements 0 and 1."""
-    multiplier, value, dropped = results
-    zero, one = bits
+    """Fill multiplier, value and dropped, of x's shape without `axis`; the first and the last may be left out.
+
+    With `initial`, value is the state after the block from that one.
+    """
     if 0 in value.shape:
         return
-
-    def keep_final(
-        x: DeviceArray, gates: DeviceArray | None, gamma: DeviceArray | complex | None,
-        initial: DeviceArray | None, reset: DeviceArray | None, final: DeviceArray, axis: int = len(value.shape),
-    ) -> None:  # fmt: skip
-        p = _cuda.problem(
-            x, gates, gamma, initial, reset, None, final, axis=axis, reverse=reverse, exclusive=False,
-            device=device, stream=stream,
-        )  # fmt: skip
-        _cuda.run_scan(p, allocate)
-
-    nothing = _timed(_spread(zero, value.shape))
-    before = _spread(one, value.shape)
-    keep_final(x, gates, gamma, None, reset, value, axis)
-    if gates is not None or isinstance(gamma, DeviceArray):
-        keep_final(_spread(zero, x.shape), gates, gamma, before, None, multiplier, axis)
-    else:
-        number = power(complex(1 if gamma is None else gamma), x.shape[axis])
-        keep_final(nothing, None, number, before, None, multiplier)
-    if reset is None:
-        keep_final(nothing, None, None, None, None, dropped)
-    else:
-        keep_final(reset, None, None, None, None, dropped, axis)
-        # 0 where dropped, by selection: the product may be infinite there.
-        keep_final(nothing, None, None, multiplier, _timed(dropped), multiplier)
+    r = _cuda.reduction(
+        x, gates, gamma, initial, reset, multiplier, value, dropped, axis=axis, reverse=reverse, device=device,
+        stream=stream,
+    )  # fmt: skip
+    _cuda.run_reduction(r, allocate)
 
 
 def step(

@@ -125,10 +125,9 @@ def run_reduce(
         assert x_sent is not None
         targets = (multiplier, value, dropped)
         results = [memory.empty(target.shape, target.dtype) for target in targets]
-        bits = [memory.send(np.array(bit, np.int8)) for bit in (0, 1)]
         carries.reduce(
-            x_sent, gates_sent, gamma_sent, reset_sent, results, bits, axis=axis, reverse=reverse,
-            device=device, stream=0, allocate=memory.allocate,
+            x_sent, gates_sent, gamma_sent, reset_sent, *results, axis=axis, reverse=reverse, device=device,
+            stream=0, allocate=memory.allocate,
         )  # fmt: skip
         for result, target in zip(results, targets):
             memory.fetch(result, target)

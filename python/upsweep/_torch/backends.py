@@ -135,26 +135,29 @@ def _scan_of_views(
 
 
 def reduce(
-    x: Tensor, gates: Tensor | None, gamma: Tensor | complex | None, reset: Tensor | None, multiplier: Tensor,
-    value: Tensor, dropped: Tensor, *, axis: int, reverse: bool, flush: bool, n_threads: int | None,
+    x: Tensor, gates: Tensor | None, gamma: Tensor | complex | None, reset: Tensor | None,
+    multiplier: Tensor | None, value: Tensor, dropped: Tensor | None, *, initial: Tensor | None = None, axis: int,
+    reverse: bool, flush: bool, n_threads: int | None,
 ) -> None:  # fmt: skip
-    """Fill `multiplier`, `value` and `dropped`, which lack the axis, with what the block does to a state."""
-    x, gates, gamma = (_resolved(tensor) for tensor in (x, gates, gamma))
+    """Fill `multiplier`, `value` and `dropped`, which lack the axis, with what the block does to a state.
+
+    With `initial`, `value` is the state after the block from that one.
+    """
+    x, gates, gamma, initial = (_resolved(tensor) for tensor in (x, gates, gamma, initial))
     if x.is_cuda:
         device = x.get_device()
-        bits = torch.arange(2, dtype=torch.int8, device=x.device)
         _dispatch.cuda_reduce(
             _described(x), _described(gates), _described(gamma) if isinstance(gamma, Tensor) else gamma,
-            _described(reset), [_described(tensor) for tensor in (multiplier, value, dropped)],
-            [_described(bit) for bit in bits], axis=axis, reverse=reverse,
-            device=device, stream=torch._C._cuda_getCurrentRawStream(device),
+            *map(_described, (reset, multiplier, value, dropped)), initial=_described(initial), axis=axis,
+            reverse=reverse, device=device, stream=torch._C._cuda_getCurrentRawStream(device),
             allocate=lambda n_bytes: _workspace(n_bytes, x.device),
         )  # fmt: skip
         return
-    scan = _scan_of_views(x, gates, gamma, None, reset, axis, value.dtype)
+    scan = _scan_of_views(x, gates, gamma, initial, reset, axis, value.dtype)
     parts = _dispatch.reduce_scan(scan, reverse=reverse, flush=flush, n_threads=n_threads)
     for tensor, part in zip((multiplier, value, dropped), parts):
-        _as_numpy(tensor)[...] = part
+        if tensor is not None:
+            _as_numpy(tensor)[...] = part
 
 
 _LINE_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}

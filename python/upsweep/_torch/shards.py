@@ -142,23 +142,30 @@ class Shard:
 
     def reduce(self, rows: Rows) -> carries.Parts:
         """What these rows do to the state before them."""
-        scan, value = self.scan, self.state(rows)
-        multiplier = torch.empty_like(value, dtype=carries.factor_dtype(scan, self.wide))
+        value = self.state(rows)
+        multiplier = torch.empty_like(value, dtype=carries.factor_dtype(self.scan, self.wide))
         dropped = torch.empty_like(value, dtype=torch.bool)
+        self._reduce(rows, multiplier, value, dropped, None)
+        return multiplier, value, dropped
+
+    def _reduce(
+        self, rows: Rows, multiplier: Tensor | None, value: Tensor, dropped: Tensor | None, initial: Tensor | None
+    ) -> None:
+        scan = self.scan
         gamma = scan.factor if scan.gamma is None else self.of_state(scan.gamma, rows)
-        pieces = (self.piece(tensor, rows, self.length) for tensor in (scan.x, scan.gates, scan.reset))
-        x, gates, reset = pieces
+        x, gates, reset = (self.piece(tensor, rows, self.length) for tensor in (scan.x, scan.gates, scan.reset))
         with torch.no_grad():
             backends.reduce(
-                x, gates, gamma, reset, multiplier, value, dropped, axis=scan.axis, reverse=self.reverse,
-                flush=self.flush, n_threads=self.n_threads or None,
+                x, gates, gamma, reset, multiplier, value, dropped, initial=initial, axis=scan.axis,
+                reverse=self.reverse, flush=self.flush, n_threads=self.n_threads or None,
             )  # fmt: skip
-        return multiplier, value, dropped
 
     def leave(self, rows: Rows, initial: Tensor | None) -> Tensor:
         """The state after these rows."""
         if self.out.is_cuda:
-            return self._run(self.scan.x, rows, initial, self.length, None)
+            value = self.state(rows)
+            self._reduce(rows, None, value, None, initial)
+            return value
         parts = self.reduce(rows)
         return parts[1] if initial is None else carries.apply(*parts, initial)
 

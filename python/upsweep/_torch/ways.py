@@ -52,19 +52,13 @@ def _choose(heard: Facts) -> str:
     if all(map(_forgets, heard[1:])):
         return "forget"
     n_groups = max(its["groups"] for its in heard)
-    relay, twice = (n_groups + len(heard) - 1) / n_groups, max(its["twice"][len(heard) > 2] for its in heard)
+    relay, twice = (n_groups + len(heard) - 1) / n_groups, max(its["twice"] for its in heard)
     return "relay" if relay + _MESSAGES * twice < twice else "look twice"
 
 
-def _twice(has_gates: bool, on_device: bool) -> list[float]:
-    """What looking twice takes of two ranks and of more, in passes.
-
-    12 bytes an element where the scan has 8, for gates 20 where it has 12. On a device the product of gates takes
-    a pass of its own over them, which of two ranks none has to know.
-    """
-    if not has_gates:
-        return [1.5, 1.5]
-    return [1.7, 2.3 if on_device else 1.7]
+def _twice(has_gates: bool) -> float:
+    """What looking twice takes, in passes: 12 bytes an element where the scan has 8, for gates 20 where it has 12."""
+    return 1.7 if has_gates else 1.5
 
 
 @dataclass(frozen=True)
@@ -104,7 +98,7 @@ class Early:
         order = in_order(ranks, shard.reverse)
         self._begins, self._ends = ranks.rank == order[0], ranks.rank == order[-1]
         self.on_device, n_groups = runs_behind(shard.out.device), shard.most_groups()
-        twice = _twice(shard.scan.gates is not None, shard.out.is_cuda)
+        twice = _twice(shard.scan.gates is not None)
         self.facts: dict[str, Any] = {"steps": None, "groups": n_groups, "twice": twice}
         self._n_groups, self._n_ranks = n_groups, ranks.size
         look = shard.start_look()

@@ -1,9 +1,9 @@
 """What is measured on a GPU, and what each figure should reach. Data only: needs neither torch nor a GPU.
 
 The bars of fractions are of a copy of the same minimal bytes: a gated recurrence reads two arrays and writes
-one, a discounted sum reads one and writes one; forward and backward together move eight, the forward three and
-the backward five (it reads the gradient, the gates and the states, and writes two gradients). The bars of peers
-are the peer's time over upsweep's, both from one run.
+one, a discounted sum reads one and writes one; what a block does to a state writes none. Forward and backward
+together move eight, the forward three and the backward five (it reads the gradient, the gates and the states, and
+writes two gradients). The bars of peers are the peer's time over upsweep's, both from one run.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Case:
     gamma: float = 0.99
     window: int | None = None
     gradients: bool = False
+    carry: bool = False  # what the block does to a state
     peers: tuple[tuple[str, float | None], ...] = ()
     versus: tuple[int, ...] | None = None
 
@@ -55,13 +56,17 @@ class Case:
 
     @property
     def name(self) -> str:
-        words = [self.operation, _sizes(self.shape)]
+        words = [self._called, _sizes(self.shape)]
         words += [f"axis {self.axis}"] * (self.axis != -1) + ["forward and backward"] * self.gradients
         words += [f"window={self.window}"] * (self.window is not None)
         words += ["device time"] * (self.figure == "us") + ["host time"] * (self.figure == "us host")
         if self.versus is not None:
             words.append(f"per element of {_sizes(self.versus)}")
         return " ".join(words)
+
+    @property
+    def _called(self) -> str:
+        return f"{self.operation}_carry" if self.carry else self.operation
 
     @property
     def length(self) -> int:
@@ -73,7 +78,7 @@ class Case:
         places = list(self.shape)
         places[self.axis] = 0
         sizes = " x ".join(f"{size:,}" if size else "n" for size in places)
-        words = [self.operation, sizes] + ["forward and backward"] * self.gradients
+        words = [self._called, sizes] + ["forward and backward"] * self.gradients
         words += [f"window={self.window}"] * (self.window is not None)
         return f"{' '.join(words)}, {self.dtype}"
 
@@ -84,7 +89,7 @@ class Case:
     @property
     def n_bytes(self) -> int:
         """The fewest bytes that the call can move."""
-        arrays = 8 if self.gradients else 3 if self.gated else 2
+        arrays = 8 if self.gradients else (3 if self.gated else 2) - self.carry
         return self.n_elements * ITEMSIZES[self.dtype] * arrays
 
 
@@ -145,6 +150,14 @@ def _sums() -> Iterator[Case]:
     yield Case(_DISCOUNTED, (1, 10_000_000), window=1000)
 
 
+def _carries() -> Iterator[Case]:
+    for shape in ((256, 1 << 20), (1, 1 << 28)):
+        for operation in (_GATED, _DISCOUNTED, _SUM):
+            yield Case(operation, shape, bar=0.85, carry=True)
+    yield Case(_GATED, (1 << 14, 1 << 14), bar=0.85, axis=0, carry=True)
+    yield Case(_GATED, (1_000_000, 32), carry=True)
+
+
 def _calls() -> Iterator[Case]:
     yield Case(_GATED, (1, 65536), bar=_LATENCY, figure="us")
     yield Case(_DISCOUNTED, (1, 100_000), bar=_LATENCY, figure="us")
@@ -154,7 +167,7 @@ def _calls() -> Iterator[Case]:
 
 def cases(quick: bool = False) -> list[Case]:
     """Every case; `quick`: those of at most 2^24 elements, without what has to be compiled."""
-    found = [*_forward(), *_layouts(), *_gradients(), *_sums(), *_calls()]
+    found = [*_forward(), *_layouts(), *_gradients(), *_sums(), *_carries(), *_calls()]
     if not quick:
         return found
     small = [case for case in found if case.n_elements <= _QUICK_ELEMENTS]

@@ -13,6 +13,7 @@ import torch
 
 __all__ = ["gradient_error", "hillis_steele", "scan_error"]
 
+_LEAST = 1e-290  # what products above are normal numbers, in whatever order they were made
 _PIECE = 1 << 26  # elements at a time: in float64, with what a pass makes on the way, about 4 GB
 
 
@@ -55,7 +56,7 @@ def _lines(tensor: Any, axis: int) -> Any:
 
 def _pieces(*tensors: Any) -> Iterator[list[Any]]:
     """Whole lines of each, as float64, a few at a time."""
-    n_lines, length = tensors[0].shape
+    n_lines, length = len(tensors[0]), max(tensor.shape[-1] for tensor in tensors)
     step = max(1, _PIECE // max(length, 1))
     for begin in range(0, n_lines, step):
         yield [tensor[begin : begin + step].double() for tensor in tensors]
@@ -86,6 +87,24 @@ def scan_error(y: Any, factor: Any, tokens: Any, axis: int = -1, window: int | N
             # What is older than the window has been decayed `window` times: in float64 it can be taken away.
             expected[..., window:] -= factor**window * expected[..., :-window].clone()
         worst = _larger(worst, _worst(actual, expected))
+    return worst
+
+
+def carry_error(carry: Any, factor: Any, tokens: Any, axis: int = -1) -> float:
+    """The largest relative error of what a block of `tokens` does to a state.
+
+    Products below float64's range have none.
+    """
+    tokens = _lines(tokens, axis)
+    gates = [] if isinstance(factor, float) else [_lines(factor, axis)]
+    worst = 0.0
+    states = (part.reshape(-1, 1) for part in (carry.multiplier, carry.value))
+    for multiplier, value, x, *given in _pieces(*states, tokens, *gates):
+        by = given[0] if given else _factors(factor, x)
+        worst = _larger(worst, _worst(value, hillis_steele(by, x)[..., -1:]))
+        product = by.prod(-1, keepdim=True)
+        kept = (product.abs() > _LEAST) | ~(multiplier.abs() <= _LEAST)
+        worst = _larger(worst, _worst(multiplier[kept], product[kept]) if kept.any() else 0.0)
     return worst
 
 

@@ -83,6 +83,8 @@ class Tensors:
             return oracle.gradient_error(answer, self.gates[0], self.tokens[0], self.upstream[0])
         number = 1.0 if case.operation == "cumulative_sum" else case.gamma
         factor = self.gates[0] if case.gated else number
+        if case.carry:
+            return oracle.carry_error(answer, factor, self.tokens[0], case.axis)
         return oracle.scan_error(answer, factor, self.tokens[0], case.axis, case.window)
 
     def eps(self) -> float:
@@ -92,6 +94,9 @@ class Tensors:
 def function_of(case: Case) -> Callable[..., Any]:
     """The call of upsweep that a user would write."""
     axis: dict[str, Any] = {} if case.axis == -1 else {"axis": case.axis}
+    if case.carry:
+        factor = {"gamma": case.gamma} if case.operation == "discounted_cumsum" else {}
+        return partial(getattr(upsweep, f"{case.operation}_carry"), **factor, **axis)
     if case.gated:
         return partial(upsweep.linear_recurrence, **axis)
     if case.operation == "cumulative_sum":
