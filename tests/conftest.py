@@ -3,6 +3,7 @@
 import hypothesis
 import pytest
 import upsweep
+from device_blocks import crossings, cupy_blocks  # noqa: F401  # fixtures
 from devices import fake_cuda, fake_cupy  # noqa: F401  # fixtures
 
 hypothesis.settings.register_profile(

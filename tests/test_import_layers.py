@@ -66,7 +66,8 @@ MAY_IMPORT = {
     "_scan_problem": {"_arrays", "_dispatch", "_expr"},
     "_scan_plans": {"_scan_targets", "_scan_problem", "_arrays", "_dispatch", "_expr"},
     "_scan_gradient": {"_scan_problem", "_arrays", "_dispatch", "_expr"},
-    "_scan_carries": {"_scan_problem", "_arrays", "_expr"},
+    "_scan_passes": {"_scan_problem", "_arrays", "_expr"},
+    "_scan_carries": {"_scan_passes", "_scan_problem", "_arrays", "_expr"},
     "_scan_targets": {"_scan_problem", "_signature", "_arrays"},
     "user_scan": {
         "_scan_carries",
@@ -89,6 +90,7 @@ MAY_IMPORT = {
         "_dispatch",
         "_expr",
         "_scan_carries",
+        "_scan_passes",
         "_scan_problem",
         "carries",
     },
@@ -98,7 +100,7 @@ MAY_IMPORT = {
     "histograms": {"_signature", "_arrays", "_bins", "_edges", "_dispatch", "_torch", "_dask"},
     "carries": {"scans", "_signature", "_arrays", "_dispatch", "_torch"},
     "distributed": {"_torch", "counts"},
-    "_scan_blocks": {"_scan_problem", "_arrays", "user_scan"},
+    "_scan_blocks": {"_scan_passes", "_scan_problem", "_arrays", "user_scan"},
     "streams": {"_scan_blocks", "carries", "scans", "_signature", "_arrays"},
     "config": {"_cpu", "_cuda"},
 }

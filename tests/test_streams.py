@@ -1,5 +1,7 @@
 """Hazard: blocks that together give another result than the whole, or are held in memory."""
 
+import doctest
+import textwrap
 import tracemalloc
 
 import numpy as np
@@ -136,16 +138,18 @@ def test_memory_is_that_of_a_few_blocks():
         assert peak < 8 * 8 * (1 << 16)
 
 
-def test_from_zarr_to_zarr(tmp_path):
+def test_the_example_from_zarr_to_zarr(tmp_path, monkeypatch):
+    """What the docstring shows, as it stands there."""
     zarr = pytest.importorskip("zarr")
-    x = zarr.create_array(str(tmp_path / "x"), shape=(100, 3), chunks=(16, 3), dtype="f4")
+    monkeypatch.chdir(tmp_path)
+    x = zarr.create_array("x.zarr", shape=(100, 3), chunks=(16, 3), dtype="f4")
     x[:] = random((100, 3), np.float32)
-    y = zarr.create_array(str(tmp_path / "y"), shape=(100, 3), chunks=(16, 3), dtype="f4")
-    begins = range(0, 100, 16)
-    blocks = (x[begin : begin + 16] for begin in begins)
-    for begin, block in zip(begins, upsweep.scan_blocks(upsweep.cumulative_sum, blocks, axis=0)):
-        y[begin : begin + 16] = block
-    np.testing.assert_array_equal(y[:], upsweep.cumulative_sum(x[:], axis=0))
+    shown = upsweep.scan_blocks.__doc__
+    sources = (example.source for example in doctest.DocTestParser().get_examples(shown))
+    cut = next(source for source in sources if source.startswith("def"))
+    names = {"zarr": zarr, "upsweep": upsweep}
+    exec(cut + textwrap.dedent(shown.partition("slices of another::")[2]), names)
+    np.testing.assert_array_equal(names["result"][:], upsweep.cumulative_sum(x[:], axis=0))
 
 
 @pytest.mark.parametrize("reverse", [False, True])

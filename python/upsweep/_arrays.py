@@ -8,6 +8,7 @@ the libraries of `_foreign` and `_lent` beside it, this is the only file that kn
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -44,8 +45,10 @@ __all__ = [
     "as_dtype",
     "as_number",
     "as_operand",
+    "at_home",
     "borrow",
     "broadcast_together",
+    "calculates",
     "can_hold",
     "cast",
     "check_device",
@@ -138,6 +141,20 @@ def sent_to(where: Any, array: Array) -> Any:
 def copied(array: Any) -> Any:
     """A copy, which does not keep alive what the array is a view of."""
     return array.clone() if any_torch(array) else array.copy()
+
+
+def at_home(array: Any) -> contextlib.AbstractContextManager[Any]:
+    """While it is entered, what numpy's functions make of this array is made on its device."""
+    library = _foreign.library_of(array)
+    return (
+        contextlib.nullcontext() if library is None else library.on(library.view(array, "array").held.ordinal or 0)
+    )
+
+
+def calculates(array: Any) -> bool:
+    """Whether it lies on a device, and numpy's functions are its library's there."""
+    library = _foreign.library_of(array)
+    return library is not None and library.numpy_like is not None
 
 
 def any_on_device(*values: object) -> bool:

@@ -6,26 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 from upsweep import _arrays
-from upsweep._arrays import Array
-from upsweep._scan_problem import Problem, arranged, check, flatten, in_place, rounded, run_recurrence
+from upsweep._scan_passes import run_block
+from upsweep._scan_problem import Problem, arranged, check, flatten, rounded
 from upsweep.user_scan import scan
 
 __all__ = ["Updated"]
 
 
 class Updated:
-    """What runs block after block: the update, and the states between blocks in the dtype that is computed in."""
+    """What runs block after block: the update, and the states between blocks, which no dtype of results rounds."""
 
     def __init__(self, update: Callable[[Any, Any], Any], init: Any, axis: int, reverse: bool):
         self.update, self.init, self.axis, self.reverse = update, init, axis, reverse
         self.first: Problem | None = None
-        self.states: list[Array] = []
+        self.states: Any = ()
 
     def run(self, blocks: dict[str, Any], state: Any) -> tuple[Any, Any]:
         """The result of a block, and the state after it as users see it."""
         xs = blocks["xs"]
-        arrays = [*flatten(self.init, "init")[0], *flatten(xs, "xs")[0]]
-        if _arrays.any_torch(*arrays) or _arrays.any_on_device(*arrays):
+        if _arrays.any_torch(*flatten(self.init, "init")[0], *flatten(xs, "xs")[0]):
             both: tuple[Any, Any] = scan(
                 self.update, state, xs, axis=self.axis, reverse=self.reverse, return_final=True
             )
@@ -35,12 +34,11 @@ class Updated:
         if self.first is None:
             self.first, self.states = problem, problem.states
         _check_alike(self.first, problem)
-        outputs, self.states = run_recurrence(
+        ys, self.states = run_block(
             traced.recurrence, traced.dtype, problem.inputs, self.states, problem.length, problem.columns,
-            problem.axis,
+            axis=problem.axis, reverse=problem.reverse, results=traced.output_dtypes,
         )  # fmt: skip
-        ys = [in_place(out, problem, dtype) for out, dtype in zip(outputs, traced.output_dtypes)]
-        last = [rounded(each, dtype) for each, dtype in zip(self.states, traced.state_dtypes)]
+        last = [rounded(self.states[n, ...], dtype) for n, dtype in enumerate(traced.state_dtypes)]
         return arranged(ys, traced.output_structure), arranged(last, problem.state_structure)
 
 

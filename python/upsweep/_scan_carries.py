@@ -2,7 +2,7 @@
 
 A few numbers a column: of affine updates a matrix and a vector, of maxima, minima and logaddexp a shift and a
 bound, of argmax and argmin the winner. They are found by one pass over the block, in the dtype that the scan
-computes in, and combined in float64.
+computes in, and combined in float64: of a block on a device there, by numpy's functions, which call its library's.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from upsweep import _arrays
 from upsweep._arrays import Array
 from upsweep._expr.parallel_forms import Form, matrix_power
 from upsweep._expr.recurrence import evaluate
 from upsweep._expr.trace import Structure
+from upsweep._scan_passes import run_block, stacked
 from upsweep._scan_problem import (
     Problem,
     arranged,
@@ -24,7 +26,6 @@ from upsweep._scan_problem import (
     flatten,
     form_of,
     label,
-    run_recurrence,
 )
 
 __all__ = ["UpdateCarry", "advance", "carry_of", "is_regular", "merge", "reduce_block"]
@@ -41,18 +42,19 @@ class UpdateCarry:
     ----------
     form : Form
         What the numbers mean; its `kind` is "affine", "max", "min", "logaddexp", "argmax" or "argmin".
-    factor : ndarray
+    factor : ndarray, cupy.ndarray
         Of "affine" the matrix, (states, states, *columns); the shift of extremes, of the shape columns. Axes are 1
         where it is the same for all columns. float64, as `value` is.
-    value : ndarray of shape (states, *columns)
+    value : ndarray, cupy.ndarray
+        Of the shape (states, *columns).
         The vector, the bound, or the winner; of no winner its payload is NaN.
     structure : int
         -1 for one state, else the length of the tuple of states.
     """
 
     form: Form
-    factor: Array
-    value: Array
+    factor: Any
+    value: Any
     structure: Structure = None
 
     def apply(self, state: Any) -> Any:
@@ -61,27 +63,28 @@ class UpdateCarry:
         Parameters
         ----------
         state : number, array_like or tuple of them
-            As `init` is; each broadcasts to the shape of the columns.
+            As `init` is; each broadcasts to the shape of the columns. Arrays are of the carry's library.
 
         Returns
         -------
-        ndarray, or tuple of them
+        ndarray or cupy.ndarray, or tuple of them
             float64.
 
         Raises
         ------
         TypeError, ValueError
-            Another number of states, or shapes that do not broadcast.
+            Another number of states, of another library or device, or shapes that do not broadcast.
         """
         items, structure = flatten(state, "state")
         if structure != self.structure:
             raise TypeError(f"state: expected {_counted(self.structure)}, got {_counted(structure)}")
         columns = self.value.shape[1:]
-        given = [
-            broadcast(as_real(value, label("state", structure, n)), columns, label("state", structure, n))
-            for n, value in enumerate(items)
-        ]
-        after = advance(self, np.stack([np.asarray(each, np.float64) for each in given]))
+        named = {label("state", structure, n): value for n, value in enumerate(items)}
+        views = {name: as_real(value, name) for name, value in named.items()}
+        for name, view in views.items():
+            broadcast(view, columns, name)
+        _arrays.common_home({"carry": _arrays.as_operand(self.value, "carry"), **views})
+        after = advance(self, stacked(items, columns, self.value))
         return arranged([after[n, ...] for n in range(len(after))], structure)
 
     def then(self, after: UpdateCarry) -> UpdateCarry:
@@ -113,22 +116,23 @@ def reduce_block(
     start = np.array(form.start)
     if form.kind in ("argmax", "argmin"):
         start[np.arange(n_states) != form.decides] = np.nan
-    _, found = run_recurrence(form.reduce, dtype, inputs, list(start), length, columns, 0, n_threads)
-    numbers = np.stack([np.asarray(each, np.float64) for each in found])
+    _, numbers = run_block(form.reduce, dtype, inputs, start.tolist(), length, columns, n_threads=n_threads)
     factors, value = numbers[:-n_states], numbers[-n_states:]
-    ones = (1,) * len(columns)
+    shape = (n_states, n_states) if form.kind == "affine" else ()
+    if form.varies and form.kind in ("affine", *_EXTREMES):
+        return UpdateCarry(form, factors.reshape((*shape, *columns)), value)
+    same = _repeated(form, dtype, length).reshape((*shape, *(1,) * len(columns)))
+    with _arrays.at_home(value):
+        return UpdateCarry(form, np.asarray(same, like=value), value)
+
+
+def _repeated(form: Form, dtype: np.dtype[np.floating], length: int) -> Array:
+    """The factor of so many steps that have the same."""
     constant = np.array([evaluate(node, dtype) for node in form.matrix])
     with np.errstate(all="ignore"):
         if form.kind == "affine":
-            square = (n_states, n_states)
-            if form.varies:
-                return UpdateCarry(form, factors.reshape(*square, *columns), value)
-            power = matrix_power(tuple(constant.tolist()), length)
-            return UpdateCarry(form, power.reshape(*square, *ones), value)
-        if form.kind in _EXTREMES:
-            shift = factors[0] if form.varies else (constant * length).reshape(ones)
-            return UpdateCarry(form, shift, value)
-    return UpdateCarry(form, np.zeros(ones), value)
+            return matrix_power(tuple(constant.tolist()), length)
+        return constant * length if form.kind in _EXTREMES else np.zeros(1)
 
 
 def carry_of(problem: Problem) -> UpdateCarry:
@@ -137,45 +141,61 @@ def carry_of(problem: Problem) -> UpdateCarry:
     form, why = form_of(traced.recurrence)
     if form is None:
         raise ValueError(f"update: {why}; what a block does to the state is no few numbers")
+    if problem.home is not None and problem.home.library.numpy_like is None:
+        raise TypeError(
+            f"xs: is a {problem.home.library.name}, with which upsweep does not know how to calculate; convert "
+            "it, e.g. by cupy.asarray"
+        )
     n_states = traced.recurrence.n_states
     carry = reduce_block(form, traced.dtype, problem.inputs, n_states, problem.length, problem.columns)
     return replace(carry, structure=problem.state_structure)
 
 
-def advance(carry: UpdateCarry, states: Array) -> Array:
+def _times(matrix: Any, columns: Any) -> Any:
+    """The product of matrices (n, n, ...) with columns (n, ...) of vectors, or of matrices."""
+    total = matrix[:, 0] * columns[0]
+    for n in range(1, len(columns)):
+        total = total + matrix[:, n] * columns[n]
+    return total
+
+
+def advance(carry: UpdateCarry, states: Any) -> Any:
     """The states (states, *columns) after a block, from those before it."""
     form = carry.form
-    with np.errstate(all="ignore"):
+    with _arrays.at_home(carry.value), np.errstate(all="ignore"):
         if form.kind == "affine":
-            return np.asarray(np.einsum("ij...,j...->i...", carry.factor, states) + carry.value)
+            return _times(carry.factor, states) + carry.value
         if form.kind in _EXTREMES:
             moved = states + carry.factor
             if form.drops:  # whatever the state was
                 moved = np.where(carry.factor == form.start[1], carry.factor, moved)
-            return np.asarray(_EXTREMES[form.kind](moved, carry.value))
-    mine, other = states[form.decides], carry.value[form.decides]
-    later = other > mine if form.kind == "argmax" else other < mine
-    if not form.keeps_ties:
-        others = np.delete(carry.value, form.decides, axis=0)
-        later |= (other == mine) & ~(np.isinf(other) & np.isnan(others).all(axis=0))  # the worst may be none
-    return np.where(later, carry.value, states)
+            return _EXTREMES[form.kind](moved, carry.value)
+        mine, other = states[form.decides], carry.value[form.decides]
+        later = other > mine if form.kind == "argmax" else other < mine
+        if not form.keeps_ties:
+            is_none = np.isinf(other)  # the worst may be none, whose payload is NaN
+            for n in range(len(carry.value)):
+                if n != form.decides:
+                    is_none = is_none & np.isnan(carry.value[n])
+            later = later | ((other == mine) & ~is_none)
+        return np.where(later, carry.value, states)
 
 
 def merge(first: UpdateCarry, second: UpdateCarry) -> UpdateCarry:
     """What two neighbouring blocks do together; `first` is the first in scan order."""
     value = advance(second, first.value)
-    with np.errstate(all="ignore"):
+    with _arrays.at_home(value), np.errstate(all="ignore"):
         if first.form.kind == "affine":
-            factor = np.einsum("ij...,jk...->ik...", second.factor, first.factor)
+            factor = _times(second.factor[:, :, None], first.factor)
         else:
             factor = first.factor + second.factor
     return replace(second, factor=factor, value=value)
 
 
-def is_regular(carry: UpdateCarry, before: Array, after: Array) -> Array:
+def is_regular(carry: UpdateCarry, before: Any, after: Any) -> Any:
     """Of which columns the states after a block can be trusted; others are to be found step by step."""
-    if carry.form.kind != "affine":
-        return np.asarray(~np.isnan(after).any(axis=0))
-    with np.errstate(invalid="ignore"):
-        small = [np.abs(each) < _HUGE for each in (before, carry.value, after, *carry.factor)]
-        return np.asarray(np.all(np.broadcast_arrays(*small), axis=(0, 1)))
+    with _arrays.at_home(after), np.errstate(invalid="ignore"):
+        if carry.form.kind != "affine":
+            return ~np.isnan(after).any(axis=0)
+        states = [(np.abs(each) < _HUGE).all(axis=0) for each in (before, carry.value, after)]
+        return states[0] & states[1] & states[2] & (np.abs(carry.factor) < _HUGE).all(axis=(0, 1))

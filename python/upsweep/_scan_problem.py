@@ -429,10 +429,10 @@ def rounded(array: Array, dtype: np.dtype[Any]) -> Array:
         return array.astype(dtype)
 
 
-def in_place(out: Array, problem: Problem, dtype: np.dtype[Any]) -> Array:
+def in_place(out: Array, axis: int, reverse: bool, dtype: np.dtype[Any]) -> Array:
     """An output in time's own order, with the axis where it was."""
-    ordered = out[::-1] if problem.reverse else out
-    return rounded(np.moveaxis(ordered, 0, problem.axis) if problem.axis else ordered, dtype)
+    ordered = out[::-1] if reverse else out
+    return rounded(np.moveaxis(ordered, 0, axis) if axis else ordered, dtype)
 
 
 def broadcast(array: Array, shape: tuple[int, ...], name: str) -> Array:

@@ -145,7 +145,7 @@ class ScanPlan:
         self._plan = None
         if 0 not in columns:
             self._plan = user_scans.Plan(
-                recurrence, dtype.name, [None if x is None else x.array for x in inputs],
+                recurrence, dtype.name, [None if x is None else _read_by_steps(x.array) for x in inputs],
                 [y.place.array for y in outputs], [0.0 if s is None else s.array for s in states],
                 [None if s is None else s.place.array for s in finals], length, columns, form, home.ordinal,
             )  # fmt: skip
@@ -203,12 +203,18 @@ class DeviceScans:
         if 0 in columns:
             return
         user_scans.run(
-            recurrence, dtype.name, [described(x) if isinstance(x, OnDevice) else None for x in inputs],
+            recurrence, dtype.name,
+            [_read_by_steps(described(x)) if isinstance(x, OnDevice) else None for x in inputs],
             [described(out) for out in outputs],
             [described(s) if isinstance(s, OnDevice) else number(s) for s in states],
             [None if s is None else _in_order(s, columns) for s in finals], length, columns, form,
             allocate=self.call.allocate, **self.call.on_stream,
         )  # fmt: skip
+
+
+def _read_by_steps(array: DeviceArray) -> DeviceArray:
+    """The input; of no steps as one that moves in time: what is the same at all steps is read before the first."""
+    return array if 0 not in array.shape else array._replace(strides=(1, *array.strides[1:]))
 
 
 def _in_order(array: Array, shape: tuple[int, ...]) -> DeviceArray:

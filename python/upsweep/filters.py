@@ -373,6 +373,10 @@ def _factors(times: Any, halflife: Any, data: Any, place: int) -> Any:
     factors = np.ones(length, dtype if dtype.kind == "f" else np.float64)
     factors[1:] = 0.5**elapsed
     factors = factors.reshape([-1 if d == place else 1 for d in range(data.ndim)])
+    if _arrays.any_dask(data):
+        from upsweep import _dask
+
+        return _dask.sent_to(data, factors, place)
     return _arrays.sent_to(data, factors) if _is_elsewhere(data) else factors
 
 

@@ -146,7 +146,7 @@ def scan_blocks(
     >>> x[:] = 1
     >>> y = np.memmap(os.path.join(folder, "y"), np.float32, "w+", shape=2500)
     >>> def cut(array, step=1000):
-    ...     return (array[begin : begin + step] for begin in range(0, len(array), step))
+    ...     return (array[begin : begin + step] for begin in range(0, array.shape[0], step))
     >>> for _ in upsweep.scan_blocks(upsweep.cumulative_sum, cut(x), out=cut(y)):
     ...     pass
     >>> y[[0, 999, 1000, 2499]].tolist()
@@ -158,7 +158,7 @@ def scan_blocks(
         step = z.chunks[0]
         result = zarr.create_array("y.zarr", shape=z.shape, dtype=z.dtype, chunks=z.chunks)
         scan = upsweep.scan_blocks(upsweep.cumulative_sum, cut(z, step), axis=0)
-        for begin, y in zip(range(0, len(z), step), scan):
+        for begin, y in zip(range(0, z.shape[0], step), scan):
             result[begin : begin + step] = y
     """
     if type(scan).__module__ == "upsweep.user_scan":  # which is imported by who has one of its scans

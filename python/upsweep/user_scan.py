@@ -91,7 +91,8 @@ class _Scan:
         Returns
         -------
         ys : array or tuple of arrays
-            The outputs of all steps, of the shape of `xs`; the dtype is what numpy would give for the update.
+            The outputs of all steps, of the shape of `xs`; the dtype is what numpy would give for the update, but
+            float64 for integers.
         final : array or tuple of arrays
             Only with `return_final`; as `init`, of ys' shape without `axis`.
 
@@ -138,7 +139,8 @@ class _Scan:
         is calculated and rounded as float16 is; complex tensors are refused.
 
         dask arrays give dask arrays, with the chunks of `xs`. Where the update has one of the forms above, blocks
-        run at the same time, whatever the number of columns; else one after the other.
+        run at the same time, whatever the number of columns; else one after the other. Blocks of cupy's stay where
+        they are.
 
         Examples
         --------
@@ -312,8 +314,8 @@ class _Scan:
         (array(5.25), np.float64(5.25))
         """
         arrays = [*flatten(init, "init")[0], *flatten(xs, "xs")[0]]
-        if _arrays.any_torch(*arrays) or _arrays.any_on_device(*arrays) or _arrays.any_dask(*arrays):
-            raise TypeError("scan.carry: takes numpy's arrays; of a dask array its blocks, one by one")
+        if _arrays.any_torch(*arrays) or _arrays.any_dask(*arrays):
+            raise TypeError("scan.carry: takes arrays of numpy and cupy; of a dask array its blocks, one by one")
         return carry_of(check(update, init, xs, axis, reverse, None))
 
     # What an update can use, by numpy's names; sigmoid is not among those.
@@ -365,7 +367,7 @@ def _run_checked(problem: Problem, return_final: bool, out: Any) -> Any:
         traced.recurrence, traced.dtype, problem.inputs, problem.states, problem.length, problem.columns,
         problem.axis, targets=in_scan_order([] if out is None else as_targets(out, problem), problem),
     )  # fmt: skip
-    ys = [in_place(y, problem, dtype) for y, dtype in zip(outputs, traced.output_dtypes)]
+    ys = [in_place(y, problem.axis, problem.reverse, dtype) for y, dtype in zip(outputs, traced.output_dtypes)]
     result = out if out is not None else arranged(ys, traced.output_structure)
     if not return_final:
         return result

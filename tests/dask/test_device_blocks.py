@@ -3,71 +3,10 @@
 import numpy as np
 import pytest
 import upsweep
-from devices import FakeCupyArray
+from device_blocks import computed
 from helpers import SCANS, operands, random, same_bits
 
-dask = pytest.importorskip("dask")
-da = pytest.importorskip("dask.array")
-
-
-def _hosted(value):
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_hosted, value))
-    return value.host if isinstance(value, FakeCupyArray) else value
-
-
-def _refuse_numpy(values):
-    """cupy takes numbers beside its arrays, and none of numpy's arrays."""
-    for value in values:
-        if isinstance(value, np.ndarray) and value.ndim:
-            raise TypeError(f"Unsupported type {type(value)}")
-
-
-def _by_ufunc(self, ufunc, method, *inputs, **keywords):
-    _refuse_numpy(inputs)
-    assert method == "__call__"
-    return FakeCupyArray(np.asarray(ufunc(*map(_hosted, inputs), **keywords)), 0)
-
-
-def _by_function(self, function, types, arguments, keywords):
-    if function in (np.ndim, np.shape, np.isscalar):
-        return function(*map(_hosted, arguments))
-    _refuse_numpy(arguments)
-    return FakeCupyArray(np.asarray(function(*_hosted(arguments), **keywords)), 0)
-
-
-@pytest.fixture
-def cupy_blocks(monkeypatch, fake_cupy):
-    """From an array to a dask array whose blocks are (what stands for) cupy's."""
-    monkeypatch.setattr(FakeCupyArray, "__array_ufunc__", _by_ufunc)
-    monkeypatch.setattr(FakeCupyArray, "__array_function__", _by_function, raising=False)
-
-    def of(name):
-        return lambda self, *a, **k: FakeCupyArray(np.asarray(getattr(self.host, name)(*map(_hosted, a), **k)), 0)
-
-    for name in ("min", "max", "all", "any", "copy", "__sub__", "__truediv__", "__and__", "__or__", "__radd__"):
-        monkeypatch.setattr(FakeCupyArray, name, of(name), raising=False)
-    monkeypatch.setattr(FakeCupyArray, "size", property(lambda self: self.host.size), raising=False)
-    monkeypatch.setattr(FakeCupyArray, "item", lambda self: self.host.item(), raising=False)
-    monkeypatch.setattr(FakeCupyArray, "__bool__", lambda self: bool(self.host), raising=False)
-    monkeypatch.setattr(
-        FakeCupyArray, "__setitem__", lambda self, i, v: self.host.__setitem__(i, _hosted(v)), raising=False
-    )
-
-    def sent(array, chunks):
-        lazy = da.from_array(array, chunks=chunks)
-        meta = FakeCupyArray(np.empty((0,) * array.ndim, array.dtype), 0)
-        return lazy.map_blocks(lambda block: FakeCupyArray(block.copy(), 0), dtype=array.dtype, meta=meta)
-
-    return sent
-
-
-def computed(lazy):
-    """The blocks along the only axis, put together on the host; each of them lies on the device."""
-    assert isinstance(lazy._meta, FakeCupyArray) and lazy._meta.dtype == lazy.dtype
-    blocks = dask.compute(*np.ravel(lazy.to_delayed()).tolist(), scheduler="sync")
-    assert all(isinstance(block, FakeCupyArray) and block.dtype == lazy.dtype for block in blocks)
-    return np.concatenate([block.host for block in blocks]) if lazy.ndim else blocks[0].host
+pytest.importorskip("dask.array")
 
 
 @pytest.mark.parametrize("method", ["sequential", "tree"])

@@ -199,7 +199,7 @@ def test_blocks_that_are_not_numpys_are_refused_before_they_are_computed():
         upsweep.histogram(masked)
     sparse = pytest.importorskip("scipy.sparse")
     blocks = x.map_blocks(sparse.csr_array, meta=sparse.csr_array((0, 0)))
-    with pytest.raises(TypeError, match=r"x: expected blocks of numpy or of a CUDA device, got scipy\.csr_array"):
+    with pytest.raises(TypeError, match=r"x: expected blocks of numpy or cupy, got scipy\.csr_array"):
         upsweep.cumulative_sum(blocks)
 
 
@@ -240,3 +240,23 @@ def test_what_is_refused():
         upsweep.cumulative_sum(x, include_initial=True, exclusive=True)
     with pytest.raises(TypeError, match="gamma: masked arrays are not supported"):
         upsweep.discounted_cumsum(x, np.ma.array([1.0]))
+
+
+def test_empty_blocks_beside_one_element():
+    """dask takes an axis of one element in several blocks for one of several elements."""
+    x, gamma = random((3, 33)), random((1, 33), seed=1)
+    for sizes in ((1,), (0, 1), (0, 0, 1, 0)):
+        lazy = da.from_array(gamma, chunks=(sizes, 9))
+        for given in (da.from_array(x, chunks=((1, 0, 2), 10)), x):
+            mine = upsweep.discounted_cumsum(given, lazy).compute(scheduler="sync")
+            np.testing.assert_allclose(mine, upsweep.discounted_cumsum(x, gamma), rtol=1e-12)
+        y = upsweep.cumulative_sum(lazy, axis=1)
+        assert y.shape == y.compute(scheduler="sync").shape == (1, 33)
+    nothing = da.zeros((2, 0), chunks=(1, (0, 0)))
+    assert upsweep.linear_recurrence(nothing, da.zeros((2, 0), chunks=(2, (0, 0, 0)))).compute().shape == (2, 0)
+
+
+def test_a_real_sum_of_complex_numbers_warns_no_sooner_than_the_whole(recwarn):
+    x = da.ones((3, 4), chunks=2, dtype=complex)
+    assert upsweep.cumulative_sum(x, dtype=float).dtype == float
+    assert not recwarn

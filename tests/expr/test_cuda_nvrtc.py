@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from upsweep._expr.cuda import nvrtc
+from upsweep._cuda.user_scans import _reading_with
+from upsweep._expr.cuda import nvrtc, single_pass
 from upsweep._expr.cuda.recurrence import ScanRequest, Stream, render_scan
 from upsweep._expr.cuda.render import render
 from upsweep._expr.cuda.request import Request
@@ -113,4 +114,30 @@ def test_scans_by_an_update_compile(compiler, role, lines, dtype):
         form if role == "joins" else None,
     )  # fmt: skip
     made = render_scan(lifted(recurrence)[0], request)
+    assert compiler.compile(made.text, 90, made.options).data
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("length", [5000, 2**28])
+@pytest.mark.parametrize("n_states", [1, 2])
+def test_single_passes_compile(compiler, n_states, length, dtype):
+    def one(s, x):
+        return np.where(x[1] > 0, 0.5 * s, 0) + x[0]
+
+    def two(s, x):
+        return (0.5 * s[0] - 0.3 * x[1] * s[1], 0.5 * s[0] + x[0]), s[0] * s[1]
+
+    single = np.dtype(dtype)
+    traced = trace(two if n_states == 2 else one, (single,) * n_states, n_states if n_states == 2 else -1,
+                   (single,) * 2, 2)  # fmt: skip
+    reading, form = _reading_with(traced.recurrence, find_form(traced.recurrence)[0])
+    size = single.itemsize
+    tile = single_pass.choose_tile_sizes(form, n_states, [size] * 2, [size], 1, length, 132, 227 * 1024)
+    assert bool(tile.stages) == (length > 5000)
+    request = ScanRequest(
+        dtype, (Stream(dtype, step=size), Stream(dtype)), (dtype,), (None,) * n_states, (dtype,) * n_states, 2,
+        True, 1, tile.blocks, 1, False, form, tile, (-size,),
+    )  # fmt: skip
+    made = render_scan(reading.recurrence, request)
+    assert made.threads == tile.threads and made.shared_bytes <= 227 * 1024
     assert compiler.compile(made.text, 90, made.options).data

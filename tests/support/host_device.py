@@ -23,8 +23,8 @@ from upsweep._scan_plans import known_plans
 
 PREAMBLE = Path(__file__).parent / "on_host.hpp"
 LAUNCHER = """
-extern "C" void launch_{0}(const Call* call, unsigned n_blocks, unsigned n_threads) {{
-    fibers::Launch<Call>::run({0}, *call, n_blocks, n_threads);
+extern "C" void launch_{0}(const Call* call, unsigned n_blocks, unsigned n_threads, unsigned at_once) {{
+    fibers::Launch<Call>::run({0}, *call, n_blocks, n_threads, at_once);
 }}
 """
 SIZE = """
@@ -63,9 +63,12 @@ def _compile(*arguments):
 
 
 class HostFunction:
-    def __init__(self, library, name, n_slots):
+    at_once = 1  # blocks that run at the same time
+
+    def __init__(self, library, name, n_slots, device=None):
+        self.device = device
         self.launcher, self.n_slots = getattr(library, f"launch_{name}"), n_slots
-        self.launcher.restype, self.launcher.argtypes = None, (ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+        self.launcher.restype, self.launcher.argtypes = None, (ctypes.c_void_p, *[ctypes.c_uint] * 3)
         self.size = library.size_of_call
         self.size.restype = ctypes.c_int64
         self.launches, self.shared_bytes = 0, 0
@@ -76,18 +79,22 @@ class HostFunction:
     def blocks_at_once(self, n_threads):
         return self.n_slots
 
-    def launch(self, n_blocks, n_threads, stream, structure):
+    def launch_together(self, n_blocks, n_threads, stream, structure):
+        assert n_blocks <= self.device.n_processors
+        self.launch(n_blocks, n_threads, stream, structure, at_once=n_blocks)
+
+    def launch(self, n_blocks, n_threads, stream, structure, at_once=None):
         assert ctypes.sizeof(structure) == self.size()
         self.launches += 1
-        self.launcher(ctypes.addressof(structure), n_blocks, n_threads)
+        self.launcher(ctypes.addressof(structure), n_blocks, n_threads, at_once or self.at_once)
 
 
 class HostModule:
-    def __init__(self, path, n_slots):
-        self.library, self.n_slots = ctypes.CDLL(str(path)), n_slots
+    def __init__(self, path, device):
+        self.library, self.device = ctypes.CDLL(str(path)), device
 
     def function(self, name):
-        return HostFunction(self.library, name, self.n_slots)
+        return HostFunction(self.library, name, self.device.n_slots, self.device)
 
 
 class HostMemory:
@@ -106,10 +113,13 @@ class HostDevice:
         self.n_processors, self.shared_bytes = n_slots, 227 * 1024
 
     def load(self, text):
-        return HostModule(build(self.folder, text.decode(), "-O1", "-ffp-contract=fast"), self.n_slots)
+        return HostModule(build(self.folder, text.decode(), "-O1", "-ffp-contract=fast"), self)
 
     def memory(self, data):
         return HostMemory(data)
+
+    def fill(self, pointer, word, n, stream):
+        ctypes.memmove(pointer, struct.pack("I", word) * n, 4 * n)
 
     def write_words(self, pointer, words, stream):
         ctypes.memmove(pointer, struct.pack(f"{len(words)}I", *words), 4 * len(words))

@@ -1,18 +1,20 @@
-// A device for kernels that are compiled by a C++ compiler: blocks run one after the other, the threads of a block
-// as fibers that change places at each barrier, shared memory is static. Slow, and exact to C++'s rules: what it
-// finds is what a kernel does, not how fast. The functions are the twins of kernels/device.cuh.
+// A device for kernels that are compiled by a C++ compiler: some blocks run at the same time, each by a thread of the
+// host, its threads as fibers that change places at each barrier. Slow, and exact to C++'s rules: what it finds is
+// what a kernel does, not how fast. The functions are the twins of kernels/device.cuh.
 #include <ucontext.h>
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #define __global__
 #define __device__
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
-#define __shared__ static
+#define __shared__ static thread_local
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
@@ -23,7 +25,7 @@ using std::fmin, std::log, std::pow, std::sin, std::sqrt, std::tanh;
 struct Index {
     unsigned x, y, z;
 };
-static Index threadIdx, blockIdx, blockDim, gridDim;
+static thread_local Index threadIdx, blockIdx, blockDim, gridDim;
 
 static float rsqrt(float x) { return 1 / std::sqrt(x); }
 static double rsqrt(double x) { return 1 / std::sqrt(x); }
@@ -81,6 +83,29 @@ static void fetch_together(const char* from, T* to) {
 static void write_together(const unsigned* from, unsigned* to) {
     std::memcpy(__builtin_assume_aligned(to, 16), from, 16);
 }
+template <class Element>
+static void copy_element(char* to, const char* from) {
+    std::memcpy(to, from, sizeof(Element));
+}
+static void commit_copies() {}
+template <int PENDING>
+static void wait_for_copies() {}
+static void wait_for_copies() {}
+
+static unsigned long long double_as_bits(double x) {
+    unsigned long long bits;
+    std::memcpy(&bits, &x, 8);
+    return bits;
+}
+static double bits_as_double(unsigned long long bits) {
+    double x;
+    std::memcpy(&x, &bits, 8);
+    return x;
+}
+static void post(unsigned long long* to, unsigned long long word) { __atomic_store_n(to, word, __ATOMIC_RELAXED); }
+static unsigned long long look(const unsigned long long* from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
+static unsigned take_ticket(unsigned* counter) { return __atomic_add_fetch(counter, 1u, __ATOMIC_RELAXED); }
+
 template <class Pointer>
 static void forget_origin(Pointer&) {}
 template <class Element>
@@ -90,10 +115,10 @@ static void store_element(char* to, Element x) {
 
 namespace fibers {
 constexpr int STACK = 1 << 18;
-static ucontext_t scheduler;
-static std::vector<ucontext_t> threads;
-static std::vector<char> done;
-static int running;
+static thread_local ucontext_t scheduler;
+static thread_local std::vector<ucontext_t> threads;
+static thread_local std::vector<char> done;
+static thread_local int running;
 
 // A barrier of the block, or of a warp: the last one to come opens it.
 struct Barrier {
@@ -107,53 +132,69 @@ struct Barrier {
             while (opened == before) swapcontext(&threads[running], &scheduler);
     }
 };
-static Barrier of_block, of_warp[32];
+static thread_local Barrier of_block, of_warp[32], numbered[4];
 
 template <class Call>
 struct Launch {
-    static inline void (*kernel)(Call);
-    static inline const Call* call;
+    static inline thread_local void (*kernel)(Call);
+    static inline thread_local const Call* call;
 
     static void thread() {
         kernel(*call);
         done[running] = 1;
     }
 
-    static void run(void (*which)(Call), const Call& with, unsigned n_blocks, unsigned n_threads) {
-        kernel = which, call = &with;
-        const std::unique_ptr<char[]> stacks(new char[size_t(n_threads) * STACK]);  // not filled, unlike a vector
-        threads.resize(n_threads), done.resize(n_threads);
-        blockDim = {n_threads, 1, 1}, gridDim = {n_blocks, 1, 1};
-        for (unsigned block = 0; block < n_blocks; ++block) {
-            blockIdx = {block, 0, 0};
+    static void run_block(unsigned block, unsigned n_blocks, unsigned n_threads, char* stacks) {
+        blockDim = {n_threads, 1, 1}, gridDim = {n_blocks, 1, 1}, blockIdx = {block, 0, 0};
+        for (unsigned t = 0; t < n_threads; ++t) {
+            getcontext(&threads[t]);
+            threads[t].uc_stack.ss_sp = stacks + size_t(t) * STACK;
+            threads[t].uc_stack.ss_size = STACK;
+            threads[t].uc_link = &scheduler;
+            makecontext(&threads[t], thread, 0);
+            done[t] = 0;
+        }
+        for (unsigned left = n_threads; left;) {
+            left = 0;
             for (unsigned t = 0; t < n_threads; ++t) {
-                getcontext(&threads[t]);
-                threads[t].uc_stack.ss_sp = stacks.get() + size_t(t) * STACK;
-                threads[t].uc_stack.ss_size = STACK;
-                threads[t].uc_link = &scheduler;
-                makecontext(&threads[t], thread, 0);
-                done[t] = 0;
-            }
-            for (unsigned left = n_threads; left;) {
-                left = 0;
-                for (unsigned t = 0; t < n_threads; ++t) {
-                    if (done[t]) continue;
-                    running = int(t), threadIdx = {t, 0, 0};
-                    swapcontext(&scheduler, &threads[t]);
-                    left += !done[t];
-                }
+                if (done[t]) continue;
+                running = int(t), threadIdx = {t, 0, 0};
+                swapcontext(&scheduler, &threads[t]);
+                left += !done[t];
             }
         }
+    }
+
+    // `at_once` blocks that wait for each other.
+    static void run(
+        void (*which)(Call), const Call& with, unsigned n_blocks, unsigned n_threads, unsigned at_once) {
+        std::atomic<unsigned> next{0};
+        const auto work = [&] {
+            kernel = which, call = &with;
+            const std::unique_ptr<char[]> stacks(new char[size_t(n_threads) * STACK]);  // not filled
+            threads.resize(n_threads), done.resize(n_threads);
+            for (unsigned block; (block = next++) < n_blocks;) run_block(block, n_blocks, n_threads, stacks.get());
+        };
+        std::vector<std::thread> others;
+        for (unsigned n = 1; n < at_once; ++n) others.emplace_back(work);
+        work();
+        for (auto& other : others) other.join();
     }
 };
 }  // namespace fibers
 
+// Others may be those of the own block.
+static void wait_a_little() {
+    std::this_thread::yield();
+    swapcontext(&fibers::threads[fibers::running], &fibers::scheduler);
+}
 
 static void __syncthreads() { fibers::of_block.wait(blockDim.x); }
+static void sync_threads(int barrier, int n_threads) { fibers::numbered[barrier].wait(n_threads); }
 static void __syncwarp() { fibers::of_warp[threadIdx.x / 32].wait(32); }
 
 static int __syncthreads_or(int condition) {
-    static int conditions[1024];
+    static thread_local int conditions[1024];
     conditions[threadIdx.x] = condition;
     __syncthreads();
     int any = 0;
@@ -163,13 +204,13 @@ static int __syncthreads_or(int condition) {
 }
 
 static char* shared_memory() {
-    alignas(16) static char shared[1 << 18];
+    alignas(16) static thread_local char shared[1 << 18];
     return shared;
 }
 
 // What the lanes of a warp tell each other, in words.
 namespace lanes {
-static unsigned told[1024][6];
+static thread_local unsigned told[1024][6];
 
 template <class T, int N>
 static const unsigned (*tell(const T (&values)[N]))[6] {
@@ -186,6 +227,19 @@ template <class T>
 static T of_other_lane(T x, int mask) {
     const T values[1] = {x};
     std::memcpy(&x, lanes::tell(values)[threadIdx.x % 32 ^ mask], sizeof x);
+    return x;
+}
+
+static double of_lane_before(double x, int distance) {
+    const double values[1] = {x};
+    const int lane = int(threadIdx.x % 32);
+    std::memcpy(&x, lanes::tell(values)[lane < distance ? lane : lane - distance], sizeof x);
+    return x;
+}
+
+static double of_lane(double x, int lane) {
+    const double values[1] = {x};
+    std::memcpy(&x, lanes::tell(values)[lane], sizeof x);
     return x;
 }
 

@@ -128,3 +128,14 @@ def test_from_several_threads_at_once():
 
     in_threads(work, 3, 3, 40, 41)
     assert not wrong
+
+
+def test_a_placeholder_that_nothing_reads_is_an_argument_too():
+    n = te.var("n")
+    X, unused = te.placeholder((n,), name="X"), te.placeholder((n, 2), name="unused")
+    Y = te.compute((n,), lambda i: X[i] * 2, name="Y")
+    run = te.build(te.create_schedule(Y.op), [X, unused, Y])
+    x = np.arange(3, dtype="float32")
+    assert run(x, np.zeros((3, 2), "float32")).tolist() == [0, 2, 4]
+    with pytest.raises(ValueError, match=r"unused: expected shape \(n, 2\), where n is 3, got \(4, 2\)"):
+        run(x, np.zeros((4, 2), "float32"))

@@ -1,5 +1,7 @@
 """What nests become on CUDA: their kernels' text and statements, random programs, and what is refused."""
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from upsweep._expr.cuda.nests.fusing import fused
 from upsweep._expr.cuda.nests.placing import Place
 from upsweep._expr.cuda.nests.states import is_scan
 from upsweep._expr.nest.expressions import Axis, const, key, load
+from upsweep._expr.nest.printing import nest_text
 from upsweep._expr.nest.statements import Barrier, Block, Buffer, For, Store, all_statements
 from upsweep.te import compat as tvm
 
@@ -247,6 +250,149 @@ def test_limits_of_a_launch():
 
 def names_of(kernels):
     return [key(size) for size in kernels.sizes]
+
+
+def two_stages(batch=None, width=None):
+    """A recurrence over (batch, width) whose second stage reads its neighbour's first one."""
+    m = te.var("m")
+    shape = (m, batch or te.var("B"), width or te.var("W"))
+    X, state = te.placeholder(shape, name="X"), te.placeholder(shape)
+    init = te.compute((1, *shape[1:]), lambda _, b, j: X[0, b, j], name="init")
+    first = te.compute(shape, lambda t, b, j: te.tanh(state[t - 1, b, j]), name="first")
+    second = te.compute(
+        shape, lambda t, b, j: te.if_then_else(j > 0, first[t, b, j - 1], 0.0) + X[t, b, j], name="second"
+    )
+    return X, first, second, te.scan(init, second, state, inputs=[X])
+
+
+def check_walked(kernels, X, scan):
+    sizes = {size: n for size, n in zip(X.shape, (3, 5, 7)) if size.op == "var"}
+    x = np.random.default_rng(0).normal(size=[sizes.get(n) or n.static[0] for n in X.shape]).astype("f4")
+    out = np.full_like(x, np.nan)
+    run_kernels(kernels, [x, out], sizes)
+    np.testing.assert_allclose(out, Twin(sizes, {X: x})[scan], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("batch", "width", "tags", "title"),
+    [
+        # Beside 16 rows of threads there is room for 64 along the other axis, and for all 128 beside 4.
+        (16, 128, ("threadIdx.y", None), "threadIdx.y < 16, threadIdx.x < 64"),
+        (4, None, ("threadIdx.y", None), "threadIdx.y < 4, threadIdx.x < 128"),
+        (1024, 128, ("threadIdx.y", None), "threadIdx.y < 1024, threadIdx.x < 1"),
+        # An axis whose length the call tells may leave no room; what is bound of both takes what its reader takes.
+        (None, 128, ("threadIdx.y", None), "threadIdx.y < B"),
+        (None, None, (None, "threadIdx.y"), "threadIdx.y < W"),
+        (None, None, ("threadIdx.y", "threadIdx.x"), "threadIdx.y < B, threadIdx.x < W"),
+        (8, 8, ("threadIdx.y", "threadIdx.x"), "threadIdx.y < 8, threadIdx.x < 8"),
+        (None, None, ("blockIdx.x", "threadIdx.x"), "blockIdx.x < B, threadIdx.x < W"),
+    ],
+)
+def test_stages_that_nothing_is_said_of_fit_what_is_bound(batch, width, tags, title):
+    X, _, second, scan = two_stages(batch, width)
+    s = te.create_schedule(scan.op)
+    for axis, tag in zip(second.op.axis[1:], tags):
+        if tag:
+            s[second].bind(axis, te.thread_axis(tag))
+    kernels = program_of(s, [X, scan])
+    assert [kernel.title() for kernel in kernels.kernels] == [f"// kernel_0: {title}"]
+    check_walked(kernels, X, scan)
+
+
+def test_threads_of_a_length_that_the_call_tells_leave_room():
+    X, first, second, scan = two_stages()
+    s = te.create_schedule(scan.op)
+    _, rows = s[second].split(second.op.axis[1], factor=16)
+    s[second].bind(rows, te.thread_axis("threadIdx.y"))
+    s[second].bind(second.op.axis[2], te.thread_axis("threadIdx.x"))
+    s[first].split(first.op.axis[2], factor=4)
+    s[first].vectorize(first.op.axis[1])
+    kernels = program_of(s, [X, scan])
+    (kernel,) = kernels.kernels
+    widths = [extent.static[0] for extent in kernel.extents["threadIdx.x"] if extent.op == "const"]
+    assert widths == [64] and max(e.static[0] for e in kernel.extents["threadIdx.y"]) == 16
+    check_walked(kernels, X, scan)
+
+
+def test_a_stage_in_a_loop_of_another_one_stays_in_its_block():
+    X, first, second, scan = two_stages(batch=1)
+    s = te.create_schedule(scan.op)
+    outer, inner = s[second].split(second.op.axis[2], factor=3)
+    s[second].reorder(inner, outer)
+    s[first].compute_at(s[second], inner)
+    for wide in (False, True):  # also where many columns would be of several blocks
+        kernels = program_of(s, [X, scan], wide)
+        (step,) = [kernel for kernel in kernels.kernels if "produce first" in nest_text(kernel.statement)]
+        assert "blockIdx" not in step.title()
+        check_walked(kernels, X, scan)
+    assert "for 4096 columns and more" in str(te.lower(s, [X, scan], target="cuda"))
+
+
+def test_a_split_that_is_bound_is_that_of_stages_that_nothing_is_said_of():
+    X, _, update, scan = cumulative_sum()
+    s = te.create_schedule(scan.op)
+    bind(s, update, 256)
+    (kernel,) = program_of(s, [X, scan]).kernels  # the init's threads are the update's: it needs no other kernel
+    assert kernel.title() == "// kernel_0: blockIdx.x < floordiv(n + 255, 256), threadIdx.x < 256"
+
+
+@pytest.mark.parametrize(
+    ("width", "split", "tags", "title"),
+    [
+        # What the axes before a fuse are, together, says who has an element.
+        (6, lambda stage, b, j: stage.split(stage.fuse(b, j), 32), ("blockIdx.x", "threadIdx.x"),
+         "blockIdx.x < floordiv((B*6) + 31, 32), threadIdx.x < 32"),
+        (6, lambda stage, b, j: (stage.fuse(b, j),), ("threadIdx.x",), "threadIdx.x < B*6"),
+        # Parts of a size that only the call tells are as long as it says.
+        (None, lambda stage, b, j: stage.split(j, nparts=8)[:1], ("threadIdx.x",), "threadIdx.x < 8"),
+        (None, lambda stage, b, j: stage.split(j, nparts=8)[1:], ("threadIdx.x",),
+         "threadIdx.x < floordiv(W + 7, 8)"),
+        (None, lambda stage, b, j: stage.split(j, nparts=8), ("blockIdx.x", "threadIdx.x"),
+         "blockIdx.x < 8, threadIdx.x < floordiv(W + 7, 8)"),
+    ],
+)  # fmt: skip
+def test_columns_of_fused_axes_and_of_parts_have_their_threads(width, split, tags, title):
+    shape = (te.var("m"), te.var("B"), width or te.var("W"))
+    X, state = te.placeholder(shape, name="X"), te.placeholder(shape)
+    init = te.compute((1, *shape[1:]), lambda _, b, j: X[0, b, j])
+    update = te.compute(shape, lambda t, b, j: state[t - 1, b, j] * 0.5 + X[t, b, j])
+    scan = te.scan(init, update, state, inputs=[X])
+    s = te.create_schedule(scan.op)
+    for stage in (init, update):
+        for axis, tag in zip(split(s[stage], *stage.op.axis[1:]), tags):
+            s[stage].bind(axis, te.thread_axis(tag))
+    (kernel,) = (kernels := program_of(s, [X, scan])).kernels
+    assert kernel.title() == f"// kernel_0: {title}" and "wait" not in kernels.text
+    check_walked(kernels, X, scan)
+
+
+def test_fused_axes_of_which_a_reader_takes_others_are_apart():
+    shape = (te.var("m"), te.var("B"), 6)
+    X, state = te.placeholder(shape, name="X"), te.placeholder(shape)
+    init = te.compute((1, *shape[1:]), lambda _, b, j: X[0, b, j])
+    update = te.compute(shape, lambda t, b, j: te.if_then_else(j > 0, state[t - 1, b, j - 1], 0.0) + X[t, b, j])
+    scan = te.scan(init, update, state, inputs=[X])
+    s = te.create_schedule(scan.op)
+    for stage in (init, update):
+        s[stage].bind(s[stage].fuse(*stage.op.axis[1:]), te.thread_axis("threadIdx.x"))
+    kernels = program_of(s, [X, scan])
+    assert kernels.text.count("wait for the block's threads") >= 2
+    check_walked(kernels, X, scan)
+
+
+def test_barriers_of_deep_nests_are_found_soon():
+    shape = (te.var("m"), te.var("B"), te.var("W"))
+    X, states = te.placeholder(shape, name="X"), [te.placeholder(shape) for _ in range(2)]
+    inits = [te.compute((1, *shape[1:]), lambda _, b, j: X[0, b, j]) for _ in states]
+    updates = [te.compute(shape, lambda t, b, j, h=h: h[t - 1, b, j] * X[t, b, j]) for h in states]
+    scans = te.scan(inits, updates, states, inputs=[X])
+    s = te.create_schedule(scans[0].op)
+    s[scans[0]].split(scans[0].op.scan_axis, factor=2)
+    for _ in range(3):
+        s[updates[1]].tile(*s[updates[1]].leaves[:2], 2, 3)
+    before = time.process_time()
+    assert "// kernel_0: threadIdx.x < 128" in program_of(s, [X, *scans]).text
+    assert time.process_time() - before < 5  # 0.02 s on a quiet machine
 
 
 def test_without_a_device_or_its_compiler_the_message_says_what_is_missing(monkeypatch):

@@ -311,6 +311,9 @@ def test_arguments():
         te.build(s, [parts.X, parts.state, scan])
     with pytest.raises(ValueError, match="args: X is given twice"):
         te.build(s, [parts.X, scan, parts.X])
+    other = Parts()
+    with pytest.raises(ValueError, match=r"args: scan \(made at .*\) is neither a result of the sched"):
+        te.build(s, [parts.X, other.whole()])
     run = te.build(s, [parts.X, scan], name="cumsum")
     x = np.ones((4, 5), "float32")
     origin = f"; X is made at {re.escape(parts.X.op.line)}"

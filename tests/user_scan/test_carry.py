@@ -74,5 +74,5 @@ def test_what_is_refused():
 
 def test_dask_arrays_have_carries_of_their_blocks():
     da = pytest.importorskip("dask.array")
-    with pytest.raises(TypeError, match=r"scan\.carry: takes numpy's arrays; of a dask array its blocks"):
+    with pytest.raises(TypeError, match=r"scan\.carry: takes arrays of numpy and cupy; of a dask"):
         upsweep.scan.carry(UPDATES["constant"][0], 0.0, da.zeros(3))

@@ -169,3 +169,39 @@ def test_what_does_not_go_together():
         upsweep.scan(lambda s, x: s + x, 0.0, on(x + 1j))
     with pytest.raises(TypeError, match="cotangent: is an array in the host's memory"):
         upsweep.scan.gradient(cell, 0.5, (on(x), on(x)), x)
+
+
+def test_carries(crossings):
+    x = random((3, 40))
+    for update, init in ((cell_of_two, (0.5, random(3))), (np.maximum, 0.25), (lambda s, x: 0.5 * s + x, 0.25)):
+        parts = [upsweep.scan.carry(update, on(init), on(x[:, a:b].copy()), axis=1) for a, b in ((0, 7), (7, 40))]
+        final = upsweep.scan(update, init, x, axis=1, return_final=True)[1]
+        for whole in (parts[1].apply(parts[0].apply(on(init))), upsweep.combine(*parts).apply(on(init))):
+            same(whole, final, 1e-10)
+    with pytest.raises(TypeError, match="state: is an array in the host's memory, while carry is a cupy"):
+        parts[0].apply(x[:, 0])
+    with pytest.raises(TypeError, match=r"is a .*Interface, with which upsweep does not know how to calculate"):
+        upsweep.scan.carry(np.maximum, 0.0, Interface(x))
+    assert max(crossings.sent) <= 4 and not crossings.read
+
+
+def cell_of_two(s, x):
+    return 0.5 * s[0] - x * s[1], 0.25 * s[0] + x
+
+
+def test_states_are_not_rounded_between_blocks(crossings):
+    x = np.full(300, 1 / 3, np.float16)
+    update = lambda s, x: s + x  # noqa: E731
+    whole = upsweep.scan(update, np.float16(0), x)
+    scan = upsweep.scan_blocks(upsweep.scan, update, np.float16(0), (on(x[i : i + 1].copy()) for i in range(300)))
+    assert [y.host.item() for y in scan] == whole.tolist()
+    same(scan.state, whole[-1:].reshape(()))
+
+
+def test_no_steps_of_what_is_broadcast():
+    """An array without elements is nowhere, and the one element of each of its columns is not there to be read."""
+    x, none = random((3, 0)), on(random((1, 0)))
+    none.data.ptr = 0
+    update = lambda s, x: x[0] * s + np.tanh(x[1])  # noqa: E731
+    ys, final = upsweep.scan(update, 0.5, (none, on(x)), axis=1, return_final=True)
+    assert ys.shape == (3, 0) and final.host.tolist() == [0.5] * 3

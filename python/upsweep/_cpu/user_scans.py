@@ -25,12 +25,16 @@ __all__ = ["Plan", "Spans", "is_readable", "run"]
 Array = NDArray[Any]
 
 _MOST_KERNELS = 512  # kept in memory
+# Outputs from this size on go past the caches, as those of the scans in C++.
+_PAST_CACHES = 16 << 20
 
 
 @functools.lru_cache(_MOST_KERNELS)
-def _kernel(recurrence: Recurrence, bits: int, shared: tuple[bool, ...]) -> tuple[Kernel, float]:
+def _kernel(
+    recurrence: Recurrence, bits: int, shared: tuple[bool, ...], past_caches: bool
+) -> tuple[Kernel, float]:
     """The compiled steps of a recurrence whose numbers are lifted, and what a step costs in passes over memory."""
-    steps = compiled.compile_steps(recurrence, _cpu.level, bits, shared)
+    steps = compiled.compile_steps(recurrence, _cpu.level, bits, shared, past_caches)
     turn = compiled.compile_turn(_cpu.level, bits)
     program = compiled.lower(recurrence)
     lanes = TARGETS[_cpu.level].lanes(f"float{bits}")
@@ -54,10 +58,10 @@ def _lifted(recurrence: Recurrence) -> tuple[Recurrence, tuple[float, ...]]:
 
 @functools.lru_cache(_MOST_KERNELS)
 def _prepared(
-    recurrence: Recurrence, dtype: np.dtype[Any], shared: tuple[bool, ...]
+    recurrence: Recurrence, dtype: np.dtype[Any], shared: tuple[bool, ...], past_caches: bool = False
 ) -> tuple[Kernel, float, Array]:
     plain, numbers = _lifted(recurrence)
-    kernel, cost = _kernel(plain, 8 * dtype.itemsize, shared)
+    kernel, cost = _kernel(plain, 8 * dtype.itemsize, shared, past_caches)
     with np.errstate(over="ignore"):
         return kernel, cost, np.array(numbers, dtype)
 
@@ -150,7 +154,8 @@ class Plan:
         shared = tuple(
             a.strides[axis] == 0 and a.dtype == dtype and (form is not None or dims[-1] > 1) for a in kernel_inputs
         )
-        kernel, cost, params = _prepared(recurrence, dtype, shared)
+        past_caches = form is None and _go_past_caches(kernel_inputs, kernel_outputs, shared, dtype)
+        kernel, cost, params = _prepared(recurrence, dtype, shared, past_caches)
         keywords: dict[str, Any] = {}
         if form is not None:
             reduce, reduce_cost, reduce_params = _prepared(form.reduce, dtype, shared)
@@ -185,6 +190,19 @@ class Plan:
         if self._compiled is not None:
             self._compiled.run(inputs, outputs, self._offsets, memory, _cpu.threads(n_threads))
         return theirs
+
+
+def _go_past_caches(
+    inputs: list[Array], outputs: list[Array], shared: tuple[bool, ...], dtype: np.dtype[Any]
+) -> bool:
+    """Whether outputs are too large for the caches, and the kernel writes them where they are: none is a tile."""
+
+    def in_place(array: Array) -> bool:
+        return array.dtype == dtype and array.strides[-1] == dtype.itemsize
+
+    are_large = bool(outputs) and all(y.size * y.itemsize >= _PAST_CACHES for y in outputs)
+    reads = all(same or in_place(x) for x, same in zip(inputs, shared))
+    return are_large and reads and all(map(in_place, outputs))
 
 
 def is_readable(array: Array) -> bool:

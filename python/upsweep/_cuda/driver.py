@@ -37,6 +37,7 @@ FUNCTIONS: dict[str, tuple[tuple[Any, ...], bool]] = {
     "cuLaunchKernel": (
         (_POINTER, *[_UNSIGNED] * 7, _POINTER, ctypes.POINTER(_POINTER), ctypes.POINTER(_POINTER)), False,
     ),
+    "cuLaunchCooperativeKernel": ((_POINTER, *[_UNSIGNED] * 7, _POINTER, ctypes.POINTER(_POINTER)), False),
     "cuMemAlloc_v2": ((ctypes.POINTER(_ADDRESS), _SIZE), True),
     "cuMemFree_v2": ((_ADDRESS,), True),
     "cuMemcpyHtoD_v2": ((_ADDRESS, _POINTER, _SIZE), True),
@@ -118,11 +119,15 @@ class Device:
     def memory(self, data: bytes) -> Memory:
         return Memory(self, data)
 
-    def write_words(self, pointer: int, words: Sequence[int], stream: int) -> None:
-        """Write some numbers of 32 bits, on a stream, without waiting; a graph can capture it."""
+    def fill(self, pointer: int, word: int, n: int, stream: int) -> None:
+        """Write a number of 32 bits n times, on a stream, without waiting; a graph can capture it."""
         with self.current():
-            for place, word in enumerate(words):
-                self.driver.call("cuMemsetD32Async", pointer + 4 * place, word, 1, stream)
+            self.driver.call("cuMemsetD32Async", pointer, word, n, stream)
+
+    def write_words(self, pointer: int, words: Sequence[int], stream: int) -> None:
+        """Write some numbers of 32 bits likewise."""
+        for place, word in enumerate(words):
+            self.fill(pointer + 4 * place, word, 1, stream)
 
 
 class Module:
@@ -183,6 +188,17 @@ class Function:
             self.device.driver.call(
                 "cuLaunchKernel", self.handle, n_blocks, 1, 1, n_threads, 1, 1, shared_bytes or self.shared_bytes,
                 stream, arguments, None,
+            )  # fmt: skip
+
+    def launch_together(
+        self, n_blocks: int, n_threads: int, stream: int, structure: ctypes.Structure
+    ) -> None:  # fmt: skip
+        """The same for blocks that wait for each other: all of them run at the same time, or none."""
+        arguments = (_POINTER * 1)(ctypes.addressof(structure))
+        with self.device.current():
+            self.device.driver.call(
+                "cuLaunchCooperativeKernel", self.handle, n_blocks, 1, 1, n_threads, 1, 1, self.shared_bytes,
+                stream, arguments,
             )  # fmt: skip
 
 

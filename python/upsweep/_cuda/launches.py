@@ -23,7 +23,8 @@ class Launches:
         self._words: Any = ctypes.c_uint64 * n_words
         self._addresses: list[tuple[int, int]] = []
         self._numbers: list[tuple[int, int]] = []
-        self._kernels: list[tuple[Any, int, int]] = []
+        self._kernels: list[tuple[Any, int, int, bool]] = []
+        self._n_filled = 0
         kind: Any = type(structure)
         self._reduced, self._starts = kind.reduced.offset // 8, kind.starts.offset // 8
 
@@ -36,9 +37,13 @@ class Launches:
         """Let the structure have an operand that is a number as a double, so many words from its beginning."""
         self._numbers.append((word, operand))
 
-    def add(self, function: Any, n_blocks: int, n_threads: int) -> None:
-        """One more kernel, to be launched after the others."""
-        self._kernels.append((function, n_blocks, n_threads))
+    def fill(self, n_bytes: int) -> None:
+        """Let so many bytes of that memory be all ones before the first kernel."""
+        self._n_filled = n_bytes
+
+    def add(self, function: Any, n_blocks: int, n_threads: int, *, together: bool = False) -> None:
+        """One more kernel, to be launched after the others; `together`: its blocks wait for each other."""
+        self._kernels.append((function, n_blocks, n_threads, together))
 
     def start(self, operands: Sequence[Any], memory: tuple[int, int], stream: int) -> None:
         """Launch the kernels; each call has a structure of its own, since several threads may call at once."""
@@ -48,8 +53,12 @@ class Launches:
         for word, operand in self._numbers:
             (words[word],) = _WORD.unpack(_DOUBLE.pack(operands[operand]))
         words[self._reduced], words[self._starts] = memory
-        for function, n_blocks, n_threads in self._kernels:
-            function.launch(n_blocks, n_threads, stream, words)
+        if self._n_filled:
+            device = self._kernels[0][0].device
+            device.fill(memory[0], 0xFFFFFFFF, self._n_filled // 4, stream)
+        for function, n_blocks, n_threads, together in self._kernels:
+            launch = function.launch_together if together else function.launch
+            launch(n_blocks, n_threads, stream, words)
 
 
 _WORD, _DOUBLE = struct.Struct("Q"), struct.Struct("d")

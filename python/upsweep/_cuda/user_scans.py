@@ -1,9 +1,10 @@
 """Scans by an update on a device: kernels made from a recurrence, kept, and launched on the caller's stream.
 
 Nothing here synchronises, but for the first call of a recurrence, which compiles; a later call can be captured in
-a graph. Time is sequential, a thread a column; or it is cut into chunks, which are columns of their own: one scan
-finds what each does to a state, a second kernel the states before them, and one more scan the results. An update
-that is a recurrence of gates and tokens goes to the kernels of `linear_recurrence`.
+a graph. Time is sequential, a thread a column; or lines are scanned in one pass, tile after tile; or time is cut
+into chunks, which are columns of their own: one scan finds what each does to a state, a second kernel the states
+before them, and one more scan the results. An update that is a recurrence of gates and tokens goes to the kernels
+of `linear_recurrence`.
 """
 
 from __future__ import annotations
@@ -32,8 +33,15 @@ from upsweep._expr.cuda.recurrence import (
     render_scan,
     threads_of,
 )
+from upsweep._expr.cuda.single_pass import (
+    TileSizes,
+    carry_words,
+    choose_tile_sizes,
+    n_powers,
+    workspace_bytes,
+)
 from upsweep._expr.nodes import order, substitute
-from upsweep._expr.parallel_forms import Form, matrix_power
+from upsweep._expr.parallel_forms import Form, matrix_power, matrix_powers
 from upsweep._expr.recurrence import Recurrence, evaluate, input_, lifted
 
 __all__ = ["Plan", "run"]
@@ -45,6 +53,7 @@ KEPT = 512  # recurrences' kernels in memory
 MOST_BYTES = 4096  # of a kernel's arguments
 MOST_BLOCKS = 2**31 - 1  # of a launch
 FEW_CHUNKS = 32  # of a column, which one thread joins
+ORDINARY = 1e75  # of numbers, as in kernels/look_back.cuh
 
 
 class Prepared(NamedTuple):
@@ -77,6 +86,21 @@ def _reading(recurrence: Recurrence) -> _Reading:
     new = tuple(substitute(root, places) for root in roots)
     k = plain.n_states
     return _Reading(Recurrence(new[:k], new[k:], len(read)), numbers, tuple(read))
+
+
+@functools.lru_cache(KEPT)
+def _reading_with(recurrence: Recurrence, form: Form) -> tuple[_Reading, Form]:
+    """The same, and the form with its reduction in terms of these inputs and numbers."""
+    k, n = recurrence.n_states, len(recurrence.outputs)
+    both = _reading(replace(recurrence, outputs=(*recurrence.outputs, *form.reduce.states)))
+    outputs, reduced = both.recurrence.outputs[:n], both.recurrence.outputs[n:]
+    plain = replace(both.recurrence, outputs=outputs)
+    assert len(plain.states) == k
+    reduce = Recurrence(reduced, (), plain.n_inputs)
+    start = form.start if form.varies or form.kind != "affine" else form.start[-k:]
+    return both._replace(recurrence=plain), Form(
+        form.kind, reduce, start, form.varies, (), form.decides, form.keeps_ties
+    )
 
 
 def _prepare(recurrence: Recurrence, request: ScanRequest, n_numbers: int, device: int) -> Prepared:
@@ -121,7 +145,8 @@ def _structure(recurrence: Recurrence, request: ScanRequest, n_numbers: int) -> 
     of_call: list[tuple[str, Any]] = [
         ("n_columns", place), ("n_steps", place), ("chunk", place), ("n_chunks", place),
         ("shape", place * request.n_dims), ("numbers", number * max(n_numbers, 1)), ("initial", number * k),
-        ("matrix", number * n_matrix(request.form, k)), ("reduced", pointer), ("starts", pointer),
+        ("matrix", number * (n_matrix(request.form, k) * (n_powers(request.tile) if request.tile else 1))),
+        ("is_bounded", place), ("reduced", pointer), ("starts", pointer),
         *((name, array * max(count, 1)) for name, count in counts.items()),
     ]  # fmt: skip
     return type("ScanCall", (ctypes.Structure,), {"_fields_": of_call})
@@ -165,8 +190,12 @@ class _Scan:
     def prepare(
         self, reading: _Reading, *, form: Form | None = None, reduces: Recurrence | None = None,
         chunks: Chunks | None = None, initial: Sequence[float] = (), matrix: Sequence[float] = (),
+        tile: TileSizes | None = None,
     ) -> Launches:  # fmt: skip
-        """The scan of a recurrence, ready to be launched; with `form`, the joining of its chunks before."""
+        """The scan of a recurrence, ready to be launched; with `form`, the joining of its chunks before.
+
+        With `tile` lines go past in one pass, and chunks are the runs of a lane.
+        """
         is_reduction = reduces is not None
         recurrence, layout = reading.recurrence, self.layout
         strides = iter(layout.strides)
@@ -178,11 +207,14 @@ class _Scan:
         places = [self.places[n] for n in reading.inputs]
         arrays = [(self.read[place], self.inputs[place], of_inputs[place]) for place in places]
         fixed = [array.strides[0] == 0 for _, array, _ in arrays]
-        streams = tuple(Stream(array.dtype, flag) for (_, array, _), flag in zip(arrays, fixed))
+        streams = tuple(
+            Stream(array.dtype, flag, _known_step(array) if tile else 0)
+            for (_, array, _), flag in zip(arrays, fixed)
+        )
         n_processors = driver.device(self.device).n_processors
         of_processor = -(-cut.n_columns // n_processors)
         ahead = 1 if lines else choose_ahead(recurrence, streams, of_processor)
-        blocks = 1 if lines else threads_of(of_processor) // THREADS
+        blocks = tile.blocks if tile else 1 if lines else threads_of(of_processor) // THREADS
         outputs = () if is_reduction else tuple(array.dtype for array in self.outputs)
         nothing = (None,) * recurrence.n_states
         request = ScanRequest(
@@ -190,7 +222,7 @@ class _Scan:
             nothing if is_reduction else tuple(getattr(state, "dtype", None) for state in self.states),
             nothing if is_reduction else tuple(getattr(final, "dtype", None) for final in self.finals),
             len(cut.shape), lines, ahead, blocks,
-            cut.chunk_dim, is_reduction, form,
+            cut.chunk_dim, is_reduction, form, tile, tuple(map(_known_step, self.outputs)) if tile else (),
         )  # fmt: skip
         made = _prepare(recurrence, request, len(reading.numbers), self.device)
         call = made.structure()
@@ -221,6 +253,16 @@ class _Scan:
                 if final is not None:
                     launches.read_address(target, self.of_finals + n)
                     cut.describe(target, 0, own)
+        if tile is not None:
+            n_tiles = -(-self.length // tile.steps)
+            call.n_columns, call.chunk, call.n_chunks = layout.n_columns, tile.steps, n_tiles
+            call.is_bounded = all(abs(number) < ORDINARY for number in matrix)
+            n_blocks = _checked(layout.n_columns * n_tiles)
+            if tile.stages:
+                launches.add(made.run, min(n_processors, n_blocks), made.kernels.threads, together=True)
+            else:
+                launches.add(made.run, n_blocks, made.kernels.threads)
+            return launches
         if form is not None and chunks is not None:
             launches.add(*self._joining(made, chunks))
         launches.add(made.run, *self._blocks(made, cut, lines, n_processors))
@@ -241,6 +283,11 @@ class _Scan:
         while threads > 32 and cut.n_columns < 2 * threads * n_processors:
             threads //= 2  # so that every processor has a part
         return _checked(-(-cut.n_columns // threads)), threads
+
+
+def _known_step(array: DeviceArray) -> int:
+    """The stride in time, if neighbouring steps are neighbours in memory: code for it has it as a constant."""
+    return array.strides[0] if abs(array.strides[0]) == SIZES[array.dtype] else 0
 
 
 class _Cut:
@@ -302,6 +349,8 @@ class Plan:
         if self._linear is not None:
             return
         scan = _Scan(dtype, inputs, outputs, states, finals, length, columns, device)
+        if form is not None and self._prepare_tiles(scan, recurrence, form):
+            return
         reading = _reading(recurrence)
         chunks = cut_time(length, scan.layout.n_columns) if form is not None else None
         if form is None or chunks is None or chunks.n < 2:
@@ -316,6 +365,32 @@ class Plan:
             scan.prepare(reduction, reduces=recurrence, chunks=chunks, initial=form.start),
             scan.prepare(reading, form=_plain(form), chunks=chunks, matrix=matrix),
         ]
+
+    def _prepare_tiles(self, scan: _Scan, recurrence: Recurrence, form: Form) -> bool:
+        """Prepare one pass, if it is made for such a scan."""
+        reading, plain = _reading_with(recurrence, form)
+        moving = [scan.inputs[scan.places[n]] for n in reading.inputs]
+        sizes = [SIZES[array.dtype] for array in moving if array.strides[0] != 0]
+        n_lines, home = scan.layout.n_columns, driver.device(scan.device)
+        n_processors = home.n_processors
+        tile = choose_tile_sizes(
+            plain, recurrence.n_states, sizes, [SIZES[array.dtype] for array in scan.outputs], n_lines,
+            scan.length, n_processors, home.shared_bytes,
+        )  # fmt: skip
+        if tile is None or not scan.layout.lines or scan.length <= tile.steps:
+            return False
+        n_tiles = -(-scan.length // tile.steps)
+        if n_lines * n_tiles > MOST_BLOCKS:
+            return False
+        chunks = Chunks(tile.run, -(-scan.length // tile.run))
+        matrix = () if form.varies else _powers(form, np.dtype(scan.dtype), tile)
+        self._launches.append(scan.prepare(reading, form=plain, chunks=chunks, matrix=matrix, tile=tile))
+        n_waves = -(-n_lines * n_tiles // min(n_processors, n_lines * n_tiles))
+        self._n_bytes = workspace_bytes(
+            tile, n_lines, n_tiles, carry_words(plain, recurrence.n_states), recurrence.n_states, n_waves
+        )
+        self._launches[0].fill(self._n_bytes)
+        return True
 
     def start(self, operands: Sequence[Any], stream: int, allocate: Allocate) -> None:
         """Start it on a stream.
@@ -374,3 +449,16 @@ def _repeated(form: Form, dtype: np.dtype[Any], n_steps: int) -> tuple[float, ..
         return tuple(matrix_power(tuple(numbers.tolist()), n_steps).ravel().tolist())
     with np.errstate(all="ignore"):
         return tuple((numbers * n_steps).tolist())
+
+
+@functools.lru_cache(KEPT)
+def _powers(form: Form, dtype: np.dtype[Any], tile: TileSizes) -> tuple[float, ...]:
+    """The same of a run's steps, of two runs', four, and so on, one after the other."""
+    n = n_powers(tile)
+    if form.kind in ("argmax", "argmin"):
+        return (0.0,) * n
+    numbers = tuple(evaluate(node, dtype) for node in form.matrix)
+    if form.kind == "affine":
+        return tuple(matrix_powers(numbers, tile.run, n).ravel().tolist())
+    with np.errstate(all="ignore"):
+        return tuple((numbers[0] * tile.run * 2.0 ** np.arange(n)).tolist())

@@ -8,9 +8,9 @@ array.
 """
 
 from upsweep._dask.counts import bincount
-from upsweep._dask.graphs import as_operands, refuse
+from upsweep._dask.graphs import as_operands, refuse, sent_to
 from upsweep._dask.histograms import histogram
 from upsweep._dask.scans import scan
 from upsweep._dask.user_scans import explain, user_scan
 
-__all__ = ["as_operands", "bincount", "explain", "histogram", "refuse", "scan", "user_scan"]
+__all__ = ["as_operands", "bincount", "explain", "histogram", "refuse", "scan", "sent_to", "user_scan"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 from dask._task_spec import List, Task, TaskRef
 
+from upsweep import _arrays
 from upsweep._dask import graphs
 from upsweep._dask.graphs import FAN_IN, Keys
 
-__all__ = ["IN_ORDER", "METHODS", "Columns", "Work", "check_method", "final_chunks", "item"]
+__all__ = ["IN_ORDER", "METHODS", "Columns", "Work", "check_method", "final_chunks", "final_state", "item"]
 
 METHODS = ("sequential", "tree")
 IN_ORDER = "in order"  # of blocks whose states nothing but the steps themselves tells
@@ -223,6 +225,16 @@ class Columns:
             else:
                 tasks[key] = Task(key, _finish_of, finish, state, place, *arguments, shape)
         return tasks
+
+
+def final_state(state: Any, like: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    """A state as users see it: of the library that `like` is of, and of its block's shape; None is zeros."""
+    with _arrays.at_home(state), np.errstate(over="ignore", invalid="ignore"):
+        if state is None:
+            return np.zeros_like(like, shape=shape, dtype=dtype)
+        whole = np.empty_like(like, shape=shape, dtype=dtype)
+        whole[...] = (state if hasattr(state, "dtype") else np.asarray(state)[()]).astype(dtype)
+        return whole
 
 
 def final_chunks(blocks: graphs.Blocks, axis: int) -> tuple[tuple[int, ...], ...]:

@@ -116,7 +116,7 @@ def bincount(
         if not any(index[keys.ndim :]):  # the sums of a key are left out together
             totals.append(total)
 
-    like = next(operand for operand in operands.values() if isinstance(operand, da.Array))
+    like = blocks.like
     graph = graphs.with_layer(parts, tasks, blocks.arrays)
     bins = (np.nan if checked.n_bins is None else checked.n_bins,)
     chunks = (*blocks.chunks[:at], bins, *blocks.chunks[at + 1 :])

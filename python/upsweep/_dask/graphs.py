@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dask.array as da
 import numpy as np
 from dask._task_spec import List, Task, TaskRef
 from dask.array.core import unify_chunks
-from dask.array.utils import meta_from_array
 from dask.highlevelgraph import HighLevelGraph
 
 from upsweep import _arrays
 
 __all__ = [
-    "FAN_IN", "Blocks", "Keys", "as_operands", "cut_alike", "new_array", "on_top", "refuse", "stand_in", "tree",
-    "with_layer",
+    "FAN_IN", "Blocks", "Keys", "as_operands", "check_library", "cut_alike", "empty_like", "new_array",
+    "on_top", "refuse", "sent_to", "stand_in", "tree", "with_layer",
 ]  # fmt: skip
 
 FAN_IN = 8  # 1/7 of a task a block going up a tree, and as many going down; a depth of log8(blocks)
@@ -36,7 +35,27 @@ def refuse(**given: Any) -> None:
 
 def as_operands(named: Mapping[str, Any]) -> dict[str, Any]:
     """Each argument as a dask array with known sizes, or as the number, or nothing, that it is."""
-    return {name: _as_operand(value, name) for name, value in named.items()}
+    operands = {name: _as_operand(value, name) for name, value in named.items()}
+    check_library(operands.items())
+    return operands
+
+
+def check_library(operands: Iterable[tuple[str, Any]]) -> None:
+    """Raise unless all blocks are of one library: none is sent to a device, or from it, behind the user's back.
+
+    Blocks of numpy without axes are numbers, which go with all.
+    """
+    lazy = [(name, operand) for name, operand in operands if isinstance(operand, da.Array)]
+    there = next((pair for pair in lazy if _arrays.any_on_device(pair[1]._meta)), None)
+    if there is None:
+        return
+    chosen, like = there[0], there[1]._meta
+    for name, operand in lazy:
+        if operand.ndim and type(operand._meta) is not type(like):
+            raise TypeError(
+                f"{name}: expected blocks of {_arrays.type_name(like)}, as {chosen} has, got "
+                f"{_arrays.type_name(operand._meta)}; convert them, e.g. {name}.map_blocks(cupy.asarray)"
+            )
 
 
 def _as_operand(value: Any, name: str) -> Any:
@@ -46,11 +65,24 @@ def _as_operand(value: Any, name: str) -> Any:
                 f"{name}: has chunks of unknown sizes, {value.shape}; call {name}.compute_chunk_sizes() first"
             )
         _check_blocks(value._meta, name)
+        return _in_blocks(value)
+    if value is None or (isinstance(value, (bool, int, float, complex, np.generic))):
         return value
-    if value is None or (np.ndim(value) == 0 and isinstance(value, (bool, int, float, complex, np.generic))):
-        return value
+    if _arrays.any_on_device(value):
+        _check_blocks(value, name)
+        return da.from_array(value, chunks=-1)
     array = _arrays.as_array(value, name)
     return array if array.ndim == 0 else da.from_array(array, chunks=-1)
+
+
+def _in_blocks(array: da.Array) -> da.Array:
+    """The array with one block where an axis has at most one element: with empty ones beside, dask miscounts."""
+    if all(len(sizes) == 1 or size > 1 for size, sizes in zip(array.shape, array.chunks)):
+        return array
+    chunks = tuple((size,) if size <= 1 else sizes for size, sizes in zip(array.shape, array.chunks))
+    if 0 in array.shape:  # what dask does not cut anew
+        return da.from_array(np.empty_like(array._meta, shape=array.shape), chunks=chunks)
+    return array.rechunk(chunks)
 
 
 def _check_blocks(meta: Any, name: str) -> None:
@@ -59,11 +91,21 @@ def _check_blocks(meta: Any, name: str) -> None:
         raise TypeError(
             f"{name}: blocks with a mask are not supported; fill them first, e.g. da.ma.filled({name}, 0)"
         )
-    if not isinstance(meta, np.ndarray) and not _arrays.any_on_device(meta):
+    if not isinstance(meta, np.ndarray) and not _arrays.calculates(meta):
         raise TypeError(
-            f"{name}: expected blocks of numpy or of a CUDA device, got {_arrays.type_name(meta)}; convert them, "
+            f"{name}: expected blocks of numpy or cupy, got {_arrays.type_name(meta)}; convert them, "
             f"e.g. {name}.map_blocks(numpy.asarray)"
         )
+
+
+def sent_to(like: da.Array, array: Any, axis: int | None = None) -> da.Array:
+    """A short array of the host as blocks of the library that `like` has, cut as it is along this axis."""
+    chunks = tuple(like.chunks[axis] if n == axis else -1 for n in range(array.ndim))
+    lazy = da.from_array(array, chunks=chunks)
+    if not _arrays.any_on_device(like._meta):
+        return lazy
+    meta = empty_like(like, array.ndim, array.dtype)
+    return lazy.map_blocks(np.asarray, like=like._meta, dtype=array.dtype, meta=meta)
 
 
 def stand_in(operand: Any) -> Any:
@@ -91,6 +133,12 @@ class Blocks:
     @property
     def arrays(self) -> list[da.Array]:
         return [operand for operand in self.operands.values() if isinstance(operand, da.Array)]
+
+    @property
+    def like(self) -> da.Array:
+        """One whose blocks are of the library that results are of."""
+        there = (array for array in self.arrays if _arrays.any_on_device(array._meta))
+        return next(there, self.arrays[0])
 
     def indices(self, but: Sequence[int] = ()) -> Iterator[tuple[int, ...]]:
         """Of all blocks; 0 along some axes."""
@@ -146,4 +194,9 @@ def on_top(graph: HighLevelGraph, name: str, tasks: Graph, below: str) -> HighLe
 
 def new_array(graph: HighLevelGraph, name: str, chunks: Any, dtype: np.dtype[Any], like: da.Array) -> da.Array:
     """The array whose blocks are at the keys of this name: of the library that the blocks of `like` are of."""
-    return da.Array(graph, name, chunks, meta=meta_from_array(like._meta, ndim=len(chunks), dtype=dtype))
+    return da.Array(graph, name, chunks, meta=empty_like(like, len(chunks), dtype))
+
+
+def empty_like(like: da.Array, ndim: int, dtype: np.dtype[Any]) -> Any:
+    """No elements, of the library that the blocks of `like` are of."""
+    return np.empty_like(like._meta, shape=(0,) * ndim, dtype=dtype)

@@ -9,7 +9,6 @@ from typing import Any
 import dask.array as da
 import numpy as np
 from dask._task_spec import Alias, Task, TaskRef
-from dask.array.utils import meta_from_array
 from dask.base import tokenize
 
 from upsweep import _dispatch
@@ -119,7 +118,7 @@ def histogram(
         for name, operand in operands.items()
     }
     blocks = graphs.cut_alike(operands, axes)
-    empty = meta_from_array(given._meta, ndim=1, dtype=given.dtype)  # where the blocks are, the edges will be
+    empty = graphs.empty_like(given, 1, given.dtype)  # where the blocks are, the edges will be
     work = _Work(function, bins, bool(density), 1 if n_threads is None else n_threads,
                  None if summands is None else sample.dtype, empty)  # fmt: skip
     token = tokenize("histogram", operands, bins, range, density, n_threads)

@@ -28,6 +28,7 @@ __all__ = ["operands", "run_pairs"]
 def operands(named: Sequence[tuple[str, Any]]) -> list[Any]:
     """Arguments as dask arrays of known sizes; numbers as arrays."""
     arrays = [graphs.as_operands({name: value})[name] for name, value in named]
+    graphs.check_library(zip((name for name, _ in named), arrays))
     return [array if isinstance(array, da.Array) else np.asarray(array) for array in arrays]
 
 

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import dask.array as da
 import numpy as np
 from dask.base import tokenize
 
 from upsweep import _arrays, _dispatch, _signature, carries
 from upsweep._dask import graphs
-from upsweep._dask.columns import Columns, check_method, final_chunks
+from upsweep._dask.columns import Columns, check_method, final_chunks, final_state
 
 __all__ = ["scan"]
 
@@ -48,10 +47,11 @@ class _Work:
         after = carry.apply(state)
         if state is None:
             return after
-        regular = np.isfinite(carry.multiplier) & np.isfinite(after)
-        if regular.all():
-            return after
-        return np.where(regular, after, self.step(state, reset, *arrays)[1])
+        with _arrays.at_home(after):
+            regular = np.isfinite(carry.multiplier) & np.isfinite(after)
+            if regular.all():
+                return after
+            return np.where(regular, after, self.step(state, reset, *arrays)[1])
 
     def step(self, state: Any, reset: Any, *arrays: Any) -> tuple[Any, Any]:
         """Result and state of a block, without a carry."""
@@ -63,16 +63,6 @@ class _Work:
     def first_result(self, state: Any, reset: Any, *arrays: Any) -> Any:
         """That of the block which the state before it is put before."""
         return self.scan(*arrays, initial=state, reset=reset, include_initial=True, **self.keywords)
-
-
-def _final(state: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    """The state as users see it; `shape` is its block's."""
-    if state is None:
-        return np.zeros(shape, dtype)
-    state = np.asarray(state) if np.isscalar(state) else state
-    with np.errstate(over="ignore", invalid="ignore"):
-        state = state.astype(dtype)
-    return state if state.shape == shape else np.broadcast_to(state, shape)
 
 
 def scan(
@@ -108,7 +98,7 @@ def scan(
     )  # fmt: skip
     columns.add_all(method)
 
-    like = next(operand for operand in operands.values() if isinstance(operand, da.Array))
+    like = blocks.like
     states, results = f"{function.__name__}-states-{token}", columns.name
     graph = graphs.with_layer(states, columns.states, blocks.arrays)
     chunks = list(blocks.chunks)
@@ -121,7 +111,7 @@ def scan(
     if not return_final:
         return result
     final = f"{function.__name__}-final-{token}"
-    top = graphs.on_top(graph, final, columns.finals(final, _final, dtypes[1]), states)
+    top = graphs.on_top(graph, final, columns.finals(final, final_state, like._meta, dtypes[1]), states)
     return result, graphs.new_array(top, final, final_chunks(blocks, at), dtypes[1], like)
 
 

@@ -14,23 +14,13 @@ from dask.base import tokenize
 from upsweep import _arrays
 from upsweep._arrays import Array
 from upsweep._dask import graphs
-from upsweep._dask.columns import IN_ORDER, Columns, check_method, final_chunks, item
+from upsweep._dask.columns import IN_ORDER, Columns, check_method, final_chunks, final_state, item
 from upsweep._expr.parallel_forms import Form
 from upsweep._expr.recurrence import Recurrence
 from upsweep._expr.trace import Traced
 from upsweep._scan_carries import UpdateCarry, advance, is_regular, merge, reduce_block
-from upsweep._scan_problem import (
-    Explanation,
-    Problem,
-    arranged,
-    as_real,
-    check,
-    flatten,
-    form_of,
-    label,
-    rounded,
-    run_recurrence,
-)
+from upsweep._scan_passes import run_block, stacked
+from upsweep._scan_problem import Explanation, Problem, arranged, as_real, check, flatten, form_of, label, moved
 
 __all__ = ["explain", "user_scan"]
 
@@ -40,6 +30,8 @@ _Inputs = tuple[list[Array], int, tuple[int, ...]]
 @dataclass(frozen=True)
 class _Work:
     """What tasks do. Between them states are arrays (states, *columns) in float64, or as the user gave them.
+
+    All of it happens where the blocks are.
 
     Parameters
     ----------
@@ -63,8 +55,8 @@ class _Work:
     def combine(self, first: UpdateCarry, second: UpdateCarry) -> UpdateCarry:
         return merge(first, second)
 
-    def apply(self, carry: UpdateCarry, state: Any) -> Array:
-        return advance(carry, _stacked(state, carry.value.shape[1:]))
+    def apply(self, carry: UpdateCarry, state: Any) -> Any:
+        return advance(carry, stacked(state, carry.value.shape[1:], carry.value))
 
     def carry(self, *blocks: Any) -> UpdateCarry:
         assert self.form is not None
@@ -72,59 +64,50 @@ class _Work:
         n_states = self.traced.recurrence.n_states
         return reduce_block(self.form, self.traced.dtype, inputs, n_states, length, columns, n_threads=1)
 
-    def state(self, carry: UpdateCarry, state: Any, *blocks: Any) -> Array:
-        before = _stacked(state, carry.value.shape[1:])
+    def state(self, carry: UpdateCarry, state: Any, *blocks: Any) -> Any:
+        before = stacked(state, carry.value.shape[1:], carry.value)
         after = advance(carry, before)
-        regular = is_regular(carry, before, after)
-        if regular.all():
-            return after
-        traced = self.traced.recurrence
-        _, in_order = self._run(Recurrence(traced.states, (), traced.n_inputs), before, blocks)
-        return np.where(regular, after, in_order)
+        with _arrays.at_home(after):
+            regular = is_regular(carry, before, after)
+            if regular.all():
+                return after
+            traced = self.traced.recurrence
+            _, in_order = self._run(Recurrence(traced.states, (), traced.n_inputs), before, blocks)
+            return np.where(regular, after, in_order)
 
     def result(self, state: Any, *blocks: Any) -> Any:
         return self.step(state, *blocks)[0]
 
     first_result = result
 
-    def step(self, state: Any, *blocks: Any) -> tuple[Any, Array]:
+    def step(self, state: Any, *blocks: Any) -> tuple[Any, Any]:
         """The outputs of a block, of which one stands for itself; and the states after it."""
-        found, after = self._run(self.traced.recurrence, state, blocks)
-        outputs = [self._placed(out, dtype) for out, dtype in zip(found, self.traced.output_dtypes)]
+        outputs, after = self._run(self.traced.recurrence, state, blocks, self.traced.output_dtypes)
         return (outputs[0] if len(outputs) == 1 else outputs), after
 
-    def _run(self, recurrence: Recurrence, state: Any, blocks: Sequence[Any]) -> tuple[list[Array], Array]:
+    def _run(
+        self, recurrence: Recurrence, state: Any, blocks: Sequence[Any], results: Sequence[np.dtype[Any]] = ()
+    ) -> tuple[list[Any], Any]:
         inputs, length, columns = self._inputs(blocks, state)
-        states = _stacked(state, columns)
-        with np.errstate(over="ignore"):
-            outputs, after = run_recurrence(
-                recurrence, self.traced.dtype, inputs, list(states), length, columns, self.axis, n_threads=1
-            )
-        return outputs, np.stack([np.asarray(each, np.float64) for each in after])
+        return run_block(
+            recurrence, self.traced.dtype, inputs, state, length, columns, axis=self.axis, reverse=self.reverse,
+            results=results, n_threads=1,
+        )  # fmt: skip
 
     def _inputs(self, blocks: Sequence[Any], states: Any = ()) -> _Inputs:
         """A block's inputs with time on the first axis, in the scan's order; steps and columns."""
         arrays = [as_real(block, name) for block, name in zip(blocks, self.labels)]
         if not arrays:
             assert self.length is not None
-            return [], self.length, np.broadcast_shapes(*map(np.shape, states))
+            return [], self.length, np.broadcast_shapes(*(getattr(state, "shape", ()) for state in states))
         shape = np.broadcast_shapes(*(array.shape for array in arrays))
-        wide = [np.moveaxis(np.broadcast_to(array, shape), self.axis, 0) for array in arrays]
+        wide = [moved(np.broadcast_to(array, shape), self.axis, 0) for array in arrays]
         inputs = [array[::-1] if self.reverse else array for array in wide]
         return inputs, shape[self.axis], shape[: self.axis] + shape[self.axis + 1 :]
 
-    def _placed(self, out: Array, dtype: np.dtype[Any]) -> Array:
-        return rounded(np.moveaxis(out[::-1] if self.reverse else out, 0, self.axis), dtype)
 
-
-def _stacked(states: Any, columns: tuple[int, ...]) -> Array:
-    """States as one float64 array (states, *columns)."""
-    return np.stack([np.broadcast_to(np.asarray(state, np.float64), columns) for state in states])
-
-
-def _final(states: Any, place: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """A state as users see it; `shape` is its block's."""
-    return rounded(np.array(np.broadcast_to(np.asarray(states[place], np.float64), shape)), dtype)
+def _final(states: Any, place: int, like: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    return final_state(states[place], like, dtype, shape)
 
 
 def user_scan(
@@ -150,7 +133,7 @@ def user_scan(
     )  # fmt: skip
     columns.add_all(IN_ORDER if form is None or not inputs else method)
 
-    like = next(operand for operand in operands.values() if isinstance(operand, da.Array))
+    like = blocks.like
     of_states = f"scan-states-{token}"
     graph = graphs.with_layer(of_states, columns.states, blocks.arrays)
     top = graphs.on_top(graph, columns.name, columns.results, of_states)
@@ -171,7 +154,7 @@ def user_scan(
     last = []
     for place, dtype in enumerate(traced.state_dtypes):
         name = f"scan-final-{place}-{token}"
-        tasks = columns.finals(name, _final, place, dtype)
+        tasks = columns.finals(name, _final, place, like._meta, dtype)
         above = graphs.on_top(graph, name, tasks, of_states)
         last.append(graphs.new_array(above, name, final_chunks(blocks, at), dtype, like))
     return result, arranged(last, problem.state_structure)
@@ -205,16 +188,15 @@ def _check(
 ) -> tuple[dict[str, Any], Problem]:
     """The arguments by name, as dask arrays; the call as it is of arrays of their shapes and dtypes."""
     named: list[tuple[list[str], Any]] = []
-    operands: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     for name, value in (("init", init), ("xs", xs)):
         items, structure = flatten(value, name)
         labels = [label(name, structure, n) for n in range(len(items))]
-        operands.update(graphs.as_operands(dict(zip(labels, items))))
+        given.update(zip(labels, items))
         named.append((labels, structure))
+    operands = graphs.as_operands(given)
     for name, operand in operands.items():
         if isinstance(operand, da.Array):
-            if _arrays.any_on_device(operand._meta):
-                raise TypeError(f"{name}: has blocks on a device; scans by an update take dask arrays of numpy's")
             as_real(operand._meta, name)
     states, inputs = (arranged([graphs.stand_in(operands[n]) for n in labels], s) for labels, s in named)
     return operands, check(update, states, inputs, axis, reverse, length)

@@ -14,6 +14,7 @@ import decimal
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from .nodes import Node, constant, make, order
 from .recurrence import Recurrence, state
 from .scalar_ops import operation
 
-__all__ = ["MOST_STATES", "Form", "find_form", "matrix_power"]
+__all__ = ["MOST_STATES", "Form", "find_form", "matrix_power", "matrix_powers"]
 
 MOST_STATES = 4
 
@@ -75,10 +76,28 @@ _DIGITS = decimal.Context(prec=40, traps=[])
 @functools.lru_cache(256)
 def matrix_power(numbers: tuple[float, ...], n: int) -> NDArray[np.float64]:
     """The matrix of these numbers, row by row, to the power n, right to the last bit or two of each number."""
+    power: NDArray[np.float64] = matrix_powers(numbers, n, 1)[0]
+    return power
+
+
+@functools.lru_cache(256)
+def matrix_powers(numbers: tuple[float, ...], n: int, count: int) -> NDArray[np.float64]:
+    """So many powers of the matrix, one after the other: to the power n, twice n, four times n and so on."""
     k = math.isqrt(len(numbers))
     square = np.array([decimal.Decimal(number) for number in numbers], object).reshape(k, k)
     with decimal.localcontext(_DIGITS):
-        return np.linalg.matrix_power(square, n).astype(np.float64)
+        powers = [np.linalg.matrix_power(square, n)]
+        while len(powers) < count:
+            powers.append(powers[-1] @ powers[-1])
+        return np.array([_as_double(power) for power in powers])
+
+
+def _as_double(power: NDArray[Any]) -> NDArray[np.float64]:
+    """Doubles; of a single factor that is too small for one not 0, which would drop a state that is not finite."""
+    found = power.astype(np.float64)
+    if found.size == 1 and found[0, 0] == 0 and not power[0, 0].is_zero():
+        found[0, 0] = np.copysign(np.finfo(np.float64).smallest_subnormal, found[0, 0])
+    return found
 
 
 def _is_free(node: Node) -> bool:

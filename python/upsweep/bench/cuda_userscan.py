@@ -106,6 +106,12 @@ _STEP: dict[str, Callable[[Any, Any], Any]] = {
     "decay": lambda s, x: torch.exp(-x[0]) * s + (1 - x[0]) * x[1],
 }
 
+# The same of whole lines, in float64.
+_WHOLE: dict[str, Callable[..., Any]] = {
+    "average": lambda axis, x: upsweep.discounted_cumsum(0.1 * x, 0.9, axis=axis),
+    "mixture": lambda axis, g, x: upsweep.linear_recurrence(g, (1 - g) * x, axis=axis),
+}
+
 
 def error(case: Case, tensors: Tensors) -> float:
     """The largest error of the answer for the first set, relative to numbers above 1."""
@@ -113,8 +119,9 @@ def error(case: Case, tensors: Tensors) -> float:
     with torch.no_grad():
         answer = function_of(case)(*inputs)
         expected: Any
-        if case.update == "average" and len(case.shape) == 1:
-            expected = upsweep.discounted_cumsum(0.1 * inputs[0].double(), 0.9)
+        if case.update in _WHOLE and case.axis == len(case.shape) - 1:
+            whole = _WHOLE[case.update](case.axis, *(x.double() for x in inputs))
+            expected = whole.movedim(case.axis, 0).reshape(case.length, -1)[:, :_COLUMNS]
         else:
             expected = _loop(case, inputs)
         mine = answer.movedim(case.axis, 0)

@@ -41,6 +41,11 @@ def decayed(s: Any, x: Any) -> Any:
     return np.exp(-x[0]) * s + (1 - x[0]) * x[1]
 
 
+def mixture(s: Any, x: Any) -> Any:
+    """A moving average whose weight changes from step to step."""
+    return x[0] * s + (1 - x[0]) * x[1]
+
+
 def holt(s: Any, x: Any) -> Any:
     """A level and a trend; the forecast."""
     level, trend = s
@@ -49,7 +54,8 @@ def holt(s: Any, x: Any) -> Any:
 
 
 UPDATES = {
-    "sum": total, "average": average, "tanh": cell, "gates and tokens": gated, "decay": decayed, "Holt": holt,
+    "sum": total, "average": average, "tanh": cell, "gates and tokens": gated, "decay": decayed,
+    "mixture": mixture, "Holt": holt,
 }  # fmt: skip
 _WITHIN = 1 / 1.2  # of the time of linear_recurrence
 
@@ -73,7 +79,7 @@ class Case:
 
     @property
     def n_inputs(self) -> int:
-        return 2 if self.update in ("gates and tokens", "decay") else 1
+        return 2 if self.update in ("gates and tokens", "decay", "mixture") else 1
 
     @property
     def n_states(self) -> int:
@@ -120,5 +126,10 @@ def cases(quick: bool = False) -> Iterator[Case]:
     yield Case("decay", (4096, 65_536), figure="of linear", bar=_WITHIN)
     for shape, axis in (((4096, 12_288), 0), ((12_288, 4096), 1), ((10_000_000,), 0), ((65_536, 64), 0)):
         yield Case("gates and tokens", shape, axis, figure="of linear", bar=_WITHIN)
-    for shape, axis in (((10_000_000,), 0), ((64, 100_000), 1), ((100_000, 64), 0), ((4096, 65_536), 0)):
+    for shape, axis in (
+        ((2**28,), 0), ((10_000_000,), 0), ((100_000,), 0), ((16, 524_288), 1), ((64, 100_000), 1),
+        ((1024, 16_384), 1), ((100_000, 64), 0), ((4096, 65_536), 0),
+    ):  # fmt: skip
         yield Case("average", shape, axis, figure="of linear", bar=_WITHIN)
+    for shape, axis in (((2**27,), 0), ((10_000_000,), 0), ((16, 524_288), 1), ((100_000, 64), 0)):
+        yield Case("mixture", shape, axis, figure="of linear", bar=_WITHIN)

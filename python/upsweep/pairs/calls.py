@@ -212,11 +212,12 @@ class PairCall:
         sizes, ready = self.measure(given)
         return pairs.run_pairs(reduction, ready, *sizes, method=method, n_threads=n_threads)
 
-    def lazy_operands(self, arrays: Sequence[Any]) -> list[Any]:
+    def lazy_operands(self, arrays: Sequence[Any], cotangent: Any = None) -> list[Any]:
         """The arguments as graphs take them: dask arrays, also of such as lie in memory, and parameters."""
         from upsweep._dask import pairs
 
-        return pairs.operands([(each.name, array) for each, array in zip(self.inputs, arrays)])
+        named = [(each.name, array) for each, array in zip(self.inputs, arrays)]
+        return pairs.operands(named if cotangent is None else [*named, ("cotangent", cotangent)])
 
     def _checked(
         self, arrays: Sequence[Any], ranges: Any, n_threads: int | None, device: str | None

@@ -97,8 +97,9 @@ def _lazily(
             f"reduction: {call.reduction} of dask arrays has no gradients; chosen pairs may lie in any block"
         )
     refuse_lazy_ranges(ranges)
-    problem = _Problem(call, call.lazy_operands(arrays), np, None, n_threads)
-    return _value_and_grad(problem, cotangent, places)
+    given = call.lazy_operands(arrays, cotangent)
+    problem = _Problem(call, given[: len(arrays)], np, None, n_threads)
+    return _value_and_grad(problem, None if cotangent is None else given[-1], places)
 
 
 class _Problem:

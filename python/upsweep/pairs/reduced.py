@@ -108,8 +108,12 @@ def values_of(arrays: list[Any], dtype: str | None) -> list[Any]:
                 from upsweep._torch import pairs
 
                 arrays[place] = pairs.numbers(tuple(value), first.dtype, first.device)
-            elif first is None or isinstance(first, np.ndarray) or _arrays.any_dask(first):
+            elif first is None or isinstance(first, np.ndarray):
                 arrays[place] = np.array(value, "float64" if first is None else first.dtype)
+            elif _arrays.any_dask(first):
+                from upsweep import _dask
+
+                arrays[place] = _dask.sent_to(first, np.array(value, first.dtype))
             else:
                 arrays[place] = _made_like(value, first)
     return arrays

@@ -309,11 +309,16 @@ class Schedule:
         return [op.outputs[0] for op in found if id(op) not in states]
 
     def check_args(self, args: Sequence[Tensor]) -> None:
-        """Raise unless these are its results and all that they need, once each."""
+        """Raise unless these are its results and all that they need, once each; placeholders may be more."""
+        mine = {id(stage.op) for stage in self.stages}
         for tensor in args:
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"args: expected tensors, got {tensor!r}")
-            self[tensor]  # raises KeyError for one that is not part of it
+            if id(tensor.op) not in mine and not isinstance(tensor.op, PlaceholderOp):
+                raise ValueError(
+                    f"args: {tensor.name} (made at {tensor.op.line}) is neither a result of the schedule nor what "
+                    "one is computed from"
+                )
             if sum(tensor is each for each in args) > 1:
                 raise ValueError(f"args: {tensor.name} is given twice")
         for tensor in self.placeholders():
@@ -328,8 +333,8 @@ class Schedule:
                 raise ValueError(
                     f"args: {tensor.name} is a scan's state; the scan's result is what can be asked for"
                 )
-            stage = self[tensor]
-            if stage.group is not None or stage.inlined or stage.attached is not None:
+            stage = self[tensor] if id(op) in mine else None
+            if stage is not None and (stage.group is not None or stage.inlined or stage.attached is not None):
                 raise ValueError(
                     f"args: {tensor.name} lives inside of another stage's loops and cannot be an argument"
                 )

@@ -1,8 +1,9 @@
 """From a recurrence to the text of the kernels that run it past the steps of many columns.
 
 The text is: types and sizes, `kernels/device.cuh`, `numbers.cuh` and `recurrence.cuh`, the recurrence's own
-functions, then `walk.cuh`, `scan_columns.cuh` or `scan_lines.cuh`, and `join_chunks.cuh` where chunks of time are
-joined. The functions are
+functions, then `walk.cuh`, `scan_columns.cuh` or `scan_lines.cuh`, and `carries.cuh` and `join_chunks.cuh` where
+chunks of time are joined. For lines in one pass it is `carries.cuh`, `runs.cuh`, `letters.cuh`, `tile_parts.cuh`,
+and `scan_waves.cuh`, or `look_back.cuh` and `scan_tiles.cuh`. The functions are
 
     load_parameters   what does not change during a call
     fetch_fixed       inputs that do not change in time
@@ -10,6 +11,7 @@ joined. The functions are
     step              the recurrence
     load_states, store_finals   the states before the first and after the last step
     begin_inputs ... store_here   rows of steps, by way of shared memory
+    begin_reduction, reduce_step  in one pass: what steps do to a state
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from upsweep._expr.cuda.looped import function
 from upsweep._expr.cuda.render import kernel_text
-from upsweep._expr.cuda.scalars import MASKS, expression, literal
+from upsweep._expr.cuda.scalars import literal
+from upsweep._expr.cuda.single_pass import TileSizes, carry_words, lay_out_squares, n_powers, shared_bytes
+from upsweep._expr.cuda.steps import Steps
 from upsweep._expr.nodes import order
 from upsweep._expr.scalar_ops import lower_step
 
 if TYPE_CHECKING:
     from upsweep._expr.parallel_forms import Form
-    from upsweep._expr.program import Instruction
     from upsweep._expr.recurrence import Recurrence
 
 __all__ = [
@@ -72,15 +75,14 @@ REGISTERS, MOST_REGISTERS, SPARE_REGISTERS = (
 MOST_WRITTEN_OUT = 2400  # instructions of a kernel's steps: the cache of instructions holds some 8000
 _COSTS = {"exp": 10, "log": 20, "sin": 40, "cos": 40, "tanh": 30, "asin": 30, "acos": 30, "atan": 30, "atan2": 40,
           "pow": 80, "div": 10, "sqrt": 10, "rsqrt": 10, "load": 0, "const": 0}  # fmt: skip
-# The functions of C, which are within two units in the last place.
-_OWN_FORMS = {"exp": "exp({0})"}
 
 
 class Stream(NamedTuple):
-    """An input or an output: its dtype, and whether an input is the same at each step."""
+    """An input: its dtype, whether it is the same at each step, and its known stride in time, in bytes."""
 
     dtype: str
     fixed: bool = False
+    step: int = 0
 
 
 class ScanRequest(NamedTuple):
@@ -88,7 +90,8 @@ class ScanRequest(NamedTuple):
 
     `initial` and `finals` are dtypes of arrays; None for a number, or for a state that is not wanted. With
     `chunk_dim` that axis of the columns counts chunks of time: `reduces` finds what they do to a state, and `form`
-    joins them.
+    joins them. With `tile` lines are scanned in one pass, by `form`, whose reduction reads the inputs and the
+    numbers of the recurrence.
     """
 
     dtype: str  # that is calculated in
@@ -103,6 +106,8 @@ class ScanRequest(NamedTuple):
     chunk_dim: int = -1
     reduces: bool = False
     form: Form | None = None
+    tile: TileSizes | None = None
+    output_steps: tuple[int, ...] = ()  # known strides in time, as those of inputs; or none
 
 
 @dataclass(frozen=True)
@@ -155,15 +160,23 @@ def choose_tile(inputs: tuple[Stream, ...]) -> int:
 def render_scan(recurrence: Recurrence, request: ScanRequest) -> ScanKernels:
     """The text of the kernels of a recurrence."""
     functions = _Functions(recurrence, request)
+    kernels = ["walk", "scan_lines" if request.lines else "scan_columns"]
+    if request.tile is not None:
+        own = ["scan_waves"] if request.tile.stages else ["look_back", "scan_tiles"]
+        kernels = ["carries", "runs", "letters", "tile_parts", *own]
+    elif request.form is not None:
+        kernels += ["carries", "join_chunks"]
     parts = [
         functions.sizes(), *map(kernel_text, ("device", "numbers", "recurrence")), *functions.texts(),
-        kernel_text("walk"), kernel_text("scan_lines" if request.lines else "scan_columns"),
+        *map(kernel_text, kernels),
     ]  # fmt: skip
-    if request.form is not None:
-        parts.append(kernel_text("join_chunks"))
     options = () if request.dtype == "float64" else ("--ftz=true",)
     shared = functions.warp_bytes * functions.threads // 32 if request.lines else 0
-    return ScanKernels("\n".join(parts), functions.threads, shared, options, functions.joiners)
+    threads = functions.threads
+    if request.tile is not None and request.form is not None:
+        threads = request.tile.threads
+        shared = shared_bytes(request.tile, functions.warp_bytes, carry_words(request.form, recurrence.n_states))
+    return ScanKernels("\n".join(parts), threads, shared, options, functions.joiners)
 
 
 class _Functions:
@@ -171,49 +184,43 @@ class _Functions:
 
     def __init__(self, recurrence: Recurrence, request: ScanRequest) -> None:
         self.recurrence, self.request = recurrence, request
-        self.program = lower_step(recurrence.states, recurrence.outputs)
         self.moving = [n for n, stream in enumerate(request.inputs) if not stream.fixed]
         self.fixed = [n for n, stream in enumerate(request.inputs) if stream.fixed]
-        values = self.program.values
-        read = {arg for step in values if step.level != "p" for arg in step.args} | set(self.program.results)
-        kept = [n for n in sorted(read) if values[n].level == "p" and values[n].op != "const"]
-        self.parameters = {n: place for place, n in enumerate(kept)}
-        loads = [step.static[1] for step in values if step.op == "load" and step.static[0] == "p"]
-        self.n_numbers = max(loads, default=-1) + 1
+        fixed = [stream.fixed for stream in request.inputs]
+        self.steps = [Steps(recurrence.states, recurrence.outputs, fixed)]
+        if request.tile is not None:
+            assert request.form is not None
+            self.steps.append(Steps(request.form.reduce.states, (), fixed, "reduce_", "reduction_"))
         carry = 8 * (n_matrix(request.form, recurrence.n_states) + recurrence.n_states)
-        self.joiners = next(n for n in JOINERS if n * carry <= CARRIES_BYTES) if request.form else 0
-        self.tile = choose_tile(request.inputs) if request.lines else 0
-        self.offsets, self.pitches = self._squares()
-        warps = THREADS // 32
-        while request.lines and warps > 1 and warps * self.warp_bytes > SHARED_BYTES:
+        joins = request.form is not None and request.tile is None
+        self.joiners = next(n for n in JOINERS if n * carry <= CARRIES_BYTES) if joins else 0
+        if request.tile is not None:
+            warps, self.tile = request.tile.warps, request.tile.run
+        else:
+            warps, self.tile = THREADS // 32, choose_tile(request.inputs) if request.lines else 0
+        moving, outputs = (
+            [SIZES[dtype] for dtype in dtypes]
+            for dtypes in ((request.inputs[n].dtype for n in self.moving), request.outputs)
+        )
+        self.squares = lay_out_squares(moving, outputs, self.tile, overlaid=request.tile is not None)
+        while request.tile is None and request.lines and warps > 1 and warps * self.warp_bytes > SHARED_BYTES:
             warps //= 2
         self.threads = 32 * warps
 
-    def _squares(self) -> tuple[list[int], list[int]]:
-        """Where each stream's square begins in a warp's shared memory, its end, and how long its rows are."""
-        sizes = [SIZES[self.request.inputs[n].dtype] for n in self.moving]
-        sizes += [SIZES[dtype] for dtype in self.request.outputs]
-        offsets, pitches = [0], []
-        for size in sizes:
-            # Lanes read at the same step of their rows: these begin at different banks.
-            pitch = self.tile * size + max(size, 4)
-            pitches.append(pitch)
-            offsets.append(offsets[-1] + -(-32 * pitch // 16) * 16)
-        return offsets, pitches
-
     @property
     def warp_bytes(self) -> int:
-        return max(self.offsets[-1], 16)
+        return max(self.squares.n_bytes, 16)
 
     def sizes(self) -> str:
         request, form, k = self.request, self.request.form, self.recurrence.n_states
         numbers = {
             "N_DIMS": request.n_dims, "N_INPUTS": max(len(self.moving), 1), "N_FIXED": max(len(self.fixed), 1),
-            "N_OUTPUTS": max(len(request.outputs), 1), "N_STATES": k, "N_NUMBERS": max(self.n_numbers, 1),
-            "PARAMETERS": max(len(self.parameters), 1), "AHEAD": request.ahead, "THREADS": self.threads,
+            "N_OUTPUTS": max(len(request.outputs), 1), "N_STATES": k,
+            "N_NUMBERS": max(1, *(steps.n_numbers for steps in self.steps)),
+            "PARAMETERS": self.steps[0].n_parameters, "AHEAD": request.ahead, "THREADS": self.threads,
             "BLOCKS": request.blocks,
             "TILE": self.tile, "WARP_BYTES": self.warp_bytes, "CHUNK_DIM": request.chunk_dim,
-            "N_MATRIX": n_matrix(form, k),
+            "N_MATRIX": n_matrix(form, k), "LEVELS": 1 if request.tile is None else n_powers(request.tile),
         }  # fmt: skip
         flags = {"REDUCES": request.reduces, "JOINED": form is not None}
         if form is not None:
@@ -222,6 +229,8 @@ class _Functions:
             drops = any(node.op == "where" for node in order(*form.reduce.states))
             flags |= {"VARIES": form.varies, "MOST_WINS": form.kind == "argmax", "KEEPS_TIES": form.keeps_ties,
                       "CAN_DROP": drops}  # fmt: skip
+        if request.tile is not None:
+            numbers |= self._tile_sizes(request.tile)
         lines = [
             f"typedef {ELEMENTS[request.dtype]} real;",
             "struct float16;",
@@ -231,13 +240,28 @@ class _Functions:
         ]
         return "\n".join(lines) + "\n"
 
+    def _tile_sizes(self, tile: TileSizes) -> dict[str, int]:
+        assert self.request.form is not None
+        return {
+            "N_REDUCED": len(self.request.form.start), "REDUCTION_PARAMETERS": self.steps[1].n_parameters,
+            "TILE_LEVEL": tile.level, "GROUP_BITS": tile.group_bits,
+            "GROUP": 1 << tile.group_bits, "STAGES": tile.stages, "EARLY": tile.early,
+            "LANE_TILES": tile.lane_tiles,
+        }  # fmt: skip
+
     def texts(self) -> Iterator[str]:
         inputs, outputs = self.request.inputs, [_written(dtype) for dtype in self.request.outputs]
         for name, which in (("Inputs", self.moving), ("Fixed", self.fixed)):
             members = "".join(f"    {ELEMENTS[inputs[n].dtype]} x{n};\n" for n in which)
             yield f"struct {name} {{\n{members}}};\n"
-        yield self._load_parameters()
-        yield self._step()
+        for steps in self.steps:
+            yield steps.load_parameters()
+            yield steps.step()
+        if self.request.tile is not None and self.request.form is not None:
+            start = enumerate(self.request.form.start)
+            yield function(
+                "void begin_reduction(real* numbers)", [f"numbers[{n}] = {literal(x)};" for n, x in start]
+            )
         elements = [(place, n, ELEMENTS[inputs[n].dtype]) for place, n in enumerate(self.moving)]
         yield function(
             "void fetch(const Call& call, Walk& walk, Inputs& x)",
@@ -275,22 +299,37 @@ class _Functions:
         """Between memory, where the steps of a column are neighbours, and squares in shared memory."""
 
         def shared(place: int, size: int) -> str:
-            return f"shared + {self.offsets[place]} + row * {self.pitches[place]} + t * {size}"
+            return f"shared + {self.squares.offsets[place]} + row * {self.squares.pitches[place]} + t * {size}"
 
         names = {ELEMENTS[dtype]: SIZES[dtype] for dtype in SIZES} | {"boolean": 1}
-        for which, n in (("inputs", len(elements)), ("outputs", len(outputs))):
+        output_steps = self.request.output_steps or (0,) * len(outputs)
+        for which, steps in (
+            ("inputs", [self.request.inputs[n].step for n in self.moving]), ("outputs", output_steps)
+        ):  # fmt: skip
             far = "row * call.{0}[{1}].strides[N_DIMS - 1] + t * call.{0}[{1}].time_stride".format
+            known = [
+                f"(row * {self.tile} + t) * {step}" if step else far(which, p) for p, step in enumerate(steps)
+            ]
             yield function(
                 f"void begin_{which}(const Call& call, Walk& at, long long row, long long t)",
-                [f"at.{which}[{p}] += {far(which, p)};" for p in range(n)],
+                [f"at.{which}[{p}] += {way};" for p, way in enumerate(known)],
             )
+            moved = [
+                (f"at.{which}[{p}] += rows * {self.tile * step};",) if step
+                else _moved("at", which, p, "rows", "strides[N_DIMS - 1]")
+                for p, step in enumerate(steps)
+            ]  # fmt: skip
             yield function(
                 f"void next_{which}(const Call& call, Walk& at, long long rows)",
-                [line for p in range(n) for line in _moved("at", which, p, "rows", "strides[N_DIMS - 1]")],
+                [line for lines in moved for line in lines],
             )
         yield function(
             "void fetch_here(const Walk& at, Inputs& x)",
             [f"x.x{n} = fetch_element<{e}>(at.inputs[{p}]);" for p, n, e in elements],
+        )
+        yield function(
+            "void copy_here(const Walk& at, char* shared, int row, int t)",
+            [f"copy_element<{e}>({shared(p, names[e])}, at.inputs[{p}]);" for p, n, e in elements],
         )
         yield function(
             "void put_inputs(char* shared, int row, int t, const Inputs& x)",
@@ -313,55 +352,6 @@ class _Functions:
             "void store_here(const Walk& at, const char* shared, int row, int t)",
             [take(e, p, shared(first + p, names[e])) for p, e in enumerate(outputs)],
         )
-
-    def _load_parameters(self) -> str:
-        lines = self._lines("p")
-        lines += [f"p[{place}] = v{n};" for n, place in self.parameters.items()]
-        return function("void load_parameters(const Call& call, real* p)", lines)
-
-    def _step(self) -> str:
-        names, k = self._names("j"), self.recurrence.n_states
-        lines = self._lines("j")
-        results = self.program.results
-        lines += [f"out[{p}] = {names[n]};" for p, n in enumerate(results[k:])]
-        lines += [f"const real s{s} = {names[n]};" for s, n in enumerate(results[:k])]
-        lines += [f"state[{s}] = s{s};" for s in range(k)]
-        return function(
-            "void step(const real* p, const Fixed& fixed, const Inputs& x, real* state, real* out)", lines
-        )
-
-    def _names(self, level: str) -> dict[int, str]:
-        """How values are written at a level: constants and parameters, and the level's own."""
-        names = {}
-        for number, value in enumerate(self.program.values):
-            if value.op == "const":
-                names[number] = literal(float(value.static[0]))
-            elif value.level == level:
-                names[number] = f"v{number}"
-            elif number in self.parameters:
-                names[number] = f"p[{self.parameters[number]}]"
-        return names
-
-    def _lines(self, level: str) -> list[str]:
-        names, lines = self._names(level), []
-        for number, value in enumerate(self.program.values):
-            if value.level == level and value.op != "const":
-                kind = "bool" if value.op in MASKS else "real"
-                lines.append(f"const {kind} v{number} = {self._right(value, names)};")
-        return lines
-
-    def _right(self, value: Instruction, names: dict[int, str]) -> str:
-        args = [names[arg] for arg in value.args]
-        if value.op != "load":
-            own = _OWN_FORMS.get(value.op)
-            return own.format(*args) if own else expression(value.op, args)
-        kind, place = value.static
-        if kind == "p":
-            return f"real(call.numbers[{place}])"
-        if place < self.recurrence.n_states:
-            return f"state[{place}]"
-        n = place - self.recurrence.n_states
-        return f"number({'fixed' if self.request.inputs[n].fixed else 'x'}.x{n})"
 
 
 def _moved(of: str, which: str, place: int, times: str = "", stride: str = "time_stride") -> tuple[str, str]:

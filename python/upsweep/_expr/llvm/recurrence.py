@@ -8,6 +8,10 @@ apart; they are in registers while the steps are walked. Several vectors of colu
 step's chain of dependent instructions runs beside others; what is left goes in single vectors, the last one
 masked.
 
+Outputs larger than the caches are to be written past them: the lines of memory that are written whole are not
+read before, a third of all traffic of a sum. Columns up to the first whole line go before those. A call
+whose outputs' rows begin at different places of a line, or that are its inputs, writes them as any other.
+
     void turn(from, from_stride, to, to_stride)
 
 turns a square of as many numbers a side as a vector holds; strides are bytes.
@@ -47,11 +51,13 @@ _COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "a
 _LONGEST_BODY = 400
 _MOST_TOGETHER = 4
 _SHORT_CHAIN = 2  # a product and a sum, which are one instruction: less time than turning a vector takes
+_LINE = 64  # bytes of memory that are written at once
 _AHEAD = 8  # steps: rows lie on other pages, where no prefetcher of the hardware looks
 
 ATTRIBUTES = """\
 attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"="512" }
 !0 = !{!"branch_weights", i32 1, i32 500}
+!1 = !{i32 1}
 """
 
 
@@ -100,8 +106,11 @@ def lower(recurrence: Recurrence) -> Program:
 class _Kernel:
     """The function while it is written."""
 
-    def __init__(self, recurrence: Recurrence, target: Target, bits: int, shared: tuple[bool, ...]) -> None:
+    def __init__(
+        self, recurrence: Recurrence, target: Target, bits: int, shared: tuple[bool, ...], past_caches: bool
+    ) -> None:
         self.recurrence, self.target, self.shared_inputs = recurrence, target, shared
+        self.past_caches, self.is_streaming = past_caches, False
         self.program = lower(recurrence)
         self.body = Body()
         self.v = Vectors(self.body, target, bits, target.lanes(f"float{bits}"))
@@ -123,29 +132,64 @@ class _Kernel:
         for n, step in enumerate(self.program.values):
             if step.level == "p":
                 steps.write(n)
-        group, lanes = vectors_at_once(self.program), v.lanes
-        column = self._columns("0", group)
-        if group > 1:
-            column = self._columns(column, 1)
-        self._rest(column)
+        if self.past_caches:
+            self._write_past_caches()
+        self._all_columns("0")
         body.do("ret void")
         signature = (
             "void @steps(ptr noalias %streams, ptr noalias %params, ptr noalias %state, i64 %state_stride, "
             "i64 %n_steps, i64 %n_columns) #0"
         )
-        assert lanes > 1
+        assert v.lanes > 1
         return "\n".join([body.define(signature), *body.needs.values(), ATTRIBUTES])
+
+    def _all_columns(self, first: Value) -> None:
+        group = vectors_at_once(self.program)
+        column = self._columns(first, group)
+        if group > 1:
+            column = self._columns(column, 1)
+        self._rest(column)
+
+    def _write_past_caches(self) -> None:
+        """All columns, where outputs can be written past the caches; else on with what is written next."""
+        body, n_inputs = self.body, self.recurrence.n_inputs
+        past, cached = body.label("past_caches"), body.label("cached")
+        outputs = [body.emit(f"ptrtoint ptr {base} to i64") for base in self.bases[n_inputs:]]
+        # Bits that are set say why not: rows that begin elsewhere in a line than the first output's first one.
+        apart = body.emit("add i64 0, 0")
+        for address, stride in zip(outputs, self.strides[n_inputs:]):
+            off = body.emit(f"xor i64 {address}, {outputs[0]}")
+            apart = body.emit(f"or i64 {apart}, {body.emit(f'or i64 {off}, {stride}')}")
+        ok = body.emit(f"icmp eq i64 {body.emit(f'and i64 {apart}, {_LINE - 1}')}, 0")
+        part = body.emit(f"and i64 {outputs[0]}, {self.item - 1}")
+        ok = body.emit(f"and i1 {ok}, {body.emit(f'icmp eq i64 {part}, 0')}")
+        for base in self.bases[:n_inputs]:
+            for output in self.bases[n_inputs:]:
+                ok = body.emit(f"and i1 {ok}, {body.emit(f'icmp ne ptr {base}, {output}')}")
+        body.branch(ok, past, cached)
+        body.place(past)
+        back = body.emit(f"sub i64 0, {outputs[0]}")
+        before = body.emit(f"udiv i64 {body.emit(f'and i64 {back}, {_LINE - 1}')}, {self.item}")
+        few = body.emit(f"call i64 @llvm.umin.i64(i64 {before}, i64 %n_columns)")
+        body.needs["@llvm.umin.i64"] = "declare i64 @llvm.umin.i64(i64, i64)\n"
+        self._rest(self._columns("0", 1, few), few)
+        self.is_streaming = True
+        self._all_columns(few)
+        self.is_streaming = False
+        body.do("fence seq_cst")  # before whoever is told that these are written
+        body.do("ret void")
+        body.place(cached)
 
     def _param(self, kind: str, place: Value | int, column: int) -> Value:
         body, v = self.body, self.v
         at = body.emit(f"getelementptr {v.scalar}, ptr %params, i64 {place}")
         return v.splat(body.emit(f"load {v.scalar}, ptr {at}"))
 
-    def _columns(self, first: Value, n_vectors: int) -> Value:
-        """All columns from `first` on that fill `n_vectors` vectors; returns the first that is left."""
+    def _columns(self, first: Value, n_vectors: int, end: Value = "%n_columns") -> Value:
+        """All columns from `first` to `end` that fill `n_vectors` vectors; returns the first that is left."""
         body, size = self.body, n_vectors * self.v.lanes
         before, loop, done = body.block, body.label("columns"), body.label("walked")
-        limit = body.emit(f"sub i64 %n_columns, {size}")
+        limit = body.emit(f"sub i64 {end}, {size}")
         body.branch(body.emit(f"icmp sle i64 {first}, {limit}"), loop, done)
         body.place(loop)
         column, after = body.name("column"), body.name("column")
@@ -158,10 +202,10 @@ class _Kernel:
         body.place(done)
         return body.emit(f"phi i64 [{first}, %{before}], [{after}, %{last}]")
 
-    def _rest(self, first: Value) -> None:
+    def _rest(self, first: Value, end: Value = "%n_columns") -> None:
         v, body = self.v, self.body
         some, done = body.label("rest"), body.label("end")
-        left = body.emit(f"sub i64 %n_columns, {first}")
+        left = body.emit(f"sub i64 {end}, {first}")
         body.branch(body.emit(f"icmp sgt i64 {left}, 0"), some, done)
         body.place(some)
         few = body.emit(f"trunc i64 {left} to i32") if v.bits == 32 else left
@@ -227,7 +271,12 @@ class _Kernel:
         for n, root in enumerate(results[k:]):
             pointer = pointers[self.recurrence.n_inputs + n]
             for c in range(n_vectors):
-                self._store(steps.value(root, c), self._place(pointer, c * v.lanes), mask)
+                there = self._place(pointer, c * v.lanes)
+                if self.is_streaming and mask is None:
+                    # Lines of memory are whole vectors: a vector's place is a multiple of its size.
+                    v.store(steps.value(root, c), there, self.target.vector_bytes, past_caches=True)
+                else:
+                    self._store(steps.value(root, c), there, mask)
         for pointer, following, stride in zip(pointers, next_pointers, self.strides):
             body.do(f"{following} = getelementptr i8, ptr {pointer}, i64 {stride}")
         body.do(f"{next_t} = add i64 {t}, 1")
@@ -283,9 +332,11 @@ class _Kernel:
             body.do(f"call void {name}(ptr {line}, i32 0, i32 3, i32 1)")
 
 
-def render(recurrence: Recurrence, target: Target, bits: int, shared: tuple[bool, ...]) -> str:
+def render(
+    recurrence: Recurrence, target: Target, bits: int, shared: tuple[bool, ...], past_caches: bool = False
+) -> str:
     """The module with the function `steps`."""
-    return _Kernel(recurrence, target, bits, shared).write()
+    return _Kernel(recurrence, target, bits, shared, past_caches).write()
 
 
 def render_turn(target: Target, bits: int) -> str:
@@ -309,11 +360,16 @@ def _compile(key: str, name: str, target: Target, text: Callable[[], str]) -> Co
     return Compiled(loaded.address(name), loaded)
 
 
-def compile_steps(recurrence: Recurrence, level: str, bits: int, shared: tuple[bool, ...]) -> Compiled:
-    """The function of a recurrence whose numbers are lifted; `shared`: inputs that all columns have in common."""
+def compile_steps(
+    recurrence: Recurrence, level: str, bits: int, shared: tuple[bool, ...], past_caches: bool = False
+) -> Compiled:
+    """The function of a recurrence whose numbers are lifted.
+
+    `shared`: inputs that all columns have in common; `past_caches`: outputs are written past the caches.
+    """
     target = TARGETS[level]
-    key = f"steps {bits} {shared} {recurrence.key()}"
-    return _compile(key, "steps", target, lambda: render(recurrence, target, bits, shared))
+    key = f"steps {bits} {shared} {past_caches} {recurrence.key()}"
+    return _compile(key, "steps", target, lambda: render(recurrence, target, bits, shared, past_caches))
 
 
 @functools.cache

@@ -232,8 +232,9 @@ class Vectors:
     def load(self, pointer: Value, align: int | None = None) -> Value:
         return self.body.emit(f"load {self.kind}, ptr {pointer}, align {align or self.bits // 8}")
 
-    def store(self, a: Value, pointer: Value, align: int | None = None) -> None:
-        self.body.do(f"store {self.kind} {a}, ptr {pointer}, align {align or self.bits // 8}")
+    def store(self, a: Value, pointer: Value, align: int | None = None, past_caches: bool = False) -> None:
+        how = ", !nontemporal !1" if past_caches else ""
+        self.body.do(f"store {self.kind} {a}, ptr {pointer}, align {align or self.bits // 8}{how}")
 
     def splat(self, scalar: Value) -> Value:
         one = self.body.emit(f"insertelement {self.kind} poison, {self.scalar} {scalar}, i64 0")

@@ -130,3 +130,50 @@ __device__ __forceinline__ void store_element(char* to, Element x) {
     __builtin_assume(__isGlobal(to));
     *reinterpret_cast<Element*>(to) = x;
 }
+
+// From global to shared memory; elements of 4 and 8 bytes are on their way until wait_for_copies().
+template <class Element>
+__device__ __forceinline__ void copy_element(char* to, const char* from) {
+    if (sizeof(Element) == 4 || sizeof(Element) == 8) {
+        constexpr int n_bytes = sizeof(Element) == 8 ? 8 : 4;
+        const unsigned place = unsigned(__cvta_generic_to_shared(to));
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(place), "l"(from), "n"(n_bytes));
+    } else {
+        *reinterpret_cast<Element*>(to) = fetch_element<Element>(from);
+    }
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
+// Until at most PENDING of the groups that were committed are still on their way.
+template <int PENDING>
+__device__ __forceinline__ void wait_for_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+// So many threads of the block meet, at one of its barriers.
+__device__ __forceinline__ void sync_threads(int barrier, int n_threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(n_threads) : "memory");
+}
+
+// The number of the lane so many before the own one, where there is one, or of a certain lane.
+__device__ __forceinline__ double of_lane_before(double x, int distance) {
+    return __shfl_up_sync(0xffffffffu, x, distance);
+}
+__device__ __forceinline__ double of_lane(double x, int lane) { return __shfl_sync(0xffffffffu, x, lane); }
+
+__device__ __forceinline__ unsigned long long double_as_bits(double x) { return __double_as_longlong(x); }
+__device__ __forceinline__ double bits_as_double(unsigned long long bits) { return __longlong_as_double(bits); }
+
+// Words that blocks write for each other, in one piece each; a pause between two looks at them.
+__device__ __forceinline__ void post(unsigned long long* to, unsigned long long word) {
+    asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
+}
+__device__ __forceinline__ unsigned long long look(const unsigned long long* from) {
+    unsigned long long word;
+    asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
+    return word;
+}
+__device__ __forceinline__ void wait_a_little() { __nanosleep(32); }
+
+// One more than the last block was given; the counter begins with all ones.
+__device__ __forceinline__ unsigned take_ticket(unsigned* counter) { return atomicAdd(counter, 1u) + 1u; }

@@ -18,8 +18,9 @@ struct Call {
     long long shape[N_DIMS];
     double numbers[N_NUMBERS];  // of the formula
     double initial[N_STATES];   // of states that are numbers
-    double matrix[N_MATRIX];    // of a chunk, where it does not vary
-    real* reduced;              // what each chunk does: a row of columns for each number
+    double matrix[LEVELS * N_MATRIX];  // of a chunk, where it does not vary; in one pass powers, of runs and more
+    long long is_bounded;              // whether all of these are ordinary numbers
+    real* reduced;              // what each chunk does: a row of columns for each number; in one pass letters
     real* starts;               // the states before each chunk
     Array inputs[N_INPUTS], fixed[N_FIXED], outputs[N_OUTPUTS], states[N_STATES], finals[N_STATES];
 };

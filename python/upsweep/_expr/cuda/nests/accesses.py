@@ -1,8 +1,9 @@
 """Who touches which element: accesses of a kernel's buffers, and whether two of them can be of different threads.
 
 An index that is ``c * thread + rest`` with 0 <= rest < c tells which thread it is of; so does one that is ``c *
-thread + c * n_threads * above + rest``. Two accesses whose indices tell the same are of one thread, unless they
-are of different elements.
+thread + c * n_threads * above + rest``; either may be a size. The indices of fused axes, ``i // c`` and ``i % c``,
+tell together what i tells. Two accesses whose indices tell the same are of one thread, unless they are of
+different elements.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from ...nest.expressions import Axis, Expr, const
+from ...nest.expressions import Axis, Expr, binary, const
 from ...nest.linear import Linear, Ranges, linear, same
 from ...nest.statements import Allocate, Buffer, For, If, Statement, Store, inner_statements, loads_of
 
@@ -70,10 +71,10 @@ def allocations(statement: Statement, tags: tuple[str, ...] = ()) -> dict[Buffer
     return found
 
 
-def inside(form: Linear, width: int, ranges: Bounds, axis: Axis | None = None) -> bool:
+def inside(form: Linear, width: Linear, ranges: Bounds, axis: Axis | None = None) -> bool:
     """Whether a form is in [0, width) while the loops run, those of `axis` not counted."""
     known = Ranges({each: bounds for each, bounds in ranges.items() if each is not axis})
-    return known.always(form) and known.always(Linear(width - 1).plus(form, -1))
+    return known.always(form) and known.always(width.plus(Linear(1), -1).plus(form, -1))
 
 
 def constant(extent: Expr) -> int | None:
@@ -81,36 +82,97 @@ def constant(extent: Expr) -> int | None:
     return int(extent.static[0]) if extent.op == "const" else None
 
 
+def steps_in(ranges: Bounds, axis: Axis) -> Linear:
+    """How many steps the loop over an axis has."""
+    return linear(ranges[axis][1]).plus(Linear(1))
+
+
 def extent_in(ranges: Bounds, axis: Axis) -> int | None:
-    """How many steps the loop over an axis has, if that is a constant."""
-    last = linear(ranges[axis][1])
-    return None if last.terms else last.constant + 1
+    """The same, if that is a constant."""
+    steps = steps_in(ranges, axis)
+    return None if steps.terms else steps.constant
 
 
-def _tells(a: Access, b: Access, d: int, axis: Axis, known: list[Axis]) -> bool:
-    """Whether equal indices in dimension d mean the same step of a thread axis."""
-    one, other = a.forms[d], b.forms[d]
-    width = one.coefficient(axis)
-    if width <= 0 or other.coefficient(axis) != width:
+def _tells(one: Linear, other: Linear, a: Access, b: Access, axis: Axis, known: list[Axis]) -> bool:
+    """Whether an index of two accesses that is the same for both means the same step of a thread axis."""
+    (width, one), (other_width, other) = _taken_out(one, axis), _taken_out(other, axis)
+    if not (width.terms or width.constant > 0) or not _equal(width, other_width):
         return False
-    one, other = one.without(axis), other.without(axis)
     for name, (coefficient, atom) in list(one.terms.items()):
         is_shared = atom.op == "var" or any(atom is each for each in known)
         if is_shared and other.terms.get(name, (0, atom))[0] == coefficient:
             one, other = one.without(atom), other.without(atom)
     if one.constant == other.constant:
         one, other = one.plus(Linear(one.constant), -1), other.plus(Linear(other.constant), -1)
-    sizes = [extent_in(a.ranges, axis), extent_in(b.ranges, axis)]
-    if sizes[0] is not None and sizes[1] is not None:
-        period = width * max(sizes[0], sizes[1])
+    sizes = [steps_in(a.ranges, axis), steps_in(b.ranges, axis)]
+    if not (width.terms or sizes[0].terms or sizes[1].terms):
+        period = width.constant * max(sizes[0].constant, sizes[1].constant)
         one, other = _below(one, period), _below(other, period)
+    elif _equal(sizes[0], sizes[1]) and _equal(width, Linear(1)):
+        one, other = _below_size(one, sizes[0]), _below_size(other, sizes[0])
     return inside(one, width, a.ranges, axis) and inside(other, width, b.ranges, axis)
+
+
+def _equal(one: Linear, other: Linear) -> bool:
+    difference = one.plus(other, -1)
+    return not difference.terms and not difference.constant
+
+
+def _taken_out(form: Linear, axis: Axis) -> tuple[Linear, Linear]:
+    """What an axis is multiplied by, a number or a size, and the form without it."""
+    coefficient = form.coefficient(axis)
+    if coefficient:
+        return Linear(coefficient), form.without(axis)
+    for coefficient, atom in form.terms.values():
+        if coefficient == 1 and atom.op == "mul" and any(arg is axis for arg in atom.args):
+            size = atom.args[0] if atom.args[1] is axis else atom.args[1]
+            if _is_settled(size, ()):
+                return linear(size), form.without(atom)
+    return Linear(0), form
 
 
 def _below(form: Linear, period: int) -> Linear:
     """A form without its terms that are whole periods."""
     terms = {name: term for name, term in form.terms.items() if term[0] % period}
     return Linear(form.constant, terms)
+
+
+def _below_size(form: Linear, period: Linear) -> Linear:
+    """A form without its terms that are multiples of a size."""
+
+    def is_whole(atom: Expr) -> bool:
+        return atom.op == "mul" and any(_equal(linear(arg), period) for arg in atom.args)
+
+    return Linear(form.constant, {name: term for name, term in form.terms.items() if not is_whole(term[1])})
+
+
+def _has_fused(access: Access) -> bool:
+    return any(atom.op == "mod" for form in access.forms for _, atom in form.terms.values())
+
+
+def _joined(access: Access) -> list[Linear]:
+    """The indices of the last dimension, of the last two as of one, and so on, as far as sizes are constants."""
+    found: list[Linear] = []
+    size, joined = 1, Linear(0)
+    for form, extent in zip(reversed(access.forms), reversed(access.buffer.shape)):
+        joined = _whole(form.scaled(size).plus(joined))
+        found.append(joined)
+        if constant(extent) is None:
+            break
+        size *= int(extent.static[0])
+    return found
+
+
+def _whole(form: Linear) -> Linear:
+    """c * (x // c) + x % c is x."""
+    for coefficient, atom in form.terms.values():
+        if atom.op == "mod":
+            n = int(atom.args[1].static[0])
+            quotient = binary("floordiv", linear(atom.args[0]).expr(), atom.args[1])
+            if form.coefficient(quotient) == coefficient * n:
+                rest = form.without(atom).without(quotient)
+                return _whole(rest.plus(linear(atom.args[0]), coefficient))
+    return form
 
 
 def tags_that_agree(a: Access, b: Access, axes: Mapping[str, Axis], alone: frozenset[str]) -> set[str]:
@@ -120,9 +182,12 @@ def tags_that_agree(a: Access, b: Access, axes: Mapping[str, Axis], alone: froze
     """
     agreed = set(alone)
     left = [tag for tag in axes if tag not in agreed and tag in a.tags and tag in b.tags]
+    indices = list(zip(a.forms, b.forms))
+    if _has_fused(a) or _has_fused(b):
+        indices += zip(_joined(a), _joined(b))
     while True:
         known = [axes[tag] for tag in agreed]
-        found = [tag for tag in left if any(_tells(a, b, d, axes[tag], known) for d in range(len(a.forms)))]
+        found = [tag for tag in left if any(_tells(*each, a, b, axes[tag], known) for each in indices)]
         if not found:
             return agreed
         agreed |= set(found)

@@ -66,8 +66,9 @@ def _alone(a: Access, b: Access, axes: Mapping[str, Axis]) -> frozenset[str]:
     return frozenset(axes) - a.tags - b.tags
 
 
-# An access, and the loops that have gone on since: their indices are other ones now.
-_Pending = tuple[Access, frozenset[Axis]]
+# Accesses, and the loops that have gone on since: their indices are other ones now. A set of loops that is part of
+# another one says nothing new: what is apart with fewer loops at their step is apart with more.
+_Pending = dict[Access, tuple[frozenset[Axis], ...]]
 
 
 class _Writer:
@@ -114,12 +115,12 @@ class _Writer:
             self.known[pair] = not set(self.threads) <= agreed | copies
         return self.known[pair]
 
-    def clash(self, before: list[_Pending], now: list[Access], around: tuple[For, ...]) -> Access | None:
+    def clash(self, before: _Pending, now: list[Access], around: tuple[For, ...]) -> Access | None:
         """What is touched now that another thread may have touched since the last barrier."""
         here = {each.axis for each in around if not each.tag.startswith(THREAD)}
-        for a, gone in before:
+        for a, since in before.items():
             for b in now:
-                if self.conflict(a, b) and not are_apart(a, b, here - gone):
+                if self.conflict(a, b) and not all(are_apart(a, b, here - gone) for gone in since):
                     return b
         return None
 
@@ -133,18 +134,16 @@ class _Writer:
             return not contains(statement.condition, self.threads.values()) and not _has_loads(statement.condition)
         return not isinstance(statement, Store)
 
-    def walk(
-        self, statement: Statement, pending: list[_Pending], around: tuple[For, ...]
-    ) -> tuple[Statement, list[_Pending]]:
+    def walk(self, statement: Statement, pending: _Pending, around: tuple[For, ...]) -> tuple[Statement, _Pending]:
         """The statement with its barriers, and what was touched since the last one."""
         if not isinstance(statement, Block) and self.clash(pending, self.seen(statement, around), around):
-            new, after = self.inside(statement, [], around)
+            new, after = self.inside(statement, {}, around)
             return block_of(Barrier(), new), after
         return self.inside(statement, pending, around)
 
     def inside(
-        self, statement: Statement, pending: list[_Pending], around: tuple[For, ...]
-    ) -> tuple[Statement, list[_Pending]]:
+        self, statement: Statement, pending: _Pending, around: tuple[For, ...]
+    ) -> tuple[Statement, _Pending]:
         """The same for a statement before which there is no need to wait, or that is a block."""
         if not self.is_uniform(statement):
             return self.whole(statement, pending, around)
@@ -167,28 +166,26 @@ class _Writer:
         # Past a condition that did not hold, what was touched before is still to be waited for.
         return result, _both(pending, after) if isinstance(statement, If) else after
 
-    def loop(
-        self, loop: For, pending: list[_Pending], around: tuple[For, ...]
-    ) -> tuple[Statement, list[_Pending]]:
+    def loop(self, loop: For, pending: _Pending, around: tuple[For, ...]) -> tuple[Statement, _Pending]:
         """Its steps follow each other, but for those of a thread axis; written until that is settled."""
         inside = (*around, loop)
-        carried = list(pending)
+        carried = pending
         while True:
             body, after = self.walk(loop.body, carried, inside)
-            again = [(access, gone | {loop.axis}) for access, gone in after]
-            more = [each for each in again if each not in carried]
-            if loop.tag or not more:
+            again = {access: tuple(gone | {loop.axis} for gone in since) for access, since in after.items()}
+            more = _both(carried, again)
+            if loop.tag or more is carried:
                 new = For(loop.axis, loop.extent, body, loop.marks, loop.tag)
                 is_whole = bool(loop.tag) and same_extents(self.extents[loop.tag], loop.extent)
                 return new, after if is_whole else _both(pending, after)
-            carried += more
+            carried = more
 
     def whole(
-        self, statement: Statement, pending: list[_Pending], around: tuple[For, ...]
-    ) -> tuple[Statement, list[_Pending]]:
+        self, statement: Statement, pending: _Pending, around: tuple[For, ...]
+    ) -> tuple[Statement, _Pending]:
         """A statement in which no barrier can stand."""
-        mine = [(access, frozenset[Axis]()) for access in self.seen(statement, around)]
-        within = self.clash(mine, [access for access, _ in mine], around)
+        mine: _Pending = {access: (frozenset(),) for access in self.seen(statement, around)}
+        within = self.clash(mine, list(mine), around)
         if within is not None:
             raise ValueError(
                 f"{self.name}: on cuda, {_text(within)} is of several threads inside of one bound loop, where "
@@ -198,8 +195,17 @@ class _Writer:
         return statement, _both(pending, mine)
 
 
-def _both(before: list[_Pending], after: list[_Pending]) -> list[_Pending]:
-    return [*before, *(each for each in after if each not in before)]
+def _both(before: _Pending, after: _Pending) -> _Pending:
+    """What is pending in either; `before` itself if that says all of it."""
+    found = before
+    for access, since in after.items():
+        known = found.get(access, ())
+        new = [gone for gone in since if not any(gone <= each for each in known)]
+        if new:
+            kept = [each for each in known if not any(each < gone for gone in new)]
+            found = dict(before) if found is before else found
+            found[access] = (*kept, *new)
+    return found
 
 
 def _has_loads(expr: Expr) -> bool:
@@ -217,4 +223,4 @@ def with_barriers(
     ValueError
         Threads need each other's values where they cannot wait.
     """
-    return _Writer(axes, extents, places, name).walk(statement, [], ())[0]
+    return _Writer(axes, extents, places, name).walk(statement, {}, ())[0]

@@ -101,7 +101,7 @@ def _is_nested(
     form = access.forms[d]
     for tag in taken:
         form = form.without(axes[tag])
-        if not inside(form, widths[tag], access.ranges, axes[tag]):
+        if not inside(form, Linear(widths[tag]), access.ranges, axes[tag]):
             return False
     return True
 

@@ -14,7 +14,7 @@ from ...nest.statements import Allocate, Block, Buffer, Statement
 from .accesses import constant
 from .ahead import load_ahead
 from .barriers import BlocksApart, check_blocks, with_barriers
-from .binding import MAX_THREADS, THREAD, bind, tag_extents
+from .binding import MAX_THREADS, THREAD, bind, least_threads, tag_extents
 from .fusing import fused
 from .pieces import HostLoop, Piece, cut_nest, cut_piece, with_memory
 from .placing import MOST_IN_REGISTERS, Place, place_buffers
@@ -136,10 +136,11 @@ class Program:
             for n, (piece, statement) in enumerate(zip(pieces, statements)):
                 try:
                     self.kernels.append(self._kernel(f"kernel_{n}", statement, free, piece))
-                except BlocksApart:
+                except BlocksApart as needed:
                     finer = cut_piece(piece)
                     if finer is None:
-                        raise
+                        self.kernels.append(self._kernel_together(f"kernel_{n}", statement, free, piece, needed))
+                        continue
                     pieces[n : n + 1] = finer
                     self.kernels = []
                     break
@@ -151,8 +152,19 @@ class Program:
         self.text = self._nest_text()
         self._lay_out()
 
-    def _kernel(self, name: str, statement: Statement, free: Collection[int], piece: Piece) -> Kernel:
-        bound = bind(statement, free, piece.of_scan, self.wide)
+    def _kernel_together(
+        self, name: str, statement: Statement, free: Collection[int], piece: Piece, needed: BlocksApart
+    ) -> Kernel:
+        """A kernel whose blocks needed each other's values, with none but those that the schedule asks for."""
+        try:
+            return self._kernel(name, statement, free, piece, apart=False)
+        except BlocksApart:
+            raise needed from None
+
+    def _kernel(
+        self, name: str, statement: Statement, free: Collection[int], piece: Piece, apart: bool = True
+    ) -> Kernel:
+        bound = bind(statement, free, piece.of_scan, self.wide, apart)
         self.widths += bound.widths
         axes, statement = bound.axes, bound.statement
         if _ROWS in bound.free:
@@ -163,11 +175,7 @@ class Program:
         extents = tag_extents(kept)
         check_blocks(kept, axes, places, self.name)
         final = _scoped(fused(with_barriers(kept, axes, extents, places, self.name)), places)
-        n_threads = 1
-        for tag in axes:
-            if tag.startswith(THREAD):
-                n_threads *= max(constant(extent) or 1 for extent in extents[tag])
-        self._check_threads(n_threads, {tag: extents[tag] for tag in axes if tag.startswith(THREAD)})
+        self._check_threads(least_threads(extents), {tag: extents[tag] for tag in axes if tag.startswith(THREAD)})
         return Kernel(name, final, axes, extents, places, piece.loops)
 
     def _check_threads(self, n_threads: int, extents: dict[str, list[Expr]]) -> None:

@@ -1,0 +1,105 @@
+// What a number of steps does to a state, as a few numbers in double: a matrix (or shift) and a vector (or bound).
+//
+// What is not finite is not to be trusted: a factor of 0 may have dropped a state, or only have become too small.
+// Called by: join_chunks.cuh and look_back.cuh.
+
+constexpr double HUGE_NUMBER = 1e200;
+
+__device__ __forceinline__ bool is_trusted(double x) { return fabs(x) < HUGE_NUMBER; }
+__device__ __forceinline__ bool is_nan(double x) { return x != x; }
+__device__ __forceinline__ bool is_infinite(double x) { return !is_nan(x) && is_nan(x - x); }
+
+struct Carry {
+    double matrix[N_MATRIX], rest[N_STATES];
+};
+
+__device__ __forceinline__ double choose_extreme(double a, double b) {
+    if (is_nan(a) || is_nan(b)) return a + b;
+    if (KIND == MAXIMUM) return a < b ? b : a;
+    if (KIND == MINIMUM) return b < a ? b : a;
+    const double most = a < b ? b : a;
+    return a == b ? a + 0.6931471805599453 : most + log(1 + exp(-fabs(a - b)));
+}
+
+// after = what the carry makes of a state.
+__device__ __forceinline__ void apply(const Carry& carry, const double* before, double* after) {
+    if (KIND == AFFINE) {
+#pragma unroll
+        for (int i = 0; i < N_STATES; ++i) {
+            after[i] = carry.rest[i];
+#pragma unroll
+            for (int j = 0; j < N_STATES; ++j) after[i] += carry.matrix[(i * N_STATES + j) % N_MATRIX] * before[j];
+        }
+    } else if (KIND == WINNER) {
+        const double mine = before[DECIDES], other = carry.rest[DECIDES];
+        const bool taken = (MOST_WINS ? other > mine : other < mine) || (other == mine && !KEEPS_TIES);
+#pragma unroll
+        for (int s = 0; s < N_STATES; ++s) after[s] = taken ? carry.rest[s] : before[s];
+    } else {
+        after[0] = choose_extreme(before[0] + carry.matrix[0], carry.rest[0]);
+    }
+}
+
+// total = total, and then `next`.
+__device__ __forceinline__ void append(Carry& total, const Carry& next) {
+    double rest[N_STATES];
+    apply(next, total.rest, rest);
+    if (KIND == AFFINE) {
+        double product[N_MATRIX];
+#pragma unroll
+        for (int n = 0; n < N_MATRIX; ++n) {
+            const int row = n / N_STATES, column = n % N_STATES;
+            product[n] = 0;
+#pragma unroll
+            for (int m = 0; m < N_STATES; ++m)
+                product[n] += next.matrix[(row * N_STATES + m) % N_MATRIX] * total.matrix[(m * N_STATES + column) % N_MATRIX];
+        }
+#pragma unroll
+        for (int n = 0; n < N_MATRIX; ++n) total.matrix[n] = product[n];
+    } else if (KIND != WINNER) {
+        total.matrix[0] += next.matrix[0];
+    }
+#pragma unroll
+    for (int s = 0; s < N_STATES; ++s) total.rest[s] = rest[s];
+}
+
+__device__ __forceinline__ bool is_trusted(const Carry& carry) {
+    bool trusted = true;
+    if (KIND == AFFINE) {
+#pragma unroll
+        for (int n = 0; n < N_MATRIX; ++n) trusted = trusted && is_trusted(carry.matrix[n]);
+#pragma unroll
+        for (int s = 0; s < N_STATES; ++s) trusted = trusted && is_trusted(carry.rest[s]);
+    } else if (KIND == WINNER) {
+        trusted = KEEPS_TIES || !is_infinite(carry.rest[DECIDES]);  // the worst of all may be none
+    } else {
+        trusted = !is_nan(carry.matrix[0]);
+    }
+    return trusted;
+}
+
+__device__ __forceinline__ bool are_trusted(const double* states) {
+    bool trusted = true;
+#pragma unroll
+    for (int s = 0; s < N_STATES; ++s) trusted = trusted && (KIND != AFFINE || is_trusted(states[s]));
+    return trusted;
+}
+
+// A state that a chunk drops may have been NaN, or infinite the other way than the shift that drops it.
+__device__ __forceinline__ bool is_known(const Carry& carry, const double* after) {
+    if (KIND == AFFINE || KIND == WINNER) return are_trusted(after);
+    return !(is_infinite(carry.matrix[0]) && is_nan(after[0]));
+}
+
+// The state after a chunk; false where it has to be found step by step.
+__device__ __forceinline__ bool jump(const Carry& carry, const double* before, double* after) {
+    apply(carry, before, after);
+    if (is_trusted(carry) && are_trusted(before) && is_known(carry, after)) return true;
+    if (KIND != AFFINE || N_STATES > 1) return false;
+    // No factor was 0, so that nothing was dropped; else 0 may be a state that was, or times one that is not finite.
+    const double factor = carry.matrix[0], rest = carry.rest[0];
+    if (factor != 0 && is_trusted(factor) && !is_infinite(rest)) return true;
+    // A NaN stays one where nothing is dropped; but a product that overflows makes one of a vector of 0, too.
+    const bool stays = is_nan(before[0]) || (is_nan(rest) && is_trusted(factor));
+    return !CAN_DROP && stays && is_nan(after[0] = before[0] + rest);
+}
