@@ -29,6 +29,7 @@ __all__ = [
     "find_extremes",
     "new_result",
     "owner_of",
+    "prepare_cuda_scan",
     "reduce_scan",
     "run_count",
     "run_cuda_lines",
@@ -38,6 +39,7 @@ __all__ = [
     "run_histogram",
     "run_pairs",
     "run_scan",
+    "start_cuda_scan",
     "user_scans_at_home",
     "wait_for",
     "why_no_device",
@@ -47,6 +49,8 @@ __all__ = [
 # For whoever brings arrays of a device, a stream and a way to allocate.
 DeviceArray = _cuda.DeviceArray
 cuda_problem = _cuda.problem
+prepare_cuda_scan = _cuda.prepare_scan
+start_cuda_scan = _cuda.start_scan
 run_cuda_lines = _cuda.run_lines
 run_cuda_lines_backward = _cuda.run_lines_backward
 run_cuda_scan = _cuda.run_scan

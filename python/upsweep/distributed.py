@@ -9,6 +9,10 @@ All ranks of the group have to call, and all have to differentiate something of 
 anything else, ranks tell each other what each is about to do: if one raises, or shapes disagree, all raise. A rank
 that does not call at all, or fails later, makes those that wait for it raise after the group's time-out.
 
+On the GPUs of one host, a device writes what it tells into memory of the others'. That is set up when a group
+first scans: about two seconds once, and 1 MiB for each rank of the group on each device, for as long as the group
+lives. Where it cannot be, NCCL carries it.
+
 Import it by name: ``import upsweep.distributed`` needs torch.
 """
 
@@ -20,7 +24,7 @@ import torch
 from torch import Tensor
 
 from upsweep import counts
-from upsweep._torch import scans, sharded
+from upsweep._torch import exchange_gradients, scans, sharded
 from upsweep._torch.exchange import Ranks
 
 __all__ = ["bincount", "cumulative_sum", "discounted_cumsum", "linear_recurrence"]
@@ -78,7 +82,8 @@ def cumulative_sum(
     return sharded.scan(
         "cumulative_sum", lambda state: scans.prepare_sum(x, dtype, axis, reset, state), reverse=reverse,
         initial=initial, exclusive=exclusive, return_final=return_final, n_threads=n_threads, flush=False,
-        group=group,
+        group=group, axis=axis,
+        plain=(x, None, None) if initial is reset is dtype is n_threads is None else None,
     )  # fmt: skip
 
 
@@ -124,7 +129,8 @@ def discounted_cumsum(
     return sharded.scan(
         "discounted_cumsum", lambda state: scans.prepare_discounted(x, gamma, axis, reset, state),
         reverse=reverse, initial=initial, exclusive=exclusive, return_final=return_final, n_threads=n_threads,
-        flush=True, group=group,
+        flush=True, group=group, axis=axis,
+        plain=(x, None, gamma) if initial is None and reset is None and n_threads is None else None,
     )  # fmt: skip
 
 
@@ -169,7 +175,8 @@ def linear_recurrence(
     return sharded.scan(
         "linear_recurrence", lambda state: scans.prepare_gated(gates, tokens, axis, reset, state),
         reverse=reverse, initial=initial, exclusive=exclusive, return_final=return_final, n_threads=n_threads,
-        flush=True, group=group,
+        flush=True, group=group, axis=axis,
+        plain=(tokens, gates, None) if initial is None and reset is None and n_threads is None else None,
     )  # fmt: skip
 
 
@@ -253,7 +260,7 @@ def bincount(
     if missing:
         shape = (*counted.shape[:at], missing, *counted.shape[at + 1 :])
         counted = torch.cat((counted, counted.new_zeros(shape)), at)
-    total = ranks.differentiable_sum(counted, any(its["tracked"] for its in heard)).to(wanted)
+    total = exchange_gradients.total(ranks, counted, any(its["tracked"] for its in heard)).to(wanted)
     return (total, ranks.sum(n_invalid)) if n_invalid is not None else total
 
 

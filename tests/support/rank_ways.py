@@ -11,8 +11,7 @@ import torch.distributed as dist
 import upsweep
 import upsweep.distributed as sharded
 from rank_world import TIMEOUT, check, close
-from upsweep._torch import sharded as ways
-from upsweep._torch import shards
+from upsweep._torch import exchange, shards, ways
 from upsweep.testing import assert_scan_close
 
 # What makes arrays of some thousand elements go one way: how many passes it takes to look twice, from how many
@@ -31,16 +30,16 @@ def forced(way, group=None, then=()):
             patches.enter_context(mock.patch.object(module, name, value))
 
         def record(name, run):
-            patch(ways._Ways, name, lambda self: taken.append(name) or run(self))
+            patch(ways.Ways, name, lambda self: taken.append(name) or run(self))
 
-        patch(ways, "_twice", lambda *_: [twice, twice])
+        patch(ways, "_twice", lambda *_: twice)
         patch(shards, "_GROUP", dict.fromkeys(shards._GROUP, group))
         patch(shards, "_LEAST_ELEMENTS", look)
         patch(shards, "_LOOKS", (8, 2))
         if way != "forget":
             patch(ways, "_forgets", lambda its: False)
         for name in FORCED:
-            record(name, getattr(ways._Ways, name))
+            record(name, getattr(ways.Ways, name))
         yield
     assert set(taken) == {way, *then}, taken
 
@@ -194,7 +193,7 @@ def what_is_sent(world):
     """A gathering is heard by all ranks, a message by the next one."""
     rows, length = 4, 3000
     sent = []
-    send = dist.isend
+    send, gloo = dist.isend, "cpu:gloo" in str(dist.get_backend_config())
 
     def gathering(gather):
         def gathers(rows, tensor, **keywords):
@@ -204,7 +203,8 @@ def what_is_sent(world):
         return gathers
 
     def sending(tensor, *arguments, **keywords):
-        sent.append(("next", tensor.numel() * tensor.element_size()))
+        kind = "ask" if keywords["tag"] == exchange._ASK_TAG else "next"
+        sent.append((kind, tensor.numel() * tensor.element_size()))
         return send(tensor, *arguments, **keywords)
 
     def bytes_of(way, call, group=1 << 40):
@@ -212,11 +212,14 @@ def what_is_sent(world):
         with contextlib.ExitStack() as patches:
             for name in ("all_gather", "all_gather_into_tensor"):
                 patches.enter_context(mock.patch.object(dist, name, gathering(getattr(dist, name))))
+            patches.enter_context(mock.patch.object(exchange.Ranks, "wired", lambda *_: -1))
             patches.enter_context(mock.patch.object(dist, "isend", sending))
             patches.enter_context(forced(way, group))
             call()
-        assert sent[0] == ("all", 4096)  # what the ranks agree on
-        return sent[1:]
+        # What the ranks agree on.
+        n_asked = world.size - 1 if gloo else 1
+        assert sent[:n_asked] == [("ask" if gloo else "all", 4096)] * n_asked
+        return sent[n_asked:]
 
     x, gates = world.random(rows, length), decaying(world, rows, length)
     reset = world.random(rows, length) > 2
@@ -227,6 +230,15 @@ def what_is_sent(world):
     assert bytes_of("look_twice", gated, group=1) == [("all", 8 * rows)] * 2
     assert bytes_of("forget", gated) == [("all", 8 * rows)]
     assert bytes_of("relay", gated, group=1) == ([("next", 8)] * rows if world.rank + 1 < world.size else [])
+
+
+@check
+def many_ranks_ask_by_a_gather(world):
+    known = exchange.Ranks(None)._known
+    x, part = world.random(3, 300), world.cut(300)
+    gathers = mock.patch.object(known, "asks_each", False)
+    with gathers, mock.patch.object(dist, "isend", None), forced("look_twice"):
+        close(sharded.cumulative_sum(x[:, part]), upsweep.cumulative_sum(x)[:, part])
 
 
 @check

@@ -60,7 +60,10 @@ def test_a_whole_run(tmp_path):
     assert "correctness: every step follows from the one before it" in done.stdout
     found = json.loads((tmp_path / "rows.json").read_text())
     assert found["machine"]["ranks"] == 2 and found["machine"]["backend"] == "gloo"
-    assert [row["case"] for row in found["rows"]] == [case.name for case in distributed.cases()]
+    assert [row["case"] for row in found["rows"]] == [
+        name for case in distributed.cases() for name in (case.name, f"{case.name} in a row")
+    ]
+    assert found["machine"]["messages"] == "torch.distributed"
     for row in found["rows"]:
         assert row["figure"] > 0 and row["seconds"] > 0 and row["unit"] == "of one rank"
         assert row["bar"] is None  # messages, not scans

@@ -11,7 +11,7 @@ import pytest
 from tensors import torch
 
 PROGRAM = Path(__file__).parents[1] / "support" / "ranks.py"
-CHECKS = [PROGRAM, PROGRAM.with_name("rank_ways.py"), PROGRAM.with_name("rank_streams.py")]
+CHECKS = [PROGRAM, PROGRAM.with_name("rank_ways.py"), PROGRAM.with_name("rank_wires.py")]
 NAMES = [name for path in CHECKS for name in re.findall(r"^@check\ndef (\w+)", path.read_text(), re.MULTILINE)]
 
 

@@ -22,12 +22,14 @@ __all__ = [
     "load",
     "plan",
     "plan_reduction",
+    "prepare_scan",
     "problem",
     "reduction",
     "run_lines",
     "run_lines_backward",
     "run_reduction",
     "run_scan",
+    "start_scan",
     "synchronize",
 ]
 
@@ -233,8 +235,18 @@ def run_scan(p: abi.ScanProblem, allocate: Callable[[int], tuple[int, object]]) 
     `allocate` returns the pointer of that many bytes on the device, and what keeps them from being handed out
     again before work that was started up to now is done.
     """
+    start_scan(prepare_scan(p), allocate)
+
+
+def prepare_scan(p: abi.ScanProblem) -> abi.ScanProblem:
+    """The scan, with how much workspace it takes."""
     check_device(p.device)
     p.workspace_bytes = plan(p).workspace_bytes
+    return p
+
+
+def start_scan(p: abi.ScanProblem, allocate: Callable[[int], tuple[int, object]]) -> None:
+    """Start a prepared scan, perhaps of other arrays than it was prepared for, if they lie alike."""
     keep = None
     if p.workspace_bytes:
         p.workspace, keep = allocate(p.workspace_bytes)

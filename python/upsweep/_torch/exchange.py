@@ -1,46 +1,75 @@
-"""What ranks tell each other: what each is about to do, carries, states, sums; with derivatives of every order.
+"""What ranks tell each other: what each is about to do, states, sums.
 
 A collective is entered by all ranks of a group or by none: first all learn what each of them found (`ask`), and
-raise together. Derivatives are collectives too, in which each rank takes part whose result is differentiated.
-What is asked, gathered or handed on is on its way while the rank goes on, and waited for where it is needed.
+raise together. What is asked, gathered or handed on is on its way while the rank goes on, and waited for where it
+is needed.
 
-On a device what is sent waits for the work that it comes from, and nothing else (`mark`): messages, questions
-and copies to the host have streams of their own, and work is queued before it is known what is sent of it.
+On a device all of it is in the order of the caller's stream, but questions where no backend of the group is for
+the host. Devices of one host send small tensors by `wires`, which all ranks set up together when they first could
+use them; else, and between others, it is torch.distributed that does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import threading
+import weakref
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd import Function
+
+from upsweep._torch import wires
 
 __all__ = [
     "FEW",
     "Answers",
     "Gathering",
-    "Message",
+    "LineFrom",
+    "LineTo",
     "Ranks",
     "are_finite",
     "as_real",
-    "beside",
     "fetch",
-    "joined",
-    "mark",
     "runs_behind",
 ]
 
-Parts = tuple[Tensor, Tensor, Tensor]  # multiplier, value, reset
-
 _N_BYTES = 4096  # of what a rank says: an error's first words, or a few facts
-_TAG = 1813  # of messages, so that none of the caller's is taken for one
+_TAG, _ASK_TAG = 1813, 1814  # of messages, so that none of the caller's is taken for one
+
+# Of so few ranks each asks each other by a message, which gloo's calling thread sends; a gathering is handed to
+# another thread first. Of two ranks 33 us against 80.
+_FEW_RANKS = 4
+
+
+class _Group:
+    """What is known of a group for as long as it lives."""
+
+    def __init__(self, group: Any):
+        self.rank = dist.get_rank(group)
+        if self.rank < 0:
+            raise ValueError("group: this process is not in it")
+        self.size = dist.get_world_size(group)
+        # Such as "cpu:gloo,cuda:nccl". What others than NCCL take of a device goes over the host in any case.
+        pairs = [pair.partition(":")[::2] for pair in str(dist.get_backend_config(group)).split(",")]
+        self.kinds = {kind for kind, backend in pairs if kind == "cpu" or backend == "nccl"}
+        self.asks_each = ("cpu", "gloo") in pairs and self.size <= _FEW_RANKS
+        self.global_ranks = (
+            range(self.size) if group is None else [int(dist.get_global_rank(group, r)) for r in range(self.size)]
+        )
+        self.wires: dict[torch.device, tuple[int, wires.Wires]] = {}  # and which time they were set up
+        self.n_connected = 0
+        self.why_no_wires: str | None = None
+
+
+# Without the groups themselves, which end when their users let them.
+_groups: weakref.WeakKeyDictionary[Any, _Group] = weakref.WeakKeyDictionary()
+_groups_lock = threading.Lock()
 
 
 class Ranks:
@@ -49,24 +78,25 @@ class Ranks:
     def __init__(self, group: Any):
         if not (dist.is_available() and dist.is_initialized()):
             raise RuntimeError("group: torch.distributed is not initialised; call init_process_group() first")
-        self.group = group
-        self.rank = dist.get_rank(group)
-        if self.rank < 0:
-            raise ValueError("group: this process is not in it")
-        self.size = dist.get_world_size(group)
-
-    @cached_property
-    def _kinds(self) -> set[str]:
-        """The kinds of devices whose tensors are exchanged where they are."""
-        # Such as "cpu:gloo,cuda:nccl". What others than NCCL take of a device goes over the host in any case.
-        pairs = (pair.partition(":") for pair in str(dist.get_backend_config(self.group)).split(","))
-        return {kind for kind, _, backend in pairs if kind == "cpu" or backend == "nccl"}
+        key = dist.group.WORLD if group is None else group
+        is_kept = isinstance(key, dist.ProcessGroup)
+        known = _groups.get(key) if is_kept else None
+        if known is None:
+            known = _Group(group)
+            if is_kept:
+                with _groups_lock:
+                    known = _groups.setdefault(key, known)
+        self.group, self._known = group, known
+        self.rank, self.size = known.rank, known.size
 
     def way(self, device: torch.device) -> torch.device:
         """Where tensors of a device have to be to be exchanged: there, if the group has a backend for it."""
-        if device.type in self._kinds:
+        kinds = self._known.kinds
+        if device.type in kinds:
             return device
-        return torch.device("cpu") if "cpu" in self._kinds else torch.device("cuda", torch.cuda.current_device())
+        return torch.device("cpu") if "cpu" in kinds else torch.device("cuda", torch.cuda.current_device())
+
+    # ---- questions ----------------------------------------------------------------------------------------------
 
     def ask(self, facts: dict[str, Any] | None, error: Exception | None = None) -> Answers:
         """Tell all ranks what this one found, and ask what they did."""
@@ -76,6 +106,8 @@ class Ranks:
         """What all ranks found, as `Answers.wait` gives it."""
         return self.ask(facts, error).wait()
 
+    # ---- tensors ------------------------------------------------------------------------------------------------
+
     def gather(self, tensor: Tensor) -> Tensor:
         """Those of all ranks, stacked."""
         return self.start_gather(tensor).wait()
@@ -84,13 +116,15 @@ class Ranks:
         """The same, without waiting for it."""
         return Gathering(self, tensor)
 
-    def hand_on(self, tensor: Tensor, rank: int, after: Any) -> Message:
-        """Start to send the tensor to a rank, which calls `take_over` for it; `after` is a `mark` behind it."""
-        return _Sent(self, tensor, rank, after)
+    def to(self, rank: int) -> LineTo:
+        """Messages to a rank, which calls `come_from` for them."""
+        return LineTo(self, rank)
 
-    def take_over(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device, rank: int) -> Message:
-        """Start to receive a tensor like this, which a rank hands on."""
-        return _Received(self, torch.Size(shape), dtype, device, rank)
+    def come_from(
+        self, rank: int, shapes: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
+    ) -> LineFrom:
+        """Messages from a rank, of these shapes."""
+        return LineFrom(self, rank, shapes, dtype, device)
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over all ranks."""
@@ -100,38 +134,67 @@ class Ranks:
         total = total.to(tensor.device)
         return torch.view_as_complex(total) if tensor.is_complex() else total
 
-    def exchange(
-        self, carry: Parts, with_reset: bool, track: bool, inputs: Sequence[Any] = ()
-    ) -> tuple[list[Parts], Tensor]:
-        """The parts of all ranks' carries, by one exchange, and the tensor that they lie in."""
-        multiplier, value, reset = carry
-        parts = [as_real(multiplier), as_real(value), *([reset.to(value.real.dtype)] if with_reset else [])]
-        packed = torch.cat([part.reshape(-1) for part in parts])
-        if track:
-            # Without elements, or parameters, this rank takes part in the others' derivatives nevertheless.
-            packed = packed if packed.requires_grad else packed.detach().requires_grad_()
-            for tensor in inputs:
-                if isinstance(tensor, Tensor) and tensor.requires_grad and tensor.numel() == 0:
-                    packed = _Join.apply(packed, tensor)
-        gathered: Tensor = _Gather.apply(packed, self) if track else self.gather(packed)
-        carries = []
-        for row in gathered:
-            pieces = row.split([part.numel() for part in parts])
-            its = [_as_kind(piece, like) for piece, like in zip(pieces, (multiplier, value))]
-            flags = pieces[2].detach().reshape(reset.shape) != 0 if with_reset else torch.zeros_like(reset)
-            carries.append((its[0], its[1], flags))
-        return carries, gathered
+    # ---- wires --------------------------------------------------------------------------------------------------
 
-    def differentiable_sum(self, tensor: Tensor, track: bool) -> Tensor:
-        if not track:
-            return self.sum(tensor)
-        mine = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
-        total: Tensor = _Sum.apply(mine, self)
-        return total
+    def wired(self, device: torch.device) -> int:
+        """What the others have to know: the number of the wires that are there, 0 for none yet, -1 for never."""
+        if self.size == 1 or not runs_behind(device) or self._known.why_no_wires is not None:
+            return -1
+        there = self._known.wires.get(device)
+        return 0 if there is None else there[0]
 
-    def _global(self, rank: int) -> int:
-        """A rank of the group as one of all processes, which is how messages are addressed."""
-        return rank if self.group is None else int(dist.get_global_rank(self.group, rank))
+    def wires(self, device: torch.device, heard: Sequence[int]) -> wires.Wires | None:
+        """The wires of this rank's device to the others', who all said `wired`; set up if they can be."""
+        if min(heard) < 0:
+            return None
+        if not heard[0] or any(number != heard[0] for number in heard):
+            self._connect(device)
+        there = self._known.wires.get(device)
+        return None if there is None else there[1]
+
+    def how(self, device: torch.device) -> str:
+        """What carries states between devices such as this one, in words."""
+        if not runs_behind(device) or self.size == 1:
+            return "torch.distributed"
+        if self._known.why_no_wires is not None:
+            return f"torch.distributed, as {self._known.why_no_wires}"
+        return "memory of each other's devices" if device in self._known.wires else "not known yet"
+
+    def unwire(self, device: torch.device) -> None:
+        """Forget the wires: of some message it is not known whether it was taken. All set them up anew."""
+        self._known.wires.pop(device, None)
+
+    def _connect(self, device: torch.device) -> None:
+        """Set up wires; all ranks do so, or none of them has any.
+
+        One group at a time: where a rank has another thread that does so, this group does without, for now.
+        """
+        self._known.wires.pop(device, None)
+        self._known.n_connected += 1
+        is_first = wires.connecting.acquire(blocking=False)
+        try:
+            if all(its["first"] for its in self.agree({"first": is_first})):
+                self._connect_alone(device)
+        finally:
+            if is_first:
+                wires.connecting.release()
+
+    def _connect_alone(self, device: torch.device) -> None:
+        known = self._known
+        places = self.agree(wires.place_of(device, self.size))
+        reasons = [its["why not"] for its in self.agree({"why not": wires.why_apart(places, self.rank)})]
+        made = None
+        if not any(reasons):
+            problem = None
+            try:
+                made = wires.connect(self.group or dist.group.WORLD, device, self.size)
+            except Exception as error:  # all ranks do without, and that is no error
+                problem = f"rank {self.rank}: {type(error).__name__}: {error}"[:500]
+            reasons = [its["why not"] for its in self.agree({"why not": problem})]
+        if any(reasons):
+            known.why_no_wires = next(filter(None, reasons))
+        elif made is not None:
+            known.wires[device] = known.n_connected, made
 
 
 class Answers:
@@ -141,14 +204,29 @@ class Answers:
     """
 
     def __init__(self, ranks: Ranks, facts: dict[str, Any] | None, error: Exception | None):
-        said = {"error": f"{type(error).__name__}: {error}"[:500]} if error is not None else facts
+        said = facts or {}
+        if error is not None:
+            said = {"error": f"{type(error).__name__}: {error}"[:500]}
         data = json.dumps(said).encode().ljust(_N_BYTES)
         if len(data) > _N_BYTES:
             raise AssertionError(f"{len(data)} bytes of facts")
-        self._error, self._way = error, ranks.way(torch.device("cpu"))
-        with beside(self._way):
-            mine = torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self._way)
-            self._gathering = ranks.start_gather(mine)
+        self._error, self._way, self._rank, self._said = error, ranks.way(torch.device("cpu")), ranks.rank, said
+        self._gathering: Gathering | None = None
+        mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        if self._way.type == "cpu" and ranks._known.asks_each:
+            self._mine = mine  # until it is sent
+            self._rows = np.empty((ranks.size, _N_BYTES), np.uint8)
+            self._works = []
+            others = [rank for rank in range(ranks.size) if rank != ranks.rank]
+            for rank in others:
+                there = ranks._known.global_ranks[rank]
+                self._works.append(dist.isend(mine, there, group=ranks.group, tag=_ASK_TAG))
+            for rank in others:
+                there, row = ranks._known.global_ranks[rank], torch.from_numpy(self._rows[rank])
+                self._works.append(dist.irecv(row, there, group=ranks.group, tag=_ASK_TAG))
+            return
+        with _beside(self._way):
+            self._gathering = ranks.start_gather(mine.to(self._way))
 
     def wait(self) -> list[dict[str, Any]]:
         """What all ranks found; raises on all of them if one of them failed.
@@ -160,9 +238,14 @@ class Answers:
         RuntimeError
             Another rank has failed.
         """
-        with beside(self._way):
-            rows = self._gathering.wait().cpu().numpy()
-        heard = [json.loads(row.tobytes()) for row in rows]
+        if self._gathering is None:
+            for work in self._works:
+                work.wait()
+            rows = self._rows
+        else:
+            with _beside(self._way):
+                rows = self._gathering.wait().cpu().numpy()
+        heard = [self._said if rank == self._rank else json.loads(row.tobytes()) for rank, row in enumerate(rows)]
         if self._error is not None:
             raise self._error
         for rank, its in enumerate(heard):
@@ -171,31 +254,21 @@ class Answers:
         return heard
 
 
+# ---- what runs behind ------------------------------------------------------------------------------------------
+
+
 def runs_behind(device: torch.device) -> bool:
     """Whether a call only starts work there, which is done while the host goes on."""
     return bool(device.type == "cuda")
 
 
-def mark(device: torch.device) -> Any:
-    """The end of what has been started on the current stream, to be waited for; None where nothing runs behind."""
-    return torch.cuda.current_stream(device).record_event() if runs_behind(device) else None
-
-
-def beside(device: torch.device, after: Any = None, what: str = "look") -> Any:
-    """A context whose work on a device runs beside the caller's, and before it, but `after` a mark.
-
-    Each kind of work has a stream: a message that is sent would wait for one that is received.
-    """
-    if not runs_behind(device):
-        return contextlib.nullcontext()
-    stream = _stream_beside(device, what)
-    if after is not None:
-        stream.wait_event(after)
-    return torch.cuda.stream(stream)
+def _beside(device: torch.device) -> Any:
+    """A context whose work on a device runs beside the caller's, and before it."""
+    return torch.cuda.stream(_stream_beside(device)) if runs_behind(device) else contextlib.nullcontext()
 
 
 @cache
-def _stream_beside(device: torch.device, what: str) -> Any:
+def _stream_beside(device: torch.device) -> Any:
     return torch.cuda.Stream(device, priority=-1)
 
 
@@ -203,22 +276,14 @@ def fetch(tensor: Tensor) -> Callable[[], Any]:
     """Start to copy a tensor to the host; what is returned waits for it, and for no work that is started later."""
     if not runs_behind(tensor.device):
         return lambda: tensor.numpy()
-    with beside(tensor.device, mark(tensor.device), "fetch"):
-        there = tensor.to("cpu", non_blocking=True)
-        done = mark(tensor.device)
-        _keep(tensor)
+    there = tensor.to("cpu", non_blocking=True)
+    done = torch.cuda.current_stream(tensor.device).record_event()
 
     def wait() -> Any:
         done.synchronize()
         return there.numpy()
 
     return wait
-
-
-def _keep(tensor: Tensor) -> None:
-    """Let memory of another stream be handed out again only behind what the current one does with it."""
-    if runs_behind(tensor.device):
-        tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 FEW = 1 << 16  # numbers that are rather copied to the host than looked at on a device
@@ -228,11 +293,17 @@ def are_finite(values: Tensor) -> Callable[[], list[bool]]:
     """Start to find out which of stacked tensors are finite; what is returned waits for the answer."""
     if values.numel() <= FEW:
         numbers = fetch(values)
-        return lambda: [bool(np.isfinite(one).all()) for one in numbers()]
-    with beside(values.device, mark(values.device), "fetch"):
-        answers = fetch(torch.isfinite(values).reshape(len(values), -1).all(1))
-        _keep(values)
+
+        def wait() -> list[bool]:
+            found = np.isfinite(numbers())
+            return [True] * len(found) if found.all() else [bool(one.all()) for one in found]
+
+        return wait
+    answers = fetch(torch.isfinite(values).reshape(len(values), -1).all(1))
     return lambda: list(map(bool, answers()))
+
+
+# ---- tensors on their way --------------------------------------------------------------------------------------
 
 
 class Gathering:
@@ -257,114 +328,58 @@ class Gathering:
         return torch.view_as_complex(stacked) if self._like.is_complex() else stacked
 
 
-class Message:
-    """A tensor on its way from one rank to another."""
+class LineTo:
+    """Messages of one call to a rank."""
 
-    _tensor: Tensor
-    _there: Tensor  # the same numbers where they are sent from, or arrive
-    _work: Any
+    def __init__(self, ranks: Ranks, rank: int):
+        self._ranks, self._rank = ranks, ranks._known.global_ranks[rank]
+        self._going: list[tuple[Any, Tensor]] = []
 
-    def wait(self) -> Tensor:
-        """What was sent, for work that follows on the current stream."""
-        self._work.wait()
-        if self._there.device != self._tensor.device:
-            self._arrive()
-        _keep(self._tensor)
-        if self._there is not self._tensor:
-            _keep(self._there)
-        return self._tensor
+    def put(self, tensor: Tensor) -> None:
+        """Send a tensor."""
+        there = as_real(tensor).contiguous().to(self._ranks.way(tensor.device))
+        work = dist.isend(there, self._rank, group=self._ranks.group, tag=_TAG)
+        if runs_behind(tensor.device):
+            # What sends runs on the device too, and there it would begin when the next rows are through: they wait
+            # for it, for some microseconds.
+            work.wait()
+        else:
+            self._going.append((work, there))
 
-    def _arrive(self) -> None:
-        pass
-
-
-class _Sent(Message):
-    def __init__(self, ranks: Ranks, tensor: Tensor, rank: int, after: Any):
-        self._tensor = tensor
-        with beside(tensor.device, after, "send"):
-            self._there = as_real(tensor).contiguous().to(ranks.way(tensor.device))
-            self._work = dist.isend(self._there, ranks._global(rank), group=ranks.group, tag=_TAG)
+    def end(self) -> None:
+        """Wait until all is sent."""
+        for work, _ in self._going:
+            work.wait()
 
 
-class _Received(Message):
-    def __init__(self, ranks: Ranks, shape: torch.Size, dtype: torch.dtype, device: torch.device, rank: int):
-        way = ranks.way(device)
-        with beside(device, None, "receive"):  # its memory too: in the caller's, work may be going on until then
-            self._tensor = torch.empty(shape, dtype=dtype, device=device)
-            real = as_real(self._tensor)
-            self._there = real if real.device == way else torch.empty_like(real, device=way)
-            self._work = dist.irecv(self._there, ranks._global(rank), group=ranks.group, tag=_TAG)
+class LineFrom:
+    """Messages of one call from a rank: all on their way at once, where the host has nothing better to do."""
 
-    def _arrive(self) -> None:
-        as_real(self._tensor).copy_(self._there)
+    def __init__(
+        self, ranks: Ranks, rank: int, shapes: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
+    ):  # fmt: skip
+        self._ranks, self._rank, self._dtype, self._device = ranks, ranks._known.global_ranks[rank], dtype, device
+        messages = map(self._start, shapes)
+        self._coming = messages if runs_behind(device) else iter(list(messages))
+
+    def _start(self, shape: Sequence[int]) -> tuple[Any, Tensor, Tensor]:
+        tensor = torch.empty(tuple(shape), dtype=self._dtype, device=self._device)
+        real, way = as_real(tensor), self._ranks.way(self._device)
+        there = real if real.device == way else torch.empty_like(real, device=way)
+        return dist.irecv(there, self._rank, group=self._ranks.group, tag=_TAG), there, tensor
+
+    def take(self) -> Tensor:
+        """The next message, for work that follows on the current stream."""
+        work, there, tensor = next(self._coming)
+        work.wait()
+        if there.device != tensor.device:
+            as_real(tensor).copy_(there)
+        return tensor
+
+    def end(self) -> None:
+        """Nothing is left to be done."""
 
 
 def as_real(tensor: Tensor) -> Tensor:
     """A complex tensor as pairs of numbers, a real one as it is."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-
-
-def _as_kind(piece: Tensor, like: Tensor) -> Tensor:
-    """The numbers of `as_real` again as those of `like`."""
-    if like.is_complex():
-        pairs = piece.reshape(*like.shape, 2)
-        return torch.complex(pairs[..., 0], pairs[..., 1])
-    return piece.reshape(like.shape).to(like.dtype)
-
-
-class _Gather(Function):  # type: ignore[misc]  # torch is not followed
-    """The stack of all ranks' tensors."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, ranks: Ranks) -> Tensor:
-        ctx.ranks = ranks
-        return ranks.gather(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return _Sum.apply(gradients[0], ctx.ranks)[ctx.ranks.rank], None
-
-
-class _Sum(Function):  # type: ignore[misc]  # torch is not followed
-    """The sum of all ranks' tensors: each has it, so that the derivative is the sum of theirs."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, ranks: Ranks) -> Tensor:
-        ctx.ranks = ranks
-        return ranks.sum(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return _Sum.apply(gradients[0], ctx.ranks), None
-
-
-class _Join(Function):  # type: ignore[misc]  # torch is not followed
-    """The first tensor, from which a derivative also reaches the second, and theirs too: zero, but it is there."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, other: Tensor) -> Tensor:
-        ctx.save_for_backward(other)
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        (other,) = ctx.saved_tensors
-        return _Join.apply(gradients[0], other), _Zeros.apply(gradients[0], other.shape, other.dtype, other.device)
-
-
-class _Zeros(Function):  # type: ignore[misc]  # torch is not followed
-    """Zeros that count as computed from a tensor, so that derivatives of higher order pass here too."""
-
-    @staticmethod
-    def forward(ctx: Any, source: Tensor, shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-        ctx.like = source.shape, source.dtype, source.device
-        return torch.zeros(shape, dtype=dtype, device=device)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return _Zeros.apply(gradients[0], *ctx.like), None, None, None
-
-
-def joined(tensors: Sequence[Tensor], gathered: Tensor) -> list[Tensor]:
-    """The results, whose derivatives lead every rank to the exchange, whether it needed what it heard or not."""
-    return [_Join.apply(tensor, gathered) for tensor in tensors]

@@ -6,9 +6,9 @@ Nothing here tracks gradients, and nothing but the shard itself is known: `shard
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from upsweep._torch import backends, carries, ops
-from upsweep._torch.exchange import FEW, beside, fetch
+from upsweep._torch.exchange import FEW, fetch
+from upsweep._torch.shard_fills import fills_of
 
-__all__ = ["Look", "Rows", "Shard"]
+__all__ = ["Rows", "Shard"]
 
 # A state is forgotten where so large a one has become exactly 0: what is left there of any finite state is below
 # the smallest normal number, also of those near 2**1024.
@@ -29,6 +30,7 @@ _LARGE_TO_NOTHING = 1000 + 1075  # halvings
 # Where factors are data, they are looked at up to these shares of the shard. To scan the last one again costs 3 %
 # of a pass, and to look at it less; a shard that forgets later is not worth more looks.
 _LOOKS = (256, 32)
+_SHORT_LOOK = 4096  # steps that are looked at before those, as many gates leave nothing after them
 _LEAST_STEPS = 32  # of a look
 _LEAST_ELEMENTS = 1 << 16  # of a shard that is looked at: below, a look costs as much as a pass
 
@@ -60,18 +62,20 @@ class Shard:
         shape = scan.state_shape
         self.row_axis = max(range(len(shape)), key=lambda axis: shape[axis]) if shape else None
         self.n_rows = 1 if self.row_axis is None else int(shape[self.row_axis])
+        self.rows = Rows(0, self.n_rows)
+        self._groups: dict[int, list[Rows]] = {}
+        self._fills = fills_of(self) if self.out.is_cuda else None
 
     # ---- pieces -------------------------------------------------------------------------------------------------
 
-    @property
-    def rows(self) -> Rows:
-        return Rows(0, self.n_rows)
-
     def groups(self, count: int) -> list[Rows]:
         """All rows, in so many groups of about one size, of whole cache lines where columns are neighbours."""
-        step = 32 if self.n_rows >= 64 * count else 1
-        ends = [self.n_rows * i // count // step * step for i in range(count)] + [self.n_rows]
-        return [Rows(begin, end) for begin, end in pairwise(ends)]
+        groups = self._groups.get(count)
+        if groups is None:
+            step = 32 if self.n_rows >= 64 * count else 1
+            ends = [self.n_rows * i // count // step * step for i in range(count)] + [self.n_rows]
+            groups = self._groups[count] = [Rows(begin, end) for begin, end in pairwise(ends)]
+        return groups
 
     def most_groups(self) -> int:
         """How many groups of rows are worth the messages between them."""
@@ -100,7 +104,7 @@ class Shard:
         """The states of groups of rows as one."""
         return states[0] if len(states) == 1 or self.row_axis is None else torch.cat(states, self.row_axis)
 
-    def _piece(self, tensor: Tensor | None, rows: Rows, steps: int) -> Any:
+    def piece(self, tensor: Tensor | None, rows: Rows, steps: int) -> Any:
         """These rows and the first of the steps, in the order of the scan, of what has the shard's axes."""
         if tensor is None:
             return None
@@ -124,34 +128,44 @@ class Shard:
 
     def _run(self, x: Tensor, rows: Rows, initial: Tensor | None, steps: int, out: Tensor | None) -> Tensor:
         scan, final = self.scan, self.state(rows)
+        if self._fills is not None and (initial is None or not (initial.is_conj() or initial.is_neg())):
+            self._fills.run(self, x, rows, initial, steps, out, final)
+            return final
         gamma = scan.factor if scan.gamma is None else self.of_state(scan.gamma, rows)
         with torch.no_grad():
             backends.run(
-                self._piece(x, rows, steps), self._piece(scan.gates, rows, steps), gamma, initial,
-                self._piece(scan.reset, rows, steps), self._piece(out, rows, steps), final, axis=scan.axis,
+                self.piece(x, rows, steps), self.piece(scan.gates, rows, steps), gamma, initial,
+                self.piece(scan.reset, rows, steps), self.piece(out, rows, steps), final, axis=scan.axis,
                 reverse=self.reverse, exclusive=self.exclusive, flush=self.flush, n_threads=self.n_threads or None,
             )  # fmt: skip
         return final
 
     def reduce(self, rows: Rows) -> carries.Parts:
         """What these rows do to the state before them."""
-        scan, value = self.scan, self.state(rows)
-        multiplier = torch.empty_like(value, dtype=carries.factor_dtype(scan, self.wide))
+        value = self.state(rows)
+        multiplier = torch.empty_like(value, dtype=carries.factor_dtype(self.scan, self.wide))
         dropped = torch.empty_like(value, dtype=torch.bool)
+        self._reduce(rows, multiplier, value, dropped, None)
+        return multiplier, value, dropped
+
+    def _reduce(
+        self, rows: Rows, multiplier: Tensor | None, value: Tensor, dropped: Tensor | None, initial: Tensor | None
+    ) -> None:
+        scan = self.scan
         gamma = scan.factor if scan.gamma is None else self.of_state(scan.gamma, rows)
-        pieces = (self._piece(tensor, rows, self.length) for tensor in (scan.x, scan.gates, scan.reset))
-        x, gates, reset = pieces
+        x, gates, reset = (self.piece(tensor, rows, self.length) for tensor in (scan.x, scan.gates, scan.reset))
         with torch.no_grad():
             backends.reduce(
-                x, gates, gamma, reset, multiplier, value, dropped, axis=scan.axis, reverse=self.reverse,
-                flush=self.flush, n_threads=self.n_threads or None,
+                x, gates, gamma, reset, multiplier, value, dropped, initial=initial, axis=scan.axis,
+                reverse=self.reverse, flush=self.flush, n_threads=self.n_threads or None,
             )  # fmt: skip
-        return multiplier, value, dropped
 
     def leave(self, rows: Rows, initial: Tensor | None) -> Tensor:
         """The state after these rows."""
         if self.out.is_cuda:
-            return self._run(self.scan.x, rows, initial, self.length, None)
+            value = self.state(rows)
+            self._reduce(rows, None, value, None, initial)
+            return value
         parts = self.reduce(rows)
         return parts[1] if initial is None else carries.apply(*parts, initial)
 
@@ -167,24 +181,38 @@ class Shard:
         """Whether only its factors tell where a state is forgotten."""
         return not self._has_one_factor and self.out.numel() >= _LEAST_ELEMENTS
 
-    def start_look(self, given: Any) -> Look:
+    def start_look(self) -> Callable[[], int | None]:
         """Begin to find out after how many steps nothing is left of the state before the shard.
 
-        The factors are there at the mark `given`; on a device, that is beside what has been started since.
+        What is returned waits for it. None: late, or not known.
         """
-        if self._has_one_factor:
-            return Look(self._forgets_after(abs(self.scan.factor)))
         if not self.has_to_look:
-            return Look(None)
-        steps = [min(self.length, max(_LEAST_STEPS, math.ceil(self.length / share))) for share in _LOOKS]
-        return Look(None, steps, lambda n: self._start_to_look_at(n, given))
+            known = self._forgets_after(abs(self.scan.factor)) if self._has_one_factor else None
+            return lambda: known
+        late = [min(self.length, max(_LEAST_STEPS, math.ceil(self.length / share))) for share in _LOOKS]
+        looks = sorted({min(_SHORT_LOOK, late[-1]), *late})
+        first = self._start_to_look_at(looks[0])
 
-    def _start_to_look_at(self, steps: int, given: Any) -> Callable[[], float]:
-        """Begin to find out how much so many steps leave of a large state, at most; the factors are `given`."""
-        with beside(self.out.device, given):
-            # On the CPU, what is written here is written again.
-            left = self._left_of_a_large_state(steps, None if self.out.is_cuda else self.out)
-            numbers = fetch(left if left.numel() <= FEW else left.abs().max())
+        def wait() -> int | None:
+            needed = 0.0
+            for steps in looks:
+                if steps < needed and steps < looks[-1]:
+                    continue
+                left = (first if steps == looks[0] else self._start_to_look_at(steps))()
+                if left == 0:
+                    return steps
+                needed = steps * _times_to_nothing(left)
+                if needed > looks[-1]:
+                    break
+            return None
+
+        return wait
+
+    def _start_to_look_at(self, steps: int) -> Callable[[], float]:
+        """Begin to find out how much so many steps leave of a large state, at most."""
+        # On the CPU, what is written here is written again.
+        left = self._left_of_a_large_state(steps, None if self.out.is_cuda else self.out)
+        numbers = fetch(left if left.numel() <= FEW else left.abs().max())
         return lambda: float(np.abs(numbers()).max(initial=0))
 
     def _forgets_after(self, factor: float) -> int | None:
@@ -195,43 +223,25 @@ class Shard:
 
     def _left_of_a_large_state(self, steps: int, out: Tensor | None) -> Tensor:
         """The state after a scan of nothing, of so many steps."""
-        zeros = _number(0.0, self.scan.dtype, self.out.device).expand(self.scan.shape)
+        zeros = _number(0.0, self.scan.dtype, self.out.device, self.scan.shape)
         # Integers are not multiplied.
-        large = _number(1.0 if self.wide == torch.int64 else _LARGE, self.wide, self.out.device)
-        return self._run(zeros, self.rows, large.expand(self.scan.state_shape), steps, out)
+        large = _number(
+            1.0 if self.wide == torch.int64 else _LARGE, self.wide, self.out.device, self.scan.state_shape
+        )
+        return self._run(zeros, self.rows, large, steps, out)
 
 
-@cache
-def _number(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A tensor that is only read, on a device on one stream."""
-    return torch.full((), value, dtype=dtype, device=device)
+@lru_cache(maxsize=64)
+def _number(value: float, dtype: torch.dtype, device: torch.device, shape: torch.Size) -> Tensor:
+    """A number as a tensor of some shape that is only read, from any stream."""
+    number = torch.full((), value, dtype=dtype, device=device).expand(shape)
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    return number
 
 
-def _is_hopeless(left: float, times: float) -> bool:
-    """Whether so many times the steps that left this of a large state will leave something, if they are alike."""
-    return 0 < left < math.inf and math.log2(_LARGE / left) * times < _LARGE_TO_NOTHING
-
-
-class Look:
-    """After how many steps the state before a shard is forgotten; on a device, while that is being found out."""
-
-    def __init__(
-        self, known: int | None, steps: Sequence[int] = (),
-        start: Callable[[int], Callable[[], float]] | None = None,
-    ):  # fmt: skip
-        """What is known, or numbers of steps and what begins to find out how much each leaves."""
-        self._known, self._steps, self._start = known, steps, start
-        self._left = None if start is None else start(steps[0])
-
-    def wait(self) -> int | None:
-        """The number; None where that is not known, or late."""
-        if self._start is None or self._left is None:
-            return self._known
-        left = self._left()
-        for n, later in zip(self._steps, [*self._steps[1:], 0]):
-            if left == 0:
-                return n
-            if not later or _is_hopeless(left, later / n):
-                break
-            left = self._start(later)()
-        return None
+def _times_to_nothing(left: float) -> float:
+    """How many times the steps that left this of a large state will leave nothing, if they are alike."""
+    if not left < math.inf:  # nor is it known of what has left the range of numbers
+        return 0.0
+    return _LARGE_TO_NOTHING / math.log2(_LARGE / left) if left < _LARGE else math.inf

@@ -3,6 +3,7 @@
 Every rank holds `--elements` of float32. A figure is the time in which the ranks scan their shards each by itself,
 all at once, over the time in which they scan them as one: what it costs to be one scan, the memory that they share
 left out. A time is that of the slowest rank, from a barrier to its own end; the best of many rounds, in turns.
+Bars are on one call. Behind each is the same of calls one behind another, as in training: no barrier between them.
 
 Before that each answer is checked on all ranks: every step has to follow from the one before it, the first of a
 shard from the last of the shard before it.
@@ -35,6 +36,7 @@ __all__ = ["Case", "add_arguments", "cases", "check", "given", "run"]
 _FLAGS = ("ranks", "backend", "elements")
 _TIMEOUT = datetime.timedelta(seconds=120)
 _PIECE = 1 << 24  # elements that are checked at a time
+_IN_A_ROW = 8  # calls
 _BARRED = 1 << 24  # elements of a rank from which on there are bars: with fewer, messages are what takes time
 
 
@@ -127,7 +129,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"no speed is reported: {reason}")
         return 1
     described, rows = answer
-    print(f"correctness: every step follows from the one before it\n{machine.text(described)}\n")
+    print(f"correctness: every step follows from the one before it\n{machine.text(described)}")
+    print(f"messages: {described['messages']}\n")
     report.print_table(rows)
     if options.json:
         report.write_json(options.json, {**described, "ranks": n_ranks, "backend": backend}, rows)
@@ -189,6 +192,8 @@ def _measure_all(
     import torch
     import torch.distributed as dist
 
+    from upsweep._torch.exchange import Ranks
+
     on_cuda = backend == "nccl"
     device = torch.device("cuda", rank) if on_cuda else torch.device("cpu")
     if on_cuda:
@@ -206,10 +211,12 @@ def _measure_all(
     rows = []
     try:
         for case in chosen:
-            rows.append(_measure(case, elements, device, rounds=4 if quick else 20))
+            rows += _measure(case, elements, device, rounds=4 if quick else 20)
+        described = machine.describe_cuda() if on_cuda else machine.describe()
+        described["messages"] = Ranks(None).how(device)
     finally:
         dist.destroy_process_group()
-    return (machine.describe_cuda() if on_cuda else machine.describe()), rows
+    return described, rows
 
 
 def _keep_memory() -> None:
@@ -234,7 +241,7 @@ def _shard(case: Case, elements: int, device: Any) -> tuple[Any, Any]:
     return (gates, x) if case.gates else (case.gamma, x)
 
 
-def _measure(case: Case, elements: int, device: Any, rounds: int) -> Row:
+def _measure(case: Case, elements: int, device: Any, rounds: int) -> list[Row]:
     import torch
 
     import upsweep.distributed as sharded
@@ -243,22 +250,41 @@ def _measure(case: Case, elements: int, device: Any, rounds: int) -> Row:
     arguments = (factors, x) if case.gates else (x,) if case.gamma == 1 else (x, factors)
     check(factors, x, getattr(sharded, case.operation)(*arguments))
     target = torch.empty_like(x)
+
+    def alone() -> object:
+        return getattr(upsweep, case.operation)(*arguments)
+
+    def together() -> object:
+        return getattr(sharded, case.operation)(*arguments)
+
+    methods = {"alone": alone, "together": together, "copy": lambda: target.copy_(x)}
     samples = _measure_methods(
-        {
-            "alone": lambda: getattr(upsweep, case.operation)(*arguments),
-            "together": lambda: getattr(sharded, case.operation)(*arguments),
-            "copy": lambda: target.copy_(x),
-        },
-        rounds,
-        device,
+        {**methods, "alone in a row": _in_a_row(alone), "together in a row": _in_a_row(together)}, rounds, device
     )
-    alone, together, copy = (samples.best(name) for name in ("alone", "together", "copy"))
-    return Row(
-        case.name, "float32", together, alone / together, "of one rank",
-        case.bar if elements >= _BARRED else None, case.item_bytes * x.numel(),
-        median=samples.median_ratio("alone", "together"),
-        note=f"alone {alone * 1e3:.3f} ms, copy {copy * 1e3:.3f} ms",
-    )  # fmt: skip
+    bar, n_bytes, rows = case.bar if elements >= _BARRED else None, case.item_bytes * x.numel(), []
+    for how, n_calls in (("", 1), (" in a row", _IN_A_ROW)):
+        by_itself, whole = (samples.best(name + how) / n_calls for name in ("alone", "together"))
+        note = f"alone {by_itself * 1e3:.3f} ms"
+        if not how:
+            note += f", copy {samples.best('copy') * 1e3:.3f} ms"
+        row = Row(
+            case.name + how, "float32", whole, by_itself / whole, "of one rank", None if how else bar, n_bytes,
+            median=samples.median_ratio("alone" + how, "together" + how), note=note,
+        )  # fmt: skip
+        rows.append(row)
+    return rows
+
+
+def _in_a_row(call: Callable[[], object]) -> Callable[[], object]:
+    """The last result of several calls, each let go when the next is there."""
+
+    def calls() -> object:
+        result = call()
+        for _ in range(_IN_A_ROW - 1):
+            result = call()
+        return result
+
+    return calls
 
 
 def check(factors: Any, x: Any, y: Any) -> None:
