@@ -40,6 +40,7 @@ def place(request, monkeypatch, folder):
     monkeypatch.setattr(host_device.HostFunction, "at_once", 3)
     monkeypatch.setattr(single_pass, "MANY_TILES", 1 if request.param == "waves" else 2**60)
     monkeypatch.setattr(single_pass, "LANES", 3)
+    monkeypatch.setattr(single_pass, "FULL", 9)
     for name, value in {
         "WARPS": 2,
         "FEW_WARPS": 2,
@@ -181,6 +182,7 @@ def test_sizes_follow_from_dtypes_and_shapes():
     assert choose([4], [4], 1, 2**28).steps == 8192 and choose([4], [4], 16, 2**19).steps == 8192
     assert choose([8], [8], 1, 2**28).steps == choose([4, 4], [4], 1, 2**28).steps == 4096
     assert choose([4], [4], 1, 100_000).steps == 2048
+    assert choose([4], [4], 1024, 16_384).stages == 6 and not choose([4], [4], 8000, 12_288).stages
     assert choose([4] * 60, [4], 1, 2**28) is None and choose([], [4], 1, 2**28) is None
     coupled = lambda s, x: (x * s[0] + s[1], x * s[1] + s[2], s[0] + x * s[2])  # noqa: E731
     three = find_form(trace(coupled, (double,) * 3, 3, (double,), -1).recurrence)[0]
