@@ -8,7 +8,7 @@ import pytest
 from device_scan_cases import AFFINE, OTHERS, cell, check, mixed, scan, with_places
 from helpers import BFLOAT16, random
 from upsweep import _cuda
-from upsweep._cuda import scan_layouts
+from upsweep._cuda import scan_layouts, user_scans
 from upsweep._expr.cuda import recurrence as text
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
@@ -21,8 +21,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def place(monkeypatch, folder):
-    """Arrays of a device, which has no kernels of `linear_recurrence`."""
+    """Arrays of a device, which has no kernels of `linear_recurrence`, and scans no lines in one pass."""
     host_device.install(monkeypatch, folder)
+    monkeypatch.setattr(user_scans, "choose_tile_sizes", lambda *a: None)
     monkeypatch.setattr(_cuda, "find", lambda: None)
     return host_device.HostPlace()
 

@@ -117,6 +117,7 @@ def test_special_values_in_chunks(place, name, special):
 
 
 LONG = {
+    "lasting": (lambda s, x: 0.999999 * s + 0.25 * x, 0.5),
     "constant": (AFFINE["constant"][0], 0.5),
     "dropped": (AFFINE["dropped"][0], 0.5),
     "two": (AFFINE["two"][0], (0.5, -1.0)),

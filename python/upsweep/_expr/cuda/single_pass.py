@@ -5,7 +5,6 @@ They follow from dtypes and shapes; in waves from the processors of the device t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,6 +32,7 @@ LEAST_RUN, MOST_RUN = 8, 32  # steps
 MOST_SHARED = 96 * 1024  # bytes of a block: two share a processor
 # Long tiles, where there are so many of them: four blocks of them for each processor of a large device.
 MANY_TILES = 528
+FULL = 1.2  # times a line's steps, at most, are the places in its tiles
 LANES = 32
 LEAST_COPIED = 4  # bytes of an element that is copied to shared memory while no one waits
 DECLARED_SHARED = 4 * 1024  # at most, in kernels/scan_waves.cuh
@@ -146,7 +146,9 @@ def choose_tile_sizes(
         return None
     long = TileSizes(WARPS, _fit_run(inputs, RUN_BYTES))
     if n_lines * (length // long.steps) >= MANY_TILES:
-        tile = _in_waves(long, inputs, outputs, n_words, n_processors, most_shared)
+        # Blocks go from wave to wave together: tiles that are mostly empty would hold up the others.
+        is_full = -(-length // long.steps) * long.steps <= FULL * length
+        tile = _in_waves(long, inputs, outputs, n_words, n_processors, most_shared) if is_full else None
         tile = tile or _dealt(long, inputs, outputs, n_words)
         if tile is not None:
             return tile
@@ -162,9 +164,6 @@ def _fit_run(inputs: Sequence[int], n_bytes: int) -> int:
 
 def _dealt(tile: TileSizes, inputs: Sequence[int], outputs: Sequence[int], n_words: int) -> TileSizes | None:
     """Tiles that look back, as many blocks as there is room for in a processor; None if a block is too large."""
-    if "UPSWEEP_TILE" in os.environ:  # TRIAL
-        warps, run, blocks = map(int, os.environ["UPSWEEP_TILE"].split(","))
-        return TileSizes(warps, run, blocks, GROUP_BITS)
     shared = tile.warps * lay_out_squares(inputs, outputs, tile.run, overlaid=True).n_bytes
     if shared > MOST_SHARED:
         return None
@@ -180,11 +179,6 @@ def _in_waves(
     """Tiles in waves, whose copies nobody waits for; None where a processor has too little room."""
     if min(inputs) < LEAST_COPIED:
         return None
-    if "UPSWEEP_WAVES" in os.environ:  # TRIAL
-        warps, run, stages, early = map(int, os.environ["UPSWEEP_WAVES"].split(","))
-        if not warps:
-            return None
-        return TileSizes(warps, run, 1, 0, stages, early, -(-n_processors // LANES))
     for stages, early in ((6, 3), (5, 3), (4, 2)):
         waves = tile._replace(stages=stages, early=early, lane_tiles=-(-n_processors // LANES))
         warp_bytes = lay_out_squares(inputs, outputs, tile.run, overlaid=True).n_bytes
