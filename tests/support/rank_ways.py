@@ -11,7 +11,7 @@ import torch.distributed as dist
 import upsweep
 import upsweep.distributed as sharded
 from rank_world import TIMEOUT, check, close
-from upsweep._torch import exchange, shards, ways
+from upsweep._torch import exchange, shard_plans, shards, ways
 from upsweep.testing import assert_scan_close
 
 # What makes arrays of some thousand elements go one way: how many passes it takes to look twice, from how many
@@ -32,6 +32,7 @@ def forced(way, group=None, then=()):
         def record(name, run):
             patch(ways.Ways, name, lambda self: taken.append(name) or run(self))
 
+        patch(shard_plans, "_known", {})
         patch(ways, "_twice", lambda *_: twice)
         patch(shards, "_GROUP", dict.fromkeys(shards._GROUP, group))
         patch(shards, "_LEAST_ELEMENTS", look)

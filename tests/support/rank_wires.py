@@ -298,7 +298,7 @@ def looking_twice_if_not_forgotten():
     with contextlib.ExitStack() as patches:
         for module, name, value in (
             (ways, "_twice", lambda *_: 0.0), (shards, "_LEAST_ELEMENTS", 1), (shards, "_LOOKS", (8, 2)),
-            (shards, "_GROUP", dict.fromkeys(shards._GROUP, 6000)),
+            (shards, "_GROUP", dict.fromkeys(shards._GROUP, 6000)), (shard_plans, "_known", {}),
         ):  # fmt: skip
             patches.enter_context(mock.patch.object(module, name, value))
         yield

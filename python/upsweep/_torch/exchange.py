@@ -76,12 +76,13 @@ class Ranks:
     """The processes of a group, in the order of their ranks in it."""
 
     def __init__(self, group: Any):
-        if not (dist.is_available() and dist.is_initialized()):
-            raise RuntimeError("group: torch.distributed is not initialised; call init_process_group() first")
-        key = dist.group.WORLD if group is None else group
-        is_kept = isinstance(key, dist.ProcessGroup)
+        world = dist.GroupMember.WORLD if dist.is_available() else None
+        key = world if group is None else group
+        is_kept = world is not None and isinstance(key, dist.ProcessGroup)
         known = _groups.get(key) if is_kept else None
         if known is None:
+            if not (dist.is_available() and dist.is_initialized()):
+                raise RuntimeError("group: torch.distributed is not initialised; call init_process_group() first")
             known = _Group(group)
             if is_kept:
                 with _groups_lock:

@@ -64,6 +64,10 @@ class Shard:
         self.n_rows = 1 if self.row_axis is None else int(shape[self.row_axis])
         self.rows = Rows(0, self.n_rows)
         self._groups: dict[int, list[Rows]] = {}
+        # How many groups of rows are worth the messages between them.
+        least = _GROUP[self.out.device.type]
+        self.n_groups = max(1, min(self.n_rows, _MOST_GROUPS, int(self.out.numel()) // least))
+        self.ways: dict[Any, str | None] = {}  # that shards such as this one go, for `ways`
         self._fills = fills_of(self) if self.out.is_cuda else None
 
     # ---- pieces -------------------------------------------------------------------------------------------------
@@ -76,11 +80,6 @@ class Shard:
             ends = [self.n_rows * i // count // step * step for i in range(count)] + [self.n_rows]
             groups = self._groups[count] = [Rows(begin, end) for begin, end in pairwise(ends)]
         return groups
-
-    def most_groups(self) -> int:
-        """How many groups of rows are worth the messages between them."""
-        least = _GROUP[self.out.device.type]
-        return max(1, min(self.n_rows, _MOST_GROUPS, int(self.out.numel()) // least))
 
     def state_shape(self, rows: Rows) -> list[int]:
         """The shape of the state of these rows."""

@@ -97,14 +97,15 @@ class Early:
         self._filled: list[_Filled] = []  # one after the other, from the first row on
         order = in_order(ranks, shard.reverse)
         self._begins, self._ends = ranks.rank == order[0], ranks.rank == order[-1]
-        self.on_device, n_groups = runs_behind(shard.out.device), shard.most_groups()
+        self.on_device = runs_behind(shard.out.device)
         twice = _twice(shard.scan.gates is not None)
-        self.facts: dict[str, Any] = {"steps": None, "groups": n_groups, "twice": twice}
-        self._n_groups, self._n_ranks = n_groups, ranks.size
+        self.facts: dict[str, Any] = {"steps": None, "groups": shard.n_groups, "twice": twice}
+        self._n_groups, self._n_ranks = shard.n_groups, ranks.size
         look = shard.start_look()
-        alike = (shard.scan.shape, shard.scan.axis, shard.reverse, shard.scan.name, shard.out.device)
-        looks = self.on_device and shard.has_to_look
-        last = _last.get(alike) if looks else None
+        looks, alike, last = self.on_device and shard.has_to_look, None, None
+        if looks:
+            alike = (shard.scan.shape, shard.scan.axis, shard.reverse, shard.scan.name, shard.out.device)
+            last = _last.get(alike)
         if last is not None and last.again:
             self.facts["steps"] = last.steps
             self._start()
@@ -119,10 +120,11 @@ class Early:
     def _start(self) -> None:
         """Begin what these facts ask for, if that is not done yet."""
         shard = self.shard
-        empty = not shard.length and shard.scan.initial is None
-        way, n_filled = None if empty else _choose([self.facts] * self._n_ranks), 0
-        if self._filled:
-            n_filled = self._filled[-1].rows.end
+        key = (self._n_ranks, self.facts["steps"] is None)
+        if key not in shard.ways:
+            empty = not shard.length and shard.scan.initial is None
+            shard.ways[key] = None if empty else _choose([self.facts] * self._n_ranks)
+        way, n_filled = shard.ways[key], self._filled[-1].rows.end if self._filled else 0
         if way == "look twice":
             if self.rows is None:
                 self.rows = shard.groups(min(2, self._n_groups))[0]
