@@ -327,14 +327,16 @@ class _Functions:
             "void fetch_here(const Walk& at, Inputs& x)",
             [f"x.x{n} = fetch_element<{e}>(at.inputs[{p}]);" for p, n, e in elements],
         )
-        yield function(
-            "void copy_here(const Walk& at, char* shared, int row, int t)",
-            [f"copy_element<{e}>({shared(p, names[e])}, at.inputs[{p}]);" for p, n, e in elements],
-        )
-        yield function(
-            "void put_inputs(char* shared, int row, int t, const Inputs& x)",
-            [f"*reinterpret_cast<{e}*>({shared(p, names[e])}) = x.x{n};" for p, n, e in elements],
-        )
+        if self.request.tile is not None:
+            yield function(
+                "void copy_here(const Walk& at, char* shared, int row, int t)",
+                [f"copy_element<{e}>({shared(p, names[e])}, at.inputs[{p}]);" for p, n, e in elements],
+            )
+        else:
+            yield function(
+                "void put_inputs(char* shared, int row, int t, const Inputs& x)",
+                [f"*reinterpret_cast<{e}*>({shared(p, names[e])}) = x.x{n};" for p, n, e in elements],
+            )
         yield function(
             "void get_inputs(const char* shared, int row, int t, Inputs& x)",
             [f"x.x{n} = *reinterpret_cast<const {e}*>({shared(p, names[e])});" for p, n, e in elements],
