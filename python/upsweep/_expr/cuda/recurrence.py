@@ -3,7 +3,7 @@
 The text is: types and sizes, `kernels/device.cuh`, `numbers.cuh` and `recurrence.cuh`, the recurrence's own
 functions, then `walk.cuh`, `scan_columns.cuh` or `scan_lines.cuh`, and `carries.cuh` and `join_chunks.cuh` where
 chunks of time are joined. For lines in one pass it is `carries.cuh`, `runs.cuh`, `letters.cuh`, `tile_parts.cuh`,
-and `scan_waves.cuh`, or `look_back.cuh` and `scan_tiles.cuh`. The functions are
+and `wave_states.cuh` and `scan_waves.cuh`, or `look_back.cuh` and `scan_tiles.cuh`. The functions are
 
     load_parameters   what does not change during a call
     fetch_fixed       inputs that do not change in time
@@ -162,7 +162,7 @@ def render_scan(recurrence: Recurrence, request: ScanRequest) -> ScanKernels:
     functions = _Functions(recurrence, request)
     kernels = ["walk", "scan_lines" if request.lines else "scan_columns"]
     if request.tile is not None:
-        own = ["scan_waves"] if request.tile.stages else ["look_back", "scan_tiles"]
+        own = ["wave_states", "scan_waves"] if request.tile.stages else ["look_back", "scan_tiles"]
         kernels = ["carries", "runs", "letters", "tile_parts", *own]
     elif request.form is not None:
         kernels += ["carries", "join_chunks"]
@@ -327,14 +327,16 @@ class _Functions:
             "void fetch_here(const Walk& at, Inputs& x)",
             [f"x.x{n} = fetch_element<{e}>(at.inputs[{p}]);" for p, n, e in elements],
         )
-        yield function(
-            "void copy_here(const Walk& at, char* shared, int row, int t)",
-            [f"copy_element<{e}>({shared(p, names[e])}, at.inputs[{p}]);" for p, n, e in elements],
-        )
-        yield function(
-            "void put_inputs(char* shared, int row, int t, const Inputs& x)",
-            [f"*reinterpret_cast<{e}*>({shared(p, names[e])}) = x.x{n};" for p, n, e in elements],
-        )
+        if self.request.tile is not None:
+            yield function(
+                "void copy_here(const Walk& at, char* shared, int row, int t)",
+                [f"copy_element<{e}>({shared(p, names[e])}, at.inputs[{p}]);" for p, n, e in elements],
+            )
+        else:
+            yield function(
+                "void put_inputs(char* shared, int row, int t, const Inputs& x)",
+                [f"*reinterpret_cast<{e}*>({shared(p, names[e])}) = x.x{n};" for p, n, e in elements],
+            )
         yield function(
             "void get_inputs(const char* shared, int row, int t, Inputs& x)",
             [f"x.x{n} = *reinterpret_cast<const {e}*>({shared(p, names[e])});" for p, n, e in elements],

@@ -1,7 +1,7 @@
 // What a number of steps does to a state, as a few numbers in double: a matrix (or shift) and a vector (or bound).
 //
 // What is not finite is not to be trusted: a factor of 0 may have dropped a state, or only have become too small.
-// Called by: join_chunks.cuh and look_back.cuh.
+// Called by: join_chunks.cuh and runs.cuh.
 
 constexpr double HUGE_NUMBER = 1e200;
 

@@ -3,7 +3,7 @@
 // A number is a word of 64 bits, written and read in one piece. A word of ones means that nothing is there yet, so no
 // flag and no fence is needed. The workspace is filled with ones before the launch. A carry of which no other tile can
 // make use is posted as a word of its own. Which way is taken depends on the numbers alone.
-// Called by: look_back.cuh, scan_tiles.cuh and scan_waves.cuh.
+// Called by: look_back.cuh, scan_tiles.cuh, wave_states.cuh and scan_waves.cuh.
 
 typedef unsigned long long Word;
 

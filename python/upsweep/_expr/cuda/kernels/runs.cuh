@@ -2,7 +2,7 @@
 //
 // Where factors or shifts do not vary, carries are their vectors or bounds, and `matrix` has the powers: the first of a
 // run, each other one of twice as many as the one before, up to those of a tile, and then of what tiles form.
-// Called by: look_back.cuh, scan_tiles.cuh and scan_waves.cuh.
+// Called by: look_back.cuh, scan_tiles.cuh, wave_states.cuh and scan_waves.cuh.
 
 constexpr int CARRIED = VARIES ? N_MATRIX : 0, CARRY_WORDS = CARRIED + N_STATES;
 constexpr bool IS_SHIFT = KIND != AFFINE && KIND != WINNER;
