@@ -35,6 +35,7 @@ __all__ = [
     "Ranks",
     "are_finite",
     "as_real",
+    "beside",
     "fetch",
     "runs_behind",
 ]
@@ -226,7 +227,7 @@ class Answers:
                 there, row = ranks._known.global_ranks[rank], torch.from_numpy(self._rows[rank])
                 self._works.append(dist.irecv(row, there, group=ranks.group, tag=_ASK_TAG))
             return
-        with _beside(self._way):
+        with beside(self._way):
             self._gathering = ranks.start_gather(mine.to(self._way))
 
     def wait(self) -> list[dict[str, Any]]:
@@ -244,7 +245,7 @@ class Answers:
                 work.wait()
             rows = self._rows
         else:
-            with _beside(self._way):
+            with beside(self._way):
                 rows = self._gathering.wait().cpu().numpy()
         heard = [self._said if rank == self._rank else json.loads(row.tobytes()) for rank, row in enumerate(rows)]
         if self._error is not None:
@@ -263,9 +264,14 @@ def runs_behind(device: torch.device) -> bool:
     return bool(device.type == "cuda")
 
 
-def _beside(device: torch.device) -> Any:
-    """A context whose work on a device runs beside the caller's, and before it."""
-    return torch.cuda.stream(_stream_beside(device)) if runs_behind(device) else contextlib.nullcontext()
+def beside(device: torch.device, after: Any = None) -> Any:
+    """A context whose work on a device runs beside the caller's, and before it, but after an event."""
+    if not runs_behind(device):
+        return contextlib.nullcontext()
+    stream = _stream_beside(device)
+    if after is not None:
+        stream.wait_event(after)
+    return torch.cuda.stream(stream)
 
 
 @cache

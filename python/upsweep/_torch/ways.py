@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from upsweep._torch import backends, carries, exchange, wires
-from upsweep._torch.exchange import Ranks, are_finite, as_real, runs_behind
+from upsweep._torch.exchange import Ranks, are_finite, as_real, beside, runs_behind
 from upsweep._torch.shards import Rows, Shard
 
 __all__ = ["Early", "Facts", "Ways", "in_order"]
@@ -101,14 +101,18 @@ class Early:
         twice = _twice(shard.scan.gates is not None)
         self.facts: dict[str, Any] = {"steps": None, "groups": shard.n_groups, "twice": twice}
         self._n_groups, self._n_ranks = shard.n_groups, ranks.size
-        look = shard.start_look()
         looks, alike, last = self.on_device and shard.has_to_look, None, None
         if looks:
             alike = (shard.scan.shape, shard.scan.axis, shard.reverse, shard.scan.name, shard.out.device)
             last = _last.get(alike)
         if last is not None and last.again:
+            given = torch.cuda.current_stream(shard.out.device).record_event()
             self.facts["steps"] = last.steps
             self._start()
+            with beside(shard.out.device, given):  # which is waited for below, so that nothing outlives its memory
+                look = shard.start_look()
+        else:
+            look = shard.start_look()
         steps = self.facts["steps"] = look()
         if self.on_device:
             self._start()
