@@ -208,8 +208,7 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
     plan.tiles = ClusterTuning::kBlocks;
     return;
   }
-  const bool few = p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors;
-  if (few && can_go_in_waves(plan, machine, item)) {
+  if (p.lines <= WaveTuning::kLines && can_go_in_waves(plan, machine, item)) {
     plan.regime = kWaveLines;
     plan.tile = wave_tile(item, plan.gated);
     plan.tiles = (p.length + vec - 1 + plan.tile - 1) / plan.tile;
@@ -223,6 +222,7 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
                    p.lines * (p.length / long_tile) >= int64_t(SplitTuning::kTilesPerProcessor) * n_processors;
   const int64_t split_tile = plan.long_runs ? long_tile : SplitTuning::kWarps * warp_tile;
   const int64_t split_tiles = (p.length + vec - 1 + split_tile - 1) / split_tile;
+  const bool few = p.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors;
   const bool split = (few || p.length > kMostSteps) && split_tiles > 2 &&
                      p.lines * split_tiles < INT32_MAX;
   plan.regime = split ? kSplitLines : kLines;

@@ -90,15 +90,17 @@ struct WaveFold {
   bool keeps;                      // which never makes 0 or NaN of an infinity
   int lane, own;                   // which of the lane's tiles is the block's, if any
   uint32_t first_index, stride;    // of the lane's first tile in its line, and how far it moves from wave to wave
-  Step<double>* together;          // in shared memory, a lane's step each
+  double doubled[5], lane_factor;  // of the tiles of 1, 2, 4, ... lanes, and of the lanes before this one
   double carry = -0.0;             // the state before the wave
   Word b[kEach], a[kGated ? kEach : 1];   // that have been asked for
 
-  __device__ WaveFold(const Mail& mail_, uint32_t all, uint32_t tiles_, double factor_, bool keeps_, int lane_,
-                      Step<double>* together_)
+  __device__ WaveFold(const Mail& mail_, uint32_t all, uint32_t tiles_, double factor_, bool keeps_, int lane_)
       : mail(mail_), all_tiles(all), tiles(tiles_), factor(factor_), keeps(keeps_), lane(lane_),
         own(static_cast<int>(blockIdx.x) - lane_ * mail_.each), first_index(lane_ * mail_.each % tiles_),
-        stride(mail_.blocks % tiles_), together(together_) {}
+        stride(mail_.blocks % tiles_), lane_factor(power(power(factor_, mail_.each), lane_)) {
+    doubled[0] = power(factor, mail.each);
+    for (int i = 1; i < 5; ++i) doubled[i] = product(doubled[i - 1], doubled[i - 1]);
+  }
 
   __device__ bool has_own() const { return own >= 0 && own < mail.each; }
 
@@ -122,12 +124,22 @@ struct WaveFold {
     return __all_sync(0xffffffffu, all);
   }
 
+  // What the lanes' steps do one after the other, up to each one.
+  __device__ Step<double> scan(Step<double> step, uint32_t droppers) const {
+    if constexpr (kGated) return scan_of_steps(step, droppers, lane);
+    const uint32_t heads = droppers & (0xffffffffu >> (31 - lane));
+    const int head = heads ? 31 - __clz(heads) : 0;
+#pragma unroll
+    for (int i = 0; i < 5; ++i) {
+      const double b = shuffle_up(step.b, 1 << i, 32);
+      if (lane - (1 << i) >= head) step.b = advance(doubled[i], b, step.b);
+    }
+    return step;
+  }
+
   // Finds the state before the block's own tile of a wave, and the one after the wave. tell(state, in_order) is called
   // once, by all lanes: with the state that is in the lane which has the tile, and whether the tile's steps have to be
   // taken one after the other.
-  //
-  // Lanes take their tiles as one step each, and all take these steps after each other: shuffles would wait longer
-  // behind what the warps that scan ask of shared memory than 32 multiplications take.
   template <class Tell>
   __device__ void fold(int wave, bool is_last, Tell tell) {
     while (!is_there()) ask(wave);
@@ -146,38 +158,34 @@ struct WaveFold {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       if (i >= n) break;
-      const Step<double> its = {its_a[i], its_b[i]};
       begins |= uint32_t(index == 0) << i;
-      step = index == 0 ? its : combine(step, its);
+      step.b = index == 0 ? its_b[i] : advance(its_a[i], step.b, its_b[i]);
+      if (kGated) step.a = index == 0 ? its_a[i] : product(its_a[i], step.a);
       index = index + 1 == tiles ? 0 : index + 1;
     }
     first_index += stride;
     if (first_index >= tiles) first_index -= tiles;
-    together[lane] = step;
     const uint32_t droppers = __ballot_sync(0xffffffffu, begins != 0);
-    __syncwarp();
-    double state = carry, before = carry;
+    const Step<double> all = scan(step, droppers);
+    const Step<double> before = {kGated ? shuffle_up(all.a, 1, 32) : lane_factor, shuffle_up(all.b, 1, 32)};
+    double state = carry, mine = -0.0;
+    if (lane) state = droppers & (0xffffffffu >> (32 - lane)) ? before.b : advance(before.a, carry, before.b);
     bool finite = true;
 #pragma unroll
-    for (int other = 0; other < 32; ++other) {
-      if (other == lane) before = state;
-      const Step<double> its = together[other];
-      state = droppers >> other & 1 ? its.b : advance(its.a, state, its.b);
+    for (int i = 0; i < kEach; ++i) {
+      if (i >= n) break;
+      if (begins >> i & 1) state = -0.0;
+      if (i == own) mine = state;
+      state = begins >> i & 1 ? its_b[i] : advance(its_a[i], state, its_b[i]);
       finite = finite && is_finite(state);
     }
-    if (!keeps && !finite) {
+    if (!keeps && !__all_sync(0xffffffffu, finite)) {
       in_order(wave, n, begins, its_a, its_b, tell);
       return;
     }
-    carry = state;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (i > own) break;
-      if (begins >> i & 1) before = -0.0;
-      if (i == own) break;
-      before = advance(its_a[i], before, its_b[i]);
-    }
-    tell(before, false);
+    tell(mine, false);
+    // After the last lane that has a tile.
+    carry = shuffle(state, min(31, (min(mail.blocks, present(wave) + lane * mail.each) - 1) / mail.each));
   }
 
   // Where a fold may have made a NaN of an infinity: tile after tile. A tile after which a state is not finite takes its
@@ -313,7 +321,6 @@ __global__ void __launch_bounds__((WaveShape<T, kGated>::kWarps + 2) * 32, 1)
   __shared__ Step<double> before_warp[kKept][kWarps];
   __shared__ double before[kKept][kGated ? 2 : 1][kThreads];
   __shared__ double first[kKept][kHalves && kGated ? 2 : 1][kHalves ? kThreads : 1];
-  __shared__ Step<double> together[32];
   __shared__ double told[2];
   __shared__ bool told_in_order[2];
   __shared__ double handed_on;                       // from warp to warp when steps are taken in order
@@ -342,7 +349,7 @@ __global__ void __launch_bounds__((WaveShape<T, kGated>::kWarps + 2) * 32, 1)
   __syncthreads();
 
   if (warp == kWarps) {
-    WaveFold<kGated> folding(mail, all_tiles, tiles, tile_factor, !kGated && is_normal(given.most), lane, together);
+    WaveFold<kGated> folding(mail, all_tiles, tiles, tile_factor, !kGated && is_normal(given.most), lane);
     folding.ask(0);
     for (int wave = 0; wave < waves; ++wave)
       folding.fold(wave, wave + 1 == waves, [&](double state, bool in_order) {

@@ -37,6 +37,7 @@ struct ClusterTuning {
 
 // Few lines with tiles enough for every processor, one block on each.
 struct WaveTuning {
+  static constexpr int kLines = 8;            // at most: tiles of more lines wait less for each other
   static constexpr int kWarps = 16;           // of a block that scan
   static constexpr int kStages = 6;           // tiles of 32 KB in shared memory; one less of 16-bit elements
   static constexpr int kAhead = 3;            // tiles that are reduced before they are scanned

@@ -151,7 +151,11 @@ def plan(x, gates=None, gamma=0.5, out="in place", final=None, axis=-1, reverse=
     ("shape", "axis", "regime", "lines"),
     [
         ((8, 1536, 2048), -1, "lines", 12288),
-        ((1, 2**28), -1, "split lines", 1),
+        ((1, 2**28), -1, "wave lines", 1),
+        ((8, 2**20), -1, "wave lines", 8),
+        ((9, 2**20), -1, "split lines", 9),
+        ((8, 2**19), -1, "split lines", 8),
+        ((100, 2**20), -1, "split lines", 100),
         ((1_000_000, 32), -1, "packed lines", 1_000_000),
         ((1, 65536), -1, "cluster lines", 1),
         ((4, 65536), -1, "cluster lines", 4),
@@ -169,7 +173,7 @@ def test_regimes(shape, axis, regime, lines):
     assert abi.REGIMES[answer.regime] == regime
     if regime != "nothing":
         assert (answer.lines, answer.typed) == (lines, 1)
-        assert (answer.workspace_bytes > 0) == regime.startswith("split")
+        assert (answer.workspace_bytes > 0) == regime.startswith(("split", "wave"))
 
 
 @needs_library

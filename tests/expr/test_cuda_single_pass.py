@@ -33,9 +33,9 @@ def folder(tmp_path_factory):
 def place(request, monkeypatch, folder):
     """Arrays of a device: 3 blocks run at a time, 2 warps each; 4 tiles are a group, 4 groups a family.
 
-    In waves there are 5 blocks, and a lane reads the letters of 2.
+    In waves there are 7 blocks, and a lane reads the letters of 3.
     """
-    host_device.install(monkeypatch, folder, 5)
+    host_device.install(monkeypatch, folder, 7)
     monkeypatch.setattr(_cuda, "find", lambda: None)
     monkeypatch.setattr(host_device.HostFunction, "at_once", 3)
     monkeypatch.setattr(single_pass, "MANY_TILES", 1 if request.param == "waves" else 2**60)
@@ -114,7 +114,7 @@ def test_one_launch_for_each_scan(monkeypatch, place):
     monkeypatch.setattr(host_device.HostFunction, "launch", lambda self, *a, **k: launches.append(a[:2]))
     scan(place, *AFFINE["constant"], random(10_000, np.float32), parallel=True)
     scan(place, *AFFINE["constant"], random((3, 10_000), np.float32).T, parallel=True)
-    assert launches in ([(20, 64), (60, 64)], [(5, 96), (5, 96)])
+    assert launches in ([(20, 64), (60, 64)], [(7, 96), (7, 96)])
 
 
 @pytest.mark.parametrize("special", [np.nan, -np.inf, 3e38])

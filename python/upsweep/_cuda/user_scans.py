@@ -453,12 +453,19 @@ def _repeated(form: Form, dtype: np.dtype[Any], n_steps: int) -> tuple[float, ..
 
 @functools.lru_cache(KEPT)
 def _powers(form: Form, dtype: np.dtype[Any], tile: TileSizes) -> tuple[float, ...]:
-    """The same of a run's steps, of two runs', four, and so on, one after the other."""
+    """The same of a run's steps, of two runs', four, and so on, up to a tile's or more; in waves then of what a
+    lane's tiles are, of two lanes', four, and so on."""
     n = n_powers(tile)
     if form.kind in ("argmax", "argmin"):
         return (0.0,) * n
     numbers = tuple(evaluate(node, dtype) for node in form.matrix)
+    parts = [(tile.run, n)]
+    if tile.stages:
+        parts = [(tile.run, tile.level + 1), (tile.steps * tile.lane_tiles, n - tile.level - 1)]
     if form.kind == "affine":
-        return tuple(matrix_powers(numbers, tile.run, n).ravel().tolist())
+        powers = [matrix_powers(numbers, n_steps, count) for n_steps, count in parts]
+        return tuple(np.concatenate(powers).ravel().tolist())
     with np.errstate(all="ignore"):
-        return tuple((numbers[0] * tile.run * 2.0 ** np.arange(n)).tolist())
+        return tuple(
+            number for n_steps, count in parts for number in (numbers[0] * n_steps * 2.0 ** np.arange(count)).tolist()
+        )
