@@ -369,6 +369,17 @@ def test_a_step_is_rounded_to_any_dtype(monkeypatch):
     assert len(plans) == 4
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "bool", "float64"])
+def test_integers_are_not_multiplied(monkeypatch, dtype):
+    """Gates that the kernels of integers do not read leave no factor of 0 behind."""
+    problems = []
+    monkeypatch.setattr(_cuda, "run_scan", lambda p, allocate: problems.append(p))
+    value = array((5,), dtype, (8,))
+    carries.step(value, value, None, value, value, device=0, stream=0, allocate=lambda n: (0, None))
+    (p,) = problems
+    assert (p.gates.data is None, p.gamma_re) == ((False, 0.0) if dtype == "float64" else (True, 1.0))
+
+
 @needs_library
 def test_every_cuda_function_says_what_is_missing_without_a_device():
     count = ctypes.c_int32()

@@ -63,6 +63,18 @@ def test_integers(dtype):
     check(upsweep.discounted_cumsum_carry, (x, 0.5))
 
 
+def test_integers_after_integers():
+    x = np.random.default_rng(0).integers(-9, 9, (3, 3000))
+    reset = random((3, 3000), seed=3) > 0.9995
+    theirs = [
+        upsweep.cumulative_sum_carry(x[:, p], reset=reset[:, p]) for p in (slice(0, 1300), slice(1300, 3000))
+    ]
+    mine = [upsweep.Carry(*map(cupy_array, carry)) for carry in theirs]
+    same(upsweep.combine(*mine), upsweep.combine(*theirs))
+    for state in (np.array([5, -3, 8]), np.int32(7)):
+        same([mine[0].apply(cupy_array(state))], [theirs[0].apply(state)])
+
+
 def test_factors_of_every_kind():
     x = random((3, 300))
     numbers = (0.0, 1.0, -1.001, 2, np.nan, np.inf, 0.3 - 0.4j)

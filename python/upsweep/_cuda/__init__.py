@@ -17,6 +17,7 @@ __all__ = [
     "CudaError",
     "DeviceArray",
     "Library",
+    "accumulator_of",
     "check_device",
     "find",
     "load",
@@ -78,6 +79,11 @@ def _describe(target: abi.Array, array: DeviceArray, axis: int | None) -> None:
     target.batch_strides[: len(strides)] = strides
 
 
+def accumulator_of(dtype: str) -> int:
+    """What the library adds up for results of this dtype."""
+    return abi.ACCUMULATORS.get(dtype.rstrip("0123456789"), abi.REAL)
+
+
 def problem(
     x: DeviceArray,
     gates: DeviceArray | None,
@@ -102,7 +108,7 @@ def problem(
     assert result is not None
     p = abi.ScanProblem()
     p.device, p.stream, p.reverse, p.exclusive = device, stream, reverse, exclusive
-    p.accumulator = abi.ACCUMULATORS.get(result.dtype.rstrip("0123456789"), abi.REAL)
+    p.accumulator = accumulator_of(result.dtype)
     p.length, p.window = x.shape[axis], window
     batch = x.shape[:axis] + x.shape[axis + 1 :]
     p.n_batch = len(batch)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from upsweep import _cuda
-from upsweep._cuda import DeviceArray
+from upsweep._cuda import DeviceArray, abi
 
 __all__ = ["reduce", "step"]
 
@@ -69,6 +69,8 @@ def step(
     # One step whose output is the result: a final state would have to be of 32 or 64 bits.
     if 0 in result.shape:
         return
+    if _cuda.accumulator_of(result.dtype) == abi.INTEGER:  # which are only added: the multiplier is 1, or dropped
+        multiplier = None
     p = _cuda.problem(
         _timed(value), None if multiplier is None else _timed(multiplier), None, state,
         None if dropped is None else _timed(dropped), _timed(result), None, axis=len(result.shape), reverse=False,

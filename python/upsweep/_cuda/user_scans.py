@@ -467,5 +467,7 @@ def _powers(form: Form, dtype: np.dtype[Any], tile: TileSizes) -> tuple[float, .
         return tuple(np.concatenate(powers).ravel().tolist())
     with np.errstate(all="ignore"):
         return tuple(
-            number for n_steps, count in parts for number in (numbers[0] * n_steps * 2.0 ** np.arange(count)).tolist()
+            number
+            for n_steps, count in parts
+            for number in (numbers[0] * n_steps * 2.0 ** np.arange(count)).tolist()
         )
