@@ -18,13 +18,20 @@ from publishable import arguments_of
 RESULTS = Path(__file__).parent / "results"
 
 
-def figures(parameters: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
-    """The figure of each of a benchmark's parameters, as asv writes these; ValueError for a row of none."""
-    found = {f"{row['case']}, {row['dtype']}": row["figure"] for row in rows}
+def figures(parameters: list[str], rows: list[dict[str, Any]], part: bool = False) -> list[float | None]:
+    """The figure of each of a benchmark's parameters, as asv writes these: cases, with their dtype or without.
+
+    ValueError for a row of none, unless the rows are those of other benchmarks in `part`.
+    """
     names: list[str] = [ast.literal_eval(parameter) for parameter in parameters]
-    strange = set(found) - set(names)
-    if strange:
-        raise ValueError(f"the benchmark has no case {min(strange)!r}")
+    found: dict[str, float] = {}
+    for row in rows:
+        label = f"{row['case']}, {row['dtype']}"
+        name = next((name for name in names if label == name or label.startswith(f"{name}, ")), None)
+        if name is not None:
+            found[name] = row["figure"]
+        elif not part:
+            raise ValueError(f"the benchmark has no case {label!r}")
     return [found.get(name) for name in names]
 
 
@@ -36,9 +43,10 @@ def main(arguments: list[str] | None = None) -> Path:
     parser.add_argument("file", type=Path, help="written by --json")
     parser.add_argument("--benchmark", required=True, metavar="NAME", help="one of results/benchmarks.json")
     parser.add_argument("--machine", required=True, metavar="NAME", help="a folder of results/")
+    parser.add_argument("--part", action="store_true", help="the file has cases of other benchmarks, too")
     options, commit, date = arguments_of(parser, arguments)
     benchmark = json.loads((RESULTS / "benchmarks.json").read_text())[options.benchmark]
-    values = figures(benchmark["params"][0], json.loads(options.file.read_text())["rows"])
+    values = figures(benchmark["params"][0], json.loads(options.file.read_text())["rows"], options.part)
     machine = json.loads((RESULTS / options.machine / "machine.json").read_text())
     machine.pop("version", None)
     target = RESULTS / options.machine / f"{commit[:8]}-{options.environment}.json"

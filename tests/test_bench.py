@@ -310,3 +310,5 @@ def test_figures_of_bench_are_filed_by_the_names_that_asv_gives(monkeypatch):
     assert from_bench.figures(parameters, rows) == [1.0, None, 0.5]
     with pytest.raises(ValueError, match="no case 'sum 1, float32'"):
         from_bench.figures(parameters[:2], rows)
+    assert from_bench.figures(parameters[:2], rows, part=True) == [1.0, None]
+    assert from_bench.figures(["'sum 1'", "'sum 2'", "'sum'"], rows) == [0.5, 1.0, None]
