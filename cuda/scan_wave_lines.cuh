@@ -408,7 +408,8 @@ __global__ void __launch_bounds__((WaveShape<T, kGated>::kWarps + 2) * 32, 1)
     } else {
       const Line line = line_of(wave);
       TileOfWarp tile;
-      tile.take(line, position, initial_before(line, lines.row[wave % (kStages + 1)]), powers, is_plain(line, p, warp_position, kWarpTile), lane);
+      tile.take(line, position, initial_before(line, lines.row[wave % (kStages + 1)]), powers,
+                is_plain(line, p, warp_position, kWarpTile), lane);
       before_lane = tile.before;
       if constexpr (kHalves) first[slot][0][threadIdx.x] = tile.first.b;
       if constexpr (kHalves && kGated) first[slot][1][threadIdx.x] = tile.first.a;
