@@ -11,8 +11,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
-import torch
-import torch.distributed as dist
+from tensors import torch
 from upsweep._torch import exchange, shards, ways, wires
 
 N_WORDS = 2304  # of signals
@@ -86,8 +85,8 @@ def on_devices(world, path, number=itertools.count(), reachable=True):  # noqa: 
         return told.memory.bytes
 
     def rendezvous(memory, group):
-        dist.barrier(group=group)
-        members = dist.get_process_group_ranks(group)
+        torch.distributed.barrier(group=group)
+        members = torch.distributed.get_process_group_ranks(group)
         parts = [Memory(f"{folder}-{wires._n_connected}-{rank}", memory.numel()) for rank in members]
         told.made.append(Handle(members.index(world.rank), parts))
         return told.made[-1]
