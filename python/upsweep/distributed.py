@@ -10,8 +10,8 @@ anything else, ranks tell each other what each is about to do: if one raises, or
 that does not call at all, or fails later, makes those that wait for it raise after the group's time-out.
 
 On the GPUs of one host, a device writes what it tells into memory of the others'. That is set up when a group
-first scans: about two seconds once, and 1 MiB for each rank of the group on each device, for as long as the group
-lives. Where it cannot be, NCCL carries it.
+first scans: about two seconds once, and 1.25 MiB for each rank of the group on each device, for as long as the
+group lives. Where it cannot be, NCCL carries it.
 
 Import it by name: ``import upsweep.distributed`` needs torch.
 """
@@ -246,15 +246,14 @@ def bincount(
             counted, n_invalid = counted
         at = 0 if axis is None else axis % x.ndim
         rows = [size for i, size in enumerate(counted.shape) if i != at]
-        facts = {"rows": rows, "dtype": str(wanted), "bins": counted.shape[at], "tracked": tracked,
-                 "return_invalid": bool(return_invalid)}  # fmt: skip
+        facts = {
+            "rows": rows, "dtype": str(wanted), "summed in": str(wide), "length": length,
+            "bins": counted.shape[at], "tracked": tracked, "return_invalid": bool(return_invalid),
+        }  # fmt: skip
     except Exception as raised:  # to be raised when the others know of it
         error = raised
     heard = ranks.agree(facts, error)
-    sharded.check_same(
-        heard,
-        ("rows", "dtype", "return_invalid") if length is None else ("rows", "dtype", "return_invalid", "bins"),
-    )
+    sharded.check_same(heard, ("rows", "dtype", "summed in", "length", "return_invalid"))
     assert counted is not None
     missing = max(its["bins"] for its in heard) - counted.shape[at]
     if missing:

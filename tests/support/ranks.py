@@ -260,6 +260,12 @@ def shards_that_disagree(world):
            lambda: (sharded.discounted_cumsum if other else sharded.linear_recurrence)(x, x))  # fmt: skip
     keys = torch.zeros(4, 3 + other, dtype=torch.long, device=world.device)
     raises(ValueError, "shards: the ranks' rows differ", lambda: sharded.bincount(keys, axis=0, length=2))
+    keys = keys[0, :3]
+    raises(
+        ValueError, "shards: the ranks' length differ", lambda: sharded.bincount(keys, length=2 if other else None)
+    )
+    weights, dtype = (None, torch.float64) if other else (keys.double(), None)
+    raises(ValueError, "shards: the ranks' summed in differ", lambda: sharded.bincount(keys, weights, dtype=dtype))
 
 
 @check

@@ -148,6 +148,23 @@ def test_gatherings_are_read_before_they_are_written_again(world, laziness):
             assert torch.equal(stack, torch.stack([message(call, r, (sizes[call % 4], 2)) for r in range(3)]))
 
 
+@pytest.mark.parametrize("laziness", [(0, 1), (0.5, 0.5)])
+def test_two_gatherings_may_be_started_before_the_first_is_read(world, laziness):
+    ranks, devices = world(2, laziness)
+    found = [[] for _ in ranks]
+    for call in range(0, 60, 2):
+        for rank, wire in enumerate(ranks):
+            stacks = [wire.start_gather(message(call + n, rank, (3,))).wait() for n in range(2)]
+            for stack in stacks:
+                devices[rank].read(stack, found[rank])
+    for device in devices:
+        device.finish()
+    for told in found:
+        assert len(told) == 60
+        for call, stack in enumerate(told):
+            assert torch.equal(stack, torch.stack([message(call, rank, (3,)) for rank in range(2)])), call
+
+
 def test_both_ways_and_gatherings_in_turns(world):
     """As calls do that go forward and in reverse, with final states."""
     ranks, devices = world(2, (0.5, 0.5))

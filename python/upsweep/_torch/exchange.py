@@ -175,7 +175,10 @@ class Ranks:
         self._known.n_connected += 1
         is_first = wires.connecting.acquire(blocking=False)
         try:
-            if all(its["first"] for its in self.agree({"first": is_first})):
+            heard = self.agree({"first": is_first, "number": self._known.n_connected})
+            # A rank that was stopped on its way to an earlier one counts on with the others.
+            self._known.n_connected = max(its["number"] for its in heard)
+            if all(its["first"] for its in heard):
                 self._connect_alone(device)
         finally:
             if is_first:

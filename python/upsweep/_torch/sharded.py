@@ -65,7 +65,11 @@ def scan(
         error = raised
     asked = ranks.ask(facts, error)
     if early is not None:
-        early.go_on()
+        try:
+            early.go_on()
+        except Exception:
+            asked.wait()  # or what the others say would be taken for an answer to the next question
+            raise
     heard = asked.wait()
     check_same(heard, ("scan", "reverse", "state", "dtype", "factors", "exchanged on"))
     if not all(its["untracked"] for its in heard):

@@ -119,6 +119,9 @@ class Early:
         else:
             look = shard.start_look()
         steps = self.facts["steps"] = look()
+        if last is not None and last.again and (last.steps is None) != (steps is None):
+            # Filled anew, in the pieces of its way: bits do not depend on what was called before.
+            self._filled, self.rows, self.told = [], None, None
         if self.on_device:
             self._start()
         if looks:

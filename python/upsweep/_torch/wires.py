@@ -7,9 +7,10 @@ waiting.
 
 Memory is written again only when it has been read. Of messages of one rank to another, those of a call (a *line*)
 have memory and signals that take turns with those of the next call. The receiver acknowledges a line behind its
-last reading of it, and the sender's stream waits for that before it writes the line after the next. Of gatherings,
-which take turns likewise, each ends in a barrier of all ranks' streams: who writes in a gathering has passed the
-barrier of the one before, which a stream only enters behind its readings of the one before that.
+last reading of it, and the sender's stream waits for that before it writes the line after the next. Gatherings,
+of which two may be started before the first is read, take turns by three, and each ends in a barrier of all ranks'
+streams: who writes in a gathering has passed the barrier of the one before, which a stream enters behind its
+readings of the third before this one.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class Wires:
 
     @staticmethod
     def n_bytes(size: int) -> int:
-        """The memory of each of so many ranks: two lines of each other, two gatherings of all."""
-        return 4 * size * CAPACITY
+        """The memory of each of so many ranks: two lines of each other, three gatherings of all."""
+        return 5 * size * CAPACITY
 
     @staticmethod
     def hold(n_bytes: int) -> bool:
@@ -80,9 +81,9 @@ class Wires:
         return Gathered(self.gather(tensor))
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """The tensors of all ranks, stacked: to be read before the gathering after the next."""
+        """The tensors of all ranks, stacked: to be read before the gathering after the next is started."""
         self.follow_stream()
-        begin = 2 * self.size * CAPACITY + (self._n_gathered & 1) * self.size * CAPACITY
+        begin = (2 + self._n_gathered % 3) * self.size * CAPACITY
         self._n_gathered += 1
         at = begin + self.rank * tensor.numel() * tensor.element_size()
         for rank in range(self.size):
