@@ -247,8 +247,9 @@ def bincount(
         at = 0 if axis is None else axis % x.ndim
         rows = [size for i, size in enumerate(counted.shape) if i != at]
         facts = {
-            "rows": rows, "dtype": str(wanted), "summed in": str(wide), "length": length,
-            "bins": counted.shape[at], "tracked": tracked, "return_invalid": bool(return_invalid),
+            "rows": rows, "dtype": str(wanted), "summed in": str(wide),
+            "length": None if length is None else int(length), "bins": counted.shape[at], "tracked": tracked,
+            "return_invalid": bool(return_invalid),
         }  # fmt: skip
     except Exception as raised:  # to be raised when the others know of it
         error = raised

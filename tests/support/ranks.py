@@ -207,7 +207,8 @@ def counts_are_those_of_all(world):
     assert dropped == (keys >= 5).sum()
     for dtype in (torch.float32, torch.float64, torch.int32, torch.complex64):
         weights = (world.random(100) * 100).to(dtype)
-        close(sharded.bincount(keys[part], weights[part], length=21), upsweep.bincount(keys, weights), 1e-6)
+        mine = sharded.bincount(keys[part], weights[part], length=np.int64(21))
+        close(mine, upsweep.bincount(keys, weights), 1e-6)
     batch = keys[:99].reshape(3, 33)
     rows = world.cut(33)
     theirs = upsweep.bincount(batch, axis=1, length=21)

@@ -219,4 +219,6 @@ def test_powers_of_matrices_are_exact_to_the_last_bits():
         expected = np.linalg.matrix_power(exact, n).astype(float)
         np.testing.assert_allclose(matrix_power(step, n), expected, rtol=4e-16)
     assert matrix_power((2.0,), 5000) == np.inf and matrix_power((-2.0,), 5001) == -np.inf
-    assert matrix_power((0.5,), 5000) == 0 and np.isnan(matrix_power((np.nan,), 3))
+    # A factor that is too small for a number is none of 0, which would drop a state that is not finite.
+    assert matrix_power((-0.5,), 5001) == -5e-324 and matrix_power((0.0,), 3) == 0
+    assert np.isnan(matrix_power((np.nan,), 3))
