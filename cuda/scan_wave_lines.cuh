@@ -422,8 +422,13 @@ __global__ void __launch_bounds__((WaveShape<T, kGated>::kWarps + 2) * 32, 1)
     if (lane < kWarps) step.b = steps[wave & 1][lane].b;
     if (kGated && lane < kWarps) step.a = steps[wave & 1][lane].a;
     step = scan_of_lanes<kGated, kWarps>(step, warps_doubled, lane);
-    if (warp == 0 && lane == kWarps - 1) mail.post_step(wave, step);
     if (lane + 1 == warp) before_warp[slot][warp] = step;
+    if (warp == 0) {
+      // Where a product leaves the range of float64 on its way, a state of 0 would become NaN: in order, then.
+      const bool odd = lane < kWarps && !(is_finite(step.a) && is_finite(step.b));
+      if (__any_sync(0xffffffffu, odd) && (kGated || !powers.keep)) step.b = number_of(kPlainNaN);
+      if (lane == kWarps - 1) mail.post_step(wave, step);
+    }
     if (warp == 0 && lane == 0) before_warp[slot][0] = {1.0, -0.0};
     __syncwarp();
   };
@@ -494,6 +499,7 @@ __global__ void __launch_bounds__((WaveShape<T, kGated>::kWarps + 2) * 32, 1)
     if (in_order) scan_in_order(wave, tile, line, row, state);
     else tile.give(line, p, row, position, powers, mine, plain, lane);
     if (p.writes) line.flush(warp_position, plain, lane);
+    else __syncwarp();   // before the next copies come into this stage
   };
 
   // As many groups of copies as stages but one are on their way or there.

@@ -91,6 +91,11 @@ def test_products_that_overflow_where_states_do_not():
     gates[-195_000:-100_000], gates[-290_000:-200_000] = 1e30, 1e-30
     x[-200_000:-95_000] = 0  # from a state that is exactly 0: 0 times any product
     check("linear_recurrence", gates, x)
+    check("linear_recurrence", np.where(np.arange(LENGTH) < 8192, np.float32(1.3), gates), np.where(x > 2, x, 0))
+    on_the_way = gates.copy()  # of a tile's warps, but not of all of it
+    on_the_way[8192 : 8192 + 3072], on_the_way[8192 + 3072 : 16384] = 1.3, 0.01
+    check("linear_recurrence", on_the_way, np.where(np.arange(LENGTH) < 16384, np.float32(0), x))
+    check("discounted_cumsum", np.where(np.arange(LENGTH) < LENGTH - 500, np.float32(0), x), 1.15)
     gates[-10_000] = 0
     x[-20_000] = np.inf  # times 0 is no number, and stays none
     check("linear_recurrence", gates, x)
