@@ -46,10 +46,12 @@ struct Place {  // of a column along the axes
     long long at[N_DIMS];
 };
 
+// Along the axes up to LAST; those behind it are the caller's.
+template <int LAST = N_DIMS - 1>
 __device__ __forceinline__ Place find_place(const Call& call, long long column) {
     Place place;
 #pragma unroll
-    for (int d = N_DIMS - 1; d > 0; --d) {
+    for (int d = LAST; d > 0; --d) {
         const long long rest = column / call.shape[d];
         place.at[d] = column - rest * call.shape[d];
         column = rest;

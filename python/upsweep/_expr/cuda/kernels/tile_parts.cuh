@@ -7,15 +7,8 @@ constexpr int AT_ONCE = 32 / TILE, PIECE = 8, N_WARPS = THREADS / 32, WARP_STEPS
 
 // Of a run of TILE steps, which are the last axis.
 __device__ __forceinline__ Place find_run(const Call& call, long long line, long long run) {
-    Place place;
+    Place place = find_place<N_DIMS - 2>(call, line);
     place.at[N_DIMS - 1] = run;
-#pragma unroll
-    for (int d = N_DIMS - 2; d > 0; --d) {
-        const long long rest = line / call.shape[d];
-        place.at[d] = line - rest * call.shape[d];
-        line = rest;
-    }
-    place.at[0] = line;
     return place;
 }
 
