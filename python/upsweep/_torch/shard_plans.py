@@ -5,7 +5,6 @@ A device waits while a call is checked, for as long as a tenth of what it will b
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any
 
 import torch
@@ -63,8 +62,8 @@ def keep(key: Any, plain: Plain, shard: Shard) -> None:
         return
     if len(_known) >= _MOST:
         _known.clear()
-    kept = copy(shard)
-    kept.scan = copy(shard.scan)
+    kept = _twin(shard)
+    kept.scan = _twin(shard.scan)
     kept.scan.x = kept.scan.gates = kept.out = None
     _known[key] = kept
 

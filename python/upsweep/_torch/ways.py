@@ -102,24 +102,25 @@ class Early:
         twice = _twice(shard.scan.gates is not None)
         self.facts: dict[str, Any] = {"steps": None, "groups": shard.n_groups, "twice": twice}
         self._n_groups, self._n_ranks = shard.n_groups, ranks.size
-        looks, alike, last = self.on_device and shard.has_to_look, None, None
+        looks, alike, last, guess = self.on_device and shard.has_to_look, None, None, None
         if looks:
             alike = (shard.scan.shape, shard.scan.axis, shard.reverse, shard.scan.name, shard.out.device)
             last = _last.get(alike)
-        if last is not None and last.again and shard.n_rows <= _FEW_ROWS:
-            self.facts["steps"] = last.steps
+        if last is not None and last.again:
+            guess = last
+            self.facts["steps"] = guess.steps
+        if guess is None:
+            look = shard.start_look()
+        elif shard.n_rows <= _FEW_ROWS:
             look = shard.start_look()
             self._start()
-        elif last is not None and last.again:
+        else:
             given = torch.cuda.current_stream(shard.out.device).record_event()
-            self.facts["steps"] = last.steps
             self._start()
             with beside(shard.out.device, given):  # which is waited for below, so that nothing outlives its memory
                 look = shard.start_look()
-        else:
-            look = shard.start_look()
         steps = self.facts["steps"] = look()
-        if last is not None and last.again and (last.steps is None) != (steps is None):
+        if guess is not None and (guess.steps is None) != (steps is None):
             # Filled anew, in the pieces of its way: bits do not depend on what was called before.
             self._filled, self.rows, self.told = [], None, None
         if self.on_device:
