@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import upsweep
 from block_updates import UPDATES
-from helpers import SCANS, operands, random
+from helpers import SCANS, flat, operands, random
 
 cupy = pytest.importorskip("cupy", reason="cupy is not installed")
 dask = pytest.importorskip("dask", reason="dask is not installed")
@@ -21,10 +21,6 @@ LENGTH, CHUNKS = 5000, (0, 1200, 1, 3000, 799, 0)  # steps enough for time to be
 def sent(array, chunks):
     """Blocks on the device; numbers as they are."""
     return da.from_array(array, chunks=chunks).map_blocks(cupy.asarray) if np.ndim(array) else array
-
-
-def flat(value):
-    return [array for item in value for array in flat(item)] if isinstance(value, tuple) else [value]
 
 
 def same(mine, theirs, tolerance=1e-10):

@@ -12,7 +12,7 @@ import upsweep
 from block_updates import UPDATES
 from device_blocks import computed
 from devices import FakeCupyArray
-from helpers import random
+from helpers import flat, random
 
 pytest.importorskip("llvmlite")
 da = pytest.importorskip("dask.array")
@@ -29,10 +29,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def device(monkeypatch, fake_cupy, folder):
     return host_device.install(monkeypatch, folder)
-
-
-def flat(value):
-    return [array for item in value for array in flat(item)] if isinstance(value, tuple) else [value]
 
 
 def compare(update, init, xs, lazy, tolerance=1e-10, method=None, **keywords):

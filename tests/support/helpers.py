@@ -23,6 +23,11 @@ def dtype_name(dtype):
     return np.dtype(dtype).name
 
 
+def flat(value):
+    """The arrays of a result, however it is arranged."""
+    return [array for item in value for array in flat(item)] if isinstance(value, tuple) else [value]
+
+
 def random(shape, dtype=np.float64, seed=0, low=-1.0, high=1.0):
     """Uniform numbers; both parts of a complex one."""
     generator = np.random.default_rng(seed)

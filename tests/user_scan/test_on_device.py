@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import upsweep
 from devices import FakeCupyArray, Interface
-from helpers import BFLOAT16, random
+from helpers import BFLOAT16, flat, random
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
@@ -29,11 +29,6 @@ def on(value, ordinal=0):
     if isinstance(value, tuple):
         return tuple(on(item, ordinal) for item in value)
     return FakeCupyArray(value, ordinal) if isinstance(value, np.ndarray) else value
-
-
-def flat(value):
-    """The arrays of a result, however it is arranged."""
-    return [array for item in value for array in flat(item)] if isinstance(value, tuple) else [value]
 
 
 def same(mine, theirs, tolerance=1e-4):
