@@ -8,6 +8,9 @@ from _dtypes cimport dtype_code, kDouble, kFloat, kInt64
 
 cnp.import_array()
 
+cdef extern from "signals.hpp":   # Ctrl-C ends a long call
+    pass
+
 
 cdef extern from "histogram.hpp" namespace "upsweep" nogil:
     cdef enum:

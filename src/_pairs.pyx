@@ -8,6 +8,9 @@ from libcpp.vector cimport vector
 
 cnp.import_array()
 
+cdef extern from "signals.hpp":   # Ctrl-C ends a long call
+    pass
+
 
 cdef extern from "pairs.hpp" namespace "upsweep" nogil:
     enum:

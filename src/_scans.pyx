@@ -15,6 +15,9 @@ from _dtypes cimport dtype_code, kDouble, kFloat
 
 cnp.import_array()
 
+cdef extern from "signals.hpp":   # Ctrl-C ends a long call
+    pass
+
 cdef extern from *:
     """
     static const char* upsweep_level() { return UPSWEEP_LEVEL; }

@@ -13,14 +13,17 @@ namespace {
 
 class FlushSubnormals {
  public:
-  explicit FlushSubnormals(bool enable) : enabled(enable) {
+  // flush=false is for a scope inside of one that flushes.
+  explicit FlushSubnormals(bool enable, bool flush = true) : enabled(enable) {
     if (!enabled) return;
 #if defined(__x86_64__)
+    constexpr uint32_t kBits = 0x8040u;   // results (bit 15) and operands (bit 6)
     saved = _mm_getcsr();
-    _mm_setcsr((uint32_t)saved | 0x8040u);   // results (bit 15) and operands (bit 6)
+    _mm_setcsr(flush ? (uint32_t)saved | kBits : (uint32_t)saved & ~kBits);
 #elif defined(__aarch64__)
+    constexpr uint64_t kBit = 1ull << 24;
     asm volatile("mrs %0, fpcr" : "=r"(saved));
-    asm volatile("msr fpcr, %0" : : "r"(saved | (1ull << 24)));
+    asm volatile("msr fpcr, %0" : : "r"(flush ? saved | kBit : saved & ~kBit));
 #endif
   }
   ~FlushSubnormals() {

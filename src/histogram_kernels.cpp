@@ -39,6 +39,7 @@ constexpr int64_t kMostCells = 1 << 18;           // 1 MiB
 constexpr int64_t kMostExact = 1 << 23;           // ranks that a float holds, and their halves
 constexpr int64_t kGroup = 64;                    // keys that are looked at again if one is near a threshold
 constexpr int64_t kMergeSlots = 1 << 14;          // a task's share when tables are added
+constexpr int64_t kPollBlocks = 64;
 
 // ---- guesses -------------------------------------------------------------------------------------------------------
 
@@ -325,6 +326,7 @@ void sum_in_tables(const HistogramProblem& p, const Ranks<Key>& ranks, Sum* sums
       const Sum* weights = read_weights(p, from, n, weight_buffer);
       each_slot(ranks, read_keys(p, from, n, key_buffer), n,
                 [=](int64_t k, int turn, int64_t slot) { table[turn * turn_stride + slot] += weights[k]; });
+      if ((from - start) / kBlock % kPollBlocks == kPollBlocks - 1) poll();
     }
     if (task > 0) wait_for(added[task - 1]);
     add_tables(table, n_tables, stride, 0, n_slots, sums);

@@ -47,6 +47,7 @@ struct PairKernel {
 struct PairBlock {
   int64_t begin, end, first, last;
 };
+constexpr int64_t kPieceUnit = 1 << 12;   // pieces are whole blocks of columns, of any kernel
 struct PairInterval {
   int64_t begin, end;
 };

@@ -14,6 +14,7 @@ namespace upsweep {
 namespace {
 
 constexpr double kThreadCost = 150000;   // instructions below which a thread costs more than it saves
+constexpr double kCallCost = 1 << 24;    // instructions of one call of a compiled tile: a few milliseconds
 
 template <class Number, class Accumulator>
 class Run {
@@ -32,6 +33,8 @@ class Run {
       wants_rows |= !plan.lanes_are_columns;
       wants_columns |= plan.lanes_are_columns != 0;
     }
+    const double columns = kCallCost / (kernel.cost * (double)std::max<int64_t>(kernel.k, 1));
+    columns_per_call = std::max<int64_t>((int64_t)columns / kPieceUnit, 1) * kPieceUnit;
     n_threads = (int)std::max<int64_t>(1, std::min({problem.n_threads, (int64_t)(cost / kThreadCost), n_groups}));
   }
 
@@ -58,6 +61,7 @@ class Run {
   const States<Number, Accumulator> states;
   const int64_t numbers, indices, written;
   int64_t n_entries = 1;
+  int64_t columns_per_call = 0;   // of a compiled tile, before the worker polls
   int n_threads = 1;
   bool wants_rows = false, wants_columns = false;
   // Rows for lanes and column records, or row records and columns for lanes; seldom both.
@@ -155,12 +159,14 @@ class Run {
     const Packed<Number>& rows = across ? row_records : lane_rows;
     const Packed<Number>& columns = across ? lane_columns : records;
     const Tile tile = across ? kernel.columns_tile : kernel.rows_tile;
-    for (; left > 0; ++interval, skip = 0) {
-      const int64_t begin = interval->begin + skip, n = std::min(left, interval->end - begin);
+    while (left > 0) {
+      const int64_t begin = interval->begin + skip, n = std::min({left, interval->end - begin, columns_per_call});
       tile(rows.at(e, task.row), rows.stride, columns.at(e, begin), columns.stride,
            params.data() + e * kernel.param_width, n, begin - base, own.state.data(),
            own.workspace.data());
-      left -= n;
+      left -= n, skip += n;
+      if (begin + n == interval->end) ++interval, skip = 0;
+      if (left > 0) poll();
     }
     double* const a = own.numbers.data();
     int64_t* const i = own.indices.data();

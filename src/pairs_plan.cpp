@@ -13,7 +13,6 @@ namespace {
 constexpr int64_t kEnoughTasks = 64;          // below this many, columns are cut too
 constexpr int64_t kLeastPiece = 1 << 13;      // columns of a piece
 constexpr int64_t kMostPiece = 1 << 30;       // columns of one call: float32 has indices of 32 bits
-constexpr int64_t kPieceUnit = 1 << 12;       // pieces are whole blocks of columns, of any kernel
 constexpr double kGroupCost = 40000;          // instructions that are worth a claim
 constexpr double kTaskCost = 150;             // of a task besides its columns: packing, states
 constexpr double kIntervalCost = 60;          // of an interval: the call, its last columns one by one

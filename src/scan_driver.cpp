@@ -26,6 +26,7 @@ constexpr int64_t kManyColumnGroups = 16;
 constexpr int64_t kColumnGroup = 64;
 constexpr int64_t kBlockBytes = 256 << 10;     // of input: half the smallest L2 in use
 constexpr int64_t kTaskBytes = 64 << 10;
+constexpr int64_t kPollBytes = 32 << 20;       // of a task, after which it looks whether the call is to end: 2 to 10 ms
 
 template <class Acc, class Factor = Acc>
 class Driver {
@@ -97,7 +98,12 @@ class Driver {
       const Strip s = strip(task);
       if (p.multiplier.data) return reduce_strip(s, w);
       load_initial(s, w.carry.data());
-      strips.scan(s, 0, p.length, w.carry.data(), !p.initial.data, stream, true, w);
+      const int64_t steps = std::max<int64_t>(kPollBytes / (strips.step_bytes() * s.lanes) / 64 * 64, 64);
+      for (int64_t from = 0; from < p.length; from += steps) {
+        const int64_t to = std::min(p.length, from + steps);
+        strips.scan(s, from, to, w.carry.data(), from == 0 && !p.initial.data, stream, true, w);
+        if (to < p.length) poll();
+      }
       store_final(s, w.carry.data());
       if (stream) end_stream();
     });

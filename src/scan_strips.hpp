@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "buffer.hpp"
+#include "parallel.hpp"
 #include "scan.hpp"
 #include "vec.hpp"
 
@@ -21,6 +22,7 @@ namespace {
 enum class Layout { kLines, kColumns, kTiledLines, kTiledColumns };
 
 constexpr int64_t kTileElements = 2048;      // of a buffer: 16 KiB of doubles, so that three of them fit the L1
+constexpr int64_t kPollTiles = 16;           // a tile takes 1 to 20 us
 constexpr int64_t kTileColumns = 64;
 constexpr int64_t kMaxStripLanes = 2048;     // their states stay in the L1, what is kept of each in the L2
 
@@ -326,6 +328,7 @@ class Strips {
         const Tile tile{std::min(steps, to - step), std::min(lanes, s.lanes - lane)};
         gather_all(s, tile, lane, step, w);
         visit(tile, lane, step, step == from);
+        if ((step - from) / steps % kPollTiles == kPollTiles - 1) poll();
       }
   }
 

@@ -38,6 +38,7 @@ constexpr int64_t kDirect = 64;       // up to here K multiply-adds cost less th
 // on), and up to here their sums are read faster than elements are summed twice (Zen 5, 1 MiB of L2, 32 MiB of L3).
 constexpr int64_t kFewest = 24, kMost = 1 << 17, kShort = 256;
 constexpr int64_t kSegmentBytes = 256 << 10;
+constexpr int64_t kPollBlocks = 64;
 constexpr int64_t kSegmentBlocks = 8; // a segment begins with the sums of the block before it
 
 constexpr double kGrowthTaken = 0x1p1000;    // gamma^K up to here, and its rounding, stay finite
@@ -210,6 +211,7 @@ class Window {
           for (last_reset = step; last_reset >= begin && !reset_at(s, last_reset);) --last_reset;
         const Acc sum = b.tree.sum(s.reset ? std::max(oldest, last_reset) : oldest, step, read_some);
         write(s, step, 1, &sum);
+        if (step % kChunk == 0) poll();
       }
       end = start;
     }
@@ -261,6 +263,7 @@ class Window {
         const WindowResult result = run(start, n, in_place ? aside : out);
         const bool is_known = result.finite && stays_finite(std::max(start ? previous : 0.0, result.largest), b.growth);
         previous = result.largest;
+        if (k % kPollBlocks == kPollBlocks - 1) poll();
         if (is_known) {
           if (in_place) copy_block(aside, n, out);
           continue;
@@ -293,6 +296,7 @@ class Window {
       sum_windows(b, gamma, n, history, s.reset != nullptr);
       write(s, start, n, b.previous.data());
       end = start;
+      poll();
     }
   }
 
@@ -369,6 +373,7 @@ class Window {
           combine(b, scale_of(gamma, begin, b), gamma, std::min(count, std::max<int64_t>(0, first_reset - begin)));
         }
         write(s, start + begin, count, b.x.data());
+        if (begin + count < n) poll();
       }
     }
   }

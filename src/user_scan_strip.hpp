@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "buffer.hpp"
+#include "parallel.hpp"
 #include "user_scans.hpp"
 
 namespace upsweep {
@@ -21,6 +22,7 @@ constexpr int64_t kTileSteps = 64;          // of operands that go through tiles
 constexpr int64_t kTileBytes = 8 << 10;     // fewer where nothing has to be fetched, so that all stay in the first cache
 constexpr int64_t kRunSteps = 8;            // with the states in registers; the rows of so many steps are open at once,
 constexpr int64_t kRunBytes = 16 << 10;     // or of more, where rows are short
+constexpr int64_t kPollTiles = 16;          // a tile takes microseconds
 
 inline int64_t size_of(int32_t type) {
   constexpr int64_t sizes[] = {4, 8, 1, 2, 4, 8, 1, 2, 4, 8};
@@ -126,6 +128,7 @@ class Strip {
       kernel.steps(streams.data(), kernel.params.data(), state, state_stride, steps, n_columns);
       for (Walk& walk : outputs)
         if (!walk.direct) write(walk, walk.data + first * walk.time_stride, steps, n_columns, more);
+      if (first / steps_at_once % kPollTiles == kPollTiles - 1) poll();
     }
   }
 

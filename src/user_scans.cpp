@@ -5,9 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <memory>
-#include <mutex>
 
 #include "buffer.hpp"
 #include "flush.hpp"
@@ -35,30 +33,6 @@ char* at(const ScanOperand& operand, const UserScan& scan, int64_t column, int64
   }
   return data;
 }
-
-// The first exception of any worker, thrown again by the caller.
-class Caught {
- public:
-  template <class Body>
-  void guard(Body body) {
-    try {
-      body();
-    } catch (...) {
-      const std::lock_guard<std::mutex> lock(mutex);
-      if (!error) error = std::current_exception();
-      failed.store(true, std::memory_order_release);
-    }
-  }
-  bool any() const { return failed.load(std::memory_order_acquire); }
-  void rethrow() const {
-    if (error) std::rethrow_exception(error);
-  }
-
- private:
-  std::mutex mutex;
-  std::exception_ptr error;
-  std::atomic<bool> failed{false};
-};
 
 int64_t bytes_of(const UserScan& scan) {
   const double item = scan.kernel.bits / 8;
@@ -234,16 +208,11 @@ class Chunks {
 
   void run() {
     const int64_t n_tasks = n_blocks * scan.n_columns;
-    Caught caught;
     const int threads = threads_worth(scan.n_threads, bytes_of(scan), n_tasks);
     std::vector<Scratch> scratch(threads);
     for_tasks(n_tasks, threads, true, [&](int64_t task, int thread) {
-      const int64_t block = task / scan.n_columns, column = task % scan.n_columns;
-      bool published = false;
-      caught.guard([&] { run_block(block, column, scratch[thread], published, caught); });
-      if (!published) publish(flags[task]);   // whoever waits must not wait for ever
+      run_block(task / scan.n_columns, task % scan.n_columns, scratch[thread]);
     });
-    caught.rethrow();
   }
 
  private:
@@ -397,7 +366,7 @@ class Chunks {
     for (int s = 0; s < k; ++s) after[s] = number(scan.kernel, state.data(), s);
   }
 
-  void run_block(int64_t block, int64_t column, Scratch& scratch, bool& published, const Caught& caught) {
+  void run_block(int64_t block, int64_t column, Scratch& scratch) {
     const int64_t task = block * scan.n_columns + column, first = block * chunk * n_lanes;
     const bool last = block == n_blocks - 1;
     const int64_t n_steps = last ? scan.length - first : chunk * n_lanes;
@@ -421,12 +390,11 @@ class Chunks {
       for (int s = 0; s < k; ++s) carry[s] = number(scan.kernel, (char*)scan.state, s * scan.n_columns + column);
     } else {
       wait_for(flags[task - scan.n_columns]);
-      if (caught.any()) return;
       std::copy_n(carries.data() + (task - scan.n_columns) * k, k, carry.data());
     }
     if (steps > 0) pass(here, steps, n_lanes, own, states, reduced, carry.data(), scratch);
     std::copy_n(carry.data(), k, carries.data() + task * k);
-    publish(flags[task]), published = true;
+    publish(flags[task]);
     if (steps > 0) strip(scan.kernel, here, 0, steps, n_lanes, true, scratch).run(states.data(), n_lanes, steps, n_lanes);
     if (last) finish(here, column, steps, left, states, carry, scratch);
     for (const auto& each : here.pending) std::memcpy(each.to, each.from, each.n_bytes);
@@ -463,26 +431,22 @@ void scan_columns(const UserScan& scan) {
   if (in_place) strip = std::max<int64_t>(strip / kernel.group * kernel.group, kernel.group);
   while (strip > kernel.lanes && strip > inner) strip -= kernel.lanes;
   const int64_t n_strips = (inner + strip - 1) / strip;
-  Caught caught;
   const int threads = threads_worth(scan.n_threads, bytes_of(scan), outer * n_strips);
   std::vector<Buffer<char>> tiles(threads);
   for_tasks(outer * n_strips, threads, true, [&](int64_t task, int thread) {
-    caught.guard([&] {
-      const int64_t first = task % n_strips * strip, column = task / n_strips * inner + first;
-      const int64_t n_columns = std::min(strip, inner - first);
-      Strip work(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()), tiles[thread]);
-      auto add = [&](std::vector<Walk>& walks, const ScanOperand& operand) {
-        walks.push_back({at(operand, scan, column, 0), operand.time_stride, operand.strides[scan.n_dims - 1],
-                         operand.type, direct(operand), nullptr});
-      };
-      for (const ScanOperand& operand : scan.inputs) add(work.inputs, operand);
-      for (const ScanOperand& operand : scan.outputs) add(work.outputs, operand);
-      work.far = true;
-      work.prepare(n_columns);
-      work.run((char*)scan.state + column * item, scan.n_columns, scan.length, n_columns);
-    });
+    const int64_t first = task % n_strips * strip, column = task / n_strips * inner + first;
+    const int64_t n_columns = std::min(strip, inner - first);
+    Strip work(kernel, (int64_t)(scan.inputs.size() + scan.outputs.size()), tiles[thread]);
+    auto add = [&](std::vector<Walk>& walks, const ScanOperand& operand) {
+      walks.push_back({at(operand, scan, column, 0), operand.time_stride, operand.strides[scan.n_dims - 1],
+                       operand.type, direct(operand), nullptr});
+    };
+    for (const ScanOperand& operand : scan.inputs) add(work.inputs, operand);
+    for (const ScanOperand& operand : scan.outputs) add(work.outputs, operand);
+    work.far = true;
+    work.prepare(n_columns);
+    work.run((char*)scan.state + column * item, scan.n_columns, scan.length, n_columns);
   });
-  caught.rethrow();
 }
 
 void scan_in_chunks(const UserScan& scan, const TimeParallel& parallel) { Chunks(scan, parallel).run(); }
