@@ -14,6 +14,9 @@ from _dtypes cimport dtype_code, kBool, kUInt8
 
 cnp.import_array()
 
+cdef extern from "signals.hpp":   # Ctrl-C ends a long call
+    pass
+
 
 cdef extern from "count.hpp" namespace "upsweep" nogil:
     enum:
@@ -47,8 +50,8 @@ cdef extern from "count.hpp" namespace "upsweep" nogil:
     int64_t first_outside(const CountProblem&, int64_t) except +
     int64_t count_outside(const CountProblem&, int64_t) except +
     int64_t bins_of_few(const char*, int32_t, int64_t)
-    void count_few(const char*, int32_t, int64_t, int64_t*)
-    void sum_few(const char*, int32_t, int64_t, const double*, double*)
+    void count_few(const char*, int32_t, int64_t, int64_t*, int64_t)
+    void sum_few(const char*, int32_t, int64_t, const double*, double*, int64_t)
 
 
 cdef int32_t key_code(cnp.ndarray keys) except -1:
@@ -213,13 +216,13 @@ def plain(object x, object weights, object minlength, int n_threads):
     size = max(n_bins, least)
     result = cnp.PyArray_ZEROS(1, &size, cnp.NPY_INTP if summands is None else cnp.NPY_DOUBLE, 0)
     if summands is None:
-        count_few(cnp.PyArray_BYTES(keys), dtype, n, <int64_t*>cnp.PyArray_DATA(result))
+        count_few(cnp.PyArray_BYTES(keys), dtype, n, <int64_t*>cnp.PyArray_DATA(result), n_bins)
         return result
     cdef const double* terms = <const double*>cnp.PyArray_DATA(summands)
     cdef double* sums = <double*>cnp.PyArray_DATA(result)
     if n > MOST_IN_ORDER:
         with nogil:
-            sum_few(cnp.PyArray_BYTES(keys), dtype, n, terms, sums)
+            sum_few(cnp.PyArray_BYTES(keys), dtype, n, terms, sums, n_bins)
     else:
-        sum_few(cnp.PyArray_BYTES(keys), dtype, n, terms, sums)
+        sum_few(cnp.PyArray_BYTES(keys), dtype, n, terms, sums, n_bins)
     return result

@@ -76,7 +76,7 @@ int64_t count_outside(const CountProblem& problem, int64_t n_bins);
 
 // numpy's own case: one row of few native keys side by side. The number of bins is -1 where one is negative.
 int64_t bins_of_few(const char* keys, int32_t dtype, int64_t n);
-void count_few(const char* keys, int32_t dtype, int64_t n, int64_t* counts);
-void sum_few(const char* keys, int32_t dtype, int64_t n, const double* weights, double* sums);
+void count_few(const char* keys, int32_t dtype, int64_t n, int64_t* counts, int64_t n_bins);
+void sum_few(const char* keys, int32_t dtype, int64_t n, const double* weights, double* sums, int64_t n_bins);
 
 }  // namespace upsweep

@@ -14,11 +14,11 @@ constexpr int64_t kPiece = 1 << 16;    // keys that a worker claims
 constexpr int64_t kPageBins = 1024;    // whose wraps fill a page
 
 // Everything by value: a store to a byte might else be one to any of it.
+// last: checked, the bin of keys outside; else a mask.
 template <class Key, bool Checked>
-inline void count_block(const char* keys, int64_t n, uint8_t* bytes, uint32_t* wraps, uint8_t* wrapped,
-                        uint64_t limit) {
+inline void count_block(const char* keys, int64_t n, uint8_t* bytes, uint32_t* wraps, uint8_t* wrapped, uint64_t last) {
   for (int64_t at = 0; at < n; ++at) {
-    const uint64_t key = key_at<Key>(keys, at), bin = Checked ? std::min(key, limit) : key;
+    const uint64_t key = index_at<Key>(keys, at), bin = Checked ? std::min(key, last) : key & last;
     if (__builtin_expect(++bytes[bin] == 0, 0)) ++wraps[bin], wrapped[bin / kPageBins] = 1;
   }
 }
@@ -53,7 +53,7 @@ void CountBytes::count_piece(Worker& worker, const Row& row, int64_t from, int64
       prepare((uint64_t)bits.any + 1);
     }
     if (bits.any == bits.all) add_equal(n, bits.any, bytes, wraps, wrapped);
-    else count_block<Key, false>(keys, n, bytes, wraps, wrapped, limit);
+    else count_block<Key, false>(keys, n, bytes, wraps, wrapped, std::bit_ceil(worker.ready) - 1);
     return true;
   });
 }
@@ -61,13 +61,14 @@ void CountBytes::count_piece(Worker& worker, const Row& row, int64_t from, int64
 template <class Key>
 Outcome CountBytes::run(const CountProblem& p, int64_t row, int64_t n_bins, int n_threads) {
   const uint64_t valid = valid_bins<Key>(n_bins < 0 ? INT64_MAX : n_bins);
-  limit = n_bins < 0 ? kByteBins - 1 : n_bins;
+  limit = (int64_t)std::min<uint64_t>(n_bins < 0 ? kByteBins - 1 : n_bins, valid);
+  const int64_t n_entries = (int64_t)std::bit_ceil((uint64_t)limit + 1);   // any key can be masked to one
   workers.clear();
   workers.resize(n_threads);
   for (Worker& worker : workers) {
-    worker.bytes = new_scratch<uint8_t>(limit + 1);
-    worker.wrapped.assign(limit / kPageBins + 1, 0);
-    worker.wraps.reset((uint32_t*)std::calloc(limit + 1, sizeof(uint32_t)));
+    worker.bytes = new_scratch<uint8_t>(n_entries);
+    worker.wrapped.assign(n_entries / kPageBins + 1, 0);
+    worker.wraps.reset((uint32_t*)std::calloc(n_entries, sizeof(uint32_t)));
     if (!worker.wraps) throw std::bad_alloc();
   }
   StopAt stop{valid, p.drop == 0, n_bins >= 0};

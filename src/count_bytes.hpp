@@ -33,7 +33,7 @@ class CountBytes {
   void count_piece(Worker& worker, const Row& row, int64_t from, int64_t to, StopAt& stop) const;
 
   std::vector<Worker> workers;
-  int64_t limit = 0, top = 0;   // limit: of the bins; one more is for what is outside
+  int64_t limit = 0, top = 0;   // limit: bins that keys can have; one more is for keys outside
 };
 
 }  // namespace upsweep

@@ -45,7 +45,7 @@ int64_t width_of(const CountProblem& p) {
 }
 
 bool in_bytes(int64_t n_bins, int64_t n, int n_threads) {
-  const bool fits = n_bins <= kTableBytes || (n_threads <= kWorkersOfBytes && n_bins * n_threads <= kBytesOfAll);
+  const bool fits = n_bins <= kTableBytes || (n_threads <= kWorkersOfBytes && n_bins <= kBytesOfAll / n_threads);
   return n_bins < kByteBins && n_bins * kKeysOfAByte <= n && fits;
 }
 
@@ -81,8 +81,8 @@ Found bins_of_range(const CountProblem& p) {
 }
 
 int n_tables_for(int64_t n_bins, int64_t n) {
-  if (n_bins * 8 <= n && n_bins <= kManyTables) return 8;
-  if (n_bins * 4 <= n && n_bins <= kSomeTables) return 4;
+  if (n_bins <= kManyTables && n_bins * 8 <= n) return 8;
+  if (n_bins <= kSomeTables && n_bins * 4 <= n) return 4;
   return 1;
 }
 
@@ -240,14 +240,16 @@ int64_t bins_of_few(const char* keys, int32_t dtype, int64_t n) {
     return n == 0 ? 0 : largest >= valid_bins<Key>(INT64_MAX) ? INT64_C(-1) : (int64_t)largest + 1;
   });
 }
-void count_few(const char* keys, int32_t dtype, int64_t n, int64_t* counts) {
+void count_few(const char* keys, int32_t dtype, int64_t n, int64_t* counts, int64_t n_bins) {
   with_key_type(dtype, [&](auto key) {
-    for (int64_t at = 0; at < n; ++at) ++counts[key_at<decltype(key)>(keys, at)];
+    for (int64_t at = 0; at < n; ++at)
+      if (const uint64_t bin = index_at<decltype(key)>(keys, at); bin < (uint64_t)n_bins) ++counts[bin];
   });
 }
-void sum_few(const char* keys, int32_t dtype, int64_t n, const double* weights, double* sums) {
+void sum_few(const char* keys, int32_t dtype, int64_t n, const double* weights, double* sums, int64_t n_bins) {
   with_key_type(dtype, [&](auto key) {
-    for (int64_t at = 0; at < n; ++at) sums[key_at<decltype(key)>(keys, at)] += weights[at];
+    for (int64_t at = 0; at < n; ++at)
+      if (const uint64_t bin = index_at<decltype(key)>(keys, at); bin < (uint64_t)n_bins) sums[bin] += weights[at];
   });
 }
 

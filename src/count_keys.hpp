@@ -15,16 +15,33 @@ namespace upsweep {
 namespace {
 
 constexpr int64_t kBlock = 1024;   // keys that are looked at, and then counted from the first cache
+constexpr int64_t kPollBlocks = 64;
+
+// After block number `block` of a long loop.
+inline void poll_blocks(int64_t block) {
+  if (block % kPollBlocks == kPollBlocks - 1) poll();
+}
 
 template <class Key>
 using Unsigned = std::make_unsigned_t<Key>;
 
 // Keys are compared as unsigned numbers: negative ones are behind all bins.
+//
+// Another thread or process may change keys while they are counted. So what was found out about a block holds for a
+// second read of it only within limits: whoever uses a key as an index masks or compares the very value that it uses.
 template <class Key>
 inline Unsigned<Key> key_at(const char* keys, int64_t at) {
   Unsigned<Key> key;
   std::memcpy(&key, keys + at * (int64_t)sizeof(Key), sizeof(Key));
   return key;
+}
+
+// A key that is compared and then used as an index: the compiler may not read it from memory again in between.
+template <class Key>
+inline uint64_t index_at(const char* keys, int64_t at) {
+  uint64_t index = key_at<Key>(keys, at);
+  asm("" : "+r"(index));
+  return index;
 }
 
 // How many keys of this type are not negative, or n_bins where that is less.
@@ -85,6 +102,7 @@ inline bool each_block(const Row& row, int64_t from, int64_t to, Visit visit) {
   for (int64_t first = from; first < to; first += kBlock) {
     const int64_t n = std::min(kBlock, to - first);
     if (!visit(read_block<Key>(row, first, n, buffer), first, n)) return false;
+    poll_blocks((first - from) / kBlock);
   }
   return true;
 }

@@ -182,7 +182,7 @@ class Partition {
                          uint64_t valid, uint64_t outside, int low_bits) {
     const uint64_t low_mask = (UINT64_C(1) << low_bits) - 1;
     for (int64_t at = 0; at < n; ++at) {
-      const uint64_t key = key_at<Key>(keys, at), bin = key < valid ? key : outside;
+      const uint64_t key = index_at<Key>(keys, at), bin = key < valid ? key : outside;
       const int64_t entry = to.append((int64_t)(bin >> low_bits), (Low)(bin & low_mask));
       if constexpr (kWeighted) to.terms[entry] = terms[at];
       else (void)entry;
@@ -193,8 +193,9 @@ class Partition {
   void deal_together(Dealt<Low, Sum>& to, int64_t bucket, const char* keys, int64_t n,
                      [[maybe_unused]] const Sum* terms) const {
     const uint64_t low_mask = (UINT64_C(1) << layout.low_bits) - 1;
+    const uint64_t last = (uint64_t)(layout.n_bins - 1 - (bucket << layout.low_bits));   // of the bucket's bins, or more
     to.append_block(bucket, n, [&](int64_t at, int64_t entry) {
-      to.lows[entry] = (Low)(key_at<Key>(keys, at) & low_mask);
+      to.lows[entry] = (Low)std::min(key_at<Key>(keys, at) & low_mask, last);
       if constexpr (kWeighted) to.terms[entry] = terms[at];
     });
   }

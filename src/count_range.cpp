@@ -116,9 +116,9 @@ int64_t find_outside(const CountProblem& p, int64_t n_bins) {
   for (int64_t row = 0; row < p.n_rows && found < 0; ++row)
     each_block<Key>(row_of(p, row), 0, p.n, [&](const char* keys, int64_t first, int64_t n) {
       if (largest_unsigned<Key>(keys, n) < valid) return true;
-      for (int64_t at = 0; found < 0; ++at)
+      for (int64_t at = 0; at < n && found < 0; ++at)
         if (key_at<Key>(keys, at) >= valid) found = row * p.n + first + at;
-      return false;
+      return found < 0;
     });
   return found;
 }

@@ -19,12 +19,8 @@ constexpr int kRowTables = 4;
 
 template <class Key>
 inline void count_row_block(const char* keys, int64_t n, int64_t* counts, uint64_t valid) {
-  if (largest_unsigned<Key>(keys, n) < valid) {
-    for (int64_t at = 0; at < n; ++at) ++counts[key_at<Key>(keys, at)];
-    return;
-  }
   for (int64_t at = 0; at < n; ++at)
-    if (const uint64_t bin = key_at<Key>(keys, at); bin < valid) ++counts[bin];
+    if (const uint64_t bin = index_at<Key>(keys, at); bin < valid) ++counts[bin];
 }
 
 template <class Key>
@@ -39,7 +35,7 @@ inline void count_long_row(const Row& row, int64_t n_keys, int64_t* counts, int6
   };
   each_block<Key>(row, 0, n_keys, [&](const char* keys, int64_t, int64_t n) {
     for (int64_t at = 0; at < n; ++at) {
-      const uint64_t bin = key_at<Key>(keys, at);
+      const uint64_t bin = index_at<Key>(keys, at);
       ++tables[at % kRowTables * stride + (int64_t)(bin < valid ? bin : (uint64_t)n_bins)];
     }
     if ((n_counted += n) >= INT64_C(1) << 31) fold(), std::fill_n(tables, kRowTables * stride, 0u), n_counted = 0;
@@ -51,9 +47,9 @@ inline void count_long_row(const Row& row, int64_t n_keys, int64_t* counts, int6
 template <class Key, class T>
 inline void add_row_block(const char* keys, int64_t n, const T* terms, int64_t width, T* sums, uint64_t valid) {
   for (int64_t at = 0; at < n && width == 1; ++at)
-    if (const uint64_t bin = key_at<Key>(keys, at); bin < valid) sums[bin] += terms[at];
+    if (const uint64_t bin = index_at<Key>(keys, at); bin < valid) sums[bin] += terms[at];
   for (int64_t at = 0; at < n && width > 1; ++at) {
-    const uint64_t bin = key_at<Key>(keys, at);
+    const uint64_t bin = index_at<Key>(keys, at);
     if (bin >= valid) continue;
     T* to = sums + (int64_t)bin * width;
     for (int64_t k = 0; k < width; ++k) to[k] += terms[at * width + k];
@@ -105,6 +101,7 @@ void run(const CountProblem& p, T* result, int64_t n_bins, bool overwrite, int n
             add_row_block<Key, T>(keys, n, weights_of<T>(p, first_row + k).read(first, n, buffers[thread].get()),
                                   width, to, valid);
         }
+        poll_blocks(first / block_size);
       }
     }
   });

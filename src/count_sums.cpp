@@ -70,16 +70,16 @@ namespace {
 
 template <class Key>
 inline uint64_t bin_of(const char* keys, int64_t at, uint64_t limit) {
-  return std::min<uint64_t>(key_at<Key>(keys, at), limit);
+  return std::min<uint64_t>(index_at<Key>(keys, at), limit);
 }
 
-// n steps of each of N chunks, each into a table of its own.
+// n steps of each of N chunks, each into a table of its own. last: checked, the bin of keys outside; else a mask.
 template <class Key, int N, bool Checked, class Term, class Sum>
 inline void add_steps(const char* const* keys, const Term* const* terms, int64_t from, int64_t to, Sum* tables,
                       int64_t stride, uint64_t last) {
   for (int64_t at = from; at < to; ++at)
     for (int k = 0; k < N; ++k) {
-      const uint64_t bin = Checked ? bin_of<Key>(keys[k], at, last) : key_at<Key>(keys[k], at);
+      const uint64_t bin = Checked ? bin_of<Key>(keys[k], at, last) : key_at<Key>(keys[k], at) & last;
       tables[k * stride + (int64_t)bin] += (Sum)terms[k][at];
     }
 }
@@ -110,9 +110,10 @@ void SumTables<Sum>::sum_side_by_side(Worker& worker, const Row& keys, const Wei
     }
     const int64_t all = n[N - 1];
     if (checked) add_steps<Key, N, true>(blocks, terms, 0, all, tables, stride, limit);
-    else add_steps<Key, N, false>(blocks, terms, 0, all, tables, stride, limit);
+    else add_steps<Key, N, false>(blocks, terms, 0, all, tables, stride, std::bit_ceil((uint64_t)worker.ready) - 1);
     for (int k = 0; k < N - 1; ++k)
       add_steps<Key, 1, true>(blocks + k, terms + k, all, n[k], tables + k * stride, stride, limit);
+    poll_blocks(start / kBlock);
   }
 }
 
@@ -134,6 +135,7 @@ void SumTables<Sum>::sum_chunk(Worker& worker, const Row& keys, const Weights<Su
       Sum* to = sums + bin_of<Key>(block, at, limit) * width;
       for (int64_t k = 0; k < width; ++k) to[k] += terms[at * width + k];
     }
+    poll_blocks((first - chunk.from) / block_size);
   }
 }
 
@@ -143,8 +145,9 @@ Outcome SumTables<Sum>::run(const CountProblem& p, int64_t row, int64_t n_bins, 
   const Weights<Sum> weights = weights_of<Sum>(p, row);
   const Row keys = row_of(p, row);
   width = weights.n_sums;
-  limit = n_bins < 0 ? numbers(N) / width - 1 : n_bins;
-  stride = (limit + 1) * width + kSlack / 2;
+  const uint64_t valid = valid_bins<Key>(n_bins < 0 ? INT64_MAX : n_bins);
+  limit = (int64_t)std::min<uint64_t>(n_bins < 0 ? numbers(N) / width - 1 : n_bins, valid);
+  stride = (int64_t)std::bit_ceil((uint64_t)limit + 1) * width + kSlack / 2;   // any key can be masked to a bin
   const int64_t n_chunks = n_chunks_of(p.n), chunk = (p.n + n_chunks - 1) / n_chunks;
   const int64_t n_tasks = (n_chunks + N - 1) / N;
   n_threads = (int)std::min<int64_t>(n_threads, n_tasks);
@@ -155,7 +158,7 @@ Outcome SumTables<Sum>::run(const CountProblem& p, int64_t row, int64_t n_bins, 
     worker.buffer = new_scratch<Sum>(std::max(N * kBlock, width));
   }
   total = new_scratch<Sum>(stride);
-  Stop stop{valid_bins<Key>(n_bins < 0 ? INT64_MAX : n_bins), p.drop == 0, n_bins >= 0};
+  Stop stop{valid, p.drop == 0, n_bins >= 0};
   std::vector<std::atomic<uint8_t>> added(n_tasks);
   const bool floats = std::is_same_v<Sum, double> && weights.dtype == kFloat && !weights.swapped &&
                       weights.stride == sizeof(float) && (uintptr_t)weights.data % alignof(float) == 0;
@@ -256,14 +259,12 @@ constexpr int64_t kCached = 1 << 17;     // numbers of a result that is not wort
 // visit(bin, number of the key) for the keys of a block that are inside; ahead(bin) some time before.
 template <class Key, class Ahead, class Visit>
 inline void each_bin(const char* keys, int64_t n, uint64_t valid, Ahead ahead, Visit visit) {
-  if (largest_unsigned<Key>(keys, n) >= valid) {
-    for (int64_t at = 0; at < n; ++at)
-      if (const uint64_t bin = key_at<Key>(keys, at); bin < valid) visit(bin, at);
-    return;
-  }
+  auto visit_key = [&](int64_t at) {
+    if (const uint64_t bin = index_at<Key>(keys, at); bin < valid) visit(bin, at);
+  };
   int64_t at = 0;
-  for (; at + kAhead < n; ++at) ahead(key_at<Key>(keys, at + kAhead)), visit(key_at<Key>(keys, at), at);
-  for (; at < n; ++at) visit(key_at<Key>(keys, at), at);
+  for (; at + kAhead < n; ++at) ahead(key_at<Key>(keys, at + kAhead)), visit_key(at);
+  for (; at < n; ++at) visit_key(at);
 }
 
 // The same with or without asking ahead.
@@ -306,6 +307,7 @@ void sum_in_order(const CountProblem& p, int64_t row, Sum* sums, int64_t result_
       const int64_t n = std::min(block_size, p.n - first);
       const char* block = read_block<Key>(keys, first, n, key_buffer);
       const Sum* terms = weights.read(first, n, buffer.get());
+      poll_blocks(first / block_size);
       if (result_stride == 1) {
         each_bin<Key>(block, n, valid, sums, large, [=](uint64_t bin, int64_t at) { sums[bin] += terms[at]; });
         continue;

@@ -43,7 +43,8 @@ class SumTables {
                  Stop& stop) const;
 
   Scratch<Sum> total;
-  int64_t width = 1, limit = 0, stride = 0;   // numbers of a bin; bins and numbers of a table
+  // Numbers of a bin; bins that keys can have, where one more is for keys outside; numbers of a table.
+  int64_t width = 1, limit = 0, stride = 0;
   int64_t ready = 0, top = 0;                 // bins of the total
 };
 

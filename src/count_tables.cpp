@@ -18,22 +18,22 @@ constexpr int64_t kWide = INT64_C(1) << 31;        // keys after which 32 bits a
 constexpr int64_t kMergeWorth = 1 << 16;           // additions that are worth another thread
 
 template <int N, class Key>
-inline void count_block(const char* keys, int64_t n, uint32_t* tables, int64_t stride) {
+inline void count_block(const char* keys, int64_t n, uint32_t* tables, int64_t stride, Unsigned<Key> mask) {
   constexpr int kStep = 8;
   int64_t at = 0;
   for (; at + kStep <= n; at += kStep) {
     Unsigned<Key> step[kStep];
     std::memcpy(step, keys + at * (int64_t)sizeof(Key), sizeof step);
-    for (int k = 0; k < kStep; ++k) ++tables[k % N * stride + step[k]];
+    for (int k = 0; k < kStep; ++k) ++tables[k % N * stride + (step[k] & mask)];
   }
-  for (; at < n; ++at) ++tables[key_at<Key>(keys, at)];
+  for (; at < n; ++at) ++tables[key_at<Key>(keys, at) & mask];
 }
 
 // What is outside goes to the entry behind the last.
 template <int N, class Key>
 inline void count_some(const char* keys, int64_t n, uint32_t* tables, int64_t stride, uint64_t limit) {
   for (int64_t at = 0; at < n; ++at)
-    ++tables[at % N * stride + (int64_t)std::min<uint64_t>(key_at<Key>(keys, at), limit)];
+    ++tables[at % N * stride + (int64_t)std::min<uint64_t>(index_at<Key>(keys, at), limit)];
 }
 
 }  // namespace
@@ -65,7 +65,7 @@ void CountTables::count_piece(Worker& worker, const Row& row, int64_t from, int6
   uint32_t* tables = worker.tables.get();
   each_block<Key>(row, from, to, [&](const char* keys, int64_t, int64_t n) {
     if constexpr (sizeof(Key) == 1) {   // all that there can be
-      count_block<N, Key>(keys, n, tables, stride);
+      count_block<N, Key>(keys, n, tables, stride, 0xff);
       return true;
     } else {
       const Bits2<Key> bits = bits_of<Key>(keys, n);
@@ -79,7 +79,7 @@ void CountTables::count_piece(Worker& worker, const Row& row, int64_t from, int6
         prepare<N>(worker, (uint64_t)bits.any + 1);
       }
       if (bits.any == bits.all) tables[bits.any] += (uint32_t)n;
-      else count_block<N, Key>(keys, n, tables, stride);
+      else count_block<N, Key>(keys, n, tables, stride, (Unsigned<Key>)(std::bit_ceil(worker.ready) - 1));
       return true;
     }
   });
@@ -92,7 +92,7 @@ Outcome CountTables::run(const CountProblem& p, int64_t row, int64_t n_bins, int
   const uint64_t kinds = sizeof(Key) < 4 ? UINT64_C(1) << 8 * std::min<size_t>(sizeof(Key), 3) : UINT64_MAX;
   limit = std::min<uint64_t>(kinds, capacity(N));
   if (n_bins >= 0) limit = std::min<uint64_t>(limit, sizeof(Key) == 1 ? kinds : std::bit_ceil((uint64_t)n_bins + 1));
-  stride = limit + kSlack;
+  stride = (int64_t)std::bit_ceil((uint64_t)limit) + kSlack;
   workers.clear();
   workers.resize(n_threads);
   for (Worker& worker : workers) {
@@ -101,6 +101,7 @@ Outcome CountTables::run(const CountProblem& p, int64_t row, int64_t n_bins, int
   }
 
   const uint64_t valid = valid_bins<Key>(n_bins < 0 ? INT64_MAX : n_bins);
+  n_valid = (int64_t)std::min<uint64_t>(valid, limit);
   StopAt stop{valid, p.drop == 0, n_bins >= 0};
   const Row keys = row_of(p, row);
   const int64_t n_pieces = (p.n + kPiece - 1) / kPiece;
@@ -156,7 +157,7 @@ void CountTables::write(int64_t* counts, int64_t n_bins, bool overwrite, int n_t
     const int64_t from = n_bins / n_parts * part, to = part == n_parts - 1 ? n_bins : n_bins / n_parts * (part + 1);
     if (overwrite) std::fill(counts + from, counts + to, 0);
     for (const Worker& worker : workers) {
-      const int64_t end = std::min<int64_t>(to, worker.ready);
+      const int64_t end = std::min({to, (int64_t)worker.ready, n_valid});
       const uint32_t* table = worker.tables.get();
       for (int64_t bin = from; bin < end; ++bin) counts[bin] += table[bin];
       if (!worker.wide.empty())

@@ -91,7 +91,9 @@ class CountTables {
   void fold(Worker& worker) const;
 
   std::vector<Worker> workers;
-  int64_t limit = 0, stride = 0, top = 0;   // limit: entries of a table, a power of two or all that there are
+  // limit: entries of a table. The memory of one has a power of two, so that any key can be masked to an entry.
+  int64_t limit = 0, stride = 0, top = 0;
+  int64_t n_valid = 0;                      // entries of bins; those after them are of keys outside
 };
 
 }  // namespace upsweep

@@ -163,3 +163,95 @@ def test_an_error_with_several_threads_leaves_none_waiting(weights):
                 print(str(error)[:2])
     """
     assert run_python(code, timeout=60).split() == ["x:"] * 4
+
+
+NARROW = [
+    (dtype, length, n)
+    for dtype in ("int8", "int16")
+    for top in [np.iinfo(dtype).max]
+    for length in (1, 2, 5, top // 2, top, top + 1, top + 2, 2 * top + 1, 2 * top + 2, 2 * top + 3, 300_000)
+    for n in (100, 5000, 200_000)
+] + [("int8", 256, 2_000_000), ("int16", 65_536, 2_000_000), ("int16", 300_000, 2_000_000)]
+
+
+@pytest.mark.parametrize("dtype, length, n", NARROW)
+def test_negative_keys_of_narrow_types_are_in_no_bin(dtype, length, n):
+    """Read as unsigned, -1 is 255 or 65,535, which may be below the number of bins."""
+    limits = np.iinfo(dtype)
+    keys = np.random.default_rng(0).integers(limits.min, limits.max, n, dtype, endpoint=True)
+    inside = (keys >= 0) & (keys < length)
+    for weights in (None, np.arange(n) % 5, np.arange(n) % 3 * 0.5):
+        summed = None if weights is None else weights[inside]
+        expected = np.bincount(keys[inside], summed, minlength=length)
+        for n_threads in (1, 2):
+            keywords = {"invalid": "drop", "n_threads": n_threads}
+            counts, n_invalid = upsweep.bincount(keys, weights, length=length, return_invalid=True, **keywords)
+            assert (counts == expected).all() and n_invalid == n - inside.sum()
+            out = np.ones(length, np.intp if weights is None else np.float64)
+            upsweep.bincount(keys, weights, out=out, accumulate=True, **keywords)
+            assert (out == expected + 1).all()
+            counts = upsweep.bincount(keys, weights, minlength=length, **keywords)
+            summed = None if weights is None else weights[keys >= 0]
+            assert (counts == np.bincount(keys[keys >= 0], summed, minlength=length)).all()
+    if length <= 1000 and n < 2_000_000:
+        columns = np.stack([keys, keys[::-1]], axis=1)
+        counts = upsweep.bincount(columns, axis=0, length=length, invalid="drop")
+        assert (counts == np.bincount(keys[inside], minlength=length)[:, None]).all()
+
+
+@pytest.mark.parametrize("dtype, n_bins", [("int8", 128), ("int16", 1000), ("int32", 5), ("int64", 40)])
+def test_out_may_lie_at_any_address(dtype, n_bins):
+    keys = np.random.default_rng(0).integers(0, n_bins, 300_000).astype(dtype)
+    for weights, kind in ((None, np.intp), (np.full(keys.shape, 0.5), np.float64)):
+        expected = np.bincount(keys, weights, minlength=n_bins)
+        memory = np.zeros(8 * n_bins + 1, np.uint8)
+        out = memory[1:].view(kind)
+        assert not out.flags.aligned
+        upsweep.bincount(keys, weights, out=out)
+        assert (out == expected).all() and memory[0] == 0
+
+
+def test_keys_that_change_while_they_are_counted_stay_inside_the_result():
+    """Results of such calls mean nothing, but no memory of others is written to."""
+    code = """
+    import threading, time
+    import numpy as np, upsweep
+    def race(n, call, seconds=0.3):
+        x = np.ones(n, np.int64)
+        done = threading.Event()
+        def change():
+            while not done.is_set():
+                x[...] = 2**40
+                x[...] = 1
+        thread = threading.Thread(target=change)
+        thread.start()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                call(x)
+            except (ValueError, MemoryError) as error:
+                assert str(error).startswith("x: "), error
+        done.set()
+        thread.join()
+    n = 300_000
+    weights = np.full(n, 0.5)
+    matrix = weights.reshape(100, -1)
+    for keywords in ({}, {"length": 5}, {"length": 5, "invalid": "drop"}, {"length": 200_000}, {"length": 10**6}):
+        race(n, lambda x: upsweep.bincount(x, **keywords))
+        race(n, lambda x: upsweep.bincount(x, weights, **keywords))
+    for size in (3000, 90_000):
+        race(n, lambda x: upsweep.bincount(x[:size]))
+        race(n, lambda x: upsweep.bincount(x[:size], weights[:size]))
+    for axis in (0, 1):
+        race(n, lambda x: upsweep.bincount(x.reshape(100, -1), axis=axis, length=3))
+        race(n, lambda x: upsweep.bincount(x.reshape(100, -1), matrix, axis=axis, length=3))
+    race(1_200_000, lambda x: upsweep.bincount(x, length=5_000_001, n_threads=2), 1)
+    print("ok")
+    """
+    assert run_python(code).strip() == "ok"
+
+
+def test_largest_keys_do_not_overflow_what_is_calculated_from_them():
+    for value in (2**63 - 1, 2**63 - 2, 2**62, 2**61 + 1):
+        with pytest.raises(MemoryError, match=r"^x: the largest key"):
+            upsweep.bincount(np.full(10_000, value))

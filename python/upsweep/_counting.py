@@ -211,7 +211,9 @@ def made_on_device(accumulator: str, dtype: str) -> str:
 
 
 def outside_error(count: Count, first: int, n_bins: int) -> ValueError:
-    """What is wrong with the key at this position in C order of `keys`."""
+    """Return the error for the key at position `first`, in C order, of `keys`."""
+    if first < 0:
+        return ValueError("x: another thread or process changed keys while they were counted; pass a copy")
     index = np.unravel_index(first, count.keys.shape)
     return key_error(tuple(map(int, index)), count.axis, int(count.keys[index]), n_bins)
 

@@ -280,7 +280,7 @@ def _run_counter(count: Count, counter: Any) -> tuple[Array, np.int64 | None]:
     out = count.out
     if out is None:
         result = _counted(count, counter, n_bins).astype(count.dtype, copy=False)
-    elif out.dtype == count.accumulator and count.bins_last(out).flags.c_contiguous:
+    elif out.dtype == count.accumulator and count.bins_last(out).flags.carray:  # aligned, too
         result = out
         if out.size:
             counter.write(count.bins_last(out), not count.accumulate)
