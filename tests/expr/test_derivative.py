@@ -92,6 +92,102 @@ def test_conventions(name, given, expected):
     np.testing.assert_allclose(value, expected, rtol=1e-12)
 
 
+# Functions with points where their derivative is infinite or NaN, and such a point.
+SINGULAR = [
+    ("sqrt", (), -1.0), ("rsqrt", (), -1.0), ("log", (), 0.0), ("log", (), -1.0), ("xlogx", (), 0.0),
+    ("inverse", (), 0.0), ("pow", (-2,), 0.0), ("asin", (), 2.0), ("acos", (), -2.0), ("exp", (), 1e4),
+    ("norm2", (), np.nan), ("normalize", (), np.inf), ("sin", (), np.inf), ("square", (), np.inf),
+]  # fmt: skip
+
+
+def derivatives(formula, value):
+    """A formula's first and second derivative at one number."""
+    a = variable(0, 1, "i")
+    first = gradient(formula, a)
+    return [float(evaluate(each, [np.array([value])])[0]) for each in (first, gradient(first, a))]
+
+
+@pytest.mark.parametrize("name, static, at", SINGULAR)
+def test_the_branch_that_is_not_taken_contributes_nothing(name, static, at):
+    a = variable(0, 1, "i")
+    singular = make("mul", make("sin", make(name, a, static=static)), make(name, a, static=static))
+    condition = make("sub", make("eq", a, constant(at)), constant(0.5))
+    smooth = make("atan", a) if np.isfinite(at) else constant(3)
+    if np.isnan(at):
+        condition = make("sub", make("ne", a, a), constant(0.5))
+    with np.errstate(all="ignore"):
+        expected = [1 / (1 + at * at), -2 * at / (1 + at * at) ** 2] if np.isfinite(at) else [0, 0]
+    chosen = make("ifelse", condition, smooth, singular)
+    np.testing.assert_allclose(derivatives(chosen, at), expected, rtol=1e-14)
+    # The other way around, under a function, and as the only user of a node that two selects share.
+    chosen = make("ifelse", make("neg", condition), singular, smooth)
+    np.testing.assert_allclose(derivatives(make("mul", constant(3), chosen), at), np.multiply(3, expected))
+    never = make("ifelse", make("neg", condition), make("mul", singular, singular), constant(0))
+    both = make("add", chosen, make("add", never, make("ifelse", condition, smooth, make("neg", singular))))
+    np.testing.assert_allclose(derivatives(both, at), np.multiply(2, expected), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "formula, at, expected",
+    [
+        (lambda a: make("relu", make("log", a)), 0.0, [0, 0]),
+        (lambda a: make("clampint", make("inverse", a), static=(-1, 1)), 0.0, [0, 0]),
+        (lambda a: make("clamp", make("log", a), constant(-1), constant(1)), 0.0, [0, 0]),
+        (lambda a: make("clamp", constant(0), make("log", a), constant(1)), 0.0, [0, 0]),
+        (lambda a: make("clamp", constant(0), constant(-1), make("inverse", a)), 0.0, [0, 0]),
+        (lambda a: make("max", make("concat", make("log", a), make("exp", a))), 0.0, [1, 1]),
+        (lambda a: make("min", make("concat", make("inverse", a), make("exp", a))), 0.0, [1, 1]),
+    ],
+)
+def test_what_is_clipped_or_no_extreme_contributes_nothing(formula, at, expected):
+    np.testing.assert_allclose(derivatives(formula(variable(0, 1, "i")), at), expected)
+
+
+def test_a_select_of_single_features():
+    """Of vectors, and through operations that move, join and sum features."""
+    a, at = variable(0, 3, "i"), np.array([-1.0, 4.0, 0.0])
+    root, condition = make("sqrt", a), make("sub", a, constant(0.5))
+    chosen = make("sum", make("ifelse", condition, root, constant(0)))
+    np.testing.assert_array_equal(evaluate(gradient(chosen, a), [at]), [0, 0.25, 0])
+    first = variable(1, 1, "i")
+    spread = make("concat", make("log", first), make("extract", root, static=(1, 2)))  # log(first) is not taken
+    whole = make("sum", make("ifelse", condition, spread, constant(1)))
+    moved = make("sum", make("ifelse", condition, make("extract", make("concat", spread, a), static=(0, 3)), a))
+    for formula, expected in ((whole, [0, 0, 0.25]), (moved, [1, 0, 1.25])):
+        arrays = [np.array([-1.0, 4.0, 4.0]), np.array([0.0])]
+        np.testing.assert_array_equal(evaluate(gradient(formula, first), arrays), [0])
+        value = evaluate(gradient(formula, a), arrays)
+        np.testing.assert_array_equal(value, [expected[0], 0.25, 0.25])
+    # One number for all features: it counts where any feature takes it.
+    number = make("ifelse", condition, make("mul", make("sqrt", first), a), constant(0))
+    for features, expected in (([-1.0, 0.0, 0.0], 0), ([-1.0, 4.0, 2.0], 6 * 0.25)):
+        value = evaluate(gradient(make("sum", number), first), [np.array(features), np.array([4.0])])
+        np.testing.assert_array_equal(value, [expected])
+    none = evaluate(gradient(make("sum", number), first), [np.array([-1.0, 0, 0]), np.array([-1.0])])
+    np.testing.assert_array_equal(none, [0])
+    product = make("matvecmult", make("tensorprod", root, a), a)
+    chosen = make("sum", make("ifelse", make("neg", make("abs", a)), product, make("square", a)))
+    np.testing.assert_array_equal(evaluate(gradient(chosen, a), [np.array([-1.0, -2.0, 3.0])]), [-2, -4, 6])
+
+
+def test_a_node_that_branches_of_several_selects_share():
+    """Its derivative counts where one of them is taken, however they are nested."""
+    a, u, v = variable(0, 1, "i"), variable(1, 1, "i"), variable(2, 1, "i")
+    root = make("sqrt", a)
+    under_u = make("ifelse", u, make("mul", root, root), a)
+    nested = make("ifelse", u, make("ifelse", v, root, constant(1)), make("ifelse", v, make("sin", root), a))
+    formula = make("add", under_u, make("add", nested, make("ifelse", v, make("exp", root), constant(0))))
+    first = gradient(formula, a)
+    for at_u in (-1.0, 1.0):
+        for at_v in (-1.0, 1.0):
+            value = evaluate(first, [np.array([0.25]), np.array([at_u]), np.array([at_v])])[0]
+            expected = 1 + (at_v > 0) * ((1 if at_u > 0 else np.cos(0.5)) + np.exp(0.5)) + (at_v < 0 and at_u < 0)
+            np.testing.assert_allclose(value, expected, rtol=1e-14)
+    arrays = [np.array([-1.0]), np.array([-1.0]), np.array([-1.0])]
+    np.testing.assert_array_equal(evaluate(first, arrays), [2])
+    np.testing.assert_array_equal(evaluate(gradient(first, a), arrays), [0])
+
+
 def test_sinxdivx_where_its_series_ends():
     """No cancellation: both branches agree with each other, and with more digits."""
     a = variable(0, 1, "i")

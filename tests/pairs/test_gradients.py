@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from upsweep import BlockRanges, LazyTensor, Pm, Vi, Vj
+from upsweep import BlockRanges, Genred, LazyTensor, Pm, Vi, Vj
 
 M, N, D = 6, 5, 2
 
@@ -224,3 +224,37 @@ def test_symbolic_derivatives_in_one_variable():
         squares.divergence(xi)
     with pytest.raises(ValueError, match="laplacian: expected a formula of dim 1, got 2"):
         xi.laplacian(xi)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_branch_that_is_not_taken_contributes_nothing(axis):
+    """Where f = x - y is negative, or 0, sqrt and 1 / f have no derivative."""
+    x, y = np.array([[0.0], [1.0], [2.5]]), np.array([[1.0], [0.0]])
+    f = Vi(x) - Vj(y)
+    slope = {
+        "sqrt": (f.ifelse(f.sqrt(), f * f * f), lambda f: 0.5 / np.sqrt(f) if f > 0 else 3 * f * f),
+        "inverse": ((f.square() - 0.5).ifelse(1 / f, f), lambda f: -1 / (f * f) if f * f >= 0.5 else 1),
+        "relu": ((f.square().log() + 1).relu(), lambda f: 2 / f if f else 0),
+        "clampint": ((1 / f).clamp(-1, 1), lambda f: -1 / (f * f) if abs(f) >= 1 else 0),
+    }
+    for formula, derivative in slope.values():
+        expected = np.array([[derivative(float(a)) for a in row] for row in x - y.T])
+        gradients = formula.sum(axis=axis, call=False).value_and_grad()[1]
+        np.testing.assert_allclose(gradients[0], expected.sum(1)[:, None])
+        np.testing.assert_allclose(gradients[1], -expected.sum(0)[:, None])
+
+
+def test_derivatives_of_selects_in_formulas():
+    """Of formulas as text, twice, and along a direction."""
+    x = np.array([[-1.0], [0.0], [4.0]])
+    chosen = "IfElse(x - 1, Sqrt(x) * x, Square(x) * x)"
+    one = np.ones((3, 1))
+    known = np.sqrt(np.abs(x))
+    expected = np.where(x >= 1, 1.5 * known, 3 * x * x), np.where(x >= 1, 0.75 / np.maximum(known, 1), 6 * x)
+    first = "Grad({}, x, e)"
+    twice = first.format(first.format(chosen))
+    for formula, value in ((first.format(chosen), expected[0]), (twice, expected[1])):
+        found = Genred(formula + " * y", ["x = Vi(1)", "y = Vj(1)", "e = Vi(1)"], axis=1)(x, one[:1], one)
+        np.testing.assert_allclose(found, value, rtol=1e-12)
+    along = Genred(f"Diff({chosen}, x, e) * y", ["x = Vi(1)", "y = Vj(1)", "e = Vi(1)"], axis=1)
+    np.testing.assert_allclose(along(x, one[:1], 2 * one), 2 * expected[0], rtol=1e-12)

@@ -157,6 +157,17 @@ def test_few_or_no_rows_and_columns(name, m, n):
         assert all(torch.isfinite(tensor.grad).all() for tensor in tensors)
 
 
+def test_a_branch_that_is_not_taken_contributes_nothing():
+    """To first and second derivatives, where the square root has none."""
+    x = torch.tensor([[-1.0], [0.0], [4.0]], dtype=torch.float64, requires_grad=True)
+    f = LazyTensor(x[:, None]) * LazyTensor(torch.ones(1, 2, 1, dtype=torch.float64))
+    y = (f - 1).ifelse(f.sqrt(), f * f * f).sum(axis=1)
+    (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    np.testing.assert_allclose(first.detach(), [[6], [0], [0.5]])
+    (second,) = torch.autograd.grad(first.sum(), x)
+    np.testing.assert_allclose(second, [[-12], [0], [-1 / 16]])
+
+
 def test_explicit_gradients():
     x, y = randn(M, D), randn(N, D, seed=1)
     reduce = Genred("Exp(-SqDist(x, y))", ["x = Vi(3)", "y = Vj(3)"], axis=1)

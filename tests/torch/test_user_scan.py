@@ -55,6 +55,17 @@ def test_gradients_of_several_states():
     assert torch.autograd.gradgradcheck(run, arguments)
 
 
+def test_a_branch_that_is_not_taken_contributes_nothing():
+    """To first and second derivatives, where the square root has none."""
+    x = torch.tensor([-1.0, 4.0, 0.0, 1.0], dtype=torch.float64, requires_grad=True)
+    y = upsweep.scan(lambda s, x: 0.5 * s + np.where(x > 0, np.sqrt(x), x * x * x), 0.0, x)
+    (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    weight = 2 - 0.5 ** torch.arange(3, -1, -1, dtype=torch.float64)  # 1 + 1/2 + 1/4 + ...
+    np.testing.assert_allclose(first.detach(), weight * torch.tensor([3, 0.25, 0, 0.5]))
+    (second,) = torch.autograd.grad(first.sum(), x)
+    np.testing.assert_allclose(second, weight * torch.tensor([-6, -1 / 32, 0, -0.25]))
+
+
 def test_gradients_are_those_of_arrays():
     x, start = tensor((30, 5)), tensor(5, 1)
     y = upsweep.scan(lambda s, x: s * x + np.exp(-x), start, x)

@@ -101,3 +101,52 @@ def test_cotangents_that_do_not_fit():
         gradient(lambda s, x: (s[0] + x,), (0.0,), x, None, final_cotangent=1.0)
     with pytest.raises(TypeError, match="checkpoint: expected an integer or None"):
         gradient(lambda s, x: s + x, 0.0, x, x, checkpoint=1.5)
+
+
+# Updates whose untaken branch has an infinite derivative or NaN at x = 0 or -1; and d/ds and d/dx of one step.
+SELECTS = {
+    "sqrt": (
+        lambda s, x: 0.5 * s + np.where(x > 0, np.sqrt(x), x * x),
+        lambda s, x: (0.5, 0.5 / x**0.5 if x > 0 else 2 * x),
+    ),
+    "log": (
+        lambda s, x: 0.5 * s + np.where(x < 0.25, 0.5 * x, np.log(x)),
+        lambda s, x: (0.5, 0.5 if x < 0.25 else 1 / x),
+    ),
+    "inverse": (
+        lambda s, x: np.where(x == 0, 0.5 * s, 0.25 * s / x),
+        lambda s, x: (0.25 / x, -0.25 * s / x**2) if x else (0.5, 0),
+    ),
+    "maximum": (
+        lambda s, x: 0.5 * s + np.maximum(np.log(x * x), -3.0),
+        lambda s, x: (0.5, 2 / x if x and np.log(x * x) >= -3 else 0),
+    ),
+    "clip": (
+        lambda s, x: 0.5 * s + np.clip(1 / x, -0.75, 0.75),
+        lambda s, x: (0.5, -1 / x**2 if x and abs(1 / x) < 0.75 else 0),
+    ),
+    "nested": (
+        lambda s, x: np.where(x > 0, 0.5 * s + x, np.where(x == 0, 0.5 * s, s * x / np.sqrt(-x))),
+        lambda s, x: (0.5, 1) if x > 0 else (0.5, 0) if x == 0 else (-((-x) ** 0.5), 0.5 * s / (-x) ** 0.5),
+    ),
+    "of the state": (
+        lambda s, x: np.where(s > 0.5, np.sqrt(s - 0.5) + x, 0.25 * s * s + x),
+        lambda s, x: (0.5 / (s - 0.5) ** 0.5 if s > 0.5 else 0.5 * s, 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("length", [9, 30_000])  # the second is parallel in time where the adjoint can be
+@pytest.mark.parametrize("name", SELECTS)
+def test_a_branch_that_is_not_taken_contributes_nothing(name, length):
+    update, derivatives = SELECTS[name]
+    x = np.resize([0.0, -1.0, 4.0, 0.5, 0.0, 2.0, -0.25], length)
+    with np.errstate(all="ignore"):
+        states = np.append(0.3, reference.scan(update, 0.3, x))
+    expected, back = np.empty(length), 0.0
+    for t in reversed(range(length)):
+        of_state, of_input = derivatives(float(states[t]), float(x[t]))
+        expected[t], back = (back + 1) * of_input, (back + 1) * of_state
+    found = upsweep.scan.gradient(update, 0.3, x, np.ones(length))
+    np.testing.assert_allclose(found.xs, expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(found.init, back, rtol=1e-9, atol=1e-12)

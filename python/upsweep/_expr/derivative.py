@@ -1,23 +1,21 @@
-"""Derivatives of formulas: vector-Jacobian products, from a rule for each operation, and what is made of them.
+"""Derivatives of formulas: vector-Jacobian products, from a rule for each operation, and operators built on them.
 
-A rule takes the node and the cotangent of its value, and returns one cotangent an argument, or None where the
-derivative is zero everywhere. Conventions follow KeOps: the derivative of sqrt at 0 is 0, and so is that of asin
-and acos at 1, since rsqrt(0) is; steps, comparisons and places of extremes have none. Where KeOps gives NaN
-(sinxdivx at 0, powf of 0 for its exponent), these are the limits.
+`cotangents` says what a rule is, and applies them. Conventions follow KeOps: the derivative of sqrt at 0 is 0, and
+so is that of asin and acos at 1, since rsqrt(0) is; steps, comparisons and places of extremes have none. Where
+KeOps gives NaN (sinxdivx at 0, powf of 0 for its exponent), these are the limits. The branch of a select that is
+not taken contributes 0, even where its derivative is infinite or NaN.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from .cotangents import Cotangents, Rule, pull_back, widened
 from .meanings import tensordot_axes
-from .nodes import Node, constant, make, order, variable, variables, zero
+from .nodes import Node, constant, make, variable, variables, zero
 from .rules import simplify
 
 __all__ = ["RULES", "differential", "divergence", "gradient", "gradient_matrix", "laplacian"]
-
-Cotangents = tuple[Node | None, ...]
-Rule = Callable[[Node, Node], Cotangents]
 
 
 def gradient(formula: Node, of: Node, cotangent: Node | None = None) -> Node:
@@ -51,18 +49,8 @@ def gradient(formula: Node, of: Node, cotangent: Node | None = None) -> Node:
     if of.op != "variable":
         raise ValueError(f"gradients are taken of variables, not of {of!r}")
     formula = simplify(formula)  # so that what it shares with its derivative has one form in both
-    cotangents = {formula: _wide(cotangent, formula.dim)}
-    nodes = order(formula)
-    moving = {of}
-    moving.update(node for node in nodes if not moving.isdisjoint(node.args))
-    for node in reversed(nodes):
-        if node not in cotangents or node not in moving or node is of:
-            continue
-        for arg, part in zip(node.args, RULES[node.op](node, cotangents[node])):
-            if part is not None and arg in moving:
-                part = _wide(part, arg.dim) if part.dim == 1 else _narrow(part, arg.dim)
-                cotangents[arg] = make("add", cotangents[arg], part) if arg in cotangents else part
-    return simplify(cotangents[of]) if of in cotangents and of in moving else zero(of.dim)
+    (found,) = pull_back({formula: widened(cotangent, formula.dim)}, (of,), RULES, "ifelse")
+    return zero(of.dim) if found is None else simplify(found)
 
 
 def differential(formula: Node, of: Node, tangent: Node) -> Node:
@@ -106,15 +94,6 @@ def laplacian(formula: Node, of: Node) -> Node:
 
 def _unit(dim: int, n: int) -> Node:
     return simplify(make("elemT", constant(1), static=(dim, n)))
-
-
-def _wide(node: Node, dim: int) -> Node:
-    return node if node.dim == dim else make("sumT", node, static=(dim,))
-
-
-def _narrow(cotangent: Node, dim: int) -> Node:
-    """The cotangent of an argument of dim 1 that went with every feature."""
-    return cotangent if cotangent.dim == dim else make("sum", cotangent)
 
 
 def _times(factor: Callable[[Node, Node], Node]) -> Rule:
@@ -172,12 +151,17 @@ def _sinxdivx(x: Node, value: Node) -> Node:
     return make("ifelse", make("sub", constant(0.25), square), series, quotient)
 
 
+def _where(mask: Node, g: Node) -> Node:
+    """The cotangent where a mask of 1 and 0 is 1, else 0."""
+    return make("ifelse", make("sub", mask, constant(0.5)), g, constant(0))
+
+
 def _clamp(node: Node, g: Node) -> Cotangents:
     x, low, high = node.args
     below = make("lt", x, low)
     above = make("mul", make("lt", high, x), _not(below))
     inside = make("sub", _not(below), above)
-    return tuple(make("mul", g, mask) for mask in (inside, below, above))
+    return _where(inside, g), _where(below, g), _where(above, g)
 
 
 def _ifelse(node: Node, g: Node) -> Cotangents:
@@ -202,11 +186,11 @@ def _sqdist(node: Node, g: Node) -> Cotangents:
 
 
 def _extreme(place: str) -> Rule:
-    """Of the largest or smallest feature: all goes to where it is."""
+    """The rule of the largest or smallest feature, which takes the whole cotangent."""
 
     def rule(node: Node, g: Node) -> Cotangents:
         (a,) = node.args
-        return (make("mul", g, make("one_hot", make(place, a), static=(a.dim,))),)
+        return (_where(make("one_hot", make(place, a), static=(a.dim,)), g),)
 
     return rule
 
@@ -267,7 +251,7 @@ RULES: dict[str, Rule] = {
     "div": _div,
     "neg": lambda node, g: (_minus(g),),
     "abs": _times(lambda x, value: make("sign", x)),
-    "relu": _times(lambda x, value: make("step", x)),
+    "relu": lambda node, g: (_where(make("step", node.args[0]), g),),
     "exp": _times(lambda x, value: value),
     "log": lambda node, g: (make("div", g, node.args[0]),),
     "sqrt": _times(lambda x, value: _scaled(0.5, make("rsqrt", x))),
@@ -286,10 +270,10 @@ RULES: dict[str, Rule] = {
     "sinxdivx": _times(_sinxdivx),
     "xlogx": _times(lambda x, value: make("add", make("log", x), constant(1))),
     "clamp": _clamp,
-    "clampint": _times(lambda x, value: make("diffclampint", x, static=value.static)),
+    "clampint": lambda node, g: (_where(make("diffclampint", node.args[0], static=node.static), g),),
     "ifelse": _ifelse,
     "mod": _mod,
-    "sum": lambda node, g: (_wide(g, node.args[0].dim),),
+    "sum": lambda node, g: (widened(g, node.args[0].dim),),
     "scalprod": lambda node, g: (make("mul", g, node.args[1]), make("mul", g, node.args[0])),
     "sqdist": _sqdist,
     "max": _extreme("argmax"),

@@ -7,9 +7,9 @@ What numpy does with NaN is what these do: it goes through extremes, and a compa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from . import derivative, lower_each
+from . import cotangents, derivative, lower_each
 from .builder import Builder, Index
 from .nodes import Node, constant, make, node_of, order
 from .program import Program
@@ -142,7 +142,8 @@ def _logaddexp_back(node: Node, cotangent: Node) -> tuple[Node | None, ...]:
     return first, make("sub", cotangent, first)
 
 
-_BACK: dict[str, Callable[[Node, Node], tuple[Node | None, ...]]] = {
+_BACK: dict[str, cotangents.Rule] = {
+    **derivative.RULES,
     "where": _where_back,
     "minimum": _extreme_back,
     "maximum": _extreme_back,
@@ -150,17 +151,7 @@ _BACK: dict[str, Callable[[Node, Node], tuple[Node | None, ...]]] = {
 }
 
 
-def pull_back(cotangents: dict[Node, Node], of: tuple[Node, ...]) -> tuple[Node, ...]:
+def pull_back(of_results: Mapping[Node, Node], of: tuple[Node, ...]) -> tuple[Node, ...]:
     """The cotangents of variables, from those of nodes that depend on them; zero where nothing does."""
-    nodes = order(*cotangents)
-    moving = set(of)
-    moving.update(node for node in nodes if not moving.isdisjoint(node.args))
-    known = dict(cotangents)
-    for node in reversed(nodes):
-        if node not in known or node not in moving or not node.args:
-            continue
-        rule = _BACK.get(node.op) or derivative.RULES[node.op]
-        for arg, part in zip(node.args, rule(node, known[node])):
-            if part is not None and arg in moving:
-                known[arg] = make("add", known[arg], part) if arg in known else part
-    return tuple(known.get(variable, constant(0)) for variable in of)
+    found = cotangents.pull_back(of_results, of, _BACK, "where")
+    return tuple(constant(0) if each is None else each for each in found)
