@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import upsweep
-from helpers import same_bits
+from helpers import random, same_bits
 from upsweep import reference
 
 MANY_BINS = [40, 5000, 40_000, 70_000, 300_000, 5_000_000]  # on either side of each way's limits
@@ -179,3 +179,16 @@ def test_the_twin_agrees_on_small_calls():
         assert same_bits(upsweep.bincount(keys, weights), reference.bincount(keys, weights))
     exact = upsweep.bincount(keys, np.arange(50), dtype=np.int64)
     assert same_bits(exact, reference.bincount(keys, np.arange(50), dtype=np.int64))
+
+
+@pytest.mark.parametrize("axis", [-2, -1, 0, 1])
+def test_rows_of_weights_along_any_axis(axis):
+    """The reference implementation counts the axis among those of x, and so do the kernels."""
+    keys = np.random.default_rng(0).integers(0, 4, (5, 6))
+    weights = random((5, 6, 3))
+    expected = np.zeros((6, 4, 3) if axis % 2 == 0 else (5, 4, 3))
+    for row, column in np.ndindex(keys.shape):
+        expected[column if axis % 2 == 0 else row, keys[row, column]] += weights[row, column]
+    expected = np.moveaxis(expected, 1, axis % 2)
+    for function in (upsweep.bincount, reference.bincount):
+        np.testing.assert_allclose(function(keys, weights, axis=axis), expected, rtol=1e-13)

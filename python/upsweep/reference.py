@@ -205,12 +205,13 @@ def bincount(
     array([[0, 1],
            [2, 1]])
     """
-    keys = np.moveaxis(np.asarray(x), 0 if axis is None else axis, -1)
+    at = 0 if axis is None else axis % np.ndim(x)  # from the front: weights may have one axis more
+    keys = np.moveaxis(np.asarray(x), at, -1)
     valid = keys[keys >= 0]
     n_bins = max([minlength, *(int(key) + 1 for key in valid.reshape(-1))]) if length is None else length
     terms = np.ones(keys.shape, np.intp)
     if weights is not None:
-        terms = np.moveaxis(np.asarray(weights), 0 if axis is None else axis, keys.ndim - 1)
+        terms = np.moveaxis(np.asarray(weights), at, keys.ndim - 1)
     result = np.zeros((*keys.shape[:-1], n_bins, *terms.shape[keys.ndim :]), _sums_dtype(keys, weights, dtype))
     for *row, t in np.ndindex(keys.shape):
         key = int(keys[*row, t])
@@ -218,7 +219,7 @@ def bincount(
             result[*row, key] += terms[*row, t].astype(result.dtype)
         elif invalid == "raise":
             raise ValueError(f"x has the key {key}, outside of the {n_bins} bins")
-    whole = np.moveaxis(result, keys.ndim - 1, 0 if axis is None else axis)
+    whole = np.moveaxis(result, keys.ndim - 1, at)
     return whole if dtype is None else whole.astype(dtype)
 
 
