@@ -95,3 +95,31 @@ def test_interleaved_views_share_no_element():
     expected = upsweep.cumulative_sum(x[::2].copy())
     upsweep.cumulative_sum(x[::2], out=x[1::2])
     np.testing.assert_allclose(x[1::2], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2])
+@pytest.mark.parametrize("name", SCANS)
+def test_every_operand_of_a_short_axis_may_be_out(name, length):
+    names = {"cumulative_sum": ["x"], "discounted_cumsum": ["x", "gamma"]}.get(name, ["gates", "tokens"])
+    for axis in range(3):
+        shape = (3, 2, 40)[:axis] + (length,) + (3, 2, 40)[axis + 1 :]
+        state = random(shape[:axis] + shape[axis + 1 :], seed=9)
+        for reverse in (False, True):
+            for keywords in ({}, {"initial": state}, {"exclusive": True}, {"exclusive": True, "initial": state}):
+                for which in range(len(names)):
+                    arrays = [random(shape, seed=place) for place in range(len(names))]
+                    keywords = {"axis": axis, "reverse": reverse, "return_final": True, **keywords}
+                    expected, final = getattr(upsweep, name)(*arrays, **keywords)
+                    got, got_final = getattr(upsweep, name)(*arrays, **keywords, out=arrays[which])
+                    assert got is arrays[which]
+                    assert same_bits(got, expected) and same_bits(got_final, final)
+
+
+def test_what_overlaps_has_the_users_name():
+    memory = random(1000)
+    out, x = memory[:900].reshape(3, 300), random((3, 300), seed=1)
+    for factor in (memory[10:13].reshape(3, 1), memory[1:901].reshape(3, 300)):
+        with pytest.raises(ValueError, match="out: overlaps gates in memory"):
+            upsweep.linear_recurrence(factor, x, out=out)
+        with pytest.raises(ValueError, match="out: overlaps gamma in memory"):
+            upsweep.discounted_cumsum(x, factor, out=out)

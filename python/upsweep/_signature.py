@@ -22,7 +22,7 @@ class Scan:
     """A checked scan. `x`, `gates` and `reset` have the result's shape; the others lack `axis`.
 
     With a `home` they lie there, except for numbers, which are arrays of the host.
-    `name` is what the user calls x.
+    `name` and `factor_name` are the user's names of x and of what is gates or gamma here.
     """
 
     x: Array
@@ -35,10 +35,18 @@ class Scan:
     dtype: np.dtype[Any]
     home: Home | None = None
     name: str = "x"
+    factor_name: str = "gamma"
 
     @property
     def state_shape(self) -> tuple[int, ...]:
         return self.shape[: self.axis] + self.shape[self.axis + 1 :]
+
+    @property
+    def factor(self) -> Array | None:
+        """The gates, or gamma repeated along the axis: of the result's shape."""
+        if self.gamma is None:
+            return self.gates
+        return np.broadcast_to(self.gamma[(slice(None),) * self.axis + (np.newaxis,)], self.shape)
 
     @property
     def accumulator(self) -> np.dtype[Any]:
@@ -123,6 +131,7 @@ def normalise(
         raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d array")
     at = check_axis(axis, len(shape))
     scan = Scan(np.broadcast_to(x, shape), None, None, None, None, at, shape, dtype, home, name)
+    scan.factor_name = factor_name or scan.factor_name
     if flags is not None:
         scan.reset = np.broadcast_to(flags, shape)
     if factor is not None:

@@ -282,7 +282,7 @@ def discounted_cumsum(
     exclusive : bool
         y[t] is the state before step t.
     out : array of the same library, optional
-        The result goes here; may be `x` itself.
+        The result goes here; may be `x` or `gamma` itself.
     return_final : bool
         Return also the state after the last step (in reverse: at t = 0).
     n_threads : int, optional
@@ -572,9 +572,10 @@ def _finish(
 ) -> Any:
     target = None
     if out is not None:
-        names = ("gates", "gamma", "reset", "initial")
-        inputs = {scan.name: scan.x, **{name: getattr(scan, name) for name in names}}
-        in_place = (scan.name, "gates")
+        inputs = {
+            scan.name: scan.x, scan.factor_name: scan.factor, "reset": scan.reset, "initial": scan.initial,
+        }  # fmt: skip
+        in_place = (scan.name, scan.factor_name)
         target = _signature.check_out(out, scan.shape, scan.dtype, inputs, in_place=in_place, home=scan.home)
     y, final = _dispatch.run_scan(
         scan,

@@ -134,7 +134,7 @@ def test_unaligned_rows(device):
 
 
 def test_in_place(device):
-    for length in (20, 1000, 50_000):
+    for length in (1, 2, 20, 1000, 50_000):
         x, gates = random((3, length), np.float32), random((3, length), np.float32, 1)
         for target in (0, 1):
             tensors = [to_tensor(gates, device).clone(), to_tensor(x, device).clone()]

@@ -258,7 +258,7 @@ class _Scan:
             raise ValueError(f"shapes do not broadcast together: {shapes}") from None
         if not shape:
             raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d tensor")
-        self.name, self.shape, self.dtype = name, shape, dtype
+        self.name, self.factor_name, self.shape, self.dtype = name, factor_name or "gamma", shape, dtype
         self.axis = _signature.check_axis(axis, len(shape))
         self.x = x if x.shape == shape else x.expand(shape)
         if (dtype.is_floating_point or dtype.is_complex) and x.dtype != dtype and x.requires_grad:
@@ -436,10 +436,9 @@ def _are_in_memory(*tensors: Tensor | None) -> bool:
 
 
 def _check_out(out: Any, shape: Any, dtype: torch.dtype, scan: _Scan) -> None:
-    tensors = {
-        scan.name: scan.x, "gates": scan.gates, "gamma": scan.gamma, "initial": scan.initial, "reset": scan.reset,
-    }  # fmt: skip
-    check_target(out, shape, dtype, scan.x.device, tensors, in_place=(scan.name, "gates"))
+    factor = scan.gates if scan.gamma is None else scan.gamma.unsqueeze(scan.axis).expand(scan.shape)
+    tensors = {scan.name: scan.x, scan.factor_name: factor, "initial": scan.initial, "reset": scan.reset}
+    check_target(out, shape, dtype, scan.x.device, tensors, in_place=(scan.name, scan.factor_name))
 
 
 def check_target(
