@@ -6,7 +6,6 @@ Every check that can be made without reading keys happens here, before any work,
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from upsweep import _arrays
 from upsweep._arrays import Array, Home
+from upsweep._integers import as_integer
 from upsweep._signature import check_axis, check_out
 
 __all__ = [
@@ -171,12 +171,8 @@ def _as_weights(weights: ArrayLike, keys: Array) -> Array:
 
 
 def as_size(value: object, name: str) -> int:
-    """A number of bins."""
-    try:
-        size = operator.index(value)  # type: ignore[arg-type]  # its TypeError is ours to word
-    except TypeError:
-        kind = type(value).__name__
-        raise TypeError(f"{name}: {kind!r} object cannot be interpreted as an integer: {value!r}") from None
+    """A number of bins; errors have numpy's words."""
+    size = as_integer(value, name, f"{type(value).__name__!r} object cannot be interpreted as an integer")
     if size < 0:
         raise ValueError(f"{name}: must not be negative, got {size}")
     return size

@@ -6,7 +6,6 @@ Messages are in the terms of numpy's `histogram` and torch's `histc`; rules of t
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from upsweep import _arrays, _bins, _dispatch
 from upsweep._arrays import Array, OnDevice
+from upsweep._integers import as_integer
 
 __all__ = [
     "as_count", "as_numbers", "as_weights", "given_edges", "histc_range", "refuse_long_double", "uniform_edges",
@@ -40,10 +40,7 @@ def as_weights(weights: ArrayLike, x: Array) -> Array:
 
 def as_count(bins: object) -> int:
     """The number of bins."""
-    try:
-        n_bins = operator.index(bins)  # type: ignore[arg-type]  # its TypeError is ours to word
-    except TypeError:
-        raise TypeError(f"bins: `bins` must be an integer, a string, or an array, got {bins!r}") from None
+    n_bins = as_integer(bins, "bins", "`bins` must be an integer, a string, or an array")
     if n_bins < 1:
         raise ValueError(f"bins: `bins` must be positive, when an integer, got {n_bins}")
     if n_bins > _MOST_BINS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from upsweep._expr.linear_update import find_linear
 from upsweep._expr.parallel_forms import Form, find_form
 from upsweep._expr.recurrence import Recurrence
 from upsweep._expr.trace import Structure, Traced, Traces
+from upsweep._integers import as_integer, as_size
 
 __all__ = [
     "Explanation",
@@ -264,10 +264,7 @@ def _columns_of_states(initial: list[Array]) -> tuple[int, ...]:
 
 def to_axis(axis: Any, ndim: int) -> int:
     """The axis counted from the front."""
-    try:
-        place = operator.index(axis)
-    except TypeError:
-        raise TypeError(f"axis: expected an integer, got {axis!r}") from None
+    place = as_integer(axis, "axis")
     if not -ndim <= place < ndim:
         raise ValueError(f"axis: {place} is out of range for {ndim} dimension{'s' * (ndim != 1)}")
     return place % ndim
@@ -279,12 +276,7 @@ def to_length(length: Any, known: int | None) -> int:
         if known is None:
             raise ValueError("length: is needed where xs is None")
         return known
-    try:
-        n = operator.index(length)
-    except TypeError:
-        raise TypeError(f"length: expected an integer, got {length!r}") from None
-    if n < 0:
-        raise ValueError(f"length: expected at least 0, got {n}")
+    n = as_size(length, "length")
     if known is not None and n != known:
         raise ValueError(f"length: {n} is not the length of xs along axis, {known}")
     return n
@@ -294,13 +286,7 @@ def check_checkpoint(checkpoint: Any) -> int | None:
     """A number of steps, at least 1, or None."""
     if checkpoint is None:
         return None
-    try:
-        n = operator.index(checkpoint)
-    except TypeError:
-        raise TypeError(f"checkpoint: expected an integer or None, got {checkpoint!r}") from None
-    if n < 1:
-        raise ValueError(f"checkpoint: expected at least 1 step, got {n}")
-    return n
+    return as_size(checkpoint, "checkpoint", 1, unit="step", expected="expected an integer or None")
 
 
 # ---- paths -----------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ Every check that can be made without reading data happens here, before any work,
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from upsweep import _arrays
 from upsweep._arrays import Array, Home, OnDevice
+from upsweep._integers import as_integer
 
 __all__ = ["Scan", "check_axis", "check_out", "normalise", "overlaps_itself"]
 
@@ -63,10 +63,7 @@ class Scan:
 
 def check_axis(axis: object, ndim: int) -> int:
     """Return the axis counted from the front."""
-    try:
-        index = operator.index(axis)  # type: ignore[arg-type]  # its TypeError is ours to word
-    except TypeError:
-        raise TypeError(f"axis: expected an integer, got {axis!r}") from None
+    index = as_integer(axis, "axis")
     if not -ndim <= index < ndim:
         raise np.exceptions.AxisError(index, ndim, "axis")
     return index % ndim

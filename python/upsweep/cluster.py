@@ -12,10 +12,10 @@ equal sizes. Arrays of numpy, torch and cupy stay where they are. The usual orde
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from upsweep import _arrays, _clusters
+from upsweep._integers import as_size
 
 __all__ = [
     "balanced_clusters",
@@ -104,8 +104,7 @@ def balanced_clusters(x: Any, size: int, *, method: str = "leaves") -> Any:
     """
     tools = _tools(x)
     points = tools.points(x, "x")
-    if not hasattr(size, "__index__") or (size := operator.index(size)) < 1:
-        raise ValueError(f"size: expected at least 1 point in a cluster, got {size!r}")
+    size = as_size(size, "size", 1, unit="point in a cluster")
     if method not in ("leaves", "morton"):
         raise ValueError(f"method: expected 'leaves' or 'morton', got {method!r}")
     n_points = points.shape[0]

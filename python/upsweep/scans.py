@@ -50,6 +50,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from upsweep import _arrays, _cpu, _dispatch, _signature
 from upsweep._arrays import Array
+from upsweep._integers import as_size
 
 __all__ = [
     "cumulative_sum",
@@ -596,15 +597,12 @@ def _check_window(window: object, initial: object, exclusive: bool, return_final
     """The number of elements, 0 for no window."""
     if window is None:
         return 0
-    if isinstance(window, (bool, np.bool_)) or not isinstance(window, (int, np.integer)):
-        raise TypeError(f"window: expected an integer, got {window!r}")
-    if window < 1:
-        raise ValueError(f"window: expected at least 1, got {window}")
+    size = as_size(window, "window", 1)
     others = {"initial": initial is not None, "exclusive": exclusive, "return_final": return_final}
     for name, is_given in others.items():
         if is_given:
             raise ValueError(f"window: cannot be combined with {name}")
-    return min(int(window), np.iinfo(np.int64).max)
+    return min(size, np.iinfo(np.int64).max)
 
 
 def _discounted_dtype(x: Array, gamma: Array) -> np.dtype[Any]:

@@ -7,13 +7,13 @@ widest that the CPU runs, or the one named by the environment variable ``UPSWEEP
 from __future__ import annotations
 
 import importlib
-import operator
 import os
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import upsweep._cpu._machine as _machine
+from upsweep._integers import as_size
 
 __all__ = [
     "built_levels",
@@ -117,13 +117,7 @@ _MOST_THREADS: int = max(64, 4 * (os.cpu_count() or 1))
 
 def check_threads(n_threads: object, name: str = "n_threads") -> int:
     """Return a number of threads, at least 1."""
-    try:
-        count = operator.index(n_threads)  # type: ignore[arg-type]  # its TypeError is ours to word
-    except TypeError:
-        raise TypeError(f"{name}: expected an integer or None, got {n_threads!r}") from None
-    if count < 1:
-        raise ValueError(f"{name}: expected at least 1, got {count}")
-    return min(count, _MOST_THREADS)
+    return min(as_size(n_threads, name, 1, expected="expected an integer or None"), _MOST_THREADS)
 
 
 def threads(n_threads: int | None) -> int:

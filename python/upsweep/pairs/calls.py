@@ -6,7 +6,6 @@ inputs. Of arrays that numpy holds, what follows from shapes and dtypes is kept 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from upsweep import _arrays, _dispatch
 from upsweep._expr.nodes import Node
 from upsweep._expr.reduction import PairReduction
+from upsweep._integers import as_integer
 from upsweep.pairs.ranges import as_ranges
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "PairCall",
     "Sizes",
     "device_of",
-    "integer",
     "number_of_least",
     "options_of",
     "refuse_lazy_ranges",
@@ -69,17 +68,9 @@ def options_of(
     return Options("float64" if use_double_acc and reduction in _SUMS else dtype_acc)
 
 
-def integer(value: Any, name: str) -> int:
-    """The argument as an integer of Python's."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name}: expected an integer, got {value!r}") from None
-
-
 def number_of_least(value: Any, name: str, reduction_op: str) -> int:
     """K of "kmin" and its kin."""
-    k = 0 if value is None else integer(value, name)
+    k = 0 if value is None else as_integer(value, name)
     if k < 1:
         raise ValueError(f"{name}: expected at least 1, as K of {reduction_op}, got {value!r}")
     return k
@@ -99,7 +90,7 @@ def device_of(backend: str | None, device_id: int) -> str | None:
         backend = "auto"
     if backend not in _BACKENDS:
         raise ValueError(f"backend: expected one of {', '.join(_BACKENDS)}, got {backend!r}")
-    ordinal = integer(device_id, "device_id")
+    ordinal = as_integer(device_id, "device_id")
     if backend in ("auto", "CPU"):
         return None
     return "cuda" if ordinal < 0 else f"cuda:{ordinal}"

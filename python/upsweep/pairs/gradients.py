@@ -14,7 +14,8 @@ from upsweep import _arrays, _dispatch, counts
 from upsweep._expr import adjoint
 from upsweep._expr.nodes import Node, variable
 from upsweep._expr.reduction import PairReduction
-from upsweep.pairs.calls import PairCall, Sizes, integer, refuse_lazy_ranges
+from upsweep._integers import as_integer
+from upsweep.pairs.calls import PairCall, Sizes, refuse_lazy_ranges
 
 __all__ = ["value_and_grad"]
 
@@ -57,7 +58,7 @@ def value_and_grad(
 def _checked(places: Sequence[int], n_inputs: int) -> list[int]:
     if not isinstance(places, (Sequence, np.ndarray)) or isinstance(places, str):
         raise TypeError(f"wrt: expected a sequence of places of inputs, got {places!r}")
-    checked = [integer(place, "wrt") for place in places]
+    checked = [as_integer(place, "wrt") for place in places]
     for place in checked:
         if not 0 <= place < n_inputs:
             raise ValueError(f"wrt: expected places of inputs, from 0 to {n_inputs - 1}, got {place}")

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep.pairs.calls import PairCall, integer, options_of
+from upsweep._integers import as_size
+from upsweep.pairs.calls import PairCall, options_of
 
 __all__ = ["KernelSolve", "solve_expression"]
 
@@ -127,8 +128,8 @@ def solve(
     for name, value in (("alpha", alpha), ("eps", eps)):
         if not value >= 0:
             raise ValueError(f"{name}: expected at least 0, got {value}")
-    if max_iterations is not None and integer(max_iterations, "max_iterations") < 1:
-        raise ValueError(f"max_iterations: expected at least 1, got {max_iterations}")
+    if max_iterations is not None:
+        as_size(max_iterations, "max_iterations", 1)
     if isinstance(alpha, np.generic):
         alpha = float(alpha)  # a float64 of numpy's would widen what it is multiplied by
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import Any
 
 from upsweep._expr import nodes, ops
+from upsweep._integers import as_integer
 from upsweep.pairs.graph import Expression, Leaf, Meta, build, flatten, join_meta, transposed
 
 __all__ = ["Operations"]
@@ -366,7 +366,7 @@ class Operations(Expression):
             start = 0 if key.start is None else self._from_start(key.start)
             return self.extract(start, (self.ndim if key.stop is None else self._from_start(key.stop)) - start)
         try:
-            place = operator.index(key)
+            place = as_integer(key, "index")
         except TypeError:
             raise ValueError(f"a LazyTensor is indexed by integers and slices, got {key!r}") from None
         return self.elem(self._from_start(place))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from threading import Lock
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upsweep import _arrays
+from upsweep._integers import as_size
 from upsweep.pairs import patterns, triples
 from upsweep.pairs.triples import Integers, Triple
 
@@ -72,7 +72,7 @@ class BlockRanges(Sequence[Any]):
         self._columns = None if derived else _triple(given[3:], NAMES[3:])
         self._check = check
         self._agree = derived or not check
-        self._shape = None if shape is None else (operator.index(shape[0]), operator.index(shape[1]))
+        self._shape = None if shape is None else (as_size(shape[0], "shape"), as_size(shape[1], "shape"))
         self._split: dict[tuple[Any, ...], list[Triple]] = {}
         if check:
             self._check_bounds(*(self._shape or (None, None)))
@@ -187,8 +187,8 @@ class BlockRanges(Sequence[Any]):
         With blocks of more than one row, each sees what any of its rows would: more pairs, and faster ones.
         """
         for name, value in (("lower", lower), ("upper", upper)):
-            if value is not None and value < 0:
-                raise ValueError(f"{name}: expected at least 0, got {value}")
+            if value is not None:
+                as_size(value, name)
         return cls._banded(n_i, n_j, lower, lower if upper is None else upper, block)
 
     @classmethod
@@ -206,8 +206,7 @@ class BlockRanges(Sequence[Any]):
     @classmethod
     def _banded(cls, n_i: int, n_j: int, lower: int | None, upper: int | None, block: int) -> BlockRanges:
         for name, value, least in (("n_i", n_i, 0), ("n_j", n_j, 0), ("block", block, 1)):
-            if operator.index(value) < least:
-                raise ValueError(f"{name}: expected at least {least}, got {value}")
+            as_size(value, name, least)
         return cls._of(patterns.of_band(n_i, n_j, lower, upper, block), (n_i, n_j))
 
     @classmethod

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from upsweep._expr.formula import reduction_name
-from upsweep.pairs.calls import AUTO, Input, Options, PairCall, integer, number_of_least, options_of
+from upsweep._integers import as_integer
+from upsweep.pairs.calls import AUTO, Input, Options, PairCall, number_of_least, options_of
 from upsweep.pairs.derivatives import Derivatives
 from upsweep.pairs.graph import KINDS, build, flatten
 from upsweep.pairs.reduced import Reduced
@@ -79,7 +80,7 @@ class Reductions(Derivatives):
         if axis is None:
             raise ValueError("axis: expected the number of an axis of pairs")
         n_batch = self.dim() - 3
-        place = integer(axis, "axis") - n_batch
+        place = as_integer(axis, "axis") - n_batch
         if axis < 0:
             place += self.dim()
         if place not in (0, 1):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from upsweep._expr.nest.launching import SYMBOLS
 from upsweep._expr.nest.printing import nest_text
 from upsweep._expr.nest.sizes import Sizes, evaluator
 from upsweep._expr.nest.statements import Allocate, Buffer, Statement
+from upsweep._integers import as_integer
 
 from .lowering import lower_schedule
 from .schedule import Schedule
@@ -323,10 +323,7 @@ class Function:
         ]
 
     def _size(self, arg: Expr, value: Any) -> int:
-        try:
-            size = operator.index(value)
-        except TypeError:
-            raise TypeError(f"{arg!r}: expected an integer, got {value!r}") from None
+        size = as_integer(value, repr(arg))
         if size < 0:
             raise ValueError(f"{arg!r}: a size is never negative, got {size}")
         return size

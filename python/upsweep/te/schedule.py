@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from upsweep._expr.nest.expressions import Axis, Expr, as_expr, users_line
 from upsweep._expr.nest.linear import linear
+from upsweep._integers import as_integer
 
 from .bounds import SizeCheck, check_reads
 from .scans import ScanOp
@@ -122,7 +122,7 @@ class Stage:
     def _parts(self, what: str, value: Any) -> int:
         """An integer from 1, numpy's too."""
         try:
-            parts = 0 if isinstance(value, bool) else operator.index(value)
+            parts = as_integer(value, what)
         except TypeError:
             parts = 0
         if parts < 1:

@@ -207,9 +207,11 @@ def as_index(value: object) -> Expr:
     """A size or an index as int64."""
     if not isinstance(value, Expr):
         try:
-            return const(operator.index(value), "int64")  # type: ignore[arg-type]  # its TypeError is ours to word
+            if not isinstance(value, bool):
+                return const(operator.index(value), "int64")  # type: ignore[arg-type]  # its TypeError is worded below
         except TypeError:
-            raise TypeError(f"expected an integer, got {value!r}") from None
+            pass
+        raise TypeError(f"expected an integer, got {value!r}")
     expr = value
     if expr.dtype not in ("int64", "int32"):
         raise TypeError(f"expected an integer, got {expr!r} of {expr.dtype}")
