@@ -35,7 +35,7 @@ the node's dim."""
 
 
 class _Term(NamedTuple):
-    """A cotangent that counts where its guard holds; elsewhere it is 0 after selection by the pending conditions."""
+    """A cotangent that counts where its guard holds; elsewhere it is 0 when the pending conditions are applied."""
 
     value: Node
     guard: _Guard = ()
