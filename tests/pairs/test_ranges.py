@@ -1,7 +1,11 @@
 """Which pairs block-sparse reductions run over: sets of pairs, transposes, and what is refused, by block."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
+from upsweep import Vi, Vj
 from upsweep.cluster import from_matrix, swap_axes
 from upsweep.pairs.ranges import BlockRanges, as_ranges
 from upsweep.pairs.triples import check_triple, join, triple_of_lists
@@ -35,6 +39,56 @@ def test_what_was_checked_does_not_change_with_the_users_arrays():
     made = BlockRanges(ranges, mask.shape)
     ranges[0][:] = 10**6
     np.testing.assert_array_equal(made.to_mask(), mask)
+
+
+RANGES = {
+    "six arrays": lambda: BlockRanges(random_ranges()[0], (40, 30)),
+    "three lists": lambda: BlockRanges(([[0, 20], [20, 40]], [1, 2], [[0, 9], [3, 30]])),
+    "unchecked": lambda: BlockRanges(random_ranges()[0], (40, 30), check=False),
+    "unused columns": lambda: BlockRanges(([[0, 40]], [1], [[0, 30], [0, 10**9]])),
+    "from_matrix": lambda: BlockRanges.from_matrix([[0, 20], [20, 40]], [[0, 30]], [[True], [True]]),
+    "from_mask": lambda: BlockRanges.from_mask(random_ranges()[1]),
+    "from_csr": lambda: BlockRanges.from_csr([[0, 40]], [[0, 30]], [0, 1], [0]),
+    "from_radius": lambda: BlockRanges.from_radius(
+        np.arange(40.0)[:, None], np.arange(30.0)[:, None], 1.0, [[0, 20], [20, 40]], [[0, 30]]
+    ),
+    "band": lambda: BlockRanges.band(40, 30, 2),
+    "causal": lambda: BlockRanges.causal(40, 30, block=7),
+    "block_diagonal": lambda: BlockRanges.block_diagonal([20, 20], [10, 20]),
+    "transposed": lambda: BlockRanges.causal(30, 40).T,
+    "as_ranges": lambda: as_ranges(random_ranges()[0], 40, 30),
+}
+X, Y = Vi(np.random.default_rng(0).normal(size=(40, 2))), Vj(np.random.default_rng(1).normal(size=(30, 2)))
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_what_was_checked_cannot_be_written_to(name):
+    made = RANGES[name]()
+    of_batch = BlockRanges.block_diagonal([20, 20], [15, 15]).for_batch("j", 20, 15, 2)[1]
+    for array in (*made, *made.T, *made.triple("i", 40, 30), *made[:3], *of_batch):
+        while isinstance(array, np.ndarray):
+            with pytest.raises(ValueError, match="read-only"):
+                array[...] = 10**9
+            with pytest.raises(ValueError, match="WRITEABLE"):
+                array.flags.writeable = True
+            array = array.base
+        assert isinstance(array, bytes)
+
+
+@pytest.mark.parametrize("duplicate", [lambda r: pickle.loads(pickle.dumps(r)), copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("name", RANGES)
+def test_copies_and_pickles(name, duplicate):
+    """Before a reduction, and after one, when there are plans."""
+    made = RANGES[name]()
+    for _ in range(2):
+        other = duplicate(made)
+        assert type(other) is BlockRanges and other.shape == made.shape and other.n_pairs == made.n_pairs
+        for mine, theirs in zip(made, other):
+            np.testing.assert_array_equal(mine, theirs)
+            assert not theirs.flags.writeable and isinstance(theirs.base, bytes)
+        for axis in (0, 1):
+            result = X.sqdist(Y).sum(axis=axis, ranges=other)
+            np.testing.assert_array_equal(result, X.sqdist(Y).sum(axis=axis, ranges=made))
 
 
 @pytest.mark.parametrize("seed", range(5))

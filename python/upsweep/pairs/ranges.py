@@ -37,7 +37,8 @@ class BlockRanges(Sequence[Any]):
     shape : tuple of two ints, optional
         The numbers of rows and of columns. Default: those of the first reduction.
     check : bool
-        Refuse what is out of bounds or order, blocks that overlap, and triples that disagree.
+        Whether to refuse what is out of bounds or order, blocks that overlap, and triples that disagree. Without
+        the check, wrong arrays give wrong results, or end the process by access to memory out of bounds.
 
     Raises
     ------
@@ -50,6 +51,8 @@ class BlockRanges(Sequence[Any]):
     -----
     Rows of no block, and of blocks without columns, get the reduction's neutral element. A column that is listed
     twice for a block counts twice. The two triples are compared when the second is first needed, by a fingerprint.
+    The arrays are copied, and the copies cannot be written to. Pickles, copies and deep copies leave out what
+    engines have planned, which is planned again.
 
     Examples
     --------
@@ -84,6 +87,9 @@ class BlockRanges(Sequence[Any]):
         self._rows, self._columns, self._shape = rows, columns, shape
         self._check, self._agree, self._split = False, True, {}
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_split": {}}
 
     def _check_bounds(self, n_i: int | None, n_j: int | None) -> None:
         triples.check_triple(self._rows, NAMES[:3], n_i, n_j)

@@ -26,14 +26,21 @@ class _Arrays(NamedTuple):
 
 
 class Triple(_Arrays):
-    """The three arrays, and what engines have made of them."""
+    """The three arrays, which cannot be written to, and the plans that engines have derived from them.
+
+    Kernels rely on checked indices. The arrays are therefore copies in immutable memory: neither what they were
+    copied from nor `setflags` changes them. Pickles and copies have the arrays, not the plans.
+    """
 
     plans: dict[Hashable, Any]
 
     def __new__(cls, blocks: Integers, slices: Integers, columns: Integers) -> Triple:
-        self = super().__new__(cls, blocks, slices, columns)
+        self = super().__new__(cls, _immutable(blocks), _immutable(slices), _immutable(columns))
         self.plans = {}
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Triple, tuple(self)
 
     def plan(self, key: Hashable, build: Callable[[Triple], Any]) -> Any:
         """What `build` makes of this triple, made once for each key (an engine, a device, a size of tiles)."""
@@ -41,6 +48,13 @@ class Triple(_Arrays):
         if plan is None:
             plan = self.plans.setdefault(key, build(self))
         return plan
+
+
+def _immutable(array: Integers) -> Integers:
+    """A copy whose memory is a bytes object; the array itself if it is one already."""
+    if isinstance(array.base, bytes) and not array.flags.writeable:  # an unpickled array may write to its bytes
+        return array
+    return np.ndarray(array.shape, np.int64, buffer=array.astype(np.int64, copy=False).tobytes())
 
 
 def owners(triple: Triple) -> Integers:
