@@ -1,5 +1,7 @@
 """Functions built for CUDA, their kernels compiled by the C++ compiler and run on the host."""
 
+import copy
+import pickle
 import shutil
 
 import host_nests
@@ -304,3 +306,18 @@ def test_arrays_of_a_device(device, fake_cuda, fake_cupy):
         run(there, n_threads=2)
     with pytest.raises(TypeError, match="scan: expected an array to fill, got list"):
         run(x, [1.0])
+
+
+def test_a_pickled_function(device):
+    """It asks for no device until it is called."""
+    n = te.var("n")
+    X = te.placeholder((n,), name="X", dtype="float32")
+    Y = te.compute((n,), lambda i: X[i] * X[i], name="Y")
+    schedule = te.create_schedule(Y.op)
+    block, thread = schedule[Y].split(Y.op.axis[0], factor=32)
+    schedule[Y].bind(block, te.thread_axis("blockIdx.x"))
+    schedule[Y].bind(thread, te.thread_axis("threadIdx.x"))
+    run, x = te.build(schedule, [X, Y], target="cuda:0"), random(70)
+    for other in (pickle.loads(pickle.dumps(run)), copy.copy(run), copy.deepcopy(run)):
+        assert type(other) is type(run) and other.text == run.text and other.device == 0
+        np.testing.assert_array_equal(other(x), run(x))

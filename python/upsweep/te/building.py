@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +13,14 @@ from upsweep import _arrays, _cpu
 from upsweep._cpu import openmp
 from upsweep._cpu._nests import Plan
 from upsweep._expr.nest.compiled import compile_nest
-from upsweep._expr.nest.expressions import Expr, key, walk
+from upsweep._expr.nest.expressions import Axis, Expr, key, walk
 from upsweep._expr.nest.launching import SYMBOLS
 from upsweep._expr.nest.printing import nest_text
 from upsweep._expr.nest.sizes import Sizes, evaluator
 from upsweep._expr.nest.statements import Allocate, Buffer, Statement
 from upsweep._integers import as_integer
 
+from .bounds import SizeCheck
 from .lowering import lower_schedule
 from .schedule import Schedule
 from .tensors import PlaceholderOp, Tensor
@@ -87,7 +88,8 @@ def lower(
         from upsweep._expr.cuda.nests.program import programs_of, text_of
 
         sizes = sizes_of(schedule, tensors, [arg for arg in args if isinstance(arg, Expr)])
-        return Lowered(text_of(*programs_of(nest.body, nest.buffers, sizes, free_axes(schedule), "lower")))
+        free = {id(axis) for axis in free_axes(schedule)}
+        return Lowered(text_of(*programs_of(nest.body, nest.buffers, sizes, free, "lower")))
     return Lowered(nest_text(nest.body))
 
 
@@ -159,20 +161,50 @@ def _is_plain(array: Array) -> bool:
 _MOST_PLANS = 64
 
 
+class _Source(NamedTuple):
+    """A lowered schedule with what a function of it is made from; pickled in place of the compiled code."""
+
+    name: str
+    args: list[Tensor | Expr]
+    device: int | None
+    body: Statement
+    buffers: list[Buffer]
+    sizes: list[Expr]
+    checks: list[SizeCheck]
+    free_axes: list[Axis]
+
+
 class Function:
     """A compiled schedule. Called with all its arrays it fills its results; without the results, it returns them.
 
-    One is built for all sizes.
+    One is built for all sizes. It can be pickled and copied: what was lowered is, and it is compiled again, or
+    loaded from the disk cache, at the first call.
     """
 
     is_on_device = False  # whether it was built for a CUDA device
 
-    def __init__(self, schedule: Schedule, args: Sequence[Tensor | Expr], name: str) -> None:
+    def __init__(
+        self, schedule: Schedule, args: Sequence[Tensor | Expr], name: str, device: int | None = None
+    ) -> None:
         check_arguments(schedule, args)
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         nest = lower_schedule(schedule, tensors)
-        self.name, self.text = name, nest_text(nest.body)
-        self._args = list(args)
+        sizes = sizes_of(schedule, tensors, [arg for arg in args if isinstance(arg, Expr)])
+        free = free_axes(schedule)
+        source = _Source(name, list(args), device, nest.body, nest.buffers, sizes, list(schedule.checks), free)
+        self._prepare(source)
+        self._compile()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _function_of, (type(self), self._source)
+
+    def _prepare(self, source: _Source) -> None:
+        """Everything but compiled code."""
+        self._source = source
+        name, args = source.name, source.args
+        tensors = [arg for arg in args if isinstance(arg, Tensor)]
+        self.name, self.text = name, nest_text(source.body)
+        self._args = args
         given = [arg for arg in args if isinstance(arg, Expr)]
         known = {key(arg) for arg in given}
         # Inputs tell sizes before results do, which may be missing.
@@ -184,28 +216,32 @@ class Function:
         self._scratch: list[tuple[np.dtype[Any], list[Callable[[Sizes], int]]]] = []
         self._plans: dict[Any, Plan] = {}  # by what a call's arrays are, but for where they lie
         self._latest: Plan | None = None
+        self._code: Any = None
         self._takes_arrays_alone = not given
-        self._sizes = sizes_of(schedule, tensors, given)
+        self._sizes = source.sizes
         for size in self._sizes:
             if key(size) not in known:
                 raise ValueError(f"{name}: no argument's shape tells the size {size!r}, made at {size.where}")
         self._size_keys = [key(size) for size in self._sizes]
         self._checks = [
             (evaluator(check.value), [evaluator(extent) for extent in check.extents], check.message)
-            for check in schedule.checks
+            for check in source.checks
         ]
-        self._make(schedule, nest.body, nest.buffers)
+        self._prepare_nest()
 
-    def _make(self, schedule: Schedule, body: Statement, buffers: Sequence[Buffer]) -> None:
-        """Compile a nest."""
-        scratch: list[Buffer] = []
-        while isinstance(body, Allocate):
-            scratch.append(body.buffer)
-            self._scratch.append((np.dtype(body.buffer.dtype), [evaluator(size) for size in body.buffer.shape]))
-            body = body.body
-        self._code: Any = compile_nest(
-            body, [*buffers, *scratch], self._sizes, _cpu.level, openmp.symbols(SYMBOLS)
-        )
+    def _prepare_nest(self) -> None:
+        """Note the buffers that a call allocates, in their order."""
+        self._body, self._buffers = self._source.body, list(self._source.buffers)
+        while isinstance(self._body, Allocate):
+            buffer, self._body = self._body.buffer, self._body.body
+            self._buffers.append(buffer)
+            self._scratch.append((np.dtype(buffer.dtype), [evaluator(size) for size in buffer.shape]))
+
+    def _compile(self) -> Any:
+        """The compiled nest, compiled once."""
+        if self._code is None:
+            self._code = compile_nest(self._body, self._buffers, self._sizes, _cpu.level, openmp.symbols(SYMBOLS))
+        return self._code
 
     def __repr__(self) -> str:
         return f"<te.Function {self.name}({', '.join(getattr(arg, 'name', repr(arg)) for arg in self._args)})>"
@@ -376,8 +412,9 @@ class Function:
             numbers += [math.prod(shape[d + 1 :]) for d in range(len(shape) - 1)]
         numbers += [sizes[name] for name in self._size_keys]
         order = [*(parameter for parameter, _ in taken), *missing]
+        code = self._compile()
         return Plan(
-            self.name, self._code.address("kernel"), self._code, numbers, [places[id(p)] for p in order],
+            self.name, code.address("kernel"), code, numbers, [places[id(p)] for p in order],
             [*given.values(), *new.values()], [p.is_output for p in order], scratch, len(new),
         )  # fmt: skip
 
@@ -402,10 +439,17 @@ def sizes_of(schedule: Schedule, tensors: Sequence[Tensor], given: Sequence[Expr
     return list(found.values())
 
 
-def free_axes(schedule: Schedule) -> set[int]:
-    """The ids of the axes of stages that nothing was said of."""
+def _function_of(kind: type[Function], source: _Source) -> Function:
+    """An unpickled function, which compiles at its first call."""
+    function = kind.__new__(kind)
+    function._prepare(source)
+    return function
+
+
+def free_axes(schedule: Schedule) -> list[Axis]:
+    """The axes of stages that nothing was said of."""
     stages = [stage for stage in schedule.stages if not stage.touched]
-    return {id(leaf) for stage in stages for leaf in stage.leaves if leaf.kind == "data"}
+    return [leaf for stage in stages for leaf in stage.leaves if leaf.kind == "data"]
 
 
 def _device_of(target: Any) -> int | None:

@@ -9,13 +9,9 @@ import numpy as np
 
 from upsweep import _arrays, _dispatch
 from upsweep._expr.cuda.nests.program import Program, programs_of, text_of
-from upsweep._expr.nest.expressions import Expr
 from upsweep._expr.nest.sizes import Sizes
-from upsweep._expr.nest.statements import Buffer, Statement
 
-from .building import Array, Function, Parameter, free_axes
-from .schedule import Schedule
-from .tensors import Tensor
+from .building import Array, Function, Parameter
 
 __all__ = ["DeviceFunction"]
 
@@ -29,15 +25,16 @@ class DeviceFunction(Function):
 
     is_on_device = True
 
-    def __init__(self, schedule: Schedule, args: Sequence[Tensor | Expr], name: str, device: int) -> None:
-        self.device = device  # to which arrays of numpy are copied
+    def _prepare_nest(self) -> None:
+        source = self._source
+        assert source.device is not None
+        self.device = source.device  # to which arrays of numpy are copied
         self.prepared: dict[Any, Any] = {}  # calls on tensors, by what these are but for where they lie
-        super().__init__(schedule, args, name)
-
-    def _make(self, schedule: Schedule, body: Statement, buffers: Sequence[Buffer]) -> None:
-        self.program, self.wide = programs_of(body, buffers, self._sizes, free_axes(schedule), self.name)
+        free = {id(axis) for axis in source.free_axes}
+        self.program, self.wide = programs_of(source.body, source.buffers, source.sizes, free, self.name)
         self.text = text_of(self.program, self.wide)
-        self._code: Any = None
+
+    def _compile(self) -> None:
         try:
             _dispatch.cuda_nests().compile_ahead(self.program, self.device)
         except (RuntimeError, ImportError) as error:

@@ -118,6 +118,11 @@ class Expr:
 
     __hash__ = object.__hash__
 
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """All slots but the caches, which hold ids of other objects."""
+        names = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
+        return None, {**{name: getattr(self, name) for name in names}, "known_key": None, "known_form": None}
+
     def __iter__(self) -> Iterator[Any]:
         raise TypeError(f"{users_line()}: {self!r} is one number")
 
