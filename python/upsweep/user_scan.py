@@ -10,6 +10,7 @@ does.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,9 @@ Update = Callable[[Any, Any], Any]
 
 class _Scan:
     """`scan`, and what belongs to it."""
+
+    def __reduce__(self) -> str:
+        return "scan"
 
     def __call__(
         self,
@@ -329,7 +333,7 @@ class _Scan:
             raise AttributeError(name)
         if name not in FUNCTIONS:
             raise AttributeError(f"scan has no function {name!r}; it has {', '.join(sorted(FUNCTIONS))}")
-        return lambda *values: apply(name, *values)
+        return functools.partial(apply, name)
 
 
 def _scan_arrays(
@@ -387,6 +391,10 @@ def _decorator(defaults: dict[str, Any]) -> Callable[[Update], Callable[..., Any
                 f"update: expected a function of a state and an input, got {type(update).__qualname__}"
             )
 
+        if _is_global(update):  # under another name than its scan, which is therefore pickled by it
+            bound = functools.partial(scan, update, **defaults)
+            return functools.update_wrapper(bound, update)
+
         @functools.wraps(update)
         def scanned(init: Any, xs: Any = None, **keywords: Any) -> Any:
             return scan(update, init, xs, **{**defaults, **keywords})
@@ -394,6 +402,14 @@ def _decorator(defaults: dict[str, Any]) -> Callable[[Update], Callable[..., Any
         return scanned
 
     return decorate
+
+
+def _is_global(update: Update) -> bool:
+    """Whether pickle finds the update by its name, which it does not while a decorator of it runs."""
+    found: Any = sys.modules.get(getattr(update, "__module__", ""))
+    for name in getattr(update, "__qualname__", "").split("."):
+        found = getattr(found, name, None)
+    return found is update
 
 
 scan = _Scan()
