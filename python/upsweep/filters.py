@@ -43,8 +43,8 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     Returns
     -------
     y : array
-        Of x's shape; float32 if all arguments are (or float16), else float64. For tensors and arrays of a device
-        of x's dtype, beside which `b` and `a` are Python's numbers.
+        Of x's shape; float32 if all arguments are float32 or float16, else float64, as coefficients in lists of
+        Python's floats are. For tensors and arrays of a device it has x's dtype, and the coefficients are numbers.
     zf : array
         Only with `zi`: the state after the last step.
 
@@ -84,23 +84,21 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     numerator, denominator = (np.zeros(order + 1) for _ in range(2))
     numerator[: len(top)] = np.float64(top) / np.float64(bottom[0])
     denominator[: len(bottom)] = np.float64(bottom) / np.float64(bottom[0])
-    step = _filter_step(tuple(numerator.tolist()), tuple(denominator.tolist()))
+    coefficients = tuple(numerator.tolist()), tuple(denominator.tolist())
     if _is_elsewhere(data):
         states = (0.0,) * max(order, 1) if not order or start is None else _parts(start, order, place)
-        y, after = scan(
-            step if order else _scale_step(float(numerator[0])), states, data, axis=place, return_final=True
-        )
+        step = _filter_step(*coefficients) if order else _scale_step(float(numerator[0]))
+        y, after = scan(step, states, data, axis=place, return_final=True)
         return y if start is None else (y, _arrays.stacked(after, place) if order else zi)
     operands = [top, bottom, data] if start is None else [top, bottom, data, start]
     wide = np.result_type(*(np.float64 if o.dtype.kind in "biu" else o.dtype for o in operands))
     dtype = np.result_type(wide, np.float32)
-    data = data.astype(dtype, copy=False)
     if order == 0:
-        y = data * dtype.type(numerator[0])
+        y = np.multiply(data, numerator[0], dtype=dtype)
         return y if start is None else (y, start.astype(dtype))
     zeros = (dtype.type(0),) * order
     before = zeros if start is None else tuple(part.astype(dtype) for part in _parts(start, order, place))
-    y, after = scan(step, before, data, axis=place, return_final=True)
+    y, after = scan(_filter_step(*coefficients, dtype.name), before, data, axis=place, return_final=True)
     return y if start is None else (y, np.stack(after, axis=place))
 
 
@@ -115,11 +113,12 @@ def _scale_step(factor: float) -> Update:
 
 
 @functools.lru_cache(256)
-def _filter_step(b: tuple[float, ...], a: tuple[float, ...]) -> Update:
-    """One step of the transposed direct form II."""
+def _filter_step(b: tuple[float, ...], a: tuple[float, ...], dtype: str | None = None) -> Update:
+    """One step of the transposed direct form II. The kernel widens x to the dtype, which else is that of x."""
     order = len(b) - 1
 
     def step(state: Any, x: Any) -> Any:
+        x = x if dtype is None else x.astype(dtype)
         y = b[0] * x + state[0]
         new = []
         for k in range(1, order + 1):

@@ -1,6 +1,7 @@
 """lfilter against scipy's; exponentially weighted windows against weights that are written out."""
 
 import datetime
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -205,3 +206,22 @@ def test_pandas(adjust, ignore_na):
     expected = pandas.Series(x).ewm(alpha=0.1, adjust=adjust, ignore_na=ignore_na).mean().to_numpy()
     mine = upsweep.ewm_mean(x, alpha=0.1, adjust=adjust, ignore_na=ignore_na)
     np.testing.assert_allclose(mine, expected, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((1 << 19,), 0), ((1 << 9, 1 << 10), 0), ((1 << 9, 1 << 10), 1)])
+@pytest.mark.parametrize("dtype", [np.float32, np.int16, bool, ">f4"])
+@pytest.mark.parametrize("b", [[0.5], [0.25, 0.0, 1.0]])
+@pytest.mark.parametrize("a", [[2.0], [1.0, -0.5]])
+def test_lfilter_copies_no_input(a, b, dtype, shape, axis):
+    """Python's coefficients are float64, which the result is; x is widened by the kernel, not by a copy."""
+    x = (random(shape) * 9).astype(dtype)
+    expected = upsweep.lfilter(b, a, x.astype(np.float64), axis)
+    upsweep.lfilter(b, a, x, axis)  # so that nothing is compiled below
+    tracemalloc.start()
+    y = upsweep.lfilter(b, a, x, axis)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert y.dtype == np.float64
+    np.testing.assert_allclose(y, expected, rtol=1e-12, atol=1e-13)
+    copied = x.nbytes if dtype == ">f4" else 0  # to the byte order of the kernels
+    assert peak < y.nbytes + copied + 400_000
