@@ -88,8 +88,7 @@ def lower(
         from upsweep._expr.cuda.nests.program import programs_of, text_of
 
         sizes = sizes_of(schedule, tensors, [arg for arg in args if isinstance(arg, Expr)])
-        free = {id(axis) for axis in free_axes(schedule)}
-        return Lowered(text_of(*programs_of(nest.body, nest.buffers, sizes, free, "lower")))
+        return Lowered(text_of(*programs_of(nest.body, nest.buffers, sizes, free_axes(schedule), "lower")))
     return Lowered(nest_text(nest.body))
 
 
@@ -190,7 +189,7 @@ class Function:
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         nest = lower_schedule(schedule, tensors)
         sizes = sizes_of(schedule, tensors, [arg for arg in args if isinstance(arg, Expr)])
-        free = free_axes(schedule)
+        free = _untouched(schedule)
         source = _Source(name, list(args), device, nest.body, nest.buffers, sizes, list(schedule.checks), free)
         self._prepare(source)
         self._compile()
@@ -446,10 +445,15 @@ def _function_of(kind: type[Function], source: _Source) -> Function:
     return function
 
 
-def free_axes(schedule: Schedule) -> list[Axis]:
+def _untouched(schedule: Schedule) -> list[Axis]:
     """The axes of stages that nothing was said of."""
     stages = [stage for stage in schedule.stages if not stage.touched]
     return [leaf for stage in stages for leaf in stage.leaves if leaf.kind == "data"]
+
+
+def free_axes(schedule: Schedule) -> set[int]:
+    """The ids of the axes of stages that nothing was said of."""
+    return set(map(id, _untouched(schedule)))
 
 
 def _device_of(target: Any) -> int | None:

@@ -30,7 +30,7 @@ class DeviceFunction(Function):
         assert source.device is not None
         self.device = source.device  # to which arrays of numpy are copied
         self.prepared: dict[Any, Any] = {}  # calls on tensors, by what these are but for where they lie
-        free = {id(axis) for axis in source.free_axes}
+        free = set(map(id, source.free_axes))
         self.program, self.wide = programs_of(source.body, source.buffers, source.sizes, free, self.name)
         self.text = text_of(self.program, self.wide)
 
