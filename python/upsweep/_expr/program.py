@@ -13,7 +13,7 @@ Numbers (values of the reduction's dtype; `const` holds float64, rounded when re
     const ()          static (value,)
     load (loops...)   static (kind, offset, strides...): the number at offset + sum(loop * stride) in the packed
                       record of kind "i", "j" or "p"; `Program.i_components` and so on say what lies where
-    add sub mul div   (a, b)    a product that is only added or subtracted may be contracted into one fma
+    add sub mul div   (a, b)    a product that is added or subtracted may be fused with the sum into one fma
     neg abs floor     (a)
     sqrt rsqrt        (a)       rsqrt(a) = 1 / sqrt(a), infinite at 0
     exp log sin cos asin acos atan tanh   (a)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from .looped import InMemory, LoopedEach, LoopedExponentials, LoopedSum, handed_out, looped_reducer
 from .prepare import part, prepare_function
-from .reducers import Reducer, Sum, reducer
+from .reducers import Reducer, Sum, plus, reducer
 from .steps import Steps, cost_of, order
 from .target import Target
 from .vectors import Body, Vectors
@@ -173,7 +173,7 @@ class _Kernel:
                 for n in order(program, (root,), done):
                     steps.write(n)
                 for column in range(n_columns):
-                    self.reducer.add_column(carried, component, steps.value(root, column), valid)
+                    self._add_column(carried, steps, component, column, valid)
             return carried
         if self._has_loops():
             for n, step in enumerate(program.values):
@@ -183,15 +183,23 @@ class _Kernel:
             for n in order(program, (*program.results, *program.weights), set(self.shared)):
                 steps.write(n)
         columns = range(n_columns)
-        values = [[steps.value(n, column) for n in program.results] for column in columns]
         if isinstance(self.reducer, Sum):
             carried = list(carried)
             for column in columns:
-                for component, value in enumerate(values[column]):
-                    self.reducer.add_column(carried, component, value, valid)
+                for component in range(len(program.results)):
+                    self._add_column(carried, steps, component, column, valid)
             return carried
+        values = [[steps.value(n, column) for n in program.results] for column in columns]
         weights = [[steps.value(n, column) for n in program.weights] for column in columns]
         return self.reducer.update(carried, values, weights, self._places(j, n_columns), valid)
+
+    def _add_column(
+        self, carried: Carried, steps: Steps, component: int, column: int, valid: Value | None
+    ) -> None:
+        """Add one component of one column to its sum."""
+        root = self.program.results[component]
+        value, factors = steps.value(root, column), steps.factors(root, column)
+        carried[component] = plus(self.v, carried[component], value, factors, valid)
 
     def _past_looped(
         self, steps: Steps, carried: Carried, j: Value, n_columns: int, valid: Value | None
@@ -220,11 +228,10 @@ class _Kernel:
 
     def _keep(self, steps: Steps, at: Value, n: int, memory: list[InMemory], valid: Value | None) -> None:
         """Add a component to its sum, or keep it until all are there."""
-        v = self.v
         values = [steps.value(n, column) for column in range(steps.n_columns)]
         if isinstance(self.reducer, LoopedSum):
-            zero = v.const(0.0)
-            self.reducer.sums.add(at, values if valid is None else [v.select(valid, x, zero) for x in values])
+            factors = [steps.factors(n, column) for column in range(steps.n_columns)]
+            self.reducer.sums.add(at, values, factors, valid)
         else:
             for cells, value in zip(memory, values):
                 cells.store(at, value)

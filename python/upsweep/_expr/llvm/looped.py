@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .reducers import Best, Carried, Exponentials, Reducer, Smallest, Sum
+from .reducers import Best, Carried, Exponentials, Reducer, Smallest, Sum, plus
 from .vectors import Vectors
 
 __all__ = ["InMemory", "LoopedEach", "LoopedExponentials", "LoopedSum", "handed_out", "looped_reducer"]
@@ -51,10 +51,13 @@ class InMemory:
     def clear(self) -> None:
         components(self.v, self.count, lambda at: self.store(at, self.v.const(0.0)))
 
-    def add(self, at: Value, terms: Sequence[Value]) -> None:
+    def add(
+        self, at: Value, terms: Sequence[Value], factors: Sequence[Sequence[Value] | None], valid: Value | None
+    ) -> None:
+        """Add columns' terms to a component; `factors` are those of terms that are products."""
         total = self.load(at)
-        for term in terms:
-            total = self.v.add(total, term)
+        for term, of_term in zip(terms, factors):
+            total = plus(self.v, total, term, of_term, valid)
         self.store(at, total)
 
     def flush_to(self, reducer: Reducer, first_slot: int, factor: Value | None = None) -> None:
@@ -119,13 +122,13 @@ class LoopedExponentials(Exponentials):
         v = self.v
 
         def one(at: Value) -> None:
-            terms = []
+            total = self.products.load(at)
             for memory, term in zip(weights, self.terms):
                 weight = memory.load(at)
                 if valid is not None:
                     weight = v.select(valid, weight, v.const(0.0))
-                terms.append(v.mul(term, weight))
-            self.products.add(at, terms)
+                total = v.fma(term, weight, total)
+            self.products.store(at, total)
 
         components(v, self.products.count, one)
 

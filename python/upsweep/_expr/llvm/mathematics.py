@@ -34,7 +34,7 @@ def _round_to_integer(v: Vectors, x: Value, scale: float, bias: int = 0) -> tupl
     """
     magic = v.const(1.5 * 2.0**v.mantissa + bias)
     shifted = v.fma(x, v.const(scale), magic)
-    return v.plain("sub", shifted, magic), shifted
+    return v.sub(shifted, magic), shifted
 
 
 def _has_scale(v: Vectors) -> bool:
@@ -55,7 +55,7 @@ def _scaled(v: Vectors, x: Value, n: Value, shifted: Value) -> Value:
     first = v.integer("lshr", both, 1)
     second = v.integer("sub", both, first)
     for half in (first, second):
-        x = v.plain("mul", x, v.from_bits(v.integer("shl", half, v.mantissa)))
+        x = v.mul(x, v.from_bits(v.integer("shl", half, v.mantissa)))
     return x
 
 
@@ -90,7 +90,7 @@ def exp(
     result = _horner(v, _less_powers(v, v.neg(x) if negated else x, n), (1.0, 1.0, *c.EXP[v.bits]))
     if short:
         # The least n is -bias, which as an exponent is that of 0.
-        return v.plain("mul", result, v.from_bits(v.integer("shl", v.to_bits(shifted), v.mantissa)))
+        return v.mul(result, v.from_bits(v.integer("shl", v.to_bits(shifted), v.mantissa)))
     return _scaled(v, result, n, shifted)
 
 
@@ -98,12 +98,12 @@ def exp2(v: Vectors, x: Value) -> Value:
     """2^x: the integer part is an exponent, the rest a power of e."""
     x = v.at_least(v.at_most(x, v.const(v.bias + 2.0)), v.const(-v.bias - v.mantissa - 2.0))
     n, shifted = _round_to_integer(v, x, 1.0, 2 * v.bias)
-    rest = v.plain("sub", x, n)
+    rest = v.sub(x, n)
     # The rest times ln 2 in two parts, of which the second is a correction of the last bits.
-    high = v.plain("mul", rest, v.const(c.LN2[v.bits]))
+    high = v.mul(rest, v.const(c.LN2[v.bits]))
     if v.target.fma:
         error = v.fma(rest, v.const(c.LN2[v.bits]), v.neg(high))
-        high = v.plain("add", high, v.fma(rest, v.const(c.LN2_REST[v.bits]), error))
+        high = v.add(high, v.fma(rest, v.const(c.LN2_REST[v.bits]), error))
     return _scaled(v, _horner(v, high, (1.0, 1.0, *c.EXP[v.bits])), n, shifted)
 
 
@@ -112,32 +112,32 @@ def _split_exponent(v: Vectors, x: Value) -> tuple[Value, Value]:
     smallest = 2.0 ** (1 - v.bias)
     lift = v.mantissa + 1
     is_small = v.compare("olt", x, v.const(smallest))
-    x = v.select(is_small, v.plain("mul", x, v.const(2.0**lift)), x)
+    x = v.select(is_small, v.mul(x, v.const(2.0**lift)), x)
     offset = v.select(is_small, v.const(-v.bias - lift), v.const(-v.bias))
     raw = v.to_bits(x)
     up = v.integer("add", raw, v.bits_of(1.0) - v.bits_of(math.sqrt(0.5)))
     biased = v.integer("lshr", up, v.mantissa)
     # An integer below 2^mantissa becomes a number by the exponent of 2^mantissa.
     lifted = v.from_bits(v.integer("or", biased, v.bits_of(2.0**v.mantissa)))
-    e = v.plain("add", v.plain("sub", lifted, v.const(2.0**v.mantissa)), offset)
+    e = v.add(v.sub(lifted, v.const(2.0**v.mantissa)), offset)
     without = v.integer("sub", raw, v.integer("shl", v.integer("sub", biased, v.bias), v.mantissa))
-    return v.plain("sub", v.from_bits(without), v.const(1.0)), e
+    return v.sub(v.from_bits(without), v.const(1.0)), e
 
 
 def log(v: Vectors, x: Value) -> Value:
     """The natural logarithm; -inf at zeros, NaN below."""
     f, e = _split_exponent(v, x)
-    half_square = v.plain("mul", v.plain("mul", f, f), v.const(0.5))
+    half_square = v.mul(v.mul(f, f), v.const(0.5))
     if v.bits == 32:
-        cube = v.plain("mul", v.plain("mul", f, f), f)
-        tail = v.fma(cube, _horner(v, f, c.LOG1P), v.plain("mul", e, v.const(c.LN2_LOW[32])))
-        result = v.plain("add", f, v.plain("sub", tail, half_square))
+        cube = v.mul(v.mul(f, f), f)
+        tail = v.fma(cube, _horner(v, f, c.LOG1P), v.mul(e, v.const(c.LN2_LOW[32])))
+        result = v.add(f, v.sub(tail, half_square))
     else:
-        s = v.div(f, v.plain("add", f, v.const(2.0)))
-        z = v.plain("mul", s, s)
-        tail = v.plain("mul", s, v.plain("add", half_square, v.plain("mul", z, _horner(v, z, c.ATANH))))
+        s = v.div(f, v.add(f, v.const(2.0)))
+        z = v.mul(s, s)
+        tail = v.mul(s, v.add(half_square, v.mul(z, _horner(v, z, c.ATANH))))
         tail = v.fma(e, v.const(c.LN2_LOW[64]), tail)
-        result = v.plain("sub", f, v.plain("sub", half_square, tail))
+        result = v.sub(f, v.sub(half_square, tail))
     result = v.fma(e, v.const(c.LN2_HIGH[v.bits]), result)
     result = v.select(v.compare("olt", x, v.const(math.inf)), result, x)
     below = v.select(v.compare("oeq", x, v.const(0.0)), v.const(-math.inf), v.const(math.nan))
@@ -156,7 +156,7 @@ def _exact_fma(v: Vectors, a: Value, b: Value, addend: Value) -> Value:
         return v.fma(a, b, addend)
     wide = v.with_bits(64, v.lanes)
     a, b, addend = v.widened(a), v.widened(b), v.widened(addend)
-    return wide.narrowed(wide.plain("add", wide.plain("mul", a, b), addend))
+    return wide.narrowed(wide.add(wide.mul(a, b), addend))
 
 
 def _by_library(v: Vectors, name: str, *args: Value) -> Value:
@@ -214,10 +214,10 @@ def _less_quadrants(v: Vectors, x: Value, n: Value) -> tuple[Value, Value | None
     if v.bits == 32:
         return _exact_fma(v, n, third, r), None
     # n times the second part has no more bits than a number: what this rounding lost is known.
-    lost = v.fma(n, second, v.plain("sub", nearly, r))
+    lost = v.fma(n, second, v.sub(nearly, r))
     correction = v.fma(n, third, lost)
-    result = v.plain("add", r, correction)
-    return result, v.plain("add", v.plain("sub", r, result), correction)
+    result = v.add(r, correction)
+    return result, v.add(v.sub(r, result), correction)
 
 
 def _sine(v: Vectors, x: Value, name: str, quarter: int) -> Value:
@@ -226,15 +226,15 @@ def _sine(v: Vectors, x: Value, name: str, quarter: int) -> Value:
     n, shifted = _round_to_integer(v, size, 2 / math.pi)
     r, rest = _less_quadrants(v, size, n)
     quadrant = v.integer("add", v.to_bits(shifted), quarter)
-    z = v.plain("mul", r, r)
-    sine = v.fma(v.plain("mul", r, z), _horner(v, z, c.SIN[v.bits]), r if rest is None else rest)
-    sine = sine if rest is None else v.plain("add", r, sine)
-    half = v.plain("mul", z, v.const(0.5))
-    tail = v.plain("mul", v.plain("mul", z, z), _horner(v, z, c.COS[v.bits]))
-    tail = tail if rest is None else v.plain("sub", tail, v.plain("mul", r, rest))
+    z = v.mul(r, r)
+    sine = v.fma(v.mul(r, z), _horner(v, z, c.SIN[v.bits]), r if rest is None else rest)
+    sine = sine if rest is None else v.add(r, sine)
+    half = v.mul(z, v.const(0.5))
+    tail = v.mul(v.mul(z, z), _horner(v, z, c.COS[v.bits]))
+    tail = tail if rest is None else v.sub(tail, v.mul(r, rest))
     # 1 - z / 2 is rounded; what is lost is put back.
-    top = v.plain("sub", v.const(1.0), half)
-    cosine = v.plain("add", top, v.plain("add", v.plain("sub", v.plain("sub", v.const(1.0), top), half), tail))
+    top = v.sub(v.const(1.0), half)
+    cosine = v.add(top, v.add(v.sub(v.sub(v.const(1.0), top), half), tail))
     odd = v.body.emit(f"icmp ne {v.ints} {v.integer('and', quadrant, 1)}, {v.int_const(0)}")
     value = v.select(odd, cosine, sine)
     sign = v.integer("shl", v.integer("and", quadrant, 2), v.bits - 2)
@@ -256,20 +256,20 @@ def cos(v: Vectors, x: Value) -> Value:
 def tanh(v: Vectors, x: Value) -> Value:
     """E / (E + 2) with E = exp(2 |x|) - 1; a polynomial below 1/2, where the quotient would lose bits."""
     size = v.abs(x)
-    twice = v.at_most(v.plain("add", size, size), v.const(44.0))
+    twice = v.at_most(v.add(size, size), v.const(44.0))
     n, shifted = _round_to_integer(v, twice, math.log2(math.e), v.bias)
     r = _less_powers(v, twice, n)
-    p = v.fma(v.plain("mul", r, r), _horner(v, r, c.EXP[v.bits]), r)
+    p = v.fma(v.mul(r, r), _horner(v, r, c.EXP[v.bits]), r)
     power = v.from_bits(v.integer("shl", v.to_bits(shifted), v.mantissa))
-    e = v.fma(power, p, v.plain("sub", power, v.const(1.0)))
-    quotient = v.div(e, v.plain("add", e, v.const(2.0)))
-    series = _odd_series(v, size, v.plain("mul", size, size), c.TANH[v.bits])
+    e = v.fma(power, p, v.sub(power, v.const(1.0)))
+    quotient = v.div(e, v.add(e, v.const(2.0)))
+    series = _odd_series(v, size, v.mul(size, size), c.TANH[v.bits])
     return v.copysign(v.select(v.compare("olt", size, v.const(0.5)), series, quotient), x)
 
 
 def _odd_series(v: Vectors, x: Value, z: Value, coefs: Sequence[float]) -> Value:
     """x + x z P(z)."""
-    return v.fma(v.plain("mul", x, z), _horner(v, z, coefs), x)
+    return v.fma(v.mul(x, z), _horner(v, z, coefs), x)
 
 
 # ---- inverse trigonometry ------------------------------------------------------------------------------------
@@ -280,8 +280,8 @@ def _from_half_pi(v: Vectors, x: Value, times: float = 1.0, rest: Value | None =
     low = v.const(times * c.HALF_PI_REST[v.bits])
     high = v.const(times * c.HALF_PI[v.bits])
     if rest is None:
-        return v.plain("sub", high, v.plain("sub", x, low))
-    return v.plain("sub", v.plain("sub", high, x), v.plain("sub", rest, low))
+        return v.sub(high, v.sub(x, low))
+    return v.sub(v.sub(high, x), v.sub(rest, low))
 
 
 def _arc(v: Vectors, x: Value) -> tuple[Value, Value, Value]:
@@ -291,28 +291,28 @@ def _arc(v: Vectors, x: Value) -> tuple[Value, Value, Value]:
     """
     size = v.abs(x)
     is_big = v.compare("ogt", size, v.const(0.5))
-    other = v.plain("mul", v.plain("sub", v.const(1.0), size), v.const(0.5))
+    other = v.mul(v.sub(v.const(1.0), size), v.const(0.5))
     root = v.sqrt(other)
     short = v.from_bits(v.integer("and", v.to_bits(root), -(1 << (v.mantissa + 1) // 2)))
-    missing = v.div(v.plain("sub", other, v.plain("mul", short, short)), v.plain("add", root, short))
+    missing = v.div(v.sub(other, v.mul(short, short)), v.add(root, short))
     missing = v.select(v.compare("oeq", other, v.const(0.0)), other, missing)
-    z = v.select(is_big, other, v.plain("mul", size, size))
+    z = v.select(is_big, other, v.mul(size, size))
     root = v.select(is_big, root, size)
-    tail = v.plain("mul", v.plain("mul", root, z), _horner(v, z, c.ASIN[v.bits]))
-    return is_big, v.select(is_big, short, size), v.select(is_big, v.plain("add", tail, missing), tail)
+    tail = v.mul(v.mul(root, z), _horner(v, z, c.ASIN[v.bits]))
+    return is_big, v.select(is_big, short, size), v.select(is_big, v.add(tail, missing), tail)
 
 
 def asin(v: Vectors, x: Value) -> Value:
     is_big, head, tail = _arc(v, x)
-    angle = _from_half_pi(v, v.plain("add", head, head), rest=v.plain("add", tail, tail))
-    return v.copysign(v.select(is_big, angle, v.plain("add", head, tail)), x)
+    angle = _from_half_pi(v, v.add(head, head), rest=v.add(tail, tail))
+    return v.copysign(v.select(is_big, angle, v.add(head, tail)), x)
 
 
 def acos(v: Vectors, x: Value) -> Value:
     is_big, head, tail = _arc(v, x)
-    twice, rest = v.plain("add", head, head), v.plain("add", tail, tail)
+    twice, rest = v.add(head, head), v.add(tail, tail)
     negative = v.compare("olt", x, v.const(0.0))
-    far = v.select(negative, _from_half_pi(v, twice, 2.0, rest), v.plain("add", twice, rest))
+    far = v.select(negative, _from_half_pi(v, twice, 2.0, rest), v.add(twice, rest))
     near = _from_half_pi(v, v.copysign(head, x), rest=v.copysign(tail, x))
     return v.select(is_big, far, near)
 
@@ -321,7 +321,7 @@ def atan(v: Vectors, x: Value) -> Value:
     size = v.abs(x)
     is_big = v.compare("ogt", size, v.const(1.0))
     t = v.select(is_big, v.div(v.const(1.0), size), size)
-    angle = _odd_series(v, t, v.plain("mul", t, t), c.ATAN[v.bits])
+    angle = _odd_series(v, t, v.mul(t, t), c.ATAN[v.bits])
     return v.copysign(v.select(is_big, _from_half_pi(v, angle), angle), x)
 
 
@@ -335,8 +335,8 @@ def atan2(v: Vectors, y: Value, x: Value) -> Value:
     at_zero = v.compare("oeq", large, v.const(0.0))
     ratio = v.select(same, v.select(at_zero, v.const(0.0), v.const(1.0)), ratio)
     # abs drops the sign of NaN only: what is NaN stays so by the sum.
-    ratio = v.select(v.compare("uno", x, y), v.plain("add", x, y), ratio)
-    angle = _odd_series(v, ratio, v.plain("mul", ratio, ratio), c.ATAN[v.bits])
+    ratio = v.select(v.compare("uno", x, y), v.add(x, y), ratio)
+    angle = _odd_series(v, ratio, v.mul(ratio, ratio), c.ATAN[v.bits])
     angle = v.select(steep, _from_half_pi(v, angle), angle)
     backward = v.body.emit(f"icmp slt {v.ints} {v.to_bits(x)}, {v.int_const(0)}")
     angle = v.select(backward, _from_half_pi(v, angle, 2.0), angle)
@@ -356,10 +356,10 @@ def _power32(v: Vectors, x: Value, y: Value) -> Value:
     size = v.abs(x)
     for lanes in halves:
         base, exponent = short.widened(v.part(size, lanes)), short.widened(v.part(y, lanes))
-        results.append(wide.narrowed(exp(wide, wide.plain("mul", exponent, log(wide, base)))))
+        results.append(wide.narrowed(exp(wide, wide.mul(exponent, log(wide, base)))))
     value = short.joined(results[0], results[1])
     zero, one = v.const(0.0), v.const(1.0)
-    halved = v.plain("mul", y, v.const(0.5))
+    halved = v.mul(y, v.const(0.5))
     is_integer = v.compare("oeq", v.floor(y), y)
     is_odd = v.logical("and", is_integer, v.compare("one", v.floor(halved), halved))
     is_odd = v.logical("and", is_odd, v.compare("olt", v.abs(y), v.const(2.0**24)))
@@ -379,15 +379,18 @@ def power(v: Vectors, x: Value, y: Value) -> Value:
 
 def rsqrt(v: Vectors, x: Value) -> Value:
     """1 / sqrt(x). AVX-512 has 14 bits of it for float32, which one step of a series makes all bits."""
-    if v.bits == 64 or not _has_scale(v):
+    if v.bits == 64 or not v.target.avx512:
         return v.div(v.const(1.0), v.sqrt(x))
+    if not _has_scale(v):  # by a whole vector, whose bits those of shorter ones are to be
+        whole = v.with_bits(32, 16)
+        return whole.part(rsqrt(whole, v.part(x, [lane % v.lanes for lane in range(16)])), range(v.lanes))
     name = "@llvm.x86.avx512.rsqrt14.ps.512"
     v.body.needs[name] = f"declare {v.kind} {name}({v.kind}, {v.kind}, i16)\n"
     first = v.body.emit(f"call {v.kind} {name}({v.kind} {x}, {v.kind} {x}, i16 -1)")
-    error = v.fma(v.neg(v.plain("mul", x, first)), first, v.const(1.0))
-    series = v.plain("mul", v.fma(error, v.const(0.375), v.const(0.5)), v.plain("mul", error, first))
+    error = v.fma(v.neg(v.mul(x, first)), first, v.const(1.0))
+    series = v.mul(v.fma(error, v.const(0.375), v.const(0.5)), v.mul(error, first))
     # At 0 and infinity the first is exact, and the error NaN.
-    return v.select(v.compare("ord", error, error), v.plain("add", first, series), first)
+    return v.select(v.compare("ord", error, error), v.add(first, series), first)
 
 
 FUNCTIONS: dict[str, Callable[..., Value]] = {

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from .mathematics import exp
 from .vectors import Vectors
 
-__all__ = ["SLOT_BYTES", "Reducer", "reducer"]
+__all__ = ["SLOT_BYTES", "Reducer", "plus", "reducer"]
 
 Value = str
 Carried = list[Value]
@@ -96,8 +96,14 @@ class Reducer:
             sums = v.widened(sums)
             factor = None if factor is None else v.widened(factor)
         if factor is not None:
-            before = wide.plain("mul", before, factor)
-        self.store(n, wide.kind, wide.plain("add", before, sums))
+            before = wide.mul(before, factor)
+        self.store(n, wide.kind, wide.add(before, sums))
+
+
+def plus(v: Vectors, total: Value, value: Value, factors: Sequence[Value] | None, valid: Value | None) -> Value:
+    """total + value in lanes that are valid, fused where the value is the product of `factors`."""
+    new = v.fused("add", [total, value], [None, factors])
+    return new if valid is None else v.select(valid, new, total)
 
 
 class Sum(Reducer):
@@ -109,13 +115,6 @@ class Sum(Reducer):
 
     def enter(self) -> Carried:
         return [self.v.const(0.0)] * self.dim
-
-    def add_column(self, carried: Carried, component: int, value: Value, valid: Value | None) -> None:
-        """One component of one column, as soon as it is there: few values have to be kept then."""
-        v = self.v
-        if valid is not None:
-            value = v.select(valid, value, v.const(0.0))
-        carried[component] = v.add(carried[component], value)
 
     def leave(self, carried: Carried) -> None:
         for n, sums in enumerate(carried):
@@ -163,15 +162,15 @@ class Exponentials(Reducer):
         largest = exponents[0]
         for value in exponents[1:]:
             largest = v.select(v.compare("ogt", value, largest), value, largest)
-        limit = v.plain("add", reference, v.const(_HEADROOM[v.bits]))
+        limit = v.add(reference, v.const(_HEADROOM[v.bits]))
         exceeds = v.any(v.compare("ogt", largest, limit))
         before, rare, go_on = body.block, body.label("move"), body.label("exp")
         body.branch(exceeds, rare, go_on, rarely=True)
         body.place(rare)
         # Finite, so that infinities subtract to no NaN.
         moved = v.at_most(v.select(v.compare("ogt", largest, reference), largest, reference), v.const(self._most))
-        factor = exp(v, v.plain("sub", reference, moved), never_positive=True, flush=True)
-        scaled = [v.plain("mul", part, factor) for part in sums]
+        factor = exp(v, v.sub(reference, moved), never_positive=True, flush=True)
+        scaled = [v.mul(part, factor) for part in sums]
         self.moved(factor)
         self.store(0, v.kind, moved)
         end = body.block
@@ -182,13 +181,13 @@ class Exponentials(Reducer):
             for old, new in zip([reference, *sums], [moved, *scaled])
         ]
         reference, sums = joined[0], joined[1:]
-        self.terms = [exp(v, v.plain("sub", value, reference)) for value in exponents]
+        self.terms = [exp(v, v.sub(value, reference)) for value in exponents]
         for column, term in enumerate(self.terms):
             if self.plain_too:
                 sums[0] = v.add(sums[0], term)
             for n, weight in enumerate(weights[column] if self.dim else ()):
                 place = n + self.plain_too
-                sums[place] = v.add(sums[place], v.mul(term, weight))
+                sums[place] = v.fma(term, weight, sums[place])
         return [reference, *sums]
 
     def moved(self, factor: Value) -> None:

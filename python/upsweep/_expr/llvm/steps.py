@@ -22,7 +22,7 @@ Load = Callable[[str, "Value | int", int], Value]
 _COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "acos": 30, "atan": 25, "atan2": 40,
           "pow": 150, "div": 8, "sqrt": 10, "rsqrt": 10, "load": 0, "const": 0}  # fmt: skip
 
-_PLAIN = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "neg": "neg"}
+_PLAIN = ("mul", "div", "neg")
 _COMPARED = {"lt": "olt", "le": "ole", "eq": "oeq", "ne": "une"}
 _FEATURES_AT_ONCE = 4  # of long distances: the loop's own instructions are few beside these
 _CHAINS = 8  # of sums, side by side: two units that add, four cycles each
@@ -152,13 +152,25 @@ class Steps:
         if op == "exp":
             return self._exp(step.args[0], column)
         args = [self.value(arg, column) for arg in step.args]
+        if op in ("add", "sub"):
+            return v.fused(op, args, [self.factors(arg, column) for arg in step.args])
         if op in _PLAIN:
-            return str(getattr(v, _PLAIN[op])(*args))
+            return str(getattr(v, op)(*args))
         if op in _COMPARED:
             return v.compare(_COMPARED[op], *args)
         if op == "select":
             return v.select(*args)
         return FUNCTIONS[op](v, *args)
+
+    def factors(self, n: int, column: int) -> list[Value] | None:
+        """The factors of a value that is a product, to be fused with a sum; else None.
+
+        A product that does not vary is computed once, outside of the loop over columns, and is not fused.
+        """
+        step = self.program.values[n]
+        if step.op != "mul" or step.level not in self.varying:
+            return None
+        return [self.value(arg, column) for arg in step.args]
 
     def _exp(self, arg: int, column: int) -> Value:
         below = arg in self._at_most_zero

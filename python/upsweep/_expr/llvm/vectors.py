@@ -95,7 +95,12 @@ def _bits(bits: int, value: float) -> int:
 
 
 class Vectors:
-    """Arithmetic on vectors of `lanes` floats of 32 or 64 bits; products and sums may be contracted."""
+    """Arithmetic on vectors of `lanes` floats of 32 or 64 bits.
+
+    Each operation rounds once, as written: LLVM may not contract a product and a sum. Where it does depends on the
+    code around them, so that two copies of one computation (the body and the rest of a loop, one row and several)
+    would differ in their last bits.
+    """
 
     def __init__(self, body: Body, target: Target, bits: int, lanes: int) -> None:
         self.body, self.target, self.bits, self.lanes = body, target, bits, lanes
@@ -138,17 +143,13 @@ class Vectors:
         return self.body.emit(f"{op} {self.kind} {a}, {b}")
 
     def add(self, a: Value, b: Value) -> Value:
-        return self._two("fadd contract", a, b)
+        return self._two("fadd", a, b)
 
     def sub(self, a: Value, b: Value) -> Value:
-        return self._two("fsub contract", a, b)
+        return self._two("fsub", a, b)
 
     def mul(self, a: Value, b: Value) -> Value:
-        return self._two("fmul contract", a, b)
-
-    def plain(self, op: str, a: Value, b: Value) -> Value:
-        """add, sub, mul as written, never contracted."""
-        return self._two(f"f{op}", a, b)
+        return self._two("fmul", a, b)
 
     def div(self, a: Value, b: Value) -> Value:
         return self._two("fdiv", a, b)
@@ -167,7 +168,22 @@ class Vectors:
         """a * b + c, rounded once where the machine can: what uses it holds for two roundings too."""
         if self.target.fma:
             return self.intrinsic("fma", a, b, c)
-        return self.plain("add", self.plain("mul", a, b), c)
+        return self.add(self.mul(a, b), c)
+
+    def fused(self, op: str, args: Sequence[Value], factors: Sequence[Sequence[Value] | None]) -> Value:
+        """The sum or difference ("add", "sub") of two values, fused with one that is a product.
+
+        `factors` are the two factors of each value that is a product, else None. The first product is the one that
+        is fused.
+        """
+        (a, b), (of_a, of_b) = args, factors
+        if self.target.fma and of_a is not None:
+            x, y = of_a
+            return self.fma(x, y, b if op == "add" else self.neg(b))
+        if self.target.fma and of_b is not None:
+            x, y = of_b
+            return self.fma(x if op == "add" else self.neg(x), y, a)
+        return self.add(a, b) if op == "add" else self.sub(a, b)
 
     def sqrt(self, a: Value) -> Value:
         return self.intrinsic("sqrt", a)

@@ -3,6 +3,9 @@
 Indices are scalars of 64 bits at the first lane. A load is of neighbours where its index moves by 1 from lane
 to lane in the last dimension, one number for all lanes where it does not move, else a gather. Lanes beyond
 the end of a loop, and those whose select takes the other side, are masked and read nothing.
+
+A product that is added or subtracted is fused with the sum by the expression, not by LLVM: all copies of a
+computation (the body of a loop and its rest, one row and several) have the same bits.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ class Lanes:
     count: int = 1
     axis: Axis | None = None
     mask: Value | None = None
+    guarded: bool = False  # whether a condition is in the mask, which may then leave out all lanes
     known: dict[tuple[int, Value | None], tuple[Expr, Value]] = field(default_factory=dict)
     pinned: dict[int, Value] = field(default_factory=dict)  # loads whose values are in registers
 
@@ -129,8 +133,8 @@ class Lanes:
         return self.body.emit(f"call i64 {name}(i64 {a}, i64 {b})")
 
     def _first_lane(self, expr: Expr) -> Value:
-        one = Lanes(self.body, self.target, self.indices, self.view)
-        if self.mask is not None:  # read where any lane does
+        one = Lanes(self.body, self.target, self.indices, self.view, guarded=self.guarded)
+        if self.guarded:  # read where any lane does
             bits = self.body.emit(f"bitcast {self.kind('bool')} {self.mask} to i{self.count}")
             one.mask = one.splat(self.body.emit(f"icmp ne i{self.count} {bits}, 0"), "bool")
         value = one.value(expr)
@@ -177,6 +181,9 @@ class Lanes:
         if op == "cast":
             return self._cast(expr.args[0], expr.dtype)
         args = [self.value(arg) for arg in expr.args]
+        if op in ("add", "sub") and expr.dtype in FLOATS:
+            factors = [[self.value(x) for x in arg.args] if arg.op == "mul" else None for arg in expr.args]
+            return self._vectors(expr.dtype).fused(op, args, factors)
         if op in _COMPARED:
             dtype = expr.args[0].dtype
             compare = f"fcmp {_COMPARED[op][0]}" if dtype in FLOATS else f"icmp {_COMPARED[op][1]}"
@@ -207,7 +214,7 @@ class Lanes:
 
     def _of_floats(self, op: str, dtype: str, args: list[Value]) -> Value:
         v = self._vectors(dtype)
-        if op in ("add", "sub", "mul", "div", "neg"):
+        if op in ("mul", "div", "neg"):
             return Value(getattr(v, op)(*args))
         if op in ("min", "max"):
             first = v.select(v.compare("ult" if op == "min" else "ugt", args[0], args[1]), args[0], args[1])
@@ -263,8 +270,23 @@ class Lanes:
         if self.mask is not None:
             both = self.body.emit(f"and {self.kind('bool')} {self.mask}, {condition}")
         return Lanes(
-            self.body, self.target, self.indices, self.view, self.count, self.axis, both, self.known, self.pinned
+            self.body,
+            self.target,
+            self.indices,
+            self.view,
+            self.count,
+            self.axis,
+            both,
+            True,
+            self.known,
+            self.pinned,
         )
+
+    def accumulated(self, expr: Expr, total: Value) -> Value:
+        """An accumulation, an operation of an element and a term, where the element's value is `total`."""
+        self.known[id(expr.args[0]), self.mask] = (expr.args[0], total)
+        self.known.pop((id(expr), self.mask), None)
+        return self.value(expr)
 
     # ---- memory ----
 
@@ -319,7 +341,7 @@ class Lanes:
         view, kind, dtype = self.view(buffer), self._stored(buffer.dtype), buffer.dtype
         steps = self._steps(expr.args)
         align = BITS[dtype] // 8
-        if steps is not None and not any(steps) and self.mask is None:
+        if steps is not None and not any(steps) and not self.guarded:  # some lane reads it
             address = self._address(buffer, view, expr.args)
             scalar = self.body.emit(f"load {_IN_MEMORY[dtype]}, ptr {address}, align {align}")
             if dtype == "bool":

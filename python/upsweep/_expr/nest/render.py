@@ -375,10 +375,7 @@ class Function:
     def _carry(self, statement: Statement, value: Value) -> Value:
         """The accumulated value after a statement, from the one before it."""
         if isinstance(statement, Store):
-            expr = statement.value
-            self.lanes.known[(id(expr.args[0]), self.lanes.mask)] = (expr.args[0], value)
-            self.lanes.known.pop((id(expr), self.lanes.mask), None)
-            return self.lanes.value(expr)
+            return self.lanes.accumulated(statement.value, value)
         if isinstance(statement, If):
             mask = self.lanes.value(statement.condition)
             outer = self.lanes

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .expressions import Axis, Expr, binary, const, contains, key, mentions, substitute, walk
-from .lanes import Lanes
 from .statements import Block, For, If, Statement, Store
 
 if TYPE_CHECKING:
@@ -132,24 +131,15 @@ def _rows_of_sums(function: Function, form: SharedSums, n_rows: int) -> None:
     """The sums of several rows, for the columns in the lanes."""
     axis, lanes = form.rows.axis, function.lanes
     starts = [lanes.value(_moved(form.start.value, axis, row)) for row in range(n_rows)]
-    values = [_moved(form.step.value.args[1], axis, row) for row in range(n_rows)]
     kind = lanes.kind(form.step.buffer.dtype)
-    element = form.step.value.args[0]
+    # What does not depend on the row is the same node for all rows, and so loaded once.
+    element, term = form.step.value.args
+    sums = [Expr(form.step.value.op, (element, _moved(term, axis, row)), element.dtype) for row in range(n_rows)]
 
     def step(totals: list[Value]) -> list[Value]:
-        inner = function.lanes
-        # What does not depend on the row is the same node for all rows, and so loaded once.
-        terms = [inner.value(value) for value in values]
-        return [_combined(inner, form.step.value, element, total, term) for total, term in zip(totals, terms)]
+        return [function.lanes.accumulated(each, total) for each, total in zip(sums, totals)]
 
     totals = function.carrying(form.over, [(kind, start) for start in starts], step)
     for row, total in enumerate(totals):
         indices = tuple(_moved(index, axis, row) for index in form.step.indices)
         lanes.store(form.step.buffer, indices, total)
-
-
-def _combined(lanes: Lanes, expr: Expr, element: Expr, total: Value, term: Value) -> Value:
-    """An accumulation, of values that are there already."""
-    one = Lanes(lanes.body, lanes.target, lanes.indices, lanes.view, lanes.count, lanes.axis, lanes.mask)
-    one.pinned = {id(element): total, id(expr.args[1]): term}
-    return one.value(expr)
