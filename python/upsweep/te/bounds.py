@@ -1,16 +1,23 @@
-"""Indices that stay inside: shown for all sizes, refused, or left to a check of the sizes at the call."""
+"""Indices that stay inside: shown for all sizes, refused, or left to a check of the sizes at the call.
+
+The machine computes indices in int64 (in int32 where a program casts to it). Where min, max, a division or a cast
+is of integers that do not come from data, these have to fit, for all sizes or by a check at the call: else the
+index that was checked would not be the one that is read. What is computed of data may wrap around, and counts as
+any integer then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from upsweep._expr.nest.expressions import Axis, Expr, const, walk
-from upsweep._expr.nest.linear import Linear, Ranges, linear
+from upsweep._expr.nest.expressions import INTS, Axis, Expr, binary, const, lowest, walk
+from upsweep._expr.nest.linear import MOST_SIZE, Linear, Ranges, depends_on_sizes, is_of_data, linear
 
 from .tensors import ComputeOp
 
-__all__ = ["SizeCheck", "check_reads"]
+__all__ = ["SizeCheck", "check_memory", "check_reads"]
 
 
 @dataclass(frozen=True)
@@ -26,13 +33,18 @@ def _last(extent: Expr) -> Expr:
     return linear(extent).plus(Linear(1), -1).expr()
 
 
-def _check(form: Linear, ranges: Ranges, extents: tuple[Expr, ...], message: str) -> list[SizeCheck]:
-    if ranges.always(form):
+def _check(
+    index: Expr, side: Callable[[Linear], Linear], ranges: Ranges, extents: tuple[Expr, ...], message: str
+) -> list[SizeCheck]:
+    """Check that one side of an index, a form of its value, is at least 0."""
+    exact = side(ranges.exact(index))
+    # Conditions on what may wrap around are of the same wrapped value.
+    if ranges.always(exact) or ranges.always(side(ranges.form(index))):
         return []
-    if ranges.fails(form):
+    if ranges.fails(exact):
         raise ValueError(message)
-    for low in ranges.lowest(form):
-        if not ranges.facts and all(_is_of_sizes(atom) for _, atom in low.terms.values()):
+    for low in ranges.lowest(exact):
+        if not ranges.facts and depends_on_sizes(low) and not low.below_zero():
             return [SizeCheck(low.expr(), extents, message)]
     raise ValueError(
         f"{message}: not shown to stay inside. Bound it by te.min and te.max, or put the read into te.select "
@@ -40,22 +52,62 @@ def _check(form: Linear, ranges: Ranges, extents: tuple[Expr, ...], message: str
     )
 
 
-def _is_of_sizes(expr: Expr) -> bool:
-    return all(node.op not in ("axis", "read") for node in walk(expr))
+def _check_arithmetic(expr: Expr, ranges: Ranges, what: str) -> None:
+    """Raise where an operation of an index is of integers that leave their dtype, other than those of data."""
+    for node in walk(expr):
+        if node.op in ("add", "sub", "mul", "neg", "read"):
+            continue
+        for arg in node.args:
+            if arg.dtype in INTS and not is_of_data(arg) and not ranges.is_exact(arg):
+                raise ValueError(f"{what}, of which {arg!r} may leave {arg.dtype}; bound it before it is computed")
 
 
 def _check_read(read: Expr, ranges: Ranges, extents: tuple[Expr, ...], name: str) -> list[SizeCheck]:
     tensor = read.static[0]
     found = []
     for d, (index, size) in enumerate(zip(read.args, tensor.shape)):
-        form = linear(index)
-        message = (
-            f"{read.where}: {tensor.name}[{', '.join(map(repr, read.args))}] in {name}: index {d} leaves "
-            f"{tensor.name} of shape ({', '.join(map(repr, tensor.shape))})"
-        )
-        found += _check(form, ranges, extents, message)
-        found += _check(linear(_last(size)).plus(form, -1), ranges, extents, message)
+        text = f"{read.where}: {tensor.name}[{', '.join(map(repr, read.args))}] in {name}: index {d}"
+        message = f"{text} leaves {tensor.name} of shape ({', '.join(map(repr, tensor.shape))})"
+        numbers = [linear(index).constant, *(coefficient for coefficient, _ in linear(index).terms.values())]
+        if not all(lowest("int64") <= number < -lowest("int64") for number in numbers):
+            raise ValueError(f"{text} has a factor or a summand that does not fit int64")
+        _check_arithmetic(index, ranges, text)
+        last = linear(_last(size))
+        found += _check(index, lambda form: form, ranges, extents, message)
+        found += _check(index, partial(last.plus, times=-1), ranges, extents, message)
+        # What was shown supposes these; the first read of a stage that does asks for them.
+        found += [
+            SizeCheck(low.expr(), extents, f"{text} leaves int64 while it is computed") for low in ranges.needed
+        ]
+        ranges.needed.clear()
     return found
+
+
+def _check_extent(axis: Axis, name: str) -> list[SizeCheck]:
+    """A loop runs over its extent as the machine computes it."""
+    assert axis.extent is not None
+    ranges = Ranges({}, at_call=True)
+    message = f"{axis.name} of {name} runs over {axis.extent!r}"
+    _check_arithmetic(axis.extent, ranges, message)
+    extent = linear(axis.extent)
+    ends = [extent.plus(Linear(lowest("int64")), -1), Linear(MOST_SIZE).plus(extent, -1), *ranges.needed]
+    return [
+        SizeCheck(end.expr(), (), f"{message}: expected at most 2**62 steps, computed in int64")
+        for end in ends
+        if not end.at_least_zero()
+    ]
+
+
+def check_memory(name: str, shape: Sequence[Expr], n_bytes: int) -> list[SizeCheck]:
+    """The memory of a tensor with elements of some bytes is less than int64 counts."""
+    total = const(n_bytes, "int64")
+    for size in shape:
+        total = binary("mul", total, binary("max", size, const(1, "int64")))
+    left = Linear(-1 - lowest("int64")).plus(linear(total), -1)
+    message = f"{name} of shape ({', '.join(map(repr, shape))}): expected less than 2**63 bytes"
+    if left.below_zero():
+        raise ValueError(message)
+    return [] if left.at_least_zero() else [SizeCheck(left.expr(), (), message)]
 
 
 def _walk(expr: Expr, ranges: Ranges, extents: tuple[Expr, ...], name: str) -> list[SizeCheck]:
@@ -89,9 +141,11 @@ def check_reads(op: ComputeOp, known: Mapping[Axis, tuple[Expr, Expr]]) -> list[
     """
     axes: dict[Axis, tuple[Expr, Expr]] = {}
     extents = []
+    found: list[SizeCheck] = []
     for axis in (*op.axis, *op.reduce_axis):
         assert axis.extent is not None
         first, last = known.get(axis, (const(0, "int64"), _last(axis.extent)))
         axes[axis] = (first, last)
+        found += _check_extent(axis, op.name)
         extents.append(linear(last).plus(linear(first), -1).plus(Linear(1)).expr())
-    return _walk(op.body, Ranges(axes), tuple(extents), op.name)
+    return found + _walk(op.body, Ranges(axes, at_call=True), tuple(extents), op.name)

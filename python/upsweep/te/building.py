@@ -15,12 +15,13 @@ from upsweep._cpu._nests import Plan
 from upsweep._expr.nest.compiled import compile_nest
 from upsweep._expr.nest.expressions import Axis, Expr, key, walk
 from upsweep._expr.nest.launching import SYMBOLS
+from upsweep._expr.nest.linear import MOST_SIZE
 from upsweep._expr.nest.printing import nest_text
 from upsweep._expr.nest.sizes import Sizes, evaluator
-from upsweep._expr.nest.statements import Allocate, Buffer, Statement
+from upsweep._expr.nest.statements import Allocate, Buffer, Statement, all_statements
 from upsweep._integers import as_integer
 
-from .bounds import SizeCheck
+from .bounds import SizeCheck, check_memory
 from .lowering import lower_schedule
 from .schedule import Schedule
 from .tensors import PlaceholderOp, Tensor
@@ -190,7 +191,8 @@ class Function:
         nest = lower_schedule(schedule, tensors)
         sizes = sizes_of(schedule, tensors, [arg for arg in args if isinstance(arg, Expr)])
         free = _untouched(schedule)
-        source = _Source(name, list(args), device, nest.body, nest.buffers, sizes, list(schedule.checks), free)
+        checks = [*schedule.checks, *_memory_checks(nest.body)]
+        source = _Source(name, list(args), device, nest.body, nest.buffers, sizes, checks, free)
         self._prepare(source)
         self._compile()
 
@@ -343,7 +345,10 @@ class Function:
             )
 
     def _check_sizes(self, sizes: Sizes) -> None:
-        """Raise where an index that depends on sizes leaves its tensor."""
+        """Raise where a size is too large, or an index that depends on sizes leaves its tensor."""
+        if max(sizes.values(), default=0) > MOST_SIZE:
+            size = next(each for each in self._sizes if sizes.get(key(each), 0) > MOST_SIZE)
+            raise ValueError(f"{self.name}: the size {size!r} is {sizes[key(size)]}, expected at most 2**62")
         for check, extents, message in self._checks:
             if check(sizes) < 0 and all(extent(sizes) > 0 for extent in extents):
                 told = ", ".join(f"{size!r} = {sizes[key(size)]}" for size in self._sizes)
@@ -416,6 +421,13 @@ class Function:
             self.name, code.address("kernel"), code, numbers, [places[id(p)] for p in order],
             [*given.values(), *new.values()], [p.is_output for p in order], scratch, len(new),
         )  # fmt: skip
+
+
+def _memory_checks(body: Statement) -> list[SizeCheck]:
+    buffers = [each.buffer for each in all_statements(body) if isinstance(each, Allocate)]
+    return [
+        check for each in buffers for check in check_memory(each.name, each.shape, np.dtype(each.dtype).itemsize)
+    ]
 
 
 def sizes_of(schedule: Schedule, tensors: Sequence[Tensor], given: Sequence[Expr]) -> list[Expr]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from upsweep._expr.nest.expressions import Axis, Expr, binary, const, contains, load, substitute
+from upsweep._expr.nest.expressions import Axis, Expr, binary, const, contains, load, lowest, substitute
 from upsweep._expr.nest.linear import Linear, Ranges, linear, same, simplified
 from upsweep._expr.nest.statements import (
     Allocate,
@@ -71,8 +71,7 @@ def _start(combiner: str, dtype: str) -> Expr:
     if combiner in _STARTS:
         return const(_STARTS[combiner], dtype)
     if dtype in ("int32", "int64"):
-        lowest = -(2 ** (31 if dtype == "int32" else 63))
-        return const(lowest if combiner == "max" else -1 - lowest, dtype)
+        return const(lowest(dtype) if combiner == "max" else -1 - lowest(dtype), dtype)
     return const(float("-inf") if combiner == "max" else float("inf"), dtype)
 
 

@@ -17,7 +17,7 @@ from upsweep._expr.nest.expressions import (
     variable,
     walk,
 )
-from upsweep._expr.nest.linear import Linear, as_index, linear
+from upsweep._expr.nest.linear import MOST_SIZE, Linear, as_index, is_of_data, linear
 
 __all__ = ["ComputeOp", "Operation", "PlaceholderOp", "Tensor", "compute", "placeholder", "reads_of", "var"]
 
@@ -118,7 +118,7 @@ def var(name: str = "n", dtype: str = "int64") -> Expr:
     name : str
         Its name in what `lower` prints, and in messages.
     dtype : str
-        An integer dtype; sizes are computed in int64.
+        An integer dtype; sizes are computed in int64, and are at most 2**62.
 
     Examples
     --------
@@ -141,8 +141,12 @@ def as_shape(shape: Any, what: str) -> tuple[Expr, ...]:
             extent = as_index(size)
         except TypeError as error:
             raise TypeError(f"shape of {what}: {error}") from None
+        if is_of_data(extent):
+            raise ValueError(f"shape of {what}: expected integers and arithmetic of sizes alone, got {extent!r}")
         if linear(extent).below_zero():
             raise ValueError(f"shape of {what}: a size is never negative, got {extent!r}")
+        if linear(extent).plus(Linear(-1 - MOST_SIZE)).at_least_zero():
+            raise ValueError(f"shape of {what}: a size is at most 2**62, got {extent!r}")
         result.append(extent)
     return tuple(result)
 

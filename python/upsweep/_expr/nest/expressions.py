@@ -7,6 +7,7 @@ program: nodes are told apart by identity, and by `key` where two that read alik
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ import numpy as np
 
 __all__ = [
     "FLOATS",
+    "INTEGER_OPERATIONS",
+    "INTS",
     "OPERATIONS",
     "Axis",
     "Expr",
@@ -26,6 +29,7 @@ __all__ = [
     "contains",
     "key",
     "load",
+    "lowest",
     "mentions",
     "select",
     "substitute",
@@ -57,6 +61,13 @@ OPERATIONS: dict[str, tuple[int, Callable[..., Any]]] = {
     "lt": (2, np.less), "le": (2, np.less_equal), "gt": (2, np.greater), "ge": (2, np.greater_equal),
     "eq": (2, np.equal), "ne": (2, np.not_equal), "and": (2, np.logical_and), "or": (2, np.logical_or),
     "not": (1, np.logical_not),
+}  # fmt: skip
+# What operations mean for integers of Python, which do not wrap around, and for conditions.
+INTEGER_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv,
+    "mod": operator.mod, "min": min, "max": max, "neg": operator.neg, "abs": abs, "lt": operator.lt,
+    "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
+    "and": operator.and_, "or": operator.or_, "not": operator.not_, "select": lambda c, a, b: a if c else b,
 }  # fmt: skip
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 LOGICAL = ("and", "or", "not")
@@ -233,6 +244,15 @@ def check_dtype(dtype: str) -> str:
     return name
 
 
+def lowest(dtype: str) -> int:
+    """The least number of an integer dtype."""
+    return -(2**31) if dtype == "int32" else -(2**63)
+
+
+def _is_number_of(value: Any, dtype: str) -> bool:
+    return dtype not in INTS or lowest(dtype) <= int(value) < -lowest(dtype)
+
+
 def const(value: Any, dtype: str) -> Expr:
     """A constant."""
     value = bool(value) if dtype == "bool" else int(value) if dtype in INTS else float(value)
@@ -258,6 +278,8 @@ def as_expr(value: Any, dtype: str | None = None) -> Expr:
     if dtype is None:
         is_real = isinstance(value, (float, np.floating))
         dtype = "bool" if isinstance(value, (bool, np.bool_)) else "float32" if is_real else "int32"
+    if not _is_number_of(value, dtype):
+        raise ValueError(f"{users_line()}: {value!r} does not fit {dtype}; expected a number that does")
     return const(value, dtype)
 
 
@@ -267,7 +289,7 @@ def cast(value: Any, dtype: str) -> Expr:
     expr = as_expr(value)
     if expr.dtype == dtype:
         return expr
-    if expr.op == "const":
+    if expr.op == "const" and _is_number_of(expr.static[0], dtype):
         return const(expr.static[0], dtype)
     return Expr("cast", (expr,), dtype)
 
@@ -295,7 +317,8 @@ def _folded(op: str, a: Expr, b: Expr, dtype: str) -> Expr | None:
     """Integers and neutral elements, so that indices stay readable."""
     if a.op == b.op == "const":
         if a.dtype in INTS or a.dtype == "bool":
-            return const(OPERATIONS[op][1](a.static[0], b.static[0]), dtype)
+            value = INTEGER_OPERATIONS[op](a.static[0], b.static[0])
+            return const(value, dtype) if _is_number_of(value, dtype) else None
         return None
     if dtype not in INTS:
         return None
@@ -345,7 +368,7 @@ def unary(op: str, a: Any) -> Expr:
             raise TypeError(f"{users_line()}: not: expected a condition, got {a!r}")
     elif a.dtype == "bool" or (op in _OF_FLOATS and a.dtype not in FLOATS):
         a = cast(a, "float32" if op in _OF_FLOATS else "int32")
-    if op == "neg" and a.op == "const":
+    if op == "neg" and a.op == "const" and _is_number_of(-a.static[0], a.dtype):
         return const(-a.static[0], a.dtype)
     return Expr(op, (a,), a.dtype)
 

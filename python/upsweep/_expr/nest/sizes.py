@@ -1,10 +1,10 @@
-"""Integer expressions of sizes, as functions of the sizes' values."""
+"""Integer expressions of sizes, as functions of the sizes' values; exact, in integers of Python."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from .expressions import OPERATIONS, Expr, key
+from .expressions import INTEGER_OPERATIONS, Expr, key
 
 __all__ = ["Sizes", "evaluator"]
 
@@ -22,5 +22,5 @@ def evaluator(expr: Expr) -> Callable[[Sizes], int]:
     args = [evaluator(arg) for arg in expr.args]
     if expr.op == "cast":
         return args[0]
-    meaning = OPERATIONS[expr.op][1]
-    return lambda sizes: int(meaning(*(arg(sizes) for arg in args)))
+    meaning = INTEGER_OPERATIONS[expr.op]
+    return lambda sizes: meaning(*(arg(sizes) for arg in args))

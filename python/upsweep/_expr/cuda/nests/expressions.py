@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ...nest.expressions import Expr
+from ...nest.expressions import Expr, lowest
 
 __all__ = ["TYPES", "expression"]
 
@@ -35,8 +35,7 @@ def literal(value: Any, dtype: str) -> str:
         return "true" if value else "false"
     kind = TYPES[dtype]
     if dtype in ("int32", "int64"):
-        lowest = -(2 ** (31 if dtype == "int32" else 63))
-        return f"({kind}({lowest + 1}) - 1)" if value == lowest else f"{kind}({value})"
+        return f"({kind}({value + 1}) - 1)" if value == lowest(dtype) else f"{kind}({value})"
     number = float(value)
     if math.isnan(number):
         return f"{kind}(bits_as_float(0x7fc00000u))"
