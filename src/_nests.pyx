@@ -20,8 +20,21 @@ cdef extern from *:
     """
     void* upsweep_lines_of_cache(size_t n_bytes) noexcept nogil
 
-# args, n_threads; the first of args is a status.
-ctypedef void (*Nest)(int64_t* args, int64_t n_threads) noexcept nogil
+cdef extern from "nest_polling.hpp" namespace "upsweep":
+    # args, n_threads; the first of args is a status.
+    ctypedef void (*Nest)(int64_t* args, int64_t n_threads) noexcept nogil
+    enum:
+        kInterrupted, kNoMemory
+    int64_t poll_nest(int64_t* args) noexcept nogil
+    int64_t run_nest(Nest nest, int64_t* args, int64_t n_threads, double work) noexcept nogil
+
+cdef extern from "Python.h":
+    void PyErr_Occurred() except *   # raises what a signal's handler has raised
+
+
+def poll_address():
+    """The address of the function that compiled loops ask whether to end."""
+    return <uintptr_t>&poll_nest
 
 cdef enum:
     MOST_DIMS = 64   # numpy's own limit
@@ -75,7 +88,8 @@ cdef class Plan:
 
     ``address`` is the kernel's, in ``code``; ``numbers`` are its arguments, of which those at ``places`` are the addresses of
     ``arrays``; ``are_outputs`` says which of these it fills. ``scratch`` are places and sizes of memory that a call needs.
-    The last ``n_new`` arrays are no arguments of a call, which makes such and returns them. ``name`` is for messages.
+    The last ``n_new`` arrays are no arguments of a call, which makes such and returns them. ``name`` is for messages, and
+    ``work`` about the bytes that a call moves, or what is worth as much: a long call looks for signals.
     """
 
     cdef Nest kernel
@@ -84,11 +98,12 @@ cdef class Plan:
     cdef vector[Operand] operands
     cdef vector[int64_t] scratch_places, scratch_bytes
     cdef Py_ssize_t n_new
+    cdef double work
 
     def __cinit__(self, str name, uintptr_t address, code, numbers, places, arrays, are_outputs, scratch,
-                  Py_ssize_t n_new):
+                  Py_ssize_t n_new, double work):
         cdef Operand operand
-        self.kernel, self.code, self.name, self.n_new = <Nest>address, code, name, n_new
+        self.kernel, self.code, self.name, self.n_new, self.work = <Nest>address, code, name, n_new, work
         for number in numbers:
             self.numbers.push_back(number)
         for place, array, is_output in zip(places, arrays, are_outputs):
@@ -135,14 +150,17 @@ cdef class Plan:
     cdef int launch(self, int64_t* numbers, int64_t n_threads) except -1:
         cdef size_t n, n_scratch = self.scratch_places.size()
         cdef bint has_memory = True
+        cdef int64_t status = 0
         with nogil:
             for n in range(n_scratch):
                 numbers[self.scratch_places[n]] = <int64_t><uintptr_t>upsweep_lines_of_cache(self.scratch_bytes[n])
                 has_memory = has_memory and numbers[self.scratch_places[n]] != 0
             if has_memory:
-                self.kernel(numbers, n_threads)
+                status = run_nest(self.kernel, numbers, n_threads, self.work)
             for n in range(n_scratch):
                 free(<void*><uintptr_t>numbers[self.scratch_places[n]])
-        if not has_memory or numbers[0]:
+        if status == kInterrupted:
+            PyErr_Occurred()
+        if not has_memory or status == kNoMemory:
             raise MemoryError(f"{self.name}: no memory for what it computes on the way")
         return 0

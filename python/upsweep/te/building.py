@@ -10,15 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upsweep import _arrays, _cpu
-from upsweep._cpu import openmp
+from upsweep._cpu import _nests, openmp
 from upsweep._cpu._nests import Plan
 from upsweep._expr.nest.compiled import compile_nest
 from upsweep._expr.nest.expressions import Axis, Expr, key, walk
-from upsweep._expr.nest.launching import SYMBOLS
+from upsweep._expr.nest.launching import POLL, SYMBOLS
 from upsweep._expr.nest.linear import MOST_SIZE
 from upsweep._expr.nest.printing import nest_text
 from upsweep._expr.nest.sizes import Sizes, evaluator
 from upsweep._expr.nest.statements import Allocate, Buffer, Statement, all_statements
+from upsweep._expr.nest.work import strip_work
 from upsweep._integers import as_integer
 
 from .bounds import SizeCheck, check_memory
@@ -233,6 +234,7 @@ class Function:
     def _prepare_nest(self) -> None:
         """Note the buffers that a call allocates, in their order."""
         self._body, self._buffers = self._source.body, list(self._source.buffers)
+        self._work = evaluator(strip_work(self._body, []))
         while isinstance(self._body, Allocate):
             buffer, self._body = self._body.buffer, self._body.body
             self._buffers.append(buffer)
@@ -241,7 +243,8 @@ class Function:
     def _compile(self) -> Any:
         """The compiled nest, compiled once."""
         if self._code is None:
-            self._code = compile_nest(self._body, self._buffers, self._sizes, _cpu.level, openmp.symbols(SYMBOLS))
+            symbols = openmp.symbols(SYMBOLS) | {POLL: _nests.poll_address()}
+            self._code = compile_nest(self._body, self._buffers, self._sizes, _cpu.level, symbols)
         return self._code
 
     def __repr__(self) -> str:
@@ -420,6 +423,7 @@ class Function:
         return Plan(
             self.name, code.address("kernel"), code, numbers, [places[id(p)] for p in order],
             [*given.values(), *new.values()], [p.is_output for p in order], scratch, len(new),
+            float(self._work(sizes)),
         )  # fmt: skip
 
 

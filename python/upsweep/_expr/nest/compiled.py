@@ -21,9 +21,9 @@ _loaded: dict[tuple[str, str], jit.Loaded] = {}
 def compile_nest(
     body: Statement, buffers: Sequence[Buffer], sizes: Sequence[Expr], level: str, symbols: Mapping[str, int]
 ) -> jit.Loaded:
-    """What has the function ``kernel`` of a nest. Without `symbols`, OpenMP's, nothing is parallel."""
+    """The function ``kernel`` of a nest. `symbols` are the functions that it may call, see `render`."""
     target = TARGETS[level]
-    text = render(body, buffers, sizes, target, bool(symbols))
+    text = render(body, buffers, sizes, target, symbols)
     with _lock:
         known = _loaded.get((level, text))
     if known is None:

@@ -7,10 +7,12 @@ as a compiler would; each takes the next piece until there is none.
 
 from __future__ import annotations
 
-__all__ = ["NEEDS", "SYMBOLS", "launching_text"]
+__all__ = ["NEEDS", "POLL", "SYMBOLS", "launching_text"]
 
 SYMBOLS = ("GOMP_parallel",)
+POLL = "upsweep_poll"
 NEEDS = {
+    f"@{POLL}": f"declare i64 @{POLL}(ptr)\n",
     "@GOMP_parallel": "declare void @GOMP_parallel(ptr, ptr, i32, i32)\n",
     "@llvm.smin.i64": "declare i64 @llvm.smin.i64(i64, i64)\n",
     "@llvm.smax.i64": "declare i64 @llvm.smax.i64(i64, i64)\n",
@@ -32,6 +34,7 @@ start:
   %extent = load i64, ptr %p3
   %piece = load i64, ptr %p4
   br label %take
+POLLING
 take:
   %low = atomicrmw add ptr %job, i64 %piece monotonic
   %more = icmp slt i64 %low, %extent
@@ -40,7 +43,7 @@ run:
   %end = add i64 %low, %piece
   %high = call i64 @llvm.smin.i64(i64 %end, i64 %extent)
   call void %region(ptr %context, i64 %low, i64 %high)
-  br label %take
+  br label %next
 done:
   ret void
 }
@@ -94,6 +97,24 @@ done:
 """
 
 
-def launching_text() -> str:
-    """The functions `worker` and `launch`, which need `NEEDS`."""
-    return _TEXT.replace("WORTH_A_THREAD", str(_WORTH_A_THREAD)).replace("PIECE_BYTES", str(_PIECE_BYTES))
+_NO_POLL = """\
+next:
+  br label %take
+"""
+_POLL_BETWEEN_PIECES = f"""\
+next:
+  %args = load ptr, ptr %context
+  %status = load volatile i64, ptr %args
+  %goes_on = icmp eq i64 %status, 0
+  br i1 %goes_on, label %take, label %poll
+poll:
+  %answer = call i64 @{POLL}(ptr %args)
+  %stays = icmp eq i64 %answer, 0
+  br i1 %stays, label %take, label %done
+"""
+
+
+def launching_text(polls: bool) -> str:
+    """The functions `worker` and `launch`, which need `NEEDS`; workers that poll do so between two pieces."""
+    text = _TEXT.replace("WORTH_A_THREAD", str(_WORTH_A_THREAD)).replace("PIECE_BYTES", str(_PIECE_BYTES))
+    return text.replace("POLLING\n", _POLL_BETWEEN_PIECES if polls else _NO_POLL)

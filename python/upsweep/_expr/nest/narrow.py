@@ -202,31 +202,20 @@ def _through_time(function: Function, form: Narrow, lanes: int, base: Value, mas
             starts[store.buffer] = reader.value(load(store.buffer, indices))
             del function.indices[loop.axis]
     end = outer.index(form.time.extent)
-    before, label, done = out.block, out.label("time"), out.label("past")
-    out.branch(out.emit(f"icmp sgt i64 {end}, 0"), label, done)
-    out.place(label)
-    index, following = out.name("t"), out.name("next")
-    function.indices[axis] = index
-    place = len(out.lines)
+    before = out.block
     names = {buffer: out.name("state") for buffer in starts}
     for buffer, loads in form.handed.items():
         pinned |= {id(each): names[buffer] for each in loads}
     results: dict[Buffer, Value] = {}
-    for loop, store in form.steps:
-        results[store.buffer] = _columns(function, loop, store, lanes, base, mask, pinned)
-        pinned |= {id(each): results[store.buffer] for each in form.fresh.get(store.buffer, [])}
-    out.do(f"{following} = add i64 {index}, 1")
-    last = out.block
-    phis = [f"  {index} = phi i64 [0, %{before}], [{following}, %{last}]"]
-    for _, store in form.steps:
-        if store.buffer in starts:
-            kind = Lanes(out, function.module.target, function.indices, function.view, lanes).kind(
-                store.buffer.dtype
-            )
-            pairs = f"[{starts[store.buffer]}, %{before}], [{results[store.buffer]}, %{last}]"
-            phis.append(f"  {names[store.buffer]} = phi {kind} {pairs}")
-    out.lines[place:place] = phis
-    out.branch(out.emit(f"icmp slt i64 {following}, {end}"), label, done)
-    out.place(done)
-    del function.indices[axis]
-    function.lanes = outer
+    with function.loop(axis, "0", end, Block([store for _, store in form.steps])) as edges:
+        for loop, store in form.steps:
+            results[store.buffer] = _columns(function, loop, store, lanes, base, mask, pinned)
+            pinned |= {id(each): results[store.buffer] for each in form.fresh.get(store.buffer, [])}
+        for _, store in form.steps:
+            if store.buffer in starts:
+                kind = Lanes(out, function.module.target, function.indices, function.view, lanes).kind(
+                    store.buffer.dtype
+                )
+                pairs = f"[{starts[store.buffer]}, %{before}], [{results[store.buffer]}, %LAST]"
+                edges.phis.append(f"  {names[store.buffer]} = phi {kind} {pairs}")
+        function.lanes = outer

@@ -6,22 +6,38 @@
 all strides but the last; then the sizes. A loop marked parallel, or the strips of a `Produce`, become a
 function over part of the range, which the threads of OpenMP's pool take piece by piece. A loop marked
 vectorized runs in vectors, with a masked rest.
+
+A kernel can be ended early. Loops that may take long load the status, and where it is not 0 call
+``upsweep_poll(args)``; they end where that returns another number than 0. The caller sets the status from
+another thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..llvm.target import Target
 from ..llvm.vectors import Body
 from .expressions import Axis, Expr, contains, mentions, walk
 from .lanes import BITS, Lanes, View, lanes_of
-from .launching import NEEDS, launching_text
+from .launching import NEEDS, POLL, SYMBOLS, launching_text
 from .linear import Linear, linear
 from .narrow import narrow_form, write_narrow
-from .statements import Allocate, Block, Buffer, For, If, Produce, Statement, Store, all_statements
+from .statements import (
+    Allocate,
+    Block,
+    Buffer,
+    For,
+    If,
+    Produce,
+    Statement,
+    Store,
+    all_statements,
+    inner_statements,
+)
 from .sums import VECTORS_OF_SUMS, accumulated, continues, innermost_store, shared_sums, write_shared_sums
 from .work import strip_bytes, strip_work
 
@@ -35,6 +51,8 @@ attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"=
 """
 # What a thread has on its stack at most; more comes from the heap.
 _MOST_ON_STACK = 32 << 10
+# Stores that a loop makes between two loads of the status.
+_POLL_STORES = 1 << 14
 _CHEAP = ("add", "sub", "mul", "min", "max", "neg", "load", "const", "axis", "var", "cast")
 
 
@@ -47,13 +65,26 @@ class Trimmed:
     high: Value
 
 
+@dataclass
+class LoopEdges:
+    """A loop while it is written.
+
+    `phis` are the values that go from step to step, text with LAST for the label that a step ends with. `exits`
+    are the labels that the loop ends with, known after it.
+    """
+
+    phis: list[str]
+    exits: list[str] = field(default_factory=list)
+
+
 class _Module:
     """The functions of one nest."""
 
     def __init__(
-        self, buffers: Sequence[Buffer], sizes: Sequence[Expr], target: Target, is_parallel: bool
+        self, buffers: Sequence[Buffer], sizes: Sequence[Expr], target: Target, symbols: Collection[str]
     ) -> None:
-        self.buffers, self.sizes, self.target, self.is_parallel = buffers, sizes, target, is_parallel
+        self.buffers, self.sizes, self.target = buffers, sizes, target
+        self.is_parallel, self.polls = set(SYMBOLS) <= set(symbols), POLL in symbols
         self.functions: list[str] = []
         self.needs: dict[str, str] = {}
         self.n_regions = 0
@@ -256,27 +287,61 @@ class Function:
         return (low, lanes.extreme("min", high, bound)) if step < 0 else (lanes.extreme("max", low, bound), high)
 
     @contextmanager
-    def loop(self, axis: Axis, low: Value, high: Value, step: int = 1) -> Iterator[list[str]]:
-        """What is written inside runs for axis = low, low + step, ... below high.
-
-        Values that go from step to step are added by their phis, text with LAST for the label that the loop
-        ends with.
-        """
+    def loop(self, axis: Axis, low: Value, high: Value, body: Statement, step: int = 1) -> Iterator[LoopEdges]:
+        """What is written inside runs for axis = low, low + step, ... below high."""
         out = self.body
+        steps = _steps_between_polls(body) if self.module.polls else 0
+        if low.isdigit() and high.isdigit() and int(high) - int(low) <= steps * step:
+            steps = 0  # it is short
         before, label, done = out.block, out.label("loop"), out.label("done")
+        first_limit = self._limit(low, high, steps * step) if steps > 1 else high
         out.branch(out.emit(f"icmp slt i64 {low}, {high}"), label, done)
         out.place(label)
         index, following = out.name("i"), out.name("next")
         place = len(out.lines)
         self.indices[axis] = index
-        phis = [f"  {index} = phi i64 [{low}, %{before}], [{following}, %LAST]"]
-        yield phis
+        edges = LoopEdges([f"  {index} = phi i64 [{low}, %{before}], [{following}, %LAST]"])
+        yield edges
         del self.indices[axis]
         out.do(f"{following} = add i64 {index}, {step}")
-        last = out.block
-        out.lines[place:place] = [phi.replace("%LAST", f"%{last}") for phi in phis]
-        out.branch(out.emit(f"icmp slt i64 {following}, {high}"), label, done)
+        # Labels that lead back: the end of a step, and where it polls, the two blocks of that.
+        back, limit = [out.block], out.name("limit") if steps > 1 else high
+        more = out.label("more") if steps > 1 else ""
+        check = out.label("check") if steps else label
+        if more:
+            out.branch(out.emit(f"icmp slt i64 {following}, {limit}"), label, more)
+            out.place(more)
+        edges.exits.append(out.block)
+        out.branch(out.emit(f"icmp slt i64 {following}, {high}"), check, done)
+        if steps:
+            out.place(check)
+            next_limit = self._limit(following, high, steps * step) if more else ""
+            slow = self._poll(label, done)
+            edges.exits.append(slow)
+            back = [*(back if more else []), check, slow]
+            if more:
+                values = ", ".join(
+                    f"[{value}, %{source}]" for value, source in zip((limit, next_limit, next_limit), back)
+                )
+                edges.phis.append(f"  {limit} = phi i64 [{first_limit}, %{before}], {values}")
+        out.lines[place:place] = [_with_sources(phi, back) for phi in edges.phis]
         out.place(done)
+
+    def _limit(self, index: Value, high: Value, steps: int) -> Value:
+        """The index at which a loop polls next."""
+        return self.lanes.extreme("min", self.body.emit(f"add i64 {index}, {steps}"), high)
+
+    def _poll(self, go_on: str, done: str) -> str:
+        """Leave for `done` if the kernel is to end; the label of the block that calls for the answer."""
+        out = self.body
+        slow = out.label("slow")
+        status = out.emit(f"load volatile i64, ptr {self.args}")
+        out.branch(out.emit(f"icmp ne i64 {status}, 0"), slow, go_on, rarely=True)
+        out.place(slow)
+        out.needs |= {f"@{POLL}": NEEDS[f"@{POLL}"]}
+        answer = out.emit(f"call i64 @{POLL}(ptr {self.args})")
+        out.branch(out.emit(f"icmp ne i64 {answer}, 0"), done, go_on)
+        return slow
 
     @contextmanager
     def within(self, axis: Axis, body: Statement) -> Iterator[None]:
@@ -289,7 +354,7 @@ class Function:
         self._forget_stores(body)
 
     def _serial(self, axis: Axis, low: Value, high: Value, body: Statement, step: int = 1) -> None:
-        with self.loop(axis, low, high, step), self.within(axis, body):
+        with self.loop(axis, low, high, body, step), self.within(axis, body):
             self.write(body)
 
     def carrying(
@@ -301,15 +366,17 @@ class Function:
         trimmed = trimmed or self.trimmed(loop)
         before = out.block
         names = [out.name("c") for _ in starts]
-        with self.loop(loop.axis, trimmed.low, trimmed.high) as phis, self.within(loop.axis, trimmed.body):
+        with (
+            self.loop(loop.axis, trimmed.low, trimmed.high, trimmed.body) as edges,
+            self.within(loop.axis, trimmed.body),
+        ):
             results = step(names)
-            phis += [
+            edges.phis += [
                 f"  {name} = phi {kind} [{start}, %{before}], [{result}, %LAST]"
                 for name, (kind, start), result in zip(names, starts, results)
             ]
-            last = out.block
         return [
-            out.emit(f"phi {kind} [{start}, %{before}], [{result}, %{last}]")
+            out.emit(_with_sources(f"phi {kind} [{start}, %{before}], [{result}, %LAST]", edges.exits))
             for (kind, start), result in zip(starts, results)
         ]
 
@@ -329,7 +396,7 @@ class Function:
             room = outer.extreme("max", emit(f"sub i64 {high}, {low}"), "0")
             end = outer.plus(low, emit(f"sub i64 {room}, {emit(f'urem i64 {room}, {width}')}"))
             self.lanes = Lanes(self.body, self.module.target, self.indices, self.view, width, loop.axis)
-            with self.loop(loop.axis, low, end, width):
+            with self.loop(loop.axis, low, end, body, width):
                 write()
             self.lanes = outer
             self._forget_stores(body)
@@ -442,6 +509,32 @@ def _changes(expr: Expr, axis: Axis, body: Statement) -> bool:
     return any(node is axis or (node.op == "load" and node.static[0] in stored) for node in walk(expr))
 
 
+def _with_sources(phi: str, labels: list[str]) -> str:
+    """A phi's text with the value of LAST coming from each of the labels."""
+    return re.sub(
+        r"\[([^\[\]]*), %LAST\]", lambda match: ", ".join(f"[{match[1]}, %{label}]" for label in labels), phi
+    )
+
+
+def _stores_of(statement: Statement) -> int | None:
+    """How many stores a statement makes; None where that depends on sizes."""
+    if isinstance(statement, Store):
+        return 1
+    inner = [_stores_of(each) for each in inner_statements(statement)]
+    known = [each for each in inner if each is not None]
+    if len(known) < len(inner):
+        return None
+    if isinstance(statement, For):
+        return known[0] * statement.extent.static[0] if statement.extent.op == "const" else None
+    return sum(known)
+
+
+def _steps_between_polls(body: Statement) -> int:
+    """After how many steps a loop loads the status. After each, if a step's own loops may be long."""
+    stores = _stores_of(body)
+    return 1 if stores is None else max(1, _POLL_STORES // max(1, stores))
+
+
 def _has_cheap_sums(body: Statement) -> bool:
     loops = [each for each in all_statements(body) if isinstance(each, For) and accumulated(each) is not None]
     stores = [each for each in all_statements(body) if isinstance(each, Store)]
@@ -449,16 +542,24 @@ def _has_cheap_sums(body: Statement) -> bool:
 
 
 def render(
-    body: Statement, buffers: Sequence[Buffer], sizes: Sequence[Expr], target: Target, is_parallel: bool
+    body: Statement,
+    buffers: Sequence[Buffer],
+    sizes: Sequence[Expr],
+    target: Target,
+    symbols: Collection[str],
 ) -> str:
-    """The module of a nest. Buffers of the arguments come first, then those of the whole nest, then sizes."""
-    module = _Module(buffers, sizes, target, is_parallel)
+    """The module of a nest. Buffers of the arguments come first, then those of the whole nest, then sizes.
+
+    `symbols` are the functions that it may call: without OpenMP's nothing is parallel, without `POLL` no loop
+    polls.
+    """
+    module = _Module(buffers, sizes, target, symbols)
     kernel = Function(module, "%args")
     kernel.entered()
     kernel.write(body)
     module.finish(kernel, "void @kernel(ptr %args, i64 %n_threads) #0")
     if module.n_regions:
-        module.functions.append(launching_text())
-        module.needs |= NEEDS
+        module.functions.append(launching_text(module.polls))
+        module.needs |= {name: text for name, text in NEEDS.items() if module.polls or name != f"@{POLL}"}
     parts = [*module.functions, *module.needs.values(), _ATTRIBUTES]
     return "\n".join(parts)

@@ -118,10 +118,10 @@ def write_shared_sums(function: Function, form: SharedSums, low: Value, high: Va
     count = function.lanes.extreme("max", count, "0")
     end = function.lanes.plus(low, out.emit(f"sub i64 {count}, {out.emit(f'urem i64 {count}, {n_rows}')}"))
     with ExitStack() as loops:
-        loops.enter_context(function.loop(form.rows.axis, low, end, n_rows))
+        loops.enter_context(function.loop(form.rows.axis, low, end, form.rows.body, n_rows))
         for each in form.between:
             trimmed = function.trimmed(each)
-            loops.enter_context(function.loop(each.axis, trimmed.low, trimmed.high))
+            loops.enter_context(function.loop(each.axis, trimmed.low, trimmed.high, each.body))
             loops.enter_context(function.within(each.axis, each.body))
         function.vectors(form.columns, form.columns.body, lambda: _rows_of_sums(function, form, n_rows))
     return end
