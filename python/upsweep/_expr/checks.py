@@ -6,7 +6,7 @@ mistake in a pass, an AssertionError; what is found in a user's own variables is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from . import ops
 from .nodes import KINDS, Node, order
@@ -65,10 +65,11 @@ def check_formula(*roots: Node) -> None:
 def check_program(program: Program) -> None:
     """Instructions read what is there, at a level that holds theirs; loops are whole, and results complete."""
     values = program.values
+    widths = {kind: program.width(kind) for kind in KINDS}
     visible = _Visible(values)
     for n, step in enumerate(values):
         visible.before(n, step)
-        _check_arguments(program, n, step)
+        _check_arguments(program, n, step, widths)
         for arg in step.args:
             assert visible.has(arg), f"v{n}, {step.op}, reads v{arg} outside of its loop"
             below = values[arg].level
@@ -84,7 +85,7 @@ def check_program(program: Program) -> None:
         )
 
 
-def _check_arguments(program: Program, n: int, step: Instruction) -> None:
+def _check_arguments(program: Program, n: int, step: Instruction, widths: Mapping[str, int]) -> None:
     """The number and the kind of what an instruction reads, and that its place is inside of what it reads from."""
     values, read = program.values, [program.values[arg].op for arg in step.args]
     known = f"v{n}, {step.op}"
@@ -100,21 +101,21 @@ def _check_arguments(program: Program, n: int, step: Instruction) -> None:
         )
         ends = [stride * (values[loop].static[0] - 1) for loop, stride in zip(loops, strides)]
         first, last = offset + sum(min(0, end) for end in ends), offset + sum(max(0, end) for end in ends)
-        assert first >= 0 and last < _extent(program, step), (
+        assert first >= 0 and last < _extent(program, step, widths), (
             f"{known}, leaves what it reads or writes: {step.static}"
         )
     elif step.op == "end":
         assert read[0] == "loop", f"{known}, of no loop"
     elif step.op in ("sqdist", "dot"):
         at_i, at_j, dim = step.static
-        assert dim > 0 and at_i + dim <= program.width("i") and at_j + dim <= program.width("j"), known
+        assert dim > 0 and at_i + dim <= widths["i"] and at_j + dim <= widths["j"], known
     else:
         assert len(read) == (2 if step.op in _MASKS else _NUMBERS[step.op]), f"{known} of {len(read)} arguments"
 
 
-def _extent(program: Program, step: Instruction) -> int:
+def _extent(program: Program, step: Instruction, widths: Mapping[str, int]) -> int:
     if step.op == "load":
-        return program.width(step.static[0])
+        return widths[step.static[0]]
     if step.op in ("put", "get"):
         array: int = program.values[step.args[0]].static[0]
         return array

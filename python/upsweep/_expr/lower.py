@@ -113,10 +113,12 @@ class Lowering:
         self._arrays: dict[Node, int] = {}
         self._packed: dict[str, list[tuple[int, int]]] = {"i": [], "j": [], "p": []}
         self._offset: dict[Node, int] = {}
+        width = dict.fromkeys(self._packed, 0)
         for node in variables(*self._roots()):
-            packed = self._packed[node.static[1]]
-            self._offset[node] = sum(dim for _, dim in packed)
-            packed.append((node.static[0], node.dim))
+            position, kind = node.static
+            self._offset[node] = width[kind]
+            width[kind] += node.dim
+            self._packed[kind].append((position, node.dim))
 
     def program(self) -> Program:
         for node in order(*self._roots()):  # arguments first: recursion is for long vectors

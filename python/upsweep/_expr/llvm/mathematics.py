@@ -8,13 +8,14 @@ implementation of the logarithm function", ACM TOMS 16, 1990) without a table.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
 from . import coefficients as c
-from .vectors import Vectors
+from .vectors import Body, Vectors
 
-__all__ = ["FUNCTIONS", "exp", "exp2"]
+__all__ = ["FUNCTIONS", "exp", "exp2", "function"]
 
 Value = str
 
@@ -161,12 +162,12 @@ def _exact_fma(v: Vectors, a: Value, b: Value, addend: Value) -> Value:
 
 def _by_library(v: Vectors, name: str, *args: Value) -> Value:
     """C's function on each lane, in a function of its own, which keeps it out of the registers of its caller."""
-    inner = v.body.__class__()
-    full = f"@each_{name}_{v.suffix}"
-    if full not in v.body.needs:
+
+    def write(v: Vectors, *args: Value) -> Value:
+        inner = v.body
         each = [inner.stack(v.kind, 1, 64) for _ in args]
-        for i, memory in enumerate(each):
-            inner.do(f"store {v.kind} %a{i}, ptr {memory}, align 64")
+        for arg, memory in zip(args, each):
+            inner.do(f"store {v.kind} {arg}, ptr {memory}, align 64")
         inner.do("br label %loop")
         inner.place("loop")
         lane, after = "%lane", "%after"
@@ -186,10 +187,23 @@ def _by_library(v: Vectors, name: str, *args: Value) -> Value:
         inner.do(f"%more = icmp ult i64 {after}, {v.lanes}")
         inner.do("br i1 %more, label %loop, label %done")
         inner.place("done")
-        inner.do(f"ret {v.kind} {inner.emit(f'load {v.kind}, ptr {each[0]}, align 64')}")
-        given = ", ".join(f"{v.kind} %a{i}" for i in range(len(args)))
-        v.body.needs[f"@{name}"] = f"declare double @{name}({', '.join(['double'] * len(args))})\n"
-        v.body.needs[full] = inner.define(f"internal {v.kind} {full}({given}) noinline cold #0")
+        inner.needs[f"@{name}"] = f"declare double @{name}({', '.join(['double'] * len(args))})\n"
+        return inner.emit(f"load {v.kind}, ptr {each[0]}, align 64")
+
+    return _called(v, f"each_{name}", write, args, "noinline cold")
+
+
+def _called(
+    v: Vectors, name: str, write: Callable[..., Value], args: Sequence[Value], attributes: str = "noinline"
+) -> Value:
+    """A call of a function that is in the module once; `write` emits its body, as it would in the caller."""
+    full = f"@{name}_{v.suffix}"
+    if full not in v.body.needs:
+        inner = Vectors(Body(), v.target, v.bits, v.lanes)
+        inner.body.do(f"ret {v.kind} {write(inner, *(f'%a{i}' for i in range(len(args))))}")
+        parameters = ", ".join(f"{v.kind} %a{i}" for i in range(len(args)))
+        v.body.needs |= inner.body.needs
+        v.body.needs[full] = inner.body.define(f"internal {v.kind} {full}({parameters}) {attributes} #0")
     return v.body.emit(f"call {v.kind} {full}({', '.join(f'{v.kind} {arg}' for arg in args)})")
 
 
@@ -398,3 +412,18 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "atan": atan, "atan2": atan2, "pow": power, "rsqrt": rsqrt, "sqrt": Vectors.sqrt, "floor": Vectors.floor,
     "abs": Vectors.abs,
 }  # fmt: skip
+
+# Functions are inlined while a body has fewer lines. The time of LLVM's register allocator grows with
+# the square of a block's length: 1,000 inlined tanh (86,000 lines) took 17 s, with calls after 5,000 lines they
+# take 1 s (AVX-512, LLVM 22, 2026-11).
+_LONGEST_INLINED = 5_000
+_INSTRUCTIONS = ("sqrt", "floor", "abs")
+
+
+def function(v: Vectors, name: str, *args: Value, **options: bool) -> Value:
+    """The value of a function of `FUNCTIONS`: inlined, or called where the body is long already. Same bits."""
+    write = FUNCTIONS[name]
+    if len(v.body.lines) < _LONGEST_INLINED or name in _INSTRUCTIONS:
+        return write(v, *args, **options)
+    variant = "_".join([name, *(option for option, value in options.items() if value)])
+    return _called(v, variant, functools.partial(write, **options), args)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .mathematics import FUNCTIONS, exp
+from .mathematics import function
 from .vectors import Vectors
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Steps:
             return v.compare(_COMPARED[op], *args)
         if op == "select":
             return v.select(*args)
-        return FUNCTIONS[op](v, *args)
+        return function(v, op, *args)
 
     def factors(self, n: int, column: int) -> list[Value] | None:
         """The factors of a value that is a product, to be fused with a sum; else None.
@@ -177,7 +177,7 @@ class Steps:
         source = self.program.values[arg]
         negated = source.op == "neg" and below  # the sign costs nothing in there
         x = self.value(source.args[0] if negated else arg, column)
-        return exp(self.v, x, never_positive=below, negated=negated, flush=self.flush)
+        return function(self.v, "exp", x, never_positive=below, negated=negated, flush=self.flush)
 
     def _place(self, loops: tuple[int, ...], static: list[int]) -> Value | int:
         """offset + sum(loop * stride), as a number or a value of 64 bits."""
