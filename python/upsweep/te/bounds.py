@@ -112,17 +112,19 @@ def check_memory(name: str, shape: Sequence[Expr], n_bytes: int) -> list[SizeChe
 
 def _walk(expr: Expr, ranges: Ranges, extents: tuple[Expr, ...], name: str) -> list[SizeCheck]:
     found: list[SizeCheck] = []
-    if expr.op == "read":
-        found += _check_read(expr, ranges, extents, name)
-    if expr.op == "select":
-        condition, yes, no = expr.args
-        return [
-            *_walk(condition, ranges, extents, name),
-            *_walk(yes, ranges.given(condition), extents, name),
-            *_walk(no, ranges.given(condition, False), extents, name),
-        ]
-    for arg in expr.args:
-        found += _walk(arg, ranges, extents, name)
+    stack, seen = [(expr, ranges)], set[tuple[int, Ranges]]()
+    while stack:
+        node, ranges = stack.pop()
+        if (id(node), ranges) in seen:
+            continue
+        seen.add((id(node), ranges))
+        if node.op == "read":
+            found += _check_read(node, ranges, extents, name)
+        if node.op == "select":
+            condition, yes, no = node.args
+            stack += [(no, ranges.given(condition, False)), (yes, ranges.given(condition)), (condition, ranges)]
+        else:
+            stack += [(arg, ranges) for arg in reversed(node.args)]
     return found
 
 

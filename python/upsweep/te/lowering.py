@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from upsweep._expr.nest.expressions import Axis, Expr, binary, const, contains, load, lowest, substitute
+from upsweep._expr.nest.expressions import Axis, Expr, binary, const, contains, fold, load, lowest
 from upsweep._expr.nest.linear import Linear, Ranges, linear, same, simplified
 from upsweep._expr.nest.statements import (
     Allocate,
@@ -118,20 +118,18 @@ class _Lowering:
 
     def _translated(self, expr: Expr, values: dict[Expr, Expr]) -> Expr:
         """An expression of root axes as one of loops, its reads as loads."""
-        if expr in values:
-            return values[expr]
-        if expr.op == "read":
-            tensor: Tensor = expr.static[0]
-            indices = [simplified(self._translated(index, values)) for index in expr.args]
-            op = tensor.op
-            if isinstance(op, ComputeOp) and self.schedule[op].inlined:
-                return self._translated(op.body, dict(zip(op.axis, indices)))
-            return load(*self._place(tensor, indices))
-        if not expr.args:
-            return expr
-        args = tuple(self._translated(arg, values) for arg in expr.args)
-        new = Expr(expr.op, args, expr.dtype, expr.static, expr.where)
-        return substitute(new, {})
+
+        def translated(node: Expr, args: list[Expr]) -> Expr:
+            if node.op == "read":
+                tensor: Tensor = node.static[0]
+                indices = [simplified(index) for index in args]
+                op = tensor.op
+                if isinstance(op, ComputeOp) and self.schedule[op].inlined:
+                    return self._translated(op.body, dict(zip(op.axis, indices)))
+                return load(*self._place(tensor, indices))
+            return Expr(node.op, tuple(args), node.dtype, node.static, node.where) if args else node
+
+        return fold(expr, translated, {id(axis): value for axis, value in values.items()})
 
     # ---- stages ----
 

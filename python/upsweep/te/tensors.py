@@ -284,25 +284,21 @@ def retyped(tensor: Tensor, dtype: str) -> None:
 
 def producers(tensors: Iterable[Tensor]) -> list[Operation]:
     """All operations that tensors need, each after those it needs itself; a scan counts as one."""
-    order: list[Operation] = []
-    seen: set[int] = set()
-
-    def visit(op: Operation) -> None:
-        if id(op) in seen:
-            return
-        seen.add(id(op))
-        for tensor in inputs_of(op):
-            visit(tensor.op)
-        order.append(op)
-
-    for tensor in tensors:
-        visit(tensor.op)
-    return order
+    order: dict[Operation, None] = {}
+    stack = [(tensor.op, False) for tensor in reversed(list(tensors))]
+    while stack:
+        op, entered = stack.pop()
+        if entered:
+            order[op] = None
+        elif op not in order:
+            stack.append((op, True))
+            stack += [(tensor.op, False) for tensor in reversed(inputs_of(op)) if tensor.op not in order]
+    return list(order)
 
 
 def inputs_of(op: Operation) -> list[Tensor]:
     """The tensors that an operation reads, in the order of its text."""
     if isinstance(op, ComputeOp):
         found = [node.static[0] for node in reads_of(op.body)]
-        return list(dict.fromkeys(reversed(found)))
+        return list(dict.fromkeys(found))
     return list(getattr(op, "outer_inputs", ()))

@@ -7,11 +7,12 @@ program: nodes are told apart by identity, and by `key` where two that read alik
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,10 +24,13 @@ __all__ = [
     "Axis",
     "Expr",
     "as_expr",
+    "atoms",
     "binary",
     "cast",
     "const",
     "contains",
+    "fold",
+    "has_loads",
     "key",
     "load",
     "lowest",
@@ -37,6 +41,7 @@ __all__ = [
     "users_line",
     "variable",
     "walk",
+    "with_args",
 ]
 
 FLOATS = ("float32", "float64")
@@ -105,21 +110,22 @@ def users_line() -> str:
 
 
 class Expr:
-    """A scalar. It never changes: `known_key` and `known_form` are what `key` and `linear` said of it."""
+    """A scalar. It never changes; `known_atoms`, `known_form` and `known_key` cache `atoms`, `linear`, `key`."""
 
-    __slots__ = ("args", "dtype", "known_form", "known_key", "op", "static", "where")
+    __slots__ = ("args", "dtype", "known_atoms", "known_form", "known_key", "op", "static", "where")
 
     def __init__(
         self, op: str, args: tuple[Expr, ...], dtype: str, static: tuple[Any, ...] = (), where: str = ""
     ) -> None:
         self.op, self.args, self.dtype, self.static, self.where = op, args, dtype, static, where
         self.known_key: str | None = None
+        self.known_atoms: frozenset[Any] | None = None
         self.known_form: Any = None
 
     def __repr__(self) -> str:
         from .printing import expression_text
 
-        return expression_text(self)
+        return expression_text(self, limit=2000)
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -383,51 +389,110 @@ def select(condition: Any, a: Any, b: Any) -> Expr:
 
 
 # ---- walks ---------------------------------------------------------------------------------------------------
+# None of these recurses: an expression may be deeper than Python's stack. Each node is visited once, however many
+# expressions it is an argument of.
+
+_Value = TypeVar("_Value")
+_LONGEST_KEY = 200
 
 
-def walk(expr: Expr) -> Iterator[Expr]:
-    """All nodes, arguments after what they are arguments of."""
-    stack = [expr]
+def walk(expr: Expr, into: Sequence[str] | None = None) -> Iterator[Expr]:
+    """All nodes in the order of the text, each before its arguments; with `into`, only below these operations."""
+    stack, seen = [expr], set[int]()
     while stack:
         node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
         yield node
-        stack.extend(node.args)
+        if into is None or node.op in into:
+            stack += reversed(node.args)
+
+
+def fold(
+    expr: Expr,
+    value_of: Callable[[Expr, list[_Value]], _Value],
+    known: dict[int, _Value] | None = None,
+    operands: Callable[[Expr], Sequence[Expr]] = lambda node: node.args,
+) -> _Value:
+    """The value of an expression, by ``value_of(node, values of its operands)``; `known` values are by id."""
+    known = {} if known is None else known
+    stack = [expr]
+    while stack:
+        node = stack[-1]
+        below = operands(node) if id(node) not in known else ()
+        missing = [arg for arg in below if id(arg) not in known]
+        if missing:
+            stack += reversed(missing)
+            continue
+        stack.pop()
+        if id(node) not in known:
+            known[id(node)] = value_of(node, [known[id(arg)] for arg in below])
+    return known[id(expr)]
+
+
+def atoms(expr: Expr) -> frozenset[Any]:
+    """The axes and sizes that occur, and the buffers and tensors that are read."""
+    if expr.known_atoms is None:
+        fold(expr, _atoms_of, None, lambda node: node.args if node.known_atoms is None else ())
+    assert expr.known_atoms is not None
+    return expr.known_atoms
+
+
+def _atoms_of(node: Expr, args: list[frozenset[Any]]) -> frozenset[Any]:
+    if node.known_atoms is None:
+        own = [node] if node.op in ("axis", "var") else [node.static[0]] if node.op in ("load", "read") else []
+        node.known_atoms = frozenset(own).union(*args)
+    return node.known_atoms
 
 
 def mentions(expr: Expr, axis: Expr) -> bool:
     """Whether an axis or a variable occurs."""
-    return any(node is axis for node in walk(expr))
+    return axis in atoms(expr)
 
 
 def contains(expr: Expr, axes: Any) -> bool:
     """Whether one of several occurs."""
-    known = {id(axis) for axis in axes}
-    return any(id(node) in known for node in walk(expr))
+    return not atoms(expr).isdisjoint(axes)
 
 
-def substitute(expr: Expr, values: Mapping[Any, Expr]) -> Expr:
-    """The expression with axes and variables replaced."""
-    if expr in values:
-        return values[expr]
-    if not expr.args:
-        return expr
-    args = tuple(substitute(arg, values) for arg in expr.args)
+def has_loads(expr: Expr) -> bool:
+    """Whether an element of a buffer is read."""
+    return any(not isinstance(atom, Expr) for atom in atoms(expr))
+
+
+def with_args(expr: Expr, args: Sequence[Expr]) -> Expr:
+    """The expression with other arguments of the same dtypes; integers are folded."""
     if all(new is old for new, old in zip(args, expr.args)):
         return expr
     if expr.op in OPERATIONS and len(args) == 2:
         return _operation(expr.op, args[0], args[1], expr.dtype)
-    return Expr(expr.op, args, expr.dtype, expr.static, expr.where)
+    return Expr(expr.op, tuple(args), expr.dtype, expr.static, expr.where)
+
+
+def substitute(expr: Expr, values: Mapping[Any, Expr]) -> Expr:
+    """The expression with axes and variables replaced."""
+    return fold(expr, with_args, {id(old): new for old, new in values.items()})
 
 
 def key(expr: Expr) -> str:
     """Equal for expressions that are built alike of the same axes, variables and tensors."""
     if expr.known_key is None:
-        expr.known_key = _key(expr)
+        fold(expr, _key_of, None, lambda node: node.args if node.known_key is None else ())
+    assert expr.known_key is not None
     return expr.known_key
 
 
-def _key(expr: Expr) -> str:
+def _key_of(expr: Expr, args: list[str]) -> str:
+    if expr.known_key is None:
+        expr.known_key = _key(expr, args)
+    return expr.known_key
+
+
+def _key(expr: Expr, args: list[str]) -> str:
     if expr.op in ("axis", "var"):
         return f"{expr.static[0]}@{id(expr)}"
     static = ",".join(str(part) if isinstance(part, (int, float, str)) else str(id(part)) for part in expr.static)
-    return f"{expr.op}:{expr.dtype}[{static}]({' '.join(key(arg) for arg in expr.args)})"
+    text = f"{expr.op}:{expr.dtype}[{static}]({' '.join(args)})"
+    # The text of a tree can be far larger than the expression, which may share arguments.
+    return text if len(text) <= _LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()

@@ -10,14 +10,13 @@ computation (the body of a loop and its rest, one row and several) have the same
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-from ..llvm.mathematics import FUNCTIONS, exp, power
+from ..llvm.mathematics import function
 from ..llvm.target import Target
 from ..llvm.vectors import Body, Vectors
-from .expressions import FLOATS, Axis, Expr, mentions, walk
+from .expressions import FLOATS, LOGICAL, Axis, Expr, mentions, walk
 from .linear import linear
 from .statements import Buffer, Statement, Store, all_statements
 
@@ -156,12 +155,36 @@ class Lanes:
 
     def value(self, expr: Expr) -> Value:
         """An expression in all lanes; what was computed in this block or before it is not computed again."""
-        if id(expr) in self.pinned:
-            return self.pinned[id(expr)]
-        key = (id(expr), self.mask)
-        if key not in self.known:
-            self.known[key] = (expr, self._written(expr))
-        return self.known[key][1]
+        stack = [self._writing(expr)]
+        while stack:  # instead of recursion: expressions may be deeper than Python's stack
+            operand = next(stack[-1], None)
+            if operand is None:
+                stack.pop()
+            else:
+                lanes, each = operand
+                stack.append(lanes._writing(each))
+        known = self._known(expr)
+        assert known is not None
+        return known
+
+    def _known(self, expr: Expr) -> Value | None:
+        known = self.known.get((id(expr), self.mask))
+        return self.pinned.get(id(expr), None if known is None else known[1])
+
+    def _writing(self, expr: Expr) -> Iterator[tuple[Lanes, Expr]]:
+        """Write an expression, after yielding each operand with the lanes in which it has to be known by then."""
+        if self._known(expr) is not None:
+            return
+        if expr.op == "select":
+            # Only a comparison of integers can have been what keeps an index inside.
+            comparisons = walk(expr.args[0], LOGICAL)
+            if any(n.op in _COMPARED and n.args[0].dtype not in FLOATS for n in comparisons):
+                value = yield from self._select_masked(expr)
+                self.known[id(expr), self.mask] = (expr, value)
+                return
+        if expr.op != "load":
+            yield from ((self, arg) for arg in expr.args)
+        self.known[id(expr), self.mask] = (expr, self._written(expr))
 
     def _written(self, expr: Expr) -> Value:
         op = expr.op
@@ -221,16 +244,15 @@ class Lanes:
             return v.select(v.compare("uno", args[1], args[1]), args[1], first)
         if op == "sigmoid":
             one = v.const(1.0)
-            return v.div(one, v.add(one, exp(v, v.neg(args[0]))))
+            return v.div(one, v.add(one, function(v, "exp", v.neg(args[0]))))
         if op == "pow" and self.count == 1:  # which works on halves of vectors
             pair = v.with_bits(v.bits, 2)
             wide = [
                 self.body.emit(f"shufflevector {v.kind} {a}, {v.kind} poison, <2 x i32> zeroinitializer")
                 for a in args
             ]
-            return pair.part(power(pair, *wide), [0])
-        function: Any = FUNCTIONS[op]
-        return Value(function(v, *args))
+            return pair.part(function(pair, "pow", *wide), [0])
+        return function(v, op, *args)
 
     def _cast(self, arg: Expr, to: str) -> Value:
         value, source, emit = self.value(arg), arg.dtype, self.body.emit
@@ -251,18 +273,24 @@ class Lanes:
         return emit(f"{'zext' if source == 'bool' else 'sext'} {old} {value} to {new}")
 
     def _select(self, expr: Expr) -> Value:
-        condition, yes, no = expr.args
-        mask = self.value(condition)
-        # Only a comparison of integers can have been what keeps an index inside.
-        guards = any(n.op in _COMPARED and n.args[0].dtype not in FLOATS for n in walk(condition))
-        if guards:
-            a = self.masked(mask).value(yes)
-            opposite = self.body.emit(f"xor {self.kind('bool')} {mask}, {self.constant('bool', True)}")
-            b = self.masked(opposite).value(no)
-        else:
-            a, b = self.value(yes), self.value(no)
+        mask, a, b = (self.value(arg) for arg in expr.args)
         kind = self.kind(expr.dtype)
         return self.body.emit(f"select {self.kind('bool')} {mask}, {kind} {a}, {kind} {b}")
+
+    def _select_masked(self, expr: Expr) -> Generator[tuple[Lanes, Expr], None, Value]:
+        """A choice of which each lane evaluates one side."""
+        condition, yes, no = expr.args
+        yield self, condition
+        mask = self.value(condition)
+        inside = self.masked(mask)
+        yield inside, yes
+        opposite = self.body.emit(f"xor {self.kind('bool')} {mask}, {self.constant('bool', True)}")
+        outside = self.masked(opposite)
+        yield outside, no
+        kind = self.kind(expr.dtype)
+        return self.body.emit(
+            f"select {self.kind('bool')} {mask}, {kind} {inside.value(yes)}, {kind} {outside.value(no)}"
+        )
 
     def masked(self, condition: Value) -> Lanes:
         """The same lanes where a condition holds besides."""

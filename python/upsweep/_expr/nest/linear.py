@@ -15,8 +15,9 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 
-from .expressions import FLOATS, INTS, Axis, Expr, as_expr, binary, const, key, lowest, walk
+from .expressions import FLOATS, INTS, Axis, Expr, as_expr, binary, const, fold, key, lowest, walk
 
 __all__ = ["MOST_SIZE", "Linear", "Ranges", "depends_on_sizes", "is_of_data", "linear", "same", "simplified"]
 
@@ -124,7 +125,7 @@ def is_of_data(expr: Expr) -> bool:
 def linear(expr: Expr) -> Linear:
     """The linear form of an integer expression."""
     if expr.known_form is None:
-        expr.known_form = _linear(expr)
+        fold(expr, _linear_of, None, _linear_operands)
     form: Linear = expr.known_form
     return form
 
@@ -133,24 +134,42 @@ def linear(expr: Expr) -> Linear:
 _NEVER_WRAP = ("const", "read", "load", "min", "max", "mod", "floordiv")
 
 
-def _linear(expr: Expr) -> Linear:
+def _linear_operands(expr: Expr) -> tuple[Expr, ...]:
+    """The arguments whose linear forms are needed for that of an expression."""
+    if expr.known_form is not None:
+        return ()
+    if expr.op == "cast":
+        return expr.args if expr.dtype == "int64" and expr.args[0].op in _NEVER_WRAP else ()
+    if expr.op == "floordiv":
+        # What comes of data may wrap around before it is divided, and is left as it is.
+        return expr.args if expr.dtype == "int64" and not is_of_data(expr) else ()
+    return expr.args if expr.op in ("add", "sub", "neg", "mul") else ()
+
+
+def _linear_of(expr: Expr, args: list[Linear]) -> Linear:
+    if expr.known_form is None:
+        expr.known_form = _linear(expr, args)
+    form: Linear = expr.known_form
+    return form
+
+
+def _linear(expr: Expr, args: list[Linear]) -> Linear:
     if expr.op == "const":
         return Linear(int(expr.static[0]))
     if expr.op in ("add", "sub"):
-        return linear(expr.args[0]).plus(linear(expr.args[1]), 1 if expr.op == "add" else -1)
+        return args[0].plus(args[1], 1 if expr.op == "add" else -1)
     if expr.op == "neg":
-        return linear(expr.args[0]).scaled(-1)
+        return args[0].scaled(-1)
     if expr.op == "mul":
-        a, b = linear(expr.args[0]), linear(expr.args[1])
+        a, b = args
         if not b.terms:
             return a.scaled(b.constant)
         if not a.terms:
             return b.scaled(a.constant)
-    if expr.op == "cast" and expr.dtype == "int64" and expr.args[0].op in _NEVER_WRAP:
-        return linear(expr.args[0])
-    # What comes of data may wrap around before it is divided, and is left as it is.
-    if expr.op == "floordiv" and expr.dtype == "int64" and not is_of_data(expr):
-        inner, divisor = linear(expr.args[0]), int(expr.args[1].static[0])
+    if expr.op == "cast" and args:
+        return args[0]
+    if expr.op == "floordiv" and args:
+        inner, divisor = args[0], int(expr.args[1].static[0])
         parts = [inner.constant, *(coefficient for coefficient, _ in inner.terms.values())]
         if all(part % divisor == 0 for part in parts):
             terms = {name: (coefficient // divisor, atom) for name, (coefficient, atom) in inner.terms.items()}
@@ -314,8 +333,8 @@ class Ranges:
         cases = self._cases(form)
         if cases is not None:
             return cases[0](self._always(case, typed) for case in cases[1])
-        some = [linear(last).plus(linear(first), -1) for first, last in self.axes.values()]
-        tries = [form, *(form.plus(fact, -1) for fact in (*self.facts, *some))]
+        some = (linear(last).plus(linear(first), -1) for first, last in self.axes.values())
+        tries = chain([form], (form.plus(fact, -1) for fact in chain(self.facts, some)))
         return any(low.at_least_zero() for each in tries for low in self._bounds_of(each, typed)[0])
 
     def _cases(self, form: Linear) -> tuple[Callable[[Iterable[bool]], bool], list[Linear]] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .expressions import Expr
+from .expressions import Expr, fold
 from .statements import Allocate, Barrier, Block, For, If, Produce, Statement, Store
 
 __all__ = ["expression_text", "nest_text"]
@@ -20,21 +20,34 @@ def _constant(expr: Expr) -> str:
     return repr(value) if expr.dtype != "bool" else str(value).lower()
 
 
-def expression_text(expr: Expr, *, inside: bool = False) -> str:
-    """An expression; `inside` another one, operators are put into parentheses."""
+LONGEST = 20_000
+"""Characters of an expression's text, which is a tree's: an expression that shares parts can be far smaller."""
+
+
+def expression_text(expr: Expr, *, inside: bool = False, limit: int = LONGEST) -> str:
+    """An expression, cut to `limit` characters; `inside` another one, operators are put into parentheses."""
+    text, is_infix = fold(expr, lambda node, args: _text_of(node, args, limit))
+    return f"({text})" if is_infix and inside else text
+
+
+def _text_of(expr: Expr, args: list[tuple[str, bool]], limit: int) -> tuple[str, bool]:
+    """The text of one operation, and whether it needs parentheses inside another one."""
+    text = _line(expr, [text for text, _ in args], [f"({text})" if infix else text for text, infix in args])
+    return text if len(text) <= limit else f"{text[: limit - 3]}...", expr.op in _SIGNS
+
+
+def _line(expr: Expr, bare: list[str], args: list[str]) -> str:
+    """One operation, from the texts of its arguments and the same in parentheses where they need them."""
     op = expr.op
     if op == "const":
         return _constant(expr)
     if op in ("var", "axis"):
         return str(expr.static[0])
     if op in ("read", "load"):
-        return f"{expr.static[0].name}[{', '.join(expression_text(index) for index in expr.args)}]"
-    args = [expression_text(arg, inside=True) for arg in expr.args]
+        return f"{expr.static[0].name}[{', '.join(bare)}]"
     if op in _SIGNS:
         glue = _SIGNS[op] if op == "mul" else f" {_SIGNS[op]} "
-        text = glue.join(args)
-        return f"({text})" if inside else text
-    bare = [expression_text(arg) for arg in expr.args]
+        return glue.join(args)
     if op == "cast":
         return f"{expr.dtype}({bare[0]})"
     if op == "neg":

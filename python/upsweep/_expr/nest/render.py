@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from ..llvm.target import Target
 from ..llvm.vectors import Body
-from .expressions import Axis, Expr, contains, mentions, walk
+from .expressions import Axis, Expr, atoms, contains, mentions, walk
 from .lanes import BITS, Lanes, View, lanes_of
 from .launching import NEEDS, POLL, SYMBOLS, launching_text
 from .linear import Linear, linear
@@ -153,11 +153,7 @@ class Function:
     def _forget(self, buffer: Buffer) -> None:
         """Loads of a buffer before a store say nothing about what comes after it."""
         known = self.lanes.known
-        stale = [
-            k
-            for k, (expr, _) in known.items()
-            if any(n.op == "load" and n.static[0] is buffer for n in walk(expr))
-        ]
+        stale = [k for k, (expr, _) in known.items() if buffer in atoms(expr)]
         for each in stale:
             del known[each]
 
@@ -506,7 +502,7 @@ class Function:
 def _changes(expr: Expr, axis: Axis, body: Statement) -> bool:
     """Whether a known value may be another one in a loop over `axis`."""
     stored = {each.buffer for each in all_statements(body) if isinstance(each, Store)}
-    return any(node is axis or (node.op == "load" and node.static[0] in stored) for node in walk(expr))
+    return contains(expr, (axis, *stored))
 
 
 def _with_sources(phi: str, labels: list[str]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from ...nest.expressions import Axis, Expr, binary, const
+from ...nest.expressions import Axis, Expr, atoms, binary, const, has_loads
 from ...nest.linear import Linear, Ranges, linear, same
 from ...nest.statements import Allocate, Buffer, For, If, Statement, Store, inner_statements, loads_of
 
@@ -206,9 +206,8 @@ def are_apart(a: Access, b: Access, common: Collection[Axis]) -> bool:
 
 def _is_settled(expr: Expr, axes: Collection[Axis]) -> bool:
     """Whether an expression has one value while some loops stay at their step."""
-    if expr.op == "axis":
-        return any(expr is axis for axis in axes)
-    return expr.op != "load" and all(_is_settled(arg, axes) for arg in expr.args)
+    inner = [axis for axis in atoms(expr) if isinstance(axis, Axis) and not any(axis is each for each in axes)]
+    return not inner and not has_loads(expr)
 
 
 def same_extents(extents: list[Expr], extent: Expr) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...nest.expressions import Axis, Expr, binary, const, contains, key, load, substitute
+from ...nest.expressions import Axis, Expr, binary, const, contains, fold, key, load, substitute
 from ...nest.linear import linear, simplified
 from ...nest.statements import Allocate, Buffer, For, If, Statement, Store, all_statements
 from .accesses import constant
@@ -91,10 +91,14 @@ def _streams(step: For) -> list[_Stream]:
 
 def _always_read(expr: Expr) -> list[Expr]:
     """The loads of an expression but for those that a choice may leave out."""
-    if expr.op == "load":
-        return [expr]
-    args = expr.args[:1] if expr.op in ("select", "and", "or") else expr.args
-    return [each for arg in args for each in _always_read(arg)]
+    stack, seen = [expr], dict[int, Expr]()
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen[id(node)] = node
+            args = () if node.op == "load" else node.args
+            stack += reversed(args[:1] if node.op in ("select", "and", "or") else args)
+    return [node for node in seen.values() if node.op == "load"]
 
 
 def _ahead(step: For, streams: list[_Stream], n_steps: int) -> Statement:
@@ -116,15 +120,15 @@ def _ahead(step: For, streams: list[_Stream], n_steps: int) -> Statement:
     place: Expr = slot if n_steps > 1 else const(0, "int64")
     by_key = {key(stream.read): stream for stream in streams}
 
+    def changed(node: Expr, args: list[Expr]) -> Expr:
+        if node.op == "load":
+            stream = by_key.get(key(node))
+            return node if stream is None else load(stream.buffer, (place, *stream.places))
+        same = all(new is old for new, old in zip(args, node.args))
+        return node if same else Expr(node.op, tuple(args), node.dtype, node.static, node.where)
+
     def change(expr: Expr) -> Expr:
-        if expr.op == "load":
-            stream = by_key.get(key(expr))
-            return expr if stream is None else load(stream.buffer, (place, *stream.places))
-        if not expr.args:
-            return expr
-        args = tuple(change(arg) for arg in expr.args)
-        same = all(new is old for new, old in zip(args, expr.args))
-        return expr if same else Expr(expr.op, args, expr.dtype, expr.static, expr.where)
+        return fold(expr, changed, None, lambda node: () if node.op == "load" else node.args)
 
     def exchanged(statement: Statement, path: tuple[Statement, ...]) -> Statement:
         if isinstance(statement, Store):
@@ -162,11 +166,9 @@ def _ahead(step: For, streams: list[_Stream], n_steps: int) -> Statement:
 
 def _moved(expr: Expr, axis: Axis, value: Expr) -> Expr:
     """An expression with an axis replaced, the indices of its loads in their linear form."""
-    if expr is axis:
-        return value
-    if not expr.args:
-        return expr
-    args = tuple(_moved(arg, axis, value) for arg in expr.args)
-    if expr.op == "load":
-        args = tuple(simplified(arg) for arg in args)
-    return Expr(expr.op, args, expr.dtype, expr.static, expr.where)
+
+    def moved(node: Expr, args: list[Expr]) -> Expr:
+        places = [simplified(arg) for arg in args] if node.op == "load" else args
+        return Expr(node.op, tuple(places), node.dtype, node.static, node.where) if args else node
+
+    return fold(expr, moved, {id(axis): value})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...nest.expressions import Axis, Expr, contains
+from ...nest.expressions import Axis, Expr, contains, has_loads
 from ...nest.statements import Barrier, Block, Buffer, For, If, Statement, Store
 from .accesses import Access, accesses_of, are_apart, same_extents, tags_that_agree
 from .binding import THREAD
@@ -131,7 +131,7 @@ class _Writer:
                 self.extents[statement.tag], statement.extent
             )
         if isinstance(statement, If):
-            return not contains(statement.condition, self.threads.values()) and not _has_loads(statement.condition)
+            return not contains(statement.condition, self.threads.values()) and not has_loads(statement.condition)
         return not isinstance(statement, Store)
 
     def walk(self, statement: Statement, pending: _Pending, around: tuple[For, ...]) -> tuple[Statement, _Pending]:
@@ -206,10 +206,6 @@ def _both(before: _Pending, after: _Pending) -> _Pending:
             found = dict(before) if found is before else found
             found[access] = (*kept, *new)
     return found
-
-
-def _has_loads(expr: Expr) -> bool:
-    return expr.op == "load" or any(_has_loads(arg) for arg in expr.args)
 
 
 def with_barriers(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ...nest.expressions import Expr, lowest
+from ...nest.expressions import Expr, fold, has_loads, lowest
 
 __all__ = ["TYPES", "expression"]
 
@@ -44,19 +44,20 @@ def literal(value: Any, dtype: str) -> str:
     return f"{kind}({number!r})"
 
 
-def _has_loads(expr: Expr) -> bool:
-    return expr.op == "load" or any(_has_loads(arg) for arg in expr.args)
-
-
 def expression(expr: Expr, atom: Callable[[Expr], str]) -> str:
     """An expression; `atom` writes axes, sizes and loads."""
+    return fold(
+        expr, lambda node, args: _text(node, args, atom), None, lambda node: () if node.op == "load" else node.args
+    )
+
+
+def _text(expr: Expr, args: list[str], atom: Callable[[Expr], str]) -> str:
     if expr.op in ("axis", "var", "load"):
         return atom(expr)
     if expr.op == "const":
         return literal(expr.static[0], expr.dtype)
-    args = [expression(arg, atom) for arg in expr.args]
     if expr.op == "cast":
         return f"{TYPES[expr.dtype]}({args[0]})"
-    if expr.dtype in ("int32", "int64") and expr.op in _WRAPPING and _has_loads(expr):
+    if expr.dtype in ("int32", "int64") and expr.op in _WRAPPING and has_loads(expr):
         return _WRAPPING[expr.op].format(*args, *([TYPES[expr.dtype]] if expr.op == "neg" else []))
     return _FORMS[expr.op].format(*args)

@@ -5,7 +5,7 @@ Between them nobody waits, so that no thread needs there what another one has do
 
 from __future__ import annotations
 
-from ...nest.expressions import Expr, key
+from ...nest.expressions import Expr, has_loads, key
 from ...nest.linear import same
 from ...nest.statements import Block, For, If, Statement
 from .trees import block_of, rewritten
@@ -48,8 +48,4 @@ def _are_one(first: For, second: For) -> bool:
 
 
 def _are_alike(first: Expr, second: Expr) -> bool:
-    return not _has_loads(first) and key(first) == key(second)
-
-
-def _has_loads(expr: Expr) -> bool:
-    return expr.op == "load" or any(_has_loads(arg) for arg in expr.args)
+    return not has_loads(first) and key(first) == key(second)

@@ -1,0 +1,178 @@
+"""Expressions that are deep, or that share parts, are built in time that grows with their number of operations."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from upsweep import te
+
+
+def built(body, dtype="float64", n_inputs=1):
+    """A function of vectors that computes ``body(elements, index)``."""
+    n = te.var("n")
+    tensors = [te.placeholder((n,), dtype=dtype, name=f"X{k}") for k in range(n_inputs)]
+    result = te.compute((n,), lambda i: body([tensor[i] for tensor in tensors], i), name="Y")
+    return te.build(te.create_schedule(result.op), [*tensors, result])
+
+
+def nested_choices(depth, condition):
+    def body(elements, i):
+        (x,) = elements
+        value = x
+        for k in range(depth):
+            value = te.if_then_else(condition(x, i, k), value * 0.5 + 1.0, x - float(k))
+        return value
+
+    return body
+
+
+def choices_by_numpy(depth, x, taken):
+    value = x
+    for k in range(depth):
+        value = np.where(taken(k), value * 0.5 + 1.0, x - float(k))
+    return value
+
+
+def cpu_time_of(call):
+    start = time.thread_time()
+    call()
+    return time.thread_time() - start
+
+
+@pytest.mark.parametrize("by_index", [False, True])
+def test_nested_choices_are_built_at_once(by_index):
+    def condition(x, i, k):
+        return i > k if by_index else x > 0.1 * k
+
+    function = []
+    assert cpu_time_of(lambda: function.append(built(nested_choices(22, condition)))) < 2
+    x = np.linspace(-1, 3, 50)
+    index = np.arange(50)
+    expected = choices_by_numpy(22, x, lambda k: index > k if by_index else x > 0.1 * k)
+    np.testing.assert_allclose(function[0](x), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("depth", [400, 3000])
+def test_deep_chains_of_operations(depth):
+    def body(elements, i):
+        (x,) = elements
+        value = x
+        for k in range(depth):
+            value = te.tanh(value * 0.5 + x) if k % 8 == 0 else value * 0.75 - x
+        return value
+
+    x = np.linspace(-1, 1, 37)
+    expected = x
+    for k in range(depth):
+        expected = np.tanh(expected * 0.5 + x) if k % 8 == 0 else expected * 0.75 - x
+    np.testing.assert_allclose(built(body)(x), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("depth, by_index", [(1000, False), (400, True)])
+def test_deep_choices(depth, by_index):
+    def condition(x, i, k):
+        return i >= k % 60 if by_index else x > 0.001 * k
+
+    x, index = np.linspace(-1, 3, 50), np.arange(50)
+    expected = choices_by_numpy(depth, x, lambda k: index >= k % 60 if by_index else x > 0.001 * k)
+    np.testing.assert_allclose(built(nested_choices(depth, condition))(x), expected, rtol=1e-13)
+
+
+def test_shared_parts_are_computed_once():
+    """As a tree this has 2^60 operations."""
+
+    def body(elements, i):
+        (x,) = elements
+        value = x
+        for _ in range(60):
+            value = value * value * 0.5 + x
+        return te.if_then_else(value > value * 0.5, te.sigmoid(value), te.sigmoid(value + x))
+
+    x = np.linspace(-0.5, 0.5, 20)
+    value = x
+    for _ in range(60):
+        value = value * value * 0.5 + x
+    expected = 1 / (1 + np.exp(-np.where(value > value * 0.5, value, value + x)))
+    np.testing.assert_allclose(built(body)(x), expected, rtol=1e-13)
+
+
+def test_texts_of_deep_expressions_are_cut():
+    n = te.var("n")
+    X = te.placeholder((n,), name="X")
+    shared = chain = X[te.reduce_axis((0, n), name="i")]
+    for _ in range(3000):
+        shared, chain = shared * shared, te.exp(chain)
+    assert repr(shared).endswith("...") and len(repr(shared)) <= 2000
+    assert len(repr(chain)) <= 2000
+    Y = te.compute((n,), lambda i: te.exp(X[i]) * te.exp(X[i]), name="Y")
+    assert "Y[i] = exp(X[i])*exp(X[i])" in str(te.lower(te.create_schedule(Y.op), [X, Y]))
+
+
+def test_deep_indices():
+    """Nested bounds of an index, each of the one before."""
+
+    def body(depth):
+        n = te.var("n")
+        X = te.placeholder((n,), dtype="float64", name="X")
+
+        def element(i):
+            place = i
+            for k in range(depth):
+                place = te.min(te.max(place, k % 2 - 1), n - 1)
+            return X[te.max(place, 0)]
+
+        Y = te.compute((n,), element, name="Y")
+        return te.build(te.create_schedule(Y.op), [X, Y])
+
+    x = np.arange(9.0)
+    np.testing.assert_array_equal(body(4)(x), x)
+
+
+def test_a_chain_of_many_stages():
+    n = te.var("n")
+    X = te.placeholder((n,), name="X")
+    stage = X
+    for k in range(1200):
+        stage = te.compute((n,), lambda i, before=stage: before[i] + 1.0, name=f"S{k}")
+    assert len(te.create_schedule(stage.op).stages) == 1201
+
+
+def test_time_to_build_grows_with_the_depth(monkeypatch):
+    monkeypatch.setenv("UPSWEEP_CACHE_DIR", "")
+
+    def time_of(depth):
+        def body(elements, i):
+            (x,) = elements
+            value = x
+            for k in range(depth):
+                value = te.if_then_else(x > 0.01 * k, te.sin(value), value * 0.5 + x)
+            return value
+
+        return min(cpu_time_of(lambda: te.build(*nest_of(body))) for _ in range(2))
+
+    def nest_of(body):
+        X = te.placeholder((te.var("n"),), dtype="float64", name="X")
+        Y = te.compute(X.shape, lambda i: body([X[i]], i), name="Y")
+        return te.create_schedule(Y.op), [X, Y]
+
+    time_of(10)
+    assert time_of(300) < 3 * time_of(150)
+
+
+def test_deep_expressions_on_a_small_stack():
+    results = []
+    x = np.linspace(-1, 3, 50)
+
+    def run():
+        results.append(built(nested_choices(300, lambda x, i, k: i >= k % 50))(x))
+
+    before = threading.stack_size(256 << 10)
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    expected = choices_by_numpy(300, x, lambda k: np.arange(50) >= k % 50)
+    np.testing.assert_allclose(results[0], expected, rtol=1e-13)
