@@ -1,4 +1,9 @@
-"""From LLVM IR to functions in memory, through llvmlite, which is imported by the first who needs it."""
+"""Compiles LLVM IR and loads it as functions in memory, through llvmlite, which is imported on first use.
+
+No lock of this module is held while LLVM runs: each module has an LLVM context of its own, and each thread its
+own target machines. llvmlite holds a lock during each native call, so that of two threads that compile, one writes
+its text while the other one's module is in LLVM. What has been loaded is called without a native call of llvmlite.
+"""
 
 from __future__ import annotations
 
@@ -15,45 +20,71 @@ from .target import Target
 
 __all__ = ["Loaded", "add_symbols", "compile_object", "load", "load_object", "sources", "versions"]
 
-_lock = threading.Lock()
+_initializing = threading.Lock()
 _binding: Any = None
-_context: Any = None  # None is LLVM's own
-_machines: dict[Target, Any] = {}
+_engine_context: Any = None
+
+
+class _OfThread(threading.local):
+    """The target machines of one thread."""
+
+    def __init__(self) -> None:
+        self.machines: dict[Target, Any] = {}
+
+
+_of_thread = _OfThread()
 
 # Functions of C's library that compiled code may call.
 _LIBRARY_FUNCTIONS = ("sin", "cos", "pow")
 
 
 def _llvm() -> Any:
-    global _binding, _context
+    """llvmlite's binding, initialized by the first caller."""
+    if _binding is None:
+        with _initializing:
+            _initialize()
+    return _binding
+
+
+def _is_old() -> bool:
+    """Whether llvmlite is a release that has to be initialized, and asked for opaque pointers."""
+    import llvmlite
+
+    return tuple(int(part) for part in llvmlite.__version__.split(".")[:2]) < (0, 45)
+
+
+def _initialize() -> None:
+    global _binding, _engine_context
     if _binding is None:
         try:
-            import llvmlite
             import llvmlite.binding as binding
         except ImportError as error:
             raise ImportError(
                 'formulas are compiled by llvmlite, which is not installed: pip install "upsweep[expr]"'
             ) from error
-        release = tuple(int(part) for part in llvmlite.__version__.split(".")[:2])
-        if release < (
-            0,
-            45,
-        ):  # later ones initialise on their own, and refuse to be asked; all their pointers are opaque
+        if _is_old():
             binding.initialize()
-            _context = binding.context.ContextRef(binding.ffi.lib.LLVMPY_ContextCreate(True))
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
         library = ctypes.CDLL(ctypes.util.find_library("m") or None)
         for name in _LIBRARY_FUNCTIONS:
             binding.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+        # An engine outlives the Python object of its module, and with that a context of its own.
+        _engine_context = _new_context(binding)
         _binding = binding
-    return _binding
 
 
+def _new_context(llvm: Any) -> Any:
+    """A context: types and constants that the modules of other threads do not share."""
+    if _is_old():
+        return llvm.context.ContextRef(llvm.ffi.lib.LLVMPY_ContextCreate(True))
+    return llvm.create_context()
+
+
+@functools.cache
 def versions() -> str:
     """What compiled code depends on besides its text: the versions of llvmlite and LLVM, the architecture."""
-    with _lock:
-        llvm = _llvm()
+    llvm = _llvm()
     import llvmlite
 
     model = " ".join(_placement(llvm).values())
@@ -69,10 +100,9 @@ def sources() -> str:
 
 def add_symbols(symbols: Mapping[str, int]) -> None:
     """Tell compiled code where functions of other libraries are."""
-    with _lock:
-        llvm = _llvm()
-        for name, address in symbols.items():
-            llvm.add_symbol(name, address)
+    llvm = _llvm()
+    for name, address in symbols.items():
+        llvm.add_symbol(name, address)
 
 
 def _placement(llvm: Any) -> dict[str, str]:
@@ -94,33 +124,36 @@ def _new_machine(target: Target) -> Any:
 
 
 def _machine(target: Target) -> Any:
-    if target not in _machines:
-        _machines[target] = _new_machine(target)
-    return _machines[target]
+    """The calling thread's target machine, which no other thread may use at the same time."""
+    machines = _of_thread.machines
+    if target not in machines:
+        machines[target] = _new_machine(target)
+    return machines[target]
 
 
 def compile_object(text: str, target: Target) -> bytes:
     """The object file of a module in LLVM IR."""
-    with _lock:  # a target machine is of one thread at a time
-        llvm = _llvm()
-        module = llvm.parse_assembly(text, _context)
-        module.verify()  # LLVM would end the process over what this raises
-        return bytes(_machine(target).emit_object(module))
+    llvm = _llvm()
+    module = llvm.parse_assembly(text, _new_context(llvm))
+    module.verify()  # LLVM would end the process over what this raises
+    return bytes(_machine(target).emit_object(module))
 
 
 class Loaded:
     """An object file in memory, for as long as this lives."""
 
     def __init__(self, code: bytes, target: Target) -> None:
-        with _lock:
-            llvm = _llvm()
-            self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", _context), _new_machine(target))
-            self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-            self._engine.finalize_object()
+        llvm = _llvm()
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", _engine_context), _new_machine(target))
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        self._engine.finalize_object()
+        self._addresses: dict[str, int] = {}
 
     def address(self, name: str) -> int:
-        """Where a function is."""
-        return int(self._engine.get_function_address(name))
+        """The address of a function; looked up once, since the lookup waits for other threads' compilations."""
+        if name not in self._addresses:
+            self._addresses[name] = int(self._engine.get_function_address(name))
+        return self._addresses[name]
 
     def integer(self, name: str) -> int:
         """What a function without arguments says."""
