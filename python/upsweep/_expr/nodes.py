@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from . import ops
@@ -20,8 +20,10 @@ __all__ = [
     "Node",
     "Static",
     "constant",
+    "listed",
     "make",
     "node_of",
+    "of_rows",
     "order",
     "plain",
     "substitute",
@@ -82,7 +84,7 @@ class Node:
         raise AttributeError(f"nodes are immutable: {name} cannot be set")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return node_of, (self.op, self.args, self.static, self.dim)
+        return _last_of, (listed(self),)
 
     def __copy__(self) -> Node:
         return self
@@ -109,6 +111,29 @@ def node_of(op: str, args: tuple[Node, ...], static: Static, dim: int) -> Node:
                 object.__setattr__(found, name, value)
             _table[key] = found
     return found
+
+
+Rows = tuple[tuple[str, tuple[int, ...], Static, int], ...]
+
+
+def listed(*roots: Node) -> Rows:
+    """Nodes as rows (op, numbers of the arguments' rows, static, dim), without recursion: of any depth."""
+    number: dict[Node, int] = {}
+    for node in order(*roots):
+        number[node] = len(number)
+    return tuple((node.op, tuple(number[arg] for arg in node.args), node.static, node.dim) for node in number)
+
+
+def of_rows(rows: Iterable[tuple[str, Sequence[int], Static, int]]) -> list[Node]:
+    """The nodes of the rows that `listed` gave, in their order."""
+    nodes: list[Node] = []
+    for op, args, static, dim in rows:
+        nodes.append(node_of(op, tuple(nodes[arg] for arg in args), static, dim))
+    return nodes
+
+
+def _last_of(rows: Rows) -> Node:
+    return of_rows(rows)[-1]
 
 
 def variable(position: int, dim: int, kind: str) -> Node:

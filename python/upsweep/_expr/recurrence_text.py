@@ -6,7 +6,7 @@ import functools
 import json
 from typing import Any
 
-from .nodes import Node, node_of, order
+from .nodes import listed, of_rows, order
 from .recurrence import Recurrence
 
 __all__ = ["parsed", "written"]
@@ -16,21 +16,16 @@ __all__ = ["parsed", "written"]
 def written(recurrence: Recurrence) -> str:
     """The recurrence as text, from which `parsed` makes it again, in any process."""
     roots = (*recurrence.states, *recurrence.outputs)
-    number: dict[Node, int] = {}
-    nodes = []
-    for node in order(*roots):
-        number[node] = len(number)
-        nodes.append([node.op, [number[arg] for arg in node.args], node.static, node.dim])
-    return json.dumps([recurrence.n_inputs, recurrence.n_states, [number[root] for root in roots], nodes])
+    number = {node: place for place, node in enumerate(order(*roots))}
+    places = [number[root] for root in roots]
+    return json.dumps([recurrence.n_inputs, recurrence.n_states, places, listed(*roots)])
 
 
 @functools.lru_cache(256)
 def parsed(text: str) -> Recurrence:
     """The recurrence that `written` wrote."""
     n_inputs, n_states, places, rows = json.loads(text)
-    nodes: list[Node] = []
-    for op, args, static, dim in rows:
-        nodes.append(node_of(op, tuple(nodes[arg] for arg in args), _tuples(static), dim))
+    nodes = of_rows((op, args, _tuples(static), dim) for op, args, static, dim in rows)
     roots = tuple(nodes[place] for place in places)
     return Recurrence(roots[:n_states], roots[n_states:], n_inputs)
 

@@ -53,6 +53,36 @@ class Expression:
     ranges: Any
     backend: str | None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The expressions below this one, as a list: pickle and deepcopy recurse, and expressions may be deep."""
+        numbers: dict[int, int] = {}
+        rows: list[tuple[Any, ...]] = []
+        stack: list[Expression] = [self]
+        while stack:
+            each = stack[-1]
+            waiting = [] if each._op is None else [arg for arg in each._args if id(arg) not in numbers]
+            if waiting:
+                stack += waiting
+                continue
+            stack.pop()
+            if id(each) not in numbers:
+                numbers[id(each)] = len(rows)
+                args = each._args if each._op is None else tuple(numbers[id(arg)] for arg in each._args)
+                state = each._op, args, each._static, each._meta, each.ndim, each.ranges, each.backend
+                rows.append((type(each), *state))
+        return _of_rows, (rows,)
+
+
+def _of_rows(rows: list[tuple[Any, ...]]) -> Expression:
+    """The last of the expressions that `Expression.__reduce__` listed."""
+    found: list[Expression] = []
+    for kind, op, args, *state in rows:
+        each = object.__new__(kind)
+        each._op, each._args = op, args if op is None else tuple(found[arg] for arg in args)
+        each._static, each._meta, each.ndim, each.ranges, each.backend = state
+        found.append(each)
+    return found[-1]
+
 
 @functools.lru_cache(maxsize=1024)
 def join_meta(a: Meta, b: Meta) -> Meta:
