@@ -11,8 +11,10 @@ from __future__ import annotations
 import ast
 import math
 import re
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeVar
 
 from . import derivative, ops
 from .nodes import KINDS, Node, constant, make, variable, variables, zero
@@ -114,6 +116,41 @@ def _alias(alias: str, place: int) -> Node:
     )
 
 
+_Result = TypeVar("_Result")
+
+# Texts that any stack is enough for, the smallest of 32 KiB too; all others are read on one of this size. It is
+# address space: CPython's parser stops by itself after 6,000 levels, which take less than 8 MiB.
+_SHORT, _SHALLOW = 100, 5
+_STACK_BYTES = 64 << 20
+_stack_size = threading.Lock()
+
+
+def _on_deep_stack(text: object, read: Callable[[], _Result]) -> _Result:
+    """Call `read`, for a long or nested text in a thread of its own.
+
+    `ast.parse` recurses in C, and would end the process where the stack of the caller's thread is small.
+    """
+    if not isinstance(text, str) or (len(text) <= _SHORT and sum(map(text.count, "([{")) <= _SHALLOW):
+        return read()
+    result: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(read())
+        except BaseException as error:
+            result.set_exception(error)
+
+    with _stack_size:
+        before = threading.stack_size(_STACK_BYTES)
+        try:
+            thread = threading.Thread(target=run, name="upsweep-formula")
+            thread.start()
+        finally:
+            threading.stack_size(before)
+    thread.join()
+    return result.result()
+
+
 def parse(formula: str, aliases: Aliases | Sequence[str] = ()) -> Node:
     """Read a formula.
 
@@ -135,8 +172,12 @@ def parse(formula: str, aliases: Aliases | Sequence[str] = ()) -> Node:
     >>> parse("Exp(-G * SqDist(X, Y)) * B", ["X = Vi(3)", "Y = Vj(3)", "G = Pm(1)", "B = Vj(2)"])
     Exp((-Var(2,1,2) * SqDist(Var(0,3,0),Var(1,3,1)))) * Var(3,2,1)
     """
-    reader = _reader(formula, aliases)
-    return reader.whole(reader.tree)
+
+    def read() -> Node:
+        reader = _reader(formula, aliases)
+        return reader.whole(reader.tree)
+
+    return _on_deep_stack(formula, read)
 
 
 def parse_reduction(
@@ -151,10 +192,14 @@ def parse_reduction(
     >>> parse_reduction("ArgKMin_Reduction(SqDist(Var(0,3,0), Var(1,3,1)), 10, 1)").rows
     'j'
     """
+    return _on_deep_stack(text, lambda: _parse_reduction(text, aliases, dtype, dtype_acc))
+
+
+def _parse_reduction(text: str, aliases: Aliases | Sequence[str], dtype: str, dtype_acc: str) -> PairReduction:
     reader = _reader(text, aliases)
     call = reader.tree
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.keywords:
-        raise ValueError(f"{text!r} is no reduction, such as SumReduction(formula, 0)")
+        raise ValueError(f"{_shortened(text)!r} is no reduction, such as SumReduction(formula, 0)")
     name = call.func.id
     short = name.removesuffix("Reduction").removesuffix("_")
     if short == name:
@@ -192,6 +237,16 @@ def reduction_name(name: str) -> str:
     return REDUCTION_NAMES[name]
 
 
+_TOO_DEEP = (
+    "it is nested too deeply for Python's parser, in brackets or in operations one after the other; "
+    "build it of LazyTensor, whose formulas may be of any depth"
+)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:150]} ... {text[-45:]}"
+
+
 def _reader(text: str, aliases: Aliases | Sequence[str]) -> _Reader:
     if not isinstance(text, str):
         raise ValueError(f"a formula is a str, not {type(text).__name__}")
@@ -200,8 +255,9 @@ def _reader(text: str, aliases: Aliases | Sequence[str]) -> _Reader:
     try:
         tree = ast.parse(source, mode="eval").body
     except (SyntaxError, RecursionError, MemoryError) as error:
-        what = error.msg if isinstance(error, SyntaxError) else "it is nested too deeply"
-        raise ValueError(f"{text!r} is no formula: {what}") from None
+        message = error.msg if isinstance(error, SyntaxError) else "too many nested operations"
+        what = _TOO_DEEP if message.startswith("too many nested") else message
+        raise ValueError(f"{_shortened(text)!r} is no formula: {what}") from None
     return _Reader(source, declared, tree)
 
 
@@ -219,7 +275,7 @@ class _Reader:
         try:
             return self.node(tree)
         except RecursionError:
-            raise ValueError(f"{self._source!r} is no formula: it is nested too deeply") from None
+            raise ValueError(f"{_shortened(self._source)!r} is no formula: {_TOO_DEEP}") from None
 
     def node(self, tree: ast.expr) -> Node:
         """The node of a part of the formula."""
@@ -333,15 +389,15 @@ class _Reader:
         try:
             return make(op, *args, static=static)
         except ValueError as error:
-            raise ValueError(f"{error} (in {self._segment(tree)!r})") from None
+            raise ValueError(f"{error} (in {_shortened(self._segment(tree))!r})") from None
 
     def _segment(self, tree: ast.expr) -> str:
         return ast.get_source_segment(self._source, tree) or self._source
 
     def _refusal(self, tree: ast.expr, what: str) -> ValueError:
         segment = self._segment(tree)
-        where = "" if segment == self._source else f" (in {self._source!r})"
-        return ValueError(f"{segment!r} {what}{where}")
+        where = "" if segment == self._source else f" (in {_shortened(self._source)!r})"
+        return ValueError(f"{_shortened(segment)!r} {what}{where}")
 
     # What is called like an operation and is none
 

@@ -1,0 +1,146 @@
+"""Formulas of many operations: values, gradients, copies; texts too deep for Python's parser; small stacks."""
+
+import copy
+import pickle
+import threading
+import time
+
+import numpy as np
+import pytest
+from upsweep import Genred, LazyTensor
+from upsweep._expr.derivative import gradient
+from upsweep._expr.formula import parse, parse_reduction
+from upsweep._expr.lower import lower_formulas
+from upsweep._expr.nodes import constant, make, variable
+
+pytest.importorskip("llvmlite")
+
+X, Y = (np.random.default_rng(seed).random((n, 2)) for seed, n in ((0, 5), (1, 7)))
+DEPTHS = (400, 1000, 3000)
+
+
+def deep(depth):
+    """A LazyTensor of about so many operations, and the same by numpy."""
+    lazy = ((LazyTensor(X[:, None]) - LazyTensor(Y[None])) ** 2).sum(-1)
+    value = ((X[:, None] - Y[None]) ** 2).sum(-1)
+    for k in range(depth // 2):
+        lazy = (-lazy).exp() if k % 2 else lazy * 0.5 + 0.25
+        value = np.exp(-value) if k % 2 else value * 0.5 + 0.25
+    return lazy, value
+
+
+def on_small_stack(function, kib=64):
+    """What a function returns in a thread of so small a stack."""
+    result = []
+    before = threading.stack_size(kib << 10)
+    try:
+        thread = threading.Thread(target=lambda: result.append(function()))
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    return result[0]
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_values_texts_and_copies(depth):
+    lazy, value = deep(depth)
+    expected = value.sum(1)[:, None]
+    np.testing.assert_allclose(lazy.sum(1), expected, rtol=1e-12)
+    assert "formula: " in repr(lazy) and str(lazy) == repr(lazy)
+    assert len({lazy, copy.copy(lazy)}) == 2
+    for other in (copy.copy(lazy), copy.deepcopy(lazy), pickle.loads(pickle.dumps(lazy))):
+        assert type(other) is LazyTensor and other.shape == lazy.shape
+        np.testing.assert_array_equal(other.sum(1), lazy.sum(1))
+
+
+def test_copies_keep_what_they_are_made_of():
+    a, b = LazyTensor(X[:, None]), LazyTensor(Y[None])
+    made = a * 2.0 + b
+    other = pickle.loads(pickle.dumps(made))
+    assert (other.ni, other.nj, other.ndim, other.dtype) == (made.ni, made.nj, made.ndim, made.dtype)
+    assert other.formula == made.formula
+    twice = copy.deepcopy(made + a)
+    np.testing.assert_array_equal(twice.sum(1), (made + a).sum(1))
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_nodes_are_pickled_and_differentiated(depth):
+    node = x = variable(0, 1, "i")
+    for _ in range(depth // 2):
+        node = make("sin", make("mul", node, constant(1.5)))
+    assert pickle.loads(pickle.dumps(node)) is node
+    assert copy.deepcopy(node) is node and len(repr(node)) <= 2000
+    derived = gradient(node, x)
+    assert pickle.loads(pickle.dumps((derived, node))) == (derived, node)
+    assert len(lower_formulas(derived).values) < 5 * depth
+
+
+def test_a_gradient_of_a_deep_formula():
+    """The gradient of the sum over pairs, by the chain rule written out in numpy."""
+    lazy = LazyTensor((0, 1, 0)) - LazyTensor((1, 1, 1))
+    value = X[:, None, 0] - Y[None, :, 0]
+    slope = np.ones_like(value)
+    for _ in range(400):
+        lazy, slope, value = (lazy * 1.5).sin(), slope * np.cos(value * 1.5) * 1.5, np.sin(value * 1.5)
+    total = lazy.grad(LazyTensor((0, 1, 0)), 1).sum(1)
+    np.testing.assert_allclose(total(X[:, :1], Y[:, :1]), slope.sum(1)[:, None], rtol=1e-8, atol=1e-12)
+
+
+def test_time_to_compile_grows_with_the_depth(monkeypatch):
+    monkeypatch.setenv("UPSWEEP_CACHE_DIR", "")
+
+    def time_of(depth):
+        """Each number is a parameter of the formula, of which there are many."""
+        lazy = ((LazyTensor(X[:, None]) - LazyTensor(Y[None])) ** 2).sum(-1)
+        for k in range(depth):
+            lazy = (lazy + 0.1 * k).sin() * (1.0 + k)
+        start = time.thread_time()
+        lazy.sum(1)
+        return time.thread_time() - start
+
+    time_of(10)
+    assert min(time_of(800), time_of(801)) < 3 * min(time_of(400), time_of(401))
+
+
+NESTED = {
+    "brackets": "(" * 200 + "Var(0,1,0)" + ")" * 200,
+    "signs": "-" * 5000 + "Var(0,1,0)",
+    "powers": "Var(0,1,0) ** " * 3000 + "2",
+    "a sum of 5,000 terms": "+".join(["Var(0,1,0)"] * 5000),
+    "100,000 characters": "+".join(["Exp(Var(0,1,0))"] * 6300),
+}
+
+
+@pytest.mark.parametrize("which", NESTED)
+def test_texts_too_deep_are_refused_on_any_stack(which):
+    def refused():
+        with pytest.raises(ValueError, match=r"is no formula: .*LazyTensor") as caught:
+            parse(NESTED[which])
+        return str(caught.value)
+
+    message = on_small_stack(refused)
+    assert message == refused() and len(message) < 500
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_reduction(f"SumReduction({NESTED[which]}, 0)")
+
+
+def test_texts_that_are_read_are_read_on_any_stack():
+    texts = ["Exp(" * 90 + "X" + ")" * 90, "+".join(["X"] * 1000), "-" * 90 + "X", "(" * 150 + "X" + ")" * 150]
+    for written in texts:
+        assert on_small_stack(lambda written=written: parse(written, ["X = Vi(0,1)"])) is parse(
+            written, ["X = Vi(0,1)"]
+        )
+    found = on_small_stack(
+        lambda: Genred("Sin(" * 50 + "X-Y" + ")" * 50, ["X=Vi(1)", "Y=Vj(1)"], "Sum", axis=1)(X[:, :1], Y[:, :1])
+    )
+    expected = X[:, :1] - Y[:, 0]
+    for _ in range(50):
+        expected = np.sin(expected)
+    np.testing.assert_allclose(found, expected.sum(1)[:, None], rtol=1e-12)
+
+
+def test_deep_formulas_on_a_small_stack():
+    lazy, value = on_small_stack(lambda: deep(1000))
+    np.testing.assert_allclose(on_small_stack(lambda: lazy.sum(1)), value.sum(1)[:, None], rtol=1e-12)
+    assert on_small_stack(lambda: pickle.loads(pickle.dumps(lazy)).shape) == lazy.shape
