@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from upsweep import Genred, LazyTensor
 from upsweep._expr.derivative import gradient
+from upsweep._expr.evaluate import evaluate
 from upsweep._expr.formula import parse, parse_reduction
 from upsweep._expr.lower import lower_formulas
 from upsweep._expr.nodes import constant, make, variable
+from upsweep._expr.rules import simplify
 
 pytest.importorskip("llvmlite")
 
@@ -85,6 +87,39 @@ def test_a_gradient_of_a_deep_formula():
         lazy, slope, value = (lazy * 1.5).sin(), slope * np.cos(value * 1.5) * 1.5, np.sin(value * 1.5)
     total = lazy.grad(LazyTensor((0, 1, 0)), 1).sum(1)
     np.testing.assert_allclose(total(X[:, :1], Y[:, :1]), slope.sum(1)[:, None], rtol=1e-8, atol=1e-12)
+
+
+def product(step, node, depth=400):
+    """A chain of products, which simplification rewrites from the outside to the inside."""
+    for k in range(depth):
+        node = step(node, k)
+    return node
+
+
+def factor(k):
+    """Near 1, and another one each time."""
+    return make("exp", make("mul", COLUMN, constant(1e-6 * (k - 200))))
+
+
+ROW, ROWS, COLUMN = variable(0, 1, "i"), variable(0, 2, "i"), variable(1, 1, "j")
+PRODUCTS = {
+    # Constants so large and so small that they are not multiplied before they are used.
+    "constants": product(
+        lambda node, k: make("mul", make("mul", node, constant(2.0 ** (21 if k % 2 else -21))), COLUMN), ROW
+    ),
+    "vectors": make("sum", product(lambda node, k: make("mul", node, factor(k)), ROWS)),
+    "a sign": make("neg", product(lambda node, k: make("mul", node, factor(k)), ROW, depth=1000)),
+}
+
+
+@pytest.mark.parametrize("which", PRODUCTS)
+def test_long_products(which):
+    formula = PRODUCTS[which]
+    of = ROWS if which == "vectors" else ROW
+    arrays = [np.ones(of.dim), np.ones(1)]
+    for each in (formula, gradient(formula, of)):
+        np.testing.assert_allclose(evaluate(simplify(each), arrays), evaluate(each, arrays), rtol=1e-9)
+        assert len(lower_formulas(each).values) < 20_000
 
 
 def test_time_to_compile_grows_with_the_depth(monkeypatch):

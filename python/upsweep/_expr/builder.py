@@ -30,6 +30,7 @@ _FOLDED: dict[str, Callable[..., Any]] = {
 _COMPARISONS: dict[str, Callable[..., Any]] = {
     "lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal,
 }  # fmt: skip
+_DEEPEST = 50  # rewrites inside of rewrites: beyond, a product of many factors stays as it is
 _COMMUTATIVE = ("add", "mul", "eq", "ne")
 
 
@@ -77,6 +78,7 @@ class Builder:
         self._scope_of: list[_Scope] = []
         self._root = _Scope()
         self._open = [self._root]
+        self._n_rewrites = 0  # that are running, each inside of the one before
 
     # Values
 
@@ -96,13 +98,19 @@ class Builder:
         return total
 
     def call(self, op: str, *args: int, static: tuple[Any, ...] = ()) -> int:
-        """The value of an operation, by the rewrites that it has."""
-        rewrite = _REWRITES.get(op)
+        """The value of an operation, by the rewrites that it has; they call this for operations of their own."""
+        rewrite = _REWRITES.get(op) if self._n_rewrites < _DEEPEST else None
         values = [self._constant(arg) for arg in args]
         if op in _FOLDED and values and None not in values:
             with np.errstate(all="ignore"):
                 return self.const(float(_FOLDED[op](*map(np.float64, values))))
-        return rewrite(self, *args) if rewrite else self._emit(op, args, static)
+        if rewrite is None:
+            return self._emit(op, args, static)
+        self._n_rewrites += 1
+        try:
+            return rewrite(self, *args)
+        finally:
+            self._n_rewrites -= 1
 
     def add(self, a: int, b: int) -> int:
         return self.call("add", a, b)
@@ -281,7 +289,7 @@ class Builder:
         negative = self._negative(a)
         return self._emit("neg", (a,), ()) if negative is None else negative
 
-    def _negative(self, a: int) -> int | None:
+    def _negative(self, a: int, depth: int = 0) -> int | None:
         """The negative of a value, if it costs a pair no instruction of its own."""
         value, negated, difference = self._constant(a), self._inner("neg", a), self._inner("sub", a)
         if value is not None:
@@ -292,7 +300,8 @@ class Builder:
             return self._emit("sub", difference[::-1], ())
         factors = self._inner("mul", a) or ()
         for factor, other in zip(factors, factors[::-1]):
-            negative = None if factor == other else self._negative(factor)
+            is_tried = factor != other and depth < _DEEPEST
+            negative = self._negative(factor, depth + 1) if is_tried else None
             if negative is not None:
                 return self.mul(negative, other)
         return self._emit("neg", (a,), ()) if self._steps[a].level in ("p", "i", "j") else None

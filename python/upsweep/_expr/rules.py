@@ -7,6 +7,7 @@ are not reordered: (a - b) + b stays, since it rounds.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -19,6 +20,16 @@ __all__ = ["simplify"]
 
 Rewrite = Callable[[Node], Node | None]
 _REWRITES: dict[str, list[Rewrite]] = {}
+_DEEPEST = 50  # rewrites inside of rewrites; beyond, a product of that many factors stays as it is
+
+
+class _Depth(threading.local):
+    """How many rewrites the calling thread is in."""
+
+    value = 0
+
+
+_depth = _Depth()
 _MOST = 100  # rewrites of one node; they all make it smaller, so that more is a mistake in them
 
 
@@ -60,8 +71,15 @@ def _of(*names: str) -> Callable[[Rewrite], Rewrite]:
 
 
 def _new(op: str, *args: Node, static: tuple[object, ...] = ()) -> Node:
-    """An operation on simplified arguments, simplified."""
-    return _settled(make(op, *args, static=static))
+    """An operation on simplified arguments, simplified unless that takes too many rewrites inside of rewrites."""
+    node = make(op, *args, static=static)
+    if _depth.value >= _DEEPEST:
+        return node
+    _depth.value += 1
+    try:
+        return _settled(node)
+    finally:
+        _depth.value -= 1
 
 
 def _value(node: Node) -> float | None:
