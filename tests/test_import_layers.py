@@ -102,7 +102,7 @@ MAY_IMPORT = {
     "distributed": {"_torch", "counts"},
     "_scan_blocks": {"_scan_passes", "_scan_problem", "_arrays", "user_scan"},
     "streams": {"_scan_blocks", "carries", "scans", "_signature", "_arrays"},
-    "config": {"_cpu", "_cuda"},
+    "config": {"_cpu", "_cuda", "_expr"},
 }
 # fmt: on
 FOREIGN = {"torch", "cupy", "dask"}

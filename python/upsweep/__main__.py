@@ -18,7 +18,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser("demo", help="scans and counts of Python's own sources")
     demo.add_argument("--output", type=Path, default=Path("upsweep-demo.png"), help="where the picture goes")
-    commands.add_parser("info", help="versions, instruction sets, threads and libraries")
+    commands.add_parser("info", help="versions, instruction sets, threads, libraries and the cache")
     bench.add_arguments(commands.add_parser("bench", help="how fast it is here, as a fraction of a copy"))
     commands.add_parser("selftest", help="compare every function with its plain numpy twin")
     return parser

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import upsweep._cpu._machine as _machine
 from upsweep import _cpu, _cuda
+
+if TYPE_CHECKING:
+    from upsweep._expr import cache
 
 __all__ = ["Config", "show_config"]
 
@@ -51,8 +54,17 @@ def _cuda_architectures() -> list[str] | str | None:
         return str(error)
 
 
+def _cache_status() -> cache.Status:
+    from upsweep._expr import cache  # importing it with upsweep would add its imports (tempfile, hashlib)
+
+    try:
+        return cache.status()
+    except OSError as error:  # a folder that must not be used: the first formula raises this
+        return cache.Status(None, 0, str(error))
+
+
 def show_config() -> Config:
-    """Versions, instruction sets, threads and libraries.
+    """Versions, instruction sets, threads, libraries and the cache of compiled code.
 
     Returns
     -------
@@ -61,7 +73,8 @@ def show_config() -> Config:
         ``isa_usable``, ``isa`` (the instruction set chosen), ``openmp`` (the specification's date, None
         without), ``threads``, ``cuda_library`` (its path, None: not
         installed), ``cuda_architectures`` (the compute capabilities that it holds code for), ``llvmlite``,
-        ``ml_dtypes``.
+        ``ml_dtypes``, ``cache_dir`` (the folder of compiled formulas, None: none), ``cache_bytes`` (what it
+        holds), ``cache_problem`` (why nothing can be stored there, None: it can).
 
     Examples
     --------
@@ -71,6 +84,7 @@ def show_config() -> Config:
     True
     """
     library = _cuda.find()
+    compiled = _cache_status()
     return Config(
         version=_version("upsweep"),
         python=platform.python_version(),
@@ -85,4 +99,7 @@ def show_config() -> Config:
         cuda_architectures=_cuda_architectures(),
         llvmlite=_version("llvmlite"),
         ml_dtypes=_version("ml_dtypes"),
+        cache_dir=None if compiled.folder is None else str(compiled.folder),
+        cache_bytes=compiled.n_bytes,
+        cache_problem=compiled.problem,
     )

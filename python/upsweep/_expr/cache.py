@@ -1,75 +1,131 @@
-"""Compiled code on disk: found by what it was made from, checked before it is used.
+"""The cache of compiled code on disk, found by what the code was compiled from.
 
-Code lies in the folder that the environment variable ``UPSWEEP_CACHE_DIR`` names, else in ``upsweep`` in the
-XDG cache folder (``$XDG_CACHE_HOME`` or ``~/.cache``). Set to nothing, ``UPSWEEP_CACHE_DIR=``, it turns the
-disk off. The folder is made for its owner alone; one of somebody else, or that others may write to, is not
-used: code from there would run as us.
+Files lie in the folder named by the environment variable ``UPSWEEP_CACHE_DIR``, else in ``upsweep`` in the XDG
+cache folder (``$XDG_CACHE_HOME`` or ``~/.cache``). An empty value, ``UPSWEEP_CACHE_DIR=``, switches the cache off.
+The folder is created for its owner alone. A folder of another user, or one that others may write to, is not used:
+code from there would run with the rights of this process.
+
+Each file holds a digest of its key and code, so that damaged files are misses. The cache never stops a
+computation: what cannot be read is a miss, what cannot be written is a warning. Only a folder that the variable
+names and that must not be used, or a file in its place, is an error.
+
+The loaders of LLVM and NVRTC code call `fetch_or_make`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import stat
 import tempfile
+import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["fetch", "fetch_or_make", "folder", "source_digest", "store"]
+__all__ = ["Status", "fetch", "fetch_or_make", "folder", "source_digest", "status", "store"]
 
+VARIABLE = "UPSWEEP_CACHE_DIR"
 _MAGIC = b"upsweep-code-1\n"
 _DIGEST_BYTES = 32
-_MOST_FILES = 4000  # a few dozen MB; beyond, the half that was written first goes
-_LOOK_AT = "0"  # names that begin so have a look at the others: one in sixteen
+_NAME_DIGITS = 40
+_MOST_FILES = 4000  # a few dozen MB; beyond, the older half is deleted
+_DAY = 86_400 * 10**9  # in nanoseconds
+_LOOK_AT = "0"  # storing a file whose name begins so counts the files: one in sixteen
+_FILES = ("[0-9a-f]" * _NAME_DIGITS + ".bin", ".new-*")  # nothing else in the folder is ours to delete
+
+_warned: set[Path] = set()
+
+
+class Status(NamedTuple):
+    """Where the cache is, how many bytes it holds, and what keeps it from being used (None: nothing)."""
+
+    folder: Path | None
+    n_bytes: int
+    problem: str | None
 
 
 def folder() -> Path | None:
-    """Where code is kept, made if it is not there; None where there is no place for it.
+    """The cache folder, created if it is missing; None if there is none that can be used.
 
     Raises
     ------
     PermissionError
-        ``UPSWEEP_CACHE_DIR`` names a folder that is not ours alone.
+        ``UPSWEEP_CACHE_DIR`` names a folder of another user, or one that others may write to.
+    NotADirectoryError
+        ``UPSWEEP_CACHE_DIR`` names a file.
     """
-    named = os.environ.get("UPSWEEP_CACHE_DIR")
+    path, problem = _locate()
+    return path if problem is None else None
+
+
+def _locate() -> tuple[Path | None, str | None]:
+    """The absolute path of the folder, which is created, and what keeps it from being used."""
+    named = os.environ.get(VARIABLE)
     if named == "":
-        return None
-    if named is not None:
-        path = Path(named)
-    else:
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        path = Path(home) / "upsweep"
+        return None, f"{VARIABLE} is set to nothing"
+    path = _default_path() if named is None else _absolute(named)
+    if path is None:
+        return None, "there is no home directory"
+    refusal: type[OSError]
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = path.stat()
-    except OSError:
-        if named is not None:
-            raise
-        return None  # no home, or one that cannot be written to: compiled code is kept in memory alone
-    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o022:
-        return path
-    if named is not None:
-        raise PermissionError(f"UPSWEEP_CACHE_DIR={named!r} belongs to somebody else, or others may write to it")
-    return None
+        if _is_safe(path.stat()):
+            return path, None
+        refusal, problem = PermissionError, "belongs to somebody else, or others may write to it"
+    except (FileExistsError, NotADirectoryError):
+        refusal, problem = NotADirectoryError, "is not a folder, or lies below a file"
+    except OSError as error:
+        return path, error.strerror
+    if named is None:
+        return path, problem
+    raise refusal(
+        f"{VARIABLE}={named!r} {problem}: set it to a folder of your own, or to nothing to switch the cache off"
+    )
 
 
-def _path(key: str) -> Path | None:
-    place = folder()
-    return None if place is None else place / (hashlib.sha256(key.encode()).hexdigest()[:40] + ".bin")
+def _default_path() -> Path | None:
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # the XDG specification: relative paths are ignored
+        base = os.path.expanduser("~/.cache")
+    return Path(base) / "upsweep" if os.path.isabs(base) else None
+
+
+@functools.cache
+def _absolute(path: str) -> Path:
+    """The absolute path, fixed by the first call: a later `os.chdir` does not move the cache."""
+    return Path(os.path.abspath(os.path.expanduser(path)))
+
+
+def _is_safe(status: os.stat_result) -> bool:
+    """Whether a folder or file is ours, and nobody else may write to it."""
+    return status.st_uid == os.getuid() and not status.st_mode & 0o022
+
+
+def _name(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:_NAME_DIGITS] + ".bin"
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file without following a symbolic link, and without waiting for the other end of a FIFO."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def fetch(key: str) -> bytes | None:
-    """The code that was stored under a key; None if there is none, or it was damaged."""
-    path = _path(key)
-    if path is None:
+    """The code that was stored under a key; None if there is none that can be read, or it was damaged."""
+    place = folder()
+    if place is None:
         return None
     try:
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_uid != os.getuid():
+        with open(place / _name(key), "rb", opener=_open_at_once) as file:
+            file_status = os.fstat(file.fileno())
+            if not (stat.S_ISREG(file_status.st_mode) and _is_safe(file_status)):
                 return None
             data = file.read()
-    except FileNotFoundError:
+    except OSError:
         return None
     head = len(_MAGIC) + _DIGEST_BYTES
     code = data[head:]
@@ -80,21 +136,43 @@ def fetch(key: str) -> bytes | None:
 
 
 def store(key: str, code: bytes) -> None:
-    """Keep code under a key. Readers see all of it or nothing."""
-    path = _path(key)
-    if path is None:
+    """Store code under a key. Readers see all of it or nothing.
+
+    Warns
+    -----
+    RuntimeWarning
+        The code cannot be written. This is said once for each folder.
+    """
+    place, problem = _locate()
+    if place is None:
         return
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")  # mode 0600
+    if problem is None:
+        try:
+            _write(place, _name(key), _MAGIC + hashlib.sha256(key.encode() + code).digest() + code)
+        except OSError as error:
+            problem = error.strerror or str(error)
+    if problem is not None and place not in _warned:
+        _warned.add(place)
+        warnings.warn(
+            f"compiled code cannot be stored in {str(place)!r} ({problem}): it will be compiled again by each "
+            f"process. Set {VARIABLE} to a folder that can be written to, or to nothing to switch the cache off",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _write(place: Path, name: str, data: bytes) -> None:
+    handle, new = tempfile.mkstemp(dir=place, prefix=".new-")  # mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(_MAGIC + hashlib.sha256(key.encode() + code).digest() + code)
-        os.replace(name, path)
-        if path.name.startswith(_LOOK_AT):
-            _forget_the_oldest(path.parent)
+            file.write(data)
+        os.replace(new, place / name)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+        with contextlib.suppress(OSError):
+            os.unlink(new)
         raise
+    if name.startswith(_LOOK_AT):
+        _forget_the_oldest(place)
 
 
 def fetch_or_make(key: str, make: Callable[[], bytes]) -> bytes:
@@ -106,16 +184,36 @@ def fetch_or_make(key: str, make: Callable[[], bytes]) -> bytes:
     return code
 
 
-def _forget_the_oldest(place: Path) -> None:
-    files = list(place.glob("*.bin"))
-    if len(files) <= _MOST_FILES:
-        return
+def status() -> Status:
+    """Where the cache is and whether a file can be written there, which is tried."""
+    place, problem = _locate()
+    if place is None or problem is not None:
+        return Status(place, 0, problem)
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(bytes(4096))
+    except OSError as error:
+        problem = error.strerror
+    return Status(place, sum(n_bytes for _, n_bytes, _ in _dated_files(place)), problem)
+
+
+def _dated_files(place: Path) -> list[tuple[int, int, Path]]:
+    """When each file of the cache was written, its bytes, and its path."""
     dated = []
-    for file in files:
-        with contextlib.suppress(FileNotFoundError):  # another process forgets as well
-            dated.append((file.stat().st_mtime_ns, file))
-    for _, file in sorted(dated)[: len(dated) // 2]:
-        file.unlink(missing_ok=True)
+    for pattern in _FILES:
+        for path in place.glob(pattern):
+            with contextlib.suppress(FileNotFoundError):  # another process deletes old files as well
+                file_status = path.lstat()
+                dated.append((file_status.st_mtime_ns, file_status.st_size, path))
+    return dated
+
+
+def _forget_the_oldest(place: Path) -> None:
+    dated = sorted(_dated_files(place))
+    yesterday = time.time_ns() - _DAY
+    for written, _, path in dated[: len(dated) // 2 if len(dated) > _MOST_FILES else 0]:
+        if path.suffix == ".bin" or written < yesterday:  # not what another process is writing
+            path.unlink(missing_ok=True)
 
 
 def source_digest(*folders: str | Path) -> str:
