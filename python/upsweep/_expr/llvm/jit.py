@@ -8,7 +8,6 @@ its text while the other one's module is in LLVM. What has been loaded is called
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import functools
 import threading
 from collections.abc import Callable, Mapping
@@ -66,7 +65,7 @@ def _initialize() -> None:
             binding.initialize()
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
-        library = ctypes.CDLL(ctypes.util.find_library("m") or None)
+        library = ctypes.CDLL(None)  # this process: the interpreter itself is linked with C's mathematics
         for name in _LIBRARY_FUNCTIONS:
             binding.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
         # An engine outlives the Python object of its module, and with that a context of its own.
