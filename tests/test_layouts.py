@@ -3,39 +3,8 @@
 import numpy as np
 import pytest
 import upsweep
-from helpers import SCANS, check, operands, poisoned, random, same_bits
+from helpers import INPUT_LAYOUTS, LAYOUTS, SCANS, check, operands, poisoned, random, relaid, same_bits
 from numpy.lib.stride_tricks import as_strided
-
-
-def relaid(x, layout):
-    """The same numbers in another layout."""
-    if layout == "fortran":
-        return np.asfortranarray(x)
-    if layout == "negative strides":
-        return np.flip(np.flip(x).copy())
-    if layout == "odd strides":
-        big = poisoned(tuple(3 * n + 1 for n in x.shape), x.dtype)
-        part = big[tuple(slice(1, 3 * n + 1, 3) for n in x.shape)]
-        part[...] = x
-        return part
-    if layout == "unaligned":
-        part = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
-        part[...] = x
-        return part
-    if layout == "field of a record":
-        records = np.zeros(x.shape, [("skip", np.uint8), ("value", x.dtype)])
-        records["value"] = x
-        return records["value"]
-    if layout == "other byte order":
-        return x.astype(x.dtype.newbyteorder())
-    assert layout == "read-only"
-    x = x.copy()
-    x.flags.writeable = False
-    return x
-
-
-LAYOUTS = ["fortran", "negative strides", "odd strides", "unaligned"]
-INPUT_LAYOUTS = [*LAYOUTS, "field of a record", "other byte order", "read-only"]
 
 
 @pytest.mark.parametrize("layout", INPUT_LAYOUTS)

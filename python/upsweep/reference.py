@@ -18,6 +18,7 @@ The keywords that several functions share:
 
 The compiled kernels differ in one respect: except in sums, they count subnormal numbers as zero."""
 
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -259,24 +260,24 @@ def histogram(
 
 def histc(x: ArrayLike, bins: int = 100, min: Any = 0, max: Any = 0) -> Array:
     """Return how many elements each of the bins of equal width has: the bin is ``(x - min) * bins / (max - min)``,
-    calculated in x's dtype and cut to an integer; `max` is in the last.
+    calculated in x's dtype (exactly for integers) and cut to an integer; `max` is in the last.
 
     >>> histc([1.0, 2.0, 1.0], bins=4, min=0, max=3)
     array([0., 2., 1., 0.])
     """
     numbers = np.ravel(x)
-    if min == max and numbers.size:
-        min, max = numbers.min(), numbers.max()
-    if min == max:
-        min, max = min - 1, max + 1
-    kind = numbers.dtype.type if numbers.dtype.kind not in "iu" else int  # integers of any size
-    low, high, n_bins = kind(min), kind(max), kind(bins)
+    kind = Fraction if numbers.dtype.kind in "iu" else numbers.dtype.type  # exact: ends may be fractions
+    low, high, n_bins = (kind(np.asarray(number).item()) for number in (min, max, bins))
+    if low == high and numbers.size:
+        low, high = kind(numbers.min().item()), kind(numbers.max().item())
+    if low == high:
+        low, high = low - kind(1), high + kind(1)
     result = np.zeros(bins, np.intp)
-    for number in map(kind, numbers):
+    for number in map(kind, numbers.tolist()):
         if low <= number <= high:
             distance = (number - low) * n_bins
-            place = distance // (high - low) if kind is int else int(distance / (high - low))
-            result[place if place < bins else -1] += 1
+            place = distance / (high - low)  # infinite where the distance overflows
+            result[int(place) if place < bins else -1] += 1
     return result.astype(numbers.dtype)
 
 

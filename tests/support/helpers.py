@@ -17,6 +17,8 @@ from upsweep.testing import assert_scan_close
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = [np.dtype(t) for t in ("float16", "float32", "float64", "complex64", "complex128")] + [BFLOAT16]
 SCANS = ["cumulative_sum", "discounted_cumsum", "linear_recurrence"]
+LAYOUTS = ["fortran", "negative strides", "odd strides", "unaligned"]
+INPUT_LAYOUTS = [*LAYOUTS, "field of a record", "other byte order", "read-only"]
 
 
 def dtype_name(dtype):
@@ -52,8 +54,35 @@ def poisoned(shape, dtype):
     """Fresh memory that shows when it is read, or left unwritten."""
     dtype = np.dtype(dtype)
     if dtype.kind in "iu":
-        return np.full(shape, np.iinfo(dtype).max - 12345, dtype)
+        return np.full(shape, np.iinfo(dtype).max // 3, dtype)
     return np.full(shape, complex(np.nan, np.nan) if dtype.kind == "c" else np.nan).astype(dtype)
+
+
+def relaid(x, layout):
+    """The same numbers in another layout."""
+    if layout == "fortran":
+        return np.asfortranarray(x)
+    if layout == "negative strides":
+        return np.flip(np.flip(x).copy())
+    if layout == "odd strides":
+        big = poisoned(tuple(3 * n + 1 for n in x.shape), x.dtype)
+        part = big[tuple(slice(1, 3 * n + 1, 3) for n in x.shape)]
+        part[...] = x
+        return part
+    if layout == "unaligned":
+        part = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
+        part[...] = x
+        return part
+    if layout == "field of a record":
+        records = np.zeros(x.shape, [("skip", np.uint8), ("value", x.dtype)])
+        records["value"] = x
+        return records["value"]
+    if layout == "other byte order":
+        return x.astype(x.dtype.newbyteorder())
+    assert layout == "read-only"
+    x = x.copy()
+    x.flags.writeable = False
+    return x
 
 
 def wide(x):
@@ -74,6 +103,11 @@ def same_bits(a, b):
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
+def _size(a):
+    """The absolute values; of integers as float64, which has that of the least one."""
+    return np.abs(np.asarray(a, float) if np.asarray(a).dtype.kind in "iu" else a)
+
+
 def twin(name, *arrays, **keywords):
     """Return (exact, scale): the twin unrounded, non-finite where float64 is, and the same scan of sizes."""
     function = getattr(reference, name)
@@ -87,7 +121,7 @@ def twin(name, *arrays, **keywords):
     with np.errstate(all="ignore"):
         double = function(*arrays, **keywords)
         exact = function(*arrays, precision="extended", **keywords)
-        scale = function(*(np.abs(a) for a in arrays), **sizes)
+        scale = function(*map(_size, arrays), **sizes)
     if not isinstance(double, tuple):
         double, exact, scale = (double,), (exact,), (scale,)
     exact = [np.where(np.isfinite(d), e, d) for d, e in zip(double, exact)]
