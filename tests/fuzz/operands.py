@@ -4,8 +4,8 @@ import numpy as np
 from helpers import INPUT_LAYOUTS, LAYOUTS, relaid
 
 THREADS = (1, 2, 3, 7)
-NORMAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 60000.0)
-SPECIAL = (*NORMAL, 1e-40, 6e-8, 5e-324)  # and subnormal numbers, of float16 as well
+FINITE = (0.0, -0.0, 60000.0, 1e-40, 6e-8, 5e-324)  # with subnormal numbers, of float16 as well
+NORMAL = (0.0, -0.0, 60000.0, np.nan, np.inf, -np.inf)
 
 
 def pick(rng, *choices):
@@ -37,7 +37,7 @@ def partly_broadcast(rng, shape):
     return result if chance(rng, 0.8) else result[rng.integers(len(result) + 1) :]
 
 
-def numbers(rng, shape, dtype, low=-1.0, high=1.0, special=SPECIAL):
+def numbers(rng, shape, dtype, low=-1.0, high=1.0, special=(*FINITE, *NORMAL)):
     """Random numbers; of floating dtypes at times with some of the special ones among them."""
     dtype = np.dtype(dtype)
     if dtype.kind == "b":

@@ -41,7 +41,6 @@ BINARY = {
     "atan2": (lambda a, b: a.atan2(b.square() + 0.5), lambda a, b: np.arctan2(a, b**2 + 0.5)),
     "less": (lambda a, b: a < b, lambda a, b: (a < b).astype(float)),
 }
-JUMPS = {"step", "sign", "less", "ifelse"}  # whose derivative differences do not show near a jump
 REDUCTIONS = ("sum", "sum", "logsumexp", "min", "max", "argmin", "argmax", "Kmin", "sumsoftmaxweight")
 
 
@@ -49,13 +48,13 @@ def draw(rng):
     """One reduction of one formula, at times over ranges, at times with gradients."""
     n_i, n_j, dim = (int(pick(rng, *sizes)) for sizes in ((1, 2, 5, 17, 70), (1, 3, 16, 33, 200), (1, 2, 3, 5)))
     batch = pick(rng, (), (), (), (2,))
-    gradient = not batch and n_i * n_j <= 600 and chance(rng, 0.25)  # sums, of what has a derivative
+    gradient = not batch and n_i * n_j <= 600 and chance(rng, 0.25)  # of sums
     dtype = np.dtype(np.float64 if gradient or chance(rng, 0.5) else np.float32)
     arrays = [
         rng.normal(size=size).astype(dtype)
         for size in ((*batch, n_i, dim), (*batch, n_j, dim), (*batch, n_j, 1), (dim,))
     ]
-    steps = _steps(rng, smooth=gradient)
+    steps = _steps(rng)
     name = pick(rng, *REDUCTIONS[:2]) if gradient else pick(rng, *REDUCTIONS)
     axis = int(rng.integers(2))
     ranges = None if batch or gradient or chance(rng, 0.7) else _ranges(rng, n_i, n_j)
@@ -69,10 +68,10 @@ def draw(rng):
     return Case(text, test)
 
 
-def _steps(rng, smooth):
+def _steps(rng):
     """Operations by name, with the places of their operands: 0 to 3 are the arrays, then the results."""
     result = []
-    names = sorted((set(UNARY) | set(BINARY)) - (JUMPS if smooth else set()))
+    names = sorted({*UNARY, *BINARY})
     for place in range(4, 4 + int(rng.integers(2, 8))):
         name = pick(rng, *names)
         places = [int(rng.integers(max(0, place - 4), place)) for _ in range(2 if name in BINARY else 1)]
@@ -193,10 +192,13 @@ def _check_gradient(rng, steps, arrays, axis):
     reduction = _evaluate(steps, operands, 0).sum(axis=axis, call=False)
     _, gradients = reduction.value_and_grad(wrt=list(operands))
     found = sum((gradient * direction).sum() for gradient, direction in zip(gradients, directions))
-    step = 1e-6
-    up, down = (_dense(steps, [a + s * step * d for a, d in zip(arrays, directions)]).sum() for s in (1, -1))
-    expected = (up - down) / (2 * step)
+
+    def loss(step):
+        return _dense(steps, [a + step * d for a, d in zip(arrays, directions)]).sum()
+
+    expected, rougher = ((loss(step) - loss(-step)) / (2 * step) for step in (1e-6, 2e-6))
     size = (
         1 + np.abs(_dense(steps, arrays)).sum() + sum(np.abs(g * d).sum() for g, d in zip(gradients, directions))
     )
-    assert abs(found - expected) <= 1e-6 * size, (found, expected)
+    if abs(rougher - expected) <= 1e-7 * size:  # else there is a jump or a kink between
+        assert abs(found - expected) <= 1e-6 * size, (found, expected)

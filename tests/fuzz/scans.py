@@ -6,7 +6,19 @@ from helpers import DTYPES, SCANS, check, same_bits, twin, twin_of_long_lines
 from upsweep.testing import assert_scan_close
 
 from .driver import Case
-from .operands import NORMAL, THREADS, chance, described, laid_out, numbers, output, partly_broadcast, pick, shape
+from .operands import (
+    FINITE,
+    NORMAL,
+    THREADS,
+    chance,
+    described,
+    laid_out,
+    numbers,
+    output,
+    partly_broadcast,
+    pick,
+    shape,
+)
 
 INTEGERS = [
     np.dtype(t) for t in ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
@@ -21,14 +33,16 @@ def draw(rng):
     dtype = pick(rng, *(DTYPES + INTEGERS if name == "cumulative_sum" or chance(rng, 0.1) else DTYPES))
     size = shape(rng)
     axis = int(rng.integers(-len(size), len(size)))
-    x = laid_out(rng, numbers(rng, size, dtype))
+    # Subnormal numbers count as zero where they are multiplied, which shows if it is by an infinity.
+    special = pick(rng, FINITE, NORMAL)
+    x = laid_out(rng, numbers(rng, size, dtype, special=special))
     keywords = {"axis": axis, "reverse": chance(rng, 0.5)}
     if name == "cumulative_sum":
         arrays = (x,)
     elif name == "discounted_cumsum":
-        arrays = (x, _gamma(rng, size, dtype))
+        arrays = (x, _gamma(rng, size, dtype, special))
     else:
-        arrays = (_gates(rng, partly_broadcast(rng, size), dtype), x)
+        arrays = (_gates(rng, partly_broadcast(rng, size), dtype, special), x)
     if chance(rng, 0.4):
         keywords["reset"] = rng.random(partly_broadcast(rng, size)) < pick(rng, 0.02, 0.3, 1.0)
     gamma = np.shape(arrays[1]) if name == "discounted_cumsum" else None
@@ -36,13 +50,13 @@ def draw(rng):
     if gamma is not None and (not gamma or steps[axis] == 1) and chance(rng, 0.3):
         keywords["window"] = int(rng.integers(1, 40))
     else:
-        _states(rng, name, size, axis, dtype, keywords)
+        _states(rng, name, size, axis, dtype, keywords, special)
     if name == "cumulative_sum" and dtype.kind in "iub" and chance(rng, 0.2):
         keywords["dtype"] = pick(rng, np.int64, np.uint64)
     return Case(f"upsweep.{name}({described(*arrays, **keywords)})", lambda: _check(rng, name, arrays, keywords))
 
 
-def _states(rng, name, size, axis, dtype, keywords):
+def _states(rng, name, size, axis, dtype, keywords, special):
     """At times the state before the first step, and what is returned of states."""
     extras = ["exclusive", "return_final", "include_initial"][: 3 if name == "cumulative_sum" else 2]
     for extra in extras:
@@ -51,20 +65,19 @@ def _states(rng, name, size, axis, dtype, keywords):
     if chance(rng, 0.4):
         columns = tuple(np.delete(size, axis).tolist())
         own = np.dtype(np.float64) if dtype.kind in "biu" and name != "cumulative_sum" else dtype
-        keywords["initial"] = laid_out(rng, numbers(rng, columns, own)) if chance(rng, 0.7) else 1
+        keywords["initial"] = laid_out(rng, numbers(rng, columns, own, special=special)) if chance(rng, 0.7) else 1
 
 
-def _gates(rng, size, dtype):
+def _gates(rng, size, dtype, special):
     dtype = dtype if dtype.kind in "fcV" else np.dtype(np.float64)
     share = pick(rng, 0.7, 1.0, 0.05) * (0.7 if dtype.kind == "c" else 1)
-    # Subnormal factors count as zero, which matters where they meet an infinity.
-    return laid_out(rng, numbers(rng, size, dtype, -share, share, special=NORMAL))
+    return laid_out(rng, numbers(rng, size, dtype, -share, share, special))
 
 
-def _gamma(rng, size, dtype):
+def _gamma(rng, size, dtype, special):
     if chance(rng, 0.5):
         return pick(rng, 0.0, 0.5, 0.99, 1.0, -0.8, 1.01, 1e-30, 1.0 - 1e-9)
-    return _gates(rng, partly_broadcast(rng, size), dtype)
+    return _gates(rng, partly_broadcast(rng, size), dtype, special)
 
 
 def _check(rng, name, arrays, keywords):

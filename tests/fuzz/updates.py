@@ -127,9 +127,7 @@ def _check_gradient(rng, arguments):
         (gradient * direction).sum()
         for value, direction in zip(found, directions) for gradient, direction in zip(flat(value), direction)
     ]  # fmt: skip
-    step = 1e-6
-    expected = (loss(step) - loss(-step)) / (2 * step)
-    rougher = (loss(2 * step) - loss(-2 * step)) / (4 * step)
+    expected, rougher = ((loss(step) - loss(-step)) / (2 * step) for step in (1e-6, 2e-6))
     size = 1 + sum(np.abs(gradient * d).sum() for value, direction in zip(found, directions)
                    for gradient, d in zip(flat(value), direction))  # fmt: skip
     if abs(rougher - expected) <= 1e-6 * size:  # else there is a jump or a kink between
