@@ -28,7 +28,7 @@ function(upsweep_module name level flags folder)
     NPY_NO_DEPRECATED_API=NPY_1_7_API_VERSION UPSWEEP_LEVEL="${level}")
   # Contraction is off: a fused multiply-add is written as one, so that the same expression has the
   # same bits wherever it is inlined. Unique symbols would bind one level's templates to another's.
-  target_compile_options(${target} PRIVATE ${flags} -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math
+  target_compile_options(${target} PRIVATE ${flags} $<$<NOT:$<CONFIG:Debug>>:-O3> -ffp-contract=off -fno-math-errno -fno-trapping-math
     $<$<CXX_COMPILER_ID:GNU>:-fno-gnu-unique -Wno-psabi>)
   if(OpenMP_CXX_FOUND)
     target_link_libraries(${target} PRIVATE OpenMP::OpenMP_CXX)

@@ -1,5 +1,8 @@
 # The instruction sets that the core is built for: UPSWEEP_LEVELS, and UPSWEEP_FLAGS_<level> for each.
 # The package picks one at import (python/upsweep/_cpu/__init__.py).
+#
+#   UPSWEEP_INSTRUCTION_SETS     default: all of the processor's architecture; a list builds these alone
+set(UPSWEEP_INSTRUCTION_SETS "" CACHE STRING "Build the core for these instruction sets alone")
 include(CheckCXXCompilerFlag)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
@@ -15,6 +18,14 @@ else()
   set(UPSWEEP_FLAGS_generic "")
 endif()
 
+if(UPSWEEP_INSTRUCTION_SETS)
+  foreach(level IN LISTS UPSWEEP_INSTRUCTION_SETS)
+    if(NOT level IN_LIST wanted)
+      message(FATAL_ERROR "UPSWEEP_INSTRUCTION_SETS: ${level} is none of ${wanted}")
+    endif()
+  endforeach()
+  set(wanted ${UPSWEEP_INSTRUCTION_SETS})
+endif()
 set(UPSWEEP_LEVELS "")
 foreach(level IN LISTS wanted)
   string(REPLACE ";" " " flags "${UPSWEEP_FLAGS_${level}}")
