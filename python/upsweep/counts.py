@@ -115,7 +115,8 @@ def bincount(
     depend on the number of threads, and are numpy's below 2**17 keys, from 2**16 bins on, or where the sums are
     exact. More than 2**17 keys are never copied whole: besides the result a thread takes about 1 MiB; from 2**18
     bins (of sums, 2**16) on all together at least a quarter of the result. An `out` whose bins are not its last
-    axis, or of another dtype than the sums are computed in, is written through an array of its size.
+    axis, that is not aligned, or of another dtype than the sums are computed in, is written through an array of
+    its size.
 
     Tensors follow ``torch.bincount``: counts are int64, sums of float32 float32, of complex64 complex64, of all
     other real weights (float16, bfloat16, integers, bool) float64; without keys the result is int64, unless
