@@ -18,8 +18,8 @@ WEIGHTS = (
 def draw(rng):
     """One call of bincount."""
     size = shape(rng, int(pick(rng, 1, 3)), 500)
-    if chance(rng, 0.1):
-        size = pick(rng, (20_000,), (20_000,), (70_000,), (200_000,))
+    if chance(rng, 0.2):
+        size = pick(rng, (20_000,), (70_000,), (200_000,))
     axis = int(rng.integers(-len(size), len(size))) if len(size) > 1 or chance(rng, 0.2) else None
     x, keywords = _keys(rng, size), {}
     if axis is not None:
@@ -49,7 +49,7 @@ def _keys(rng, size):
     limits = np.iinfo(dtype)
     most = min(int(pick(rng, 1, 5, 100, 127, 255, 1000, 40_000)), limits.max)
     keys = rng.integers(0, most, size, endpoint=True).astype(dtype)
-    if chance(rng, 0.3) and keys.size:
+    if chance(rng, 0.5) and keys.size:
         for place in rng.integers(keys.size, size=rng.integers(1, 9)):
             keys.flat[place] = pick(rng, limits.min, limits.min + 1, -1 if limits.min else 0, 0, most)
     return keys

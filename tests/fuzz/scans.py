@@ -33,8 +33,8 @@ def draw(rng):
     dtype = pick(rng, *(DTYPES + INTEGERS if name == "cumulative_sum" or chance(rng, 0.1) else DTYPES))
     size = shape(rng)
     axis = int(rng.integers(-len(size), len(size)))
-    # Subnormal numbers count as zero where they are multiplied, which shows if it is by an infinity.
-    special = pick(rng, FINITE, NORMAL)
+    # Subnormal numbers count as zero where they are multiplied, which shows if it is by a large number.
+    special = pick(rng, FINITE, NORMAL) if dtype.kind not in "biu" else NORMAL
     x = laid_out(rng, numbers(rng, size, dtype, special=special))
     keywords = {"axis": axis, "reverse": chance(rng, 0.5)}
     if name == "cumulative_sum":
