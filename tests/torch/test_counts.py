@@ -52,6 +52,22 @@ def test_keys_of_every_dtype(dtype, device):
               torch.int64, device)  # fmt: skip
 
 
+@pytest.mark.parametrize("n", [100, 5000, 200_000])
+@pytest.mark.parametrize("dtype, length", [("int8", 100), ("int8", 256), ("int16", 40_000), ("int16", 300_000)])
+def test_negative_keys_of_narrow_types_are_in_no_bin(dtype, length, n, device):
+    limits = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(limits.min, limits.max, n, dtype, endpoint=True)
+    inside = (x >= 0) & (x < length)
+    for weights in (None, np.arange(n, dtype=np.float64) % 5):
+        expected = np.bincount(x[inside], None if weights is None else weights[inside], minlength=length)
+        given = None if weights is None else to_tensor(weights, device)
+        counts, n_invalid = upsweep.bincount(
+            to_tensor(x, device), given, length=length, invalid="drop", return_invalid=True
+        )
+        equal(counts, expected, torch.int64 if weights is None else torch.float64, device)
+        assert int(n_invalid) == n - inside.sum()
+
+
 @pytest.mark.parametrize(("weights", "result"), [
     ("float16", "float64"), ("bfloat16", "float64"), ("float32", "float32"), ("float64", "float64"),
     ("bool", "float64"), ("int32", "float64"), ("uint8", "float64"), ("complex64", "complex64"),

@@ -103,7 +103,7 @@ def test_gates_and_tokens_go_to_linear_recurrence(fake_cuda):
     check(lambda s, x: 0.5 * s + x, 0.0, x, axis=1)
     check(lambda s, x: s + x, 2.0, x)
     n = len(fake_cuda.problems)
-    assert n == 4 or upsweep.show_config()["cuda"] is None
+    assert n == 4 or upsweep.show_config()["cuda_library"] is None
     check(lambda s, x: s * x[1] + x[1], 0.5, (x, gates))
     assert len(fake_cuda.problems) == n
 
