@@ -67,7 +67,7 @@ def bincount(
         Count along this axis only: a batch of counts, in which the bins take the axis' place.
     out : array of the same library, optional
         The result goes here: of the result's shape and dtype; it fixes the number of bins. An error leaves it
-        untouched.
+        untouched; after a KeyboardInterrupt it is undefined.
     accumulate : bool
         Add to `out` instead of overwriting it.
     dtype : dtype_like, optional

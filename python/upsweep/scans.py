@@ -114,7 +114,7 @@ def cumulative_sum(
     exclusive : bool
         y[t] is the state before step t: the sum of what precedes it.
     out : array of the same library, optional
-        The result goes here; may be `x` itself.
+        The result goes here; may be `x` itself. Undefined after a KeyboardInterrupt.
     return_final : bool
         Return also the state after the last step.
     n_threads : int, optional
@@ -283,7 +283,7 @@ def discounted_cumsum(
     exclusive : bool
         y[t] is the state before step t.
     out : array of the same library, optional
-        The result goes here; may be `x` or `gamma` itself.
+        The result goes here; may be `x` or `gamma` itself. Undefined after a KeyboardInterrupt.
     return_final : bool
         Return also the state after the last step (in reverse: at t = 0).
     n_threads : int, optional
@@ -428,7 +428,7 @@ def linear_recurrence(
     exclusive : bool
         y[t] is the state before step t.
     out : array of the same library, optional
-        The result goes here; may be `gates` or `tokens` itself.
+        The result goes here; may be `gates` or `tokens` itself. Undefined after a KeyboardInterrupt.
     return_final : bool
         Return also the state after the last step (in reverse: at t = 0).
     n_threads : int, optional

@@ -90,7 +90,8 @@ class _Scan:
             update that cannot be parallel in time runs one block after the other, whichever is given.
         out : array, or tuple of arrays as the outputs are, optional
             Where the outputs go, of ys' shape and dtype; may be one of `xs`, element for element. It saves what
-            new memory costs, which of many MiB is as much as the scan. numpy arrays only.
+            new memory costs, which of many MiB is as much as the scan. Undefined after a KeyboardInterrupt. numpy
+            arrays only.
 
         Returns
         -------

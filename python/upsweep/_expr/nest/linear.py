@@ -196,20 +196,25 @@ class Ranges:
     are forms of sizes that have to be at least 0 for what was shown. Else it counts as wrapped.
     """
 
-    def __init__(
-        self, axes: Mapping[Axis, tuple[Expr, Expr]], conditions: tuple[tuple[Expr, bool], ...] = (), *,
-        at_call: bool = False,
-    ) -> None:  # fmt: skip
-        self.axes, self.conditions, self.at_call = dict(axes), conditions, at_call
+    def __init__(self, axes: Mapping[Axis, tuple[Expr, Expr]], *, at_call: bool = False) -> None:
+        self.axes, self.at_call = dict(axes), at_call
         self.needed: list[Linear] = []
-        self._forms: dict[str, Linear] = {}
         self.facts: tuple[Linear, ...] = ()  # forms that are at least 0
-        for condition, holds in conditions:
-            self.facts += tuple(self._facts(condition, holds))
+        self._needed_by_facts: tuple[Linear, ...] = ()
+        self._forms: dict[str, Linear] = {}
 
     def given(self, condition: Expr, holds: bool = True) -> Ranges:
-        """The ranges where a condition holds, or does not."""
-        return Ranges(self.axes, (*self.conditions, (condition, holds)), at_call=self.at_call)
+        """The ranges where a condition holds, or does not: the same object if that says nothing about integers."""
+        ranges = Ranges(self.axes, at_call=self.at_call)
+        ranges.facts = self.facts
+        facts = tuple(ranges._facts(condition, holds))
+        if not facts:
+            return self
+        ranges.facts += facts
+        ranges._needed_by_facts = (*self._needed_by_facts, *ranges.needed)
+        ranges.needed[:] = ranges._needed_by_facts
+        ranges._forms.clear()  # they did not use these facts
+        return ranges
 
     # ---- values in their dtypes ----
 
