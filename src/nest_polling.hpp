@@ -1,15 +1,16 @@
 // How a compiled loop nest is ended early, and how it runs. Included by _nests.pyx alone.
 //
 // The first of a nest's arguments is its status. Loops load it now and then, and call poll_nest where it is not 0
-// (python/upsweep/_expr/nest/render.py). A nest that may take long has a thread beside it that sets the status every
-// kSignalInterval. The thread that called the nest then looks for signals; all others go on.
+// (python/upsweep/_expr/nest/render.py). While a nest runs that may take long, a thread, the ticker, sets the status
+// every kSignalInterval. The thread that called the nest then looks for signals; all others go on.
 #pragma once
+
+#include <unistd.h>
 
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <system_error>
 #include <thread>
 
 #include "signals.hpp"
@@ -36,7 +37,8 @@ int64_t poll_nest(int64_t* args) {
 // Sets the status of a nest at intervals while it lives.
 class Ticker {
  public:
-  explicit Ticker(int64_t* status) : thread([this, status] { run(status); }) {}
+  explicit Ticker(int64_t* status) : process(getpid()), thread([this, status] { run(status); }) {}
+  bool is_of_this_process() const { return process == getpid(); }
   ~Ticker() {
     {
       const std::lock_guard<std::mutex> lock(mutex);
@@ -58,10 +60,11 @@ class Ticker {
   std::mutex mutex;
   std::condition_variable changed;
   bool stops = false;
+  const pid_t process;
   std::thread thread;   // the last, since it uses the others
 };
 
-// Returns the status. `work` is about the bytes that the nest reads and writes, or what is worth as much.
+// Returns the status. `work` is an estimate of the bytes that the nest moves, functions of mathematics counted as bytes.
 int64_t run_nest(Nest nest, int64_t* args, int64_t n_threads, double work) {
   constexpr double kLongWork = 1 << 25;   // a few milliseconds; to start a thread takes 20 us
   int64_t* const saved = called_nest;
@@ -70,11 +73,13 @@ int64_t run_nest(Nest nest, int64_t* args, int64_t n_threads, double work) {
   if (work > kLongWork) {
     try {
       ticker = std::make_unique<Ticker>(args);
-    } catch (const std::system_error&) {
-      // The process may have no more threads: then this call cannot be interrupted.
+    } catch (const std::exception&) {
+      // The process may have no more threads or memory: then this call cannot be interrupted.
     }
   }
   nest(args, n_threads);
+  // A handler may have forked. The ticker does not run in the child, which must not wait for it.
+  if (ticker && !ticker->is_of_this_process()) ticker.release();
   ticker.reset();
   called_nest = saved;
   const int64_t status = __atomic_load_n(args, __ATOMIC_RELAXED);

@@ -47,7 +47,7 @@ class Failure {
   std::atomic<bool> failed{false};
 };
 
-// The call that a thread works for. Null outside of for_tasks: there only the thread that made the call runs.
+// The state of the call whose tasks a thread runs; null outside of for_tasks, where no other thread runs.
 struct Worker {
   const Failure* failure;
   bool made_the_call;
@@ -58,7 +58,8 @@ inline constinit thread_local int64_t next_signal_check = 0;   // nanoseconds of
 namespace {
 
 constexpr int64_t kWorthAThread = 128 << 10;   // bytes of input below which a thread costs more than it saves
-constexpr std::chrono::nanoseconds kSignalInterval = std::chrono::milliseconds(50);
+// The interpreter's lock may be held by another thread for 5 ms.
+constexpr std::chrono::nanoseconds kSignalInterval = std::chrono::milliseconds(100);
 
 // Throws Interrupted if the call is to end. Costs 20 to 30 ns: a tile should take a few microseconds.
 inline void poll() {
@@ -114,7 +115,7 @@ void for_tasks(int64_t n_tasks, int n_threads, bool flush, Body body) {
       const bool is_first = omp_get_thread_num() == 0;
       work(omp_get_thread_num(), is_first && made_the_call);
       n_finished.fetch_add(1, std::memory_order_release);
-      // Whoever looks for signals goes on looking while others have work.
+      // The thread that made the call polls until the others have finished.
       while (is_first && made_the_call && n_finished.load(std::memory_order_acquire) < omp_get_num_threads()) {
         try {
           if (!failure.any()) poll();

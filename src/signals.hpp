@@ -3,16 +3,38 @@
 
 #include <Python.h>
 
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__APPLE__)
+#include <pthread.h>
+#endif
+
 #include "parallel.hpp"
 
 namespace upsweep {
 namespace {
 
+// Python runs the handlers of signals in the main thread alone. Other threads do not wait for the interpreter's lock,
+// which ends a daemon thread at the interpreter's exit.
+bool is_main_thread() {
+#if defined(__linux__)
+  return syscall(SYS_gettid) == getpid();   // in the child of a fork too, whichever thread forked
+#elif defined(__APPLE__)
+  return pthread_main_np() != 0;
+#else
+  return true;
+#endif
+}
+
+// Returns whether a handler has raised. Python's exception stays set, and takes the place of the C++ exception that
+// ends the call.
 bool check_python_signals() {
+  if (!is_main_thread()) return false;
   const PyGILState_STATE state = PyGILState_Ensure();
-  const bool raised = PyErr_CheckSignals() != 0;   // in other threads than the main one it does nothing
+  const bool raised = PyErr_CheckSignals() != 0;
   PyGILState_Release(state);
-  return raised;   // Python's exception stays set, and passes for the C++ exception that ends the call
+  return raised;
 }
 
 [[maybe_unused]] const bool installed = (check_signals = check_python_signals, true);

@@ -154,20 +154,36 @@ def test_texts_too_deep_are_refused_on_any_stack(which):
             parse(NESTED[which])
         return str(caught.value)
 
-    message = on_small_stack(refused)
-    assert message == refused() and len(message) < 500
+    assert len(on_small_stack(refused)) < 500 and len(refused()) < 500
     with pytest.raises(ValueError, match="nested too deeply"):
         parse_reduction(f"SumReduction({NESTED[which]}, 0)")
 
 
-def test_texts_that_are_read_are_read_on_any_stack():
-    texts = ["Exp(" * 90 + "X" + ")" * 90, "+".join(["X"] * 1000), "-" * 90 + "X", "(" * 150 + "X" + ")" * 150]
-    for written in texts:
-        assert on_small_stack(lambda written=written: parse(written, ["X = Vi(0,1)"])) is parse(
-            written, ["X = Vi(0,1)"]
-        )
+@pytest.mark.parametrize("kib", [32, 64, 128, 256, 512, 1024])
+def test_texts_are_read_or_refused_on_any_stack(kib):
+    for depth in (5, 20, 40, 90, 150):
+        texts = ["Exp(" * depth + "X" + ")" * depth, "+".join(["X"] * 6 * depth), "-" * 2 * depth + "X",
+                 "(" * depth + "X" + ")" * depth, "X**" * 2 * depth + "2"]  # fmt: skip
+        for text in texts:
+            expected = parse(text, ["X = Vi(0,1)"])
+
+            def read(text=text):
+                try:
+                    return parse(text, ["X = Vi(0,1)"])
+                except ValueError as error:
+                    return str(error)
+
+            result = on_small_stack(read, kib)
+            if isinstance(result, str):
+                assert "KiB of this thread's stack" in result and depth > kib // 20
+            else:
+                assert result is expected
+
+
+def test_a_nested_text_in_a_thread():
     found = on_small_stack(
-        lambda: Genred("Sin(" * 50 + "X-Y" + ")" * 50, ["X=Vi(1)", "Y=Vj(1)"], "Sum", axis=1)(X[:, :1], Y[:, :1])
+        lambda: Genred("Sin(" * 50 + "X-Y" + ")" * 50, ["X=Vi(1)", "Y=Vj(1)"], "Sum", axis=1)(X[:, :1], Y[:, :1]),
+        1024,
     )
     expected = X[:, :1] - Y[:, 0]
     for _ in range(50):

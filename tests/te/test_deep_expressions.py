@@ -1,5 +1,7 @@
 """Expressions that are deep, or that share parts, are built in time that grows with their number of operations."""
 
+import copy
+import pickle
 import threading
 import time
 
@@ -176,3 +178,19 @@ def test_deep_expressions_on_a_small_stack():
     thread.join()
     expected = choices_by_numpy(300, x, lambda k: np.arange(50) >= k % 50)
     np.testing.assert_allclose(results[0], expected, rtol=1e-13)
+
+
+def test_functions_of_deep_expressions_are_pickled_and_copied():
+    X = te.placeholder((te.var("n"),), name="X")
+
+    def body(i):
+        value = X[i]
+        for _ in range(500):
+            value = (value + value) * 0.5 + 1.0
+        return value
+
+    Y = te.compute(X.shape, body, name="Y")
+    function = te.build(te.create_schedule(Y.op), [X, Y])
+    x = np.linspace(-1, 3, 50, dtype=np.float32)
+    for other in (pickle.loads(pickle.dumps(function)), copy.deepcopy(function)):
+        np.testing.assert_array_equal(other(x), function(x))

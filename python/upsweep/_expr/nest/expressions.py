@@ -7,6 +7,7 @@ program: nodes are told apart by identity, and by `key` where two that read alik
 
 from __future__ import annotations
 
+import copyreg
 import hashlib
 import operator
 import sys
@@ -138,7 +139,21 @@ class Expr:
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         """All slots but the caches, which hold ids of other objects."""
         names = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
-        return None, {**{name: getattr(self, name) for name in names}, "known_key": None, "known_form": None}
+        caches = dict.fromkeys(("known_key", "known_form", "known_atoms"))
+        return None, {name: getattr(self, name) for name in names} | caches
+
+    def __reduce__(self) -> Any:
+        """Operations as a list of rows, which pickle and deepcopy do not follow by recursion."""
+        if not self.args:
+            return copyreg.__newobj__, (type(self),), self.__getstate__()  # type: ignore[attr-defined]  # not in its stub
+        rows: list[Expr | tuple[Any, ...]] = []
+
+        def append(node: Expr, args: list[int]) -> int:
+            rows.append((node.op, args, node.dtype, node.static, node.where) if args else node)
+            return len(rows) - 1
+
+        fold(self, append)
+        return _of_rows, (rows,)
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError(f"{users_line()}: {self!r} is one number")
@@ -429,6 +444,17 @@ def fold(
         if id(node) not in known:
             known[id(node)] = value_of(node, [known[id(arg)] for arg in below])
     return known[id(expr)]
+
+
+def _of_rows(rows: list[Expr | tuple[Any, ...]]) -> Expr:
+    """The expression of the last row; a row is a node without arguments, or has its arguments' numbers."""
+    nodes: list[Expr] = []
+    for row in rows:
+        if not isinstance(row, Expr):
+            op, args, dtype, static, where = row
+            row = Expr(op, tuple(nodes[arg] for arg in args), dtype, static, where)
+        nodes.append(row)
+    return nodes[-1]
 
 
 def atoms(expr: Expr) -> frozenset[Any]:
