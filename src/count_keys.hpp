@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -27,8 +28,8 @@ using Unsigned = std::make_unsigned_t<Key>;
 
 // Keys are compared as unsigned numbers: negative ones are behind all bins.
 //
-// Another thread or process may change keys while they are counted. So what was found out about a block holds for a
-// second read of it only within limits: whoever uses a key as an index masks or compares the very value that it uses.
+// Another thread or process may change keys while they are counted. A check of a block says nothing about a second read
+// of it: an index is either masked, or compared in the read that it comes from, or comes from a copy of the block.
 template <class Key>
 inline Unsigned<Key> key_at(const char* keys, int64_t at) {
   Unsigned<Key> key;
@@ -112,6 +113,17 @@ template <class Key>
 struct Bits2 {
   Unsigned<Key> any = 0, all = (Unsigned<Key>)~Unsigned<Key>(0);
 };
+// Copies a block on the way.
+template <class Key>
+inline Bits2<Key> copy_block(const char* keys, int64_t n, Unsigned<Key>* __restrict to) {
+  Bits2<Key> bits;
+  for (int64_t at = 0; at < n; ++at) {
+    to[at] = key_at<Key>(keys, at);
+    bits.any |= to[at], bits.all &= to[at];
+  }
+  std::atomic_signal_fence(std::memory_order_seq_cst);   // the compiler may not read the keys again instead
+  return bits;
+}
 template <class Key>
 inline Bits2<Key> bits_of(const char* keys, int64_t n) {
   Bits2<Key> bits;

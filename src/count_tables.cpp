@@ -16,6 +16,8 @@ namespace {
 constexpr int64_t kPiece = 1 << 16;                // keys that a worker claims
 constexpr int64_t kWide = INT64_C(1) << 31;        // keys after which 32 bits are emptied
 constexpr int64_t kMergeWorth = 1 << 16;           // additions that are worth another thread
+constexpr int kMostTables = 8;
+constexpr int64_t kCopied = 512;                   // keys: with the tables of few bins they stay in the first cache
 
 template <int N, class Key>
 inline void count_block(const char* keys, int64_t n, uint32_t* tables, int64_t stride, Unsigned<Key> mask) {
@@ -63,25 +65,36 @@ void CountTables::fold(Worker& worker) const {
 template <class Key, int N, class Stop>
 void CountTables::count_piece(Worker& worker, const Row& row, int64_t from, int64_t to, Stop& stop) const {
   uint32_t* tables = worker.tables.get();
+  // Keys of a block of which `bits` are known, or a copy of such: then no mask is needed.
+  auto count = [&](const char* keys, int64_t n, const Bits2<Key>& bits, auto is_copy) {
+    if (bits.any >= worker.ready) {
+      if (bits.any >= (uint64_t)limit) {
+        if (stop.template here<Key>(keys, n, limit)) return false;
+        prepare<N>(worker, limit);
+        count_some<N, Key>(keys, n, tables, stride, limit);
+        return true;
+      }
+      prepare<N>(worker, (uint64_t)bits.any + 1);
+    }
+    const Unsigned<Key> mask = is_copy ? ~Unsigned<Key>(0) : (Unsigned<Key>)(std::bit_ceil(worker.ready) - 1);
+    if (bits.any == bits.all) tables[bits.any] += (uint32_t)n;
+    else count_block<N, Key>(keys, n, tables, stride, mask);
+    return true;
+  };
   each_block<Key>(row, from, to, [&](const char* keys, int64_t, int64_t n) {
     if constexpr (sizeof(Key) == 1) {   // all that there can be
       count_block<N, Key>(keys, n, tables, stride, 0xff);
-      return true;
+    } else if constexpr (N < kMostTables) {   // tables fill the cache, and stores to a copy would wait for theirs
+      return count(keys, n, bits_of<Key>(keys, n), std::false_type());
     } else {
-      const Bits2<Key> bits = bits_of<Key>(keys, n);
-      if (bits.any >= worker.ready) {
-        if (bits.any >= (uint64_t)limit) {
-          if (stop.template here<Key>(keys, n, limit)) return false;
-          prepare<N>(worker, limit);
-          count_some<N, Key>(keys, n, tables, stride, limit);
-          return true;
-        }
-        prepare<N>(worker, (uint64_t)bits.any + 1);
+      Unsigned<Key> copy[kCopied];
+      for (int64_t first = 0; first < n; first += kCopied) {
+        const int64_t some = std::min(kCopied, n - first);
+        const Bits2<Key> bits = copy_block<Key>(keys + first * (int64_t)sizeof(Key), some, copy);
+        if (!count((const char*)copy, some, bits, std::true_type())) return false;
       }
-      if (bits.any == bits.all) tables[bits.any] += (uint32_t)n;
-      else count_block<N, Key>(keys, n, tables, stride, (Unsigned<Key>)(std::bit_ceil(worker.ready) - 1));
-      return true;
     }
+    return true;
   });
   worker.n_counted += to - from;
 }
@@ -144,7 +157,7 @@ Outcome CountTables::count(const CountProblem& p, int64_t row, int64_t n_bins, i
     switch (n_tables) {
       case 1: return run<Key, 1>(p, row, n_bins, n_threads);
       case 4: return run<Key, 4>(p, row, n_bins, n_threads);
-      default: return run<Key, 8>(p, row, n_bins, n_threads);
+      default: return run<Key, kMostTables>(p, row, n_bins, n_threads);
     }
   });
 }
