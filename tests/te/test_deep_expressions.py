@@ -194,3 +194,47 @@ def test_functions_of_deep_expressions_are_pickled_and_copied():
     x = np.linspace(-1, 3, 50, dtype=np.float32)
     for other in (pickle.loads(pickle.dumps(function)), copy.deepcopy(function)):
         np.testing.assert_array_equal(other(x), function(x))
+
+
+def shared_by_choices(depth, of_index):
+    def body(i):
+        value = X[i]
+        for k in range(depth):
+            value = te.select(i < k if of_index else X[i] < k, value + 1.0, value * 0.5)
+        return value
+
+    X = te.placeholder((te.var("n"),), name="X")
+    Y = te.compute(X.shape, body, name="Y")
+    return te.create_schedule(Y.op), [X, Y]
+
+
+@pytest.mark.parametrize("of_index", [True, False])
+@pytest.mark.parametrize("depth", [10, 200])
+def test_both_sides_of_choices_share_what_they_are_of(depth, of_index):
+    x = np.linspace(-1, 30, 37, dtype=np.float32)
+    expected = x.copy()
+    for k in range(depth):
+        taken = np.arange(37) < k if of_index else x < k
+        expected = np.where(taken, expected + np.float32(1), expected * np.float32(0.5))
+    assert cpu_time_of(lambda: te.build(*shared_by_choices(depth, of_index))) < 5
+    np.testing.assert_array_equal(te.build(*shared_by_choices(depth, of_index))(x), expected)
+
+
+def test_shared_reads_stay_guarded():
+    """A read that both sides of an inner choice share is read only where an outer choice allows it."""
+    X = te.placeholder((te.var("n"),), name="X")
+
+    def body(i):
+        before = X[i - 1]
+        inner = te.select(i < 5, before + 1.0, before * 0.5)
+        return te.select(i > 0, inner, X[i])
+
+    Y = te.compute(X.shape, body, name="Y")
+    x = np.arange(20, dtype=np.float32)
+    before = np.concatenate([x[:1], x[:-1]])
+    expected = np.where(np.arange(20) < 5, before + 1, before * np.float32(0.5))
+    expected[0] = x[0]
+    np.testing.assert_array_equal(te.build(te.create_schedule(Y.op), [X, Y])(x), expected)
+    one_side = te.compute(X.shape, lambda i: te.select(i > 0, X[i - 1], X[i - 1]), name="Z")
+    with pytest.raises(ValueError, match="leaves X"):
+        te.create_schedule(one_side.op)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from upsweep._expr.nest.expressions import INTS, Axis, Expr, binary, const, lowest, walk
+from upsweep._expr.nest.expressions import INTS, Axis, Expr, binary, const, fold, lowest, walk
 from upsweep._expr.nest.linear import MOST_SIZE, Linear, Ranges, depends_on_sizes, is_of_data, linear
 
 from .tensors import ComputeOp
@@ -110,12 +110,30 @@ def check_memory(name: str, shape: Sequence[Expr], n_bytes: int) -> list[SizeChe
     return [] if left.at_least_zero() else [SizeCheck(left.expr(), (), message)]
 
 
+def _shown(expr: Expr, ranges: Ranges, extents: tuple[Expr, ...], name: str) -> dict[int, bool]:
+    """Whether all reads in each node, by its id, are inside by the ranges of the axes alone, for all sizes."""
+
+    def is_shown(node: Expr, args: list[bool]) -> bool:
+        if node.op != "read" or not all(args):
+            return all(args)
+        try:
+            return not _check_read(node, Ranges(ranges.axes, at_call=True), extents, name)
+        except ValueError:
+            return False
+
+    known: dict[int, bool] = {}
+    fold(expr, is_shown, known)
+    return known
+
+
 def _walk(expr: Expr, ranges: Ranges, extents: tuple[Expr, ...], name: str) -> list[SizeCheck]:
     found: list[SizeCheck] = []
     stack, seen = [(expr, ranges)], set[tuple[int, Ranges]]()
+    # Reads that are inside without any condition need not be checked for each path of conditions to them.
+    shown = _shown(expr, ranges, extents, name) if any(node.op == "select" for node in walk(expr)) else {}
     while stack:
         node, ranges = stack.pop()
-        if (id(node), ranges) in seen:
+        if (id(node), ranges) in seen or shown.get(id(node), False):
             continue
         seen.add((id(node), ranges))
         if node.op == "read":

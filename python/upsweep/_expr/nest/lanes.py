@@ -10,13 +10,13 @@ computation (the body of a loop and its rest, one row and several) have the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..llvm.mathematics import function
 from ..llvm.target import Target
 from ..llvm.vectors import Body, Vectors
-from .expressions import FLOATS, LOGICAL, Axis, Expr, mentions, walk
+from .expressions import FLOATS, LOGICAL, Axis, Expr, fold, mentions, walk
 from .linear import linear
 from .statements import Buffer, Statement, Store, all_statements
 
@@ -39,6 +39,29 @@ class View:
     strides: list[Value]
 
 
+def _is_guard(expr: Expr) -> bool:
+    """Whether an expression is a choice that may keep an index inside: by a comparison of integers."""
+    if expr.op != "select":
+        return False
+    comparisons = walk(expr.args[0], LOGICAL)
+    return any(node.op in _COMPARED and node.args[0].dtype not in FLOATS for node in comparisons)
+
+
+def _evaluated(expr: Expr) -> dict[int, Expr]:
+    """The operations and loads, operands first, that are evaluated whatever the guards decide; by id."""
+    nodes: dict[int, Expr] = {}
+
+    def note(node: Expr, args: list[None]) -> None:
+        if node.args:
+            nodes[id(node)] = node
+
+    def operands(node: Expr) -> Sequence[Expr]:
+        return () if node.op == "load" else node.args[:1] if _is_guard(node) else node.args
+
+    fold(expr, note, None, operands)
+    return nodes
+
+
 @dataclass
 class Lanes:
     """What expressions are evaluated with: the body that is written, what indices are, and the loop over lanes."""
@@ -53,6 +76,7 @@ class Lanes:
     guarded: bool = False  # whether a condition is in the mask, which may then leave out all lanes
     known: dict[tuple[int, Value | None], tuple[Expr, Value]] = field(default_factory=dict)
     pinned: dict[int, Value] = field(default_factory=dict)  # loads whose values are in registers
+    wider: dict[int, Value] = field(default_factory=dict)  # values by id that are known in more lanes than these
 
     # ---- types ----
 
@@ -169,19 +193,16 @@ class Lanes:
 
     def _known(self, expr: Expr) -> Value | None:
         known = self.known.get((id(expr), self.mask))
-        return self.pinned.get(id(expr), None if known is None else known[1])
+        return self.pinned.get(id(expr), self.wider.get(id(expr)) if known is None else known[1])
 
     def _writing(self, expr: Expr) -> Iterator[tuple[Lanes, Expr]]:
         """Write an expression, after yielding each operand with the lanes in which it has to be known by then."""
         if self._known(expr) is not None:
             return
-        if expr.op == "select":
-            # Only a comparison of integers can have been what keeps an index inside.
-            comparisons = walk(expr.args[0], LOGICAL)
-            if any(n.op in _COMPARED and n.args[0].dtype not in FLOATS for n in comparisons):
-                value = yield from self._select_masked(expr)
-                self.known[id(expr), self.mask] = (expr, value)
-                return
+        if _is_guard(expr):
+            value = yield from self._select_masked(expr)
+            self.known[id(expr), self.mask] = (expr, value)
+            return
         if expr.op != "load":
             yield from ((self, arg) for arg in expr.args)
         self.known[id(expr), self.mask] = (expr, self._written(expr))
@@ -278,22 +299,30 @@ class Lanes:
         return self.body.emit(f"select {self.kind('bool')} {mask}, {kind} {a}, {kind} {b}")
 
     def _select_masked(self, expr: Expr) -> Generator[tuple[Lanes, Expr], None, Value]:
-        """A choice of which each lane evaluates one side."""
+        """A choice of which each lane evaluates one side.
+
+        What both sides evaluate in any case is evaluated before, in all lanes; else nested choices that share
+        parts would evaluate these once for each path.
+        """
         condition, yes, no = expr.args
         yield self, condition
+        in_yes = _evaluated(yes)
+        shared = [node for name, node in _evaluated(no).items() if name in in_yes]
+        yield from ((self, node) for node in shared)
+        wider = {**self.wider, **{id(node): self.value(node) for node in shared}} if shared else self.wider
         mask = self.value(condition)
-        inside = self.masked(mask)
+        inside = self.masked(mask, wider)
         yield inside, yes
         opposite = self.body.emit(f"xor {self.kind('bool')} {mask}, {self.constant('bool', True)}")
-        outside = self.masked(opposite)
+        outside = self.masked(opposite, wider)
         yield outside, no
         kind = self.kind(expr.dtype)
         return self.body.emit(
             f"select {self.kind('bool')} {mask}, {kind} {inside.value(yes)}, {kind} {outside.value(no)}"
         )
 
-    def masked(self, condition: Value) -> Lanes:
-        """The same lanes where a condition holds besides."""
+    def masked(self, condition: Value, wider: dict[int, Value] | None = None) -> Lanes:
+        """The same lanes where a condition holds besides. `wider` are values, by id, known without it."""
         both = condition
         if self.mask is not None:
             both = self.body.emit(f"and {self.kind('bool')} {self.mask}, {condition}")
@@ -308,6 +337,7 @@ class Lanes:
             True,
             self.known,
             self.pinned,
+            self.wider if wider is None else wider,
         )
 
     def accumulated(self, expr: Expr, total: Value) -> Value:
