@@ -38,26 +38,26 @@ file(CONFIGURE OUTPUT cuda_generated/architectures.hpp
   CONTENT "constexpr int32_t kArchitectures[] = {@capabilities@};\n" @ONLY)
 
 add_library(upsweep_cuda SHARED
-  cuda/api.cu
-  cuda/api_counts.cu
-  cuda/api_reduce.cu
-  cuda/plan.cpp
-  cuda/reduce_plan.cpp
-  cuda/count_plan.cpp
-  cuda/count_launch.cu
-  cuda/count_sums.cu
-  cuda/count_ranks.cu
-  cuda/launch_float16.cu
-  cuda/launch_bfloat16.cu
-  cuda/launch_float32.cu
-  cuda/launch_float64.cu
-  cuda/launch_any.cu
-  cuda/reduce_float16.cu
-  cuda/reduce_bfloat16.cu
-  cuda/reduce_float32.cu
-  cuda/reduce_float64.cu
-  cuda/reduce_any.cu)
-target_include_directories(upsweep_cuda PRIVATE cuda ${CMAKE_CURRENT_BINARY_DIR}/cuda_generated)
+  cuda/api/scan.cu
+  cuda/api/bincount.cu
+  cuda/api/reduce.cu
+  cuda/plan/scan.cpp
+  cuda/plan/reduce.cpp
+  cuda/plan/bincount.cpp
+  cuda/bincount/launch.cu
+  cuda/bincount/sums.cu
+  cuda/bincount/ranks.cu
+  cuda/instances/scan_float16.cu
+  cuda/instances/scan_bfloat16.cu
+  cuda/instances/scan_float32.cu
+  cuda/instances/scan_float64.cu
+  cuda/instances/scan_any.cu
+  cuda/instances/reduce_float16.cu
+  cuda/instances/reduce_bfloat16.cu
+  cuda/instances/reduce_float32.cu
+  cuda/instances/reduce_float64.cu
+  cuda/instances/reduce_any.cu)
+target_include_directories(upsweep_cuda PRIVATE cuda cuda/include ${CMAKE_CURRENT_BINARY_DIR}/cuda_generated)
 # The static runtime's own symbols stay inside, beside another library's copy of it.
 target_link_options(upsweep_cuda PRIVATE -Wl,--exclude-libs,ALL)
-install(TARGETS upsweep_cuda LIBRARY DESTINATION upsweep/_cuda)
+install(TARGETS upsweep_cuda LIBRARY DESTINATION upsweep/_backends/cuda)

@@ -3,10 +3,10 @@
 function(upsweep_cython source variable)
   get_filename_component(name ${source} NAME_WE)
   set(output ${CMAKE_CURRENT_BINARY_DIR}/${name}.cxx)
-  file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/src/*.pxd)
+  file(GLOB headers ${CMAKE_CURRENT_SOURCE_DIR}/src/bindings/*.pxd)
   add_custom_command(
     OUTPUT ${output}
-    COMMAND ${Python_EXECUTABLE} -m cython -3 --cplus --module-name upsweep._cpu._isa.${name}
+    COMMAND ${Python_EXECUTABLE} -m cython -3 --cplus --module-name upsweep._backends.cpu._isa.${name}
             ${CMAKE_CURRENT_SOURCE_DIR}/${source} -o ${output}
     DEPENDS ${source} ${headers}
     COMMENT "Cython ${source}"

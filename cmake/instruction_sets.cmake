@@ -1,5 +1,5 @@
 # The instruction sets that the core is built for: UPSWEEP_LEVELS, and UPSWEEP_FLAGS_<level> for each.
-# The package picks one at import (python/upsweep/_cpu/__init__.py).
+# The package picks one at import (python/upsweep/_backends/cpu/__init__.py).
 #
 #   UPSWEEP_INSTRUCTION_SETS     default: all of the processor's architecture; a list builds these alone
 set(UPSWEEP_INSTRUCTION_SETS "" CACHE STRING "Build the core for these instruction sets alone")

@@ -23,20 +23,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from upsweep import testing
-from upsweep._cpu import get_num_threads, set_num_threads
-from upsweep.carries import (
+from upsweep._arrays import dispatch
+from upsweep._backends.cpu import get_num_threads, set_num_threads
+from upsweep.aggregates import (
     Carry,
     combine,
     cumulative_sum_carry,
     discounted_cumsum_carry,
     linear_recurrence_carry,
 )
+from upsweep.bincounts import bincount
+from upsweep.blockwise import BlockScan, scan_blocks
+from upsweep.compat import PScan, discounted_cumsum_left, discounted_cumsum_right, pscan, scan_forward
 from upsweep.config import show_config
-from upsweep.counts import bincount
 from upsweep.histograms import histc, histogram
-from upsweep.peer_names import PScan, discounted_cumsum_left, discounted_cumsum_right, pscan, scan_forward
 from upsweep.scans import cumulative_sum, discounted_cumsum, linear_recurrence
-from upsweep.streams import BlockScan, scan_blocks
 
 if TYPE_CHECKING:
     from upsweep import cluster
@@ -109,11 +110,28 @@ _LATER = {
 }  # fmt: skip
 
 
+def _load_torch() -> Any:
+    from upsweep import _torch
+
+    return _torch
+
+
+def _load_dask() -> Any:
+    from upsweep import _dask
+
+    return _dask
+
+
+dispatch.register("torch", _load_torch)
+dispatch.register("dask", _load_dask)
+
+
 def __getattr__(name: str) -> Any:
     if name in _LATER:
         found = globals()[name] = getattr(importlib.import_module(f"upsweep.{_LATER[name]}"), name)
         return found
-    if name in ("cluster", "distributed", "pairs", "te"):  # distributed is of tensors only: it imports torch
+    # distributed imports torch. The last four are modules' former names, which warn when they are imported.
+    if name in ("cluster", "distributed", "pairs", "te", "carries", "counts", "peer_names", "streams"):
         return importlib.import_module(f"upsweep.{name}")
     if name == "__version__":  # looked up when asked for: importlib.metadata is slow to import
         from importlib import metadata

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from upsweep import _arrays, _clusters
-from upsweep._integers import as_size
+from upsweep import _arrays
+from upsweep._arrays.dispatch import handlers
+from upsweep._core import cluster
+from upsweep._utils.integers import as_size
 
 __all__ = [
     "balanced_clusters",
@@ -32,10 +34,8 @@ __all__ = [
 def _tools(*values: Any) -> Any:
     """Sorting, counting and indexing in the library of these arrays."""
     if _arrays.any_torch(*values):
-        from upsweep._torch.cluster import Tools
-
-        return Tools(next(value for value in values if _arrays.any_torch(value)))
-    return _clusters.tools_of(*values)
+        return handlers("torch").cluster.Tools(next(value for value in values if _arrays.any_torch(value)))
+    return cluster.tools_of(*values)
 
 
 def grid_cluster(x: Any, size: Any) -> Any:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import upsweep._cpu._machine as _machine
-from upsweep import _cpu, _cuda
+import upsweep._backends.cpu._machine as _machine
+from upsweep._backends import cpu
+from upsweep._backends.cuda import scan_launch
 
 if TYPE_CHECKING:
-    from upsweep._expr import cache
+    from upsweep._compiler import disk_cache
 
 __all__ = ["Config", "show_config"]
 
@@ -46,21 +47,21 @@ def _version(package: str) -> str | None:
 
 
 def _cuda_architectures() -> list[str] | str | None:
-    if _cuda.find() is None:
+    if scan_launch.find() is None:
         return None
     try:
-        return _cuda.load().built_for()
+        return scan_launch.load().built_for()
     except ImportError as error:  # said here, since what does not load is what one looks for in this table
         return str(error)
 
 
-def _cache_status() -> cache.Status:
-    from upsweep._expr import cache  # importing it with upsweep would add its imports (tempfile, hashlib)
+def _cache_status() -> disk_cache.Status:
+    from upsweep._compiler import disk_cache  # importing it with upsweep would add its imports (tempfile, hashlib)
 
     try:
-        return cache.status()
+        return disk_cache.status()
     except OSError as error:  # a folder that must not be used: the first formula raises this
-        return cache.Status(None, 0, str(error))
+        return disk_cache.Status(None, 0, str(error))
 
 
 def show_config() -> Config:
@@ -83,18 +84,18 @@ def show_config() -> Config:
     >>> config["isa"] in config["isa_usable"]
     True
     """
-    library = _cuda.find()
+    library = scan_launch.find()
     compiled = _cache_status()
     return Config(
         version=_version("upsweep"),
         python=platform.python_version(),
         numpy=np.__version__,
         platform=f"{platform.system()} {platform.machine()}",
-        isa_built=_cpu.built_levels(),
-        isa_usable=_cpu.usable_levels(),
-        isa=_cpu.level,
+        isa_built=cpu.built_levels(),
+        isa_usable=cpu.usable_levels(),
+        isa=cpu.level,
         openmp=_machine.openmp_version() or None,
-        threads=_cpu.get_num_threads(),
+        threads=cpu.get_num_threads(),
         cuda_library=None if library is None else str(library),
         cuda_architectures=_cuda_architectures(),
         llvmlite=_version("llvmlite"),

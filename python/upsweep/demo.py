@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import upsweep
 from upsweep import cluster, reference
-from upsweep._progress import Progress
+from upsweep._utils.progress import Progress
 from upsweep.selftest import assert_recurrence
 from upsweep.testing import assert_scan_close
 

@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike
 
 from upsweep import _arrays
 from upsweep._arrays import Array
-from upsweep._scan_problem import as_real, to_axis
+from upsweep._arrays.dispatch import handlers
+from upsweep._user_scan.problem import as_real, to_axis
 from upsweep.user_scan import scan
 
 __all__ = ["ewm_mean", "ewm_sum", "lfilter"]
@@ -152,9 +153,7 @@ def _checked(array: Array, name: str) -> Array:
 def _operand(value: Any, name: str) -> Any:
     """An argument as numpy's array, or as numpy sees a device's; tensors and dask arrays as they are."""
     if _arrays.any_dask(value):  # with known sizes it has what is asked of arrays here
-        from upsweep import _dask
-
-        return _checked(_dask.as_operands({name: value})[name], name)
+        return _checked(handlers("dask").as_operands({name: value})[name], name)
     if _arrays.any_torch(value):
         if value.is_complex():
             raise TypeError(f"{name}: expected real numbers, got dtype {value.dtype}")
@@ -373,9 +372,7 @@ def _factors(times: Any, halflife: Any, data: Any, place: int) -> Any:
     factors[1:] = 0.5**elapsed
     factors = factors.reshape([-1 if d == place else 1 for d in range(data.ndim)])
     if _arrays.any_dask(data):
-        from upsweep import _dask
-
-        return _dask.sent_to(data, factors, place)
+        return handlers("dask").sent_to(data, factors, place)
     return _arrays.sent_to(data, factors) if _is_elsewhere(data) else factors
 
 

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from upsweep import _arrays, _bins, _dispatch, _edges
+from upsweep import _arrays, _backends
 from upsweep._arrays import Array, Home, OnDevice
-from upsweep._bins import Histogram
-from upsweep._signature import check_out
+from upsweep._arrays.dispatch import handlers
+from upsweep._core import bin_thresholds
+from upsweep._core import histogram as histogram_problem
+from upsweep._core.bin_thresholds import Histogram
+from upsweep._core.scan import check_out
 
 __all__ = ["histc", "histogram"]
 
@@ -101,41 +104,40 @@ def histogram(
     settings: dict[str, Any] = {"range": range, "density": density, "n_threads": n_threads}
     result: tuple[Array, Array]
     if _arrays.any_dask(x, bins, weights):
-        from upsweep import _dask
-
+        _dask = handlers("dask")
         _dask.refuse(device=device)
         result = _dask.histogram(histogram, x, bins, weights=weights, **settings)
         return result
     if _arrays.any_torch(x, bins, weights):
         _arrays.refuse_device(device, "torch tensors")
-        _edges.refuse_long_double(range)
+        histogram_problem.refuse_long_double(range)
         result = _lend(histogram, {"x": x, "bins": bins, "weights": weights}, **settings)
         return result
     if _arrays.any_lent(x, bins, weights):
         _arrays.refuse_device(device, "arrays of other libraries")
-        _edges.refuse_long_double(range)
+        histogram_problem.refuse_long_double(range)
         arrays: dict[str, Any] = {"x": x, "weights": weights}
         (arrays if _arrays.any_lent(bins) else settings)["bins"] = bins
         result = _arrays.borrow(histogram, arrays, **settings)
         return result
     ordinal = _arrays.check_device(device)
-    _dispatch.check_threads(n_threads)
-    numbers = _edges.as_numbers(x)
-    summands = None if weights is None else _edges.as_weights(weights, numbers)
+    _backends.check_threads(n_threads)
+    numbers = histogram_problem.as_numbers(x)
+    summands = None if weights is None else histogram_problem.as_weights(weights, numbers)
     given = _arrays.as_operand(bins, "bins") if _arrays.any_on_device(bins) else None
     home = _arrays.common_home({"x": numbers, "weights": summands, "bins": given})
     if home is not None:
         _refuse_at_home(home, device, density)
-        _edges.refuse_long_double(range)
-        bins = _dispatch.at_home().fetch(given) if isinstance(given, OnDevice) else bins
+        histogram_problem.refuse_long_double(range)
+        bins = _backends.at_home().fetch(given) if isinstance(given, OnDevice) else bins
     if np.ndim(bins) == 0:
-        edges, thresholds = _edges.uniform_edges(numbers, bins, range, summands, n_threads)
+        edges, thresholds = histogram_problem.uniform_edges(numbers, bins, range, summands, n_threads)
     else:
-        edges, thresholds = _edges.given_edges(bins, numbers.dtype.newbyteorder("="))
+        edges, thresholds = histogram_problem.given_edges(bins, numbers.dtype.newbyteorder("="))
     problem = Histogram(numbers, summands, thresholds, max(edges.size - 1, 0))
     if isinstance(numbers, OnDevice):
         return _at_home(problem, edges, given, density)
-    counted = _of_dtype(_dispatch.run_histogram(problem, n_threads, ordinal), summands)
+    counted = _of_dtype(_backends.run_histogram(problem, n_threads, ordinal), summands)
     if density:
         return counted / np.array(np.diff(edges), float) / counted.sum(), edges
     return counted, edges
@@ -213,26 +215,26 @@ def histc(
         result = _arrays.borrow(histc, {"x": x, "out": out}, **settings)
         return result
     ordinal = _arrays.check_device(device)
-    _dispatch.check_threads(n_threads)
+    _backends.check_threads(n_threads)
     numbers = _arrays.as_operand(x, "x")
     home = _arrays.common_home({"x": numbers})
     if home is not None:
         _arrays.refuse_device(device, f"a {home.library.name}")
     if numbers.dtype.kind in "bc":
         raise TypeError(f"x: expected integers or real floating numbers, got dtype {numbers.dtype}")
-    n_bins = _edges.as_count(bins)
+    n_bins = histogram_problem.as_count(bins)
     dtype = numbers.dtype.newbyteorder("=")
     target = None
     if out is not None:
         target = check_out(out, (n_bins,), dtype, {"x": numbers}, home=home)
-    low, high = _edges.histc_range(numbers, min, max, n_threads)
-    thresholds = _bins.linear_thresholds(low, high, n_bins, dtype)
+    low, high = histogram_problem.histc_range(numbers, min, max, n_threads)
+    thresholds = bin_thresholds.linear_thresholds(low, high, n_bins, dtype)
     problem = Histogram(numbers, None, thresholds, n_bins)
     if isinstance(numbers, OnDevice):
         _check_held(problem, dtype)
-        result = _dispatch.owner_of(_dispatch.at_home().run_histogram(problem, dtype, target))
+        result = _backends.owner_of(_backends.at_home().run_histogram(problem, dtype, target))
         return result
-    counted = _dispatch.run_histogram(problem, n_threads, ordinal)
+    counted = _backends.run_histogram(problem, n_threads, ordinal)
     result = _held_by(counted, dtype)
     if out is None:
         return result
@@ -245,9 +247,7 @@ def histc(
 
 def _lend(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) -> Any:
     """The function of torch tensors, each as an array of numpy or of its device."""
-    from upsweep._torch import lending
-
-    return lending.lend(function, arrays, **keywords)
+    return handlers("torch").via_numpy.lend(function, arrays, **keywords)
 
 
 def _refuse_at_home(home: Home, device: object, density: bool) -> None:
@@ -267,10 +267,10 @@ def _at_home(problem: Histogram, edges: Array, given: Array | None, density: boo
     x, weights = problem.x, problem.weights
     assert isinstance(x, OnDevice)
     dtype = np.dtype(np.int64) if weights is None else weights.dtype
-    counted = _dispatch.owner_of(_dispatch.at_home().run_histogram(problem, dtype))
-    ends = _dispatch.at_home().sent(x, edges) if given is None else _dispatch.owner_of(given)
+    counted = _backends.owner_of(_backends.at_home().run_histogram(problem, dtype))
+    ends = _backends.at_home().sent(x, edges) if given is None else _backends.owner_of(given)
     if density:
-        widths = _dispatch.at_home().sent(x, np.array(np.diff(edges), float))
+        widths = _backends.at_home().sent(x, np.array(np.diff(edges), float))
         counted = counted / widths / counted.sum()
     return counted, ends
 
@@ -279,8 +279,8 @@ def _check_held(problem: Histogram, dtype: DType) -> None:
     """Raise where a count is beyond x's dtype: looked for only where there are so many elements."""
     most = np.iinfo(dtype).max if dtype.kind in "iu" else 65504 if dtype == np.float16 else np.inf
     if problem.x.size > most:
-        counts = _dispatch.at_home().run_histogram(problem, np.dtype(np.int64))
-        _held_by(_dispatch.at_home().fetch(counts), dtype)
+        counts = _backends.at_home().run_histogram(problem, np.dtype(np.int64))
+        _held_by(_backends.at_home().fetch(counts), dtype)
 
 
 # ---- results ---------------------------------------------------------------------------------------------------

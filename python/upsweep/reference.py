@@ -377,7 +377,7 @@ def _per_row(x: ArrayLike, gamma: ArrayLike) -> ArrayLike:
 
 
 def pair_reduction(*args: Any, **kwargs: Any) -> tuple[Array, ...]:
-    """Return a reduction over pairs in float64: `upsweep._expr.twin.pair_reduction`, which tells the arguments."""
-    from ._expr import twin  # with the whole of formulas: only who asks for it pays
+    """Reduction over pairs in float64; see `upsweep._compiler.formulas.reference`."""
+    from upsweep._compiler.formulas import reference  # with the whole of formulas: only who asks for it pays
 
-    return twin.pair_reduction(*args, **kwargs)
+    return reference.pair_reduction(*args, **kwargs)

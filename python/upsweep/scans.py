@@ -5,7 +5,7 @@ Every function here is one recurrence,
     y[t] = a[t] * y[t-1] + x[t]
 
 with a = 1, a = gamma or a = gates. Real numbers are computed in float64 and rounded once, when written. What a
-block does to a state, so that a scan can be cut into pieces, is in ``upsweep.carries``.
+block does to a state, so that a scan can be cut into pieces, is in ``upsweep.aggregates``.
 
 Arrays and their libraries
 --------------------------
@@ -48,9 +48,12 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from upsweep import _arrays, _cpu, _dispatch, _signature
+from upsweep import _arrays, _backends
 from upsweep._arrays import Array
-from upsweep._integers import as_size
+from upsweep._arrays.dispatch import handlers
+from upsweep._backends import cpu
+from upsweep._core import scan as scan_problem
+from upsweep._utils.integers import as_size
 
 __all__ = [
     "cumulative_sum",
@@ -168,7 +171,7 @@ def cumulative_sum(
         and device is None and method is None
     ):
         # fmt: on
-        y = _cpu.scans.plain_sum(x, reverse, _cpu.threads(n_threads))
+        y = cpu.scans.plain_sum(x, reverse, cpu.threads(n_threads))
         if y is not None:
             return y
     if _arrays.any_dask(x, initial, reset, out):
@@ -181,7 +184,7 @@ def cumulative_sum(
     _refuse_method(method)
     if _arrays.any_torch(x, initial, reset, out):
         _arrays.refuse_device(device, "torch tensors")
-        return _torch_scans().cumulative_sum(
+        return handlers("torch").scan.cumulative_sum(
             x, axis=axis, reverse=reverse, initial=initial, reset=reset, dtype=dtype,
             include_initial=include_initial, exclusive=exclusive, out=out, return_final=return_final,
             n_threads=n_threads,
@@ -198,7 +201,7 @@ def cumulative_sum(
     given = _arrays.as_operand(x, "x")
     result_dtype = _cumsum_dtype(given, dtype)
     given = _for_sum(given, result_dtype)
-    scan = _signature.normalise("x", given, None, None, result_dtype, axis=axis, reset=reset, initial=initial)
+    scan = scan_problem.normalise("x", given, None, None, result_dtype, axis=axis, reset=reset, initial=initial)
     _refuse_device(scan, device)
     if not include_initial:
         return _finish(scan, out, reverse, exclusive, False, 0, return_final, n_threads, ordinal)
@@ -206,11 +209,11 @@ def cumulative_sum(
     longer = scan.shape[: scan.axis] + (scan.shape[scan.axis] + 1,) + scan.shape[scan.axis + 1 :]
     inputs = {"x": given, "reset": scan.reset, "initial": scan.initial}
     if out is None:
-        whole = _dispatch.new_result(scan, longer)
+        whole = _backends.new_result(scan, longer)
     else:
-        whole = _signature.check_out(out, longer, result_dtype, inputs, home=scan.home)
+        whole = scan_problem.check_out(out, longer, result_dtype, inputs, home=scan.home)
     before = (slice(None),) * scan.axis
-    _, final = _dispatch.run_scan(
+    _, final = _backends.run_scan(
         scan,
         out=whole[before + (slice(None, -1) if reverse else slice(1, None),)],
         reverse=reverse,
@@ -220,8 +223,8 @@ def cumulative_sum(
         n_threads=n_threads,
         device=ordinal,
     )
-    _dispatch.write_state(scan, whole[before + (slice(-1, None) if reverse else slice(0, 1),)])
-    result = _dispatch.owner_of(whole) if out is None else out
+    _backends.write_state(scan, whole[before + (slice(-1, None) if reverse else slice(0, 1),)])
+    result = _backends.owner_of(whole) if out is None else out
     return (result, final) if return_final else result
 
 
@@ -342,7 +345,7 @@ def discounted_cumsum(
         and window is None and out is None and not exclusive and not return_final and device is None
         and method is None
     ):  # fmt: skip
-        y = _cpu.scans.plain_constant(x, gamma, reverse, _cpu.threads(n_threads))
+        y = cpu.scans.plain_constant(x, gamma, reverse, cpu.threads(n_threads))
         if y is not None:
             return y
     steps = _check_window(window, initial, exclusive, return_final)
@@ -356,7 +359,7 @@ def discounted_cumsum(
     _refuse_method(method)
     if _arrays.any_torch(x, gamma, initial, reset, out):
         _arrays.refuse_device(device, "torch tensors")
-        return _torch_scans().discounted_cumsum(
+        return handlers("torch").scan.discounted_cumsum(
             x, gamma, axis=axis, reverse=reverse, initial=initial, reset=reset, window=steps, exclusive=exclusive,
             out=out, return_final=return_final, n_threads=n_threads,
         )  # fmt: skip
@@ -370,7 +373,7 @@ def discounted_cumsum(
     given = _arrays.as_operand(x, "x")
     factor = _arrays.as_operand(gamma, "gamma")
     dtype = _discounted_dtype(given, factor)
-    scan = _signature.normalise("x", given, "gamma", factor, dtype, axis=axis, reset=reset, initial=initial)
+    scan = scan_problem.normalise("x", given, "gamma", factor, dtype, axis=axis, reset=reset, initial=initial)
     _refuse_device(scan, device)
     if steps and scan.gates is not None:
         raise ValueError(f"window: needs a gamma that is constant along the axis, got one of shape {factor.shape}")
@@ -484,7 +487,7 @@ def linear_recurrence(
         type(tokens) is np.ndarray and type(axis) is int and axis == -1 and initial is None and reset is None
         and out is None and not exclusive and not return_final and device is None and method is None
     ):  # fmt: skip
-        y = _cpu.scans.plain_gated(gates, tokens, reverse, _cpu.threads(n_threads))
+        y = cpu.scans.plain_gated(gates, tokens, reverse, cpu.threads(n_threads))
         if y is not None:
             return y
     if _arrays.any_dask(gates, tokens, initial, reset, out):
@@ -495,7 +498,7 @@ def linear_recurrence(
     _refuse_method(method)
     if _arrays.any_torch(gates, tokens, initial, reset, out):
         _arrays.refuse_device(device, "torch tensors")
-        return _torch_scans().linear_recurrence(
+        return handlers("torch").scan.linear_recurrence(
             gates, tokens, axis=axis, reverse=reverse, initial=initial, reset=reset, exclusive=exclusive, out=out,
             return_final=return_final, n_threads=n_threads,
         )  # fmt: skip
@@ -513,7 +516,7 @@ def linear_recurrence(
         gates if isinstance(gates, (int, float, complex)) and not isinstance(gates, np.generic) else factor,
         tokens if isinstance(tokens, (int, float, complex)) and not isinstance(tokens, np.generic) else given,
     )
-    scan = _signature.normalise("tokens", given, "gates", factor, dtype, axis=axis, reset=reset, initial=initial)
+    scan = scan_problem.normalise("tokens", given, "gates", factor, dtype, axis=axis, reset=reset, initial=initial)
     _refuse_device(scan, device)
     return _finish(scan, out, reverse, exclusive, True, 0, return_final, n_threads, ordinal)
 
@@ -521,26 +524,12 @@ def linear_recurrence(
 # ---- what the functions above share ----------------------------------------------------------------------
 
 
-_kept_torch_scans: Any = None
-
-
-def _torch_scans() -> Any:
-    """The scans of tensors; torch is there, since a tensor is. Of a cache of functools its compiler would warn."""
-    global _kept_torch_scans
-    if _kept_torch_scans is None:
-        from upsweep._torch import scans as torch_scans
-
-        _kept_torch_scans = torch_scans
-    return _kept_torch_scans
-
-
 def _dask_scan(
     function: Any, arrays: dict[str, Any], method: str | None, out: object, device: object, return_final: bool,
     **keywords: Any,
 ) -> Any:  # fmt: skip
     """The scan of dask arrays, whose tasks call `function` again, on blocks."""
-    from upsweep import _dask
-
+    _dask = handlers("dask")
     _dask.refuse(out=out, device=device)
     return _dask.scan(function, arrays, method=method, return_final=return_final, **keywords)
 
@@ -555,13 +544,13 @@ def _refuse_method(method: object) -> None:
         raise ValueError(f"method: goes with dask arrays only, got {method!r}")
 
 
-def _refuse_device(scan: _signature.Scan, device: object) -> None:
+def _refuse_device(scan: scan_problem.Scan, device: object) -> None:
     if scan.home is not None:
         _arrays.refuse_device(device, f"those of type {scan.home.library.name}")
 
 
 def _finish(
-    scan: _signature.Scan,
+    scan: scan_problem.Scan,
     out: object,
     reverse: bool,
     exclusive: bool,
@@ -577,8 +566,8 @@ def _finish(
             scan.name: scan.x, scan.factor_name: scan.factor, "reset": scan.reset, "initial": scan.initial,
         }  # fmt: skip
         in_place = (scan.name, scan.factor_name)
-        target = _signature.check_out(out, scan.shape, scan.dtype, inputs, in_place=in_place, home=scan.home)
-    y, final = _dispatch.run_scan(
+        target = scan_problem.check_out(out, scan.shape, scan.dtype, inputs, in_place=in_place, home=scan.home)
+    y, final = _backends.run_scan(
         scan,
         out=target,
         reverse=bool(reverse),

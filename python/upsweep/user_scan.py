@@ -15,11 +15,13 @@ from collections.abc import Callable
 from typing import Any
 
 from upsweep import _arrays
-from upsweep._expr.symbols import FUNCTIONS, apply
-from upsweep._scan_carries import UpdateCarry, carry_of
-from upsweep._scan_gradient import Gradients, gradient
-from upsweep._scan_plans import known_plans, prepare, run_on_device, signature
-from upsweep._scan_problem import (
+from upsweep._arrays.dispatch import handlers
+from upsweep._compiler.recurrences.symbols import FUNCTIONS, apply
+from upsweep._user_scan.aggregates import UpdateCarry, carry_of
+from upsweep._user_scan.cached_calls import known_plans, prepare, run_on_device, signature
+from upsweep._user_scan.gradient import Gradients, gradient
+from upsweep._user_scan.outputs import as_targets, in_scan_order
+from upsweep._user_scan.problem import (
     Explanation,
     Problem,
     arranged,
@@ -30,7 +32,6 @@ from upsweep._scan_problem import (
     rounded,
     run_recurrence,
 )
-from upsweep._scan_targets import as_targets, in_scan_order
 
 __all__ = ["Explanation", "Gradients", "UpdateCarry", "scan"]
 
@@ -191,10 +192,8 @@ class _Scan:
         if out is not None and (is_lazy or _arrays.any_torch(*arrays) or _arrays.any_on_device(*arrays)):
             raise TypeError("out: goes with numpy arrays only; other libraries' scans make their results")
         if is_lazy:
-            from upsweep import _dask
-
             check_checkpoint(checkpoint)
-            return _dask.user_scan(
+            return handlers("dask").user_scan(
                 update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
                 method=method,
             )  # fmt: skip
@@ -202,8 +201,7 @@ class _Scan:
             raise ValueError(f"method: goes with dask arrays only, got {method!r}")
         deliver = None
         if _arrays.any_torch(*arrays):
-            from upsweep._torch import user_scan as tensors
-
+            tensors = handlers("torch").user_scan
             views = None if checkpoint is not None else tensors.as_arrays(states, inputs)
             if views is None:
                 return tensors.scan(
@@ -242,13 +240,9 @@ class _Scan:
         sequential in time: the new state is neither affine in the state nor a known associative form of it
         """
         if _any_dask(init, xs):
-            from upsweep import _dask
-
-            return _dask.explain(update, init, xs, axis=axis, reverse=reverse, length=length)
+            return handlers("dask").explain(update, init, xs, axis=axis, reverse=reverse, length=length)
         if _arrays.any_torch(*flatten(init, "init")[0], *flatten(xs, "xs")[0]):
-            from upsweep._torch import user_scan as tensors
-
-            return tensors.prepare(update, init, xs, axis, reverse, length)[0].path()[1]
+            return handlers("torch").user_scan.prepare(update, init, xs, axis, reverse, length)[0].path()[1]
         return check(update, init, xs, axis, reverse, length).path()[1]
 
     def gradient(

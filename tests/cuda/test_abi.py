@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 import upsweep
-from upsweep import _cuda
-from upsweep._cpu import _machine
-from upsweep._cuda import abi, carries, counts, library
+from upsweep._backends.cpu import _machine
+from upsweep._backends.cuda import abi, aggregate_launch, bincount_launch, library, scan_launch
 
-HEADER = Path(__file__).parents[2] / "cuda" / "upsweep_cuda.h"
+HEADER = Path(__file__).parents[2] / "cuda" / "include" / "upsweep_cuda.h"
 
-needs_library = pytest.mark.skipif(_cuda.find() is None, reason="built without the CUDA library")
+needs_library = pytest.mark.skipif(scan_launch.find() is None, reason="built without the CUDA library")
 
 
 def header():
@@ -111,7 +110,7 @@ def test_the_packed_request_of_a_derivative_has_the_structures_size():
 @needs_library
 def test_the_library_exports_these_symbols_and_no_others():
     listed = subprocess.run(
-        ["nm", "-D", "--defined-only", _cuda.find()], capture_output=True, text=True, check=True
+        ["nm", "-D", "--defined-only", scan_launch.find()], capture_output=True, text=True, check=True
     )
     exported = {line.split()[-1] for line in listed.stdout.splitlines()}
     assert exported == set(abi.FUNCTIONS)
@@ -119,10 +118,10 @@ def test_the_library_exports_these_symbols_and_no_others():
 
 @needs_library
 def test_it_loads_without_a_driver():
-    loaded = _cuda.load()
+    loaded = scan_launch.load()
     assert loaded.abi() == abi.ABI
     assert loaded.built_for()
-    assert upsweep.show_config()["cuda_library"] == str(_cuda.find())
+    assert upsweep.show_config()["cuda_library"] == str(scan_launch.find())
 
 
 # ---- statuses and plans, which look at no device ---------------------------------------------------------------
@@ -134,16 +133,16 @@ def array(shape, dtype="float32", strides=None, pointer=1 << 20):
         for n in reversed(shape):
             strides.insert(0, step)
             step *= n
-    return _cuda.DeviceArray(pointer, shape, tuple(strides), dtype)
+    return scan_launch.DeviceArray(pointer, shape, tuple(strides), dtype)
 
 
 def plan(x, gates=None, gamma=0.5, out="in place", final=None, axis=-1, reverse=False, window=0):
     out = x if out == "in place" else out
-    p = _cuda.problem(
+    p = scan_launch.problem(
         x, gates, gamma, None, None, out, final,
         axis=axis % len(x.shape), reverse=reverse, exclusive=False, device=0, stream=0, window=window,
     )  # fmt: skip
-    return _cuda.plan(p, 132)
+    return scan_launch.plan(p, 132)
 
 
 @needs_library
@@ -206,12 +205,12 @@ def test_a_final_state_alone():
         answer = plan(x, gates, out=None, final=array((1000,), "float64"))
         assert abi.REGIMES[answer.regime] == "lines"
     with pytest.raises(ValueError, match="one of out and final_state"):
-        p = _cuda.problem(
+        p = scan_launch.problem(
             gates, None, 0.5, None, None, None, array((1000,), "float64"),
             axis=1, reverse=False, exclusive=False, device=0, stream=0,
         )  # fmt: skip
         p.final_state.data = None
-        _cuda.plan(p, 132)
+        scan_launch.plan(p, 132)
 
 
 def plan_reduction(x, gates=None, axis=-1, **given):
@@ -220,10 +219,10 @@ def plan_reduction(x, gates=None, axis=-1, **given):
     states = x.shape[:axis] + x.shape[axis + 1 :]
     arrays = {"gamma": 0.5, "initial": None, "reset": None, "multiplier": None, "dropped": None, **given}
     value = arrays.pop("value", array(states, "float64"))
-    r = _cuda.reduction(
+    r = scan_launch.reduction(
         x, gates, value=value, axis=axis, reverse=False, device=0, stream=0, **arrays
     )  # fmt: skip
-    return _cuda.plan_reduction(r)
+    return scan_launch.plan_reduction(r)
 
 
 @needs_library
@@ -265,7 +264,7 @@ def test_what_no_reduction_takes():
     ):
         with pytest.raises(ValueError, match=text):
             plan_reduction(x, **wrong)
-    for function in (_cuda.load().plan_reduce, lambda *p: _cuda.load().reduce(None)):
+    for function in (scan_launch.load().plan_reduce, lambda *p: scan_launch.load().reduce(None)):
         with pytest.raises(ValueError, match="NULL"):
             function(None, None)
 
@@ -294,7 +293,7 @@ def plan_backward(lines, length, dtype="float32", **changed):
         setattr(request, name, (i + 1) << 30)
     for name, value in changed.items():
         setattr(request, name, value)
-    return abi.STATUS[_cuda.load().plan_lines_backward(ctypes.byref(request), 132)]
+    return abi.STATUS[scan_launch.load().plan_lines_backward(ctypes.byref(request), 132)]
 
 
 @needs_library
@@ -329,7 +328,7 @@ def test_what_no_derivative_is_asked_for():
         with pytest.raises(ValueError, match=text):
             plan_backward(**{"lines": 600, "length": 300, **wrong})
     with pytest.raises(ValueError, match="NULL"):
-        _cuda.load().lines_backward(None)
+        scan_launch.load().lines_backward(None)
 
 
 @needs_library
@@ -337,7 +336,7 @@ def test_statuses_become_exceptions():
     with pytest.raises(ValueError, match="final_state has to be float32 or float64"):
         plan(array((3, 5)), final=array((3,), "float16"))
     with pytest.raises(ValueError, match="NULL"):
-        _cuda.load().scan(None)
+        scan_launch.load().scan(None)
 
 
 @needs_library
@@ -348,12 +347,12 @@ def test_weights_without_an_address_are_weights():
     )
     where = {"axis": 0, "device": 0, "stream": 0}
     for out in (sums, array((3,), "float32", (4,))):
-        counts.plan(counts.describe(keys, out, weights, **where), 132)
+        bincount_launch.plan(bincount_launch.describe(keys, out, weights, **where), 132)
         with pytest.raises(ValueError, match="out of a count has to be int64"):
-            counts.plan(counts.describe(keys, out, **where), 132)
+            bincount_launch.plan(bincount_launch.describe(keys, out, **where), 132)
     elements, thresholds, out = (array((n,), "float64", (8,), at) for n, at in ((0, 0), (4, 4096), (3, 8192)))
-    counts.plan_histogram(
-        counts.describe_histogram(elements, thresholds, out, elements, device=0, stream=0), 132
+    bincount_launch.plan_histogram(
+        bincount_launch.describe_histogram(elements, thresholds, out, elements, device=0, stream=0), 132
     )  # fmt: skip
 
 
@@ -361,11 +360,11 @@ def test_weights_without_an_address_are_weights():
 def test_a_step_is_rounded_to_any_dtype(monkeypatch):
     """What is counted in float64 is written in halves: by an output, for a final state is none of 16 bits."""
     plans = []
-    monkeypatch.setattr(_cuda, "run_scan", lambda p, allocate: plans.append(_cuda.plan(p, 132)))
+    monkeypatch.setattr(scan_launch, "run_scan", lambda p, allocate: plans.append(scan_launch.plan(p, 132)))
     value = array((5,), "float64", (8,))
     for dtype in ("float16", "bfloat16", "float32", "int32"):
         result = array((5,), dtype, (4,))
-        carries.step(None, value, None, result, result, device=0, stream=0, allocate=lambda n: (0, None))
+        aggregate_launch.step(None, value, None, result, result, device=0, stream=0, allocate=lambda n: (0, None))
     assert len(plans) == 4
 
 
@@ -373,9 +372,9 @@ def test_a_step_is_rounded_to_any_dtype(monkeypatch):
 def test_integers_are_not_multiplied(monkeypatch, dtype):
     """Gates that the kernels of integers do not read leave no factor of 0 behind."""
     problems = []
-    monkeypatch.setattr(_cuda, "run_scan", lambda p, allocate: problems.append(p))
+    monkeypatch.setattr(scan_launch, "run_scan", lambda p, allocate: problems.append(p))
     value = array((5,), dtype, (8,))
-    carries.step(value, value, None, value, value, device=0, stream=0, allocate=lambda n: (0, None))
+    aggregate_launch.step(value, value, None, value, value, device=0, stream=0, allocate=lambda n: (0, None))
     (p,) = problems
     assert (p.gates.data is None, p.gamma_re) == ((False, 0.0) if dtype == "float64" else (True, 1.0))
 
@@ -384,13 +383,13 @@ def test_integers_are_not_multiplied(monkeypatch, dtype):
 def test_every_cuda_function_says_what_is_missing_without_a_device():
     count = ctypes.c_int32()
     try:
-        _cuda.load().device_count(ctypes.byref(count))
-    except _cuda.CudaError as error:
+        scan_launch.load().device_count(ctypes.byref(count))
+    except scan_launch.CudaError as error:
         assert "cudaGetDeviceCount: cudaError" in str(error)
     if count.value == 0:
         missing = r"no NVIDIA driver.*cudaErrorInsufficientDriver|no CUDA device: .*cudaErrorNoDevice"
-        with pytest.raises(_cuda.CudaError, match=f"^CUDA device 0: this machine has ({missing})"):
-            _cuda.check_device(0)
+        with pytest.raises(scan_launch.CudaError, match=f"^CUDA device 0: this machine has ({missing})"):
+            scan_launch.check_device(0)
 
 
 @pytest.mark.parametrize("code, said", [
@@ -400,13 +399,13 @@ def test_every_cuda_function_says_what_is_missing_without_a_device():
 ])  # fmt: skip
 def test_a_device_that_is_not_there_is_told_in_plain_words(code, said, monkeypatch):
     def fail(*arguments):
-        raise _cuda.CudaError(f"cudaGetDeviceProperties: {code} (what CUDA says)")
+        raise scan_launch.CudaError(f"cudaGetDeviceProperties: {code} (what CUDA says)")
 
-    monkeypatch.setattr(_cuda, "load", lambda: types.SimpleNamespace(device_check=fail))
-    with pytest.raises(_cuda.CudaError) as error:
-        _cuda.check_device(7)
+    monkeypatch.setattr(scan_launch, "load", lambda: types.SimpleNamespace(device_check=fail))
+    with pytest.raises(scan_launch.CudaError) as error:
+        scan_launch.check_device(7)
     assert str(error.value) == f"{said}cudaGetDeviceProperties: {code} (what CUDA says)"
-    assert 7 not in _cuda._checked
+    assert 7 not in scan_launch._checked
 
 
 def test_no_library_is_an_error_that_names_it(monkeypatch):
@@ -433,5 +432,5 @@ def test_another_version_is_refused(monkeypatch):
     monkeypatch.setattr(
         abi, "FUNCTIONS", abi.FUNCTIONS | {"upsweep_cuda_of_99": abi.FUNCTIONS["upsweep_cuda_abi"]}
     )
-    with pytest.raises(ImportError, match=f"ABI version {_cuda.load().abi()}, this upsweep needs 99"):
-        library.Library(_cuda.find())
+    with pytest.raises(ImportError, match=f"ABI version {scan_launch.load().abi()}, this upsweep needs 99"):
+        library.Library(scan_launch.find())

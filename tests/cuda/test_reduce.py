@@ -7,7 +7,8 @@ import pytest
 import reductions
 from helpers import BFLOAT16, random
 from host_device import described
-from upsweep import _cuda, reference
+from upsweep import reference
+from upsweep._backends.cuda import scan_launch
 
 LENGTHS = (1, 2, 31, 32, 33, 127, 128, 129, 1023, 4095, 4097)
 
@@ -27,8 +28,8 @@ def place(request, monkeypatch):
     if request.param == "device":
         return reductions.OnDevice
     compiled = request.getfixturevalue("compiled")
-    monkeypatch.setattr(_cuda, "load", lambda: compiled)
-    monkeypatch.setattr(_cuda, "check_device", lambda device: None)
+    monkeypatch.setattr(scan_launch, "load", lambda: compiled)
+    monkeypatch.setattr(scan_launch, "check_device", lambda device: None)
     return reductions.OnHost
 
 
@@ -264,6 +265,8 @@ def test_a_state_alone_and_the_same_bits(place):
 def test_a_workspace_that_is_too_small_is_refused(compiled):
     x = described(numbers((1, 5000), "float32", 0))
     value = described(np.empty(1))
-    r = _cuda.reduction(x, None, None, None, None, None, value, None, axis=1, reverse=False, device=0, stream=0)
+    r = scan_launch.reduction(
+        x, None, None, None, None, None, value, None, axis=1, reverse=False, device=0, stream=0
+    )
     with pytest.raises(ValueError, match=r"workspace: [1-9][0-9]* bytes are needed, 0 were given"):
         compiled.reduce(ctypes.byref(r))

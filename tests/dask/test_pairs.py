@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from helpers import random, same_bits
 from pair_cases import check, data, reduction_of
-from upsweep import Genred, LazyTensor, Pm, Vi, Vj, _dispatch
-from upsweep._expr.reduction import REDUCTIONS
+from upsweep import Genred, LazyTensor, Pm, Vi, Vj, _backends
+from upsweep._compiler.formulas.reduction import REDUCTIONS
 
 pytest.importorskip("llvmlite")
 dask = pytest.importorskip("dask")
@@ -39,7 +39,7 @@ def chunked(arrays, rows, columns):
 
 
 def one_piece(reduction, arrays, n_i, n_j, batch=()):
-    return _dispatch.run_pairs(reduction, arrays, n_i, n_j, batch, None)
+    return _backends.run_pairs(reduction, arrays, n_i, n_j, batch, None)
 
 
 @pytest.mark.parametrize("method", METHODS)

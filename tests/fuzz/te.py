@@ -5,7 +5,7 @@ import numpy as np
 from helpers import flat, same_bits
 from hypothesis import strategies as some
 from te_programs import Program
-from te_twin import Twin
+from te_reference import Twin
 from upsweep import te
 
 from .driver import Case

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from upsweep import BlockRanges, Genred, LazyTensor, Vi, Vj, reference
-from upsweep._expr.reduction import PairReduction
+from upsweep._compiler.formulas.reduction import PairReduction
 from upsweep.cluster import cluster_ranges, from_matrix, grid_cluster, sort_clusters
 from upsweep.pairs.triples import join
 
@@ -181,7 +181,7 @@ def test_indices_beyond_float32_are_exact():
 
 def test_the_twin_agrees():
     """The engine against the twin: float64 on both sides."""
-    from upsweep._expr.nodes import make, variable
+    from upsweep._compiler.formulas.nodes import make, variable
 
     formula = make("mul", make("sqdist", variable(0, D, "i"), variable(1, D, "j")), variable(2, 2, "j"))
     ranges = BlockRanges(random_ranges(11), (M, N))

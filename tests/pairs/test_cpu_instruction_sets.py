@@ -8,7 +8,7 @@ import upsweep
 pytest.importorskip("llvmlite")
 from helpers import run_python
 from pair_cases import data, reduction_of
-from upsweep._cpu import pairs
+from upsweep._backends.cpu import pairs
 
 COMPACT = """
     import sys
@@ -83,9 +83,9 @@ def test_without_llvmlite_the_message_says_what_to_install():
     import sys
     sys.modules["llvmlite"] = None
     import numpy as np
-    from upsweep._cpu import pairs
-    from upsweep._expr.nodes import variable
-    from upsweep._expr.reduction import PairReduction
+    from upsweep._backends.cpu import pairs
+    from upsweep._compiler.formulas.nodes import variable
+    from upsweep._compiler.formulas.reduction import PairReduction
     try:
         pairs.run(PairReduction(variable(0, 1, "j"), "sum"), [np.ones((3, 1), "f4")], 3, 3)
     except ImportError as error:

@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("llvmlite")
 from pair_cases import check
-from upsweep._expr.nodes import constant, make, variable
-from upsweep._expr.reduction import PairReduction
+from upsweep._compiler.formulas.nodes import constant, make, variable
+from upsweep._compiler.formulas.reduction import PairReduction
 
 DIMS = [17, 33, 40, 65, 100]
 

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("llvmlite")
 from pair_cases import ALL, check, data, random_ranges, reduction_of, same_bits
-from upsweep._cpu import pairs
+from upsweep._backends.cpu import pairs
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

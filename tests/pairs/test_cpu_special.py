@@ -5,10 +5,10 @@ import pytest
 
 pytest.importorskip("llvmlite")
 from pair_cases import ALL
-from upsweep._cpu import pairs
-from upsweep._expr.nodes import make, variable
-from upsweep._expr.reduction import PairReduction
-from upsweep._expr.twin import pair_reduction
+from upsweep._backends.cpu import pairs
+from upsweep._compiler.formulas.nodes import make, variable
+from upsweep._compiler.formulas.reduction import PairReduction
+from upsweep._compiler.formulas.reference import pair_reduction
 
 SHAPES = [(20, 33), (40, 7), (2, 200), (1, 3), (3, 1000), (17, 1)]
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("llvmlite")
 from helpers import in_threads, run_python, ticks_inside
 from pair_cases import ALL, data, random_ranges, reduction_of, same_bits
-from upsweep._cpu import pairs
+from upsweep._backends.cpu import pairs
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -68,7 +68,7 @@ FORK = """
     sys.path.insert(0, SUPPORT)
     import numpy as np
     from pair_cases import data, reduction_of, same_bits
-    from upsweep._cpu import pairs
+    from upsweep._backends.cpu import pairs
     arrays = data(1500, 1500)
     def run(name):
         return pairs.run(reduction_of(name), arrays, 1500, 1500, n_threads=2)

@@ -8,12 +8,12 @@ import time
 import numpy as np
 import pytest
 from upsweep import Genred, LazyTensor
-from upsweep._expr.derivative import gradient
-from upsweep._expr.evaluate import evaluate
-from upsweep._expr.formula import parse, parse_reduction
-from upsweep._expr.lower import lower_formulas
-from upsweep._expr.nodes import constant, make, variable
-from upsweep._expr.rules import simplify
+from upsweep._compiler.formulas.derivative import gradient
+from upsweep._compiler.formulas.evaluate import evaluate
+from upsweep._compiler.formulas.nodes import constant, make, variable
+from upsweep._compiler.formulas.parser import parse, parse_reduction
+from upsweep._compiler.formulas.rules import simplify
+from upsweep._compiler.lowering.lower import lower_formulas
 
 pytest.importorskip("llvmlite")
 

@@ -11,7 +11,18 @@ import numpy as np
 import te_cells
 import upsweep
 from block_updates import UPDATES  # noqa: F401  # named by calls
-from upsweep import BlockRanges, Genred, KernelSolve, LazyTensor, Pm, Vi, Vj, cluster, reference, te  # noqa: F401  # named by calls
+from upsweep import (  # noqa: F401  # named by calls
+    BlockRanges,
+    Genred,
+    KernelSolve,
+    LazyTensor,
+    Pm,
+    Vi,
+    Vj,
+    cluster,
+    reference,
+    te,
+)
 
 if importlib.util.find_spec("torch"):
     import torch

@@ -4,10 +4,10 @@ import ctypes
 import functools
 
 import numpy as np
-from upsweep._expr.llvm import jit
-from upsweep._expr.llvm.mathematics import FUNCTIONS
-from upsweep._expr.llvm.target import TARGETS
-from upsweep._expr.llvm.vectors import Body, Vectors
+from upsweep._compiler.llvm import jit
+from upsweep._compiler.llvm.mathematics import FUNCTIONS
+from upsweep._compiler.llvm.target import TARGETS
+from upsweep._compiler.llvm.vectors import Body, Vectors
 
 
 @functools.cache

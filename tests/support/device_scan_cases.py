@@ -2,9 +2,9 @@
 
 import numpy as np
 from upsweep import reference
-from upsweep._cuda import user_scans
-from upsweep._expr.parallel_forms import find_form
-from upsweep._expr.trace import trace
+from upsweep._backends.cuda import user_scan_launch
+from upsweep._compiler.recurrences.associative import find_form
+from upsweep._compiler.recurrences.trace import trace
 
 
 def as_tuple(value):
@@ -31,7 +31,7 @@ def scan(place, update, init, xs, parallel=False, dtypes=None):
     finals = [place.poisoned(None, columns, dtype) for dtype in traced.state_dtypes]
     form = find_form(traced.recurrence)[0] if parallel else None
     assert (form is not None) == parallel
-    user_scans.run(
+    user_scan_launch.run(
         traced.recurrence, traced.dtype.name, sent, [array for array, _ in outputs],
         [s if isinstance(s, float) else place.send(np.broadcast_to(s, columns)) for s in inits],
         [array for array, _ in finals], length, columns, form, device=0, stream=0, allocate=place.allocate,

@@ -11,14 +11,18 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from upsweep import _at_home, _cpu, _cuda, _dispatch, _foreign
-from upsweep._cuda import (  # noqa: F401  # loaded before they are patched
+from upsweep import _backends
+from upsweep._arrays import libraries
+from upsweep._backends import cpu
+from upsweep._backends.cuda import (  # noqa: F401  # loaded before they are patched
     abi,
-    carries,
-    checked_counts,
-    counts,
-    host,
+    aggregate_launch,
+    bincount_launch,
+    bincount_sync,
+    context,
     library,
+    scan_launch,
+    staging,
 )
 
 NAMES = {code: name for name, code in abi.DTYPES.items()}
@@ -53,7 +57,7 @@ def look(array, shape, axis=None, length=None):
 
 def refuse_as_the_library(plan, problem, answer):
     """Raise what libupsweep_cuda.so, where there is one, has to say of the problem; its plans need no device."""
-    if _cuda.find() is not None:
+    if scan_launch.find() is not None:
         processors = () if plan == "plan_reduce" else (132,)
         getattr(library.load(), plan)(ctypes.byref(problem), *processors, ctypes.byref(answer))
 
@@ -97,7 +101,7 @@ class FakeCuda:
             assert gates is not None or complex(p.gamma_re, p.gamma_im) == 1
             gamma = None if gates is not None else np.broadcast_to(np.int64(1), shape)
         last = np.empty(shape, np.result_type(wide))
-        _cpu.scans.scan(
+        cpu.scans.scan(
             x, gates, gamma, initial, reset, out, last, None, axis=len(shape), reverse=bool(p.reverse),
             exclusive=bool(p.exclusive), flush=False, window=p.window, n_threads=1, accumulator=p.accumulator,
         )  # fmt: skip
@@ -127,7 +131,7 @@ class FakeCuda:
                 gamma = np.broadcast_to(np.int64(1), shape)
             factor = gamma if gates is None else gates
             product = np.ones(shape, wide if factor.dtype.kind == "c" or p.accumulator == abi.INTEGER else float)
-            _cpu.scans.scan(
+            cpu.scans.scan(
                 x, gates, gamma, initial, reset, None, last, product, axis=len(shape), reverse=bool(p.reverse),
                 exclusive=False, flush=False, window=0, n_threads=1, accumulator=p.accumulator,
             )  # fmt: skip
@@ -203,7 +207,7 @@ class FakeCuda:
         self.histograms.append(p)
         refuse_as_the_library("plan_histogram", p, abi.CountPlan())
         assert inner.workspace and bool(inner.n_columns) == bool(inner.weights.data)
-        kind = np.dtype(counts.threshold_dtype(NAMES[inner.keys.dtype]))
+        kind = np.dtype(bincount_launch.threshold_dtype(NAMES[inner.keys.dtype]))
         x = self._rows(inner.keys, inner, inner.length).ravel()
         thresholds = np.asarray(_Memory(p.thresholds, (p.n_thresholds,), None, kind)).view(kind)
         slots = np.searchsorted(thresholds, x.astype(kind), side="right")
@@ -255,15 +259,15 @@ class FakeCuda:
 @pytest.fixture
 def fake_cuda(monkeypatch):
     fake = FakeCuda()
-    for module in (_cuda, _dispatch, _at_home):
-        monkeypatch.setattr(module, "run_scan" if module is _cuda else "run_cuda_scan", fake.run_scan)
-    monkeypatch.setattr(_cuda, "run_reduction", fake.run_reduction)
-    monkeypatch.setattr(_cuda, "check_device", lambda device: None)
-    for module in (_cuda, counts, checked_counts):
+    for module in (scan_launch, _backends, context):
+        monkeypatch.setattr(module, "run_scan" if module is scan_launch else "run_cuda_scan", fake.run_scan)
+    monkeypatch.setattr(scan_launch, "run_reduction", fake.run_reduction)
+    monkeypatch.setattr(scan_launch, "check_device", lambda device: None)
+    for module in (scan_launch, bincount_launch, bincount_sync):
         monkeypatch.setattr(module, "load", lambda: fake)
-    monkeypatch.setattr(counts, "check_device", lambda device: None)
-    monkeypatch.setattr(_cuda, "synchronize", lambda device, stream: fake.waited.append((device, stream)))
-    monkeypatch.setattr(_foreign, "_device_of", fake.locate)
+    monkeypatch.setattr(bincount_launch, "check_device", lambda device: None)
+    monkeypatch.setattr(scan_launch, "synchronize", lambda device, stream: fake.waited.append((device, stream)))
+    monkeypatch.setattr(libraries, "_device_of", fake.locate)
     return fake
 
 

@@ -1,7 +1,7 @@
 """A case or more for every operation, random formulas, and the arrays they are tried on."""
 
 import numpy as np
-from upsweep._expr.nodes import constant, make, variable
+from upsweep._compiler.formulas.nodes import constant, make, variable
 
 WIDE, POSITIVE, UNIT = (-2.0, 2.0), (0.25, 2.0), (-0.9, 0.9)
 MIXED = (3, 3), (1, 4), (4, 1), (1, 1)

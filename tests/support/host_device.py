@@ -14,12 +14,14 @@ import weakref
 from pathlib import Path
 
 import numpy as np
-from upsweep._cuda import DeviceArray, driver, pairs, user_scans
-from upsweep._cuda.kept import Kept
-from upsweep._expr.cuda import nvrtc, recurrence
-from upsweep._expr.cuda.render import kernel_text
-from upsweep._expr.reduction import outputs
-from upsweep._scan_plans import known_plans
+from upsweep._backends.cuda import driver, pairs_launch, user_scan_launch
+from upsweep._backends.cuda.scan_launch import DeviceArray
+from upsweep._compiler.cuda import nvrtc
+from upsweep._compiler.cuda.pairs.render import kernel_text
+from upsweep._compiler.cuda.scans import render
+from upsweep._compiler.formulas.reduction import outputs
+from upsweep._user_scan.cached_calls import known_plans
+from upsweep._utils.lru_cache import Kept
 
 PREAMBLE = Path(__file__).parent / "on_host.hpp"
 LAUNCHER = """
@@ -133,8 +135,8 @@ def install(monkeypatch, folder, n_slots=8):
     monkeypatch.setattr(driver, "device", lambda ordinal: device)
     monkeypatch.setattr(nvrtc, "fetch_or_compile", lambda text, options, capability: text.encode())
     # Threads that wait for each other are dear here; so few have several chunks each.
-    monkeypatch.setattr(recurrence, "JOINERS", (16,))
-    for family in (pairs, user_scans):
+    monkeypatch.setattr(render, "JOINERS", (16,))
+    for family in (pairs_launch, user_scan_launch):
         # Its own for the time: a device that there is must not find functions of the host.
         monkeypatch.setattr(family, "_prepared", Kept(family.KEPT))
     monkeypatch.setattr(known_plans, "_functions", weakref.WeakKeyDictionary())
@@ -159,7 +161,7 @@ def run(reduction, arrays, n_i, n_j, batch=(), ranges=None):
         memory.append(np.full(math.ceil(n_bytes / 8), np.nan))
         return memory[-1].ctypes.data, None
 
-    pairs.run(
+    pairs_launch.run(
         reduction, [described(array) for array in arrays], [described(result) for result in results],
         n_i, n_j, batch, ranges, device=0, stream=0, allocate=allocate,
     )  # fmt: skip

@@ -4,19 +4,19 @@ import shutil
 
 import host_device
 import pytest
-from upsweep import _foreign
+from upsweep._arrays import libraries
 
 DEVICES = ["host", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 
-class HostTensors(type(_foreign._torch_memory)):
+class HostTensors(type(libraries._torch_memory)):
     """Tensors on the CPU as those of a device."""
 
     def view(self, value, name):
         array = value.detach().numpy()
         shape, strides = array.shape, array.strides
-        held = _foreign.Held(value, self, 0, None)
-        return _foreign._on_device(value.data_ptr(), shape, strides, array.dtype, held)
+        held = libraries.Held(value, self, 0, None)
+        return libraries._on_device(value.data_ptr(), shape, strides, array.dtype, held)
 
     def stream(self, ordinal):
         return 0
@@ -41,10 +41,10 @@ def device(request, monkeypatch, folder):
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler")
     request.getfixturevalue("fake_cuda")
-    from upsweep._torch import user_scan_there
+    from upsweep._torch import user_scan_cuda
 
     host_device.install(monkeypatch, folder)
-    monkeypatch.setattr(user_scan_there, "view_tensor", HostTensors().view)
-    monkeypatch.setattr(user_scan_there, "is_there", lambda tensor: tensor.ndim > 0)
-    monkeypatch.setattr(user_scan_there, "send_numbers", lambda values, ordinal: values)
+    monkeypatch.setattr(user_scan_cuda, "view_tensor", HostTensors().view)
+    monkeypatch.setattr(user_scan_cuda, "is_there", lambda tensor: tensor.ndim > 0)
+    monkeypatch.setattr(user_scan_cuda, "send_numbers", lambda values, ordinal: values)
     return "cpu"

@@ -1,7 +1,7 @@
 """Runs scalar programs on numpy arrays, all pairs at once: what the instruction set means."""
 
 import numpy as np
-from upsweep._expr.checks import check_program
+from upsweep._compiler.formulas.verifier import check_program
 
 ARITHMETIC = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "abs": np.abs,

@@ -12,7 +12,8 @@ from unittest import mock
 
 import numpy as np
 from tensors import torch
-from upsweep._torch import exchange, shards, ways, wires
+from upsweep.distributed import communicator, p2p_transport, strategies
+from upsweep.distributed import shard as shard_module
 
 N_WORDS = 2304  # of signals
 
@@ -81,13 +82,13 @@ def on_devices(world, path, number=itertools.count(), reachable=True):  # noqa: 
 
     def allocate(size, stride, dtype, device):
         assert dtype == torch.uint8 and stride == (1,)
-        told.memory = Memory(f"{folder}-{wires._n_connected}-{world.rank}", *size)
+        told.memory = Memory(f"{folder}-{p2p_transport._n_connected}-{world.rank}", *size)
         return told.memory.bytes
 
     def rendezvous(memory, group):
         torch.distributed.barrier(group=group)
         members = torch.distributed.get_process_group_ranks(group)
-        parts = [Memory(f"{folder}-{wires._n_connected}-{rank}", memory.numel()) for rank in members]
+        parts = [Memory(f"{folder}-{p2p_transport._n_connected}-{rank}", memory.numel()) for rank in members]
         told.made.append(Handle(members.index(world.rank), parts))
         return told.made[-1]
 
@@ -95,17 +96,17 @@ def on_devices(world, path, number=itertools.count(), reachable=True):  # noqa: 
         get_signal_pad_size=lambda: 4 * N_WORDS, get_backend=lambda device: "CUDA", rendezvous=rendezvous,
         _SymmetricMemory=SimpleNamespace(empty_strided_p2p=allocate),
     )  # fmt: skip
-    place_of = wires.place_of
-    left = shards.Shard._left_of_a_large_state  # which a device finds without writing what it passes
+    place_of = p2p_transport.place_of
+    left = shard_module.Shard._left_of_a_large_state  # which a device finds without writing what it passes
     replaced = [
-        (exchange, "runs_behind", lambda device: True),
-        (ways, "runs_behind", lambda device: True),
-        (ways, "beside", lambda device, after: contextlib.nullcontext()),
-        (wires, "_symmetric_memory", lambda: symmetric),
-        (wires, "_raw_stream", lambda device: id(told.stream)),
-        (wires, "place_of", lambda device, size: {**place_of(device, size), "device": world.rank}),
+        (communicator, "runs_behind", lambda device: True),
+        (strategies, "runs_behind", lambda device: True),
+        (strategies, "beside", lambda device, after: contextlib.nullcontext()),
+        (p2p_transport, "_symmetric_memory", lambda: symmetric),
+        (p2p_transport, "_raw_stream", lambda device: id(told.stream)),
+        (p2p_transport, "place_of", lambda device, size: {**place_of(device, size), "device": world.rank}),
         (torch.cuda, "current_stream", lambda device=None: told.stream),
-        (shards.Shard, "_left_of_a_large_state",
+        (shard_module.Shard, "_left_of_a_large_state",
          lambda shard, steps, out: left(shard, steps, torch.empty_like(shard.out))),
         (torch.cuda, "device_count", lambda: world.size),
         (torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="one")),

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
-from upsweep._cpu import pairs
-from upsweep._expr.nodes import constant, make, variable
-from upsweep._expr.reduction import REDUCTIONS, PairReduction
-from upsweep._expr.twin import pair_reduction
+from upsweep._backends.cpu import pairs
+from upsweep._compiler.formulas.nodes import constant, make, variable
+from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction
+from upsweep._compiler.formulas.reference import pair_reduction
 from upsweep.pairs.triples import Triple
 
 ALL = REDUCTIONS

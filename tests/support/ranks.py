@@ -10,10 +10,10 @@ import sys
 import traceback
 
 import numpy as np
-import rank_ways  # noqa: F401  # its checks
-import rank_wires  # noqa: F401
+import strategy_checks  # noqa: F401  # its checks
 import torch
 import torch.distributed as dist
+import transport_checks  # noqa: F401
 import upsweep
 import upsweep.distributed as sharded
 from rank_world import CHECKS, TIMEOUT, World, check, close, raises

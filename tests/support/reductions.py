@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from host_device import described
 from numpy.lib.array_utils import byte_bounds
-from upsweep._cuda import abi, carries, host
+from upsweep._backends.cuda import abi, aggregate_launch, staging
 
 SOURCES = Path(__file__).parents[2] / "cuda"
 SUPPORT = Path(__file__).parent
@@ -26,14 +26,14 @@ SMALLER = {
 }
 UNIT = """
 #include "cuda_on_host.hpp"
-#include "plan.cpp"
-#include "reduce_plan.cpp"
-#include "reduce_any.cu"
-#include "reduce_float32.cu"
-#include "reduce_float64.cu"
-#include "reduce_bfloat16.cu"
-#include "reduce_float16.cu"
-#include "api_reduce.cu"
+#include "plan/scan.cpp"
+#include "plan/reduce.cpp"
+#include "instances/reduce_any.cu"
+#include "instances/reduce_float32.cu"
+#include "instances/reduce_float64.cu"
+#include "instances/reduce_bfloat16.cu"
+#include "instances/reduce_float16.cu"
+#include "api/reduce.cu"
 #include <cstdarg>
 #include <cstdio>
 static char last_error[512];
@@ -62,14 +62,17 @@ def _for_the_host(text):
 
 def compile_library(folder):
     """The library in `folder`, with the functions of the C interface that reduce."""
-    names = [*SOURCES.glob("*.cuh"), *SOURCES.glob("*.hpp"), *SOURCES.glob("*.h"), *SOURCES.glob("reduce_*.cu")]
-    for source in [*names, SOURCES / "plan.cpp", SOURCES / "reduce_plan.cpp", SOURCES / "api_reduce.cu"]:
-        (folder / source.name).write_text(_for_the_host(source.read_text()))
+    for source in SOURCES.rglob("*.*"):
+        if source.suffix in (".cuh", ".hpp", ".h", ".cu", ".cpp"):
+            target = folder / source.relative_to(SOURCES)
+            target.parent.mkdir(exist_ok=True)
+            target.write_text(_for_the_host(source.read_text()))
     for source in ("on_host.hpp", "cuda_on_host.hpp"):
         (folder / source).write_text((SUPPORT / source).read_text())
     (folder / "unit.cpp").write_text(UNIT)
     library = folder / "reduce.so"
     command = ["g++", "-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-ffp-contract=off", "-fno-gnu-unique"]
+    command += [f"-I{folder}", f"-I{folder / 'include'}"]
     done = subprocess.run([*command, folder / "unit.cpp", "-o", library], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:4000]
     return HostLibrary(library)
@@ -118,7 +121,7 @@ class OnDevice:
     """The memory that arrays lie in, with its strides and its place within 16 bytes, on the first device."""
 
     def __init__(self):
-        self.memory = host.Memory(0)
+        self.memory = staging.Memory(0)
 
     def send(self, array):
         there = described(array)
@@ -158,7 +161,7 @@ def reduce(
         given = [memory.send(a) if isinstance(a, np.ndarray) else a for a in (x, gates, gamma, reset, initial)]
         there = [memory.send(array) for array in found]
         multiplier, value, dropped = there
-        carries.reduce(
+        aggregate_launch.reduce(
             *given[:4], None if only_value else multiplier, value, None if only_value else dropped,
             initial=given[4], axis=axis, reverse=reverse, device=0, stream=0, allocate=memory.allocate,
         )  # fmt: skip

@@ -4,9 +4,9 @@ import itertools
 import types
 
 import numpy as np
-from te_twin import evaluate, run_nest
-from upsweep._expr.cuda.nests.program import Program
-from upsweep.te.building import free_axes, sizes_of
+from te_reference import evaluate, run_nest
+from upsweep._compiler.cuda.loops.program import Program
+from upsweep.te.function import free_axes, sizes_of
 from upsweep.te.lowering import lower_schedule
 from upsweep.te.tensors import Tensor
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 from hypothesis import strategies as some
-from te_twin import Twin
+from te_reference import Twin
 from upsweep import te
 from upsweep.te.tensors import inputs_of
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from te_cells import gru, lstm, lstm_by_hand, rnn, sigmoid
-from te_twin import Twin
+from te_reference import Twin
 from upsweep import te
-from upsweep._expr.nest.statements import For, inner_statements
-from upsweep._expr.nest.sums import shared_sums
+from upsweep._compiler.llvm.loops.matmul import shared_sums
+from upsweep._compiler.loops.statements import For, inner_statements
 from upsweep.te.lowering import lower_schedule
 
 pytest.importorskip("llvmlite")

@@ -4,13 +4,13 @@ import copy
 import pickle
 import shutil
 
-import host_nests
+import host_loops
 import numpy as np
 import pytest
 import te_tutorial
 from devices import Interface
 from te_cells import gru, lstm, lstm_by_hand, rnn, sigmoid
-from te_twin import Twin
+from te_reference import Twin
 from upsweep import te
 from upsweep.te import compat as tvm
 
@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def device(monkeypatch, folder, fake_cuda):
-    return host_nests.install(monkeypatch, folder, fake_cuda)
+    return host_loops.install(monkeypatch, folder, fake_cuda)
 
 
 def random(*shape, seed=0, dtype="float32"):

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from helpers import in_threads, run_python
-from te_twin import Twin, run_nest
+from te_reference import Twin, run_nest
 from upsweep import te
-from upsweep._expr.nest.narrow import narrow_form
-from upsweep._expr.nest.statements import Produce, all_statements
+from upsweep._compiler.llvm.loops.few_columns import narrow_form
+from upsweep._compiler.loops.statements import Produce, all_statements
 from upsweep.te.lowering import lower_schedule
 
 pytest.importorskip("llvmlite")
@@ -283,7 +283,7 @@ def test_reads_that_are_no_neighbours():
 
 
 def test_one_function_for_all_sizes(monkeypatch):
-    from upsweep._expr.llvm import jit
+    from upsweep._compiler.llvm import jit
 
     compiled = []
     original = jit.compile_object
@@ -303,7 +303,7 @@ def test_code_comes_from_the_disk(monkeypatch, tmp_path):
     code = """
     import numpy as np
     from upsweep import te
-    from upsweep._expr.llvm import jit
+    from upsweep._compiler.llvm import jit
     original, compiled = jit.compile_object, []
     jit.compile_object = lambda *args: compiled.append(1) or original(*args)
     X = te.placeholder((te.var("n"),), name="X")

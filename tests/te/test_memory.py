@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import upsweep
 from helpers import run_python
-from upsweep import _cpu
-from upsweep._expr.nest.compiled import compile_nest
-from upsweep._expr.nest.expressions import Axis, binary, const, load
-from upsweep._expr.nest.statements import Block, Buffer, For, Store
+from upsweep._backends import cpu
+from upsweep._backends.cpu.loops import compile_nest
+from upsweep._compiler.loops.expressions import Axis, binary, const, load
+from upsweep._compiler.loops.statements import Block, Buffer, For, Store
 
 pytest.importorskip("llvmlite")
 
@@ -75,7 +75,7 @@ def test_what_was_read_before_a_store_is_read_again():
         add,
         Store(b, (const(2, "int64"),), value),
     ])  # fmt: skip
-    code = compile_nest(body, [a, b], [], _cpu.level, {})
+    code = compile_nest(body, [a, b], [], cpu.level, {})
     kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(code.address("kernel"))
     memory = np.zeros((2, 6))
     kernel((ctypes.c_int64 * 3)(0, memory[0].ctypes.data, memory[1].ctypes.data), upsweep.get_num_threads())

@@ -148,7 +148,7 @@ def test_a_size_is_computed_of_sizes():
 RANDOM = (
     PROGRAM
     + """
-    from upsweep._expr.nest.expressions import INTEGER_OPERATIONS, INTS, as_expr
+    from upsweep._compiler.loops.expressions import INTEGER_OPERATIONS, INTS, as_expr
 
     NUMBERS = [0, 1, 2, 5, 9, -1, -3, 2**31 - 1, -(2**31), 2**31, 2**43, 2**60, 2**61, 2**62, 2**63 - 1, -(2**63)]
     POSITIVE = [1, 2, 3, 7, 2**31, 2**61]

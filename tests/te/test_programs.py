@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from te_programs import Program
-from te_twin import run_nest
+from te_reference import run_nest
 from upsweep import te
 from upsweep.te.lowering import lower_schedule
 

@@ -6,8 +6,8 @@ import itertools
 import pytest
 import upsweep
 from tensors import DEVICES, torch
-from upsweep import _cuda
-from upsweep._torch import backends
+from upsweep._backends.cuda import scan_launch
+from upsweep._torch import executors
 
 pytestmark = pytest.mark.parametrize("device", DEVICES)
 
@@ -257,13 +257,13 @@ LENGTHS = [2, 3, 7, 8, 33, 100, 128, 129]  # of 1 there is a gamma, and no gates
 def taken(monkeypatch):
     """What the kernel for both gradients answers, call by call: whether it was for these lines."""
     answers = []
-    run = backends._dispatch.run_cuda_lines_backward
+    run = executors._dispatch.run_cuda_lines_backward
 
     def counted(*args, **keywords):
         answers.append(run(*args, **keywords))
         return answers[-1]
 
-    monkeypatch.setattr(backends._dispatch, "run_cuda_lines_backward", counted)
+    monkeypatch.setattr(executors._dispatch, "run_cuda_lines_backward", counted)
     return answers
 
 
@@ -424,7 +424,7 @@ def test_both_gradients_of_lines_that_begin_anywhere(dtype, device):
         gates, y_in, g, gx, g_gates = (buffer[offset : offset + n].view(rows, length) for buffer in buffers)
         for target, source in zip((gates, y_in, g), sources):
             target.copy_(source)
-        assert _cuda.run_lines_backward(
+        assert scan_launch.run_lines_backward(
             str(dtype).removeprefix("torch."), gates.data_ptr(), y_in.data_ptr(), g.data_ptr(), gx.data_ptr(),
             g_gates.data_ptr(), rows, length, reverse=reverse, device=0, stream=stream,
         )  # fmt: skip

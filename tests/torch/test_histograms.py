@@ -14,12 +14,13 @@ def device(request, monkeypatch):
     """Where the tensors are; a pretended device is the CPU, with calls on the way that CUDA tensors take."""
     if request.param != "pretended":
         return request.param
-    from upsweep import _arrays, _foreign
-    from upsweep._torch import lending
+    from upsweep import _arrays
+    from upsweep._arrays import libraries
+    from upsweep._torch import via_numpy
 
     request.getfixturevalue("fake_cuda")
-    library = _foreign._torch_memory
-    monkeypatch.setattr(lending, "view", lambda tensor: _arrays.view_tensor(tensor, "x"))
+    library = libraries._torch_memory
+    monkeypatch.setattr(via_numpy, "view", lambda tensor: _arrays.view_tensor(tensor, "x"))
     monkeypatch.setattr(library, "stream", lambda ordinal: 77)
     monkeypatch.setattr(library, "sent", lambda array, ordinal: library.view(
         torch.from_numpy(array.view(np.uint8).copy()).view(library._dtype(array.dtype)), "a"))  # fmt: skip

@@ -109,16 +109,16 @@ def test_indices_are_int64_and_track_nothing():
 def test_tensors_of_the_cpu_are_not_copied():
     x = randn(M, D)
     seen = []
-    from upsweep import _dispatch
+    from upsweep import _backends
 
-    original = _dispatch.run_pairs
+    original = _backends.run_pairs
     try:
-        _dispatch.run_pairs = lambda reduction, arrays, *rest, **more: (
+        _backends.run_pairs = lambda reduction, arrays, *rest, **more: (
             seen.extend(arrays) or original(reduction, arrays, *rest, **more)
         )
         Vi(x).sum(axis=1)
     finally:
-        _dispatch.run_pairs = original
+        _backends.run_pairs = original
     assert seen[0].ctypes.data == x.data_ptr()
 
 

@@ -59,19 +59,19 @@ def pretended(monkeypatch, tmp_path, fake_cuda):
     """Tensors of the CPU go the way of tensors on a device, whose kernels run on the host."""
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler")
-    import host_nests
-    from upsweep import _foreign
-    from upsweep._torch import nests
+    import host_loops
+    from upsweep._arrays import libraries
+    from upsweep._torch import loops
 
-    library = _foreign._torch_memory
+    library = libraries._torch_memory
     monkeypatch.setattr(library, "stream", lambda ordinal: 77)
     monkeypatch.setattr(library, "empty", lambda shape, dtype, *place: library.view(
         torch.full(shape, float("nan"), dtype=library._dtype(dtype)), "out"))  # fmt: skip
     monkeypatch.setattr(library, "workspace", lambda n_bytes, ordinal: (
         (memory := torch.empty(n_bytes, dtype=torch.uint8)).data_ptr(), memory))  # fmt: skip
-    monkeypatch.setattr(nests, "_kind_of", lambda tensor: "cuda" if tensor.device.type == "cpu" else "meta")
-    monkeypatch.setattr(nests, "_stream_of", lambda device: 78)
-    return host_nests.install(monkeypatch, tmp_path, fake_cuda)
+    monkeypatch.setattr(loops, "_kind_of", lambda tensor: "cuda" if tensor.device.type == "cpu" else "meta")
+    monkeypatch.setattr(loops, "_stream_of", lambda device: 78)
+    return host_loops.install(monkeypatch, tmp_path, fake_cuda)
 
 
 def test_on_a_device(pretended):

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import upsweep
 from tensors import DEVICES, torch
-from upsweep._torch import ops
+from upsweep._torch import scan_ops
 
 on_each_device = pytest.mark.parametrize("device", DEVICES)
 
@@ -27,7 +27,7 @@ def test_opcheck(device):
         (x, None, gamma, 1.0, initial, None, 1, False, True, 0, 0, torch.float32),
         (x.detach(), None, None, 0.5, None, None, 0, False, True, 0, 0, torch.float32),
     ]:
-        torch.library.opcheck(ops.scan, arguments)
+        torch.library.opcheck(scan_ops.scan, arguments)
 
 
 @on_each_device

@@ -7,7 +7,7 @@ import pytest
 import upsweep
 from helpers import random
 from upsweep import reference
-from upsweep._expr.parallel_forms import matrix_power
+from upsweep._compiler.recurrences.associative import matrix_power
 
 LENGTHS = (4096, 4097, 30_011, 300_001)
 

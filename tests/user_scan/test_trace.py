@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import upsweep
 from helpers import random
-from upsweep._expr import trace as tracing
+from upsweep._compiler.recurrences import trace as tracing
 
 X = random((20, 3))
 
@@ -224,15 +224,15 @@ def test_what_changes_around_an_update_is_seen(monkeypatch, kind):
 
 
 def test_other_numbers_need_no_other_code():
-    from upsweep._cpu import user_scans
+    from upsweep._backends.cpu import user_scan
 
     def run(factor):
         return upsweep.scan(lambda s, x: factor * s + x * 0.125, 0.0, X)
 
     run(0.3)
-    before = user_scans._kernel.cache_info().misses
+    before = user_scan._kernel.cache_info().misses
     np.testing.assert_allclose(run(0.7)[1], X[0] * 0.7 / 8 + X[1] / 8)
-    assert user_scans._kernel.cache_info().misses == before
+    assert user_scan._kernel.cache_info().misses == before
 
 
 def test_the_same_functions_work_on_arrays():

@@ -7,10 +7,16 @@ follow from arguments, so that the same call gives the same keys. Imported by th
 array.
 """
 
-from upsweep._dask.counts import bincount
-from upsweep._dask.graphs import as_operands, refuse, sent_to
-from upsweep._dask.histograms import histogram
-from upsweep._dask.scans import scan
-from upsweep._dask.user_scans import explain, user_scan
+import sys
 
-__all__ = ["as_operands", "bincount", "explain", "histogram", "refuse", "scan", "sent_to", "user_scan"]
+from upsweep._arrays import dispatch
+from upsweep._dask import pairs
+from upsweep._dask.bincount import bincount
+from upsweep._dask.graphs import as_operands, refuse, sent_to
+from upsweep._dask.histogram import histogram
+from upsweep._dask.scan import scan
+from upsweep._dask.user_scan import explain, user_scan
+
+__all__ = ["as_operands", "bincount", "explain", "histogram", "pairs", "refuse", "scan", "sent_to", "user_scan"]
+
+dispatch.provide("dask", sys.modules[__name__])

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from upsweep._expr.nodes import constant, make, variable
-from upsweep._expr.reduction import PairReduction, outputs
+from upsweep._compiler.formulas.nodes import constant, make, variable
+from upsweep._compiler.formulas.reduction import PairReduction, outputs
 
 __all__ = ["State", "combine", "finish", "of_block"]
 

@@ -15,12 +15,12 @@ import numpy as np
 from dask._task_spec import Task, TaskRef
 from dask.base import tokenize
 
-from upsweep import _arrays, _dispatch
+from upsweep import _arrays, _backends
+from upsweep._compiler.formulas.reduction import PairReduction, outputs
 from upsweep._dask import graphs
 from upsweep._dask.columns import check_method, item
 from upsweep._dask.graphs import Keys
 from upsweep._dask.pair_states import State, combine, finish, of_block
-from upsweep._expr.reduction import PairReduction, outputs
 
 __all__ = ["operands", "run_pairs"]
 
@@ -53,7 +53,7 @@ class _Work:
 
         def run(reduction: PairReduction, arrays: Sequence[Any]) -> tuple[Any, ...]:
             ready = [_arrays.as_operand(array, f"array {place}") for place, array in enumerate(arrays)]
-            return _dispatch.run_pairs(
+            return _backends.run_pairs(
                 reduction, ready, n_i, n_j, tuple(batch), None, n_threads=self.n_threads
             )  # fmt: skip
 
@@ -88,9 +88,9 @@ def run_pairs(
     reduction: PairReduction, arrays: Sequence[Any], n_i: int, n_j: int, batch: tuple[int, ...],
     method: str | None = None, n_threads: int | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """`_dispatch.run_pairs` of dask arrays, and of such as lie in memory: its results as dask arrays."""
+    """`_backends.run_pairs` of dask arrays, and of such as lie in memory: its results as dask arrays."""
     method = check_method(method)
-    _dispatch.check_threads(n_threads)
+    _backends.check_threads(n_threads)
     kind_of = {v.static[0]: v.static[1] for v in reduction.variables}
     read = [place for place in range(len(arrays)) if place in kind_of]
     # An array that the formula does not read is not brought.

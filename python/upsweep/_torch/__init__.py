@@ -1,5 +1,16 @@
-"""Scans and counts on torch tensors: argument rules in `scans` and `counts`, registered operations and derivatives
-in `ops` and `count_ops`.
+"""torch tensors: registered operations, autograd, vmap and torch.compile.
 
-Imported by the public functions when a torch tensor comes along, so never before torch itself.
+`_arrays.dispatch` imports this package at the first call with a tensor, so never before torch itself. The public
+functions reach the modules as attributes of the package. `scan`, `bincount`, `pairs`, `user_scan` and `loops` are
+the operations, `aggregates` the carries of blocks, `cluster` the array functions of clusters, and `via_numpy` runs
+a function of numpy arrays on tensors. `scan_ops`, `bincount_ops` and `user_scan_ops` register torch operations.
 """
+
+import sys
+
+from upsweep._arrays import dispatch
+from upsweep._torch import aggregates, bincount, cluster, loops, pairs, scan, user_scan, via_numpy
+
+__all__ = ["aggregates", "bincount", "cluster", "loops", "pairs", "scan", "user_scan", "via_numpy"]
+
+dispatch.provide("torch", sys.modules[__name__])

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from upsweep._clusters import MORTON_BITS, fold_cells
+from upsweep._core.cluster import MORTON_BITS, fold_cells
 
 __all__ = ["Tools"]
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from upsweep import _dispatch
-from upsweep._expr import adjoint
-from upsweep._expr.nodes import Node
-from upsweep._expr.reduction import PairReduction, outputs
-from upsweep._torch import backends, scans
+from upsweep import _backends
+from upsweep._compiler.formulas import adjoint
+from upsweep._compiler.formulas.nodes import Node
+from upsweep._compiler.formulas.reduction import PairReduction, outputs
+from upsweep._torch import executors, scan
 
 __all__ = ["numbers", "reduce", "solve", "value_and_grad"]
 
@@ -48,10 +48,10 @@ class _Job:
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The results, without gradients, where the tensors are."""
         triple = self.triples(self.reduction.rows)
-        tensors = [backends._resolved(tensor) for tensor in tensors]
+        tensors = [executors._resolved(tensor) for tensor in tensors]
         if tensors[0].is_cuda:
             return self._run_on_cuda(tensors, triple)
-        results = _dispatch.run_pairs(
+        results = _backends.run_pairs(
             self.reduction, [tensor.detach().numpy() for tensor in tensors], self.n_i, self.n_j, self.batch,
             triple, n_threads=self.n_threads,
         )  # fmt: skip
@@ -67,11 +67,11 @@ class _Job:
             )
             for dim, kind in outputs(self.reduction)
         )
-        _dispatch.run_cuda_pairs(
-            self.reduction, [backends._described(tensor) for tensor in tensors],
-            [backends._described(result) for result in results], self.n_i, self.n_j, self.batch, triple,
+        _backends.run_cuda_pairs(
+            self.reduction, [executors._described(tensor) for tensor in tensors],
+            [executors._described(result) for result in results], self.n_i, self.n_j, self.batch, triple,
             device=device.index, stream=torch._C._cuda_getCurrentRawStream(device.index),
-            allocate=lambda n_bytes: backends._workspace(n_bytes, device),
+            allocate=lambda n_bytes: executors._workspace(n_bytes, device),
         )  # fmt: skip
         return results
 
@@ -86,7 +86,7 @@ def reduce(call: Any, arrays: Sequence[Any], ranges: Any, n_threads: int | None)
     ValueError
         Tensors of two devices, or of sizes that do not go together.
     """
-    scans._refuse_trace("reductions over pairs")
+    scan._refuse_trace("reductions over pairs")
     call.check_number(len(arrays))
     tensors = [_tensor(call, place, array) for place, array in enumerate(arrays)]
     dtype = call.check_dtypes([str(tensor.dtype).removeprefix("torch.") for tensor in tensors])
@@ -107,7 +107,7 @@ def reduce(call: Any, arrays: Sequence[Any], ranges: Any, n_threads: int | None)
 
 
 def _tensor(call: Any, place: int, value: Any) -> Tensor:
-    return scans._tensor(value, call.inputs[place].name, None)
+    return scan._tensor(value, call.inputs[place].name, None)
 
 
 # ---- sums ------------------------------------------------------------------------------------------------------

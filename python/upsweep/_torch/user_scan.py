@@ -17,25 +17,17 @@ import torch
 from torch import Tensor
 
 from upsweep._arrays import Array
-from upsweep._expr.adjoint_recurrence import adjoint
-from upsweep._expr.recurrence import Recurrence, state
-from upsweep._expr.surroundings import Here
-from upsweep._expr.trace import Structure
-from upsweep._scan_gradient import backward, run_segments
-from upsweep._scan_plans import kinds, known_plans
-from upsweep._scan_problem import (
-    Problem,
-    arranged,
-    check,
-    check_checkpoint,
-    flatten,
-    label,
-    run_recurrence,
-)
-from upsweep._torch import scans
-from upsweep._torch import user_scan_there as there
-from upsweep._torch.scans import refuse_not_dense
+from upsweep._compiler.recurrences.adjoint import adjoint
+from upsweep._compiler.recurrences.guards import Here
+from upsweep._compiler.recurrences.recurrence import Recurrence, state
+from upsweep._compiler.recurrences.trace import Structure
+from upsweep._torch import scan as torch_scan
+from upsweep._torch import user_scan_cuda as there
+from upsweep._torch.scan import refuse_not_dense
 from upsweep._torch.user_scan_plans import TensorPlan, kind
+from upsweep._user_scan.cached_calls import kinds, known_plans
+from upsweep._user_scan.gradient import backward, run_segments
+from upsweep._user_scan.problem import Problem, arranged, check, check_checkpoint, flatten, label, run_recurrence
 
 __all__ = [
     "Spec",
@@ -80,7 +72,9 @@ def scan(
     if plan is not None:
         return plan.run(flatten(init, "init")[0], flatten(xs, "xs")[0])
     problem, states, inputs = prepare(update, init, xs, axis, reverse, length)
-    scans._refuse_tangents(tuple(v for v in (*states, *inputs) if isinstance(v, Tensor)), "scans by an update")
+    torch_scan._refuse_tangents(
+        tuple(v for v in (*states, *inputs) if isinstance(v, Tensor)), "scans by an update"
+    )
     half, traced, state_structure = half_of([*states, *inputs]), problem.traced, problem.state_structure
     spec = Spec(
         traced.recurrence, traced.dtype, problem.reverse, problem.length, problem.columns, problem.axis
@@ -104,7 +98,7 @@ def scan(
 
 def as_arrays(states: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Any], list[Any]] | None:
     """Tensors as the arrays of numpy that they are to a scan without derivatives; None where they are more."""
-    if scans._watched() or not all(map(_is_array, inputs)):
+    if torch_scan._watched() or not all(map(_is_array, inputs)):
         return None
     if not all(type(value) is float or _is_array(value) for value in states):
         return None
@@ -153,7 +147,7 @@ def _known(
     update: Any, init: Any, xs: Any, axis: Any, reverse: Any, return_final: Any, length: Any
 ) -> tuple[Here[Any] | None, Hashable]:
     """What is known of such calls, and what this one is known by; None where it has to be looked at."""
-    if not callable(update) or scans._watched():
+    if not callable(update) or torch_scan._watched():
         return None, None
     (states, of_states), (inputs, of_inputs) = flatten(init, "init"), flatten(xs, "xs")
     if not _are_there([*states, *inputs]):  # of others no plan is kept

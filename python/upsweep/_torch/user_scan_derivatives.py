@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from upsweep._dispatch import user_scans_at_home
-from upsweep._expr.adjoint_recurrence import adjoint
-from upsweep._expr.nodes import order
-from upsweep._scan_problem import Problem, choose_path_on_device
+from upsweep._backends import user_scans_at_home
+from upsweep._compiler.formulas.nodes import order
+from upsweep._compiler.recurrences.adjoint import adjoint
+from upsweep._user_scan.problem import Problem, choose_path_on_device
 
 __all__ = ["Derivative", "is_wanted"]
 

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from upsweep._expr.recurrence_text import parsed, written
-from upsweep._scan_problem import arranged, check, flatten, label, to_axis
+from upsweep._compiler.recurrences.text import parsed, written
 from upsweep._torch import user_scan
 from upsweep._torch.user_scan import Spec
+from upsweep._user_scan.problem import arranged, check, flatten, label, to_axis
 
 __all__ = ["compiled_scan", "recurrence", "run"]
 
@@ -163,9 +163,9 @@ def compiled_scan(
 ) -> Any:  # fmt: skip
     """`user_scan.scan` in what the compiler reads: shapes that may be symbols, and no arrays of numpy."""
     if checkpoint is not None:
-        from upsweep._torch import uncompiled
+        from upsweep._torch import graph_breaks
 
-        return uncompiled.scan(
+        return graph_breaks.scan(
             update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
             checkpoint=checkpoint,
         )  # fmt: skip

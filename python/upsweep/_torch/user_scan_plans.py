@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from upsweep._scan_plans import prepare_on_device
-from upsweep._scan_problem import Problem, arranged
-from upsweep._torch import scans
+from upsweep._torch import scan as torch_scan
 from upsweep._torch.user_scan_derivatives import Derivative, is_wanted
+from upsweep._user_scan.cached_calls import prepare_on_device
+from upsweep._user_scan.problem import Problem, arranged
 
 __all__ = ["TensorPlan", "kind"]
 
@@ -103,7 +103,7 @@ class TensorPlan:
     ) -> Sequence[Tensor | None]:  # fmt: skip
         """The gradients by states, then by inputs; `cotangents` are of outputs, then of last states."""
         is_plain = all(c is None or kind(c) is not None for c in cotangents)
-        if self.derivative is None or not is_plain or torch.is_grad_enabled() or scans._watched():
+        if self.derivative is None or not is_plain or torch.is_grad_enabled() or torch_scan._watched():
             return self.long_way(states, inputs, cotangents)
         of_outputs = cotangents[: self.n_outputs]
         last = cotangents[self.n_outputs :] or [None] * len(states)

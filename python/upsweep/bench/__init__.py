@@ -12,19 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from upsweep import selftest
-from upsweep._progress import Progress
-from upsweep.bench import (
-    counts,
-    distributed,
-    histograms,
-    machine,
-    pairs,
-    peers,
-    report,
-    scans,
-    sweep,
-    user_scans,
-)
+from upsweep._utils.progress import Progress
+from upsweep.bench import counts, distributed, histograms, machine, pairs, peers, report, scans, sweep, user_scans
 
 __all__ = ["add_arguments", "run"]
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from upsweep._progress import Progress
+from upsweep._utils.progress import Progress
 from upsweep.bench import (
     cuda_cases,
     cuda_count_cases,

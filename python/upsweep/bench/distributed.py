@@ -192,7 +192,7 @@ def _measure_all(
     import torch
     import torch.distributed as dist
 
-    from upsweep._torch.exchange import Ranks
+    from upsweep.distributed.communicator import Ranks
 
     on_cuda = backend == "nccl"
     device = torch.device("cuda", rank) if on_cuda else torch.device("cpu")

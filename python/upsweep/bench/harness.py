@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from upsweep import _cpu
+from upsweep._backends import cpu
 from upsweep.bench.busy import Watch
 
 __all__ = ["Call", "Samples", "adders", "copiers", "measure", "microseconds", "sample"]
@@ -32,9 +32,9 @@ Array = NDArray[Any]
 Call = Callable[[], object]
 
 if TYPE_CHECKING:
-    from upsweep._cpu._isa import _baseline
+    from upsweep._backends.cpu._isa import _baseline
 else:
-    _baseline = importlib.import_module(f"upsweep._cpu._isa.{_cpu.level}._baseline")
+    _baseline = importlib.import_module(f"upsweep._backends.cpu._isa.{cpu.level}._baseline")
 
 _BURST = 3
 _BATCHES = 3  # of rounds, until one is quiet

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from upsweep import _arrays, _dispatch
-from upsweep._expr.nodes import Node
-from upsweep._expr.reduction import PairReduction
-from upsweep._integers import as_integer
+from upsweep import _arrays, _backends
+from upsweep._arrays.dispatch import handlers
+from upsweep._compiler.formulas.nodes import Node
+from upsweep._compiler.formulas.reduction import PairReduction
+from upsweep._utils.integers import as_integer
 from upsweep.pairs.ranges import as_ranges
 
 __all__ = [
@@ -178,7 +179,7 @@ class PairCall:
                         break
                 else:
                     reduction, sizes = known
-                    return _dispatch.run_pairs(
+                    return _backends.run_pairs(
                         reduction, arrays, sizes.n_i, sizes.n_j, sizes.batch, None, n_threads=n_threads
                     )
         if _arrays.any_dask(*arrays):
@@ -192,8 +193,6 @@ class PairCall:
     ) -> tuple[Any, ...]:  # fmt: skip
         _arrays.refuse_device(device, "dask arrays")
         refuse_lazy_ranges(ranges)
-        from upsweep._dask import pairs
-
         self.check_number(len(arrays))
         given = self.lazy_operands(arrays)
         dtype = self.check_dtypes([array.dtype.name for array in given])
@@ -201,23 +200,19 @@ class PairCall:
             self._refuse_half(dtype)
         reduction = self.of(dtype)
         sizes, ready = self.measure(given)
-        return pairs.run_pairs(reduction, ready, *sizes, method=method, n_threads=n_threads)
+        return handlers("dask").pairs.run_pairs(reduction, ready, *sizes, method=method, n_threads=n_threads)
 
     def lazy_operands(self, arrays: Sequence[Any], cotangent: Any = None) -> list[Any]:
         """The arguments as graphs take them: dask arrays, also of such as lie in memory, and parameters."""
-        from upsweep._dask import pairs
-
         named = [(each.name, array) for each, array in zip(self.inputs, arrays)]
-        return pairs.operands(named if cotangent is None else [*named, ("cotangent", cotangent)])
+        return handlers("dask").pairs.operands(named if cotangent is None else [*named, ("cotangent", cotangent)])
 
     def _checked(
         self, arrays: Sequence[Any], ranges: Any, n_threads: int | None, device: str | None
     ) -> tuple[Any, ...]:  # fmt: skip
         if _arrays.any_torch(*arrays):
             _arrays.refuse_device(device, "torch tensors")
-            from upsweep._torch import pairs
-
-            return pairs.reduce(self, arrays, ranges, n_threads)
+            return handlers("torch").pairs.reduce(self, arrays, ranges, n_threads)
         if _arrays.any_lent(*arrays):
             _arrays.refuse_device(device, "arrays of other libraries")
             self.check_number(len(arrays))
@@ -241,7 +236,7 @@ class PairCall:
                 self._known.clear()
             self._known[tuple((array.shape, array.dtype) for array in arrays)] = reduction, sizes
         triple = self.triple(ranges, sizes, self.rows)
-        return _dispatch.run_pairs(
+        return _backends.run_pairs(
             reduction, ready, sizes.n_i, sizes.n_j, sizes.batch, triple, n_threads=n_threads, device=ordinal
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from upsweep._expr.text import text
+from upsweep._compiler.formulas.text import text
 from upsweep.pairs.calls import PairCall
 from upsweep.pairs.graph import KINDS, build, flatten
 
@@ -58,7 +58,7 @@ def describe(call: PairCall, sizes: tuple[int | None, int | None], batch: tuple[
 
 
 def _loops(call: PairCall, names: dict[str, str], batch: tuple[int, ...]) -> list[str]:
-    from upsweep._expr.lower import lower
+    from upsweep._compiler.lowering.lower import lower
 
     rows = call.rows
     columns = "j" if rows == "i" else "i"

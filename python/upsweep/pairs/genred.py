@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from upsweep._expr.formula import parse, parse_aliases, reduction_name
-from upsweep._expr.nodes import KINDS, Node, variable, variables
+from upsweep._compiler.formulas.nodes import KINDS, Node, variable, variables
+from upsweep._compiler.formulas.parser import parse, parse_aliases, reduction_name
 from upsweep.pairs.calls import Input, PairCall, number_of_least, options_of
 from upsweep.pairs.describe import describe
 from upsweep.pairs.reduced import device_for, finish

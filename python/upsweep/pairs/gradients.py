@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from upsweep import _arrays, _dispatch, counts
-from upsweep._expr import adjoint
-from upsweep._expr.nodes import Node, variable
-from upsweep._expr.reduction import PairReduction
-from upsweep._integers import as_integer
+from upsweep import _arrays, _backends, bincounts
+from upsweep._arrays.dispatch import handlers
+from upsweep._compiler.formulas import adjoint
+from upsweep._compiler.formulas.nodes import Node, variable
+from upsweep._compiler.formulas.reduction import PairReduction
+from upsweep._utils.integers import as_integer
 from upsweep.pairs.calls import PairCall, Sizes, refuse_lazy_ranges
 
 __all__ = ["value_and_grad"]
@@ -32,15 +33,13 @@ def value_and_grad(
     call.check_number(len(arrays))
     places = range(len(call.inputs)) if places is None else _checked(places, len(call.inputs))
     if _arrays.any_torch(*arrays):
-        from upsweep._torch import pairs
-
-        return pairs.value_and_grad(call, arrays, cotangent, places, ranges, n_threads)
+        return handlers("torch").pairs.value_and_grad(call, arrays, cotangent, places, ranges, n_threads)
     if _arrays.any_dask(*arrays, cotangent):
         return _lazily(call, arrays, cotangent, places, ranges, n_threads)
     if _arrays.any_lent(*arrays):
 
         def of_lent(**lent: Any) -> tuple[Any, Any]:
-            *taken, seed = map(_dispatch.owner_of, lent.values())
+            *taken, seed = map(_backends.owner_of, lent.values())
             return value_and_grad(call, taken, seed, places, ranges, n_threads)
 
         named = {each.name: array for each, array in zip(call.inputs, arrays)}
@@ -190,7 +189,7 @@ class _Problem:
         n_entries, (n_rows, dim) = math.prod(shape[:-2]), shape[-2:]
         first = self.xp.arange(n_entries).reshape(*shape[:-2], 1) * n_rows
         keys = self.xp.where(chosen < 0, -1, chosen + first).reshape(-1)
-        sums: Array = counts.bincount(
+        sums: Array = bincounts.bincount(
             keys, part.reshape(-1, dim), length=n_entries * n_rows, invalid="drop", deterministic=True,
             dtype=part.dtype, n_threads=self.n_threads,
         )  # fmt: skip
@@ -230,11 +229,9 @@ def _run(
     reduction: PairReduction, arrays: Sequence[Array], sizes: Sizes, triple: Any, n_threads: int | None
 ) -> tuple[Array, ...]:  # fmt: skip
     if _arrays.any_dask(*arrays):
-        from upsweep._dask import pairs
-
-        return pairs.run_pairs(reduction, arrays, *sizes, n_threads=n_threads)
+        return handlers("dask").pairs.run_pairs(reduction, arrays, *sizes, n_threads=n_threads)
     views = [_arrays.as_operand(array, "array") for array in arrays]
-    return _dispatch.run_pairs(
+    return _backends.run_pairs(
         reduction, views, sizes.n_i, sizes.n_j, sizes.batch, triple, n_threads=n_threads
     )  # fmt: skip
 

@@ -11,8 +11,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from upsweep._expr import derivative, nodes
-from upsweep._expr.nodes import KINDS, Node
+from upsweep._compiler.formulas import derivative, nodes
+from upsweep._compiler.formulas.nodes import KINDS, Node
 
 __all__ = ["KINDS", "Expression", "Leaf", "Meta", "build", "flatten", "join_meta", "transposed"]
 

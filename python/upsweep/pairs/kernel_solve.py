@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._integers import as_size
+from upsweep._arrays.dispatch import handlers
+from upsweep._utils.integers import as_size
 from upsweep.pairs.calls import PairCall, options_of
 
 __all__ = ["KernelSolve", "solve_expression"]
@@ -141,9 +142,9 @@ def solve(
     if _arrays.any_dask(*arrays):
         raise TypeError("arrays: conjugate gradients look at numbers in each step; compute dask arrays first")
     if _arrays.any_torch(b):
-        from upsweep._torch import pairs
-
-        return pairs.solve(apply, b, lambda right: conjugate_gradients(apply, right, eps, max_iterations))
+        return handlers("torch").pairs.solve(
+            apply, b, lambda right: conjugate_gradients(apply, right, eps, max_iterations)
+        )
     return conjugate_gradients(apply, np.asarray(b) if isinstance(b, list) else b, eps, max_iterations)
 
 

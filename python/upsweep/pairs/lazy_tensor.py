@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
+from upsweep._arrays.dispatch import handlers
 from upsweep.pairs.describe import describe_expression
 from upsweep.pairs.graph import KINDS, Leaf, Meta
 from upsweep.pairs.reductions import Reductions
@@ -122,9 +123,7 @@ class LazyTensor(Reductions):
             raise ValueError(f"axis: expected 0, 1 or 2, got {axis}")
         shape = tuple(x.shape)
         if _arrays.any_dask(x):
-            from upsweep import _dask
-
-            _dask.as_operands({"x": x})  # refuses unknown sizes and blocks of other libraries
+            handlers("dask").as_operands({"x": x})  # refuses unknown sizes and blocks of other libraries
         n_axes = len(shape)
         kind, batch = "p", None
         if n_axes >= 3 and 1 in shape[-3:-1]:

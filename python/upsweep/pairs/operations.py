@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from upsweep._expr import nodes, ops
-from upsweep._integers import as_integer
+from upsweep._compiler.formulas import nodes, ops
+from upsweep._utils.integers import as_integer
 from upsweep.pairs.graph import Expression, Leaf, Meta, build, flatten, join_meta, transposed
 
 __all__ = ["Operations"]
@@ -94,7 +94,7 @@ class Operations(Expression):
     @staticmethod
     def _texts(*parts: Any, limit: int | None = 80) -> list[str]:
         """The formulas of parts of one formula: what two of them read has two names."""
-        from upsweep._expr.text import text
+        from upsweep._compiler.formulas.text import text
 
         steps, _ = flatten(*parts, gaps=True)
         return [text(root, limit) for root in build(steps)]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upsweep import _arrays
-from upsweep._integers import as_size
+from upsweep._utils.integers import as_size
 from upsweep.pairs import patterns, triples
 from upsweep.pairs.triples import Integers, Triple
 

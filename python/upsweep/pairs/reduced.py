@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
+from upsweep._arrays.dispatch import handlers
 from upsweep.pairs.calls import PairCall, device_of
 from upsweep.pairs.describe import describe
 from upsweep.pairs.graph import Leaf, Meta
@@ -105,15 +106,11 @@ def values_of(arrays: list[Any], dtype: str | None) -> list[Any]:
         if type(value) is list:
             first = next((array for array in arrays if hasattr(array, "dtype")), None)
             if first is not None and _arrays.any_torch(first):
-                from upsweep._torch import pairs
-
-                arrays[place] = pairs.numbers(tuple(value), first.dtype, first.device)
+                arrays[place] = handlers("torch").pairs.numbers(tuple(value), first.dtype, first.device)
             elif first is None or isinstance(first, np.ndarray):
                 arrays[place] = np.array(value, "float64" if first is None else first.dtype)
             elif _arrays.any_dask(first):
-                from upsweep import _dask
-
-                arrays[place] = _dask.sent_to(first, np.array(value, first.dtype))
+                arrays[place] = handlers("dask").sent_to(first, np.array(value, first.dtype))
             else:
                 arrays[place] = _made_like(value, first)
     return arrays

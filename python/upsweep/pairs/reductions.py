@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from upsweep._expr.formula import reduction_name
-from upsweep._integers import as_integer
+from upsweep._compiler.formulas.parser import reduction_name
+from upsweep._utils.integers import as_integer
 from upsweep.pairs.calls import AUTO, Input, Options, PairCall, number_of_least, options_of
 from upsweep.pairs.derivatives import Derivatives
 from upsweep.pairs.graph import KINDS, build, flatten

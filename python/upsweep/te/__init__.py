@@ -6,10 +6,9 @@ element. `scan` is a recurrence over the first dimension. `create_schedule` says
 runs, and a recurrence to read what is there already.
 """
 
-from upsweep._expr.nest.expressions import select
-
-from .building import Function, build, lower
-from .mathematics import (
+from upsweep._compiler.loops.expressions import select
+from upsweep.te.function import Function, build, lower
+from upsweep.te.mathematics import (
     abs,
     acos,
     all,
@@ -35,9 +34,9 @@ from .mathematics import (
     sqrt,
     tanh,
 )
-from .scans import scan
-from .schedule import Schedule, create_schedule, thread_axis
-from .tensors import Tensor, compute, placeholder, reduce_axis, sum, var
+from upsweep.te.scans import scan
+from upsweep.te.schedule import Schedule, create_schedule, thread_axis
+from upsweep.te.tensors import Tensor, compute, placeholder, reduce_axis, sum, var
 
 __all__ = [
     "Function", "Schedule", "Tensor", "abs", "acos", "all", "any", "asin", "atan", "build", "cast", "compute",

@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from upsweep._expr.nest.expressions import INTS, Axis, Expr, binary, const, fold, lowest, walk
-from upsweep._expr.nest.linear import MOST_SIZE, Linear, Ranges, depends_on_sizes, is_of_data, linear
-
-from .tensors import ComputeOp
+from upsweep._compiler.loops.expressions import INTS, Axis, Expr, binary, const, fold, lowest, walk
+from upsweep._compiler.loops.linear import MOST_SIZE, Linear, Ranges, depends_on_sizes, is_of_data, linear
+from upsweep.te.tensors import ComputeOp
 
 __all__ = ["SizeCheck", "check_memory", "check_reads"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from upsweep import _dispatch, te
+from upsweep import _backends, te
 from upsweep.te import build, lower
 
 __all__ = ["Device", "NDArray", "build", "cpu", "cuda", "gpu", "lower", "nd", "te", "testing", "tir"]
@@ -29,12 +29,12 @@ class Device:
     @property
     def exist(self) -> bool:
         """Whether arrays can lie there."""
-        return self.kind == "cpu" or _dispatch.why_no_device(self.index) is None
+        return self.kind == "cpu" or _backends.why_no_device(self.index) is None
 
     def sync(self) -> None:
         """Wait for what was started there; on the CPU nothing is left, since calls return when they are done."""
         if self.kind != "cpu":
-            _dispatch.wait_for(self.index)
+            _backends.wait_for(self.index)
 
     def __repr__(self) -> str:
         return f"{self.kind}({self.index})"
@@ -62,10 +62,10 @@ class NDArray:
         if self.device.kind == "cpu":
             self.values: Any = host
             return
-        missing = _dispatch.why_no_device(self.device.index)
+        missing = _backends.why_no_device(self.device.index)
         if missing is not None:
             raise RuntimeError(f"device: {self.device!r}: {missing}")
-        self.values = _dispatch.copy_on_device(host, self.device.index)
+        self.values = _backends.copy_on_device(host, self.device.index)
 
     @property
     def shape(self) -> tuple[int, ...]:

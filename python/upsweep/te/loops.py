@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from upsweep._expr.nest.expressions import Axis, Expr, binary, const
-from upsweep._expr.nest.linear import same, simplified
-
-from .schedule import Fuse, Split, Stage
+from upsweep._compiler.loops.expressions import Axis, Expr, binary, const
+from upsweep._compiler.loops.linear import same, simplified
+from upsweep.te.schedule import Fuse, Split, Stage
 
 __all__ = ["Loops", "extent_of"]
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from upsweep._expr.nest.expressions import Axis, Expr, binary, const, contains, fold, load, lowest
-from upsweep._expr.nest.linear import Linear, Ranges, linear, same, simplified
-from upsweep._expr.nest.statements import (
+from upsweep._compiler.loops.expressions import Axis, Expr, binary, const, contains, fold, load, lowest
+from upsweep._compiler.loops.linear import Linear, Ranges, linear, same, simplified
+from upsweep._compiler.loops.statements import (
     Allocate,
     Block,
     Buffer,
@@ -24,13 +24,12 @@ from upsweep._expr.nest.statements import (
     Store,
     all_statements,
 )
-
-from .loops import Loops, extent_of
-from .regions import Consumer, expanded_reads, region_of
-from .scans import ScanOp
-from .schedule import Schedule, Stage
-from .strips import find_strips
-from .tensors import COMBINERS, ComputeOp, Tensor
+from upsweep.te.loops import Loops, extent_of
+from upsweep.te.regions import Consumer, expanded_reads, region_of
+from upsweep.te.scans import ScanOp
+from upsweep.te.schedule import Schedule, Stage
+from upsweep.te.strips import find_strips
+from upsweep.te.tensors import COMBINERS, ComputeOp, Tensor
 
 __all__ = ["Nest", "lower_schedule"]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from upsweep._expr.nest.expressions import Expr, as_expr, binary, select, unary
-from upsweep._expr.nest.expressions import cast as _cast
-
-from .tensors import reduction
+from upsweep._compiler.loops.expressions import Expr, as_expr, binary, select, unary
+from upsweep._compiler.loops.expressions import cast as _cast
+from upsweep.te.tensors import reduction
 
 __all__ = [
     "abs", "acos", "all", "any", "asin", "atan", "cast", "cos", "exp", "floor", "if_then_else", "log",

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from upsweep._expr.nest.expressions import Axis, Expr, const, contains, substitute
-from upsweep._expr.nest.linear import Linear, linear
-
-from .schedule import Schedule
-from .tensors import ComputeOp, Tensor, reads_of
+from upsweep._compiler.loops.expressions import Axis, Expr, const, contains, substitute
+from upsweep._compiler.loops.linear import Linear, linear
+from upsweep.te.schedule import Schedule
+from upsweep.te.tensors import ComputeOp, Tensor, reads_of
 
 __all__ = ["Consumer", "expanded_reads", "region_of"]
 

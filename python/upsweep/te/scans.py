@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from upsweep._expr.nest.expressions import Axis, Expr, binary, const, users_line
-from upsweep._expr.nest.linear import linear, same
-
-from .bounds import check_reads
-from .tensors import ComputeOp, Operation, PlaceholderOp, Tensor, inputs_of, producers, reads_of, retyped
+from upsweep._compiler.loops.expressions import Axis, Expr, binary, const, users_line
+from upsweep._compiler.loops.linear import linear, same
+from upsweep.te.bounds import check_reads
+from upsweep.te.tensors import ComputeOp, Operation, PlaceholderOp, Tensor, inputs_of, producers, reads_of, retyped
 
 __all__ = ["ScanOp", "scan"]
 

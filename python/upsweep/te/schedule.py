@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from upsweep._expr.nest.expressions import Axis, Expr, as_expr, users_line
-from upsweep._expr.nest.linear import linear
-from upsweep._integers import as_integer
-
-from .bounds import SizeCheck, check_reads
-from .scans import ScanOp
-from .tensors import ComputeOp, Operation, PlaceholderOp, Tensor, inputs_of, producers
+from upsweep._compiler.loops.expressions import Axis, Expr, as_expr, users_line
+from upsweep._compiler.loops.linear import linear
+from upsweep._utils.integers import as_integer
+from upsweep.te.bounds import SizeCheck, check_reads
+from upsweep.te.scans import ScanOp
+from upsweep.te.tensors import ComputeOp, Operation, PlaceholderOp, Tensor, inputs_of, producers
 
 __all__ = ["Fuse", "Schedule", "Split", "Stage", "create_schedule", "thread_axis"]
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from upsweep._expr.nest.expressions import Axis, Expr
-from upsweep._expr.nest.linear import Linear, Ranges, linear, same
-from upsweep._expr.nest.statements import (
+from upsweep._compiler.loops.expressions import Axis, Expr
+from upsweep._compiler.loops.linear import Linear, Ranges, linear, same
+from upsweep._compiler.loops.statements import (
     Allocate,
     Buffer,
     For,

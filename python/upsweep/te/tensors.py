@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from upsweep._expr.nest.expressions import (
+from upsweep._compiler.loops.expressions import (
     FLOATS,
     Axis,
     Expr,
@@ -17,7 +17,7 @@ from upsweep._expr.nest.expressions import (
     variable,
     walk,
 )
-from upsweep._expr.nest.linear import MOST_SIZE, Linear, as_index, is_of_data, linear
+from upsweep._compiler.loops.linear import MOST_SIZE, Linear, as_index, is_of_data, linear
 
 __all__ = ["ComputeOp", "Operation", "PlaceholderOp", "Tensor", "compute", "placeholder", "reads_of", "var"]
 

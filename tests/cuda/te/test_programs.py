@@ -17,7 +17,7 @@ pytestmark = pytest.mark.cuda
 
 @pytest.fixture(scope="module", autouse=True)
 def compiler():
-    from upsweep._expr.cuda import nvrtc
+    from upsweep._compiler.cuda import nvrtc
 
     with contextlib.suppress(RuntimeError):
         return nvrtc.load()

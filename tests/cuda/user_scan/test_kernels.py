@@ -7,8 +7,7 @@ import pytest
 import upsweep
 from device_scan_cases import AFFINE, OTHERS, cell, check, mixed, scan, with_places
 from helpers import random
-from upsweep import _cuda
-from upsweep._cuda import host
+from upsweep._backends.cuda import scan_launch, staging
 
 pytestmark = pytest.mark.cuda
 
@@ -54,8 +53,8 @@ def in_memory(array):
 
 @pytest.fixture
 def place(monkeypatch):
-    monkeypatch.setattr(_cuda, "find", lambda: None)  # the kernels of linear_recurrence are tested elsewhere
-    with contextlib.closing(host.Memory(0)) as memory:
+    monkeypatch.setattr(scan_launch, "find", lambda: None)  # the kernels of linear_recurrence are tested elsewhere
+    with contextlib.closing(staging.Memory(0)) as memory:
         yield DevicePlace(memory)
 
 

@@ -1,0 +1,22 @@
+// The kernels of each dtype, compiled in files of their own: launch_<dtype>.cu.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "plan/scan.hpp"
+
+namespace upsweep {
+
+typedef cudaError_t Launch(const Plan& plan, const Workspace& workspace, cudaStream_t stream, int n_processors);
+
+Launch launch_float16, launch_bfloat16, launch_float32, launch_float64;   // typed plans
+Launch launch_any_real, launch_any_complex, launch_any_integer;          // the others
+
+typedef cudaError_t LaunchBackward(const BackwardPlan& plan, cudaStream_t stream, int n_processors);
+
+LaunchBackward launch_backward_float16, launch_backward_bfloat16, launch_backward_float32, launch_backward_float64;
+
+// Whether this library holds code for the current device.
+cudaError_t probe_kernel(cudaFuncAttributes* attributes);
+
+}  // namespace upsweep

@@ -1,0 +1,58 @@
+// A scan as the kernels see it: axes merged, views with at most kDims of them, passed to a launch by value.
+#pragma once
+
+#include <cstdint>
+
+#include "plan/tuning.hpp"
+
+namespace upsweep {
+
+constexpr int kMostSteps = 1 << 30;   // of a line that one block walks along
+constexpr int kStridedElements = 8;   // that a lane takes of a line of any dtype and any strides
+constexpr int kSubrunElements = 16;    // that are taken in float32 before a float64 is formed
+// Neighbours on a line that a lane takes one after the other where lines are staged, for an element of `item` bytes.
+constexpr int lane_elements(int64_t item) { return item == 2 ? 32 : item == 4 ? 16 : 8; }
+// The same where a cluster holds a line.
+constexpr int cluster_elements(int64_t item, bool gated) {
+  return item == 2 ? 32 : ClusterTuning::kRunVectors[gated] * 16 / static_cast<int>(item);
+}
+// The same of tiles that go in waves: with gates half as many, so that all stages fit.
+constexpr int wave_elements(int64_t item, bool gated) { return lane_elements(item) / (gated ? 2 : 1); }
+constexpr int kDims = 6;   // axes besides the scan's that one launch takes; api.cu loops over what is left
+
+// A strided array. data is the first element in scan order, so that a reversed scan has negative strides.
+struct View {
+  char* data;
+  int32_t dtype;
+  int64_t time_stride;           // bytes
+  int64_t strides[kDims];        // bytes; the last axis is the innermost
+};
+
+struct Problem {
+  int64_t length, lines;
+  int32_t n_dims;
+  int32_t exclusive;
+  int32_t writes;                // out is written; if not, its view is only a layout
+  int64_t shape[kDims];
+  View x, gates, reset, out, gamma, initial, final_state;
+  double gamma_re, gamma_im;
+};
+
+// gamma's powers where it is one number for all lines; in this order (scan_tile.cuh).
+struct GammaPowers {
+  double gamma;
+  double doubled[5];               // gamma^(a lane's elements << i)
+  double group;                    // of 32 lanes
+  double sub;                      // of a sub-run
+  double before_lane[32];
+  double most;                     // the highest that anything is multiplied by
+};
+constexpr int kGammaPowers = 40;   // of these; `most` is only looked at
+
+// Where lines or columns are split over blocks, and their tiles wait for each other. All ones before the launch.
+struct Workspace {
+  uint32_t* counter;               // hands out the tiles in increasing order; the first to come finds ~0
+  unsigned long long* letters;     // what each tile does to a state, then the states after each (look_back.cuh)
+};
+
+}  // namespace upsweep

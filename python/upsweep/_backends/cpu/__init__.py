@@ -1,0 +1,172 @@
+"""The CPU backend: picks the build of the kernels that suits this machine, and the number of threads.
+
+Each Cython module exists once for every instruction set, under ``_isa/<level>/``. One is chosen at import: the
+widest that the CPU runs, or the one named by the environment variable ``UPSWEEP_CPU_ISA``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import upsweep._backends.cpu._machine as _machine
+from upsweep._utils.integers import as_size
+
+__all__ = [
+    "built_levels",
+    "bincounts",
+    "get_num_threads",
+    "histograms",
+    "level",
+    "memory_limit",
+    "scans",
+    "set_num_threads",
+    "threads",
+    "usable_levels",
+]
+
+_FOLDER = Path(__file__).parent / "_isa"
+
+
+def built_levels() -> list[str]:
+    """The instruction sets that this installation has kernels for, narrowest first."""
+    return sorted(path.name for path in _FOLDER.iterdir() if any(path.glob("_scans.*")))
+
+
+def usable_levels() -> list[str]:
+    """Those of them that this CPU runs, widest first."""
+    built = built_levels()
+    return [name for name in _machine.usable_levels() if name in built]
+
+
+def _choose_level() -> str:
+    usable = usable_levels()
+    wanted = os.environ.get("UPSWEEP_CPU_ISA")
+    if wanted:
+        if wanted not in usable:
+            raise ImportError(f"UPSWEEP_CPU_ISA={wanted!r}: expected one of {', '.join(usable)}")
+        return wanted
+    if not usable:
+        raise ImportError(f"no kernels for this CPU; built for: {', '.join(built_levels())}")
+    return usable[0]
+
+
+level: str = _choose_level()
+
+
+def _load(name: str) -> ModuleType:
+    return importlib.import_module(f"upsweep._backends.cpu._isa.{level}.{name}")
+
+
+if TYPE_CHECKING:  # one set of stubs for every instruction set
+    from upsweep._backends.cpu._isa import _bincounts as bincounts
+    from upsweep._backends.cpu._isa import _histograms as histograms
+    from upsweep._backends.cpu._isa import _scans as scans
+else:
+    scans = _load("_scans")
+    bincounts = _load("_bincounts")
+    histograms = _load("_histograms")
+
+
+# ---- memory --------------------------------------------------------------------------------------------------
+
+
+def memory_limit() -> int | None:
+    """The bytes of memory that this machine has, or the control group allows; None where that is not told."""
+    limits = []
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    try:
+        allowed = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        limits += [int(allowed)] * (allowed != "max")
+    except (OSError, ValueError):  # no such file outside Linux or under version 1 of control groups
+        pass
+    return min((limit for limit in limits if limit > 0), default=None)
+
+
+# ---- threads -------------------------------------------------------------------------------------------------
+
+
+def _cgroup_cores() -> int | None:
+    """Whole cores that the control group allows, rounded up; None without a limit."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return None if quota == "max" else max(1, -(-int(quota) // int(period)))
+    except (OSError, ValueError):  # no such file outside Linux or under version 1 of control groups
+        return None
+
+
+def _available() -> int:
+    limits = [_machine.max_threads()]
+    if hasattr(os, "sched_getaffinity"):
+        limits.append(len(os.sched_getaffinity(0)))
+    cgroup = _cgroup_cores()
+    if cgroup is not None:
+        limits.append(cgroup)
+    return max(1, min(limits))
+
+
+_default_threads: int = _available()
+
+# More than this many are not asked of OpenMP, which ends the process when it cannot make them.
+_MOST_THREADS: int = max(64, 4 * (os.cpu_count() or 1))
+
+
+def check_threads(n_threads: object, name: str = "n_threads") -> int:
+    """Return a number of threads, at least 1."""
+    return min(as_size(n_threads, name, 1, expected="expected an integer or None"), _MOST_THREADS)
+
+
+def threads(n_threads: int | None) -> int:
+    """The most threads that a call may use; the kernels take fewer where the work is small."""
+    return _default_threads if n_threads is None else check_threads(n_threads)
+
+
+def set_num_threads(n_threads: int | None) -> None:
+    """Set the number of threads of calls that do not say ``n_threads=``.
+
+    Parameters
+    ----------
+    n_threads : int or None
+        At least 1. None: what OpenMP, the process' CPU affinity and its control group allow, looked at now.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Not an integer; below 1.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> upsweep.set_num_threads(1)
+    >>> upsweep.get_num_threads()
+    1
+    >>> upsweep.set_num_threads(None)
+    """
+    global _default_threads
+    _default_threads = _available() if n_threads is None else check_threads(n_threads)
+
+
+def get_num_threads() -> int:
+    """The number of threads that calls without ``n_threads=`` may use.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> upsweep.get_num_threads() >= 1
+    True
+    """
+    return _default_threads
+
+
+# A child of fork has none of the pool's threads, and its first parallel region would wait for them for ever:
+# end them in the parent, which makes new ones when it next needs them.
+if hasattr(os, "register_at_fork") and _machine.openmp_version():
+    os.register_at_fork(before=_machine.pause_pool)

@@ -1,0 +1,81 @@
+"""What a block of steps does to a state, on a device, in one pass over the block.
+
+    value       the final state from nothing, or from a given one
+    multiplier  the product of the factors; 0 where the block resets
+    dropped     whether a reset drops the state before the block
+
+and what a block does to a given state, one step: `value` where dropped, else ``multiplier * state + value``.
+Nothing but these reads or writes the arrays, so that every library that allocates memory has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from upsweep._backends.cuda import abi, scan_launch
+from upsweep._backends.cuda.scan_launch import DeviceArray
+
+__all__ = ["reduce", "step"]
+
+Allocate = Callable[[int], tuple[int, object]]
+
+
+def _timed(array: DeviceArray) -> DeviceArray:
+    """A state as a block of one step, its last axis."""
+    return array._replace(shape=(*array.shape, 1), strides=(*array.strides, 0))
+
+
+def reduce(
+    x: DeviceArray,
+    gates: DeviceArray | None,
+    gamma: DeviceArray | complex | None,
+    reset: DeviceArray | None,
+    multiplier: DeviceArray | None,
+    value: DeviceArray,
+    dropped: DeviceArray | None,
+    *,
+    initial: DeviceArray | None = None,
+    axis: int,
+    reverse: bool,
+    device: int,
+    stream: int,
+    allocate: Allocate,
+) -> None:
+    """Fill multiplier, value and dropped, of x's shape without `axis`; the first and the last may be left out.
+
+    With `initial`, value is the state after the block from that one.
+    """
+    if 0 in value.shape:
+        return
+    r = scan_launch.reduction(
+        x, gates, gamma, initial, reset, multiplier, value, dropped, axis=axis, reverse=reverse, device=device,
+        stream=stream,
+    )  # fmt: skip
+    scan_launch.run_reduction(r, allocate)
+
+
+def step(
+    multiplier: DeviceArray | None,
+    value: DeviceArray,
+    dropped: DeviceArray | None,
+    state: DeviceArray,
+    result: DeviceArray,
+    *,
+    device: int,
+    stream: int,
+    allocate: Allocate,
+) -> None:
+    """Fill `result` with `value` where dropped, else ``multiplier * state + value``; all are of one shape."""
+    # One step whose output is the result: a final state would have to be of 32 or 64 bits.
+    if 0 in result.shape:
+        return
+    if (
+        scan_launch.accumulator_of(result.dtype) == abi.INTEGER
+    ):  # which are only added: the multiplier is 1, or dropped
+        multiplier = None
+    p = scan_launch.problem(
+        _timed(value), None if multiplier is None else _timed(multiplier), None, state,
+        None if dropped is None else _timed(dropped), _timed(result), None, axis=len(result.shape), reverse=False,
+        exclusive=False, device=device, stream=stream,
+    )  # fmt: skip
+    scan_launch.run_scan(p, allocate)

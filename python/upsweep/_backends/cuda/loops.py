@@ -1,0 +1,61 @@
+"""Loop nests over arrays that are on a device. Imported by the first call that needs it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from upsweep._arrays import Array, OnDevice
+from upsweep._backends.cuda import loops_launch, staging
+from upsweep._backends.cuda.context import Call, described, owner_of
+from upsweep._backends.cuda.scan_launch import DeviceArray
+
+__all__ = ["compile_ahead", "prepare", "run_nest", "start"]
+
+compile_ahead, start = loops_launch.compile_ahead, loops_launch.start
+
+
+def prepare(
+    program: Any, arrays: Sequence[Array], sizes: dict[str, int], names: Sequence[str], device: int
+) -> loops_launch.Prepared:
+    """What calls on arrays like these have in common."""
+    return loops_launch.prepare(program, [described(array) for array in arrays], sizes, names, device)
+
+
+def run_nest(
+    program: Any,
+    named: Sequence[tuple[str, Array | None]],
+    shapes: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
+    is_output: Sequence[bool],
+    sizes: dict[str, int],
+    names: Sequence[str],
+    device: int,
+) -> list[Any]:
+    """Run a nest; results that are not given are new, of the library that the inputs are of, and returned.
+
+    Arrays of the host are copied to the device and back; `device` is where to.
+    """
+    arrays = [array for _, array in named]
+    if any(isinstance(array, OnDevice) for array in arrays):
+        with contextlib.closing(Call({name: array for name, array in named if array is not None})) as call:
+            found = [call.empty(*shapes[n]) if array is None else array for n, array in enumerate(arrays)]
+            loops_launch.run(program, [described(each) for each in found], sizes, names, **call.where)
+            return [owner_of(each) for each, array in zip(found, arrays) if array is None]
+    results = [np.empty(shape, dtype) for (shape, dtype), array in zip(shapes, arrays) if array is None]
+    fresh = iter(results)
+    there = [next(fresh) if array is None else array for array in arrays]
+    with contextlib.closing(staging.Memory(device)) as memory:
+        sent: list[DeviceArray] = []
+        for array, is_result in zip(there, is_output):
+            native = array.dtype.newbyteorder("=")
+            sent.append(memory.empty(array.shape, native) if is_result else memory.send(array))
+        loops_launch.run(
+            program, sent, sizes, names, device=device, stream=memory.stream, allocate=memory.allocate
+        )
+        for array, of_device, is_result in zip(there, sent, is_output):
+            if is_result and array.size:
+                memory.fetch(of_device, array)
+    return results

@@ -1,0 +1,224 @@
+"""Who touches which element: accesses of a kernel's buffers, and whether two of them can be of different threads.
+
+An index that is ``c * thread + rest`` with 0 <= rest < c tells which thread it is of; so does one that is ``c *
+thread + c * n_threads * above + rest``; either may be a size. The indices of fused axes, ``i // c`` and ``i % c``,
+tell together what i tells. Two accesses whose indices tell the same are of one thread, unless they are of
+different elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from upsweep._compiler.loops.expressions import Axis, Expr, atoms, binary, const, has_loads
+from upsweep._compiler.loops.linear import Linear, Ranges, linear, same
+from upsweep._compiler.loops.statements import (
+    Allocate,
+    Buffer,
+    For,
+    If,
+    Statement,
+    Store,
+    inner_statements,
+    loads_of,
+)
+
+__all__ = ["Access", "accesses_of", "tags_that_agree"]
+
+Bounds = Mapping[Axis, tuple[Expr, Expr]]
+
+
+@dataclass(eq=False)
+class Access:
+    """A load or a store, with the loops around it."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    is_store: bool
+    target: Buffer | None  # what the statement stores to; None: it is a condition
+    tags: frozenset[str]  # of the thread axes around
+    ranges: Bounds
+    forms: tuple[Linear, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.forms = tuple(linear(index) for index in self.indices)
+
+
+def accesses_of(
+    statement: Statement, tags: frozenset[str] = frozenset(), ranges: Bounds | None = None
+) -> list[Access]:
+    """All accesses inside of a statement, in order."""
+    ranges = ranges or {}
+    found: list[Access] = []
+    if isinstance(statement, For):
+        tags = tags | {statement.tag} if statement.tag else tags
+        last = linear(statement.extent).plus(Linear(1), -1).expr()
+        ranges = {**ranges, statement.axis: (const(0, "int64"), last)}
+    elif isinstance(statement, Store):
+        for expr in (*statement.indices, statement.value):
+            for each in loads_of(expr):
+                found.append(Access(each.static[0], each.args, False, statement.buffer, tags, ranges))
+        found.append(Access(statement.buffer, statement.indices, True, statement.buffer, tags, ranges))
+    elif isinstance(statement, If):
+        for each in loads_of(statement.condition):
+            found.append(Access(each.static[0], each.args, False, None, tags, ranges))
+    for inner in inner_statements(statement):
+        found += accesses_of(inner, tags, ranges)
+    return found
+
+
+def allocations(statement: Statement, tags: tuple[str, ...] = ()) -> dict[Buffer, tuple[str, ...]]:
+    """The buffers of a kernel, and the thread axes of the loops around their memory."""
+    found: dict[Buffer, tuple[str, ...]] = {}
+    if isinstance(statement, Allocate):
+        found[statement.buffer] = tags
+    if isinstance(statement, For) and statement.tag:
+        tags = (*tags, statement.tag)
+    for inner in inner_statements(statement):
+        found |= allocations(inner, tags)
+    return found
+
+
+def inside(form: Linear, width: Linear, ranges: Bounds, axis: Axis | None = None) -> bool:
+    """Whether a form is in [0, width) while the loops run, those of `axis` not counted."""
+    known = Ranges({each: bounds for each, bounds in ranges.items() if each is not axis})
+    return known.always(form) and known.always(width.plus(Linear(1), -1).plus(form, -1))
+
+
+def constant(extent: Expr) -> int | None:
+    """The value of an extent that is one number."""
+    return int(extent.static[0]) if extent.op == "const" else None
+
+
+def steps_in(ranges: Bounds, axis: Axis) -> Linear:
+    """How many steps the loop over an axis has."""
+    return linear(ranges[axis][1]).plus(Linear(1))
+
+
+def extent_in(ranges: Bounds, axis: Axis) -> int | None:
+    """The same, if that is a constant."""
+    steps = steps_in(ranges, axis)
+    return None if steps.terms else steps.constant
+
+
+def _tells(one: Linear, other: Linear, a: Access, b: Access, axis: Axis, known: list[Axis]) -> bool:
+    """Whether an index of two accesses that is the same for both means the same step of a thread axis."""
+    (width, one), (other_width, other) = _taken_out(one, axis), _taken_out(other, axis)
+    if not (width.terms or width.constant > 0) or not _equal(width, other_width):
+        return False
+    for name, (coefficient, atom) in list(one.terms.items()):
+        is_shared = atom.op == "var" or any(atom is each for each in known)
+        if is_shared and other.terms.get(name, (0, atom))[0] == coefficient:
+            one, other = one.without(atom), other.without(atom)
+    if one.constant == other.constant:
+        one, other = one.plus(Linear(one.constant), -1), other.plus(Linear(other.constant), -1)
+    sizes = [steps_in(a.ranges, axis), steps_in(b.ranges, axis)]
+    if not (width.terms or sizes[0].terms or sizes[1].terms):
+        period = width.constant * max(sizes[0].constant, sizes[1].constant)
+        one, other = _below(one, period), _below(other, period)
+    elif _equal(sizes[0], sizes[1]) and _equal(width, Linear(1)):
+        one, other = _below_size(one, sizes[0]), _below_size(other, sizes[0])
+    return inside(one, width, a.ranges, axis) and inside(other, width, b.ranges, axis)
+
+
+def _equal(one: Linear, other: Linear) -> bool:
+    difference = one.plus(other, -1)
+    return not difference.terms and not difference.constant
+
+
+def _taken_out(form: Linear, axis: Axis) -> tuple[Linear, Linear]:
+    """What an axis is multiplied by, a number or a size, and the form without it."""
+    coefficient = form.coefficient(axis)
+    if coefficient:
+        return Linear(coefficient), form.without(axis)
+    for coefficient, atom in form.terms.values():
+        if coefficient == 1 and atom.op == "mul" and any(arg is axis for arg in atom.args):
+            size = atom.args[0] if atom.args[1] is axis else atom.args[1]
+            if _is_settled(size, ()):
+                return linear(size), form.without(atom)
+    return Linear(0), form
+
+
+def _below(form: Linear, period: int) -> Linear:
+    """A form without its terms that are whole periods."""
+    terms = {name: term for name, term in form.terms.items() if term[0] % period}
+    return Linear(form.constant, terms)
+
+
+def _below_size(form: Linear, period: Linear) -> Linear:
+    """A form without its terms that are multiples of a size."""
+
+    def is_whole(atom: Expr) -> bool:
+        return atom.op == "mul" and any(_equal(linear(arg), period) for arg in atom.args)
+
+    return Linear(form.constant, {name: term for name, term in form.terms.items() if not is_whole(term[1])})
+
+
+def _has_fused(access: Access) -> bool:
+    return any(atom.op == "mod" for form in access.forms for _, atom in form.terms.values())
+
+
+def _joined(access: Access) -> list[Linear]:
+    """The indices of the last dimension, of the last two as of one, and so on, as far as sizes are constants."""
+    found: list[Linear] = []
+    size, joined = 1, Linear(0)
+    for form, extent in zip(reversed(access.forms), reversed(access.buffer.shape)):
+        joined = _whole(form.scaled(size).plus(joined))
+        found.append(joined)
+        if constant(extent) is None:
+            break
+        size *= int(extent.static[0])
+    return found
+
+
+def _whole(form: Linear) -> Linear:
+    """c * (x // c) + x % c is x."""
+    for coefficient, atom in form.terms.values():
+        if atom.op == "mod":
+            n = int(atom.args[1].static[0])
+            quotient = binary("floordiv", linear(atom.args[0]).expr(), atom.args[1])
+            if form.coefficient(quotient) == coefficient * n:
+                rest = form.without(atom).without(quotient)
+                return _whole(rest.plus(linear(atom.args[0]), coefficient))
+    return form
+
+
+def tags_that_agree(a: Access, b: Access, axes: Mapping[str, Axis], alone: frozenset[str]) -> set[str]:
+    """The thread axes whose step is the same for both accesses wherever these are of one element.
+
+    `alone` are those for which both statements run at step 0 only.
+    """
+    agreed = set(alone)
+    left = [tag for tag in axes if tag not in agreed and tag in a.tags and tag in b.tags]
+    indices = list(zip(a.forms, b.forms))
+    if _has_fused(a) or _has_fused(b):
+        indices += zip(_joined(a), _joined(b))
+    while True:
+        known = [axes[tag] for tag in agreed]
+        found = [tag for tag in left if any(_tells(*each, a, b, axes[tag], known) for each in indices)]
+        if not found:
+            return agreed
+        agreed |= set(found)
+        left = [tag for tag in left if tag not in agreed]
+
+
+def are_apart(a: Access, b: Access, common: Collection[Axis]) -> bool:
+    """Whether two accesses are never of one element while the loops in `common` are at one step for both."""
+    for one, other in zip(a.forms, b.forms):
+        known = [_is_settled(atom, common) for form in (one, other) for _, atom in form.terms.values()]
+        difference = one.plus(other, -1)
+        if all(known) and not difference.terms and difference.constant:
+            return True
+    return False
+
+
+def _is_settled(expr: Expr, axes: Collection[Axis]) -> bool:
+    """Whether an expression has one value while some loops stay at their step."""
+    inner = [axis for axis in atoms(expr) if isinstance(axis, Axis) and not any(axis is each for each in axes)]
+    return not inner and not has_loads(expr)
+
+
+def same_extents(extents: list[Expr], extent: Expr) -> bool:
+    """Whether a loop runs over all of its thread axis."""
+    return len(extents) == 1 and same(extents[0], extent)

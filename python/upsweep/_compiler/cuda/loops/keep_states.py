@@ -1,0 +1,187 @@
+"""States of a scan kept from step to step by the threads, so that no step reads the result it has just written.
+
+    for (t) { scan[t + 1, i] = f(scan[t, i], x[t + 1, i]) }
+
+becomes, with memory that is a thread's registers or a block's shared memory,
+
+    scan.1[i] = scan[0, i]
+    for (t) { scan.new[i] = f(scan.1[i], x[t + 1, i]);  scan[t + 1, i] = scan.new[i];  scan.1[i] = scan.new[i] }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from upsweep._compiler.cuda.loops.accesses import accesses_of, constant
+from upsweep._compiler.cuda.loops.memory_scopes import place_buffers
+from upsweep._compiler.cuda.loops.rewrite import block_of, mapped, paths_to, rewritten, with_inner
+from upsweep._compiler.loops.expressions import Axis, Expr, const, contains, load, substitute, walk
+from upsweep._compiler.loops.linear import Linear, linear, simplified
+from upsweep._compiler.loops.statements import Allocate, Block, Buffer, For, If, Statement, Store, all_statements
+
+__all__ = ["is_scan", "keep_states"]
+
+MOST_UNROLLED = 16
+_MOST_BACK = 8
+
+
+def is_scan(statement: Statement) -> bool:
+    """Whether it is a loop over the steps of a scan."""
+    return isinstance(statement, For) and statement.axis.kind == "scan"
+
+
+@dataclass
+class _State:
+    """A buffer that a scan writes at step t and reads before it."""
+
+    buffer: Buffer
+    time: Linear
+    depth: int
+    new: Buffer
+    before: list[Buffer]
+    path: tuple[Statement, ...]
+    places: tuple[Expr, ...]
+
+
+def keep_states(statement: Statement, axes: Mapping[str, Axis]) -> Statement:
+    """The kernel with those states kept for which threads or blocks have room of their own."""
+    loops = [each for each in all_statements(statement) if is_scan(each)]
+    if not loops:
+        return statement
+    outer, step = loops[0], loops[-1]
+    assert isinstance(step, For)
+    states = [state for buffer in _written(step) if (state := _state(buffer, step)) is not None]
+    while states:
+        result = _kept(statement, outer, step, states)
+        places = place_buffers(result, axes)
+        lost = [s for s in states if any(places[b].level == "grid" for b in (s.new, *s.before))]
+        if not lost:
+            return result
+        states = [state for state in states if state not in lost]
+    return statement
+
+
+def _written(step: For) -> list[Buffer]:
+    return list(dict.fromkeys(each.buffer for each in all_statements(step) if isinstance(each, Store)))
+
+
+def _state(buffer: Buffer, step: For) -> _State | None:
+    """What a buffer's accesses in the loop say of it; None if it is no state, or not one that can be kept."""
+    accesses = [access for access in accesses_of(step) if access.buffer is buffer]
+    stores = [access for access in accesses if access.is_store]
+    if not buffer.shape or not contains(stores[0].indices[0], [step.axis]):
+        return None
+    time = stores[0].forms[0]
+    backs = []
+    for access in accesses:
+        distance = time.plus(access.forms[0], -1)
+        if distance.terms or distance.constant < 0 or (access.is_store and distance.constant):
+            return None
+        backs.append(distance.constant)
+    depth = max(backs)
+    if not 1 <= depth <= _MOST_BACK:
+        return None
+    store, path = next((s, p) for s, p in paths_to(step.body) if s.buffer is buffer)
+    kept = _spatial(path, store)
+    if kept is None:
+        return None
+    shape = buffer.shape[1:]
+    before = [Buffer(f"{buffer.name}.{d + 1}", shape, buffer.dtype) for d in range(depth)]
+    new = Buffer(f"{buffer.name}.new", shape, buffer.dtype)
+    return _State(buffer, time, depth, new, before, kept, store.indices[1:])
+
+
+def _spatial(path: tuple[Statement, ...], store: Store) -> tuple[Statement, ...] | None:
+    """The loops over a state's elements; None where a thread's part of them is not a small constant."""
+    total = 1
+    kept: list[Statement] = []
+    for each in path:
+        if isinstance(each, For):
+            size = constant(each.extent)
+            if not each.tag:
+                if size is None:
+                    return None
+                total *= size
+        kept.append(each)
+    return tuple(kept) if total <= MOST_UNROLLED else None
+
+
+def around(path: tuple[Statement, ...], body: Statement) -> Statement:
+    """The same loops and conditions around something else; short loops in order are unrolled."""
+    for each in reversed(path):
+        if isinstance(each, For):
+            marks = each.marks if each.tag else frozenset({"unrolled"})
+            body = For(each.axis, each.extent, body, marks, each.tag)
+        elif isinstance(each, If):
+            body = If(each.condition, body)
+    return body
+
+
+def _kept(statement: Statement, outer: Statement, step: For, states: list[_State]) -> Statement:
+    def change(expr: Expr) -> Expr:
+        values = {}
+        for node in walk(expr):
+            if node.op == "load" and node not in values:
+                state = next((s for s in states if s.buffer is node.static[0]), None)
+                if state is not None:
+                    back = state.time.plus(linear(node.args[0]), -1).constant
+                    home = state.before[back - 1] if back else state.new
+                    values[node] = load(home, tuple(change(index) for index in node.args[1:]))
+        return substitute(expr, values)
+
+    def redirected(each: Statement) -> Statement:
+        if (
+            isinstance(each, For)
+            and not each.tag
+            and (constant(each.extent) or MOST_UNROLLED + 1) <= MOST_UNROLLED
+        ):
+            return For(each.axis, each.extent, each.body, each.marks | {"unrolled"}) if not is_scan(each) else each
+        if isinstance(each, Store):
+            state = next((s for s in states if s.buffer is each.buffer), None)
+            if state is not None:
+                return Store(state.new, each.indices[1:], each.value)
+        return each
+
+    body = rewritten(mapped(step.body, change), redirected)
+    body = block_of(body, *(around(state.path, _commit(state)) for state in states))
+    scans = [each.axis for each in all_statements(outer) if isinstance(each, For) and is_scan(each)]
+    zeros: dict[Expr, Expr] = {axis: const(0, "int64") for axis in scans}
+    first = [around(_without(state.path, scans), _first(state, zeros)) for state in states]
+
+    def rebuilt(each: Statement) -> Statement:
+        if each is step:
+            new: Statement = For(step.axis, step.extent, body, step.marks, step.tag)
+        else:
+            new = with_inner(each, rebuilt)
+        return block_of(*first, new) if each is outer else new
+
+    result = rebuilt(statement)
+    for state in states:
+        for buffer in (state.new, *state.before):
+            result = Allocate(buffer, result)
+    return result
+
+
+def _without(path: tuple[Statement, ...], scans: list[Axis]) -> tuple[Statement, ...]:
+    """Loops and conditions but for those on the step."""
+    return tuple(each for each in path if not (isinstance(each, If) and contains(each.condition, scans)))
+
+
+def _commit(state: _State) -> Statement:
+    """At the end of a step: the new value into the result, and what was before one step further back."""
+    value = load(state.new, state.places)
+    steps: list[Statement] = [Store(state.buffer, (simplified(state.time.expr()), *state.places), value)]
+    for d in range(state.depth - 1, 0, -1):
+        steps.append(Store(state.before[d], state.places, load(state.before[d - 1], state.places)))
+    steps.append(Store(state.before[0], state.places, value))
+    return Block(steps)
+
+
+def _first(state: _State, zeros: dict[Expr, Expr]) -> Statement:
+    """The given steps before the loop."""
+    steps: list[Statement] = []
+    for d, buffer in enumerate(state.before):
+        time = substitute(state.time.plus(Linear(d + 1), -1).expr(), zeros)
+        steps.append(Store(buffer, state.places, load(state.buffer, (simplified(time), *state.places))))
+    return block_of(*steps)

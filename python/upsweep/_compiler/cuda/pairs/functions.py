@@ -1,0 +1,302 @@
+"""Writes the functions of a formula, as `render` lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
+
+from upsweep._compiler.cuda.pairs.fold import factor_sums, fold_exponentials
+from upsweep._compiler.cuda.pairs.graph import Graph
+from upsweep._compiler.cuda.pairs.looped import Looped, function, long_pair
+from upsweep._compiler.cuda.request import Product, Request, Sizes
+from upsweep._compiler.cuda.scalars import MASKS, expression, literal
+
+if TYPE_CHECKING:
+    from upsweep._compiler.lowering.program import Program
+
+__all__ = ["Functions", "LoopedFunctions"]
+
+LONG_PAIRS = ("sqdist", "dot")
+LONGEST_CENTRE = 4096  # features: with more, a tile's centre leaves too little shared memory
+KNOWN = "const Call& call, const Bases& bases"
+
+
+class Formula(NamedTuple):
+    """A rewritten graph, and where what the pairs need is kept."""
+
+    graph: Graph
+    results: list[int]
+    weights: list[int]
+    outer: list[int]  # factors of the results of a sum
+    sign: int | None  # the parameter that "directed" values have the sign of
+    parameters: dict[int, int]  # place of each value that rows, columns or pairs read
+    rows: dict[int, int]
+    columns: dict[int, int]
+
+
+def _formula(program: Program, request: Request, scale: float) -> Formula:
+    graph, numbers = Graph.of(program, transposed=request.remaining == "j")
+    results = [numbers[n] for n in program.results]
+    weights = [numbers[n] for n in program.weights]
+    outer, sign = [graph.constant(1.0)] * len(results), None
+    if request.dtype != "float64":
+        scales = [scale] * len(results) + [1.0] * len(weights)
+        roots, sign = fold_exponentials(graph, results + weights, scales, factored=request.reduction == "sum")
+        results, weights = roots[: len(results)], roots[len(results) :]
+    if request.reduction == "sum":
+        results, outer = factor_sums(graph, results)
+    parameters, rows, columns = _kept(graph, [*results, *weights], outer, [] if sign is None else [sign])
+    return Formula(graph, results, weights, outer, sign, parameters, rows, columns)
+
+
+def _kept(
+    graph: Graph, of_pairs: list[int], of_rows: list[int], of_calls: list[int]
+) -> tuple[dict[int, int], ...]:
+    """The values that are read at a later level than they are computed at, with their places."""
+    kept: dict[str, set[int]] = {"p": set(of_calls), "i": set(), "j": set()}
+
+    def keep(number: int) -> None:
+        if graph.values[number].op != "const" and graph.level(number) != "ij":
+            kept[graph.level(number)].add(number)
+
+    for number in of_pairs:
+        keep(number)
+    for number in graph.uses([*of_pairs, *of_rows]):
+        value = graph.values[number]
+        if value.op == "centre":
+            kept["p"].add(number)
+        for arg in value.args:
+            if graph.level(arg) != value.level and value.op != "centre":
+                keep(arg)
+    for number in of_rows:
+        if graph.level(number) == "p":
+            keep(number)
+    p, i, j = ({number: place for place, number in enumerate(sorted(kept[level]))} for level in "pij")
+    return p, i, j
+
+
+class Functions:
+    """The functions of a formula that is written out, instruction after instruction."""
+
+    def __init__(self, program: Program, request: Request, scale: float) -> None:
+        self.program, self.formula = program, _formula(program, request, scale)
+        self.graph = self.formula.graph
+        # Offsets in the packed records, as (array, component). What remains after the reduction plays "i".
+        played = {"p": "p", "i": "j", "j": "i"} if request.remaining == "j" else {"p": "p", "i": "i", "j": "j"}
+        self.components = {
+            played[kind]: [(position, c) for position, dim in program.components(kind) for c in range(dim)]
+            for kind in played
+        }
+        formula = self.formula
+        needed = self.graph.uses([*formula.results, *formula.weights])
+        self.product = self._product(needed, request)
+        self.sign = None if formula.sign is None else formula.parameters[formula.sign]
+        # Long distances and products that threads compute read whole records, which lie behind the other values.
+        self.long = self.product is None and any(self.graph.values[n].op in LONG_PAIRS for n in needed)
+        sizes = {kind: len(self.components[kind]) * self.long for kind in "ij"}
+        self.near = self._near(needed) if self.product is None and not self.long else None
+        norm = int(self.near is not None)
+        self.sizes = Sizes(
+            len(formula.results), len(formula.weights), len(formula.parameters),
+            len(formula.rows) + sizes["i"] + norm, len(formula.columns) + sizes["j"] + norm,
+            sum(map(self._cost, needed)),
+        )  # fmt: skip
+
+    def _near(self, needed: Collection[int]) -> int | None:
+        """The one squared distance that may be expanded where points are near, if only it reads the points."""
+        found = [n for n in needed if self.graph.values[n].op == "apart"]
+        points = {arg for n in found for arg in self.graph.values[n].args}
+        others = [n for n in needed if n not in found and self.graph.level(n) == "ij"]
+        shared = any(arg in points for n in others for arg in self.graph.values[n].args)
+        roots = [*self.formula.results, *self.formula.weights]
+        return found[0] if len(found) == 1 and not shared and not points & set(roots) else None
+
+    def _product(self, needed: Collection[int], request: Request) -> Product | None:
+        """The one long distance or product that the formula has, as tensor cores make it."""
+        found = [n for n in needed if self.graph.values[n].op in LONG_PAIRS]
+        if len(found) != 1 or request.dtype == "float64":
+            return None
+        value = self.graph.values[found[0]]
+        row, column, dim = map(int, value.static)
+        if dim > LONGEST_CENTRE:
+            return None
+        return Product(value.op == "sqdist", dim, *self.components["i"][row], *self.components["j"][column])
+
+    def _cost(self, number: int) -> int:
+        value = self.graph.values[number]
+        if value.level != "ij":
+            return 0
+        if value.op == "apart":  # twice, since the other body is compiled too
+            return 2 * len(value.args)
+        return 2 * int(value.static[2]) if self.long and value.op in LONG_PAIRS else 1
+
+    def texts(self) -> list[str]:
+        """The functions, one behind the other."""
+        formula = self.formula
+        lines, names = self._parameters()
+        lines += [f"p[{place}] = {names[n]};" for n, place in formula.parameters.items()]
+        return [
+            function(f"void load_parameters({KNOWN}, long long row, real* p)", lines),
+            function(
+                f"void load_row({KNOWN}, const real* p, long long row, real* x)", self._load("i", "row", "x")
+            ),
+            function(
+                f"void load_column({KNOWN}, const real* p, long long column, real* y)",
+                self._load("j", "column", "y"),
+            ),
+            _pair_struct(len(formula.results), len(formula.weights), self._pair()),
+            self._finish(),
+            self._scale(),
+        ]
+
+    def _load(self, level: str, at: str, store: str) -> list[str]:
+        places = self.formula.rows if level == "i" else self.formula.columns
+        lines, names = self._computed(level, places, {"p"}, at)
+        lines += [f"{store}[{place}] = {names[n]};" for n, place in places.items()]
+        if self.near is not None:
+            points = self.graph.values[self.near].args[level == "j" :: 2]
+            squares = " + ".join(f"{store}[{places[n]}] * {store}[{places[n]}]" for n in points)
+            lines.append(f"{store}[{len(places)}] = -({squares});")
+        base, components = len(places), self.components[level] if self.long else []
+        while components:
+            position = components[0][0]
+            dim = sum(each == position for each, _ in components)
+            lines.append(f"for (int k = 0; k < {dim}; ++k)")
+            lines.append(f"    {store}[{base} + k] = load(call, bases, {position}, {at}, k);")
+            base, components = base + dim, components[dim:]
+        return lines
+
+    def _parameters(self) -> tuple[list[str], dict[int, str]]:
+        """Centres are rows' values in the tile's first row, so both levels are computed here."""
+        graph, wanted = self.graph, self.formula.parameters
+        lines, names = self._computed("pi", wanted, set(), "row")
+        for number in wanted:
+            if graph.values[number].op == "centre":
+                names[number] = f"finite_or_0({names[graph.values[number].args[0]]})"
+        return lines, names
+
+    def _computed(
+        self, levels: str, wanted: Collection[int], given: set[str], at: str
+    ) -> tuple[list[str], dict[int, str]]:
+        """Lines that compute what the wanted values take at these levels, and every value's name."""
+        graph, lines, names = self.graph, list[str](), dict[int, str]()
+        for number in sorted(graph.uses(wanted)):
+            value = graph.values[number]
+            if value.op == "const":
+                names[number] = literal(float(value.static[0]))
+            elif value.level in given:
+                if number in self.formula.parameters:
+                    names[number] = f"p[{self.formula.parameters[number]}]"
+            elif value.level in levels and value.op != "centre":
+                names[number] = f"v{number}"
+                lines.append(f"const {self._type(number)} v{number} = {self._right_side(number, names, at)};")
+        return lines, names
+
+    def _type(self, number: int) -> str:
+        return "bool" if self.graph.values[number].op in MASKS else "real"
+
+    def _right_side(self, number: int, names: dict[int, str], at: str) -> str:
+        value = self.graph.values[number]
+        if value.op == "load":
+            kind = value.level
+            array, component = self.components[kind][int(value.static[1])]
+            return f"load(call, bases, {array}, {'0' if kind == 'p' else at}, {component})"
+        return expression(value.op, [names[arg] for arg in value.args])
+
+    def _pair(self) -> list[str]:
+        formula, graph = self.formula, self.graph
+        names = {number: f"p[{place}]" for number, place in formula.parameters.items()}
+        names |= {number: f"x[{place}]" for number, place in formula.rows.items()}
+        names |= {number: f"y.value({place})" for number, place in formula.columns.items()}
+        lines = list[str]()
+        for number in sorted(graph.uses([*formula.results, *formula.weights])):
+            value = graph.values[number]
+            if value.op == "const":
+                names[number] = literal(float(value.static[0]))
+            elif value.level == "ij":
+                names[number] = f"v{number}"
+                if value.op == "apart":
+                    lines += self._apart(number)
+                elif self.product is not None and value.op in LONG_PAIRS:
+                    lines.append(f"const real v{number} = y.product();")
+                elif value.op in LONG_PAIRS:
+                    row, column, dim = map(int, value.static)
+                    lines += long_pair(
+                        f"v{number}", value.op, len(formula.rows) + row, len(formula.columns) + column, dim
+                    )
+                else:
+                    lines.append(f"const {self._type(number)} v{number} = {self._right_side(number, names, '0')};")
+        lines += [f"result[{k}] = {names[number]};" for k, number in enumerate(formula.results)]
+        return lines + [f"weight[{k}] = {names[number]};" for k, number in enumerate(formula.weights)]
+
+    def _apart(self, number: int) -> list[str]:
+        """Minus a squared distance, from differences, or from norms and a product with rows that are doubled."""
+        formula, value = self.formula, self.graph.values[number]
+        pairs = [
+            (f"x[{formula.rows[a]}]", f"y.value({formula.columns[b]})")
+            for a, b in zip(value.args[::2], value.args[1::2])
+        ]
+        sign = "-" if value.static[0] == "neg" else "(UPWARDS ? real(1) : real(-1)) * "
+        lines = [f"real v{number};"]
+        direct = [f"const real d{k} = {x} - {y};" for k, (x, y) in enumerate(pairs)]
+        total = " + ".join(f"({sign}d{k}) * d{k}" for k in range(len(pairs)))
+        if self.near is None:
+            return [*lines, "{", *("    " + line for line in direct), f"    v{number} = {total};", "}"]
+        expanded = f"y.value({len(formula.columns)})"
+        for x, y in pairs:
+            expanded = f"({x} * {y} + {expanded})"
+        return [
+            *lines, "if (EXPANDED) {", f"    v{number} = {expanded} + x[{len(formula.rows)}];", "} else {",
+            *("    " + line for line in direct), f"    v{number} = {total};", "}",
+        ]  # fmt: skip
+
+    def _scale(self) -> str:
+        """The function that doubles or halves the points of a row."""
+        points = [] if self.near is None else self.graph.values[self.near].args[::2]
+        return function("void scale_row(real* x, real by)", [f"x[{self.formula.rows[n]}] *= by;" for n in points])
+
+    def _finish(self) -> str:
+        formula, graph = self.formula, self.graph
+        head = f"void finish_sum({KNOWN}, const real* p, long long row, wide* sum)"
+        changed = {k: n for k, n in enumerate(formula.outer) if graph.constant_of(n) != 1}
+        lines, names = self._computed("i", changed.values(), {"p"}, "row")
+        return function(head, [*lines, *(f"sum[{k}] *= wide({names[n]});" for k, n in changed.items())])
+
+
+class LoopedFunctions:
+    """The functions of a formula with loops, which is not rewritten."""
+
+    def __init__(self, program: Program, request: Request, scale: float) -> None:
+        self.product: Product | None = None
+        self.sign: int | None = None
+        self.near: int | None = None
+        self.program, self.looped = program, Looped(program, request.remaining == "j", scale)
+        kept = self.looped.kept
+        self.sizes = Sizes(
+            program.n_results,
+            program.n_weights,
+            kept["p"].size,
+            kept["i"].size,
+            kept["j"].size,
+            len(program.values),
+        )
+
+    def texts(self) -> list[str]:
+        """The functions, one behind the other."""
+        program = self.program
+        return [
+            *self.looped.texts(),
+            _pair_struct(program.n_results, program.n_weights, self.looped.pair()),
+            function(f"void finish_sum({KNOWN}, const real*, long long, wide*)", []),
+            function("void scale_row(real*, real)", []),
+        ]
+
+
+def _pair_struct(n_results: int, n_weights: int, lines: list[str]) -> str:
+    constructor = function("Pair(const real* p, const real* x, const Column& y)", lines).rstrip()
+    members = [
+        "static constexpr bool UPWARDS = FORM & 1, EXPANDED = FORM & 2;",
+        f"real result[{n_results}], weight[{max(n_weights, 1)}];",
+        *constructor.splitlines(),
+    ]
+    return "template <int FORM>\nstruct Pair {\n    " + "\n    ".join(members) + "\n};\n"

@@ -1,0 +1,117 @@
+"""The scalar program of a formula as a graph that can be rewritten for a device, before it becomes text.
+
+A value is known once a call ("p"), once a row ("i"), once a column ("j") or once a pair ("ij"); what it is made of
+decides. Only values of pairs cost time: everything here turns work on pairs into work on rows and columns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from upsweep._compiler.lowering.program import Program
+
+__all__ = ["Graph", "Value", "join"]
+
+Static = tuple[int | float | str, ...]
+
+
+class Value(NamedTuple):
+    """One instruction; `args` are the numbers of others in the graph."""
+
+    op: str
+    args: tuple[int, ...]
+    static: Static
+    level: str
+
+
+def join(levels: Iterable[str]) -> str:
+    """The level of what is made of values of these levels."""
+    found = set(levels) - {"p"}
+    if not found:
+        return "p"
+    return found.pop() if len(found) == 1 else "ij"
+
+
+class Graph:
+    """Values that are computed once each: the same instruction has the same number."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self._numbers: dict[tuple[str, tuple[int, ...], Static], int] = {}
+
+    @classmethod
+    def of(cls, program: Program, *, transposed: bool = False) -> tuple[Graph, list[int]]:
+        """The graph of a program, and the numbers that its values have in it.
+
+        Levels are of what remains ("i") and of what is reduced ("j"): `transposed` where that is the other way.
+        """
+        graph, numbers = cls(), list[int]()
+        levels = {"p": "p", "i": "j", "j": "i", "ij": "ij"} if transposed else {}
+        for value in program.values:
+            args = tuple(numbers[arg] for arg in value.args)
+            level = levels.get(value.level, value.level)
+            static = value.static
+            if transposed and value.op in ("sqdist", "dot"):
+                static = (static[1], static[0], *static[2:])
+            numbers.append(graph.add(value.op, *args, static=static, level=level))
+        return graph, numbers
+
+    def add(self, op: str, *args: int, static: Static = (), level: str | None = None) -> int:
+        """The number of this instruction; `level` is that of a load, else it follows from the arguments.
+
+        A "centre" is what its argument, known a row, is in the first row of a tile: there it is a parameter.
+        """
+        if op == "centre":
+            level = "p"
+        elif op in ("sqdist", "dot"):
+            level = "ij"
+        elif op != "load" or level is None:
+            level = join(self.values[arg].level for arg in args)
+        key = (op, args, (*static, level) if op == "load" else static)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.values)
+            self.values.append(Value(op, args, static, level))
+        return self._numbers[key]
+
+    def constant(self, value: float) -> int:
+        return self.add("const", static=(value,))
+
+    def constant_of(self, number: int) -> float | None:
+        value = self.values[number]
+        return float(value.static[0]) if value.op == "const" else None
+
+    def level(self, number: int) -> str:
+        return self.values[number].level
+
+    def multiply(self, a: int, b: int) -> int:
+        """Their product; of constants, and with 1, without an instruction."""
+        known = self.constant_of(a), self.constant_of(b)
+        if known[0] is not None and known[1] is not None:
+            return self.constant(known[0] * known[1])
+        if known[0] == 1:
+            return b
+        return a if known[1] == 1 else self.add("mul", a, b)
+
+    def product(self, factors: Iterable[int]) -> int:
+        """Their product, what is known earliest multiplied first."""
+        total = self.constant(1.0)
+        for factor in sorted(factors, key=lambda number: ("p", "i", "j", "ij").index(self.level(number))):
+            total = self.multiply(total, factor)
+        return total
+
+    def uses(self, roots: Iterable[int]) -> Counter[int]:
+        """How often each value that the roots need is read."""
+        counts: Counter[int] = Counter()
+        left = list(roots)
+        counts.update(left)
+        seen = set[int]()
+        while left:
+            number = left.pop()
+            if number not in seen:
+                seen.add(number)
+                counts.update(self.values[number].args)
+                left.extend(self.values[number].args)
+        return counts

@@ -1,0 +1,217 @@
+"""The functions of a formula that is too long to be written out: its program's loops, as loops.
+
+Instructions are written level after level, each in the program's order. A value that a later level reads has a
+place in what is kept: of a call in `p`, of a row in `x`, of a column in its record. So has an array, and a whole
+packed record that is read under a loop's index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from upsweep._compiler.cuda.scalars import MASKS, expression, literal
+
+if TYPE_CHECKING:
+    from upsweep._compiler.lowering.program import Instruction, Program
+
+__all__ = ["Kept", "Looped", "function", "is_looped", "raw_kinds"]
+
+_LOOPS = frozenset({"loop", "carry", "end", "number", "array", "put", "get", "result", "weight"})
+_ORDER = ("p", "i", "j", "ij")
+STORES = {"p": "p[{}]", "i": "x[{}]", "j": "y.value({})"}
+
+
+class Kept(NamedTuple):
+    """Where what a level leaves for later ones lies: values, arrays and the packed record; how much it is."""
+
+    values: dict[int, int]
+    record: int | None
+    size: int
+
+
+def is_looped(program: Program) -> bool:
+    """Whether a program has loops."""
+    return any(value.op in _LOOPS for value in program.values)
+
+
+def raw_kinds(program: Program) -> set[str]:
+    """The kinds whose packed records are read at a later level than their own."""
+    kinds = {str(v.static[0]) for v in program.values if v.op == "load" and v.level != v.static[0]}
+    return kinds | ({"i", "j"} if any(v.op in ("sqdist", "dot") for v in program.values) else set())
+
+
+def function(head: str, lines: list[str]) -> str:
+    """A function of the device."""
+    body = "".join(f"    {line}\n" for line in lines)
+    return f"__device__ __forceinline__ {head} {{\n{body}}}\n"
+
+
+class Looped:
+    """Writes the functions of a program with loops; `scale` is what results are multiplied with."""
+
+    def __init__(self, program: Program, transposed: bool, scale: float) -> None:
+        self.program, self.scale = program, scale
+        # Which part a level's and a kind's name plays: rows are what remains.
+        self.part = (
+            {"p": "p", "i": "j", "j": "i", "ij": "ij"} if transposed else {level: level for level in _ORDER}
+        )
+        self.kept = {self.part[level]: self._keep(level) for level in ("p", "i", "j")}
+
+    def _keep(self, level: str) -> Kept:
+        values, places, size = self.program.values, dict[int, int](), 0
+        read = {arg for v in values if _ORDER.index(v.level) > _ORDER.index(level) for arg in v.args}
+        if self.part[level] != "p" and any(values[n].level == level for n in self.program.results):
+            read.update(self.program.results)
+        read.update(n for n in (*self.program.results, *self.program.weights) if values[n].level == level)
+        for number in sorted(read):
+            value = values[number]
+            if value.level == level and value.op not in ("const", "loop"):
+                places[number] = size
+                size += int(value.static[0]) if value.op == "array" else 1
+        record = None
+        if level in raw_kinds(self.program):
+            record, size = size, size + self.program.width(level)
+        return Kept(places, record, size)
+
+    def texts(self) -> Iterator[str]:
+        """load_parameters, load_row, load_column and the constructor of Pair's lines."""
+        known = "const Call& call, const Bases& bases"
+        yield function(f"void load_parameters({known}, long long, real* p)", self._level("p", "p", "0"))
+        yield function(
+            f"void load_row({known}, const real* p, long long at, real* x)", self._level("i", "x", "at")
+        )
+        yield function(
+            f"void load_column({known}, const real* p, long long at, real* y)", self._level("j", "y", "at")
+        )
+
+    def pair(self) -> list[str]:
+        """The lines of Pair's constructor."""
+        names = self._names("ij")
+        lines = self._lines("ij", names, "0")
+        for what, numbers in (("result", self.program.results), ("weight", self.program.weights)):
+            lines += [self._hand_out(what, str(k), names[n]) for k, n in enumerate(numbers)]
+        return lines
+
+    def _hand_out(self, what: str, place: str, value: str) -> str:
+        scaled = what == "result" and self.scale != 1
+        return f"{what}[{place}] = {value}{f' * {literal(self.scale)}' if scaled else ''};"
+
+    def _level(self, part: str, store: str, at: str) -> list[str]:
+        """The lines of a function that computes a level and keeps what others read."""
+        level = next(level for level, played in self.part.items() if played == part)
+        kept, names = self.kept[part], self._names(level)
+        lines = self._lines(level, names, at)
+        for number, place in kept.values.items():
+            value = self.program.values[number]
+            if value.op == "array":
+                extent = value.static[0]
+                lines.append(f"for (int k = 0; k < {extent}; ++k) {store}[{place} + k] = {names[number]}[k];")
+            else:
+                lines.append(f"{store}[{place}] = {names[number]};")
+        if kept.record is not None:
+            place = kept.record
+            for position, dim in self.program.components(level):
+                load = f"load(call, bases, {position}, {at}, k)"
+                lines.append(f"for (int k = 0; k < {dim}; ++k) {store}[{place} + k] = {load};")
+                place += dim
+        return lines
+
+    def _names(self, level: str) -> dict[int, str]:
+        """How values of earlier levels, and constants, are written at this level."""
+        names = {}
+        for number, value in enumerate(self.program.values):
+            if value.op == "const":
+                names[number] = literal(float(value.static[0]))
+            elif value.level == level:
+                names[number] = f"v{number}"
+            elif number in self.kept.get(self.part[value.level], Kept({}, None, 0)).values:
+                part = self.part[value.level]
+                names[number] = STORES[part].format(self.kept[part].values[number])
+        return names
+
+    def _lines(self, level: str, names: dict[int, str], at: str) -> list[str]:
+        values, lines, depth = self.program.values, list[str](), 0
+        for number, value in enumerate(values):
+            if value.level != level or value.op in ("const", "carry"):
+                continue
+            depth -= value.op == "end"
+            for line in self._line(number, value, level, names, at):
+                lines.append("    " * depth + line)
+            depth += value.op == "loop"
+        return lines
+
+    def _carries(self, loop: int) -> list[int]:
+        """The carries of a loop, which stand directly behind it."""
+        found, number = list[int](), loop + 1
+        while number < len(self.program.values) and self.program.values[number].op == "carry":
+            found.append(number)
+            number += 1
+        return found
+
+    def _line(self, number: int, value: Instruction, level: str, names: dict[int, str], at: str) -> list[str]:
+        args, name = value.args, f"v{number}"
+        if value.op == "loop":
+            inits = [(carry, self.program.values[carry].args[0]) for carry in self._carries(number)]
+            head = f"for (int {name} = 0; {name} < {value.static[0]}; ++{name}) {{"
+            return [*(f"real v{carry} = {names[init]};" for carry, init in inits), head]
+        if value.op == "end":
+            carries = self._carries(args[0])
+            following = [f"const real n{c} = {names[n]};" for c, n in zip(carries, args[1:])]
+            return [*("    " + line for line in [*following, *(f"v{c} = n{c};" for c in carries)]), "}"]
+        if value.op == "array":
+            return [f"real {name}[{value.static[0]}];"]
+        if value.op == "put":
+            return [f"v{args[0]}[{_place(args[2:], value.static)}] = {names[args[1]]};"]
+        if value.op in ("result", "weight"):
+            return [self._hand_out(value.op, _place(args[1:], value.static), names[args[0]])]
+        if value.op in ("sqdist", "dot"):
+            return self._long_pair(name, value)
+        if value.op == "get":
+            right = self._get(args, value, level)
+        elif value.op == "load":
+            right = self._load(value, level, at)
+        else:
+            right = expression(value.op, [names.get(arg, f"v{arg}") for arg in args])
+        return [f"const {'bool' if value.op in MASKS else 'real'} {name} = {right};"]
+
+    def _get(self, args: tuple[int, ...], value: Instruction, level: str) -> str:
+        place, array = _place(args[1:], value.static), self.program.values[args[0]]
+        if array.level == level:
+            return f"v{args[0]}[{place}]"
+        part = self.part[array.level]
+        return STORES[part].format(f"{self.kept[part].values[args[0]]} + {place}")
+
+    def _load(self, value: Instruction, level: str, at: str) -> str:
+        kind, offset, *strides = value.static
+        loops = _place(value.args, (0, *strides))
+        if kind != level:
+            record = self.kept[self.part[kind]].record
+            return STORES[self.part[kind]].format(f"{record} + {offset} + {loops}")
+        for position, dim in self.program.components(kind):
+            if offset < dim:
+                return f"load(call, bases, {position}, {at}, {offset} + {loops})"
+            offset -= dim
+        raise AssertionError(f"{kind}[{value.static[1]}] is beyond its record")
+
+    def _long_pair(self, name: str, value: Instruction) -> list[str]:
+        a, b = value.static[:2] if self.part["i"] == "i" else (value.static[1], value.static[0])
+        row, column = self.kept["i"].record, self.kept["j"].record
+        assert row is not None and column is not None
+        return long_pair(name, value.op, row + a, column + b, value.static[2])
+
+
+def long_pair(name: str, op: str, row: int, column: int, dim: int) -> list[str]:
+    """A squared distance or a scalar product of numbers that lie one behind the other in `x` and in the record."""
+    x, y = f"x[{row} + k]", f"y.value({column} + k)"
+    term = f"({x} - {y}) * ({x} - {y})" if op == "sqdist" else f"{x} * {y}"
+    return [
+        f"real {name} = 0;",
+        f"#pragma unroll {dim if dim <= 128 else 8}",
+        f"for (int k = 0; k < {dim}; ++k) {name} += {term};",
+    ]
+
+
+def _place(loops: tuple[int, ...], static: tuple[int, ...]) -> str:
+    offset, *strides = static
+    return " + ".join([str(offset), *(f"{stride} * v{loop}" for loop, stride in zip(loops, strides))])

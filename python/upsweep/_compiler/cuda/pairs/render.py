@@ -1,0 +1,198 @@
+"""From a reduction's scalar program to the text of its kernels.
+
+The text is: types and sizes, `kernels/device.cuh`, `numbers.cuh` and `call.cuh`, the formula's own functions,
+`chunk.cuh`, then the reduction's file and `kernel.cuh`. The functions are
+
+    load_parameters   what is known once a call or a tile of rows
+    load_row          what is known once a row and read by pairs
+    load_column       what is known once a column and read by pairs: the record in shared memory
+    Pair              the formula and its weight for a pair
+    finish_sum        factors of a row that were taken out of a sum
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from upsweep._compiler.cuda.pairs.fold import LOG2_E
+from upsweep._compiler.cuda.pairs.functions import Functions, LoopedFunctions
+from upsweep._compiler.cuda.pairs.looped import is_looped
+from upsweep._compiler.cuda.pairs.mma_sizes import ProductSizes
+from upsweep._compiler.cuda.request import Product, Request, Sizes
+
+if TYPE_CHECKING:
+    from upsweep._compiler.lowering.program import Program
+
+__all__ = ["Kernels", "Request", "render"]
+
+ELEMENTS = {"float32": "float", "float64": "double", "float16": "float16", "bfloat16": "bfloat16"}
+SIZES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+FAMILIES = {"sum": "sum", "logsumexp": "softmax", "sumsoftmaxweight": "softmax"}
+THREADS = 128  # of a block
+COLUMNS = 128  # in shared memory at a time, at most: the error of a float32 sum of them is bounded by it
+SHARED_BYTES = 32 * 1024  # of columns at most
+MOST_SHARED = 48 * 1024  # of a column: what a block has without asking
+REGISTERS = 65536  # of a processor
+UNROLLED_INSTRUCTIONS = 900  # of a loop's body: eight columns of a Gaussian, 6 % faster than four
+CHUNK = 4  # columns that are looked at together by those who seek extremes
+# Division and square root within 2 units in the last place, subnormal numbers taken as zero.
+FAST = ("--ftz=true", "--prec-div=false", "--prec-sqrt=false")
+MOST_UNROLLED = 64  # results, weights or places
+MAX_BATCH = 6  # axes of a batch
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The text of a reduction's kernels, and what whoever launches them has to know."""
+
+    text: str
+    threads: int
+    tile: int  # rows
+    block: int  # columns
+    partial_bytes: int  # of a row
+    shared_bytes: int  # that reduce_pairs is launched with
+    n_values: int  # of a row, 0: the reduction has none
+    n_indices: int  # of a row
+    options: tuple[str, ...]  # of the compiler
+    combiners: int = THREADS
+
+
+@cache
+def kernel_text(name: str) -> str:
+    return (Path(__file__).parents[1] / "kernels" / f"{name}.cuh").read_text()
+
+
+def render(program: Program, request: Request) -> Kernels:
+    """The text of the kernels of a reduction."""
+    family = FAMILIES.get(request.reduction) or ("extremes" if request.k == 0 else "smallest")
+    # float64's exponentials are the library's, with their own scale.
+    scale = LOG2_E if family == "softmax" and request.dtype != "float64" else 1.0
+    writer: Functions | LoopedFunctions
+    writer = (LoopedFunctions if is_looped(program) else Functions)(program, request, scale)
+    shape = _Shape.of(writer.sizes, writer.product, request)
+    facts = {
+        "bool SIGNED": writer.sign is not None, "int SIGN": writer.sign or 0,
+        "bool EXPANDABLE": writer.near is not None, "int NEAR_ROW": max(shape.sizes.rows - 1, 0),
+        "int NEAR_COLUMN": max(shape.sizes.columns - 1, 0),
+    }  # fmt: skip
+    of_formula = "".join(f"constexpr {name} = {str(value).lower()};\n" for name, value in facts.items())
+    parts = [
+        shape.text(request) + of_formula, *map(kernel_text, ("device", "numbers", "call", "column")),
+        *writer.texts(), *map(kernel_text, ("chunk", family, "items")),
+        *map(kernel_text, (*(shape.product.files() if shape.product else ("kernel",)), "combine")),
+    ]  # fmt: skip
+    return Kernels(
+        "\n".join(parts), shape.threads, shape.threads * shape.rows, shape.block, shape.partial_bytes,
+        shape.product.shared_bytes if shape.product else 0, shape.n_values, shape.n_indices,
+        () if request.dtype == "float64" else FAST,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Sizes that the kernels are compiled for."""
+
+    sizes: Sizes
+    product: ProductSizes | None
+    threads: int
+    rows: int
+    block: int
+    record: int
+    registers: int
+    sums: int  # words of a sum from block to block
+    partial_bytes: int
+    n_values: int
+    n_indices: int
+
+    @classmethod
+    def of(cls, sizes: Sizes, product: Product | None, request: Request) -> _Shape:
+        wide = 2 if request.dtype == "float64" else 1  # registers of a number
+        sums = 1 if request.dtype == request.dtype_acc == "float32" else 2
+        index = 2 if request.wide_index else 1
+        n, n_weights = sizes.n_results, max(sizes.n_weights, 1)
+        name, k = request.reduction, request.k
+        if name == "sum":
+            state, partial = n * (wide + sums), n * 4 * sums
+        elif name in FAMILIES:
+            n_sums = n_weights + (name == "sumsoftmaxweight")
+            state, partial = wide + n_sums * (wide + sums), 4 * wide + n_sums * 4 * sums
+        else:
+            state = n * max(k, 1) * (wide + index) + n * CHUNK * wide
+            partial = n * max(k, 1) * (4 * wide + 8)
+        a_row = sizes.rows * wide + state
+        rows = next((r for r, most in ((8, 64), (4, 80), (2, 150)) if r * a_row <= most), 1)
+        rows = 1 if product else min(rows, request.rows or rows)
+        record = _padded(sizes.columns, wide)
+        n_bytes = max(record, 1) * 4 * wide
+        if n_bytes > MOST_SHARED:
+            raise ValueError(
+                f"a formula that reads {record} numbers of each column is too large for CUDA, which keeps at most "
+                f"{MOST_SHARED // (4 * wide)} of {request.dtype}"
+            )
+        fitting = next(b for b in (128, 64, 32, 16, 8, 4, 1) if b * n_bytes <= SHARED_BYTES or b == 1)
+        # Both bodies of a softmax and the candidates of the K smallest take more than their states.
+        spare = 24 if name == "sum" or not (name in FAMILIES or k) else 40
+        registers = min(rows * a_row + 2 * min(record, 32) * wide + spare, 255)
+        is_float, indexed = not name.startswith("arg"), "arg" in name
+        n_out = n_weights if name in FAMILIES and name != "sum" else n * max(k, 1)
+        of_product = product and ProductSizes.of(product, sizes, name == "sum", request.shared_bytes)
+        threads, block = (of_product.threads, of_product.columns) if of_product else (THREADS, fitting)
+        return cls(
+            sizes, of_product, threads, rows, block, record, registers, sums, partial,
+            n_out * is_float, n_out * indexed,
+        )  # fmt: skip
+
+    def text(self, request: Request) -> str:
+        fitting = max(1, min(8, REGISTERS // (THREADS * (-(-self.registers // 8) * 8))))
+        blocks = self.product.blocks if self.product else fitting
+        real = "double" if request.dtype == "float64" else "float"
+        wide = "double" if self.sums == 2 else "float"
+        names = {
+            "N_ARRAYS": request.n_arrays, "MAX_BATCH": MAX_BATCH, "N_RESULTS": self.sizes.n_results,
+            "N_WEIGHTS": self.sizes.n_weights, "PARAMETERS": max(self.sizes.parameters, 1),
+            "ROW_VALUES": max(self.sizes.rows, 1), "COLUMN_VALUES": max(self.record, 1), "THREADS": self.threads,
+            "ROWS": self.rows, "BLOCK": self.block, "BLOCKS_A_PROCESSOR": blocks, "COMBINERS": THREADS,
+            "UNROLLED": self._unrolled(), "K": request.k, "CHUNK": CHUNK,
+            "PARTIAL_BYTES": self.partial_bytes, "EACH_RESULT": _unrolled(self.sizes.n_results),
+            "EACH_WEIGHT": _unrolled(self.sizes.n_weights + 1), "EACH_PLACE": _unrolled(request.k),
+        }  # fmt: skip
+        flags = {
+            "SOFTMAX": request.reduction == "sumsoftmaxweight",
+            "CENTRED": self.product is not None and self.product.product.centred,
+            "DIRECT": self.product is not None and self.product.direct,
+            "LARGEST": request.reduction.startswith(("max", "argmax")),
+            "VALUES": self.n_values > 0,
+            "INDICES": self.n_indices > 0,
+        }
+        names |= self.product.names() if self.product else {}
+        lines = [
+            f"typedef {real} real;",
+            f"typedef {wide} wide;",
+            f"typedef {'long long' if request.wide_index else 'int'} column_index;",
+            "struct float16;",
+            "struct bfloat16;",
+            f"typedef {ELEMENTS[request.dtype]} element;",
+            *(f"constexpr int {name} = {value};" for name, value in names.items()),
+            *(f"constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _unrolled(self) -> int:
+        """Columns in one turn of the inner loop: as long as its instructions fit their cache well."""
+        return next(
+            (u for u in (8, 4, 2) if u * self.rows * self.sizes.n_instructions <= UNROLLED_INSTRUCTIONS), 1
+        )
+
+
+def _padded(n: int, wide: int) -> int:
+    """Numbers of a record: whole 16 bytes where that wastes little."""
+    together = 4 // wide
+    return n if n < together and n != 3 else -(-n // together) * together
+
+
+def _unrolled(n: int) -> int:
+    """Turns of a loop that are written out: all, unless they are so many that the compiler takes long for them."""
+    return max(n, 1) if n <= MOST_UNROLLED else 1

@@ -1,0 +1,187 @@
+"""The sizes of scans of lines in one pass: how many steps a lane, a warp and a block take at a time.
+
+They follow from dtypes and shapes; in waves from the processors of the device too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from upsweep._compiler.recurrences.associative import Form
+
+__all__ = [
+    "GROUP_BITS",
+    "Squares",
+    "TileSizes",
+    "carry_words",
+    "choose_tile_sizes",
+    "lay_out_squares",
+    "n_powers",
+    "shared_bytes",
+    "workspace_bytes",
+]
+
+GROUP_BITS = 5  # 32 tiles a group, 32 groups a family: a warp reads the letters of one or the other at once
+MOST_WORDS = 6  # of a carry; longer ones do not stay in registers
+
+WARPS, FEW_WARPS = 8, 4  # of a block of threads
+RUN_BYTES, SHORT_RUN_BYTES = 128, 64  # of a lane's inputs
+LEAST_RUN, MOST_RUN = 8, 32  # steps
+MOST_SHARED = 96 * 1024  # bytes of a block: two share a processor
+# Long tiles, where there are so many of them: four blocks of them for each processor of a large device.
+MANY_TILES = 528
+FULL = 1.2  # times a line's steps, at most, are the places in its tiles
+LANES = 32
+LEAST_COPIED = 4  # bytes of an element that is copied to shared memory while no one waits
+DECLARED_SHARED = 4 * 1024  # at most, in kernels/scan_waves.cuh
+# Of a processor; of a thread whose carries are of two words, and for each word more.
+REGISTERS, SHARED_OF_PROCESSOR = 65_536, 220 * 1024
+SPARE_REGISTERS, REGISTERS_OF_WORD = 48, 16
+
+
+class TileSizes(NamedTuple):
+    """Warps of a block that have runs, steps of a run, blocks of a processor that registers are dealt to.
+
+    Tiles that look back form groups of two to the power `group_bits`, and as many of these a family. In waves
+    inputs of `stages` tiles are in shared memory, what a tile does is posted `early` waves ahead, and a lane reads
+    what `lane_tiles` blocks post.
+    """
+
+    warps: int
+    run: int
+    blocks: int = 1
+    group_bits: int = 0
+    stages: int = 0
+    early: int = 0
+    lane_tiles: int = 0
+
+    @property
+    def steps(self) -> int:
+        return 32 * self.warps * self.run
+
+    @property
+    def level(self) -> int:
+        """The tile is two to this power runs."""
+        return 4 + self.warps.bit_length()
+
+    @property
+    def threads(self) -> int:
+        """Of a block; in waves one more warp finds states."""
+        return 32 * (self.warps + (self.stages > 0))
+
+
+class Squares(NamedTuple):
+    """Where each stream's square begins in a warp's shared memory, how long its rows are, and all their bytes."""
+
+    offsets: list[int]
+    pitches: list[int]
+    n_bytes: int
+
+
+def lay_out_squares(inputs: Sequence[int], outputs: Sequence[int], steps: int, overlaid: bool) -> Squares:
+    """The squares of 32 rows of so many steps, of streams with elements of these sizes.
+
+    With `overlaid` an output takes the place of an input of its size, whose elements have been read before.
+    """
+    offsets: list[int] = []
+    pitches: list[int] = []
+    end = 0
+    free = list(range(len(inputs))) if overlaid else []
+    for place, size in enumerate((*inputs, *outputs)):
+        # Lanes read at the same step of their rows: these begin at different banks.
+        pitch = steps * size + max(size, 4)
+        taken = next((n for n in free if place >= len(inputs) and inputs[n] == size), None)
+        if taken is None:
+            offsets.append(end)
+            end += -(-32 * pitch // 16) * 16
+        else:
+            free.remove(taken)
+            offsets.append(offsets[taken])
+        pitches.append(pitch)
+    return Squares(offsets, pitches, end)
+
+
+def carry_words(form: Form, n_states: int) -> int:
+    """The numbers of a carry that travels from tile to tile."""
+    matrix = 0
+    if form.varies:
+        matrix = n_states * n_states if form.kind == "affine" else 1
+    return matrix + n_states
+
+
+def n_powers(tile: TileSizes) -> int:
+    """How many powers of a run's matrix are needed: up to a tile's, and of what tiles form."""
+    return tile.level + (6 if tile.stages else 2 * tile.group_bits)
+
+
+def shared_bytes(tile: TileSizes, warp_bytes: int, n_words: int) -> int:
+    """Of a block: its inputs, and in waves what runs before each thread's own do."""
+    if not tile.stages:
+        return tile.warps * warp_bytes
+    return tile.stages * tile.warps * warp_bytes + (tile.early + 1) * n_words * 32 * tile.warps * 8
+
+
+def workspace_bytes(tile: TileSizes, n_lines: int, n_tiles: int, n_words: int, n_states: int, n_waves: int) -> int:
+    """A counter, and the letters: a carry and a state of each tile, a carry of each group; in waves room for all
+    blocks in each of them."""
+    if tile.stages:
+        slots = 32 * tile.lane_tiles
+        return 8 * (n_waves * slots * n_words + n_lines * n_tiles * n_states)
+    n_groups = -(-n_tiles // (1 << tile.group_bits))
+    return 8 * (1 + n_lines * (n_tiles * (n_words + n_states) + n_groups * n_words))
+
+
+def choose_tile_sizes(
+    form: Form, n_states: int, inputs: Sequence[int], outputs: Sequence[int], n_lines: int, length: int,
+    n_processors: int, most_shared: int,
+) -> TileSizes | None:  # fmt: skip
+    """The sizes for streams with elements of so many bytes; None where one pass does not fit.
+
+    Of the device: how many processors there are, and the bytes of shared memory that a block can have.
+    """
+    n_words = carry_words(form, n_states)
+    if n_words > MOST_WORDS or not inputs:
+        return None
+    long = TileSizes(WARPS, _fit_run(inputs, RUN_BYTES))
+    if n_lines * (length // long.steps) >= MANY_TILES:
+        # Blocks go from wave to wave together: tiles that are mostly empty would hold up the others.
+        is_full = -(-length // long.steps) * long.steps <= FULL * length
+        tile = _in_waves(long, inputs, outputs, n_words, n_processors, most_shared) if is_full else None
+        tile = tile or _dealt(long, inputs, outputs, n_words)
+        if tile is not None:
+            return tile
+    return _dealt(TileSizes(FEW_WARPS, _fit_run(inputs, SHORT_RUN_BYTES)), inputs, outputs, n_words)
+
+
+def _fit_run(inputs: Sequence[int], n_bytes: int) -> int:
+    run = MOST_RUN
+    while run * sum(inputs) > n_bytes and run > LEAST_RUN:
+        run //= 2
+    return run
+
+
+def _dealt(tile: TileSizes, inputs: Sequence[int], outputs: Sequence[int], n_words: int) -> TileSizes | None:
+    """Tiles that look back, as many blocks as there is room for in a processor; None if a block is too large."""
+    shared = tile.warps * lay_out_squares(inputs, outputs, tile.run, overlaid=True).n_bytes
+    if shared > MOST_SHARED:
+        return None
+    registers = SPARE_REGISTERS + REGISTERS_OF_WORD * max(n_words - 2, 0)
+    by_registers = REGISTERS // (32 * tile.warps * registers)
+    return tile._replace(blocks=max(1, min(by_registers, SHARED_OF_PROCESSOR // shared)), group_bits=GROUP_BITS)
+
+
+def _in_waves(
+    tile: TileSizes, inputs: Sequence[int], outputs: Sequence[int], n_words: int, n_processors: int,
+    most_shared: int,
+) -> TileSizes | None:  # fmt: skip
+    """Tiles in waves, whose copies nobody waits for; None where a processor has too little room."""
+    if min(inputs) < LEAST_COPIED:
+        return None
+    for stages, early in ((6, 3), (5, 3), (4, 2)):
+        waves = tile._replace(stages=stages, early=early, lane_tiles=-(-n_processors // LANES))
+        warp_bytes = lay_out_squares(inputs, outputs, tile.run, overlaid=True).n_bytes
+        if shared_bytes(waves, warp_bytes, n_words) <= most_shared - DECLARED_SHARED:
+            return waves
+    return None

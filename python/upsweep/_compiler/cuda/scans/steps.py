@@ -1,0 +1,94 @@
+"""One step of a recurrence as functions of the device: what does not change during a call, and the step itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from upsweep._compiler.cuda.pairs.looped import function
+from upsweep._compiler.cuda.scalars import MASKS, expression, literal
+from upsweep._compiler.formulas.scalar_ops import lower_step
+
+if TYPE_CHECKING:
+    from upsweep._compiler.formulas.nodes import Node
+    from upsweep._compiler.lowering.program import Instruction
+
+__all__ = ["Steps"]
+
+# The functions of C, which are within two units in the last place.
+_OWN_FORMS = {"exp": "exp({0})"}
+
+
+class Steps:
+    """Writes `load_parameters` and `step` of new states and outputs, for inputs some of which are fixed in time.
+
+    The functions' names begin with `prefix`; what is loaded has `of` in its name.
+    """
+
+    def __init__(
+        self, states: tuple[Node, ...], outputs: tuple[Node, ...], fixed: Sequence[bool], prefix: str = "",
+        of: str = "",
+    ) -> None:  # fmt: skip
+        self.program, self.n_states, self.fixed = lower_step(states, outputs), len(states), fixed
+        self.prefix, self.of = prefix, of
+        values = self.program.values
+        read = {arg for step in values if step.level != "p" for arg in step.args} | set(self.program.results)
+        kept = [n for n in sorted(read) if values[n].level == "p" and values[n].op != "const"]
+        self.parameters = {n: place for place, n in enumerate(kept)}
+        loads = [step.static[1] for step in values if step.op == "load" and step.static[0] == "p"]
+        self.n_numbers = max(loads, default=-1) + 1
+
+    @property
+    def n_parameters(self) -> int:
+        """At least one, since there is no empty array in C++."""
+        return max(len(self.parameters), 1)
+
+    def load_parameters(self) -> str:
+        lines = self._lines("p")
+        lines += [f"p[{place}] = v{n};" for n, place in self.parameters.items()]
+        return function(f"void load_{self.of}parameters(const Call& call, real* p)", lines)
+
+    def step(self) -> str:
+        names, k = self._names("j"), self.n_states
+        lines = self._lines("j")
+        results = self.program.results
+        lines += [f"out[{p}] = {names[n]};" for p, n in enumerate(results[k:])]
+        lines += [f"const real s{s} = {names[n]};" for s, n in enumerate(results[:k])]
+        lines += [f"state[{s}] = s{s};" for s in range(k)]
+        arguments = ["const real* p", "const Fixed& fixed", "const Inputs& x", "real* state"]
+        if not self.of:
+            arguments.append("real* out")
+        return function(f"void {self.prefix}step({', '.join(arguments)})", lines)
+
+    def _names(self, level: str) -> dict[int, str]:
+        """How values are written at a level: constants and parameters, and the level's own."""
+        names = {}
+        for number, value in enumerate(self.program.values):
+            if value.op == "const":
+                names[number] = literal(float(value.static[0]))
+            elif value.level == level:
+                names[number] = f"v{number}"
+            elif number in self.parameters:
+                names[number] = f"p[{self.parameters[number]}]"
+        return names
+
+    def _lines(self, level: str) -> list[str]:
+        names, lines = self._names(level), []
+        for number, value in enumerate(self.program.values):
+            if value.level == level and value.op != "const":
+                kind = "bool" if value.op in MASKS else "real"
+                lines.append(f"const {kind} v{number} = {self._right(value, names)};")
+        return lines
+
+    def _right(self, value: Instruction, names: dict[int, str]) -> str:
+        args = [names[arg] for arg in value.args]
+        if value.op != "load":
+            own = _OWN_FORMS.get(value.op)
+            return own.format(*args) if own else expression(value.op, args)
+        kind, place = value.static
+        if kind == "p":
+            return f"real(call.numbers[{place}])"
+        if place < self.n_states:
+            return f"state[{place}]"
+        n = place - self.n_states
+        return f"number({'fixed' if self.fixed[n] else 'x'}.x{n})"

@@ -1,0 +1,113 @@
+"""Derivatives of reductions over pairs, as formulas that are reduced over pairs again.
+
+With result a[i] = reduce over j of F(i, j) and a cotangent g[i], the gradient of a variable is a sum over pairs of
+one more formula: over j for variables of rows, over i for those of columns, over both for parameters. That formula
+reads the cotangent, and of exponential sums what they came to, as variables of rows behind those of the reduction:
+
+    position n      the cotangent, of the result's dim
+    position n + 1  log(sum(exp(F))) of the same pairs, of dim 1, or of "logsumexp" the result itself
+    position n + 2  of "sumsoftmaxweight" the result
+
+Being sums over pairs, gradients have gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from upsweep._compiler.formulas.derivative import differential, gradient
+from upsweep._compiler.formulas.nodes import Node, make, substitute, variable, variables, zero
+from upsweep._compiler.formulas.reduction import PairReduction, outputs
+
+__all__ = ["DIFFERENTIABLE", "SUMS", "at_place", "log_total", "pullback", "pushforward"]
+
+SUMS = ("sum", "logsumexp", "sumsoftmaxweight")
+"""Reductions whose derivative reads all pairs; the others' reads the pairs that were chosen."""
+
+DIFFERENTIABLE = (*SUMS, "min", "max", "kmin", "min_argmin", "max_argmax", "kmin_argkmin")
+
+
+def pullback(reduction: PairReduction, wanted: Node, n_arrays: int) -> PairReduction:
+    """The sum over pairs that is the gradient of the variable `wanted`.
+
+    The gradient of a parameter is summed over columns only: what remains is one for each row, to be added up.
+    """
+    dim = outputs(reduction)[0][0]
+    cotangent = variable(n_arrays, dim, reduction.rows)
+    if reduction.reduction == "sum":
+        formula = gradient(reduction.formula, wanted, cotangent)
+    else:
+        formula = _of_exponentials(reduction, wanted, cotangent, n_arrays)
+    rows = reduction.rows if wanted.static[1] == "p" else wanted.static[1]
+    return replace(reduction, formula=formula, reduction="sum", weight=None, rows=rows)
+
+
+def _of_exponentials(reduction: PairReduction, wanted: Node, cotangent: Node, n_arrays: int) -> Node:
+    weight, values = reduction.weight, reduction.formula
+    if reduction.reduction == "logsumexp":
+        total = variable(n_arrays + 1, cotangent.dim, reduction.rows)
+        share = make("mul", cotangent, make("exp", make("sub", values, total)))  # of dim g
+        inner = make("sum", share if weight is None else make("mul", share, weight))
+    else:
+        assert weight is not None
+        total = variable(n_arrays + 1, 1, reduction.rows)
+        mean = variable(n_arrays + 2, cotangent.dim, reduction.rows)
+        part = make("exp", make("sub", values, total))
+        share = make("mul", part, cotangent)
+        inner = make("mul", part, make("scalprod", cotangent, make("sub", weight, mean)))
+    formula = gradient(values, wanted, inner)
+    if weight is not None and wanted in variables(weight):
+        if weight.dim == 1 and share.dim > 1:
+            share = make("sum", share)
+        formula = make("add", formula, gradient(weight, wanted, share))
+    return formula
+
+
+def pushforward(reduction: PairReduction, moving: Sequence[Node], n_arrays: int) -> PairReduction:
+    """The sum over pairs that is the change of the result when the variables `moving` change.
+
+    Their changes are variables of their kinds from position n on; behind those is what exponential sums came to,
+    as `pullback` has it.
+    """
+    tangents = [variable(n_arrays + place, v.dim, v.static[1]) for place, v in enumerate(moving)]
+    weight, values, n_known = reduction.weight, reduction.formula, n_arrays + len(moving)
+    change = _change(values, moving, tangents)
+    if reduction.reduction == "sum":
+        formula = change
+    else:
+        dim = outputs(reduction)[0][0]
+        total = variable(n_known, dim if reduction.reduction == "logsumexp" else 1, reduction.rows)
+        share = make("exp", make("sub", values, total))
+        if weight is None:
+            formula = make("mul", share, change)
+        else:
+            mean = variable(n_known + 1, dim, reduction.rows)
+            level = weight if reduction.reduction == "logsumexp" else make("sub", weight, mean)
+            moved = make("add", make("mul", level, change), _change(weight, moving, tangents))
+            formula = make("mul", share, moved)
+    return replace(reduction, formula=formula, reduction="sum", weight=None)
+
+
+def _change(formula: Node, moving: Sequence[Node], tangents: Sequence[Node]) -> Node:
+    """The change of a formula along the changes of its variables."""
+    total: Node | None = None
+    for of, tangent in zip(moving, tangents):
+        part = differential(formula, of, tangent)
+        total = part if total is None else make("add", total, part)
+    return zero(formula.dim) if total is None else total
+
+
+def log_total(reduction: PairReduction) -> PairReduction:
+    """log(sum(exp(F))) of a soft maximum's pairs."""
+    return replace(reduction, reduction="logsumexp", weight=None)
+
+
+def at_place(reduction: PairReduction, feature: int) -> PairReduction:
+    """One feature of the formula where rows and columns have been paired off: all variables are of rows "i"."""
+    formula = reduction.formula
+    paired = {v: variable(v.static[0], v.dim, "i") for v in variables(formula) if v.static[1] != "p"}
+    formula = substitute(formula, paired)
+    if formula.dim > 1:
+        formula = make("elem", formula, static=(feature,))
+    return replace(reduction, formula=formula, reduction="sum", weight=None, rows="i", k=0)

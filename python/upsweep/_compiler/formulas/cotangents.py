@@ -1,0 +1,188 @@
+"""Reverse-mode differentiation: the cotangents of variables from those of results, by a rule for each operation.
+
+A rule takes a node and the cotangent of its value, and returns one cotangent for each argument, or None where the
+derivative is zero everywhere. A rule of a select (`ifelse`, `where`, `relu`, `max`, ...) returns selects between
+the cotangent and 0.
+
+The cotangent that enters a branch which is not taken is 0, but the derivatives inside of that branch may be
+infinite or NaN, and 0 times those is NaN. A select is therefore not multiplied with what follows: it is removed
+from the cotangent and becomes a guard, which accompanies the product through the branch. The product is selected
+by its guard where it leaves the branch: at a node that other terms reach too, and at the variables. `derivative`
+uses this for formulas, and `scalar_ops` for the updates of scans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from upsweep._compiler.formulas import ops
+from upsweep._compiler.formulas.nodes import Node, constant, make, node_of, order
+
+__all__ = ["Cotangents", "Rule", "pull_back", "widened"]
+
+Cotangents = tuple[Node | None, ...]
+Rule = Callable[[Node, Node], Cotangents]
+
+_SELECTS = ("ifelse", "where")
+
+_LINEAR = frozenset({"add", "sub", "neg", "sum", "sumT", "elem", "elemT", "extract", "extractT", "concat"})
+"""Operations whose rules only add, negate and move features: they map 0 to 0."""
+
+_Guard = tuple[tuple[Node, bool], ...]
+"""Conditions of selects that all hold, or do not, where a node takes part in the result. A condition has dim 1 or
+the node's dim."""
+
+
+class _Term(NamedTuple):
+    """A cotangent that counts where its guard holds; elsewhere it is 0 when the pending conditions are applied."""
+
+    value: Node
+    guard: _Guard = ()
+    pending: _Guard = ()
+
+
+def pull_back(
+    cotangents: Mapping[Node, Node], of: tuple[Node, ...], rules: Mapping[str, Rule], select: str
+) -> Cotangents:
+    """The cotangents of variables, from those of nodes that depend on them.
+
+    Parameters
+    ----------
+    cotangents : mapping of Node to Node
+        The cotangents of the results, each of its node's dim.
+    of : tuple of Node
+        The variables.
+    rules : mapping of str to function
+        The rule of each operation.
+    select : {"ifelse", "where"}
+        The select operation of the formulas, which compares its condition with 0: at least 0, or not 0.
+
+    Returns
+    -------
+    tuple of Node or None
+        One for each variable; None where nothing depends on it.
+    """
+    nodes = order(*cotangents)
+    moving = set(of)
+    moving.update(node for node in nodes if not moving.isdisjoint(node.args))
+    terms = {node: [_Term(cotangent)] for node, cotangent in cotangents.items()}
+    for node in reversed(nodes):
+        if node in terms and node in moving and node.args:
+            total = _total(terms.pop(node), select)
+            for arg, term in zip(node.args, _arguments(node, total, rules[node.op], select)):
+                if term is not None and arg in moving:
+                    terms.setdefault(arg, []).append(term)
+    totals = (_total(terms[variable], select) if variable in terms else None for variable in of)
+    return tuple(None if total is None else _selected(total.value, total.pending, select) for total in totals)
+
+
+def widened(node: Node, dim: int) -> Node:
+    """A number as a vector; a vector as it is."""
+    return node if node.dim == dim else make("sumT", node, static=(dim,))
+
+
+def _arguments(node: Node, total: _Term, rule: Rule, select: str) -> Iterable[_Term | None]:
+    """The terms of a node's arguments."""
+    row = ops.TABLE.get(node.op)
+    is_linear = node.op in _LINEAR
+    value, guard, pending = total
+    guards: Iterable[_Guard] = (guard,) * len(node.args)
+    if row is not None and not row.elementwise and _widest(guard) > 1:
+        # Conditions of single features do not fit the features of the arguments.
+        value, pending = _selected(value, pending, select), ()
+        mask = _mask(guard, select)
+        masks = rule(node, mask) if is_linear else (make("sum", mask),) * len(node.args)
+        guards = tuple(() if each is None else (_holds(each, select),) for each in masks)
+    for arg, part, own in zip(node.args, rule(node, value), guards):
+        if part is None:
+            yield None
+            continue
+        part, conditions = _without_selects(part)
+        pending_own = (pending if is_linear else own) + conditions
+        own += conditions
+        if arg.dim < part.dim and _widest(own) > 1:
+            part, pending_own = _selected(part, pending_own, select), ()
+            wide = tuple(each for each in own if each[0].dim > 1)
+            own = (*(each for each in own if each not in wide), _holds(make("sum", _mask(wide, select)), select))
+        part = widened(part, arg.dim) if part.dim == 1 else make("sum", part) if arg.dim == 1 else part
+        yield _Term(part, own, pending_own)
+
+
+def _without_selects(part: Node) -> tuple[Node, _Guard]:
+    """A cotangent without the selects between it and 0 at its root, and their conditions."""
+    conditions: list[tuple[Node, bool]] = []
+    while part.op in _SELECTS:
+        condition, taken, other = part.args
+        if not _is_zero(taken) and not _is_zero(other):
+            break
+        side = _is_zero(other)
+        conditions.append((condition, side))
+        part = taken if side else other
+    return part, tuple(conditions)
+
+
+def _is_zero(node: Node) -> bool:
+    return node.op == "zero" or (node.op == "constant" and node.static[0] == 0)
+
+
+def _total(terms: list[_Term], select: str) -> _Term:
+    """The sum of the terms of a node; its guard holds where that of any term does."""
+    by_guard: dict[_Guard, _Term] = {}
+    for term in terms:
+        known = by_guard.get(term.guard)
+        if known is not None:
+            pending = tuple(dict.fromkeys(known.pending + term.pending))
+            term = _Term(make("add", known.value, term.value), term.guard, pending)
+        by_guard[term.guard] = term
+    if len(by_guard) == 1:
+        return term
+    first, *others = by_guard.values()
+    common = tuple(each for each in first.guard if all(each in term.guard for term in others))
+    total: Node | None = None
+    for term in by_guard.values():
+        value = _selected(term.value, (each for each in term.pending if each not in common), select)
+        total = value if total is None else make("add", total, value)
+    assert total is not None
+    pending = tuple(each for each in common if any(each in term.pending for term in by_guard.values()))
+    rests = [tuple(each for each in term.guard if each not in common) for term in by_guard.values()]
+    return _Term(total, common + _any_of(rests, select), pending)
+
+
+def _any_of(guards: list[_Guard], select: str) -> _Guard:
+    """The guard that holds where any of several does."""
+    if not all(guards):
+        return ()
+    if len(guards) == 2 and len(guards[0]) == len(guards[1]) == 1:
+        (condition, side), (other, other_side) = guards[0][0], guards[1][0]
+        if condition is other and side != other_side:
+            return ()
+    mask = constant(0)
+    for guard in guards:
+        mask = _select(select, _holds(_mask(guard, select), select)[0], constant(1), mask)
+    return (_holds(mask, select),)
+
+
+def _select(select: str, condition: Node, taken: Node, other: Node) -> Node:
+    return node_of(select, (condition, taken, other), (), max(condition.dim, taken.dim, other.dim))
+
+
+def _selected(value: Node, guard: Iterable[tuple[Node, bool]], select: str) -> Node:
+    """The value where the guard holds, else 0."""
+    for condition, side in guard:
+        value = _select(select, condition, *((value, constant(0)) if side else (constant(0), value)))
+    return value
+
+
+def _mask(guard: _Guard, select: str) -> Node:
+    """1 where the guard holds, else 0."""
+    return _selected(constant(1), guard, select)
+
+
+def _holds(mask: Node, select: str) -> tuple[Node, bool]:
+    """A mask of numbers of at least 0, as a condition that holds where they are not 0."""
+    return (mask if select == "where" else make("sub", mask, constant(0.5)), True)
+
+
+def _widest(guard: _Guard) -> int:
+    return max((condition.dim for condition, _ in guard), default=1)

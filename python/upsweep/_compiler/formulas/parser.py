@@ -1,0 +1,482 @@
+"""Reads formulas, aliases and reductions in KeOps' language, whose grammar is that of Python's expressions.
+
+    Exp(-G * SqDist(X, Y)) * B          with aliases "X = Vi(0, 3)", "Y = Vj(1, 3)", "G = Pm(1)", "B = Vj(2)"
+    SumReduction(Exp(-SqDist(Var(0,3,0), Var(1,3,1))), 0)
+
+Nothing is evaluated: the syntax tree is walked, and what is not known is refused with its place in the text.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import math
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from upsweep._compiler.formulas import derivative, ops
+from upsweep._compiler.formulas.nodes import KINDS, Node, constant, make, variable, variables, zero
+from upsweep._compiler.formulas.reduction import PairReduction
+
+__all__ = ["REDUCTION_NAMES", "Aliases", "parse", "parse_aliases", "parse_reduction", "reduction_name"]
+
+_ALIAS = re.compile(
+    r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<category>Vi|Vj|Vx|Vy|Pm|Var)\((?P<numbers>-?\d+(?:,-?\d+)*)\)", re.ASCII
+)
+_CATEGORIES = {"Vi": "i", "Vj": "j", "Vx": "i", "Vy": "j", "Pm": "p"}  # Vx and Vy are the names of old
+_BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.BitOr: "scalprod"}
+_COMPARED = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "lt", ast.GtE: "le"}
+_KNOWN_NAMES = {"inf": math.inf, "nan": math.nan}
+
+REDUCTION_NAMES = {
+    "Sum": "sum", "LogSumExp": "logsumexp", "LogSumExpWeight": "logsumexp", "SumSoftMaxWeight": "sumsoftmaxweight",
+    "SoftMax": "sumsoftmaxweight", "Min": "min", "Max": "max", "ArgMin": "argmin", "ArgMax": "argmax",
+    "Min_ArgMin": "min_argmin", "MinArgMin": "min_argmin", "Max_ArgMax": "max_argmax", "MaxArgMax": "max_argmax",
+    "KMin": "kmin", "ArgKMin": "argkmin", "KMin_ArgKMin": "kmin_argkmin", "KMinArgKMin": "kmin_argkmin",
+}  # fmt: skip
+"""KeOps' names of reductions, and ours."""
+
+_REFUSED = {
+    **dict.fromkeys(("TraceOperator", "AdjointOperator", "SumLinOperator"), ""),
+    **dict.fromkeys(("Real2Complex", "Imag2Complex", "Conj"), "; complex numbers are two real formulas here"),
+    "Max_SumShiftExp": "; LogSumExp is what it is for",
+    "Max_SumShiftExpWeight": "; LogSumExpWeight and SumSoftMaxWeight are what it is for",
+    "ZeroReduction": "",
+}
+_COMPLEX = "; complex numbers are two real formulas here"
+
+
+class Aliases(NamedTuple):
+    """The variables of a list of aliases: by name, and all of them by position."""
+
+    names: dict[str, Node]
+    variables: tuple[Node, ...]
+
+
+def parse_aliases(aliases: Sequence[str]) -> Aliases:
+    """Read KeOps' declarations of variables.
+
+    Parameters
+    ----------
+    aliases : sequence of str
+        Each ``"x = Vi(3)"``, ``"x = Vi(0, 3)"`` with the position before the dim, either without the name, or
+        ``"Var(0, 3, 0)"``: position, dim, and 0 for i, 1 for j, 2 for parameters. Without a position it is the
+        place in the list.
+
+    Raises
+    ------
+    TypeError
+        For one str.
+    ValueError
+        For another form, a name or a position that is there twice, or a position that nobody declares.
+
+    Examples
+    --------
+    >>> parse_aliases(["x = Vi(3)", "Pm(1)"])
+    Aliases(names={'x': Var(0,3,0)}, variables=(Var(0,3,0), Var(1,1,2)))
+    """
+    if isinstance(aliases, str):  # whose letters would be read
+        raise TypeError(f"aliases: expected a sequence of str, one for each array, got {aliases!r}")
+    names: dict[str, Node] = {}
+    found: dict[int, Node] = {}
+    for place, alias in enumerate(aliases):
+        node = _alias(alias, place)
+        match = _ALIAS.fullmatch(alias.replace(" ", ""))
+        name = match["name"] if match else None
+        position = node.static[0]
+        if position in found:
+            raise ValueError(f"aliases: {alias!r} declares array {position} again, which is {found[position]!r}")
+        if name in names:
+            raise ValueError(f"aliases: {alias!r} declares {name} again, which is {names[name]!r}")
+        if name in ops.BY_KEOPS or name in _SPECIAL or name in _KNOWN_NAMES:
+            raise ValueError(f"aliases: {name} in {alias!r} is the name of an operation or a number")
+        found[position] = node
+        if name is not None:
+            names[name] = node
+    missing = sorted(set(range(len(found))) - set(found))
+    if missing:
+        raise ValueError(f"aliases: no alias declares array {missing[0]}; there are arrays {sorted(found)}")
+    return Aliases(names, tuple(found[position] for position in sorted(found)))
+
+
+def _alias(alias: str, place: int) -> Node:
+    match = _ALIAS.fullmatch(alias.replace(" ", "")) if isinstance(alias, str) else None
+    if match is not None:
+        numbers = [int(number) for number in match["numbers"].split(",")]
+        category = match["category"]
+        if category == "Var" and len(numbers) == 3 and 0 <= numbers[2] < len(KINDS):
+            return variable(numbers[0], numbers[1], KINDS[numbers[2]])
+        if category != "Var" and len(numbers) <= 2:
+            return variable(numbers[0] if len(numbers) == 2 else place, numbers[-1], _CATEGORIES[category])
+    raise ValueError(
+        f"aliases: {alias!r} is none of 'x = Vi(dim)' and 'x = Vi(position, dim)', with Vi, Vj or Pm, and "
+        "'Var(position, dim, category)'"
+    )
+
+
+# Twice the C stack that CPython's parser takes for a bracket and for an operator (1.6 and 0.25 KiB, measured with
+# 3.11). It stops by itself before it has taken _MOST_STACK. No thread of Python has less than _LEAST_STACK.
+_STACK_OF_BRACKET, _STACK_OF_OPERATOR, _MOST_STACK, _LEAST_STACK = 3 << 10, 1 << 9, 1 << 20, 32 << 10
+_NESTING = re.compile(r"[-+*/~.]|\b(?:not|else|lambda|await)\b")
+
+
+def _check_stack(text: str) -> None:
+    """Raise where `ast.parse`, which recurses in C, might end the process on the stack of the calling thread."""
+    depth = most = 0
+    for character in text:
+        depth += (character in "([{") - (character in ")]}")
+        most = max(most, depth)
+    need = min(most * _STACK_OF_BRACKET + len(_NESTING.findall(text)) * _STACK_OF_OPERATOR, _MOST_STACK)
+    if 2 * need > _LEAST_STACK and 2 * need > (size := _stack_bytes()):  # the other half is for the callers
+        raise ValueError(
+            f"{_shortened(text)!r} is no formula: it is nested too deeply for the {size >> 10} KiB of this "
+            "thread's stack; call threading.stack_size(4 << 20) before the thread starts, or use LazyTensor"
+        )
+
+
+def _stack_bytes() -> int:
+    """The size of the calling thread's C stack; 256 KiB where it is not known."""
+    size, base = ctypes.c_size_t(256 << 10), ctypes.c_void_p()
+    library = ctypes.CDLL(None)
+    try:
+        library.pthread_self.restype = ctypes.c_void_p
+        thread = ctypes.c_void_p(library.pthread_self())
+        if sys.platform == "darwin":
+            library.pthread_get_stacksize_np.restype = ctypes.c_size_t
+            return int(library.pthread_get_stacksize_np(thread))
+        attributes = (ctypes.c_longlong * 32)()  # a pthread_attr_t has 56 bytes on 64-bit Linux
+        if library.pthread_getattr_np(thread, attributes) == 0:
+            library.pthread_attr_getstack(attributes, ctypes.byref(base), ctypes.byref(size))
+            library.pthread_attr_destroy(attributes)
+    except AttributeError:  # another C library
+        pass
+    return size.value
+
+
+def parse(formula: str, aliases: Aliases | Sequence[str] = ()) -> Node:
+    """Read a formula.
+
+    Parameters
+    ----------
+    formula : str
+        In KeOps' language: operations by name, ``+ - * / **``, ``|`` for scalar products, comparisons, numbers,
+        the names of aliases, ``f[k]`` and ``f[a:b]`` for features.
+    aliases : Aliases or sequence of str, optional
+        The variables that may be named.
+
+    Raises
+    ------
+    ValueError
+        For what is no formula, unknown names (the nearest is suggested), dims that do not match, and a text that
+        is nested too deeply for Python's parser or for the stack of the calling thread.
+
+    Examples
+    --------
+    >>> parse("Exp(-G * SqDist(X, Y)) * B", ["X = Vi(3)", "Y = Vj(3)", "G = Pm(1)", "B = Vj(2)"])
+    Exp((-Var(2,1,2) * SqDist(Var(0,3,0),Var(1,3,1)))) * Var(3,2,1)
+    """
+
+    reader = _reader(formula, aliases)
+    return reader.whole(reader.tree)
+
+
+def parse_reduction(
+    text: str, aliases: Aliases | Sequence[str] = (), *, dtype: str = "float32", dtype_acc: str = "float64"
+) -> PairReduction:
+    """Read a reduction: ``SumReduction(formula, 0)``, whose number is 0 for a row's result and 1 for a column's.
+
+    Reductions with a weight have it behind the formula, the family of KMin has its K there.
+
+    Examples
+    --------
+    >>> parse_reduction("ArgKMin_Reduction(SqDist(Var(0,3,0), Var(1,3,1)), 10, 1)").rows
+    'j'
+    """
+    reader = _reader(text, aliases)
+    call = reader.tree
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.keywords:
+        raise ValueError(f"{_shortened(text)!r} is no reduction, such as SumReduction(formula, 0)")
+    name = call.func.id
+    short = name.removesuffix("Reduction").removesuffix("_")
+    if short == name:
+        raise ValueError(f"{name} is no reduction: the name of one ends in Reduction")
+    reduction = reduction_name(short)
+    weighted = short.endswith("Weight") or reduction == "sumsoftmaxweight"
+    counted = "kmin" in reduction
+    if len(call.args) != 2 + weighted + counted:
+        between = ", weight" if weighted else ", K" if counted else ""
+        raise ValueError(
+            f"{name} is given as {name}(formula{between}, 0 or 1), not with {len(call.args)} arguments"
+        )
+    axis = reader.number(call.args[-1])
+    if axis not in (0, 1):
+        raise ValueError(
+            f"the last argument of {name} has to be 0 for results by i or 1 for results by j, not {axis}"
+        )
+    weight = reader.whole(call.args[1]) if weighted else None
+    k = reader.number(call.args[1]) if counted else 0
+    return PairReduction(reader.whole(call.args[0]), reduction, weight, KINDS[axis], k, dtype, dtype_acc)
+
+
+def reduction_name(name: str) -> str:
+    """Our name of a reduction that KeOps calls `name`, such as "LogSumExp" or "KMin_ArgKMin".
+
+    Raises
+    ------
+    ValueError
+        If there is none; the nearest is suggested.
+    """
+    if name in _REFUSED:
+        raise ValueError(f"the reduction {name} of KeOps is not supported{_REFUSED[name]}")
+    if name not in REDUCTION_NAMES:
+        raise ValueError(f"there is no reduction {name!r}{ops.suggestion(name, list(REDUCTION_NAMES))}")
+    return REDUCTION_NAMES[name]
+
+
+_TOO_DEEP = (
+    "it is nested too deeply for Python's parser, in brackets or in operations one after the other; "
+    "build it of LazyTensor, whose formulas may be of any depth"
+)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:150]} ... {text[-45:]}"
+
+
+def _reader(text: str, aliases: Aliases | Sequence[str]) -> _Reader:
+    if not isinstance(text, str):
+        raise ValueError(f"a formula is a str, not {type(text).__name__}")
+    declared = aliases if isinstance(aliases, Aliases) else parse_aliases(aliases)
+    source = " ".join(text.split())
+    _check_stack(source)
+    try:
+        tree = ast.parse(source, mode="eval").body
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        message = error.msg if isinstance(error, SyntaxError) else "too many nested operations"
+        what = _TOO_DEEP if message.startswith("too many nested") else message
+        raise ValueError(f"{_shortened(text)!r} is no formula: {what}") from None
+    return _Reader(source, declared, tree)
+
+
+class _Reader:
+    """Walks the syntax tree of one formula."""
+
+    def __init__(self, source: str, aliases: Aliases, tree: ast.expr) -> None:
+        self.tree = tree
+        self._source = source
+        self._aliases = aliases
+        self._by_position = {node.static[0]: node for node in aliases.variables}
+
+    def whole(self, tree: ast.expr) -> Node:
+        """The node of a formula."""
+        try:
+            return self.node(tree)
+        except RecursionError:
+            raise ValueError(f"{_shortened(self._source)!r} is no formula: {_TOO_DEEP}") from None
+
+    def node(self, tree: ast.expr) -> Node:
+        """The node of a part of the formula."""
+        spine = []
+        while isinstance(tree, ast.BinOp) and type(tree.op) in _BINARY:  # long sums are deep on their left
+            spine.append(tree)
+            tree = tree.left
+        node = self._leaf(tree)
+        for part in reversed(spine):
+            node = self._make(part, _BINARY[type(part.op)], node, self.node(part.right))
+        return node
+
+    def number(self, tree: ast.expr) -> Any:
+        """A number, or a list of them: [2, 3], in KeOps' documents ``Ind(2, 3)``."""
+        if isinstance(tree, (ast.List, ast.Tuple)):
+            return tuple(map(self.number, tree.elts))
+        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "Ind":
+            return tuple(map(self.number, tree.args))
+        if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, (ast.USub, ast.UAdd)):
+            value = self.number(tree.operand)
+            if not isinstance(value, tuple):
+                return -value if isinstance(tree.op, ast.USub) else value
+        if isinstance(tree, ast.Name) and tree.id in _KNOWN_NAMES:
+            return _KNOWN_NAMES[tree.id]
+        if isinstance(tree, ast.Constant) and type(tree.value) in (int, float):
+            return tree.value
+        raise self._refusal(tree, "has to be a number")
+
+    def _leaf(self, tree: ast.expr) -> Node:
+        if isinstance(tree, ast.Name):
+            return self._named(tree)
+        if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
+            return self._call(tree, tree.func.id)
+        if isinstance(tree, ast.Constant):
+            return constant(self.number(tree))
+        if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, (ast.USub, ast.UAdd)):
+            return self._signed(tree)
+        if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Pow):
+            return self._power(tree)
+        if isinstance(tree, ast.Compare) and len(tree.ops) == 1 and type(tree.ops[0]) in _COMPARED:
+            operands = [self.node(tree.left), self.node(tree.comparators[0])]
+            turned = isinstance(tree.ops[0], (ast.Gt, ast.GtE))
+            return self._make(tree, _COMPARED[type(tree.ops[0])], *(operands[::-1] if turned else operands))
+        if isinstance(tree, ast.Subscript):
+            return self._features(tree)
+        raise self._refusal(tree, "is no part of a formula")
+
+    def _named(self, tree: ast.Name) -> Node:
+        if tree.id in _KNOWN_NAMES:
+            return constant(_KNOWN_NAMES[tree.id])
+        if tree.id not in self._aliases.names:
+            near = ops.suggestion(tree.id, list(self._aliases.names))
+            there_are = ", ".join(self._aliases.names) or "none"
+            raise self._refusal(tree, f"is not the name of an alias{near or f'; there are {there_are}'}")
+        return self._aliases.names[tree.id]
+
+    def _signed(self, tree: ast.UnaryOp) -> Node:
+        literal = isinstance(tree.operand, ast.Constant) or getattr(tree.operand, "id", None) in _KNOWN_NAMES
+        if literal:
+            return constant(self.number(tree))
+        operand = self.node(tree.operand)
+        return self._make(tree, "neg", operand) if isinstance(tree.op, ast.USub) else operand
+
+    def _power(self, tree: ast.BinOp) -> Node:
+        base = self.node(tree.left)
+        try:
+            exponent = self.number(tree.right)
+        except ValueError:
+            return self._make(tree, "powf", base, self.node(tree.right))
+        known = {2: "square", 0.5: "sqrt", -0.5: "rsqrt"}
+        if exponent in known:
+            return self._make(tree, known[exponent], base)
+        if isinstance(exponent, int):
+            return self._make(tree, "pow", base, static=(exponent,))
+        return self._make(tree, "powf", base, constant(exponent))
+
+    def _features(self, tree: ast.Subscript) -> Node:
+        value = self.node(tree.value)
+        if not isinstance(tree.slice, ast.Slice):
+            return self._make(tree, "elem", value, static=(self._index(tree.slice, value.dim),))
+        if tree.slice.step is not None:
+            raise self._refusal(tree, "has a step, and features are taken in a row")
+        begin = 0 if tree.slice.lower is None else self._index(tree.slice.lower, value.dim)
+        end = value.dim if tree.slice.upper is None else self._index(tree.slice.upper, value.dim)
+        return self._make(tree, "extract", value, static=(begin, end - begin))
+
+    def _index(self, tree: ast.expr, dim: int) -> int:
+        index = self.number(tree)
+        if not isinstance(index, int):
+            raise self._refusal(tree, "has to be an integer")
+        return index + dim if index < 0 else index
+
+    def _call(self, tree: ast.Call, name: str) -> Node:
+        if tree.keywords or any(isinstance(arg, ast.Starred) for arg in tree.args):
+            raise self._refusal(tree, "has arguments by keyword, or stars")
+        if name in _SPECIAL:
+            try:
+                return _SPECIAL[name](self, tree)
+            except _Wrong as error:
+                raise self._refusal(tree, str(error)) from None
+        if name in _REFUSED or name.startswith("Complex"):
+            raise self._refusal(tree, f"is KeOps' and is not supported{_REFUSED.get(name, _COMPLEX)}")
+        if name not in ops.BY_KEOPS:
+            near = ops.suggestion(name, [*ops.BY_KEOPS, *_SPECIAL])
+            raise self._refusal(tree.func, f"is no operation{near}")
+        row = ops.TABLE[ops.BY_KEOPS[name]]
+        operands = map(self.node, tree.args[: row.arity])
+        return self._make(tree, row.name, *operands, static=tuple(map(self.number, tree.args[row.arity :])))
+
+    def _make(self, tree: ast.expr, op: str, *args: Node, static: tuple[Any, ...] = ()) -> Node:
+        try:
+            return make(op, *args, static=static)
+        except ValueError as error:
+            raise ValueError(f"{error} (in {_shortened(self._segment(tree))!r})") from None
+
+    def _segment(self, tree: ast.expr) -> str:
+        return ast.get_source_segment(self._source, tree) or self._source
+
+    def _refusal(self, tree: ast.expr, what: str) -> ValueError:
+        segment = self._segment(tree)
+        where = "" if segment == self._source else f" (in {_shortened(self._source)!r})"
+        return ValueError(f"{_shortened(segment)!r} {what}{where}")
+
+    # What is called like an operation and is none
+
+    def numbers(self, tree: ast.Call, *counts: int) -> list[Any]:
+        if len(tree.args) not in counts:
+            raise _Wrong(f"takes {' or '.join(map(str, counts))} numbers, not {len(tree.args)}")
+        return [self.number(arg) for arg in tree.args]
+
+    def nodes(self, tree: ast.Call, *counts: int) -> list[Node]:
+        if len(tree.args) not in counts:
+            raise _Wrong(f"takes {' or '.join(map(str, counts))} arguments, not {len(tree.args)}")
+        return [self.node(arg) for arg in tree.args]
+
+    def var(self, tree: ast.Call) -> Node:
+        numbers = self.numbers(tree, *((3,) if getattr(tree.func, "id", "") == "Var" else (2,)))
+        if any(not isinstance(number, int) for number in numbers):
+            raise _Wrong("takes integers: position, dim, and of Var the category")
+        category = getattr(tree.func, "id", "")
+        kind = _CATEGORIES.get(category) or dict(enumerate(KINDS)).get(numbers[2])
+        if kind is None:
+            raise _Wrong("has a category other than 0, 1 and 2")
+        node = variable(numbers[0], numbers[1], kind)
+        declared = self._by_position.get(numbers[0], node)
+        if declared is not node:
+            raise _Wrong(f"is declared as {declared!r} by an alias")
+        return node
+
+    def grad(self, tree: ast.Call) -> Node:
+        """KeOps' Grad; without a cotangent there is a new variable for it, of the other kind."""
+        formula, of, *cotangent = self.nodes(tree, 2, 3)
+        if not cotangent:
+            if of.op != "variable" or of.static[1] == "p":
+                raise _Wrong("takes a cotangent, unless it is of a variable of i or j")
+            other = "j" if of.static[1] == "i" else "i"
+            position = 1 + max((v.static[0] for v in variables(formula)), default=-1)
+            cotangent = [variable(position, formula.dim, other)]
+        return self.derived(derivative.gradient, formula, of, *cotangent)
+
+    def derived(self, function: Callable[..., Node], *args: Node) -> Node:
+        try:
+            return function(*args)
+        except ValueError as error:
+            raise _Wrong(f"cannot be taken: {error}") from None
+
+
+class _Wrong(Exception):
+    """What is wrong with a call, without the place in the text."""
+
+
+def _rational(reader: _Reader, tree: ast.Call) -> Node:
+    numerator, denominator = reader.numbers(tree, 2)
+    if denominator == 0:
+        raise _Wrong("divides by zero")
+    return constant(numerator / denominator)
+
+
+def _inverse(reader: _Reader, tree: ast.Call) -> Node:
+    (number,) = reader.numbers(tree, 1)
+    if number == 0:
+        raise _Wrong("divides by zero")
+    return constant(1 / number)
+
+
+def _zero(reader: _Reader, tree: ast.Call) -> Node:
+    (dim,) = reader.numbers(tree, 1)
+    if not isinstance(dim, int) or dim < 1:
+        raise _Wrong("takes a dim of at least 1")
+    return zero(dim)
+
+
+_SPECIAL: dict[str, Callable[[_Reader, ast.Call], Node]] = {
+    "Var": _Reader.var,
+    **dict.fromkeys(_CATEGORIES, _Reader.var),
+    "IntCst": lambda reader, tree: constant(reader.numbers(tree, 1)[0]),
+    "RatCst": _rational,
+    "IntInv": _inverse,
+    "Zero": _zero,
+    "Grad": _Reader.grad,
+    "Diff": lambda reader, tree: reader.derived(derivative.differential, *reader.nodes(tree, 3)),
+    "GradMatrix": lambda reader, tree: reader.derived(derivative.gradient_matrix, *reader.nodes(tree, 2)),
+    "Divergence": lambda reader, tree: reader.derived(derivative.divergence, *reader.nodes(tree, 2)),
+    "Laplacian": lambda reader, tree: reader.derived(derivative.laplacian, *reader.nodes(tree, 2)),
+}

@@ -1,0 +1,111 @@
+"""What is to be reduced over pairs: a formula, how, and along which axis."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from upsweep._compiler.formulas.nodes import Node, variables
+from upsweep._compiler.formulas.ops import suggestion
+from upsweep._compiler.formulas.text import listing, text
+
+__all__ = ["REDUCTIONS", "PairReduction", "fill", "outputs"]
+
+REDUCTIONS = (
+    "sum", "logsumexp", "sumsoftmaxweight", "min", "max", "argmin", "argmax", "min_argmin", "max_argmax",
+    "kmin", "argkmin", "kmin_argkmin",
+)  # fmt: skip
+_SUMS = ("sum", "logsumexp", "sumsoftmaxweight")
+_KMIN = ("kmin", "argkmin", "kmin_argkmin")
+_DTYPES = {"float64": ("float64",), "float32": ("float32", "float64"),
+           "float16": ("float32",), "bfloat16": ("float32",)}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PairReduction:
+    """``result[i] = reduce over j of formula(i, j)``, or over i for each j.
+
+    Parameters
+    ----------
+    formula : Node
+        What is reduced. Its dim is 1 for "logsumexp" and "sumsoftmaxweight".
+    reduction : str
+        One of `REDUCTIONS`. Where several j are as good, the smallest index wins. NaN goes as in numpy: "min"
+        and "max" are NaN where any is, and the "arg" of them is the first NaN; "kmin" and its kin sort NaN last.
+    weight : Node, optional
+        The weights w of "logsumexp", log(sum(exp(F) * w)), and of "sumsoftmaxweight", which is
+        sum(exp(F) * w) / sum(exp(F)).
+    rows : {"i", "j"}
+        What remains: "i" reduces over j, KeOps' axis 1; "j" over i, its axis 0.
+    k : int
+        How many of "kmin" and its kin.
+    dtype : str
+        Of the arrays: "float32" or "float64"; on CUDA "float16" and "bfloat16" too, which are computed in float32.
+    dtype_acc : str
+        What sums are kept in, from block to block.
+
+    Notes
+    -----
+    Results have shape (rows, dim) with the dims of `outputs`. Those of "kmin" and its kin are laid out (k, dim),
+    one after the other. A row that reduces over nothing has the value that `fill` gives.
+    """
+
+    formula: Node
+    reduction: str
+    weight: Node | None = None
+    rows: str = "i"
+    k: int = 0
+    dtype: str = "float32"
+    dtype_acc: str = "float64"
+
+    def __post_init__(self) -> None:
+        if self.reduction not in REDUCTIONS:
+            near = suggestion(self.reduction, list(REDUCTIONS))
+            raise ValueError(f"there is no reduction {self.reduction!r}{near}; there are {', '.join(REDUCTIONS)}")
+        if self.rows not in ("i", "j"):
+            raise ValueError(f"rows has to be 'i' or 'j', not {self.rows!r}")
+        if self.dtype_acc not in _DTYPES.get(self.dtype, ()):
+            raise ValueError(f"sums of {self.dtype} cannot be kept in {self.dtype_acc}; dtypes: {_DTYPES}")
+        if (self.k < 1) == (self.reduction in _KMIN):
+            raise ValueError(f"k has to be at least 1 for {', '.join(_KMIN)} and 0 for others, not {self.k}")
+        if (self.reduction in _SUMS[1:]) and self.formula.dim != 1:
+            raise ValueError(
+                f"{self.reduction} takes a formula of dim 1, not {self.formula.dim}: {text(self.formula, 200)}"
+            )
+        if self.weight is None and self.reduction == "sumsoftmaxweight":
+            raise ValueError("sumsoftmaxweight takes a weight")
+        if self.weight is not None and self.reduction not in _SUMS[1:]:
+            raise ValueError(f"{self.reduction} takes no weight")
+
+    @property
+    def variables(self) -> tuple[Node, ...]:
+        """The variables of formula and weight, by position."""
+        return variables(*self._formulas())
+
+    def key(self) -> str:
+        """What tells one reduction from another, in any process."""
+        settings = (self.reduction, self.weight is not None, self.rows, self.k, self.dtype, self.dtype_acc)
+        return f"{settings}\n{listing(*self._formulas())}"
+
+    def _formulas(self) -> tuple[Node, ...]:
+        return (self.formula,) if self.weight is None else (self.formula, self.weight)
+
+
+def outputs(reduction: PairReduction) -> tuple[tuple[int, str], ...]:
+    """The dim and the type, "float" or "index" (int64), of each array that a reduction returns."""
+    dim, name = reduction.formula.dim, reduction.reduction
+    if name in _SUMS:
+        return (((reduction.weight.dim if reduction.weight is not None else dim), "float"),)
+    dim *= reduction.k or 1
+    if name in ("min", "max", "kmin"):
+        return ((dim, "float"),)
+    if name in ("argmin", "argmax", "argkmin"):
+        return ((dim, "index"),)
+    return ((dim, "float"), (dim, "index"))
+
+
+def fill(reduction: PairReduction) -> tuple[float, ...]:
+    """The value of each output where there is nothing to reduce, and of "kmin" where there are fewer than k."""
+    values = {"sum": 0.0, "logsumexp": -math.inf, "sumsoftmaxweight": 0.0, "min": math.inf, "max": -math.inf,
+              "kmin": math.inf}  # fmt: skip
+    return tuple(values.get(part, -1.0) for part in reduction.reduction.split("_"))

@@ -1,0 +1,184 @@
+"""The naive twin of reductions over pairs: every pair's value by numpy, then numpy's own reduction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from upsweep._compiler.formulas.evaluate import evaluate
+from upsweep._compiler.formulas.nodes import Node
+from upsweep._compiler.formulas.reduction import PairReduction, fill, outputs
+from upsweep._compiler.formulas.verifier import check_variables
+
+__all__ = ["pair_reduction"]
+
+Array = NDArray[Any]
+_BLOCK = 2_000_000  # float64 a formula's largest vector takes in one block of rows: 16 MB
+
+
+def pair_reduction(
+    reduction: PairReduction,
+    arrays: Sequence[Array],
+    n_i: int,
+    n_j: int,
+    batch: tuple[int, ...] = (),
+    ranges: Any = None,
+) -> tuple[Array, ...]:
+    """Return what a reduction over pairs means, in float64, block of rows by block of rows.
+
+    Parameters
+    ----------
+    reduction : PairReduction
+        What is reduced.
+    arrays : sequence of ndarray
+        By position, of shapes (..., n_i, dim), (..., n_j, dim), and (..., 1, dim) or (dim,) for parameters, where
+        ``...`` broadcasts to `batch`.
+    n_i, n_j : int
+        The numbers of rows and columns.
+    batch : tuple of int, optional
+        The batch dimensions.
+    ranges : triple, optional
+        ``(blocks, slices, columns)``: the rows ``blocks[k, 0]`` to ``blocks[k, 1]`` reduce over the intervals
+        ``columns[slices[k-1]:slices[k]]`` and over nothing else; rows of no block over nothing. Columns in several
+        intervals count several times. One for each batch entry, or one for all.
+
+    Returns
+    -------
+    tuple of ndarray of shape batch + (rows, dim)
+        float64, or int64 for indices.
+
+    Examples
+    --------
+    >>> from upsweep._compiler.formulas.nodes import make, variable
+    >>> distance = make("sqdist", variable(0, 1, "i"), variable(1, 1, "j"))
+    >>> x, y = np.array([[0.0], [4.0]]), np.array([[1.0], [3.0], [3.0]])
+    >>> pair_reduction(PairReduction(distance, "min_argmin"), [x, y], 2, 3)
+    (array([[1.],
+           [1.]]), array([[0],
+           [1]]))
+    """
+    n_rows, n_columns = (n_i, n_j) if reduction.rows == "i" else (n_j, n_i)
+    check_variables(*reduction.variables)
+    kinds = {v.static[0]: v.static[1] for v in reduction.variables}
+    results = tuple(
+        np.full((*batch, n_rows, dim), value, np.int64 if kind == "index" else np.float64)
+        for (dim, kind), value in zip(outputs(reduction), fill(reduction))
+    )
+    for n, entry in enumerate(np.ndindex(*batch)):
+        of_entry = [_entry(array, kinds.get(p), batch, entry) for p, array in enumerate(arrays)]
+        for begin, end, columns in _blocks(_triple(ranges, n), n_rows, n_columns, _step(reduction, n_columns)):
+            if len(columns):
+                _reduce(reduction, of_entry, kinds, slice(begin, end), columns, [r[entry] for r in results])
+    return results
+
+
+def _entry(array: Array, kind: str | None, batch: tuple[int, ...], entry: tuple[int, ...]) -> Array:
+    """One batch entry of an array: (rows, dim), or (1, dim)."""
+    array = np.asarray(array)
+    if array.ndim == 1:
+        array = array[None]
+    of_entry: Array = np.broadcast_to(array, (*batch, *array.shape[-2:]))[entry]
+    return of_entry
+
+
+def _triple(ranges: Any, n: int) -> Any:
+    """The ranges of batch entry `n`, of one triple or a list of them."""
+    return ranges[n] if isinstance(ranges, list) else ranges
+
+
+def _step(reduction: PairReduction, n_columns: int) -> int:
+    widest = max(
+        node.dim for node in (reduction.formula, reduction.weight, *reduction.variables) if node is not None
+    )
+    return max(1, _BLOCK // max(1, n_columns * widest))
+
+
+def _blocks(ranges: Any, n_rows: int, n_columns: int, step: int) -> Iterator[tuple[int, int, Array]]:
+    """Blocks of rows with the columns that they reduce over."""
+    if ranges is None:
+        whole = [(0, n_rows, np.arange(n_columns))]
+    else:
+        blocks, slices, intervals = (np.asarray(part) for part in ranges)
+        starts = np.concatenate([[0], slices[:-1]]).astype(int)
+        whole = [
+            (int(begin), int(end), np.concatenate([np.arange(0), *(np.arange(a, b) for a, b in intervals[s:e])]))
+            for (begin, end), s, e in zip(blocks, starts, slices)
+        ]
+    for begin, end, columns in whole:
+        for row in range(begin, end, step):
+            yield row, min(row + step, end), columns
+
+
+def _reduce(
+    reduction: PairReduction,
+    arrays: list[Array],
+    kinds: dict[int, str],
+    rows: slice,
+    columns: Array,
+    results: list[Array],
+) -> None:
+    operands: list[Array] = []
+    for position, array in enumerate(arrays):
+        kind = kinds.get(position)
+        if kind == "p" or kind is None:
+            operands.append(array.reshape(1, 1, -1))
+        else:
+            operands.append(array[rows][:, None] if kind == reduction.rows else array[columns][None])
+    pairs = (rows.stop - rows.start, len(columns))
+    values = _of_pairs(reduction.formula, operands, pairs)
+    weights = None if reduction.weight is None else _of_pairs(reduction.weight, operands, pairs)
+    for result, value in zip(results, _values(reduction, values, weights, columns)):
+        result[rows] = value.reshape(pairs[0], -1)
+
+
+def _of_pairs(formula: Node, operands: list[Array], pairs: tuple[int, int]) -> Array:
+    return np.broadcast_to(evaluate(formula, operands), (*pairs, formula.dim))
+
+
+def _values(reduction: PairReduction, values: Array, weights: Array | None, columns: Array) -> tuple[Array, ...]:
+    """The outputs of one block, of shape (rows, ...), from all its pairs of shape (rows, columns, dim)."""
+    name = reduction.reduction
+    if name == "sum":
+        return (values.sum(1),)
+    if name in ("logsumexp", "sumsoftmaxweight"):
+        return (_exponentials(name, values, weights),)
+    if name in ("min", "max"):
+        return (values.min(1) if name == "min" else values.max(1),)
+    if name in ("argmin", "argmax", "min_argmin", "max_argmax"):
+        best = values.argmin(1) if name.endswith("argmin") else values.argmax(1)
+        # Intervals may come in any order: of equal columns the one with the smallest index is meant.
+        best = _least_index(values, best, columns)
+        chosen = np.take_along_axis(values, best[:, None], 1)[:, 0]
+        return (columns[best],) if name.startswith("arg") else (chosen, columns[best])
+    return _smallest(reduction, values, columns)
+
+
+def _least_index(values: Array, best: Array, columns: Array) -> Array:
+    order = np.argsort(columns, kind="stable")
+    chosen = np.take_along_axis(values, best[:, None], 1)
+    same = (values == chosen) | (np.isnan(values) & np.isnan(chosen))
+    least: Array = order[same[:, order].argmax(1)]
+    return least
+
+
+def _exponentials(name: str, values: Array, weights: Array | None) -> Array:
+    top = values.max(1, keepdims=True)
+    shift = np.where(np.isfinite(top), top, 0)
+    with np.errstate(all="ignore"):
+        terms = np.exp(values - shift)
+        total = (terms if weights is None else terms * weights).sum(1)
+        if name == "logsumexp":
+            return np.asarray(np.log(total) + shift[:, 0])
+        return np.asarray(total / terms.sum(1))
+
+
+def _smallest(reduction: PairReduction, values: Array, columns: Array) -> tuple[Array, ...]:
+    by_index = np.argsort(columns, kind="stable")
+    order = by_index[np.argsort(values[:, by_index], axis=1, kind="stable")[:, : reduction.k]]
+    missing = ((0, 0), (0, reduction.k - order.shape[1]), (0, 0))
+    least = np.pad(np.take_along_axis(values, order, 1), missing, constant_values=np.inf)
+    places = np.pad(columns[order], missing, constant_values=-1)
+    return {"kmin": (least,), "argkmin": (places,), "kmin_argkmin": (least, places)}[reduction.reduction]

@@ -1,0 +1,170 @@
+"""Compiles LLVM IR and loads it as functions in memory, through llvmlite, which is imported on first use.
+
+No lock of this module is held while LLVM runs: each module has an LLVM context of its own, and each thread its
+own target machines. llvmlite holds a lock during each native call, so that of two threads that compile, one writes
+its text while the other one's module is in LLVM. What has been loaded is called without a native call of llvmlite.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from upsweep._compiler import disk_cache
+from upsweep._compiler.llvm.target import Target
+
+__all__ = ["Loaded", "add_symbols", "compile_object", "load", "load_object", "sources", "versions"]
+
+_initializing = threading.Lock()
+_binding: Any = None
+_engine_context: Any = None
+
+
+class _OfThread(threading.local):
+    """The target machines of one thread."""
+
+    def __init__(self) -> None:
+        self.machines: dict[Target, Any] = {}
+
+
+_of_thread = _OfThread()
+
+# Functions of C's library that compiled code may call.
+_LIBRARY_FUNCTIONS = ("sin", "cos", "pow")
+
+
+def _llvm() -> Any:
+    """llvmlite's binding, initialized by the first caller."""
+    if _binding is None:
+        with _initializing:
+            _initialize()
+    return _binding
+
+
+def _is_old() -> bool:
+    """Whether llvmlite is a release that has to be initialized, and asked for opaque pointers."""
+    import llvmlite
+
+    return tuple(int(part) for part in llvmlite.__version__.split(".")[:2]) < (0, 45)
+
+
+def _initialize() -> None:
+    global _binding, _engine_context
+    if _binding is None:
+        try:
+            import llvmlite.binding as binding
+        except ImportError as error:
+            raise ImportError(
+                'formulas are compiled by llvmlite, which is not installed: pip install "upsweep[expr]"'
+            ) from error
+        if _is_old():
+            binding.initialize()
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        library = ctypes.CDLL(None)  # this process: the interpreter itself is linked with C's mathematics
+        for name in _LIBRARY_FUNCTIONS:
+            binding.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+        # An engine outlives the Python object of its module, and with that a context of its own.
+        _engine_context = _new_context(binding)
+        _binding = binding
+
+
+def _new_context(llvm: Any) -> Any:
+    """A context: types and constants that the modules of other threads do not share."""
+    if _is_old():
+        return llvm.context.ContextRef(llvm.ffi.lib.LLVMPY_ContextCreate(True))
+    return llvm.create_context()
+
+
+@functools.cache
+def versions() -> str:
+    """What compiled code depends on besides its text: the versions of llvmlite and LLVM, the architecture."""
+    llvm = _llvm()
+    import llvmlite
+
+    model = " ".join(_placement(llvm).values())
+    return f"{llvmlite.__version__} {llvm.llvm_version_info} {llvm.get_default_triple()} {model}"
+
+
+@functools.cache
+def sources() -> str:
+    """A digest of what writes IR: for keys of code that are not the text itself."""
+    here = Path(__file__).parent
+    return disk_cache.source_digest(here, here.parent)
+
+
+def add_symbols(symbols: Mapping[str, int]) -> None:
+    """Tell compiled code where functions of other libraries are."""
+    llvm = _llvm()
+    for name, address in symbols.items():
+        llvm.add_symbol(name, address)
+
+
+def _placement(llvm: Any) -> dict[str, str]:
+    """How code names its constants. An object's sections are put wherever there is memory.
+
+    In a process whose address space is in pieces that is, now and then, more than 2 GiB from the code; addresses
+    of 32 bits do not go so far, and LLVM ends the process then. On other machines llvmlite keeps them together.
+    """
+    if llvm.get_default_triple().startswith("x86_64"):
+        return {"reloc": "static", "codemodel": "large"}  # addresses of 64 bits: as fast, they are loaded once
+    return {"reloc": "pic", "codemodel": "small"}
+
+
+def _new_machine(target: Target) -> Any:
+    llvm = _llvm()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=target.cpu, features=target.features, opt=2, jit=True, **_placement(llvm)
+    )
+
+
+def _machine(target: Target) -> Any:
+    """The calling thread's target machine, which no other thread may use at the same time."""
+    machines = _of_thread.machines
+    if target not in machines:
+        machines[target] = _new_machine(target)
+    return machines[target]
+
+
+def compile_object(text: str, target: Target) -> bytes:
+    """The object file of a module in LLVM IR."""
+    llvm = _llvm()
+    module = llvm.parse_assembly(text, _new_context(llvm))
+    module.verify()  # LLVM would end the process over what this raises
+    return bytes(_machine(target).emit_object(module))
+
+
+class Loaded:
+    """An object file in memory, for as long as this lives."""
+
+    def __init__(self, code: bytes, target: Target) -> None:
+        llvm = _llvm()
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", _engine_context), _new_machine(target))
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        self._engine.finalize_object()
+        self._addresses: dict[str, int] = {}
+
+    def address(self, name: str) -> int:
+        """The address of a function; looked up once, since the lookup waits for other threads' compilations."""
+        if name not in self._addresses:
+            self._addresses[name] = int(self._engine.get_function_address(name))
+        return self._addresses[name]
+
+    def integer(self, name: str) -> int:
+        """What a function without arguments says."""
+        return int(ctypes.CFUNCTYPE(ctypes.c_int64)(self.address(name))())
+
+
+def load_object(code: bytes, target: Target) -> Loaded:
+    """Load an object file that `compile_object` made."""
+    return Loaded(code, target)
+
+
+def load(key: str, text: Callable[[], str], target: Target) -> Loaded:
+    """A module in LLVM IR, compiled or from the disk; `key` says what its text depends on."""
+    key = f"{versions()}\n{target}\n{key}"
+    return load_object(disk_cache.fetch_or_make(key, lambda: compile_object(text(), target)), target)

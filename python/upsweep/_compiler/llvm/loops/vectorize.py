@@ -1,0 +1,450 @@
+"""Expressions of a nest as LLVM IR: each value is a vector of the lanes of its loop, one outside of any.
+
+Indices are scalars of 64 bits at the first lane. A load is of neighbours where its index moves by 1 from lane
+to lane in the last dimension, one number for all lanes where it does not move, else a gather. Lanes beyond
+the end of a loop, and those whose select takes the other side, are masked and read nothing.
+
+A product that is added or subtracted is fused with the sum by the expression, not by LLVM: all copies of a
+computation (the body of a loop and its rest, one row and several) have the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from upsweep._compiler.llvm.mathematics import function
+from upsweep._compiler.llvm.target import Target
+from upsweep._compiler.llvm.vectors import Body, Vectors
+from upsweep._compiler.loops.expressions import FLOATS, LOGICAL, Axis, Expr, fold, mentions, walk
+from upsweep._compiler.loops.linear import linear
+from upsweep._compiler.loops.statements import Buffer, Statement, Store, all_statements
+
+__all__ = ["BITS", "Lanes", "View", "lanes_of"]
+
+Value = str
+
+BITS = {"float32": 32, "float64": 64, "int32": 32, "int64": 64, "bool": 8}
+_SCALARS = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
+_IN_MEMORY = {**_SCALARS, "bool": "i8"}
+_COMPARED = {"lt": ("olt", "slt"), "le": ("ole", "sle"), "gt": ("ogt", "sgt"), "ge": ("oge", "sge"),
+             "eq": ("oeq", "eq"), "ne": ("une", "ne")}  # fmt: skip
+
+
+@dataclass
+class View:
+    """Where a buffer lies, and its strides, in numbers; the last is 1."""
+
+    pointer: Value
+    strides: list[Value]
+
+
+def _is_guard(expr: Expr) -> bool:
+    """Whether an expression is a choice that may keep an index inside: by a comparison of integers."""
+    if expr.op != "select":
+        return False
+    comparisons = walk(expr.args[0], LOGICAL)
+    return any(node.op in _COMPARED and node.args[0].dtype not in FLOATS for node in comparisons)
+
+
+def _evaluated(expr: Expr) -> dict[int, Expr]:
+    """The operations and loads, operands first, that are evaluated whatever the guards decide; by id."""
+    nodes: dict[int, Expr] = {}
+
+    def note(node: Expr, args: list[None]) -> None:
+        if node.args:
+            nodes[id(node)] = node
+
+    def operands(node: Expr) -> Sequence[Expr]:
+        return () if node.op == "load" else node.args[:1] if _is_guard(node) else node.args
+
+    fold(expr, note, None, operands)
+    return nodes
+
+
+@dataclass
+class Lanes:
+    """What expressions are evaluated with: the body that is written, what indices are, and the loop over lanes."""
+
+    body: Body
+    target: Target
+    indices: dict[Expr, Value]
+    view: Callable[[Buffer], View]
+    count: int = 1
+    axis: Axis | None = None
+    mask: Value | None = None
+    guarded: bool = False  # whether a condition is in the mask, which may then leave out all lanes
+    known: dict[tuple[int, Value | None], tuple[Expr, Value]] = field(default_factory=dict)
+    pinned: dict[int, Value] = field(default_factory=dict)  # loads whose values are in registers
+    wider: dict[int, Value] = field(default_factory=dict)  # values by id that are known in more lanes than these
+
+    # ---- types ----
+
+    def kind(self, dtype: str) -> str:
+        return f"<{self.count} x {_SCALARS[dtype]}>"
+
+    def _stored(self, dtype: str) -> str:
+        return f"<{self.count} x {_IN_MEMORY[dtype]}>"
+
+    def _vectors(self, dtype: str) -> Vectors:
+        return Vectors(self.body, self.target, BITS[dtype], self.count)
+
+    def _suffix(self, dtype: str) -> str:
+        return f"v{self.count}{'f' if dtype in FLOATS else 'i'}{BITS[dtype]}"
+
+    def constant(self, dtype: str, value: float | int | bool) -> Value:
+        """A constant in all lanes."""
+        if dtype in FLOATS:
+            return self._vectors(dtype).const(float(value))
+        each = f"{_SCALARS[dtype]} {int(value)}"
+        return self.body.constant(self.kind(dtype), "<" + ", ".join([each] * self.count) + ">")
+
+    def splat(self, scalar: Value, dtype: str) -> Value:
+        """A scalar in all lanes."""
+        kind, one = self.kind(dtype), _SCALARS[dtype]
+        first = self.body.emit(f"insertelement {kind} poison, {one} {scalar}, i64 0")
+        if self.count == 1:
+            return first
+        return self.body.emit(f"shufflevector {kind} {first}, {kind} poison, <{self.count} x i32> zeroinitializer")
+
+    def sequence(self, dtype: str = "int64") -> Value:
+        """0, 1, 2, ... in the lanes."""
+        items = ", ".join(f"{_SCALARS[dtype]} {lane}" for lane in range(self.count))
+        return self.body.constant(self.kind(dtype), f"<{items}>")
+
+    def first_lanes(self, count: Value) -> Value:
+        """The mask of the first `count` lanes, fewer than all."""
+        few = self.body.emit(f"trunc i64 {count} to i32")
+        return self.body.emit(
+            f"icmp slt {self.kind('int32')} {self.sequence('int32')}, {self.splat(few, 'int32')}"
+        )
+
+    # ---- scalars of 64 bits ----
+
+    def plus(self, a: Value, b: Value) -> Value:
+        return b if a == "0" else a if b == "0" else self.body.emit(f"add i64 {a}, {b}")
+
+    def times(self, a: Value, b: Value) -> Value:
+        if "0" in (a, b):
+            return "0"
+        return b if a == "1" else a if b == "1" else self.body.emit(f"mul i64 {a}, {b}")
+
+    def index(self, expr: Expr) -> Value:
+        """An integer expression at the first lane."""
+        op = expr.op
+        if op == "const":
+            return str(expr.static[0])
+        if op in ("axis", "var"):
+            return self.indices[expr]
+        if op in ("add", "sub", "mul", "min", "max", "floordiv", "mod") and expr.dtype == "int64":
+            a, b = (self.index(arg) for arg in expr.args)
+            if op == "add":
+                return self.plus(a, b)
+            if op == "mul":
+                return self.times(a, b)
+            if op == "sub":
+                return a if b == "0" else self.body.emit(f"sub i64 {a}, {b}")
+            if op in ("min", "max"):
+                return self.extreme(op, a, b)
+            return self._divided(op, "i64", a, b)
+        return self._first_lane(expr)
+
+    def extreme(self, op: str, a: Value, b: Value) -> Value:
+        """The smaller or the larger of two scalars."""
+        name = f"@llvm.s{op}.i64"
+        self.body.needs[name] = f"declare i64 {name}(i64, i64)\n"
+        return self.body.emit(f"call i64 {name}(i64 {a}, i64 {b})")
+
+    def _first_lane(self, expr: Expr) -> Value:
+        one = Lanes(self.body, self.target, self.indices, self.view, guarded=self.guarded)
+        if self.guarded:  # read where any lane does
+            bits = self.body.emit(f"bitcast {self.kind('bool')} {self.mask} to i{self.count}")
+            one.mask = one.splat(self.body.emit(f"icmp ne i{self.count} {bits}, 0"), "bool")
+        value = one.value(expr)
+        scalar = self.body.emit(f"extractelement {one.kind(expr.dtype)} {value}, i64 0")
+        return scalar if expr.dtype == "int64" else self.body.emit(f"sext i32 {scalar} to i64")
+
+    def _divided(self, op: str, kind: str, a: Value, b: Value) -> Value:
+        """Division rounded down, by a positive number."""
+        emit = self.body.emit
+        zero = "0" if kind == "i64" else "zeroinitializer"
+        rest = emit(f"srem {kind} {a}, {b}")
+        negative = emit(f"icmp slt {kind} {rest}, {zero}")
+        bools = "i1" if kind == "i64" else f"<{self.count} x i1>"
+        if op == "mod":
+            return emit(f"select {bools} {negative}, {kind} {emit(f'add {kind} {rest}, {b}')}, {kind} {rest}")
+        return emit(f"add {kind} {emit(f'sdiv {kind} {a}, {b}')}, {emit(f'sext {bools} {negative} to {kind}')}")
+
+    # ---- values ----
+
+    def value(self, expr: Expr) -> Value:
+        """An expression in all lanes; what was computed in this block or before it is not computed again."""
+        stack = [self._writing(expr)]
+        while stack:  # instead of recursion: expressions may be deeper than Python's stack
+            operand = next(stack[-1], None)
+            if operand is None:
+                stack.pop()
+            else:
+                lanes, each = operand
+                stack.append(lanes._writing(each))
+        known = self._known(expr)
+        assert known is not None
+        return known
+
+    def _known(self, expr: Expr) -> Value | None:
+        known = self.known.get((id(expr), self.mask))
+        return self.pinned.get(id(expr), self.wider.get(id(expr)) if known is None else known[1])
+
+    def _writing(self, expr: Expr) -> Iterator[tuple[Lanes, Expr]]:
+        """Write an expression, after yielding each operand with the lanes in which it has to be known by then."""
+        if self._known(expr) is not None:
+            return
+        if _is_guard(expr):
+            value = yield from self._select_masked(expr)
+            self.known[id(expr), self.mask] = (expr, value)
+            return
+        if expr.op != "load":
+            yield from ((self, arg) for arg in expr.args)
+        self.known[id(expr), self.mask] = (expr, self._written(expr))
+
+    def _written(self, expr: Expr) -> Value:
+        op = expr.op
+        if op == "const":
+            return self.constant(expr.dtype, expr.static[0])
+        if op in ("axis", "var"):
+            splat = self.splat(self.indices[expr], "int64")
+            return (
+                self.body.emit(f"add {self.kind('int64')} {splat}, {self.sequence()}")
+                if expr is self.axis
+                else splat
+            )
+        if op == "load":
+            return self._load(expr)
+        if op == "select":
+            return self._select(expr)
+        if op == "cast":
+            return self._cast(expr.args[0], expr.dtype)
+        args = [self.value(arg) for arg in expr.args]
+        if op in ("add", "sub") and expr.dtype in FLOATS:
+            factors = [[self.value(x) for x in arg.args] if arg.op == "mul" else None for arg in expr.args]
+            return self._vectors(expr.dtype).fused(op, args, factors)
+        if op in _COMPARED:
+            dtype = expr.args[0].dtype
+            compare = f"fcmp {_COMPARED[op][0]}" if dtype in FLOATS else f"icmp {_COMPARED[op][1]}"
+            return self.body.emit(f"{compare} {self.kind(dtype)} {args[0]}, {args[1]}")
+        if op in ("and", "or"):
+            return self.body.emit(f"{op} {self.kind('bool')} {args[0]}, {args[1]}")
+        if op == "not":
+            return self.body.emit(f"xor {self.kind('bool')} {args[0]}, {self.constant('bool', True)}")
+        return (
+            self._of_floats(op, expr.dtype, args) if expr.dtype in FLOATS else self._of_ints(op, expr.dtype, args)
+        )
+
+    def _of_ints(self, op: str, dtype: str, args: list[Value]) -> Value:
+        kind, emit = self.kind(dtype), self.body.emit
+        if op in ("add", "sub", "mul"):
+            return emit(f"{op} {kind} {args[0]}, {args[1]}")
+        if op in ("floordiv", "mod"):
+            return self._divided(op, kind, args[0], args[1])
+        if op in ("min", "max"):
+            smaller = emit(f"icmp {'slt' if op == 'min' else 'sgt'} {kind} {args[0]}, {args[1]}")
+            return emit(f"select {self.kind('bool')} {smaller}, {kind} {args[0]}, {kind} {args[1]}")
+        negative = emit(f"sub {kind} zeroinitializer, {args[0]}")
+        if op == "neg":
+            return negative
+        assert op == "abs", op
+        below = emit(f"icmp slt {kind} {args[0]}, zeroinitializer")
+        return emit(f"select {self.kind('bool')} {below}, {kind} {negative}, {kind} {args[0]}")
+
+    def _of_floats(self, op: str, dtype: str, args: list[Value]) -> Value:
+        v = self._vectors(dtype)
+        if op in ("mul", "div", "neg"):
+            return Value(getattr(v, op)(*args))
+        if op in ("min", "max"):
+            first = v.select(v.compare("ult" if op == "min" else "ugt", args[0], args[1]), args[0], args[1])
+            return v.select(v.compare("uno", args[1], args[1]), args[1], first)
+        if op == "sigmoid":
+            one = v.const(1.0)
+            return v.div(one, v.add(one, function(v, "exp", v.neg(args[0]))))
+        if op == "pow" and self.count == 1:  # which works on halves of vectors
+            pair = v.with_bits(v.bits, 2)
+            wide = [
+                self.body.emit(f"shufflevector {v.kind} {a}, {v.kind} poison, <2 x i32> zeroinitializer")
+                for a in args
+            ]
+            return pair.part(function(pair, "pow", *wide), [0])
+        return function(v, op, *args)
+
+    def _cast(self, arg: Expr, to: str) -> Value:
+        value, source, emit = self.value(arg), arg.dtype, self.body.emit
+        old, new = self.kind(source), self.kind(to)
+        if to == "bool":
+            compare = "fcmp une" if source in FLOATS else "icmp ne"
+            return emit(f"{compare} {old} {value}, zeroinitializer")
+        if source in FLOATS and to in FLOATS:
+            return emit(f"{'fpext' if to == 'float64' else 'fptrunc'} {old} {value} to {new}")
+        if source in FLOATS:  # saturated: what is out of range is not left to chance
+            name = f"@llvm.fptosi.sat.{self._suffix(to)}.{self._suffix(source)}"
+            self.body.needs[name] = f"declare {new} {name}({old})\n"
+            return emit(f"call {new} {name}({old} {value})")
+        if to in FLOATS:
+            return emit(f"{'uitofp' if source == 'bool' else 'sitofp'} {old} {value} to {new}")
+        if BITS[to] < BITS[source]:
+            return emit(f"trunc {old} {value} to {new}")
+        return emit(f"{'zext' if source == 'bool' else 'sext'} {old} {value} to {new}")
+
+    def _select(self, expr: Expr) -> Value:
+        mask, a, b = (self.value(arg) for arg in expr.args)
+        kind = self.kind(expr.dtype)
+        return self.body.emit(f"select {self.kind('bool')} {mask}, {kind} {a}, {kind} {b}")
+
+    def _select_masked(self, expr: Expr) -> Generator[tuple[Lanes, Expr], None, Value]:
+        """A choice of which each lane evaluates one side.
+
+        What both sides evaluate in any case is evaluated before, in all lanes; else nested choices that share
+        parts would evaluate these once for each path.
+        """
+        condition, yes, no = expr.args
+        yield self, condition
+        in_yes = _evaluated(yes)
+        shared = [node for name, node in _evaluated(no).items() if name in in_yes]
+        yield from ((self, node) for node in shared)
+        wider = {**self.wider, **{id(node): self.value(node) for node in shared}} if shared else self.wider
+        mask = self.value(condition)
+        inside = self.masked(mask, wider)
+        yield inside, yes
+        opposite = self.body.emit(f"xor {self.kind('bool')} {mask}, {self.constant('bool', True)}")
+        outside = self.masked(opposite, wider)
+        yield outside, no
+        kind = self.kind(expr.dtype)
+        return self.body.emit(
+            f"select {self.kind('bool')} {mask}, {kind} {inside.value(yes)}, {kind} {outside.value(no)}"
+        )
+
+    def masked(self, condition: Value, wider: dict[int, Value] | None = None) -> Lanes:
+        """The same lanes where a condition holds besides. `wider` are values, by id, known without it."""
+        both = condition
+        if self.mask is not None:
+            both = self.body.emit(f"and {self.kind('bool')} {self.mask}, {condition}")
+        return Lanes(
+            self.body,
+            self.target,
+            self.indices,
+            self.view,
+            self.count,
+            self.axis,
+            both,
+            True,
+            self.known,
+            self.pinned,
+            self.wider if wider is None else wider,
+        )
+
+    def accumulated(self, expr: Expr, total: Value) -> Value:
+        """An accumulation, an operation of an element and a term, where the element's value is `total`."""
+        self.known[id(expr.args[0]), self.mask] = (expr.args[0], total)
+        self.known.pop((id(expr), self.mask), None)
+        return self.value(expr)
+
+    # ---- memory ----
+
+    def varies(self, expr: Expr) -> bool:
+        """Whether an expression may differ from lane to lane."""
+        return self.axis is not None and mentions(expr, self.axis)
+
+    def _steps(self, indices: tuple[Expr, ...]) -> list[int] | None:
+        """By how much each index moves from lane to lane; None if it is not told."""
+        if self.axis is None:
+            return [0] * len(indices)
+        steps = []
+        for index in indices:
+            form = linear(index)
+            if self.varies(form.without(self.axis).expr()):
+                return None
+            steps.append(form.coefficient(self.axis))
+        return steps
+
+    def _address(self, buffer: Buffer, view: View, indices: tuple[Expr, ...]) -> Value:
+        offset = "0"
+        for index, stride in zip(indices, view.strides):
+            offset = self.plus(offset, self.times(self.index(index), stride))
+        return self.body.emit(f"getelementptr {_IN_MEMORY[buffer.dtype]}, ptr {view.pointer}, i64 {offset}")
+
+    def _addresses(self, buffer: Buffer, view: View, indices: tuple[Expr, ...], steps: list[int] | None) -> Value:
+        """A pointer a lane."""
+        emit, kind = self.body.emit, self.kind("int64")
+        one = _IN_MEMORY[buffer.dtype]
+        if steps is not None:
+            move = "0"
+            for step, stride in zip(steps, view.strides):
+                move = self.plus(move, self.times(str(step), stride))
+            offsets = emit(f"mul {kind} {self.splat(move, 'int64')}, {self.sequence()}")
+            return emit(f"getelementptr {one}, ptr {self._address(buffer, view, indices)}, {kind} {offsets}")
+        total = self.constant("int64", 0)
+        for index, stride in zip(indices, view.strides):
+            places = self.value(index)
+            if index.dtype != "int64":
+                places = emit(f"sext {self.kind(index.dtype)} {places} to {kind}")
+            moved = emit(f"mul {kind} {places}, {self.splat(stride, 'int64')}")
+            total = emit(f"add {kind} {total}, {moved}")
+        return emit(f"getelementptr {one}, ptr {view.pointer}, {kind} {total}")
+
+    def _loaded(self, value: Value, dtype: str) -> Value:
+        return (
+            self.body.emit(f"icmp ne {self._stored(dtype)} {value}, zeroinitializer") if dtype == "bool" else value
+        )
+
+    def _load(self, expr: Expr) -> Value:
+        buffer: Buffer = expr.static[0]
+        view, kind, dtype = self.view(buffer), self._stored(buffer.dtype), buffer.dtype
+        steps = self._steps(expr.args)
+        align = BITS[dtype] // 8
+        if steps is not None and not any(steps) and not self.guarded:  # some lane reads it
+            address = self._address(buffer, view, expr.args)
+            scalar = self.body.emit(f"load {_IN_MEMORY[dtype]}, ptr {address}, align {align}")
+            if dtype == "bool":
+                scalar = self.body.emit(f"trunc i8 {scalar} to i1")
+            return self.splat(scalar, dtype)
+        if steps is not None and not any(steps[:-1]) and (self.count == 1 or steps[-1:] == [1]):
+            address = self._address(buffer, view, expr.args)
+            if self.mask is None:
+                return self._loaded(self.body.emit(f"load {kind}, ptr {address}, align {align}"), dtype)
+            name = f"@llvm.masked.load.{self._suffix(dtype)}.p0"
+            place, of_place = f"ptr {address}", "ptr"
+        else:
+            name = f"@llvm.masked.gather.{self._suffix(dtype)}.v{self.count}p0"
+            of_place = f"<{self.count} x ptr>"
+            place = f"{of_place} {self._addresses(buffer, view, expr.args, steps)}"
+        bools = self.kind("bool")
+        self.body.needs[name] = f"declare {kind} {name}({of_place}, i32, {bools}, {kind})\n"
+        mask = self.mask or self.constant("bool", True)
+        value = self.body.emit(f"call {kind} {name}({place}, i32 {align}, {bools} {mask}, {kind} zeroinitializer)")
+        return self._loaded(value, dtype)
+
+    def store(self, buffer: Buffer, indices: tuple[Expr, ...], value: Value) -> None:
+        """Store a value of the buffer's dtype."""
+        view, kind, dtype = self.view(buffer), self._stored(buffer.dtype), buffer.dtype
+        if dtype == "bool":
+            value = self.body.emit(f"zext {self.kind('bool')} {value} to {kind}")
+        steps = self._steps(indices)
+        align = BITS[dtype] // 8
+        if self.count == 1 or (steps is not None and not any(steps[:-1]) and steps[-1:] == [1]):
+            address = self._address(buffer, view, indices)
+            if self.mask is None:
+                self.body.do(f"store {kind} {value}, ptr {address}, align {align}")
+                return
+            name, of_place, place = f"@llvm.masked.store.{self._suffix(dtype)}.p0", "ptr", f"ptr {address}"
+        else:
+            name = f"@llvm.masked.scatter.{self._suffix(dtype)}.v{self.count}p0"
+            of_place = f"<{self.count} x ptr>"
+            place = f"{of_place} {self._addresses(buffer, view, indices, steps)}"
+        bools = self.kind("bool")
+        self.body.needs[name] = f"declare void {name}({kind}, {of_place}, i32, {bools})\n"
+        mask = self.mask or self.constant("bool", True)
+        self.body.do(f"call void {name}({kind} {value}, {place}, i32 {align}, {bools} {mask})")
+
+
+def lanes_of(body: Statement, target: Target) -> int:
+    """As many lanes as a vector of the widest numbers that are stored has."""
+    widest = max((BITS[each.buffer.dtype] for each in all_statements(body) if isinstance(each, Store)), default=32)
+    return target.vector_bytes * 8 // max(widest, 32)

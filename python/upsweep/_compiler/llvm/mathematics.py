@@ -1,0 +1,429 @@
+"""Vector mathematics in LLVM IR: exp, log, sin, ... for floats of 32 and 64 bits, any number of lanes.
+
+Each is within 2 units in the last place over the whole range, subnormal results too, and has the special values
+of C's library. The polynomials are in `coefficients`. Arguments are reduced as Cody and Waite do ("Software
+Manual for the Elementary Functions", 1980); log of float64 follows the scheme of Tang ("Table-driven
+implementation of the logarithm function", ACM TOMS 16, 1990) without a table.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+
+from upsweep._compiler.llvm import coefficients as c
+from upsweep._compiler.llvm.vectors import Body, Vectors
+
+__all__ = ["FUNCTIONS", "exp", "exp2", "function"]
+
+Value = str
+
+
+def _horner(v: Vectors, x: Value, coefs: Sequence[float]) -> Value:
+    """The polynomial with these coefficients, lowest first."""
+    result = v.const(coefs[-1])
+    for coef in reversed(coefs[:-1]):
+        result = v.fma(result, x, v.const(coef))
+    return result
+
+
+def _round_to_integer(v: Vectors, x: Value, scale: float, bias: int = 0) -> tuple[Value, Value]:
+    """round(x * scale) as a number, and a number whose last bits hold that integer plus `bias`.
+
+    Adding 1.5 * 2^mantissa leaves no room for a fraction.
+    """
+    magic = v.const(1.5 * 2.0**v.mantissa + bias)
+    shifted = v.fma(x, v.const(scale), magic)
+    return v.sub(shifted, magic), shifted
+
+
+def _has_scale(v: Vectors) -> bool:
+    return v.target.avx512 and v.bits * v.lanes == 512
+
+
+def _scaled(v: Vectors, x: Value, n: Value, shifted: Value) -> Value:
+    """x * 2^n with one rounding, for x near 1; `shifted` holds n + 2 * bias.
+
+    Two factors, each a normal number, reach every exponent from subnormals to infinity.
+    """
+    if _has_scale(v):
+        name = f"@llvm.x86.avx512.mask.scalef.p{'s' if v.bits == 32 else 'd'}.512"
+        mask = f"i{v.lanes}"
+        v.body.needs[name] = f"declare {v.kind} {name}({v.kind}, {v.kind}, {v.kind}, {mask}, i32)\n"
+        return v.body.emit(f"call {v.kind} {name}({v.kind} {x}, {v.kind} {n}, {v.kind} {x}, {mask} -1, i32 4)")
+    both = v.to_bits(shifted)
+    first = v.integer("lshr", both, 1)
+    second = v.integer("sub", both, first)
+    for half in (first, second):
+        x = v.mul(x, v.from_bits(v.integer("shl", half, v.mantissa)))
+    return x
+
+
+# Beyond these exp is infinite, or less than half the smallest subnormal.
+_EXP_LIMITS = {32: (89.0, -104.0), 64: (710.0, -746.0)}
+
+
+def _less_powers(v: Vectors, x: Value, n: Value) -> Value:
+    """x - n ln 2. The high part of ln 2 has so few bits that n times it is exact."""
+    r = v.fma(n, v.const(-c.LN2_HIGH[v.bits]), x)
+    return v.fma(n, v.const(-c.LN2_LOW[v.bits]), r)
+
+
+def exp(
+    v: Vectors, x: Value, *, never_positive: bool = False, negated: bool = False, flush: bool = False
+) -> Value:
+    """exp(x), or exp(-x) if `negated`.
+
+    `never_positive` says so of the exponent, and saves a comparison. With `flush` subnormal results are 0, in
+    kernels that run in that mode: one factor is enough then.
+    """
+    high, low = _EXP_LIMITS[v.bits]
+    native = _has_scale(v)
+    short = flush and never_positive and not native
+    if short:
+        low = -v.bias * math.log(2)
+    if not never_positive:
+        x = v.at_least(x, v.const(-high)) if negated else v.at_most(x, v.const(high))
+    x = v.at_most(x, v.const(-low)) if negated else v.at_least(x, v.const(low))
+    log2_e = -math.log2(math.e) if negated else math.log2(math.e)
+    n, shifted = _round_to_integer(v, x, log2_e, v.bias if short else 2 * v.bias)
+    result = _horner(v, _less_powers(v, v.neg(x) if negated else x, n), (1.0, 1.0, *c.EXP[v.bits]))
+    if short:
+        # The least n is -bias, which as an exponent is that of 0.
+        return v.mul(result, v.from_bits(v.integer("shl", v.to_bits(shifted), v.mantissa)))
+    return _scaled(v, result, n, shifted)
+
+
+def exp2(v: Vectors, x: Value) -> Value:
+    """2^x: the integer part is an exponent, the rest a power of e."""
+    x = v.at_least(v.at_most(x, v.const(v.bias + 2.0)), v.const(-v.bias - v.mantissa - 2.0))
+    n, shifted = _round_to_integer(v, x, 1.0, 2 * v.bias)
+    rest = v.sub(x, n)
+    # The rest times ln 2 in two parts, of which the second is a correction of the last bits.
+    high = v.mul(rest, v.const(c.LN2[v.bits]))
+    if v.target.fma:
+        error = v.fma(rest, v.const(c.LN2[v.bits]), v.neg(high))
+        high = v.add(high, v.fma(rest, v.const(c.LN2_REST[v.bits]), error))
+    return _scaled(v, _horner(v, high, (1.0, 1.0, *c.EXP[v.bits])), n, shifted)
+
+
+def _split_exponent(v: Vectors, x: Value) -> tuple[Value, Value]:
+    """f and e: x = 2^e (1 + f) with 1 + f between the roots of 1/2 and 2, for positive finite x."""
+    smallest = 2.0 ** (1 - v.bias)
+    lift = v.mantissa + 1
+    is_small = v.compare("olt", x, v.const(smallest))
+    x = v.select(is_small, v.mul(x, v.const(2.0**lift)), x)
+    offset = v.select(is_small, v.const(-v.bias - lift), v.const(-v.bias))
+    raw = v.to_bits(x)
+    up = v.integer("add", raw, v.bits_of(1.0) - v.bits_of(math.sqrt(0.5)))
+    biased = v.integer("lshr", up, v.mantissa)
+    # An integer below 2^mantissa becomes a number by the exponent of 2^mantissa.
+    lifted = v.from_bits(v.integer("or", biased, v.bits_of(2.0**v.mantissa)))
+    e = v.add(v.sub(lifted, v.const(2.0**v.mantissa)), offset)
+    without = v.integer("sub", raw, v.integer("shl", v.integer("sub", biased, v.bias), v.mantissa))
+    return v.sub(v.from_bits(without), v.const(1.0)), e
+
+
+def log(v: Vectors, x: Value) -> Value:
+    """The natural logarithm; -inf at zeros, NaN below."""
+    f, e = _split_exponent(v, x)
+    half_square = v.mul(v.mul(f, f), v.const(0.5))
+    if v.bits == 32:
+        cube = v.mul(v.mul(f, f), f)
+        tail = v.fma(cube, _horner(v, f, c.LOG1P), v.mul(e, v.const(c.LN2_LOW[32])))
+        result = v.add(f, v.sub(tail, half_square))
+    else:
+        s = v.div(f, v.add(f, v.const(2.0)))
+        z = v.mul(s, s)
+        tail = v.mul(s, v.add(half_square, v.mul(z, _horner(v, z, c.ATANH))))
+        tail = v.fma(e, v.const(c.LN2_LOW[64]), tail)
+        result = v.sub(f, v.sub(half_square, tail))
+    result = v.fma(e, v.const(c.LN2_HIGH[v.bits]), result)
+    result = v.select(v.compare("olt", x, v.const(math.inf)), result, x)
+    below = v.select(v.compare("oeq", x, v.const(0.0)), v.const(-math.inf), v.const(math.nan))
+    return v.select(v.compare("ole", x, v.const(0.0)), below, result)
+
+
+# ---- trigonometry --------------------------------------------------------------------------------------------
+
+# Up to here the parts of pi / 2 are enough; there are few arguments beyond, which C's library takes.
+_TRIGONOMETRIC_LIMIT = {32: 100000.0, 64: 1000000.0}
+
+
+def _exact_fma(v: Vectors, a: Value, b: Value, addend: Value) -> Value:
+    """a * b + c with the product exact; on machines without it, float32 goes through float64."""
+    if v.target.fma or v.bits == 64:
+        return v.fma(a, b, addend)
+    wide = v.with_bits(64, v.lanes)
+    a, b, addend = v.widened(a), v.widened(b), v.widened(addend)
+    return wide.narrowed(wide.add(wide.mul(a, b), addend))
+
+
+def _by_library(v: Vectors, name: str, *args: Value) -> Value:
+    """C's function on each lane, in a function of its own, which keeps it out of the registers of its caller."""
+
+    def write(v: Vectors, *args: Value) -> Value:
+        inner = v.body
+        each = [inner.stack(v.kind, 1, 64) for _ in args]
+        for arg, memory in zip(args, each):
+            inner.do(f"store {v.kind} {arg}, ptr {memory}, align 64")
+        inner.do("br label %loop")
+        inner.place("loop")
+        lane, after = "%lane", "%after"
+        inner.do(f"{lane} = phi i64 [0, %start], [{after}, %loop]")
+        wide = []
+        for memory in each:
+            place = inner.emit(f"getelementptr {v.scalar}, ptr {memory}, i64 {lane}")
+            one = inner.emit(f"load {v.scalar}, ptr {place}")
+            wide.append(inner.emit(f"fpext float {one} to double") if v.bits == 32 else one)
+        call = ", ".join(f"double {value}" for value in wide)
+        value = inner.emit(f"call double @{name}({call})")
+        if v.bits == 32:
+            value = inner.emit(f"fptrunc double {value} to float")
+        place = inner.emit(f"getelementptr {v.scalar}, ptr {each[0]}, i64 {lane}")
+        inner.do(f"store {v.scalar} {value}, ptr {place}")
+        inner.do(f"{after} = add i64 {lane}, 1")
+        inner.do(f"%more = icmp ult i64 {after}, {v.lanes}")
+        inner.do("br i1 %more, label %loop, label %done")
+        inner.place("done")
+        inner.needs[f"@{name}"] = f"declare double @{name}({', '.join(['double'] * len(args))})\n"
+        return inner.emit(f"load {v.kind}, ptr {each[0]}, align 64")
+
+    return _called(v, f"each_{name}", write, args, "noinline cold")
+
+
+def _called(
+    v: Vectors, name: str, write: Callable[..., Value], args: Sequence[Value], attributes: str = "noinline"
+) -> Value:
+    """A call of a function that is in the module once; `write` emits its body, as it would in the caller."""
+    full = f"@{name}_{v.suffix}"
+    if full not in v.body.needs:
+        inner = Vectors(Body(), v.target, v.bits, v.lanes)
+        inner.body.do(f"ret {v.kind} {write(inner, *(f'%a{i}' for i in range(len(args))))}")
+        parameters = ", ".join(f"{v.kind} %a{i}" for i in range(len(args)))
+        v.body.needs |= inner.body.needs
+        v.body.needs[full] = inner.body.define(f"internal {v.kind} {full}({parameters}) {attributes} #0")
+    return v.body.emit(f"call {v.kind} {full}({', '.join(f'{v.kind} {arg}' for arg in args)})")
+
+
+def _unless(v: Vectors, mask: Value, usual: Value, name: str, *args: Value) -> Value:
+    """`usual`, and C's function where a lane is set; nothing of it runs if none is."""
+    body = v.body
+    rare, done = body.label("rare"), body.label("done")
+    before = body.block
+    body.branch(v.any(mask), rare, done, rarely=True)
+    body.place(rare)
+    other = v.select(mask, _by_library(v, name, *args), usual)
+    body.do(f"br label %{done}")
+    body.place(done)
+    return body.emit(f"phi {v.kind} [{usual}, %{before}], [{other}, %{rare}]")
+
+
+def _less_quadrants(v: Vectors, x: Value, n: Value) -> tuple[Value, Value | None]:
+    """x - n pi / 2, and the rounding error of it in float64."""
+    first, second, third = (v.const(-part) for part in c.HALF_PI_PARTS[v.bits])
+    nearly = _exact_fma(v, n, first, x)
+    r = _exact_fma(v, n, second, nearly)
+    if v.bits == 32:
+        return _exact_fma(v, n, third, r), None
+    # n times the second part has no more bits than a number: what this rounding lost is known.
+    lost = v.fma(n, second, v.sub(nearly, r))
+    correction = v.fma(n, third, lost)
+    result = v.add(r, correction)
+    return result, v.add(v.sub(r, result), correction)
+
+
+def _sine(v: Vectors, x: Value, name: str, quarter: int) -> Value:
+    """sin(x + quarter * pi / 2) of |x|: polynomials of sine and cosine, chosen by the quadrant."""
+    size = v.abs(x)
+    n, shifted = _round_to_integer(v, size, 2 / math.pi)
+    r, rest = _less_quadrants(v, size, n)
+    quadrant = v.integer("add", v.to_bits(shifted), quarter)
+    z = v.mul(r, r)
+    sine = v.fma(v.mul(r, z), _horner(v, z, c.SIN[v.bits]), r if rest is None else rest)
+    sine = sine if rest is None else v.add(r, sine)
+    half = v.mul(z, v.const(0.5))
+    tail = v.mul(v.mul(z, z), _horner(v, z, c.COS[v.bits]))
+    tail = tail if rest is None else v.sub(tail, v.mul(r, rest))
+    # 1 - z / 2 is rounded; what is lost is put back.
+    top = v.sub(v.const(1.0), half)
+    cosine = v.add(top, v.add(v.sub(v.sub(v.const(1.0), top), half), tail))
+    odd = v.body.emit(f"icmp ne {v.ints} {v.integer('and', quadrant, 1)}, {v.int_const(0)}")
+    value = v.select(odd, cosine, sine)
+    sign = v.integer("shl", v.integer("and", quadrant, 2), v.bits - 2)
+    if name == "sin":
+        sign = v.integer("xor", sign, v.integer("and", v.to_bits(x), -(1 << (v.bits - 1))))
+    value = v.from_bits(v.integer("xor", v.to_bits(value), sign))
+    beyond = v.compare("ogt", size, v.const(_TRIGONOMETRIC_LIMIT[v.bits]))
+    return _unless(v, beyond, value, name, x)
+
+
+def sin(v: Vectors, x: Value) -> Value:
+    return _sine(v, x, "sin", 0)
+
+
+def cos(v: Vectors, x: Value) -> Value:
+    return _sine(v, x, "cos", 1)
+
+
+def tanh(v: Vectors, x: Value) -> Value:
+    """E / (E + 2) with E = exp(2 |x|) - 1; a polynomial below 1/2, where the quotient would lose bits."""
+    size = v.abs(x)
+    twice = v.at_most(v.add(size, size), v.const(44.0))
+    n, shifted = _round_to_integer(v, twice, math.log2(math.e), v.bias)
+    r = _less_powers(v, twice, n)
+    p = v.fma(v.mul(r, r), _horner(v, r, c.EXP[v.bits]), r)
+    power = v.from_bits(v.integer("shl", v.to_bits(shifted), v.mantissa))
+    e = v.fma(power, p, v.sub(power, v.const(1.0)))
+    quotient = v.div(e, v.add(e, v.const(2.0)))
+    series = _odd_series(v, size, v.mul(size, size), c.TANH[v.bits])
+    return v.copysign(v.select(v.compare("olt", size, v.const(0.5)), series, quotient), x)
+
+
+def _odd_series(v: Vectors, x: Value, z: Value, coefs: Sequence[float]) -> Value:
+    """x + x z P(z)."""
+    return v.fma(v.mul(x, z), _horner(v, z, coefs), x)
+
+
+# ---- inverse trigonometry ------------------------------------------------------------------------------------
+
+
+def _from_half_pi(v: Vectors, x: Value, times: float = 1.0, rest: Value | None = None) -> Value:
+    """pi / 2 - x, or with `times` 2 pi - x; pi is in two parts, and x may have a rest."""
+    low = v.const(times * c.HALF_PI_REST[v.bits])
+    high = v.const(times * c.HALF_PI[v.bits])
+    if rest is None:
+        return v.sub(high, v.sub(x, low))
+    return v.sub(v.sub(high, x), v.sub(rest, low))
+
+
+def _arc(v: Vectors, x: Value) -> tuple[Value, Value, Value]:
+    """Whether |x| > 1/2, and asin of |x|, or there of sqrt((1 - |x|) / 2): half the angle from the other axis.
+
+    The root comes as a number with half of the bits, whose square is exact, and what it lacks is in the rest.
+    """
+    size = v.abs(x)
+    is_big = v.compare("ogt", size, v.const(0.5))
+    other = v.mul(v.sub(v.const(1.0), size), v.const(0.5))
+    root = v.sqrt(other)
+    short = v.from_bits(v.integer("and", v.to_bits(root), -(1 << (v.mantissa + 1) // 2)))
+    missing = v.div(v.sub(other, v.mul(short, short)), v.add(root, short))
+    missing = v.select(v.compare("oeq", other, v.const(0.0)), other, missing)
+    z = v.select(is_big, other, v.mul(size, size))
+    root = v.select(is_big, root, size)
+    tail = v.mul(v.mul(root, z), _horner(v, z, c.ASIN[v.bits]))
+    return is_big, v.select(is_big, short, size), v.select(is_big, v.add(tail, missing), tail)
+
+
+def asin(v: Vectors, x: Value) -> Value:
+    is_big, head, tail = _arc(v, x)
+    angle = _from_half_pi(v, v.add(head, head), rest=v.add(tail, tail))
+    return v.copysign(v.select(is_big, angle, v.add(head, tail)), x)
+
+
+def acos(v: Vectors, x: Value) -> Value:
+    is_big, head, tail = _arc(v, x)
+    twice, rest = v.add(head, head), v.add(tail, tail)
+    negative = v.compare("olt", x, v.const(0.0))
+    far = v.select(negative, _from_half_pi(v, twice, 2.0, rest), v.add(twice, rest))
+    near = _from_half_pi(v, v.copysign(head, x), rest=v.copysign(tail, x))
+    return v.select(is_big, far, near)
+
+
+def atan(v: Vectors, x: Value) -> Value:
+    size = v.abs(x)
+    is_big = v.compare("ogt", size, v.const(1.0))
+    t = v.select(is_big, v.div(v.const(1.0), size), size)
+    angle = _odd_series(v, t, v.mul(t, t), c.ATAN[v.bits])
+    return v.copysign(v.select(is_big, _from_half_pi(v, angle), angle), x)
+
+
+def atan2(v: Vectors, y: Value, x: Value) -> Value:
+    """The angle of (x, y), with C's values at zeros and infinities of either sign."""
+    above, along = v.abs(y), v.abs(x)
+    steep = v.compare("ogt", above, along)
+    small, large = v.select(steep, along, above), v.select(steep, above, along)
+    ratio = v.div(small, large)
+    same = v.compare("oeq", small, large)  # 0 / 0 and inf / inf are told apart from NaN
+    at_zero = v.compare("oeq", large, v.const(0.0))
+    ratio = v.select(same, v.select(at_zero, v.const(0.0), v.const(1.0)), ratio)
+    # abs drops the sign of NaN only: what is NaN stays so by the sum.
+    ratio = v.select(v.compare("uno", x, y), v.add(x, y), ratio)
+    angle = _odd_series(v, ratio, v.mul(ratio, ratio), c.ATAN[v.bits])
+    angle = v.select(steep, _from_half_pi(v, angle), angle)
+    backward = v.body.emit(f"icmp slt {v.ints} {v.to_bits(x)}, {v.int_const(0)}")
+    angle = v.select(backward, _from_half_pi(v, angle, 2.0), angle)
+    return v.copysign(angle, y)
+
+
+# ---- powers --------------------------------------------------------------------------------------------------
+
+
+def _power32(v: Vectors, x: Value, y: Value) -> Value:
+    """float32 through float64: exp(y log |x|), then the sign and the cases that C names."""
+    half = v.lanes // 2
+    halves = [range(half), range(half, v.lanes)]
+    wide = v.with_bits(64, half)
+    short = v.with_bits(32, half)
+    results = []
+    size = v.abs(x)
+    for lanes in halves:
+        base, exponent = short.widened(v.part(size, lanes)), short.widened(v.part(y, lanes))
+        results.append(wide.narrowed(exp(wide, wide.mul(exponent, log(wide, base)))))
+    value = short.joined(results[0], results[1])
+    zero, one = v.const(0.0), v.const(1.0)
+    halved = v.mul(y, v.const(0.5))
+    is_integer = v.compare("oeq", v.floor(y), y)
+    is_odd = v.logical("and", is_integer, v.compare("one", v.floor(halved), halved))
+    is_odd = v.logical("and", is_odd, v.compare("olt", v.abs(y), v.const(2.0**24)))
+    value = v.select(is_odd, v.copysign(value, x), value)
+    finite_negative = v.logical("and", v.compare("olt", x, zero), v.compare("ogt", x, v.const(-math.inf)))
+    no_root = v.logical("and", finite_negative, v.compare("one", v.floor(y), y))
+    value = v.select(no_root, v.const(math.nan), value)
+    endless = v.compare("oeq", v.abs(y), v.const(math.inf))
+    value = v.select(v.logical("and", v.compare("oeq", size, one), endless), one, value)
+    return v.select(v.logical("or", v.compare("oeq", x, one), v.compare("oeq", y, zero)), one, value)
+
+
+def power(v: Vectors, x: Value, y: Value) -> Value:
+    """x to the power y. In float64 the logarithm would be needed to twice as many bits: C's library takes it."""
+    return _power32(v, x, y) if v.bits == 32 else _by_library(v, "pow", x, y)
+
+
+def rsqrt(v: Vectors, x: Value) -> Value:
+    """1 / sqrt(x). AVX-512 has 14 bits of it for float32, which one step of a series makes all bits."""
+    if v.bits == 64 or not v.target.avx512:
+        return v.div(v.const(1.0), v.sqrt(x))
+    if not _has_scale(v):  # by a whole vector, whose bits those of shorter ones are to be
+        whole = v.with_bits(32, 16)
+        return whole.part(rsqrt(whole, v.part(x, [lane % v.lanes for lane in range(16)])), range(v.lanes))
+    name = "@llvm.x86.avx512.rsqrt14.ps.512"
+    v.body.needs[name] = f"declare {v.kind} {name}({v.kind}, {v.kind}, i16)\n"
+    first = v.body.emit(f"call {v.kind} {name}({v.kind} {x}, {v.kind} {x}, i16 -1)")
+    error = v.fma(v.neg(v.mul(x, first)), first, v.const(1.0))
+    series = v.mul(v.fma(error, v.const(0.375), v.const(0.5)), v.mul(error, first))
+    # At 0 and infinity the first is exact, and the error NaN.
+    return v.select(v.compare("ord", error, error), v.add(first, series), first)
+
+
+FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "exp": exp, "exp2": exp2, "log": log, "sin": sin, "cos": cos, "tanh": tanh, "asin": asin, "acos": acos,
+    "atan": atan, "atan2": atan2, "pow": power, "rsqrt": rsqrt, "sqrt": Vectors.sqrt, "floor": Vectors.floor,
+    "abs": Vectors.abs,
+}  # fmt: skip
+
+# Functions are inlined while a body has fewer lines. The time of LLVM's register allocator grows with
+# the square of a block's length: 1,000 inlined tanh (86,000 lines) took 17 s, with calls after 5,000 lines they
+# take 1 s (AVX-512, LLVM 22, 2026-11).
+_LONGEST_INLINED = 5_000
+_INSTRUCTIONS = ("sqrt", "floor", "abs")
+
+
+def function(v: Vectors, name: str, *args: Value, **options: bool) -> Value:
+    """The value of a function of `FUNCTIONS`: inlined, or called where the body is long already. Same bits."""
+    write = FUNCTIONS[name]
+    if len(v.body.lines) < _LONGEST_INLINED or name in _INSTRUCTIONS:
+        return write(v, *args, **options)
+    variant = "_".join([name, *(option for option, value in options.items() if value)])
+    return _called(v, variant, functools.partial(write, **options), args)

@@ -1,0 +1,118 @@
+"""What depends on the column alone, computed once a call instead of once a pair.
+
+A packed column is given more numbers: those that instructions of pairs take from the instructions of its level.
+A function of its own computes them, with columns in the lanes, before the tiles run:
+
+    void prepare(columns, columns_stride, params, n_columns)
+
+`columns` as the tile has them. It works on whole vectors, so that there has to be memory behind the last column.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from upsweep._compiler.llvm.instructions import Steps, cost_of
+from upsweep._compiler.llvm.target import Target
+from upsweep._compiler.llvm.vectors import Body, Vectors
+from upsweep._compiler.lowering.program import Instruction, Program
+
+if TYPE_CHECKING:
+    from upsweep._compiler.formulas.reduction import PairReduction
+
+__all__ = ["part", "prepare_function"]
+
+Value = str
+
+_WORTH = 4  # instructions for each vector of pairs that a pass before them is worth
+_CHEAP = ("load", "const")
+_LOOPS = ("loop", "carry", "end", "number", "array", "put", "get", "result", "weight")
+_MASKS = ("lt", "le", "eq", "ne")
+
+
+def part(program: Program, columns_kind: str) -> tuple[Program, tuple[int, ...]]:
+    """The program of pairs, which loads what columns have been given, and the ids of those values.
+
+    Where columns have loops over features, or masks for pairs, or nothing that is worth it, all stays as it is,
+    and there are no ids.
+    """
+    own = {n for n, step in enumerate(program.values) if step.level == columns_kind}
+    if any(program.values[n].op in _LOOPS for n in own):
+        return program, ()
+    taken = {*program.results, *program.weights}
+    for step in program.values:
+        if step.level != columns_kind:
+            taken.update(step.args)
+    ids = tuple(sorted(n for n in own & taken if program.values[n].op not in _CHEAP))
+    if sum(cost_of(program.values[n]) for n in own) < _WORTH or any(program.values[n].op in _MASKS for n in ids):
+        return program, ()
+    width, values = program.width(columns_kind), list(program.values)
+    for n in own:
+        if n in ids:
+            values[n] = Instruction("load", (), (columns_kind, width + ids.index(n)), columns_kind)
+        elif values[n].op != "load" or n not in taken:
+            values[n] = Instruction("const", (), (0.0,), "p")  # nobody reads it any more
+    return replace(program, values=tuple(values)), ids
+
+
+def prepare_function(
+    program: Program, reduction: PairReduction, target: Target, lanes_are: str, ids: tuple[int, ...]
+) -> tuple[str, dict[str, str]]:
+    """The text of `prepare` for the program before it was parted, and what it needs of the module."""
+    body = Body()
+    bits = {"float32": 32, "float64": 64}[reduction.dtype]
+    v = Vectors(body, target, bits, target.lanes(reduction.dtype))
+    kind = "j" if reduction.rows == "i" else "i"
+    first = program.width(kind)
+    width = first + len(ids)
+
+    def address(place: int, lane: int) -> Value:
+        """A number of a column; where lanes hold columns, of a vector of them."""
+        if lanes_are == "columns":
+            row = body.emit(f"mul i64 %columns_stride, {place}")
+            at = body.emit(f"add i64 {row}, %j")
+        else:
+            at = body.emit(f"add i64 %record, {lane * width + place}")
+        return body.emit(f"getelementptr {v.scalar}, ptr %columns, i64 {at}")
+
+    def load(of: str, place: Value | int, column: int) -> Value:
+        assert isinstance(place, int)  # there are no loops
+        if of == "p":
+            one = body.emit(f"getelementptr {v.scalar}, ptr %params, i64 {place}")
+            return v.splat(body.emit(f"load {v.scalar}, ptr {one}"))
+        if lanes_are == "columns":
+            return v.load(address(place, 0))
+        result = "poison"
+        for lane in range(v.lanes):
+            one = body.emit(f"load {v.scalar}, ptr {address(place, lane)}")
+            result = body.emit(f"insertelement {v.kind} {result}, {v.scalar} {one}, i64 {lane}")
+        return result
+
+    steps = Steps(v, program, frozenset({kind}), {}, 1, load, flush=False)
+    for n, step in enumerate(program.values):
+        if step.level == "p":
+            steps.write(n)
+    before, done = body.block, body.label("prepared")
+    body.branch(body.emit("icmp eq i64 %n_columns, 0"), done, "group")
+    body.place("group")
+    place = len(body.lines)
+    body.do(f"%record = mul i64 %j, {width}")
+    for n, step in enumerate(program.values):
+        if step.level == kind:
+            steps.write(n)
+    for extra, n in enumerate(ids):
+        value = steps.value(n, 0)
+        if lanes_are == "columns":
+            v.store(value, address(first + extra, 0))
+            continue
+        for lane in range(v.lanes):
+            one = body.emit(f"extractelement {v.kind} {value}, i64 {lane}")
+            body.do(f"store {v.scalar} {one}, ptr {address(first + extra, lane)}")
+    body.do(f"%next = add i64 %j, {v.lanes}")
+    body.lines.insert(place, f"  %j = phi i64 [0, %{before}], [%next, %{body.block}]")
+    body.branch(body.emit("icmp ult i64 %next, %n_columns"), "group", done)
+    body.place(done)
+    body.do("ret void")
+    signature = "void @prepare(ptr noalias %columns, i64 %columns_stride, ptr noalias %params, i64 %n_columns) #0"
+    return body.define(signature), body.needs

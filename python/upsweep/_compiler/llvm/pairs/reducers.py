@@ -1,0 +1,439 @@
+"""What a kernel does with the formula's values: the carried vectors of each kind of reduction, and their state
+in memory.
+
+A reduction carries vectors through a loop over columns and has a state in memory between calls: slots of one
+vector each, `SLOT_BYTES` a lane apart whatever their type. Slots hold, in this order
+
+    sum                 the sums of the components, in the accumulator's type
+    logsumexp           the reference m, then sums of weight * exp(value - m); without a weight one sum of exp
+    sumsoftmaxweight    m, the sum of exp(value - m), then those times the weights
+    min, max            the best values; of those with an index then the indices, integers of the type's width
+    kmin                for each component k values in rising order, then for each component their indices
+
+src/pairs_states.hpp has the same list: it begins, combines and ends states.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from upsweep._compiler.llvm.mathematics import exp
+from upsweep._compiler.llvm.vectors import Vectors
+
+__all__ = ["SLOT_BYTES", "Reducer", "plus", "reducer"]
+
+Value = str
+Carried = list[Value]
+_Candidate = tuple[Value, Value, "Value | None"]  # a value, its index, the lanes that have it
+
+SLOT_BYTES = 8
+# What exp(value - m) may reach before m is moved: far from overflow, even as a sum of many.
+_HEADROOM = {32: 40.0, 64: 300.0}
+
+
+class Reducer:
+    """One kind of reduction, in one kernel.
+
+    `carried` are the types of the vectors in the loop. `enter` makes their values at the begin of a block of
+    columns, `update` takes them past some columns, `leave` brings them to memory at its end.
+    """
+
+    blocked = True  # whether blocks have to be short, since rounding errors grow with their length
+
+    def __init__(self, v: Vectors, state: Value, dim: int, accumulator_bits: int) -> None:
+        self.v, self.state, self.dim = v, state, dim
+        self.wide = v.with_bits(accumulator_bits, v.lanes)
+
+    @property
+    def carried(self) -> list[str]:
+        raise NotImplementedError
+
+    def enter(self) -> Carried:
+        raise NotImplementedError
+
+    def update(
+        self,
+        carried: Carried,
+        values: Sequence[Sequence[Value]],
+        weights: Sequence[Sequence[Value]],
+        places: Sequence[Value],
+        valid: Value | None,
+    ) -> Carried:
+        """Past some columns: their values and weights, [column][component], and their indices.
+
+        Lanes that are not `valid` have no column.
+        """
+        raise NotImplementedError
+
+    def leave(self, carried: Carried) -> None:
+        raise NotImplementedError
+
+    # ---- slots ----
+
+    def slot(self, n: int | Value) -> Value:
+        """The address of a slot."""
+        body, size = self.v.body, SLOT_BYTES * self.v.lanes
+        if isinstance(n, int):
+            return body.emit(f"getelementptr i8, ptr {self.state}, i64 {size * n}")
+        return body.emit(f"getelementptr [{size} x i8], ptr {self.state}, i64 {n}")
+
+    def load(self, n: int | Value, kind: str) -> Value:
+        return self.v.body.emit(f"load {kind}, ptr {self.slot(n)}, align {self._align}")
+
+    def store(self, n: int | Value, kind: str, value: Value) -> None:
+        self.v.body.do(f"store {kind} {value}, ptr {self.slot(n)}, align {self._align}")
+
+    @property
+    def _align(self) -> int:
+        return min(64, SLOT_BYTES * self.v.lanes)
+
+    def accumulate(self, n: int | Value, sums: Value, factor: Value | None = None) -> None:
+        """slot n = slot n * factor + sums, in the accumulator's type."""
+        v, wide = self.v, self.wide
+        before = self.load(n, wide.kind)
+        if wide.bits != v.bits:
+            sums = v.widened(sums)
+            factor = None if factor is None else v.widened(factor)
+        if factor is not None:
+            before = wide.mul(before, factor)
+        self.store(n, wide.kind, wide.add(before, sums))
+
+
+def plus(v: Vectors, total: Value, value: Value, factors: Sequence[Value] | None, valid: Value | None) -> Value:
+    """total + value in lanes that are valid, fused where the value is the product of `factors`."""
+    new = v.fused("add", [total, value], [None, factors])
+    return new if valid is None else v.select(valid, new, total)
+
+
+class Sum(Reducer):
+    """Sums of the components."""
+
+    @property
+    def carried(self) -> list[str]:
+        return [self.v.kind] * self.dim
+
+    def enter(self) -> Carried:
+        return [self.v.const(0.0)] * self.dim
+
+    def leave(self, carried: Carried) -> None:
+        for n, sums in enumerate(carried):
+            self.accumulate(n, sums)
+
+
+class Exponentials(Reducer):
+    """Sums of exp(value - m) and of their products with weights.
+
+    m is some value that has been met, or the least number; it moves when a value exceeds it by so much that exp
+    might overflow, which happens rarely, and then the sums are scaled. That is exact to the same bits as the
+    largest value would be: the largest term is at least 1.
+    """
+
+    def __init__(
+        self, v: Vectors, state: Value, n_weights: int, accumulator_bits: int, *, plain_too: bool
+    ) -> None:
+        super().__init__(v, state, n_weights, accumulator_bits)
+        self.plain_too = plain_too  # whether the sum without weights is wanted
+        self.terms: list[Value] = []  # of the last `update`, exp(value - m) of each column
+        self.n_sums = n_weights + plain_too
+
+    @property
+    def carried(self) -> list[str]:
+        return [self.v.kind] * (1 + self.n_sums)
+
+    def enter(self) -> Carried:
+        return [self.load(0, self.v.kind)] + [self.v.const(0.0)] * self.n_sums
+
+    def update(
+        self,
+        carried: Carried,
+        values: Sequence[Sequence[Value]],
+        weights: Sequence[Sequence[Value]],
+        places: Sequence[Value],
+        valid: Value | None,
+    ) -> Carried:
+        v, body = self.v, self.v.body
+        reference, sums = carried[0], carried[1:]
+        zero, lowest = v.const(0.0), v.const(-math.inf)
+        exponents = [value[0] for value in values]
+        if valid is not None:
+            exponents = [v.select(valid, value, lowest) for value in exponents]
+            weights = [[v.select(valid, weight, zero) for weight in column] for column in weights]
+        largest = exponents[0]
+        for value in exponents[1:]:
+            largest = v.select(v.compare("ogt", value, largest), value, largest)
+        limit = v.add(reference, v.const(_HEADROOM[v.bits]))
+        exceeds = v.any(v.compare("ogt", largest, limit))
+        before, rare, go_on = body.block, body.label("move"), body.label("exp")
+        body.branch(exceeds, rare, go_on, rarely=True)
+        body.place(rare)
+        # Finite, so that infinities subtract to no NaN.
+        moved = v.at_most(v.select(v.compare("ogt", largest, reference), largest, reference), v.const(self._most))
+        factor = exp(v, v.sub(reference, moved), never_positive=True, flush=True)
+        scaled = [v.mul(part, factor) for part in sums]
+        self.moved(factor)
+        self.store(0, v.kind, moved)
+        end = body.block
+        body.do(f"br label %{go_on}")
+        body.place(go_on)
+        joined = [
+            body.emit(f"phi {v.kind} [{old}, %{before}], [{new}, %{end}]")
+            for old, new in zip([reference, *sums], [moved, *scaled])
+        ]
+        reference, sums = joined[0], joined[1:]
+        self.terms = [exp(v, v.sub(value, reference)) for value in exponents]
+        for column, term in enumerate(self.terms):
+            if self.plain_too:
+                sums[0] = v.add(sums[0], term)
+            for n, weight in enumerate(weights[column] if self.dim else ()):
+                place = n + self.plain_too
+                sums[place] = v.fma(term, weight, sums[place])
+        return [reference, *sums]
+
+    def moved(self, factor: Value) -> None:
+        """m has moved: what memory holds refers to the old one."""
+        for n in range(self.n_sums):
+            self.accumulate(1 + n, self.v.const(0.0), factor)
+
+    def leave(self, carried: Carried) -> None:
+        for n, sums in enumerate(carried[1:]):
+            self.accumulate(1 + n, sums)
+
+    @property
+    def _most(self) -> float:
+        return 3.4028234663852886e38 if self.v.bits == 32 else 1.7976931348623157e308
+
+
+class Best(Reducer):
+    """The least or the largest of each component, and where: NaN beats all, the first wins."""
+
+    blocked = False
+
+    def __init__(self, v: Vectors, state: Value, dim: int, *, largest: bool, indexed: bool) -> None:
+        super().__init__(v, state, dim, v.bits)
+        self.indexed = indexed
+        self.better = "ugt" if largest else "ult"
+
+    @property
+    def carried(self) -> list[str]:
+        return [self.v.kind] * self.dim + [self.v.ints] * (self.dim * self.indexed)
+
+    def enter(self) -> Carried:
+        return [self.load(n, kind) for n, kind in enumerate(self.carried)]
+
+    def update(
+        self,
+        carried: Carried,
+        values: Sequence[Sequence[Value]],
+        weights: Sequence[Sequence[Value]],
+        places: Sequence[Value],
+        valid: Value | None,
+    ) -> Carried:
+        carried = list(carried)
+        for n in range(self.dim):
+            # Among themselves first, in pairs: the columns would otherwise wait for each other, one by one.
+            some = [(column[n], place, valid) for column, place in zip(values, places)]
+            while len(some) > 1:
+                some = [self._better(*some[i : i + 2]) for i in range(0, len(some), 2)]
+            index = carried[self.dim + n] if self.indexed else ""
+            best, index, _ = self._better((carried[n], index, None), *some)
+            carried[n] = best
+            if self.indexed:
+                carried[self.dim + n] = index
+        return carried
+
+    def _better(self, first: _Candidate, *second: _Candidate) -> _Candidate:
+        """The better of two, the first if they are as good; of the second only lanes that are valid."""
+        if not second:
+            return first
+        v, ((value, place, valid), (other, other_place, other_valid)) = self.v, (first, second[0])
+        takes = v.compare(self.better, other, value)  # true for NaN in either
+        takes = v.logical("and", takes, v.compare("ord", value, value))
+        if other_valid is not None:
+            takes = v.logical("and", takes, other_valid)
+        if self.indexed:
+            place = v.int_select(takes, other_place, place)
+        return v.select(takes, other, value), place, valid
+
+    def leave(self, carried: Carried) -> None:
+        for n, (kind, value) in enumerate(zip(self.carried, carried)):
+            self.store(n, kind, value)
+
+
+class Smallest(Reducer):
+    """The k least of each component in rising order, with their indices.
+
+    A vector of values is compared with the k-th least of its rows; where none is below, which is most often so,
+    that is all. Places that are empty hold NaN and the index -1; NaN that were met come last, as in a sort.
+    """
+
+    blocked = False
+
+    def __init__(self, v: Vectors, state: Value, dim: int, k: int) -> None:
+        super().__init__(v, state, dim, v.bits)
+        self.k = k
+
+    @property
+    def carried(self) -> list[str]:
+        return [self.v.kind] * self.dim
+
+    def enter(self) -> Carried:
+        return [self.load(self.k * n + self.k - 1, self.v.kind) for n in range(self.dim)]
+
+    def update(
+        self,
+        carried: Carried,
+        values: Sequence[Sequence[Value]],
+        weights: Sequence[Sequence[Value]],
+        places: Sequence[Value],
+        valid: Value | None,
+    ) -> Carried:
+        v, body = self.v, self.v.body
+        result = []
+        for n, last in enumerate(carried):
+            masks = [self._masked(v.compare("ult", column[n], last), valid) for column in values]
+            either = masks[0]
+            for mask in masks[1:]:
+                either = v.logical("or", either, mask)
+            before, rare, go_on = body.block, body.label("insert"), body.label("on")
+            body.branch(v.any(either), rare, go_on, rarely=True)
+            body.place(rare)
+            self._insert_all(n, [column[n] for column in values], places, valid)
+            new, end = self.load(self.k * n + self.k - 1, v.kind), body.block
+            body.do(f"br label %{go_on}")
+            body.place(go_on)
+            result.append(body.emit(f"phi {v.kind} [{last}, %{before}], [{new}, %{end}]"))
+        return result
+
+    def leave(self, carried: Carried) -> None:
+        """All is in memory."""
+
+    def _masked(self, mask: Value, valid: Value | None) -> Value:
+        return mask if valid is None else self.v.logical("and", mask, valid)
+
+    def _insert_all(self, n: int, values: Sequence[Value], places: Sequence[Value], valid: Value | None) -> None:
+        """Insert the values of some columns, one after the other: through memory, so that the code is there
+        once.
+        """
+        v, body = self.v, self.v.body
+        align = v.target.vector_bytes
+        room, index_room = (body.stack(kind, len(values), align) for kind in (v.kind, v.ints))
+        for column, (value, place) in enumerate(zip(values, places)):
+            body.do(f"store {v.kind} {value}, ptr {self._cell(v.kind, room, column)}, align {align}")
+            body.do(f"store {v.ints} {place}, ptr {self._cell(v.ints, index_room, column)}, align {align}")
+        before, loop, take, go_on = body.block, body.label("each"), body.label("take"), body.label("next")
+        nan, done = body.label("nan"), body.label("in")
+        body.do(f"br label %{loop}")
+        body.place(loop)
+        column_at, after = body.name("c"), body.name("c")
+        body.do(f"{column_at} = phi i64 [0, %{before}], [{after}, %{go_on}]")
+        value = body.emit(f"load {v.kind}, ptr {self._cell(v.kind, room, column_at)}, align {align}")
+        place = body.emit(f"load {v.ints}, ptr {self._cell(v.ints, index_room, column_at)}, align {align}")
+        last = self.load(self.k * n + self.k - 1, v.kind)
+        is_number = self._masked(v.compare("ord", value, value), valid)
+        active = v.logical("and", v.compare("ult", value, last), is_number)
+        check = body.label("check")
+        body.branch(v.any(active), take, check)
+        body.place(take)
+        self._insert(n, value, place, active)
+        body.do(f"br label %{check}")
+        body.place(check)
+        is_nan = self._masked(v.compare("uno", value, value), valid)
+        body.branch(v.any(is_nan), nan, go_on, rarely=True)
+        body.place(nan)
+        self._append(n, value, place, is_nan)
+        body.do(f"br label %{go_on}")
+        body.place(go_on)
+        body.do(f"{after} = add i64 {column_at}, 1")
+        body.branch(body.emit(f"icmp ult i64 {after}, {len(values)}"), loop, done)
+        body.place(done)
+
+    def _cell(self, kind: str, room: Value, at: int | Value) -> Value:
+        return self.v.body.emit(f"getelementptr {kind}, ptr {room}, i64 {at}")
+
+    def _insert(self, n: int, value: Value, place: Value, active: Value) -> None:
+        """Numbers to their places. Whether a place has to give way depends on the new number alone, not on the
+        places before: so all are treated side by side, a few at a time from the last on, until nothing has to
+        move.
+        """
+        v, body = self.v, self.v.body
+        at_once = next(size for size in (10, 9, 8, 7, 6, 5, 4, 3, 2, 1) if self.k % size == 0)
+        if self.k > 10 and at_once < 5:
+            at_once = 1  # k without a fair divisor
+        before, loop, done = body.block, body.label("move"), body.label("moved")
+        body.do(f"br label %{loop}")
+        body.place(loop)
+        at, next_at = body.name("at"), body.name("at")
+        body.do(f"{at} = phi i64 [{self.k - at_once}, %{before}], [{next_at}, %{loop}]")
+        is_first = body.emit(f"icmp eq i64 {at}, 0")
+        body.do(f"{next_at} = sub i64 {at}, {at_once}")
+        # The place above the first of them; above the first of all there is none, and itself is read instead.
+        upper = body.emit(f"sub i64 {at}, 1")
+        upper = body.emit(f"select i1 {is_first}, i64 0, i64 {upper}")
+        above = self._held(n, upper, 0)
+        moves_above = v.logical("and", active, v.compare("ugt", above[0], value))
+        none = "<" + ", ".join(["i1 0"] * v.lanes) + ">"
+        moves_above = body.emit(f"select i1 {is_first}, {v.bools} {none}, {v.bools} {moves_above}")
+        first_moves = moves_above
+        held = [self._held(n, at, offset) for offset in range(at_once)]
+        for offset, (number, index) in enumerate(held):
+            moves = v.logical("and", active, v.compare("ugt", number, value))  # true for places that are empty
+            new = v.select(moves, v.select(moves_above, above[0], value), number)
+            new_index = v.int_select(moves, v.int_select(moves_above, above[1], place), index)
+            self._hold(n, at, offset, new, new_index)
+            above, moves_above = (number, index), moves
+        body.branch(v.any(first_moves), loop, done)
+        body.place(done)
+
+    def _append(self, n: int, value: Value, place: Value, is_nan: Value) -> None:
+        """NaN, which come last, to the first place that is empty."""
+        v, body = self.v, self.v.body
+        before, loop, done = body.block, body.label("seek"), body.label("found")
+        body.do(f"br label %{loop}")
+        body.place(loop)
+        at, next_at, missing, still = (body.name() for _ in range(4))
+        body.do(f"{at} = phi i64 [0, %{before}], [{next_at}, %{loop}]")
+        body.do(f"{missing} = phi {v.bools} [{is_nan}, %{before}], [{still}, %{loop}]")
+        number, index = self._held(n, at, 0)
+        empty = body.emit(f"icmp slt {v.ints} {index}, {v.int_const(0)}")
+        takes = v.logical("and", missing, empty)
+        self._hold(n, at, 0, v.select(takes, value, number), v.int_select(takes, place, index))
+        body.do(f"{still} = and {v.bools} {missing}, {self._not(takes)}")
+        body.do(f"{next_at} = add i64 {at}, 1")
+        body.branch(body.emit(f"icmp ult i64 {next_at}, {self.k}"), loop, done)
+        body.place(done)
+
+    def _places_of(self, n: int, at: Value, offset: int) -> tuple[Value, Value]:
+        first, first_index = self.k * n + offset, self.k * (self.dim + n) + offset
+        body = self.v.body
+        return body.emit(f"add i64 {at}, {first}"), body.emit(f"add i64 {at}, {first_index}")
+
+    def _held(self, n: int, at: Value, offset: int) -> tuple[Value, Value]:
+        """What a place holds, a number and its index."""
+        slot, index_slot = self._places_of(n, at, offset)
+        return self.load(slot, self.v.kind), self.load(index_slot, self.v.ints)
+
+    def _hold(self, n: int, at: Value, offset: int, number: Value, index: Value) -> None:
+        slot, index_slot = self._places_of(n, at, offset)
+        self.store(slot, self.v.kind, number)
+        self.store(index_slot, self.v.ints, index)
+
+    def _not(self, mask: Value) -> Value:
+        v = self.v
+        ones = "<" + ", ".join(["i1 1"] * v.lanes) + ">"
+        return v.body.emit(f"xor {v.bools} {mask}, {ones}")
+
+
+def reducer(
+    v: Vectors, state: Value, reduction: str, dim: int, n_weights: int, k: int, accumulator_bits: int
+) -> Reducer:
+    """The reducer of a reduction, by its name."""
+    if reduction == "sum":
+        return Sum(v, state, dim, accumulator_bits)
+    if reduction == "logsumexp":
+        return Exponentials(v, state, n_weights, accumulator_bits, plain_too=n_weights == 0)
+    if reduction == "sumsoftmaxweight":
+        return Exponentials(v, state, n_weights, accumulator_bits, plain_too=True)
+    if "kmin" in reduction:
+        return Smallest(v, state, dim, k)
+    return Best(v, state, dim, largest="max" in reduction, indexed="arg" in reduction)

@@ -1,0 +1,51 @@
+"""How much a parallel loop's step costs, as expressions of sizes: what threads and strips are chosen by."""
+
+from __future__ import annotations
+
+from upsweep._compiler.llvm.loops.vectorize import BITS
+from upsweep._compiler.loops.expressions import Expr, binary, const, mentions, walk
+from upsweep._compiler.loops.statements import For, Statement, Store, inner_statements
+
+__all__ = ["strip_bytes", "strip_work"]
+
+# A function of mathematics beside a store or a sum.
+_FUNCTION_COST = 8
+_FUNCTIONS = ("exp", "log", "sin", "cos", "tanh", "sigmoid", "pow", "asin", "acos", "atan")
+
+
+def _times(a: Expr, b: Expr) -> Expr:
+    return binary("mul", a, b)
+
+
+def _stores_under(statement: Statement, loops: list[For]) -> list[tuple[Store, list[For]]]:
+    if isinstance(statement, Store):
+        return [(statement, loops)]
+    inside = [*loops, statement] if isinstance(statement, For) else loops
+    return [found for inner in inner_statements(statement) for found in _stores_under(inner, inside)]
+
+
+def strip_bytes(strips: list[For]) -> Expr:
+    """The bytes that one step of parallel loops writes, a step of the loops around them."""
+    total = const(0, "int64")
+    for strip in strips:
+        for store, loops in _stores_under(strip.body, []):
+            size = const(BITS[store.buffer.dtype] // 8, "int64")
+            for loop in loops:
+                if any(mentions(index, loop.axis) for index in store.indices):
+                    size = _times(size, loop.extent)
+            total = binary("add", total, size)
+    return total
+
+
+def strip_work(statement: Statement, strips: list[For]) -> Expr:
+    """What one step of parallel loops costs over all of a statement, in bytes or their worth."""
+    ids = {id(strip) for strip in strips}
+    total = const(0, "int64")
+    for store, loops in _stores_under(statement, []):
+        n_functions = sum(node.op in _FUNCTIONS for node in walk(store.value))
+        work = const(BITS[store.buffer.dtype] // 8 * (1 + _FUNCTION_COST * n_functions), "int64")
+        for loop in loops:
+            if id(loop) not in ids:
+                work = _times(work, loop.extent)
+        total = binary("add", total, work)
+    return total

@@ -1,0 +1,524 @@
+"""Scalar expressions: indices, sizes and elements, as users write them and as loop nests hold them.
+
+A node is immutable. ``read`` is an element of a tensor, ``load`` one of a buffer; all other rows of
+`OPERATIONS` mean what numpy's function does. Operators build nodes, so ``==`` is a comparison in the user's
+program: nodes are told apart by identity, and by `key` where two that read alike are the same.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import hashlib
+import operator
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+__all__ = [
+    "FLOATS",
+    "INTEGER_OPERATIONS",
+    "INTS",
+    "OPERATIONS",
+    "Axis",
+    "Expr",
+    "as_expr",
+    "atoms",
+    "binary",
+    "cast",
+    "const",
+    "contains",
+    "fold",
+    "has_loads",
+    "key",
+    "load",
+    "lowest",
+    "mentions",
+    "select",
+    "substitute",
+    "unary",
+    "users_line",
+    "variable",
+    "walk",
+    "with_args",
+]
+
+FLOATS = ("float32", "float64")
+INTS = ("int32", "int64")
+DTYPES = (*FLOATS, *INTS, "bool")
+
+_PACKAGE = str(Path(__file__).parents[2])
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+# Operation -> (arity, what it means). Comparisons give bool; and, or, not take it.
+OPERATIONS: dict[str, tuple[int, Callable[..., Any]]] = {
+    "add": (2, np.add), "sub": (2, np.subtract), "mul": (2, np.multiply), "div": (2, np.divide),
+    "floordiv": (2, np.floor_divide), "mod": (2, np.remainder), "min": (2, np.minimum), "max": (2, np.maximum),
+    "pow": (2, np.power), "neg": (1, np.negative), "abs": (1, np.abs), "exp": (1, np.exp), "log": (1, np.log),
+    "sqrt": (1, np.sqrt), "rsqrt": (1, lambda x: 1.0 / np.sqrt(x)), "sin": (1, np.sin), "cos": (1, np.cos),
+    "tanh": (1, np.tanh), "atan": (1, np.arctan), "asin": (1, np.arcsin), "acos": (1, np.arccos),
+    "sigmoid": (1, _sigmoid), "floor": (1, np.floor),
+    "lt": (2, np.less), "le": (2, np.less_equal), "gt": (2, np.greater), "ge": (2, np.greater_equal),
+    "eq": (2, np.equal), "ne": (2, np.not_equal), "and": (2, np.logical_and), "or": (2, np.logical_or),
+    "not": (1, np.logical_not),
+}  # fmt: skip
+# What operations mean for integers of Python, which do not wrap around, and for conditions.
+INTEGER_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "floordiv": operator.floordiv,
+    "mod": operator.mod, "min": min, "max": max, "neg": operator.neg, "abs": abs, "lt": operator.lt,
+    "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
+    "and": operator.and_, "or": operator.or_, "not": operator.not_, "select": lambda c, a, b: a if c else b,
+}  # fmt: skip
+COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+LOGICAL = ("and", "or", "not")
+_OF_FLOATS = (
+    "div",
+    "pow",
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "sin",
+    "cos",
+    "tanh",
+    "atan",
+    "asin",
+    "acos",
+    "sigmoid",
+    "floor",
+)
+# Operators by the names of numpy's functions.
+_OPERATORS = {
+    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "floor_divide": "floordiv",
+    "remainder": "mod", "power": "pow", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge",
+    "equal": "eq", "not_equal": "ne",
+}  # fmt: skip
+_NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
+
+
+def users_line() -> str:
+    """``file:line`` of the innermost caller outside the package."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return "<unknown>" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+class Expr:
+    """A scalar. It never changes; `known_atoms`, `known_form` and `known_key` cache `atoms`, `linear`, `key`."""
+
+    __slots__ = ("args", "dtype", "known_atoms", "known_form", "known_key", "op", "static", "where")
+
+    def __init__(
+        self, op: str, args: tuple[Expr, ...], dtype: str, static: tuple[Any, ...] = (), where: str = ""
+    ) -> None:
+        self.op, self.args, self.dtype, self.static, self.where = op, args, dtype, static, where
+        self.known_key: str | None = None
+        self.known_atoms: frozenset[Any] | None = None
+        self.known_form: Any = None
+
+    def __repr__(self) -> str:
+        from upsweep._compiler.loops.printing import expression_text
+
+        return expression_text(self, limit=2000)
+
+    def __bool__(self) -> bool:
+        raise TypeError(
+            f"{users_line()}: {self!r} has no truth value before it is computed; for a choice between two values "
+            "write te.select(condition, a, b), for and, or, not te.all(a, b), te.any(a, b), te.logical_not(a)"
+        )
+
+    __hash__ = object.__hash__
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """All slots but the caches, which hold ids of other objects."""
+        names = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
+        caches = dict.fromkeys(("known_key", "known_form", "known_atoms"))
+        return None, {name: getattr(self, name) for name in names} | caches
+
+    def __reduce__(self) -> Any:
+        """Operations as a list of rows, which pickle and deepcopy do not follow by recursion."""
+        if not self.args:
+            return copyreg.__newobj__, (type(self),), self.__getstate__()  # type: ignore[attr-defined]  # not in its stub
+        rows: list[Expr | tuple[Any, ...]] = []
+
+        def append(node: Expr, args: list[int]) -> int:
+            rows.append((node.op, args, node.dtype, node.static, node.where) if args else node)
+            return len(rows) - 1
+
+        fold(self, append)
+        return _of_rows, (rows,)
+
+    def __iter__(self) -> Iterator[Any]:
+        raise TypeError(f"{users_line()}: {self!r} is one number")
+
+    def __float__(self) -> float:
+        raise TypeError(
+            f"{users_line()}: {self!r} is no number before it is computed; te.exp, te.tanh and the like are its "
+            "functions, te.cast changes its dtype"
+        )
+
+    __int__ = __index__ = __complex__ = __float__  # none of them returns
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Expr:
+        # A number of numpy on the left of an operator comes here.
+        op = _OPERATORS.get(ufunc.__name__)
+        if op is None or method != "__call__" or keywords:
+            raise TypeError(
+                f"{users_line()}: np.{ufunc.__name__} of {self!r}: te has functions of its own (te.exp, te.tanh, "
+                "te.max, te.select, ...)"
+            )
+        return binary(op, *inputs)
+
+    def astype(self, dtype: str) -> Expr:
+        """The value as another dtype."""
+        return cast(self, dtype)
+
+    def __add__(self, other: Any) -> Expr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: Any) -> Expr:
+        return binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Expr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Expr:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Expr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Expr:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Expr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Expr:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: Any) -> Expr:
+        return binary("floordiv", self, other)
+
+    def __mod__(self, other: Any) -> Expr:
+        return binary("mod", self, other)
+
+    def __pow__(self, other: Any) -> Expr:
+        return binary("pow", self, other)
+
+    def __neg__(self) -> Expr:
+        return unary("neg", self)
+
+    def __abs__(self) -> Expr:
+        return unary("abs", self)
+
+    def __lt__(self, other: Any) -> Expr:
+        return binary("lt", self, other)
+
+    def __le__(self, other: Any) -> Expr:
+        return binary("le", self, other)
+
+    def __gt__(self, other: Any) -> Expr:
+        return binary("gt", self, other)
+
+    def __ge__(self, other: Any) -> Expr:
+        return binary("ge", self, other)
+
+    # The user's == is a comparison of values.
+    def __eq__(self, other: object) -> Expr:  # type: ignore[override]
+        return binary("eq", self, other)
+
+    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
+        return binary("ne", self, other)
+
+
+class Axis(Expr):
+    """An index that runs over [0, extent) in a loop. `kind` is data, reduce, scan or thread."""
+
+    __slots__ = ("extent", "kind", "name")
+
+    def __init__(self, name: str, extent: Expr | None, kind: str = "data") -> None:
+        super().__init__("axis", (), "int64", (name,))
+        self.name, self.extent, self.kind = name, extent, kind
+
+    @property
+    def var(self) -> Axis:
+        """The index itself, as TVM's programs name it."""
+        return self
+
+
+def check_dtype(dtype: str) -> str:
+    """A dtype's name, if it is one that nests compute with."""
+    try:
+        name = np.dtype(dtype).name
+    except TypeError:
+        name = ""
+    if name not in DTYPES:
+        raise TypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}")
+    return name
+
+
+def lowest(dtype: str) -> int:
+    """The least number of an integer dtype."""
+    return -(2**31) if dtype == "int32" else -(2**63)
+
+
+def _is_number_of(value: Any, dtype: str) -> bool:
+    return dtype not in INTS or lowest(dtype) <= int(value) < -lowest(dtype)
+
+
+def const(value: Any, dtype: str) -> Expr:
+    """A constant."""
+    value = bool(value) if dtype == "bool" else int(value) if dtype in INTS else float(value)
+    return Expr("const", (), dtype, (value,))
+
+
+def variable(name: str, dtype: str = "int64") -> Expr:
+    """A size that is known when the compiled function is called."""
+    return Expr("var", (), dtype, (name,), users_line())
+
+
+def load(buffer: Any, indices: tuple[Expr, ...]) -> Expr:
+    """An element of a buffer."""
+    return Expr("load", indices, buffer.dtype, (buffer,))
+
+
+def as_expr(value: Any, dtype: str | None = None) -> Expr:
+    """An expression as it is; a number as a constant, of float32 or int32 where nothing says otherwise."""
+    if isinstance(value, Expr):
+        return value
+    if not isinstance(value, _NUMBERS):
+        raise TypeError(f"{users_line()}: expected an expression or a number, got {value!r}")
+    if dtype is None:
+        is_real = isinstance(value, (float, np.floating))
+        dtype = "bool" if isinstance(value, (bool, np.bool_)) else "float32" if is_real else "int32"
+    if not _is_number_of(value, dtype):
+        raise ValueError(f"{users_line()}: {value!r} does not fit {dtype}; expected a number that does")
+    return const(value, dtype)
+
+
+def cast(value: Any, dtype: str) -> Expr:
+    """The value as another dtype; floats to integers are truncated."""
+    dtype = check_dtype(dtype)
+    expr = as_expr(value)
+    if expr.dtype == dtype:
+        return expr
+    if expr.op == "const" and _is_number_of(expr.static[0], dtype):
+        return const(expr.static[0], dtype)
+    return Expr("cast", (expr,), dtype)
+
+
+def _common(a: str, b: str) -> str:
+    """The dtype of both: the wider one, and a float's where an integer meets it."""
+    order = ("bool", "int32", "int64", "float32", "float64")
+    return max(a, b, key=order.index)
+
+
+def _matched(op: str, a: Any, b: Any) -> tuple[Expr, Expr]:
+    if not isinstance(a, Expr) and not isinstance(b, Expr):
+        a = as_expr(a)
+    if not isinstance(a, Expr):
+        b, a = _matched(op, b, a)
+        return a, b
+    if not isinstance(b, Expr):
+        as_real = isinstance(b, (float, np.floating)) and a.dtype not in FLOATS
+        b = as_expr(b, "float32" if as_real else a.dtype)
+    dtype = _common(a.dtype, b.dtype)
+    return cast(a, dtype), cast(b, dtype)
+
+
+def _folded(op: str, a: Expr, b: Expr, dtype: str) -> Expr | None:
+    """Integers and neutral elements, so that indices stay readable."""
+    if a.op == b.op == "const":
+        if a.dtype in INTS or a.dtype == "bool":
+            value = INTEGER_OPERATIONS[op](a.static[0], b.static[0])
+            return const(value, dtype) if _is_number_of(value, dtype) else None
+        return None
+    if dtype not in INTS:
+        return None
+    left, right = (x.static[0] if x.op == "const" else None for x in (a, b))
+    if right == 0 and op in ("add", "sub"):
+        return a
+    if left == 0 and op == "add":
+        return b
+    if 0 in (left, right) and op == "mul":
+        return const(0, dtype)
+    if right == 1 and op in ("mul", "floordiv"):
+        return a
+    if left == 1 and op == "mul":
+        return b
+    return None
+
+
+def binary(op: str, a: Any, b: Any) -> Expr:
+    """An operation of two values, which are given one dtype first."""
+    a, b = _matched(op, a, b)
+    if op in LOGICAL and a.dtype != "bool":
+        raise TypeError(f"{users_line()}: {op}: expected conditions, got {a!r} and {b!r}")
+    if op in _OF_FLOATS and a.dtype not in FLOATS:
+        if op == "div":
+            raise TypeError(
+                f"{users_line()}: {a!r} / {b!r}: integers are divided by //, or cast them to a float first"
+            )
+        a, b = cast(a, "float32"), cast(b, "float32")
+    if op in ("floordiv", "mod") and not (a.dtype in INTS and b.op == "const" and b.static[0] > 0):
+        raise TypeError(f"{users_line()}: {op}: expected integers and a positive constant, got {a!r} and {b!r}")
+    if op not in (*COMPARISONS, *LOGICAL) and a.dtype == "bool":
+        a, b = cast(a, "int32"), cast(b, "int32")
+    dtype = "bool" if op in (*COMPARISONS, *LOGICAL) else a.dtype
+    return _operation(op, a, b, dtype)
+
+
+def _operation(op: str, a: Expr, b: Expr, dtype: str) -> Expr:
+    folded = _folded(op, a, b, dtype)
+    return Expr(op, (a, b), dtype) if folded is None else folded
+
+
+def unary(op: str, a: Any) -> Expr:
+    """An operation of one value."""
+    a = as_expr(a)
+    if op == "not":
+        if a.dtype != "bool":
+            raise TypeError(f"{users_line()}: not: expected a condition, got {a!r}")
+    elif a.dtype == "bool" or (op in _OF_FLOATS and a.dtype not in FLOATS):
+        a = cast(a, "float32" if op in _OF_FLOATS else "int32")
+    if op == "neg" and a.op == "const" and _is_number_of(-a.static[0], a.dtype):
+        return const(-a.static[0], a.dtype)
+    return Expr(op, (a,), a.dtype)
+
+
+def select(condition: Any, a: Any, b: Any) -> Expr:
+    """`a` where the condition holds, else `b`; only the one that is taken is read."""
+    condition = as_expr(condition)
+    if condition.dtype != "bool":
+        raise TypeError(f"{users_line()}: select: expected a condition first, got {condition!r}")
+    a, b = _matched("select", a, b)
+    return Expr("select", (condition, a, b), a.dtype)
+
+
+# ---- walks ---------------------------------------------------------------------------------------------------
+# None of these recurses: an expression may be deeper than Python's stack. Each node is visited once, however many
+# expressions it is an argument of.
+
+_Value = TypeVar("_Value")
+_LONGEST_KEY = 200
+
+
+def walk(expr: Expr, into: Sequence[str] | None = None) -> Iterator[Expr]:
+    """All nodes in the order of the text, each before its arguments; with `into`, only below these operations."""
+    stack, seen = [expr], set[int]()
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield node
+        if into is None or node.op in into:
+            stack += reversed(node.args)
+
+
+def fold(
+    expr: Expr,
+    value_of: Callable[[Expr, list[_Value]], _Value],
+    known: dict[int, _Value] | None = None,
+    operands: Callable[[Expr], Sequence[Expr]] = lambda node: node.args,
+) -> _Value:
+    """The value of an expression, by ``value_of(node, values of its operands)``; `known` values are by id."""
+    known = {} if known is None else known
+    stack = [expr]
+    while stack:
+        node = stack[-1]
+        below = operands(node) if id(node) not in known else ()
+        missing = [arg for arg in below if id(arg) not in known]
+        if missing:
+            stack += reversed(missing)
+            continue
+        stack.pop()
+        if id(node) not in known:
+            known[id(node)] = value_of(node, [known[id(arg)] for arg in below])
+    return known[id(expr)]
+
+
+def _of_rows(rows: list[Expr | tuple[Any, ...]]) -> Expr:
+    """The expression of the last row; a row is a node without arguments, or has its arguments' numbers."""
+    nodes: list[Expr] = []
+    for row in rows:
+        if not isinstance(row, Expr):
+            op, args, dtype, static, where = row
+            row = Expr(op, tuple(nodes[arg] for arg in args), dtype, static, where)
+        nodes.append(row)
+    return nodes[-1]
+
+
+def atoms(expr: Expr) -> frozenset[Any]:
+    """The axes and sizes that occur, and the buffers and tensors that are read."""
+    if expr.known_atoms is None:
+        fold(expr, _atoms_of, None, lambda node: node.args if node.known_atoms is None else ())
+    assert expr.known_atoms is not None
+    return expr.known_atoms
+
+
+def _atoms_of(node: Expr, args: list[frozenset[Any]]) -> frozenset[Any]:
+    if node.known_atoms is None:
+        own = [node] if node.op in ("axis", "var") else [node.static[0]] if node.op in ("load", "read") else []
+        node.known_atoms = frozenset(own).union(*args)
+    return node.known_atoms
+
+
+def mentions(expr: Expr, axis: Expr) -> bool:
+    """Whether an axis or a variable occurs."""
+    return axis in atoms(expr)
+
+
+def contains(expr: Expr, axes: Any) -> bool:
+    """Whether one of several occurs."""
+    return not atoms(expr).isdisjoint(axes)
+
+
+def has_loads(expr: Expr) -> bool:
+    """Whether an element of a buffer is read."""
+    return any(not isinstance(atom, Expr) for atom in atoms(expr))
+
+
+def with_args(expr: Expr, args: Sequence[Expr]) -> Expr:
+    """The expression with other arguments of the same dtypes; integers are folded."""
+    if all(new is old for new, old in zip(args, expr.args)):
+        return expr
+    if expr.op in OPERATIONS and len(args) == 2:
+        return _operation(expr.op, args[0], args[1], expr.dtype)
+    return Expr(expr.op, tuple(args), expr.dtype, expr.static, expr.where)
+
+
+def substitute(expr: Expr, values: Mapping[Any, Expr]) -> Expr:
+    """The expression with axes and variables replaced."""
+    return fold(expr, with_args, {id(old): new for old, new in values.items()})
+
+
+def key(expr: Expr) -> str:
+    """Equal for expressions that are built alike of the same axes, variables and tensors."""
+    if expr.known_key is None:
+        fold(expr, _key_of, None, lambda node: node.args if node.known_key is None else ())
+    assert expr.known_key is not None
+    return expr.known_key
+
+
+def _key_of(expr: Expr, args: list[str]) -> str:
+    if expr.known_key is None:
+        expr.known_key = _key(expr, args)
+    return expr.known_key
+
+
+def _key(expr: Expr, args: list[str]) -> str:
+    if expr.op in ("axis", "var"):
+        return f"{expr.static[0]}@{id(expr)}"
+    static = ",".join(str(part) if isinstance(part, (int, float, str)) else str(id(part)) for part in expr.static)
+    text = f"{expr.op}:{expr.dtype}[{static}]({' '.join(args)})"
+    # The text of a tree can be far larger than the expression, which may share arguments.
+    return text if len(text) <= _LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()

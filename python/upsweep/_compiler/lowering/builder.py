@@ -1,0 +1,378 @@
+"""Builds scalar programs: finds common values, folds constants, keeps cheap factors at their level, places loops.
+
+The rewrites here are about single numbers, and about levels. They change no result but for these: a division by
+what changes more rarely than the quotient multiplies by its inverse, and factors that change rarely are
+multiplied first (a rounding more or less each); 0 * x is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from upsweep._compiler.lowering.program import Instruction, join
+
+__all__ = ["Builder", "Index", "TooLong", "moderate"]
+
+_MODERATE = 2.0**20  # constants up to this, and down to its inverse, are multiplied first
+_INVERTED = 2.0**100  # constants up to this, and down to its inverse, have a normal inverse in float32 too
+_FOLDED: dict[str, Callable[..., Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "abs": np.abs,
+    "floor": np.floor, "sqrt": np.sqrt, "rsqrt": lambda a: 1 / np.sqrt(a), "exp": np.exp, "log": np.log,
+    "sin": np.sin, "cos": np.cos, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "tanh": np.tanh,
+    "atan2": np.arctan2, "pow": np.power,
+}  # fmt: skip
+_COMPARISONS: dict[str, Callable[..., Any]] = {
+    "lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal,
+}  # fmt: skip
+_DEEPEST = 50  # rewrites inside of rewrites: beyond, a product of many factors stays as it is
+_COMMUTATIVE = ("add", "mul", "eq", "ne")
+
+
+class TooLong(Exception):
+    """The program has more instructions than were allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A place among features: an offset, and strides of loops."""
+
+    offset: int = 0
+    terms: tuple[tuple[int, int], ...] = ()
+
+    def __add__(self, other: int) -> Index:
+        return Index(self.offset + other, self.terms)
+
+    def scaled(self, stride: int, inner: Index | None = None) -> Index:
+        """This place times `stride`, plus another."""
+        inner = inner or Index()
+        terms = tuple((loop, step * stride) for loop, step in self.terms)
+        return Index(self.offset * stride + inner.offset, terms + inner.terms)
+
+    def loops(self) -> tuple[int, ...]:
+        return tuple(loop for loop, _ in self.terms)
+
+    def static(self) -> tuple[int, ...]:
+        return (self.offset, *(stride for _, stride in self.terms))
+
+
+class _Scope:
+    """The inside of a loop, or everything: its instructions in order, and what is known there."""
+
+    def __init__(self) -> None:
+        self.items: list[int | _Scope] = []
+        self.known: dict[Any, int] = {}
+
+
+class Builder:
+    """Collects instructions. Methods named after operations return the id of their value."""
+
+    def __init__(self, limit: float = math.inf) -> None:
+        self._limit = limit
+        self._steps: list[Instruction] = []
+        self._scope_of: list[_Scope] = []
+        self._root = _Scope()
+        self._open = [self._root]
+        self._n_rewrites = 0  # that are running, each inside of the one before
+
+    # Values
+
+    def const(self, value: float) -> int:
+        value = float(value)
+        return self._emit("const", (), (value,), key=value.hex())
+
+    def load(self, kind: str, place: Index) -> int:
+        return self._emit("load", place.loops(), (kind, *place.static()))
+
+    def number(self, place: Index) -> int:
+        """A place as a number."""
+        total = self.const(place.offset)
+        for loop, stride in place.terms:
+            index = self._emit("number", (loop,), ())
+            total = self.add(total, self.mul(index, self.const(stride)))
+        return total
+
+    def call(self, op: str, *args: int, static: tuple[Any, ...] = ()) -> int:
+        """The value of an operation, by the rewrites that it has; they call this for operations of their own."""
+        rewrite = _REWRITES.get(op) if self._n_rewrites < _DEEPEST else None
+        values = [self._constant(arg) for arg in args]
+        if op in _FOLDED and values and None not in values:
+            with np.errstate(all="ignore"):
+                return self.const(float(_FOLDED[op](*map(np.float64, values))))
+        if rewrite is None:
+            return self._emit(op, args, static)
+        self._n_rewrites += 1
+        try:
+            return rewrite(self, *args)
+        finally:
+            self._n_rewrites -= 1
+
+    def add(self, a: int, b: int) -> int:
+        return self.call("add", a, b)
+
+    def sub(self, a: int, b: int) -> int:
+        return self.call("sub", a, b)
+
+    def mul(self, a: int, b: int) -> int:
+        return self.call("mul", a, b)
+
+    def div(self, a: int, b: int) -> int:
+        return self.call("div", a, b)
+
+    def choose(self, comparison: str, a: int, b: int, then: int, otherwise: int) -> int:
+        """`then` where the comparison of a with b holds, else `otherwise`."""
+        x, y = self._constant(a), self._constant(b)
+        if x is not None and y is not None:
+            return then if _COMPARISONS[comparison](x, y) else otherwise
+        if then == otherwise:
+            return then
+        return self._emit("select", (self._emit(comparison, (a, b), ()), then, otherwise), ())
+
+    # Loops and arrays
+
+    @contextmanager
+    def at_root(self) -> Iterator[None]:
+        """Places what is built inside before all open loops."""
+        before, self._open = self._open, [self._root]
+        yield
+        self._open = before
+
+    def loop(
+        self, extent: int, inits: Sequence[int], body: Callable[[Index, tuple[int, ...]], Sequence[int]]
+    ) -> list[int]:
+        """A loop; its body gets index and carries and returns what they become. Returns their last values."""
+        outer, scope = self._open[-1], _Scope()
+        self._open = [*self._open, scope]
+        index = self._append("loop", (), (extent,), scope)
+        carries = [self._append("carry", (init, index), (), scope) for init in inits]
+        following = body(Index(0, ((index, 1),)), tuple(carries))
+        self._append("end", (index, *following), (), scope)
+        self._open = self._open[:-1]
+        outer.items.append(scope)
+        level = join(*(self._steps[n].level for n in _flat(scope)))
+        for carry in carries:
+            step = self._steps[carry]
+            self._steps[carry] = Instruction(step.op, step.args, step.static, level)
+            self._scope_of[carry] = outer
+        return carries
+
+    def array(self, extent: int) -> int:
+        return self._append("array", (), (extent,), self._open[-1])
+
+    def put(self, array: int, value: int, place: Index) -> None:
+        self._append("put", (array, value, *place.loops()), place.static(), self._open[-1])
+
+    def get(self, array: int, place: Index) -> int:
+        return self._emit("get", (array, *place.loops()), place.static())
+
+    def hand_out(self, what: str, value: int, place: Index) -> None:
+        """A component of the "result" or of the "weight"."""
+        self._append(what, (value, *place.loops()), place.static(), self._open[-1])
+
+    # The finished program
+
+    def finish(self, roots: Sequence[int]) -> tuple[tuple[Instruction, ...], dict[int, int]]:
+        """All instructions that `roots` and what is handed out need, and the new ids of the old."""
+        kept = self._needed(roots)
+        order = [n for n in _flat(self._root) if n in kept]
+        levels = self._levels(order)
+        new = {n: place for place, n in enumerate(order)}
+        steps = [self._steps[n] for n in order]
+        renumbered = (tuple(new[arg] for arg in step.args) for step in steps)
+        return tuple(
+            Instruction(step.op, args, step.static, levels[n]) for n, step, args in zip(order, steps, renumbered)
+        ), new
+
+    def _needed(self, roots: Sequence[int]) -> set[int]:
+        """By what hands out; what is put into an array is needed if the array is, a loop if something in it is."""
+        ends = {step.args[0]: n for n, step in enumerate(self._steps) if step.op == "end"}
+        puts: dict[int, list[int]] = {}
+        for n, step in enumerate(self._steps):
+            if step.op == "put":
+                puts.setdefault(step.args[0], []).append(n)
+        todo = [*roots, *(n for n, step in enumerate(self._steps) if step.op in ("result", "weight"))]
+        kept: set[int] = set()
+        while todo:
+            n = todo.pop()
+            if n in kept:
+                continue
+            kept.add(n)
+            todo += self._steps[n].args
+            todo += puts.get(n, [])
+            todo += [ends[n]] if n in ends else []
+        return kept
+
+    def _levels(self, order: list[int]) -> dict[int, str]:
+        """Each step's level: that of what it reads, and of one loop or array all the same."""
+        levels = dict.fromkeys(order, "p")
+        changed = True
+        while changed:  # twice where there are arrays or loops, once where there are none
+            changed = False
+            inside: list[int] = []
+            for n in order:
+                step = self._steps[n]
+                level = join(
+                    levels[n], *(levels[arg] for arg in step.args), *_own(step), *(levels[k] for k in inside)
+                )
+                inside += [n] if step.op == "loop" else []
+                group = [n, *inside] + ([step.args[0]] if step.op == "put" else [])
+                for member in group:
+                    if join(levels[member], level) != levels[member]:
+                        levels[member] = join(levels[member], level)
+                        changed = True
+                inside = inside[:-1] if step.op == "end" else inside
+        return levels
+
+    # Pieces
+
+    def _emit(self, op: str, args: tuple[int, ...], static: tuple[Any, ...], key: Any = None) -> int:
+        """A value without side effects: the known one, or a new one in the outermost loop that it depends on."""
+        if op in _COMMUTATIVE:
+            args = tuple(sorted(args))
+        scope = max((self._scope_of[arg] for arg in args), key=self._open.index, default=self._root)
+        identity = (op, args, static if key is None else key)
+        found = scope.known.get(identity)
+        if found is None:
+            found = scope.known[identity] = self._append(op, args, static, scope)
+        return found
+
+    def _append(self, op: str, args: tuple[int, ...], static: tuple[Any, ...], scope: _Scope) -> int:
+        if len(self._steps) >= self._limit:
+            raise TooLong
+        own = Instruction(op, args, static, "p")
+        level = join(*(self._steps[arg].level for arg in args), *_own(own))
+        self._steps.append(Instruction(op, args, static, level))
+        self._scope_of.append(scope)
+        scope.items.append(len(self._steps) - 1)
+        return len(self._steps) - 1
+
+    def _constant(self, value: int) -> float | None:
+        step = self._steps[value]
+        return step.static[0] if step.op == "const" else None
+
+    def _inner(self, op: str, value: int) -> tuple[int, ...] | None:
+        """The arguments of a value, if it is of this operation."""
+        return self._steps[value].args if self._steps[value].op == op else None
+
+    def _rarer(self, a: int, b: int) -> bool:
+        """Whether `a` changes more rarely than what depends on both."""
+        level = self._steps[a].level
+        return join(level, self._steps[b].level) != level and level != "ij"
+
+    # Rewrites
+
+    def _add(self, a: int, b: int) -> int:
+        for one, other in ((a, b), (b, a)):
+            if self._constant(one) == 0:
+                return other
+            negated = self._inner("neg", one)
+            if negated:
+                return self.sub(other, negated[0])
+        return self._emit("add", (a, b), ())
+
+    def _sub(self, a: int, b: int) -> int:
+        if self._constant(b) == 0:
+            return a
+        if self._constant(a) == 0:
+            return self.call("neg", b)
+        negated = self._inner("neg", b)
+        if negated:
+            return self.add(a, negated[0])
+        return self._emit("sub", (a, b), ())
+
+    def _neg(self, a: int) -> int:
+        negative = self._negative(a)
+        return self._emit("neg", (a,), ()) if negative is None else negative
+
+    def _negative(self, a: int, depth: int = 0) -> int | None:
+        """The negative of a value, if it costs a pair no instruction of its own."""
+        value, negated, difference = self._constant(a), self._inner("neg", a), self._inner("sub", a)
+        if value is not None:
+            return self.const(-value)
+        if negated:
+            return negated[0]
+        if difference:
+            return self._emit("sub", difference[::-1], ())
+        factors = self._inner("mul", a) or ()
+        for factor, other in zip(factors, factors[::-1]):
+            is_tried = factor != other and depth < _DEEPEST
+            negative = self._negative(factor, depth + 1) if is_tried else None
+            if negative is not None:
+                return self.mul(negative, other)
+        return self._emit("neg", (a,), ()) if self._steps[a].level in ("p", "i", "j") else None
+
+    def _mul(self, a: int, b: int) -> int:
+        for one, other in ((a, b), (b, a)):
+            value, negated, factors = self._constant(one), self._inner("neg", one), self._inner("mul", other)
+            if value == 0:
+                return one
+            if value == 1:
+                return other
+            if value == -1:
+                return self.call("neg", other)
+            if negated and self._inner("neg", other):
+                return self.mul(negated[0], self.call("neg", other))
+            if negated and self._rarer(other, one) and not self._rarer(one, other):
+                return self.mul(negated[0], self.call("neg", other))
+            merged = self._merged(one, factors) if factors else None
+            if merged is not None:
+                return merged
+        return self._emit("mul", (a, b), ())
+
+    def _merged(self, one: int, factors: tuple[int, ...]) -> int | None:
+        """A number times a product, with a factor of it first, if their product changes more rarely than it does.
+
+        Constants only while they are moderate, which cannot overflow by it.
+        """
+        value = self._constant(one)
+        if value is not None and not moderate(value):
+            return None
+        for factor, other in (factors, factors[::-1]):
+            known = self._constant(factor)
+            if known is not None and not moderate(known):
+                continue
+            before = join(self._steps[factor].level, self._steps[other].level)
+            after = join(self._steps[factor].level, self._steps[one].level)
+            if (value is not None and known is not None) or (after != before and join(after, before) == before):
+                return self.mul(self.mul(factor, one), other)
+        return None
+
+    def _div(self, a: int, b: int) -> int:
+        value, negated = self._constant(b), self._inner("neg", a)
+        if negated:
+            return self.call("neg", self.div(negated[0], b))
+        if value is not None and 1 / _INVERTED <= abs(value) <= _INVERTED:
+            return self.mul(a, self.const(1 / value))
+        if value is None and self._constant(a) is None and self._rarer(b, a):
+            return self.mul(a, self.div(self.const(1), b))
+        return self._emit("div", (a, b), ())
+
+
+_REWRITES: dict[str, Callable[..., int]] = {
+    "add": Builder._add, "sub": Builder._sub, "neg": Builder._neg, "mul": Builder._mul, "div": Builder._div,
+}  # fmt: skip
+
+
+def moderate(value: float) -> bool:
+    """Whether a constant may be multiplied with others first: no product of a few overflows by it."""
+    return 1 / _MODERATE <= abs(value) <= _MODERATE
+
+
+def _own(step: Instruction) -> tuple[str, ...]:
+    """The level that an operation has whatever it reads."""
+    if step.op == "load":
+        return (step.static[0],)
+    return ("ij",) if step.op in ("sqdist", "dot", "result", "weight") else ()
+
+
+def _flat(scope: _Scope) -> Iterator[int]:
+    for item in scope.items:
+        if isinstance(item, int):
+            yield item
+        else:
+            yield from _flat(item)

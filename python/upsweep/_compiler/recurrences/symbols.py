@@ -1,0 +1,303 @@
+"""Symbolic numbers: what a user's update is called with once, so that what it does to them is known.
+
+Operators and numpy's functions of numbers (``np.exp``, ``np.where``, ...) give symbols again, with the dtype
+that numpy would give. A symbol has no value: Python cannot branch on it.
+"""
+
+from __future__ import annotations
+
+import linecache
+import operator
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from upsweep._compiler.formulas.nodes import Node, constant, make
+from upsweep._compiler.formulas.scalar_ops import operation
+
+__all__ = ["FUNCTIONS", "Symbol", "apply", "user_line"]
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_BOOL = np.dtype(bool)
+
+
+def user_line() -> str:
+    """Where the caller's own program is: ``file.py, line 3: the line's text``."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(
+        (_PACKAGE, "<frozen", "<__array_function")
+    ):
+        frame = frame.f_back
+    path, line = frame.f_code.co_filename, frame.f_lineno
+    text = linecache.getline(path, line).strip()
+    return f"{os.path.basename(path)}, line {line}" + (f": {text}" if text else "")
+
+
+class _NoAttribute(TypeError, AttributeError):
+    """What updates are refused with, and what Python takes for an attribute that is not there."""
+
+
+class Symbol:
+    """A number that is known only when the scan runs; without a dtype it counts as Python's own do."""
+
+    __slots__ = ("dtype", "node")
+    node: Node
+    dtype: np.dtype[Any] | None
+
+    def __init__(self, node: Node, dtype: np.dtype[Any] | None) -> None:
+        self.node, self.dtype = node, dtype
+
+    def __repr__(self) -> str:
+        return f"<symbolic {self.dtype or 'number'}>"
+
+    def _refuse(self, what: str, remedy: str) -> TypeError:
+        return TypeError(f"update: {what} in {user_line()}\n{remedy}")
+
+    def __bool__(self) -> bool:
+        raise self._refuse(
+            "a Python branch on a symbolic value",
+            "the update is traced once, and its values are not known then: choose by np.where(condition, a, b), "
+            "combine conditions by & | ~ in place of and, or, not and chains (a < b < c), and take np.minimum, "
+            "np.maximum and np.clip in place of min and max",
+        )
+
+    def __float__(self) -> float:
+        raise self._refuse(
+            "a symbolic value as a Python number",
+            "use numpy's functions (np.exp, np.tanh, ...), not those of math",
+        )
+
+    __int__ = __index__ = __complex__ = __float__
+
+    def __iter__(self) -> Any:
+        raise self._refuse("a symbolic number is iterated over", "several states, inputs or outputs are tuples")
+
+    def __getitem__(self, index: Any) -> Any:
+        raise self._refuse(
+            "an index of a symbolic number",
+            "the update is of single numbers, of all columns alike; several states, inputs or outputs are tuples",
+        )
+
+    def __round__(self, *_: Any) -> Any:
+        raise self._refuse("a symbolic value is rounded", "np.floor(x + 0.5) is the integer that is nearest")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        message = self._refuse(
+            f"a symbolic number has no attribute {name!r}",
+            f"take numpy's functions of numbers; known are {', '.join(sorted(FUNCTIONS))}, and the method astype",
+        )
+        raise _NoAttribute(*message.args)
+
+    def astype(self, dtype: Any) -> Symbol:
+        """The number as one of another dtype: truncated for integers, which are calculated as float64, 0 or 1 for
+        bool; floats are rounded where they are written."""
+        try:
+            wanted = np.dtype(dtype)
+        except TypeError as error:
+            raise self._refuse(f"astype({dtype!r})", str(error)) from None
+        if wanted == _BOOL:
+            return Symbol(_truth(self), _BOOL)
+        if wanted.kind not in "iuf" or (wanted.kind == "f" and wanted.itemsize > 8):
+            raise self._refuse(f"astype({dtype!r})", "a number is a float, an integer or bool")
+        if wanted.kind == "f" or self.dtype == _BOOL:
+            return Symbol(self.node, _floating(wanted))
+        below = apply("negative", apply("floor", apply("negative", self)))
+        whole = apply("where", apply("less", self, 0), below, apply("floor", self))
+        return Symbol(whole.node, _floating(wanted))
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise self._refuse(
+            "a symbolic value as an array",
+            "the update is of single numbers; use np.where and ufuncs, and x.astype(dtype) for np.float32(x)",
+        )
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Any:
+        name = _BY_UFUNC.get(ufunc)
+        if name is None or method != "__call__" or keywords:
+            how = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+            raise self._refuse(
+                f"np.{how} is not known for symbolic values", f"known are {', '.join(sorted(FUNCTIONS))}"
+            )
+        return apply(name, *inputs)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, keywords: Any) -> Any:
+        name = {np.where: "where", np.clip: "clip"}.get(func)
+        if name is None or keywords:
+            raise self._refuse(
+                f"np.{func.__name__} is not known for symbolic values", f"known are {', '.join(sorted(FUNCTIONS))}"
+            )
+        return apply(name, *args)
+
+    def __pow__(self, exponent: Any) -> Any:
+        return apply("power", self, exponent)
+
+    def __rpow__(self, base: Any) -> Any:
+        return apply("power", base, self)
+
+    def __neg__(self) -> Any:
+        return apply("negative", self)
+
+    def __pos__(self) -> Symbol:
+        return self
+
+    def __abs__(self) -> Any:
+        return apply("abs", self)
+
+    def __invert__(self) -> Any:
+        return apply("logical_not", self)
+
+    __hash__ = object.__hash__
+
+
+def _operand(value: Any) -> tuple[Node, Any]:
+    """The node of an operand, and what it counts as among dtypes: Python's own numbers widen nothing."""
+    if isinstance(value, Symbol):
+        return value.node, 1.0 if value.dtype is None else value.dtype
+    if isinstance(value, (bool, np.bool_)):
+        return constant(float(value)), _BOOL
+    if isinstance(value, (int, float)) and not isinstance(value, np.generic):
+        return constant(float(value)), 1.0
+    if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 and value.dtype.kind in "iuf":
+        return constant(float(value)), _floating(value.dtype)
+    if isinstance(value, np.ndarray):
+        raise TypeError(
+            f"update: an array of shape {value.shape} beside symbolic values in {user_line()}\n"
+            "the update is of single numbers: hand the array over in xs, where it broadcasts, or in init"
+        )
+    raise TypeError(
+        f"update: expected a number, got {type(value).__module__}.{type(value).__qualname__} in {user_line()}"
+    )
+
+
+def _floating(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(np.float64) if dtype.kind in "iu" else dtype
+
+
+def _result(kinds: list[Any]) -> np.dtype[Any] | None:
+    """numpy's dtype for these; integers are calculated as float64. Of Python's numbers alone there is none."""
+    if all(isinstance(kind, float) for kind in kinds):
+        return None
+    return _floating(np.result_type(*kinds))
+
+
+def _plain(op: str) -> Callable[..., Symbol]:
+    def function(*values: Any) -> Symbol:
+        nodes, kinds = zip(*map(_operand, values))
+        dtype = _result(list(kinds))
+        return Symbol(operation(op, *nodes), np.dtype(np.float64) if dtype == _BOOL else dtype)
+
+    return function
+
+
+def _compared(op: str, exchanged: bool = False) -> Callable[[Any, Any], Symbol]:
+    def function(a: Any, b: Any) -> Symbol:
+        x, y = _operand(a)[0], _operand(b)[0]
+        return Symbol(make(op, *((y, x) if exchanged else (x, y))), _BOOL)
+
+    return function
+
+
+def _truth(value: Any) -> Node:
+    """1 where a value is not 0."""
+    node, kind = _operand(value)
+    return node if kind == _BOOL and not isinstance(kind, float) else make("ne", node, constant(0))
+
+
+def _where(*values: Any) -> Symbol:
+    if len(values) != 3:
+        raise TypeError(f"update: np.where takes a condition and two values in {user_line()}")
+    (a, kind_a), (b, kind_b) = map(_operand, values[1:])
+    dtype = _result([kind_a, kind_b])
+    return Symbol(operation("where", _truth(values[0]), a, b), dtype)
+
+
+def _power(base: Any, exponent: Any) -> Symbol:
+    (a, kind_a), (b, kind_b) = _operand(base), _operand(exponent)
+    dtype = _result([kind_a, kind_b])
+    if b.op == "constant":
+        number = b.static[0]
+        if number == 0.5:
+            return Symbol(make("sqrt", a), dtype)
+        if number == int(number) and abs(number) <= 64:
+            return Symbol(make("pow", a, static=(int(number),)) if number != 1 else a, dtype)
+    return Symbol(make("powf", a, b), dtype)
+
+
+def _mod(a: Any, b: Any) -> Any:
+    return a - b * apply("floor", apply("divide", a, b))
+
+
+def _sign(x: Any) -> Any:
+    """numpy's: NaN stays."""
+    return apply("where", x != x, x, _plain("sign")(x))
+
+
+_SIMPLE = {
+    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "negative": "neg", "abs": "abs", "exp":
+    "exp", "log": "log", "sqrt": "sqrt", "square": "square", "reciprocal": "inverse", "sin": "sin", "cos": "cos",
+    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "tanh": "tanh", "floor": "floor",
+    "minimum": "minimum", "maximum": "maximum", "logaddexp": "logaddexp",
+}  # fmt: skip
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: _plain(op) for name, op in _SIMPLE.items()},
+    "less": _compared("lt"),
+    "less_equal": _compared("le"),
+    "greater": _compared("lt", exchanged=True),
+    "greater_equal": _compared("le", exchanged=True),
+    "equal": _compared("eq"),
+    "not_equal": _compared("ne"),
+    "isnan": lambda x: apply("not_equal", x, x),
+    "logical_and": lambda a, b: Symbol(make("mul", _truth(a), _truth(b)), _BOOL),
+    "logical_or": lambda a, b: Symbol(operation("maximum", _truth(a), _truth(b)), _BOOL),
+    "logical_xor": lambda a, b: Symbol(make("ne", _truth(a), _truth(b)), _BOOL),
+    "logical_not": lambda a: Symbol(make("sub", constant(1), _truth(a)), _BOOL),
+    "where": _where,
+    "clip": lambda x, low, high: apply("minimum", apply("maximum", x, low), high),
+    "power": _power,
+    "floor_divide": lambda a, b: apply("floor", apply("divide", a, b)),
+    "remainder": _mod,
+    "sign": _sign,
+    "sigmoid": lambda x: 1 / (1 + apply("exp", -x)),
+}
+"""Functions of symbols and numbers, by numpy's names; and sigmoid."""
+
+_BY_UFUNC = {getattr(np, name): name for name in FUNCTIONS if isinstance(getattr(np, name, None), np.ufunc)}
+_BY_UFUNC.update({np.absolute: "abs", np.bitwise_and: "logical_and", np.bitwise_or: "logical_or",
+                  np.bitwise_xor: "logical_xor", np.invert: "logical_not", np.fabs: "abs", np.float_power:
+                  "power"})  # fmt: skip
+
+
+def apply(name: str, *values: Any) -> Any:
+    """A function of symbols, or of arrays and numbers where none is symbolic."""
+    if any(isinstance(value, Symbol) for value in values):
+        return FUNCTIONS[name](*values)
+    if name == "sigmoid":
+        with np.errstate(over="ignore"):
+            return 1 / (1 + np.exp(-np.asarray(values[0])))
+    return getattr(np, name)(*values)
+
+
+def _binary(name: str, *, swapped: bool = False) -> Callable[[Symbol, Any], Any]:
+    def method(self: Symbol, other: Any) -> Any:
+        return apply(name, other, self) if swapped else apply(name, self, other)
+
+    return method
+
+
+for _name, _function in {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",
+    "mod": "remainder", "and": "logical_and", "or": "logical_or", "xor": "logical_xor",
+}.items():  # fmt: skip
+    setattr(Symbol, f"__{_name}__", _binary(_function))
+    setattr(Symbol, f"__r{_name}__", _binary(_function, swapped=True))
+for _name, _function in {
+    "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
+}.items():  # fmt: skip
+    assert hasattr(operator, _name)
+    setattr(Symbol, f"__{_name}__", _binary(_function))

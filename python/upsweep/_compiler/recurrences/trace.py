@@ -1,0 +1,179 @@
+"""From an ordinary Python function to a recurrence: it is called once with symbolic numbers."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from upsweep._compiler.formulas.nodes import Node, constant
+from upsweep._compiler.recurrences.guards import Known
+from upsweep._compiler.recurrences.recurrence import Recurrence, input_, state
+from upsweep._compiler.recurrences.symbols import Symbol
+
+__all__ = ["Structure", "Traced", "Traces", "trace"]
+
+Structure = int | None
+"""What a user gives or gets: None is nothing, -1 a single one, else a tuple of so many."""
+
+Dtype = np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What an update does, and how its results are arranged."""
+
+    recurrence: Recurrence
+    state_dtypes: tuple[Dtype, ...]
+    output_dtypes: tuple[Dtype, ...]
+    output_structure: Structure
+    outputs_are_states: bool
+    dtype: Dtype  # what is calculated in
+
+
+def _arranged(items: list[Any], structure: Structure) -> Any:
+    if structure is None:
+        return None
+    return items[0] if structure == -1 else tuple(items)
+
+
+def _items(value: Any, structure: Structure) -> list[Any]:
+    return [value] if structure == -1 else list(value)
+
+
+def _fits(value: Any, structure: Structure) -> bool:
+    is_tuple = isinstance(value, (tuple, list))
+    if structure == -1:
+        return not is_tuple and value is not None
+    return is_tuple and len(value) == structure and not any(isinstance(item, (tuple, list)) for item in value)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(map(_described, value))}{',' * (len(value) == 1)})"
+    return "a number" if isinstance(value, (Symbol, int, float, np.generic)) else type(value).__qualname__
+
+
+def _name(update: Callable[..., Any]) -> str:
+    code = getattr(update, "__code__", None)
+    name = getattr(update, "__qualname__", repr(update))
+    return f"{name} ({code.co_filename.rpartition('/')[2]}, line {code.co_firstlineno})" if code else name
+
+
+def trace(
+    update: Callable[..., Any],
+    state_dtypes: tuple[Dtype, ...],
+    state_structure: Structure,
+    input_dtypes: tuple[Dtype, ...],
+    input_structure: Structure,
+) -> Traced:
+    """What the update does.
+
+    Raises
+    ------
+    TypeError
+        For what is not symbolic in it (the user's line is named), or a result that is no new state.
+    """
+    n = len(state_dtypes)
+    states = [Symbol(state(p), dtype) for p, dtype in enumerate(state_dtypes)]
+    inputs = [Symbol(input_(p), _calculated(dtype)) for p, dtype in enumerate(input_dtypes)]
+    _check_parameters(update)
+    result = update(_arranged(states, state_structure), _arranged(inputs, input_structure))
+    new, output, structure, are_states = _parted(update, result, state_structure)
+    default = np.result_type(*(_calculated(d) for d in input_dtypes)) if input_dtypes else np.dtype(np.float64)
+    nodes, dtypes = [], []
+    for place, (item, dtype) in enumerate(zip(new, state_dtypes)):
+        node, own = _typed(update, item, dtype)
+        if own != dtype:
+            which = "the state" if state_structure == -1 else f"state {place}"
+            raise TypeError(
+                f"update: {which} is {dtype} and becomes {own} in {_name(update)}; "
+                f"give init as {own}, or x as {dtype}"
+            )
+        nodes.append(node)
+        dtypes.append(own)
+    outputs = [_typed(update, item, default if default.kind == "f" else np.dtype(np.float64)) for item in output]
+    if are_states:
+        outputs = list(zip(nodes, dtypes))
+    wide = [*state_dtypes, *(d for _, d in outputs), *map(_calculated, input_dtypes)]
+    calculated = np.result_type(np.float32, *wide)
+    recurrence = Recurrence(tuple(nodes[:n]), tuple(node for node, _ in outputs), len(inputs))
+    return Traced(
+        recurrence, tuple(state_dtypes), tuple(d for _, d in outputs), structure, are_states, np.dtype(calculated)
+    )
+
+
+def _check_parameters(update: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(update)
+    except ValueError:  # of a built-in function nothing is told
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise TypeError(f"update: {_name(update)} is called as update(state, x): {error}") from None
+
+
+def _parted(
+    update: Callable[..., Any], result: Any, structure: Structure
+) -> tuple[list[Any], list[Any], Structure, bool]:
+    """The new states, the outputs, how these are arranged, and whether they are the states."""
+    if _fits(result, structure):
+        return _items(result, structure), [], structure, True
+    if isinstance(result, (tuple, list)) and len(result) == 2 and _fits(result[0], structure):
+        new, output = result
+        if output is None:
+            return _items(new, structure), [], None, False
+        shape = len(output) if isinstance(output, (tuple, list)) else -1
+        if _fits(output, shape):
+            return _items(new, structure), _items(output, shape), shape, False
+    expected = "a number" if structure == -1 else f"a tuple of {structure} numbers"
+    raise TypeError(
+        f"update: {_name(update)} returned {_described(result)}; expected the new state, {expected} as init is, "
+        "or a pair (new state, output) whose output is a number or a tuple of numbers"
+    )
+
+
+def _typed(update: Callable[..., Any], item: Any, default: Dtype) -> tuple[Node, Dtype]:
+    """The node of a result; Python's own numbers are of the default dtype."""
+    if isinstance(item, Symbol):
+        return item.node, default if item.dtype is None else item.dtype
+    if isinstance(item, (bool, np.bool_)):
+        return constant(float(item)), np.dtype(bool)
+    if isinstance(item, (int, float)) and not isinstance(item, np.floating):
+        return constant(float(item)), default
+    if isinstance(item, (np.floating, np.integer)):
+        return constant(float(item)), _calculated(item.dtype)
+    raise TypeError(f"update: {_name(update)} returned {type(item).__qualname__} where a number was expected")
+
+
+def _calculated(dtype: Dtype) -> Dtype:
+    return np.dtype(np.float64) if dtype.kind in "iu" else dtype
+
+
+class Traces:
+    """Traced updates by function and signature; a function that is gone takes its traces with it."""
+
+    def __init__(self, most: int = 64) -> None:
+        self._known: Known[Traced] = Known(most)
+
+    def get(
+        self,
+        update: Callable[..., Any],
+        state_dtypes: tuple[Dtype, ...],
+        state_structure: Structure,
+        input_dtypes: tuple[Dtype, ...],
+        input_structure: Structure,
+    ) -> Traced:
+        signature = (state_dtypes, state_structure, input_dtypes, input_structure)
+        # Before it is traced, which may change what is around it.
+        known = self._known.here(update)
+        found = None if known is None else known.get(signature)
+        if found is None:
+            found = trace(update, *signature)
+            if known is not None:
+                known.keep(signature, found)
+        return found

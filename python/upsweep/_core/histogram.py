@@ -1,0 +1,218 @@
+"""The arguments of a histogram: elements and weights; from bins and a range to edges and thresholds.
+
+Messages are in the terms of numpy's `histogram` and torch's `histc`; rules of thresholds are in `bin_thresholds`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from upsweep import _arrays, _backends
+from upsweep._arrays import Array, OnDevice
+from upsweep._core import bin_thresholds
+from upsweep._utils.integers import as_integer
+
+__all__ = [
+    "as_count", "as_numbers", "as_weights", "given_edges", "histc_range", "refuse_long_double", "uniform_edges",
+]  # fmt: skip
+
+_MOST_BINS = 1 << 30  # ranks are calculated in 32 bits
+
+
+def as_numbers(x: ArrayLike) -> Array:
+    """The elements: real numbers, bool as bytes."""
+    numbers = _arrays.as_operand(x, "x")
+    if numbers.dtype.kind == "c":
+        raise TypeError(f"x: expected real numbers, got dtype {numbers.dtype}")
+    return numbers.view(np.uint8) if numbers.dtype == np.bool_ else numbers
+
+
+def as_weights(weights: ArrayLike, x: Array) -> Array:
+    """The weights, of the elements' shape."""
+    array = _arrays.as_operand(weights, "weights")
+    if array.shape != x.shape:
+        raise ValueError(f"weights: weights should have the same shape as x: {array.shape} and {x.shape}")
+    return array
+
+
+def as_count(bins: object) -> int:
+    """The number of bins."""
+    n_bins = as_integer(bins, "bins", "`bins` must be an integer, a string, or an array")
+    if n_bins < 1:
+        raise ValueError(f"bins: `bins` must be positive, when an integer, got {n_bins}")
+    if n_bins > _MOST_BINS:
+        raise ValueError(f"bins: expected at most 2**30, got {n_bins}")
+    return n_bins
+
+
+def given_edges(bins: ArrayLike | str, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Given edges, and their thresholds."""
+    edges = _arrays.as_array(bins, "bins")
+    if edges.ndim != 1:
+        raise ValueError(f"bins: `bins` must be 1d, when an array, got {edges.ndim}-D")
+    if edges.dtype.kind == "c":
+        raise TypeError(f"bins: expected real numbers, got dtype {edges.dtype}")
+    if edges.size > _MOST_BINS:
+        raise ValueError(f"bins: expected at most 2**30, got {edges.size - 1}")
+    if not (edges[:-1] <= edges[1:]).all():  # false beside a NaN, too
+        first = int(np.argmin(edges[:-1] <= edges[1:]))
+        raise ValueError(
+            "bins: `bins` must increase monotonically, when an array: "
+            f"element {first + 1} is {edges[first + 1]}, after {edges[first]}"
+        )
+    if edges.size < 2:
+        return edges, edges[:0]
+    try:
+        common = np.result_type(dtype, edges.dtype)
+    except TypeError:  # bfloat16 does not promote with integers
+        common = np.dtype(np.float64)
+    return edges, bin_thresholds.given_thresholds(edges, dtype, common)
+
+
+def uniform_edges(
+    x: Array, bins: Any, given: tuple[Any, Any] | None, weights: Array | None, n_threads: int | None
+) -> tuple[Array, Array]:
+    """The edges of bins of equal width, and their thresholds."""
+    if not isinstance(bins, str):
+        bins = as_count(bins)
+    first, last = _data_range(x, n_threads) if given is None else _as_range(given)
+    if isinstance(bins, str):
+        bins = _bins_of_rule(x, bins, given, weights)
+    if first == last:
+        first, last = first - 0.5, last + 0.5
+    try:
+        dtype = np.result_type(first, last, x.dtype)
+    except TypeError as error:
+        raise TypeError(f"range: its ends do not compare with x of dtype {x.dtype}: {error}") from None
+    if dtype.kind in "iu":
+        dtype = np.dtype(np.float64)
+    with np.errstate(all="ignore"):
+        edges = np.linspace(first, last, bins + 1, dtype=dtype)
+        # numpy goes on where the width overflows float16, and finds itself outside of its arrays.
+        width = edges[-1] - edges[0] if given is not None else np.subtract(last, first)
+    if not (width < np.inf and (edges[:-1] < edges[1:]).all()):
+        raise ValueError(
+            f"bins: Too many bins for data range. Cannot create {bins} finite-sized bins from {first} to {last}"
+        )
+    return edges, bin_thresholds.uniform_thresholds(edges, first, last, x.dtype.newbyteorder("="))
+
+
+def _bins_of_rule(x: Array, rule: str, given: tuple[Any, Any] | None, weights: Array | None) -> int:
+    if isinstance(x, OnDevice):
+        raise TypeError(f"bins: the rule {rule!r} needs elements in the host's memory; give a number, or edges")
+    if weights is not None:
+        raise TypeError(
+            f"bins: Automated estimation of the number of bins is not supported for weighted data: {rule!r}"
+        )
+    try:
+        return int(np.histogram_bin_edges(x, rule, given).size) - 1
+    except ValueError as error:
+        raise ValueError(f"bins: {error}") from None
+
+
+def _as_range(given: Any) -> tuple[Any, Any]:
+    try:
+        first, last = (_as_end(value) for value in given)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"range: expected two real numbers, got {given!r}") from None
+    if first > last:
+        raise ValueError(f"range: max must be larger than min in range parameter, got {given!r}")
+    if not (np.isfinite(first) and np.isfinite(last)):
+        raise ValueError(f"range: supplied range of [{first}, {last}] is not finite")
+    if isinstance(last, int) and last >= 2**63:  # Python's numbers are taken for int64
+        wide = np.uint64 if isinstance(first, int) and first >= 0 else np.float64
+        return wide(first), wide(last)
+    return first, last
+
+
+def refuse_long_double(given: Any) -> None:
+    """Raise where edges from this range would have a dtype that numpy alone has."""
+    ends = given if isinstance(given, (tuple, list, np.ndarray)) else ()
+    if any(isinstance(end, np.longdouble) and end.itemsize > 8 for end in ends):
+        raise TypeError(f"range: long doubles go with numpy arrays only, got {given!r}")
+
+
+def _as_end(value: Any) -> Any:
+    """A number of Python's or numpy's, whichever was given: they promote differently."""
+    if isinstance(value, (bool, np.bool_)):
+        return int(value)
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**64:
+            return value
+        return float(value) if abs(value) < 2**1023 else math.inf if value > 0 else -math.inf
+    number = value if isinstance(value, float) else np.asarray(value)[()]
+    if np.ndim(number) != 0 or np.asarray(number).dtype.kind not in "iuf":
+        raise TypeError
+    return number
+
+
+def _data_range(x: Array, n_threads: int | None) -> tuple[Any, Any]:
+    """The least and the largest element, as numbers of x's dtype; 0 and 1 without any."""
+    if x.size == 0:
+        return 0, 1
+    where: Any
+    if isinstance(x, OnDevice):
+        low, high, where, value = _backends.at_home().find_extremes(x)
+        if where is not None:
+            any_nan, where = np.isnan(value), where[0] if x.ndim == 1 else where
+    else:
+        low, high, any_nan = _backends.find_extremes(x, n_threads)
+        finite = not any_nan and np.isfinite(low) and np.isfinite(high)
+        where, value = (None, None) if finite else _first_not_finite(x)
+    if where is not None:
+        ends = (np.nan, np.nan) if any_nan else (low, high)
+        raise ValueError(
+            f"x: autodetected range of [{ends[0]}, {ends[1]}] is not finite: element {where} is {value}"
+        )
+    dtype = x.dtype.newbyteorder("=")
+    return dtype.type(low), dtype.type(high)
+
+
+def _first_not_finite(x: Array) -> tuple[Any, Any]:
+    """Its position, and what is there; looked for in blocks."""
+    done = 0
+    blocks: Any = np.nditer(x, flags=("external_loop", "buffered"), order="C")
+    for block in blocks:
+        strange = ~np.isfinite(block)
+        if strange.any():
+            at = int(np.argmax(strange))
+            where = np.unravel_index(done + at, x.shape)
+            return (int(where[0]) if x.ndim == 1 else tuple(map(int, where))), block[at]
+        done += block.size
+    raise AssertionError("all numbers are finite")
+
+
+def histc_range(x: Array, low: Any, high: Any, n_threads: int | None) -> tuple[Any, Any]:
+    """The range in x's dtype; for integers Python's numbers, which may be fractions."""
+    low, high = _as_finite(low, "min"), _as_finite(high, "max")
+    if low > high:
+        raise ValueError(f"max: max must be larger than min, got [{low}, {high}]")
+    dtype = x.dtype.newbyteorder("=")
+    if dtype.kind in "iu":
+        if low == high and x.size:
+            low, high = _data_range(x, n_threads)
+        low, high = (end.item() if isinstance(end, np.generic) else end for end in (low, high))
+        return (low - 1, high + 1) if low == high else (low, high)
+    with np.errstate(all="ignore"):
+        begin, end = dtype.type(low), dtype.type(high)
+        if begin == end and x.size:
+            begin, end = _data_range(x, n_threads)
+        if begin == end:
+            begin, end = begin - dtype.type(1), end + dtype.type(1)
+        if not (np.isfinite(end - begin) and begin < end):
+            raise ValueError(f"min: range of [{begin}, {end}] is too wide or too far from zero for {dtype}")
+    return begin, end
+
+
+def _as_finite(value: Any, name: str) -> Any:
+    try:
+        number = _as_end(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: expected a real number, got {value!r}") from None
+    if not np.isfinite(number):
+        raise ValueError(f"{name}: expected a finite number, got {value!r}")
+    return number

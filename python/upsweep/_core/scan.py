@@ -1,0 +1,225 @@
+"""Arguments of a scan, normalised: what the user wrote becomes arrays of one shape and an axis.
+
+Every check that can be made without reading data happens here, before any work, and names the argument.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from upsweep import _arrays
+from upsweep._arrays import Array, Home, OnDevice
+from upsweep._utils.integers import as_integer
+
+__all__ = ["Scan", "check_axis", "check_out", "normalise", "overlaps_itself"]
+
+
+@dataclass
+class Scan:
+    """A checked scan. `x`, `gates` and `reset` have the result's shape; the others lack `axis`.
+
+    With a `home` they lie there, except for numbers, which are arrays of the host.
+    `name` and `factor_name` are the user's names of x and of what is gates or gamma here.
+    """
+
+    x: Array
+    gates: Array | None
+    gamma: Array | None
+    reset: Array | None
+    initial: Array | None
+    axis: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    home: Home | None = None
+    name: str = "x"
+    factor_name: str = "gamma"
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        return self.shape[: self.axis] + self.shape[self.axis + 1 :]
+
+    @property
+    def factor(self) -> Array | None:
+        """The gates, or gamma repeated along the axis: of the result's shape."""
+        if self.gamma is None:
+            return self.gates
+        return np.broadcast_to(self.gamma[(slice(None),) * self.axis + (np.newaxis,)], self.shape)
+
+    @property
+    def accumulator(self) -> np.dtype[Any]:
+        return _arrays.accumulator_dtype(self.dtype)
+
+    @property
+    def factor_dtype(self) -> np.dtype[Any]:
+        """What states are multiplied in: real factors stay real under complex states, whose parts never meet."""
+        factor = self.gamma if self.gates is None else self.gates
+        if self.accumulator.kind == "c" and (factor is None or factor.dtype.kind != "c"):
+            return np.dtype(np.float64)
+        return self.accumulator
+
+
+def check_axis(axis: object, ndim: int) -> int:
+    """Return the axis counted from the front."""
+    index = as_integer(axis, "axis")
+    if not -ndim <= index < ndim:
+        raise np.exceptions.AxisError(index, ndim, "axis")
+    return index % ndim
+
+
+def _broadcast_shape(named: dict[str, Array]) -> tuple[int, ...]:
+    try:
+        return np.broadcast_shapes(*(array.shape for array in named.values()))
+    except ValueError:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in named.items())
+        raise ValueError(f"shapes do not broadcast together: {shapes}") from None
+
+
+def _as_state(array: Array, name: str, state_shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    if array.ndim > len(state_shape):
+        raise ValueError(
+            f"{name}: expected the state's shape {state_shape} (the result's without its axis) or one that "
+            f"broadcasts to it, got {array.shape}"
+        )
+    if not _arrays.can_hold(dtype, array.dtype):
+        raise TypeError(f"{name}: {array.dtype} cannot be held by a state of dtype {dtype}")
+    try:
+        return np.broadcast_to(array, state_shape)
+    except ValueError:
+        raise ValueError(f"{name}: shape {array.shape} does not broadcast to the state's {state_shape}") from None
+
+
+def _without_axis(array: Array, axis: int, shape: tuple[int, ...]) -> Array:
+    """`array`, constant along `axis`, broadcast to `shape` and stripped of it."""
+    whole = np.broadcast_to(array, shape[:axis] + (1,) + shape[axis + 1 :])
+    return whole[(slice(None),) * axis + (0, ...)]
+
+
+def normalise(
+    name: str,
+    x: Array,
+    factor_name: str | None,
+    factor: Array | None,
+    dtype: np.dtype[Any],
+    *,
+    axis: object,
+    reset: object,
+    initial: object,
+) -> Scan:
+    """Broadcast x, its factor (gamma or gates) and reset; find what the factor is along the axis.
+
+    A factor that is the same along the axis becomes `gamma`; any other is `gates`. All are read as they lie.
+    """
+    named = {name: x}
+    if factor is not None and factor_name is not None:
+        named[factor_name] = factor
+    flags: Array | None = None
+    if reset is not None:
+        flags = _arrays.as_operand(reset, "reset")
+        if flags.dtype != np.bool_:
+            raise TypeError(f"reset: expected an array of bool, got dtype {flags.dtype}")
+        named["reset"] = flags
+    state = None if initial is None else _arrays.as_operand(initial, "initial")
+    home = _arrays.common_home({**named, "initial": state})
+    shape = _broadcast_shape(named)
+    if not shape:
+        raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d array")
+    at = check_axis(axis, len(shape))
+    scan = Scan(np.broadcast_to(x, shape), None, None, None, None, at, shape, dtype, home, name)
+    scan.factor_name = factor_name or scan.factor_name
+    if flags is not None:
+        scan.reset = np.broadcast_to(flags, shape)
+    if factor is not None:
+        padded = factor[(np.newaxis,) * (len(shape) - factor.ndim) + (...,)]
+        if padded.shape[at] == 1 or (padded.strides[at] == 0 and padded.size):
+            scan.gamma = _without_axis(padded[(slice(None),) * at + (slice(0, 1),)], at, shape)
+        else:
+            scan.gates = np.broadcast_to(factor, shape)
+    if state is not None:
+        scan.initial = _as_state(state, "initial", scan.state_shape, scan.accumulator)
+    return scan
+
+
+def _same_memory(a: Array, b: Array) -> bool:
+    return (
+        a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
+        and a.shape == b.shape
+        and a.dtype == b.dtype
+        and all(n <= 1 or s == t for n, s, t in zip(a.shape, a.strides, b.strides))
+    )
+
+
+def overlap(a: Array, b: Array) -> bool:
+    """Whether two arrays share memory, or may: the search for it is bounded."""
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        # The bound is on a search that is exponential at worst; the stubs know only its two named values.
+        return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True  # cannot be told apart in reasonable time
+
+
+def overlaps_itself(array: Array) -> bool:
+    """Whether two elements share memory.
+
+    Such a pair first differs along some axis. Shifted so that the one has index 0 there and all before, it lies in
+    that axis' first part, and the other in the rest. Sorted by stride, those are apart in all usual arrays.
+    """
+    if array.flags.c_contiguous or array.flags.f_contiguous or array.size == 0:
+        return False
+    ordered = array.transpose(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))
+    return any(
+        overlap(ordered[(0,) * axis + (slice(1, None),)], ordered[(0,) * axis + (slice(0, 1),)])
+        for axis in range(array.ndim)
+        if ordered.shape[axis] > 1
+    )
+
+
+def _as_target(out: object, inputs: dict[str, Array | None], home: Home | None, called: str) -> Array:
+    if home is None:
+        if not isinstance(out, np.ndarray) or isinstance(out, (np.ma.MaskedArray, np.matrix, OnDevice)):
+            raise TypeError(f"{called}: expected a numpy.ndarray, got {_arrays.type_name(out)}")
+        return out.view(np.ndarray)  # np.memmap and the like
+    target = _arrays.as_operand(out, called)
+    if not isinstance(target, OnDevice):
+        raise TypeError(f"{called}: expected a {home.library.name}, got {_arrays.type_name(out)}")
+    # Numbers are everywhere; the other inputs have lost their own shapes.
+    _arrays.common_home({**{k: a for k, a in inputs.items() if isinstance(a, OnDevice)}, called: target})
+    return target
+
+
+def check_out(
+    out: object,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    inputs: dict[str, Array | None],
+    in_place: tuple[str, ...] = (),
+    home: Home | None = None,
+    *,
+    called: str = "out",
+) -> Array:
+    """Return `out`, as a plain ndarray or where its `home` is, if the result may be written there.
+
+    `inputs` are all arrays that are read; of these, `in_place` may be `out` itself, element for element. Errors
+    say what it is `called`.
+    """
+    out = _as_target(out, inputs, home, called)
+    if out.shape != shape:
+        raise ValueError(f"{called}: expected shape {shape}, got {out.shape}")
+    if out.dtype != dtype:
+        raise TypeError(f"{called}: expected dtype {dtype}, got {out.dtype}")
+    if not out.flags.writeable:
+        raise ValueError(f"{called}: is read-only")
+    if overlaps_itself(out):
+        raise ValueError(f"{called}: several of its elements share memory (strides of {out.strides} bytes)")
+    for name, array in inputs.items():
+        if array is None or array.size == 0:
+            continue
+        if name in in_place and _same_memory(out, array):
+            continue
+        if overlap(out, array):
+            raise ValueError(f"{called}: overlaps {name} in memory without being the same array")
+    return out

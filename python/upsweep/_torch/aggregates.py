@@ -1,0 +1,149 @@
+"""What a block does to a state, for tensors, and what two blocks do together.
+
+Where something is to be differentiated, compiled or transformed, a carry is made of scans whose final states torch
+follows: of the block in float64, and of zeros after a state of 1, whose final state is the product of the factors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from upsweep._backends import cpu
+from upsweep._torch import executors, scan_ops
+from upsweep._torch import scan as torch_scan
+
+__all__ = [
+    "Parts",
+    "apply",
+    "combine",
+    "cumulative_sum",
+    "discounted_cumsum",
+    "factor_dtype",
+    "linear_recurrence",
+    "reduce",
+    "wide_dtype",
+]
+
+Parts = tuple[Tensor, Tensor, Tensor]  # multiplier, value, reset
+
+
+def cumulative_sum(x: Any, axis: int, reverse: bool, reset: Any, dtype: Any, n_threads: int | None) -> Parts:
+    """The parts of `upsweep.cumulative_sum_carry` of a tensor."""
+    return reduce(torch_scan.prepare_sum(x, dtype, axis, reset, None), reverse, False, n_threads)
+
+
+def discounted_cumsum(x: Any, gamma: Any, axis: int, reverse: bool, reset: Any, n_threads: int | None) -> Parts:
+    """The parts of `upsweep.discounted_cumsum_carry` of tensors."""
+    return reduce(torch_scan.prepare_discounted(x, gamma, axis, reset, None), reverse, True, n_threads)
+
+
+def linear_recurrence(
+    gates: Any, tokens: Any, axis: int, reverse: bool, reset: Any, n_threads: int | None
+) -> Parts:
+    """The parts of `upsweep.linear_recurrence_carry` of tensors."""
+    return reduce(torch_scan.prepare_gated(gates, tokens, axis, reset, None), reverse, True, n_threads)
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What states are held in. All integers in int64: torch hardly computes with unsigned ones."""
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else torch.int64
+
+
+def factor_dtype(scan: Any, dtype: torch.dtype) -> torch.dtype:
+    """What states are multiplied in: real factors stay real under complex states."""
+    return torch.float64 if dtype.is_complex and scan.real_factor else dtype
+
+
+def reduce(scan: Any, reverse: bool, flush: bool, n_threads: int | None) -> Parts:
+    """What a checked scan (`scans.prepare_*`) does to a state, with gradients if something is differentiated."""
+    threads = 0 if n_threads is None else cpu.check_threads(n_threads)
+    if torch_scan._needs_operation((scan.x, scan.gates, scan.gamma, scan.reset)):
+        return _tracked(scan, bool(reverse), flush, threads)
+    dtype = wide_dtype(scan.dtype)
+    dtypes = (factor_dtype(scan, dtype), dtype, torch.bool)
+    multiplier, value, dropped = (torch.empty(scan.state_shape, dtype=d, device=scan.x.device) for d in dtypes)
+    with torch.no_grad():
+        executors.reduce(
+            scan.x, scan.gates, scan.factor if scan.gamma is None else scan.gamma, scan.reset, multiplier, value,
+            dropped, axis=scan.axis, reverse=bool(reverse), flush=flush, n_threads=threads or None,
+        )  # fmt: skip
+    return multiplier, value, dropped
+
+
+def _tracked(scan: Any, reverse: bool, flush: bool, threads: int) -> Parts:
+    tensors = (scan.x, scan.gates, scan.gamma, scan.reset)
+    torch_scan._refuse_tangents(tensors)
+    exact = not torch_scan._watched() and all(map(torch_scan._is_exact, tensors))
+    operation = scan_ops.EagerScan.apply if exact else scan_ops.operation()
+
+    def final(x: Tensor, initial: Tensor | None, reset: Tensor | None, dtype: torch.dtype) -> Tensor:
+        gates = scan.gates
+        if gates is not None:
+            gates = gates.real if gates.is_complex() and scan.real_factor else gates
+            gates = gates.to(dtype if gates.is_complex() else torch.float64)
+        result: Tensor = operation(
+            x, gates, scan.gamma, scan.factor, initial, reset, scan.axis, reverse, flush, 0, threads, dtype
+        )[1]
+        return result
+
+    dtype = wide_dtype(scan.dtype)
+    factors = factor_dtype(scan, dtype)
+    value = final(scan.x.to(dtype), None, scan.reset, dtype)
+    one = scan.x.new_ones((), dtype=factors)
+    multiplier = final(torch.zeros_like(one).expand(scan.shape), one.expand(scan.state_shape), None, factors)
+    if scan.reset is None:
+        return multiplier, value, torch.zeros_like(value, dtype=torch.bool)
+    dropped = scan.reset.any(scan.axis)
+    return torch.where(dropped, torch.zeros_like(one), multiplier), value, dropped
+
+
+# ---- blocks after blocks ---------------------------------------------------------------------------------------
+
+
+def apply(multiplier: Any, value: Any, reset: Any, state: Any) -> Tensor:
+    """`upsweep.Carry.apply` of tensors."""
+    value = torch_scan._tensor(value, "carry", None)
+    if isinstance(state, torch_scan.Number):
+        state = torch_scan._tensor_of(state, "state", value.device)
+    state = torch_scan._tensor(state, "state", value)
+    kinds = [2 if t.is_complex() else 1 if t.is_floating_point() else 0 for t in (state, value)]
+    if kinds[0] > kinds[1]:
+        raise TypeError(f"state: {state.dtype} cannot be held by a carry of dtype {value.dtype}")
+    try:
+        torch.broadcast_shapes(state.shape, value.shape)
+    except RuntimeError:
+        shapes = tuple(state.shape), tuple(value.shape)
+        raise ValueError(f"state: shape {shapes[0]} does not broadcast with the carry's {shapes[1]}") from None
+    return _advance(multiplier, value, reset, state.to(value.dtype))
+
+
+def combine(carry_a: Any, carry_b: Any) -> Parts:
+    """The parts of `upsweep.combine` of tensors' carries; shapes have been checked."""
+    for name, carry in (("carry_a", carry_a), ("carry_b", carry_b)):
+        for part in carry:
+            if torch_scan._tensor(part, name, carry_a.value).device != carry_a.value.device:
+                raise ValueError(f"{name}: is on {part.device}, carry_a's value on {carry_a.value.device}")
+    reset = carry_a.reset | carry_b.reset
+    product = _times(carry_a.multiplier, carry_b.multiplier)
+    value = _advance(carry_b.multiplier, carry_b.value, carry_b.reset, carry_a.value)
+    return torch.where(reset, product.new_zeros(()), product), value, reset
+
+
+def _advance(multiplier: Tensor, value: Tensor, reset: Tensor, state: Tensor) -> Tensor:
+    # The product is not formed where it is dropped: an infinity before a reset is gone, not NaN.
+    kept = torch.where(reset, state.new_zeros(()), state).to(torch.promote_types(state.dtype, value.dtype))
+    return torch.where(reset, value, _times(multiplier, kept) + value)
+
+
+def _times(a: Tensor, b: Tensor) -> Tensor:
+    """Their product, where a real number multiplies both parts of a complex one."""
+    if a.is_complex():
+        a, b = b, a
+    if a.is_complex() or not b.is_complex():
+        return a * b
+    return torch.complex(a * b.real, a * b.imag)

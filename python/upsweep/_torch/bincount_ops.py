@@ -1,0 +1,278 @@
+"""Counts and sums by key as registered torch operations, with their derivatives.
+
+    y[b] = sum of weights[i] where x[i] = b
+
+The derivative of the sums is to look up: the gradient of weights[i] is that of y at x[i], and 0 where x[i] is no
+bin. The derivative of this is the sum again, so that each of the two operations is the other's, to any order. Keys
+have none. The operations drop keys outside the bins; who wants to hear of them has looked before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from upsweep._torch import executors
+
+__all__ = ["EagerCount", "Request", "operation"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A checked count: keys, their axis that the bins replace, and weights of their shape or with `n_sums` last.
+
+    n_bins : None: of the largest key, and at least `least`.
+    """
+
+    keys: Tensor
+    weights: Tensor | None
+    axis: int
+    n_bins: int | None
+    least: int
+    drop: bool
+    dtype: torch.dtype
+    count_invalid: bool
+    deterministic: bool
+    n_threads: int
+    n_sums: int | None
+
+    def result_shape(self, n_bins: int) -> tuple[int, ...]:
+        shape, sums = self.keys.shape, () if self.n_sums is None else (self.n_sums,)
+        return (*shape[: self.axis], n_bins, *shape[self.axis + 1 :], *sums)
+
+    def with_bins(self, n_bins: int) -> Request:
+        return replace(self, n_bins=n_bins, drop=True)
+
+    def of_keys(self) -> Request:
+        """The count without its weights."""
+        return replace(self, weights=None, n_sums=None, dtype=torch.int64, count_invalid=False)
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Of the operation."""
+        return (
+            self.keys, self.weights, self.axis, self.n_bins, -1 if self.n_sums is None else self.n_sums,
+            self.dtype, self.count_invalid, self.deterministic, self.n_threads,
+        )  # fmt: skip
+
+
+_library = torch.library.Library("upsweep", "FRAGMENT")
+_library.define(
+    "bincount(Tensor x, Tensor? weights, int axis, SymInt n_bins, SymInt n_sums, ScalarType dtype, "
+    "bool count_invalid, bool deterministic, int n_threads) -> (Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_library.define(
+    "look_up_bins(Tensor g, Tensor x, int axis, ScalarType dtype, bool deterministic, int n_threads) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+_N_ARGUMENTS = 9
+
+
+def _no_number(x: Tensor) -> Tensor:
+    """In the place of the number of dropped keys."""
+    return x.new_empty((0,), dtype=torch.int64)
+
+
+def _request(
+    x: Tensor, weights: Tensor | None, axis: int, n_bins: int, n_sums: int, dtype: torch.dtype,
+    count_invalid: bool, deterministic: bool, n_threads: int,
+) -> Request:  # fmt: skip
+    return Request(
+        x, weights, axis, n_bins, 0, True, dtype, count_invalid, deterministic, n_threads,
+        None if n_sums < 0 else n_sums,
+    )  # fmt: skip
+
+
+def _count(*arguments: Any) -> tuple[Tensor, Tensor]:
+    request = _request(*arguments)
+    y, n_invalid = executors.count(request, None, False)
+    return y, _no_number(request.keys) if n_invalid is None else n_invalid
+
+
+def _fake_count(*arguments: Any) -> tuple[Tensor, Tensor]:
+    request = _request(*arguments)
+    x = request.keys
+    assert request.n_bins is not None
+    y = x.new_empty(request.result_shape(request.n_bins), dtype=request.dtype)
+    return y, x.new_empty((), dtype=torch.int64) if request.count_invalid else _no_number(x)
+
+
+def _look_up(
+    g: Tensor, x: Tensor, axis: int, dtype: torch.dtype, deterministic: bool, n_threads: int
+) -> Tensor:  # fmt: skip
+    n_bins, sums = g.shape[axis], g.shape[x.ndim :]
+    if n_bins == 0 or x.numel() == 0:
+        return g.new_zeros((*x.shape, *sums), dtype=dtype)
+    keys = x.to(torch.int64)  # from uint64 those of 2**63 and more become negative: no bins either
+    inside = (keys >= 0) & (keys < n_bins)
+    keys = keys.where(inside, 0)
+    if sums:
+        keys, inside = keys.unsqueeze(-1).expand(*x.shape, *sums), inside.unsqueeze(-1)
+    found = g.gather(axis, keys).where(inside, 0)
+    if found.is_complex() and not dtype.is_complex:
+        found = found.real
+    return found.to(dtype).contiguous()
+
+
+def _fake_look_up(
+    g: Tensor, x: Tensor, axis: int, dtype: torch.dtype, deterministic: bool, n_threads: int
+) -> Tensor:  # fmt: skip
+    return g.new_empty((*x.shape, *g.shape[x.ndim :]), dtype=dtype)
+
+
+for _device in ("CPU", "CUDA"):
+    _library.impl("bincount", _count, _device)
+    _library.impl("look_up_bins", _look_up, _device)
+torch.library.register_fake("upsweep::bincount", _fake_count, lib=_library)
+torch.library.register_fake("upsweep::look_up_bins", _fake_look_up, lib=_library)
+count = torch.ops.upsweep.bincount.default
+look_up = torch.ops.upsweep.look_up_bins.default
+
+
+# ---- derivatives -----------------------------------------------------------------------------------------------
+
+
+def _keep(
+    ctx: Any, x: Tensor, weights: Tensor | None, axis: int, deterministic: bool, n_threads: int,
+    output: tuple[Tensor, Tensor],
+) -> None:  # fmt: skip
+    ctx.save_for_backward(x)
+    ctx.axis, ctx.deterministic, ctx.n_threads = axis, deterministic, n_threads
+    ctx.dtype = None if weights is None else weights.dtype
+    y, n_invalid = output
+    ctx.mark_non_differentiable(n_invalid, *([] if y.is_floating_point() or y.is_complex() else [y]))
+    ctx.set_materialize_grads(False)
+
+
+def _save_count(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weights, axis, _, _, _, _, deterministic, n_threads = inputs
+    _keep(ctx, x, weights, axis, deterministic, n_threads, output)
+
+
+def _count_backward(ctx: Any, g: Tensor | None, _: Any) -> tuple[Any, ...]:
+    """The gradient of the weights, and None for the other arguments of the operation."""
+    rest = (None,) * (_N_ARGUMENTS - 2)
+    if g is None or not ctx.needs_input_grad[1]:
+        return (None, None, *rest)
+    (x,) = ctx.saved_tensors
+    return (None, look_up_operation()(g, x, ctx.axis, ctx.dtype, ctx.deterministic, ctx.n_threads), *rest)
+
+
+def _save_look_up(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    g, x, ctx.axis, _, ctx.deterministic, ctx.n_threads = inputs
+    ctx.save_for_backward(x)
+    ctx.shape, ctx.dtype = g.shape, g.dtype
+    ctx.set_materialize_grads(False)
+
+
+def _look_up_backward(ctx: Any, g: Tensor | None) -> tuple[Any, ...]:
+    if g is None or not ctx.needs_input_grad[0]:
+        return (None,) * 6
+    (x,) = ctx.saved_tensors
+    n_sums = -1 if len(ctx.shape) == x.ndim else ctx.shape[-1]
+    summed, _ = operation()(
+        x, g, ctx.axis, ctx.shape[ctx.axis], n_sums, ctx.dtype, False, ctx.deterministic, ctx.n_threads
+    )
+    return (summed, *(None,) * 5)
+
+
+torch.library.register_autograd("upsweep::bincount", _count_backward, setup_context=_save_count, lib=_library)
+torch.library.register_autograd(
+    "upsweep::look_up_bins", _look_up_backward, setup_context=_save_look_up, lib=_library
+)
+
+
+class EagerCount(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
+    """The operation without the dispatcher, and with the check of the keys in it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: Tensor, request: Request) -> tuple[Tensor, Tensor]:
+        y, n_invalid = executors.count(request, None, False)
+        outputs = y, _no_number(x) if n_invalid is None else n_invalid
+        _keep(ctx, x, weights, request.axis, request.deterministic, request.n_threads, outputs)
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor | None, g_invalid: Any) -> tuple[Any, ...]:
+        return _count_backward(ctx, g, g_invalid)[:3]
+
+
+class TransformedCount(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
+    """The operation under torch.func's transforms, which take no derivative that an operation has registered."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
+        outputs: tuple[Tensor, Tensor] = count(*inputs)
+        return outputs
+
+    setup_context = staticmethod(_save_count)
+    backward = staticmethod(_count_backward)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        return _vmap_count(info, in_dims, *args)
+
+
+class TransformedLookUp(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
+    """The derivative under torch.func's transforms."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> Tensor:
+        output: Tensor = look_up(*inputs)
+        return output
+
+    setup_context = staticmethod(_save_look_up)
+    backward = staticmethod(_look_up_backward)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        return _vmap_look_up(info, in_dims, *args)
+
+
+def _is_transformed() -> bool:
+    """Whether a transform of torch.func runs that is not the compiler's own."""
+    if torch.compiler.is_compiling():
+        return False
+    innermost = torch._C._functorch.peek_interpreter_stack()
+    return innermost is not None and innermost.key() != torch._C._functorch.TransformType.Functionalize
+
+
+def operation() -> Any:
+    """The form of the operation that those who follow the tensors understand."""
+    return TransformedCount.apply if _is_transformed() else count
+
+
+def look_up_operation() -> Any:
+    """The form of the derivative that those who follow the tensors understand."""
+    return TransformedLookUp.apply if _is_transformed() else look_up
+
+
+# ---- vmap ------------------------------------------------------------------------------------------------------
+
+
+def _to_front(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
+    if tensor is None:
+        return None
+    return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+
+def _vmap_count(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+    x, weights, axis, n_bins, n_sums, dtype, count_invalid, *rest = args
+    if count_invalid:
+        raise NotImplementedError("return_invalid: keys are counted all together, not for each of vmap's calls")
+    x, weights = (_to_front(tensor, dim, info.batch_size) for tensor, dim in zip((x, weights), in_dims[:2]))
+    return operation()(x, weights, axis + 1, n_bins, n_sums, dtype, False, *rest), (0, None)
+
+
+def _vmap_look_up(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+    g, x, axis, *rest = args
+    g, x = (_to_front(tensor, dim, info.batch_size) for tensor, dim in zip((g, x), in_dims[:2]))
+    return look_up_operation()(g, x, axis + 1, *rest), 0
+
+
+torch.library.register_vmap("upsweep::bincount", _vmap_count, lib=_library)
+torch.library.register_vmap("upsweep::look_up_bins", _vmap_look_up, lib=_library)

@@ -1,0 +1,363 @@
+"""Scans and counts of torch tensors that have been checked: on the CPU as numpy views, on CUDA as pointers.
+
+Nothing here tracks gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from upsweep import _backends
+from upsweep._core import bincount
+from upsweep._core import scan as scan_problem
+
+__all__ = ["count", "run", "state_dtype"]
+
+# Older versions of torch lack the unsigned types.
+_NAMES = {
+    getattr(torch, name): name
+    for name in ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
+                 "complex64", "complex128", "uint16", "uint32", "uint64")
+    if hasattr(torch, name)
+}  # fmt: skip
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """numpy's name of a dtype that the kernels take; TypeError for others."""
+    try:
+        return _NAMES[dtype]
+    except KeyError:
+        raise TypeError(f"expected a tensor of real or complex numbers, got dtype {dtype}") from None
+
+
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of a state that users see: float32 for the short ones, else the result's."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def _resolved(value: Any) -> Any:
+    """The tensor with torch's lazy conjugation and negation carried out."""
+    if isinstance(value, Tensor) and (value.is_conj() or value.is_neg()):
+        return value.resolve_conj().resolve_neg()
+    return value
+
+
+def _as_numpy(tensor: Tensor) -> Any:
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.uint16).numpy().view(_bfloat16())
+    return tensor.numpy()
+
+
+def _bfloat16() -> np.dtype[Any]:
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise TypeError("bfloat16 tensors on the CPU need the package ml_dtypes") from None
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
+
+
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    return _bfloat16() if dtype == torch.bfloat16 else np.dtype(name_of(dtype))
+
+
+def run(
+    x: Tensor,
+    gates: Tensor | None,
+    gamma: Tensor | complex | None,
+    initial: Tensor | None,
+    reset: Tensor | None,
+    out: Tensor | None,
+    final: Tensor | None,
+    *,
+    axis: int,
+    reverse: bool,
+    exclusive: bool,
+    flush: bool,
+    window: int = 0,
+    n_threads: int | None = None,
+) -> None:
+    """Fill `out` and `final`. All tensors are on out's device; broadcast ones have strides of 0.
+
+    `final` has the dtype of states that users see, or the one that they are computed in. On CUDA it may be all
+    that is asked for.
+    """
+    x, gates, gamma, initial = (_resolved(value) for value in (x, gates, gamma, initial))
+    if x.is_cuda:
+        device = x.get_device()
+        problem = _backends.cuda_problem(
+            _described(x), _described(gates), _described(gamma) if isinstance(gamma, Tensor) else gamma,
+            _described(initial), _described(reset), _described(out), _described(final),
+            axis=axis, reverse=reverse, exclusive=exclusive, window=window, device=device,
+            stream=torch._C._cuda_getCurrentRawStream(device),
+        )  # fmt: skip
+        _backends.run_cuda_scan(problem, lambda n_bytes: _workspace(n_bytes, x.device))
+        return
+    assert out is not None
+    scan = _scan_of_views(x, gates, gamma, initial, reset, axis, out.dtype)
+    _, last = _backends.run_scan(
+        scan, out=_as_numpy(out), reverse=reverse, exclusive=exclusive, flush=flush, window=window,
+        return_final=final is not None, n_threads=n_threads,
+        final_dtype=None if final is None else _numpy_dtype(final.dtype),
+    )  # fmt: skip
+    if final is not None:
+        _as_numpy(final)[...] = last
+
+
+def _scan_of_views(
+    x: Tensor, gates: Tensor | None, gamma: Tensor | complex | None, initial: Tensor | None, reset: Tensor | None,
+    axis: int, dtype: torch.dtype,
+) -> scan_problem.Scan:  # fmt: skip
+    """The scan of tensors on the CPU as one of numpy arrays."""
+    if x.device.type != "cpu":
+        raise TypeError(f"expected tensors on the CPU or on CUDA, got {x.device}")
+    scan = scan_problem.Scan(
+        x=_as_numpy(x), gates=None, gamma=None, reset=None, initial=None, axis=axis,
+        shape=tuple(x.shape), dtype=_numpy_dtype(dtype),
+    )  # fmt: skip
+    if gates is not None:
+        scan.gates = _as_numpy(gates)
+    elif isinstance(gamma, Tensor):
+        scan.gamma = _as_numpy(gamma)
+    elif gamma is not None and gamma != 1:
+        number = complex(gamma)
+        # A real number stays one under complex states, whose parts never meet; so it is on CUDA.
+        scan.gamma = np.broadcast_to(number if number.imag else number.real, scan.state_shape)
+    if reset is not None:
+        scan.reset = _as_numpy(reset)
+    if initial is not None:
+        scan.initial = _as_numpy(initial)
+    return scan
+
+
+def reduce(
+    x: Tensor, gates: Tensor | None, gamma: Tensor | complex | None, reset: Tensor | None,
+    multiplier: Tensor | None, value: Tensor, dropped: Tensor | None, *, initial: Tensor | None = None, axis: int,
+    reverse: bool, flush: bool, n_threads: int | None,
+) -> None:  # fmt: skip
+    """Fill `multiplier`, `value` and `dropped`, which lack the axis, with what the block does to a state.
+
+    With `initial`, `value` is the state after the block from that one.
+    """
+    x, gates, gamma, initial = (_resolved(tensor) for tensor in (x, gates, gamma, initial))
+    if x.is_cuda:
+        device = x.get_device()
+        _backends.cuda_reduce(
+            _described(x), _described(gates), _described(gamma) if isinstance(gamma, Tensor) else gamma,
+            *map(_described, (reset, multiplier, value, dropped)), initial=_described(initial), axis=axis,
+            reverse=reverse, device=device, stream=torch._C._cuda_getCurrentRawStream(device),
+            allocate=lambda n_bytes: _workspace(n_bytes, x.device),
+        )  # fmt: skip
+        return
+    scan = _scan_of_views(x, gates, gamma, initial, reset, axis, value.dtype)
+    parts = _backends.reduce_scan(scan, reverse=reverse, flush=flush, n_threads=n_threads)
+    for tensor, part in zip((multiplier, value, dropped), parts):
+        if tensor is not None:
+            _as_numpy(tensor)[...] = part
+
+
+_LINE_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+
+
+def _has_lines(x: Tensor) -> bool:
+    """Whether this is one of the contiguous CUDA tensors that the library's short ways take."""
+    return x.dtype in _LINE_DTYPES and x.is_cuda and x.ndim > 0 and x.is_contiguous() and not x.is_neg()
+
+
+def _lies_like(tensor: Tensor, x: Tensor) -> bool:
+    return (
+        tensor.dtype == x.dtype and tensor.shape == x.shape and tensor.device == x.device
+        and tensor.is_contiguous() and not tensor.is_neg()
+    )  # fmt: skip
+
+
+def run_lines(
+    x: Tensor, gates: Tensor | None, gamma: float, reverse: bool, out: Tensor | None = None
+) -> Tensor | None:
+    """The scan of contiguous CUDA tensors of one dtype along their last axis, or None where they are no such.
+
+    The caller knows that nothing is to be differentiated.
+    """
+    try:
+        if not (_has_lines(x) and (gates is None or _lies_like(gates, x)) and (out is None or _lies_like(out, x))):
+            return None
+        length = x.shape[-1]
+    except RuntimeError:  # sparse and nested tensors may have no strides and no shape; the caller refuses them
+        return None
+    n, at = x.numel(), x.data_ptr()
+    gates_at = 0 if gates is None else gates.data_ptr()
+    if out is None:
+        out = torch.empty_like(x)
+    else:
+        # One of the inputs itself, or apart from both: what else there is takes more than addresses to tell.
+        n_bytes, to = n * x.element_size(), out.data_ptr()
+        for other in (at, gates_at):
+            if other and other != to and abs(other - to) < n_bytes:
+                return None
+        torch.autograd.graph.increment_version(out)  # so that a backward which saved it notices
+    if n:
+        device = x.get_device()
+        _backends.run_cuda_lines(
+            _NAMES[x.dtype], at, gates_at, gamma, out.data_ptr(), n // length, length, reverse=reverse,
+            device=device, stream=torch._C._cuda_getCurrentRawStream(device),
+            allocate=lambda n_bytes: _workspace(n_bytes, x.device),
+        )  # fmt: skip
+    return out
+
+
+def run_lines_backward(g: Tensor, gates: Tensor, y: Tensor, reverse: bool) -> tuple[Tensor, Tensor] | None:
+    """The gradients of x and gates of a scan along the last axis, without an initial state, that made `y`.
+
+    `g`, the gradient of y, has the dtype of gates and y. None where no kernel reads and writes everything once.
+    """
+    n = g.numel()
+    if not n or not (_has_lines(g) and _lies_like(gates, g) and _lies_like(y, g)):
+        return None
+    gx, g_gates = torch.empty_like(g), torch.empty_like(g)
+    length, device = g.shape[-1], g.get_device()
+    done = _backends.run_cuda_lines_backward(
+        _NAMES[g.dtype], gates.data_ptr(), y.data_ptr(), g.data_ptr(), gx.data_ptr(), g_gates.data_ptr(),
+        n // length, length, reverse=reverse, device=device, stream=torch._C._cuda_getCurrentRawStream(device),
+    )  # fmt: skip
+    return (gx, g_gates) if done else None
+
+
+def _described(tensor: Tensor | None) -> Any:
+    if tensor is None:
+        return None
+    item = tensor.element_size()
+    strides = tuple([stride * item for stride in tensor.stride()])
+    return _backends.DeviceArray(tensor.data_ptr(), tuple(tensor.shape), strides, _NAMES[tensor.dtype])
+
+
+def _workspace(n_bytes: int, device: torch.device) -> tuple[int, Tensor]:
+    memory = torch.empty(n_bytes, dtype=torch.uint8, device=device)
+    return memory.data_ptr(), memory
+
+
+# ---- counts ----------------------------------------------------------------------------------------------------
+
+
+def count(request: Any, out: Tensor | None, accumulate: bool) -> tuple[Tensor, Tensor | None]:
+    """The result of a `count_ops.Request`, or `out`, and how many keys were dropped, if that is asked."""
+    if request.keys.is_cuda:
+        return _count_on_cuda(request, out, accumulate)
+    if request.keys.device.type != "cpu":
+        raise TypeError(f"x: expected a tensor on the CPU or on CUDA, got one on {request.keys.device}")
+    made = _summed_in(request)
+    described = _count_of_views(request, made)
+    direct = out is not None and out.dtype == made
+    if direct:
+        described.out, described.accumulate = _as_numpy(out), accumulate
+    result, n_dropped = _backends.run_count(described, n_threads=request.n_threads or None)
+    n_invalid = None if n_dropped is None else torch.tensor(n_dropped)
+    if direct:
+        return out, n_invalid
+    return _delivered(torch.from_numpy(result).contiguous(), out, accumulate, request.dtype), n_invalid
+
+
+def _summed_in(request: Any) -> torch.dtype:
+    """The dtype that the result is made in: exact for integers, else of 64 bits a part."""
+    if request.weights is None:
+        return torch.int64
+    if request.weights.is_complex():
+        return torch.complex128
+    integers = not (request.weights.is_floating_point() or request.dtype.is_floating_point)
+    return torch.int64 if integers and not request.dtype.is_complex else torch.float64
+
+
+def _delivered(made: Tensor, out: Tensor | None, accumulate: bool, dtype: torch.dtype) -> Tensor:
+    if out is None:
+        return made.to(dtype)
+    if not accumulate:
+        return out.copy_(made)
+    if not (out.is_floating_point() or out.is_complex()):
+        return out.add_(made.to(dtype))  # torch adds no floats to integers
+    # Added before they are rounded; torch would round integers first.
+    return out.add_(made if made.is_complex() else made.double())
+
+
+def _count_of_views(request: Any, made: torch.dtype) -> bincount.Count:
+    """The count of tensors on the CPU as one of numpy arrays."""
+    keys, last = _as_numpy(request.keys), request.keys.ndim - 1
+    dtype = np.dtype(name_of(made))
+    described = bincount.Count(
+        bincount.moved(keys, request.axis, last), None, request.n_sums, request.n_bins, request.least,
+        request.axis, request.drop, dtype, dtype, None, False, request.deterministic, request.count_invalid,
+    )  # fmt: skip
+    if request.weights is not None:
+        described.weights = bincount.moved(_as_numpy(_resolved(request.weights)), request.axis, last)
+    return described
+
+
+def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[Tensor, Tensor | None]:
+    """Nothing waits where the bins are given and other keys are dropped, else once."""
+    keys, axis = request.keys, request.axis
+    device = keys.get_device()
+    counts = _backends.cuda_counts()
+    where = {
+        "axis": axis, "device": device, "stream": torch._C._cuda_getCurrentRawStream(device),
+        "allocate": lambda n_bytes: _workspace(n_bytes, keys.device),
+    }  # fmt: skip
+    n_bins = request.n_bins
+    if n_bins is None:
+        largest, negative = counts.find_range(_described(keys), **where)
+        if negative >= 0 and not request.drop:
+            raise _outside(request, negative, 0)
+        n_bins = max(largest + 1, request.least)
+    shape = request.result_shape(n_bins)
+    made = getattr(torch, bincount.made_on_device(name_of(_summed_in(request)), name_of(request.dtype)))
+    _check_memory(request, shape, max(made.itemsize, request.dtype.itemsize), keys.device)
+    # With the check in it, a count that fails has been written; `out` must not be then. To count into memory of
+    # its own costs the bytes of the bins, to look at the keys first would cost theirs.
+    check = not request.drop and request.n_bins is not None
+    direct = out is not None and out.dtype == made and not check
+    if out is not None and direct:
+        counted = out
+    else:
+        counted = torch.empty(shape, dtype=made, device=keys.device)
+    n_invalid = torch.empty((), dtype=torch.int64, device=keys.device) if request.count_invalid else None
+    weights, table = _resolved(request.weights), counted
+    if request.n_sums is not None and (weights is None or not counted.numel()):
+        # There is nothing to sum, but keys may be outside all the same.
+        weights, table = (
+            None,
+            torch.empty(request.of_keys().result_shape(n_bins), dtype=torch.int64, device=keys.device),
+        )
+        if not (direct and accumulate):
+            counted.zero_()
+    first = counts.count(
+        _described(keys), _described(table), weights=_described(weights), check=check,
+        accumulate=accumulate and direct, deterministic=request.deterministic,
+        dropped=None if n_invalid is None else n_invalid.data_ptr(), **where,
+    )  # fmt: skip
+    if first >= 0:
+        raise _outside(request, first, n_bins)
+    return counted if direct else _delivered(counted, out, accumulate, request.dtype), n_invalid
+
+
+def _outside(request: Any, position: int, n_bins: int) -> ValueError:
+    keys = request.keys.movedim(request.axis, -1)
+    index = tuple(map(int, np.unravel_index(position, tuple(keys.shape))))
+    return bincount.key_error(index, request.axis, int(keys[index].item()), n_bins)
+
+
+_SURELY_HELD = 1 << 28  # bytes
+
+
+def _check_memory(request: Any, shape: tuple[int, ...], itemsize: int, device: torch.device) -> None:
+    """Refuse a result that the device has no memory for, in the name of who asked for it."""
+    n_bytes = math.prod(shape) * itemsize
+    if n_bytes <= _SURELY_HELD:
+        return
+    held = int(torch.cuda.get_device_properties(device).total_memory)
+    if n_bytes > held:
+        n_bins = shape[request.axis]
+        name = "length" if request.n_bins is not None else "x" if n_bins > request.least else "minlength"
+        raise bincount.memory_error(name, n_bins, n_bytes, held)

@@ -1,0 +1,285 @@
+"""The scan as a registered torch operation, with its derivative.
+
+    y[t] = a[t] * y[t-1] + x[t],    a = gates, or gamma (a tensor without the scan's axis), or a number
+
+The derivative of a scan is a scan the other way: with g the gradient of y,
+
+    gx[t] = g[t] + conj(a[t+1]) * gx[t+1],    ga[t] = gx[t] * conj(y[t-1])
+
+It is written in operations that torch can differentiate, this one among them, so that second and higher
+derivatives follow. `a` is not read where a step is dropped (a reset; the first step without an initial state).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from upsweep._torch import executors
+
+__all__ = ["EagerScan", "TransformedScan", "allocate_out", "operation", "scan"]
+
+_library = torch.library.Library("upsweep", "DEF")
+_library.define(
+    "scan(Tensor x, Tensor? gates, Tensor? gamma, complex factor, Tensor? initial, Tensor? reset, int axis, "
+    "bool reverse, bool flush, int window, int n_threads, ScalarType dtype) -> (Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+
+
+def allocate_out(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """An uninitialised result, laid out as x is, or in C order where x repeats elements."""
+    if 0 in x.stride():
+        return torch.empty(x.shape, dtype=dtype, device=x.device)
+    return torch.empty_like(x, dtype=dtype)
+
+
+def _state_shape(x: Tensor, axis: int) -> Any:
+    return x.shape[:axis] + x.shape[axis + 1 :]
+
+
+def _run(
+    x: Tensor, gates: Tensor | None, gamma: Tensor | None, factor: complex, initial: Tensor | None,
+    reset: Tensor | None, axis: int, reverse: bool, flush: bool, window: int, n_threads: int, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    out = allocate_out(x, dtype)
+    final = torch.empty(_state_shape(x, axis), dtype=executors.state_dtype(dtype), device=x.device)
+    executors.run(
+        x, gates, factor if gamma is None else gamma, initial, reset, out, None if window else final,
+        axis=axis, reverse=reverse, exclusive=False, flush=flush, window=window, n_threads=n_threads or None,
+    )  # fmt: skip
+    return out, final.zero_() if window else final
+
+
+def _fake(
+    x: Tensor, gates: Tensor | None, gamma: Tensor | None, factor: complex, initial: Tensor | None,
+    reset: Tensor | None, axis: int, reverse: bool, flush: bool, window: int, n_threads: int, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    return allocate_out(x, dtype), x.new_empty(_state_shape(x, axis), dtype=executors.state_dtype(dtype))
+
+
+_library.impl("scan", _run, "CPU")
+_library.impl("scan", _run, "CUDA")
+torch.library.register_fake("upsweep::scan", _fake, lib=_library)
+scan = torch.ops.upsweep.scan.default
+
+
+# ---- derivative ------------------------------------------------------------------------------------------------
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, gates, gamma, ctx.factor, initial, reset, ctx.axis, ctx.reverse, ctx.flush, ctx.window, *rest = inputs
+    ctx.n_threads = rest[0]
+    ctx.x_dtype, ctx.length = x.dtype, x.shape[ctx.axis]
+    needs_factor = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
+    ctx.save_for_backward(gates, gamma, initial, reset, output[0] if needs_factor else None)
+    ctx.set_materialize_grads(False)
+
+
+def _shifted(tensor: Tensor, edge: Tensor, axis: int, by: int) -> Tensor:
+    """tensor[t + by] for by = 1 or -1; `edge`, without the axis, where that is outside."""
+    n = tensor.shape[axis]
+    edge = edge.to(tensor.dtype).expand(tensor.shape[:axis] + tensor.shape[axis + 1 :]).unsqueeze(axis)
+    if by > 0:
+        return torch.cat((tensor.narrow(axis, 1, n - 1), edge), axis)
+    return torch.cat((edge, tensor.narrow(axis, 0, n - 1)), axis)
+
+
+def _only(step: int, length: int, axis: int, like: Tensor) -> Tensor:
+    """Where the steps along `axis` are this one; broadcasts to `like`."""
+    return (torch.arange(length, device=like.device) == step).reshape((-1,) + (1,) * (like.ndim - axis - 1))
+
+
+def _conj(tensor: Tensor) -> Tensor:
+    return tensor.conj() if tensor.is_complex() else tensor
+
+
+def _narrowed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
+    """A gradient in the dtype of what it belongs to: its real part, if that is real."""
+    if gradient.is_complex() and not dtype.is_complex:
+        gradient = gradient.real
+    return gradient.to(dtype)
+
+
+def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, ...]:
+    gates, gamma, initial, reset, y = ctx.saved_tensors
+    axis, reverse, none = ctx.axis, ctx.reverse, (None,) * 12
+    if g is None and (g_final is None or ctx.window):
+        return none
+    needs_x, needs_gates, needs_gamma, _, needs_initial = ctx.needs_input_grad[:5]
+    if ctx.window and needs_gamma:
+        raise NotImplementedError("gamma: no derivative with window=")
+    ahead = -1 if reverse else 1  # from a step to the next one in scan order
+    if g is None:
+        assert g_final is not None
+        # Only the final state was used: a gradient of zeros but for the last step.
+        shape = (*g_final.shape[:axis], ctx.length, *g_final.shape[axis:])
+        g = g_final.new_zeros(shape)
+    length = g.shape[axis]
+    if length == 0:
+        g_initial = g_final if needs_initial and g_final is not None else None
+        return (g if needs_x else None, g if needs_gates else None, None, None, g_initial, *(None,) * 7)
+    last, first = (0, length - 1) if reverse else (length - 1, 0)
+    if g_final is not None and not ctx.window:
+        g = g + torch.where(_only(last, length, axis, g), g_final.to(g.dtype).unsqueeze(axis), 0)
+
+    if _is_plain(ctx, gates, g):
+        return _gradients_at_once(ctx, g, gates, initial, reset, y)
+
+    # gx, the scan the other way round.
+    next_gates = None if gates is None else _conj(_shifted(gates, gates.new_ones(()), axis, ahead))
+    next_reset = None if reset is None else _shifted(reset, reset.new_zeros(()), axis, ahead)
+    back_gamma = None if gamma is None else _conj(gamma)
+    gx, _ = operation()(
+        g, next_gates, back_gamma, complex(ctx.factor).conjugate(), None, next_reset, axis, not reverse, ctx.flush,
+        ctx.window, ctx.n_threads, g.dtype,
+    )  # fmt: skip
+    g_gates = g_gamma = g_initial = None
+    if needs_gates or needs_gamma:
+        before = _shifted(y, y.new_zeros(()) if initial is None else initial, axis, -ahead)
+        terms = gx * _conj(before)
+        # Factors that are not read have a gradient of 0, also where gx is not finite.
+        unread = reset
+        if initial is None:
+            at_first = _only(first, length, axis, g)
+            unread = at_first if reset is None else reset | at_first
+        if unread is not None:
+            terms = torch.where(unread, 0, terms)
+        if needs_gates:
+            g_gates = _narrowed(terms, gates.dtype)
+        else:
+            g_gamma = _narrowed(terms.sum(axis, dtype=executors.state_dtype(terms.dtype)), gamma.dtype)
+    if needs_initial:
+        if gates is not None:
+            factor = _conj(gates.select(axis, first))
+        elif gamma is not None:
+            factor = _conj(gamma)
+        else:
+            number = complex(ctx.factor).conjugate()
+            factor = number if number.imag else number.real
+        g_initial = factor * gx.select(axis, first)
+        if reset is not None:
+            g_initial = torch.where(reset.select(axis, first), 0, g_initial)
+        g_initial = _narrowed(g_initial, initial.dtype)
+    g_x = _narrowed(gx, ctx.x_dtype) if needs_x else None
+    return (g_x, g_gates, g_gamma, None, g_initial, *(None,) * 7)
+
+
+def _is_plain(ctx: Any, gates: Tensor | None, g: Tensor) -> bool:
+    """Whether the gradients of gates are wanted as numbers only: not differentiated, compiled or transformed."""
+    return (
+        gates is not None and not ctx.window and gates.dtype == g.dtype == ctx.x_dtype and not g.is_complex()
+        and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        and type(g) is Tensor and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._len_torch_dispatch_stack() == 0
+    )  # fmt: skip
+
+
+def _gradients_at_once(
+    ctx: Any, g: Tensor, gates: Tensor, initial: Tensor | None, reset: Tensor | None, y: Tensor | None
+) -> tuple[Any, ...]:
+    """What `_backward` makes of copies that are shifted by a step, from views that begin a step later."""
+    axis, reverse, n = ctx.axis, ctx.reverse, g.shape[ctx.axis]
+    last, first = (0, n - 1) if reverse else (n - 1, 0)
+    # Steps but the last in scan order, and steps but the first.
+    front, back = (1, 0) if reverse else (0, 1)
+
+    def but_last(tensor: Tensor) -> Tensor:
+        return tensor.narrow(axis, front, n - 1)
+
+    def but_first(tensor: Tensor) -> Tensor:
+        return tensor.narrow(axis, back, n - 1)
+
+    g = g.contiguous() if 0 in g.stride() else g
+    needs_x, needs_gates = ctx.needs_input_grad[:2]
+    if needs_x and needs_gates and y is not None and initial is None and reset is None and axis == g.ndim - 1:
+        fused = executors.run_lines_backward(g, gates, y, reverse)
+        if fused is not None:
+            return (*fused, *(None,) * 10)
+    gx = torch.empty_like(g)
+    gx.select(axis, last).copy_(g.select(axis, last))
+    if n > 1:
+        executors.run(
+            but_last(g), but_first(gates), None, g.select(axis, last), None if reset is None else but_first(reset),
+            but_last(gx), None, axis=axis, reverse=not reverse, exclusive=False, flush=ctx.flush,
+            n_threads=ctx.n_threads or None,
+        )  # fmt: skip
+    g_gates = g_initial = None
+    if ctx.needs_input_grad[1]:
+        assert y is not None
+        g_gates = torch.empty_like(gx)
+        torch.mul(but_first(gx), but_last(y), out=but_first(g_gates))
+        at_first = g_gates.select(axis, first)
+        at_first.zero_() if initial is None else at_first.copy_(gx.select(axis, first) * initial)
+        if reset is not None:
+            g_gates.masked_fill_(reset, 0)
+    if ctx.needs_input_grad[4]:
+        assert initial is not None
+        g_initial = gates.select(axis, first) * gx.select(axis, first)
+        if reset is not None:
+            g_initial.masked_fill_(reset.select(axis, first), 0)
+        g_initial = g_initial.to(initial.dtype)
+    return (gx if ctx.needs_input_grad[0] else None, g_gates, None, None, g_initial, *(None,) * 7)
+
+
+torch.library.register_autograd("upsweep::scan", _backward, setup_context=_save, lib=_library)
+
+
+class EagerScan(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
+    """The operation without the dispatcher, which costs several times what starting a kernel does."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        outputs = _run(*inputs)
+        _save(ctx, inputs, outputs)
+        return outputs
+
+    backward = staticmethod(_backward)
+
+
+class TransformedScan(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
+    """The operation under torch.func's transforms, which take no derivative that an operation has registered."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
+        outputs: tuple[Tensor, Tensor] = scan(*inputs)
+        return outputs
+
+    setup_context = staticmethod(_save)
+    backward = staticmethod(_backward)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        return _vmap(info, in_dims, *args)
+
+
+def operation() -> Any:
+    """The form of the operation that those who follow the tensors understand."""
+    if torch.compiler.is_compiling():
+        return scan
+    innermost = torch._C._functorch.peek_interpreter_stack()
+    if innermost is None or innermost.key() == torch._C._functorch.TransformType.Functionalize:
+        return scan
+    return TransformedScan.apply
+
+
+# ---- vmap ------------------------------------------------------------------------------------------------------
+
+
+def _vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+    factor, axis, rest = args[3], args[6], args[7:]
+    size = info.batch_size
+
+    def to_front(tensor: Tensor | None, dim: int | None) -> Tensor | None:
+        if tensor is None:
+            return None
+        return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+    moved = [to_front(tensor, dim) for tensor, dim in zip(args[:3], in_dims[:3])]
+    initial, reset = (to_front(args[i], in_dims[i]) for i in (4, 5))
+    return operation()(*moved, factor, initial, reset, axis + 1, *rest), (0, 0)
+
+
+torch.library.register_vmap("upsweep::scan", _vmap, lib=_library)

@@ -1,0 +1,360 @@
+"""What a block does to a state: the pieces from which streaming, chunked and distributed scans are built.
+
+A block of steps turns the state before it into ``multiplier * state + value``, unless a reset in it drops that
+state. Two neighbouring blocks do together what `combine` says, so the state before any block follows from the
+carries of the blocks before it, in whatever order those were found.
+
+A carry's arrays are of the library that the block was of, and on its device: ndarrays, torch tensors, cupy arrays.
+Those of tensors can be differentiated.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from upsweep import _arrays, _backends, scans
+from upsweep._arrays import Array
+from upsweep._arrays.dispatch import handlers
+from upsweep._core import scan as scan_problem
+
+__all__ = ["Carry", "combine", "cumulative_sum_carry", "discounted_cumsum_carry", "linear_recurrence_carry"]
+
+
+class Carry(NamedTuple):
+    """What a block does to the state before it.
+
+    Attributes
+    ----------
+    multiplier : ndarray, torch.Tensor, cupy.ndarray, ...
+        The product of the block's gates, the first one included; 0 where `reset`. float64, complex128, int64
+        or uint64, of the state's shape; float64 also where real gates meet complex tokens.
+    value : ndarray, torch.Tensor, cupy.ndarray, ...
+        The state after the block when there is none before it. float64, complex128, int64 or uint64, of the
+        same shape.
+    reset : ndarray, torch.Tensor, cupy.ndarray, ... of bool
+        Whether the block drops the state before it.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> carry = upsweep.discounted_cumsum_carry([1.0, 1.0], 0.5)
+    >>> carry.apply(4.0)
+    array(2.5)
+    """
+
+    multiplier: Any
+    value: Any
+    reset: Any
+
+    def apply(self, state: Any) -> Any:
+        """Return the state after the block, given the one before it, or None for none.
+
+        Parameters
+        ----------
+        state : array_like or None
+            Broadcasts with the state's shape. A number, or an array of the carry's library.
+
+        Returns
+        -------
+        ndarray, torch.Tensor, cupy.ndarray, ...
+            In the carry's dtype; of the carry's library.
+
+        Raises
+        ------
+        TypeError
+            No array of numbers, of another library than the carry, or of a kind that the carry cannot hold, as
+            of a scan's `initial`: complex for a real carry, floating for one of integers.
+        ValueError
+            The shapes do not broadcast together; the state is on another device.
+        """
+        if state is None:
+            return self.value
+        if _arrays.any_torch(self.value, state):
+            return handlers("torch").aggregates.apply(*self, state)
+        if _arrays.any_lent(self.value, state):
+            return _arrays.borrow(_apply, {**self._asdict(), "state": state})
+        parts, given = _parts(self), _arrays.as_operand(state, "state")
+        home = _arrays.common_home({"carry": parts[1], "state": given})
+        dtype = parts[1].dtype
+        if not _arrays.can_hold(dtype, given.dtype):
+            raise TypeError(f"state: {given.dtype} cannot be held by a carry of dtype {dtype}")
+        try:
+            np.broadcast_shapes(given.shape, parts[1].shape)
+        except ValueError:
+            raise ValueError(
+                f"state: shape {given.shape} does not broadcast with the carry's {parts[1].shape}"
+            ) from None
+        if home is not None:
+            return _backends.advance_on_device(parts, given, dtype)
+        return _advance(self, given.astype(dtype, copy=False))
+
+
+def _apply(multiplier: Any, value: Any, reset: Any, state: Any) -> Any:
+    return Carry(multiplier, value, reset).apply(state)
+
+
+def _combine(**parts: Any) -> Carry:
+    first, second = (Carry(*(parts[f"{side}_{name}"] for name in Carry._fields)) for side in ("a", "b"))
+    return combine(first, second)
+
+
+def _parts(carry: Carry, name: str = "carry") -> tuple[Array, Array, Array]:
+    multiplier, value, reset = (_arrays.as_operand(part, name) for part in carry)
+    return multiplier, value, reset
+
+
+def _advance(carry: Carry, state: Array) -> Array:
+    # The product is not formed where it is dropped: an infinity before a reset is gone, not NaN.
+    kept = np.where(carry.reset, 0, state).astype(_common_dtype(state, carry.value))
+    with np.errstate(all="ignore"):
+        return np.asarray(np.where(carry.reset, carry.value, _times(carry.multiplier, kept) + carry.value))
+
+
+def _common_dtype(a: Array, b: Array) -> np.dtype[Any]:
+    """The dtype of both; of two integers, which wrap around alike, b's."""
+    return b.dtype if a.dtype.kind in "iu" and b.dtype.kind in "iu" else np.result_type(a, b)
+
+
+def _times(a: Array, b: Array) -> Array:
+    """Their product, where a real number multiplies both parts of a complex one.
+
+    numpy would make it complex, and its imaginary zero turns an infinity into a NaN.
+    """
+    if a.dtype.kind == "c":
+        a, b = b, a
+    dtype = _common_dtype(a, b)
+    if dtype.kind != "c" or a.dtype.kind == "c":
+        return np.asarray(a.astype(dtype, copy=False) * b)
+    product = np.empty(np.broadcast_shapes(a.shape, b.shape), dtype)
+    product.real, product.imag = a * b.real, a * b.imag
+    return product
+
+
+def combine(carry_a: Carry, carry_b: Carry) -> Carry:
+    """What two neighbouring blocks do together; `carry_a` is the first in scan order.
+
+    Parameters
+    ----------
+    carry_a, carry_b : Carry
+        Their arrays broadcast together, and are of one library and on one device. Or what ``scan.carry`` gives.
+
+    Returns
+    -------
+    Carry
+        In the dtype that holds both.
+
+    Raises
+    ------
+    TypeError
+        An argument is no Carry; the carries are of two libraries.
+    ValueError
+        The shapes of the states do not broadcast together; the carries are on two devices.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> x = [1.0, 2.0, 3.0, 4.0]
+    >>> a, b = (upsweep.discounted_cumsum_carry(block, 0.5) for block in (x[:1], x[1:]))
+    >>> upsweep.combine(a, b).value == upsweep.discounted_cumsum(x, 0.5)[-1]
+    np.True_
+    """
+    then = getattr(carry_a, "then", None)
+    if then is not None and type(carry_a) is type(carry_b):  # of scans by an update
+        both: Carry = then(carry_b)
+        return both
+    for name, carry in (("carry_a", carry_a), ("carry_b", carry_b)):
+        if not isinstance(carry, Carry):
+            raise TypeError(f"{name}: expected a Carry, got {type(carry).__qualname__}")
+    shapes = tuple(carry_a.value.shape), tuple(carry_b.value.shape)
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ValueError(
+            f"carry_b: states of shape {shapes[1]} do not broadcast with carry_a's {shapes[0]}"
+        ) from None
+    if _arrays.any_torch(carry_a.value, carry_b.value):
+        return Carry(*handlers("torch").aggregates.combine(carry_a, carry_b))
+    if _arrays.any_lent(carry_a.value, carry_b.value):
+        named = {f"{side}_{k}": v for side, c in (("a", carry_a), ("b", carry_b)) for k, v in c._asdict().items()}
+        result: Carry = _arrays.borrow(_combine, named)
+        return result
+    if _arrays.any_on_device(carry_a.value, carry_b.value):
+        a, b = _parts(carry_a, "carry_a"), _parts(carry_b, "carry_b")
+        _arrays.common_home({"carry_a": a[1], "carry_b": b[1]})
+        dtypes = (_common_dtype(a[i], b[i]) for i in (0, 1))
+        return Carry(*_backends.combine_on_device(a, b, *dtypes))
+    reset = carry_a.reset | carry_b.reset
+    with np.errstate(all="ignore"):
+        product = _times(carry_a.multiplier, carry_b.multiplier)
+    multiplier = np.where(reset, np.zeros((), product.dtype), product)
+    return Carry(multiplier, _advance(carry_b, carry_a.value), reset)
+
+
+def cumulative_sum_carry(
+    x: ArrayLike,
+    *,
+    axis: int = -1,
+    reverse: bool = False,
+    reset: ArrayLike | None = None,
+    dtype: DTypeLike | None = None,
+    n_threads: int | None = None,
+    device: str | None = None,
+) -> Carry:
+    """What a block of a `cumulative_sum` does to the state before it.
+
+    Parameters
+    ----------
+    x, axis, reverse, reset, dtype, n_threads, device
+        As in `cumulative_sum`.
+
+    Returns
+    -------
+    Carry
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `cumulative_sum`.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> upsweep.cumulative_sum_carry([1, 2, 3]).value
+    array(6)
+    """
+    if _arrays.any_torch(x, reset):
+        _arrays.refuse_device(device, "torch tensors")
+        return Carry(*handlers("torch").aggregates.cumulative_sum(x, axis, reverse, reset, dtype, n_threads))
+    if _arrays.any_lent(x, reset):
+        return _borrow(
+            cumulative_sum_carry, {"x": x, "reset": reset}, device, axis=axis, reverse=reverse, dtype=dtype,
+            n_threads=n_threads,
+        )  # fmt: skip
+    given = _arrays.as_operand(x, "x")
+    result_dtype = scans._cumsum_dtype(given, dtype)
+    given = scans._for_sum(given, result_dtype)
+    return _reduce("x", given, None, None, result_dtype, axis, reverse, reset, False, n_threads, device)
+
+
+def discounted_cumsum_carry(
+    x: ArrayLike,
+    gamma: ArrayLike,
+    *,
+    axis: int = -1,
+    reverse: bool = False,
+    reset: ArrayLike | None = None,
+    n_threads: int | None = None,
+    device: str | None = None,
+) -> Carry:
+    """What a block of a `discounted_cumsum` does to the state before it.
+
+    Parameters
+    ----------
+    x, gamma, axis, reverse, reset, n_threads, device
+        As in `discounted_cumsum`.
+
+    Returns
+    -------
+    Carry
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `discounted_cumsum`.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> carry = upsweep.discounted_cumsum_carry([1.0, 2.0], 0.5)
+    >>> carry.multiplier, carry.value
+    (array(0.25), array(2.5))
+    """
+    if _arrays.any_torch(x, gamma, reset):
+        _arrays.refuse_device(device, "torch tensors")
+        return Carry(*handlers("torch").aggregates.discounted_cumsum(x, gamma, axis, reverse, reset, n_threads))
+    if _arrays.any_lent(x, gamma, reset):
+        return _borrow(
+            discounted_cumsum_carry, {"x": x, "gamma": gamma, "reset": reset}, device, axis=axis, reverse=reverse,
+            n_threads=n_threads,
+        )  # fmt: skip
+    given, factor = _arrays.as_operand(x, "x"), _arrays.as_operand(gamma, "gamma")
+    dtype = scans._discounted_dtype(given, factor)
+    return _reduce("x", given, "gamma", factor, dtype, axis, reverse, reset, True, n_threads, device)
+
+
+def linear_recurrence_carry(
+    gates: ArrayLike,
+    tokens: ArrayLike,
+    *,
+    axis: int = -1,
+    reverse: bool = False,
+    reset: ArrayLike | None = None,
+    n_threads: int | None = None,
+    device: str | None = None,
+) -> Carry:
+    """What a block of a `linear_recurrence` does to the state before it.
+
+    Parameters
+    ----------
+    gates, tokens, axis, reverse, reset, n_threads, device
+        As in `linear_recurrence`.
+
+    Returns
+    -------
+    Carry
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `linear_recurrence`.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> carry = upsweep.linear_recurrence_carry([0.5, 2.0], [1.0, 1.0])
+    >>> carry.multiplier, carry.value
+    (array(1.), array(3.))
+    """
+    if _arrays.any_torch(gates, tokens, reset):
+        _arrays.refuse_device(device, "torch tensors")
+        return Carry(
+            *handlers("torch").aggregates.linear_recurrence(gates, tokens, axis, reverse, reset, n_threads)
+        )
+    if _arrays.any_lent(gates, tokens, reset):
+        return _borrow(
+            linear_recurrence_carry, {"gates": gates, "tokens": tokens, "reset": reset}, device, axis=axis,
+            reverse=reverse, n_threads=n_threads,
+        )  # fmt: skip
+    factor, given = _arrays.as_operand(gates, "gates"), _arrays.as_operand(tokens, "tokens")
+    dtype = _arrays.result_dtype(factor, given)
+    return _reduce("tokens", given, "gates", factor, dtype, axis, reverse, reset, True, n_threads, device)
+
+
+def _borrow(function: Any, arrays: dict[str, Any], device: object, **keywords: Any) -> Carry:
+    _arrays.refuse_device(device, "arrays of other libraries")
+    result: Carry = _arrays.borrow(function, arrays, **keywords)
+    return result
+
+
+def _reduce(
+    name: str,
+    x: Array,
+    factor_name: str | None,
+    factor: Array | None,
+    dtype: np.dtype[Any],
+    axis: int,
+    reverse: bool,
+    reset: ArrayLike | None,
+    flush: bool,
+    n_threads: int | None,
+    device: str | None,
+) -> Carry:
+    ordinal = _arrays.check_device(device)
+    scan = scan_problem.normalise(name, x, factor_name, factor, dtype, axis=axis, reset=reset, initial=None)
+    scans._refuse_device(scan, device)
+    return Carry(
+        *_backends.reduce_scan(scan, reverse=bool(reverse), flush=flush, n_threads=n_threads, device=ordinal)
+    )

@@ -1,0 +1,190 @@
+"""Counts of integer keys, of arrays of numpy, torch, cupy and other libraries, where they are.
+
+The same function takes every layout: keys and weights are read as they lie, the counted axis last in what the
+kernels see (``upsweep._core.bincount.Count``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from upsweep import _arrays, _backends
+from upsweep._arrays import Array
+from upsweep._arrays.dispatch import handlers
+from upsweep._backends import cpu
+from upsweep._core import bincount as bincount_problem
+
+__all__ = ["bincount"]
+
+
+# fmt: off
+@overload
+def bincount(
+    x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0, *, length: int | None = None,
+    axis: int | None = None, out: Array | None = None, accumulate: bool = False, dtype: DTypeLike | None = None,
+    invalid: Literal["raise", "drop"] = "raise", deterministic: bool = False,
+    return_invalid: Literal[False] = False, n_threads: int | None = None, device: str | None = None,
+) -> Array: ...
+@overload
+def bincount(
+    x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0, *, length: int | None = None,
+    axis: int | None = None, out: Array | None = None, accumulate: bool = False, dtype: DTypeLike | None = None,
+    invalid: Literal["raise", "drop"] = "raise", deterministic: bool = False, return_invalid: Literal[True],
+    n_threads: int | None = None, device: str | None = None,
+) -> tuple[Array, np.int64]: ...
+# fmt: on
+def bincount(
+    x: ArrayLike,
+    weights: ArrayLike | None = None,
+    minlength: int = 0,
+    *,
+    length: int | None = None,
+    axis: int | None = None,
+    out: Array | None = None,
+    accumulate: bool = False,
+    dtype: DTypeLike | None = None,
+    invalid: Literal["raise", "drop"] = "raise",
+    deterministic: bool = False,
+    return_invalid: bool = False,
+    n_threads: int | None = None,
+    device: str | None = None,
+) -> Any:
+    """Count the occurrences of each key, or sum a weight for each.
+
+    Parameters
+    ----------
+    x : array_like
+        Keys: integers of any width or bool, not negative; 1-D without `axis`.
+    weights : array_like, optional
+        Real or complex numbers of any dtype: of x's shape, for one sum, or with one axis more behind it, (..., k),
+        for k sums. The result is their sum for each key. Read as they lie, as `x` is, in any byte order and
+        stride.
+    minlength : int
+        The least number of bins.
+    length : int, optional
+        The number of bins, whatever the keys are; keys outside are handled as `invalid` says.
+    axis : int, optional
+        Count along this axis only: a batch of counts, in which the bins take the axis' place.
+    out : array of the same library, optional
+        The result goes here: of the result's shape and dtype; it fixes the number of bins. An error leaves it
+        untouched; after a KeyboardInterrupt it is undefined.
+    accumulate : bool
+        Add to `out` instead of overwriting it.
+    dtype : dtype_like, optional
+        Of the result. Default: intp for counts, float64 for sums, complex128 for complex ones. With an integer
+        dtype integer weights are summed as 64-bit integers, which wrap around; any other is rounded to once, in
+        the end (sums of floats to an integer dtype by cutting them). For tensors a torch.dtype: see Notes.
+    invalid : {"raise", "drop"}
+        What to do with keys below 0, or from `length` on: an error, or leave them out.
+    deterministic : bool
+        Sums of floats have the same bits on each run on a CUDA device too. Nothing on the CPU, where results
+        never depend on the number of threads, nor on the run.
+    return_invalid : bool
+        With ``invalid="drop"``: return also how many keys were left out.
+    n_threads : int, optional
+        Default: see `get_num_threads`.
+    device : {None, "cpu", "cuda", "cuda:N"}, optional
+        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
+        other libraries are computed where they are.
+
+    Returns
+    -------
+    counts : array of x's library
+        One number for each bin: ``max(largest key + 1, minlength)`` of them without `length` or `out`, the largest
+        key of all rows. Of x's shape with `axis` replaced by the bins, and the k sums last.
+    n_invalid : int64
+        Only with `return_invalid`; of arrays on a device, and of tensors, an array without axes where they are.
+
+    Raises
+    ------
+    TypeError
+        Keys are no integers, weights no numbers; `dtype` cannot hold the sums, or is of integers where weights
+        require a gradient.
+    ValueError
+        Keys have more than one axis, and `axis` is not given; one is negative or outside the bins; weights of
+        another shape; `minlength` negative; `length` smaller than `minlength`; `accumulate` without `out`.
+    MemoryError
+        The largest key, `minlength` or `length` asks for more bins than this machine, or the device, has memory
+        for. It is not asked for then.
+    NotImplementedError
+        Tensors whose number of bins is not known while torch transforms them (vmap) or takes derivatives forward.
+
+    Notes
+    -----
+    ``np.bincount``'s results and errors. Float weights are summed in float64, in fixed chunks: the bits do not
+    depend on the number of threads, and are numpy's below 2**17 keys, from 2**16 bins on, or where the sums are
+    exact. More than 2**17 keys are never copied whole: besides the result a thread takes about 1 MiB; from 2**18
+    bins (of sums, 2**16) on all together at least a quarter of the result. An `out` whose bins are not its last
+    axis, that is not aligned, or of another dtype than the sums are computed in, is written through an array of
+    its size.
+
+    Tensors follow ``torch.bincount``: counts are int64, sums of float32 float32, of complex64 complex64, of all
+    other real weights (float16, bfloat16, integers, bool) float64; without keys the result is int64, unless
+    `dtype` is given. All are summed in 64 bits a part and rounded once. Gradients of every order reach the
+    weights: that of a weight is the result's at its key, and 0 for a key that was left out. ``torch.compile``
+    takes the call whole with `length` (or `out`) and ``invalid="drop"``; other calls depend on the keys' values,
+    and it leaves them to Python. The gradient makes an int64 copy of the keys.
+
+    On a CUDA device work goes to the current stream, and nothing waits for it with `length` (or `out`) and
+    ``invalid="drop"``, which can be captured in a graph. Otherwise the call waits once: without a number of bins
+    for the keys' range, with one and ``invalid="raise"`` for the number of keys outside. Sums of floats may have
+    other bits on each run there where bins are many, unless `deterministic`, or torch's own switch for that is on.
+
+    dask arrays give dask arrays: one task counts a block, and groups of counts are added in a fixed order. Without
+    `length` the number of bins is unknown until they are computed, which goes without `axis` only.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> upsweep.bincount([0, 1, 1, 3])
+    array([1, 2, 0, 1])
+    >>> upsweep.bincount([0, 1, 1], weights=[0.5, 1.0, 2.0])
+    array([0.5, 3. ])
+    >>> upsweep.bincount([0, -1, 7, 1], length=3, invalid="drop", return_invalid=True)
+    (array([1, 1, 0]), np.int64(2))
+    >>> upsweep.bincount([[0, 1, 1], [2, 2, 2]], axis=1)
+    array([[1, 2, 0],
+           [0, 0, 3]])
+    """
+    # fmt: off
+    if (
+        type(x) in (np.ndarray, list) and length is None and axis is None and out is None
+        and not accumulate and dtype is None and invalid == "raise" and not return_invalid and device is None
+    ):
+        # fmt: on
+        y = cpu.bincounts.plain(x, weights, minlength, cpu.threads(n_threads))
+        if y is not None:
+            return y
+    if _arrays.any_dask(x, weights, out):
+        _dask = handlers("dask")
+        _dask.refuse(out=out, accumulate=accumulate, device=device)
+        return _dask.bincount(
+            bincount, x, weights, minlength, length=length, axis=axis, dtype=dtype, invalid=invalid,
+            deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,
+        )  # fmt: skip
+    if _arrays.any_torch(x, weights, out):
+        _arrays.refuse_device(device, "torch tensors")
+        return handlers("torch").bincount.bincount(
+            x, weights, minlength, length=length, axis=axis, out=out, accumulate=accumulate, dtype=dtype,
+            invalid=invalid, deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,
+        )  # fmt: skip
+    if _arrays.any_lent(x, weights, out):
+        _arrays.refuse_device(device, "arrays of other libraries")
+        return _arrays.borrow(
+            bincount, {"x": x, "weights": weights, "out": out}, minlength=minlength, length=length, axis=axis,
+            accumulate=accumulate, dtype=dtype, invalid=invalid, deterministic=deterministic,
+            return_invalid=return_invalid, n_threads=n_threads,
+        )  # fmt: skip
+    ordinal = _arrays.check_device(device)
+    count = bincount_problem.normalise_count(
+        x, weights, minlength, length=length, axis=axis, out=out, accumulate=accumulate, dtype=dtype,
+        invalid=invalid, deterministic=deterministic, return_invalid=return_invalid,
+    )  # fmt: skip
+    if count.home is not None:
+        _arrays.refuse_device(device, f"a {count.home.library.name}")
+    result, n_invalid = _backends.run_count(count, n_threads=n_threads, device=ordinal)
+    result = result if out is None else out
+    return (result, n_invalid) if return_invalid else result

@@ -1,0 +1,345 @@
+"""Scans of what comes in blocks, one after the other: arrays larger than memory, and data without an end.
+
+What is kept from block to block is the state alone, in the precision that scans compute in, so that the number of
+blocks adds nothing to the error; with ``window=`` also the elements that later windows reach back to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from upsweep import _arrays, aggregates, scans
+from upsweep._core.scan import check_axis
+
+__all__ = ["BlockScan", "scan_blocks"]
+
+# Each scan: its arguments, of which the last is the one that gives the result its dtype; what a block does.
+_SCANS: dict[Callable[..., Any], tuple[tuple[str, ...], Callable[..., aggregates.Carry]]] = {
+    scans.cumulative_sum: (("x",), aggregates.cumulative_sum_carry),
+    scans.discounted_cumsum: (("x", "gamma"), aggregates.discounted_cumsum_carry),
+    scans.linear_recurrence: (("gates", "tokens"), aggregates.linear_recurrence_carry),
+}
+_NOT_OF_A_CARRY = ("exclusive", "window", "out")
+
+
+class BlockScan(Iterator[Any]):
+    """The results of a scan of blocks, in the order of the blocks. Made by `scan_blocks`.
+
+    Attributes
+    ----------
+    state : array or None
+        The state after the blocks so far, in the dtype that it is computed in (float64 for float32): None before
+        the first block without `initial`. Given as `initial` to another scan of blocks, it goes on from there.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> sums = upsweep.scan_blocks(upsweep.cumulative_sum, iter([[1, 2], [3]]))
+    >>> list(sums)
+    [array([1, 3]), array([6])]
+    >>> sums.state
+    array(6)
+    """
+
+    def __init__(
+        self,
+        run: Callable[[dict[str, Any], Any], tuple[Any, Any]],
+        blocks: Iterator[dict[str, Any]],
+        initial: Any,
+    ):
+        self._run = run
+        self._blocks = blocks
+        self.state = initial
+
+    def __next__(self) -> Any:
+        result, self.state = self._run(next(self._blocks), self.state)
+        return result
+
+
+def scan_blocks(
+    scan: Callable[..., Any],
+    *arrays: Any,
+    axis: int | None = None,
+    reverse: bool = False,
+    initial: Any = None,
+    reset: Any = None,
+    out: Any = None,
+    **keywords: Any,
+) -> BlockScan:
+    """Scan what comes in blocks along the axis, in constant memory: an iterator of blocks in, one of results out.
+
+    Parameters
+    ----------
+    scan : function
+        `cumulative_sum`, `discounted_cumsum`, `linear_recurrence` or `scan`.
+    *arrays : iterable of array_like, array or number
+        The arguments of `scan`: ``x``; ``x, gamma``; ``gates, tokens``. What is neither an array nor a number is
+        an iterable of blocks, read one at a time, when its result is asked for. Arrays and numbers are the same
+        for each block; `x` and `tokens` cannot be, and with ``window=`` gamma has to be. Of `scan` itself
+        ``update, init, xs``, where xs is an iterable of what it takes: arrays, or tuples of them.
+    axis : int, optional
+        The axis that the scan runs along, and that the blocks follow each other on; by default the scan's own: the
+        last, of `scan` the first.
+    reverse : bool
+        Run from the end to the start. Blocks come in the order of the scan: the last block of the array first.
+    initial : array_like, optional
+        The state before the first block that comes.
+    reset : iterable of array_like of bool, or array of bool, optional
+        Blocks, or one that goes with each block.
+    out : iterable of arrays, optional
+        Where each result goes: slices of an ``np.memmap``, say.
+    **keywords
+        The scan's others: `exclusive`, `dtype`, `include_initial` (the first result is one step longer), `window`,
+        `n_threads`, `device`; of `scan` none.
+
+    Returns
+    -------
+    BlockScan
+        An iterator of the results; its `state` is the state after the blocks so far, what ``return_final=True``
+        gives for a whole array.
+
+    Raises
+    ------
+    TypeError
+        `scan` is none of these functions, or the wrong number of arrays; all of them are arrays; `return_final`.
+    ValueError
+        One iterable ends before another; a block whose other axes differ from those before. Raised when the block
+        is asked for, as is all that `scan` raises; the blocks before it are not lost.
+
+    See Also
+    --------
+    Carry, combine
+
+    Notes
+    -----
+    The results are those of one scan of the whole, within its rounding: the state goes from block to block
+    unrounded. For float32 and shorter that costs a second look at the block, while it is in memory. The blocks of
+    a ``window=`` are copied together with the ``window - 1`` elements before them.
+
+    Tensors carry their gradients over blocks: detach the state of another scan of blocks to cut them.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> blocks = iter([[1.0, 1.0], [1.0], [1.0, 1.0, 1.0]])
+    >>> for y in upsweep.scan_blocks(upsweep.discounted_cumsum, blocks, 0.5):
+    ...     print(y)
+    [1.  1.5]
+    [1.75]
+    [1.875   1.9375  1.96875]
+
+    By an update of one's own:
+
+    >>> smooth = lambda mean, x: 0.5 * mean + 0.5 * x
+    >>> scan = upsweep.scan_blocks(upsweep.scan, smooth, 0.0, iter([[4.0, 8.0], [1.0]]))
+    >>> list(scan), scan.state
+    ([array([2., 5.]), array([3.])], array(3.))
+
+    From file to file, with ``np.memmap``; 4 MiB at a time would be more to the point than 1,000 numbers:
+
+    >>> import numpy as np, os, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> x = np.memmap(os.path.join(folder, "x"), np.float32, "w+", shape=2500)
+    >>> x[:] = 1
+    >>> y = np.memmap(os.path.join(folder, "y"), np.float32, "w+", shape=2500)
+    >>> def cut(array, step=1000):
+    ...     return (array[begin : begin + step] for begin in range(0, array.shape[0], step))
+    >>> for _ in upsweep.scan_blocks(upsweep.cumulative_sum, cut(x), out=cut(y)):
+    ...     pass
+    >>> y[[0, 999, 1000, 2499]].tolist()
+    [1.0, 1000.0, 1001.0, 2500.0]
+
+    A zarr array is cut in the same way, at multiples of its chunks; results are assigned to slices of another::
+
+        z = zarr.open("x.zarr")
+        step = z.chunks[0]
+        result = zarr.create_array("y.zarr", shape=z.shape, dtype=z.dtype, chunks=z.chunks)
+        scan = upsweep.scan_blocks(upsweep.cumulative_sum, cut(z, step), axis=0)
+        for begin, y in zip(range(0, z.shape[0], step), scan):
+            result[begin : begin + step] = y
+    """
+    if type(scan).__module__ == "upsweep.user_scan":  # which is imported by who has one of its scans
+        keywords = {name: given for name, given in (*keywords.items(), ("initial", initial), ("reset", reset),
+                                                    ("out", out)) if given is not None}  # fmt: skip
+        return _scan_by_update(arrays, 0 if axis is None else axis, reverse, keywords)
+    axis = -1 if axis is None else axis
+    try:
+        names, carry = _SCANS[scan]
+    except (KeyError, TypeError):
+        offered = ", ".join([*(function.__name__ for function in _SCANS), "scan"])
+        raise TypeError(f"scan: expected one of {offered}, got {scan!r}") from None
+    if len(arrays) != len(names):
+        raise TypeError(f"arrays: {scan.__name__} takes {len(names)} ({', '.join(names)}), got {len(arrays)}")
+    if "return_final" in keywords:
+        raise TypeError("return_final: the state after the blocks so far is the attribute `state` of the result")
+    unknown = set(keywords).difference(scan.__kwdefaults__ or ())
+    if unknown:
+        raise TypeError(f"keywords: {scan.__name__} takes no {min(unknown)}")
+    leading = "tokens" if "tokens" in names else "x"
+    given = arrays[names.index(leading)]
+    if _is_one(given):
+        raise TypeError(
+            f"{leading}: expected an iterable of blocks, got {_arrays.type_name(given)}; cut it along the axis, "
+            "e.g. (a[i : i + n] for i in range(0, len(a), n))"
+        )
+    keywords.update(axis=axis, reverse=reverse)
+    run: Callable[[dict[str, Any], Any], tuple[Any, Any]]
+    if keywords.get("window") is None:
+        run = _Stateful(scan, carry, names, keywords).run
+    else:
+        scans._check_window(keywords["window"], initial, bool(keywords.get("exclusive")), False)
+        if not _is_one(arrays[1]):
+            raise TypeError("gamma: expected the same for all blocks with window=, got an iterable")
+        run = _Windowed(keywords).run
+    blocks = {**dict(zip(names, arrays)), "reset": reset, "out": out}
+    return BlockScan(run, _blocks(blocks, leading), initial)
+
+
+def _scan_by_update(arrays: tuple[Any, ...], axis: int, reverse: bool, keywords: dict[str, Any]) -> BlockScan:
+    if len(arrays) != 3:
+        raise TypeError(f"arrays: scan takes 3 (update, init, xs), got {len(arrays)}")
+    if keywords:
+        raise TypeError(f"keywords: scan takes no {min(keywords)} with blocks")
+    update, init, xs = arrays
+    if _is_one(xs):
+        raise TypeError(f"xs: expected an iterable of blocks, got {_arrays.type_name(xs)}; cut it along the axis")
+    from upsweep._user_scan.blocks import Updated
+
+    return BlockScan(Updated(update, init, axis, reverse).run, ({"xs": block} for block in xs), init)
+
+
+def _is_one(argument: Any) -> bool:
+    """Whether the argument is the same for all blocks: an array, a number or nothing."""
+    return hasattr(argument, "shape") or not isinstance(argument, Iterable)
+
+
+def _blocks(arguments: dict[str, Any], leading: str) -> Iterator[dict[str, Any]]:
+    """What a scan of each block is given, by name."""
+    iterators = {name: iter(value) for name, value in arguments.items() if not _is_one(value)}
+    fixed = {name: value for name, value in arguments.items() if name not in iterators}
+    for n_blocks, block in enumerate(iterators[leading]):
+        blocks = {**fixed, leading: block}
+        for name, iterator in iterators.items():
+            if name != leading:
+                try:
+                    blocks[name] = next(iterator)
+                except StopIteration:
+                    raise ValueError(f"{name}: ended after {n_blocks} blocks, while {leading} goes on") from None
+        yield blocks
+    for name, iterator in iterators.items():
+        if name != leading and next(iterator, iterators) is not iterators:
+            raise ValueError(f"{name}: goes on after {leading} has ended")
+
+
+class _Stateful:
+    """Scans whose blocks know of those before them by the state alone."""
+
+    def __init__(
+        self,
+        scan: Callable[..., Any],
+        carry: Callable[..., aggregates.Carry],
+        names: tuple[str, ...],
+        keywords: dict[str, Any],
+    ):
+        self.scan, self.carry, self.names = scan, carry, names
+        self.keywords = keywords
+        self.of_a_carry = {name: value for name, value in keywords.items() if name not in _NOT_OF_A_CARRY}
+        self.shape: tuple[int, ...] | None = None
+
+    def run(self, blocks: dict[str, Any], state: Any) -> tuple[Any, Any]:
+        """The result of a block, and the state after it."""
+        arrays, reset, out = [blocks[name] for name in self.names], blocks["reset"], blocks["out"]
+        self._check_shape(arrays, reset)
+        # A result that is written over its input leaves nothing to look at again.
+        carry = self.carry(*arrays, reset=reset, **self.of_a_carry) if _is_narrow(out) else None
+        result, final = self.scan(*arrays, initial=state, reset=reset, out=out, return_final=True, **self.keywords)
+        self.shape = tuple(final.shape)
+        self.keywords.pop("include_initial", None)  # only the first result begins with the state before it
+        if _is_narrow(final):
+            carry = self.carry(*arrays, reset=reset, **self.of_a_carry) if carry is None else carry
+            final = _unrounded(carry, state, final)
+        return result, final
+
+    def _check_shape(self, arrays: list[Any], reset: Any) -> None:
+        """Refuse a block whose other axes are not those before; what is wrong otherwise, the scan says."""
+        if self.shape is None:
+            return
+        given = [array for array in (*arrays, reset) if array is not None]
+        try:
+            shape = np.broadcast_shapes(*(tuple(a.shape) if hasattr(a, "shape") else np.shape(a) for a in given))
+            axis = check_axis(self.keywords["axis"], len(shape))
+        except ValueError:
+            return
+        state = shape[:axis] + shape[axis + 1 :]
+        if state != self.shape:
+            raise ValueError(f"arrays: a block with a state of shape {state} follows those of {self.shape}")
+
+
+def _is_narrow(array: Any) -> bool:
+    """Whether a state of this dtype has been rounded."""
+    return str(getattr(array, "dtype", "")).rpartition(".")[2] in ("float16", "bfloat16", "float32", "complex64")
+
+
+def _unrounded(carry: aggregates.Carry, state: Any, final: Any) -> Any:
+    """The state after the block in full precision; rounded where products leave the range of numbers."""
+    after = carry.apply(state)
+    if state is None:
+        return after
+    library = _arrays.namespace(after)
+    return library.where(library.isfinite(carry.multiplier) & library.isfinite(after), after, final)
+
+
+def _no_flags(x: Any) -> Any:
+    """Flags of x's shape that are not set."""
+    return _arrays.namespace(x).zeros_like(x, dtype=bool)
+
+
+class _Windowed:
+    """Windowed sums, for which the elements that later windows reach back to are put before each block."""
+
+    def __init__(self, keywords: dict[str, Any]):
+        self.keywords = keywords
+        self.kept: tuple[Any, ...] | None = None
+
+    def run(self, blocks: dict[str, Any], state: Any) -> tuple[Any, Any]:
+        """The result of a block; there is no state."""
+        x, reset = _arrays.broadcast_together(blocks["x"], blocks["reset"])
+        axis, window = check_axis(self.keywords["axis"], x.ndim), self.keywords["window"]
+        before = (slice(None),) * axis
+        length = x.shape[axis]
+        joined = [x, reset]
+        if self.kept is not None:
+            x_before, reset_before = self.kept
+            shapes = [tuple(each.shape[:axis] + each.shape[axis + 1 :]) for each in (x, x_before)]
+            if shapes[0] != shapes[1]:
+                raise ValueError(f"arrays: a block with a state of shape {shapes[0]} follows those of {shapes[1]}")
+            if reset_before is None and reset is not None:
+                reset_before = _no_flags(x_before)
+            elif reset is None and reset_before is not None:
+                joined[1] = _no_flags(x)
+            for i, (kept, block) in enumerate(zip((x_before, reset_before), joined)):
+                if block is not None:
+                    parts = (block, kept) if self.keywords["reverse"] else (kept, block)
+                    joined[i] = _arrays.namespace(block).concat(parts, axis=axis)
+        result = scans.discounted_cumsum(joined[0], blocks["gamma"], reset=joined[1], **self.keywords)
+        n_kept = min(window - 1, joined[0].shape[axis])
+        if self.keywords["reverse"]:
+            mine, reached = slice(0, length), slice(0, n_kept)
+        else:
+            mine, reached = slice(result.shape[axis] - length, None), slice(result.shape[axis] - n_kept, None)
+        self.kept = tuple(None if a is None else _arrays.copied(a[(*before, reached)]) for a in joined)
+        result = result[(*before, mine)]
+        out = blocks["out"]
+        if out is None:
+            return result, state
+        if not hasattr(out, "shape"):
+            raise TypeError(f"out: expected an array, got {_arrays.type_name(out)}")
+        if not getattr(getattr(out, "flags", None), "writeable", True):
+            raise ValueError("out: is read-only")
+        if (out.shape, out.dtype) != (result.shape, result.dtype):
+            raise ValueError(f"out: expected {result.dtype} {result.shape}, got {out.dtype} {out.shape}")
+        out[...] = result
+        return out, state

@@ -1,0 +1,229 @@
+"""The scans under the names, and with the meaning, that users of other packages know.
+
+`discounted_cumsum_right` and `discounted_cumsum_left` are torch-discounted-cumsum's; `pscan`, `scan_forward` and
+`PScan` fpscan's. What those refuse works here: any length, any strides, more axes or fewer, numpy arrays.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from upsweep import _arrays
+from upsweep._arrays import Array
+from upsweep._arrays.dispatch import handlers
+from upsweep.scans import discounted_cumsum, linear_recurrence
+
+__all__ = ["PScan", "discounted_cumsum_left", "discounted_cumsum_right", "pscan", "scan_forward"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _x_or_input(function: Callable[P, R]) -> Callable[P, R]:
+    """Let the first argument be passed by the name that torch-discounted-cumsum has for it, `input`."""
+
+    @functools.wraps(function)
+    def called(*args: P.args, **keywords: P.kwargs) -> R:
+        if "input" in keywords:
+            if "x" in keywords:
+                raise TypeError("input: is another name for x, which is given too")
+            keywords["x"] = keywords.pop("input")
+        return function(*args, **keywords)
+
+    return called
+
+
+@_x_or_input
+def discounted_cumsum_right(
+    x: ArrayLike,
+    gamma: ArrayLike,
+    *,
+    out: Array | None = None,
+    n_threads: int | None = None,
+    device: str | None = None,
+) -> Array:
+    """Discounted sum of what lies to the right, along the last axis: y[t] = x[t] + gamma * y[t+1].
+
+    Parameters
+    ----------
+    x : array_like
+        As in `discounted_cumsum`; may be passed as ``input=`` too, its name in torch-discounted-cumsum.
+    gamma : float or array_like
+        As there, but a 1-D gamma with one number for each row of a 2-D x is per row. What is no tensor is rounded
+        to the dtype of a tensor x, as in torch-discounted-cumsum; `discounted_cumsum` takes it as it is.
+    out, n_threads, device
+        As in `discounted_cumsum`.
+
+    Returns
+    -------
+    y : array of x's library
+        Of the shape that x and gamma broadcast to; of x's dtype as `discounted_cumsum` has it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `discounted_cumsum` does: no numbers, shapes that do not broadcast, an `out` that does not fit.
+
+    See Also
+    --------
+    discounted_cumsum : dtypes, gradients; the same with ``reverse=True``.
+
+    Notes
+    -----
+    Named after the function of torch-discounted-cumsum, and means the same.
+
+    Examples
+    --------
+    >>> import numpy as np, upsweep
+    >>> upsweep.discounted_cumsum_right(np.ones((1, 4)), 0.5)
+    array([[1.875, 1.75 , 1.5  , 1.   ]])
+    """
+    gamma = _gamma_of_rows(x, gamma)
+    return discounted_cumsum(x, gamma, reverse=True, out=out, n_threads=n_threads, device=device)
+
+
+@_x_or_input
+def discounted_cumsum_left(
+    x: ArrayLike,
+    gamma: ArrayLike,
+    *,
+    out: Array | None = None,
+    n_threads: int | None = None,
+    device: str | None = None,
+) -> Array:
+    """Discounted sum of what lies to the left, along the last axis: y[t] = x[t] + gamma * y[t-1].
+
+    Parameters
+    ----------
+    x, gamma, out, n_threads, device
+        As in `discounted_cumsum_right`.
+
+    Returns
+    -------
+    y : array of x's library
+        Of the shape that x and gamma broadcast to; of x's dtype as `discounted_cumsum` has it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `discounted_cumsum` does: no numbers, shapes that do not broadcast, an `out` that does not fit.
+
+    See Also
+    --------
+    discounted_cumsum_right : from the other end.
+
+    Examples
+    --------
+    >>> import numpy as np, upsweep
+    >>> upsweep.discounted_cumsum_left(np.ones((2, 3)), [0.5, 2.0])
+    array([[1.  , 1.5 , 1.75],
+           [1.  , 3.  , 7.  ]])
+    """
+    gamma = _gamma_of_rows(x, gamma)
+    return discounted_cumsum(x, gamma, out=out, n_threads=n_threads, device=device)
+
+
+def pscan(gates: ArrayLike, tokens: ArrayLike) -> Array:
+    """Gated recurrence along the last axis from a zero state, under fpscan's name.
+
+    Parameters
+    ----------
+    gates, tokens : array_like
+        As in `linear_recurrence`; in fpscan of shape (batch, dim, seqlen).
+
+    Returns
+    -------
+    y : array of their library
+        Of the shape that they broadcast to and of their result type.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `linear_recurrence` does: no numbers, shapes that do not broadcast.
+
+    See Also
+    --------
+    linear_recurrence : dtypes, gradients; any axis, other states.
+
+    Examples
+    --------
+    >>> import numpy as np, upsweep
+    >>> upsweep.pscan(np.full((1, 1, 3), 0.5), np.ones((1, 1, 3)))
+    array([[[1.  , 1.5 , 1.75]]])
+    """
+    return linear_recurrence(gates, tokens)
+
+
+class PScan:
+    """`pscan` in the form of a ``torch.autograd.Function``, as in fpscan: ``PScan.apply(gates, tokens)``.
+
+    It is no subclass of that class, so that it needs no torch, takes arrays too, and derivatives of any order,
+    the compiler and transforms see `pscan` itself.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> upsweep.PScan.apply([0.5, 0.5, 0.5], [1.0, 1.0, 1.0])
+    array([1.  , 1.5 , 1.75])
+    """
+
+    apply = staticmethod(pscan)
+
+
+def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out: Array | None = None) -> Array:
+    """`pscan` in either direction, into `out` if given, under fpscan's name; it never tracks gradients.
+
+    Parameters
+    ----------
+    gates, tokens : array_like
+        As in `linear_recurrence`.
+    reverse : bool
+        Run from the end to the start.
+    out : array, optional
+        The result goes here; also while an argument requires a gradient.
+
+    Returns
+    -------
+    y : array of their library
+        As that of `pscan`; `out` itself, if given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `linear_recurrence` does: no numbers, shapes that do not broadcast, an `out` that does not fit.
+
+    See Also
+    --------
+    linear_recurrence : any axis, states in and out; gradients.
+
+    Examples
+    --------
+    >>> import upsweep
+    >>> upsweep.scan_forward([0.5, 0.5, 0.5], [1.0, 1.0, 1.0], reverse=True)
+    array([1.75, 1.5 , 1.  ])
+    """
+    if _arrays.any_torch(gates, tokens, out):
+        result: Array = handlers("torch").scan.scan_forward(gates, tokens, reverse=reverse, out=out)  # a tensor
+        return result
+    return linear_recurrence(gates, tokens, reverse=reverse, out=out)
+
+
+def _gamma_of_rows(x: ArrayLike, gamma: ArrayLike) -> Any:
+    if _arrays.any_torch(x, gamma):
+        return handlers("torch").scan.gamma_of_rows(x, gamma)
+    if _arrays.any_lent(x, gamma):
+        # By the indexing of the arrays' own library.
+        per_row = getattr(x, "ndim", 0) == 2 and tuple(getattr(gamma, "shape", ())) == tuple(x.shape[:1])  # type: ignore[union-attr]  # it has one where ndim is 2
+        return gamma[:, None] if per_row else gamma  # type: ignore[index,call-overload]  # an array, not a sequence
+    if type(gamma) is float or type(gamma) is int:
+        return gamma
+    if _arrays.any_dask(x, gamma):
+        lines, lazy = handlers("dask").as_operands({"x": x, "gamma": gamma}).values()
+        return lazy[:, None] if np.ndim(lines) == 2 and np.shape(lazy) == lines.shape[:1] else lazy
+    rows, factor = _arrays.as_operand(x, "x"), _arrays.as_operand(gamma, "gamma")
+    return factor[:, None] if rows.ndim == 2 and factor.shape == rows.shape[:1] else factor

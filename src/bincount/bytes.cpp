@@ -1,0 +1,116 @@
+// BYTES: counts of one row in tables of bytes, for bins whose 32-bit tables would exceed the second cache.
+//
+// Bytes a key: its own size, read once. As TABLES, but one table a worker; a byte that wraps around is noted in a
+// table of 32-bit numbers, of which only the pages that are written to are ever had.
+//
+// Called by the driver for up to kByteBins bins.
+
+#include "bincount/bytes.hpp"
+
+namespace upsweep {
+namespace {
+
+constexpr int64_t kPiece = 1 << 16;    // keys that a worker claims
+constexpr int64_t kPageBins = 1024;    // whose wraps fill a page
+
+// Everything by value: a store to a byte might else be one to any of it.
+// last: checked, the bin of keys outside; else a mask.
+template <class Key, bool Checked>
+inline void count_block(const char* keys, int64_t n, uint8_t* bytes, uint32_t* wraps, uint8_t* wrapped, uint64_t last) {
+  for (int64_t at = 0; at < n; ++at) {
+    const uint64_t key = index_at<Key>(keys, at), bin = Checked ? std::min(key, last) : key & last;
+    if (__builtin_expect(++bytes[bin] == 0, 0)) ++wraps[bin], wrapped[bin / kPageBins] = 1;
+  }
+}
+
+inline void add_equal(int64_t n, uint64_t bin, uint8_t* bytes, uint32_t* wraps, uint8_t* wrapped) {
+  const uint64_t sum = bytes[bin] + (uint64_t)n;
+  bytes[bin] = (uint8_t)sum;
+  if (sum >> 8) wraps[bin] += (uint32_t)(sum >> 8), wrapped[bin / kPageBins] = 1;
+}
+
+}  // namespace
+
+template <class Key>
+void CountBytes::count_piece(Worker& worker, const Row& row, int64_t from, int64_t to, StopAt& stop) const {
+  uint8_t* const bytes = worker.bytes.get();
+  uint8_t* const wrapped = worker.wrapped.data();
+  uint32_t* const wraps = worker.wraps.get();
+  auto prepare = [&](uint64_t bins) {
+    const uint64_t wanted = std::min<uint64_t>(limit + 1, std::bit_ceil(bins));
+    std::fill(bytes + worker.ready, bytes + wanted, 0);
+    worker.ready = wanted;
+  };
+  each_block<Key>(row, from, to, [&](const char* keys, int64_t, int64_t n) {
+    const Bits2<Key> bits = bits_of<Key>(keys, n);
+    if (bits.any >= worker.ready) {
+      if (bits.any >= (uint64_t)limit) {
+        if (largest_unsigned<Key>(keys, n) >= (uint64_t)limit && stop.template here<Key>(keys, n, limit)) return false;
+        prepare(limit + 1);
+        count_block<Key, true>(keys, n, bytes, wraps, wrapped, limit);
+        return true;
+      }
+      prepare((uint64_t)bits.any + 1);
+    }
+    if (bits.any == bits.all) add_equal(n, bits.any, bytes, wraps, wrapped);
+    else count_block<Key, false>(keys, n, bytes, wraps, wrapped, std::bit_ceil(worker.ready) - 1);
+    return true;
+  });
+}
+
+template <class Key>
+Outcome CountBytes::run(const CountProblem& p, int64_t row, int64_t n_bins, int n_threads) {
+  const uint64_t valid = valid_bins<Key>(n_bins < 0 ? INT64_MAX : n_bins);
+  limit = (int64_t)std::min<uint64_t>(n_bins < 0 ? kByteBins - 1 : n_bins, valid);
+  const int64_t n_entries = (int64_t)std::bit_ceil((uint64_t)limit + 1);   // any key can be masked to one
+  workers.clear();
+  workers.resize(n_threads);
+  for (Worker& worker : workers) {
+    worker.bytes = new_scratch<uint8_t>(n_entries);
+    worker.wrapped.assign(n_entries / kPageBins + 1, 0);
+    worker.wraps.reset((uint32_t*)std::calloc(n_entries, sizeof(uint32_t)));
+    if (!worker.wraps) throw std::bad_alloc();
+  }
+  StopAt stop{valid, p.drop == 0, n_bins >= 0};
+  const Row keys = row_of(p, row);
+  const int64_t n_pieces = (p.n + kPiece - 1) / kPiece;
+  std::atomic<int64_t> next{0};
+  for_tasks(n_threads, n_threads, false, [&](int64_t task, int) {
+    Worker& worker = workers[task];
+    for (int64_t piece; !stop.set() && (piece = next.fetch_add(1, std::memory_order_relaxed)) < n_pieces;)
+      count_piece<Key>(worker, keys, piece * kPiece, std::min(p.n, (piece + 1) * kPiece), stop);
+    worker.top = std::min<int64_t>(limit, worker.ready);
+    auto is_empty = [&](int64_t bin) {
+      return worker.bytes[bin] == 0 && (!worker.wrapped[bin / kPageBins] || worker.wraps[bin] == 0);
+    };
+    while (n_bins < 0 && worker.top > 0 && is_empty(worker.top - 1)) --worker.top;
+  });
+  if (stop.too_many) return Outcome::kTooMany;
+  if (stop.outside) return Outcome::kOutside;
+  top = 0;
+  for (const Worker& worker : workers) top = std::max(top, worker.top);
+  return Outcome::kCounted;
+}
+
+Outcome CountBytes::count(const CountProblem& p, int64_t row, int64_t n_bins, int n_threads) {
+  return with_key_type(p.key_dtype, [&](auto key) { return run<decltype(key)>(p, row, n_bins, n_threads); });
+}
+
+void CountBytes::write(int64_t* counts, int64_t n_bins, bool overwrite, int n_threads) const {
+  const int64_t share = ((n_bins + n_threads - 1) / n_threads + kPageBins - 1) / kPageBins * kPageBins;
+  for_tasks(n_threads, n_threads, false, [&](int64_t task, int) {
+    const int64_t from = std::min(n_bins, task * share), to = std::min(n_bins, from + share);
+    if (overwrite) std::fill(counts + from, counts + to, 0);
+    for (const Worker& worker : workers) {
+      const int64_t end = std::min<int64_t>(to, std::min<int64_t>(worker.ready, limit));
+      const uint8_t* const bytes = worker.bytes.get();
+      for (int64_t bin = from; bin < end; ++bin) counts[bin] += bytes[bin];
+      for (int64_t page = from / kPageBins; page * kPageBins < end; ++page)
+        if (worker.wrapped[page])
+          for (int64_t bin = page * kPageBins; bin < std::min(end, (page + 1) * kPageBins); ++bin)
+            counts[bin] += (int64_t)worker.wraps[bin] * 256;
+    }
+  });
+}
+
+}  // namespace upsweep

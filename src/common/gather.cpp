@@ -1,0 +1,175 @@
+// What the kernels cannot read in place is brought in piece by piece, in the type that they compute in: other types,
+// other byte orders, strides that fit none of them. Never a copy of the whole array.
+//
+// Called by the strips (scan_strips.hpp) and the windows for tiles, states and gammas, by the counts for weights.
+
+#include "common/gather.hpp"
+
+#include "common/vec.hpp"
+
+namespace upsweep {
+namespace {
+
+template <class T>
+inline T swap_bytes(T value) {
+  unsigned char bytes[sizeof(T)], other[sizeof(T)];
+  std::memcpy(bytes, &value, sizeof(T));
+  for (size_t k = 0; k < sizeof(T); ++k) other[k] = bytes[sizeof(T) - 1 - k];
+  std::memcpy(&value, other, sizeof(T));
+  return value;
+}
+template <class T, class Part>
+inline T swap_parts(T value) {
+  Part parts[2];
+  std::memcpy(parts, &value, sizeof(T));
+  for (Part& part : parts) part = swap_bytes(part);
+  std::memcpy(&value, parts, sizeof(T));
+  return value;
+}
+
+struct ComplexFloat {
+  float re, im;
+};
+template <>
+inline ComplexFloat swap_bytes(ComplexFloat value) { return swap_parts<ComplexFloat, float>(value); }
+template <>
+inline Complex swap_bytes(Complex value) { return swap_parts<Complex, double>(value); }
+
+template <class To, class From>
+inline To convert(From value) {
+  if constexpr (std::is_same_v<From, ComplexFloat> || std::is_same_v<From, Complex>) {
+    if constexpr (std::is_same_v<To, Complex>) return Complex{(double)value.re, (double)value.im};
+    else return To(0);   // the drivers never ask for it
+  } else if constexpr (std::is_same_v<To, uint64_t>) {
+    if constexpr (std::is_integral_v<From>) return (uint64_t)(int64_t)value;   // sign-extended, then modulo 2^64
+    else return 0;
+  } else {
+    double real;
+    if constexpr (std::is_integral_v<From>) real = (double)value;
+    else real = to_double(value);
+    if constexpr (std::is_same_v<To, Complex>) return Complex{real, 0.0};
+    else return real;
+  }
+}
+template <>
+inline uint64_t convert<uint64_t, uint64_t>(uint64_t value) { return value; }
+
+template <class T>
+constexpr bool kHasVectors = std::is_same_v<T, Half> || std::is_same_v<T, BFloat> || std::is_same_v<T, float> ||
+                             std::is_same_v<T, double>;
+
+template <class From, class To>
+void gather_as(const char* source, int64_t stride, int64_t n, bool swapped, To* to) {
+  if constexpr (kHasVectors<From> && std::is_same_v<To, double>) {
+    if (!swapped && stride == (int64_t)sizeof(From)) {
+      const From* from = (const From*)source;
+      int64_t k = 0;
+      for (; k + kLanes <= n; k += kLanes) store(to + k, load(from + k));
+      if (k < n) store_some(to + k, load_some(from + k, (int)(n - k)), (int)(n - k));
+      return;
+    }
+  }
+  if (swapped) {
+    for (int64_t k = 0; k < n; ++k) to[k] = convert<To>(swap_bytes(load_bytes<From>(source + k * stride)));
+  } else if (stride == (int64_t)sizeof(From)) {
+    for (int64_t k = 0; k < n; ++k) to[k] = convert<To>(load_bytes<From>(source + k * sizeof(From)));
+  } else {
+    for (int64_t k = 0; k < n; ++k) to[k] = convert<To>(load_bytes<From>(source + k * stride));
+  }
+}
+
+template <class To>
+void gather_any(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, To* to) {
+  switch (dtype) {
+    case kBool:
+      for (int64_t k = 0; k < n; ++k) to[k] = convert<To>((uint8_t)(source[k * stride] != 0));
+      return;
+    case kInt8: return gather_as<int8_t>(source, stride, n, swapped, to);
+    case kUInt8: return gather_as<uint8_t>(source, stride, n, swapped, to);
+    case kInt16: return gather_as<int16_t>(source, stride, n, swapped, to);
+    case kUInt16: return gather_as<uint16_t>(source, stride, n, swapped, to);
+    case kInt32: return gather_as<int32_t>(source, stride, n, swapped, to);
+    case kUInt32: return gather_as<uint32_t>(source, stride, n, swapped, to);
+    case kInt64: return gather_as<int64_t>(source, stride, n, swapped, to);
+    case kUInt64: return gather_as<uint64_t>(source, stride, n, swapped, to);
+    case kHalf: return gather_as<Half>(source, stride, n, swapped, to);
+    case kBFloat: return gather_as<BFloat>(source, stride, n, swapped, to);
+    case kFloat: return gather_as<float>(source, stride, n, swapped, to);
+    case kDouble: return gather_as<double>(source, stride, n, swapped, to);
+    case kComplexFloat: return gather_as<ComplexFloat>(source, stride, n, swapped, to);
+    default: return gather_as<Complex>(source, stride, n, swapped, to);
+  }
+}
+
+// Doubles, rounded once.
+template <class To>
+void scatter_real(const double* from, int64_t n, char* target, int64_t stride) {
+  if (stride == (int64_t)sizeof(To)) {
+    To* to = (To*)target;
+    int64_t k = 0;
+    for (; k + kLanes <= n; k += kLanes) store(to + k, load(from + k));
+    if (k < n) store_some(to + k, load_some(from + k, (int)(n - k)), (int)(n - k));
+    return;
+  }
+  for (int64_t k = 0; k < n; ++k) {
+    const To value = from_double<To>(from[k]);
+    std::memcpy(target + k * stride, &value, sizeof(To));
+  }
+}
+
+template <class To, class From, class Convert>
+void scatter_as(const From* from, int64_t n, char* target, int64_t stride, Convert convert_one) {
+  for (int64_t k = 0; k < n; ++k) {
+    const To value = convert_one(from[k]);
+    std::memcpy(target + k * stride, &value, sizeof(To));
+  }
+}
+
+}  // namespace
+
+int64_t dtype_size(int32_t dtype) {
+  switch (dtype) {
+    case kBool: case kInt8: case kUInt8: return 1;
+    case kInt16: case kUInt16: case kHalf: case kBFloat: return 2;
+    case kInt32: case kUInt32: case kFloat: return 4;
+    case kComplexDouble: return 16;
+    default: return 8;
+  }
+}
+
+void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, double* to) {
+  gather_any(source, stride, n, dtype, swapped, to);
+}
+void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, Complex* to) {
+  gather_any(source, stride, n, dtype, swapped, to);
+}
+void gather(const char* source, int64_t stride, int64_t n, int32_t dtype, bool swapped, uint64_t* to) {
+  gather_any(source, stride, n, dtype, swapped, to);
+}
+
+void scatter(const double* from, int64_t n, int32_t dtype, char* target, int64_t stride) {
+  switch (dtype) {
+    case kHalf: return scatter_real<Half>(from, n, target, stride);
+    case kBFloat: return scatter_real<BFloat>(from, n, target, stride);
+    case kFloat: return scatter_real<float>(from, n, target, stride);
+    default: return scatter_real<double>(from, n, target, stride);
+  }
+}
+void scatter(const Complex* from, int64_t n, int32_t dtype, char* target, int64_t stride) {
+  if (dtype == kComplexFloat)
+    return scatter_as<ComplexFloat>(from, n, target, stride,
+                                    [](Complex v) { return ComplexFloat{(float)v.re, (float)v.im}; });
+  scatter_as<Complex>(from, n, target, stride, [](Complex v) { return v; });
+}
+void scatter(const uint64_t* from, int64_t n, int32_t dtype, char* target, int64_t stride) {
+  if (dtype == kBool)   // numpy's sum of booleans in booleans is "any"
+    return scatter_as<uint8_t>(from, n, target, stride, [](uint64_t v) { return (uint8_t)(v != 0); });
+  switch (dtype_size(dtype)) {
+    case 1: return scatter_as<uint8_t>(from, n, target, stride, [](uint64_t v) { return (uint8_t)v; });
+    case 2: return scatter_as<uint16_t>(from, n, target, stride, [](uint64_t v) { return (uint16_t)v; });
+    case 4: return scatter_as<uint32_t>(from, n, target, stride, [](uint64_t v) { return (uint32_t)v; });
+    default: return scatter_as<uint64_t>(from, n, target, stride, [](uint64_t v) { return v; });
+  }
+}
+
+}  // namespace upsweep

@@ -1,0 +1,315 @@
+// LINES: a scan along contiguous memory.
+//
+//   y[t] = a[t] * y[t-1] + x[t]
+//
+// Bytes an element: one read of x (and of the gates), one write of y. Arithmetic for kLanes elements: log2(kLanes)
+// shifts and fused multiply-adds inside the vector, one more to add the carry, and one of latency from vector
+// to vector; a plain loop would wait for a multiply-add at every element.
+//
+// Products of gates are what may go wrong: they overflow or vanish where the loop would not. So a tile whose
+// states are not all finite, or whose gates leave [kGateLow, kGateHigh], is run again as the plain loop,
+// which is also what defines the answer. A NaN or an infinity in the input always reaches the tile's last state,
+// because nothing in the vector form is ever dropped (a dropped state is a product with zero); a state that overflows
+// and comes back shows in its own lane only.
+//
+// Bound by its arithmetic where the memory keeps up: on a Zen 5, 85 instructions and 22 cycles for 32 float32 in the L1, of
+// which 23 are multiply-adds, 16 shuffles and 8 conversions of two operations each. Twice as many vectors in flight are
+// no faster, so neither would two lines at once be; with gates, which wait longer for each other, a tenth.
+//
+// Called by the drivers (scan_driver.cpp), for whole lines or for a block of one; by the kernels of float16 and bfloat16
+// (scan_half_lines.cpp) for what those leave.
+
+#include "scan/lines.hpp"
+#include "common/real_types.hpp"
+
+namespace upsweep {
+namespace {
+
+// y[t] = c before step t: the states one step later, the carry in front, nothing where the state was dropped.
+template <bool Reverse>
+inline Vec states_before(Vec states, Vec carry) { return shift<1, Reverse>(states, carry); }
+template <bool Reverse>
+inline Vec before_or_dropped(const LineArgs& args, int64_t step, Vec states, Vec carry) {
+  const Vec before = states_before<Reverse>(states, carry);
+  return args.reset ? select(load_mask(vector_at<Reverse>(args.reset, step)), Vec{}, before) : before;
+}
+
+// The state after one step of a vector; a variable index would send the vector through memory.
+template <bool Reverse>
+inline double state_at(Vec v, int step) {
+  double state = 0.0;
+  for (int lane = 0; lane < kLanes; ++lane) state = lane == lane_of<Reverse>(step) ? v[lane] : state;
+  return state;
+}
+
+// Whether every lane of N vectors is finite: 0 * x is not 0 otherwise.
+template <int N>
+inline bool all_finite(const Vec* v) {
+  Vec sum = v[0] * broadcast(0.0);
+  for (int k = 1; k < N; ++k) sum = fma(v[k], broadcast(0.0), sum);
+  return !any((Mask)(sum != sum));
+}
+
+// ---- the plain loop -----------------------------------------------------------------------------------------------
+
+// A call, with a copy of the arguments: the kernels keep theirs in registers.
+template <class T, class G, bool Reverse>
+[[gnu::noinline]] double scan_in_order(LineArgs args, int64_t from, int64_t to, double state, bool first) {
+  const T* x = (const T*)args.x;
+  const G* gates = (const G*)args.gates;
+  T* out = (T*)args.out;
+  for (int64_t step = from; step < to; ++step) {
+    const bool dropped = first || (args.reset && element_at<Reverse>(args.reset, step));
+    const double token = as_operand(to_double(element_at<Reverse>(x, step)));
+    const double gate = gates ? to_double(element_at<Reverse>(gates, step)) : args.gamma;
+    const double before = dropped ? 0.0 : state;
+    state = dropped ? token : fma(gate, state, token);
+    if (out) element_at<Reverse>(out, step) = from_double<T>(args.exclusive ? before : state);
+    first = false;
+  }
+  return state;
+}
+
+// The same, of a tile whose vector form may be wrong. A call marked as cold, around which alone registers are saved.
+template <class T, class G, bool Reverse>
+[[gnu::noinline, gnu::cold]] double scan_again(LineArgs args, int64_t from, int64_t to, double state, bool first) {
+  return scan_in_order<T, G, Reverse>(args, from, to, state, first);
+}
+
+// ---- constant gamma -----------------------------------------------------------------------------------------------
+
+template <class T, bool Reverse, Store How, int N>
+inline void store_tile(T* out, int64_t step, const Vec* v) {
+  for (int k = 0; k < N; ++k) store(vector_at<Reverse>(out, step + k * kLanes), v[k], How);
+}
+
+// All whole vectors from `step` on, Together at a time where that is allowed, then fewer: tile(n) takes n of them
+// further, or says false, and redo takes that many steps again.
+// The loops around the tiles have no call in them, so that the compiler keeps what they share in registers.
+template <int Together, class Tile, class Redo>
+inline __attribute__((always_inline)) void scan_all(Tile tile, Redo redo, const int64_t n, const int64_t& step,
+                                                    bool together) {
+  auto scan = [&](auto vectors) __attribute__((always_inline)) {
+    constexpr int kSteps = vectors() * kLanes;
+    while (step + kSteps <= n) {
+      while (__builtin_expect(tile(vectors), 1))
+        if (step + kSteps > n) return;
+      redo(kSteps);
+    }
+  };
+  if (together) scan(std::integral_constant<int, Together>{});
+  if constexpr (Together > kUnroll) scan(std::integral_constant<int, kUnroll>{});
+  scan(std::integral_constant<int, 1>{});
+}
+
+template <class T, bool Reverse, Store How, Written What>
+inline __attribute__((always_inline)) double scan_constant_line(const LineArgs& args, const Powers& powers) {
+  // A state that overflows between two vectors and decays again would be seen in its own lane only. Floats
+  // under a gamma up to one cannot get there.
+  const bool may_overflow = sizeof(T) == 8 || __builtin_fabs(args.gamma) > 1.0;
+  const T* x = (const T*)args.x;
+  T* out = (T*)args.out;
+  Vec states = {};   // of the last vector: the state returned is the last one written, to the bit
+  // Without a state before it, the first step adds gamma * 0.
+  Vec carry = args.first ? powers.zero : broadcast(args.carry);
+  bool first = args.first;
+  int64_t step = 0;
+
+  auto tile = [&]<int N>(std::integral_constant<int, N>) __attribute__((always_inline)) {
+    Vec v[N];
+    if (args.ahead) prefetch_tile<Reverse, N>(x, step + args.ahead);
+    for (int k = 0; k < N; ++k) v[k] = load(vector_at<Reverse>(x, step + k * kLanes));
+    for (int k = 0; k < N; ++k) v[k] = scan_vector<Reverse>(v[k], powers);
+    // Every vector's state from the tile's first, so that one multiply-add a tile is waited for, not one a vector.
+    Vec before[N + 1], sum = splat_last<Reverse>(v[0]);
+    before[0] = carry;
+    for (int k = 1; k <= N; ++k) {
+      before[k] = fma(powers.vectors[k], carry, sum);
+      if (k < N) sum = fma(powers.vectors[1], sum, splat_last<Reverse>(v[k]));
+    }
+    for (int k = 0; k < N; ++k) v[k] = fma(powers.lanes, before[k], v[k]);
+    const bool in_order = !is_finite(before[N][0]) || (may_overflow && !all_finite<N>(v));
+    if (__builtin_expect(in_order, 0)) return false;
+    states = v[N - 1];
+    if constexpr (What == Written::kStatesBefore)
+      for (int k = 0; k < N; ++k) v[k] = states_before<Reverse>(v[k], first && k == 0 ? Vec{} : before[k]);
+    if constexpr (What != Written::kNothing) store_tile<T, Reverse, How, N>(out, step, v);
+    carry = before[N];
+    first = false;
+    step += N * kLanes;
+    return true;
+  };
+  auto redo = [&](int n) __attribute__((always_inline)) {
+    states = carry = broadcast(scan_again<T, T, Reverse>(args, step, step + n, carry[0], first));
+    first = false;
+    step += n;
+  };
+  scan_all<kUnroll>(tile, redo, args.n, step, true);
+
+  const int rest = (int)(args.n - step);
+  if (rest == 0) return step ? state_at<Reverse>(states, kLanes - 1) : args.carry;
+  Vec v = fma(powers.lanes, carry, scan_vector<Reverse>(load_first<Reverse>(x, step, rest), powers));
+  const double state = state_at<Reverse>(v, rest - 1);
+  if (!is_finite(state) || (may_overflow && !all_finite<1>(&v)))
+    return scan_again<T, T, Reverse>(args, step, args.n, carry[0], first);
+  if (out) store_first<Reverse>(out, step, args.exclusive ? states_before<Reverse>(v, first ? Vec{} : carry) : v, rest);
+  return state;
+}
+
+template <class T, bool Reverse, Store How, Written What>
+void scan_constant_as(const LineArgs& args, const Lines& lines) {
+  const Powers& powers = powers_of<Reverse>(args);
+  for_lines(args, lines, [&](const LineArgs& line) __attribute__((always_inline)) {
+    return scan_constant_line<T, Reverse, How, What>(line, powers);
+  });
+}
+
+template <class T, bool Reverse, Written What>
+void scan_constant_as(const LineArgs& args, const Lines& lines) {
+  switch (how_to_store<T, Reverse>(args, lines)) {
+    case Store::kStreamVector: return scan_constant_as<T, Reverse, Store::kStreamVector, What>(args, lines);
+    case Store::kStream16: return scan_constant_as<T, Reverse, Store::kStream16, What>(args, lines);
+    default: return scan_constant_as<T, Reverse, Store::kCached, What>(args, lines);
+  }
+}
+
+template <class T, class G, bool Reverse>
+void scan_all_in_order(const LineArgs& args, const Lines& lines) {
+  for_lines(args, lines, [](const LineArgs& line) {
+    return scan_in_order<T, G, Reverse>(line, 0, line.n, line.carry, line.first);
+  });
+}
+
+template <class T, bool Reverse>
+void scan_constant(const LineArgs& args, const Lines& lines) {
+  if (!gamma_in_range(args)) return scan_all_in_order<T, T, Reverse>(args, lines);
+  if (!args.out) return scan_constant_as<T, Reverse, Store::kCached, Written::kNothing>(args, lines);
+  return args.exclusive ? scan_constant_as<T, Reverse, Written::kStatesBefore>(args, lines)
+                        : scan_constant_as<T, Reverse, Written::kStates>(args, lines);
+}
+
+// ---- gates or resets ----------------------------------------------------------------------------------------------
+
+template <class T, class G, bool Reverse, Store How, Given Has, Written What>
+inline __attribute__((always_inline)) double scan_gated_line(const LineArgs& args) {
+  const T* x = (const T*)args.x;
+  T* out = (T*)args.out;
+  Vec carry = broadcast(args.first ? -0.0 : args.carry), states = {};
+  bool first = args.first;
+  int64_t step = 0;
+
+  auto tile = [&]<int N>(std::integral_constant<int, N>) __attribute__((always_inline)) {
+    Vec a[N], v[N], before[N + 1];
+    if (args.ahead) {
+      prefetch_tile<Reverse, N>(x, step + args.ahead);
+      if (args.gates) prefetch_tile<Reverse, N>((const G*)args.gates, step + args.ahead);
+    }
+    for (int k = 0; k < N; ++k) {
+      v[k] = load(vector_at<Reverse>(x, step + k * kLanes));
+      a[k] = load_gates<G, Reverse, Has>(args, step + k * kLanes);
+    }
+    if (first) a[0] = select(first_lanes<Reverse>(1), Vec{}, a[0]);
+    bool in_order = false;
+    if constexpr (kMayLeaveRange<G>) in_order = any_out_of_range<N>(a);
+    for (int k = 0; k < N; ++k) scan_vector<Reverse>(a[k], v[k]);
+    before[0] = carry;
+    for (int k = 0; k < N; ++k)
+      before[k + 1] = fma(splat_last<Reverse>(a[k]), before[k], splat_last<Reverse>(v[k]));
+    for (int k = 0; k < N; ++k) v[k] = fma(a[k], before[k], v[k]);
+    in_order |= !is_finite(before[N][0]) || !all_finite<N>(v);
+    if (__builtin_expect(in_order, 0)) return false;
+    states = v[N - 1];
+    if constexpr (What == Written::kStatesBefore)
+      for (int k = 0; k < N; ++k)
+        v[k] = before_or_dropped<Reverse>(args, step + k * kLanes, v[k], first && k == 0 ? Vec{} : before[k]);
+    if constexpr (What != Written::kNothing) store_tile<T, Reverse, How, N>(out, step, v);
+    carry = before[N];
+    first = false;
+    step += N * kLanes;
+    return true;
+  };
+  auto redo = [&](int n) __attribute__((always_inline)) {
+    states = carry = broadcast(scan_again<T, G, Reverse>(args, step, step + n, carry[0], first));
+    first = false;
+    step += n;
+  };
+  scan_all<kUnrollGated>(tile, redo, args.n, step, args.n >= kLongGated<T>);
+
+  const int rest = (int)(args.n - step);
+  if (rest == 0) return step ? state_at<Reverse>(states, kLanes - 1) : args.carry;
+  Vec a = load_gates_first<G, Reverse>(args, step, rest);
+  if (first) a = select(first_lanes<Reverse>(1), Vec{}, a);
+  Vec v = load_first<Reverse>(x, step, rest);
+  const bool bad = kMayLeaveRange<G> && any_out_of_range<1>(&a);
+  scan_vector<Reverse>(a, v);
+  v = fma(a, carry, v);
+  const double state = state_at<Reverse>(v, rest - 1);
+  if (bad || !all_finite<1>(&v)) return scan_again<T, G, Reverse>(args, step, args.n, carry[0], first);
+  if (out) {
+    if (args.exclusive) {
+      v = states_before<Reverse>(v, first ? Vec{} : carry);
+      if (args.reset) v = select(load_mask_first<Reverse>(args.reset, step, rest), Vec{}, v);
+    }
+    store_first<Reverse>(out, step, v, rest);
+  }
+  return state;
+}
+
+template <class T, class G, bool Reverse, Store How, Given Has, Written What>
+void scan_gated_as(const LineArgs& args, const Lines& lines) {
+  for_lines(args, lines, [](const LineArgs& line) __attribute__((always_inline)) {
+    return scan_gated_line<T, G, Reverse, How, Has, What>(line);
+  });
+}
+
+template <class T, class G, bool Reverse, Given Has, Written What>
+void scan_gated_as(const LineArgs& args, const Lines& lines) {
+  switch (how_to_store<T, Reverse>(args, lines)) {
+    case Store::kStreamVector: return scan_gated_as<T, G, Reverse, Store::kStreamVector, Has, What>(args, lines);
+    case Store::kStream16: return scan_gated_as<T, G, Reverse, Store::kStream16, Has, What>(args, lines);
+    default: return scan_gated_as<T, G, Reverse, Store::kCached, Has, What>(args, lines);
+  }
+}
+
+template <class T, class G, bool Reverse>
+void scan_gated(const LineArgs& args, const Lines& lines) {
+  if (!gamma_in_range(args)) return scan_all_in_order<T, G, Reverse>(args, lines);
+  if (!args.out)
+    return scan_gated_as<T, G, Reverse, Store::kCached, Given::kUnknown, Written::kNothing>(args, lines);
+  if (args.exclusive)
+    return args.gates && !args.reset
+               ? scan_gated_as<T, G, Reverse, Given::kGates, Written::kStatesBefore>(args, lines)
+               : scan_gated_as<T, G, Reverse, Given::kUnknown, Written::kStatesBefore>(args, lines);
+  if (!args.gates) return scan_gated_as<T, G, Reverse, Given::kUnknown, Written::kStates>(args, lines);
+  return args.reset ? scan_gated_as<T, G, Reverse, Given::kGatesAndResets, Written::kStates>(args, lines)
+                    : scan_gated_as<T, G, Reverse, Given::kGates, Written::kStates>(args, lines);
+}
+
+// ---- all kinds ------------------------------------------------------------------------------------------------------
+
+template <class T, bool Reverse>
+void scan_lines(const LineArgs& args, const Lines& lines) {
+  if (args.gates) return scan_gated<T, T, Reverse>(args, lines);
+  if (!args.reset) return scan_constant<T, Reverse>(args, lines);
+  for_lines(args, lines, [](const LineArgs& line) {
+    return scan_between_resets<T, Reverse>(line, scan_constant<T, Reverse>, scan_gated<T, T, Reverse>);
+  });
+}
+
+}  // namespace
+
+LineScan* line_scan(int32_t dtype, int32_t gate_dtype, bool reverse) {
+  LineScan* const half = gate_dtype == dtype ? half_line_scan(dtype, reverse) : nullptr;
+  return half ? half : wide_line_scan(dtype, gate_dtype, reverse);
+}
+
+LineScan* wide_line_scan(int32_t dtype, int32_t gate_dtype, bool reverse) {
+  return with_real_types(dtype, gate_dtype, [&](auto x, auto gate) -> LineScan* {
+    using T = decltype(x);
+    using G = decltype(gate);
+    if constexpr (std::is_same_v<T, G>) return reverse ? scan_lines<T, true> : scan_lines<T, false>;
+    else return reverse ? scan_gated<T, G, true> : scan_gated<T, G, false>;
+  });
+}
+
+}  // namespace upsweep

@@ -1,0 +1,144 @@
+"""The run-time compiler: where it is looked for, what it says; kernels compiled without a device."""
+
+import numpy as np
+import pytest
+from upsweep._backends.cuda.user_scan_launch import _reading_with
+from upsweep._compiler.cuda import nvrtc
+from upsweep._compiler.cuda.pairs.render import render
+from upsweep._compiler.cuda.request import Request
+from upsweep._compiler.cuda.scans import single_pass
+from upsweep._compiler.cuda.scans.render import ScanRequest, Stream, render_scan
+from upsweep._compiler.formulas.nodes import make, variable
+from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction
+from upsweep._compiler.lowering.lower import lower
+from upsweep._compiler.recurrences.associative import find_form
+from upsweep._compiler.recurrences.recurrence import lifted
+from upsweep._compiler.recurrences.trace import trace
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    try:
+        return nvrtc.load()
+    except RuntimeError as error:
+        pytest.skip(str(error).partition(":")[0])
+
+
+@pytest.fixture
+def nowhere(monkeypatch):
+    monkeypatch.setattr(nvrtc, "_loaded", {})
+    monkeypatch.setenv(nvrtc.VARIABLE, "")
+
+
+def test_without_it_the_message_says_what_to_install(nowhere):
+    with pytest.raises(RuntimeError, match=r"pip install nvidia-cuda-nvrtc"):
+        nvrtc.load()
+
+
+def test_a_library_that_cannot_be_loaded_is_named(nowhere, monkeypatch, tmp_path):
+    path = tmp_path / "libnvrtc.so"
+    path.write_bytes(b"no library")
+    monkeypatch.setenv(nvrtc.VARIABLE, str(path))
+    with pytest.raises(RuntimeError, match=str(path)):
+        nvrtc.load()
+
+
+def test_the_variable_comes_alone(monkeypatch):
+    monkeypatch.setenv(nvrtc.VARIABLE, "/somewhere/libnvrtc.so.13")
+    assert list(nvrtc.candidates()) == ["/somewhere/libnvrtc.so.13"]
+
+
+def test_toolkits_come_before_the_loader(monkeypatch, tmp_path):
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "lib64" / "libnvrtc.so.99").touch()
+    monkeypatch.delenv(nvrtc.VARIABLE, raising=False)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    found = list(nvrtc.candidates())
+    assert found[0] == str(tmp_path / "lib64" / "libnvrtc.so.99")
+    assert found[-1] == "libnvrtc.so"
+
+
+def test_the_log_is_in_the_message(compiler):
+    with pytest.raises(nvrtc.CompileError, match=r"identifier .no_such_type. is undefined"):
+        compiler.compile("no_such_type x;", compiler.architectures[-1])
+
+
+def test_newer_devices_get_ptx(compiler):
+    text = 'extern "C" __global__ void nothing() {}'
+    newest = compiler.architectures[-1]
+    assert compiler.compile(text, newest).is_cubin
+    code = compiler.compile(text, newest + 5)
+    assert not code.is_cubin
+    assert b".visible .entry nothing" in code.data
+
+
+def test_older_devices_are_refused(compiler):
+    with pytest.raises(nvrtc.CompileError, match=r"the device has 1\.0"):
+        compiler.compile("", 10)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("dim", [3, 40, 300])
+def test_kernels_compile(compiler, name, dtype, dim):
+    if (dim > 3 and name not in ("sum", "argkmin")) or (dim == 300 and dtype != "float32"):
+        pytest.skip("the formula's part is the same")
+    weight = variable(2, 1, "j") if name == "sumsoftmaxweight" else None
+    formula = make("exp", make("neg", make("sqdist", variable(0, dim, "i"), variable(1, dim, "j"))))
+    k = 5 if "kmin" in name else 0
+    accumulated = "float32" if dtype == "bfloat16" else "float64"
+    reduction = PairReduction(formula, name, weight, k=k, dtype=dtype, dtype_acc=accumulated)
+    made = render(lower(reduction), Request(name, k, "i", dtype, accumulated, 3))
+    assert compiler.compile(made.text, 90, made.options).data
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("lines", [False, True])
+@pytest.mark.parametrize("role", ["alone", "reduces", "joins"])
+def test_scans_by_an_update_compile(compiler, role, lines, dtype):
+    def update(s, x):
+        return (np.tanh(s[0]) * x[1] + x[0], np.where(x[1] > 0, s[1], 0.5)), s[0] > x[0]
+
+    def affine(s, x):
+        return (np.where(x[1] > 0, s[0], s[1] * 0.5) + x[0], 0.25 * s[0] - x[1]), s[0] > x[0]
+
+    single, half = np.dtype(dtype), np.dtype(np.float16)
+    recurrence = trace(update if role == "alone" else affine, (single,) * 2, 2, (single, half), 2).recurrence
+    form = None if role == "alone" else find_form(recurrence)[0]
+    if role == "reduces":
+        recurrence = form.reduce
+    inputs = (Stream(dtype), Stream("float16", fixed=not lines))
+    k = recurrence.n_states
+    request = ScanRequest(
+        dtype, inputs, () if role == "reduces" else ("bool",), (None,) * k, (dtype,) * k, 2, lines,
+        1 if lines else 8, 1, -1 if role == "alone" else int(lines), role == "reduces",
+        form if role == "joins" else None,
+    )  # fmt: skip
+    made = render_scan(lifted(recurrence)[0], request)
+    assert compiler.compile(made.text, 90, made.options).data
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("length", [5000, 2**28])
+@pytest.mark.parametrize("n_states", [1, 2])
+def test_single_passes_compile(compiler, n_states, length, dtype):
+    def one(s, x):
+        return np.where(x[1] > 0, 0.5 * s, 0) + x[0]
+
+    def two(s, x):
+        return (0.5 * s[0] - 0.3 * x[1] * s[1], 0.5 * s[0] + x[0]), s[0] * s[1]
+
+    single = np.dtype(dtype)
+    traced = trace(two if n_states == 2 else one, (single,) * n_states, n_states if n_states == 2 else -1,
+                   (single,) * 2, 2)  # fmt: skip
+    reading, form = _reading_with(traced.recurrence, find_form(traced.recurrence)[0])
+    size = single.itemsize
+    tile = single_pass.choose_tile_sizes(form, n_states, [size] * 2, [size], 1, length, 132, 227 * 1024)
+    assert bool(tile.stages) == (length > 5000)
+    request = ScanRequest(
+        dtype, (Stream(dtype, step=size), Stream(dtype)), (dtype,), (None,) * n_states, (dtype,) * n_states, 2,
+        True, 1, tile.blocks, 1, False, form, tile, (-size,),
+    )  # fmt: skip
+    made = render_scan(reading.recurrence, request)
+    assert made.threads == tile.threads and made.shared_bytes <= 227 * 1024
+    assert compiler.compile(made.text, 90, made.options).data

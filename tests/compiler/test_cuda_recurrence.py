@@ -1,0 +1,196 @@
+"""The text of scans by an update, compiled by the C++ compiler and run on the host, against the naive twin."""
+
+import shutil
+
+import host_device
+import numpy as np
+import pytest
+from device_scan_cases import AFFINE, OTHERS, cell, check, mixed, scan, with_places
+from helpers import BFLOAT16, random
+from upsweep._backends.cuda import scan_launch, user_scan_launch, user_scan_layout
+from upsweep._compiler.cuda.scans import render as text
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("scans")
+
+
+@pytest.fixture
+def place(monkeypatch, folder):
+    """Arrays of a device, which has no kernels of `linear_recurrence`, and scans no lines in one pass."""
+    host_device.install(monkeypatch, folder)
+    monkeypatch.setattr(user_scan_launch, "choose_tile_sizes", lambda *a: None)
+    monkeypatch.setattr(scan_launch, "find", lambda: None)
+    return host_device.HostPlace()
+
+
+def arranged(x):
+    """The same shape with the columns as neighbours in memory, with time as neighbours, and as views of more."""
+    wide = np.repeat(np.repeat(x, 2, 0), 2, 1)
+    return {
+        "columns": x,
+        "lines": np.asfortranarray(x),
+        "view": wide[::-2, ::-2],
+        "line view": wide.T.copy().T[1::2, ::2],
+    }
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 1), (70, 3), (64, 200), (5, 0)])
+def test_layouts(place, shape):
+    for x in arranged(random(shape, np.float32)).values():
+        check(place, cell, 0.25, x)
+        check(place, cell, random(shape[1:], np.float32, 1), x[::-1])
+
+
+def test_axes_that_are_not_one(place):
+    x = random((20, 6, 9), np.float32)
+    for view in (
+        x[:, ::2, 1:],
+        x[:, ::2].transpose(1, 0, 2),
+        x[:, :, ::2].transpose(2, 1, 0),
+        x.transpose(1, 2, 0),
+    ):
+        check(place, cell, random(view.shape[2:], np.float32, 1), view)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_dtypes_structures_and_inputs_that_repeat(place, order):
+    """Float16 and integers beside float32, an input a step, an input a column, outputs of float and bool."""
+    x = np.asarray(random((40, 37), np.float32), order=order)
+    signs = np.asarray(np.random.default_rng(0).integers(-3, 4, x.shape).astype(np.float16), order=order)
+    per_step, per_column = random((40, 1), np.float32, 2), random((1, 37), np.float32, 3)
+    check(place, mixed, (0.5, random(37, np.float32, 4)), (x, signs, per_step, per_column))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "bool"])
+def test_integers_are_calculated_as_double(place, dtype):
+    x = np.random.default_rng(0).integers(0, 2, (30, 40)).astype(dtype)
+    (found, last) = scan(place, lambda s, x: 0.5 * s + x, np.zeros(40), x)
+    exact = x.astype(float)
+    for t in range(1, 30):
+        exact[t] += 0.5 * exact[t - 1]
+    np.testing.assert_allclose(found, exact)
+    np.testing.assert_allclose(last, exact[-1])
+
+
+@pytest.mark.parametrize(("order", "dtype"), [("C", "float16"), ("F", BFLOAT16)])
+def test_short_floats_are_rounded_once(place, order, dtype):
+    x = np.asarray(random((50, 40)).astype(dtype), order=order)
+    exact = scan(place, cell, 0.25, x.astype(np.float32))[0]
+    found = scan(place, cell, np.full(40, 0.25, np.float32), x, dtypes=[dtype])[0]
+    np.testing.assert_array_equal(found.astype(float), exact.astype(dtype).astype(float))
+
+
+@pytest.mark.parametrize("name", AFFINE)
+def test_affine_updates_in_chunks(place, name):
+    update, init = AFFINE[name]
+    dtype = np.float64 if name == "rotated" else np.float32
+    for length in (1000, 2048, 2503):  # chunks that one thread joins, a whole number of them, many
+        check(place, update, init, random(length, dtype), parallel=True)
+    if name == "constant":
+        check(place, update, init, random((3000, 3), dtype), parallel=True)
+        check(place, update, init, random((3, 3000), dtype).T[::-1], parallel=True)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_updates_in_chunks(place, name):
+    update, init = OTHERS[name]
+    for length in (1000, 2503):
+        x = np.round(random(length), 2)
+        check(place, update, init, with_places(name, x), parallel=True, tolerance=1e-9)
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, 3e38])
+def test_special_values_in_chunks(place, special):
+    """What is not finite goes through, is dropped where the update drops it, and does not come back."""
+    for name in ("constant", "dropped", "two"):
+        update, init = AFFINE[name]
+        x = random(2500, np.float32)
+        x[[100, 1400]] = special
+        x[2000] = 2.0
+        with np.errstate(all="ignore"):
+            check(place, update, init, x, parallel=True)
+            check(place, update, init if name == "two" else special, np.delete(x, [100, 1400]), parallel=True)
+    x = random(2500)
+    x[1500] = special
+    for name in ("moving min", "max with resets", "argmax", "last argmin"):
+        update, init = OTHERS[name]
+        with np.errstate(all="ignore"):
+            found = check(place, update, init, with_places(name, x), parallel=True)
+            if name == "max with resets":
+                assert np.isfinite(found[0][-500:]).all()
+                check(place, update, special, random(2500), parallel=True)
+
+
+def test_states_beyond_what_carries_hold(place):
+    """Factors whose product overflows in a chunk, or vanishes, before a state that is nothing, or not finite."""
+    with np.errstate(all="ignore"):
+        growing = np.where(np.arange(3000) < 1500, np.float32(0), np.float32(1e-3))
+        check(place, lambda s, x: 4.0 * s * (x == 0) + s * (x != 0) * 0.5 + x, 0.0, growing, parallel=True)
+        gates, x = np.full(3000, 1e-3, np.float32), random(3000, np.float32)
+        check(place, lambda s, x: x[0] * s + x[1], np.nan, (gates, x), parallel=True)
+
+
+def test_the_same_bits_for_any_device(monkeypatch, folder, place):
+    x = random((2000, 3), np.float32)
+    found = []
+    for n_slots in (1, 300):
+        host_device.install(monkeypatch, folder, n_slots)
+        found.append(scan(place, AFFINE["constant"][0], 0.5, x, parallel=True)[0].tobytes())
+    assert found[0] == found[1]
+
+
+def test_gates_and_tokens_go_to_the_library(monkeypatch, place):
+    """An update that is a recurrence of gates and tokens is described as one, and only then."""
+    seen = []
+    monkeypatch.setattr(scan_launch, "find", lambda: "a library")
+    monkeypatch.setattr(scan_launch, "run_scan", lambda problem, allocate: seen.append(problem))
+    x, gates = random((40, 5), np.float32), random((40, 5), np.float32, 1)
+    scan(place, lambda s, x: x[1] + s * x[0], 0.5, (gates, x))
+    scan(place, lambda s, x: s + x, 0.0, x)
+    scan(place, lambda s, x: x + 0.9 * s, random(5, np.float32), x[::-1])
+    scan(place, lambda s, x: x[1] + s * x[0], 0.0, (gates, x))  # the first gate is read, though the state is 0
+    assert [(bool(p.gates.data), p.gamma_re, bool(p.initial.data)) for p in seen] == [
+        (True, 0.0, True), (False, 1.0, False), (False, 0.9, True), (True, 0.0, True),
+    ]  # fmt: skip
+    assert (
+        seen[2].x.time_stride == -20
+        and seen[0].x.data == x.ctypes.data
+        and seen[0].gates.data == gates.ctypes.data
+    )
+    for update, xs in (
+        (lambda s, x: x[0] * s + x[0], (gates, x)),
+        (lambda s, x: 0.9 * s + 0.1 * x, x),
+        (lambda s, x: s + x - 1, x),
+    ):  # fmt: skip
+        check(place, update, 0.5, xs)
+    check(place, lambda s, x: s + x, np.float16(0.5), x.astype(np.float16))  # whose last state the library has not
+    assert len(seen) == 4
+
+
+def test_chunks_fill_a_device_and_depend_on_the_shape_alone():
+    assert user_scan_layout.cut_time(10_000_000, 1) == user_scan_layout.Chunks(320, 31_250)
+    assert user_scan_layout.cut_time(4096, 1000) == user_scan_layout.Chunks(128, 32)
+    assert user_scan_layout.cut_time(2**31, 1).n == 32_768
+
+
+@pytest.mark.parametrize(("columns", "ahead"), [(65_536, 16), (4096, 32), (10**7, 8)])
+def test_steps_ahead_keep_enough_bytes_on_the_way(columns, ahead):
+    from upsweep._backends.cuda.user_scan_launch import _reading
+    from upsweep._compiler.recurrences.trace import trace
+
+    single = np.dtype(np.float32)
+    plain = _reading(trace(lambda s, x: s + x, (single,), -1, (single,), -1).recurrence).recurrence
+    of_processor = -(-columns // 132)
+    assert text.choose_ahead(plain, (text.Stream("float32"),), of_processor) == ahead
+    if columns == 65_536:
+        assert 24 * 1024 <= 4 * ahead * of_processor <= 64 * 1024
+
+
+def test_too_many_arrays_are_refused(place):
+    many = tuple(random((4, 3), np.float32, n) for n in range(180))
+    with pytest.raises(ValueError, match="of 183 inputs, outputs and states is too large for CUDA"):
+        scan(place, lambda s, x: s * 0.5 + sum(x), 0.0, many)
