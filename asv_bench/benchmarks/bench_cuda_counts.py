@@ -5,7 +5,7 @@ The cases, their checks and their timing are those of ``python -m upsweep bench 
 
 from upsweep.bench.cuda_count_cases import cases
 
-from .on_device import OnDevice, figure, ratio_to_peer, run_once
+from .on_device import DeviceView, figure, ratio_to_peer, run_once
 
 BENCH = "cuda_counts"
 ALL = {f"{case.name}, {case.dtype}": case for case in cases()}
@@ -26,7 +26,7 @@ PEERS = {
 }
 
 
-class Fractions(OnDevice):
+class Fractions(DeviceView):
     """Every case that has a bar as a fraction of a copy of the same minimal bytes."""
 
     params = (tuple(FRACTIONS),)
@@ -44,7 +44,7 @@ class Fractions(OnDevice):
     track_fraction_of_copy.unit = "of copy"  # type: ignore[attr-defined]  # where asv looks
 
 
-class Ratios(OnDevice):
+class Ratios(DeviceView):
     """The time of uniform keys over that of others, and that of sums in any order over that in a fixed one."""
 
     params = (tuple(RATIOS),)
@@ -56,7 +56,7 @@ class Ratios(OnDevice):
     track_easier_over_this.unit = "x"  # type: ignore[attr-defined]  # where asv looks
 
 
-class Peers(OnDevice):
+class Peers(DeviceView):
     """How many times upsweep's time the others take; nan where one is not installed, fails or is wrong."""
 
     params = (tuple(PEERS),)

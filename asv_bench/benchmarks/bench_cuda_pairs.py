@@ -5,12 +5,12 @@ The cases, their checks and their timing are those of ``python -m upsweep bench 
 
 from upsweep.bench.cuda_pair_cases import cases
 
-from .on_device import OnDevice, figure
+from .on_device import DeviceView, figure
 
 ALL = {f"{case.name}, {case.dtype}": case for case in cases()}
 
 
-class Reductions(OnDevice):
+class Reductions(DeviceView):
     """Every case, and the first use of a formula."""
 
     params = (tuple(ALL),)

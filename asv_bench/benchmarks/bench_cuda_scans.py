@@ -5,7 +5,7 @@ The cases, their checks and their timing are those of ``python -m upsweep bench 
 
 from upsweep.bench.cuda_cases import cases
 
-from .on_device import OnDevice, figure, ratio_to_peer, run_once
+from .on_device import DeviceView, figure, ratio_to_peer, run_once
 
 BENCH = "cuda_scans"
 ALL = {f"{case.name}, {case.dtype}": case for case in cases()}
@@ -41,7 +41,7 @@ PEERS = {
 }
 
 
-class Fractions(OnDevice):
+class Fractions(DeviceView):
     """Every case that has a bar as a fraction of a copy of the same minimal bytes."""
 
     params = (tuple(FRACTIONS),)
@@ -59,7 +59,7 @@ class Fractions(OnDevice):
     track_fraction_of_copy.unit = "of copy"  # type: ignore[attr-defined]  # where asv looks
 
 
-class Lengths(OnDevice):
+class Lengths(DeviceView):
     """The time of an element at a length that is a power of two, over that at one that is not."""
 
     params = (tuple(LENGTHS),)
@@ -71,7 +71,7 @@ class Lengths(OnDevice):
     track_power_of_two_over_odd.unit = "x"  # type: ignore[attr-defined]  # where asv looks
 
 
-class Calls(OnDevice):
+class Calls(DeviceView):
     """Microseconds of device time of short scans, and of host time of small calls."""
 
     params = (tuple(CALLS),)
@@ -83,7 +83,7 @@ class Calls(OnDevice):
     track_microseconds.unit = "us"  # type: ignore[attr-defined]  # where asv looks
 
 
-class Peers(OnDevice):
+class Peers(DeviceView):
     """How many times upsweep's time the others take; nan where one is not installed, fails or is wrong."""
 
     params = (tuple(PEERS),)

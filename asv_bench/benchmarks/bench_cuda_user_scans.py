@@ -5,13 +5,13 @@ The cases, their checks and their timing are those of ``python -m upsweep bench 
 
 from upsweep.bench import cuda_te_cases, cuda_userscan_cases
 
-from .on_device import OnDevice, figure
+from .on_device import DeviceView, figure
 
 UPDATES = {f"{case.name}, {case.dtype}": case for case in cuda_userscan_cases.cases()}
 PROGRAMS = {case.name: case for case in cuda_te_cases.cases()}
 
 
-class Updates(OnDevice):
+class Updates(DeviceView):
     """A fraction of a copy of the same minimal bytes; of affine updates, of the speed of a known scan."""
 
     params = (tuple(UPDATES),)
@@ -23,7 +23,7 @@ class Updates(OnDevice):
     track_ratio.unit = "of copy or scan"  # type: ignore[attr-defined]  # where asv looks
 
 
-class Programs(OnDevice):
+class Programs(DeviceView):
     """Sums over columns as a fraction of a copy; of an LSTM, microseconds a step."""
 
     params = (tuple(PROGRAMS),)

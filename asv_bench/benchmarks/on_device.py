@@ -15,7 +15,7 @@ from upsweep.bench import cuda
 NAN = float("nan")
 
 
-class OnDevice:
+class DeviceView:
     """Skipped where there is no GPU. The ``setup`` does no harm: every sample is one call anyhow."""
 
     timeout = 300  # accelerated-scan, a peer, is compiled when it is imported

@@ -74,10 +74,10 @@ class Carry(NamedTuple):
             return self.value
         if _arrays.any_torch(self.value, state):
             return handlers("torch").aggregates.apply(*self, state)
-        if _arrays.any_lent(self.value, state):
-            return _arrays.borrow(_apply, {**self._asdict(), "state": state})
+        if _arrays.any_dlpack_only(self.value, state):
+            return _arrays.call_via_dlpack(_apply, {**self._asdict(), "state": state})
         parts, given = _parts(self), _arrays.as_operand(state, "state")
-        home = _arrays.common_home({"carry": parts[1], "state": given})
+        placement = _arrays.common_placement({"carry": parts[1], "state": given})
         dtype = parts[1].dtype
         if not _arrays.can_hold(dtype, given.dtype):
             raise TypeError(f"state: {given.dtype} cannot be held by a carry of dtype {dtype}")
@@ -87,7 +87,7 @@ class Carry(NamedTuple):
             raise ValueError(
                 f"state: shape {given.shape} does not broadcast with the carry's {parts[1].shape}"
             ) from None
-        if home is not None:
+        if placement is not None:
             return _backends.advance_on_device(parts, given, dtype)
         return _advance(self, given.astype(dtype, copy=False))
 
@@ -177,13 +177,13 @@ def combine(carry_a: Carry, carry_b: Carry) -> Carry:
         ) from None
     if _arrays.any_torch(carry_a.value, carry_b.value):
         return Carry(*handlers("torch").aggregates.combine(carry_a, carry_b))
-    if _arrays.any_lent(carry_a.value, carry_b.value):
+    if _arrays.any_dlpack_only(carry_a.value, carry_b.value):
         named = {f"{side}_{k}": v for side, c in (("a", carry_a), ("b", carry_b)) for k, v in c._asdict().items()}
-        result: Carry = _arrays.borrow(_combine, named)
+        result: Carry = _arrays.call_via_dlpack(_combine, named)
         return result
     if _arrays.any_on_device(carry_a.value, carry_b.value):
         a, b = _parts(carry_a, "carry_a"), _parts(carry_b, "carry_b")
-        _arrays.common_home({"carry_a": a[1], "carry_b": b[1]})
+        _arrays.common_placement({"carry_a": a[1], "carry_b": b[1]})
         dtypes = (_common_dtype(a[i], b[i]) for i in (0, 1))
         return Carry(*_backends.combine_on_device(a, b, *dtypes))
     reset = carry_a.reset | carry_b.reset
@@ -228,7 +228,7 @@ def cumulative_sum_carry(
     if _arrays.any_torch(x, reset):
         _arrays.refuse_device(device, "torch tensors")
         return Carry(*handlers("torch").aggregates.cumulative_sum(x, axis, reverse, reset, dtype, n_threads))
-    if _arrays.any_lent(x, reset):
+    if _arrays.any_dlpack_only(x, reset):
         return _borrow(
             cumulative_sum_carry, {"x": x, "reset": reset}, device, axis=axis, reverse=reverse, dtype=dtype,
             n_threads=n_threads,
@@ -275,7 +275,7 @@ def discounted_cumsum_carry(
     if _arrays.any_torch(x, gamma, reset):
         _arrays.refuse_device(device, "torch tensors")
         return Carry(*handlers("torch").aggregates.discounted_cumsum(x, gamma, axis, reverse, reset, n_threads))
-    if _arrays.any_lent(x, gamma, reset):
+    if _arrays.any_dlpack_only(x, gamma, reset):
         return _borrow(
             discounted_cumsum_carry, {"x": x, "gamma": gamma, "reset": reset}, device, axis=axis, reverse=reverse,
             n_threads=n_threads,
@@ -323,7 +323,7 @@ def linear_recurrence_carry(
         return Carry(
             *handlers("torch").aggregates.linear_recurrence(gates, tokens, axis, reverse, reset, n_threads)
         )
-    if _arrays.any_lent(gates, tokens, reset):
+    if _arrays.any_dlpack_only(gates, tokens, reset):
         return _borrow(
             linear_recurrence_carry, {"gates": gates, "tokens": tokens, "reset": reset}, device, axis=axis,
             reverse=reverse, n_threads=n_threads,
@@ -335,7 +335,7 @@ def linear_recurrence_carry(
 
 def _borrow(function: Any, arrays: dict[str, Any], device: object, **keywords: Any) -> Carry:
     _arrays.refuse_device(device, "arrays of other libraries")
-    result: Carry = _arrays.borrow(function, arrays, **keywords)
+    result: Carry = _arrays.call_via_dlpack(function, arrays, **keywords)
     return result
 
 

@@ -171,9 +171,9 @@ def bincount(
             x, weights, minlength, length=length, axis=axis, out=out, accumulate=accumulate, dtype=dtype,
             invalid=invalid, deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,
         )  # fmt: skip
-    if _arrays.any_lent(x, weights, out):
+    if _arrays.any_dlpack_only(x, weights, out):
         _arrays.refuse_device(device, "arrays of other libraries")
-        return _arrays.borrow(
+        return _arrays.call_via_dlpack(
             bincount, {"x": x, "weights": weights, "out": out}, minlength=minlength, length=length, axis=axis,
             accumulate=accumulate, dtype=dtype, invalid=invalid, deterministic=deterministic,
             return_invalid=return_invalid, n_threads=n_threads,
@@ -183,8 +183,8 @@ def bincount(
         x, weights, minlength, length=length, axis=axis, out=out, accumulate=accumulate, dtype=dtype,
         invalid=invalid, deterministic=deterministic, return_invalid=return_invalid,
     )  # fmt: skip
-    if count.home is not None:
-        _arrays.refuse_device(device, f"a {count.home.library.name}")
+    if count.placement is not None:
+        _arrays.refuse_device(device, f"a {count.placement.library.name}")
     result, n_invalid = _backends.run_count(count, n_threads=n_threads, device=ordinal)
     result = result if out is None else out
     return (result, n_invalid) if return_invalid else result

@@ -216,7 +216,7 @@ def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out
 def _gamma_of_rows(x: ArrayLike, gamma: ArrayLike) -> Any:
     if _arrays.any_torch(x, gamma):
         return handlers("torch").scan.gamma_of_rows(x, gamma)
-    if _arrays.any_lent(x, gamma):
+    if _arrays.any_dlpack_only(x, gamma):
         # By the indexing of the arrays' own library.
         per_row = getattr(x, "ndim", 0) == 2 and tuple(getattr(gamma, "shape", ())) == tuple(x.shape[:1])  # type: ignore[union-attr]  # it has one where ndim is 2
         return gamma[:, None] if per_row else gamma  # type: ignore[index,call-overload]  # an array, not a sequence

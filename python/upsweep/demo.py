@@ -120,7 +120,7 @@ def _passages(data: Array) -> Array:
     n = min(_POINTS, data.size // _PASSAGE)
     passages = data[: n * _PASSAGE].reshape(n, _PASSAGE).astype(np.float32)
     points = np.stack([passages.mean(axis=1), passages.std(axis=1)], axis=1)
-    return cluster.sort_clusters(points, cluster.grid_cluster(points, _CELL))[0]  # type: ignore[no-any-return]
+    return cluster.sort_clusters(points, cluster.grid_cluster(points, _CELL))[0]
 
 
 def _near_pairs(points: Array) -> upsweep.BlockRanges:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from upsweep import _arrays, _backends
-from upsweep._arrays import Array, Home, OnDevice
+from upsweep._arrays import Array, DeviceView, Placement
 from upsweep._arrays.dispatch import handlers
 from upsweep._core import bin_thresholds
 from upsweep._core import histogram as histogram_problem
@@ -113,29 +113,29 @@ def histogram(
         histogram_problem.refuse_long_double(range)
         result = _lend(histogram, {"x": x, "bins": bins, "weights": weights}, **settings)
         return result
-    if _arrays.any_lent(x, bins, weights):
+    if _arrays.any_dlpack_only(x, bins, weights):
         _arrays.refuse_device(device, "arrays of other libraries")
         histogram_problem.refuse_long_double(range)
         arrays: dict[str, Any] = {"x": x, "weights": weights}
-        (arrays if _arrays.any_lent(bins) else settings)["bins"] = bins
-        result = _arrays.borrow(histogram, arrays, **settings)
+        (arrays if _arrays.any_dlpack_only(bins) else settings)["bins"] = bins
+        result = _arrays.call_via_dlpack(histogram, arrays, **settings)
         return result
     ordinal = _arrays.check_device(device)
     _backends.check_threads(n_threads)
     numbers = histogram_problem.as_numbers(x)
     summands = None if weights is None else histogram_problem.as_weights(weights, numbers)
     given = _arrays.as_operand(bins, "bins") if _arrays.any_on_device(bins) else None
-    home = _arrays.common_home({"x": numbers, "weights": summands, "bins": given})
-    if home is not None:
-        _refuse_at_home(home, device, density)
+    placement = _arrays.common_placement({"x": numbers, "weights": summands, "bins": given})
+    if placement is not None:
+        _refuse_at_home(placement, device, density)
         histogram_problem.refuse_long_double(range)
-        bins = _backends.at_home().fetch(given) if isinstance(given, OnDevice) else bins
+        bins = _backends.cuda_bincount().fetch(given) if isinstance(given, DeviceView) else bins
     if np.ndim(bins) == 0:
         edges, thresholds = histogram_problem.uniform_edges(numbers, bins, range, summands, n_threads)
     else:
         edges, thresholds = histogram_problem.given_edges(bins, numbers.dtype.newbyteorder("="))
     problem = Histogram(numbers, summands, thresholds, max(edges.size - 1, 0))
-    if isinstance(numbers, OnDevice):
+    if isinstance(numbers, DeviceView):
         return _at_home(problem, edges, given, density)
     counted = _of_dtype(_backends.run_histogram(problem, n_threads, ordinal), summands)
     if density:
@@ -210,29 +210,29 @@ def histc(
         _arrays.refuse_device(device, "torch tensors")
         result = _lend(histc, {"x": x, "out": out}, **settings)
         return result
-    if _arrays.any_lent(x, out):
+    if _arrays.any_dlpack_only(x, out):
         _arrays.refuse_device(device, "arrays of other libraries")
-        result = _arrays.borrow(histc, {"x": x, "out": out}, **settings)
+        result = _arrays.call_via_dlpack(histc, {"x": x, "out": out}, **settings)
         return result
     ordinal = _arrays.check_device(device)
     _backends.check_threads(n_threads)
     numbers = _arrays.as_operand(x, "x")
-    home = _arrays.common_home({"x": numbers})
-    if home is not None:
-        _arrays.refuse_device(device, f"a {home.library.name}")
+    placement = _arrays.common_placement({"x": numbers})
+    if placement is not None:
+        _arrays.refuse_device(device, f"a {placement.library.name}")
     if numbers.dtype.kind in "bc":
         raise TypeError(f"x: expected integers or real floating numbers, got dtype {numbers.dtype}")
     n_bins = histogram_problem.as_count(bins)
     dtype = numbers.dtype.newbyteorder("=")
     target = None
     if out is not None:
-        target = check_out(out, (n_bins,), dtype, {"x": numbers}, home=home)
+        target = check_out(out, (n_bins,), dtype, {"x": numbers}, placement=placement)
     low, high = histogram_problem.histc_range(numbers, min, max, n_threads)
     thresholds = bin_thresholds.linear_thresholds(low, high, n_bins, dtype)
     problem = Histogram(numbers, None, thresholds, n_bins)
-    if isinstance(numbers, OnDevice):
+    if isinstance(numbers, DeviceView):
         _check_held(problem, dtype)
-        result = _backends.owner_of(_backends.at_home().run_histogram(problem, dtype, target))
+        result = _backends.user_array(_backends.cuda_bincount().run_histogram(problem, dtype, target))
         return result
     counted = _backends.run_histogram(problem, n_threads, ordinal)
     result = _held_by(counted, dtype)
@@ -250,8 +250,8 @@ def _lend(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any)
     return handlers("torch").via_numpy.lend(function, arrays, **keywords)
 
 
-def _refuse_at_home(home: Home, device: object, density: bool) -> None:
-    library = home.library
+def _refuse_at_home(placement: Placement, device: object, density: bool) -> None:
+    library = placement.library
     _arrays.refuse_device(device, f"a {library.name}")
     if not library.allocates:
         raise TypeError(f"x: upsweep does not know how to allocate a {library.name} for the result")
@@ -265,12 +265,12 @@ def _refuse_at_home(home: Home, device: object, density: bool) -> None:
 def _at_home(problem: Histogram, edges: Array, given: Array | None, density: bool) -> tuple[Any, Any]:
     """The result, and the edges: the user's own, or sent there."""
     x, weights = problem.x, problem.weights
-    assert isinstance(x, OnDevice)
+    assert isinstance(x, DeviceView)
     dtype = np.dtype(np.int64) if weights is None else weights.dtype
-    counted = _backends.owner_of(_backends.at_home().run_histogram(problem, dtype))
-    ends = _backends.at_home().sent(x, edges) if given is None else _backends.owner_of(given)
+    counted = _backends.user_array(_backends.cuda_bincount().run_histogram(problem, dtype))
+    ends = _backends.cuda_bincount().sent(x, edges) if given is None else _backends.user_array(given)
     if density:
-        widths = _backends.at_home().sent(x, np.array(np.diff(edges), float))
+        widths = _backends.cuda_bincount().sent(x, np.array(np.diff(edges), float))
         counted = counted / widths / counted.sum()
     return counted, ends
 
@@ -279,8 +279,8 @@ def _check_held(problem: Histogram, dtype: DType) -> None:
     """Raise where a count is beyond x's dtype: looked for only where there are so many elements."""
     most = np.iinfo(dtype).max if dtype.kind in "iu" else 65504 if dtype == np.float16 else np.inf
     if problem.x.size > most:
-        counts = _backends.at_home().run_histogram(problem, np.dtype(np.int64))
-        _held_by(_backends.at_home().fetch(counts), dtype)
+        counts = _backends.cuda_bincount().run_histogram(problem, np.dtype(np.int64))
+        _held_by(_backends.cuda_bincount().fetch(counts), dtype)
 
 
 # ---- results ---------------------------------------------------------------------------------------------------

@@ -189,9 +189,9 @@ def cumulative_sum(
             include_initial=include_initial, exclusive=exclusive, out=out, return_final=return_final,
             n_threads=n_threads,
         )  # fmt: skip
-    if _arrays.any_lent(x, initial, reset, out):
+    if _arrays.any_dlpack_only(x, initial, reset, out):
         _arrays.refuse_device(device, "arrays of other libraries")
-        return _arrays.borrow(
+        return _arrays.call_via_dlpack(
             cumulative_sum, {"x": x, "initial": initial, "reset": reset, "out": out}, axis=axis, reverse=reverse,
             dtype=dtype, include_initial=include_initial, exclusive=exclusive, return_final=return_final,
             n_threads=n_threads,
@@ -211,7 +211,7 @@ def cumulative_sum(
     if out is None:
         whole = _backends.new_result(scan, longer)
     else:
-        whole = scan_problem.check_out(out, longer, result_dtype, inputs, home=scan.home)
+        whole = scan_problem.check_out(out, longer, result_dtype, inputs, placement=scan.placement)
     before = (slice(None),) * scan.axis
     _, final = _backends.run_scan(
         scan,
@@ -224,7 +224,7 @@ def cumulative_sum(
         device=ordinal,
     )
     _backends.write_state(scan, whole[before + (slice(-1, None) if reverse else slice(0, 1),)])
-    result = _backends.owner_of(whole) if out is None else out
+    result = _backends.user_array(whole) if out is None else out
     return (result, final) if return_final else result
 
 
@@ -363,9 +363,9 @@ def discounted_cumsum(
             x, gamma, axis=axis, reverse=reverse, initial=initial, reset=reset, window=steps, exclusive=exclusive,
             out=out, return_final=return_final, n_threads=n_threads,
         )  # fmt: skip
-    if _arrays.any_lent(x, gamma, initial, reset, out):
+    if _arrays.any_dlpack_only(x, gamma, initial, reset, out):
         _arrays.refuse_device(device, "arrays of other libraries")
-        return _arrays.borrow(
+        return _arrays.call_via_dlpack(
             discounted_cumsum, {"x": x, "gamma": gamma, "initial": initial, "reset": reset, "out": out}, axis=axis,
             reverse=reverse, window=window, exclusive=exclusive, return_final=return_final, n_threads=n_threads,
         )  # fmt: skip
@@ -502,9 +502,9 @@ def linear_recurrence(
             gates, tokens, axis=axis, reverse=reverse, initial=initial, reset=reset, exclusive=exclusive, out=out,
             return_final=return_final, n_threads=n_threads,
         )  # fmt: skip
-    if _arrays.any_lent(gates, tokens, initial, reset, out):
+    if _arrays.any_dlpack_only(gates, tokens, initial, reset, out):
         _arrays.refuse_device(device, "arrays of other libraries")
-        return _arrays.borrow(
+        return _arrays.call_via_dlpack(
             linear_recurrence,
             {"gates": gates, "tokens": tokens, "initial": initial, "reset": reset, "out": out}, axis=axis,
             reverse=reverse, exclusive=exclusive, return_final=return_final, n_threads=n_threads,
@@ -545,8 +545,8 @@ def _refuse_method(method: object) -> None:
 
 
 def _refuse_device(scan: scan_problem.Scan, device: object) -> None:
-    if scan.home is not None:
-        _arrays.refuse_device(device, f"those of type {scan.home.library.name}")
+    if scan.placement is not None:
+        _arrays.refuse_device(device, f"those of type {scan.placement.library.name}")
 
 
 def _finish(
@@ -566,7 +566,9 @@ def _finish(
             scan.name: scan.x, scan.factor_name: scan.factor, "reset": scan.reset, "initial": scan.initial,
         }  # fmt: skip
         in_place = (scan.name, scan.factor_name)
-        target = scan_problem.check_out(out, scan.shape, scan.dtype, inputs, in_place=in_place, home=scan.home)
+        target = scan_problem.check_out(
+            out, scan.shape, scan.dtype, inputs, in_place=in_place, placement=scan.placement
+        )
     y, final = _backends.run_scan(
         scan,
         out=target,

@@ -360,7 +360,7 @@ def _scan_arrays(
 def _run_checked(problem: Problem, return_final: bool, out: Any) -> Any:
     """The result of a checked call of which no plan can be kept."""
     traced = problem.traced
-    if problem.home is not None:
+    if problem.placement is not None:
         return run_on_device(problem, return_final)
     outputs, final = run_recurrence(
         traced.recurrence, traced.dtype, problem.inputs, problem.states, problem.length, problem.columns,

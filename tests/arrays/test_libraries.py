@@ -282,7 +282,7 @@ def test_views_look_without_reading(nowhere):
     assert pointer == NOWHERE and nowhere.shape == (3, 4) and nowhere.dtype == np.float32
     for part in (nowhere[1:], nowhere[::-1, ::2], nowhere[0], nowhere[0, 0], nowhere[None], nowhere.T,
                  np.broadcast_to(nowhere, (2, 3, 4)), nowhere.transpose(1, 0)):  # fmt: skip
-        assert isinstance(part, libraries.OnDevice) and part.held is nowhere.held
+        assert isinstance(part, libraries.DeviceView) and part.origin is nowhere.origin
     assert nowhere[::-1].__array_interface__["data"][0] == NOWHERE + 32
     assert np.may_share_memory(nowhere, nowhere[1:]) and not np.shares_memory(nowhere[:1], nowhere[1:])
     assert np.result_type(nowhere, np.float64) == np.float64

@@ -11,7 +11,7 @@ from upsweep._compiler.cuda.scans.render import ScanRequest, Stream, render_scan
 from upsweep._compiler.formulas.nodes import make, variable
 from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction
 from upsweep._compiler.lowering.lower import lower
-from upsweep._compiler.recurrences.associative import find_form
+from upsweep._compiler.recurrences.associative import find_monoid
 from upsweep._compiler.recurrences.recurrence import lifted
 from upsweep._compiler.recurrences.trace import trace
 
@@ -104,7 +104,7 @@ def test_scans_by_an_update_compile(compiler, role, lines, dtype):
 
     single, half = np.dtype(dtype), np.dtype(np.float16)
     recurrence = trace(update if role == "alone" else affine, (single,) * 2, 2, (single, half), 2).recurrence
-    form = None if role == "alone" else find_form(recurrence)[0]
+    form = None if role == "alone" else find_monoid(recurrence)[0]
     if role == "reduces":
         recurrence = form.reduce
     inputs = (Stream(dtype), Stream("float16", fixed=not lines))
@@ -131,7 +131,7 @@ def test_single_passes_compile(compiler, n_states, length, dtype):
     single = np.dtype(dtype)
     traced = trace(two if n_states == 2 else one, (single,) * n_states, n_states if n_states == 2 else -1,
                    (single,) * 2, 2)  # fmt: skip
-    reading, form = _reading_with(traced.recurrence, find_form(traced.recurrence)[0])
+    reading, form = _reading_with(traced.recurrence, find_monoid(traced.recurrence)[0])
     size = single.itemsize
     tile = single_pass.choose_tile_sizes(form, n_states, [size] * 2, [size], 1, length, 132, 227 * 1024)
     assert bool(tile.stages) == (length > 5000)

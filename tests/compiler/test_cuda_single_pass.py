@@ -172,11 +172,11 @@ def test_the_same_bits_however_blocks_meet(monkeypatch, place):
 
 
 def test_sizes_follow_from_dtypes_and_shapes():
-    from upsweep._compiler.recurrences.associative import find_form
+    from upsweep._compiler.recurrences.associative import find_monoid
     from upsweep._compiler.recurrences.trace import trace
 
     single, double = np.dtype(np.float32), np.dtype(np.float64)
-    average = find_form(trace(AFFINE["constant"][0], (single,), -1, (single,), -1).recurrence)[0]
+    average = find_monoid(trace(AFFINE["constant"][0], (single,), -1, (single,), -1).recurrence)[0]
     choose = lambda *a: single_pass.choose_tile_sizes(average, 1, *a, 132, SHARED)  # noqa: E731
     assert choose([4], [4], 1, 2**28).steps == 8192 and choose([4], [4], 16, 2**19).steps == 8192
     assert choose([8], [8], 1, 2**28).steps == choose([4, 4], [4], 1, 2**28).steps == 4096
@@ -184,5 +184,5 @@ def test_sizes_follow_from_dtypes_and_shapes():
     assert choose([4], [4], 1024, 16_384).stages == 6 and not choose([4], [4], 8000, 12_288).stages
     assert choose([4] * 60, [4], 1, 2**28) is None and choose([], [4], 1, 2**28) is None
     coupled = lambda s, x: (x * s[0] + s[1], x * s[1] + s[2], s[0] + x * s[2])  # noqa: E731
-    three = find_form(trace(coupled, (double,) * 3, 3, (double,), -1).recurrence)[0]
+    three = find_monoid(trace(coupled, (double,) * 3, 3, (double,), -1).recurrence)[0]
     assert single_pass.choose_tile_sizes(three, 3, [8], [8] * 3, 1, 2**28, 132, SHARED) is None

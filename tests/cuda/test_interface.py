@@ -65,7 +65,7 @@ def test_the_devices_of_pointers(torch):
 
     for index in range(torch.cuda.device_count()):
         x = torch.ones(3, device=f"cuda:{index}")
-        assert _arrays.as_operand(Interface(x), "x").held.ordinal == index
+        assert _arrays.as_operand(Interface(x), "x").origin.ordinal == index
     with pytest.raises(ValueError, match="no memory at"):
         host = np.ones(3)
         told = {"shape": (3,), "typestr": "<f8", "data": (host.ctypes.data, False), "version": 3}

@@ -26,7 +26,7 @@ def compiled(tmp_path_factory):
 def place(request, monkeypatch):
     """Where the kernels run."""
     if request.param == "device":
-        return reductions.OnDevice
+        return reductions.DeviceView
     compiled = request.getfixturevalue("compiled")
     monkeypatch.setattr(scan_launch, "load", lambda: compiled)
     monkeypatch.setattr(scan_launch, "check_device", lambda device: None)
@@ -104,7 +104,7 @@ KINDS = ("sum", "number", "per line", "gates")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lengths(kind, place):
-    for seed, length in enumerate(LENGTHS + (LONGER if place is reductions.OnDevice else ())):
+    for seed, length in enumerate(LENGTHS + (LONGER if place is reductions.DeviceView else ())):
         several = (("float32", 0), ("float32", 1 + seed % 3), (BFLOAT16, seed % 8))
         for dtype, offset in several if length < 10_000 else several[1:2]:  # the twin takes its time
             shape = (3 if length < 1000 else 1, length)

@@ -3,7 +3,7 @@
 import numpy as np
 from upsweep import reference
 from upsweep._backends.cuda import user_scan_launch
-from upsweep._compiler.recurrences.associative import find_form
+from upsweep._compiler.recurrences.associative import find_monoid
 from upsweep._compiler.recurrences.trace import trace
 
 
@@ -29,7 +29,7 @@ def scan(place, update, init, xs, parallel=False, dtypes=None):
     sent = [place.send(np.broadcast_to(x, shape)) for x in arrays]
     outputs = [place.poisoned(arrays[0], shape, dtype) for dtype in dtypes or traced.output_dtypes]
     finals = [place.poisoned(None, columns, dtype) for dtype in traced.state_dtypes]
-    form = find_form(traced.recurrence)[0] if parallel else None
+    form = find_monoid(traced.recurrence)[0] if parallel else None
     assert (form is not None) == parallel
     user_scan_launch.run(
         traced.recurrence, traced.dtype.name, sent, [array for array, _ in outputs],

@@ -21,7 +21,7 @@ from upsweep._compiler.cuda.pairs.render import kernel_text
 from upsweep._compiler.cuda.scans import render
 from upsweep._compiler.formulas.reduction import outputs
 from upsweep._user_scan.cached_calls import known_plans
-from upsweep._utils.lru_cache import Kept
+from upsweep._utils.lru_cache import LRUCache
 
 PREAMBLE = Path(__file__).parent / "on_host.hpp"
 LAUNCHER = """
@@ -138,7 +138,7 @@ def install(monkeypatch, folder, n_slots=8):
     monkeypatch.setattr(render, "JOINERS", (16,))
     for family in (pairs_launch, user_scan_launch):
         # Its own for the time: a device that there is must not find functions of the host.
-        monkeypatch.setattr(family, "_prepared", Kept(family.KEPT))
+        monkeypatch.setattr(family, "_prepared", LRUCache(family.KEPT))
     monkeypatch.setattr(known_plans, "_functions", weakref.WeakKeyDictionary())
     return device
 

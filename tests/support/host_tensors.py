@@ -45,6 +45,6 @@ def device(request, monkeypatch, folder):
 
     host_device.install(monkeypatch, folder)
     monkeypatch.setattr(user_scan_cuda, "view_tensor", HostTensors().view)
-    monkeypatch.setattr(user_scan_cuda, "is_there", lambda tensor: tensor.ndim > 0)
+    monkeypatch.setattr(user_scan_cuda, "is_cuda", lambda tensor: tensor.ndim > 0)
     monkeypatch.setattr(user_scan_cuda, "send_numbers", lambda values, ordinal: values)
     return "cpu"

@@ -117,7 +117,7 @@ class OnHost:
         pass
 
 
-class OnDevice:
+class DeviceView:
     """The memory that arrays lie in, with its strides and its place within 16 bytes, on the first device."""
 
     def __init__(self):

@@ -44,7 +44,7 @@ def really_on_the_cpu(monkeypatch, device):
     """Tensors there are taken for what they are: the real thing beside the one that is taken for another."""
     with monkeypatch.context() as patch:
         if device == "cpu":
-            patch.setattr(user_scan.there, "is_there", lambda tensor: False)
+            patch.setattr(user_scan.there, "is_cuda", lambda tensor: False)
             patch.setattr(user_scan, "_known", lambda *a: (None, None))
         yield
 

@@ -1,7 +1,7 @@
 """From an argument to an array whose dtype the kernels know.
 
 A public function hands every array argument to :func:`as_operand` together with its name; what comes back is a
-``numpy.ndarray``, or an `OnDevice` for an array that lies on a CUDA device. What can be
+``numpy.ndarray``, or an `DeviceView` for an array that lies on a CUDA device. What can be
 neither is refused here, by name, instead of being copied to numpy behind the user's back. With torch's tensors and
 the libraries of `libraries` and `_lent` beside it, this is the only file that knows array libraries.
 """
@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from upsweep._arrays import libraries
-from upsweep._arrays.dlpack import any_lent, borrow
+from upsweep._arrays.dlpack import any_dlpack_only, call_via_dlpack
 from upsweep._arrays.libraries import (
-    Home,
-    OnDevice,
+    DeviceView,
+    Placement,
     address_on_device,
-    common_home,
-    kind_on_device,
-    kind_on_host,
+    common_placement,
+    device_layout_key,
+    host_layout_key,
     name_of,
     on_device,
     type_name,
@@ -33,32 +33,32 @@ from upsweep._arrays.libraries import (
 
 __all__ = [
     "Array",
-    "Home",
-    "OnDevice",
+    "Placement",
+    "DeviceView",
     "accumulator_dtype",
     "address_on_device",
     "any_dask",
-    "any_lent",
+    "any_dlpack_only",
     "any_on_device",
     "any_torch",
     "as_array",
     "as_dtype",
     "as_number",
     "as_operand",
-    "at_home",
-    "borrow",
+    "on_device_of",
+    "call_via_dlpack",
     "broadcast_together",
     "calculates",
     "can_hold",
     "cast",
     "check_device",
-    "common_home",
+    "common_placement",
     "complex_dtype",
     "copied",
     "inexact_dtype",
     "is_bfloat16",
-    "kind_on_device",
-    "kind_on_host",
+    "device_layout_key",
+    "host_layout_key",
     "name_of",
     "namespace",
     "on_device",
@@ -131,10 +131,10 @@ def sent_to(where: Any, array: Array) -> Any:
     if any_torch(where):
         torch = sys.modules["torch"]
         return torch.from_numpy(array).to(where.device)
-    assert isinstance(where, OnDevice)
-    there = where.held.library.sent(array, where.held.ordinal or 0)
+    assert isinstance(where, DeviceView)
+    there = where.origin.library.sent(array, where.origin.ordinal or 0)
     if there is None:
-        raise TypeError(f"upsweep does not know how to make a {where.held.library.name} of an array of numpy")
+        raise TypeError(f"upsweep does not know how to make a {where.origin.library.name} of an array of numpy")
     return there
 
 
@@ -143,11 +143,13 @@ def copied(array: Any) -> Any:
     return array.clone() if any_torch(array) else array.copy()
 
 
-def at_home(array: Any) -> contextlib.AbstractContextManager[Any]:
+def on_device_of(array: Any) -> contextlib.AbstractContextManager[Any]:
     """While it is entered, what numpy's functions make of this array is made on its device."""
     library = libraries.library_of(array)
     return (
-        contextlib.nullcontext() if library is None else library.on(library.view(array, "array").held.ordinal or 0)
+        contextlib.nullcontext()
+        if library is None
+        else library.on(library.view(array, "array").origin.ordinal or 0)
     )
 
 
@@ -159,7 +161,7 @@ def calculates(array: Any) -> bool:
 
 def any_on_device(*values: object) -> bool:
     """Whether one of these lies on a CUDA device and is no torch tensor."""
-    return any(isinstance(value, OnDevice) or libraries.library_of(value) is not None for value in values)
+    return any(isinstance(value, DeviceView) or libraries.library_of(value) is not None for value in values)
 
 
 def refuse_device(device: object, arrays: str) -> None:
@@ -169,7 +171,7 @@ def refuse_device(device: object, arrays: str) -> None:
 
 
 def _describe(value: object) -> str:
-    if isinstance(value, np.ndarray) and not isinstance(value, OnDevice):
+    if isinstance(value, np.ndarray) and not isinstance(value, DeviceView):
         return f"an array of dtype {value.dtype}"
     return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
 
@@ -235,7 +237,7 @@ def as_operand(value: object, name: str) -> Array:
 
 def cast(array: Array, dtype: np.dtype[Any], name: str) -> Array:
     """The argument in another dtype, where it is."""
-    return array.held.library.cast(array, dtype, name) if isinstance(array, OnDevice) else array.astype(dtype)
+    return array.origin.library.cast(array, dtype, name) if isinstance(array, DeviceView) else array.astype(dtype)
 
 
 def check_device(device: object) -> int | None:

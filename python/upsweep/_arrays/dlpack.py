@@ -1,7 +1,7 @@
-"""Arrays that only DLPack describes (jax's, say), which are lent.
+"""DLPack import and export, for arrays that nothing else describes (jax's, for example).
 
-:func:`borrow` hands a function numpy arrays or arrays of the device in their place, and the result back to their
-library.
+`call_via_dlpack` calls a function with numpy arrays, or arrays on the device, that share their memory, and exports
+the result to the library that the arguments came from.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from upsweep._arrays.libraries import PLAIN, OnDevice, library_of, type_name, view_cupy, view_tensor
+from upsweep._arrays.libraries import PLAIN, DeviceView, library_of, type_name, view_cupy, view_tensor
 
-__all__ = ["any_lent", "borrow"]
+__all__ = ["any_dlpack_only", "call_via_dlpack"]
 
 _CPU, _CUDA = (1, 3), (2, 13)  # DLPack's device types: memory, pinned memory; a device's, managed
 
@@ -48,7 +48,7 @@ def _is_lent(value: object) -> bool:
     )
 
 
-def any_lent(*values: object) -> bool:
+def any_dlpack_only(*values: object) -> bool:
     """Whether one of these is an array that only DLPack describes."""
     for value in values:  # noqa: SIM110  # small calls on numpy's arrays come by here: `any` costs more
         if type(value) not in PLAIN and _is_lent(value):
@@ -56,7 +56,7 @@ def any_lent(*values: object) -> bool:
     return False
 
 
-def borrow(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) -> Any:
+def call_via_dlpack(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) -> Any:
     """Call the function with its arrays as numpy's or a device's, and give the result to their library.
 
     Raises
@@ -66,17 +66,17 @@ def borrow(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any
     ValueError
         Arrays of two devices.
     """
-    lender = next(value for value in arrays.values() if _is_lent(value))
-    kind = type_name(lender)
+    producer = next(value for value in arrays.values() if _is_lent(value))
+    kind = type_name(producer)
     for name, value in arrays.items():
         if _is_traced(value):
             raise TypeError(f"{name}: an array that jax traces has no memory yet; call outside of jax.jit")
     if arrays.get("out") is not None:
         raise TypeError(f"out: arrays that are lent through DLPack ({kind}) are not written to; leave it out")
-    take = _from_dlpack(lender)
+    take = _from_dlpack(producer)
     if take is None:
         raise TypeError(f"{kind}: has no from_dlpack to take the result; convert it explicitly")
-    home = lender.__dlpack_device__()
+    placement = producer.__dlpack_device__()
     given = dict(arrays)
     for name, value in arrays.items():
         if value is None or isinstance(value, (bool, int, float, complex, np.generic)):
@@ -84,10 +84,12 @@ def borrow(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any
         if not _is_lent(value) or _from_dlpack(value) != take:
             raise TypeError(f"{name}: expected a {kind}, as another argument is one, got {type_name(value)}")
         device = value.__dlpack_device__()
-        if tuple(map(int, device)) != tuple(map(int, home)):
-            raise ValueError(f"{name}: is on device {tuple(device)} of DLPack, another argument on {tuple(home)}")
-        given[name] = _lend(value, name, int(home[0]))
-    return _give_back(function(**given, **keywords), take, lender)
+        if tuple(map(int, device)) != tuple(map(int, placement)):
+            raise ValueError(
+                f"{name}: is on device {tuple(device)} of DLPack, another argument on {tuple(placement)}"
+            )
+        given[name] = _lend(value, name, int(placement[0]))
+    return export_result(function(**given, **keywords), take, producer)
 
 
 def _lend(value: Any, name: str, device: int) -> Any:
@@ -96,7 +98,7 @@ def _lend(value: Any, name: str, device: int) -> Any:
     take: Callable[[Any], Any] = np.from_dlpack
     look = None
     if device in _CUDA:
-        take, look = _carrier()
+        take, look = staging_library()
     elif device not in _CPU:
         raise TypeError(f"{name}: expected memory of the host or of a CUDA device, got device {device} of DLPack")
     try:
@@ -106,7 +108,7 @@ def _lend(value: Any, name: str, device: int) -> Any:
     return taken if look is None else look(taken, name)
 
 
-def _carrier() -> tuple[Callable[[Any], Any], Callable[[Any, str], OnDevice]]:
+def staging_library() -> tuple[Callable[[Any], Any], Callable[[Any, str], DeviceView]]:
     """A library that lays memory out on devices: its from_dlpack, and its view. One that is in use comes first."""
     for available in (sys.modules.__contains__, importlib.util.find_spec):
         for name, look in (("torch", view_tensor), ("cupy", view_cupy)):
@@ -117,14 +119,14 @@ def _carrier() -> tuple[Callable[[Any], Any], Callable[[Any, str], OnDevice]]:
     raise TypeError("arrays that DLPack describes on a CUDA device need torch or cupy, to allocate memory there")
 
 
-def _give_back(result: Any, take: Callable[[Any], Any], lender: Any) -> Any:
+def export_result(result: Any, take: Callable[[Any], Any], producer: Any) -> Any:
     if isinstance(result, tuple):
-        parts = [_give_back(part, take, lender) for part in result]
+        parts = [export_result(part, take, producer) for part in result]
         return result._make(parts) if hasattr(result, "_make") else tuple(parts)
     if isinstance(result, np.generic):
         return result
     if not isinstance(result, np.ndarray):  # the carrier's
         return take(result.contiguous() if hasattr(result, "contiguous") else result.copy("C"))
     if result.dtype.name == "bfloat16":
-        return lender.__array_namespace__().asarray(result, device=lender.device)
+        return producer.__array_namespace__().asarray(result, device=producer.device)
     return take(np.asarray(result, order="C"))

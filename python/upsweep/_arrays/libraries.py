@@ -1,7 +1,7 @@
 """Arrays of other libraries: which they are, where they lie, and how to make more of them.
 
 Arrays of a CUDA device that a pointer describes (cupy's, numba's, whatever has ``__cuda_array_interface__``) are
-read where they lie; :class:`OnDevice` is their shape and strides as numpy sees them. `_lent` has those that only
+read where they lie; :class:`DeviceView` is their shape and strides as numpy sees them. `_lent` has those that only
 DLPack describes. No library is imported to find out.
 """
 
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 __all__ = [
     "PLAIN",
-    "Home",
+    "Placement",
     "Library",
-    "OnDevice",
+    "DeviceView",
     "address_on_device",
-    "common_home",
-    "kind_on_device",
-    "kind_on_host",
+    "common_placement",
+    "device_layout_key",
+    "host_layout_key",
     "name_of",
     "library_of",
     "on_device",
@@ -52,7 +52,7 @@ def type_name(value: object) -> str:
 # ---- arrays of a device as numpy sees them ---------------------------------------------------------------------
 
 
-class Held(NamedTuple):
+class Origin(NamedTuple):
     """What a view of an array on a device keeps beside shape and strides."""
 
     owner: Any
@@ -61,22 +61,22 @@ class Held(NamedTuple):
     stream: int | None  # of its producer, if a reader has to come after what is enqueued there
 
 
-class OnDevice(np.ndarray[Any, np.dtype[Any]]):
+class DeviceView(np.ndarray[Any, np.dtype[Any]]):
     """Shape, strides and dtype of an array on a CUDA device.
 
     Broadcasting, slicing and comparing addresses never read memory, and work. What would read or write it raises:
     the address means nothing to the host.
     """
 
-    held: Held
+    origin: Origin
 
     # numpy's word for "takes part in no ufunc"; the stubs know only a method of that name.
     __array_ufunc__ = None  # type: ignore[assignment]
 
     def __array_finalize__(self, obj: Any) -> None:
-        held = getattr(obj, "held", None)
-        if held is not None:
-            self.held = held
+        origin = getattr(obj, "origin", None)
+        if origin is not None:
+            self.origin = origin
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if func is np.broadcast_to:
@@ -94,7 +94,7 @@ class OnDevice(np.ndarray[Any, np.dtype[Any]]):
         return super().__getitem__(items)
 
     def __repr__(self) -> str:
-        return f"<{self.held.library.name} of shape {self.shape} and dtype {self.dtype}>"
+        return f"<{self.origin.library.name} of shape {self.shape} and dtype {self.dtype}>"
 
     __str__ = __repr__
 
@@ -109,7 +109,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def _refused(name: str) -> Callable[..., Any]:
-    def method(self: OnDevice, *args: Any, **keywords: Any) -> Any:
+    def method(self: DeviceView, *args: Any, **keywords: Any) -> Any:
         raise TypeError(f"{name} would read or write an array of a device: {self!r}")
 
     return method
@@ -123,7 +123,7 @@ _READING = {
 for _name in dir(np.ndarray):
     _is_method = not _name.startswith("_") and callable(getattr(np.ndarray, _name))
     if (_is_method and _name not in _VIEWING) or _name in _READING:
-        setattr(OnDevice, _name, _refused(_name))
+        setattr(DeviceView, _name, _refused(_name))
 
 
 class _Memory:
@@ -136,13 +136,13 @@ class _Memory:
 
 
 def _on_device(
-    pointer: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype[Any], held: Held,
+    pointer: int, shape: tuple[int, ...], strides: tuple[int, ...] | None, dtype: np.dtype[Any], origin: Origin,
     read_only: bool = False,
-) -> OnDevice:  # fmt: skip
+) -> DeviceView:  # fmt: skip
     # numpy would put memory of its own in the place of a null pointer, which only arrays without elements have.
     memory = np.asarray(_Memory(pointer or dtype.itemsize, shape, strides, dtype.itemsize, read_only))
-    array = memory.view(dtype, OnDevice)
-    array.held = held
+    array = memory.view(dtype, DeviceView)
+    array.origin = origin
     return array
 
 
@@ -186,7 +186,7 @@ class Library:
         """While it is entered, what the library makes is made on this device."""
         return contextlib.nullcontext()
 
-    def view(self, value: Any, name: str) -> OnDevice:
+    def view(self, value: Any, name: str) -> DeviceView:
         """The array, as version 3 of the interface describes it."""
         told = value.__cuda_array_interface__
         if told.get("mask") is not None:
@@ -210,8 +210,8 @@ class Library:
                 raise ValueError(f"{name}: its pointer is null")
             ordinal = _device_of(pointer)
         strides = None if strides is None else tuple(strides)
-        held = Held(value, self, ordinal, stream)
-        return _on_device(pointer or 0, shape, strides, dtype, held, bool(read_only))
+        origin = Origin(value, self, ordinal, stream)
+        return _on_device(pointer or 0, shape, strides, dtype, origin, bool(read_only))
 
     def stream(self, ordinal: int) -> int | None:
         """The caller's current stream; None where the library has no such thing."""
@@ -220,7 +220,7 @@ class Library:
     def empty(
         self, shape: tuple[int, ...], dtype: np.dtype[Any], ordinal: int, stream: int,
         order: tuple[int, ...] | None = None,
-    ) -> OnDevice:  # fmt: skip
+    ) -> DeviceView:  # fmt: skip
         """`new`, as numpy sees it."""
         return self.view(self.new(shape, dtype, ordinal, stream, order), "out")
 
@@ -245,7 +245,7 @@ class Library:
         """
         return None
 
-    def full(self, number: Array, ordinal: int) -> OnDevice | None:
+    def full(self, number: Array, ordinal: int) -> DeviceView | None:
         """An array of one element; None where it has to be sent."""
         return None
 
@@ -253,7 +253,7 @@ class Library:
         """Memory on the current stream, and what keeps it; None: the driver's."""
         return None
 
-    def sent(self, array: Array, ordinal: int) -> OnDevice | None:
+    def sent(self, array: Array, ordinal: int) -> DeviceView | None:
         """A short array of the host on the device, in stream order and without waiting; None: not like that."""
         return None
 
@@ -265,7 +265,7 @@ class Library:
         """Arrays of the user's along an axis of their own."""
         raise TypeError(f"upsweep does not know how to put several of a {self.name} into one")
 
-    def cast(self, array: OnDevice, dtype: np.dtype[Any], name: str) -> OnDevice:
+    def cast(self, array: DeviceView, dtype: np.dtype[Any], name: str) -> DeviceView:
         """The array that `array` is the whole of, in another dtype."""
         raise TypeError(f"{name}: a {self.name} of dtype {array.dtype} has to be cast to {dtype} beforehand")
 
@@ -283,12 +283,12 @@ class _Cupy(Library):
     numpy_like = cupy
 
     def on(self, ordinal: int) -> contextlib.AbstractContextManager[Any]:
-        return self.cupy.cuda.Device(ordinal)  # type: ignore[no-any-return]  # cupy is not read
+        return self.cupy.cuda.Device(ordinal)
 
-    def view(self, value: Any, name: str) -> OnDevice:
+    def view(self, value: Any, name: str) -> DeviceView:
         # cupy's arrays belong to its current stream; no producer's stream has to be asked for.
-        held = Held(value, self, value.device.id, None)
-        return _on_device(value.data.ptr, value.shape, value.strides, value.dtype, held)
+        origin = Origin(value, self, value.device.id, None)
+        return _on_device(value.data.ptr, value.shape, value.strides, value.dtype, origin)
 
     def stream(self, ordinal: int) -> int:
         with self.on(ordinal):
@@ -311,7 +311,7 @@ class _Cupy(Library):
         dtype = array.dtype
         return array.shape, array.strides, dtype, array.device.id, array.data.ptr % dtype.itemsize
 
-    def full(self, number: Array, ordinal: int) -> OnDevice:
+    def full(self, number: Array, ordinal: int) -> DeviceView:
         with self.on(ordinal):  # by a kernel: a copy from the host cannot be captured in a graph
             return self.view(self.cupy.full((), number[()], number.dtype), "number")
 
@@ -320,7 +320,7 @@ class _Cupy(Library):
             memory = self.cupy.empty(n_bytes, np.uint8)
         return int(memory.data.ptr), memory
 
-    def sent(self, array: Array, ordinal: int) -> OnDevice:
+    def sent(self, array: Array, ordinal: int) -> DeviceView:
         with self.on(ordinal):
             return self.view(self.cupy.asarray(array), "array")
 
@@ -331,9 +331,9 @@ class _Cupy(Library):
     def memory(self, ordinal: int) -> int:
         return int(self.cupy.cuda.Device(ordinal).mem_info[1])
 
-    def cast(self, array: OnDevice, dtype: np.dtype[Any], name: str) -> OnDevice:
-        with self.cupy.cuda.Device(array.held.ordinal):
-            return self.view(array.held.owner.astype(dtype), name)
+    def cast(self, array: DeviceView, dtype: np.dtype[Any], name: str) -> DeviceView:
+        with self.cupy.cuda.Device(array.origin.ordinal):
+            return self.view(array.origin.owner.astype(dtype), name)
 
 
 class _Numba(Library):
@@ -369,12 +369,12 @@ class _TorchMemory(Library):
     def torch(self) -> Any:
         return sys.modules["torch"]
 
-    def view(self, value: Any, name: str) -> OnDevice:
+    def view(self, value: Any, name: str) -> DeviceView:
         text = str(value.dtype).removeprefix("torch.")
         dtype = _bfloat16(name) if text == "bfloat16" else np.dtype(text)
         strides = tuple(stride * value.element_size() for stride in value.stride())
-        held = Held(value, self, value.get_device(), None)
-        return _on_device(value.data_ptr(), tuple(value.shape), strides, dtype, held)
+        origin = Origin(value, self, value.get_device(), None)
+        return _on_device(value.data_ptr(), tuple(value.shape), strides, dtype, origin)
 
     def stream(self, ordinal: int) -> int:
         return int(self.torch._C._cuda_getCurrentRawStream(ordinal))
@@ -391,7 +391,7 @@ class _TorchMemory(Library):
     def address(self, array: Any) -> int:
         return int(array.data_ptr())
 
-    def full(self, number: Array, ordinal: int) -> OnDevice:
+    def full(self, number: Array, ordinal: int) -> DeviceView:
         memory = self.torch.full((), number.item(), dtype=self._dtype(number.dtype), device=f"cuda:{ordinal}")
         return self.view(memory, "number")
 
@@ -399,7 +399,7 @@ class _TorchMemory(Library):
         memory = self.torch.empty(n_bytes, dtype=self.torch.uint8, device=f"cuda:{ordinal}")
         return int(memory.data_ptr()), memory
 
-    def sent(self, array: Array, ordinal: int) -> OnDevice:
+    def sent(self, array: Array, ordinal: int) -> DeviceView:
         if not array.size:
             return self.empty(array.shape, array.dtype, ordinal, 0)
         memory = self._pinned(array.tobytes())
@@ -416,8 +416,8 @@ class _TorchMemory(Library):
     def memory(self, ordinal: int) -> int:
         return int(self.torch.cuda.get_device_properties(ordinal).total_memory)
 
-    def cast(self, array: OnDevice, dtype: np.dtype[Any], name: str) -> OnDevice:
-        return self.view(array.held.owner.to(self._dtype(dtype)), name)
+    def cast(self, array: DeviceView, dtype: np.dtype[Any], name: str) -> DeviceView:
+        return self.view(array.origin.owner.to(self._dtype(dtype)), name)
 
 
 def _bfloat16(name: str) -> np.dtype[Any]:
@@ -448,7 +448,7 @@ def library_of(value: object) -> Library | None:
 _ALIGNED_OR_WRITEABLE = 0x100 | 0x400  # of numpy's flags of an array
 
 
-def kind_on_host(value: Any) -> Hashable:
+def host_layout_key(value: Any) -> Hashable:
     """Equal for arrays of numpy that differ in nothing but where they are; None for what is none."""
     if type(value) is np.ndarray:
         return value.shape, value.strides, value.dtype, value.flags.num & _ALIGNED_OR_WRITEABLE
@@ -456,10 +456,10 @@ def kind_on_host(value: Any) -> Hashable:
     return kind if isinstance(value, np.generic) else None
 
 
-def kind_on_device(value: Any) -> Hashable:
+def device_layout_key(value: Any) -> Hashable:
     """`Library.kind` of an array that lies on a device, or of a view of one; None for what is none."""
-    if type(value) is OnDevice:
-        library, ordinal = value.held.library, value.held.ordinal
+    if type(value) is DeviceView:
+        library, ordinal = value.origin.library, value.origin.ordinal
         if not library.has_current_stream:
             return None
         return value.shape, value.strides, value.dtype, library, ordinal
@@ -469,16 +469,16 @@ def kind_on_device(value: Any) -> Hashable:
 
 def address_on_device(value: Any, library: Library) -> int:
     """Where the first element of such an array is."""
-    if type(value) is OnDevice:
+    if type(value) is DeviceView:
         return int(value.__array_interface__["data"][0])
     return library.address(value)
 
 
-def view(value: object, name: str) -> OnDevice | None:
+def view(value: object, name: str) -> DeviceView | None:
     """The array as numpy sees it, if it lies on a device."""
     if type(value) in PLAIN:
         return None
-    if isinstance(value, OnDevice):
+    if isinstance(value, DeviceView):
         return value
     library = library_of(value)
     if library is None:
@@ -492,14 +492,14 @@ def view(value: object, name: str) -> OnDevice | None:
     return array
 
 
-class Home(NamedTuple):
+class Placement(NamedTuple):
     """Where a call's arrays are: whose they are, on which device."""
 
     library: Library
     ordinal: int
 
 
-def common_home(named: dict[str, Array | None]) -> Home | None:
+def common_placement(named: dict[str, Array | None]) -> Placement | None:
     """The one place where all of these are; None for the host. Numbers (arrays of no axes) are everywhere.
 
     Raises
@@ -510,11 +510,11 @@ def common_home(named: dict[str, Array | None]) -> Home | None:
         Arrays of two devices.
     """
     for array in named.values():
-        if isinstance(array, OnDevice):
+        if isinstance(array, DeviceView):
             break
     else:
         return None
-    there = {name: array.held for name, array in named.items() if isinstance(array, OnDevice)}
+    there = {name: array.origin for name, array in named.items() if isinstance(array, DeviceView)}
     # What has nothing but an interface goes with any library.
     chosen = next((name for name, held in there.items() if held.library.allocates), next(iter(there)))
     library = there[chosen].library
@@ -536,11 +536,11 @@ def common_home(named: dict[str, Array | None]) -> Home | None:
         first, expected = next(iter(placed.items()))
         if ordinal != expected:
             raise ValueError(f"{name}: is on CUDA device {ordinal}, {first} on CUDA device {expected}")
-    return Home(library, next(iter(placed.values()), 0))
+    return Placement(library, next(iter(placed.values()), 0))
 
 
 def on_device(
-    pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any], home: Home, owner: object
-) -> OnDevice:  # fmt: skip
+    pointer: int, shape: tuple[int, ...], dtype: np.dtype[Any], placement: Placement, owner: object
+) -> DeviceView:  # fmt: skip
     """Memory of a device as an array in C order, which keeps its owner."""
-    return _on_device(pointer, shape, None, dtype, Held(owner, home.library, home.ordinal, None))
+    return _on_device(pointer, shape, None, dtype, Origin(owner, placement.library, placement.ordinal, None))

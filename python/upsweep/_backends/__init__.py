@@ -11,7 +11,13 @@ from upsweep import _arrays
 from upsweep._arrays import Array
 from upsweep._backends import cpu
 from upsweep._backends.cuda import context, scan_launch
-from upsweep._backends.cuda.context import advance_on_device, combine_on_device, new_result, owner_of, write_state
+from upsweep._backends.cuda.context import (
+    advance_on_device,
+    combine_on_device,
+    new_result,
+    user_array,
+    write_state,
+)
 from upsweep._core import bincount
 from upsweep._core.bin_thresholds import Histogram
 from upsweep._core.bincount import Count, outside_error
@@ -20,18 +26,18 @@ from upsweep._core.scan import Scan
 __all__ = [
     "DeviceArray",
     "advance_on_device",
-    "at_home",
+    "cuda_bincount",
     "check_threads",
     "combine_on_device",
     "copy_on_device",
-    "cpu_user_scans",
-    "cuda_counts",
-    "cuda_nests",
+    "cpu_user_scan",
+    "cuda_bincount_sync",
+    "cuda_loops",
     "cuda_problem",
     "cuda_reduce",
     "find_extremes",
     "new_result",
-    "owner_of",
+    "user_array",
     "prepare_cuda_scan",
     "reduce_scan",
     "run_count",
@@ -43,7 +49,7 @@ __all__ = [
     "run_pairs",
     "run_scan",
     "start_cuda_scan",
-    "user_scans_at_home",
+    "cuda_user_scan",
     "wait_for",
     "why_no_device",
     "write_state",
@@ -66,7 +72,7 @@ def cuda_reduce(*arrays: Any, **keywords: Any) -> None:
     aggregate_launch.reduce(*arrays, **keywords)
 
 
-def cuda_nests() -> Any:
+def cuda_loops() -> Any:
     """The module that knows loop nests on a device, imported by the first who needs it."""
     from upsweep._backends.cuda import loops
 
@@ -94,14 +100,14 @@ def copy_on_device(array: Array, device: int) -> Any:
     return device_copy.DeviceCopy(array, device)
 
 
-def cuda_counts() -> Any:
+def cuda_bincount_sync() -> Any:
     """The module of counts that know arrays of a device by their pointers."""
     from upsweep._backends.cuda import bincount_sync
 
     return bincount_sync
 
 
-def at_home() -> Any:
+def cuda_bincount() -> Any:
     """The module of counts and histograms of arrays that are on a device."""
     from upsweep._backends.cuda import bincount
 
@@ -114,14 +120,14 @@ def check_threads(n_threads: int | None) -> None:
         cpu.check_threads(n_threads)
 
 
-def cpu_user_scans() -> Any:
+def cpu_user_scan() -> Any:
     """The CPU's engine of scans by an update, imported by the first who needs it, who needs a compiler then."""
     from upsweep._backends.cpu import user_scan
 
     return user_scan
 
 
-def user_scans_at_home() -> Any:
+def cuda_user_scan() -> Any:
     """The module of scans by an update of arrays that are on a device."""
     from upsweep._backends.cuda import user_scan
 
@@ -158,7 +164,7 @@ def run_scan(
     arrays of the host, that state may be had in the dtype that it is computed in, unrounded.
     """
     check_threads(n_threads)
-    if scan.home is not None:
+    if scan.placement is not None:
         return context.run_scan(scan, out, reverse, exclusive, window, return_final)
     result = _new_like(scan.x, scan.shape, scan.dtype) if out is None else out
     final = np.empty(scan.state_shape, final_dtype or _arrays.state_dtype(scan.dtype)) if return_final else None
@@ -184,7 +190,7 @@ def reduce_scan(
     """What the whole block does to a state: the product of its gates, the state it leaves from nothing, and
     whether a reset drops the state before it."""
     check_threads(n_threads)
-    if scan.home is not None:
+    if scan.placement is not None:
         return context.reduce_scan(scan, reverse)
     multiplier = np.ones(scan.state_shape, scan.factor_dtype)
     value = np.zeros(scan.state_shape, scan.accumulator)
@@ -243,10 +249,10 @@ def run_count(count: Count, *, n_threads: int | None, device: int | None = None)
     Returns the result, or the user's `out`, and how many keys were dropped, if that is asked.
     """
     check_threads(n_threads)
-    home, least = count.home, count.least if count.n_bins is None else count.n_bins
-    if home is not None:
-        bincount.check_memory(count, least, lambda: home.library.memory(home.ordinal), largest_key=False)
-        return at_home().run_count(count)  # type: ignore[no-any-return]
+    placement, least = count.placement, count.least if count.n_bins is None else count.n_bins
+    if placement is not None:
+        bincount.check_memory(count, least, lambda: placement.library.memory(placement.ordinal), largest_key=False)
+        return cuda_bincount().run_count(count)
     bincount.check_memory(count, least, cpu.memory_limit, largest_key=False)
     if device is None:
         return _run_counter(count, _counter(count, cpu.bincounts.Counter, n_threads=cpu.threads(n_threads)))
@@ -326,7 +332,9 @@ def run_histogram(problem: Histogram, n_threads: int | None, device: int | None 
         kind = "u" if weights is None or weights.dtype.kind in "biu" else weights.dtype.kind
         counts: Array = np.zeros(problem.n_bins, {"u": np.int64, "f": np.float64, "c": np.complex128}[kind])
         if counts.size and thresholds.size:
-            staging.run_histogram(x, weights, thresholds, counts, **at_home().guess(thresholds), device=device)
+            staging.run_histogram(
+                x, weights, thresholds, counts, **cuda_bincount().guess(thresholds), device=device
+            )
         return counts if weights is None or kind != "u" else counts.view(np.uint64)
     count = cpu.threads(n_threads)
     if weights is not None and weights.dtype.kind == "c":
@@ -392,7 +400,7 @@ def run_pairs(
 
         return staging.run_pairs(reduction, arrays, n_i, n_j, batch, ranges, device=device)
     for array in arrays:
-        if type(array) is _arrays.OnDevice:
+        if type(array) is _arrays.DeviceView:
             from upsweep._backends.cuda import pairs as cuda_pairs
 
             return cuda_pairs.run_pairs(reduction, arrays, n_i, n_j, batch, ranges)

@@ -9,7 +9,7 @@ Each file holds a digest of its key and code, so that damaged files are misses. 
 computation: what cannot be read is a miss, what cannot be written is a warning. Only a folder that the variable
 names and that must not be used, or a file in its place, is an error.
 
-The loaders of LLVM and NVRTC code call `fetch_or_make`.
+The loaders of LLVM and NVRTC code call `fetch_or_compile`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Status", "fetch", "fetch_or_make", "folder", "source_digest", "status", "store"]
+__all__ = ["Status", "fetch", "fetch_or_compile", "folder", "source_digest", "status", "store"]
 
 VARIABLE = "UPSWEEP_CACHE_DIR"
 _MAGIC = b"upsweep-code-1\n"
@@ -175,7 +175,7 @@ def _write(place: Path, name: str, data: bytes) -> None:
         _forget_the_oldest(place)
 
 
-def fetch_or_make(key: str, make: Callable[[], bytes]) -> bytes:
+def fetch_or_compile(key: str, make: Callable[[], bytes]) -> bytes:
     """The code that was stored under a key; if there is none it is made, and stored."""
     code = fetch(key)
     if code is None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from upsweep import _arrays
-from upsweep._arrays import Array, Home
+from upsweep._arrays import Array, Placement
 from upsweep._core.scan import check_axis, check_out
 from upsweep._utils.integers import as_integer
 
@@ -49,7 +49,7 @@ class Count:
     accumulate: bool = False
     deterministic: bool = False
     return_invalid: bool = False
-    home: Home | None = None  # of arrays that are on a device
+    placement: Placement | None = None  # of arrays that are on a device
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -110,21 +110,21 @@ def normalise_count(
     n_bins = None if length is None else as_size(length, "length")
     if n_bins is not None and n_bins < least:
         raise ValueError(f"length: {n_bins} is smaller than minlength={least}")
-    home = _arrays.common_home({"x": keys, "weights": summands})
+    placement = _arrays.common_placement({"x": keys, "weights": summands})
     count = Count(
         moved(keys, at, keys.ndim - 1), None, n_sums, n_bins, least, at, drop, accumulator, wanted,
-        None, bool(accumulate), bool(deterministic), bool(return_invalid), home,
+        None, bool(accumulate), bool(deterministic), bool(return_invalid), placement,
     )  # fmt: skip
     if summands is not None:
         count.weights = moved(summands, at, keys.ndim - 1)
     if out is not None:
-        shape = tuple(getattr(out, "shape", ()) if home is None else _arrays.as_operand(out, "out").shape)
+        shape = tuple(getattr(out, "shape", ()) if placement is None else _arrays.as_operand(out, "out").shape)
         if n_bins is None and len(shape) == len(count.result_shape(0)):
             count.n_bins = shape[at]
         elif n_bins is None and hasattr(out, "shape"):
             raise ValueError(axes_message(count.result_shape(0), at, shape))
         expected = count.result_shape(least if count.n_bins is None else count.n_bins)
-        count.out = check_out(out, expected, wanted, {"x": keys, "weights": summands}, home=home)
+        count.out = check_out(out, expected, wanted, {"x": keys, "weights": summands}, placement=placement)
         if expected[at] < least:
             raise ValueError(f"out: has {expected[at]} bins, fewer than minlength={least}")
     return count

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from upsweep import _arrays, _backends
-from upsweep._arrays import Array, OnDevice
+from upsweep._arrays import Array, DeviceView
 from upsweep._core import bin_thresholds
 from upsweep._utils.integers import as_integer
 
@@ -102,7 +102,7 @@ def uniform_edges(
 
 
 def _bins_of_rule(x: Array, rule: str, given: tuple[Any, Any] | None, weights: Array | None) -> int:
-    if isinstance(x, OnDevice):
+    if isinstance(x, DeviceView):
         raise TypeError(f"bins: the rule {rule!r} needs elements in the host's memory; give a number, or edges")
     if weights is not None:
         raise TypeError(
@@ -155,8 +155,8 @@ def _data_range(x: Array, n_threads: int | None) -> tuple[Any, Any]:
     if x.size == 0:
         return 0, 1
     where: Any
-    if isinstance(x, OnDevice):
-        low, high, where, value = _backends.at_home().find_extremes(x)
+    if isinstance(x, DeviceView):
+        low, high, where, value = _backends.cuda_bincount().find_extremes(x)
         if where is not None:
             any_nan, where = np.isnan(value), where[0] if x.ndim == 1 else where
     else:

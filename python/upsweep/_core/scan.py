@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import Array, Home, OnDevice
+from upsweep._arrays import Array, DeviceView, Placement
 from upsweep._utils.integers import as_integer
 
 __all__ = ["Scan", "check_axis", "check_out", "normalise", "overlaps_itself"]
@@ -33,7 +33,7 @@ class Scan:
     axis: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    home: Home | None = None
+    placement: Placement | None = None
     name: str = "x"
     factor_name: str = "gamma"
 
@@ -122,12 +122,12 @@ def normalise(
             raise TypeError(f"reset: expected an array of bool, got dtype {flags.dtype}")
         named["reset"] = flags
     state = None if initial is None else _arrays.as_operand(initial, "initial")
-    home = _arrays.common_home({**named, "initial": state})
+    placement = _arrays.common_placement({**named, "initial": state})
     shape = _broadcast_shape(named)
     if not shape:
         raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d array")
     at = check_axis(axis, len(shape))
-    scan = Scan(np.broadcast_to(x, shape), None, None, None, None, at, shape, dtype, home, name)
+    scan = Scan(np.broadcast_to(x, shape), None, None, None, None, at, shape, dtype, placement, name)
     scan.factor_name = factor_name or scan.factor_name
     if flags is not None:
         scan.reset = np.broadcast_to(flags, shape)
@@ -178,16 +178,16 @@ def overlaps_itself(array: Array) -> bool:
     )
 
 
-def _as_target(out: object, inputs: dict[str, Array | None], home: Home | None, called: str) -> Array:
-    if home is None:
-        if not isinstance(out, np.ndarray) or isinstance(out, (np.ma.MaskedArray, np.matrix, OnDevice)):
+def _as_target(out: object, inputs: dict[str, Array | None], placement: Placement | None, called: str) -> Array:
+    if placement is None:
+        if not isinstance(out, np.ndarray) or isinstance(out, (np.ma.MaskedArray, np.matrix, DeviceView)):
             raise TypeError(f"{called}: expected a numpy.ndarray, got {_arrays.type_name(out)}")
         return out.view(np.ndarray)  # np.memmap and the like
     target = _arrays.as_operand(out, called)
-    if not isinstance(target, OnDevice):
-        raise TypeError(f"{called}: expected a {home.library.name}, got {_arrays.type_name(out)}")
+    if not isinstance(target, DeviceView):
+        raise TypeError(f"{called}: expected a {placement.library.name}, got {_arrays.type_name(out)}")
     # Numbers are everywhere; the other inputs have lost their own shapes.
-    _arrays.common_home({**{k: a for k, a in inputs.items() if isinstance(a, OnDevice)}, called: target})
+    _arrays.common_placement({**{k: a for k, a in inputs.items() if isinstance(a, DeviceView)}, called: target})
     return target
 
 
@@ -197,7 +197,7 @@ def check_out(
     dtype: np.dtype[Any],
     inputs: dict[str, Array | None],
     in_place: tuple[str, ...] = (),
-    home: Home | None = None,
+    placement: Placement | None = None,
     *,
     called: str = "out",
 ) -> Array:
@@ -206,7 +206,7 @@ def check_out(
     `inputs` are all arrays that are read; of these, `in_place` may be `out` itself, element for element. Errors
     say what it is `called`.
     """
-    out = _as_target(out, inputs, home, called)
+    out = _as_target(out, inputs, placement, called)
     if out.shape != shape:
         raise ValueError(f"{called}: expected shape {shape}, got {out.shape}")
     if out.dtype != dtype:

@@ -229,7 +229,7 @@ class Columns:
 
 def final_state(state: Any, like: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     """A state as users see it: of the library that `like` is of, and of its block's shape; None is zeros."""
-    with _arrays.at_home(state), np.errstate(over="ignore", invalid="ignore"):
+    with _arrays.on_device_of(state), np.errstate(over="ignore", invalid="ignore"):
         if state is None:
             return np.zeros_like(like, shape=shape, dtype=dtype)
         whole = np.empty_like(like, shape=shape, dtype=dtype)

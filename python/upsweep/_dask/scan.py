@@ -48,7 +48,7 @@ class _Work:
         after = carry.apply(state)
         if state is None:
             return after
-        with _arrays.at_home(after):
+        with _arrays.on_device_of(after):
             regular = np.isfinite(carry.multiplier) & np.isfinite(after)
             if regular.all():
                 return after

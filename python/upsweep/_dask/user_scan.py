@@ -13,7 +13,7 @@ from dask.base import tokenize
 
 from upsweep import _arrays
 from upsweep._arrays import Array
-from upsweep._compiler.recurrences.associative import Form
+from upsweep._compiler.recurrences.associative import Monoid
 from upsweep._compiler.recurrences.recurrence import Recurrence
 from upsweep._compiler.recurrences.trace import Traced
 from upsweep._dask import graphs
@@ -26,8 +26,8 @@ from upsweep._user_scan.problem import (
     as_real,
     check,
     flatten,
-    form_of,
     label,
+    monoid_of,
     moved,
 )
 from upsweep._user_scan.run import run_block, stacked
@@ -56,7 +56,7 @@ class _Work:
     """
 
     traced: Traced
-    form: Form | None
+    form: Monoid | None
     axis: int
     reverse: bool
     length: int | None
@@ -77,7 +77,7 @@ class _Work:
     def state(self, carry: UpdateCarry, state: Any, *blocks: Any) -> Any:
         before = stacked(state, carry.value.shape[1:], carry.value)
         after = advance(carry, before)
-        with _arrays.at_home(after):
+        with _arrays.on_device_of(after):
             regular = is_regular(carry, before, after)
             if regular.all():
                 return after
@@ -128,7 +128,7 @@ def user_scan(
     method = check_method(method)
     operands, problem = _check(update, init, xs, axis, reverse, length)
     traced, at = problem.traced, problem.axis
-    form, _ = form_of(traced.recurrence)
+    form, _ = monoid_of(traced.recurrence)
     states, inputs = _labels(problem)
     blocks = _cut(operands, states, problem)
     fixed = None if inputs else problem.length
@@ -176,7 +176,7 @@ def explain(
     """Which way the blocks go."""
     operands, problem = _check(update, init, xs, axis, reverse, length)
     n_blocks = _cut(operands, _labels(problem)[0], problem).numblocks[problem.axis]
-    form, why = form_of(problem.traced.recurrence)
+    form, why = monoid_of(problem.traced.recurrence)
     if form is None or not problem.given:
         how = f"{n_blocks} block{'s' * (n_blocks != 1)} in order, each from the state after the one before"
         return Explanation("sequential in time", f"{why}; {how}")

@@ -62,7 +62,7 @@ def factor_dtype(scan: Any, dtype: torch.dtype) -> torch.dtype:
 def reduce(scan: Any, reverse: bool, flush: bool, n_threads: int | None) -> Parts:
     """What a checked scan (`scans.prepare_*`) does to a state, with gradients if something is differentiated."""
     threads = 0 if n_threads is None else cpu.check_threads(n_threads)
-    if torch_scan._needs_operation((scan.x, scan.gates, scan.gamma, scan.reset)):
+    if torch_scan.needs_dispatcher((scan.x, scan.gates, scan.gamma, scan.reset)):
         return _tracked(scan, bool(reverse), flush, threads)
     dtype = wide_dtype(scan.dtype)
     dtypes = (factor_dtype(scan, dtype), dtype, torch.bool)
@@ -77,8 +77,8 @@ def reduce(scan: Any, reverse: bool, flush: bool, n_threads: int | None) -> Part
 
 def _tracked(scan: Any, reverse: bool, flush: bool, threads: int) -> Parts:
     tensors = (scan.x, scan.gates, scan.gamma, scan.reset)
-    torch_scan._refuse_tangents(tensors)
-    exact = not torch_scan._watched() and all(map(torch_scan._is_exact, tensors))
+    torch_scan.reject_forward_ad(tensors)
+    exact = not torch_scan.is_traced() and all(map(torch_scan.is_plain_tensor, tensors))
     operation = scan_ops.EagerScan.apply if exact else scan_ops.operation()
 
     def final(x: Tensor, initial: Tensor | None, reset: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -47,8 +47,8 @@ def bincount(
     if out is not None:
         n_bins = _check_out(out, keys, summands, at, n_bins, least, result)
     threads = 0 if n_threads is None else cpu.check_threads(n_threads)
-    torch_scan._refuse_trace("counts")
-    torch_scan._refuse_tangents((summands,), "counts")
+    torch_scan.reject_jit_trace("counts")
+    torch_scan.reject_forward_ad((summands,), "counts")
     # Without keys there is nothing to sum, and torch answers with integers.
     request = bincount_ops.Request(
         keys, summands if keys.numel() or dtype is not None else None, at, n_bins, least, drop, result,
@@ -75,11 +75,11 @@ def _plain(x: Any, weights: Any, minlength: Any, n_threads: int | None) -> Tenso
     if not _is_plain(x, _INTEGERS):
         return None
     if weights is None:
-        if torch_scan._needs_operation((x,)) or not x.numel():
+        if torch_scan.needs_dispatcher((x,)) or not x.numel():
             return None
         counted = cpu.bincounts.plain(x.numpy(), None, minlength, cpu.threads(n_threads))
         return None if counted is None else torch.from_numpy(counted)
-    if not _is_plain(weights, _FLOATS) or weights.is_neg() or torch_scan._needs_operation((x, weights)):
+    if not _is_plain(weights, _FLOATS) or weights.is_neg() or torch_scan.needs_dispatcher((x, weights)):
         return None
     if not x.numel():
         return None
@@ -89,10 +89,10 @@ def _plain(x: Any, weights: Any, minlength: Any, n_threads: int | None) -> Tenso
 
 def _run(request: bincount_ops.Request, out: Any, accumulate: bool) -> tuple[Tensor, Tensor | None]:
     tensors = (request.keys, request.weights)
-    if not torch_scan._watched() and all(map(torch_scan._is_exact, (*tensors, out))):
+    if not torch_scan.is_traced() and all(map(torch_scan.is_plain_tensor, (*tensors, out))):
         if request.dtype.is_floating_point or request.dtype.is_complex:  # noqa: SIM102
-            if torch_scan._differentiated(tensors):
-                return bincount_ops.EagerCount.apply(*tensors, request)  # type: ignore[no-any-return]
+            if torch_scan.requires_autograd(tensors):
+                return bincount_ops.EagerCount.apply(*tensors, request)
         with torch.no_grad():
             y, n_invalid = executors.count(request, out, accumulate)
         if out is not None:

@@ -300,7 +300,7 @@ def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[
     """Nothing waits where the bins are given and other keys are dropped, else once."""
     keys, axis = request.keys, request.axis
     device = keys.get_device()
-    counts = _backends.cuda_counts()
+    counts = _backends.cuda_bincount_sync()
     where = {
         "axis": axis, "device": device, "stream": torch._C._cuda_getCurrentRawStream(device),
         "allocate": lambda n_bytes: _workspace(n_bytes, keys.device),

@@ -60,7 +60,7 @@ def _are_apart(function: Any, values: Sequence[Tensor]) -> bool:
 
 def _start(call: Any, values: Sequence[Tensor]) -> None:
     device = values[0].device
-    _backends.cuda_nests().start(
+    _backends.cuda_loops().start(
         call, [value.data_ptr() for value in values], stream=_stream_of(device),
         allocate=lambda n_bytes: executors._workspace(n_bytes, device),
     )  # fmt: skip
@@ -74,7 +74,7 @@ def _prepare(function: Any, signature: tuple[Any, ...], values: Sequence[Tensor]
     if len(function.prepared) >= _MOST_PREPARED:
         function.prepared.clear()
     views = [_as_array(place, value, function) for place, value in enumerate(values)]
-    function.prepared[signature] = function.prepare(views, views[0].held.ordinal)
+    function.prepared[signature] = function.prepare(views, views[0].origin.ordinal)
 
 
 def with_tensors(function: Any, values: Sequence[Any], n_threads: int | None) -> Any:

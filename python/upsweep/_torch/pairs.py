@@ -86,7 +86,7 @@ def reduce(call: Any, arrays: Sequence[Any], ranges: Any, n_threads: int | None)
     ValueError
         Tensors of two devices, or of sizes that do not go together.
     """
-    scan._refuse_trace("reductions over pairs")
+    scan.reject_jit_trace("reductions over pairs")
     call.check_number(len(arrays))
     tensors = [_tensor(call, place, array) for place, array in enumerate(arrays)]
     dtype = call.check_dtypes([str(tensor.dtype).removeprefix("torch.") for tensor in tensors])

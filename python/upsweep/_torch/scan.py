@@ -39,7 +39,7 @@ def cumulative_sum(
     if (
         axis == -1 and initial is None and reset is None and dtype is None and not include_initial
         and not exclusive and not return_final and isinstance(x, Tensor) and (out is None or type(out) is Tensor)
-        and not _needs_operation((x,) if out is None else (x, out))
+        and not needs_dispatcher((x,) if out is None else (x, out))
     ):  # fmt: skip
         y = executors.run_lines(x, None, 1.0, bool(reverse), out)
         if y is not None:
@@ -66,7 +66,7 @@ def discounted_cumsum(
     if (
         type(gamma) is float and axis == -1 and initial is None and reset is None and not window and not exclusive
         and not return_final and isinstance(x, Tensor) and (out is None or type(out) is Tensor)
-        and not _needs_operation((x,) if out is None else (x, out))
+        and not needs_dispatcher((x,) if out is None else (x, out))
     ):  # fmt: skip
         y = executors.run_lines(x, None, gamma, bool(reverse), out)
         if y is not None:
@@ -86,7 +86,7 @@ def linear_recurrence(
     if (
         axis == -1 and initial is None and reset is None and not exclusive and not return_final
         and isinstance(tokens, Tensor) and isinstance(gates, Tensor) and (out is None or type(out) is Tensor)
-        and not _needs_operation((tokens, gates) if out is None else (tokens, gates, out))
+        and not needs_dispatcher((tokens, gates) if out is None else (tokens, gates, out))
     ):  # fmt: skip
         y = executors.run_lines(tokens, gates, 0.0, bool(reverse), out)
         if y is not None:
@@ -278,7 +278,7 @@ class _Scan:
 
     def _set_factor(self, factor: Tensor) -> None:
         shape, at = self.shape, self.axis
-        if factor.ndim == 0 and not factor.requires_grad and factor.device.type == "cpu" and not _watched():
+        if factor.ndim == 0 and not factor.requires_grad and factor.device.type == "cpu" and not is_traced():
             self.factor = complex(factor.item())
             return
         padded = factor.reshape((1,) * (len(shape) - factor.ndim) + tuple(factor.shape))
@@ -329,12 +329,12 @@ class _Scan:
         tensors = (self.x, self.gates, self.gamma, self.initial, self.reset)
         reverse, exclusive = bool(reverse), bool(exclusive)
         threads = 0 if n_threads is None else cpu.check_threads(n_threads)
-        _refuse_trace()
-        _refuse_tangents(tensors)
+        reject_jit_trace()
+        reject_forward_ad(tensors)
         if out is not None:
             _check_out(out, self.shape, self.dtype, self)
-        followed = _watched() or not all(map(_is_exact, (*tensors, out)))
-        if not followed and not _differentiated(tensors):
+        followed = is_traced() or not all(map(is_plain_tensor, (*tensors, out)))
+        if not followed and not requires_autograd(tensors):
             y = scan_ops.allocate_out(self.x, self.dtype) if out is None else out
             final = None
             if return_final:
@@ -374,7 +374,7 @@ _n_dispatch_modes, _n_function_modes = torch._C._len_torch_dispatch_stack, torch
 _transform, _trace = torch._C._functorch.peek_interpreter_stack, torch._C._get_tracing_state
 
 
-def _watched() -> bool:
+def is_traced() -> bool:
     """Whether something besides the usual autograd follows the tensors.
 
     That is the compiler, a transform, a mode, autocast, a trace, or derivatives taken forward.
@@ -390,7 +390,7 @@ def _watched() -> bool:
     )
 
 
-def _differentiated(tensors: tuple[Tensor | None, ...]) -> bool:
+def requires_autograd(tensors: tuple[Tensor | None, ...]) -> bool:
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
@@ -398,7 +398,7 @@ def _differentiated(tensors: tuple[Tensor | None, ...]) -> bool:
     return False
 
 
-def _needs_operation(tensors: tuple[Tensor | None, ...]) -> bool:
+def needs_dispatcher(tensors: tuple[Tensor | None, ...]) -> bool:
     differentiates = torch.is_grad_enabled()
     for tensor in tensors:
         if tensor is None:
@@ -407,10 +407,10 @@ def _needs_operation(tensors: tuple[Tensor | None, ...]) -> bool:
             return True
         if differentiates and tensor.requires_grad:
             return True
-    return _watched()
+    return is_traced()
 
 
-def _refuse_trace(what: str = "scans") -> None:
+def reject_jit_trace(what: str = "scans") -> None:
     """A trace would keep the result as a constant."""
     if torch._C._get_tracing_state() is not None:
         raise NotImplementedError(
@@ -418,7 +418,7 @@ def _refuse_trace(what: str = "scans") -> None:
         )
 
 
-def _refuse_tangents(tensors: tuple[Tensor | None, ...], what: str = "scans") -> None:
+def reject_forward_ad(tensors: tuple[Tensor | None, ...], what: str = "scans") -> None:
     """Derivatives taken forward would be lost without a word: the operation has only the others."""
     if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
         for tensor in tensors:
@@ -426,14 +426,14 @@ def _refuse_tangents(tensors: tuple[Tensor | None, ...], what: str = "scans") ->
                 raise NotImplementedError(f"{what} have no derivative taken forward (jvp); take it backward")
 
 
-def _is_exact(tensor: Tensor | None) -> bool:
+def is_plain_tensor(tensor: Tensor | None) -> bool:
     return tensor is None or type(tensor) is Tensor or type(tensor) is torch.nn.Parameter
 
 
 def _are_in_memory(*tensors: Tensor | None) -> bool:
     """Whether the tensors have addresses: those of the compiler and of transforms have none."""
     return (
-        all(map(_is_exact, tensors))
+        all(map(is_plain_tensor, tensors))
         and not torch.compiler.is_compiling()
         and torch._C._functorch.peek_interpreter_stack() is None
     )

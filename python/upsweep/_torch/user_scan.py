@@ -72,14 +72,14 @@ def scan(
     if plan is not None:
         return plan.run(flatten(init, "init")[0], flatten(xs, "xs")[0])
     problem, states, inputs = prepare(update, init, xs, axis, reverse, length)
-    torch_scan._refuse_tangents(
+    torch_scan.reject_forward_ad(
         tuple(v for v in (*states, *inputs) if isinstance(v, Tensor)), "scans by an update"
     )
     half, traced, state_structure = half_of([*states, *inputs]), problem.traced, problem.state_structure
     spec = Spec(
         traced.recurrence, traced.dtype, problem.reverse, problem.length, problem.columns, problem.axis
     )  # fmt: skip
-    if size is None and problem.home is not None and _are_there([*states, *inputs]):
+    if size is None and problem.placement is not None and _are_there([*states, *inputs]):
         made = TensorPlan(
             problem, states, inputs, half, return_final, torch.is_grad_enabled(),
             functools.partial(gradients_of_any_order, spec),
@@ -98,7 +98,7 @@ def scan(
 
 def as_arrays(states: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Any], list[Any]] | None:
     """Tensors as the arrays of numpy that they are to a scan without derivatives; None where they are more."""
-    if torch_scan._watched() or not all(map(_is_array, inputs)):
+    if torch_scan.is_traced() or not all(map(_is_array, inputs)):
         return None
     if not all(type(value) is float or _is_array(value) for value in states):
         return None
@@ -114,7 +114,7 @@ def _is_array(value: Any) -> bool:
         and value.is_cpu
         and value.ndim > 0
         and not (value.requires_grad and torch.is_grad_enabled())
-        and not there.is_there(value)
+        and not there.is_cuda(value)
     )
 
 
@@ -147,7 +147,7 @@ def _known(
     update: Any, init: Any, xs: Any, axis: Any, reverse: Any, return_final: Any, length: Any
 ) -> tuple[Here[Any] | None, Hashable]:
     """What is known of such calls, and what this one is known by; None where it has to be looked at."""
-    if not callable(update) or torch_scan._watched():
+    if not callable(update) or torch_scan.is_traced():
         return None, None
     (states, of_states), (inputs, of_inputs) = flatten(init, "init"), flatten(xs, "xs")
     if not _are_there([*states, *inputs]):  # of others no plan is kept
@@ -162,7 +162,7 @@ def _known(
 def _are_there(values: list[Any]) -> bool:
     """Whether kernels can read all of these where they are: a number of a tensor on the CPU has to be sent."""
     tensors = [value for value in values if isinstance(value, Tensor)]
-    return all(there.is_there(tensor) and not tensor.is_neg() for tensor in tensors)
+    return all(there.is_cuda(tensor) and not tensor.is_neg() for tensor in tensors)
 
 
 def prepare(
@@ -253,8 +253,8 @@ def check_tensor(value: Any, name: str) -> Any:
 
 def on_one_device(states: list[Any], inputs: list[Any], problem: Problem | None) -> tuple[list[Any], list[Any]]:
     """States and inputs where one of them is on a device: tensors of one number on the CPU go there too."""
-    if problem is not None and problem.home is not None:
-        ordinal = problem.home.ordinal
+    if problem is not None and problem.placement is not None:
+        ordinal = problem.placement.ordinal
     else:  # of tensors that are followed nothing else is known
         devices = [value.device for value in (*states, *inputs) if isinstance(value, Tensor) and value.is_cuda]
         if not devices:
@@ -272,7 +272,7 @@ def _shaped(value: Any, is_seen: bool) -> Any:
     """An array of a tensor's shape, dtype and device, for checks: its memory may not be there to be seen."""
     if not isinstance(value, Tensor):
         return value
-    if is_seen and there.is_there(value):
+    if is_seen and there.is_cuda(value):
         return there.viewed(value.view(torch.float16) if value.dtype is torch.bfloat16 else value)
     # As np.broadcast_to would, in a third of its time.
     return np.ndarray(tuple(value.shape), traced_name(value.dtype), _NOTHING, 0, (0,) * value.ndim)
@@ -280,7 +280,7 @@ def _shaped(value: Any, is_seen: bool) -> Any:
 
 def _viewed(tensor: Tensor) -> Array:
     """A tensor as numpy sees it, where it is."""
-    if there.is_there(tensor):
+    if there.is_cuda(tensor):
         return there.viewed(tensor)
     array: Array = tensor.detach().resolve_neg().numpy()
     return array
@@ -461,7 +461,7 @@ class _Checkpointed(torch.autograd.Function):  # type: ignore[misc]  # torch is 
         spec, n = ctx.spec, len(ctx.spec.recurrence.outputs)
         tensors = ctx.saved_tensors
         inputs, states = spec.views(tensors)
-        like = next(filter(there.is_there, tensors), tensors[-1])
+        like = next(filter(there.is_cuda, tensors), tensors[-1])
         cotangents = _zeros_where_missing(list(grads[:n]), (spec.length, *spec.columns), like)
         last = _zeros_where_missing(list(grads[n:]), spec.columns, like)
         with there.on_device((*inputs, *states)) as scans:
@@ -469,7 +469,7 @@ class _Checkpointed(torch.autograd.Function):  # type: ignore[misc]  # torch is 
                 spec.recurrence, spec.dtype, inputs, ctx.starts, [spec.in_order(_viewed(c)) for c in cotangents],
                 [_viewed(part) for part in last], spec.length, spec.columns, ctx.size, scans,
             )  # fmt: skip
-        if there.is_there(like):
+        if there.is_cuda(like):
             return (None, None, *there.owners(found, spec.reverse), *there.owners(first))
         return (
             None,

@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from upsweep._arrays import Array, OnDevice, view_tensor
-from upsweep._backends import owner_of
+from upsweep._arrays import Array, DeviceView, view_tensor
+from upsweep._backends import user_array
 from upsweep._user_scan.problem import device_scans, run_into
 
-__all__ = ["is_there", "on_device", "owners", "run", "send_numbers", "viewed"]
+__all__ = ["is_cuda", "on_device", "owners", "run", "send_numbers", "viewed"]
 
 
-def is_there(tensor: Tensor) -> bool:
+def is_cuda(tensor: Tensor) -> bool:
     """Whether a tensor is on a device."""
     return bool(tensor.is_cuda)
 
 
-def viewed(tensor: Tensor) -> OnDevice:
+def viewed(tensor: Tensor) -> DeviceView:
     """A tensor on a device as numpy sees it."""
     return view_tensor(tensor.detach().resolve_neg(), "a tensor")
 
@@ -35,7 +35,7 @@ def send_numbers(values: Sequence[Any], ordinal: int) -> list[Any]:
 @contextlib.contextmanager
 def on_device(arrays: Sequence[Array]) -> Iterator[Any]:
     """The scans of a call on these arrays; None where they are in the host's memory."""
-    there = {f"xs, init: array {n}": array for n, array in enumerate(arrays) if isinstance(array, OnDevice)}
+    there = {f"xs, init: array {n}": array for n, array in enumerate(arrays) if isinstance(array, DeviceView)}
     if not there:
         yield None
         return
@@ -47,7 +47,7 @@ def run(scans: Any, spec: Any, inputs: list[Array], states: list[Array]) -> tupl
     """The outputs, with time on their first axis and where it is in memory, and the last states."""
     axis, columns = spec.axis, spec.columns
     whole = columns[:axis] + (spec.length,) + columns[axis:]
-    outputs = [owner_of(scans.empty(whole, spec.dtype)).movedim(axis, 0) for _ in spec.recurrence.outputs]
+    outputs = [user_array(scans.empty(whole, spec.dtype)).movedim(axis, 0) for _ in spec.recurrence.outputs]
     final = [scans.empty(columns, spec.dtype) for _ in states]
     targets: list[Array] = [spec.in_order(viewed(y)) for y in outputs]
     run_into(scans, spec.recurrence, spec.dtype, inputs, targets, states, final, spec.length, columns)
@@ -56,4 +56,4 @@ def run(scans: Any, spec: Any, inputs: list[Array], states: list[Array]) -> tupl
 
 def owners(arrays: Sequence[Array], reverse: bool = False) -> list[Tensor]:
     """The tensors of results; turned round, which torch has no strides for."""
-    return [owner_of(array).flip(0) if reverse else owner_of(array) for array in arrays]
+    return [user_array(array).flip(0) if reverse else user_array(array) for array in arrays]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from upsweep._backends import user_scans_at_home
+from upsweep._backends import cuda_user_scan
 from upsweep._compiler.formulas.nodes import order
 from upsweep._compiler.recurrences.adjoint import adjoint
 from upsweep._user_scan.problem import Problem, choose_path_on_device
@@ -62,7 +62,7 @@ class Derivative:
         whole = adjoint(problem.traced.recurrence)
         wanted = tuple(y for y, gradient in zip(whole.outputs, self._by_inputs) if gradient is not None)
         recurrence = replace(whole, outputs=wanted)
-        self._recurrence = user_scans_at_home().with_numbers(recurrence, problem.inputs)
+        self._recurrence = cuda_user_scan().with_numbers(recurrence, problem.inputs)
         nodes = order(*recurrence.states, *recurrence.outputs)
         read = {node.static[0] for node in nodes if node.op == "variable" and node.static[1] == "j"}
         self.kept = [p for p in range(self._k) if self._n + p in read]
@@ -97,7 +97,7 @@ class Derivative:
     def _prepare(
         self, forward: Any, of_outputs: Sequence[Tensor | None], last: Sequence[Tensor | None]
     ) -> Any:  # fmt: skip
-        at_home, calculated = user_scans_at_home(), self._dtype.name
+        cuda, calculated = cuda_user_scan(), self._dtype.name
         kept: list[Any] = [None] * self._k
         for place, result in zip(self.kept, forward.outputs[len(of_outputs) :]):
             kept[place] = result.place
@@ -105,25 +105,25 @@ class Derivative:
         inputs += [
             c
             if c is None
-            else at_home.in_scan_order(self._whole, _strides(c), _name(c.dtype), self._axis, self._reverse)
+            else cuda.in_scan_order(self._whole, _strides(c), _name(c.dtype), self._axis, self._reverse)
             for c in of_outputs
         ]
         zeros = {self._n + self._k + n: 0.0 for n, c in enumerate(of_outputs) if c is None}
-        recurrence = at_home.with_constants(self._recurrence, zeros)
+        recurrence = cuda.with_constants(self._recurrence, zeros)
         form, _ = choose_path_on_device(recurrence, self._length, self._columns)
         outputs = [
-            at_home.new_result(
+            cuda.new_result(
                 self._whole, to.written_in(self._whole, calculated), axis=self._axis, reverse=self._reverse
             )
             for to in self._by_inputs
             if to is not None
         ]
         finals = [
-            None if to is None else at_home.new_result(self._columns, to.written_in(self._columns, calculated))
+            None if to is None else cuda.new_result(self._columns, to.written_in(self._columns, calculated))
             for to in self._by_states
         ]
-        states = [None if c is None else at_home.lying(self._columns, _strides(c), _name(c.dtype)) for c in last]
-        return at_home.ScanPlan(
-            forward.home, recurrence, self._dtype, inputs, outputs, states, finals, self._length, self._columns,
-            form,
+        states = [None if c is None else cuda.lying(self._columns, _strides(c), _name(c.dtype)) for c in last]
+        return cuda.ScanPlan(
+            forward.placement, recurrence, self._dtype, inputs, outputs, states, finals, self._length,
+            self._columns, form,
         )  # fmt: skip

@@ -87,9 +87,7 @@ class TensorPlan:
     def start(self, states: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
         """Outputs with the states that are kept behind them, and last states."""
         with contextlib.closing(self._scan.again()) as call:
-            return self._scan.run(  # type: ignore[no-any-return]  # torch is not typed here
-                call, [_operand(x) for x in inputs], [_operand(s) for s in states]
-            )
+            return self._scan.run(call, [_operand(x) for x in inputs], [_operand(s) for s in states])
 
     def filled(self, tensors: Sequence[Tensor], numbers: Sequence[float]) -> tuple[list[Any], list[Any]]:
         """The states and inputs of a call, of its tensors and those of its states that are numbers."""
@@ -103,7 +101,7 @@ class TensorPlan:
     ) -> Sequence[Tensor | None]:  # fmt: skip
         """The gradients by states, then by inputs; `cotangents` are of outputs, then of last states."""
         is_plain = all(c is None or kind(c) is not None for c in cotangents)
-        if self.derivative is None or not is_plain or torch.is_grad_enabled() or torch_scan._watched():
+        if self.derivative is None or not is_plain or torch.is_grad_enabled() or torch_scan.is_traced():
             return self.long_way(states, inputs, cotangents)
         of_outputs = cotangents[: self.n_outputs]
         last = cotangents[self.n_outputs :] or [None] * len(states)

@@ -36,7 +36,7 @@ def lend(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) 
         from upsweep._torch import graph_breaks
 
         return graph_breaks.lend(function, arrays, **keywords)
-    scan._refuse_trace("histograms")
+    scan.reject_jit_trace("histograms")
     tensors = {name: value for name, value in arrays.items() if isinstance(value, Tensor)}
     first = next(iter(tensors.values()))
     lent = {name: _lent(name, value, first) for name, value in arrays.items()}
@@ -62,7 +62,7 @@ def lend(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) 
 
 
 def _is_wrapped(tensor: Tensor) -> bool:
-    return not scan._is_exact(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return not scan.is_plain_tensor(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def _lent(name: str, value: Any, first: Tensor) -> Any:

@@ -14,10 +14,10 @@ import numpy as np
 
 from upsweep import _arrays
 from upsweep._arrays import Array
-from upsweep._compiler.recurrences.associative import Form, matrix_power
+from upsweep._compiler.recurrences.associative import Monoid, matrix_power
 from upsweep._compiler.recurrences.recurrence import evaluate
 from upsweep._compiler.recurrences.trace import Structure
-from upsweep._user_scan.problem import Problem, arranged, as_real, broadcast, flatten, form_of, label
+from upsweep._user_scan.problem import Problem, arranged, as_real, broadcast, flatten, label, monoid_of
 from upsweep._user_scan.run import run_block, stacked
 
 __all__ = ["UpdateCarry", "advance", "carry_of", "is_regular", "merge", "reduce_block"]
@@ -32,7 +32,7 @@ class UpdateCarry:
 
     Attributes
     ----------
-    form : Form
+    form : Monoid
         What the numbers mean; its `kind` is "affine", "max", "min", "logaddexp", "argmax" or "argmin".
     factor : ndarray, cupy.ndarray
         Of "affine" the matrix, (states, states, *columns); the shift of extremes, of the shape columns. Axes are 1
@@ -44,7 +44,7 @@ class UpdateCarry:
         -1 for one state, else the length of the tuple of states.
     """
 
-    form: Form
+    form: Monoid
     factor: Any
     value: Any
     structure: Structure = None
@@ -75,7 +75,7 @@ class UpdateCarry:
         views = {name: as_real(value, name) for name, value in named.items()}
         for name, view in views.items():
             broadcast(view, columns, name)
-        _arrays.common_home({"carry": _arrays.as_operand(self.value, "carry"), **views})
+        _arrays.common_placement({"carry": _arrays.as_operand(self.value, "carry"), **views})
         after = advance(self, stacked(items, columns, self.value))
         return arranged([after[n, ...] for n in range(len(after))], structure)
 
@@ -101,7 +101,7 @@ def _counted(structure: Structure) -> str:
 
 
 def reduce_block(
-    form: Form, dtype: np.dtype[np.floating], inputs: list[Array], n_states: int, length: int,
+    form: Monoid, dtype: np.dtype[np.floating], inputs: list[Array], n_states: int, length: int,
     columns: tuple[int, ...], n_threads: int | None = None,
 ) -> UpdateCarry:  # fmt: skip
     """The carry of a block whose inputs have time on the first axis, in the scan's order."""
@@ -114,11 +114,11 @@ def reduce_block(
     if form.varies and form.kind in ("affine", *_EXTREMES):
         return UpdateCarry(form, factors.reshape((*shape, *columns)), value)
     same = _repeated(form, dtype, length).reshape((*shape, *(1,) * len(columns)))
-    with _arrays.at_home(value):
+    with _arrays.on_device_of(value):
         return UpdateCarry(form, np.asarray(same, like=value), value)
 
 
-def _repeated(form: Form, dtype: np.dtype[np.floating], length: int) -> Array:
+def _repeated(form: Monoid, dtype: np.dtype[np.floating], length: int) -> Array:
     """The factor of so many steps that have the same."""
     constant = np.array([evaluate(node, dtype) for node in form.matrix])
     with np.errstate(all="ignore"):
@@ -130,13 +130,13 @@ def _repeated(form: Form, dtype: np.dtype[np.floating], length: int) -> Array:
 def carry_of(problem: Problem) -> UpdateCarry:
     """What a checked call's steps do to the state before them."""
     traced = problem.traced
-    form, why = form_of(traced.recurrence)
+    form, why = monoid_of(traced.recurrence)
     if form is None:
         raise ValueError(f"update: {why}; what a block does to the state is no few numbers")
-    if problem.home is not None and problem.home.library.numpy_like is None:
+    if problem.placement is not None and problem.placement.library.numpy_like is None:
         raise TypeError(
-            f"xs: is a {problem.home.library.name}, with which upsweep does not know how to calculate; convert "
-            "it, e.g. by cupy.asarray"
+            f"xs: is a {problem.placement.library.name}, with which upsweep does not know how to calculate; "
+            "convert it, e.g. by cupy.asarray"
         )
     n_states = traced.recurrence.n_states
     carry = reduce_block(form, traced.dtype, problem.inputs, n_states, problem.length, problem.columns)
@@ -154,7 +154,7 @@ def _times(matrix: Any, columns: Any) -> Any:
 def advance(carry: UpdateCarry, states: Any) -> Any:
     """The states (states, *columns) after a block, from those before it."""
     form = carry.form
-    with _arrays.at_home(carry.value), np.errstate(all="ignore"):
+    with _arrays.on_device_of(carry.value), np.errstate(all="ignore"):
         if form.kind == "affine":
             return _times(carry.factor, states) + carry.value
         if form.kind in _EXTREMES:
@@ -176,7 +176,7 @@ def advance(carry: UpdateCarry, states: Any) -> Any:
 def merge(first: UpdateCarry, second: UpdateCarry) -> UpdateCarry:
     """What two neighbouring blocks do together; `first` is the first in scan order."""
     value = advance(second, first.value)
-    with _arrays.at_home(value), np.errstate(all="ignore"):
+    with _arrays.on_device_of(value), np.errstate(all="ignore"):
         if first.form.kind == "affine":
             factor = _times(second.factor[:, :, None], first.factor)
         else:
@@ -186,7 +186,7 @@ def merge(first: UpdateCarry, second: UpdateCarry) -> UpdateCarry:
 
 def is_regular(carry: UpdateCarry, before: Any, after: Any) -> Any:
     """Of which columns the states after a block can be trusted; others are to be found step by step."""
-    with _arrays.at_home(after), np.errstate(invalid="ignore"):
+    with _arrays.on_device_of(after), np.errstate(invalid="ignore"):
         if carry.form.kind != "affine":
             return ~np.isnan(after).any(axis=0)
         states = [(np.abs(each) < _HUGE).all(axis=0) for each in (before, carry.value, after)]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays, _backends
-from upsweep._arrays import Array, OnDevice
+from upsweep._arrays import Array, DeviceView
 from upsweep._compiler.recurrences.guards import Known
 from upsweep._compiler.recurrences.recurrence import state
 from upsweep._compiler.recurrences.trace import Structure
@@ -57,14 +57,14 @@ def signature(
     if type(axis) is not int or not (length is None or type(length) is int):
         return None
     common = axis, bool(reverse), bool(return_final), length, structures
-    of_states, of_inputs = kinds(states, _arrays.kind_on_host), kinds(inputs, _arrays.kind_on_host)
+    of_states, of_inputs = kinds(states, _arrays.host_layout_key), kinds(inputs, _arrays.host_layout_key)
     if of_states is not None and of_inputs is not None:
         if out is None:
             return common, of_states, of_inputs
-        of_targets = kinds(out if type(out) is tuple else (out,), _arrays.kind_on_host)
+        of_targets = kinds(out if type(out) is tuple else (out,), _arrays.host_layout_key)
         return None if of_targets is None else (common, of_states, of_inputs, type(out), of_targets)
-    of_states = kinds(states, _arrays.kind_on_device)
-    of_inputs = kinds(inputs, _arrays.kind_on_device, are_constants=True)
+    of_states = kinds(states, _arrays.device_layout_key)
+    of_inputs = kinds(inputs, _arrays.device_layout_key, are_constants=True)
     return None if of_states is None or of_inputs is None else (common, of_states, of_inputs)
 
 
@@ -115,7 +115,7 @@ class HostPlan:
         outputs = list(targets) or [self._empty() for _ in traced.output_dtypes]
         lying = [in_scan_order(y, problem) for y in outputs]
         pairs = [*zip(problem.inputs, problem.given), *zip(lying, outputs)]
-        host = _backends.cpu_user_scans()
+        host = _backends.cpu_user_scan()
         self._scan = host.Plan(
             traced.recurrence, traced.dtype, problem.inputs, lying, problem.columns, problem.length, form,
             [_address(view) - _address(array) for view, array in pairs],
@@ -168,7 +168,7 @@ def _lie_alike(a: Array, b: Array) -> bool:
 def _prepare_on_host(problem: Problem, return_final: bool, out: Any) -> HostPlan | None:
     """None where what is read or written has to be converted."""
     targets = [] if out is None else as_targets(out, problem)
-    readable = _backends.cpu_user_scans().is_readable
+    readable = _backends.cpu_user_scan().is_readable
     if not all(map(readable, (*problem.given, *targets))) or any(y.dtype != problem.traced.dtype for y in targets):
         return None
     return HostPlan(problem, return_final, targets)
@@ -184,21 +184,21 @@ def prepare_on_device(
 
     `keeps`: which states before each step are its last outputs. `half` is what its halves of 16 bits are.
     """
-    at_home = _backends.user_scans_at_home()
-    home, traced, columns, axis = problem.home, problem.traced, problem.columns, problem.axis
-    assert home is not None
-    at_home.check_allocates(home, problem.named())
+    cuda = _backends.cuda_user_scan()
+    placement, traced, columns, axis = problem.placement, problem.traced, problem.columns, problem.axis
+    assert placement is not None
+    cuda.check_allocates(placement, problem.named())
     recurrence = traced.recurrence
     recurrence = replace(recurrence, outputs=recurrence.outputs + tuple(map(state, keeps)))
-    recurrence = at_home.with_numbers(recurrence, problem.inputs)
+    recurrence = cuda.with_numbers(recurrence, problem.inputs)
     form, _ = choose_path_on_device(recurrence, problem.length, columns)
 
     def place(lying: Array, given: Array) -> Any:
-        if not isinstance(lying, OnDevice):
+        if not isinstance(lying, DeviceView):
             return None
-        array = at_home.described(lying)
-        offset = array.pointer - at_home.described(given).pointer
-        return at_home.Place(array._replace(dtype=named(array.dtype)), offset)
+        array = cuda.described(lying)
+        offset = array.pointer - cuda.described(given).pointer
+        return cuda.Place(array._replace(dtype=named(array.dtype)), offset)
 
     def named(dtype: str) -> str:
         return half if dtype == "float16" else dtype
@@ -208,14 +208,15 @@ def prepare_on_device(
     dtypes = [named(dtype.name) for dtype in traced.output_dtypes]
     dtypes += [traced.dtype.name] * (len(recurrence.outputs) - len(dtypes))
     outputs = [
-        at_home.new_result(
-            whole, dtype, axis=axis, reverse=problem.reverse, like=like if home.library.transposes else None
+        cuda.new_result(
+            whole, dtype, axis=axis, reverse=problem.reverse, like=like if placement.library.transposes else None
         )
         for dtype in dtypes
     ]
-    finals = [at_home.new_result(columns, named(d.name)) if return_final else None for d in traced.state_dtypes]
-    return at_home.ScanPlan(
-        home, recurrence, traced.dtype, [place(*pair) for pair in zip(problem.inputs, problem.given)], outputs,
+    finals = [cuda.new_result(columns, named(d.name)) if return_final else None for d in traced.state_dtypes]
+    return cuda.ScanPlan(
+        placement, recurrence, traced.dtype, [place(*pair) for pair in zip(problem.inputs, problem.given)],
+        outputs,
         [place(*pair) for pair in zip(problem.states, problem.initial)], finals, problem.length, columns, form,
     )  # fmt: skip
 
@@ -227,7 +228,7 @@ class DevicePlan:
         self._scan = prepare_on_device(problem, return_final)
         self._structures = problem.traced.output_structure, problem.state_structure
         self._returns_final = return_final
-        self._library = self._scan.home.library
+        self._library = self._scan.placement.library
 
     def run(self, states: Sequence[Any], inputs: Sequence[Any], out: None = None) -> Any:
         """The result of such a call on other arrays."""
@@ -248,11 +249,11 @@ class DevicePlan:
 
 def run_on_device(problem: Problem, return_final: bool) -> Any:
     """The result of a checked call on arrays of a device, of which some may have to wait for their producer."""
-    at_home = _backends.user_scans_at_home()
+    cuda = _backends.cuda_user_scan()
     plan = DevicePlan(problem, return_final)
-    with contextlib.closing(at_home.Call(problem.named(), problem.home)) as call:
+    with contextlib.closing(cuda.Call(problem.named(), problem.placement)) as call:
         states, inputs = (
-            [at_home.described(a).pointer if isinstance(a, OnDevice) else at_home.number(a) for a in arrays]
+            [cuda.described(a).pointer if isinstance(a, DeviceView) else cuda.number(a) for a in arrays]
             for arrays in (problem.initial, problem.given)
         )
         return plan.run_in(call, states, inputs)
@@ -260,6 +261,6 @@ def run_on_device(problem: Problem, return_final: bool) -> Any:
 
 def prepare(problem: Problem, return_final: bool, out: Any) -> HostPlan | DevicePlan | None:
     """The plan of a checked call that has a signature, if one can be made."""
-    if problem.home is not None:
+    if problem.placement is not None:
         return DevicePlan(problem, return_final)
     return _prepare_on_host(problem, return_final, out)

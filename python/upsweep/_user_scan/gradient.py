@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from upsweep import _backends
-from upsweep._arrays import Array, OnDevice
+from upsweep._arrays import Array, DeviceView
 from upsweep._compiler.formulas.nodes import make
 from upsweep._compiler.recurrences.adjoint import adjoint
 from upsweep._compiler.recurrences.recurrence import Recurrence, input_, state
@@ -105,7 +105,7 @@ def gradient(problem: Problem, cotangent: Any, final_cotangent: Any, checkpoint:
     last = _cotangents(final_cotangent, "final_cotangent", recurrence.n_states, problem.state_structure, columns)
     with contextlib.ExitStack() as stack:
         scans = None
-        if problem.home is not None or any(isinstance(a, OnDevice) for a in (*given, *last)):
+        if problem.placement is not None or any(isinstance(a, DeviceView) for a in (*given, *last)):
             named = {**problem.named(), **_named("cotangent", given), **_named("final_cotangent", last)}
             scans = stack.enter_context(contextlib.closing(device_scans(named)))
         starts = run_segments(recurrence, dtype, problem.inputs, problem.states, length, columns, size, scans)
@@ -119,7 +119,7 @@ def gradient(problem: Problem, cotangent: Any, final_cotangent: Any, checkpoint:
 
 
 def _named(name: str, arrays: list[Array]) -> dict[str, Array]:
-    """Those that a user gave: what stands for None has no home."""
+    """Those that a user gave: what stands for None has no placement."""
     return {f"{name}[{n}]" if n else name: array for n, array in enumerate(arrays) if any(array.strides)}
 
 
@@ -169,4 +169,4 @@ def _summed_on_device(
         calculated = np.result_type(np.float32, gradient.dtype)
         run_into(scans, _SAME, calculated, [], [], [gradient], [result], 0, shape)
         gradient = result
-    return _backends.owner_of(gradient)
+    return _backends.user_array(gradient)

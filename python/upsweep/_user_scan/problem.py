@@ -11,7 +11,7 @@ import numpy as np
 
 from upsweep import _arrays, _backends
 from upsweep._arrays import Array
-from upsweep._compiler.recurrences.associative import Form, find_form
+from upsweep._compiler.recurrences.associative import Monoid, find_monoid
 from upsweep._compiler.recurrences.linear_update import find_linear
 from upsweep._compiler.recurrences.recurrence import Recurrence
 from upsweep._compiler.recurrences.trace import Structure, Traced, Traces
@@ -53,7 +53,7 @@ _LONG_ON_DEVICE = 1024  # steps
 
 _MOST_FORMS = 512  # remembered
 _traces = Traces()
-_forms: dict[Recurrence, tuple[Form | None, str]] = {}
+_forms: dict[Recurrence, tuple[Monoid | None, str]] = {}
 
 
 class Explanation(NamedTuple):
@@ -81,7 +81,7 @@ class Problem:
     reverse: bool
     length: int
     columns: tuple[int, ...]
-    home: _arrays.Home | None  # where the arrays are; None: in the host's memory
+    placement: _arrays.Placement | None  # where the arrays are; None: in the host's memory
 
     def named(self) -> dict[str, Array]:
         """The arrays as the user gave them, by their names."""
@@ -90,12 +90,12 @@ class Problem:
             **{label("init", self.state_structure, n): s for n, s in enumerate(self.initial)},
         }
 
-    def path(self) -> tuple[Form | None, Explanation]:
+    def path(self) -> tuple[Monoid | None, Explanation]:
         """How the call runs."""
         recurrence = self.traced.recurrence
-        if self.home is None:
+        if self.placement is None:
             return choose_path(recurrence, self.length, self.columns)
-        recurrence = _backends.user_scans_at_home().with_numbers(recurrence, self.inputs)
+        recurrence = _backends.cuda_user_scan().with_numbers(recurrence, self.inputs)
         results = {*self.traced.output_dtypes, *self.traced.state_dtypes}
         are_plain = results <= {np.dtype(np.float32), np.dtype(np.float64)} and all(
             x.dtype.kind not in "biu" for x in (*self.given, *self.initial) if x.ndim
@@ -131,7 +131,7 @@ def label(name: str, structure: Structure, place: int) -> str:
 def as_real(value: Any, name: str) -> Array:
     """An argument as an array of real numbers."""
     array = _arrays.as_operand(value, name)
-    if isinstance(array, _arrays.OnDevice) and _arrays.is_bfloat16(array.dtype):
+    if isinstance(array, _arrays.DeviceView) and _arrays.is_bfloat16(array.dtype):
         return array
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}")
@@ -207,8 +207,8 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
         columns,
         None,
     )
-    if any(isinstance(array, _arrays.OnDevice) for array in (*given, *initial)):
-        problem.home = _arrays.common_home({**problem.named()})
+    if any(isinstance(array, _arrays.DeviceView) for array in (*given, *initial)):
+        problem.placement = _arrays.common_placement({**problem.named()})
     return problem
 
 
@@ -292,20 +292,22 @@ def check_checkpoint(checkpoint: Any) -> int | None:
 # ---- paths -----------------------------------------------------------------------------------------------------
 
 
-def form_of(recurrence: Recurrence) -> tuple[Form | None, str]:
+def monoid_of(recurrence: Recurrence) -> tuple[Monoid | None, str]:
     """The recurrence's parallel form, looked for once."""
     found = _forms.get(recurrence)
     if found is None:
         while len(_forms) >= _MOST_FORMS:
             _forms.pop(next(iter(_forms)), None)
-        found = _forms[recurrence] = find_form(recurrence)
+        found = _forms[recurrence] = find_monoid(recurrence)
     return found
 
 
-def choose_path(recurrence: Recurrence, length: int, columns: tuple[int, ...]) -> tuple[Form | None, Explanation]:
+def choose_path(
+    recurrence: Recurrence, length: int, columns: tuple[int, ...]
+) -> tuple[Monoid | None, Explanation]:
     """How to run: by the update and the shape alone, so that results do not depend on the machine's load."""
     n_columns = math.prod(columns)
-    form, why = form_of(recurrence)
+    form, why = monoid_of(recurrence)
     if form is None:
         return None, Explanation("sequential in time", why)
     if n_columns >= _FEW_COLUMNS:
@@ -318,13 +320,13 @@ def choose_path(recurrence: Recurrence, length: int, columns: tuple[int, ...]) -
 
 def choose_path_on_device(
     recurrence: Recurrence, length: int, columns: tuple[int, ...], are_plain: bool = True
-) -> tuple[Form | None, Explanation]:
+) -> tuple[Monoid | None, Explanation]:
     """How to run on a CUDA device: by the update and the shape alone, too.
 
     `are_plain`: the arrays are of dtypes that linear_recurrence takes and gives as a scan would.
     """
     n_columns = math.prod(columns)
-    form, why = form_of(recurrence)
+    form, why = monoid_of(recurrence)
     if form is None:
         return None, Explanation("sequential in time", why)
     enough = n_columns >= _FEW_COLUMNS_ON_DEVICE
@@ -344,7 +346,7 @@ def choose_path_on_device(
 
 def device_scans(named: Mapping[str, Array]) -> Any:
     """The scans of a call on arrays of a device, to be closed at its end."""
-    return _backends.user_scans_at_home().DeviceScans(named)
+    return _backends.cuda_user_scan().DeviceScans(named)
 
 
 def run_into(
@@ -352,7 +354,7 @@ def run_into(
     states: list[Array], finals: Sequence[Array | None], length: int, columns: tuple[int, ...],
 ) -> None:  # fmt: skip
     """A scan of arrays of a device into others."""
-    plain = _backends.user_scans_at_home().with_numbers(recurrence, inputs)
+    plain = _backends.cuda_user_scan().with_numbers(recurrence, inputs)
     form, _ = choose_path_on_device(plain, length, columns)
     scans.run(plain, dtype, inputs, outputs, states, finals, length, columns, form)
 
@@ -390,7 +392,7 @@ def run_recurrence(
         else:
             out = np.moveaxis(np.empty(columns[:axis] + (length,) + columns[axis:], dtype), axis, 0)
         outputs.append(out)
-    last = _backends.cpu_user_scans().run(
+    last = _backends.cpu_user_scan().run(
         recurrence, dtype, inputs, outputs, states, length, columns, form, n_threads
     )  # fmt: skip
     for target, out in zip(targets, outputs):
@@ -400,7 +402,7 @@ def run_recurrence(
     return outputs, last
 
 
-def _takes(target: Array, dtype: np.dtype[Any], inputs: list[Array], form: Form | None) -> bool:
+def _takes(target: Array, dtype: np.dtype[Any], inputs: list[Array], form: Monoid | None) -> bool:
     """Whether outputs can be written there at once: parallel in time, inputs are read a second time."""
     if target.dtype != dtype or not target.flags.aligned:
         return False

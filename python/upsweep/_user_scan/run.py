@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import Array, OnDevice
+from upsweep._arrays import Array, DeviceView
 from upsweep._compiler.recurrences.recurrence import Recurrence
 from upsweep._user_scan.problem import as_real, broadcast, device_scans, in_place, moved, run_into, run_recurrence
 
@@ -41,17 +41,17 @@ def run_block(
     named = {f"init[{n}]": as_real(state, f"init[{n}]") for n, state in enumerate(states)}
     before = [broadcast(state, columns, name) for name, state in named.items()]
     arrays = {**{f"xs[{n}]": x for n, x in enumerate(inputs)}, **named}
-    if not any(isinstance(array, OnDevice) for array in arrays.values()):
+    if not any(isinstance(array, DeviceView) for array in arrays.values()):
         outputs, after = run_recurrence(
             recurrence, dtype, list(inputs), before, length, columns, axis, n_threads
         )  # fmt: skip
         ys = [in_place(out, axis, reverse, own) for out, own in zip(outputs, results, strict=True)]
         return ys, np.stack([np.asarray(each, np.float64) for each in after])
     # What only repeats a number is everywhere.
-    placed = {name: array for name, array in arrays.items() if any(array.strides) or isinstance(array, OnDevice)}
+    placed = {name: array for name, array in arrays.items() if any(array.strides) or isinstance(array, DeviceView)}
     with contextlib.closing(device_scans(placed)) as scans:
         # Results are laid out as an input that repeats nothing, and written in their own dtype at once.
-        like = next((moved(x, 0, axis) for x in inputs if isinstance(x, OnDevice) and 0 not in x.strides), None)
+        like = next((moved(x, 0, axis) for x in inputs if isinstance(x, DeviceView) and 0 not in x.strides), None)
         whole = columns[:axis] + (length,) + columns[axis:]
         made = [scans.empty(whole, own, like) for own in results]
         last = scans.empty((len(before), *columns), np.dtype(np.float64))
@@ -59,7 +59,7 @@ def run_block(
         targets = [moved(out, axis, 0)[order] for out in made]
         rows = [last[n] for n in range(len(before))]
         run_into(scans, recurrence, dtype, list(inputs), targets, before, rows, length, columns)
-    return [out.held.owner for out in made], last.held.owner
+    return [out.origin.owner for out in made], last.origin.owner
 
 
 def stacked(states: Any, columns: tuple[int, ...], like: Any) -> Any:
@@ -67,7 +67,7 @@ def stacked(states: Any, columns: tuple[int, ...], like: Any) -> Any:
     shape = (len(states), *columns)
     if getattr(states, "shape", None) == shape:
         return states
-    with _arrays.at_home(like):
+    with _arrays.on_device_of(like):
         whole = np.empty_like(like, shape=shape, dtype=np.float64)
         for n, state in enumerate(states):
             whole[n] = state

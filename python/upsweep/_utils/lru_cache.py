@@ -1,4 +1,8 @@
-"""What calls have prepared and later ones use again: so many, of which the one that rested longest goes first."""
+"""A thread-safe LRU cache, for everything that calls prepare once and later calls use again.
+
+Functions of hashable arguments alone use `functools.lru_cache`. This class serves values that are stored under a
+key of the caller's, and values whose construction runs a compiler.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +11,55 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["Kept"]
+__all__ = ["LRUCache"]
 
+Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Value]):
-    """At most `most` values by their keys, for calls from several threads."""
+class LRUCache(Generic[Key, Value]):
+    """A mapping of at most `maxsize` entries; a new entry replaces the least recently used one."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._lock = most, threading.Lock()
-        self._values: OrderedDict[Hashable, Value] = OrderedDict()
+    def __init__(self, maxsize: int) -> None:
+        self._maxsize, self._lock = maxsize, threading.Lock()
+        self._entries: OrderedDict[Key, Value] = OrderedDict()
 
-    def fetch_or_make(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The key's value; made outside of the lock, as that may take a compiler's time."""
+    def get(self, key: Key) -> Value | None:
+        """Return the value of `key`, or None."""
         with self._lock:
-            found = self._values.get(key)
-            if found is not None:
-                self._values.move_to_end(key)
-                return found
-        made = make()
+            value = self._entries.get(key)
+            if value is not None:
+                self._entries.move_to_end(key)
+            return value
+
+    def __setitem__(self, key: Key, value: Value) -> None:
         with self._lock:
-            self._values[key] = made
-            while len(self._values) > self._most:
-                self._values.popitem(last=False)
-        return made
+            self._entries[key] = value
+            self._entries.move_to_end(key)
+            self._evict()
+
+    def get_or_build(self, key: Key, build: Callable[[], Value]) -> Value:
+        """Return the value of `key`; call `build` and store its result if there is none.
+
+        `build` runs outside the lock, because it may run a compiler. Two threads may build the same value; both
+        get the one that was stored first.
+        """
+        value = self.get(key)
+        if value is None:
+            built = build()
+            with self._lock:
+                value = self._entries.setdefault(key, built)
+                self._evict()
+        return value
+
+    def _evict(self) -> None:
+        while len(self._entries) > self._maxsize:
+            self._entries.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all entries."""
         with self._lock:
-            self._values.clear()
+            self._entries.clear()

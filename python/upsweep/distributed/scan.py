@@ -47,11 +47,11 @@ def scan(
             checked = prepare(initial if ranks.rank == in_order(ranks, reverse)[0] else None)
             threads = 0 if n_threads is None else cpu.check_threads(n_threads)
             tensors = (checked.x, checked.gates, checked.gamma, checked.reset, checked.initial)
-            torch_scan._refuse_trace()
-            torch_scan._refuse_tangents(tensors)
-        if shard is None and torch_scan._needs_operation(tensors):
+            torch_scan.reject_jit_trace()
+            torch_scan.reject_forward_ad(tensors)
+        if shard is None and torch_scan.needs_dispatcher(tensors):
             facts = _facts(name, checked, ranks, reverse, return_final)
-            facts["tracked"] = torch_scan._differentiated(tensors)
+            facts["tracked"] = torch_scan.requires_autograd(tensors)
             facts["plain"] = not exclusive and _is_plain(checked, tensors)
             carry = None if facts["plain"] else _carry_of(checked, reverse, flush, threads)
         else:  # first of all work for the device
@@ -76,7 +76,7 @@ def scan(
     check_same(heard, ("scan", "reverse", "state", "dtype", "factors", "exchanged on"))
     if not all(its["untracked"] for its in heard):
         if any(its["tracked"] for its in heard) and all(its["plain"] for its in heard):
-            return _differentiated(name, ranks, checked, heard, reverse, return_final, flush, n_threads)
+            return requires_autograd(name, ranks, checked, heard, reverse, return_final, flush, n_threads)
         carry = carry or _carry_of(checked, reverse, flush, threads)
         return _followed(ranks, checked, carry, heard, reverse, bool(exclusive), return_final, flush, threads)
     assert shard is not None and early is not None
@@ -117,11 +117,11 @@ def _is_plain(checked: Any, tensors: tuple[Tensor | None, ...]) -> bool:
     return (
         checked.dtype.is_floating_point and checked.real_factor and checked.shape[checked.axis] > 0
         and all(t is None or t is checked.reset or t.is_floating_point() for t in tensors)
-        and not torch_scan._watched() and all(map(torch_scan._is_exact, tensors))
+        and not torch_scan.is_traced() and all(map(torch_scan.is_plain_tensor, tensors))
     )  # fmt: skip
 
 
-def _differentiated(
+def requires_autograd(
     name: str, ranks: Ranks, checked: Any, heard: Facts, reverse: bool, return_final: bool, flush: bool,
     n_threads: int | None,
 ) -> Any:  # fmt: skip

@@ -39,7 +39,7 @@ def key_of(name: str, plain: Plain | None, axis: Any, reverse: bool, exclusive: 
             return None
         if tensor.dtype not in _DTYPES or not communicator.runs_behind(tensor.device) or tensor.is_neg():
             return None
-    if type(axis) is not int or scan._needs_operation(tensors):
+    if type(axis) is not int or scan.needs_dispatcher(tensors):
         return None
     lies = [(tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors]
     return (name, axis, reverse, exclusive, repr(number), *lies)

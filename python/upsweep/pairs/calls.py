@@ -213,25 +213,25 @@ class PairCall:
         if _arrays.any_torch(*arrays):
             _arrays.refuse_device(device, "torch tensors")
             return handlers("torch").pairs.reduce(self, arrays, ranges, n_threads)
-        if _arrays.any_lent(*arrays):
+        if _arrays.any_dlpack_only(*arrays):
             _arrays.refuse_device(device, "arrays of other libraries")
             self.check_number(len(arrays))
             named = {each.name: array for each, array in zip(self.inputs, arrays)}
-            return _arrays.borrow(  # type: ignore[no-any-return]
+            return _arrays.call_via_dlpack(
                 lambda **lent: self(tuple(lent.values()), ranges, n_threads=n_threads), named
             )
         self.check_number(len(arrays))
         ordinal = _arrays.check_device(device)
         given = [self.operand(place, array) for place, array in enumerate(arrays)]
-        home = _arrays.common_home({each.name: array for each, array in zip(self.inputs, given)})
-        if home is not None:
-            _arrays.refuse_device(device, f"a {home.library.name}")
+        placement = _arrays.common_placement({each.name: array for each, array in zip(self.inputs, given)})
+        if placement is not None:
+            _arrays.refuse_device(device, f"a {placement.library.name}")
         dtype = self.check_dtypes([array.dtype.name for array in given])
-        if home is None and ordinal is None:
+        if placement is None and ordinal is None:
             self._refuse_half(dtype)
         sizes, ready = self.measure(given)
         reduction = self.of(dtype)
-        if ranges is None and home is None and not sizes.batch and all(a is b for a, b in zip(arrays, ready)):
+        if ranges is None and placement is None and not sizes.batch and all(a is b for a, b in zip(arrays, ready)):
             if len(self._known) >= _KEPT:
                 self._known.clear()
             self._known[tuple((array.shape, array.dtype) for array in arrays)] = reduction, sizes

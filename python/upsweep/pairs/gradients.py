@@ -36,21 +36,21 @@ def value_and_grad(
         return handlers("torch").pairs.value_and_grad(call, arrays, cotangent, places, ranges, n_threads)
     if _arrays.any_dask(*arrays, cotangent):
         return _lazily(call, arrays, cotangent, places, ranges, n_threads)
-    if _arrays.any_lent(*arrays):
+    if _arrays.any_dlpack_only(*arrays):
 
         def of_lent(**lent: Any) -> tuple[Any, Any]:
-            *taken, seed = map(_backends.owner_of, lent.values())
+            *taken, seed = map(_backends.user_array, lent.values())
             return value_and_grad(call, taken, seed, places, ranges, n_threads)
 
         named = {each.name: array for each, array in zip(call.inputs, arrays)}
-        both: tuple[Any, Any] = _arrays.borrow(of_lent, {**named, "the cotangent": cotangent})
+        both: tuple[Any, Any] = _arrays.call_via_dlpack(of_lent, {**named, "the cotangent": cotangent})
         return both
-    home = _home(call, arrays, cotangent)
-    if home is None:
+    placement = _home(call, arrays, cotangent)
+    if placement is None:
         given = [call.operand(place, array) for place, array in enumerate(arrays)]
         return _value_and_grad(_Problem(call, given, np, ranges, n_threads), cotangent, places)
-    with home.library.on(home.ordinal):
-        problem = _Problem(call, list(arrays), home.library.numpy_like, ranges, n_threads)
+    with placement.library.on(placement.ordinal):
+        problem = _Problem(call, list(arrays), placement.library.numpy_like, ranges, n_threads)
         return _value_and_grad(problem, cotangent, places)
 
 
@@ -64,21 +64,21 @@ def _checked(places: Sequence[int], n_inputs: int) -> list[int]:
     return checked
 
 
-def _home(call: PairCall, arrays: Sequence[Any], cotangent: Any) -> _arrays.Home | None:
+def _home(call: PairCall, arrays: Sequence[Any], cotangent: Any) -> _arrays.Placement | None:
     """Where arrays of a device are, if their library computes as numpy does."""
     views: dict[str, Array | None] = {
         each.name: call.operand(place, arrays[place]) for place, each in enumerate(call.inputs)
     }
-    home = _arrays.common_home(views)
-    if home is not None:
-        if home.library.numpy_like is None:
+    placement = _arrays.common_placement(views)
+    if placement is not None:
+        if placement.library.numpy_like is None:
             raise TypeError(
                 f"{call.inputs[0].name}: explicit gradients are of arrays of numpy, torch and cupy, not of a "
-                f"{home.library.name}"
+                f"{placement.library.name}"
             )
         if cotangent is not None:
-            _arrays.common_home({**views, "cotangent": _arrays.as_operand(cotangent, "cotangent")})
-    return home
+            _arrays.common_placement({**views, "cotangent": _arrays.as_operand(cotangent, "cotangent")})
+    return placement
 
 
 def _value_and_grad(problem: _Problem, cotangent: Any, places: Sequence[int]) -> tuple[Any, Any]:

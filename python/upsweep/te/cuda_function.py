@@ -35,7 +35,7 @@ class DeviceFunction(Function):
 
     def _compile(self) -> None:
         try:
-            _backends.cuda_nests().compile_ahead(self.program, self.device)
+            _backends.cuda_loops().compile_ahead(self.program, self.device)
         except (RuntimeError, ImportError) as error:
             raise RuntimeError(
                 f'{self.name}: target "cuda" needs an NVIDIA GPU, its driver and a compiler: {error}'
@@ -48,7 +48,7 @@ class DeviceFunction(Function):
         taken, sizes = self._taken(arrays)
         given = {id(parameter): array for parameter, array in taken}
         shapes = [(tuple(e(sizes) for e in p.extents), p.dtype) for p in self._parameters]
-        new = _backends.cuda_nests().run_nest(
+        new = _backends.cuda_loops().run_nest(
             self._program(sizes), [(p.name, given.get(id(p))) for p in self._parameters], shapes,
             [p.is_output for p in self._parameters], sizes, self._size_keys, self.device,
         )  # fmt: skip
@@ -70,7 +70,7 @@ class DeviceFunction(Function):
         taken, sizes = self._taken(views)
         given = {id(parameter): array for parameter, array in taken}
         arrays = [given[id(parameter)] for parameter in self._parameters]
-        return _backends.cuda_nests().prepare(self._program(sizes), arrays, sizes, self._size_keys, device)
+        return _backends.cuda_loops().prepare(self._program(sizes), arrays, sizes, self._size_keys, device)
 
     def _program(self, sizes: Sizes) -> Program:
         is_wide = self.wide is not None and self.program.is_wide(sizes)
@@ -91,11 +91,11 @@ class DeviceFunction(Function):
 
 def _check_together(taken: Sequence[tuple[Parameter, Array]]) -> None:
     """Raise where some arrays lie on a device and others do not, or a result overlaps another array there."""
-    there = [p for p, array in taken if isinstance(array, _arrays.OnDevice)]
+    there = [p for p, array in taken if isinstance(array, _arrays.DeviceView)]
     if not there:
         return
     for parameter, array in taken:
-        if not isinstance(array, _arrays.OnDevice):
+        if not isinstance(array, _arrays.DeviceView):
             raise TypeError(
                 f"{parameter.name}: is an array in the computer's memory, while {there[0].name} is on a CUDA "
                 "device; copy one of them explicitly"

@@ -134,7 +134,7 @@ class Parameter:
             if self.is_output and not isinstance(array, np.ndarray):
                 raise TypeError(f"{self.name}: expected an array to fill, got {_arrays.type_name(array)}")
             array = _arrays.as_operand(array, self.name)
-            if isinstance(array, _arrays.OnDevice):
+            if isinstance(array, _arrays.DeviceView):
                 raise TypeError(f"{self.name}: built for the CPU, got an array of a device")
         self.check_shape(array)
         result: Array = np.asarray(array)  # subclasses have no meaning of their own here

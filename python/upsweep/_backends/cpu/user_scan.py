@@ -17,7 +17,7 @@ from upsweep._backends.cpu._user_scans import Plan as compiled_plan
 from upsweep._compiler.llvm.scans import chunk_aggregates
 from upsweep._compiler.llvm.scans import kernel as compiled
 from upsweep._compiler.llvm.target import TARGETS
-from upsweep._compiler.recurrences.associative import Form
+from upsweep._compiler.recurrences.associative import Monoid
 from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, lifted
 
 __all__ = ["Plan", "Spans", "is_readable", "run"]
@@ -120,7 +120,7 @@ class Plan:
         Of the same shape (time, ...), in the scan's order; any strides. Inputs of `is_readable`.
     columns : tuple of int
         Their shape behind the first axis, and that of states.
-    form : Form, optional
+    form : Monoid, optional
         What makes time parallel; without it time is sequential, and columns are parallel.
     offsets : sequence of int, optional
         The bytes from the address of an array that a call gives to the first step of what is here.
@@ -128,7 +128,7 @@ class Plan:
 
     def __init__(
         self, recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], outputs: list[Array],
-        columns: tuple[int, ...], length: int, form: Form | None, offsets: Sequence[int] = (),
+        columns: tuple[int, ...], length: int, form: Monoid | None, offsets: Sequence[int] = (),
     ) -> None:  # fmt: skip
         arrays = [*inputs, *outputs]
         n_dims, n_states = len(columns), recurrence.n_states
@@ -213,7 +213,7 @@ def is_readable(array: Array) -> bool:
 
 def run(
     recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], outputs: list[Array], states: list[Array],
-    length: int, columns: tuple[int, ...], form: Form | None, n_threads: int | None,
+    length: int, columns: tuple[int, ...], form: Monoid | None, n_threads: int | None,
 ) -> list[Array]:  # fmt: skip
     """Run over the first axis of all arrays, and write the outputs: a `Plan` of them, which says what these are.
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import Array, OnDevice, name_of
+from upsweep._arrays import Array, DeviceView, name_of
 from upsweep._backends.cuda import aggregate_launch, bincount_sync
-from upsweep._backends.cuda.context import Call, described, owner_of
+from upsweep._backends.cuda.context import Call, described, user_array
 from upsweep._backends.cuda.scan_launch import DeviceArray
 from upsweep._core import bincount
 from upsweep._core.bin_thresholds import Histogram
@@ -41,11 +41,11 @@ def run_count(count: Count) -> tuple[Any, Any]:
         if counted is not count.out and not (count.out is None and direct):
             result = call.empty(shape, count.dtype) if count.out is None else count.out
             _move(call, counted, result, count.accumulate)
-        return owner_of(result), None if dropped is None else owner_of(dropped)
+        return user_array(result), None if dropped is None else user_array(dropped)
 
 
 def _memory(count: Count) -> int | None:
-    return None if count.home is None else count.home.library.memory(count.home.ordinal)
+    return None if count.placement is None else count.placement.library.memory(count.placement.ordinal)
 
 
 def _bins_at_home(count: Count, keys: DeviceArray, call: Call) -> int:
@@ -108,7 +108,7 @@ def _move(call: Call, counted: Array, result: Array, accumulate: bool) -> None:
 # ---- histograms ------------------------------------------------------------------------------------------------
 
 
-def find_extremes(x: OnDevice) -> tuple[Any, Any, tuple[int, ...] | None, Any]:
+def find_extremes(x: DeviceView) -> tuple[Any, Any, tuple[int, ...] | None, Any]:
     """Those of an array of a device, once its stream is done; where the first is that is not finite, and what."""
     with contextlib.closing(Call({"x": x})) as call:
         low, high, first = bincount_sync.find_extremes(described(x), call.allocate, **call.on_stream)
@@ -118,7 +118,7 @@ def find_extremes(x: OnDevice) -> tuple[Any, Any, tuple[int, ...] | None, Any]:
         return low, high, index, _element(call, x, index)
 
 
-def fetch(array: OnDevice) -> Array:
+def fetch(array: DeviceView) -> Array:
     """A copy in the host's memory, once the work on the array's stream is done."""
     with contextlib.closing(Call({"array": array})) as call:
         dense = array if array.flags.c_contiguous else _dense(call, array)
@@ -128,7 +128,7 @@ def fetch(array: OnDevice) -> Array:
         return found
 
 
-def _dense(call: Call, array: OnDevice) -> OnDevice:
+def _dense(call: Call, array: DeviceView) -> DeviceView:
     """A copy in C order, on the device."""
     copy = call.temporary(array.shape, array.dtype)
     if array.dtype == np.bool_:  # moved as numbers
@@ -138,17 +138,17 @@ def _dense(call: Call, array: OnDevice) -> OnDevice:
     return copy
 
 
-def sent(x: OnDevice, array: Array) -> Any:
+def sent(x: DeviceView, array: Array) -> Any:
     """The array as one of x's library, where x is."""
     with contextlib.closing(Call({"x": x})) as call:
-        there = x.held.library.sent(array, call.device)
+        there = x.origin.library.sent(array, call.device)
         if there is None:
             there = call.empty(array.shape, array.dtype)
             call.memory.put(array, described(there))
-        return owner_of(there)
+        return user_array(there)
 
 
-def run_histogram(problem: Histogram, dtype: np.dtype[Any], out: Array | None = None) -> OnDevice:
+def run_histogram(problem: Histogram, dtype: np.dtype[Any], out: Array | None = None) -> DeviceView:
     """The histogram of an array of a device, in this dtype, as a view."""
     x, weights = problem.x, problem.weights
     with contextlib.closing(Call({"x": x, "weights": weights, "out": out})) as call:
@@ -159,7 +159,7 @@ def run_histogram(problem: Histogram, dtype: np.dtype[Any], out: Array | None = 
         counted = result if result.dtype == made else call.temporary(result.shape, made)
         if result.size:
             # Elements are taken in C order, and weights have to lie so that one stride leads to all of them.
-            if isinstance(weights, OnDevice) and weights.ndim != 1 and not weights.flags.c_contiguous:
+            if isinstance(weights, DeviceView) and weights.ndim != 1 and not weights.flags.c_contiguous:
                 weights = _dense(call, weights)
             thresholds = call.send(problem.thresholds)
             bincount_sync.histogram(
@@ -170,7 +170,7 @@ def run_histogram(problem: Histogram, dtype: np.dtype[Any], out: Array | None = 
             _move(call, counted, result, False)
         elif cast:
             result = _arrays.cast(result, dtype, "x")
-        assert isinstance(result, OnDevice)
+        assert isinstance(result, DeviceView)
         return result
 
 

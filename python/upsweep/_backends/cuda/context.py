@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import Array, Home, OnDevice, name_of, on_device
+from upsweep._arrays import Array, DeviceView, Placement, name_of, on_device
 from upsweep._backends.cuda import scan_launch
 from upsweep._backends.cuda.scan_launch import DeviceArray
 from upsweep._backends.cuda.scan_launch import problem as cuda_problem
@@ -26,7 +26,7 @@ __all__ = [
     "combine_on_device",
     "described",
     "new_result",
-    "owner_of",
+    "user_array",
     "reduce_scan",
     "run_scan",
     "write_state",
@@ -36,13 +36,13 @@ __all__ = [
 class Call:
     """One call on arrays of a device: whose memory it takes, and the stream that it goes to."""
 
-    def __init__(self, arrays: Mapping[str, Array | None], home: Home | None = None) -> None:
-        held = {name: array for name, array in arrays.items() if isinstance(array, OnDevice)}
-        home = home or _arrays.common_home({**held})  # given by who has found it
-        assert home is not None
-        self.library, self.device = home
+    def __init__(self, arrays: Mapping[str, Array | None], placement: Placement | None = None) -> None:
+        held = {name: array for name, array in arrays.items() if isinstance(array, DeviceView)}
+        placement = placement or _arrays.common_placement({**held})  # given by who has found it
+        assert placement is not None
+        self.library, self.device = placement
         scan_launch.check_device(self.device)
-        producers = [array.held.stream for array in held.values() if array.held.stream is not None]
+        producers = [array.origin.stream for array in held.values() if array.origin.stream is not None]
         current = self.library.stream(self.device)
         # Where there is no current stream, the work goes to where the result will be read.
         self.stream = current if current is not None else producers[-1] if producers else 0
@@ -50,7 +50,7 @@ class Call:
             scan_launch.synchronize(self.device, stream)
         self._memory: Any = None
         # A workspace must not be given the memory of a number that is still to be read.
-        self._kept: list[OnDevice] = []
+        self._kept: list[DeviceView] = []
 
     @property
     def on_stream(self) -> dict[str, int]:
@@ -78,25 +78,25 @@ class Call:
         mine: tuple[int, object] = self.memory.allocate(n_bytes) if given is None else given
         return mine
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None = None) -> OnDevice:
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None = None) -> DeviceView:
         """An uninitialised array; laid out as `like` is where that has its shape and repeats nothing."""
         if like is None or like.shape != shape or 0 in like.strides or not self.library.transposes:
             return self.library.empty(shape, dtype, self.device, self.stream)
         order = sorted(range(like.ndim), key=lambda axis: -abs(like.strides[axis]))
         return self.library.empty(shape, dtype, self.device, self.stream, tuple(order))
 
-    def temporary(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> OnDevice:
+    def temporary(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceView:
         """An uninitialised array that does not outlive the call, which any library can have."""
         if self.library.allocates:
             return self.library.empty(shape, dtype, self.device, self.stream)
         pointer, keep = self.allocate(max(math.prod(shape), 1) * dtype.itemsize)
-        return on_device(pointer, shape, dtype, Home(self.library, self.device), keep)
+        return on_device(pointer, shape, dtype, Placement(self.library, self.device), keep)
 
     def send(self, array: Array) -> DeviceArray:
         """A short array of the host, which does not outlive the call."""
         there = self.library.sent(array, self.device)
         if there is None:
-            return self.memory.send(array)  # type: ignore[no-any-return]
+            return self.memory.send(array)
         self._kept.append(there)
         return described(there)
 
@@ -104,13 +104,13 @@ class Call:
         """One element."""
         on_device = self.library.full(value, self.device)
         if on_device is None:
-            return self.memory.send(value)  # type: ignore[no-any-return]
+            return self.memory.send(value)
         self._kept.append(on_device)
         return described(on_device)
 
     def array(self, array: Array | None) -> DeviceArray | None:
         """The array as the library takes it; a number of the host is sent as one element."""
-        if array is None or isinstance(array, OnDevice):
+        if array is None or isinstance(array, DeviceView):
             return None if array is None else described(array)
         nothing = DeviceArray(0, array.shape, (0,) * array.ndim, name_of(array.dtype))
         if array.size == 0:
@@ -120,7 +120,7 @@ class Call:
 
     def gamma(self, gamma: Array | None) -> DeviceArray | complex | None:
         """As an array, or as a number, which is part of the call."""
-        if gamma is None or isinstance(gamma, OnDevice):
+        if gamma is None or isinstance(gamma, DeviceView):
             return self.array(gamma)
         return complex(gamma[(0,) * gamma.ndim]) if gamma.size else None
 
@@ -150,17 +150,17 @@ def run_scan(
                 stream=call.stream,
             )  # fmt: skip
             run_cuda_scan(problem, call.allocate)
-    return owner_of(result), None if final is None else owner_of(final)
+    return user_array(result), None if final is None else user_array(final)
 
 
-def owner_of(array: Array) -> Any:
+def user_array(array: Array) -> Any:
     """The user's array, of which this is a view."""
-    return array.held.owner if isinstance(array, OnDevice) else array
+    return array.origin.owner if isinstance(array, DeviceView) else array
 
 
 def new_result(scan: Scan, shape: tuple[int, ...]) -> Array:
     """An uninitialised array of this shape where the scan is."""
-    if scan.home is None:
+    if scan.placement is None:
         return np.empty(shape, scan.dtype)
     with contextlib.closing(Call(_of_scan(scan))) as call:
         return call.empty(shape, scan.dtype)
@@ -168,7 +168,7 @@ def new_result(scan: Scan, shape: tuple[int, ...]) -> Array:
 
 def write_state(scan: Scan, target: Array) -> None:
     """Write the initial state, or 0, to `target`, a part of a result with one step along the axis."""
-    if not isinstance(target, OnDevice):
+    if not isinstance(target, DeviceView):
         target[...] = 0 if scan.initial is None else np.expand_dims(scan.initial, scan.axis)
         return
     if 0 in target.shape:
@@ -198,7 +198,7 @@ def reduce_scan(scan: Scan, reverse: bool) -> tuple[Any, Any, Any]:
                 x, call.array(scan.gates), call.gamma(scan.gamma), call.array(scan.reset),
                 *map(described, results), axis=scan.axis, reverse=reverse, **call.where,
             )  # fmt: skip
-    multiplier, value, dropped = map(owner_of, results)
+    multiplier, value, dropped = map(user_array, results)
     return multiplier, value, dropped
 
 
@@ -214,7 +214,7 @@ def advance_on_device(parts: Parts, state: Array, dtype: np.dtype[Any]) -> Any:
         result = call.empty(shape, dtype)
         multiplier, value, dropped, before = spread
         _step(call, multiplier, value, dropped, before, result)
-    return owner_of(result)
+    return user_array(result)
 
 
 def combine_on_device(first: Parts, second: Parts, factor_dtype: np.dtype[Any], dtype: np.dtype[Any]) -> Any:
@@ -229,7 +229,7 @@ def combine_on_device(first: Parts, second: Parts, factor_dtype: np.dtype[Any], 
         _step(call, None, a_dropped, None, b_dropped, dropped)  # whether their sum is not 0
         _step(call, b_multiplier, zero, dropped, a_multiplier, multiplier)
         _step(call, b_multiplier, b_value, b_dropped, a_value, value)
-    return owner_of(multiplier), owner_of(value), owner_of(dropped)
+    return user_array(multiplier), user_array(value), user_array(dropped)
 
 
 def _step(

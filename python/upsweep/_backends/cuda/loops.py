@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from upsweep._arrays import Array, OnDevice
+from upsweep._arrays import Array, DeviceView
 from upsweep._backends.cuda import loops_launch, staging
-from upsweep._backends.cuda.context import Call, described, owner_of
+from upsweep._backends.cuda.context import Call, described, user_array
 from upsweep._backends.cuda.scan_launch import DeviceArray
 
 __all__ = ["compile_ahead", "prepare", "run_nest", "start"]
@@ -39,11 +39,11 @@ def run_nest(
     Arrays of the host are copied to the device and back; `device` is where to.
     """
     arrays = [array for _, array in named]
-    if any(isinstance(array, OnDevice) for array in arrays):
+    if any(isinstance(array, DeviceView) for array in arrays):
         with contextlib.closing(Call({name: array for name, array in named if array is not None})) as call:
             found = [call.empty(*shapes[n]) if array is None else array for n, array in enumerate(arrays)]
             loops_launch.run(program, [described(each) for each in found], sizes, names, **call.where)
-            return [owner_of(each) for each, array in zip(found, arrays) if array is None]
+            return [user_array(each) for each, array in zip(found, arrays) if array is None]
     results = [np.empty(shape, dtype) for (shape, dtype), array in zip(shapes, arrays) if array is None]
     fresh = iter(results)
     there = [next(fresh) if array is None else array for array in arrays]

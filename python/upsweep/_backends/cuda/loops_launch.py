@@ -35,9 +35,9 @@ def _loaded(program: Program, device: int, in_shared: frozenset[Any], dense: fro
         known = _kernels.setdefault(program, {})
         found = known.get(key)
     if found is None:
-        home = driver.device(device)
+        gpu = driver.device(device)
         text = program.render(in_shared, dense)
-        module = home.load(nvrtc.fetch_or_compile(text, (), home.capability))
+        module = gpu.load(nvrtc.fetch_or_compile(text, (), gpu.capability))
         found = {kernel.name: module.function(kernel.name) for kernel in program.kernels}
         with _lock:
             known[key] = found

@@ -8,7 +8,7 @@ from typing import Any
 
 from upsweep._arrays import Array
 from upsweep._backends.cuda import pairs_launch
-from upsweep._backends.cuda.context import Call, described, owner_of
+from upsweep._backends.cuda.context import Call, described, user_array
 
 __all__ = ["run_pairs"]
 
@@ -26,4 +26,4 @@ def run_pairs(
             reduction, [described(array) for array in arrays], [described(result) for result in results], n_i, n_j,
             batch, ranges, allocate=call.allocate, **call.on_stream,
         )  # fmt: skip
-        return tuple(owner_of(result) for result in results)
+        return tuple(user_array(result) for result in results)

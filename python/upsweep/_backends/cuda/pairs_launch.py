@@ -22,7 +22,7 @@ from upsweep._compiler.cuda.pairs.render import MAX_BATCH, Kernels, render
 from upsweep._compiler.cuda.request import Request
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
 from upsweep._compiler.lowering.lower import lower
-from upsweep._utils.lru_cache import Kept
+from upsweep._utils.lru_cache import LRUCache
 
 __all__ = ["Prepared", "prepare", "results_of", "run"]
 
@@ -79,7 +79,7 @@ class _Plan(NamedTuple):
     tiles: int
 
 
-_prepared: Kept[Prepared] = Kept(KEPT)
+_prepared: LRUCache[Any, Prepared] = LRUCache(KEPT)
 
 
 def prepare(reduction: PairReduction, device: int, *, rows: int = 0, wide_index: bool = False) -> Prepared:
@@ -91,27 +91,27 @@ def prepare(reduction: PairReduction, device: int, *, rows: int = 0, wide_index:
         There is no driver or no run-time compiler; the message says what to install.
     """
     key = (reduction, device, rows, wide_index)
-    return _prepared.fetch_or_make(key, lambda: _make(reduction, device, rows, wide_index))
+    return _prepared.get_or_build(key, lambda: _make(reduction, device, rows, wide_index))
 
 
 def _make(reduction: PairReduction, device: int, rows: int, wide_index: bool) -> Prepared:
-    home = driver.device(device)
+    gpu = driver.device(device)
     kinds = {variable.static[0]: variable.static[1] for variable in reduction.variables}
     n_arrays = max(kinds, default=0) + 1
     request = Request(
         reduction.reduction, reduction.k, reduction.rows, reduction.dtype, reduction.dtype_acc, n_arrays, rows,
         wide_index,
-        home.shared_bytes,
+        gpu.shared_bytes,
     )  # fmt: skip
     kernels = render(lower(reduction), request)
-    module = home.load(nvrtc.fetch_or_compile(kernels.text, kernels.options, home.capability))
+    module = gpu.load(nvrtc.fetch_or_compile(kernels.text, kernels.options, gpu.capability))
     reduce, combine = module.function("reduce_pairs"), module.function("combine_parts")
     if kernels.shared_bytes:
         reduce.use_shared(kernels.shared_bytes)
     structure = type("PairCall", (Call,), {"_fields_": [("arrays", Array * n_arrays)]})
     fields = tuple("values" if kind == "float" else "indices" for _, kind in outputs(reduction))
     n_slots = reduce.blocks_at_once(kernels.threads)
-    return Prepared(kernels, home, reduce, combine, n_slots, structure, kinds, fields)
+    return Prepared(kernels, gpu, reduce, combine, n_slots, structure, kinds, fields)
 
 
 def run(

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from upsweep._arrays import Array, Home, OnDevice, common_home
+from upsweep._arrays import Array, DeviceView, Placement, common_placement
 from upsweep._backends.cuda import scan_launch, user_scan_launch
 from upsweep._backends.cuda.context import Call, described
 from upsweep._backends.cuda.scan_launch import DeviceArray
 from upsweep._compiler.formulas.nodes import Node, constant, substitute
-from upsweep._compiler.recurrences.associative import Form
+from upsweep._compiler.recurrences.associative import Monoid
 from upsweep._compiler.recurrences.recurrence import Recurrence, input_
 
 __all__ = [
@@ -48,7 +48,7 @@ def with_numbers(recurrence: Recurrence, inputs: Sequence[Array]) -> Recurrence:
     """The recurrence with what the host has of its inputs, which is one number each, in its formulas."""
     return with_constants(
         recurrence,
-        {place: number(x) if x.size else 0.0 for place, x in enumerate(inputs) if not isinstance(x, OnDevice)},
+        {place: number(x) if x.size else 0.0 for place, x in enumerate(inputs) if not isinstance(x, DeviceView)},
     )
 
 
@@ -63,12 +63,12 @@ def number(array: Array) -> float:
     return float(array[(0,) * array.ndim])
 
 
-def check_allocates(home: Home, arrays: Mapping[str, Array]) -> None:
+def check_allocates(placement: Placement, arrays: Mapping[str, Array]) -> None:
     """Raise unless the library of these arrays can have results."""
-    if not home.library.allocates:
-        name = next(name for name, array in arrays.items() if isinstance(array, OnDevice))
+    if not placement.library.allocates:
+        name = next(name for name, array in arrays.items() if isinstance(array, DeviceView))
         raise TypeError(
-            f"{name}: is a {home.library.name}, of which upsweep does not know how to allocate another "
+            f"{name}: is a {placement.library.name}, of which upsweep does not know how to allocate another "
             "for the result; convert it explicitly"
         )
 
@@ -135,24 +135,24 @@ class ScanPlan:
     """
 
     def __init__(
-        self, home: Home, recurrence: Recurrence, dtype: np.dtype[Any], inputs: Sequence[Place | None],
+        self, placement: Placement, recurrence: Recurrence, dtype: np.dtype[Any], inputs: Sequence[Place | None],
         outputs: Sequence[New], states: Sequence[Place | None], finals: Sequence[New | None], length: int,
-        columns: tuple[int, ...], form: Form | None,
+        columns: tuple[int, ...], form: Monoid | None,
     ) -> None:  # fmt: skip
-        scan_launch.check_device(home.ordinal)
-        self.home, self.inputs, self.outputs, self._finals = home, inputs, outputs, finals
+        scan_launch.check_device(placement.ordinal)
+        self.placement, self.inputs, self.outputs, self._finals = placement, inputs, outputs, finals
         self._offsets = [0 if place is None else place.offset for place in inputs]
         self._plan = None
         if 0 not in columns:
             self._plan = user_scan_launch.Plan(
                 recurrence, dtype.name, [None if x is None else _read_by_steps(x.array) for x in inputs],
                 [y.place.array for y in outputs], [0.0 if s is None else s.array for s in states],
-                [None if s is None else s.place.array for s in finals], length, columns, form, home.ordinal,
+                [None if s is None else s.place.array for s in finals], length, columns, form, placement.ordinal,
             )  # fmt: skip
 
     def again(self) -> Call:
         """A call on the library's current stream, to be closed at its end."""
-        return Call({}, self.home)
+        return Call({}, self.placement)
 
     def run(
         self, call: Call, inputs: Sequence[int | None], states: Sequence[int | float]
@@ -178,22 +178,22 @@ class DeviceScans:
     """Scans of one call of the user's, on its stream, with memory from its library."""
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
-        home = common_home({**arrays})  # which says what does not go together
-        assert home is not None
-        check_allocates(home, arrays)
-        self.call = Call(arrays, home)
+        placement = common_placement({**arrays})  # which says what does not go together
+        assert placement is not None
+        check_allocates(placement, arrays)
+        self.call = Call(arrays, placement)
 
     def close(self) -> None:
         self.call.close()
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None = None) -> OnDevice:
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None = None) -> DeviceView:
         """An uninitialised array; laid out as `like` is where that has its shape and repeats nothing."""
         return self.call.empty(shape, dtype, like)
 
     def run(
         self, recurrence: Recurrence, dtype: np.dtype[Any], inputs: Sequence[Array], outputs: Sequence[Array],
         states: Sequence[Array], finals: Sequence[Array | None], length: int, columns: tuple[int, ...],
-        form: Form | None,
+        form: Monoid | None,
     ) -> None:  # fmt: skip
         """Start a scan over the first axis of `inputs` and `outputs`.
 
@@ -204,9 +204,9 @@ class DeviceScans:
             return
         user_scan_launch.run(
             recurrence, dtype.name,
-            [_read_by_steps(described(x)) if isinstance(x, OnDevice) else None for x in inputs],
+            [_read_by_steps(described(x)) if isinstance(x, DeviceView) else None for x in inputs],
             [described(out) for out in outputs],
-            [described(s) if isinstance(s, OnDevice) else number(s) for s in states],
+            [described(s) if isinstance(s, DeviceView) else number(s) for s in states],
             [None if s is None else _in_order(s, columns) for s in finals], length, columns, form,
             allocate=self.call.allocate, **self.call.on_stream,
         )  # fmt: skip

@@ -41,9 +41,9 @@ from upsweep._compiler.cuda.scans.single_pass import (
     workspace_bytes,
 )
 from upsweep._compiler.formulas.nodes import order, substitute
-from upsweep._compiler.recurrences.associative import Form, matrix_power, matrix_powers
+from upsweep._compiler.recurrences.associative import Monoid, matrix_power, matrix_powers
 from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, input_, lifted
-from upsweep._utils.lru_cache import Kept
+from upsweep._utils.lru_cache import LRUCache
 
 __all__ = ["Plan", "run"]
 
@@ -75,7 +75,7 @@ class _Reading(NamedTuple):
     inputs: tuple[int, ...]
 
 
-_prepared: Kept[Prepared] = Kept(KEPT)
+_prepared: LRUCache[Any, Prepared] = LRUCache(KEPT)
 
 
 @functools.lru_cache(KEPT)
@@ -90,7 +90,7 @@ def _reading(recurrence: Recurrence) -> _Reading:
 
 
 @functools.lru_cache(KEPT)
-def _reading_with(recurrence: Recurrence, form: Form) -> tuple[_Reading, Form]:
+def _reading_with(recurrence: Recurrence, form: Monoid) -> tuple[_Reading, Monoid]:
     """The same, and the form with its reduction in terms of these inputs and numbers."""
     k, n = recurrence.n_states, len(recurrence.outputs)
     both = _reading(replace(recurrence, outputs=(*recurrence.outputs, *form.reduce.states)))
@@ -99,7 +99,7 @@ def _reading_with(recurrence: Recurrence, form: Form) -> tuple[_Reading, Form]:
     assert len(plain.states) == k
     reduce = Recurrence(reduced, (), plain.n_inputs)
     start = form.start if form.varies or form.kind != "affine" else form.start[-k:]
-    return both._replace(recurrence=plain), Form(
+    return both._replace(recurrence=plain), Monoid(
         form.kind, reduce, start, form.varies, (), form.decides, form.keeps_ties
     )
 
@@ -113,17 +113,17 @@ def _prepare(recurrence: Recurrence, request: ScanRequest, n_numbers: int, devic
         There is no driver or no run-time compiler; the message says what to install.
     """
     key = (recurrence, request, device)
-    return _prepared.fetch_or_make(key, lambda: _make(recurrence, request, n_numbers, device))
+    return _prepared.get_or_build(key, lambda: _make(recurrence, request, n_numbers, device))
 
 
 def _make(recurrence: Recurrence, request: ScanRequest, n_numbers: int, device: int) -> Prepared:
-    home = driver.device(device)
+    gpu = driver.device(device)
     kernels = render_scan(recurrence, request)
     structure = _structure(recurrence, request, n_numbers)
     if ctypes.sizeof(structure) > MOST_BYTES:
         n_arrays = len(request.inputs) + len(request.outputs) + 2 * recurrence.n_states
         raise ValueError(f"update: a scan of {n_arrays} inputs, outputs and states is too large for CUDA")
-    module = home.load(nvrtc.fetch_or_compile(kernels.text, kernels.options, home.capability))
+    module = gpu.load(nvrtc.fetch_or_compile(kernels.text, kernels.options, gpu.capability))
     run = module.function("run_scan")
     if kernels.shared_bytes:
         run.use_shared(kernels.shared_bytes)
@@ -189,7 +189,7 @@ class _Scan:
         self.layout: Layout = lay_out(columns, [*arrays, *edges], time_stride, whole)
 
     def prepare(
-        self, reading: _Reading, *, form: Form | None = None, reduces: Recurrence | None = None,
+        self, reading: _Reading, *, form: Monoid | None = None, reduces: Recurrence | None = None,
         chunks: Chunks | None = None, initial: Sequence[float] = (), matrix: Sequence[float] = (),
         tile: TileSizes | None = None,
     ) -> Launches:  # fmt: skip
@@ -332,14 +332,14 @@ class Plan:
         Before the first step: of shape `columns`, or a number, whichever.
     finals : sequence of DeviceArray or None
         Where the states after the last step go.
-    form : Form, optional
+    form : Monoid, optional
         What makes time parallel; without it time is sequential.
     """
 
     def __init__(
         self, recurrence: Recurrence, dtype: str, inputs: Sequence[DeviceArray | None],
         outputs: Sequence[DeviceArray], states: Sequence[State], finals: Sequence[DeviceArray | None],
-        length: int, columns: tuple[int, ...], form: Form | None, device: int,
+        length: int, columns: tuple[int, ...], form: Monoid | None, device: int,
     ) -> None:  # fmt: skip
         self._n_bytes, self._n_reduced, self._launches = 0, 0, list[Launches]()
         self._linear = (
@@ -365,16 +365,16 @@ class Plan:
             scan.prepare(reading, form=_plain(form), chunks=chunks, matrix=matrix),
         ]
 
-    def _prepare_tiles(self, scan: _Scan, recurrence: Recurrence, form: Form) -> bool:
+    def _prepare_tiles(self, scan: _Scan, recurrence: Recurrence, form: Monoid) -> bool:
         """Prepare one pass, if it is made for such a scan."""
         reading, plain = _reading_with(recurrence, form)
         moving = [scan.inputs[scan.places[n]] for n in reading.inputs]
         sizes = [SIZES[array.dtype] for array in moving if array.strides[0] != 0]
-        n_lines, home = scan.layout.n_columns, driver.device(scan.device)
-        n_processors = home.n_processors
+        n_lines, gpu = scan.layout.n_columns, driver.device(scan.device)
+        n_processors = gpu.n_processors
         tile = choose_tile_sizes(
             plain, recurrence.n_states, sizes, [SIZES[array.dtype] for array in scan.outputs], n_lines,
-            scan.length, n_processors, home.shared_bytes,
+            scan.length, n_processors, gpu.shared_bytes,
         )  # fmt: skip
         if tile is None or not scan.layout.lines or scan.length <= tile.steps:
             return False
@@ -419,7 +419,7 @@ def run(
     finals: Sequence[DeviceArray | None],
     length: int,
     columns: tuple[int, ...],
-    form: Form | None,
+    form: Monoid | None,
     *,
     device: int,
     stream: int,
@@ -432,14 +432,14 @@ def run(
 
 
 @functools.lru_cache(KEPT)
-def _plain(form: Form) -> Form:
+def _plain(form: Monoid) -> Monoid:
     """The form without its numbers, which are no part of the text."""
     reduce = _reading(form.reduce).recurrence
-    return Form(form.kind, reduce, (), form.varies, (), form.decides, form.keeps_ties)
+    return Monoid(form.kind, reduce, (), form.varies, (), form.decides, form.keeps_ties)
 
 
 @functools.lru_cache(KEPT)
-def _repeated(form: Form, dtype: np.dtype[Any], n_steps: int) -> tuple[float, ...]:
+def _repeated(form: Monoid, dtype: np.dtype[Any], n_steps: int) -> tuple[float, ...]:
     """What so many steps of the same do: the matrix to that power, or so many times the shift."""
     if form.kind in ("argmax", "argmin"):
         return ()
@@ -451,7 +451,7 @@ def _repeated(form: Form, dtype: np.dtype[Any], n_steps: int) -> tuple[float, ..
 
 
 @functools.lru_cache(KEPT)
-def _powers(form: Form, dtype: np.dtype[Any], tile: TileSizes) -> tuple[float, ...]:
+def _powers(form: Monoid, dtype: np.dtype[Any], tile: TileSizes) -> tuple[float, ...]:
     """The same of a run's steps, of two runs', four, and so on, up to a tile's or more; in waves then of what a
     lane's tiles are, of two lanes', four, and so on."""
     n = n_powers(tile)

@@ -184,4 +184,4 @@ def load() -> Compiler:
 def fetch_or_compile(text: str, options: tuple[str, ...], capability: int) -> bytes:
     """The text's code, from the disk if it is there: then no compiler is needed."""
     key = f"cuda {capability} {' '.join(options)}\n{text}"
-    return disk_cache.fetch_or_make(key, lambda: load().compile(text, capability, options).data)
+    return disk_cache.fetch_or_compile(key, lambda: load().compile(text, capability, options).data)

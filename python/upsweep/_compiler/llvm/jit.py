@@ -167,4 +167,4 @@ def load_object(code: bytes, target: Target) -> Loaded:
 def load(key: str, text: Callable[[], str], target: Target) -> Loaded:
     """A module in LLVM IR, compiled or from the disk; `key` says what its text depends on."""
     key = f"{versions()}\n{target}\n{key}"
-    return load_object(disk_cache.fetch_or_make(key, lambda: compile_object(text(), target)), target)
+    return load_object(disk_cache.fetch_or_compile(key, lambda: compile_object(text(), target)), target)

@@ -23,13 +23,13 @@ from upsweep._compiler.formulas.nodes import Node, constant, make, order
 from upsweep._compiler.formulas.scalar_ops import operation
 from upsweep._compiler.recurrences.recurrence import Recurrence, state
 
-__all__ = ["MOST_STATES", "Form", "find_form", "matrix_power", "matrix_powers"]
+__all__ = ["MOST_STATES", "Monoid", "find_monoid", "matrix_power", "matrix_powers"]
 
 MOST_STATES = 4
 
 
 @dataclass(frozen=True)
-class Form:
+class Monoid:
     """How steps are combined.
 
     `reduce` computes the matrix (or shift), if it `varies` with time, then the vector (or bound); `start` is
@@ -48,7 +48,7 @@ class Form:
     drops: bool = False  # of max, min and logaddexp: whether a shift that is the worst of all may drop the state
 
 
-def find_form(recurrence: Recurrence) -> tuple[Form | None, str]:
+def find_monoid(recurrence: Recurrence) -> tuple[Monoid | None, str]:
     """The form of a recurrence, if it has one, and why or why not."""
     if recurrence.n_states > MOST_STATES:
         return None, f"it has {recurrence.n_states} states, and at most {MOST_STATES} are combined"
@@ -170,7 +170,7 @@ def _scaled(op: str, node: Node, factor: Node) -> Node:
     return _times(node, factor) if op == "mul" else make("div", node, factor)
 
 
-def _affine(recurrence: Recurrence) -> Form | None:
+def _affine(recurrence: Recurrence) -> Monoid | None:
     k = recurrence.n_states
     rows = [_linear(root) for root in recurrence.states]
     known = [row for row in rows if row is not None]
@@ -187,7 +187,7 @@ def _affine(recurrence: Recurrence) -> Form | None:
     matrix = () if varies else tuple(coefs.get(m, _ZERO) for coefs, _ in known for m in range(k))
     reduce = Recurrence(tuple(states), (), recurrence.n_inputs)
     rests = None if varies else Recurrence((), tuple(rest or _ZERO for _, rest in known), recurrence.n_inputs)
-    return Form("affine", reduce, tuple(start), varies, matrix, rests=rests)
+    return Monoid("affine", reduce, tuple(start), varies, matrix, rests=rests)
 
 
 def _combination(coefs: dict[int, Node], values: list[Node], rest: Node | None) -> Node:
@@ -243,7 +243,7 @@ def _pair(root: Node, op: str, own: _Tropical) -> _Tropical | None:
     return forms[root]
 
 
-def _tropical(recurrence: Recurrence, op: str, name: str) -> Form | None:
+def _tropical(recurrence: Recurrence, op: str, name: str) -> Monoid | None:
     form = _pair(recurrence.states[0], op, (_ZERO, None))
     if form is None:
         return None
@@ -256,13 +256,13 @@ def _tropical(recurrence: Recurrence, op: str, name: str) -> Form | None:
         assert joined is not None and joined[0] is not None and joined[1] is not None
         reduce = Recurrence((joined[0], joined[1]), (), recurrence.n_inputs)
         drops = any(node.op == "where" for node in order(shift))
-        return Form(name, reduce, (0.0, _worst(op)), True, (), drops=drops)
+        return Monoid(name, reduce, (0.0, _worst(op)), True, (), drops=drops)
     moved = state(0) if shift is _ZERO else make("add", state(0), shift)
     reduce = Recurrence((operation(op, moved, bound),), (), recurrence.n_inputs)
-    return Form(name, reduce, (_worst(op),), False, (shift,))
+    return Monoid(name, reduce, (_worst(op),), False, (shift,))
 
 
-def _winner(recurrence: Recurrence) -> Form | None:
+def _winner(recurrence: Recurrence) -> Monoid | None:
     """All states become others where one of them is beaten by what it becomes."""
     for decides, root in enumerate(recurrence.states):
         if root.op != "where" or root.args[0].op not in ("lt", "le"):
@@ -283,5 +283,5 @@ def _winner(recurrence: Recurrence) -> Form | None:
             start[decides] = -math.inf if most else math.inf
             reduce = Recurrence(recurrence.states, (), recurrence.n_inputs)
             kind = "argmax" if most else "argmin"
-            return Form(kind, reduce, tuple(start), False, (), decides, condition.op == "lt")
+            return Monoid(kind, reduce, tuple(start), False, (), decides, condition.op == "lt")
     return None

@@ -36,7 +36,7 @@ from upsweep._compiler.formulas.nodes import order
 from upsweep._compiler.formulas.scalar_ops import lower_step
 
 if TYPE_CHECKING:
-    from upsweep._compiler.recurrences.associative import Form
+    from upsweep._compiler.recurrences.associative import Monoid
     from upsweep._compiler.recurrences.recurrence import Recurrence
 
 __all__ = [
@@ -111,7 +111,7 @@ class ScanRequest(NamedTuple):
     blocks: int = 1  # of a processor, at least
     chunk_dim: int = -1
     reduces: bool = False
-    form: Form | None = None
+    form: Monoid | None = None
     tile: TileSizes | None = None
     output_steps: tuple[int, ...] = ()  # known strides in time, as those of inputs; or none
 
@@ -127,7 +127,7 @@ class ScanKernels:
     joiners: int  # threads of join_together, 0: there are no chunks
 
 
-def n_matrix(form: Form | None, n_states: int) -> int:
+def n_matrix(form: Monoid | None, n_states: int) -> int:
     """The numbers of a chunk's matrix or shift; at least one, since there is no empty array in C++."""
     return n_states * n_states if form is not None and form.kind == "affine" else 1
 

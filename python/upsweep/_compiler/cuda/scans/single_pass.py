@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from upsweep._compiler.recurrences.associative import Form
+    from upsweep._compiler.recurrences.associative import Monoid
 
 __all__ = [
     "GROUP_BITS",
@@ -103,7 +103,7 @@ def lay_out_squares(inputs: Sequence[int], outputs: Sequence[int], steps: int, o
     return Squares(offsets, pitches, end)
 
 
-def carry_words(form: Form, n_states: int) -> int:
+def carry_words(form: Monoid, n_states: int) -> int:
     """The numbers of a carry that travels from tile to tile."""
     matrix = 0
     if form.varies:
@@ -134,7 +134,7 @@ def workspace_bytes(tile: TileSizes, n_lines: int, n_tiles: int, n_words: int, n
 
 
 def choose_tile_sizes(
-    form: Form, n_states: int, inputs: Sequence[int], outputs: Sequence[int], n_lines: int, length: int,
+    form: Monoid, n_states: int, inputs: Sequence[int], outputs: Sequence[int], n_lines: int, length: int,
     n_processors: int, most_shared: int,
 ) -> TileSizes | None:  # fmt: skip
     """The sizes for streams with elements of so many bytes; None where one pass does not fit.

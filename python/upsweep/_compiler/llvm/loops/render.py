@@ -221,9 +221,9 @@ class Function:
         self.body.needs["@malloc"] = "declare noalias ptr @malloc(i64)\n"
         self.body.needs["@free"] = "declare void @free(ptr)\n"
         memory = self.body.emit(f"call ptr @malloc(i64 {self.lanes.extreme('max', total, '1')})")
-        is_there = self.body.emit(f"icmp ne ptr {memory}, null")
+        is_cuda = self.body.emit(f"icmp ne ptr {memory}, null")
         run, fail, done = (self.body.label(hint) for hint in ("run", "fail", "done"))
-        self.body.branch(is_there, run, fail)
+        self.body.branch(is_cuda, run, fail)
         self.body.place(fail)
         self.body.do(f"store i64 1, ptr {self.args}")
         self.body.do(f"br label %{done}")
