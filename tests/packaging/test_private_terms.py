@@ -52,9 +52,16 @@ def split(path):
                 identifiers.append((token.start[0], token.string))
             elif token.type in (tokenize.COMMENT, tokenize.STRING):
                 prose.append((token.start[0], token.string))
-    elif path.suffix in (".cpp", ".hpp", ".cu", ".cuh", ".h"):
+    elif path.suffix != ".md":
+        mark = "//" if path.suffix in (".cpp", ".hpp", ".cu", ".cuh", ".h") else "#"
+        text = re.sub(
+            r'/\*.*?\*/|""".*?"""',
+            lambda match: f"{mark} {match[0]}".replace("\n", f"\n{mark} "),
+            text,
+            flags=re.DOTALL,
+        )
         for number, line in enumerate(text.splitlines(), 1):
-            code, _, comment = line.partition("//")
+            code, _, comment = line.partition(mark)
             identifiers += [(number, word) for word in WORD.findall(re.sub(r'"[^"]*"', "", code))]
             prose.append((number, comment))
     else:
