@@ -13,9 +13,9 @@ AttributeCache block_shared = {cudaDevAttrMaxSharedMemoryPerBlockOptin, {}};
 AttributeCache processor_shared = {cudaDevAttrMaxSharedMemoryPerMultiprocessor, {}};
 
 // given: n_processors, or 0 for what the device has.
-int32_t limits_of(int32_t device, int32_t given, DeviceLimits* limits) {
-  *limits = {given, kHopperBlockShared, kHopperProcessorShared};
-  if (given > 0) return UPSWEEP_OK;
+int32_t limits_of(int32_t device, int32_t n_processors, DeviceLimits* limits) {
+  *limits = {n_processors, kHopperBlockShared, kHopperProcessorShared};
+  if (n_processors > 0) return UPSWEEP_OK;
   cudaError_t error = processors_of(device, &limits->processors);
   if (error == cudaSuccess) error = attribute_of(block_shared, device, &limits->block_shared);
   if (error == cudaSuccess) error = attribute_of(processor_shared, device, &limits->processor_shared);
@@ -56,7 +56,7 @@ int32_t over_outer(CountPlan& plan, const char* what, LaunchOne launch_one) {
 
 int32_t check_workspace(const upsweep_count& count, int64_t needed) {
   if (!needed || (count.workspace && count.workspace_bytes >= needed)) return UPSWEEP_OK;
-  return fail(UPSWEEP_INVALID, "workspace: %lld bytes are needed, %lld were given", static_cast<long long>(needed),
+  return fail(UPSWEEP_INVALID, "workspace: %lld bytes are needed, %lld were n_processors", static_cast<long long>(needed),
               static_cast<long long>(count.workspace_bytes));
 }
 

@@ -280,12 +280,12 @@ __global__ void __launch_bounds__(kSumThreads, 1) sum_global(const SumProblem p,
             const Sum sum = merge_peers(inside ? peers : 0, static_cast<Sum>(weight[k]));
             if (!inside || __ffs(peers) - 1 != lane) continue;
             const int entry = often.entry(key[k]);
-            unsigned long long there = often.keys[entry];
-            if (there == ~0ull) {
-              there = atomicCAS(&often.keys[entry], ~0ull, static_cast<unsigned long long>(key[k]));
-              if (there == ~0ull) there = key[k];
+            unsigned long long owner = often.keys[entry];
+            if (owner == ~0ull) {
+              owner = atomicCAS(&often.keys[entry], ~0ull, static_cast<unsigned long long>(key[k]));
+              if (owner == ~0ull) owner = key[k];
             }
-            add_atomically(there == key[k] ? &often.sums[entry] : &of_row[key[k]], sum);
+            add_atomically(owner == key[k] ? &often.sums[entry] : &of_row[key[k]], sum);
           }
         });
     if (p.count.dropped) add_outside(p.count, outside);

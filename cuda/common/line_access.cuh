@@ -20,18 +20,18 @@ struct LineIndex {
     return view.data + (p.n_dims <= 1 ? line * view.strides[0] : offset(p, view, line));
   }
   static __device__ __noinline__ int64_t offset(const Problem& p, const View& view, int64_t line) {
-    int64_t found = 0;
+    int64_t offset = 0;
 #pragma unroll 1
     for (int dim = p.n_dims - 1; dim > 0; --dim) {
       if ((line | p.shape[dim]) >> 32 == 0) {   // a 64-bit division takes a hundred instructions
-        found += static_cast<uint32_t>(line) % static_cast<uint32_t>(p.shape[dim]) * view.strides[dim];
+        offset += static_cast<uint32_t>(line) % static_cast<uint32_t>(p.shape[dim]) * view.strides[dim];
         line = static_cast<uint32_t>(line) / static_cast<uint32_t>(p.shape[dim]);
       } else {
-        found += line % p.shape[dim] * view.strides[dim];
+        offset += line % p.shape[dim] * view.strides[dim];
         line /= p.shape[dim];
       }
     }
-    return found + line * view.strides[0];
+    return offset + line * view.strides[0];
   }
 };
 

@@ -40,12 +40,12 @@ cdef extern from "bincount/bincount.hpp" namespace "upsweep" nogil:
         int64_t weight_row_strides[64]
         int64_t n_bins, n_bins_least
         int32_t drop, n_threads
-    cdef cppclass Found:
+    cdef cppclass BinInfo:
         int64_t n_bins
         int32_t outside
     cdef cppclass _Counter "upsweep::Counter":
         _Counter(const CountProblem&) except +
-        Found look() except +
+        BinInfo scan_keys() except +
         void write(void*, bint) except +
     int64_t first_outside(const CountProblem&, int64_t) except +
     int64_t count_outside(const CountProblem&, int64_t) except +
@@ -102,11 +102,11 @@ cdef class Counter:
         p.n_threads = n_threads
         self.counter.reset(new _Counter(self.problem))
 
-    def look(self):
+    def scan_keys(self):
         """(number of bins, whether keys outside them have to be refused)."""
-        cdef Found found
+        cdef BinInfo found
         with nogil:
-            found = self.counter.get().look()
+            found = self.counter.get().scan_keys()
         return found.n_bins, found.outside != 0
 
     def write(self, cnp.ndarray result not None, bint overwrite):
@@ -165,7 +165,7 @@ def plain(object x, object weights, object minlength, int n_threads):
     cdef cnp.npy_intp size
     cdef CountProblem problem
     cdef unique_ptr[_Counter] counter
-    cdef Found found
+    cdef BinInfo found
     cdef cnp.ndarray keys, result, summands = None
     x, weights = as_array(x), as_array(weights)
     if not is_row(x) or not PyLong_CheckExact(minlength) or not 0 <= minlength <= MOST_PLAIN_BINS:
@@ -198,7 +198,7 @@ def plain(object x, object weights, object minlength, int n_threads):
         problem.n_threads = n_threads
         with nogil:
             counter.reset(new _Counter(problem))
-            found = counter.get().look()
+            found = counter.get().scan_keys()
         if found.outside or found.n_bins > MOST_PLAIN_BINS:
             return None   # the layers above have the message
         size = found.n_bins

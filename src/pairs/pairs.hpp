@@ -38,7 +38,7 @@ struct PairKernel {
   int32_t largest = 0, indexed = 0, n_sums = 0;       // of Best; of sums, how many are kept
   int64_t dim = 1, k = 1;                             // components of the formula; of Smallest
   int64_t row_width = 0, column_width = 0, param_width = 0;   // numbers of packed records
-  int64_t workspace = 0;                              // bytes that a tile is lent
+  int64_t workspace = 0;                              // bytes that a tile receives
   int64_t n_prepared = 0;                             // more numbers of each column, computed from those
   double cost = 20;                                   // instructions a vector of pairs takes, roughly
 };

@@ -1,4 +1,4 @@
-// COLUMNS: a scan along an axis whose neighbours lie side by side in memory.
+// COLUMNS: a scan along an axis whose neighbours lie contiguous in memory.
 //
 //   y[t, col] = a[t, col] * y[t-1, col] + x[t, col]
 //

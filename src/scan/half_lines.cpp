@@ -122,8 +122,8 @@ struct HalfPowers {
 
 template <bool Reverse>
 const HalfPowers& half_powers_of(double gamma) {
-  thread_local HalfPowers kept;
-  HalfPowers* powers = &kept;
+  thread_local HalfPowers cached_powers;
+  HalfPowers* powers = &cached_powers;
   asm("" : "+r"(powers));   // see powers_of
   if (__builtin_expect(std::memcmp(&powers->gamma, &gamma, sizeof(double)) != 0, 0)) {
     powers->gamma = gamma;

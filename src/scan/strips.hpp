@@ -401,18 +401,18 @@ class Strips {
   // effects <- this tile's after what they hold; `start` begins anew.
   void reduce_tile(const Tile& tile, Effect* effects, bool start, bool first, Workspace& w) const {
     if constexpr (std::is_same_v<Acc, double>) {
-      Reduced found[kTileColumns];
+      Reduced reduced[kTileColumns];
       if (layout == Layout::kTiledLines) {
         LineArgs args = tile_line(tile, 0.0, first, w);
         args.out = nullptr;
-        found[0] = line_reduce_(args);
+        reduced[0] = line_reduce_(args);
       } else {
         ColumnArgs args = tile_columns(tile, nullptr, first, w);
         args.out = nullptr;
-        columns.reduce(args, found);
+        columns.reduce(args, reduced);
       }
       for (int64_t lane = 0; lane < tile.lanes; ++lane) {
-        const Effect next = effect_of(found[lane]);
+        const Effect next = effect_of(reduced[lane]);
         Effect& all = effects[lane];
         if (start) {
           all = next;

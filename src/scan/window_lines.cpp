@@ -92,8 +92,8 @@ inline void sum_later(const WindowArgs& args) {
 
 // Without Writes only what the next block needs of this one is left for it.
 template <class T, bool Reverse, Store How, bool HasRest, bool Writes>
-WindowResult window_block_as(const WindowArgs& given) {
-  const WindowArgs args = given;   // a copy: no store to out can change it
+WindowResult window_block_as(const WindowArgs& args_) {
+  const WindowArgs args = args_;   // a copy: no store to out can change it
   const T* x = (const T*)args.x;
   T* out = (T*)args.out;
   Neighbours<Reverse, HasRest> neighbours(args.gamma, args.n_rest);
