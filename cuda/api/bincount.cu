@@ -56,7 +56,7 @@ int32_t over_outer(CountPlan& plan, const char* what, LaunchOne launch_one) {
 
 int32_t check_workspace(const upsweep_count& count, int64_t needed) {
   if (!needed || (count.workspace && count.workspace_bytes >= needed)) return UPSWEEP_OK;
-  return fail(UPSWEEP_INVALID, "workspace: %lld bytes are needed, %lld were n_processors", static_cast<long long>(needed),
+  return fail(UPSWEEP_INVALID, "workspace: %lld bytes are needed, %lld were given", static_cast<long long>(needed),
               static_cast<long long>(count.workspace_bytes));
 }
 

@@ -38,7 +38,7 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_reduce(const upsweep_reduction* reduction) {
   if (const char* wrong = make_reduce_plan(*reduction, &plan)) return fail(UPSWEEP_INVALID, "%s", wrong);
   if (plan.regime == kNothing) return UPSWEEP_OK;
   if (scan.workspace_bytes < plan.workspace_bytes || (plan.workspace_bytes && !scan.workspace))
-    return fail(UPSWEEP_INVALID, "workspace: %lld bytes are needed, %lld were n_processors",
+    return fail(UPSWEEP_INVALID, "workspace: %lld bytes are needed, %lld were given",
                 static_cast<long long>(plan.workspace_bytes), static_cast<long long>(scan.workspace_bytes));
   const DeviceGuard guard(scan.device);
   if (guard.error() != cudaSuccess) {

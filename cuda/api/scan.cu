@@ -181,7 +181,7 @@ int32_t run_scan(const upsweep_scan& scan, int64_t* needed) {
       *needed = plan.workspace_bytes;
       return UPSWEEP_WORKSPACE;
     }
-    return fail(UPSWEEP_INVALID, "workspace: %lld bytes are needed, %lld were n_processors",
+    return fail(UPSWEEP_INVALID, "workspace: %lld bytes are needed, %lld were given",
                 static_cast<long long>(plan.workspace_bytes), static_cast<long long>(scan.workspace_bytes));
   }
 

@@ -176,5 +176,5 @@ cdef class Plan:
         if status == kInterrupted:
             PyErr_Occurred()
         if not has_memory or status == kNoMemory:
-            raise MemoryError(f"{self.name}: no memory for temporaries")
+            raise MemoryError(f"{self.name}: no memory for what it computes on the way")
         return 0
