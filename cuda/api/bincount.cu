@@ -1,4 +1,4 @@
-// The C interface of counts: argument checks, devices, errors. Launches happen in count_launch.cu.
+// The C interface of counts: argument checks, devices, errors. Launches happen in bincount/launch.cu.
 #include "api/support.hpp"
 #include "bincount/launch.hpp"
 

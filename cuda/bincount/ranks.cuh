@@ -11,7 +11,7 @@
 // finds the slot with one look: slot = r + (x >= E[r]). r does not decrease, so that r(E[k]) == k for all k proves
 // that the slot is r or r + 1 for all x. `check_guess` looks, on the device, whether it is so; if not, E is searched.
 //
-// Moves the bytes of the elements: they are counted in tables as keys are (count_tables.cuh). Where the bins are more
+// Moves the bytes of the elements: they are counted in tables as keys are (bincount/tables.cuh). Where the bins are more
 // than tables hold, or have weights, `rank_keys` writes each element's bin as a key of 4 bytes, for the count of
 // keys.
 #pragma once

@@ -2,7 +2,7 @@
 //
 // Moves the bytes of the keys and 8 a bin, or 16 where they are added to what is there. Nothing waits for another
 // warp.
-// Called by count_launch.cu.
+// Called by bincount/launch.cu.
 #pragma once
 
 #include "bincount/tables.cuh"

@@ -1,6 +1,6 @@
 // Sums of weights for each key: out[bin] += the weights of a row's keys that are `bin`.
 //
-// Moves the bytes of the keys and the weights, and 8 a bin and block twice. Called by count_sums.cu.
+// Moves the bytes of the keys and the weights, and 8 a bin and block twice. Called by bincount/sums.cu.
 //
 // There are no additions of 64 bits in shared memory that are not loops: read, add, exchange if it is still the same.
 // So nothing may queue there. Two ways:

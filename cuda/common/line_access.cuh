@@ -47,7 +47,7 @@ __device__ inline S initial_of(const Problem& p, const LineIndex& index) {
   return p.initial.data ? Any<S>::load(index.in(p.initial), p.initial.dtype) : nothing(S());
 }
 
-// A state is float32 or float64 wide whatever the elements are (plan.cpp checks it): few cases to compile in.
+// A state is float32 or float64 wide whatever the elements are (plan/scan.cpp checks it): few cases to compile in.
 __device__ inline void store_state(char* at, int32_t dtype, double v) {
   if (dtype == UPSWEEP_FLOAT64) write(at, v);
   else write(at, from_double<float>(v));

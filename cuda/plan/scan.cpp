@@ -98,7 +98,7 @@ int32_t lines_of_a_warp(int64_t length, int64_t warp_tile, int64_t item, bool al
                                                                          : (warp_tile - 16 / item + 1) / length);
 }
 
-// A counter in a line of its own, then the tile states (look_back.cuh): of `tiles` tiles of `lanes` lines each, and of
+// A counter in a line of its own, then the tile states (scan/look_back.cuh): of `tiles` tiles of `lanes` lines each, and of
 // `groups` groups.
 int64_t workspace_of(int64_t tiles, int64_t lanes, int64_t groups, int32_t accumulator) {
   const int64_t step_words = accumulator == UPSWEEP_COMPLEX ? 4 : 2, state_words = accumulator == UPSWEEP_REAL ? 1 : 2;

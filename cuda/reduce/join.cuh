@@ -4,7 +4,7 @@
 //   join_in_warps     chunks of columns: 32 columns in a block, each warp a run of their chunks
 //   join_in_blocks    a block for a line, a run of its chunks for each thread
 //
-// Where anything about it is doubtful (reduce_steps.cuh), one thread goes through the chunks again from the line's
+// Where anything about it is doubtful (reduce/steps.cuh), one thread goes through the chunks again from the line's
 // first, and takes the steps of those that are in order.
 #pragma once
 

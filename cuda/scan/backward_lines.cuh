@@ -3,7 +3,7 @@
 //   gx[t] = g[t] + a[t+1] * gx[t+1],    ga[t] = gx[t] * y[t-1],    ga = 0 at the first step, which reads no gate
 //
 // Bytes an element: g, gates and y are read once, gx and ga are written once; 20 for float32. Two kernels, chosen in
-// plan.cpp, for contiguous lines in memory that begin alike in all arrays:
+// plan/scan.cpp, for contiguous lines in memory that begin alike in all arrays:
 //
 //   backward_packed_lines  each warp takes as many lines as it holds elements of
 //   backward_lines         a block a line, tile after tile, the state carried from one to the next

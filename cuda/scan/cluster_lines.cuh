@@ -2,7 +2,7 @@
 // through shared memory. One launch, and no workspace that has to be filled before: what takes 8 microseconds then is
 // the launch and the way to memory and back.
 //
-// Clusters are there from compute capability 9.0 on; plan.cpp knows.
+// Clusters are there from compute capability 9.0 on; plan/scan.cpp knows.
 #pragma once
 
 #include "scan/lines.cuh"

@@ -1,7 +1,7 @@
 // Scans down columns: the lines' neighbours in memory are other lines, so the lanes of a warp take one column each.
 //
 // A block has 32 columns. Its warps take kSteps steps each of a tile; what they do to the state is folded in shared
-// memory. Bytes an element: x and gates are read once, out is written once. Two kernels, chosen in plan.cpp:
+// memory. Bytes an element: x and gates are read once, out is written once. Two kernels, chosen in plan/scan.cpp:
 //
 //   scan_columns         a block walks down its columns, the next steps on their way in shared memory
 //   scan_split_columns   a block a tile, for few columns: tiles look back for the states before them

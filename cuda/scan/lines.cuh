@@ -1,6 +1,6 @@
 // Scans along lines: y[t] = a[t] * y[t-1] + x[t] for each line on its own.
 //
-// Bytes an element: x and gates are read once, out is written once. Four kernels, chosen in plan.cpp:
+// Bytes an element: x and gates are read once, out is written once. Four kernels, chosen in plan/scan.cpp:
 //
 //   scan_short_lines   several lines in a warp, each within one vector of a group of lanes
 //   scan_packed_lines  the same where lines are contiguous: each warp takes as many as it holds elements of

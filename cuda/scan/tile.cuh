@@ -9,7 +9,7 @@
 // The line's initial state is the lane's own that holds the first element, not the group's: `begin` is what its run
 // starts from. The state before the first tile is then one that adds nothing.
 //
-// States that are not finite: see steps.cuh. A lane whose results are not finite makes its warp take them in order.
+// States that are not finite: see common/steps.cuh. A lane whose results are not finite makes its warp take them in order.
 #pragma once
 
 #include "common/line_access.cuh"

@@ -1,6 +1,6 @@
 // Counting integer keys along an axis:  result[row, key, :] += 1, or += weights[row, t, :].
 //
-// A call has two halves, so that bad keys are known before anything is written: `look` finds out which bins there
+// A call has two halves, so that bad keys are known before anything is written: `scan_keys` finds out which bins there
 // are, and counts on the way what fits private tables; `write` adds that, or counts the rest, into the result.
 #pragma once
 

@@ -1,11 +1,11 @@
 // Which way a count goes, by its shape, its bins and (of counts, whose bits cannot differ) its threads.
 //
-//   TABLES      (count_tables.cpp)     one row of counts in up to kTableBins bins
-//   BYTES       (count_bytes.cpp)      one row of counts in up to kByteBins bins
-//   SUMS        (count_sums.cpp)       one row of weights, up to kSumNumbers numbers
-//   PARTITION   (count_partition.cpp)  one row, more bins
-//   ROWS        (count_rows.cpp)       several rows; long ones one after the other, as above
-//   in order    (count_sums.cpp)       few keys: numpy's own loop
+//   TABLES      (bincount/tables.cpp)     one row of counts in up to kTableBins bins
+//   BYTES       (bincount/bytes.cpp)      one row of counts in up to kByteBins bins
+//   SUMS        (bincount/sums.cpp)       one row of weights, up to kSumNumbers numbers
+//   PARTITION   (bincount/partition.cpp)  one row, more bins
+//   ROWS        (bincount/rows.cpp)       several rows; long ones one after the other, as above
+//   in order    (bincount/sums.cpp)       few keys: numpy's own loop
 //
 // TABLES and SUMS find out the number of bins on the way. What the keys of a few places say tells whether it is worth
 // trying; for the other ways all keys are looked at before.

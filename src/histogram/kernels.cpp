@@ -1,6 +1,6 @@
-// Histograms: counts and sums by rank among thresholds (histogram.hpp).
+// Histograms: counts and sums by rank among thresholds (histogram/histogram.hpp).
 //
-// Bytes an element: its own, and its weight's, read once; the extremes read it once more. Called by _histograms.pyx.
+// Bytes an element: its own, and its weight's, read once; the extremes read it once more. Called by bindings/_histograms.pyx.
 //
 // Blocks of kBlock elements stay in the L1 cache. A vectorised loop guesses the rank of each, another counts: no branch
 // depends on the data but one for a group of keys near thresholds, so that distributions take the same time, or nearly.

@@ -1,6 +1,6 @@
 // Runs a compiled reduction over pairs: packs, deals tasks to threads, combines and writes.
 //
-// Called by _pairs.pyx with the GIL released.
+// Called by bindings/_pairs.pyx with the GIL released.
 #include <algorithm>
 #include <cstring>
 

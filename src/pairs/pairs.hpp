@@ -1,6 +1,6 @@
 // Reductions over pairs: a_i = reduce over the columns j of row i of F(x_i, y_j, p), block by block of rows.
 //
-// F comes as a compiled tile (python/upsweep/_expr/llvm/kernels.py), which takes the states of a vector of rows, or of one
+// F comes as a compiled tile (python/upsweep/_compiler/llvm/pairs/kernel.py), which takes the states of a vector of rows, or of one
 // row, past a run of columns. Here are packing, the plan of tasks, threads, and what becomes of the states. A row's number
 // per pair is read from cache: memory is touched once to pack it, and once to write the result.
 //
@@ -17,7 +17,7 @@ enum ReductionKind : int32_t { kPairSum, kPairLogSumExp, kPairSoftmax, kPairBest
 using Tile = void (*)(const void* rows, int64_t rows_stride, const void* columns, int64_t columns_stride,
                       const void* params, int64_t n_columns, int64_t first, void* state, void* workspace);
 
-// Gives packed columns the numbers that depend on nothing but the column (python/upsweep/_expr/llvm/prepare.py).
+// Gives packed columns the numbers that depend on nothing but the column (python/upsweep/_compiler/llvm/pairs/column_values.py).
 using Prepare = void (*)(void* columns, int64_t columns_stride, const void* params, int64_t n_columns);
 
 constexpr int kMostBatchDims = 32;

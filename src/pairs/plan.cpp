@@ -1,6 +1,6 @@
 // Plans: which rows and columns each task of a reduction over pairs takes.
 //
-// Called by _pairs.pyx, once for each set of ranges. Tasks are cut at places that sizes alone decide: rows into vectors,
+// Called by bindings/_pairs.pyx, once for each set of ranges. Tasks are cut at places that sizes alone decide: rows into vectors,
 // and where that makes few tasks of many columns, the columns into pieces.
 #include <algorithm>
 #include <cmath>

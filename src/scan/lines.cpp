@@ -16,8 +16,8 @@
 // which 23 are multiply-adds, 16 shuffles and 8 conversions of two operations each. Twice as many vectors in flight are
 // no faster, so neither would two lines at once be; with gates, which wait longer for each other, a tenth.
 //
-// Called by the drivers (scan_driver.cpp), for whole lines or for a block of one; by the kernels of float16 and bfloat16
-// (scan_half_lines.cpp) for what those leave.
+// Called by the drivers (scan/driver.cpp), for whole lines or for a block of one; by the kernels of float16 and bfloat16
+// (scan/half_lines.cpp) for what those leave.
 
 #include "scan/lines.hpp"
 #include "common/real_types.hpp"

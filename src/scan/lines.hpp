@@ -1,4 +1,4 @@
-// What scan_lines.cpp and reduce_lines.cpp share: addressing in scan order, powers of a constant gamma, gates,
+// What scan/lines.cpp and scan/reduce_lines.cpp share: addressing in scan order, powers of a constant gamma, gates,
 // and the scan inside one vector.
 #pragma once
 

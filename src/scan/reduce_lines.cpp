@@ -9,7 +9,7 @@
 // No state in between is seen, so how large it may be is bounded: by the largest token, which is measured for float64
 // only, and by how far gates above one make it grow.
 //
-// Called by the blocked driver (scan_driver.cpp).
+// Called by the blocked driver (scan/driver.cpp).
 
 #include "scan/lines.hpp"
 #include "common/real_types.hpp"

@@ -8,7 +8,7 @@
 // two leaves and about four runs for each doubling of K, unless states stay at the end of the range for long. Once
 // infinite, a state stays so until an infinity of the other sign or a NaN comes: each run knows whether it holds one.
 //
-// Called by scan_window.cpp, for as many steps at a time as a window is long.
+// Called by scan/window.cpp, for as many steps at a time as a window is long.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Scans by compiled steps; the header tells how. Called by _user_scans.pyx.
+// Scans by compiled steps; the header tells how. Called by bindings/_user_scans.pyx.
 #include "user_scan/user_scan.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Some columns past some steps: what every way through a user-defined scan ends in. Used by user_scans.cpp.
+// Some columns past some steps: what every way through a user-defined scan ends in. Used by user_scan/driver.cpp.
 //
 // Operands whose columns are neighbours are handed to the compiled function as they are, others through tiles: rows of
 // columns, copied in before and out after, in turned squares where an operand's steps are neighbours. Each row of memory

@@ -1,6 +1,6 @@
 // Scans by compiled steps: state[t] = f(state[t-1], x[t]), out[t] = g(state[t-1], x[t]), for every column.
 //
-// f and g come as one compiled function (python/upsweep/_expr/llvm/recurrence.py), which takes some columns past some
+// f and g come as one compiled function (python/upsweep/_compiler/llvm/scans/kernel.py), which takes some columns past some
 // steps. Here are layouts, threads, and time in parallel. Every input and every output is moved once, unless time is
 // parallel: then inputs are read twice, the second time from the cache.
 //
