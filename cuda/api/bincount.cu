@@ -1,4 +1,4 @@
-// The C interface of counts: argument checks, devices, errors. Launches happen in count_launch.cu.
+// The C interface of counts: argument checks, devices, errors. Launches happen in bincount/launch.cu.
 #include "api/support.hpp"
 #include "bincount/launch.hpp"
 
@@ -13,9 +13,9 @@ AttributeCache block_shared = {cudaDevAttrMaxSharedMemoryPerBlockOptin, {}};
 AttributeCache processor_shared = {cudaDevAttrMaxSharedMemoryPerMultiprocessor, {}};
 
 // given: n_processors, or 0 for what the device has.
-int32_t limits_of(int32_t device, int32_t given, DeviceLimits* limits) {
-  *limits = {given, kHopperBlockShared, kHopperProcessorShared};
-  if (given > 0) return UPSWEEP_OK;
+int32_t limits_of(int32_t device, int32_t n_processors, DeviceLimits* limits) {
+  *limits = {n_processors, kHopperBlockShared, kHopperProcessorShared};
+  if (n_processors > 0) return UPSWEEP_OK;
   cudaError_t error = processors_of(device, &limits->processors);
   if (error == cudaSuccess) error = attribute_of(block_shared, device, &limits->block_shared);
   if (error == cudaSuccess) error = attribute_of(processor_shared, device, &limits->processor_shared);

@@ -24,15 +24,15 @@ cudaError_t machine_of(int device, Machine* machine) {
   cudaError_t error = processors_of(device, &machine->n_processors);
   if (error == cudaSuccess) error = attribute_of(shared_bytes, device, &machine->shared_bytes);
   if (error != cudaSuccess) return error;
-  const bool kept = device >= 0 && device < kMostDevices;
-  int8_t known = kept ? clusters[device].load(std::memory_order_relaxed) : int8_t(0);
+  const bool is_cached = device >= 0 && device < kMostDevices;
+  int8_t known = is_cached ? clusters[device].load(std::memory_order_relaxed) : int8_t(0);
   if (!known) {
     const DeviceGuard guard(device);
     cudaFuncAttributes attributes;
     error = guard.error() != cudaSuccess ? guard.error() : probe_kernel(&attributes);
     if (error != cudaSuccess) return error;
     known = attributes.ptxVersion >= 90 ? 2 : 1;
-    if (kept) clusters[device].store(known, std::memory_order_relaxed);
+    if (is_cached) clusters[device].store(known, std::memory_order_relaxed);
   }
   machine->clusters = known == 2;
   return cudaSuccess;
@@ -131,19 +131,19 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_device_check(int32_t device, char* name, int
   *capability = properties.major * 10 + properties.minor;
   const DeviceGuard guard(device);
   cudaFuncAttributes attributes;
-  const cudaError_t found = guard.error() ? guard.error() : probe_kernel(&attributes);
-  if (found == cudaSuccess) return UPSWEEP_OK;
+  const cudaError_t failure = guard.error() ? guard.error() : probe_kernel(&attributes);
+  if (failure == cudaSuccess) return UPSWEEP_OK;
   cudaGetLastError();
   return fail(UPSWEEP_UNSUPPORTED, "%s has compute capability %d.%d, for which libupsweep_cuda.so holds no code: %s",
-              properties.name, properties.major, properties.minor, cudaGetErrorString(found));
+              properties.name, properties.major, properties.minor, cudaGetErrorString(failure));
 }
 
 namespace {
 
 // given: n_processors of a device with all that there is, or 0 for this one.
-int32_t find_machine(int32_t device, int32_t given, Machine* machine) {
-  *machine = {given, true, WaveTuning::kSharedBytes};
-  if (given > 0) return UPSWEEP_OK;
+int32_t find_machine(int32_t device, int32_t n_processors, Machine* machine) {
+  *machine = {n_processors, true, PersistentTuning::kSharedBytes};
+  if (n_processors > 0) return UPSWEEP_OK;
   const cudaError_t error = machine_of(device, machine);
   if (error == cudaSuccess) return UPSWEEP_OK;
   cudaGetLastError();
@@ -189,13 +189,13 @@ int32_t run_scan(const upsweep_scan& scan, int64_t* needed) {
   Workspace w = {};
   if (plan.workspace_bytes) {
     w.counter = static_cast<uint32_t*>(scan.workspace);
-    w.letters = reinterpret_cast<unsigned long long*>(static_cast<char*>(scan.workspace) + kCounterBytes);
+    w.tile_words = reinterpret_cast<unsigned long long*>(static_cast<char*>(scan.workspace) + kCounterBytes);
   }
   Launch* const launch = launch_of(plan, scan.accumulator);
   Problem& p = plan.problem;
   View* const views[] = {&p.x, &p.gates, &p.reset, &p.out, &p.gamma, &p.initial, &p.final_state};
   return for_each_launch(plan.outer, views, [&]() -> int32_t {
-    if (plan.workspace_bytes && plan.regime != kWindow) {   // empty letters
+    if (plan.workspace_bytes && plan.regime != kWindow) {   // invalid tile states
       const cudaError_t error = cudaMemsetAsync(scan.workspace, 0xff, plan.workspace_bytes, stream);
       if (error != cudaSuccess) return cuda_failed("cudaMemsetAsync", error);
     }
@@ -241,12 +241,12 @@ UPSWEEP_EXPORT int32_t upsweep_cuda_scan_lines(upsweep_lines* lines) {
 namespace {
 
 // given: as find_machine has it, whose answer is left in *machine.
-int32_t plan_backward(const upsweep_lines_backward* lines, int32_t given, Machine* machine, BackwardPlan* plan) {
+int32_t plan_backward(const upsweep_lines_backward* lines, int32_t n_processors, Machine* machine, BackwardPlan* plan) {
   if (!lines) return fail(UPSWEEP_INVALID, "upsweep_cuda_lines_backward: a pointer is NULL");
-  if (const int32_t status = find_machine(lines->device, given, machine)) return status;
+  if (const int32_t status = find_machine(lines->device, n_processors, machine)) return status;
   if (const char* wrong = make_backward_plan(*lines, machine->n_processors, plan))
     return fail(UPSWEEP_INVALID, "%s", wrong);
-  return plan->here ? UPSWEEP_OK : UPSWEEP_NOT_HERE;
+  return plan->supported ? UPSWEEP_OK : UPSWEEP_NO_KERNEL;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How keys are read: 16 bytes at a time where they lie one behind the other, else one at a time.
+// How keys are read: 16 bytes at a time where they are contiguous, else one at a time.
 //
 // A key is looked at as an unsigned number of its own width: one of a negative key is beyond every limit.
 #pragma once
@@ -114,7 +114,7 @@ __device__ inline void for_each_key(const char* keys, int64_t stride, int64_t n,
     }
   }
 
-  // What is left, less than a tile for each block, is dealt out in finer pieces.
+  // What is left, less than a tile for each block, is distributed in finer pieces.
   const int64_t begin = rounds * tile * splits + split * threads + thread;
 #pragma unroll
   for (int k = 0; k < kLoads; ++k) {

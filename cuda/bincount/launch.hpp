@@ -1,4 +1,4 @@
-// The launches of counts, compiled in count_launch.cu, count_sums.cu and count_ranks.cu.
+// The launches of counts, compiled in bincount/launch.cu, bincount/sums.cu and bincount/ranks.cu.
 #pragma once
 
 #include <cuda_runtime_api.h>

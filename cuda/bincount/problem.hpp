@@ -55,7 +55,7 @@ struct SumShape {
   int32_t bits;                        // of the number of a bin, up to `bins`
 };
 
-// Elements that are put into bins by their ranks among thresholds (count_ranks.cuh).
+// Elements that are put into bins by their ranks among thresholds (bincount/ranks.cuh).
 struct RankProblem {
   const void* thresholds;
   int64_t n_thresholds;
@@ -63,7 +63,7 @@ struct RankProblem {
   int32_t* guess_fails;                // in the workspace: how often the guess of a threshold is not its own number
 };
 
-// Keys in parts by their high bits (count_partition.cuh).
+// Keys in parts by their high bits (bincount/partition.cuh).
 constexpr int kPartBits = 15;                  // of a key, that stay within its part
 constexpr uint32_t kPartBins = 1u << kPartBits;
 constexpr int64_t kMostParts = 4096;

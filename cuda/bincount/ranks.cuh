@@ -11,7 +11,7 @@
 // finds the slot with one look: slot = r + (x >= E[r]). r does not decrease, so that r(E[k]) == k for all k proves
 // that the slot is r or r + 1 for all x. `check_guess` looks, on the device, whether it is so; if not, E is searched.
 //
-// Moves the bytes of the elements: they are counted in tables as keys are (count_tables.cuh). Where the bins are more
+// Moves the bytes of the elements: they are counted in tables as keys are (bincount/tables.cuh). Where the bins are more
 // than tables hold, or have weights, `rank_keys` writes each element's bin as a key of 4 bytes, for the count of
 // keys.
 #pragma once
@@ -62,10 +62,10 @@ struct Float64Element {
 };
 
 // The guess, in float32 for elements that are compared in it; every operation is monotone.
-__device__ inline int guess(float x, float origin, float scale, float last) {
+__device__ inline int estimate(float x, float origin, float scale, float last) {
   return static_cast<int>(fminf(fmaxf(fmaf(x - origin, scale, 0.5f), 0.0f), last));
 }
-__device__ inline int guess(double x, double origin, double scale, double last) {
+__device__ inline int estimate(double x, double origin, double scale, double last) {
   return static_cast<int>(fmin(fmax(fma(x - origin, scale, 0.5), 0.0), last));
 }
 template <class K>
@@ -81,10 +81,10 @@ struct Ranks {
   __device__ Ranks(const RankProblem& p, const K* thresholds_)
       : thresholds(thresholds_), n(static_cast<int>(p.n_thresholds)), guessed(n > 0 && *p.guess_fails == 0),
         origin(static_cast<Real>(p.origin)), scale(static_cast<Real>(p.scale)), last(static_cast<Real>(n - 1)) {}
-  __device__ int guess_of(K x) const { return guess(static_cast<Real>(x), origin, scale, last); }
+  __device__ int estimate_of(K x) const { return estimate(static_cast<Real>(x), origin, scale, last); }
   __device__ int slot(K x) const {
     if (guessed) {
-      const int r = guess_of(x);
+      const int r = estimate_of(x);
       return r + (x >= thresholds[r]);
     }
     int below = 0;   // this many are known to be <= x
@@ -104,11 +104,11 @@ __global__ void __launch_bounds__(kTableThreads) check_guess(const RankProblem p
   Ranks<K> ranks(p, thresholds);
   const int step = gridDim.x * blockDim.x;
   for (int k = blockIdx.x * blockDim.x + threadIdx.x; k < ranks.n; k += step)
-    if (ranks.guess_of(thresholds[k]) != k) atomicAdd(p.guess_fails, 1);
+    if (ranks.estimate_of(thresholds[k]) != k) atomicAdd(p.guess_fails, 1);
 }
 
 // The thresholds come after the table in shared memory.
-// Elements one behind the other.
+// Contiguous elements.
 template <class Element>
 __global__ void __launch_bounds__(kTableThreads, 1) count_ranks(const CountProblem p, const TableShape shape,
                                                                 const RankProblem r) {

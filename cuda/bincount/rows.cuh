@@ -2,7 +2,7 @@
 //
 // Moves the bytes of the keys and 8 a bin, or 16 where they are added to what is there. Nothing waits for another
 // warp.
-// Called by count_launch.cu.
+// Called by bincount/launch.cu.
 #pragma once
 
 #include "bincount/tables.cuh"
@@ -44,8 +44,8 @@ __global__ void __launch_bounds__(kRowThreads) count_rows(const CountProblem p, 
     for (int64_t bin = lane; bin < p.n_bins; bin += 32) {
       int64_t* const at = reinterpret_cast<int64_t*>(out + bin * p.bin_stride);
       // The table ends where a key of the dtype may.
-      const int64_t found = static_cast<uint64_t>(bin) < p.limit ? table[slots.first(static_cast<uint32_t>(bin))] : 0;
-      *at = p.accumulate ? *at + found : found;
+      const int64_t count = static_cast<uint64_t>(bin) < p.limit ? table[slots.first(static_cast<uint32_t>(bin))] : 0;
+      *at = p.accumulate ? *at + count : count;
     }
     __syncwarp();
   }

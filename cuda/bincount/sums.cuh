@@ -1,6 +1,6 @@
 // Sums of weights for each key: out[bin] += the weights of a row's keys that are `bin`.
 //
-// Moves the bytes of the keys and the weights, and 8 a bin and block twice. Called by count_sums.cu.
+// Moves the bytes of the keys and the weights, and 8 a bin and block twice. Called by bincount/sums.cu.
 //
 // There are no additions of 64 bits in shared memory that are not loops: read, add, exchange if it is still the same.
 // So nothing may queue there. Two ways:
@@ -280,12 +280,12 @@ __global__ void __launch_bounds__(kSumThreads, 1) sum_global(const SumProblem p,
             const Sum sum = merge_peers(inside ? peers : 0, static_cast<Sum>(weight[k]));
             if (!inside || __ffs(peers) - 1 != lane) continue;
             const int entry = often.entry(key[k]);
-            unsigned long long there = often.keys[entry];
-            if (there == ~0ull) {
-              there = atomicCAS(&often.keys[entry], ~0ull, static_cast<unsigned long long>(key[k]));
-              if (there == ~0ull) there = key[k];
+            unsigned long long owner = often.keys[entry];
+            if (owner == ~0ull) {
+              owner = atomicCAS(&often.keys[entry], ~0ull, static_cast<unsigned long long>(key[k]));
+              if (owner == ~0ull) owner = key[k];
             }
-            add_atomically(there == key[k] ? &often.sums[entry] : &of_row[key[k]], sum);
+            add_atomically(owner == key[k] ? &often.sums[entry] : &of_row[key[k]], sum);
           }
         });
     if (p.count.dropped) add_outside(p.count, outside);

@@ -1,7 +1,7 @@
 // Counts in shared memory: out[bin] += how many keys of a row are `bin`.
 //
 // Moves the bytes of the keys once for each share of the bins (all but the first time out of the second-level cache),
-// and 8 bytes a bin and block. Called by count_launch.cu; as many bins as CountTuning says, or a few times as
+// and 8 bytes a bin and block. Called by bincount/launch.cu; as many bins as CountTuning says, or a few times as
 // many in shares.
 //
 // Speed may not depend on the keys. An increment without a result is one instruction that takes equal addresses

@@ -20,18 +20,18 @@ struct LineIndex {
     return view.data + (p.n_dims <= 1 ? line * view.strides[0] : offset(p, view, line));
   }
   static __device__ __noinline__ int64_t offset(const Problem& p, const View& view, int64_t line) {
-    int64_t found = 0;
+    int64_t offset = 0;
 #pragma unroll 1
     for (int dim = p.n_dims - 1; dim > 0; --dim) {
       if ((line | p.shape[dim]) >> 32 == 0) {   // a 64-bit division takes a hundred instructions
-        found += static_cast<uint32_t>(line) % static_cast<uint32_t>(p.shape[dim]) * view.strides[dim];
+        offset += static_cast<uint32_t>(line) % static_cast<uint32_t>(p.shape[dim]) * view.strides[dim];
         line = static_cast<uint32_t>(line) / static_cast<uint32_t>(p.shape[dim]);
       } else {
-        found += line % p.shape[dim] * view.strides[dim];
+        offset += line % p.shape[dim] * view.strides[dim];
         line /= p.shape[dim];
       }
     }
-    return found + line * view.strides[0];
+    return offset + line * view.strides[0];
   }
 };
 
@@ -47,7 +47,7 @@ __device__ inline S initial_of(const Problem& p, const LineIndex& index) {
   return p.initial.data ? Any<S>::load(index.in(p.initial), p.initial.dtype) : nothing(S());
 }
 
-// A state is float32 or float64 wide whatever the elements are (plan.cpp checks it): few cases to compile in.
+// A state is float32 or float64 wide whatever the elements are (plan/scan.cpp checks it): few cases to compile in.
 __device__ inline void store_state(char* at, int32_t dtype, double v) {
   if (dtype == UPSWEEP_FLOAT64) write(at, v);
   else write(at, from_double<float>(v));

@@ -267,7 +267,7 @@ __device__ inline uint32_t heads_of(int t, uint32_t each, uint32_t* next) {
   return heads;
 }
 
-// Some short lines that lie one behind the other, as one line: a drop at each one's first element.
+// Some short lines that are contiguous, as one line: a drop at each one's first element.
 template <class T, bool kReverse>
 struct Packed : Staged<T, kReverse> {
   using Base = Staged<T, kReverse>;

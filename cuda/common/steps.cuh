@@ -3,7 +3,7 @@
 // A step turns a state s into a * s + b. Two steps make one; that is what lets a line be scanned in parallel. Taken
 // together they give what they give one by one, but for rounding, as long as every number is finite: a product of gates
 // that underflows or overflows may make a NaN of an infinite state, or of none at all. Whoever finds a state that is
-// not finite therefore takes the steps again in order (scan_tile.cuh).
+// not finite therefore takes the steps again in order (scan/tile.cuh).
 #pragma once
 
 #include <cfloat>

@@ -22,7 +22,7 @@ typedef enum {
   UPSWEEP_UNSUPPORTED = 2, /* a device for which this library holds no code */
   UPSWEEP_CUDA_ERROR = 3,  /* a CUDA call failed; the text has its name and its own words */
   UPSWEEP_WORKSPACE = 4,   /* nothing was done: the scan needs the workspace whose size was written */
-  UPSWEEP_NOT_HERE = 5     /* nothing was done: no kernel is made for what was asked; there are other ways to it */
+  UPSWEEP_NO_KERNEL = 5     /* nothing was done: no kernel is made for what was asked; there are other ways to it */
 } upsweep_status;
 
 typedef enum {
@@ -187,7 +187,7 @@ int32_t upsweep_cuda_scan_lines(upsweep_lines* lines);
 /* Regimes 0, 1, 2 and 4; tile: steps of a chunk of a line. It depends on no device. */
 int32_t upsweep_cuda_plan_reduce(const upsweep_reduction* reduction, upsweep_plan* plan);
 int32_t upsweep_cuda_reduce(const upsweep_reduction* reduction);
-/* UPSWEEP_NOT_HERE where lines are few and long, or begin otherwise in one array than in another, as counted from
+/* UPSWEEP_NO_KERNEL where lines are few and long, or begin otherwise in one array than in another, as counted from
  * multiples of 16 bytes. The first says which it will be, without touching a device unless n_processors is 0. */
 int32_t upsweep_cuda_plan_lines_backward(const upsweep_lines_backward* lines, int32_t n_processors);
 int32_t upsweep_cuda_lines_backward(const upsweep_lines_backward* lines);

@@ -12,10 +12,10 @@ cudaError_t launch_window(const Plan& plan, const Workspace& w, cudaStream_t str
   const auto blocks_of = [](int64_t n, int64_t each) {
     return static_cast<uint32_t>(std::min((n + each - 1) / each, kMostBlocks));
   };
-  char* const workspace = reinterpret_cast<char*>(w.letters) - kCounterBytes;
+  char* const workspace = reinterpret_cast<char*>(w.tile_words) - kCounterBytes;
   const WindowResults<S> results = {plan.aside ? reinterpret_cast<S*>(workspace + plan.aside) : nullptr};
   if (plan.segment) {
-    WindowStep<S>* const steps = reinterpret_cast<WindowStep<S>*>(w.letters);
+    WindowStep<S>* const steps = reinterpret_cast<WindowStep<S>*>(w.tile_words);
     reduce_window_segments<S>
         <<<blocks_of(p.lines * plan.segments * plan.segment, plan.tile), kThreads, 0, stream>>>(
             p, steps, plan.segments, plan.segment);

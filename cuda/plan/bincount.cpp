@@ -50,8 +50,8 @@ const char* describe_keys(const upsweep_count& count, CountPlan* result, int32_t
   if (!count.keys.data && p.rows * count.length) return "keys have to be given";
   CountAxis axes[UPSWEEP_MAX_DIMS];
   const int n = p.rows ? merge_batch(count, axes) : 0;
-  const int kept = std::min(n, kDims);
-  plan.n_outer = n - kept;
+  const int n_merged = std::min(n, kDims);
+  plan.n_outer = n - n_merged;
   plan.n_launches = 1;
   for (int dim = 0; dim < plan.n_outer; ++dim) {
     plan.outer_shape[dim] = axes[dim].size;
@@ -59,8 +59,8 @@ const char* describe_keys(const upsweep_count& count, CountPlan* result, int32_t
     for (int i = 0; i < kCountArrays; ++i) plan.outer_strides[i][dim] = axes[dim].strides[i];
     p.rows /= axes[dim].size;
   }
-  p.n_dims = kept;
-  for (int dim = 0; dim < kept; ++dim) {
+  p.n_dims = n_merged;
+  for (int dim = 0; dim < n_merged; ++dim) {
     p.shape[dim] = axes[plan.n_outer + dim].size;
     p.key_strides[dim] = axes[plan.n_outer + dim].strides[0];
     p.out_strides[dim] = axes[plan.n_outer + dim].strides[1];

@@ -19,7 +19,7 @@ struct CountPlan {
   CountRegime regime;
   int32_t key_bytes;
   bool is_signed;
-  bool vectors;                         // keys lie one behind the other
+  bool vectors;                         // keys are contiguous
   TableShape table;
   int64_t n_parts;
   int64_t scatter_warps, part_blocks;

@@ -34,8 +34,8 @@ void plan_columns(ReducePlan& plan) {
                  plan.outer.keeps_vectors(kX) &&
                  (!plan.gated || (has_aligned_rows(p.gates, p, item) && plan.outer.keeps_vectors(kGates)));
   const int64_t threads = p.lines / (plan.vectors ? per : 1);
-  const int64_t wanted = std::clamp(ReduceTuning::kColumnThreads / threads, int64_t(1), ReduceTuning::kColumnChunks);
-  r.chunk = std::max(divide_up(p.length, wanted), ReduceTuning::kColumnSteps);
+  const int64_t target = std::clamp(ReduceTuning::kColumnThreads / threads, int64_t(1), ReduceTuning::kColumnChunks);
+  r.chunk = std::max(divide_up(p.length, target), ReduceTuning::kColumnSteps);
   r.chunks = divide_up(p.length, r.chunk);
   r.chunk = divide_up(p.length, r.chunks);
   r.per = 1;
@@ -63,9 +63,9 @@ void plan_lines(ReducePlan& plan) {
     plan.regime = kLines;
     const int64_t turn = 32 * (plan.typed ? ReduceTuning::kVectors[plan.gated] : ReduceTuning::kAnyVectors);
     const int64_t turns = divide_up(vectors, turn);
-    const int64_t wanted = p.lines >= ReduceTuning::kLines ? ReduceTuning::kTimes
+    const int64_t target = p.lines >= ReduceTuning::kLines ? ReduceTuning::kTimes
                                                            : divide_up(p.lines * turns, ReduceTuning::kChunks);
-    r.chunks = divide_up(turns, std::min(wanted, ReduceTuning::kTimes));
+    r.chunks = divide_up(turns, std::min(target, ReduceTuning::kTimes));
     r.chunk = divide_up(turns, r.chunks) * turn;
     r.chunks = divide_up(vectors, r.chunk);
   }

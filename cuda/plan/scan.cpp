@@ -26,9 +26,9 @@ int merge_axes(const upsweep_scan& scan, const upsweep_array* const* arrays, int
   std::stable_sort(axes, axes + n, [](const Axis& a, const Axis& b) {
     return std::llabs(a.strides[kOut]) > std::llabs(b.strides[kOut]);
   });
-  int kept = n ? 1 : 0;
+  int n_merged = n ? 1 : 0;
   for (int dim = 1; dim < n; ++dim) {
-    Axis& outer = axes[kept - 1];
+    Axis& outer = axes[n_merged - 1];
     const Axis& inner = axes[dim];
     bool merges = true;
     for (int i = 0; i < n_arrays; ++i) merges = merges && outer.strides[i] == inner.strides[i] * inner.size;
@@ -36,10 +36,10 @@ int merge_axes(const upsweep_scan& scan, const upsweep_array* const* arrays, int
       outer.size *= inner.size;
       std::copy(inner.strides, inner.strides + n_arrays, outer.strides);
     } else {
-      axes[kept++] = inner;
+      axes[n_merged++] = inner;
     }
   }
-  return kept;
+  return n_merged;
 }
 
 // Whether every line of contiguous elements begins, in scan order, on a vector's boundary.
@@ -58,11 +58,11 @@ int walking_warps(int64_t positions, int64_t lines, int64_t warp_tile, int most,
   double least = 1e300;
   double price = 1;   // a wider tile needs fewer barriers
   for (int warps = most; warps >= 1; warps /= 2, price *= 1.05) {
-    const int64_t tile = warps * warp_tile, taken = (positions + tile - 1) / tile * tile;
+    const int64_t tile = warps * warp_tile, covered = (positions + tile - 1) / tile * tile;
     const int64_t resident = resident_warps / warps;
     const int64_t rounds = (lines + resident - 1) / resident;
     const double uneven = rounds > 1 ? double(rounds) * resident / lines : 1;
-    const double cost = price * taken * uneven;
+    const double cost = price * covered * uneven;
     if (cost < least) {
       best = warps;
       least = cost;
@@ -82,7 +82,7 @@ bool same_phase(const Problem& p, const Outer& outer, bool gated) {
   return true;
 }
 
-// Whether lines lie one behind the other in every array, and have nothing of their own but elements.
+// Whether lines are contiguous in every array, and have nothing of their own but elements.
 bool can_pack(const Problem& p, bool gated, int64_t item) {
   if (p.n_dims > 1 || p.exclusive || !p.writes || p.initial.data || p.reset.data || p.final_state.data || p.gamma.data)
     return false;
@@ -98,28 +98,28 @@ int32_t lines_of_a_warp(int64_t length, int64_t warp_tile, int64_t item, bool al
                                                                          : (warp_tile - 16 / item + 1) / length);
 }
 
-// A counter in a line of its own, then the letters (look_back.cuh): of `tiles` tiles of `lanes` lines each, and of
+// A counter in a line of its own, then the tile states (scan/look_back.cuh): of `tiles` tiles of `lanes` lines each, and of
 // `groups` groups.
 int64_t workspace_of(int64_t tiles, int64_t lanes, int64_t groups, int32_t accumulator) {
   const int64_t step_words = accumulator == UPSWEEP_COMPLEX ? 4 : 2, state_words = accumulator == UPSWEEP_REAL ? 1 : 2;
   return kCounterBytes + (tiles * lanes * (step_words + state_words) + groups * step_words) * 8;
 }
 
-// Positions of a tile of waves.
-int64_t wave_tile(int64_t item, bool gated) { return WaveTuning::kWarps * 32 * wave_elements(item, gated); }
+// Positions of a tile of rounds.
+int64_t persistent_tile(int64_t item, bool gated) { return PersistentTuning::kWarps * 32 * persistent_elements(item, gated); }
 
 // Whether there are tiles enough of lines that have nothing of their own but elements and states.
-bool can_go_in_waves(const Plan& plan, Machine machine, int64_t item) {
+bool is_persistent(const Plan& plan, Machine machine, int64_t item) {
   const Problem& p = plan.problem;
-  if (!plan.typed || p.reset.data || p.gamma.data || machine.shared_bytes < WaveTuning::kSharedBytes) return false;
-  const int64_t tiles = p.lines * (p.length / wave_tile(item, plan.gated));
-  return tiles >= int64_t(WaveTuning::kTilesPerProcessor) * machine.n_processors && tiles < INT32_MAX / 2;
+  if (!plan.typed || p.reset.data || p.gamma.data || machine.shared_bytes < PersistentTuning::kSharedBytes) return false;
+  const int64_t tiles = p.lines * (p.length / persistent_tile(item, plan.gated));
+  return tiles >= int64_t(PersistentTuning::kTilesPerProcessor) * machine.n_processors && tiles < INT32_MAX / 2;
 }
 
-// A state for each tile, and for each wave a number of each block, or two, in letters of whole warps.
-int64_t workspace_of_waves(int64_t tiles, int64_t blocks, bool gated) {
-  const int64_t waves = (tiles + blocks - 1) / blocks, letters = (blocks + 31) / 32 * 32 * (gated ? 2 : 1);
-  return kCounterBytes + (tiles + waves * letters) * 8;
+// A state for each tile, and for each round a number of each block, or two, in words of whole warps.
+int64_t persistent_workspace(int64_t tiles, int64_t blocks, bool gated) {
+  const int64_t rounds = (tiles + blocks - 1) / blocks, tile_words = (blocks + 31) / 32 * 32 * (gated ? 2 : 1);
+  return kCounterBytes + (tiles + rounds * tile_words) * 8;
 }
 
 void plan_window(Plan& plan, int32_t accumulator) {
@@ -208,12 +208,12 @@ void choose_regime(Plan& plan, int32_t accumulator, Machine machine) {
     plan.tiles = ClusterTuning::kBlocks;
     return;
   }
-  if (p.lines <= WaveTuning::kLines && can_go_in_waves(plan, machine, item)) {
-    plan.regime = kWaveLines;
-    plan.tile = wave_tile(item, plan.gated);
+  if (p.lines <= PersistentTuning::kLines && is_persistent(plan, machine, item)) {
+    plan.regime = kPersistentLines;
+    plan.tile = persistent_tile(item, plan.gated);
     plan.tiles = (p.length + vec - 1 + plan.tile - 1) / plan.tile;
-    plan.blocks = std::min(n_processors, WaveTuning::kMostBlocks);
-    plan.workspace_bytes = workspace_of_waves(p.lines * plan.tiles, plan.blocks, plan.gated);
+    plan.blocks = std::min(n_processors, PersistentTuning::kMostBlocks);
+    plan.workspace_bytes = persistent_workspace(p.lines * plan.tiles, plan.blocks, plan.gated);
     return;
   }
   // Tiles of a split line: longer where there are enough of them.
@@ -306,17 +306,17 @@ void lay_out(const upsweep_scan& scan, const upsweep_array* const* arrays, View*
   p->gamma_im = scan.gamma_im;
   Axis axes[UPSWEEP_MAX_DIMS];
   const int n = merge_axes(scan, arrays, n_arrays, axes);
-  const int kept = std::min(n, kDims);
-  outer->n = n - kept;
+  const int n_merged = std::min(n, kDims);
+  outer->n = n - n_merged;
   outer->n_launches = 1;
   for (int dim = 0; dim < outer->n; ++dim) {
     outer->shape[dim] = axes[dim].size;
     outer->n_launches *= axes[dim].size;
     for (int i = 0; i < n_arrays; ++i) outer->strides[i][dim] = axes[dim].strides[i];
   }
-  p->n_dims = kept;
+  p->n_dims = n_merged;
   p->lines = 1;
-  for (int dim = 0; dim < kept; ++dim) {
+  for (int dim = 0; dim < n_merged; ++dim) {
     p->shape[dim] = axes[outer->n + dim].size;
     p->lines *= p->shape[dim];
   }
@@ -327,7 +327,7 @@ void lay_out(const upsweep_scan& scan, const upsweep_array* const* arrays, View*
     view.dtype = arrays[i]->dtype;
     // A single step has no stride of its own; numpy leaves it undefined.
     view.time_stride = scan.length > 1 ? arrays[i]->time_stride : dtype_size(view.dtype);
-    for (int dim = 0; dim < kept; ++dim) view.strides[dim] = axes[outer->n + dim].strides[i];
+    for (int dim = 0; dim < n_merged; ++dim) view.strides[dim] = axes[outer->n + dim].strides[i];
     if (view.data && i < kTimed && scan.reverse && scan.length > 1) {
       view.data += (scan.length - 1) * view.time_stride;
       view.time_stride = -view.time_stride;
@@ -372,20 +372,20 @@ const char* make_backward_plan(const upsweep_lines_backward& b, int n_processors
   if (b.length < 0) return "length is negative";
   BackwardPlan& plan = *result;
   std::memset(&plan, 0, sizeof plan);
-  plan.here = true;
+  plan.supported = true;
   if (b.lines == 0 || b.length == 0) return nullptr;
   const void* const arrays[] = {b.g, b.gates, b.y, b.gx, b.g_gates};
   for (const void* array : arrays) {
     if (!array) return "gates, y, g, gx and g_gates have to be given";
-    plan.here = plan.here && (reinterpret_cast<uintptr_t>(array) - reinterpret_cast<uintptr_t>(b.gx)) % 16 == 0;
+    plan.supported = plan.supported && (reinterpret_cast<uintptr_t>(array) - reinterpret_cast<uintptr_t>(b.gx)) % 16 == 0;
   }
   const int64_t item = dtype_size(b.dtype), vec = 16 / item, warp_tile = 32 * lane_elements(item);
   const int64_t split_tile = SplitTuning::kWarps * warp_tile;
   // Few long lines are split over blocks, which this kernel does not do.
   const bool split = b.lines < int64_t(SplitTuning::kLinesPerProcessor) * n_processors &&
                      (b.length + vec - 1 + split_tile - 1) / split_tile > 2;
-  plan.here = plan.here && b.length <= kMostSteps && !split;
-  if (!plan.here) return nullptr;
+  plan.supported = plan.supported && b.length <= kMostSteps && !split;
+  if (!plan.supported) return nullptr;
   Problem& p = plan.problem;
   p.lines = b.lines;
   p.length = b.length;

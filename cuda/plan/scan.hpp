@@ -8,7 +8,7 @@ namespace upsweep {
 
 constexpr int64_t kCounterBytes = 256;   // of a workspace: the counter, alone in its line
 
-enum Regime : int32_t { kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns, kWindow, kPackedLines, kClusterLines, kWaveLines };
+enum Regime : int32_t { kNothing, kShortLines, kLines, kSplitLines, kColumns, kSplitColumns, kWindow, kPackedLines, kClusterLines, kPersistentLines };
 
 // What a launch leaves out: axes that it is repeated over, and the bytes that arrays move along them.
 constexpr int kMostArrays = 9;
@@ -68,7 +68,7 @@ struct BackwardPlan {
   Problem problem;                 // x, gates, out (g, gates, gx): only `data`, which is the lowest address
   const char* y;
   char* g_gates;
-  bool here;                       // the kernel is for these lines
+  bool supported;                       // the kernel is for these lines
   bool reverse;                    // of the pass that is made: the other way round than the scan's
   int32_t each;                    // packed lines of a warp; 0: a block walks along a line
   int32_t warps;                   // of such a block

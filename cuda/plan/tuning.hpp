@@ -36,7 +36,7 @@ struct ClusterTuning {
 };
 
 // Few lines with tiles enough for every processor, one block on each.
-struct WaveTuning {
+struct PersistentTuning {
   static constexpr int kLines = 8;            // at most: tiles of more lines wait less for each other
   static constexpr int kWarps = 16;           // of a block that scan
   static constexpr int kStages = 6;           // tiles of 32 KB in shared memory; one less of 16-bit elements

@@ -4,7 +4,7 @@
 //   join_in_warps     chunks of columns: 32 columns in a block, each warp a run of their chunks
 //   join_in_blocks    a block for a line, a run of its chunks for each thread
 //
-// Where anything about it is doubtful (reduce_steps.cuh), one thread goes through the chunks again from the line's
+// Where anything about it is doubtful (reduce/steps.cuh), one thread goes through the chunks again from the line's
 // first, and takes the steps of those that are in order.
 #pragma once
 
@@ -36,7 +36,7 @@ __device__ inline F multiply_chunk(const Problem& p, int64_t line, int64_t begin
                                    bool has_zero) {
   const F all = product(own, before);
   if (!is_doubtful_product(p, all) || is_nan(before)) return all;
-  if (keeps_infinity(own, before, has_zero)) return kept_infinity(own, before);
+  if (keeps_infinity(own, before, has_zero)) return propagated_infinity(own, before);
   return multiply_in_order(p, line, begin, end, before);
 }
 
@@ -71,7 +71,7 @@ __device__ inline Joined<F, S> join_in_order(const Reduction& r, int64_t line) {
     all = join(all, own);
     if (is_nan(before) && !own.dropped) all.effect.b = before;   // a NaN stays one
     else if (!own.dropped && !own.doubtful && keeps_infinity(own.effect.a, before, own.has_zero))
-      all.effect.b = kept_infinity(own.effect.a, before);
+      all.effect.b = propagated_infinity(own.effect.a, before);
     else if (all.doubtful)
       all.effect.b = take_in_order<F, S>(p, line, begin, end, before);
     all.effect.a = factor;
@@ -104,13 +104,13 @@ __device__ inline Joined<F, S> shuffle_down(const Joined<F, S>& v, int by) {
 
 // In lane 0, what the first n lanes have.
 template <class F, class S>
-__device__ inline Joined<F, S> join_lanes(Joined<F, S> mine, int lane, int n) {
+__device__ inline Joined<F, S> join_lanes(Joined<F, S> own, int lane, int n) {
 #pragma unroll 1
   for (int by = 1; by < 32; by *= 2) {
-    const Joined<F, S> next = shuffle_down(mine, by);
-    if (lane + by < n) mine = join(mine, next);
+    const Joined<F, S> next = shuffle_down(own, by);
+    if (lane + by < n) own = join(own, next);
   }
-  return mine;
+  return own;
 }
 
 // The chunks of a line from `begin` up to `end`, of which there is one at least.
@@ -161,16 +161,16 @@ __global__ void __launch_bounds__(ReduceTuning::kMostJoiners) join_in_blocks(con
   const int64_t each = (r.chunks + blockDim.x - 1) / blockDim.x;
   const int n_threads = static_cast<int>((r.chunks + each - 1) / each);   // that have chunks
   for (int64_t line = blockIdx.x; line < r.scan.lines; line += gridDim.x) {
-    Joined<F, S> mine = {};
+    Joined<F, S> own = {};
     const int64_t begin = threadIdx.x * each, end = min(begin + each, r.chunks);
-    if (begin < end) mine = join_run<F, S>(r, line, begin, end);
-    mine = join_lanes(mine, lane, min(n_threads - warp * 32, 32));
-    if (lane == 0) of_warps[warp] = mine;
+    if (begin < end) own = join_run<F, S>(r, line, begin, end);
+    own = join_lanes(own, lane, min(n_threads - warp * 32, 32));
+    if (lane == 0) of_warps[warp] = own;
     __syncthreads();
     if (warp == 0) {
       const int n_warps = (n_threads + 31) / 32;
-      mine = join_lanes(lane < n_warps ? of_warps[lane] : Joined<F, S>(), lane, n_warps);
-      if (lane == 0) finish_line(r, line, mine);
+      own = join_lanes(lane < n_warps ? of_warps[lane] : Joined<F, S>(), lane, n_warps);
+      if (lane == 0) finish_line(r, line, own);
     }
     __syncthreads();
   }

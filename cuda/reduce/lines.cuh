@@ -235,15 +235,15 @@ __device__ inline Effect<typename Line::Factor, typename Line::State> effect_of_
 
 // In the first lane of each `width`, what all of them do one after the other. dropping: the lanes that drop.
 template <bool kResets, class F, class S>
-__device__ inline void fold_lanes(Effect<F, S>& mine, uint32_t dropping, int lane, int width) {
+__device__ inline void fold_lanes(Effect<F, S>& own, uint32_t dropping, int lane, int width) {
 #pragma unroll
   for (int i = 0; i < 5; ++i) {
     const int by = 1 << i;
     if (by >= width) break;
-    const Effect<F, S> next = {shuffle_down(mine.a, by), shuffle_down(mine.b, by)};
+    const Effect<F, S> next = {shuffle_down(own.a, by), shuffle_down(own.b, by)};
     const bool drop = kResets && lane + by < 32 && (dropping >> (lane + by) & ((1u << by) - 1));
-    mine.b = drop ? next.b : advance(next.a, mine.b, next.b);
-    mine.a = drop ? zero(F()) : product(next.a, mine.a);
+    own.b = drop ? next.b : advance(next.a, own.b, next.b);
+    own.a = drop ? zero(F()) : product(next.a, own.a);
   }
 }
 
@@ -344,24 +344,24 @@ __global__ void __launch_bounds__(ReduceTuning::kThreads, ReduceTuning::kBlocks)
     const Line line(r, row);
     const int64_t begin = chunk * r.chunk * Line::kPer - line.phase;
     const int64_t end = min(begin + r.chunk * Line::kPer, line.length);
-    Chunk mine(r.scan, row, chunk == 0 && r.scan.initial.data);
+    Chunk own(r.scan, row, chunk == 0 && r.scan.initial.data);
     int64_t t = begin;
     if constexpr (kHasWhole<Line>) {
       if (t < 0) {   // a line that begins inside of a vector
-        mine.template take<false>(line, t, end, lane);
+        own.template take<false>(line, t, end, lane);
         t += kTimes;
       }
       if constexpr (kGated || kResets) {
-        for (; t < end && line.whole(t, kVectors); t += kTimes) mine.template take<true>(line, t, end, lane);
+        for (; t < end && line.whole(t, kVectors); t += kTimes) own.template take<true>(line, t, end, lane);
       } else if (t < end && line.whole(t, kVectors)) {
         ConstantFactor<Line> run(line.gamma);
         for (; t < end && line.whole(t, kVectors); t += kTimes) run.take(line, t + lane * Line::kPer);
-        mine.add(run.effect(), false);
+        own.add(run.effect(), false);
       }
     }
-    for (; t < end; t += kTimes) mine.template take<false>(line, t, end, lane);
-    const bool has_zero = __any_sync(0xffffffffu, mine.has_zero || (!kGated && is_zero(line.gamma)));
-    if (lane == 0) keep_effect(r, row, chunk, mine.all, mine.dropped, has_zero);
+    for (; t < end; t += kTimes) own.template take<false>(line, t, end, lane);
+    const bool has_zero = __any_sync(0xffffffffu, own.has_zero || (!kGated && is_zero(line.gamma)));
+    if (lane == 0) keep_effect(r, row, chunk, own.all, own.dropped, has_zero);
   }
 }
 

@@ -2,7 +2,7 @@
 //
 // A chunk's effect is that of a step: a state s becomes a * s + b, or b where it drops s. Effects are found without the
 // state, so a product of gates may leave float64's range where no state does. An effect that cannot be trusted with the
-// state it meets (see is_doubtful) is left aside, and its steps are taken in order by one thread: slow and right.
+// state it meets (see is_doubtful) is left aside, and its steps are processed in order by one thread: slow and right.
 //
 // Factors may be real where states are complex.
 #pragma once
@@ -50,14 +50,14 @@ __device__ inline bool is_zero(uint64_t v) { return v == 0; }
 __device__ inline bool keeps_infinity(double a, double before, bool has_zero) {
   return !has_zero && !is_finite(before) && !is_nan(before) && !is_nan(a);
 }
-__device__ inline double kept_infinity(double a, double before) { return before * copysign(1.0, a); }
+__device__ inline double propagated_infinity(double a, double before) { return before * copysign(1.0, a); }
 // Their parts may differ; whole states go through the chunk in order.
 template <class F>
 __device__ inline bool keeps_infinity(F, Complex, bool) { return false; }
 template <class F>
-__device__ inline Complex kept_infinity(F, Complex before) { return before; }
+__device__ inline Complex propagated_infinity(F, Complex before) { return before; }
 __device__ inline bool keeps_infinity(uint64_t, uint64_t, bool) { return false; }
-__device__ inline uint64_t kept_infinity(uint64_t, uint64_t before) { return before; }
+__device__ inline uint64_t propagated_infinity(uint64_t, uint64_t before) { return before; }
 
 // Where a line begins in its first vector, counted in scan order.
 __device__ inline int phase_of(const Reduction& r, const void* x) {

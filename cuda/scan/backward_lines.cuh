@@ -3,7 +3,7 @@
 //   gx[t] = g[t] + a[t+1] * gx[t+1],    ga[t] = gx[t] * y[t-1],    ga = 0 at the first step, which reads no gate
 //
 // Bytes an element: g, gates and y are read once, gx and ga are written once; 20 for float32. Two kernels, chosen in
-// plan.cpp, for lines one behind the other in memory that begin alike in all arrays:
+// plan/scan.cpp, for contiguous lines in memory that begin alike in all arrays:
 //
 //   backward_packed_lines  each warp takes as many lines as it holds elements of
 //   backward_lines         a block a line, tile after tile, the state carried from one to the next
@@ -244,18 +244,18 @@ __global__ void __launch_bounds__(BackwardTuning::kWarps * 32, BackwardTuning::k
       __syncthreads();
       const double state_before = state;
       bool finite, any_dropped;
-      const double mine = shared[turn].before(warp, n_warps, &state, &finite, &any_dropped);
+      const double warp_state = shared[turn].before(warp, n_warps, &state, &finite, &any_dropped);
       if (!finite && !is_nan(state_before))
         state = finish_tile_in_order(tile, shared[turn], line, p.scan, row, position, 0.0, state_before);
       else
-        tile.give(line, p.scan, row, position, powers, mine, true, lane);
+        tile.give(line, p.scan, row, position, powers, warp_state, true, lane);
       line.flush(warp_position, lane);
       edge = next_edge;
     }
   }
 }
 
-// Lines one behind the other: each warp takes `each` of them at a time, as scan_packed_lines has it.
+// contiguous lines: each warp takes `each` of them at a time, as scan_packed_lines has it.
 template <class T, bool kReverse>
 __global__ void __launch_bounds__(BackwardTuning::kWarps * 32, BackwardTuning::kBlocks)
     backward_packed_lines(const __grid_constant__ BackwardProblem p, int each) {

@@ -2,7 +2,7 @@
 // through shared memory. One launch, and no workspace that has to be filled before: what takes 8 microseconds then is
 // the launch and the way to memory and back.
 //
-// Clusters are there from compute capability 9.0 on; plan.cpp knows.
+// Clusters are there from compute capability 9.0 on; plan/scan.cpp knows.
 #pragma once
 
 #include "scan/lines.cuh"
@@ -24,35 +24,35 @@ __device__ inline void synchronise_cluster() {
 }
 // The same variable of another block.
 template <class T>
-__device__ inline T* in_block(T* mine, int block) {
-  T* theirs = mine;
+__device__ inline T* in_block(T* local, int block) {
+  T* remote = local;
 #if __CUDA_ARCH__ >= 900
-  asm("mapa.u64 %0, %1, %2;" : "=l"(theirs) : "l"(mine), "r"(block));
+  asm("mapa.u64 %0, %1, %2;" : "=l"(remote) : "l"(local), "r"(block));
 #endif
-  return theirs;
+  return remote;
 }
 
 // What has come for a block: what each tile of its line does, and where they take turns the state before its own.
 template <class S>
-struct ClusterMail {
+struct ClusterSteps {
   Step<S> step[ClusterTuning::kBlocks];
   bool dropped[ClusterTuning::kBlocks];
   S state;
 
   // To all blocks, by a warp.
-  __device__ void send(int tile, Step<S> its, bool drops, int lane) {
+  __device__ void send(int tile, Step<S> own, bool drops, int lane) {
     if (lane >= ClusterTuning::kBlocks) return;
-    ClusterMail* const to = in_block(this, lane);
-    to->step[tile] = its;
+    ClusterSteps* const to = in_block(this, lane);
+    to->step[tile] = own;
     to->dropped[tile] = drops;
   }
   // The state before a tile, by a warp. not_finite: one before a tile is not, and the fold may have made a NaN of an
   // infinity; every block finds the same.
   __device__ S state_before(int tile, int lane, bool* not_finite) const {
     const bool is_tile = lane < ClusterTuning::kBlocks;
-    const Step<S> its = is_tile ? step[lane] : Step<S>{one(S()), nothing(S())};
+    const Step<S> own = is_tile ? step[lane] : Step<S>{one(S()), nothing(S())};
     const uint32_t droppers = __ballot_sync(0xffffffffu, is_tile && dropped[lane]);
-    const S after = scan_of_steps(its, droppers, lane).b;
+    const S after = scan_of_steps(own, droppers, lane).b;
     *not_finite = __any_sync(0xffffffffu, lane + 1 < ClusterTuning::kBlocks && !is_finite(after));
     const S before = shuffle(after, tile ? tile - 1 : 0);
     return tile ? before : nothing(S());
@@ -62,12 +62,12 @@ struct ClusterMail {
 // A line in each cluster.
 template <class Line, bool kGated>
 __global__ void __launch_bounds__(ClusterTuning::kWarps * 32, 1) UPSWEEP_CLUSTER(ClusterTuning::kBlocks)
-    scan_cluster_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers given) {
+    scan_cluster_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers gamma_powers) {
   using S = typename Line::State;
   constexpr int kWarps = ClusterTuning::kWarps, kBlocks = ClusterTuning::kBlocks, kWarpTile = 32 * Line::kVec;
   __shared__ WarpSteps<S, kWarps> shared;
   __shared__ BlockPowers<S> powers;
-  __shared__ ClusterMail<S> mail;
+  __shared__ ClusterSteps<S> tile_states;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
   const int warp_position = warp * kWarpTile, position = warp_position + lane * Line::kVec;
   const uint32_t row = blockIdx.x / kBlocks;
@@ -76,25 +76,25 @@ __global__ void __launch_bounds__(ClusterTuning::kWarps * 32, 1) UPSWEEP_CLUSTER
   line.base = warp * kStageVectors<Line, kGated>;
   line.template fetch<kGated>(warp_position, line.base, lane);
   commit_copies();
-  if (!kGated) set_powers(powers, p, given, row, Line::kVec, kWarps * kBlocks);
-  synchronise_cluster();           // from here on every block may write into every other's mail
+  if (!kGated) set_powers(powers, p, gamma_powers, row, Line::kVec, kWarps * kBlocks);
+  synchronise_cluster();           // from here on every block may write into every other's shared memory
   const bool plain = is_plain(line, p, warp_position, kWarpTile);
   Tile<Line, kGated, false> tile;
   take_one_of_many(tile, p, line, row, tile_index == 0, position, shared, powers, plain);
   if (warp == 0) {
     bool drops;
     const Step<S> step = shared.all(n_warps, &drops);
-    mail.send(tile_index, step, drops, lane);
+    tile_states.send(tile_index, step, drops, lane);
   }
   synchronise_cluster();
   bool not_finite;
-  S state = mail.state_before(tile_index, lane, &not_finite);
+  S state = tile_states.state_before(tile_index, lane, &not_finite);
   if (not_finite && (kGated || !powers.keep)) {
     // In turn: each takes the state that the tile before really left.
     for (int turn = 0; turn < tile_index; ++turn) synchronise_cluster();
-    if (tile_index) state = mail.state;
+    if (tile_index) state = tile_states.state;
     state = finish_tile<kGated>(tile, shared, line, p, row, position, powers, state, plain);
-    if (threadIdx.x == 0 && tile_index + 1 < kBlocks) in_block(&mail, tile_index + 1)->state = state;
+    if (threadIdx.x == 0 && tile_index + 1 < kBlocks) in_block(&tile_states, tile_index + 1)->state = state;
     for (int turn = tile_index; turn + 1 < kBlocks; ++turn) synchronise_cluster();
   } else {
     finish_tile<kGated>(tile, shared, line, p, row, position, powers, state, plain);

@@ -1,7 +1,7 @@
 // Scans down columns: the lines' neighbours in memory are other lines, so the lanes of a warp take one column each.
 //
 // A block has 32 columns. Its warps take kSteps steps each of a tile; what they do to the state is folded in shared
-// memory. Bytes an element: x and gates are read once, out is written once. Two kernels, chosen in plan.cpp:
+// memory. Bytes an element: x and gates are read once, out is written once. Two kernels, chosen in plan/scan.cpp:
 //
 //   scan_columns         a block walks down its columns, the next steps on their way in shared memory
 //   scan_split_columns   a block a tile, for few columns: tiles look back for the states before them
@@ -173,21 +173,21 @@ template <class S>
 struct ColumnSteps {
   Step<S> step[ColumnTuning::kWarps][32];
   bool dropped[ColumnTuning::kWarps][32];
-  S state[32];                     // handed from warp to warp when steps are taken in order
+  S state[32];                     // passed from warp to warp when steps are processed in order
 
   // The state before `warp` from the one before the tile, and, in *state, the one after it.
   __device__ S before(int warp, int lane, S* state, bool* finite, bool* any_dropped) const {
-    S mine = *state;
+    S warp_state = *state;
     *finite = true;
     *any_dropped = false;
 #pragma unroll
     for (int w = 0; w < ColumnTuning::kWarps; ++w) {
-      if (w == warp) mine = *state;
+      if (w == warp) warp_state = *state;
       *state = dropped[w][lane] ? step[w][lane].b : advance(step[w][lane].a, *state, step[w][lane].b);
       *finite = *finite && is_finite(*state);
       *any_dropped = *any_dropped || dropped[w][lane];
     }
-    return mine;
+    return warp_state;
   }
 };
 
@@ -231,13 +231,13 @@ struct ColumnBlock {
 // keep the state that they have, and its bits.
 template <class Piece, class Block, class S>
 __device__ S finish_columns_in_order(const Piece& piece, const Block& block, ColumnSteps<S>& shared, const Problem& p,
-                                     int64_t begin, S mine, S state, S state_after, bool in_order) {
+                                     int64_t begin, S warp_state, S state, S state_after, bool in_order) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll 1
   for (int w = 0; w < ColumnTuning::kWarps; ++w) {
     if (w == warp)
       shared.state[lane] =
-          piece.template finish<false>(p, block.out, block.index, block.inside, begin, block.gamma, in_order ? state : mine);
+          piece.template finish<false>(p, block.out, block.index, block.inside, begin, block.gamma, in_order ? state : warp_state);
     __syncthreads();
     state = shared.state[lane];
     __syncthreads();
@@ -272,13 +272,13 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kBloc
           __syncthreads();
           const S state_before = state;
           bool finite, any_dropped;
-          const S mine = shared[turn].before(warp, lane, &state, &finite, &any_dropped);
+          const S warp_state = shared[turn].before(warp, lane, &state, &finite, &any_dropped);
           const bool in_order = !finite && (kGated || !block.keep) && (any_dropped || !is_nan(state_before));
           if (__any_sync(0xffffffffu, in_order))
-            state = finish_columns_in_order(piece, block, shared[turn], p, piece_begin, mine, state_before, state,
+            state = finish_columns_in_order(piece, block, shared[turn], p, piece_begin, warp_state, state_before, state,
                                             in_order);
           else
-            piece.template finish<kWhole>(p, block.out, block.index, block.inside, piece_begin, block.gamma, mine);
+            piece.template finish<kWhole>(p, block.out, block.index, block.inside, piece_begin, block.gamma, warp_state);
         };
         // The last step may be the one that leaves the final state.
         if (block.full && begin + kTile < p.length) run(std::true_type());
@@ -380,7 +380,7 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kSpli
   __syncthreads();
   S state = shared_state[lane];
   bool finite, any_dropped;
-  S mine = shared.before(warp, lane, &state, &finite, &any_dropped);
+  S warp_state = shared.before(warp, lane, &state, &finite, &any_dropped);
   bool in_order = !finite && (kGated || !block.keep);
   // By the tile's step, as a look back over this tile has it: the same bits either way.
   const bool is_known = warp == 0 && !is_last && !in_order;
@@ -392,13 +392,13 @@ __global__ void __launch_bounds__(ColumnTuning::kWarps * 32, ColumnTuning::kSpli
     // The fold may have made a NaN of an infinity: take the state that the tile before really left.
     const S really = tile ? chain.state_after(tile - 1) : block.begin;
     if (in_order && is_nan(really) && !any_dropped) {
-      mine = state = really;
+      warp_state = state = really;
       in_order = false;
     }
-    state = finish_columns_in_order(piece, block, shared, p, begin, mine, really, state, in_order);
+    state = finish_columns_in_order(piece, block, shared, p, begin, warp_state, really, state, in_order);
   } else {
-    if (whole) piece.template finish<true>(p, block.out, block.index, block.inside, begin, block.gamma, mine);
-    else piece.template finish<false>(p, block.out, block.index, block.inside, begin, block.gamma, mine);
+    if (whole) piece.template finish<true>(p, block.out, block.index, block.inside, begin, block.gamma, warp_state);
+    else piece.template finish<false>(p, block.out, block.index, block.inside, begin, block.gamma, warp_state);
   }
   if (warp == 0 && !is_last && !is_known) chain.publish_state(tile, state);
 }

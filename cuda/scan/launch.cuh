@@ -98,11 +98,11 @@ cudaError_t launch_cluster_lines(const Plan& plan, cudaStream_t stream) {
 }
 
 template <class T, bool kReverse, bool kGated>
-cudaError_t launch_wave_lines(const Plan& plan, Workspace w, cudaStream_t stream) {
-  using Shape = WaveShape<T, kGated>;
+cudaError_t launch_persistent(const Plan& plan, Workspace w, cudaStream_t stream) {
+  using Shape = PersistentShape<T, kGated>;
   Problem p = plan.problem;
   const int64_t blocks = std::min(plan.blocks, p.lines * plan.tiles);
-  // All that is multiplied together: the lanes of a wave's warps.
+  // All that is multiplied together: the lanes of a tile's warps.
   GammaPowers powers = {};
   double tile_factor = 1;
   if (!kGated) {
@@ -110,7 +110,7 @@ cudaError_t launch_wave_lines(const Plan& plan, Workspace w, cudaStream_t stream
     tile_factor = powers_of(p.gamma_re, Shape::kRun, Shape::kWarps).most;
   }
   uint32_t tiles = static_cast<uint32_t>(plan.tiles);
-  auto* const kernel = scan_wave_lines<T, kReverse, kGated>;
+  auto* const kernel = scan_persistent<T, kReverse, kGated>;
   const cudaError_t error = allow_shared(kernel, Shape::kShared);
   if (error != cudaSuccess) return error;
   void* arguments[] = {&p, &powers, &w, &tiles, &tile_factor};
@@ -168,7 +168,7 @@ cudaError_t launch_typed_lines(const Plan& plan, const Workspace& w, cudaStream_
   }
   if constexpr (!kResets) {
     using InCluster = Staged<T, kReverse, cluster_elements(sizeof(T), kGated)>;
-    if (plan.regime == kWaveLines) return launch_wave_lines<T, kReverse, kGated>(plan, w, stream);
+    if (plan.regime == kPersistentLines) return launch_persistent<T, kReverse, kGated>(plan, w, stream);
     if (plan.regime == kClusterLines) return launch_cluster_lines<InCluster, kGated>(plan, stream);
     if (plan.regime == kPackedLines) return launch_packed_lines<T, kReverse, kGated>(plan, stream, n_processors);
   }

@@ -1,9 +1,9 @@
 // Scans along lines: y[t] = a[t] * y[t-1] + x[t] for each line on its own.
 //
-// Bytes an element: x and gates are read once, out is written once. Four kernels, chosen in plan.cpp:
+// Bytes an element: x and gates are read once, out is written once. Four kernels, chosen in plan/scan.cpp:
 //
 //   scan_short_lines   several lines in a warp, each within one vector of a group of lanes
-//   scan_packed_lines  the same where lines lie one behind the other: each warp takes as many as it holds elements of
+//   scan_packed_lines  the same where lines are contiguous: each warp takes as many as it holds elements of
 //   scan_lines         a block a line, tile after tile, the state carried from one to the next
 //   scan_split_lines   a block a tile: few long lines, whose tiles look back for the state before them
 #pragma once
@@ -21,34 +21,34 @@ template <class S, int kWarps>
 struct WarpSteps {
   Step<S> step[kWarps];
   bool dropped[kWarps];
-  S state;                         // handed from warp to warp when steps are taken in order
+  S state;                         // passed from warp to warp when steps are processed in order
 
   // What all of the tile does.
   __device__ Step<S> all(int n_warps, bool* any_dropped) const {
-    Step<S> found = step[0];
+    Step<S> state_before_tile = step[0];
     *any_dropped = dropped[0];
 #pragma unroll
     for (int w = 1; w < kWarps; ++w) {
       if (w == n_warps) break;
-      found = dropped[w] ? step[w] : combine(found, step[w]);
+      state_before_tile = dropped[w] ? step[w] : combine(state_before_tile, step[w]);
       *any_dropped |= dropped[w];
     }
-    return found;
+    return state_before_tile;
   }
   // The state before `warp` from the one before the tile, and, in *state, the one after it.
   __device__ S before(int warp, int n_warps, S* state, bool* finite, bool* any_dropped) const {
-    S mine = *state;
+    S warp_state = *state;
     *finite = true;
     *any_dropped = false;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       if (w == n_warps) break;
-      if (w == warp) mine = *state;
+      if (w == warp) warp_state = *state;
       *state = dropped[w] ? step[w].b : advance(step[w].a, *state, step[w].b);
       *finite = *finite && is_finite(*state);
       *any_dropped = *any_dropped || dropped[w];
     }
-    return mine;
+    return warp_state;
   }
 };
 
@@ -77,10 +77,10 @@ __device__ __forceinline__ S finish_tile(const T& tile, WarpSteps<S, kWarps>& sh
                                          S state, bool plain) {
   const S state_before = state;
   bool finite, any_dropped;
-  const S mine = shared.before(threadIdx.x / 32, blockDim.x / 32, &state, &finite, &any_dropped);
+  const S warp_state = shared.before(threadIdx.x / 32, blockDim.x / 32, &state, &finite, &any_dropped);
   if (!finite && (kGated || !powers.keep) && (any_dropped || !is_nan(state_before)))
     return finish_tile_in_order(tile, shared, line, p, row, position, powers.gamma, state_before);
-  tile.give(line, p, row, position, powers, mine, plain, threadIdx.x % 32);
+  tile.give(line, p, row, position, powers, warp_state, plain, threadIdx.x % 32);
   return state;
 }
 
@@ -93,13 +93,13 @@ __device__ inline bool is_plain(const Line& line, const Problem& p, int begin, i
 
 // Of gamma that all lines have in common, from the host; others find their own.
 template <class S>
-__device__ inline void set_powers(BlockPowers<S>& powers, const Problem& p, const GammaPowers& given,
+__device__ inline void set_powers(BlockPowers<S>& powers, const Problem& p, const GammaPowers& gamma_powers,
                                   int64_t row, int vec, int times) {
   if constexpr (std::is_same_v<S, double>) {
     if (!p.gamma.data) {
-      const double* const from = &given.gamma;
+      const double* const from = &gamma_powers.gamma;
       for (int i = threadIdx.x; i < kGammaPowers; i += blockDim.x) (&powers.gamma)[i] = from[i];
-      if (threadIdx.x == 0) powers.keep = is_normal(given.most);
+      if (threadIdx.x == 0) powers.keep = is_normal(gamma_powers.most);
       return;
     }
   }
@@ -119,7 +119,7 @@ struct Walk {
 
 template <class Line, bool kGated, bool kResets>
 __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
-    scan_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers given, int64_t walking) {
+    scan_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers gamma_powers, int64_t walking) {
   using S = typename Line::State;
   constexpr int kWarps = LineTuning::kWarps, kWarpTile = 32 * Line::kVec, kStage = kStageVectors<Line, kGated>;
   // Two, taken in turn: a warp may write the next tile's while another still reads this one's.
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kBlocks)
     const S initial = initial_of<S>(p, index);
     if (!kGated && (row == walk.first || p.gamma.data)) {
       __syncthreads();
-      set_powers(powers, p, given, row, Line::kVec, kWarps);
+      set_powers(powers, p, gamma_powers, row, Line::kVec, kWarps);
       __syncthreads();
     }
     if (p.length == 0 && threadIdx.x == 0)
@@ -192,7 +192,7 @@ __device__ __forceinline__ void take_one_of_many(Tile& tile, const Problem& p, c
 
 template <class Line, bool kGated, bool kResets>
 __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks)
-    scan_split_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers given, Workspace w,
+    scan_split_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers gamma_powers, Workspace w,
                      int64_t tiles) {
   using S = typename Line::State;
   constexpr int kWarps = SplitTuning::kWarps, kWarpTile = 32 * Line::kVec;
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
   commit_copies();
   if (!kGated) {
     // The power is that of a family of tiles: its steps are multiplied together.
-    set_powers(powers, p, given, row, Line::kVec, kWarps * static_cast<int>(kFamily));
+    set_powers(powers, p, gamma_powers, row, Line::kVec, kWarps * static_cast<int>(kFamily));
     __syncthreads();
   }
   const int n_warps = blockDim.x / 32, warp_position = warp * kWarpTile, position = warp_position + lane * Line::kVec;
@@ -229,35 +229,35 @@ __global__ void __launch_bounds__(SplitTuning::kWarps * 32, SplitTuning::kBlocks
       step = shared.all(n_warps, &any);
       if (lane == 0) chain.publish_step(tile_index, step, any);
     }
-    const S found = tile_index ? chain.state_before(tile_index, step, any, lane) : nothing(S());
-    if (lane == 0) state_before = found;
+    const S state_before_tile = tile_index ? chain.state_before(tile_index, step, any, lane) : nothing(S());
+    if (lane == 0) state_before = state_before_tile;
     // The states are the chain that everything waits for: this one goes out before anything else is done, unless the
     // fold may have made a NaN of an infinity.
-    const S after = any ? step.b : advance(step.a, found, step.b);
+    const S after = any ? step.b : advance(step.a, state_before_tile, step.b);
     published = !is_last && is_finite(after);
     if (lane == 0 && published) chain.publish_state(tile_index, after);
   }
   __syncthreads();
   S state = state_before;
   bool finite, any_dropped;
-  S mine = shared.before(warp, n_warps, &state, &finite, &any_dropped);
+  S warp_state = shared.before(warp, n_warps, &state, &finite, &any_dropped);
   bool in_order = !finite && (kGated || !powers.keep);
   if (in_order) {
     // The fold may have made a NaN of an infinity: take the state that the tile before really left.
     state = tile_index ? chain.state_after(tile_index - 1) : nothing(S());
     in_order = any_dropped || !is_nan(state);
-    mine = state;
+    warp_state = state;
   }
   if (in_order) state = finish_tile_in_order(tile, shared, line, p, row, position, powers.gamma, state);
   if (threadIdx.x == 0 && !is_last && !published) chain.publish_state(tile_index, state);
-  if (!in_order) tile.give(line, p, row, position, powers, mine, plain, lane);
+  if (!in_order) tile.give(line, p, row, position, powers, warp_state, plain, lane);
   if (p.writes) line.flush(warp_position, plain, lane);
 }
 
-// Lines one behind the other: each warp scans `each` of them at a time, as one line that every line's first element cuts.
+// contiguous lines: each warp scans `each` of them at a time, as one line that every line's first element cuts.
 template <class T, bool kReverse, bool kGated>
 __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kPackedBlocks)
-    scan_packed_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers given, int each) {
+    scan_packed_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers gamma_powers, int each) {
   using Line = Packed<T, kReverse>;
   constexpr int kStage = kStageVectors<Line, kGated>;
   __shared__ BlockPowers<double> powers;
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(LineTuning::kWarps * 32, LineTuning::kPackedBl
   if (first < p.lines) Line(p, first, each).template fetch<kGated>(0, base, lane);
   commit_copies();
   if (!kGated) {
-    set_powers(powers, p, given, 0, Line::kVec, 1);
+    set_powers(powers, p, gamma_powers, 0, Line::kVec, 1);
     __syncthreads();
   }
   const int reach = (static_cast<int>(p.length) + 2 * Line::kVec - 2) / Line::kVec;

@@ -3,7 +3,7 @@
 // Tiles are handed out in increasing order from a counter, so a tile waits only for blocks that already run. The tiles
 // of a line form groups of 32, and these families of 32. A tile folds the steps of those before it in its group and of
 // the groups before that one in its family, each in the order of their index; the states after families form a chain.
-// The order of every sum is therefore fixed, and so are the result's bits. A warp reads 32 letters at a time, side by
+// The order of every sum is therefore fixed, and so are the result's bits. A warp reads 32 tile words at a time, side by
 // side: what all tiles in flight ask for is what the second-level cache has to bear.
 //
 // A step or a state travels in words of 64 bits, each written and read in one piece. A word of ones means that nothing
@@ -18,28 +18,28 @@ namespace upsweep {
 
 typedef unsigned long long Word;
 
-constexpr Word kEmpty = ~0ull;
-constexpr Word kDropped = ~1ull;                    // in place of a multiplier
+constexpr Word kInvalid = ~0ull;
+constexpr Word kResetWord = ~1ull;                    // in place of a multiplier
 constexpr Word kPlainNaN = 0x7ff8000000000000ull;   // for the two NaNs that mean something
 
 __device__ inline Word word_of(double v) {
   const Word bits = __double_as_longlong(v);
-  return bits >= kDropped ? kPlainNaN : bits;
+  return bits >= kResetWord ? kPlainNaN : bits;
 }
 __device__ inline double number_of(Word w) { return __longlong_as_double(w); }
 
 template <class S>
-struct Mail;
+struct TileState;
 
 template <>
-struct Mail<double> {
+struct TileState<double> {
   static constexpr int kStepWords = 2, kStateWords = 1;
   static __device__ void pack(Step<double> step, bool dropped, Word (&w)[2]) {
-    w[0] = dropped ? kDropped : word_of(step.a);
+    w[0] = dropped ? kResetWord : word_of(step.a);
     w[1] = word_of(step.b);
   }
   static __device__ Step<double> unpack(const Word (&w)[2], bool* dropped) {
-    *dropped = w[0] == kDropped;
+    *dropped = w[0] == kResetWord;
     return {number_of(w[0]), number_of(w[1])};
   }
   static __device__ void pack(double state, Word (&w)[1]) { w[0] = word_of(state); }
@@ -47,16 +47,16 @@ struct Mail<double> {
 };
 
 template <>
-struct Mail<Complex> {
+struct TileState<Complex> {
   static constexpr int kStepWords = 4, kStateWords = 2;
   static __device__ void pack(Step<Complex> step, bool dropped, Word (&w)[4]) {
-    w[0] = dropped ? kDropped : word_of(step.a.re);
+    w[0] = dropped ? kResetWord : word_of(step.a.re);
     w[1] = word_of(step.a.im);
     w[2] = word_of(step.b.re);
     w[3] = word_of(step.b.im);
   }
   static __device__ Step<Complex> unpack(const Word (&w)[4], bool* dropped) {
-    *dropped = w[0] == kDropped;
+    *dropped = w[0] == kResetWord;
     return {{number_of(w[0]), number_of(w[1])}, {number_of(w[2]), number_of(w[3])}};
   }
   static __device__ void pack(Complex state, Word (&w)[2]) {
@@ -68,7 +68,7 @@ struct Mail<Complex> {
 
 // Every integer means something, so each takes two words of 32 bits. Integers are only added: no multiplier travels.
 template <>
-struct Mail<uint64_t> {
+struct TileState<uint64_t> {
   static constexpr int kStepWords = 2, kStateWords = 2;
   static __device__ void pack(Step<uint64_t> step, bool dropped, Word (&w)[2]) {
     w[0] = step.b & 0xffffffffu;
@@ -82,60 +82,60 @@ struct Mail<uint64_t> {
   static __device__ uint64_t unpack(const Word (&w)[2]) { return w[0] | w[1] << 32; }
 };
 
-__device__ inline void post(Word* to, Word w) {
+__device__ inline void store_relaxed(Word* to, Word w) {
   asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(to), "l"(w) : "memory");
 }
-__device__ inline Word look(const Word* from) {
+__device__ inline Word load_relaxed(const Word* from) {
   Word w;
   asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(w) : "l"(from) : "memory");
   return w;
 }
 
-// Waits for `n` letters of kWords words, `apart` words from each other; all are asked for at once.
-template <int kLetters, int kWords>
-__device__ inline void wait_for(const Word* from, int n, int64_t apart, Word (&w)[kLetters][kWords]) {
+// Waits for `n` tile states of kWords words, `apart` words from each other; all are asked for at once.
+template <int kCount, int kWords>
+__device__ inline void wait_for(const Word* from, int n, int64_t apart, Word (&w)[kCount][kWords]) {
   bool complete;
   do {
     complete = true;
 #pragma unroll
-    for (int i = 0; i < kLetters; ++i)
+    for (int i = 0; i < kCount; ++i)
 #pragma unroll
       for (int k = 0; k < kWords; ++k)
-        if (i < n) w[i][k] = look(from + i * apart + k);
+        if (i < n) w[i][k] = load_relaxed(from + i * apart + k);
 #pragma unroll
-    for (int i = 0; i < kLetters; ++i)
+    for (int i = 0; i < kCount; ++i)
 #pragma unroll
       for (int k = 0; k < kWords; ++k)
-        if (i < n) complete = complete && w[i][k] != kEmpty;
+        if (i < n) complete = complete && w[i][k] != kInvalid;
     if (!complete) __nanosleep(32);
   } while (!complete);
 }
 
-// The letters of one line's tiles. In a block of columns each lane has a line, and their letters lie side by side:
+// The tile states of one line's tiles. In a block of columns each lane has a line, and their tile states lie contiguous:
 // `lanes` is then 32.
 template <class S>
 struct Chain {
-  using M = Mail<S>;
+  using M = TileState<S>;
   Word *steps, *states;
   int lanes;
 
   __device__ Chain(const Workspace& w, int64_t chains, int64_t chain, int64_t tiles, int lanes_, int lane)
       : lanes(lanes_) {
-    steps = w.letters + (chain * tiles * lanes + lane) * M::kStepWords;
-    states = w.letters + chains * tiles * lanes * M::kStepWords + (chain * tiles * lanes + lane) * M::kStateWords;
+    steps = w.tile_words + (chain * tiles * lanes + lane) * M::kStepWords;
+    states = w.tile_words + chains * tiles * lanes * M::kStepWords + (chain * tiles * lanes + lane) * M::kStateWords;
   }
 
   __device__ void publish_step(int64_t tile, Step<S> step, bool dropped) const {
     Word w[M::kStepWords];
     M::pack(step, dropped, w);
 #pragma unroll
-    for (int k = 0; k < M::kStepWords; ++k) post(steps + tile * lanes * M::kStepWords + k, w[k]);
+    for (int k = 0; k < M::kStepWords; ++k) store_relaxed(steps + tile * lanes * M::kStepWords + k, w[k]);
   }
   __device__ void publish_state(int64_t tile, S state) const {
     Word w[M::kStateWords];
     M::pack(state, w);
 #pragma unroll
-    for (int k = 0; k < M::kStateWords; ++k) post(states + tile * lanes * M::kStateWords + k, w[k]);
+    for (int k = 0; k < M::kStateWords; ++k) store_relaxed(states + tile * lanes * M::kStateWords + k, w[k]);
   }
   __device__ S state_after(int64_t tile) const {
     Word w[1][M::kStateWords];
@@ -143,11 +143,11 @@ struct Chain {
     return M::unpack(w[0]);
   }
 
-  // The state before `tile`, by a lane on its own, from the nearest state that is there and the steps since. These are taken in order,
+  // The state before `tile`, by a lane on its own, from the nearest state that is there and the steps since. These are processed in order,
   // as they were for that state, so the bits do not depend on which one it is.
   __device__ S state_before_alone(int64_t tile, S initial) const {
     constexpr int kWindow = 4;
-    S found = initial;
+    S state_before = initial;
     bool ready = tile == 0;
     while (!ready) {
       Word state[kWindow][M::kStateWords], step[kWindow][M::kStepWords];
@@ -156,35 +156,35 @@ struct Chain {
         const int64_t other = tile - 1 - i;
 #pragma unroll
         for (int k = 0; k < M::kStateWords; ++k)
-          state[i][k] = other >= 0 ? look(states + other * lanes * M::kStateWords + k) : kEmpty;
+          state[i][k] = other >= 0 ? load_relaxed(states + other * lanes * M::kStateWords + k) : kInvalid;
 #pragma unroll
         for (int k = 0; k < M::kStepWords; ++k)
-          step[i][k] = other >= 0 ? look(steps + other * lanes * M::kStepWords + k) : kEmpty;
+          step[i][k] = other >= 0 ? load_relaxed(steps + other * lanes * M::kStepWords + k) : kInvalid;
       }
 #pragma unroll
       for (int i = kWindow - 1; i >= 0; --i) {
         // From the state after tile - 2 - i, or the line's initial one, over the step of tile - 1 - i.
         const bool before_first = tile - 1 - i == 0;
         if (before_first) {
-          found = initial;
+          state_before = initial;
           ready = true;
         }
         bool is_step = true, is_state = true, drop;
 #pragma unroll
-        for (int k = 0; k < M::kStepWords; ++k) is_step = is_step && step[i][k] != kEmpty;
+        for (int k = 0; k < M::kStepWords; ++k) is_step = is_step && step[i][k] != kInvalid;
 #pragma unroll
-        for (int k = 0; k < M::kStateWords; ++k) is_state = is_state && state[i][k] != kEmpty;
+        for (int k = 0; k < M::kStateWords; ++k) is_state = is_state && state[i][k] != kInvalid;
         const Step<S> next = M::unpack(step[i], &drop);
         ready = ready && is_step;
-        found = drop ? next.b : advance(next.a, found, next.b);
+        state_before = drop ? next.b : advance(next.a, state_before, next.b);
         if (is_state) {
-          found = M::unpack(state[i]);
+          state_before = M::unpack(state[i]);
           ready = true;
         }
       }
       if (!ready) __nanosleep(100);
     }
-    return found;
+    return state_before;
   }
 };
 
@@ -205,15 +205,15 @@ __device__ Step<S> scan_of_steps(Step<S> step, uint32_t droppers, int lane) {
   return step;
 }
 
-// What the steps in n letters do one after the other, n at most 32; by a warp.
+// What the steps of n tiles do one after the other, n at most 32; by a warp.
 template <class S>
-__device__ Step<S> fold(const Word* letters, int n, int lane, bool* dropped) {
-  using M = Mail<S>;
+__device__ Step<S> fold(const Word* tile_words, int n, int lane, bool* dropped) {
+  using M = TileState<S>;
   Step<S> step = {one(S()), nothing(S())};
   bool drops = false;
   if (lane < n) {
     Word w[1][M::kStepWords];
-    wait_for<1, M::kStepWords>(letters + lane * M::kStepWords, 1, 0, w);
+    wait_for<1, M::kStepWords>(tile_words + lane * M::kStepWords, 1, 0, w);
     step = M::unpack(w[0], &drops);
   }
   __syncwarp();
@@ -226,12 +226,12 @@ __device__ Step<S> fold(const Word* letters, int n, int lane, bool* dropped) {
 // For the tiles of a line, by a whole warp of each.
 template <class S>
 struct LineChain : Chain<S> {
-  using M = Mail<S>;
+  using M = TileState<S>;
   Word* groups;
 
   __device__ LineChain(const Workspace& w, int64_t chains, int64_t chain, int64_t tiles)
       : Chain<S>(w, chains, chain, tiles, 1, 0) {
-    groups = w.letters + chains * tiles * (M::kStepWords + M::kStateWords) + chain * groups_of(tiles) * M::kStepWords;
+    groups = w.tile_words + chains * tiles * (M::kStepWords + M::kStateWords) + chain * groups_of(tiles) * M::kStepWords;
   }
 
   // The state before `tile`, which does `own`, and drops. Passes on what its group does if it is the last of it.
@@ -243,7 +243,7 @@ struct LineChain : Chain<S> {
       Word w[M::kStepWords];
       M::pack(own_drops ? own : combine(since, own), drops || own_drops, w);
 #pragma unroll
-      for (int k = 0; k < M::kStepWords; ++k) post(groups + group * M::kStepWords + k, w[k]);
+      for (int k = 0; k < M::kStepWords; ++k) store_relaxed(groups + group * M::kStepWords + k, w[k]);
     }
     if (drops) return since.b;
     const Step<S> before = fold<S>(groups + first_group * M::kStepWords, group % kGroup, lane, &groups_drop);

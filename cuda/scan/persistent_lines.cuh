@@ -1,8 +1,8 @@
-// Few long lines, in waves: one block a processor, all of them at once, each with a tile of every wave.
+// Few long lines, in rounds: one block a processor, all of them at once, each with a tile of every round.
 //
-// A block reduces its tiles kAhead waves before it scans them, and posts what each does to a state. A warp of its own
-// reads what all tiles of a wave do, folds them in the order of their index, and so knows the state before the block's
-// own tile and the one after the wave: no state is handed from block to block, and what travels has the time of
+// A block reduces its tiles kAhead rounds before it scans them, and posts what each does to a state. A warp of its own
+// reads what all tiles of a round do, folds them in the order of their index, and so knows the state before the block's
+// own tile and the one after the round: no state is handed from block to block, and what travels has the time of
 // kAhead tiles to arrive. A tile stays in shared memory until it is scanned, so that memory is read once.
 //
 // All blocks have to be resident, since they wait for each other: a cooperative launch. The order of every sum depends
@@ -15,10 +15,10 @@
 namespace upsweep {
 
 template <class T, bool kGated>
-struct WaveShape {
-  static constexpr int kRun = wave_elements(sizeof(T), kGated);                         // elements of a lane
-  static constexpr int kWarps = WaveTuning::kWarps;   // that scan; one more folds, and one finds lines
-  static constexpr int kStages = sizeof(T) == 2 ? WaveTuning::kStages - 1 : WaveTuning::kStages;
+struct PersistentShape {
+  static constexpr int kRun = persistent_elements(sizeof(T), kGated);                         // elements of a lane
+  static constexpr int kWarps = PersistentTuning::kWarps;   // that scan; one more folds, and one finds lines
+  static constexpr int kStages = sizeof(T) == 2 ? PersistentTuning::kStages - 1 : PersistentTuning::kStages;
   static constexpr int kStage = kStageVectors<Staged<T, false, kRun>, kGated>;          // vectors of a warp
   static constexpr int kShared = kStages * kWarps * kStage * 16;                        // bytes
   static constexpr int kTile = kWarps * 32 * kRun;                                      // positions
@@ -26,7 +26,7 @@ struct WaveShape {
 
 // The lines of a block's tiles, found once a tile: each warp would need longer for it than for its elements.
 template <class Line, int kSlots>
-struct WaveLines {
+struct PersistentLines {
   using T = typename Line::Raw;
   struct Words { uint4 word[(sizeof(Line) + 15) / 16]; } slots[kSlots];
   int64_t row[kSlots];
@@ -37,18 +37,18 @@ struct WaveLines {
     bool is_whole;
   } whole[kSlots];
 
-  __device__ void put(int wave, const Line& line, int64_t its_row, const Problem& p, int positions) {
+  __device__ void put(int round, const Line& line, int64_t row_of_tile, const Problem& p, int positions) {
     Words words;
     memcpy(&words, &line, sizeof line);
-    slots[wave % kSlots] = words;
-    row[wave % kSlots] = its_row;
+    slots[round % kSlots] = words;
+    row[round % kSlots] = row_of_tile;
     const int back = Line::kBackward ? line.phase : -line.phase;
-    whole[wave % kSlots] = {line.x + back, line.gates + back, line.out + back,
+    whole[round % kSlots] = {line.x + back, line.gates + back, line.out + back,
                             sizeof(T) >= 4 && !line.starts && line.aligned && p.writes &&
                                 is_plain(line, p, 0, positions)};
   }
-  __device__ Line get(int wave) const {
-    const Words words = slots[wave % kSlots];
+  __device__ Line get(int round) const {
+    const Words words = slots[round % kSlots];
     Line line;
     memcpy(&line, &words, sizeof line);
     return line;
@@ -57,7 +57,7 @@ struct WaveLines {
 
 // By the warps of a block that scan, or by all.
 template <int kThreads>
-__device__ inline void meet(int barrier) {
+__device__ inline void named_barrier(int barrier) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
 }
 
@@ -121,50 +121,50 @@ struct WholeTile {
 };
 
 template <class T, bool kReverse, bool kGated>
-__global__ void __launch_bounds__((WaveShape<T, kGated>::kWarps + 2) * 32, 1)
-    scan_wave_lines(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers given, Workspace w,
+__global__ void __launch_bounds__((PersistentShape<T, kGated>::kWarps + 2) * 32, 1)
+    scan_persistent(const __grid_constant__ Problem p, const __grid_constant__ GammaPowers gamma_powers, Workspace w,
                     uint32_t tiles, double tile_factor) {
-  using Shape = WaveShape<T, kGated>;
+  using Shape = PersistentShape<T, kGated>;
   using Line = Staged<T, kReverse, Shape::kRun>;
   using TileOfWarp = Tile<Line, kGated, false>;
   constexpr int kWarps = Shape::kWarps, kThreads = kWarps * 32, kWarpTile = 32 * Line::kVec;
-  constexpr int kStages = Shape::kStages, kAhead = WaveTuning::kAhead, kKept = kAhead + 1;
+  constexpr int kStages = Shape::kStages, kAhead = PersistentTuning::kAhead, kPending = kAhead + 1;
   constexpr bool kHalves = Line::kSubruns == 2, kHasWhole = sizeof(T) >= 4;
   constexpr int kAll = kThreads + 64, kAmongScanning = 1, kWithOthers = 2;   // threads that meet; barriers
-  __shared__ WaveLines<Line, kStages + 1> lines;
+  __shared__ PersistentLines<Line, kStages + 1> lines;
   __shared__ BlockPowers<double> powers;
   __shared__ double warps_doubled[5];                // factors of 1, 2, 4, ... warps
   __shared__ Step<double> steps[2][kWarps];          // of the warps, of one tile and of the next
   // Of tiles that are reduced and not scanned yet: what is done before a warp and before a lane of it.
-  __shared__ Step<double> before_warp[kKept][kWarps];
-  __shared__ double before[kKept][kGated ? 2 : 1][kThreads];
-  __shared__ double first[kKept][kHalves && kGated ? 2 : 1][kHalves ? kThreads : 1];
-  __shared__ double told[2];
-  __shared__ bool told_in_order[2];
-  __shared__ double handed_on;                       // from warp to warp when steps are taken in order
+  __shared__ Step<double> before_warp[kPending][kWarps];
+  __shared__ double before[kPending][kGated ? 2 : 1][kThreads];
+  __shared__ double first[kPending][kHalves && kGated ? 2 : 1][kHalves ? kThreads : 1];
+  __shared__ double state_of_tile[2];
+  __shared__ bool tile_in_order[2];
+  __shared__ double state_of_warp;                       // from warp to warp when steps are processed in order
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t all_tiles = static_cast<uint32_t>(p.lines) * tiles;
   // Those with a tile of this block.
-  const int waves = static_cast<int>((all_tiles - blockIdx.x + gridDim.x - 1) / gridDim.x);
-  const WaveMail<kGated> mail(w, all_tiles);
-  const auto make_line = [&](int wave, uint32_t* row) {
-    const uint32_t tile = uint32_t(wave) * gridDim.x + blockIdx.x;
+  const int rounds = static_cast<int>((all_tiles - blockIdx.x + gridDim.x - 1) / gridDim.x);
+  const PersistentTileStates<kGated> tile_states(w, all_tiles);
+  const auto make_line = [&](int round, uint32_t* row) {
+    const uint32_t tile = uint32_t(round) * gridDim.x + blockIdx.x;
     *row = tile / tiles;
     return Line(p, LineIndex(p, *row), int64_t(tile % tiles) * Shape::kTile);
   };
-  const auto find_line = [&](int wave) {
+  const auto find_line = [&](int round) {
     uint32_t row;
-    const Line line = make_line(wave, &row);
-    lines.put(wave, line, row, p, Shape::kTile);
+    const Line line = make_line(round, &row);
+    lines.put(round, line, row, p, Shape::kTile);
   };
-  if (threadIdx.x < kStages && threadIdx.x < waves) find_line(threadIdx.x);
+  if (threadIdx.x < kStages && threadIdx.x < rounds) find_line(threadIdx.x);
   if (!kGated && warp == 1) {
     // Of gamma that all lines have in common.
-    const double* const from = &given.gamma;
+    const double* const from = &gamma_powers.gamma;
     for (int i = lane; i < kGammaPowers; i += 32) (&powers.gamma)[i] = from[i];
     if (lane == 0) {
-      powers.keep = is_normal(given.most);
-      double factor = given.group;
+      powers.keep = is_normal(gamma_powers.most);
+      double factor = gamma_powers.group;
       for (double& doubled : warps_doubled) {
         doubled = factor;
         factor *= factor;
@@ -174,33 +174,33 @@ __global__ void __launch_bounds__((WaveShape<T, kGated>::kWarps + 2) * 32, 1)
   __syncthreads();
 
   if (warp == kWarps) {
-    WaveFold<kGated> folding(mail, all_tiles, tiles, tile_factor, !kGated && is_normal(given.most), lane);
-    folding.ask(0);
-    for (int wave = 0; wave < waves; ++wave)
-      folding.fold(wave, wave + 1 == waves, [&](double state, bool in_order) {
+    PrefixWarp<kGated> folding(tile_states, all_tiles, tiles, tile_factor, !kGated && is_normal(gamma_powers.most), lane);
+    folding.poll(0);
+    for (int round = 0; round < rounds; ++round)
+      folding.fold(round, round + 1 == rounds, [&](double state, bool in_order) {
         if (folding.has_own()) {
-          told[wave & 1] = state;
-          told_in_order[wave & 1] = in_order;
+          state_of_tile[round & 1] = state;
+          tile_in_order[round & 1] = in_order;
         }
-        meet<kAll>(kWithOthers);
+        named_barrier<kAll>(kWithOthers);
       });
     return;
   }
   if (warp == kWarps + 1) {
-    for (int wave = 0; wave < waves; ++wave) {
-      // In the place of the line before this wave's, which all have read.
-      if (lane == 0 && wave + kStages < waves) find_line(wave + kStages);
+    for (int round = 0; round < rounds; ++round) {
+      // In the place of the line before this round's, which all have read.
+      if (lane == 0 && round + kStages < rounds) find_line(round + kStages);
       __syncwarp();
-      meet<kAll>(kWithOthers);
+      named_barrier<kAll>(kWithOthers);
     }
     return;
   }
 
   const int warp_position = warp * kWarpTile, position = warp_position + lane * Line::kVec;
-  const auto base_of = [&](int wave) { return (wave % kStages * kWarps + warp) * Shape::kStage; };
-  const auto line_of = [&](int wave) {
-    Line line = lines.get(wave);
-    line.base = base_of(wave);
+  const auto base_of = [&](int round) { return (round % kStages * kWarps + warp) * Shape::kStage; };
+  const auto line_of = [&](int round) {
+    Line line = lines.get(round);
+    line.base = base_of(round);
     return line;
   };
   const auto initial_before = [&](const Line& line, int64_t row) {
@@ -208,81 +208,81 @@ __global__ void __launch_bounds__((WaveShape<T, kGated>::kWarps + 2) * 32, 1)
   };
   using Whole = WholeTile<Line, kGated>;
   const int offset = Whole::offset(warp_position);
-  const auto fetch = [&](int wave) {
-    if (wave < waves) {
-      const auto& whole = lines.whole[wave % (kStages + 1)];
+  const auto fetch = [&](int round) {
+    if (round < rounds) {
+      const auto& whole = lines.whole[round % (kStages + 1)];
       if (kHasWhole && whole.is_whole) {
-        Whole::fetch(whole.x + offset, base_of(wave), lane);
-        if constexpr (kGated) Whole::fetch(whole.gates + offset, base_of(wave) + Line::kWarpVectors, lane);
+        Whole::fetch(whole.x + offset, base_of(round), lane);
+        if constexpr (kGated) Whole::fetch(whole.gates + offset, base_of(round) + Line::kWarpVectors, lane);
       } else {
-        const Line line = line_of(wave);
+        const Line line = line_of(round);
         line.template fetch<kGated>(warp_position, line.base, lane);
       }
     }
     commit_copies();
   };
-  const auto reduce = [&](int wave) {
-    const int slot = wave % kKept;
+  const auto reduce = [&](int round) {
+    const int slot = round % kPending;
     Step<double> before_lane;
-    if (kHasWhole && lines.whole[wave % (kStages + 1)].is_whole) {
+    if (kHasWhole && lines.whole[round % (kStages + 1)].is_whole) {
       const Step<double> step =
-          scan_of_lanes<kGated, 32>(Whole::step_of(base_of(wave), powers.gamma), powers.doubled, lane);
-      if (lane == 31) steps[wave & 1][warp] = {kGated ? step.a : powers.group, step.b};
+          scan_of_lanes<kGated, 32>(Whole::step_of(base_of(round), powers.gamma), powers.doubled, lane);
+      if (lane == 31) steps[round & 1][warp] = {kGated ? step.a : powers.group, step.b};
       before_lane = {kGated ? shuffle_up(step.a, 1, 32) : 1.0, shuffle_up(step.b, 1, 32)};
       if (lane == 0) before_lane = {1.0, -0.0};
     } else {
-      const Line line = line_of(wave);
+      const Line line = line_of(round);
       TileOfWarp tile;
-      tile.take(line, position, initial_before(line, lines.row[wave % (kStages + 1)]), powers,
+      tile.take(line, position, initial_before(line, lines.row[round % (kStages + 1)]), powers,
                 is_plain(line, p, warp_position, kWarpTile), lane);
       before_lane = tile.before;
       if constexpr (kHalves) first[slot][0][threadIdx.x] = tile.first.b;
       if constexpr (kHalves && kGated) first[slot][1][threadIdx.x] = tile.first.a;
-      if (lane == 0) steps[wave & 1][warp] = tile.all;
+      if (lane == 0) steps[round & 1][warp] = tile.all;
     }
     before[slot][0][threadIdx.x] = before_lane.b;
     if constexpr (kGated) before[slot][1][threadIdx.x] = before_lane.a;
-    meet<kThreads>(kAmongScanning);
+    named_barrier<kThreads>(kAmongScanning);
     Step<double> step = {kGated ? 1.0 : tile_factor, -0.0};
-    if (lane < kWarps) step.b = steps[wave & 1][lane].b;
-    if (kGated && lane < kWarps) step.a = steps[wave & 1][lane].a;
+    if (lane < kWarps) step.b = steps[round & 1][lane].b;
+    if (kGated && lane < kWarps) step.a = steps[round & 1][lane].a;
     step = scan_of_lanes<kGated, kWarps>(step, warps_doubled, lane);
     if (lane + 1 == warp) before_warp[slot][warp] = step;
     if (warp == 0) {
       // Where a product leaves the range of float64 on its way, a state of 0 would become NaN: in order, then.
       const bool odd = lane < kWarps && !(is_finite(step.a) && is_finite(step.b));
       if (__any_sync(0xffffffffu, odd) && (kGated || !powers.keep)) step.b = number_of(kPlainNaN);
-      if (lane == kWarps - 1) mail.post_step(wave, step);
+      if (lane == kWarps - 1) tile_states.store_step(round, step);
     }
     if (warp == 0 && lane == 0) before_warp[slot][0] = {1.0, -0.0};
     __syncwarp();
   };
   // The same once the fold may have put another line in its place.
-  const auto again = [&](int wave) {
+  const auto again = [&](int round) {
     uint32_t row;
-    Line line = make_line(wave, &row);
-    line.base = base_of(wave);
+    Line line = make_line(round, &row);
+    line.base = base_of(round);
     return line;
   };
   // Of the warps before this one, where it is no data.
   double warps_factor = 1.0;
   if (!kGated)
     for (int i = 0; i < warp; ++i) warps_factor *= powers.group;
-  const auto scan_in_order = [&](int wave, const TileOfWarp& tile, const Line& line, int64_t row, double state) {
+  const auto scan_in_order = [&](int round, const TileOfWarp& tile, const Line& line, int64_t row, double state) {
     for (int turn = 0; turn < kWarps; ++turn) {
       if (turn == warp) {
         const double after = tile.finish_in_order(line, p, row, position, powers.gamma, state, lane, 0, 32, true);
-        if (lane == 0) handed_on = after;
+        if (lane == 0) state_of_warp = after;
       }
-      meet<kThreads>(kAmongScanning);
-      state = handed_on;
-      meet<kThreads>(kAmongScanning);
+      named_barrier<kThreads>(kAmongScanning);
+      state = state_of_warp;
+      named_barrier<kThreads>(kAmongScanning);
     }
-    if (threadIdx.x == 0) post(mail.states + (int64_t(wave) * gridDim.x + blockIdx.x), word_of(state));
+    if (threadIdx.x == 0) store_relaxed(tile_states.states + (int64_t(round) * gridDim.x + blockIdx.x), word_of(state));
   };
-  const auto tile_of = [&](int wave, const Line& line, int64_t row, bool plain) {
+  const auto tile_of = [&](int round, const Line& line, int64_t row, bool plain) {
     const double initial = initial_before(line, row);
-    const int slot = wave % kKept;
+    const int slot = round % kPending;
     TileOfWarp tile;
     if (plain) tile.template load<true>(line, position, initial);
     else tile.template load<false>(line, position, initial);
@@ -292,52 +292,52 @@ __global__ void __launch_bounds__((WaveShape<T, kGated>::kWarps + 2) * 32, 1)
       tile.first = {kGated ? first[slot][kGated ? 1 : 0][threadIdx.x] : 1.0, first[slot][0][threadIdx.x]};
     return tile;
   };
-  const auto scan = [&](int wave) {
-    const int slot = wave % kKept;
-    const bool is_whole = kHasWhole && lines.whole[wave % (kStages + 1)].is_whole;
-    T* const out = lines.whole[wave % (kStages + 1)].out + offset;
-    const int64_t row = lines.row[wave % (kStages + 1)];
+  const auto scan = [&](int round) {
+    const int slot = round % kPending;
+    const bool is_whole = kHasWhole && lines.whole[round % (kStages + 1)].is_whole;
+    T* const out = lines.whole[round % (kStages + 1)].out + offset;
+    const int64_t row = lines.row[round % (kStages + 1)];
     const Step<double> to_warp = {kGated ? before_warp[slot][warp].a : warps_factor, before_warp[slot][warp].b};
     const Step<double> to_lane = {kGated ? before[slot][kGated ? 1 : 0][threadIdx.x] : powers.lane_power(lane),
                                   before[slot][0][threadIdx.x]};
     Line line;
-    if (!is_whole) line = line_of(wave);
-    meet<kAll>(kWithOthers);
-    const double state = told[wave & 1];
-    const bool in_order = told_in_order[wave & 1];
-    const double mine = advance(to_warp.a, state, to_warp.b);
+    if (!is_whole) line = line_of(round);
+    named_barrier<kAll>(kWithOthers);
+    const double state = state_of_tile[round & 1];
+    const bool in_order = tile_in_order[round & 1];
+    const double state_of_warp_run = advance(to_warp.a, state, to_warp.b);
     if (is_whole && !in_order) {
-      const double begin = advance(to_lane.a, mine, to_lane.b);
-      const double end = Whole::walk(base_of(wave), powers.gamma, begin);
+      const double begin = advance(to_lane.a, state_of_warp_run, to_lane.b);
+      const double end = Whole::walk(base_of(round), powers.gamma, begin);
       // As in Tile::finish().
       if ((kGated || !powers.keep) &&
-          __ballot_sync(0xffffffffu, !(is_finite(begin) && is_finite(end)) && !is_nan(mine))) {
-        const Line same = again(wave);
-        tile_of(wave, same, row, true).finish_in_order(same, p, row, position, powers.gamma, mine, lane, 0, 32, true);
+          __ballot_sync(0xffffffffu, !(is_finite(begin) && is_finite(end)) && !is_nan(state_of_warp_run))) {
+        const Line same = again(round);
+        tile_of(round, same, row, true).finish_in_order(same, p, row, position, powers.gamma, state_of_warp_run, lane, 0, 32, true);
       }
-      Whole::flush(out, base_of(wave), lane);
+      Whole::flush(out, base_of(round), lane);
       return;
     }
-    if (is_whole) line = again(wave);
+    if (is_whole) line = again(round);
     const bool plain = is_plain(line, p, warp_position, kWarpTile);
-    const TileOfWarp tile = tile_of(wave, line, row, plain);
-    if (in_order) scan_in_order(wave, tile, line, row, state);
-    else tile.give(line, p, row, position, powers, mine, plain, lane);
+    const TileOfWarp tile = tile_of(round, line, row, plain);
+    if (in_order) scan_in_order(round, tile, line, row, state);
+    else tile.give(line, p, row, position, powers, state_of_warp_run, plain, lane);
     if (p.writes) line.flush(warp_position, plain, lane);
     else __syncwarp();   // before the next copies come into this stage
   };
 
   // As many groups of copies as stages but one are on their way or there.
-  for (int wave = 0; wave + 1 < kStages; ++wave) fetch(wave);
+  for (int round = 0; round + 1 < kStages; ++round) fetch(round);
   wait_for_copies<kStages - 1 - kAhead>();
   __syncwarp();
-  for (int wave = 0; wave < kAhead && wave < waves; ++wave) reduce(wave);
-  for (int wave = 0; wave < waves; ++wave) {
-    fetch(wave + kStages - 1);
+  for (int round = 0; round < kAhead && round < rounds; ++round) reduce(round);
+  for (int round = 0; round < rounds; ++round) {
+    fetch(round + kStages - 1);
     wait_for_copies<kStages - 1 - kAhead>();
     __syncwarp();
-    if (wave + kAhead < waves) reduce(wave + kAhead);
-    scan(wave);
+    if (round + kAhead < rounds) reduce(round + kAhead);
+    scan(round);
   }
 }
 

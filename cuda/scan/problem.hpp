@@ -16,9 +16,9 @@ constexpr int lane_elements(int64_t item) { return item == 2 ? 32 : item == 4 ? 
 constexpr int cluster_elements(int64_t item, bool gated) {
   return item == 2 ? 32 : ClusterTuning::kRunVectors[gated] * 16 / static_cast<int>(item);
 }
-// The same of tiles that go in waves: with gates half as many, so that all stages fit.
-constexpr int wave_elements(int64_t item, bool gated) { return lane_elements(item) / (gated ? 2 : 1); }
-constexpr int kDims = 6;   // axes besides the scan's that one launch takes; api.cu loops over what is left
+// The same of tiles of the persistent scan: with gates half as many, so that all stages fit.
+constexpr int persistent_elements(int64_t item, bool gated) { return lane_elements(item) / (gated ? 2 : 1); }
+constexpr int kDims = 6;   // axes besides the scan's that one launch takes; api/scan.cu loops over what is left
 
 // A strided array. data is the first element in scan order, so that a reversed scan has negative strides.
 struct View {
@@ -38,7 +38,7 @@ struct Problem {
   double gamma_re, gamma_im;
 };
 
-// gamma's powers where it is one number for all lines; in this order (scan_tile.cuh).
+// gamma's powers where it is one number for all lines; in this order (scan/tile.cuh).
 struct GammaPowers {
   double gamma;
   double doubled[5];               // gamma^(a lane's elements << i)
@@ -52,7 +52,7 @@ constexpr int kGammaPowers = 40;   // of these; `most` is only looked at
 // Where lines or columns are split over blocks, and their tiles wait for each other. All ones before the launch.
 struct Workspace {
   uint32_t* counter;               // hands out the tiles in increasing order; the first to come finds ~0
-  unsigned long long* letters;     // what each tile does to a state, then the states after each (look_back.cuh)
+  unsigned long long* tile_words;     // what each tile does to a state, then the states after each (scan/look_back.cuh)
 };
 
 }  // namespace upsweep

@@ -9,7 +9,7 @@
 // The line's initial state is the lane's own that holds the first element, not the group's: `begin` is what its run
 // starts from. The state before the first tile is then one that adds nothing.
 //
-// States that are not finite: see steps.cuh. A lane whose results are not finite makes its warp take them in order.
+// States that are not finite: see common/steps.cuh. A lane whose results are not finite makes its warp take them in order.
 #pragma once
 
 #include "common/line_access.cuh"
@@ -58,15 +58,15 @@ struct BlockPowers {
   // By the first warp; the block has to synchronise before it uses them, and before they are set again.
   __device__ void set(S value, int vec, int times) {
     if (threadIdx.x >= 32) return;
-    Powers<S> mine;
-    mine.set(value, vec, threadIdx.x, 32, times);
-    before_lane[threadIdx.x] = mine.before_lane;
+    Powers<S> own;
+    own.set(value, vec, threadIdx.x, 32, times);
+    before_lane[threadIdx.x] = own.before_lane;
     if (threadIdx.x == 0) {
-      gamma = mine.gamma;
-      group = mine.group;
-      sub = mine.sub;
-      keep = mine.keep;
-      for (int i = 0; i < 5; ++i) doubled[i] = mine.doubled[i];
+      gamma = own.gamma;
+      group = own.group;
+      sub = own.sub;
+      keep = own.keep;
+      for (int i = 0; i < 5; ++i) doubled[i] = own.doubled[i];
     }
   }
   __device__ S lane_power(int lane) const { return before_lane[lane]; }
@@ -306,7 +306,7 @@ struct Tile {
         walk<false, kPlain>(line, p, row, position, convert<Local>(powers.gamma), powers.sub, s, writes);
     if (kGated || !powers.keep) {
       // Without a drop a state that is not finite stays so up to the run's end. What it does before a drop inside the
-      // run was taken in order, from a state that is looked at here.
+      // run was processed in order, from a state that is looked at here.
       const bool finite = is_finite(convert<S>(last)) && is_finite(s);
       const bool known = is_nan(state) && !kResets;   // a NaN stays one
       const uint32_t group = (width == 32 ? 0xffffffffu : (1u << width) - 1u) << base;

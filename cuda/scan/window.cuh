@@ -173,9 +173,9 @@ __global__ void __launch_bounds__(WindowTuning::kThreads)
       }
       S state = nothing(S());
       for (int i = 0; i < kWindowLane; ++i) state = drops >> i & 1 ? x[i] : advance(line.gamma, state, x[i]);
-      const WindowStep<S> mine = {power(line.gamma, kWindowLane), state, drops != 0};
+      const WindowStep<S> own = {power(line.gamma, kWindowLane), state, drops != 0};
       // What the lanes after this one do.
-      const WindowStep<S> all = scan_group<true>(mine, lane, width);
+      const WindowStep<S> all = scan_group<true>(own, lane, width);
       WindowStep<S> after = shuffle(all, (threadIdx.x % 32 + 1) & 31);
       if (lane == width - 1) after = {one(S()), nothing(S()), false};
       S b = nothing(S()), a = one(S());

@@ -1,6 +1,6 @@
 // Counting integer keys along an axis:  result[row, key, :] += 1, or += weights[row, t, :].
 //
-// A call has two halves, so that bad keys are known before anything is written: `look` finds out which bins there
+// A call has two halves, so that bad keys are known before anything is written: `scan_keys` finds out which bins there
 // are, and counts on the way what fits private tables; `write` adds that, or counts the rest, into the result.
 #pragma once
 
@@ -44,7 +44,7 @@ struct CountProblem {
   int32_t n_threads = 1;
 };
 
-struct Found {
+struct BinInfo {
   int64_t n_bins = 0;                 // INT64_MAX: too many to be counted in int64
   int32_t outside = 0;                // there are keys outside the bins, and they are not to be dropped
 };
@@ -58,15 +58,15 @@ class Counter {
   Counter(const Counter&) = delete;
   Counter& operator=(const Counter&) = delete;
 
-  Found look();
-  // result: (n_rows, n_bins, n_sums) side by side, int64, float64 (complex: pairs) or uint64 as the summand says.
+  BinInfo scan_keys();
+  // result: (n_rows, n_bins, n_sums) contiguous, int64, float64 (complex: pairs) or uint64 as the summand says.
   // overwrite: it may hold anything before; else it is added to. Without memory for what it takes it throws before
   // it writes.
   void write(void* result, bool overwrite);
 
  private:
   const CountProblem problem;
-  Found found;
+  BinInfo info;
   std::unique_ptr<Tables> tables;     // what `look` has counted
 };
 
@@ -74,7 +74,7 @@ class Counter {
 int64_t first_outside(const CountProblem& problem, int64_t n_bins);
 int64_t count_outside(const CountProblem& problem, int64_t n_bins);
 
-// numpy's own case: one row of few native keys side by side. The number of bins is -1 where one is negative.
+// numpy's own case: one row of few native keys contiguous. The number of bins is -1 where one is negative.
 int64_t bins_of_few(const char* keys, int32_t dtype, int64_t n);
 void count_few(const char* keys, int32_t dtype, int64_t n, int64_t* counts, int64_t n_bins);
 void sum_few(const char* keys, int32_t dtype, int64_t n, const double* weights, double* sums, int64_t n_bins);

@@ -37,15 +37,15 @@ void CountBytes::count_piece(Worker& worker, const Row& row, int64_t from, int64
   uint8_t* const wrapped = worker.wrapped.data();
   uint32_t* const wraps = worker.wraps.get();
   auto prepare = [&](uint64_t bins) {
-    const uint64_t wanted = std::min<uint64_t>(limit + 1, std::bit_ceil(bins));
-    std::fill(bytes + worker.ready, bytes + wanted, 0);
-    worker.ready = wanted;
+    const uint64_t target = std::min<uint64_t>(limit + 1, std::bit_ceil(bins));
+    std::fill(bytes + worker.ready, bytes + target, 0);
+    worker.ready = target;
   };
   each_block<Key>(row, from, to, [&](const char* keys, int64_t, int64_t n) {
     const Bits2<Key> bits = bits_of<Key>(keys, n);
     if (bits.any >= worker.ready) {
       if (bits.any >= (uint64_t)limit) {
-        if (largest_unsigned<Key>(keys, n) >= (uint64_t)limit && stop.template here<Key>(keys, n, limit)) return false;
+        if (largest_unsigned<Key>(keys, n) >= (uint64_t)limit && stop.template should_stop<Key>(keys, n, limit)) return false;
         prepare(limit + 1);
         count_block<Key, true>(keys, n, bytes, wraps, wrapped, limit);
         return true;

@@ -1,11 +1,11 @@
 // Which way a count goes, by its shape, its bins and (of counts, whose bits cannot differ) its threads.
 //
-//   TABLES      (count_tables.cpp)     one row of counts in up to kTableBins bins
-//   BYTES       (count_bytes.cpp)      one row of counts in up to kByteBins bins
-//   SUMS        (count_sums.cpp)       one row of weights, up to kSumNumbers numbers
-//   PARTITION   (count_partition.cpp)  one row, more bins
-//   ROWS        (count_rows.cpp)       several rows; long ones one after the other, as above
-//   in order    (count_sums.cpp)       few keys: numpy's own loop
+//   TABLES      (bincount/tables.cpp)     one row of counts in up to kTableBins bins
+//   BYTES       (bincount/bytes.cpp)      one row of counts in up to kByteBins bins
+//   SUMS        (bincount/sums.cpp)       one row of weights, up to kSumNumbers numbers
+//   PARTITION   (bincount/partition.cpp)  one row, more bins
+//   ROWS        (bincount/rows.cpp)       several rows; long ones one after the other, as above
+//   in order    (bincount/sums.cpp)       few keys: numpy's own loop
 //
 // TABLES and SUMS find out the number of bins on the way. What the keys of a few places say tells whether it is worth
 // trying; for the other ways all keys are looked at before.
@@ -51,7 +51,7 @@ bool in_bytes(int64_t n_bins, int64_t n, int n_threads) {
 
 bool is_partition_worth(const CountProblem& p, int64_t n_bins, int n_threads) {
   if (p.n < kPartitionWorth || p.n < n_bins / kFewerThanBins) return false;
-  // Weights are dealt out with their keys, so that three workers take as long as one that adds them in a cache.
+  // Weights are distributed with their keys, so that three workers take as long as one that adds them in a cache.
   if (p.summand != kOnes && n_threads < kWorkersOfSums && n_bins < kSumBins) return false;
   return n_threads > 1 || (p.summand == kOnes && n_bins >= kPartitionBins && p.n >= n_bins / 2);
 }
@@ -64,20 +64,20 @@ int64_t guess_bins(const CountProblem& p, int64_t row) {
   Unsigned<Key> buffer[kPlaceKeys];
   for (int place = 0; place < kPlaces; ++place) {
     const int64_t n = std::min(kPlaceKeys, p.n), first = (p.n - n) / (kPlaces - 1) * place;
-    const Key found = largest_of<Key>(read_block<Key>(keys, place == kPlaces - 1 ? p.n - n : first, n, buffer), n);
-    if (found > Key(0)) largest = std::max(largest, (uint64_t)found);
+    const Key info = largest_of<Key>(read_block<Key>(keys, place == kPlaces - 1 ? p.n - n : first, n, buffer), n);
+    if (info > Key(0)) largest = std::max(largest, (uint64_t)info);
   }
   return (int64_t)std::min<uint64_t>(largest, INT64_MAX - 1) + 1;
 }
 
-Found bins_of_range(const CountProblem& p) {
+BinInfo bins_of_range(const CountProblem& p) {
   const KeyRange range = range_of_keys(p);
   const bool too_large = range.any && range.largest >= (uint64_t)INT64_MAX;
-  Found found;
-  found.n_bins = p.n_bins >= 0 ? p.n_bins : too_large ? INT64_MAX
+  BinInfo info;
+  info.n_bins = p.n_bins >= 0 ? p.n_bins : too_large ? INT64_MAX
                : std::max(p.n_bins_least, range.any ? (int64_t)range.largest + 1 : 0);
-  found.outside = !p.drop && (range.negative || (p.n_bins >= 0 && range.any && range.largest >= (uint64_t)p.n_bins));
-  return found;
+  info.outside = !p.drop && (range.negative || (p.n_bins >= 0 && range.any && range.largest >= (uint64_t)p.n_bins));
+  return info;
 }
 
 int n_tables_for(int64_t n_bins, int64_t n) {
@@ -97,16 +97,16 @@ struct Tables {
   SumTables<uint64_t> integers;
 };
 
-Counter::Counter(const CountProblem& given) : problem(given) {}
+Counter::Counter(const CountProblem& problem_) : problem(problem_) {}
 Counter::~Counter() = default;
 
-Found Counter::look() {
+BinInfo Counter::scan_keys() {
   const CountProblem& p = problem;
-  found.n_bins = p.n_bins >= 0 ? p.n_bins : p.n_bins_least;
-  if (p.n == 0 || p.n_rows == 0) return found;
+  info.n_bins = p.n_bins >= 0 ? p.n_bins : p.n_bins_least;
+  if (p.n == 0 || p.n_rows == 0) return info;
   const bool must_look = p.n_bins < 0 || !p.drop;
   if (p.n_rows == 1 && p.n_bins != 0 && (p.summand == kOnes ? p.n > kFewKeys : p.n > kSumChunk)) {
-    const int64_t guess =
+    const int64_t estimate =
         p.n_bins >= 0 ? p.n_bins
                       : with_key_type(p.key_dtype, [&](auto key) { return guess_bins<decltype(key)>(p, 0); });
     const int64_t width = width_of(p);
@@ -114,30 +114,30 @@ Found Counter::look() {
     Outcome outcome = Outcome::kTooMany;
     int64_t n_bins = 0;
     if (p.summand == kOnes) {
-      const int n_tables = n_tables_for(guess, p.n);
-      const int n_threads = (int)std::min<int64_t>(threads_for(p, p.n), std::max<int64_t>(1, p.n / guess));
-      if (guess <= CountTables::capacity(n_tables) && guess <= p.n) {
+      const int n_tables = n_tables_for(estimate, p.n);
+      const int n_threads = (int)std::min<int64_t>(threads_for(p, p.n), std::max<int64_t>(1, p.n / estimate));
+      if (estimate <= CountTables::capacity(n_tables) && estimate <= p.n) {
         outcome = tables->counts.count(p, 0, p.n_bins, n_tables, n_threads);
         n_bins = tables->counts.n_bins();
-      } else if (in_bytes(guess, p.n, n_threads)) {
+      } else if (in_bytes(estimate, p.n, n_threads)) {
         tables->in_bytes = true;
         outcome = tables->bytes.count(p, 0, p.n_bins, n_threads);
         n_bins = tables->bytes.n_bins();
       }
-    } else if (guess < kSumNumbers / width && guess <= p.n) {
+    } else if (estimate < kSumNumbers / width && estimate <= p.n) {
       auto sum = [&](auto& sums) {
-        outcome = sums.sum(p, 0, p.n_bins, guess, threads_for(p, p.n * width));
+        outcome = sums.sum(p, 0, p.n_bins, estimate, threads_for(p, p.n * width));
         n_bins = sums.n_bins();
       };
       p.summand == kReals ? sum(tables->reals) : sum(tables->integers);
     }
-    if (outcome == Outcome::kOutside) found.outside = 1;
-    if (outcome == Outcome::kCounted && p.n_bins < 0) found.n_bins = std::max(p.n_bins_least, n_bins);
-    if (outcome != Outcome::kTooMany) return found;
+    if (outcome == Outcome::kOutside) info.outside = 1;
+    if (outcome == Outcome::kCounted && p.n_bins < 0) info.n_bins = std::max(p.n_bins_least, n_bins);
+    if (outcome != Outcome::kTooMany) return info;
     tables.reset();
   }
-  if (must_look) found = bins_of_range(p);
-  return found;
+  if (must_look) info = bins_of_range(p);
+  return info;
 }
 
 namespace {
@@ -213,7 +213,7 @@ void count_all(const CountProblem& p, int64_t* counts, int64_t n_bins, bool over
 
 void Counter::write(void* result, bool overwrite) {
   const CountProblem& p = problem;
-  const int64_t n_bins = found.n_bins;
+  const int64_t n_bins = info.n_bins;
   if (p.n == 0 || p.n_rows == 0 || n_bins == 0) {
     if (overwrite) std::memset(result, 0, p.n_rows * n_bins * width_of(p) * sizeof(int64_t));
     return;

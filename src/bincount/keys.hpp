@@ -80,7 +80,7 @@ struct Row {
   bool swapped;
 };
 
-// The n <= kBlock keys from `first` on, side by side and native: where they lie, or in the buffer.
+// The n <= kBlock keys from `first` on, contiguous and native: where they lie, or in the buffer.
 template <class Key>
 inline const char* read_block(const Row& row, int64_t first, int64_t n, Unsigned<Key>* buffer) {
   const char* source = row.keys + first * row.stride;
@@ -162,7 +162,7 @@ inline void gather_weights(const char* source, int64_t stride, int64_t n, int32_
 template <class Sum>
 struct Weights {
   const char* data;
-  int64_t stride, sum_stride, n_given;   // n_given: as they lie in memory, a complex one counting once
+  int64_t stride, sum_stride, n_given;   // n_given: in memory format, a complex one counting once
   int64_t n_sums;                        // numbers a key: a complex one counts twice
   int32_t dtype;
   bool swapped, in_place, flat;

@@ -20,7 +20,7 @@
 namespace upsweep {
 namespace {
 
-constexpr int kRunBits = 9;                        // entries of a run, the piece of a bucket that lies side by side
+constexpr int kRunBits = 9;                        // entries of a run, the piece of a bucket that lies contiguous
 constexpr int64_t kRun = 1 << kRunBits;
 constexpr int kBucketBits = 8;                     // of the number of buckets, while 16 low bits are enough
 constexpr int kFewestLowBits = 12;                 // a bucket's counts fill the first cache
@@ -48,7 +48,7 @@ struct Layout {
   }
 };
 
-// What a worker has dealt out of its part of a chunk.
+// What a worker has distributed of its part of a chunk.
 template <class Low, class Sum>
 struct Dealt {
   Scratch<Low> lows;
@@ -80,7 +80,7 @@ struct Dealt {
     if (__builtin_expect(((at + 1) & (kRun - 1)) == 0, 0)) new_run(bucket, at >> kRunBits);
     return at;
   }
-  // Entries of one bucket side by side: write(number of the key, entry).
+  // Entries of one bucket contiguous: write(number of the key, entry).
   template <class Write>
   void append_block(int64_t bucket, int64_t n, Write write) {
     for (int64_t done = 0; done < n;) {
@@ -164,7 +164,7 @@ class Partition {
       const Sum* terms = nullptr;
       if constexpr (kWeighted) {
         terms = weights_of<Sum>(p, row_number).read(first, n, to.buffer.get());
-      } else if (bits.any == bits.all) {   // chunks are dealt out before any bucket is applied
+      } else if (bits.any == bits.all) {   // chunks are distributed before any bucket is applied
         if (bits.any < valid) __atomic_fetch_add(result + bits.any * result_stride, n, __ATOMIC_RELAXED);
         return true;
       }

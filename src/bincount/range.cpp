@@ -50,7 +50,7 @@ struct Runs {
   }
 };
 
-// visit(keys, n, task) for every key, in blocks that are side by side and native; tasks are numbered from 0.
+// visit(keys, n, task) for every key, in blocks that are contiguous and native; tasks are numbered from 0.
 template <class Key, class Visit>
 void each_key(const CountProblem& p, const Runs& runs, int64_t n_tasks, int64_t pieces, int64_t group, Visit visit) {
   const int64_t bytes = runs.n_runs * runs.length * (int64_t)sizeof(Key);
@@ -72,11 +72,11 @@ Each over_tasks(const CountProblem& p, Each nothing, Fold fold) {
   const int64_t pieces = (runs.length + kPiece - 1) / kPiece;
   const int64_t group = pieces > 1 ? 1 : std::max<int64_t>(1, kPiece / runs.length);
   const int64_t n_tasks = (runs.n_runs + group - 1) / group * pieces;
-  std::vector<Each> found(n_tasks, nothing);
+  std::vector<Each> result(n_tasks, nothing);
   each_key<Key>(p, runs, n_tasks, pieces, group,
-                [&](const char* keys, int64_t n, int64_t task) { fold(found[task], keys, n); });
-  for (int64_t task = 1; task < n_tasks; ++task) found[0].join(found[task]);
-  return found[0];
+                [&](const char* keys, int64_t n, int64_t task) { fold(result[task], keys, n); });
+  for (int64_t task = 1; task < n_tasks; ++task) result[0].join(result[task]);
+  return result[0];
 }
 
 struct AnyRange : KeyRange {
@@ -102,25 +102,25 @@ struct Number {
 template <class Key>
 int64_t n_outside(const CountProblem& p, int64_t n_bins) {
   const uint64_t valid = valid_bins<Key>(n_bins);
-  return over_tasks<Key>(p, Number{}, [&](Number& found, const char* keys, int64_t n) {
+  return over_tasks<Key>(p, Number{}, [&](Number& result, const char* keys, int64_t n) {
     int64_t outside = 0;
     for (int64_t at = 0; at < n; ++at) outside += key_at<Key>(keys, at) >= valid;
-    found.value += outside;
+    result.value += outside;
   }).value;
 }
 
 template <class Key>
 int64_t find_outside(const CountProblem& p, int64_t n_bins) {
   const uint64_t valid = valid_bins<Key>(n_bins);
-  int64_t found = -1;
-  for (int64_t row = 0; row < p.n_rows && found < 0; ++row)
+  int64_t result = -1;
+  for (int64_t row = 0; row < p.n_rows && result < 0; ++row)
     each_block<Key>(row_of(p, row), 0, p.n, [&](const char* keys, int64_t first, int64_t n) {
       if (largest_unsigned<Key>(keys, n) < valid) return true;
-      for (int64_t at = 0; at < n && found < 0; ++at)
-        if (key_at<Key>(keys, at) >= valid) found = row * p.n + first + at;
-      return found < 0;
+      for (int64_t at = 0; at < n && result < 0; ++at)
+        if (key_at<Key>(keys, at) >= valid) result = row * p.n + first + at;
+      return result < 0;
     });
-  return found;
+  return result;
 }
 
 }  // namespace

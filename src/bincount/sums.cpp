@@ -57,12 +57,12 @@ bool SumTables<Sum>::prepare(Worker& worker, const char* keys, int64_t n, Stop& 
     worker.top = std::max(worker.top, largest + 1);
   }
   if (largest < (uint64_t)worker.ready) return true;
-  const int64_t wanted = std::min<int64_t>(limit + 1, std::bit_ceil(largest + 1));
+  const int64_t target = std::min<int64_t>(limit + 1, std::bit_ceil(largest + 1));
   for (int table = 0; table < worker.n_tables; ++table) {
     Sum* to = worker.tables.get() + table * stride;
-    std::fill(to + worker.ready * width, to + wanted * width, Sum(0));
+    std::fill(to + worker.ready * width, to + target * width, Sum(0));
   }
-  worker.ready = wanted;
+  worker.ready = target;
   return true;
 }
 
@@ -218,14 +218,14 @@ bool is_repeating(const CountProblem& p, int64_t row) {
 }  // namespace
 
 template <class Sum>
-Outcome SumTables<Sum>::sum(const CountProblem& p, int64_t row, int64_t n_bins, int64_t guess, int n_threads) {
+Outcome SumTables<Sum>::sum(const CountProblem& p, int64_t row, int64_t n_bins, int64_t estimate, int n_threads) {
   ready = top = 0;
   const int64_t width = weights_of<Sum>(p, row).n_sums, n_chunks = n_chunks_of(p.n);
   // How many chunks a worker takes changes no bit. Where keys hardly repeat it is one: a line is read faster than four.
   const bool repeating = with_key_type(p.key_dtype, [&](auto key) { return is_repeating<decltype(key)>(p, row); });
   int side_by_side = 1;
   for (int n : {2, 4})
-    if (repeating && n_chunks >= n * n_threads && (guess + 2) * width <= numbers(n)) side_by_side = n;
+    if (repeating && n_chunks >= n * n_threads && (estimate + 2) * width <= numbers(n)) side_by_side = n;
   return with_key_type(p.key_dtype, [&](auto key) {
     using Key = decltype(key);
     if (side_by_side == 4) return run<Key, 4>(p, row, n_bins, n_threads);

@@ -20,7 +20,7 @@ class SumTables {
  public:
   // Sums a row of the problem. With bins unknown (-1) it finds them, or gives up on keys beyond the tables.
   // guess: about how many bins there are.
-  Outcome sum(const CountProblem& p, int64_t row, int64_t n_bins, int64_t guess, int n_threads);
+  Outcome sum(const CountProblem& p, int64_t row, int64_t n_bins, int64_t estimate, int n_threads);
   int64_t n_bins() const { return top; }
   // Numbers of a table, of so many: 1 MiB in all.
   static int64_t numbers(int n_tables) { return std::min<int64_t>(kSumNumbers, (1 << 17) / n_tables - kSlack); }

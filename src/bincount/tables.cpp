@@ -42,10 +42,10 @@ inline void count_some(const char* keys, int64_t n, uint32_t* tables, int64_t st
 
 template <int N>
 void CountTables::prepare(Worker& worker, uint64_t bins) const {
-  const uint64_t wanted = std::min<uint64_t>(limit, std::bit_ceil(bins));
+  const uint64_t target = std::min<uint64_t>(limit, std::bit_ceil(bins));
   for (int table = 0; table < N; ++table)
-    std::fill(worker.tables.get() + table * stride + worker.ready, worker.tables.get() + table * stride + wanted, 0u);
-  worker.ready = wanted;
+    std::fill(worker.tables.get() + table * stride + worker.ready, worker.tables.get() + table * stride + target, 0u);
+  worker.ready = target;
 }
 
 // Adds up the worker's tables in the first one.
@@ -69,7 +69,7 @@ void CountTables::count_piece(Worker& worker, const Row& row, int64_t from, int6
   auto count = [&](const char* keys, int64_t n, const Bits2<Key>& bits, auto is_copy) {
     if (bits.any >= worker.ready) {
       if (bits.any >= (uint64_t)limit) {
-        if (stop.template here<Key>(keys, n, limit)) return false;
+        if (stop.template should_stop<Key>(keys, n, limit)) return false;
         prepare<N>(worker, limit);
         count_some<N, Key>(keys, n, tables, stride, limit);
         return true;
@@ -164,8 +164,8 @@ Outcome CountTables::count(const CountProblem& p, int64_t row, int64_t n_bins, i
 
 void CountTables::write(int64_t* counts, int64_t n_bins, bool overwrite, int n_threads) const {
   const int64_t n_workers = (int64_t)workers.size();
-  const int64_t wanted = std::max<int64_t>(1, n_bins * n_workers / kMergeWorth);
-  const int n_parts = (int)std::min<int64_t>(n_threads, wanted);
+  const int64_t target = std::max<int64_t>(1, n_bins * n_workers / kMergeWorth);
+  const int n_parts = (int)std::min<int64_t>(n_threads, target);
   for_tasks(n_parts, n_parts, false, [&](int64_t part, int) {
     const int64_t from = n_bins / n_parts * part, to = part == n_parts - 1 ? n_bins : n_bins / n_parts * (part + 1);
     if (overwrite) std::fill(counts + from, counts + to, 0);

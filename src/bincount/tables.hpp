@@ -55,7 +55,7 @@ struct StopAt {
   }
   // Whether a block that has keys beyond the `limit` of the tables cannot be counted.
   template <class Key>
-  bool here(const char* keys, int64_t n, uint64_t limit) {
+  bool should_stop(const char* keys, int64_t n, uint64_t limit) {
     const Key largest = largest_of<Key>(keys, n);
     if (raise && largest_unsigned<Key>(keys, n) >= valid) outside.store(true, std::memory_order_relaxed);
     else if (!known && largest >= Key(0) && (uint64_t)largest >= limit) too_many.store(true, std::memory_order_relaxed);

@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, freethreading_compatible=True
-"""Counts of integer keys in numpy arrays; checks and messages are in ``upsweep.bincounts``.
+"""Counts of integer keys in numpy arrays. ``upsweep._core.bincount`` has the checks and messages.
 
-``plain`` is the way past those layers for the plainest calls, and answers ``None`` when the call is not one of them.
+``plain`` is the fast path for the plainest calls, which skips those layers; it returns None for any other call.
 """
 
 cimport numpy as cnp
@@ -40,12 +40,12 @@ cdef extern from "bincount/bincount.hpp" namespace "upsweep" nogil:
         int64_t weight_row_strides[64]
         int64_t n_bins, n_bins_least
         int32_t drop, n_threads
-    cdef cppclass Found:
+    cdef cppclass BinInfo:
         int64_t n_bins
         int32_t outside
     cdef cppclass _Counter "upsweep::Counter":
         _Counter(const CountProblem&) except +
-        Found look() except +
+        BinInfo scan_keys() except +
         void write(void*, bint) except +
     int64_t first_outside(const CountProblem&, int64_t) except +
     int64_t count_outside(const CountProblem&, int64_t) except +
@@ -60,20 +60,20 @@ cdef int32_t key_code(cnp.ndarray keys) except -1:
 
 
 cdef class Counter:
-    """One call: keys (..., n), and weights (..., n) or (..., n, k), which `with_sums` tells, or None.
+    """One count: keys (..., n), and weights (..., n), or (..., n, k) with `with_sums`, or None.
 
-    `look` has to come before `write`.
+    Call `scan_keys` before `write`.
     """
 
     cdef CountProblem problem
     cdef unique_ptr[_Counter] counter
-    cdef object _kept   # the arrays that are read
+    cdef object _arrays   # keeps the arrays alive
 
     def __cinit__(self, cnp.ndarray keys not None, cnp.ndarray weights, *, bint with_sums, bint integers,
                   int64_t n_bins, int64_t least, bint drop, int n_threads):
         cdef CountProblem* p = &self.problem
         cdef int dim, n_dims = cnp.PyArray_NDIM(keys) - 1
-        self._kept = keys, weights
+        self._arrays = keys, weights
         p.keys = cnp.PyArray_BYTES(keys)
         p.key_stride = cnp.PyArray_STRIDE(keys, n_dims)
         p.n = cnp.PyArray_DIM(keys, n_dims)
@@ -102,70 +102,70 @@ cdef class Counter:
         p.n_threads = n_threads
         self.counter.reset(new _Counter(self.problem))
 
-    def look(self):
-        """(number of bins, whether keys outside them have to be refused)."""
-        cdef Found found
+    def scan_keys(self):
+        """Return the number of bins, and whether there are keys outside them that must be refused."""
+        cdef BinInfo info
         with nogil:
-            found = self.counter.get().look()
-        return found.n_bins, found.outside != 0
+            info = self.counter.get().scan_keys()
+        return info.n_bins, info.outside != 0
 
     def write(self, cnp.ndarray result not None, bint overwrite):
         """Write counts (int64) or sums (float64, complex128, 64-bit integers) to the contiguous ``result``,
-        (..., bins) or (..., bins, k), or add them to what it holds. Without memory for its tables it raises
-        MemoryError, and ``result`` is as it was."""
+        (..., bins) or (..., bins, k), or add them. Raises MemoryError if there is no memory for the tables, and leaves
+        ``result`` unchanged then."""
         cdef void* data = cnp.PyArray_DATA(result)
         with nogil:
             self.counter.get().write(data, overwrite)
 
     def first_outside(self, int64_t n_bins):
-        """The position in C order of the first key that is negative or `n_bins` and more, -1: none."""
+        """Return the position, in C order, of the first key that is negative or at least `n_bins`; -1 for none."""
         cdef int64_t first
         with nogil:
             first = first_outside(self.problem, n_bins)
         return first
 
     def count_outside(self, int64_t n_bins):
-        """How many keys are negative or `n_bins` and more."""
+        """Return how many keys are negative or at least `n_bins`."""
         cdef int64_t n
         with nogil:
             n = count_outside(self.problem, n_bins)
         return n
 
 
-# Of so many keys what does not lie as the loops read it is copied, as numpy does: that costs less than the layers.
+# Up to MOST_PLAIN_KEYS keys are copied where the loops cannot read them in place: that costs less than the layers.
 cdef int64_t MOST_PLAIN_KEYS = 1 << 17, MOST_PLAIN_BINS = 1 << 20, MOST_IN_ORDER = 4096
 
 
-cdef object as_array(object given):
-    """A list as an array, if it is one: else the layers above have the message."""
-    if not PyList_CheckExact(given):
-        return given
+cdef object as_array(object value):
+    """Convert a list to an array if possible; the layers above have the message otherwise."""
+    if not PyList_CheckExact(value):
+        return value
     try:
-        return cnp.PyArray_FROM_O(given)
+        return cnp.PyArray_FROM_O(value)
     except ValueError:
-        return given
+        return value
 
 
-cdef bint is_row(object given) noexcept:
-    return cnp.PyArray_CheckExact(given) and cnp.PyArray_NDIM(<cnp.ndarray>given) == 1
+cdef bint is_row(object value) noexcept:
+    return cnp.PyArray_CheckExact(value) and cnp.PyArray_NDIM(<cnp.ndarray>value) == 1
 
 
 cdef cnp.ndarray as_plain(cnp.ndarray row, int type_number):
-    """The row aligned, native, without strides and of this type: itself, or a copy."""
+    """Return the row aligned, in native byte order, contiguous and of this type: itself or a copy."""
     if cnp.PyArray_TYPE(row) == type_number and cnp.PyArray_ISCARRAY_RO(row):
         return row
     return cnp.PyArray_FROMANY(row, type_number, 1, 1, cnp.NPY_ARRAY_CARRAY_RO)
 
 
 def plain(object x, object weights, object minlength, int n_threads):
-    """Counts of one row of keys, or sums of real weights in float64; None when it is not that plain."""
+    """Return counts of one row of keys, or sums of real weights in float64; None for any other call."""
     cdef int64_t n, n_bins, least
     cdef int32_t dtype
     cdef int number
     cdef cnp.npy_intp size
     cdef CountProblem problem
     cdef unique_ptr[_Counter] counter
-    cdef Found found
+    cdef BinInfo info
     cdef cnp.ndarray keys, result, summands = None
     x, weights = as_array(x), as_array(weights)
     if not is_row(x) or not PyLong_CheckExact(minlength) or not 0 <= minlength <= MOST_PLAIN_BINS:
@@ -198,10 +198,10 @@ def plain(object x, object weights, object minlength, int n_threads):
         problem.n_threads = n_threads
         with nogil:
             counter.reset(new _Counter(problem))
-            found = counter.get().look()
-        if found.outside or found.n_bins > MOST_PLAIN_BINS:
+            info = counter.get().scan_keys()
+        if info.outside or info.n_bins > MOST_PLAIN_BINS:
             return None   # the layers above have the message
-        size = found.n_bins
+        size = info.n_bins
         result = cnp.PyArray_ZEROS(1, &size, cnp.NPY_INTP, 0)
         with nogil:
             counter.get().write(cnp.PyArray_DATA(result), False)
@@ -209,7 +209,7 @@ def plain(object x, object weights, object minlength, int n_threads):
     if n > MOST_IN_ORDER:
         with nogil:
             n_bins = bins_of_few(cnp.PyArray_BYTES(keys), dtype, n)
-    else:   # handing the GIL over would cost a part of the work
+    else:   # releasing the GIL would cost a good part of the work
         n_bins = bins_of_few(cnp.PyArray_BYTES(keys), dtype, n)
     if n_bins < 0 or n_bins > MOST_PLAIN_BINS:
         return None

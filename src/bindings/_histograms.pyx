@@ -92,18 +92,18 @@ cdef int describe(HistogramProblem* problem, cnp.ndarray x, cnp.ndarray weights,
 
 
 def find_extremes(cnp.ndarray x not None, int n_threads):
-    """(least, largest, whether there is a NaN) of at least one element; NaNs are left out."""
+    """Return the least and the largest element without NaNs, and whether there is a NaN; x has at least one element."""
     cdef HistogramProblem problem
-    cdef Extremes found
+    cdef Extremes extremes
     describe(&problem, x, None, n_threads)
     with nogil:
-        found = find_extremes_of(problem)
+        extremes = find_extremes_of(problem)
     cdef int32_t key = key_type(problem.dtype)
     if key == kFloat or key == kDouble:
-        return found.low, found.high, found.any_nan != 0
+        return extremes.low, extremes.high, extremes.any_nan != 0
     if key == kInt64:
-        return found.low_signed, found.high_signed, False
-    return found.low_unsigned, found.high_unsigned, False
+        return extremes.low_signed, extremes.high_signed, False
+    return extremes.low_unsigned, extremes.high_unsigned, False
 
 
 def count(cnp.ndarray x not None, cnp.ndarray weights, cnp.ndarray thresholds not None, cnp.ndarray slots not None,

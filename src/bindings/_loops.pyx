@@ -1,6 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, freethreading_compatible=True
-"""Calls of compiled loop nests. A `Plan` holds all that the call before has found out about its arrays, but for where they
-lie: a call with others of the same shapes, strides and dtypes takes a microsecond, of which checks are the smaller part.
+"""Calls of compiled loop nests.
+
+A `Plan` stores the checked shapes, strides and dtypes of one call's arrays and the kernel's arguments, all but the
+addresses. A later call with arrays of the same layout compares and launches, which takes about a microsecond.
 """
 
 cimport numpy as cnp
@@ -33,7 +35,7 @@ cdef extern from "Python.h":
 
 
 def poll_address():
-    """The address of the function that compiled loops ask whether to end."""
+    """Return the address of the function that compiled loops poll to learn whether to end."""
     return <uintptr_t>&poll_nest
 
 cdef enum:
@@ -67,7 +69,7 @@ cdef int describe(Operand& operand, cnp.ndarray array) except -1:
 
 
 cdef bint is_such(const Operand& operand, object value) noexcept:
-    """Whether an argument is an array of the plan's kind."""
+    """Return whether an argument is an array of the layout and dtype of the plan's operand."""
     cdef int d
     cdef cnp.ndarray array
     if not cnp.PyArray_CheckExact(value):
@@ -84,12 +86,24 @@ cdef bint is_such(const Operand& operand, object value) noexcept:
 
 
 cdef class Plan:
-    """A kernel, and what it takes for arrays of the shapes, strides and dtypes of some.
+    """A compiled kernel with the layouts of its arrays and all arguments but the addresses.
 
-    ``address`` is the kernel's, in ``code``; ``numbers`` are its arguments, of which those at ``places`` are the addresses of
-    ``arrays``; ``are_outputs`` says which of these it fills. ``scratch`` are places and sizes of memory that a call needs.
-    The last ``n_new`` arrays are no arguments of a call, which makes such and returns them. ``name`` is for messages, and
-    ``work`` about the bytes that a call moves, or what is worth as much: a long call looks for signals.
+    Parameters
+    ----------
+    name : str
+        For messages.
+    address : int
+        Of the kernel's function, in the object ``code``.
+    numbers : sequence of int
+        The kernel's arguments. Those at ``places`` are replaced by the addresses of a call's arrays.
+    arrays, are_outputs : sequences
+        Arrays of the layouts that calls must have, and whether the kernel writes them.
+    scratch : sequence of (place, n_bytes)
+        Temporary memory that a call allocates.
+    n_new : int
+        The number of last arrays that a call allocates and returns.
+    work : float
+        About the bytes that a call moves. A long call polls for signals.
     """
 
     cdef Nest kernel
@@ -115,30 +129,30 @@ cdef class Plan:
             self.scratch_bytes.push_back(n_bytes)
 
     def run(self, tuple arrays, int64_t n_threads):
-        """Run on arrays; the new ones, None, or NotImplemented for arrays that are not such or overlap what is filled."""
-        cdef Py_ssize_t n_given = len(arrays), n, other, n_operands = self.operands.size()
+        """Run on arrays; return the new arrays or None, or NotImplemented for other layouts or overlapping outputs."""
+        cdef Py_ssize_t n_arrays = len(arrays), n, other, n_operands = self.operands.size()
         cdef vector[int64_t] numbers
         cdef cnp.ndarray array
-        cdef int64_t here, there
-        if n_given != n_operands - self.n_new:
+        cdef int64_t output, operand
+        if n_arrays != n_operands - self.n_new:
             return NotImplemented
         numbers = self.numbers
-        for n in range(n_given):
+        for n in range(n_arrays):
             if not is_such(self.operands[n], arrays[n]):
                 return NotImplemented
             array = arrays[n]
             numbers[self.operands[n].place] = <int64_t><uintptr_t>cnp.PyArray_DATA(array)
-        for n in range(n_given):
+        for n in range(n_arrays):
             if not self.operands[n].is_output:
                 continue
-            here = numbers[self.operands[n].place]
-            for other in range(n_given):
-                there = numbers[self.operands[other].place]
-                if (other != n and here + self.operands[n].below < there + self.operands[other].above
-                        and there + self.operands[other].below < here + self.operands[n].above):
+            output = numbers[self.operands[n].place]
+            for other in range(n_arrays):
+                operand = numbers[self.operands[other].place]
+                if (other != n and output + self.operands[n].below < operand + self.operands[other].above
+                        and operand + self.operands[other].below < output + self.operands[n].above):
                     return NotImplemented
         new = []
-        for n in range(n_given, n_operands):
+        for n in range(n_arrays, n_operands):
             array = cnp.PyArray_EMPTY(self.operands[n].n_dims, &self.operands[n].dims[0], self.operands[n].type, 0)
             numbers[self.operands[n].place] = <int64_t><uintptr_t>cnp.PyArray_DATA(array)
             new.append(array)

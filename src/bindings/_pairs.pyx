@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, freethreading_compatible=True
-"""Reductions over pairs of numpy arrays by compiled tiles; checks and messages are above, in ``upsweep._backends.cpu.pairs``."""
+"""Reductions over pairs of numpy arrays by compiled tiles, for ``upsweep._backends.cpu.pairs``, which has the checks."""
 
 cimport numpy as cnp
 from libc.stdint cimport int32_t, int64_t, uintptr_t
@@ -57,23 +57,23 @@ cdef dict KINDS = {"sum": 0, "logsumexp": 1, "sumsoftmaxweight": 2, "best": 3, "
 
 
 cdef class Plan:
-    """The tasks of one set of ranges, for kernels of as many lanes."""
+    """The schedule of one set of ranges, for kernels with the same number of lanes."""
 
     cdef PairPlan plan
 
     @property
     def lanes_are_columns(self):
-        """Whether rows are so few that lanes hold columns."""
+        """Whether vector lanes hold columns, because there are few rows."""
         return self.plan.lanes_are_columns != 0
 
 
 cdef class Kernel:
-    """A compiled reduction: its tiles, and what the driver has to know of it.
+    """A compiled reduction: its tiles, and their properties for the driver.
 
-    ``components`` are, for rows, columns and parameters, a list of (position, dim) in the order of the packed record.
-    ``compile`` takes "rows" or "columns", what the lanes are, and returns the address of the tile, that of the function which
-    gives each column ``n_prepared`` more numbers, the bytes of its workspace, and an object in which the code lives; it is called when the first problem
-    needs that tile.
+    ``components`` lists, for rows, columns and parameters, (position, dim) in the order of the packed record. ``compile``
+    is called when the first problem needs a tile. It takes "rows" or "columns", which says what the lanes hold, and returns
+    the address of the tile, the address of the function that computes ``n_prepared`` numbers of each column, the bytes of
+    workspace, and the object that owns the code.
     """
 
     cdef PairKernel kernel
@@ -104,7 +104,7 @@ cdef class Kernel:
         self.wants_values, self.wants_indices, self.n_values = wants_values, wants_indices, n_values
 
     def plan(self, int64_t n_rows, int64_t n_columns, triple):
-        """The plan of a triple of ranges, three int64 arrays in C order."""
+        """Return the schedule of a triple of ranges, three int64 arrays in C order."""
         cdef Plan result = Plan()
         cdef cnp.ndarray blocks = triple[0], slices = triple[1], columns = triple[2]
         cdef int64_t n_blocks = cnp.PyArray_DIM(slices, 0)
@@ -115,10 +115,10 @@ cdef class Kernel:
         return result
 
     def run(self, arrays, int64_t n_rows, int64_t n_columns, tuple batch, plans, int n_threads):
-        """The values and the indices, (batch, rows, ...) each, or None where one is not wanted.
+        """Return values and indices, each (batch, rows, ...), or None for one that the reduction does not have.
 
-        ``arrays`` are ndarrays of the kernel's dtype, native and aligned, whose shapes have been checked; ``plans`` one for all
-        batch entries, a list of one for each, or None: all columns for every row.
+        ``arrays`` are ndarrays of the kernel's dtype whose shapes have been checked. ``plans`` is one schedule for all batch
+        entries, a list with one for each, or None for all columns in every row.
         """
         cdef PairProblem problem
         cdef PairPlan dense
@@ -127,7 +127,7 @@ cdef class Kernel:
         cdef int64_t n_pairs = n_rows
         cdef object values = None, indices = None
         cdef Plan plan
-        cdef list kept = []
+        cdef list copies = []
         problem.kernel = &self.kernel
         problem.n_rows, problem.n_columns, problem.n_threads = n_rows, n_columns, n_threads
         problem.n_batch_dims = n_dims
@@ -136,9 +136,9 @@ cdef class Kernel:
             shape[d] = batch[d]
             n_pairs *= problem.batch[d]
         shape[n_dims], shape[n_dims + 1] = n_rows, self.n_values
-        self.describe(problem.rows, arrays, 0, n_rows, n_dims, kept)
-        self.describe(problem.columns, arrays, 1, n_columns, n_dims, kept)
-        self.describe(problem.params, arrays, 2, 1, n_dims, kept)
+        self.describe(problem.rows, arrays, 0, n_rows, n_dims, copies)
+        self.describe(problem.columns, arrays, 1, n_columns, n_dims, copies)
+        self.describe(problem.params, arrays, 2, 1, n_dims, copies)
         if self.wants_values:
             values = cnp.PyArray_EMPTY(n_dims + 2, shape, cnp.NPY_FLOAT if self.kernel.bits == 32 else cnp.NPY_DOUBLE, 0)
             problem.values = cnp.PyArray_DATA(<cnp.ndarray>values)
@@ -175,7 +175,7 @@ cdef class Kernel:
         return 0
 
     cdef int describe(self, vector[PairOperand]& operands, arrays, int part, int64_t n, int n_batch_dims,
-                      list kept) except -1:
+                      list copies) except -1:
         cdef PairOperand operand
         cdef cnp.ndarray array
         cdef int64_t offset = 0, position
@@ -188,7 +188,7 @@ cdef class Kernel:
                 raise TypeError(f"array {position}: expected float{self.kernel.bits}, got {(<object>array).dtype}")
             if not cnp.PyArray_ISBEHAVED_RO(array):   # other byte order, or not aligned
                 array = (<object>array).astype((<object>array).dtype.newbyteorder("="), order="C")
-                kept.append(array)
+                copies.append(array)
             n_dims = cnp.PyArray_NDIM(array)
             operand.dim = self.dims[part][c]
             if (n_dims == 0 or cnp.PyArray_DIM(array, n_dims - 1) != operand.dim

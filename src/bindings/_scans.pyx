@@ -1,9 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, freethreading_compatible=True
-"""Scans on numpy arrays: fills the problem's description and runs it without the GIL.
+"""Scans of numpy arrays: fills the problem's description and runs it without the GIL.
 
-Everything has been checked above (``upsweep.scans``); here is no axis rule and no message. The
-``plain_*`` functions are the way past those layers for the plainest calls, and answer ``None`` when the
-call is not one of them.
+``upsweep._core.scan`` has checked the arguments. The ``plain_*`` functions are the fast path for the plainest calls,
+which skips those layers; they return None for any other call.
 """
 
 cimport numpy as cnp
@@ -53,11 +52,11 @@ cdef extern from "scan/scan.hpp" namespace "upsweep" nogil:
     void collapse_axes(ScanProblem&)
 
 
-cdef int describe(Array* to, object given, int axis, bint has_axis, bint reverse) except -1:
-    # axis is the scan's, in arrays that have it; the others lack just that one.
-    if given is None:
+cdef int describe(Array* to, object value, int axis, bint has_axis, bint reverse) except -1:
+    # has_axis: whether the array has the scan axis; gamma, initial and final_state lack it.
+    if value is None:
         return 0
-    cdef cnp.ndarray array = given
+    cdef cnp.ndarray array = value
     cdef int dim, at = 0
     cdef int64_t stride
     to.data = cnp.PyArray_BYTES(array)
@@ -109,11 +108,11 @@ def scan(cnp.ndarray x not None, gates, gamma, initial, reset, out, final_state,
             run_scan(problem)
 
 
-cdef inline bint is_plain(object given):
+cdef inline bint is_plain(object value):
     # Exactly an ndarray of float32 or float64 in C order, aligned, native, with at least one axis.
-    if not cnp.PyArray_CheckExact(given):
+    if not cnp.PyArray_CheckExact(value):
         return False
-    cdef cnp.ndarray array = <cnp.ndarray>given
+    cdef cnp.ndarray array = <cnp.ndarray>value
     cdef int number = cnp.PyArray_TYPE(array)
     return ((number == cnp.NPY_FLOAT or number == cnp.NPY_DOUBLE) and cnp.PyArray_ISCARRAY_RO(array)
             and cnp.PyArray_NDIM(array) > 0 and cnp.PyArray_SIZE(array) > 0)
@@ -145,7 +144,7 @@ cdef object run_plain(cnp.ndarray x, object gates, double gamma, bint reverse, b
         describe_plain(&problem.gates, gates, length, reverse)
     problem.flush = flush
     problem.n_threads = n_threads
-    if cnp.PyArray_SIZE(x) < 4096:   # below this, handing the GIL over costs more than the scan
+    if cnp.PyArray_SIZE(x) < 4096:   # below this, releasing the GIL costs more than the scan
         run_scan(problem)
     else:
         with nogil:
@@ -154,7 +153,7 @@ cdef object run_plain(cnp.ndarray x, object gates, double gamma, bint reverse, b
 
 
 def plain_constant(object x, object gamma, bint reverse, int n_threads):
-    """A discounted sum along the last axis, or None when x and gamma are not of the plainest kind."""
+    """Return a discounted sum along the last axis, or None unless x is a plain array and gamma a Python number."""
     cdef double factor
     if not is_plain(x):
         return None
@@ -171,14 +170,14 @@ def plain_constant(object x, object gamma, bint reverse, int n_threads):
 
 
 def plain_sum(object x, bint reverse, int n_threads):
-    """A cumulative sum of floating numbers along the last axis, or None when x is not of the plainest kind."""
+    """Return a cumulative sum of floats along the last axis, or None unless x is a plain array."""
     if not is_plain(x):
         return None
     return run_plain(<cnp.ndarray>x, None, 1.0, reverse, False, n_threads)
 
 
 def plain_gated(object gates, object tokens, bint reverse, int n_threads):
-    """A gated recurrence along the last axis, or None when the arrays are not of the plainest kind."""
+    """Return a gated recurrence along the last axis, or None unless both are plain arrays of one dtype and shape."""
     if not (is_plain(gates) and is_plain(tokens)):
         return None
     cdef cnp.ndarray a = <cnp.ndarray>gates, x = <cnp.ndarray>tokens

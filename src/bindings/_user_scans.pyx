@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, freethreading_compatible=True
-"""Scans of numpy arrays by compiled steps; checks and messages are above, in ``upsweep._backends.cpu.user_scan``."""
+"""Scans of numpy arrays by compiled steps, for ``upsweep._backends.cpu.user_scan``, which has the checks."""
 
 cimport numpy as cnp
 from libc.stdint cimport int32_t, int64_t, uintptr_t
@@ -62,7 +62,7 @@ cdef dict KINDS = {"affine": 0, "max": 1, "min": 2, "logaddexp": 3, "argmax": 4,
 
 
 cdef class Kernel:
-    """A compiled function of steps; ``code`` is what it lives in, ``steps`` and ``turn`` are addresses."""
+    """A compiled function of steps. ``steps`` and ``turn`` are addresses in ``code``; ``turn`` transposes tiles."""
 
     cdef StepsKernel kernel
     cdef object code
@@ -76,7 +76,7 @@ cdef class Kernel:
 
 
 cdef class Sums:
-    """A compiled function of chunks' sums, and its numbers; ``code`` is what it lives in, ``sums`` its address."""
+    """A compiled function for the aggregates of chunks, at the address ``sums`` in ``code``, and its parameters."""
 
     cdef SumsKernel kernel
     cdef object code
@@ -116,7 +116,8 @@ cdef int set_params(vector[char]& numbers, cnp.ndarray params) except -1:
 cdef class Plan:
     """A scan over arrays of the shapes, strides and dtypes of ``inputs`` and ``outputs``, ready to run on others.
 
-    ``dims`` are the columns' sizes, the innermost last. With ``reduce`` time is parallel, and every column is on its own.
+    ``dims`` are the sizes of the column axes, the innermost last. With ``reduce`` each column is cut into chunks of time
+    that run in parallel.
     """
 
     cdef UserScan problem
@@ -155,9 +156,9 @@ cdef class Plan:
     def run(self, list inputs, list outputs, offsets, cnp.ndarray state, int64_t n_threads):
         """Run over all steps; writes ``outputs`` and ``state``, of shape (states, columns), C order, in the kernel's type.
 
-        The first step of each of the inputs, then of the outputs, is so many bytes behind the array's address.
+        ``offsets`` are the bytes from each array's address to its first step: of the inputs, then of the outputs.
         """
-        cdef UserScan problem = self.problem   # its own: several threads may be here at once
+        cdef UserScan problem = self.problem   # a copy: several threads may run the plan at once
         cdef cnp.ndarray array
         cdef int64_t offset
         cdef size_t n, n_inputs = problem.inputs.size(), n_outputs = problem.outputs.size()
@@ -178,7 +179,7 @@ cdef class Plan:
 
 
 cdef class Spans:
-    """Which bytes arrays reach, from their addresses: whether outputs lie over inputs, or each other.
+    """The byte ranges of arrays relative to their addresses: whether outputs overlap inputs or each other.
 
     ``alike`` says of each output and each input whether they are of one dtype, shape and strides: such may be the same.
     """
@@ -207,7 +208,7 @@ cdef class Spans:
             self.alike.push_back(flag)
 
     def are_apart(self, list inputs, list outputs):
-        """Whether such outputs can be written while the inputs are read."""
+        """Return whether the outputs can be written while the inputs are read."""
         cdef Py_ssize_t n, other
         cdef vector[int64_t] addresses
         cdef cnp.ndarray array

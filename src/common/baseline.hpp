@@ -3,7 +3,7 @@
 //   copy   dst[i] = src[i]          bytes an element: one read, one write        (a discounted sum moves as much)
 //   add    c[i] = a[i] + b[i]       bytes an element: two reads, one write       (a gated recurrence moves as much)
 //
-// Each thread takes one contiguous part. Called by _baseline.pyx; no kernel of the package depends on it.
+// Each thread takes one contiguous part. Called by bindings/_baseline.pyx; no kernel of the package depends on it.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // What the kernels cannot read in place is brought in piece by piece, in the type that they compute in: other types,
 // other byte orders, strides that fit none of them. Never a copy of the whole array.
 //
-// Called by the strips (scan_strips.hpp) and the windows for tiles, states and gammas, by the counts for weights.
+// Called by the strips (scan/strips.hpp) and the windows for tiles, states and gammas, by the counts for weights.
 
 #include "common/gather.hpp"
 

@@ -1,4 +1,4 @@
-// Lets the kernels of a module look for Python's signals (parallel.hpp). Included by the bindings alone.
+// Lets the kernels of a module look for Python's signals (common/parallel.hpp). Included by the bindings alone.
 #pragma once
 
 #include <Python.h>

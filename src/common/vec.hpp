@@ -34,7 +34,7 @@ typedef uint32_t FloatBits __attribute__((vector_size(kLanes * 4)));
 typedef uint16_t HalfBits __attribute__((vector_size(kLanes * 2)));
 typedef uint8_t ByteVec __attribute__((vector_size(kLanes)));
 
-// float16 and bfloat16 as they lie in memory.
+// float16 and bfloat16 in memory format.
 struct Half { uint16_t bits; };
 struct BFloat { uint16_t bits; };
 
@@ -109,7 +109,7 @@ inline Mask second_halves() {
   return mask;
 }
 
-// Lanes at even and at odd places of a and b, side by side: (a0 b0 a2 b2 ...) and (a1 b1 a3 b3 ...).
+// Lanes at even and at odd places of a and b, contiguous: (a0 b0 a2 b2 ...) and (a1 b1 a3 b3 ...).
 template <int Odd, int... I>
 inline Vec interleave(Vec a, Vec b, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, b, (I % 2 ? kLanes + I - 1 + Odd : I + Odd)...);
@@ -308,9 +308,9 @@ inline Mask load_mask(const uint8_t* p) {
 
 inline FloatVec narrow_to_odd(Vec v) {
 #if defined(__AVX512F__)
-  const __m512i bits = (__m512i)v, kept = _mm512_and_si512(bits, _mm512_set1_epi64(~0x1fffffffll));
+  const __m512i bits = (__m512i)v, truncated = _mm512_and_si512(bits, _mm512_set1_epi64(~0x1fffffffll));
   const __mmask8 inexact = _mm512_test_epi64_mask(bits, _mm512_set1_epi64(0x1fffffffll));
-  return narrow((Vec)_mm512_mask_or_epi64(kept, inexact, kept, _mm512_set1_epi64(1ll << 29)));
+  return narrow((Vec)_mm512_mask_or_epi64(truncated, inexact, truncated, _mm512_set1_epi64(1ll << 29)));
 #else
   const Bits bits = (Bits)v;
   const Bits dropped = (Bits)((bits & 0x1fffffffull) != 0) & (1ull << 29);

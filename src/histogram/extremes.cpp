@@ -52,19 +52,19 @@ template <class Key>
 LowHigh<Key> extremes_of(const HistogramProblem& p) {
   const int64_t n_tasks = (p.n + kChunk - 1) / kChunk;
   const int n_threads = threads_worth(p.n_threads, p.n * dtype_size(p.dtype), n_tasks);
-  std::vector<LowHigh<Key>> found(n_threads);
+  std::vector<LowHigh<Key>> extremes(n_threads);
   for_tasks(n_tasks, n_threads, false, [&](int64_t task, int thread) {
     alignas(64) Key buffer[kBlock];
-    LowHigh<Key> mine = found[thread];
+    LowHigh<Key> own = extremes[thread];
     const int64_t end = std::min(p.n, (task + 1) * kChunk);
     for (int64_t from = task * kChunk; from < end; from += kBlock) {
       const int64_t n = std::min(kBlock, end - from);
-      mine.take(extremes_of(read_keys(p, from, n, buffer), n));
+      own.take(extremes_of(read_keys(p, from, n, buffer), n));
     }
-    found[thread] = mine;
+    extremes[thread] = own;
   });
   LowHigh<Key> all;
-  for (const auto& one : found) all.take(one);
+  for (const auto& one : extremes) all.take(one);
   return all;
 }
 
@@ -73,9 +73,9 @@ LowHigh<Key> extremes_of(const HistogramProblem& p) {
 Extremes find_extremes(const HistogramProblem& problem) {
   return with_key_type(problem.dtype, [&](auto key) {
     using Key = decltype(key);
-    const LowHigh<Key> found = extremes_of<Key>(problem);
-    return Extremes{(double)found.low, (double)found.high, (int64_t)found.low, (int64_t)found.high,
-                    (uint64_t)found.low, (uint64_t)found.high, found.any_nan};
+    const LowHigh<Key> extremes = extremes_of<Key>(problem);
+    return Extremes{(double)extremes.low, (double)extremes.high, (int64_t)extremes.low, (int64_t)extremes.high,
+                    (uint64_t)extremes.low, (uint64_t)extremes.high, extremes.any_nan};
   });
 }
 

@@ -4,7 +4,7 @@
 //
 // Slot 0 is below the first edge, slot k holds bin k-1, slot m is above the last edge where E[m-1] is that; a NaN is in
 // slot 0. Each rule of the public functions puts an element into a bin that never falls as the element grows, so it has
-// such thresholds: the least numbers that reach each bin. upsweep/_bins.py finds them; nothing that decides is rounded
+// such thresholds: the least numbers that reach each bin. upsweep/_core/bin_thresholds.py finds them; nothing that decides is rounded
 // after that. The rules, of n bins from `first` to `last`:
 //
 //   uniform   numpy's. B is the dtype of the edges: result_type(first, last, x), float64 for integers, where Python's

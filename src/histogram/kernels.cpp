@@ -1,6 +1,6 @@
-// Histograms: counts and sums by rank among thresholds (histogram.hpp).
+// Histograms: counts and sums by rank among thresholds (histogram/histogram.hpp).
 //
-// Bytes an element: its own, and its weight's, read once; the extremes read it once more. Called by _histograms.pyx.
+// Bytes an element: its own, and its weight's, read once; the extremes read it once more. Called by bindings/_histograms.pyx.
 //
 // Blocks of kBlock elements stay in the L1 cache. A vectorised loop guesses the rank of each, another counts: no branch
 // depends on the data but one for a group of keys near thresholds, so that distributions take the same time, or nearly.
@@ -96,9 +96,9 @@ struct Ranks {
   int steps = 0;                    // comparisons after the guess: bisection among the thresholds of a cell
   std::vector<int32_t> cells;       // ranks at which the cells begin
 
-  Ranks(const Key* given, int64_t n_thresholds, int64_t n_keys) : m(n_thresholds), thresholds(given, given + m) {
+  Ranks(const Key* edges, int64_t n_thresholds, int64_t n_keys) : m(n_thresholds), thresholds(edges, edges + m) {
     if (!try_uniform()) choose_cells(n_keys);
-    thresholds.resize(m + (INT64_C(1) << steps), given[m - 1]);
+    thresholds.resize(m + (INT64_C(1) << steps), edges[m - 1]);
   }
 
   // A line that maps the thresholds' span to [0, size], plus `shift`; false where there is none.
@@ -174,14 +174,14 @@ struct Ranks {
     const Line<Key> lower = line, upper = above();
     const Key* at = thresholds.data();
     const int32_t most = (int32_t)m;
-    auto find_group = [=](const Key* group, int64_t count, int32_t* found) {
+    auto find_group = [=](const Key* group, int64_t count, int32_t* ranks_of_keys) {
       int32_t unsure = 0;
       for (int64_t k = 0; k < count; ++k) {
-        found[k] = lower(group[k]);
-        unsure |= found[k] ^ upper(group[k]);
+        ranks_of_keys[k] = lower(group[k]);
+        unsure |= ranks_of_keys[k] ^ upper(group[k]);
       }
       if (unsure)
-        for (int64_t k = 0; k < count; ++k) found[k] = std::min(found[k] + (group[k] >= at[found[k]]), most);
+        for (int64_t k = 0; k < count; ++k) ranks_of_keys[k] = std::min(ranks_of_keys[k] + (group[k] >= at[ranks_of_keys[k]]), most);
     };
     int64_t first = 0;
     for (; first + kGroup <= n; first += kGroup) find_group(keys + first, kGroup, ranks + first);
@@ -232,12 +232,12 @@ struct Ranks {
 // visit(k, turn, slot) for the keys of a block, in order.
 template <class Key, class Visit>
 inline void each_slot(const Ranks<Key>& ranks, const Key* keys, int64_t n, Visit visit) {
-  int32_t found[kBlock];
-  ranks.find(keys, n, found);
+  int32_t ranks_of_keys[kBlock];
+  ranks.find(keys, n, ranks_of_keys);
   int64_t k = 0;
   for (; k + kTables <= n; k += kTables)
-    for (int turn = 0; turn < kTables; ++turn) visit(k + turn, turn, (int64_t)found[k + turn]);
-  for (; k < n; ++k) visit(k, 0, (int64_t)found[k]);
+    for (int turn = 0; turn < kTables; ++turn) visit(k + turn, turn, (int64_t)ranks_of_keys[k + turn]);
+  for (; k < n; ++k) visit(k, 0, (int64_t)ranks_of_keys[k]);
 }
 
 // result[slot] += what the tables hold there, which is then 0.

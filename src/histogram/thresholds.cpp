@@ -1,4 +1,4 @@
-// The thresholds of bins of one width, by the rule of histogram.hpp.
+// The thresholds of bins of one width, by the rule of histogram/histogram.hpp.
 
 #include "histogram/keys.hpp"
 

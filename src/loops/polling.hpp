@@ -1,7 +1,7 @@
-// How a compiled loop nest is ended early, and how it runs. Included by _nests.pyx alone.
+// How a compiled loop nest is ended early, and how it runs. Included by bindings/_loops.pyx alone.
 //
 // The first of a nest's arguments is its status. Loops load it now and then, and call poll_nest where it is not 0
-// (python/upsweep/_expr/nest/render.py). While a nest runs that may take long, a thread, the ticker, sets the status
+// (python/upsweep/_compiler/llvm/loops/render.py). While a nest runs that may take long, a thread, the ticker, sets the status
 // every kSignalInterval. The thread that called the nest then looks for signals; all others go on.
 #pragma once
 

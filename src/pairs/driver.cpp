@@ -1,6 +1,6 @@
 // Runs a compiled reduction over pairs: packs, deals tasks to threads, combines and writes.
 //
-// Called by _pairs.pyx with the GIL released.
+// Called by bindings/_pairs.pyx with the GIL released.
 #include <algorithm>
 #include <cstring>
 
@@ -48,10 +48,10 @@ class Run {
     }
     for (int64_t e = 0; e < n_entries; ++e) {   // states of pieces are kept for one entry at a time
       const PairPlan& plan = plan_of(e);
-      Buffer<double> kept((size_t)(plan.n_partials * numbers));
-      Buffer<int64_t> kept_indices((size_t)(plan.n_partials * indices));
-      tasks(e, e + 1, kept.data(), kept_indices.data());
-      gather(e, kept, kept_indices);
+      Buffer<double> partials((size_t)(plan.n_partials * numbers));
+      Buffer<int64_t> partial_indices((size_t)(plan.n_partials * indices));
+      tasks(e, e + 1, partials.data(), partial_indices.data());
+      gather(e, partials, partial_indices);
     }
   }
 
@@ -131,7 +131,7 @@ class Run {
     Buffer<int64_t> indices;
   };
 
-  void tasks(int64_t first_entry, int64_t end_entry, double* kept, int64_t* kept_indices) {
+  void tasks(int64_t first_entry, int64_t end_entry, double* partials, int64_t* partial_indices) {
     const PairPlan& plan = plan_of(first_entry);
     const int64_t groups = n_groups_of(plan);
     std::vector<Scratch> scratch((size_t)n_threads);
@@ -145,11 +145,11 @@ class Run {
     for_tasks(groups * (end_entry - first_entry), n_threads, flush, [&](int64_t claimed, int thread) {
       const int64_t e = first_entry + claimed / groups, group = claimed % groups;
       for (int64_t t = plan.groups[(size_t)group]; t < plan.groups[(size_t)group + 1]; ++t)
-        one(plan, plan.tasks[(size_t)t], e, scratch[(size_t)thread], kept, kept_indices);
+        one(plan, plan.tasks[(size_t)t], e, scratch[(size_t)thread], partials, partial_indices);
     });
   }
 
-  void one(const PairPlan& plan, const PairTask& task, int64_t e, Scratch& own, double* kept, int64_t* kept_indices) {
+  void one(const PairPlan& plan, const PairTask& task, int64_t e, Scratch& own, double* partials, int64_t* partial_indices) {
     const PairInterval* interval = plan.intervals.data() + task.first;
     // Indices of float32 lanes have 32 bits; they count from the interval in which the task begins.
     const int64_t base = interval->begin + task.skip > kFarIndex ? interval->begin + task.skip : 0;
@@ -176,22 +176,22 @@ class Run {
         states.take(own.state.data(), lane, base, a + numbers, i + indices);
         combine(kernel, a, i, a + numbers, i + indices, a + 2 * numbers, i + 2 * indices);
       }
-      finish(plan, task, e, 0, a, i, kept, kept_indices);
+      finish(plan, task, e, 0, a, i, partials, partial_indices);
       return;
     }
     for (int32_t lane = 0; lane < task.n_rows; ++lane) {
       states.take(own.state.data(), lane, base, a, i);
-      finish(plan, task, e, lane, a, i, kept, kept_indices);
+      finish(plan, task, e, lane, a, i, partials, partial_indices);
     }
   }
 
   // A row's state to its result, or to where the pieces of a row wait for each other.
   void finish(const PairPlan& plan, const PairTask& task, int64_t e, int32_t lane, const double* a, const int64_t* i,
-              double* kept, int64_t* kept_indices) {
+              double* partials, int64_t* partial_indices) {
     if (task.partial >= 0) {
       const int64_t place = task.partial + lane;
-      std::copy(a, a + numbers, kept + place * numbers);
-      std::copy(i, i + indices, kept_indices + place * indices);
+      std::copy(a, a + numbers, partials + place * numbers);
+      std::copy(i, i + indices, partial_indices + place * indices);
       return;
     }
     put(plan, task, e, lane, a, i);
@@ -204,19 +204,19 @@ class Run {
                   problem.indices ? problem.indices + at : nullptr);
   }
 
-  void gather(int64_t e, Buffer<double>& kept, Buffer<int64_t>& kept_indices) {
+  void gather(int64_t e, Buffer<double>& partials, Buffer<int64_t>& partial_indices) {
     const PairPlan& plan = plan_of(e);
     Buffer<double> room((size_t)numbers);
     Buffer<int64_t> index_room((size_t)indices);
     for (size_t g = 0; g < plan.gathers.size(); ++g) {
       const PairTask& first = plan.tasks[(size_t)plan.gathers[g]];
       for (int32_t lane = 0; lane < first.n_rows; ++lane) {
-        double* const a = kept.data() + (first.partial + lane) * numbers;
-        int64_t* const i = kept_indices.data() + (first.partial + lane) * indices;
+        double* const a = partials.data() + (first.partial + lane) * numbers;
+        int64_t* const i = partial_indices.data() + (first.partial + lane) * indices;
         for (int64_t piece = 1; piece < plan.n_pieces[g]; ++piece) {
           const PairTask& task = plan.tasks[(size_t)(plan.gathers[g] + piece)];
           const int64_t place = task.partial + lane;
-          combine(kernel, a, i, kept.data() + place * numbers, kept_indices.data() + place * indices, room.data(),
+          combine(kernel, a, i, partials.data() + place * numbers, partial_indices.data() + place * indices, room.data(),
                   index_room.data());
         }
         put(plan, first, e, lane, a, i);

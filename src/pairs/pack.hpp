@@ -1,4 +1,4 @@
-// Packed records: the variables of a formula, of any strides, side by side.
+// Packed records: the variables of a formula, of any strides, contiguous.
 //
 // Records of what is spread over lanes lie apart, component after component; the others' numbers are neighbours.
 #pragma once

@@ -1,6 +1,6 @@
 // Reductions over pairs: a_i = reduce over the columns j of row i of F(x_i, y_j, p), block by block of rows.
 //
-// F comes as a compiled tile (python/upsweep/_expr/llvm/kernels.py), which takes the states of a vector of rows, or of one
+// F comes as a compiled tile (python/upsweep/_compiler/llvm/pairs/kernel.py), which takes the states of a vector of rows, or of one
 // row, past a run of columns. Here are packing, the plan of tasks, threads, and what becomes of the states. A row's number
 // per pair is read from cache: memory is touched once to pack it, and once to write the result.
 //
@@ -17,7 +17,7 @@ enum ReductionKind : int32_t { kPairSum, kPairLogSumExp, kPairSoftmax, kPairBest
 using Tile = void (*)(const void* rows, int64_t rows_stride, const void* columns, int64_t columns_stride,
                       const void* params, int64_t n_columns, int64_t first, void* state, void* workspace);
 
-// Gives packed columns the numbers that depend on nothing but the column (python/upsweep/_expr/llvm/prepare.py).
+// Gives packed columns the numbers that depend on nothing but the column (python/upsweep/_compiler/llvm/pairs/column_values.py).
 using Prepare = void (*)(void* columns, int64_t columns_stride, const void* params, int64_t n_columns);
 
 constexpr int kMostBatchDims = 32;
@@ -38,7 +38,7 @@ struct PairKernel {
   int32_t largest = 0, indexed = 0, n_sums = 0;       // of Best; of sums, how many are kept
   int64_t dim = 1, k = 1;                             // components of the formula; of Smallest
   int64_t row_width = 0, column_width = 0, param_width = 0;   // numbers of packed records
-  int64_t workspace = 0;                              // bytes that a tile is lent
+  int64_t workspace = 0;                              // bytes that a tile receives
   int64_t n_prepared = 0;                             // more numbers of each column, computed from those
   double cost = 20;                                   // instructions a vector of pairs takes, roughly
 };

@@ -1,6 +1,6 @@
 // Plans: which rows and columns each task of a reduction over pairs takes.
 //
-// Called by _pairs.pyx, once for each set of ranges. Tasks are cut at places that sizes alone decide: rows into vectors,
+// Called by bindings/_pairs.pyx, once for each set of ranges. Tasks are cut at places that sizes alone decide: rows into vectors,
 // and where that makes few tasks of many columns, the columns into pieces.
 #include <algorithm>
 #include <cmath>
@@ -73,12 +73,12 @@ void cut(const PairKernel& kernel, const std::vector<PairBlock>& blocks, PairPla
         plan.tasks.push_back({row, interval, skip, length, pieces > 1 ? plan.n_partials : -1, block.first, n_rows});
         if (pieces > 1) plan.n_partials += step;
         for (int64_t left = length; left > 0;) {   // to where the next piece begins
-          const int64_t there = plan.intervals[interval].end - plan.intervals[interval].begin - skip;
-          if (left < there) {
+          const int64_t available = plan.intervals[interval].end - plan.intervals[interval].begin - skip;
+          if (left < available) {
             skip += left;
             left = 0;
           } else {
-            left -= there;
+            left -= available;
             ++interval;
             skip = 0;
           }
@@ -110,8 +110,8 @@ void make_dense_plan(const PairKernel& kernel, int64_t n_rows, int64_t n_columns
 void make_plan(const PairKernel& kernel, int64_t n_rows, int64_t n_columns, const int64_t* blocks, const int64_t* slices,
                const int64_t* columns, int64_t n_blocks, PairPlan& plan) {
   (void)n_columns;
-  std::vector<PairBlock> kept;
-  kept.reserve((size_t)n_blocks);
+  std::vector<PairBlock> nonempty;
+  nonempty.reserve((size_t)n_blocks);
   int64_t covered = 0;
   for (int64_t b = 0; b < n_blocks; ++b) {
     const int64_t begin = blocks[2 * b], end = blocks[2 * b + 1];
@@ -123,12 +123,12 @@ void make_plan(const PairKernel& kernel, int64_t n_rows, int64_t n_columns, cons
     // In rising order, so that of columns that are as good the first that is met has the smallest index.
     std::stable_sort(plan.intervals.begin() + first, plan.intervals.end(),
                      [](const PairInterval& a, const PairInterval& b) { return a.begin < b.begin; });
-    kept.push_back({begin, end, first, last});
+    nonempty.push_back({begin, end, first, last});
     covered += end - begin;
   }
   plan.covers = covered == n_rows;
-  compare_lanes(kernel, kept, plan);
-  cut(kernel, kept, plan);
+  compare_lanes(kernel, nonempty, plan);
+  cut(kernel, nonempty, plan);
 }
 
 }  // namespace upsweep

@@ -1,7 +1,7 @@
 // States of rows: how they begin, what becomes of them when their columns are done.
 //
 // A tile's state is in slots of one vector each, kSlotBytes a lane apart whatever their type; their order is written down
-// in python/upsweep/_expr/llvm/reducers.py. Taken from a lane, a state is numbers and indices, float64 and int64, in the
+// in python/upsweep/_compiler/llvm/pairs/reducers.py. Taken from a lane, a state is numbers and indices, float64 and int64, in the
 // same order: so states are combined and become results.
 #pragma once
 

@@ -1,4 +1,4 @@
-// COLUMNS: a scan along an axis whose neighbours lie side by side in memory.
+// COLUMNS: a scan along an axis whose neighbours lie contiguous in memory.
 //
 //   y[t, col] = a[t, col] * y[t-1, col] + x[t, col]
 //
@@ -7,7 +7,7 @@
 // kSteps steps are taken for each vector of columns before the next one, which keeps its state in a register
 // meanwhile; more of them would put too many lines of a power-of-two pitch into one set of the L1.
 //
-// Called by the drivers (scan_driver.cpp) for a strip of columns over all steps or a block of them.
+// Called by the drivers (scan/driver.cpp) for a strip of columns over all steps or a block of them.
 
 #include "common/real_types.hpp"
 #include "scan/scan.hpp"

@@ -239,26 +239,26 @@ void collapse_axes(ScanProblem& p) {
   for (int dim = 1; dim < n; ++dim)
     for (int k = dim; k > 0 && std::llabs(order.batch_strides[k - 1]) < std::llabs(order.batch_strides[k]); --k)
       swap_dims(k - 1, k);
-  int kept = n ? 1 : 0;
+  int n_merged = n ? 1 : 0;
   for (int dim = 1; dim < n; ++dim) {
     bool merges = true;
     for (const Array* array : arrays)
       if (array->data)
-        merges = merges && array->batch_strides[kept - 1] == array->batch_strides[dim] * p.batch_shape[dim];
+        merges = merges && array->batch_strides[n_merged - 1] == array->batch_strides[dim] * p.batch_shape[dim];
     if (merges) {
-      const int64_t product = p.batch_shape[kept - 1] * p.batch_shape[dim];
-      move_dim(dim, kept - 1);
-      p.batch_shape[kept - 1] = product;
+      const int64_t product = p.batch_shape[n_merged - 1] * p.batch_shape[dim];
+      move_dim(dim, n_merged - 1);
+      p.batch_shape[n_merged - 1] = product;
     } else {
-      move_dim(dim, kept++);
+      move_dim(dim, n_merged++);
     }
   }
   p.columns = 1;
-  p.n_batch = kept;
-  if (kept) {
-    p.columns = p.batch_shape[kept - 1];
-    for (Array* array : arrays) array->column_stride = array->batch_strides[kept - 1];
-    p.n_batch = kept - 1;
+  p.n_batch = n_merged;
+  if (n_merged) {
+    p.columns = p.batch_shape[n_merged - 1];
+    for (Array* array : arrays) array->column_stride = array->batch_strides[n_merged - 1];
+    p.n_batch = n_merged - 1;
   }
   if (p.length <= 1)   // numpy leaves the stride of such an axis undefined
     for (Array* array : arrays) array->time_stride = dtype_size(array->dtype);

@@ -3,7 +3,7 @@
 //   y[t] = a[t] * y[t-1] + x[t]
 //
 // Bytes an element: one read of x (and of the gates), one write of y. A tile is turned so that each lane holds a run of
-// kRun steps (half_tiles.hpp). Two steps at a time are combined, and then the run: its state from nothing, and the
+// kRun steps (scan/half_tiles.hpp). Two steps at a time are combined, and then the run: its state from nothing, and the
 // product of its gates, both exactly one number a lane. These are scanned across the lanes in float64, which gives the
 // state before each run; from there the run is walked again, two steps at a time, and the steps in between are filled in.
 //
@@ -13,10 +13,10 @@
 // and 1e-6, which is promised, is 16.7 of them. What goes from run to run is float64, so that these do not add up.
 //
 // Float32 overflows where float64 did not, and a product of two gates of bfloat16 vanishes: such a tile is scanned by
-// the kernels of scan_lines.cpp, as is the rest of a line and one that is shorter than a tile. What overflows or is not
+// the kernels of scan/lines.cpp, as is the rest of a line and one that is shorter than a tile. What overflows or is not
 // finite is seen in the state after the tile or in the last state of a run, because nothing in a tile is ever dropped.
 //
-// Called by line_scan (scan_lines.cpp).
+// Called by line_scan (scan/lines.cpp).
 
 #include "scan/half_tiles.hpp"
 
@@ -122,8 +122,8 @@ struct HalfPowers {
 
 template <bool Reverse>
 const HalfPowers& half_powers_of(double gamma) {
-  thread_local HalfPowers kept;
-  HalfPowers* powers = &kept;
+  thread_local HalfPowers cached_powers;
+  HalfPowers* powers = &cached_powers;
   asm("" : "+r"(powers));   // see powers_of
   if (__builtin_expect(std::memcmp(&powers->gamma, &gamma, sizeof(double)) != 0, 0)) {
     powers->gamma = gamma;

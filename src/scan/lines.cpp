@@ -16,8 +16,8 @@
 // which 23 are multiply-adds, 16 shuffles and 8 conversions of two operations each. Twice as many vectors in flight are
 // no faster, so neither would two lines at once be; with gates, which wait longer for each other, a tenth.
 //
-// Called by the drivers (scan_driver.cpp), for whole lines or for a block of one; by the kernels of float16 and bfloat16
-// (scan_half_lines.cpp) for what those leave.
+// Called by the drivers (scan/driver.cpp), for whole lines or for a block of one; by the kernels of float16 and bfloat16
+// (scan/half_lines.cpp) for what those leave.
 
 #include "scan/lines.hpp"
 #include "common/real_types.hpp"
@@ -190,7 +190,7 @@ void scan_constant(const LineArgs& args, const Lines& lines) {
 
 // ---- gates or resets ----------------------------------------------------------------------------------------------
 
-template <class T, class G, bool Reverse, Store How, Given Has, Written What>
+template <class T, class G, bool Reverse, Store How, Operands Has, Written What>
 inline __attribute__((always_inline)) double scan_gated_line(const LineArgs& args) {
   const T* x = (const T*)args.x;
   T* out = (T*)args.out;
@@ -255,14 +255,14 @@ inline __attribute__((always_inline)) double scan_gated_line(const LineArgs& arg
   return state;
 }
 
-template <class T, class G, bool Reverse, Store How, Given Has, Written What>
+template <class T, class G, bool Reverse, Store How, Operands Has, Written What>
 void scan_gated_as(const LineArgs& args, const Lines& lines) {
   for_lines(args, lines, [](const LineArgs& line) __attribute__((always_inline)) {
     return scan_gated_line<T, G, Reverse, How, Has, What>(line);
   });
 }
 
-template <class T, class G, bool Reverse, Given Has, Written What>
+template <class T, class G, bool Reverse, Operands Has, Written What>
 void scan_gated_as(const LineArgs& args, const Lines& lines) {
   switch (how_to_store<T, Reverse>(args, lines)) {
     case Store::kStreamVector: return scan_gated_as<T, G, Reverse, Store::kStreamVector, Has, What>(args, lines);
@@ -275,14 +275,14 @@ template <class T, class G, bool Reverse>
 void scan_gated(const LineArgs& args, const Lines& lines) {
   if (!gamma_in_range(args)) return scan_all_in_order<T, G, Reverse>(args, lines);
   if (!args.out)
-    return scan_gated_as<T, G, Reverse, Store::kCached, Given::kUnknown, Written::kNothing>(args, lines);
+    return scan_gated_as<T, G, Reverse, Store::kCached, Operands::kUnknown, Written::kNothing>(args, lines);
   if (args.exclusive)
     return args.gates && !args.reset
-               ? scan_gated_as<T, G, Reverse, Given::kGates, Written::kStatesBefore>(args, lines)
-               : scan_gated_as<T, G, Reverse, Given::kUnknown, Written::kStatesBefore>(args, lines);
-  if (!args.gates) return scan_gated_as<T, G, Reverse, Given::kUnknown, Written::kStates>(args, lines);
-  return args.reset ? scan_gated_as<T, G, Reverse, Given::kGatesAndResets, Written::kStates>(args, lines)
-                    : scan_gated_as<T, G, Reverse, Given::kGates, Written::kStates>(args, lines);
+               ? scan_gated_as<T, G, Reverse, Operands::kGates, Written::kStatesBefore>(args, lines)
+               : scan_gated_as<T, G, Reverse, Operands::kUnknown, Written::kStatesBefore>(args, lines);
+  if (!args.gates) return scan_gated_as<T, G, Reverse, Operands::kUnknown, Written::kStates>(args, lines);
+  return args.reset ? scan_gated_as<T, G, Reverse, Operands::kGatesAndResets, Written::kStates>(args, lines)
+                    : scan_gated_as<T, G, Reverse, Operands::kGates, Written::kStates>(args, lines);
 }
 
 // ---- all kinds ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-// What scan_lines.cpp and reduce_lines.cpp share: addressing in scan order, powers of a constant gamma, gates,
+// What scan/lines.cpp and scan/reduce_lines.cpp share: addressing in scan order, powers of a constant gamma, gates,
 // and the scan inside one vector.
 #pragma once
 
@@ -97,9 +97,9 @@ enum class Written { kStates, kStatesBefore, kNothing };
 // Every line of `lines`, its state before and after in lines.carry. The arguments of a line are made from those of the one
 // before in registers: loading them back from where a caller has just written them takes longer than a short line does.
 template <class Scan>
-inline __attribute__((always_inline)) void for_lines(const LineArgs& first_line, const Lines& given, Scan scan) {
+inline __attribute__((always_inline)) void for_lines(const LineArgs& first_line, const Lines& args_, Scan scan) {
   LineArgs args = first_line;
-  const Lines lines = given;
+  const Lines lines = args_;
   for (int64_t line = 0; line < lines.n; ++line) {
     args.carry = lines.carry[line];
     lines.carry[line] = scan(args);
@@ -188,8 +188,8 @@ void fill_powers(Powers& p, double gamma) {
 // keeps the last ones, for either direction.
 template <bool Reverse>
 const Powers& powers_of(const LineArgs& args) {
-  thread_local Powers kept;
-  Powers* powers = &kept;
+  thread_local Powers cached_powers;
+  Powers* powers = &cached_powers;
   // The compiler must not know where they are: it would ask for the thread's copy anew in every tile, a call around
   // which every vector register is saved and loaded again.
   asm("" : "+r"(powers));
@@ -243,13 +243,13 @@ inline Runs combine_runs(const Runs& p, const Runs& q) {
 
 // Gates as the vector form wants them: zero where the state is dropped.
 // What is known of a call when its kernel is picked: gates are given, and resets too or not; or nothing.
-enum class Given { kGates, kGatesAndResets, kUnknown };
+enum class Operands { kGates, kGatesAndResets, kUnknown };
 
-template <class G, bool Reverse, Given What = Given::kUnknown>
+template <class G, bool Reverse, Operands What = Operands::kUnknown>
 inline Vec load_gates(const LineArgs& args, int64_t step) {
-  if constexpr (What != Given::kUnknown) {
+  if constexpr (What != Operands::kUnknown) {
     const Vec a = load(vector_at<Reverse>((const G*)args.gates, step));
-    if constexpr (What == Given::kGates) return a;
+    if constexpr (What == Operands::kGates) return a;
     return select(load_mask(vector_at<Reverse>(args.reset, step)), Vec{}, a);
   }
   Vec a = args.gates ? load(vector_at<Reverse>((const G*)args.gates, step)) : broadcast(args.gamma);
@@ -281,16 +281,16 @@ template <class G>
 constexpr bool kMayLeaveRange = sizeof(G) == 8;
 
 // The same of N vectors. How far each is above the lower bound, as bits, shows all but the zeros in one comparison;
-// they are told apart when there are any.
+// they are distinguished when there are any.
 template <int N>
 inline bool any_out_of_range(const Vec* a) {
   constexpr uint64_t kLow = (uint64_t)(1023 - 127) << 52, kSpan = (uint64_t)(2 * 127) << 52;   // kGateLow to kGateHigh
   Bits furthest = (Bits)abs(a[0]) - kLow;
   for (int k = 1; k < N; ++k) furthest = max((Bits)abs(a[k]) - kLow, furthest);
   if (__builtin_expect(!any((Mask)(furthest > kSpan)), 1)) return false;
-  Mask found = {};
-  for (int k = 0; k < N; ++k) found |= out_of_range(a[k]);
-  return any(found);
+  Mask out_of_range_any = {};
+  for (int k = 0; k < N; ++k) out_of_range_any |= out_of_range(a[k]);
+  return any(out_of_range_any);
 }
 
 

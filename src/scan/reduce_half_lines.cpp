@@ -2,14 +2,14 @@
 //
 //   state -> multiplier * state + value
 //
-// Bytes an element: one read of x and of the gates. The runs of a tile (half_tiles.hpp) are what single steps are in
-// reduce_lines.cpp, whose kernel does the same in float64 throughout: with a lane for every element, not one for kRun.
+// Bytes an element: one read of x and of the gates. The runs of a tile (scan/half_tiles.hpp) are what single steps are in
+// scan/reduce_lines.cpp, whose kernel does the same in float64 throughout: with a lane for every element, not one for kRun.
 //
 // Only where no gate is above one, so that the states need no bound but the number of tokens, all products of two gates
 // are exact, and the result is finite; else the block is reduced in float64. A constant gamma always is: there that
 // kernel takes a third of the time of the scan that follows.
 //
-// Called by line_reduce (reduce_lines.cpp).
+// Called by line_reduce (scan/reduce_lines.cpp).
 
 #include "scan/half_tiles.hpp"
 

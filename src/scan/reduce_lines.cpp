@@ -9,7 +9,7 @@
 // No state in between is seen, so how large it may be is bounded: by the largest token, which is measured for float64
 // only, and by how far gates above one make it grow.
 //
-// Called by the blocked driver (scan_driver.cpp).
+// Called by the blocked driver (scan/driver.cpp).
 
 #include "scan/lines.hpp"
 #include "common/real_types.hpp"
@@ -18,8 +18,8 @@ namespace upsweep {
 namespace {
 
 template <class T, bool Reverse>
-Reduced reduce_constant(const LineArgs& given) {
-  const LineArgs args = given;
+Reduced reduce_constant(const LineArgs& args_) {
+  const LineArgs args = args_;
   const double gamma = args.gamma, size = __builtin_fabs(gamma);
   Reduced result{__builtin_pow(gamma, (double)args.n), 0.0, size, size, 1.0, 0.0, !gamma_in_range(args)};
   if (result.in_order) return result;
@@ -98,9 +98,9 @@ Reduced reduce_after_reset(const LineArgs& args) {
   return result;
 }
 
-template <class T, class G, bool Reverse, Given What>
-Reduced reduce_gated_as(const LineArgs& given) {
-  const LineArgs args = given;
+template <class T, class G, bool Reverse, Operands What>
+Reduced reduce_gated_as(const LineArgs& args_) {
+  const LineArgs args = args_;
   Reduced result{1.0, 0.0, 1.0, 1.0, 1.0, 0.0, !gamma_in_range(args)};
   if (result.in_order) return result;
   const T* x = (const T*)args.x;
@@ -126,7 +126,7 @@ Reduced reduce_gated_as(const LineArgs& given) {
   };
   auto vector_runs = [&](int64_t at) __attribute__((always_inline)) {
     Vec a;
-    if constexpr (What == Given::kGatesAndResets) {
+    if constexpr (What == Operands::kGatesAndResets) {
       // Measured as given: a gate that a reset makes zero is no reason to look at the products again.
       const Mask drop = load_mask(vector_at<Reverse>(args.reset, at));
       a = load(vector_at<Reverse>((const G*)args.gates, at));
@@ -191,9 +191,9 @@ Reduced reduce_gated_as(const LineArgs& given) {
 
 template <class T, class G, bool Reverse>
 Reduced reduce_gated(const LineArgs& args) {
-  if (!args.gates) return reduce_gated_as<T, G, Reverse, Given::kUnknown>(args);
-  return args.reset ? reduce_gated_as<T, G, Reverse, Given::kGatesAndResets>(args)
-                    : reduce_gated_as<T, G, Reverse, Given::kGates>(args);
+  if (!args.gates) return reduce_gated_as<T, G, Reverse, Operands::kUnknown>(args);
+  return args.reset ? reduce_gated_as<T, G, Reverse, Operands::kGatesAndResets>(args)
+                    : reduce_gated_as<T, G, Reverse, Operands::kGates>(args);
 }
 
 template <class T, bool Reverse>

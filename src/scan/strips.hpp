@@ -1,10 +1,10 @@
 // A strip is a run of neighbouring lines; a driver scans or reduces some steps of it and neither knows nor
 // cares how they lie in memory. This file picks the kernel for a problem's layout:
 //
-//   kLines         contiguous in time: one line after the other, in place      (scan_lines.cpp)
-//   kColumns       contiguous across: all columns of the strip, in place       (scan_columns.cpp)
-//   kTiledLines    a tile of one line at a time, through a buffer              (gather.cpp, then LINES)
-//   kTiledColumns  a tile of some lines, step by step, through a buffer        (gather.cpp, then COLUMNS)
+//   kLines         contiguous in time: one line after the other, in place      (scan/lines.cpp)
+//   kColumns       contiguous across: all columns of the strip, in place       (scan/columns.cpp)
+//   kGatheredLines    a tile of one line at a time, through a buffer              (common/gather.cpp, then LINES)
+//   kGatheredColumns  a tile of some lines, step by step, through a buffer        (common/gather.cpp, then COLUMNS)
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace upsweep {
 namespace {
 
-enum class Layout { kLines, kColumns, kTiledLines, kTiledColumns };
+enum class Layout { kLines, kColumns, kGatheredLines, kGatheredColumns };
 
 constexpr int64_t kTileElements = 2048;      // of a buffer: 16 KiB of doubles, so that three of them fit the L1
 constexpr int64_t kPollTiles = 16;           // a tile takes 1 to 20 us
@@ -149,7 +149,7 @@ inline Layout choose_layout(const ScanProblem& p) {
         (!p.reset.data || p.reset.column_stride == 0 || p.reset.column_stride == 1))
       return Layout::kColumns;
   }
-  return columns_first ? Layout::kTiledColumns : Layout::kTiledLines;
+  return columns_first ? Layout::kGatheredColumns : Layout::kGatheredLines;
 }
 
 // Kernels of a layout, for one accumulator and its factor.
@@ -169,7 +169,7 @@ class Strips {
     columns = layout == Layout::kColumns ? column_kernels(p.x.dtype, gate_dtype) : column_kernels(kDouble, kDouble);
   }
 
-  bool by_lines() const { return layout == Layout::kLines || layout == Layout::kTiledLines; }
+  bool by_lines() const { return layout == Layout::kLines || layout == Layout::kGatheredLines; }
 
   // Bytes read of one step of one line.
   int64_t step_bytes() const {
@@ -185,8 +185,8 @@ class Strips {
       w.after.resize(lanes);
       w.products.resize(lanes);
     }
-    if (layout == Layout::kColumns || layout == Layout::kTiledColumns) w.reduced.resize(lanes);
-    if (layout == Layout::kTiledLines || layout == Layout::kTiledColumns) {
+    if (layout == Layout::kColumns || layout == Layout::kGatheredColumns) w.reduced.resize(lanes);
+    if (layout == Layout::kGatheredLines || layout == Layout::kGatheredColumns) {
       w.x.resize(kTileElements);
       if (p.gates.data) w.gates.resize(kTileElements);
       if (p.reset.data) w.reset.resize(kTileElements);
@@ -224,7 +224,7 @@ class Strips {
   void scan(const Strip& s, int64_t from, int64_t to, Acc* carry, bool first, bool stream, bool write,
             Workspace& w) const {
     if (from == to) return;
-    if (layout == Layout::kTiledLines || layout == Layout::kTiledColumns) {
+    if (layout == Layout::kGatheredLines || layout == Layout::kGatheredColumns) {
       for_tiles(s, from, to, w, [&](const Tile& tile, int64_t lane, int64_t step, bool at_start) {
         scan_tile(tile, carry + lane, first && at_start, w);
         if (write && s.out) scatter_tile(s, tile, lane, step, w);
@@ -247,7 +247,7 @@ class Strips {
 
   // What steps [from, to) do to each lane's state.
   void reduce(const Strip& s, int64_t from, int64_t to, bool first, Effect* effects, Workspace& w) const {
-    if (layout == Layout::kTiledLines || layout == Layout::kTiledColumns) {
+    if (layout == Layout::kGatheredLines || layout == Layout::kGatheredColumns) {
       for_tiles(s, from, to, w, [&](const Tile& tile, int64_t lane, int64_t, bool at_start) {
         reduce_tile(tile, effects + lane, at_start, first && at_start, w);
       });
@@ -286,7 +286,7 @@ class Strips {
   LineReduce* line_reduce_;
   ColumnKernels columns;
 
-  // A tile in the buffers: [step][lane], lanes contiguous; one lane in kTiledLines.
+  // A tile in the buffers: [step][lane], lanes contiguous; one lane in kGatheredLines.
   struct Tile {
     int64_t steps, lanes;
   };
@@ -321,7 +321,7 @@ class Strips {
 
   template <class Visit>
   void for_tiles(const Strip& s, int64_t from, int64_t to, Workspace& w, Visit visit) const {
-    const int64_t lanes = layout == Layout::kTiledColumns ? std::min(s.lanes, kTileColumns) : 1;
+    const int64_t lanes = layout == Layout::kGatheredColumns ? std::min(s.lanes, kTileColumns) : 1;
     const int64_t steps = kTileElements / lanes;
     for (int64_t lane = 0; lane < s.lanes; lane += lanes)
       for (int64_t step = from; step < to; step += steps) {
@@ -381,7 +381,7 @@ class Strips {
   void scan_tile(const Tile& tile, Acc* carry, bool first, Workspace& w) const {
     if constexpr (std::is_same_v<Acc, double>) {
       // By layout, not by the tile's width, which follows from the number of threads.
-      if (layout == Layout::kTiledLines) carry[0] = scan_one_line(line_scan_, tile_line(tile, carry[0], first, w));
+      if (layout == Layout::kGatheredLines) carry[0] = scan_one_line(line_scan_, tile_line(tile, carry[0], first, w));
       else columns.scan(tile_columns(tile, carry, first, w));
     } else {
       for (int64_t step = 0; step < tile.steps; ++step) {
@@ -401,18 +401,18 @@ class Strips {
   // effects <- this tile's after what they hold; `start` begins anew.
   void reduce_tile(const Tile& tile, Effect* effects, bool start, bool first, Workspace& w) const {
     if constexpr (std::is_same_v<Acc, double>) {
-      Reduced found[kTileColumns];
-      if (layout == Layout::kTiledLines) {
+      Reduced reduced[kTileColumns];
+      if (layout == Layout::kGatheredLines) {
         LineArgs args = tile_line(tile, 0.0, first, w);
         args.out = nullptr;
-        found[0] = line_reduce_(args);
+        reduced[0] = line_reduce_(args);
       } else {
         ColumnArgs args = tile_columns(tile, nullptr, first, w);
         args.out = nullptr;
-        columns.reduce(args, found);
+        columns.reduce(args, reduced);
       }
       for (int64_t lane = 0; lane < tile.lanes; ++lane) {
-        const Effect next = effect_of(found[lane]);
+        const Effect next = effect_of(reduced[lane]);
         Effect& all = effects[lane];
         if (start) {
           all = next;

@@ -13,10 +13,10 @@
 // summed directly.
 //
 // Where a line is contiguous and has no resets, blocks of whole vectors do the same in a third of the time
-// (window_lines.cpp). What does not come out finite there is computed again here.
+// (scan/window_lines.cpp). What does not come out finite there is computed again here.
 //
 // The block's sums are not those that the plain loop goes through. Where gamma^K or the elements are so large that one
-// of either may overflow, a tree over the elements keeps the loop's order (window_tree.hpp). Where gamma^k is too small
+// of either may overflow, a tree over the elements keeps the loop's order (scan/window_tree.hpp). Where gamma^k is too small
 // for a number although gamma^k * x need not be, powers are multiplied in as two factors.
 //
 // Bytes an element: x read twice (once from the cache, for K within it; in vectors, once), y written once.

@@ -4,7 +4,7 @@
 //
 // K is m vectors and a rest. First, sums of kLanes neighbours by doubling, u2[t] = x[t] + gamma * x[t-1],
 // u4[t] = u2[t] + gamma^2 * u2[t-2], ...: a shift and a multiply-add each. Then every lane is a line of its own, whose
-// windows are of m such sums; blocks of m vectors and two scans (van Herk's, as in scan_window.cpp) make y of them:
+// windows are of m such sums; blocks of m vectors and two scans (van Herk's, as in scan/window.cpp) make y of them:
 //
 //   y[i] = S[i] + gamma^((i+1) * kLanes) * R[i],   S[i] = u[i] + gamma^kLanes * S[i-1],
 //   R[i] = sum over j > i of gamma^((m-1-j) * kLanes) * u'[j]  +  gamma^((m-1-i) * kLanes) * rest'[i]
@@ -17,7 +17,7 @@
 // A NaN or an infinity is in every window that it should be in, and where a power of gamma vanished in others of its
 // two blocks: the caller computes a block again that did not come out finite.
 //
-// Called by scan_window.cpp, a block at a time.
+// Called by scan/window.cpp, a block at a time.
 
 #include "scan/lines.hpp"
 #include "common/real_types.hpp"
@@ -92,8 +92,8 @@ inline void sum_later(const WindowArgs& args) {
 
 // Without Writes only what the next block needs of this one is left for it.
 template <class T, bool Reverse, Store How, bool HasRest, bool Writes>
-WindowResult window_block_as(const WindowArgs& given) {
-  const WindowArgs args = given;   // a copy: no store to out can change it
+WindowResult window_block_as(const WindowArgs& args_) {
+  const WindowArgs args = args_;   // a copy: no store to out can change it
   const T* x = (const T*)args.x;
   T* out = (T*)args.out;
   Neighbours<Reverse, HasRest> neighbours(args.gamma, args.n_rest);

@@ -8,7 +8,7 @@
 // two leaves and about four runs for each doubling of K, unless states stay at the end of the range for long. Once
 // infinite, a state stays so until an infinity of the other sign or a NaN comes: each run knows whether it holds one.
 //
-// Called by scan_window.cpp, for as many steps at a time as a window is long.
+// Called by scan/window.cpp, for as many steps at a time as a window is long.
 #pragma once
 
 #include <algorithm>
@@ -116,13 +116,13 @@ class WindowTree {
 
   template <class Read>
   const Acc* leaf(int64_t index, Slot slot, Read read) {
-    Leaf& kept = leaves[slot];
-    if (kept.index != index) {
-      kept.index = index;
+    Leaf& leaf = leaves[slot];
+    if (leaf.index != index) {
+      leaf.index = index;
       const int64_t from = begin + index * kLeaf;
-      read(from, std::min(kLeaf, last - from), kept.x);
+      read(from, std::min(kLeaf, last - from), leaf.x);
     }
-    return kept.x;
+    return leaf.x;
   }
 
   int largest_run(int64_t step, int64_t end) const {

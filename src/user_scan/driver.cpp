@@ -1,4 +1,4 @@
-// Scans by compiled steps; the header tells how. Called by _user_scans.pyx.
+// Scans by compiled steps; the header tells how. Called by bindings/_user_scans.pyx.
 #include "user_scan/user_scan.hpp"
 
 #include <algorithm>
@@ -178,12 +178,12 @@ bool combine(const TimeParallel& parallel, int k, const double* matrix, const do
       return std::isfinite(after[0]) || (most == -INFINITY && !std::isnan(a) && !std::isnan(b));
     }
     default: {   // the better of two
-      const double mine = before[parallel.decides], other = rest[parallel.decides];
-      const bool later = parallel.kind == kMostWins ? other > mine : other < mine;
-      const bool tie = other == mine && !parallel.keeps_ties;
+      const double current = before[parallel.decides], other = rest[parallel.decides];
+      const bool later = parallel.kind == kMostWins ? other > current : other < current;
+      const bool tie = other == current && !parallel.keeps_ties;
       std::copy_n(later || tie ? rest : before, k, after);
       // The worst of all may be none.
-      return !std::isinf(other) && !std::isnan(mine);
+      return !std::isinf(other) && !std::isnan(current);
     }
   }
 }
@@ -240,7 +240,7 @@ class Chunks {
     std::vector<Pending> pending;
   };
 
-  // Inputs whose steps are neighbours are summed as they lie, and so come into the cache for the second pass.
+  // Inputs whose steps are neighbours are summed in place, and so come into the cache for the second pass.
   void find_sums() {
     const SumsKernel& sums = parallel.sums;
     const int64_t item = scan.kernel.bits / 8, lanes = scan.kernel.lanes, round = lanes * sums.vectors_at_once;
@@ -267,12 +267,12 @@ class Chunks {
     set(rounded(steps), k * k, 1);
   }
 
-  void sum_chunks(const Place& here, std::vector<char>& rests) const {
+  void sum_chunks(const Place& position, std::vector<char>& rests) const {
     const int64_t lanes = scan.kernel.lanes;
     std::vector<Stream> streams;
     for (size_t n = 0; n < scan.inputs.size(); ++n) {
       const int64_t stride = scan.inputs[n].time_stride;
-      streams.push_back({here.inputs[n] + (stride < 0 ? (lanes - 1) * stride : 0), lanes * stride});
+      streams.push_back({position.inputs[n] + (stride < 0 ? (lanes - 1) * stride : 0), lanes * stride});
     }
     parallel.sums.sums(streams.data(), parallel.sums.params.data(), powers.data(), rests.data(), n_lanes, chunk / lanes);
   }
@@ -323,11 +323,11 @@ class Chunks {
   }
 
   // All lanes of some steps each: reduced, given their states, scanned. Leaves the state after them in `carry`.
-  void pass(const Place& here, int64_t steps, int64_t lanes, const Power& power, std::vector<char>& states,
+  void pass(const Place& position, int64_t steps, int64_t lanes, const Power& power, std::vector<char>& states,
             const std::vector<char>& reduced, double* carry, Scratch& scratch) {
     if (parallel.kind == kAffine && !parallel.varies && power.exact.empty()) {
       auto one = [&](int64_t lane, const double* before, double* after) {
-        in_order(here, lane * steps, steps, before, after, scratch);
+        in_order(position, lane * steps, steps, before, after, scratch);
       };
       auto all = [&](auto zero) {
         using T = decltype(zero);
@@ -351,7 +351,7 @@ class Chunks {
       for (int64_t m = 0; m < n_matrix; ++m) matrix[m] = number(scan.kernel, reduced.data(), m * lanes + lane);
       for (int s = 0; s < k; ++s) rest[s] = number(scan.kernel, reduced.data(), (n_matrix + s) * lanes + lane);
       if (!combine(parallel, k, matrix.data(), rest.data(), carry, after.data()))
-        in_order(here, lane * steps, steps, carry, after.data(), scratch);
+        in_order(position, lane * steps, steps, carry, after.data(), scratch);
       else if (!power.exact.empty())
         multiply_grown(power.exact, k, carry, rest.data(), after.data());
       std::copy(after.begin(), after.end(), carry);
@@ -359,10 +359,10 @@ class Chunks {
   }
 
   // Step by step from this state; what it writes is right, and is written again with the other lanes.
-  void in_order(const Place& here, int64_t first, int64_t steps, const double* before, double* after, Scratch& scratch) {
+  void in_order(const Place& position, int64_t first, int64_t steps, const double* before, double* after, Scratch& scratch) {
     std::vector<char> state(k * 8);
     for (int s = 0; s < k; ++s) set_number(scan.kernel, state.data(), s, before[s]);
-    strip(scan.kernel, here, first, steps, 1, true, scratch).run(state.data(), 1, steps, 1);
+    strip(scan.kernel, position, first, steps, 1, true, scratch).run(state.data(), 1, steps, 1);
     for (int s = 0; s < k; ++s) after[s] = number(scan.kernel, state.data(), s);
   }
 
@@ -376,14 +376,14 @@ class Chunks {
     const int64_t n = (int64_t)parallel.start.size();
     std::vector<char> reduced(n * n_lanes * 8), states(k * n_lanes * 8);
     const bool is_summed = sums_chunks && steps == chunk;
-    const Place here = place(column, first, n_steps, is_summed, scratch);
+    const Place position = place(column, first, n_steps, is_summed, scratch);
     if (is_summed) {
-      sum_chunks(here, reduced);
+      sum_chunks(position, reduced);
     } else if (steps > 0) {
       for (int64_t s = 0; s < n; ++s)
         for (int64_t lane = 0; lane < n_lanes; ++lane)
           set_number(parallel.reduce, reduced.data(), s * n_lanes + lane, parallel.start[s]);
-      strip(parallel.reduce, here, 0, steps, n_lanes, false, scratch).run(reduced.data(), n_lanes, steps, n_lanes);
+      strip(parallel.reduce, position, 0, steps, n_lanes, false, scratch).run(reduced.data(), n_lanes, steps, n_lanes);
     }
     Numbers carry(k);
     if (block == 0) {
@@ -392,23 +392,23 @@ class Chunks {
       wait_for(flags[task - scan.n_columns]);
       std::copy_n(carries.data() + (task - scan.n_columns) * k, k, carry.data());
     }
-    if (steps > 0) pass(here, steps, n_lanes, own, states, reduced, carry.data(), scratch);
+    if (steps > 0) pass(position, steps, n_lanes, own, states, reduced, carry.data(), scratch);
     std::copy_n(carry.data(), k, carries.data() + task * k);
     publish(flags[task]);
-    if (steps > 0) strip(scan.kernel, here, 0, steps, n_lanes, true, scratch).run(states.data(), n_lanes, steps, n_lanes);
-    if (last) finish(here, column, steps, left, states, carry, scratch);
-    for (const auto& each : here.pending) std::memcpy(each.to, each.from, each.n_bytes);
+    if (steps > 0) strip(scan.kernel, position, 0, steps, n_lanes, true, scratch).run(states.data(), n_lanes, steps, n_lanes);
+    if (last) finish(position, column, steps, left, states, carry, scratch);
+    for (const auto& each : position.pending) std::memcpy(each.to, each.from, each.n_bytes);
   }
 
   // What is left, and the state after the last step, as it stands beside the last output.
-  void finish(const Place& here, int64_t column, int64_t steps, int64_t left, const std::vector<char>& states,
+  void finish(const Place& position, int64_t column, int64_t steps, int64_t left, const std::vector<char>& states,
               const Numbers& carry, Scratch& scratch) {
     std::vector<char> final_state(k * 8);
     for (int s = 0; s < k; ++s) {
       const double value = steps > 0 ? number(scan.kernel, states.data(), s * n_lanes + n_lanes - 1) : carry[s];
       set_number(scan.kernel, final_state.data(), s, value);
     }
-    if (left) strip(scan.kernel, here, steps * n_lanes, left, 1, true, scratch).run(final_state.data(), 1, left, 1);
+    if (left) strip(scan.kernel, position, steps * n_lanes, left, 1, true, scratch).run(final_state.data(), 1, left, 1);
     for (int s = 0; s < k; ++s)
       set_number(scan.kernel, (char*)scan.state, s * scan.n_columns + column, number(scan.kernel, final_state.data(), s));
   }

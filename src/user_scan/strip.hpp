@@ -1,4 +1,4 @@
-// Some columns past some steps: what every way through a user-defined scan ends in. Used by user_scans.cpp.
+// Some columns past some steps: what every way through a user-defined scan ends in. Used by user_scan/driver.cpp.
 //
 // Operands whose columns are neighbours are handed to the compiled function as they are, others through tiles: rows of
 // columns, copied in before and out after, in turned squares where an operand's steps are neighbours. Each row of memory
@@ -117,13 +117,13 @@ class Strip {
       const bool more = far && first + 2 * steps_at_once <= n_steps;
       size_t k = 0;
       for (Walk& walk : inputs) {
-        char* const here = walk.data + first * walk.time_stride;
-        if (!walk.direct) read(walk, here, steps, n_columns, more);
-        streams[k++] = walk.direct ? Stream{here, walk.time_stride} : Stream{walk.tile, row};
+        char* const start = walk.data + first * walk.time_stride;
+        if (!walk.direct) read(walk, start, steps, n_columns, more);
+        streams[k++] = walk.direct ? Stream{start, walk.time_stride} : Stream{walk.tile, row};
       }
       for (Walk& walk : outputs) {
-        char* const here = walk.data + first * walk.time_stride;
-        streams[k++] = walk.direct ? Stream{here, walk.time_stride} : Stream{walk.tile, row};
+        char* const start = walk.data + first * walk.time_stride;
+        streams[k++] = walk.direct ? Stream{start, walk.time_stride} : Stream{walk.tile, row};
       }
       kernel.steps(streams.data(), kernel.params.data(), state, state_stride, steps, n_columns);
       for (Walk& walk : outputs)
@@ -145,9 +145,9 @@ class Strip {
 
   // What stands in a square's place in the next tile, to be read or written.
   template <int written>
-  void fetch_ahead(const Walk& walk, const char* here) const {
+  void fetch_ahead(const Walk& walk, const char* start) const {
     for (int64_t lane = 0; lane < kernel.lanes; ++lane)
-      __builtin_prefetch(here + tile_steps * walk.time_stride + lane * walk.column_stride, written);
+      __builtin_prefetch(start + tile_steps * walk.time_stride + lane * walk.column_stride, written);
   }
 
   // Whole squares by the compiled function, what is left one by one; `rest(step, col, steps, columns)` does that.
@@ -163,37 +163,37 @@ class Strip {
 
   void read(const Walk& walk, const char* from, int64_t n_steps, int64_t n_columns, bool more) {
     auto rest = [&](int64_t step, int64_t col, int64_t steps, int64_t columns) {
-      const char* const here = from + step * walk.time_stride + col * walk.column_stride;
+      const char* const start = from + step * walk.time_stride + col * walk.column_stride;
       char* const to = walk.tile + step * row + col * item;
-      if (kernel.bits == 32) copy_in<float>(walk.type, here, walk.time_stride, walk.column_stride, to, row, steps, columns);
-      else copy_in<double>(walk.type, here, walk.time_stride, walk.column_stride, to, row, steps, columns);
+      if (kernel.bits == 32) copy_in<float>(walk.type, start, walk.time_stride, walk.column_stride, to, row, steps, columns);
+      else copy_in<double>(walk.type, start, walk.time_stride, walk.column_stride, to, row, steps, columns);
     };
     if (!turns(walk)) return rest(0, 0, n_steps, n_columns);
     const bool backward = walk.time_stride < 0;
     const int64_t last = kernel.lanes - 1;
     in_squares(n_steps, n_columns, [&](int64_t step, int64_t col) {
-      const char* const here = from + (backward ? step + last : step) * walk.time_stride + col * walk.column_stride;
+      const char* const start = from + (backward ? step + last : step) * walk.time_stride + col * walk.column_stride;
       char* const to = walk.tile + (backward ? step + last : step) * row + col * item;
-      if (more) fetch_ahead<0>(walk, here);
-      kernel.turn(here, walk.column_stride, to, backward ? -row : row);
+      if (more) fetch_ahead<0>(walk, start);
+      kernel.turn(start, walk.column_stride, to, backward ? -row : row);
     }, rest);
   }
 
   void write(const Walk& walk, char* to, int64_t n_steps, int64_t n_columns, bool more) {
     auto rest = [&](int64_t step, int64_t col, int64_t steps, int64_t columns) {
       const char* const from = walk.tile + step * row + col * item;
-      char* const here = to + step * walk.time_stride + col * walk.column_stride;
-      if (kernel.bits == 32) copy_out<float>(walk.type, from, row, here, walk.time_stride, walk.column_stride, steps, columns);
-      else copy_out<double>(walk.type, from, row, here, walk.time_stride, walk.column_stride, steps, columns);
+      char* const start = to + step * walk.time_stride + col * walk.column_stride;
+      if (kernel.bits == 32) copy_out<float>(walk.type, from, row, start, walk.time_stride, walk.column_stride, steps, columns);
+      else copy_out<double>(walk.type, from, row, start, walk.time_stride, walk.column_stride, steps, columns);
     };
     if (!turns(walk)) return rest(0, 0, n_steps, n_columns);
     const bool backward = walk.time_stride < 0;
     const int64_t last = kernel.lanes - 1;
     in_squares(n_steps, n_columns, [&](int64_t step, int64_t col) {
       const char* const from = walk.tile + (backward ? step + last : step) * row + col * item;
-      char* const here = to + (backward ? step + last : step) * walk.time_stride + col * walk.column_stride;
-      if (more) fetch_ahead<1>(walk, here);
-      kernel.turn(from, backward ? -row : row, here, walk.column_stride);
+      char* const start = to + (backward ? step + last : step) * walk.time_stride + col * walk.column_stride;
+      if (more) fetch_ahead<1>(walk, start);
+      kernel.turn(from, backward ? -row : row, start, walk.column_stride);
     }, rest);
   }
 };

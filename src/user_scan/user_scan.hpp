@@ -1,6 +1,6 @@
 // Scans by compiled steps: state[t] = f(state[t-1], x[t]), out[t] = g(state[t-1], x[t]), for every column.
 //
-// f and g come as one compiled function (python/upsweep/_expr/llvm/recurrence.py), which takes some columns past some
+// f and g come as one compiled function (python/upsweep/_compiler/llvm/scans/kernel.py), which takes some columns past some
 // steps. Here are layouts, threads, and time in parallel. Every input and every output is moved once, unless time is
 // parallel: then inputs are read twice, the second time from the cache.
 //
@@ -37,7 +37,7 @@ enum OperandType : int32_t {
   kFloat32, kFloat64, kInt8, kInt16, kInt32, kInt64, kUInt8, kUInt16, kUInt32, kUInt64
 };
 
-// What chunks, one behind the other, do to a state that begins at zero: chunk_sums.py beside the steps. The first stream
+// What chunks, contiguous, do to a state that begins at zero: chunk_sums.py beside the steps. The first stream
 // is a vector's lowest address; `powers` are of M, rests[s * n_chunks + chunk] the result.
 using Sums = void (*)(const Stream* streams, const void* params, const void* powers, void* rests, int64_t n_chunks,
                       int64_t n_vectors);

@@ -103,8 +103,8 @@ static double bits_as_double(unsigned long long bits) {
     std::memcpy(&x, &bits, 8);
     return x;
 }
-static void post(unsigned long long* to, unsigned long long word) { __atomic_store_n(to, word, __ATOMIC_RELAXED); }
-static unsigned long long look(const unsigned long long* from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
+static void store_relaxed(unsigned long long* to, unsigned long long word) { __atomic_store_n(to, word, __ATOMIC_RELAXED); }
+static unsigned long long load_relaxed(const unsigned long long* from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
 static unsigned take_ticket(unsigned* counter) { return __atomic_add_fetch(counter, 1u, __ATOMIC_RELAXED); }
 
 template <class Pointer>
@@ -202,7 +202,7 @@ struct Launch {
 }  // namespace fibers
 
 // Others may be those of the own block.
-static void wait_a_little() {
+static void back_off() {
     std::this_thread::yield();
     fibers::give_way();
 }

@@ -1,5 +1,5 @@
-// What one call brings: arrays by address and strides, how its work is dealt out, where results go.
-// Called by: every kernel of a reduction over pairs. `_cuda/pairs.py` fills the structure, field by field.
+// What one call brings: arrays by address and strides, how its work is scheduled, where results go.
+// Called by: every kernel of a reduction over pairs. `_backends/cuda/pairs_launch.py` fills the structure, field by field.
 
 struct Array {  // strides in bytes; those of a batch axis on which the array is repeated are 0
     const char* data;

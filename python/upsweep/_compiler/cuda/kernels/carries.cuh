@@ -1,11 +1,11 @@
 // What a number of steps does to a state, as a few numbers in double: a matrix (or shift) and a vector (or bound).
 //
-// What is not finite is not to be trusted: a factor of 0 may have dropped a state, or only have become too small.
+// What is not finite is not reliable: a factor of 0 may have dropped a state, or only have become too small.
 // Called by: join_chunks.cuh and runs.cuh.
 
 constexpr double HUGE_NUMBER = 1e200;
 
-__device__ __forceinline__ bool is_trusted(double x) { return fabs(x) < HUGE_NUMBER; }
+__device__ __forceinline__ bool is_reliable(double x) { return fabs(x) < HUGE_NUMBER; }
 __device__ __forceinline__ bool is_nan(double x) { return x != x; }
 __device__ __forceinline__ bool is_infinite(double x) { return !is_nan(x) && is_nan(x - x); }
 
@@ -31,10 +31,10 @@ __device__ __forceinline__ void apply(const Carry& carry, const double* before, 
             for (int j = 0; j < N_STATES; ++j) after[i] += carry.matrix[(i * N_STATES + j) % N_MATRIX] * before[j];
         }
     } else if (KIND == WINNER) {
-        const double mine = before[DECIDES], other = carry.rest[DECIDES];
-        const bool taken = (MOST_WINS ? other > mine : other < mine) || (other == mine && !KEEPS_TIES);
+        const double current = before[DECIDES], other = carry.rest[DECIDES];
+        const bool replaces = (MOST_WINS ? other > current : other < current) || (other == current && !KEEPS_TIES);
 #pragma unroll
-        for (int s = 0; s < N_STATES; ++s) after[s] = taken ? carry.rest[s] : before[s];
+        for (int s = 0; s < N_STATES; ++s) after[s] = replaces ? carry.rest[s] : before[s];
     } else {
         after[0] = choose_extreme(before[0] + carry.matrix[0], carry.rest[0]);
     }
@@ -63,13 +63,13 @@ __device__ __forceinline__ void append(Carry& total, const Carry& next) {
     for (int s = 0; s < N_STATES; ++s) total.rest[s] = rest[s];
 }
 
-__device__ __forceinline__ bool is_trusted(const Carry& carry) {
+__device__ __forceinline__ bool is_reliable(const Carry& carry) {
     bool trusted = true;
     if (KIND == AFFINE) {
 #pragma unroll
-        for (int n = 0; n < N_MATRIX; ++n) trusted = trusted && is_trusted(carry.matrix[n]);
+        for (int n = 0; n < N_MATRIX; ++n) trusted = trusted && is_reliable(carry.matrix[n]);
 #pragma unroll
-        for (int s = 0; s < N_STATES; ++s) trusted = trusted && is_trusted(carry.rest[s]);
+        for (int s = 0; s < N_STATES; ++s) trusted = trusted && is_reliable(carry.rest[s]);
     } else if (KIND == WINNER) {
         trusted = KEEPS_TIES || !is_infinite(carry.rest[DECIDES]);  // the worst of all may be none
     } else {
@@ -78,28 +78,28 @@ __device__ __forceinline__ bool is_trusted(const Carry& carry) {
     return trusted;
 }
 
-__device__ __forceinline__ bool are_trusted(const double* states) {
+__device__ __forceinline__ bool are_reliable(const double* states) {
     bool trusted = true;
 #pragma unroll
-    for (int s = 0; s < N_STATES; ++s) trusted = trusted && (KIND != AFFINE || is_trusted(states[s]));
+    for (int s = 0; s < N_STATES; ++s) trusted = trusted && (KIND != AFFINE || is_reliable(states[s]));
     return trusted;
 }
 
 // A state that a chunk drops may have been NaN, or infinite the other way than the shift that drops it.
 __device__ __forceinline__ bool is_known(const Carry& carry, const double* after) {
-    if (KIND == AFFINE || KIND == WINNER) return are_trusted(after);
+    if (KIND == AFFINE || KIND == WINNER) return are_reliable(after);
     return !(is_infinite(carry.matrix[0]) && is_nan(after[0]));
 }
 
 // The state after a chunk; false where it has to be found step by step.
 __device__ __forceinline__ bool jump(const Carry& carry, const double* before, double* after) {
     apply(carry, before, after);
-    if (is_trusted(carry) && are_trusted(before) && is_known(carry, after)) return true;
+    if (is_reliable(carry) && are_reliable(before) && is_known(carry, after)) return true;
     if (KIND != AFFINE || N_STATES > 1) return false;
     // No factor was 0, so that nothing was dropped; else 0 may be a state that was, or times one that is not finite.
     const double factor = carry.matrix[0], rest = carry.rest[0];
-    if (factor != 0 && is_trusted(factor) && !is_infinite(rest)) return true;
+    if (factor != 0 && is_reliable(factor) && !is_infinite(rest)) return true;
     // A NaN stays one where nothing is dropped; but a product that overflows makes one of a vector of 0, too.
-    const bool stays = is_nan(before[0]) || (is_nan(rest) && is_trusted(factor));
+    const bool stays = is_nan(before[0]) || (is_nan(rest) && is_reliable(factor));
     return !CAN_DROP && stays && is_nan(after[0] = before[0] + rest);
 }

@@ -1,6 +1,6 @@
 // The formula's values for COUNT columns from column c on, of each row of a thread: for reductions that look at the
 // least of several before they ask which one it was. All loops are unrolled, so that the values are in registers.
-// Called by: look in extremes.cuh and smallest.cuh.
+// Called by: look in extremes.cuh and topk.cuh.
 
 template <int FORM, int COUNT, int ROWS>
 __device__ __forceinline__ void values_of_chunk(

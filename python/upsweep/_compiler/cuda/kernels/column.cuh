@@ -5,7 +5,7 @@ struct Column {
     const real* at;
     int number;
     real held[SHORT ? COLUMN_VALUES : 1];
-    real made;  // the product with one of the thread's rows, where direct.cuh has it in a register
+    real mma_product;  // the product with one of the thread's rows, where mma_epilogue.cuh has it in a register
 
     __device__ __forceinline__ Column(const real* columns, int c) : at(columns + c * COLUMN_VALUES), number(c) {
         if (!SHORT) return;

@@ -1,5 +1,5 @@
 // What the items of a tile have left becomes the result of its rows.
-// Called by: `_cuda/pairs.py`, after reduce_pairs, where tiles were cut along the columns.
+// Called by: `_backends/cuda/pairs_launch.py`, after reduce_pairs, where tiles were cut along the columns.
 
 // One thread a row takes what the items of its tile have left, in the order of their columns.
 extern "C" __global__ void __launch_bounds__(COMBINERS) combine_parts(const __grid_constant__ Call call) {

@@ -1,5 +1,5 @@
 // What the other files ask of a device beyond plain C++, and the functions of formulas that are more than one
-// call. Each has its twin for the host in tests/support/on_host.hpp.
+// call. tests/support/on_host.hpp has each for the host.
 // Called by: every kernel of a reduction over pairs and every formula's own text.
 
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -169,15 +169,15 @@ __device__ __forceinline__ unsigned long long double_as_bits(double x) { return 
 __device__ __forceinline__ double bits_as_double(unsigned long long bits) { return __longlong_as_double(bits); }
 
 // Words that blocks write for each other, in one piece each; a pause between two looks at them.
-__device__ __forceinline__ void post(unsigned long long* to, unsigned long long word) {
+__device__ __forceinline__ void store_relaxed(unsigned long long* to, unsigned long long word) {
     asm volatile("st.relaxed.gpu.u64 [%0], %1;" ::"l"(to), "l"(word) : "memory");
 }
-__device__ __forceinline__ unsigned long long look(const unsigned long long* from) {
+__device__ __forceinline__ unsigned long long load_relaxed(const unsigned long long* from) {
     unsigned long long word;
     asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(word) : "l"(from) : "memory");
     return word;
 }
-__device__ __forceinline__ void wait_a_little() { __nanosleep(32); }
+__device__ __forceinline__ void back_off() { __nanosleep(32); }
 
 // One more than the last block was given; the counter begins with all ones.
 __device__ __forceinline__ unsigned take_ticket(unsigned* counter) { return atomicAdd(counter, 1u) + 1u; }

@@ -24,7 +24,7 @@ __device__ __forceinline__ void take(State& state, int k, real value, column_ind
 }
 
 template <int FORM, int COUNT, int ROWS>
-__device__ __forceinline__ void look(
+__device__ __forceinline__ void load_relaxed(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, int c,
     column_index first) {
     real value[ROWS][N_RESULTS][COUNT];
@@ -50,8 +50,8 @@ __device__ __forceinline__ void reduce_block(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, column_index first,
     int n) {
     int c = 0;
-    for (; c + CHUNK <= n; c += CHUNK) look<FORM, CHUNK>(p, x, state, columns, c, first);
-    for (; c < n; ++c) look<FORM, 1>(p, x, state, columns, c, first);
+    for (; c + CHUNK <= n; c += CHUNK) load_relaxed<FORM, CHUNK>(p, x, state, columns, c, first);
+    for (; c < n; ++c) load_relaxed<FORM, 1>(p, x, state, columns, c, first);
     if (!INDICES) return;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r)

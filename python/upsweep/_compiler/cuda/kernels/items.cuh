@@ -23,7 +23,7 @@ __device__ __forceinline__ Item find_item(const Call& call, long long number) {
     return item;
 }
 
-// Columns [begin, end) of a piece; where every row meets every column, of a part: whole blocks, dealt evenly.
+// Columns [begin, end) of a piece; where every row meets every column, of a part: whole blocks, distributed evenly.
 __device__ __forceinline__ void find_columns(const Call& call, long long piece, long long& begin, long long& end) {
     if (call.items) {
         begin = call.pieces[2 * piece], end = call.pieces[2 * piece + 1];

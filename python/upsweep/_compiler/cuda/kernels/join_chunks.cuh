@@ -3,7 +3,7 @@
 //
 // Carries are joined in double, in an order that depends on their number alone. What cannot be trusted, since a number
 // in it is not finite, has the column gone through again by one thread, chunk after chunk, step by step where need be.
-// Bytes: two readings and one writing of some numbers a chunk. Called by: `_cuda/user_scans.py`.
+// Bytes: two readings and one writing of some numbers a chunk. Called by: `_backends/cuda/user_scan_launch.py`.
 
 constexpr int TOGETHER = 8;  // steps that are loaded together where a chunk is walked
 
@@ -27,10 +27,10 @@ __device__ __forceinline__ void save_start(const Call& call, long long column, c
     for (int s = 0; s < N_STATES; ++s) call.starts[s * call.n_columns + column] = real(state[s]);
 }
 
-// Chunk after chunk from `state`, which becomes the one after them; false once something was not to be trusted.
+// Chunk after chunk from `state`, which becomes the one after them; false once something was not reliable.
 __device__ __forceinline__ bool go_through(
     const Call& call, long long column, long long chunk, long long end, double* state) {
-    bool trusted = are_trusted(state);
+    bool trusted = are_reliable(state);
 #pragma unroll 4
     for (; chunk < end; ++chunk) {
         const long long at = column_of(call, column, chunk);
@@ -40,7 +40,7 @@ __device__ __forceinline__ bool go_through(
         double after[N_STATES];
         apply(carry, state, after);
         // What the last chunk does to the state matters to none.
-        trusted = trusted && (chunk + 1 == call.n_chunks || (is_trusted(carry) && is_known(carry, after)));
+        trusted = trusted && (chunk + 1 == call.n_chunks || (is_reliable(carry) && is_known(carry, after)));
 #pragma unroll
         for (int s = 0; s < N_STATES; ++s) state[s] = after[s];
     }
@@ -69,7 +69,7 @@ __device__ __noinline__ void walk_chunk(const Call& call, long long column, doub
     for (int s = 0; s < N_STATES; ++s) states[s] = state[s];
 }
 
-__device__ __noinline__ void go_in_order(const Call& call, long long column) {
+__device__ __noinline__ void scan_in_order(const Call& call, long long column) {
     real first[N_STATES];
     double state[N_STATES], after[N_STATES];
     load_states(call, find_place(call, column_of(call, column, 0)), first);
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) join_alone(const __grid_co
     load_states(call, find_place(call, column_of(call, column, 0)), first);
 #pragma unroll
     for (int s = 0; s < N_STATES; ++s) state[s] = first[s];
-    if (!go_through(call, column, 0, call.n_chunks, state)) go_in_order(call, column);
+    if (!go_through(call, column, 0, call.n_chunks, state)) scan_in_order(call, column);
 }
 
 // A block a column: each thread joins its share of the chunks, the shares are scanned, and each thread goes through
@@ -132,15 +132,15 @@ extern "C" __global__ void __launch_bounds__(JOINERS) join_together(const __grid
     load_states(call, find_place(call, column_of(call, column, 0)), first);
 #pragma unroll
     for (int s = 0; s < N_STATES; ++s) state[s] = first[s];
-    bool trusted = are_trusted(state);
+    bool trusted = are_reliable(state);
     if (threadIdx.x > 0 && begin < end) {
         const Carry& before = shares[threadIdx.x - 1];
         apply(before, state, after);
-        trusted = trusted && is_trusted(before) && (KIND == AFFINE || is_known(before, after));
+        trusted = trusted && is_reliable(before) && (KIND == AFFINE || is_known(before, after));
 #pragma unroll
         for (int s = 0; s < N_STATES; ++s) state[s] = after[s];
     }
     if (begin < end) trusted = go_through(call, column, begin, end, state) && trusted;
     const bool in_order = __syncthreads_or(!trusted);
-    if (in_order && threadIdx.x == 0) go_in_order(call, column);
+    if (in_order && threadIdx.x == 0) scan_in_order(call, column);
 }

@@ -4,7 +4,7 @@
 // columns at a time into shared memory, each by one thread, which also computes what depends on the column alone;
 // every thread then reads a column's record once for all of its rows. Each element of the columns is read from
 // memory once a tile of TILE rows, which is THREADS * ROWS of them: memory is no limit.
-// Called by: `_cuda/pairs.py`.
+// Called by: `_backends/cuda/pairs_launch.py`.
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR) reduce_pairs(const __grid_constant__ Call call) {
     __shared__ __align__(16) real columns[BLOCK * COLUMN_VALUES];
@@ -44,7 +44,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_A_PROCESSOR) reduce
             }
             const bool expanded = EXPANDABLE ? !__syncthreads_or(far) : false;
             if (!EXPANDABLE) __syncthreads();
-            if (expanded != doubled) {  // exact, there and back
+            if (expanded != doubled) {  // exact in both directions
                 doubled = expanded;
 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) scale_row(x[r], doubled ? real(2) : real(0.5));

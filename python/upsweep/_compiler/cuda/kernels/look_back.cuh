@@ -5,62 +5,62 @@
 // the groups before that one in its family, each by the same tree, from the state after the family before. So every
 // sum has an order that follows from the shape, and results have the same bits on each run.
 //
-// Whoever meets a carry that is useless waits for the state that the tile before really left, and so does who finds a
-// state that is not to be trusted.
+// A block that reads a carry that is not combinable waits for the state that the tile before really left, and so does who finds a
+// state that is not reliable.
 // Called by: scan_tiles.cuh.
 
-// The last n lanes of a warp have letters of carries of 2**level runs each: all of them in order, in each lane. False
-// if one is useless.
+// The last n lanes of a warp have tile states with carries of 2**level runs each: all of them in order, in each lane. False
+// if one is not combinable.
 __device__ __forceinline__ bool fold(
-    const Call& call, const CarryLetter& letter, int level, int n, Carry& total) {
+    const Call& call, const CarryTileState& tile_state, int level, int n, Carry& total) {
     const int lane = threadIdx.x % 32;
     Carry carry = nothing();
     if (lane >= 32 - n) {
 #pragma unroll
-        for (int k = 0; k < CARRIED; ++k) carry.matrix[k] = bits_as_double(letter.words[k]);
+        for (int k = 0; k < CARRIED; ++k) carry.matrix[k] = bits_as_double(tile_state.words[k]);
 #pragma unroll
-        for (int s = 0; s < N_STATES; ++s) carry.rest[s] = bits_as_double(letter.words[CARRIED + s]);
+        for (int s = 0; s < N_STATES; ++s) carry.rest[s] = bits_as_double(tile_state.words[CARRIED + s]);
     }
-    const bool useless = any_of_warp(letter.words[0] == USELESS);
+    const bool not_combinable = any_of_warp(tile_state.words[0] == NOT_COMBINABLE);
 #pragma unroll
     for (int bit = 0; bit < GROUP_BITS; ++bit) {
         const Carry before = of_lane_before(carry, 1 << bit);
-        // Only letters are joined: what is beyond a double times nothing would be NaN.
+        // Only tile states are joined: what is beyond a double times nothing would be NaN.
         if (lane - (1 << bit) >= 32 - n) put_before(call, level + bit, before, carry);
     }
     total = of_lane(carry, 31);
-    return !useless;
+    return !not_combinable;
 }
 
-// Where the letters of one line's tiles are.
+// Where the tile states of one line's tiles are.
 struct Chain {
     Word *carries, *states, *groups;
     unsigned n_tiles;
 
     __device__ __forceinline__ Chain(const Call& call, unsigned line) : n_tiles(unsigned(call.n_chunks)) {
         const long long n_groups = (call.n_chunks + GROUP - 1) / GROUP;
-        Word* const letters = reinterpret_cast<Word*>(call.reduced) + 1;  // behind the counter
-        carries = letters + line * call.n_chunks * CARRY_WORDS;
-        states = letters + call.n_columns * call.n_chunks * CARRY_WORDS + line * call.n_chunks * N_STATES;
-        groups = letters + call.n_columns * call.n_chunks * (CARRY_WORDS + N_STATES) + line * n_groups * CARRY_WORDS;
+        Word* const words_of_tiles = reinterpret_cast<Word*>(call.reduced) + 1;  // behind the counter
+        carries = words_of_tiles + line * call.n_chunks * CARRY_WORDS;
+        states = words_of_tiles + call.n_columns * call.n_chunks * CARRY_WORDS + line * call.n_chunks * N_STATES;
+        groups = words_of_tiles + call.n_columns * call.n_chunks * (CARRY_WORDS + N_STATES) + line * n_groups * CARRY_WORDS;
     }
 
-    __device__ __forceinline__ void post_state(unsigned tile, const double* state) const {
+    __device__ __forceinline__ void store_state(unsigned tile, const double* state) const {
 #pragma unroll
-        for (int s = 0; s < N_STATES; ++s) post(states + (long long)tile * N_STATES + s, word_of(state[s]));
+        for (int s = 0; s < N_STATES; ++s) store_relaxed(states + (long long)tile * N_STATES + s, word_of(state[s]));
     }
     // Of the tile before, by a lane that waits for it.
     __device__ __forceinline__ void wait_for_state(unsigned tile, double* state) const {
-        StateLetter letter;
-        letter.look_at(states + (long long)(tile - 1) * N_STATES, true);
-        letter.wait_for(states + (long long)(tile - 1) * N_STATES, true);
-        open_state(letter, state);
+        StateTileState tile_state;
+        tile_state.load(states + (long long)(tile - 1) * N_STATES, true);
+        tile_state.wait_for(states + (long long)(tile - 1) * N_STATES, true);
+        unpack_state(tile_state, state);
     }
 
     // The state before a tile, of which `own` is the carry; `first` is the one before the line. By a warp, in each
     // of its lanes. The last tile of a group posts what the group does.
     __device__ __forceinline__ void find_state(
-        const Call& call, unsigned tile, const Carry& own, bool useful, const double* first, double* state) const {
+        const Call& call, unsigned tile, const Carry& own, bool combinable, const double* first, double* state) const {
         const int lane = threadIdx.x % 32;
         const unsigned group = tile / GROUP, family = group / GROUP;
         const int n_tiles_before = tile % GROUP, n_groups_before = group % GROUP;
@@ -70,30 +70,30 @@ struct Chain {
         const Word* const of_family = states + ((long long)family * GROUP * GROUP - 1) * N_STATES;
         const bool waits_for_tile = lane >= 32 - n_tiles_before, waits_for_group = lane >= 32 - n_groups_before;
         // All are asked for at once; mostly all are there.
-        CarryLetter tiles, groups_before;
-        StateLetter families;
-        tiles.look_at(of_tile, waits_for_tile);
-        groups_before.look_at(of_group, waits_for_group);
-        families.look_at(of_family, family > 0);
+        CarryTileState tiles, groups_before;
+        StateTileState families;
+        tiles.load(of_tile, waits_for_tile);
+        groups_before.load(of_group, waits_for_group);
+        families.load(of_family, family > 0);
         Carry since, before;
         tiles.wait_for(of_tile, waits_for_tile);
         __syncwarp();
-        const bool tiles_useful = fold(call, tiles, TILE_LEVEL, n_tiles_before, since);
+        const bool tiles_combinable = fold(call, tiles, TILE_LEVEL, n_tiles_before, since);
         if (n_tiles_before == GROUP - 1 && tile + 1 < n_tiles && lane == 0) {
             Carry all = own;
             put_before(call, TILE_LEVEL, since, all);
-            post_carry(groups + (long long)group * CARRY_WORDS, all, useful && tiles_useful);
+            store_carry(groups + (long long)group * CARRY_WORDS, all, combinable && tiles_combinable);
         }
         groups_before.wait_for(of_group, waits_for_group);
         __syncwarp();
-        const bool groups_useful = fold(call, groups_before, TILE_LEVEL + GROUP_BITS, n_groups_before, before);
+        const bool groups_combinable = fold(call, groups_before, TILE_LEVEL + GROUP_BITS, n_groups_before, before);
         families.wait_for(of_family, family > 0);
         double base[N_STATES], after_groups[N_STATES];
-        open_state(families, base);
+        unpack_state(families, base);
 #pragma unroll
         for (int s = 0; s < N_STATES; ++s)
             after_groups[s] = base[s] = family > 0 ? base[s] : first[s];
-        bool known = tiles_useful && groups_useful;
+        bool known = tiles_combinable && groups_combinable;
         if (n_groups_before > 0)
             known &= jump_over(
                 call, TILE_LEVEL + GROUP_BITS, GROUP_BITS, n_groups_before, before, base, after_groups);

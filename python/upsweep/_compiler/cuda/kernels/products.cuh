@@ -3,7 +3,7 @@
 //
 // LENGTH features lie in shared memory at a time, padded to 16; longer vectors take CHUNKS turns, in each of which
 // rows are brought again.
-// Called by: `_cuda/pairs.py`.
+// Called by: `_backends/cuda/pairs_launch.py`.
 
 // The mean of some of the tile's rows, or 0 where they are not finite.
 __device__ __forceinline__ void find_centre(

@@ -2,7 +2,7 @@
 //
 // Bytes an element: inputs are read once, outputs written once, states stay in registers. Operations: those of the
 // step, of which the device has about 60 in the time in which 8 bytes go past (one float32 in, one out).
-// Called by: scan_columns.cuh, scan_lines.cuh and join_chunks.cuh. `_cuda/user_scans.py` fills the structure, field
+// Called by: scan_columns.cuh, scan_lines.cuh and join_chunks.cuh. `_backends/cuda/user_scan_launch.py` fills the structure, field
 // by field.
 
 struct Array {  // strides in bytes
@@ -67,7 +67,7 @@ __device__ __forceinline__ char* find_address(const Array& array, const Place& p
     return address;
 }
 
-struct Walk {  // past the steps of a column
+struct Walk {  // over the steps of a column
     const char* inputs[N_INPUTS];
     char* outputs[N_OUTPUTS];
     long long n_steps;

@@ -2,13 +2,13 @@
 //
 // Where factors or shifts do not vary, carries are their vectors or bounds, and `matrix` has the powers: the first of a
 // run, each other one of twice as many as the one before, up to those of a tile, and then of what tiles form.
-// Called by: look_back.cuh, scan_tiles.cuh, wave_states.cuh and scan_waves.cuh.
+// Called by: look_back.cuh, scan_tiles.cuh, prefix_warp.cuh and scan_persistent.cuh.
 
 constexpr int CARRIED = VARIES ? N_MATRIX : 0, CARRY_WORDS = CARRIED + N_STATES;
 constexpr bool IS_SHIFT = KIND != AFFINE && KIND != WINNER;
 // Of a constant factor or shift, the power of any number of runs is one number.
 constexpr bool HAS_NUMBER = !VARIES && N_MATRIX == 1 && KIND != WINNER;
-constexpr double ORDINARY = 1e75;  // the product of three such numbers is finite
+constexpr double RANGE_LIMIT = 1e75;  // the product of three such numbers is finite
 
 // after = what carries of 2**level, ... of the n runs make of a state; n is below 2**bits.
 __device__ __forceinline__ void move_by(const Call& call, int level, int bits, unsigned n, double* state) {
@@ -56,13 +56,13 @@ __device__ __forceinline__ void advance(
     }
 }
 
-// The same; false where it is not to be trusted.
+// The same; false where it is not reliable.
 __device__ __forceinline__ bool jump_over(
     const Call& call, int level, int bits, unsigned n, Carry& carry, const double* before, double* after) {
     set_number(find_number(call, level, bits, n), carry);
     if (VARIES || HAS_NUMBER || KIND == WINNER) return jump(carry, before, after);
     advance(call, level, bits, n, carry, before, after);
-    return are_trusted(carry.rest) && are_trusted(before) && are_trusted(after);
+    return are_reliable(carry.rest) && are_reliable(before) && are_reliable(after);
 }
 
 // next = before, and then `next`, which is of 2**level runs.
@@ -109,31 +109,31 @@ __device__ __forceinline__ Carry of_lane(const Carry& own, int lane) {
 }
 
 // Whether a run's carry is of use to others, before any state is known; see jump().
-__device__ __forceinline__ bool is_useful(const Carry& carry) {
-    if (is_trusted(carry)) return true;
+__device__ __forceinline__ bool is_combinable(const Carry& carry) {
+    if (is_reliable(carry)) return true;
     if (KIND != AFFINE || N_STATES > 1) return false;
     const double factor = carry.matrix[0], rest = carry.rest[0];
-    if (!is_trusted(factor)) return false;
+    if (!is_reliable(factor)) return false;
     return factor != 0 ? !is_infinite(rest) : !CAN_DROP && is_nan(rest);
 }
 
 // Whether it makes of every state that is ordinary what it should.
-__device__ __forceinline__ bool is_ordinary(const Carry& carry) {
-    bool ordinary = true;
+__device__ __forceinline__ bool is_in_range(const Carry& carry) {
+    bool in_range = true;
     if (KIND == AFFINE) {
 #pragma unroll
-        for (int n = 0; n < CARRIED; ++n) ordinary = ordinary && fabs(carry.matrix[n]) < ORDINARY;
+        for (int n = 0; n < CARRIED; ++n) in_range = in_range && fabs(carry.matrix[n]) < RANGE_LIMIT;
 #pragma unroll
-        for (int s = 0; s < N_STATES; ++s) ordinary = ordinary && fabs(carry.rest[s]) < ORDINARY;
+        for (int s = 0; s < N_STATES; ++s) in_range = in_range && fabs(carry.rest[s]) < RANGE_LIMIT;
     } else if (IS_SHIFT && VARIES) {
-        ordinary = fabs(carry.matrix[0]) < ORDINARY;
+        in_range = fabs(carry.matrix[0]) < RANGE_LIMIT;
     }
-    return ordinary;
+    return in_range;
 }
 
-__device__ __forceinline__ bool are_ordinary(const double* state) {
-    bool ordinary = true;
+__device__ __forceinline__ bool are_in_range(const double* state) {
+    bool in_range = true;
 #pragma unroll
-    for (int s = 0; s < N_STATES; ++s) ordinary = ordinary && (KIND != AFFINE || fabs(state[s]) < ORDINARY);
-    return ordinary;
+    for (int s = 0; s < N_STATES; ++s) in_range = in_range && (KIND != AFFINE || fabs(state[s]) < RANGE_LIMIT);
+    return in_range;
 }

@@ -1,6 +1,6 @@
 // The columns' neighbours in memory are other columns, or there is no order at all: a thread takes a column, and
 // neighbouring threads neighbouring columns.
-// Called by: `_cuda/user_scans.py`.
+// Called by: `_backends/cuda/user_scan_launch.py`.
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run_scan(const __grid_constant__ Call call) {
     const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;

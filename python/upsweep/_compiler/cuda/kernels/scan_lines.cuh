@@ -3,7 +3,7 @@
 // Whole rows of TILE steps are loaded into registers, AT_ONCE columns by one instruction, while the tile before is
 // used: 32 columns times TILE steps are on their way in each warp. Each lane then reads its own column's steps from
 // shared memory, in which a row takes an odd number of banks, and leaves its outputs there, which go out by rows.
-// Warps do not wait for each other. Called by: `_cuda/user_scans.py`.
+// Warps do not wait for each other. Called by: `_backends/cuda/user_scan_launch.py`.
 
 constexpr int AT_ONCE = 32 / TILE, PIECE = 8;
 

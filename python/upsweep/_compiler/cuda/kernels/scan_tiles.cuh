@@ -3,27 +3,27 @@
 // Bytes: each input is read once, each output written once, and some words a tile. A lane's run is reduced from
 // nothing; what runs do is joined over the warp and the block, in double; the first warp posts it and finds the state
 // before the tile (look_back.cuh), and each lane then takes its steps from its own state.
-// Called by: `_cuda/user_scans.py`, where n_columns are lines, and a chunk is a tile.
+// Called by: `_backends/cuda/user_scan_launch.py`, where n_columns are lines, and a chunk is a tile.
 
-// What threads of a block tell each other.
-struct Joint {
+// Values shared by the threads of a block.
+struct BlockShared {
     unsigned ticket;
-    bool is_plain, is_known, is_useful;
-    bool useful[N_WARPS], ordinary[N_WARPS];
+    bool is_plain, is_known, is_combinable;
+    bool combinable[N_WARPS], in_range[N_WARPS];
     Carry carries[N_WARPS];
     double state[N_STATES], after[N_STATES];
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run_scan(const __grid_constant__ Call call) {
-    __shared__ Joint joint;
+    __shared__ BlockShared shared_state;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (threadIdx.x == 0) joint.ticket = take_ticket(reinterpret_cast<unsigned*>(call.reduced));
+    if (threadIdx.x == 0) shared_state.ticket = take_ticket(reinterpret_cast<unsigned*>(call.reduced));
     __syncthreads();
     // The first tiles of all lines, then the second ones: a tile's predecessor has then long begun.
     const unsigned n_lines = unsigned(call.n_columns);
-    const unsigned tile = joint.ticket / n_lines, line = joint.ticket - tile * n_lines;
+    const unsigned tile = shared_state.ticket / n_lines, line = shared_state.ticket - tile * n_lines;
     const bool is_last = tile + 1 == unsigned(call.n_chunks);
-    Part part;
+    WarpTile part;
     const Place place = find_part(call, line, tile, shared_memory() + warp * WARP_BYTES, part);
     fetch_part(call, part);
     Fixed fixed;
@@ -34,37 +34,37 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run_scan(const __g
     // What the warp's runs do before the lane's own, and all of them.
     const int n_steps = part.steps();
     Carry carry = nothing();
-    bool useful = true, ordinary = true;
+    bool combinable = true, in_range = true;
     if (n_steps == TILE) {
         carry = reduce_run(call, fixed, part.shared);
-        useful = is_useful(carry);
-        ordinary = is_ordinary(carry);
+        combinable = is_combinable(carry);
+        in_range = is_in_range(carry);
     }
     join_lanes(call, 0, 5, carry);
-    ordinary = ordinary && (n_steps < TILE || is_ordinary(carry));
-    const bool any_useless = any_of_warp(!useful), any_odd = any_of_warp(!ordinary);
+    in_range = in_range && (n_steps < TILE || is_in_range(carry));
+    const bool any_not_combinable = any_of_warp(!combinable), any_out_of_range = any_of_warp(!in_range);
     if (lane == 31) {
-        joint.carries[warp] = carry;
-        joint.useful[warp] = !any_useless;
-        joint.ordinary[warp] = !any_odd;
+        shared_state.carries[warp] = carry;
+        shared_state.combinable[warp] = !any_not_combinable;
+        shared_state.in_range[warp] = !any_out_of_range;
     }
     carry = of_lane_before(carry, 1);
     if (lane == 0) carry = nothing();
     __syncthreads();
 
     if (warp == 0) {
-        Carry own = joint.carries[0];
-        bool all_useful = joint.useful[0], all_ordinary = joint.ordinary[0] && call.is_bounded;
+        Carry own = shared_state.carries[0];
+        bool all_combinable = shared_state.combinable[0], all_in_range = shared_state.in_range[0] && call.is_bounded;
 #pragma unroll
         for (int w = 1; w < N_WARPS; ++w) {
-            Carry next = joint.carries[w];
+            Carry next = shared_state.carries[w];
             put_before(call, 5, own, next);
             own = next;
-            all_useful = all_useful && joint.useful[w];
-            all_ordinary = all_ordinary && joint.ordinary[w] && is_ordinary(own);
+            all_combinable = all_combinable && shared_state.combinable[w];
+            all_in_range = all_in_range && shared_state.in_range[w] && is_in_range(own);
         }
         const Chain chain(call, line);
-        if (!is_last && lane == 0) post_carry(chain.carries + (long long)tile * CARRY_WORDS, own, all_useful);
+        if (!is_last && lane == 0) store_carry(chain.carries + (long long)tile * CARRY_WORDS, own, all_combinable);
         real first[N_STATES];
         double state[N_STATES], after[N_STATES];
         load_states(call, place, first);
@@ -74,24 +74,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run_scan(const __g
             double initial[N_STATES];
 #pragma unroll
             for (int s = 0; s < N_STATES; ++s) initial[s] = first[s];
-            chain.find_state(call, tile, own, all_useful, initial, state);
+            chain.find_state(call, tile, own, all_combinable, initial, state);
         }
         // The state after the tile goes out before anything else is done: others may wait for it.
-        const bool known = jump_over(call, TILE_LEVEL, 1, 1, own, state, after) && all_useful;
+        const bool known = jump_over(call, TILE_LEVEL, 1, 1, own, state, after) && all_combinable;
         if (lane == 0) {
-            if (!is_last && known) chain.post_state(tile, after);
+            if (!is_last && known) chain.store_state(tile, after);
 #pragma unroll
-            for (int s = 0; s < N_STATES; ++s) joint.state[s] = state[s];
-            joint.is_known = is_last || known;
-            joint.is_useful = all_useful;
-            joint.is_plain = all_ordinary && all_useful && are_ordinary(state);
+            for (int s = 0; s < N_STATES; ++s) shared_state.state[s] = state[s];
+            shared_state.is_known = is_last || known;
+            shared_state.is_combinable = all_combinable;
+            shared_state.is_plain = all_in_range && all_combinable && are_in_range(state);
         }
     } else {
         // Those before the lane's own in the block. The first warp's are known.
-        Carry before = joint.carries[0];
+        Carry before = shared_state.carries[0];
 #pragma unroll 1
         for (int w = 1; w < warp; ++w) {
-            Carry next = joint.carries[w];
+            Carry next = shared_state.carries[w];
             put_before(call, 5, before, next);
             before = next;
         }
@@ -103,25 +103,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) run_scan(const __g
     // Nothing comes before the first run: a carry of nothing would replace an extreme that is equal to it.
     double start[N_STATES];
     const bool is_first = threadIdx.x == 0;
-    if (joint.is_plain && joint.is_known) {
-        advance(call, 0, TILE_LEVEL, threadIdx.x, carry, joint.state, start);
+    if (shared_state.is_plain && shared_state.is_known) {
+        advance(call, 0, TILE_LEVEL, threadIdx.x, carry, shared_state.state, start);
     } else {  // seldom
-        const bool known = jump_over(call, 0, TILE_LEVEL, threadIdx.x, carry, joint.state, start) || is_first;
+        const bool known = jump_over(call, 0, TILE_LEVEL, threadIdx.x, carry, shared_state.state, start) || is_first;
         const bool all_known = !__syncthreads_or(!known && n_steps > 0);
-        if (!all_known || !joint.is_useful || !joint.is_known) {
+        if (!all_known || !shared_state.is_combinable || !shared_state.is_known) {
             // On copies, so that nothing of the usual way has to lie in memory.
-            const Part same = part;
+            const WarpTile same = part;
             const Fixed same_fixed = fixed;
-            double found[N_STATES];
-            go_in_order(call, same_fixed, same, joint.state, joint.after, found);
+            double in_order_state[N_STATES];
+            scan_in_order(call, same_fixed, same, shared_state.state, shared_state.after, in_order_state);
 #pragma unroll
-            for (int s = 0; s < N_STATES; ++s) start[s] = found[s];
-            if (threadIdx.x == 0 && !is_last && !joint.is_known) Chain(call, line).post_state(tile, joint.after);
+            for (int s = 0; s < N_STATES; ++s) start[s] = in_order_state[s];
+            if (threadIdx.x == 0 && !is_last && !shared_state.is_known) Chain(call, line).store_state(tile, shared_state.after);
         }
     }
     if (is_first) {
 #pragma unroll
-        for (int s = 0; s < N_STATES; ++s) start[s] = joint.state[s];
+        for (int s = 0; s < N_STATES; ++s) start[s] = shared_state.state[s];
     }
     finish_part(call, fixed, place, part, start);
 }

@@ -47,11 +47,11 @@ __device__ __forceinline__ void raise_tops(
 template <int FORM, int ROWS>
 __device__ __forceinline__ void reduce_block(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, column_index, int n) {
-    bool look = false;
+    bool load_relaxed = false;
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) look = look || state[r].top == -infinity();
+    for (int r = 0; r < ROWS; ++r) load_relaxed = load_relaxed || state[r].top == -infinity();
     for (int turn = 0; turn < 2; ++turn) {
-        if (look) raise_tops<FORM>(p, x, state, columns, n);
+        if (load_relaxed) raise_tops<FORM>(p, x, state, columns, n);
         real sum[ROWS][N_SUMS], top[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
@@ -76,14 +76,14 @@ __device__ __forceinline__ void reduce_block(
         for (int r = 0; r < ROWS; ++r)
 #pragma unroll EACH_WEIGHT
             for (int k = 0; k < N_SUMS; ++k) overflow = overflow || !(sum[r][k] - sum[r][k] == 0);
-        if (look || !overflow) {
+        if (load_relaxed || !overflow) {
 #pragma unroll
             for (int r = 0; r < ROWS; ++r)
 #pragma unroll EACH_WEIGHT
                 for (int k = 0; k < N_SUMS; ++k) state[r].sum[k] += wide(sum[r][k]);
             break;
         }
-        look = true;
+        load_relaxed = true;
     }
 }
 

@@ -1,7 +1,7 @@
 // A warp's part of a tile: 32 runs of TILE neighbouring steps of a line, in shared memory as in scan_lines.cuh the
 // steps of 32 columns. Copies bring them there in the order of memory, each lane reads its own run, and leaves its
 // outputs where inputs of their size were.
-// Called by: scan_tiles.cuh and scan_waves.cuh.
+// Called by: scan_tiles.cuh and scan_persistent.cuh.
 
 constexpr int AT_ONCE = 32 / TILE, PIECE = 8, N_WARPS = THREADS / 32, WARP_STEPS = 32 * TILE;
 
@@ -13,7 +13,7 @@ __device__ __forceinline__ Place find_run(const Call& call, long long line, long
 }
 
 // A warp's part of a tile.
-struct Part {
+struct WarpTile {
     Walk corner;  // of its first step
     char* shared;
     int left;     // steps of the line from there on, WARP_STEPS at most
@@ -28,7 +28,7 @@ struct Part {
 };
 
 // The warp's part of a tile, which is to lie from `shared` on; and the place of its first run.
-__device__ __forceinline__ Place find_part(const Call& call, unsigned line, unsigned tile, char* shared, Part& part) {
+__device__ __forceinline__ Place find_part(const Call& call, unsigned line, unsigned tile, char* shared, WarpTile& part) {
     const long long number = (long long)tile * N_WARPS + threadIdx.x / 32;
     const Place place = find_run(call, line, number * 32);
 #pragma unroll
@@ -43,7 +43,7 @@ __device__ __forceinline__ Place find_part(const Call& call, unsigned line, unsi
 }
 
 template <bool WHOLE>
-__device__ __forceinline__ void fetch_part(const Call& call, const Part& part) {
+__device__ __forceinline__ void fetch_part(const Call& call, const WarpTile& part) {
     const int lane = threadIdx.x % 32, row = lane / TILE, t = lane % TILE;
     Walk at = part.corner;
     begin_inputs(call, at, row, t);
@@ -55,7 +55,7 @@ __device__ __forceinline__ void fetch_part(const Call& call, const Part& part) {
 }
 
 template <bool WHOLE>
-__device__ __forceinline__ void store_part(const Call& call, const Part& part) {
+__device__ __forceinline__ void store_part(const Call& call, const WarpTile& part) {
     const int lane = threadIdx.x % 32, row = lane / TILE, t = lane % TILE;
     Walk at = part.corner;
     begin_outputs(call, at, row, t);
@@ -66,7 +66,7 @@ __device__ __forceinline__ void store_part(const Call& call, const Part& part) {
     }
 }
 
-__device__ __forceinline__ void fetch_part(const Call& call, const Part& part) {
+__device__ __forceinline__ void fetch_part(const Call& call, const WarpTile& part) {
     if (part.is_whole())
         fetch_part<true>(call, part);
     else
@@ -117,7 +117,7 @@ __device__ __forceinline__ void take_run(
 
 // The lane's steps from the state before them, and what comes of them; by whole warps.
 __device__ __forceinline__ void finish_part(
-    const Call& call, const Fixed& fixed, const Place& place, const Part& part, const double* start) {
+    const Call& call, const Fixed& fixed, const Place& place, const WarpTile& part, const double* start) {
     real state[N_STATES];
 #pragma unroll
     for (int s = 0; s < N_STATES; ++s) state[s] = real(start[s]);
@@ -161,8 +161,8 @@ __device__ __forceinline__ void put_warps_before(
 
 // The lane's state before its run, from that before the tile, run after run: over those that can be trusted in one go.
 // `passed` is in shared memory, and has the state after the tile in the end. By all threads that have runs.
-__device__ __noinline__ void go_in_order(
-    const Call& call, const Fixed& fixed, const Part& part, double* before, double* passed, double* start) {
+__device__ __noinline__ void scan_in_order(
+    const Call& call, const Fixed& fixed, const WarpTile& part, double* before, double* passed, double* start) {
     Carry carry = reduce_run(call, fixed, part.shared);
     const int n_steps = part.steps();
     if (threadIdx.x == 0)

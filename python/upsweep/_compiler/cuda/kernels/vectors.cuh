@@ -79,8 +79,8 @@ __device__ __forceinline__ real sums_of_warp(real (&x)[16]) {
     const bool second = threadIdx.x & (2 * N);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-        const real mine = second ? x[k + N] : x[k], other = second ? x[k] : x[k + N];
-        x[k] = mine + of_other_lane(other, 2 * N);
+        const real own = second ? x[k + N] : x[k], other = second ? x[k] : x[k + N];
+        x[k] = own + of_other_lane(other, 2 * N);
     }
     if constexpr (N > 1) return sums_of_warp<N / 2>(x);
     return x[0] + of_other_lane(x[0], 1);

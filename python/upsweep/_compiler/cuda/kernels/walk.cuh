@@ -1,4 +1,4 @@
-// A thread goes past the steps of one column. The inputs of AHEAD steps are loaded into registers while those of the
+// A thread iterates over the steps of one column. The inputs of AHEAD steps are loaded into registers while those of the
 // AHEAD steps before are used: so much of memory is on its way at any time.
 // Called by: every kernel of a recurrence.
 

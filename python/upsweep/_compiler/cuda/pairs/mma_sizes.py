@@ -73,7 +73,7 @@ class ProductSizes:
 
     def files(self) -> tuple[str, ...]:
         """The parts of the kernel's text."""
-        return ("vectors", "tiles", "direct" if self.direct else "handed", "products")
+        return ("vectors", "tiles", "mma_epilogue" if self.direct else "mma_to_rows", "products")
 
     def names(self) -> dict[str, int]:
         """The constants of these parts."""

@@ -67,7 +67,7 @@ def kernel_text(name: str) -> str:
 
 def render(program: Program, request: Request) -> Kernels:
     """The text of the kernels of a reduction."""
-    family = FAMILIES.get(request.reduction) or ("extremes" if request.k == 0 else "smallest")
+    family = FAMILIES.get(request.reduction) or ("extremes" if request.k == 0 else "topk")
     # float64's exponentials are the library's, with their own scale.
     scale = LOG2_E if family == "softmax" and request.dtype != "float64" else 1.0
     writer: Functions | LoopedFunctions

@@ -168,8 +168,8 @@ def render_scan(recurrence: Recurrence, request: ScanRequest) -> ScanKernels:
     functions = _Functions(recurrence, request)
     kernels = ["walk", "scan_lines" if request.lines else "scan_columns"]
     if request.tile is not None:
-        own = ["wave_states", "scan_waves"] if request.tile.stages else ["look_back", "scan_tiles"]
-        kernels = ["carries", "runs", "letters", "tile_parts", *own]
+        own = ["prefix_warp", "scan_persistent"] if request.tile.stages else ["look_back", "scan_tiles"]
+        kernels = ["carries", "runs", "tile_state", "tile_parts", *own]
     elif request.form is not None:
         kernels += ["carries", "join_chunks"]
     parts = [

@@ -7,7 +7,7 @@ static_assert(PRODUCTS == 0, "what render.py says");
 
 __device__ __forceinline__ int own_row(int r) { return row_of_product(r / 2, r % 2 * 2); }
 
-__device__ __forceinline__ real Column::product() const { return made; }
+__device__ __forceinline__ real Column::product() const { return mma_product; }
 
 template <int FORM, bool WHOLE>
 __device__ __forceinline__ void add_products(
@@ -26,7 +26,7 @@ __device__ __forceinline__ void add_products(
             Column y(columns, number);
 #pragma unroll
             for (int r = 0; r < OWN; ++r) {
-                y.made = product[r / 2][n][r % 2 * 2 + c];
+                y.mma_product = product[r / 2][n][r % 2 * 2 + c];
                 const Pair<FORM> at(p, x[r], y);
 #pragma unroll
                 for (int k = 0; k < N_RESULTS; ++k)
@@ -62,14 +62,14 @@ __device__ __forceinline__ void reduce_products(
 __device__ __forceinline__ void gather(State (&state)[OWN]) {
 #pragma unroll
     for (int k = 0; k < N_RESULTS; ++k) {
-        wide mine = 0;
+        wide own_sum = 0;
 #pragma unroll
         for (int r = 0; r < OWN; ++r) {
             wide sum = state[r].sum[k];
             sum += of_other_lane(sum, 1);
             sum += of_other_lane(sum, 2);
-            mine = threadIdx.x % 4 == r ? sum : mine;
+            own_sum = threadIdx.x % 4 == r ? sum : own_sum;
         }
-        state[0].sum[k] = mine;
+        state[0].sum[k] = own_sum;
     }
 }

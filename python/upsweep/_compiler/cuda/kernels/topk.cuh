@@ -47,16 +47,16 @@ __device__ __forceinline__ void insert(State& state, int k, real value, column_i
         return;
     }
     // What is not smaller or equal moves back by one; NaN does, which is also what no column has taken yet.
-    bool here = !(state.value[k][K - 1] <= value);
-    if (!here) return;
+    bool inserts = !(state.value[k][K - 1] <= value);
+    if (!inserts) return;
 #pragma unroll EACH_PLACE
     for (int place = K - 1; place > 0; --place) {
         const bool next = !(state.value[k][place - 1] <= value);
-        state.value[k][place] = next ? state.value[k][place - 1] : here ? value : state.value[k][place];
-        state.at[k][place] = next ? state.at[k][place - 1] : here ? at : state.at[k][place];
-        here = next;
+        state.value[k][place] = next ? state.value[k][place - 1] : inserts ? value : state.value[k][place];
+        state.at[k][place] = next ? state.at[k][place - 1] : inserts ? at : state.at[k][place];
+        inserts = next;
     }
-    if (here) state.value[k][0] = value, state.at[k][0] = at;
+    if (inserts) state.value[k][0] = value, state.at[k][0] = at;
 }
 
 // All lanes insert their candidates, first come first served.
@@ -89,7 +89,7 @@ __device__ __forceinline__ void consider(State& state, int row, int k, const rea
 }
 
 template <int FORM, int COUNT, int ROWS>
-__device__ __forceinline__ void look(
+__device__ __forceinline__ void load_relaxed(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, int c,
     column_index first) {
     real value[ROWS][N_RESULTS][COUNT];
@@ -110,8 +110,8 @@ __device__ __forceinline__ void reduce_block(
     const real* p, const real (&x)[ROWS][ROW_VALUES], State (&state)[ROWS], const real* columns, column_index first,
     int n) {
     int c = 0;
-    for (; c + CHUNK <= n; c += CHUNK) look<FORM, CHUNK>(p, x, state, columns, c, first);
-    for (; c < n; ++c) look<FORM, 1>(p, x, state, columns, c, first);
+    for (; c + CHUNK <= n; c += CHUNK) load_relaxed<FORM, CHUNK>(p, x, state, columns, c, first);
+    for (; c < n; ++c) load_relaxed<FORM, 1>(p, x, state, columns, c, first);
 }
 
 __device__ __forceinline__ void settle(State& state, int row) {
