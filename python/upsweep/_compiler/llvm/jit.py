@@ -92,9 +92,9 @@ def versions() -> str:
 
 @functools.cache
 def sources() -> str:
-    """A digest of what writes IR: for keys of code that are not the text itself."""
-    here = Path(__file__).parent
-    return disk_cache.source_digest(here, here.parent)
+    """Return a digest of the sources that generate IR, for cache keys that do not contain the text itself."""
+    compiler = Path(__file__).parents[1]
+    return disk_cache.source_digest(*(compiler / name for name in ("formulas", "recurrences", "lowering", "llvm")))
 
 
 def add_symbols(symbols: Mapping[str, int]) -> None:
