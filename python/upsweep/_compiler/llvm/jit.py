@@ -1,8 +1,8 @@
-"""Compiles LLVM IR and loads it as functions in memory, through llvmlite, which is imported on first use.
+"""Compiles LLVM IR to machine code and loads it, through llvmlite, which is imported on first use.
 
-No lock of this module is held while LLVM runs: each module has an LLVM context of its own, and each thread its
-own target machines. llvmlite holds a lock during each native call, so that of two threads that compile, one writes
-its text while the other one's module is in LLVM. What has been loaded is called without a native call of llvmlite.
+No lock of this module is held while LLVM runs: each module has its own LLVM context, and each thread its own
+target machines. llvmlite holds a lock during each native call; two threads that compile alternate between
+writing IR and running LLVM. Loaded functions are called without llvmlite.
 """
 
 from __future__ import annotations
