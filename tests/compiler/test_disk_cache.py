@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from pathlib import Path
 
 import pytest
 import upsweep
@@ -111,7 +112,31 @@ def test_sources_have_a_digest(tmp_path):
     first = disk_cache.source_digest(tmp_path)
     assert disk_cache.source_digest(tmp_path) == first
     (tmp_path / "a.py").write_text("2")
-    assert disk_cache.source_digest(tmp_path) != first
+    second = disk_cache.source_digest(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.py").write_text("2")
+    assert len({first, second, disk_cache.source_digest(tmp_path)}) == 3
+
+
+def test_the_digest_covers_all_modules_that_generate_code(monkeypatch):
+    pytest.importorskip("llvmlite")
+    from upsweep._compiler.llvm import jit
+
+    folders = []
+    monkeypatch.setattr(disk_cache, "source_digest", lambda *args: folders.extend(args) or "")
+    jit.sources.__wrapped__()
+    code = """
+    import sys
+    import upsweep._compiler.llvm.pairs.compiled, upsweep._compiler.llvm.scans.kernel
+    import upsweep._compiler.llvm.scans.chunk_aggregates
+    for name, module in sys.modules.items():
+        if name.startswith("upsweep._compiler.") and not module.__file__.endswith("__init__.py"):
+            print(module.__file__)
+    """
+    modules = [Path(line) for line in run_python(code).splitlines()]
+    assert len(modules) > 20
+    outside = [path for path in modules if not any(path.is_relative_to(folder) for folder in folders)]
+    assert {path.name for path in outside} <= {"disk_cache.py"}
 
 
 def test_the_oldest_go_when_there_are_many(place, monkeypatch):

@@ -217,9 +217,9 @@ def _forget_the_oldest(place: Path) -> None:
 
 
 def source_digest(*folders: str | Path) -> str:
-    """A digest of the Python sources in folders: code made by other sources has another key."""
+    """Return a digest of all Python sources below some folders: code made by other sources has another key."""
     digest = hashlib.sha256()
-    for place in folders:
-        for path in sorted(Path(place).glob("*.py")):
-            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for root in folders:
+        for path in sorted(Path(root).rglob("*.py")):
+            digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()

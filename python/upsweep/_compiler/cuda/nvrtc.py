@@ -1,6 +1,6 @@
-"""Finds NVIDIA's run-time compiler and turns CUDA C++ into code for a device.
+"""Locates NVIDIA's run-time compiler (NVRTC) and compiles CUDA C++ with it.
 
-NVRTC is not part of upsweep: it comes with a CUDA toolkit, with torch's wheels or as NVIDIA's own wheel.
+NVRTC is not part of upsweep: a CUDA toolkit has it, and so do torch's wheels and NVIDIA's own wheel.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class Compiler:
         self.version = (major.value, minor.value)
         count = ctypes.c_int()
         self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
-        found = (ctypes.c_int * count.value)()
-        self._call("nvrtcGetSupportedArchs", found)
-        self.architectures = sorted(found)
+        result = (ctypes.c_int * count.value)()
+        self._call("nvrtcGetSupportedArchs", result)
+        self.architectures = sorted(result)
         self._lock = threading.Lock()
 
     def _call(self, name: str, *args: Any) -> None:
@@ -106,13 +106,13 @@ class Compiler:
         """
         architecture, is_cubin = self.target(capability)
         kind = "sm" if is_cubin else "compute"
-        given = [f"--gpu-architecture={kind}_{architecture}", "--std=c++17", *options]
+        arguments = [f"--gpu-architecture={kind}_{architecture}", "--std=c++17", *options]
         program = ctypes.c_void_p()
         with self._lock:
             self._call("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"pairs.cu", 0, None, None)
             try:
-                array = (ctypes.c_char_p * len(given))(*(option.encode() for option in given))
-                status = self._library.nvrtcCompileProgram(program, len(given), array)
+                array = (ctypes.c_char_p * len(arguments))(*(option.encode() for option in arguments))
+                status = self._library.nvrtcCompileProgram(program, len(arguments), array)
                 if status:
                     name = self._library.nvrtcGetErrorString(status).decode()
                     raise CompileError(f"nvrtcCompileProgram of {self.path}: {name}\n{self._log(program)}")
@@ -149,8 +149,8 @@ def candidates() -> Iterator[str]:
 
 
 def _newest(folder: Path) -> Iterator[str]:
-    found = glob.glob(str(folder / "libnvrtc.so*"))
-    yield from sorted((path for path in found if "alt" not in Path(path).name), key=len)[:1]
+    result = glob.glob(str(folder / "libnvrtc.so*"))
+    yield from sorted((path for path in result if "alt" not in Path(path).name), key=len)[:1]
 
 
 _loading = threading.Lock()

@@ -1,4 +1,4 @@
-"""What kernels of a reduction over pairs are made for, and how large their formula's functions are."""
+"""Cache key and sizes of the kernels of a pair reduction."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How one instruction on scalars is written in CUDA C++: a table, one row an operation.
+"""CUDA C++ expressions of scalar instructions: a table with one row per operation.
 
-`real` is the type that is computed in; functions without a name of C's own are in kernels/numbers.cuh.
+`real` is the type of the computation; functions that C does not have are in kernels/numbers.cuh.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Instructions of scalar programs as vector code: each value of a program for the columns that are taken
-together.
-"""
+"""LLVM IR of the instructions of scalar programs: each value is a vector over the columns that run together."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ _COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "a
 _PLAIN = ("mul", "div", "neg")
 _COMPARED = {"lt": "olt", "le": "ole", "eq": "oeq", "ne": "une"}
 _FEATURES_AT_ONCE = 4  # of long distances: the loop's own instructions are few beside these
-_CHAINS = 8  # of sums, side by side: two units that add, four cycles each
+_CHAINS = 8  # independent partial sums: two adders with a latency of four cycles each
 
 
 def cost_of(step: Instruction) -> float:
@@ -38,9 +36,9 @@ def _never_negative(program: Program) -> set[int]:
 
     Not quotients: a zero may be a negative one.
     """
-    found: set[int] = set()
+    result: set[int] = set()
     for n, step in enumerate(program.values):
-        known = [arg in found for arg in step.args]
+        known = [arg in result for arg in step.args]
         if (
             step.op in ("abs", "sqrt", "exp", "sqdist")
             or (step.op == "mul" and step.args[0] == step.args[1])
@@ -48,12 +46,12 @@ def _never_negative(program: Program) -> set[int]:
             or (step.op in ("add", "mul") and all(known))
             or (step.op == "select" and all(known[1:]))
         ):
-            found.add(n)
-    return found
+            result.add(n)
+    return result
 
 
 def _never_positive(program: Program, at_least_zero: set[int]) -> set[int]:
-    found: set[int] = set()
+    result: set[int] = set()
     for n, step in enumerate(program.values):
         args = step.args
         if step.op == "neg":
@@ -61,13 +59,13 @@ def _never_positive(program: Program, at_least_zero: set[int]) -> set[int]:
         elif step.op == "const":
             fits = step.static[0] <= 0
         elif step.op == "mul":
-            signs = [(arg in at_least_zero, arg in found) for arg in args]
+            signs = [(arg in at_least_zero, arg in result) for arg in args]
             fits = (signs[0][0] and signs[1][1]) or (signs[0][1] and signs[1][0])
         else:
-            fits = step.op == "add" and args[0] in found and args[1] in found
+            fits = step.op == "add" and args[0] in result and args[1] in result
         if fits:
-            found.add(n)
-    return found
+            result.add(n)
+    return result
 
 
 def order(program: Program, roots: tuple[int, ...], done: set[int]) -> list[int]:
@@ -256,22 +254,22 @@ class Steps:
     def _carry(self, n: int, step: Instruction) -> None:
         _, before, label, carries, names = self._loops[-1]
         carries.append(n)
-        mine: list[Value] = []
+        result: list[Value] = []
         for column in self._columns(step):
             name, init = self.v.body.name("c"), self.value(step.args[0], column)
             self.v.body.lines.append(
                 f"  {name} = phi {self.v.kind} [{init}, %{before}], [{name}.next, %{{{label}}}]"
             )
             self._set(n, column, step, name)
-            mine.append(name)
-        names.append(mine)
+            result.append(name)
+        names.append(result)
 
     def _end(self, n: int, step: Instruction) -> None:
         body, v = self.v.body, self.v
         loop, _, label, carries, names = self._loops.pop()
         index, extent = self.shared[loop], self.program.values[loop].static[0]
-        for carry, mine, following in zip(carries, names, step.args[1:]):
-            for column, name in enumerate(mine):
+        for carry, result, following in zip(carries, names, step.args[1:]):
+            for column, name in enumerate(result):
                 value = self.value(following, column)
                 body.lines.append(f"  {name}.next = bitcast {v.kind} {value} to {v.kind}")
                 self._set(carry, column, self.program.values[carry], f"{name}.next")

@@ -1,8 +1,8 @@
-"""Compiles LLVM IR and loads it as functions in memory, through llvmlite, which is imported on first use.
+"""Compiles LLVM IR to machine code and loads it, through llvmlite, which is imported on first use.
 
-No lock of this module is held while LLVM runs: each module has an LLVM context of its own, and each thread its
-own target machines. llvmlite holds a lock during each native call, so that of two threads that compile, one writes
-its text while the other one's module is in LLVM. What has been loaded is called without a native call of llvmlite.
+No lock of this module is held while LLVM runs: each module has its own LLVM context, and each thread its own
+target machines. llvmlite holds a lock during each native call; two threads that compile alternate between
+writing IR and running LLVM. Loaded functions are called without llvmlite.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def versions() -> str:
 
 @functools.cache
 def sources() -> str:
-    """A digest of what writes IR: for keys of code that are not the text itself."""
-    here = Path(__file__).parent
-    return disk_cache.source_digest(here, here.parent)
+    """Return a digest of the sources that generate IR, for cache keys that do not contain the text itself."""
+    compiler = Path(__file__).parents[1]
+    return disk_cache.source_digest(*(compiler / name for name in ("formulas", "recurrences", "lowering", "llvm")))
 
 
 def add_symbols(symbols: Mapping[str, int]) -> None:

@@ -345,7 +345,7 @@ def atan2(v: Vectors, y: Value, x: Value) -> Value:
     steep = v.compare("ogt", above, along)
     small, large = v.select(steep, along, above), v.select(steep, above, along)
     ratio = v.div(small, large)
-    same = v.compare("oeq", small, large)  # 0 / 0 and inf / inf are told apart from NaN
+    same = v.compare("oeq", small, large)  # distinguishes 0 / 0 and inf / inf from NaN
     at_zero = v.compare("oeq", large, v.const(0.0))
     ratio = v.select(same, v.select(at_zero, v.const(0.0), v.const(1.0)), ratio)
     # abs drops the sign of NaN only: what is NaN stays so by the sum.

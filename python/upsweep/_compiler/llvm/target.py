@@ -1,4 +1,4 @@
-"""What code is generated for: the instruction set that the package's own kernels run on."""
+"""The instruction sets that code is generated for, as LLVM names them."""
 
 from __future__ import annotations
 

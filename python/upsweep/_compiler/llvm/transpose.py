@@ -1,4 +1,4 @@
-"""Squares of vectors turned in registers: the rows' numbers become columns."""
+"""Transposes squares of vectors in registers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Text of LLVM IR: a function's body, and arithmetic on vectors of one width in it.
+"""A writer for LLVM IR text: a function's body, and arithmetic on vectors of one width.
 
-The text is written directly, since it is parsed once and thrown away: building it from objects would take
-longer than compiling it. A value is the name that the text gives it.
+The IR is written as text, because building it from objects takes longer than compiling it. A value is
+represented by its name in the text.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class Vectors:
         return self.body.emit(f"shufflevector {self.kind} {a}, {self.kind} poison, <{len(lanes)} x i32> <{mask}>")
 
     def joined(self, a: Value, b: Value) -> Value:
-        """Two vectors, one behind the other, as one of twice the length."""
+        """Concatenate two vectors."""
         mask = ", ".join(f"i32 {lane}" for lane in range(2 * self.lanes))
         return self.body.emit(f"shufflevector {self.kind} {a}, {self.kind} {b}, <{2 * self.lanes} x i32> <{mask}>")
 

@@ -1,7 +1,9 @@
-"""Rewrites a formula's graph for a device: what can be known a row or a column early leaves the pairs.
+"""Rewrites of a formula's graph that move work from pairs to rows and columns.
 
-- Exponentials become powers of 2, their scale multiplied into what is known earlier.
-- Of a sum's terms, factors of a row leave the sum and factors of a column meet before the pair.
+- Exponentials become powers of 2, with the scale folded into a value of the row, the column or the call.
+- Factors of a row move out of a sum, and factors of a column are multiplied before the loop over pairs.
+
+`functions` applies them before it writes the text.
 """
 
 from __future__ import annotations
@@ -79,24 +81,24 @@ class _Folding:
         elif value.op in ("add", "sub") and self._absorbs(number):
             for arg, sign in zip(value.args, (1, 1 if value.op == "add" else -1)):
                 self.claim(arg, by * sign)
-        found = self._differences(number)
-        if found is not None and math.isfinite(by) and by:
+        result = self._differences(number)
+        if result is not None and math.isfinite(by) and by:
             scale = self.graph.constant(math.sqrt(abs(by)))
-            self.squares[number] = self._squared_distance(found, scale, None if by > 0 else "neg")
+            self.squares[number] = self._squared_distance(result, scale, None if by > 0 else "neg")
 
     def _claim_scaled_by_parameter(self, number: int, distance: int, by: float) -> None:
         """A squared distance times a parameter, or divided by one."""
         graph, value = self.graph, self.graph.values[number]
         other = value.args[1] if distance == value.args[0] else value.args[0]
-        found = self._differences(distance)
-        if found is None or self.sign is not None or not (math.isfinite(by) and by) or graph.level(other) != "p":
+        result = self._differences(distance)
+        if result is None or self.sign is not None or not (math.isfinite(by) and by) or graph.level(other) != "p":
             return
         self._renew_all(other)
         constant, parameter = graph.constant(by), self.renewed[other]
         scale = graph.multiply(constant, parameter) if value.op == "mul" else graph.add("div", constant, parameter)
         self.sign = scale
         root = graph.add("sqrt", graph.add("at_least_tiny", graph.add("abs", scale)))
-        self.squares[number] = self._squared_distance(found, root, "directed")
+        self.squares[number] = self._squared_distance(result, root, "directed")
 
     def _renew_all(self, number: int) -> None:
         """Renew a value of a parameter, which has no exponentials of pairs below it."""
@@ -161,7 +163,7 @@ class _Folding:
 
     def _differences(self, number: int) -> list[int] | None:
         """The differences of rows and columns whose squares this value is the sum of, if it is to be folded."""
-        found, left = list[int](), [number]
+        result, left = list[int](), [number]
         while left:
             part = left.pop()
             value = self.graph.values[part]
@@ -178,8 +180,8 @@ class _Folding:
             free = self.uses[value.args[0]] == len(value.args) or self.factored
             if difference.op != "sub" or sides != {"i", "j"} or not free:
                 return None
-            found.append(value.args[0])
-        return found if len(found) in FOLDED and not any(d in self.renewed for d in found) else None
+            result.append(value.args[0])
+        return result if len(result) in FOLDED and not any(d in self.renewed for d in result) else None
 
     def _squared_distance(self, differences: list[int], scale: int, sign: str | None) -> int:
         """The sum of squares of differences times `scale`, with a sign: none, "neg" or "directed"."""

@@ -1,4 +1,4 @@
-"""Writes the functions of a formula, as `render` lists them."""
+"""Code generation for a formula: the CUDA C++ functions that `render` combines with the kernel templates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KNOWN = "const Call& call, const Bases& bases"
 
 
 class Formula(NamedTuple):
-    """A rewritten graph, and where what the pairs need is kept."""
+    """A rewritten graph, and where what the pairs need is stored."""
 
     graph: Graph
     results: list[int]
@@ -45,33 +45,33 @@ def _formula(program: Program, request: Request, scale: float) -> Formula:
         results, weights = roots[: len(results)], roots[len(results) :]
     if request.reduction == "sum":
         results, outer = factor_sums(graph, results)
-    parameters, rows, columns = _kept(graph, [*results, *weights], outer, [] if sign is None else [sign])
+    parameters, rows, columns = _stored(graph, [*results, *weights], outer, [] if sign is None else [sign])
     return Formula(graph, results, weights, outer, sign, parameters, rows, columns)
 
 
-def _kept(
+def _stored(
     graph: Graph, of_pairs: list[int], of_rows: list[int], of_calls: list[int]
 ) -> tuple[dict[int, int], ...]:
     """The values that are read at a later level than they are computed at, with their places."""
-    kept: dict[str, set[int]] = {"p": set(of_calls), "i": set(), "j": set()}
+    stored: dict[str, set[int]] = {"p": set(of_calls), "i": set(), "j": set()}
 
     def keep(number: int) -> None:
         if graph.values[number].op != "const" and graph.level(number) != "ij":
-            kept[graph.level(number)].add(number)
+            stored[graph.level(number)].add(number)
 
     for number in of_pairs:
         keep(number)
     for number in graph.uses([*of_pairs, *of_rows]):
         value = graph.values[number]
         if value.op == "centre":
-            kept["p"].add(number)
+            stored["p"].add(number)
         for arg in value.args:
             if graph.level(arg) != value.level and value.op != "centre":
                 keep(arg)
     for number in of_rows:
         if graph.level(number) == "p":
             keep(number)
-    p, i, j = ({number: place for place, number in enumerate(sorted(kept[level]))} for level in "pij")
+    p, i, j = ({number: place for place, number in enumerate(sorted(stored[level]))} for level in "pij")
     return p, i, j
 
 
@@ -104,19 +104,19 @@ class Functions:
 
     def _near(self, needed: Collection[int]) -> int | None:
         """The one squared distance that may be expanded where points are near, if only it reads the points."""
-        found = [n for n in needed if self.graph.values[n].op == "apart"]
-        points = {arg for n in found for arg in self.graph.values[n].args}
-        others = [n for n in needed if n not in found and self.graph.level(n) == "ij"]
+        result = [n for n in needed if self.graph.values[n].op == "apart"]
+        points = {arg for n in result for arg in self.graph.values[n].args}
+        others = [n for n in needed if n not in result and self.graph.level(n) == "ij"]
         shared = any(arg in points for n in others for arg in self.graph.values[n].args)
         roots = [*self.formula.results, *self.formula.weights]
-        return found[0] if len(found) == 1 and not shared and not points & set(roots) else None
+        return result[0] if len(result) == 1 and not shared and not points & set(roots) else None
 
     def _product(self, needed: Collection[int], request: Request) -> Product | None:
         """The one long distance or product that the formula has, as tensor cores make it."""
-        found = [n for n in needed if self.graph.values[n].op in LONG_PAIRS]
-        if len(found) != 1 or request.dtype == "float64":
+        result = [n for n in needed if self.graph.values[n].op in LONG_PAIRS]
+        if len(result) != 1 or request.dtype == "float64":
             return None
-        value = self.graph.values[found[0]]
+        value = self.graph.values[result[0]]
         row, column, dim = map(int, value.static)
         if dim > LONGEST_CENTRE:
             return None
@@ -131,7 +131,7 @@ class Functions:
         return 2 * int(value.static[2]) if self.long and value.op in LONG_PAIRS else 1
 
     def texts(self) -> list[str]:
-        """The functions, one behind the other."""
+        """Return the text of all functions."""
         formula = self.formula
         lines, names = self._parameters()
         lines += [f"p[{place}] = {names[n]};" for n, place in formula.parameters.items()]
@@ -168,23 +168,23 @@ class Functions:
 
     def _parameters(self) -> tuple[list[str], dict[int, str]]:
         """Centres are rows' values in the tile's first row, so both levels are computed here."""
-        graph, wanted = self.graph, self.formula.parameters
-        lines, names = self._computed("pi", wanted, set(), "row")
-        for number in wanted:
+        graph, needed_numbers = self.graph, self.formula.parameters
+        lines, names = self._computed("pi", needed_numbers, set(), "row")
+        for number in needed_numbers:
             if graph.values[number].op == "centre":
                 names[number] = f"finite_or_0({names[graph.values[number].args[0]]})"
         return lines, names
 
     def _computed(
-        self, levels: str, wanted: Collection[int], given: set[str], at: str
+        self, levels: str, needed_numbers: Collection[int], available: set[str], at: str
     ) -> tuple[list[str], dict[int, str]]:
         """Lines that compute what the wanted values take at these levels, and every value's name."""
         graph, lines, names = self.graph, list[str](), dict[int, str]()
-        for number in sorted(graph.uses(wanted)):
+        for number in sorted(graph.uses(needed_numbers)):
             value = graph.values[number]
             if value.op == "const":
                 names[number] = literal(float(value.static[0]))
-            elif value.level in given:
+            elif value.level in available:
                 if number in self.formula.parameters:
                     names[number] = f"p[{self.formula.parameters[number]}]"
             elif value.level in levels and value.op != "centre":
@@ -271,18 +271,18 @@ class LoopedFunctions:
         self.sign: int | None = None
         self.near: int | None = None
         self.program, self.looped = program, Looped(program, request.remaining == "j", scale)
-        kept = self.looped.kept
+        stored = self.looped.stored
         self.sizes = Sizes(
             program.n_results,
             program.n_weights,
-            kept["p"].size,
-            kept["i"].size,
-            kept["j"].size,
+            stored["p"].size,
+            stored["i"].size,
+            stored["j"].size,
             len(program.values),
         )
 
     def texts(self) -> list[str]:
-        """The functions, one behind the other."""
+        """Return the text of all functions."""
         program = self.program
         return [
             *self.looped.texts(),

@@ -1,7 +1,8 @@
-"""The scalar program of a formula as a graph that can be rewritten for a device, before it becomes text.
+"""The scalar program of a formula as a graph that CUDA code generation can rewrite.
 
-A value is known once a call ("p"), once a row ("i"), once a column ("j") or once a pair ("ij"); what it is made of
-decides. Only values of pairs cost time: everything here turns work on pairs into work on rows and columns.
+Each value has a level: it is computed once a call ("p"), once a row ("i"), once a column ("j") or once a pair
+("ij"). The level follows from its operands. Only values of pairs cost time, so rewrites move work to the other
+levels.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Value(NamedTuple):
 
 def join(levels: Iterable[str]) -> str:
     """The level of what is made of values of these levels."""
-    found = set(levels) - {"p"}
-    if not found:
+    result = set(levels) - {"p"}
+    if not result:
         return "p"
-    return found.pop() if len(found) == 1 else "ij"
+    return result.pop() if len(result) == 1 else "ij"
 
 
 class Graph:

@@ -1,8 +1,8 @@
-"""The functions of a formula that is too long to be written out: its program's loops, as loops.
+"""Code generation for formulas that are too long to unroll: the loops of the program stay loops.
 
-Instructions are written level after level, each in the program's order. A value that a later level reads has a
-place in what is kept: of a call in `p`, of a row in `x`, of a column in its record. So has an array, and a whole
-packed record that is read under a loop's index.
+Instructions are written level after level, in the program's order. A value that a later level reads is stored:
+a value of the call in `p`, of a row in `x`, of a column in its record. Arrays are stored likewise, and so is a
+packed record that is indexed by a loop variable.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from upsweep._compiler.cuda.scalars import MASKS, expression, literal
 if TYPE_CHECKING:
     from upsweep._compiler.lowering.program import Instruction, Program
 
-__all__ = ["Kept", "Looped", "function", "is_looped", "raw_kinds"]
+__all__ = ["StoredValues", "Looped", "function", "is_looped", "raw_kinds"]
 
 _LOOPS = frozenset({"loop", "carry", "end", "number", "array", "put", "get", "result", "weight"})
 _ORDER = ("p", "i", "j", "ij")
 STORES = {"p": "p[{}]", "i": "x[{}]", "j": "y.value({})"}
 
 
-class Kept(NamedTuple):
+class StoredValues(NamedTuple):
     """Where what a level leaves for later ones lies: values, arrays and the packed record; how much it is."""
 
     values: dict[int, int]
@@ -56,9 +56,9 @@ class Looped:
         self.part = (
             {"p": "p", "i": "j", "j": "i", "ij": "ij"} if transposed else {level: level for level in _ORDER}
         )
-        self.kept = {self.part[level]: self._keep(level) for level in ("p", "i", "j")}
+        self.stored = {self.part[level]: self._keep(level) for level in ("p", "i", "j")}
 
-    def _keep(self, level: str) -> Kept:
+    def _keep(self, level: str) -> StoredValues:
         values, places, size = self.program.values, dict[int, int](), 0
         read = {arg for v in values if _ORDER.index(v.level) > _ORDER.index(level) for arg in v.args}
         if self.part[level] != "p" and any(values[n].level == level for n in self.program.results):
@@ -72,7 +72,7 @@ class Looped:
         record = None
         if level in raw_kinds(self.program):
             record, size = size, size + self.program.width(level)
-        return Kept(places, record, size)
+        return StoredValues(places, record, size)
 
     def texts(self) -> Iterator[str]:
         """load_parameters, load_row, load_column and the constructor of Pair's lines."""
@@ -100,17 +100,17 @@ class Looped:
     def _level(self, part: str, store: str, at: str) -> list[str]:
         """The lines of a function that computes a level and keeps what others read."""
         level = next(level for level, played in self.part.items() if played == part)
-        kept, names = self.kept[part], self._names(level)
+        stored, names = self.stored[part], self._names(level)
         lines = self._lines(level, names, at)
-        for number, place in kept.values.items():
+        for number, place in stored.values.items():
             value = self.program.values[number]
             if value.op == "array":
                 extent = value.static[0]
                 lines.append(f"for (int k = 0; k < {extent}; ++k) {store}[{place} + k] = {names[number]}[k];")
             else:
                 lines.append(f"{store}[{place}] = {names[number]};")
-        if kept.record is not None:
-            place = kept.record
+        if stored.record is not None:
+            place = stored.record
             for position, dim in self.program.components(level):
                 load = f"load(call, bases, {position}, {at}, k)"
                 lines.append(f"for (int k = 0; k < {dim}; ++k) {store}[{place} + k] = {load};")
@@ -125,9 +125,9 @@ class Looped:
                 names[number] = literal(float(value.static[0]))
             elif value.level == level:
                 names[number] = f"v{number}"
-            elif number in self.kept.get(self.part[value.level], Kept({}, None, 0)).values:
+            elif number in self.stored.get(self.part[value.level], StoredValues({}, None, 0)).values:
                 part = self.part[value.level]
-                names[number] = STORES[part].format(self.kept[part].values[number])
+                names[number] = STORES[part].format(self.stored[part].values[number])
         return names
 
     def _lines(self, level: str, names: dict[int, str], at: str) -> list[str]:
@@ -143,11 +143,11 @@ class Looped:
 
     def _carries(self, loop: int) -> list[int]:
         """The carries of a loop, which stand directly behind it."""
-        found, number = list[int](), loop + 1
+        result, number = list[int](), loop + 1
         while number < len(self.program.values) and self.program.values[number].op == "carry":
-            found.append(number)
+            result.append(number)
             number += 1
-        return found
+        return result
 
     def _line(self, number: int, value: Instruction, level: str, names: dict[int, str], at: str) -> list[str]:
         args, name = value.args, f"v{number}"
@@ -180,13 +180,13 @@ class Looped:
         if array.level == level:
             return f"v{args[0]}[{place}]"
         part = self.part[array.level]
-        return STORES[part].format(f"{self.kept[part].values[args[0]]} + {place}")
+        return STORES[part].format(f"{self.stored[part].values[args[0]]} + {place}")
 
     def _load(self, value: Instruction, level: str, at: str) -> str:
         kind, offset, *strides = value.static
         loops = _place(value.args, (0, *strides))
         if kind != level:
-            record = self.kept[self.part[kind]].record
+            record = self.stored[self.part[kind]].record
             return STORES[self.part[kind]].format(f"{record} + {offset} + {loops}")
         for position, dim in self.program.components(kind):
             if offset < dim:
@@ -196,13 +196,13 @@ class Looped:
 
     def _long_pair(self, name: str, value: Instruction) -> list[str]:
         a, b = value.static[:2] if self.part["i"] == "i" else (value.static[1], value.static[0])
-        row, column = self.kept["i"].record, self.kept["j"].record
+        row, column = self.stored["i"].record, self.stored["j"].record
         assert row is not None and column is not None
         return long_pair(name, value.op, row + a, column + b, value.static[2])
 
 
 def long_pair(name: str, op: str, row: int, column: int, dim: int) -> list[str]:
-    """A squared distance or a scalar product of numbers that lie one behind the other in `x` and in the record."""
+    """A squared distance or a scalar product of numbers that are contiguous in `x` and in the record."""
     x, y = f"x[{row} + k]", f"y.value({column} + k)"
     term = f"({x} - {y}) * ({x} - {y})" if op == "sqdist" else f"{x} * {y}"
     return [

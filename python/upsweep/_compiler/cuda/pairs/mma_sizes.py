@@ -1,4 +1,6 @@
-"""Sizes of the kernel that lets tensor cores multiply long vectors: every number that is worth trying is here."""
+"""Tile sizes of the kernel that multiplies long vectors on tensor cores: the candidates, and the choice among
+them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ LONGEST = 128  # features of them in shared memory at a time: two blocks then sh
 DIRECT_RESULTS, DIRECT_ROW = 2, 4  # numbers of a sum and of a row, up to which a thread keeps those of four rows
 SHORT_RECORD = 8  # numbers of a column, up to which there is room for those of 256 threads
 
-PITCH = 36  # of a warp's 32 rows, as handed.cuh has it
+PITCH = 36  # of a warp's 32 rows, as mma_to_rows.cuh has it
 STATIC_SHARED = 12 * 1024  # what the kernel's other arrays take, at most about
 
 
@@ -41,10 +43,10 @@ class ProductSizes:
         threads = THREADS if few == 1 and sizes.columns <= SHORT_RECORD else 128
         for chunks in range(few, product.dim + 1):
             length = -(-product.dim // (16 * chunks)) * 16  # whole steps of the tensor cores
-            made = cls(product, direct, threads if chunks == 1 else 128, chunks, length)
-            if made.shared_bytes <= shared_limit - STATIC_SHARED * made.threads // 128:
+            created = cls(product, direct, threads if chunks == 1 else 128, chunks, length)
+            if created.shared_bytes <= shared_limit - STATIC_SHARED * created.threads // 128:
                 break
-        return made
+        return created
 
     @property
     def columns(self) -> int:

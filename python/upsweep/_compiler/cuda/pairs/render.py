@@ -73,12 +73,12 @@ def render(program: Program, request: Request) -> Kernels:
     writer: Functions | LoopedFunctions
     writer = (LoopedFunctions if is_looped(program) else Functions)(program, request, scale)
     shape = _Shape.of(writer.sizes, writer.product, request)
-    facts = {
+    meta = {
         "bool SIGNED": writer.sign is not None, "int SIGN": writer.sign or 0,
         "bool EXPANDABLE": writer.near is not None, "int NEAR_ROW": max(shape.sizes.rows - 1, 0),
         "int NEAR_COLUMN": max(shape.sizes.columns - 1, 0),
     }  # fmt: skip
-    of_formula = "".join(f"constexpr {name} = {str(value).lower()};\n" for name, value in facts.items())
+    of_formula = "".join(f"constexpr {name} = {str(value).lower()};\n" for name, value in meta.items())
     parts = [
         shape.text(request) + of_formula, *map(kernel_text, ("device", "numbers", "call", "column")),
         *writer.texts(), *map(kernel_text, ("chunk", family, "items")),

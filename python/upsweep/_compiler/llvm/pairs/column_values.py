@@ -1,11 +1,12 @@
-"""What depends on the column alone, computed once a call instead of once a pair.
+"""Hoists the values of a formula that depend on the column alone out of the loop over pairs.
 
-A packed column is given more numbers: those that instructions of pairs take from the instructions of its level.
-A function of its own computes them, with columns in the lanes, before the tiles run:
+A packed column is extended by the values that instructions of pairs read from instructions of its level. A
+separate function computes them, with columns in the lanes, before the tiles run:
 
     void prepare(columns, columns_stride, params, n_columns)
 
-`columns` as the tile has them. It works on whole vectors, so that there has to be memory behind the last column.
+`columns` has the layout that the tile reads. The function works on whole vectors, so the buffer must extend
+beyond the last column.
 """
 
 from __future__ import annotations
@@ -40,18 +41,18 @@ def part(program: Program, columns_kind: str) -> tuple[Program, tuple[int, ...]]
     own = {n for n, step in enumerate(program.values) if step.level == columns_kind}
     if any(program.values[n].op in _LOOPS for n in own):
         return program, ()
-    taken = {*program.results, *program.weights}
+    selected = {*program.results, *program.weights}
     for step in program.values:
         if step.level != columns_kind:
-            taken.update(step.args)
-    ids = tuple(sorted(n for n in own & taken if program.values[n].op not in _CHEAP))
+            selected.update(step.args)
+    ids = tuple(sorted(n for n in own & selected if program.values[n].op not in _CHEAP))
     if sum(cost_of(program.values[n]) for n in own) < _WORTH or any(program.values[n].op in _MASKS for n in ids):
         return program, ()
     width, values = program.width(columns_kind), list(program.values)
     for n in own:
         if n in ids:
             values[n] = Instruction("load", (), (columns_kind, width + ids.index(n)), columns_kind)
-        elif values[n].op != "load" or n not in taken:
+        elif values[n].op != "load" or n not in selected:
             values[n] = Instruction("const", (), (0.0,), "p")  # nobody reads it any more
     return replace(program, values=tuple(values)), ids
 

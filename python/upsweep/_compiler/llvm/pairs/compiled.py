@@ -1,4 +1,4 @@
-"""From a reduction to the machine code of its tiles: compiled once, then from memory or from the disk."""
+"""Compiled tiles of a pair reduction: code generation, memory cache and disk cache."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ call, of as many bytes as the function of that name says. There are two kinds:
                 combined by the caller. Whole vectors are read, beyond the last column too.
 
 Several columns are taken at once, so that the numbers of the row are loaded once for all of them and chains of
-dependent instructions run side by side. Columns come in blocks: sums of float32 are of at most `BLOCK` columns,
+independent instructions overlap. Columns come in blocks: sums of float32 are of at most `BLOCK` columns,
 and from block to block in the accumulator's type.
 """
 
@@ -56,7 +56,7 @@ _COLUMNS_OF_LONG, _COLUMNS = 8, 4
 _MOST_SORTED = 3
 _MOST_CARRIED = 16
 _LONGEST_BODY = 260
-# Rows of more numbers are copied side by side first: far apart they fall into the same few lines of the cache.
+# Rows of more numbers are first copied to contiguous memory: far apart they fall into the same few cache sets.
 _LONGEST_SCATTERED = 16
 
 
@@ -135,7 +135,7 @@ class _Kernel:
         return self._strided(vector, "%columns_stride", place)
 
     def copy_rows(self) -> None:
-        """The rows' numbers side by side."""
+        """Copy the rows' numbers to contiguous memory."""
         v, body, width = self.v, self.body, self.program.width(self.rows_kind)
         if self.lanes_are == "columns" or width <= _LONGEST_SCATTERED:
             return
@@ -221,8 +221,8 @@ class _Kernel:
                     steps.write(n)
                 continue
             self._keep(steps, steps.place_of(step), step.args[0], memory, valid)
-        kept = program.weights if isinstance(reducer, LoopedExponentials) else program.results
-        for component, n in enumerate(kept):  # of straight-line code, where there are too many to carry
+        stored = program.weights if isinstance(reducer, LoopedExponentials) else program.results
+        for component, n in enumerate(stored):  # of straight-line code, where there are too many to carry
             self._keep(steps, str(component), n, memory, valid)
         if isinstance(reducer, LoopedEach):
             reducer.past(memory, self._places(j, n_columns), valid)

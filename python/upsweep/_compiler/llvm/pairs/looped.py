@@ -1,8 +1,8 @@
-"""Reductions of more components than registers: those of which a program hands out in loops.
+"""Reducers for more components than there are registers, which a program produces in loops.
 
-Such a reducer carries little through the loop over columns. Sums of a block are in memory of the stack,
-[component], and what is handed out per column is either added there at once, or kept until the columns' values
-are there.
+Such a reducer carries few values through the loop over columns. The sums of a block are an array on the stack,
+indexed by component; a value of a column is added there at once, or stored until the column's remaining values
+are known.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What a kernel does with the formula's values: the carried vectors of each kind of reduction, and their state
-in memory.
+"""Reducers: how each kind of reduction accumulates values, and the layout of its state in memory.
 
-A reduction carries vectors through a loop over columns and has a state in memory between calls: slots of one
-vector each, `SLOT_BYTES` a lane apart whatever their type. Slots hold, in this order
+A reducer carries vectors through the loop over columns. Between calls its state is in memory, in slots of one
+vector each that take `SLOT_BYTES` per lane whatever their type. The slots are, in this order
 
     sum                 the sums of the components, in the accumulator's type
     logsumexp           the reference m, then sums of weight * exp(value - m); without a weight one sum of exp
@@ -353,7 +352,7 @@ class Smallest(Reducer):
 
     def _insert(self, n: int, value: Value, place: Value, active: Value) -> None:
         """Numbers to their places. Whether a place has to give way depends on the new number alone, not on the
-        places before: so all are treated side by side, a few at a time from the last on, until nothing has to
+        places before: so all are processed together, a few at a time from the last on, until nothing has to
         move.
         """
         v, body = self.v, self.v.body
