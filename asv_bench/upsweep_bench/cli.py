@@ -8,7 +8,6 @@ runs in a separate process, since some break the CUDA context or crash.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from typing import Any
 import upsweep
 from upsweep import selftest
 from upsweep._utils.progress import Progress
-from upsweep.bench import machine, report
+from upsweep.bench import add_arguments, machine, reason_not_to_run, report
 from upsweep.bench.report import Row
 
 from upsweep_bench import (
@@ -53,13 +52,8 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         prog="python asv_bench/run.py", description=(__doc__ or "").partition("\n")[0]
     )
-    options.add_argument("family", choices=(*FAMILIES, "distributed"))
-    options.add_argument("--json", type=Path, metavar="FILE", help="write machine and rows to this file")
+    add_arguments(options, (*FAMILIES, "distributed"))
     options.add_argument("--plot", type=Path, metavar="FILE", help="write a figure (matplotlib)")
-    options.add_argument("--quick", action="store_true", help="fewer cases and rounds")
-    options.add_argument("--threads", type=int, metavar="N", help="threads of upsweep and of the copies")
-    options.add_argument("--only", default="", metavar="SUBSTR", help="cases that contain this")
-    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: of CUDA tensors")
     distributed.add_arguments(options)
     sweep.add_arguments(options)
     options.set_defaults(refuse=options.error)
@@ -75,21 +69,6 @@ def cases(family: str, quick: bool, device: str, only: str = "") -> list[Case]:
     """The cases of a family whose labels contain `only`."""
     every = (case for module in FAMILIES[family] for case in module.cases(quick, device))
     return [case for case in every if only in case.label]
-
-
-def reason_not_to_run() -> str | None:
-    """Why the CUDA benchmarks cannot run on this machine, or None."""
-    if importlib.util.find_spec("torch") is None:
-        return "needs torch, which is not installed"
-    import torch
-
-    if not torch.cuda.is_available():
-        return "torch finds no CUDA device"
-    try:
-        upsweep.cumulative_sum(torch.ones(2, device="cuda"))
-    except (ImportError, RuntimeError) as error:
-        return f"upsweep cannot use the device: {error}"
-    return None
 
 
 def _check_options(options: argparse.Namespace) -> None:

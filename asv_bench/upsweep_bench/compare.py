@@ -6,6 +6,7 @@ timed; its row says why. CPU rows are of the fastest samples, CUDA rows of the m
 
 from __future__ import annotations
 
+import importlib
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -59,97 +60,80 @@ def measure_case(case: Case, rounds: int | None = None, warmup: int = 2) -> list
     arrays = case.arrays()
     check(case, arrays)
     if case.metric == "us host":
-        from upsweep_bench import graph_timing
-
         call = partial(case.function(arrays), *arrays.inputs[0])
-        return rows_from_samples(case, {OURS: graph_timing.host_seconds(call, rounds or CUDA_ROUNDS)}, {})
+        return rows_from_samples(case, {OURS: graph_timing().host_seconds(call, rounds or CUDA_ROUNDS)}, {})
     versus = case.versus(arrays)
     if versus is not None and versus[0] is not arrays:
         other, function = versus
         error = other.error(other.answer(function))
         if not error <= other.allowed():
             raise WrongResult(f"{case.label}: the call to compare with has an error of {error:.2g}")
-    measure = _measure_cuda if case.on_cuda else _measure_cpu
-    samples, notes, scale = measure(case, arrays, versus, rounds, warmup)
+    samples, notes, scale = _measure(case, arrays, versus, rounds, warmup)
     return rows_from_samples(case, samples.seconds, notes, scale, None if samples.quiet else samples.others)
 
 
-def _measure_cpu(
+def _measure(
     case: Case, arrays: Arrays, versus: tuple[Arrays, Callable[..., Any]] | None, rounds: int | None, warmup: int
 ) -> tuple[Samples, dict[str, str], float]:
-    """Samples of upsweep, of what its metric is relative to, and of the peers; notes; the scale of a pass."""
-    passes, scale = arrays.passes(n_threads())
-    methods: dict[str, Callable[[], object]] = {OURS: partial(arrays.call(case.function(arrays)), 0), **passes}
+    """Samples of upsweep, of what its metric is relative to, and of the peers; notes; the scale of the pass."""
+    prepare = _prepare_cuda if case.on_cuda else _prepare_cpu
+    passes, scale = ({}, 1.0) if case.on_cuda else arrays.passes(n_threads())
+    methods: dict[str, Any] = {OURS: prepare(arrays, case.function(arrays)), **passes}
+    if case.on_cuda and case.pass_name is not None:
+        methods["copy"] = graph_timing().prepare(graph_timing().copy_of(case.n_bytes or 1))
     if versus is not None:
-        methods["versus"] = partial(versus[0].call(versus[1]), 0)
+        methods["versus"] = prepare(*versus)
     notes: dict[str, str] = {}
     for name, _ in case.peers:
-        call = _peer_call(name, case, arrays)
-        if isinstance(call, str):
-            notes[name] = call
-        elif call is not None:
-            methods[name] = partial(call, 0)
-    samples = timing.measure(methods, rounds or CPU_ROUNDS, _BURST)
-    for prefix in ("copy", "add"):
-        samples.merge(prefix)
-    return samples, notes, scale
-
-
-def _measure_cuda(
-    case: Case, arrays: Arrays, versus: tuple[Arrays, Callable[..., Any]] | None, rounds: int | None, warmup: int
-) -> tuple[Samples, dict[str, str], float]:
-    """The same on a GPU, by CUDA events."""
-    from upsweep_bench import graph_timing
-
-    def subject(arrays: Arrays, function: Callable[..., Any]) -> graph_timing.Subject:
-        return graph_timing.Subject(arrays.call(function), arrays.n_sets, launches_cost=arrays.launches_cost)
-
-    methods = {OURS: graph_timing.prepare(subject(arrays, case.function(arrays)))}
-    if case.pass_name is not None:
-        methods["copy"] = graph_timing.prepare(graph_timing.copy_of(case.n_bytes or 1))
-    if versus is not None:
-        methods["versus"] = graph_timing.prepare(subject(*versus))
-    notes: dict[str, str] = {}
-    for name, _ in case.peers:
-        peer = peer_subject(name, case, arrays)
+        peer = prepare_peer(name, case, arrays)
         if isinstance(peer, str):
             notes[name] = peer
         elif peer is not None:
             methods[name] = peer
-    samples = graph_timing.measure(methods, rounds or CUDA_ROUNDS, warmup)
+    if not case.on_cuda:
+        samples = timing.measure(methods, rounds or CPU_ROUNDS, _BURST)
+        for prefix in ("copy", "add"):
+            samples.merge(prefix)
+        return samples, notes, scale
     notes.update({name: method.note for name, method in methods.items() if method.note})
-    return samples, notes, 1.0
+    return graph_timing().measure(methods, rounds or CUDA_ROUNDS, warmup), notes, scale
 
 
-def _peer_call(name: str, case: Case, arrays: Arrays) -> Callable[[int], Any] | str | None:
-    """The peer's call, once its answer is right; or why it is not timed; None: not installed."""
+def graph_timing() -> Any:
+    """The module, which imports torch."""
+    return importlib.import_module("upsweep_bench.graph_timing")
+
+
+def _prepare_cpu(arrays: Arrays, function: Callable[..., Any], capturable: bool = True) -> Callable[[], object]:
+    return partial(arrays.call(function), 0)
+
+
+def _prepare_cuda(arrays: Arrays, function: Callable[..., Any], capturable: bool = True) -> Any:
+    call = arrays.call(function)
+    return graph_timing().prepare(
+        graph_timing().Subject(call, arrays.n_sets, capturable, launches_cost=arrays.launches_cost)
+    )
+
+
+def prepare_peer(name: str, case: Case, arrays: Arrays) -> Any:
+    """The peer ready to be timed once its answer is right, or why it is not; None: not installed."""
     try:
         function = peers.bind(name, case)
         if function is None:
             return None
         # Peers may sum in float32 or bfloat16; only what nobody would call an answer is refused.
         error, allowed = arrays.error(arrays.answer(function)), max(1e-3, 8 * arrays.allowed())
-        return arrays.call(function) if error <= allowed else f"wrong, not timed: relative error {error:.2g}"
-    except peers.Refused as reason:
-        return f"not timed: {reason}"
-    except Exception as reason:  # whatever another package raises must not end the run; its row says it
-        return f"raised, not timed: {type(reason).__name__}: {str(reason).strip().partition(chr(10))[0][:120]}"
-
-
-def peer_subject(name: str, case: Case, arrays: Arrays) -> Any:
-    """The peer prepared for CUDA timing, or why it is not timed; None: not installed."""
-    from upsweep_bench import graph_timing
-
-    call: Any = _peer_call(name, case, arrays)
-    if callable(call):
-        subject = graph_timing.Subject(call, arrays.n_sets, peers.PEERS[name].capturable, arrays.launches_cost)
-        try:
-            return graph_timing.prepare(subject)
-        except Exception as reason:  # as above
-            call = f"raised, not timed: {type(reason).__name__}: {str(reason).strip().partition(chr(10))[0][:120]}"
-    if isinstance(call, str) and call.startswith("raised"):
-        _synchronize(name, call)
-    return call
+        if not error <= allowed:
+            return f"wrong, not timed: relative error {error:.2g}"
+        prepare = _prepare_cuda if case.on_cuda else _prepare_cpu
+        return prepare(arrays, function, peers.PEERS[name].capturable)
+    except peers.Refused as error_:
+        return f"not timed: {error_}"
+    except Exception as error_:  # whatever another package raises must not end the run; its row says it
+        reason = f"raised, not timed: {type(error_).__name__}: {str(error_).strip().partition(chr(10))[0][:120]}"
+        if case.on_cuda:
+            _synchronize(name, reason)
+        return reason
 
 
 def _synchronize(name: str, reason: str) -> None:

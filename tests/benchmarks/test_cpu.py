@@ -188,8 +188,11 @@ def upsweep_parser():
     return parser
 
 
-def test_without_a_device_the_command_says_so(tmp_path):
-    done = run_benchmarks(tmp_path, "scans", "--device", "cuda", CUDA_VISIBLE_DEVICES="")
+@pytest.mark.parametrize(
+    "run", [run_benchmarks, lambda folder, *rest, **env: command(folder, "bench", *rest, **env)]
+)
+def test_without_a_device_the_command_says_so(tmp_path, run):
+    done = run(tmp_path, "scans", "--device", "cuda", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2
     assert "bench scans --device cuda: " in done.stderr and "torch" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr

@@ -17,7 +17,7 @@ import argparse
 import importlib.util
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,39 +31,43 @@ from upsweep.bench import machine, report, timing
 from upsweep.bench.cases import FAMILIES, Case, cases, to_device
 from upsweep.bench.report import Row
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "reason_not_to_run", "run"]
 
 _CALLS = 20  # of a CUDA sample
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser, families: Sequence[str] = FAMILIES) -> None:
     """Declare the options of the command."""
-    parser.add_argument("family", choices=FAMILIES)
+    parser.add_argument("family", choices=families)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine and rows to this file")
-    parser.add_argument("--quick", action="store_true", help="smaller arrays and fewer rounds")
+    parser.add_argument("--quick", action="store_true", help="fewer or smaller cases, fewer rounds")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of upsweep and of the copies")
     parser.add_argument("--only", default="", metavar="SUBSTR", help="cases that contain this")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: of CUDA tensors")
 
 
-def _reason_not_to_run(device: str) -> str | None:
-    """Why the device cannot be measured, or None."""
-    if device == "cpu":
-        return None
+def reason_not_to_run() -> str | None:
+    """Why the CUDA benchmarks cannot run on this machine, or None."""
     if importlib.util.find_spec("torch") is None:
         return "needs torch, which is not installed"
     import torch
 
-    return None if torch.cuda.is_available() else "torch finds no CUDA device"
+    if not torch.cuda.is_available():
+        return "torch finds no CUDA device"
+    try:
+        upsweep.cumulative_sum(torch.ones(2, device="cuda"))
+    except (ImportError, RuntimeError) as error:
+        return f"upsweep cannot use the device: {error}"
+    return None
 
 
 def run(options: argparse.Namespace) -> int:
     """Check, measure, print; returns the exit code."""
-    reason = _reason_not_to_run(options.device)
+    on_cpu = options.device == "cpu"
+    reason = None if on_cpu else reason_not_to_run()
     if reason is not None:
         print(f"bench {options.family} --device {options.device}: {reason}", file=sys.stderr)
         return 2
-    on_cpu = options.device == "cpu"
     if on_cpu and not selftest.run(counts=options.family == "counts", verbose=False):
         print("results are wrong: no speed is reported")
         return 1

@@ -187,7 +187,7 @@ def test_peers_that_fail_are_not_timed(monkeypatch):
     tensors = GATED.arrays(1, "cpu")
 
     def outcome(name):
-        return compare.peer_subject(name, GATED, tensors)
+        return compare.prepare_peer(name, GATED, tensors)
 
     assert isinstance(outcome("right"), graph_timing.Subject)
     assert outcome("absent") is None
