@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# asv puts only this package on the path; the cases are in the folder beside it.
+# asv puts only this package on the path; the cases are in the folder above it.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 

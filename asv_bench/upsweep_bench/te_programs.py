@@ -1,6 +1,6 @@
 """Programs of `te`: sums and tanh recurrences over columns, recurrent cells, and what building them costs.
 
-Every program is written once, for CPU and CUDA, beside the same recurrence in numpy, step by step: the reference
+Every program is written once, for CPU and CUDA, and once more in numpy, step by step, as the reference
 of its results. On the CPU a cell takes the products of its inputs as an input; on CUDA the LSTM computes them as
 well, like torch's. Builds are timed in new processes, after llvmlite was imported and has compiled something.
 """

@@ -18,11 +18,11 @@ EVERY = scans.cases(device="cuda")
 # Operation, shape, axis, dtype, with gradients: the threshold as a fraction of a copy.
 FRACTIONS_OF_COPY = {
     **{
-        ("linear_recurrence", (8, 1536, length), -1, dtype, False): bar
-        for dtype, bars in {
+        ("linear_recurrence", (8, 1536, length), -1, dtype, False): threshold
+        for dtype, thresholds in {
             "float32": (0.95, 0.99, 1.00), "bfloat16": (0.87, 0.93, 0.96), "float16": (0.87, 0.93, 0.96),
         }.items()
-        for length, bar in zip((2048, 8192, 32768), bars)
+        for length, threshold in zip((2048, 8192, 32768), thresholds)
     },
     ("linear_recurrence", (8, 2048, 1536), 1, "float32", False): 0.85,
     ("linear_recurrence", (16, 16384, 128), 1, "float32", False): 0.85,
@@ -62,8 +62,8 @@ def find_case(
 
 
 def test_every_fraction_of_a_copy_has_its_threshold():
-    for (operation, shape, axis, dtype, gradients), bar in FRACTIONS_OF_COPY.items():
-        assert find_case(operation, shape, dtype, gradients, axis).threshold == bar
+    for (operation, shape, axis, dtype, gradients), threshold in FRACTIONS_OF_COPY.items():
+        assert find_case(operation, shape, dtype, gradients, axis).threshold == threshold
     fractions = [case for case in EVERY if case.metric == "of copy" and case.threshold is not None]
     assert len([case for case in fractions if not case.carry]) == len(FRACTIONS_OF_COPY)
 

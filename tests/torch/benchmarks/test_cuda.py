@@ -12,7 +12,7 @@ from helpers import run_benchmarks
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import upsweep  # noqa: E402  # after it is known that torch is there
+import upsweep  # noqa: E402  # after torch was found
 from upsweep import reference  # noqa: E402
 from upsweep.bench import machine  # noqa: E402
 from upsweep_bench import cli, compare, graph_timing, isolated, oracle, peers, scans  # noqa: E402
