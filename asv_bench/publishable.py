@@ -1,10 +1,10 @@
-"""File a result of an existing environment as one of a built commit: under its name, without paths of the machine.
+"""Rename a result of an existing environment to one of a built commit, and remove the machine's paths from it.
 
     python asv_bench/publishable.py RESULT.json --commit HEAD --environment existing-py3.12-torch2.11-cuda13.0
 
-``asv run -E existing:...`` puts the interpreter's path into a result and into its file name, and where the package
-was measured away from its repository the commit is not the real one. The result is written beside the old one
-under the commit that is given, with its date, and the old one is removed.
+``asv run -E existing:...`` puts the interpreter's path into a result and its file name, and the commit is not the
+real one if the package was measured outside of its repository. The result is written to the same folder under the
+real commit, with its date, and the old one is removed.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 MAY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-# Where a word begins with a slash or a drive; and the usual roots behind anything, as in -I/usr.
+# Words that begin with a slash or a drive, and the usual roots after anything, as in -I/usr.
 A_PATH = re.compile(
     r"""(?<!\w)~?/\w[^\s"']*|(?<!\w)[A-Za-z]:\\[^\s"']*|/(?:home|mnt|opt|root|tmp|usr|Users|var)/[^\s"']*"""
 )
@@ -28,7 +28,7 @@ def git(*arguments: str) -> str:
 
 def cleaned(result: dict[str, Any], commit: str, date: int, environment: str, python: str) -> dict[str, Any]:
     """The result under another environment and commit; ValueError where a path is left in it."""
-    found = {
+    result = {
         **result,
         "commit_hash": commit,
         "date": date,
@@ -36,18 +36,18 @@ def cleaned(result: dict[str, Any], commit: str, date: int, environment: str, py
         "python": python,
         "params": {**result["params"], "python": python},
     }
-    left = A_PATH.search(json.dumps(found))
+    left = A_PATH.search(json.dumps(result))
     if left is not None:
         raise ValueError(f"the result still names a path: {left.group().strip()}")
-    return found
+    return result
 
 
 def arguments_of(
     parser: argparse.ArgumentParser, arguments: list[str] | None
 ) -> tuple[argparse.Namespace, str, int]:
-    """What a program that files a result was given, with the commit that was measured and its date."""
+    """The options of a program that writes results, with the commit that was measured and its date."""
     parser.add_argument("--commit", default="HEAD", help="what was measured; default HEAD")
-    parser.add_argument("--environment", required=True, metavar="NAME", help="what the result is filed under")
+    parser.add_argument("--environment", required=True, metavar="NAME", help="the environment in the file name")
     parser.add_argument("--python", default="3.12", metavar="VERSION", help="of the interpreter; default 3.12")
     options = parser.parse_args(arguments)
     if not MAY_NAME.fullmatch(options.environment):

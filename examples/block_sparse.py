@@ -1,16 +1,16 @@
-"""Block-sparse reductions: a sum over the pairs of points that are near, in the time of those pairs.
+"""Block-sparse reductions: a sum over near pairs of points, in time proportional to their number.
 
-A Gaussian kernel falls so fast that far pairs add nothing. What is far is decided by clusters:
+A Gaussian kernel decays so fast that distant pairs are negligible. Clusters decide which pairs are near:
 
-1. points are put into the cells of a grid, and sorted, so that each cell is a range of rows;
+1. points are sorted by the cells of a grid, so that each cell is a range of rows;
 2. pairs of cells that are farther apart than a few widths of the kernel are left out: a mask of cells;
-3. the mask becomes `ranges`, which the reduction follows;
+3. the mask becomes `ranges`, an argument of the reduction;
 4. the result is compared with the dense one, and both are timed.
 
     python examples/block_sparse.py --output pictures
 
 With matplotlib, pictures go to the folder: the cells with the neighbours of one, the tiles that are computed, and
-what time both ways take for more and more points.
+the time of both reductions over the number of points.
 """
 
 from __future__ import annotations

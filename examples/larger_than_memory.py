@@ -47,8 +47,8 @@ def write(path, n_elements, chunk):
             generator.random(min(chunk, n_elements - begin), dtype=np.float32).tofile(file)
 
 
-def forget(path):
-    """Have the system read the file from the disk again, where it can be told to."""
+def drop_from_page_cache(path):
+    """Make the next reader read the file from the disk, where the system supports it."""
     if hasattr(os, "posix_fadvise"):
         with open(path, "rb+") as file:
             os.fsync(file.fileno())
@@ -80,32 +80,35 @@ def main():
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--method", choices=["sequential", "tree"], default="sequential")
     options.add_argument("--folder", default=None, help="for the file; default: the temporary one")
-    given = options.parse_args()
-    chunk = given.chunk or max(1, min(16_000_000, given.elements // 16))
+    parsed = options.parse_args()
+    chunk = parsed.chunk or max(1, min(16_000_000, parsed.elements // 16))
 
-    with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+    with tempfile.TemporaryDirectory(dir=parsed.folder) as folder:
         path = Path(folder) / "numbers"
-        write(path, given.elements, chunk)
+        write(path, parsed.elements, chunk)
         numbers = NumbersInFile(path)
-        whole, block = (4 * n / 1e6 for n in (given.elements, chunk))
-        print(f"{given.elements:,} numbers, {whole:,.0f} MB, in blocks of {block:,.0f} MB")
+        whole, block = (4 * n / 1e6 for n in (parsed.elements, chunk))
+        print(f"{parsed.elements:,} numbers, {whole:,.0f} MB, in blocks of {block:,.0f} MB")
 
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        forget(path)
+        drop_from_page_cache(path)
         (total, last), seconds = timed(lambda: stream(numbers, chunk))
         more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
         print(f"a stream of blocks: {seconds:.2f} s, {more:,.0f} MiB more than before")
 
-        # A worker's memory is given back to the system by its own allocator: dask's warnings of it are no errors.
+        # A worker's allocator returns memory to the system late, and dask warns of that.
         with (
             dask.config.set({"distributed.logging.distributed.worker.memory": "error"}),
             distributed.LocalCluster(
-                n_workers=given.workers, threads_per_worker=1, memory_limit=given.memory, dashboard_address=None
+                n_workers=parsed.workers,
+                threads_per_worker=1,
+                memory_limit=parsed.memory,
+                dashboard_address=None,
             ) as cluster,
             distributed.Client(cluster) as client,
         ):
-            x = da.from_array(numbers, chunks=chunk, name=f"numbers-{given.elements}")
-            y = upsweep.discounted_cumsum(x, GAMMA, method=given.method)
+            x = da.from_array(numbers, chunks=chunk, name=f"numbers-{parsed.elements}")
+            y = upsweep.discounted_cumsum(x, GAMMA, method=parsed.method)
             warm = da.zeros(1000, chunks=100)  # the workers import what they need
             client.compute(upsweep.cumulative_sum(warm).sum()).result()
 
@@ -117,16 +120,16 @@ def main():
 
             reads, scans = [], []
             for _ in range(3):
-                forget(path)
+                drop_from_page_cache(path)
                 reads.append(timed(read)[1])
-                forget(path)
-                (mine, tail), seconds = timed(scan)
+                drop_from_page_cache(path)
+                (dask_total, dask_last), seconds = timed(scan)
                 scans.append(seconds)
-                np.testing.assert_allclose([mine, tail], [total, last], rtol=1e-6)
+                np.testing.assert_allclose([dask_total, dask_last], [total, last], rtol=1e-6)
             peaks = client.run(lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
             twice = 2 * min(reads)
             print(
-                f"dask, {given.workers} workers of {given.memory}: {min(scans):.2f} s, {min(scans) / twice:.2f} "
+                f"dask, {parsed.workers} workers of {parsed.memory}: {min(scans):.2f} s, {min(scans) / twice:.2f} "
                 f"of reading it twice ({twice:.2f} s), at most {max(peaks.values()):,.0f} MiB a worker"
             )
 

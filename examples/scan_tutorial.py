@@ -1,4 +1,4 @@
-"""What TVM's tutorial of `te.scan` shows, with its names: one import is exchanged, the rest is TVM's.
+"""TVM's tutorial of `te.scan` with one import changed.
 
     python examples/scan_tutorial.py
 

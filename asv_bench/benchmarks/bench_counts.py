@@ -4,8 +4,9 @@ from functools import cache
 
 import numpy as np
 import upsweep
-from upsweep.bench.counts import Case, make_keys
-from upsweep.bench.harness import measure
+from upsweep.bench.timing import measure
+from upsweep_bench.case import Source
+from upsweep_bench.counts import Case, make_keys
 
 N_KEYS = 10_000_000
 # name: dtype of the keys, bins, dtype of the weights, distribution
@@ -31,11 +32,12 @@ SMALL_WEIGHTS = np.ones(128)
 @cache
 def inputs(case: str) -> tuple[np.ndarray, np.ndarray | None]:
     dtype, n_bins, weights, distribution = CASES[case]
-    # In parts, so that what is needed to make them is not the peak of the memory.
+    # In parts, so that temporaries do not set the peak of the memory.
     part = N_KEYS // 100
     keys = np.empty(N_KEYS, dtype)
     for start in range(0, N_KEYS, part):
-        keys[start : start + part] = make_keys(Case(dtype, n_bins, distribution), part, seed=start)
+        case_ = Case(part, n_bins, dtype, distribution)
+        keys[start : start + part] = make_keys(case_, Source(case_, "numpy", seed=start))
     if distribution == "sorted":
         keys.sort()
     return keys, None if weights is None else np.random.default_rng(0).random(N_KEYS, weights)

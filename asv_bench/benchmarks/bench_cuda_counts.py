@@ -1,17 +1,15 @@
 """Counts of CUDA tensors: fractions of a copy, ratios to uniform keys and to peers; skipped where there is no GPU.
 
-The cases, their checks and their timing are those of ``python -m upsweep bench counts --device cuda``.
+The cases, their checks and their timing are those of ``python asv_bench/run.py counts --device cuda``.
 """
 
-from upsweep.bench.cuda_count_cases import cases
+from . import attributes
+from .cuda_benchmark import CudaBenchmark, cases, ratio_to_peer, run_once, value
 
-from .on_device import DeviceView, figure, ratio_to_peer, run_once
-
-BENCH = "cuda_counts"
-ALL = {f"{case.name}, {case.dtype}": case for case in cases()}
-FRACTIONS = {name: case for name, case in ALL.items() if case.figure == "of copy" and case.bar is not None}
-RATIOS = {name: case for name, case in ALL.items() if case.figure != "of copy"}
-# Some of the table that the command prints.
+ALL = cases("counts")
+FRACTIONS = {name: case for name, case in ALL.items() if case.metric == "of copy" and case.threshold is not None}
+RATIOS = {name: case for name, case in ALL.items() if case.metric != "of copy"}
+# A part of the command's table.
 PEERS = {
     f"{peer}: {name}": (peer, ALL[name])
     for peer in ("torch.bincount", "cupy")
@@ -26,43 +24,39 @@ PEERS = {
 }
 
 
-class Fractions(DeviceView):
-    """Every case that has a bar as a fraction of a copy of the same minimal bytes."""
+class Fractions(CudaBenchmark):
+    """Every case with a threshold as a fraction of a copy of the same minimal bytes."""
 
     params = (tuple(FRACTIONS),)
-    param_names = ("case",)
     number = 1
     repeat = (5, 20, 0.5)
     rounds = 1
 
+    @attributes(version="c49d8efd69dca52226009f57996396f1fd74ea302a19cac22fd1eb9d81983377")
     def time_count(self, case: str) -> None:
-        run_once(BENCH, FRACTIONS[case])
+        run_once(FRACTIONS[case])
 
+    @attributes(unit="of copy", version="a1a821162e8fbd875cef58bbdc6533586f657f6af5c91d6d3d58b99e33b7658e")
     def track_fraction_of_copy(self, case: str) -> float:
-        return figure(BENCH, FRACTIONS[case])
-
-    track_fraction_of_copy.unit = "of copy"  # type: ignore[attr-defined]  # where asv looks
+        return value(FRACTIONS[case])
 
 
-class Ratios(DeviceView):
+class Ratios(CudaBenchmark):
     """The time of uniform keys over that of others, and that of sums in any order over that in a fixed one."""
 
     params = (tuple(RATIOS),)
-    param_names = ("case",)
 
+    @attributes(unit="x", version="b63fc341f5e22311373f5ba96f8f1dc0ffaad3bd4d29d4c309990b79adbdecae")
     def track_easier_over_this(self, case: str) -> float:
-        return figure(BENCH, RATIOS[case])
-
-    track_easier_over_this.unit = "x"  # type: ignore[attr-defined]  # where asv looks
+        return value(RATIOS[case])
 
 
-class Peers(DeviceView):
+class Peers(CudaBenchmark):
     """How many times upsweep's time the others take; nan where one is not installed, fails or is wrong."""
 
     params = (tuple(PEERS),)
     param_names = ("peer",)
 
+    @attributes(unit="times upsweep", version="77c6ef1fda394418742f7696e715e8ec2462f4e3feaad8d56153bb96d3825f4b")
     def track_ratio_to_peer(self, peer: str) -> float:
-        return ratio_to_peer(BENCH, *PEERS[peer])
-
-    track_ratio_to_peer.unit = "times upsweep"  # type: ignore[attr-defined]  # where asv looks
+        return ratio_to_peer(*PEERS[peer])

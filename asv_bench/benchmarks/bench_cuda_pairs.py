@@ -1,22 +1,19 @@
 """Reductions over pairs of CUDA tensors: milliseconds of device time; skipped where there is no GPU.
 
-The cases, their checks and their timing are those of ``python -m upsweep bench pairs --device cuda``.
+The cases, their checks and their timing are those of ``python asv_bench/run.py pairs --device cuda``.
 """
 
-from upsweep.bench.cuda_pair_cases import cases
+from . import attributes
+from .cuda_benchmark import CudaBenchmark, cases, value
 
-from .on_device import DeviceView, figure
-
-ALL = {f"{case.name}, {case.dtype}": case for case in cases()}
+ALL = cases("pairs")
 
 
-class Reductions(DeviceView):
+class Reductions(CudaBenchmark):
     """Every case, and the first use of a formula."""
 
     params = (tuple(ALL),)
-    param_names = ("case",)
 
+    @attributes(unit="ms", version="555e147cae62e3a6b5bb9b0b3566cf73555d22a76c84d6941a125fb74606fdcc")
     def track_milliseconds(self, case: str) -> float:
-        return figure("cuda_pairs", ALL[case])
-
-    track_milliseconds.unit = "ms"  # type: ignore[attr-defined]  # where asv looks
+        return value(ALL[case])

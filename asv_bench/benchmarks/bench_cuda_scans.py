@@ -1,21 +1,18 @@
 """Scans of CUDA tensors: fractions of a copy, ratios to peers, latency, host cost; skipped where there is no GPU.
 
-The cases, their checks and their timing are those of ``python -m upsweep bench scans --device cuda``.
+The cases, their checks and their timing are those of ``python asv_bench/run.py scans --device cuda``.
 """
 
-from upsweep.bench.cuda_cases import cases
+from . import attributes
+from .cuda_benchmark import CudaBenchmark, cases, peer_table, ratio_to_peer, run_once, value
 
-from .on_device import DeviceView, figure, ratio_to_peer, run_once
-
-BENCH = "cuda_scans"
-ALL = {f"{case.name}, {case.dtype}": case for case in cases()}
-FRACTIONS = {name: case for name, case in ALL.items() if case.figure == "of copy" and case.bar is not None}
-LENGTHS = {name: case for name, case in ALL.items() if case.figure == "per element"}
-CALLS = {name: case for name, case in ALL.items() if case.figure in ("us", "us host")}
-# Some of the table that the command prints, as each of them takes a process of its own.
-PEERS = {
-    f"{peer}: {name}": (peer, ALL[name])
-    for peer, names in {
+ALL = cases("scans")
+FRACTIONS = {name: case for name, case in ALL.items() if case.metric == "of copy" and case.threshold is not None}
+LENGTHS = {name: case for name, case in ALL.items() if case.metric == "per element"}
+CALLS = {name: case for name, case in ALL.items() if case.metric in ("us", "us host")}
+# A part of the command's table.
+PEERS = peer_table(
+    {
         "fpscan": (
             "linear_recurrence 2 x 256 x 4,096, float32",
             "linear_recurrence 2 x 256 x 65,536, float32",
@@ -36,60 +33,54 @@ PEERS = {
             "cumulative_sum 4,096 x 1,024, float32",
             "cumulative_sum 1 x 268,435,456, float32",
         ),
-    }.items()
-    for name in names
-}
+    },
+    ALL,
+)
 
 
-class Fractions(DeviceView):
-    """Every case that has a bar as a fraction of a copy of the same minimal bytes."""
+class Fractions(CudaBenchmark):
+    """Every case with a threshold as a fraction of a copy of the same minimal bytes."""
 
     params = (tuple(FRACTIONS),)
-    param_names = ("case",)
     number = 1
     repeat = (5, 20, 0.5)
     rounds = 1
 
+    @attributes(version="d83f129c9a419b20b10d35bbfde3874c4a93388817e73afbccc46acadc588470")
     def time_scan(self, case: str) -> None:
-        run_once(BENCH, FRACTIONS[case])
+        run_once(FRACTIONS[case])
 
+    @attributes(unit="of copy", version="a1a821162e8fbd875cef58bbdc6533586f657f6af5c91d6d3d58b99e33b7658e")
     def track_fraction_of_copy(self, case: str) -> float:
-        return figure(BENCH, FRACTIONS[case])
-
-    track_fraction_of_copy.unit = "of copy"  # type: ignore[attr-defined]  # where asv looks
+        return value(FRACTIONS[case])
 
 
-class Lengths(DeviceView):
+class Lengths(CudaBenchmark):
     """The time of an element at a length that is a power of two, over that at one that is not."""
 
     params = (tuple(LENGTHS),)
-    param_names = ("case",)
 
+    @attributes(unit="x", version="b9e87f784d1951e8f926d9dd9cc78304b5df51b8a9c2a9c8315354ba88abe7ad")
     def track_power_of_two_over_odd(self, case: str) -> float:
-        return figure(BENCH, LENGTHS[case])
-
-    track_power_of_two_over_odd.unit = "x"  # type: ignore[attr-defined]  # where asv looks
+        return value(LENGTHS[case])
 
 
-class Calls(DeviceView):
+class Calls(CudaBenchmark):
     """Microseconds of device time of short scans, and of host time of small calls."""
 
     params = (tuple(CALLS),)
-    param_names = ("case",)
 
+    @attributes(unit="us", version="e090c0b48cba9ad3af473566fdb6d54cd9871eb17c97a8755338122a7aae7151")
     def track_microseconds(self, case: str) -> float:
-        return figure(BENCH, CALLS[case])
-
-    track_microseconds.unit = "us"  # type: ignore[attr-defined]  # where asv looks
+        return value(CALLS[case])
 
 
-class Peers(DeviceView):
+class Peers(CudaBenchmark):
     """How many times upsweep's time the others take; nan where one is not installed, fails or is wrong."""
 
     params = (tuple(PEERS),)
     param_names = ("peer",)
 
+    @attributes(unit="times upsweep", version="77c6ef1fda394418742f7696e715e8ec2462f4e3feaad8d56153bb96d3825f4b")
     def track_ratio_to_peer(self, peer: str) -> float:
-        return ratio_to_peer(BENCH, *PEERS[peer])
-
-    track_ratio_to_peer.unit = "times upsweep"  # type: ignore[attr-defined]  # where asv looks
+        return ratio_to_peer(*PEERS[peer])

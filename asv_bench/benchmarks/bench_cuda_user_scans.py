@@ -1,35 +1,34 @@
-"""Scans by an update of CUDA tensors, and programs of te, beside a copy and known scans; skipped without a GPU.
+"""Scans by an update of CUDA tensors and programs of te, compared with a copy and known scans.
 
-The cases, their checks and their timing are those of ``python -m upsweep bench userscan --device cuda``.
+The cases, their checks and their timing are those of ``python asv_bench/run.py userscan --device cuda``.
 """
 
-from upsweep.bench import cuda_te_cases, cuda_userscan_cases
+from . import attributes
+from .cuda_benchmark import CudaBenchmark, cases, value
 
-from .on_device import DeviceView, figure
+ALL = cases("userscan")
+UPDATES = {label: case for label, case in ALL.items() if not hasattr(case, "program")}
+PROGRAMS = {case.name: case for case in ALL.values() if hasattr(case, "program")}
 
-UPDATES = {f"{case.name}, {case.dtype}": case for case in cuda_userscan_cases.cases()}
-PROGRAMS = {case.name: case for case in cuda_te_cases.cases()}
 
-
-class Updates(DeviceView):
+class Updates(CudaBenchmark):
     """A fraction of a copy of the same minimal bytes; of affine updates, of the speed of a known scan."""
 
     params = (tuple(UPDATES),)
-    param_names = ("case",)
 
+    @attributes(unit="of copy or scan", version="220d9442ea602a3be2b86453d10798df8265f91374981f3bd2e8c2998f17c855")
     def track_ratio(self, case: str) -> float:
-        return figure("cuda_userscan", UPDATES[case])
-
-    track_ratio.unit = "of copy or scan"  # type: ignore[attr-defined]  # where asv looks
+        return value(UPDATES[case])
 
 
-class Programs(DeviceView):
+class Programs(CudaBenchmark):
     """Sums over columns as a fraction of a copy; of an LSTM, microseconds a step."""
 
     params = (tuple(PROGRAMS),)
     param_names = ("program",)
 
+    @attributes(
+        unit="of copy, or us a step", version="24fa892b192dddcef5623ef2fdae532a42e171b29db5f057cd03145f381cd0be"
+    )
     def track_figure(self, program: str) -> float:
-        return figure("cuda_te", PROGRAMS[program])
-
-    track_figure.unit = "of copy, or us a step"  # type: ignore[attr-defined]  # where asv looks
+        return value(PROGRAMS[program])

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import upsweep
 
+from . import attributes
+
 N_BLOCKS = 1000
 LENGTH = 1 << 20  # elements a block where work is measured: 4 MiB
 METHODS = ("sequential", "tree")
@@ -45,10 +47,11 @@ class Graph:
         """A thousand blocks of one element, on one thread: all of it is overhead."""
         upsweep.discounted_cumsum(many_blocks(), 0.5, method=method).compute(scheduler="sync")
 
+    @attributes(unit="ms a block", version="07e297c1abb8da9f713834935aca66650f686e40ac2f6ed181c21f0a35228ab5")
     def track_overhead_per_block(self, method: str) -> float:
         """Milliseconds that a block of 4 MiB takes more than in a stream of blocks, measured in turns."""
         import dask.array as da
-        from upsweep.bench.harness import measure
+        from upsweep.bench.timing import measure
 
         x = numbers()
         lazy = da.from_array(x, chunks=LENGTH, name=False)
@@ -63,8 +66,6 @@ class Graph:
 
         samples = measure({"stream": stream, "graph": graph}, rounds=3, burst=1)
         return 1e3 * (samples.best("graph") - samples.best("stream")) / 16
-
-    track_overhead_per_block.unit = "ms a block"  # type: ignore[attr-defined]  # where asv looks
 
 
 def time_construction_of_counts() -> None:

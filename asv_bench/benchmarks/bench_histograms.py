@@ -4,7 +4,7 @@ from functools import cache
 
 import numpy as np
 import upsweep
-from upsweep.bench.harness import copiers, measure
+from upsweep.bench.timing import copiers, measure
 
 N = 10_000_000
 # name: dtype, bins (a number, or the edges), whether there are weights

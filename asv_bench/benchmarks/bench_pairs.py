@@ -1,12 +1,16 @@
 """Reductions over pairs: times, pairs a second and core, block-sparse against dense, the cost of a call."""
 
+from dataclasses import replace
+
 import numpy as np
 import upsweep
-from upsweep.bench import pairs
-from upsweep.bench.harness import measure, microseconds
+from upsweep.bench.timing import measure, microseconds
+from upsweep_bench import compare, pairs
+
+from . import attributes
 
 N = 10_000
-CASES = {f"{case.name}, {case.dtype}": case for case in pairs.cases()}
+CASES = {case.label: replace(case, n_rows=N, n_columns=N, peers=()) for case in pairs.cases() if case.unit != "us"}
 DENSE = [name for name, case in CASES.items() if case.block is None]
 SPARSE = [name for name, case in CASES.items() if case.block is not None]
 
@@ -15,24 +19,22 @@ class Dense:
     params = (DENSE,)
     param_names = ("case",)
 
+    @attributes(
+        unit="1e9 pairs/s/thread", version="8a7a88c306cc0dcaa9606cd16c971335b6eb03c698026e344c3a8d3d618262b8"
+    )
     def track_rate(self, name: str) -> float:
         """Pairs a second and thread, in 1e9."""
-        row = pairs.measure_case(CASES[name], N, None, rounds=3, peers=False)
-        return float("nan") if row.figure is None else row.figure
-
-    track_rate.unit = "1e9 pairs/s/thread"  # type: ignore[attr-defined]  # where asv looks
+        return compare.measure_case(CASES[name], rounds=3)[0].value
 
 
 class Sparse:
     params = (SPARSE,)
     param_names = ("case",)
 
+    @attributes(unit="of dense", version="17b8d87ac47cb9123d003e8f39c199ec942514abce0cb3324614ce9113b56386")
     def track_share_of_dense(self, name: str) -> float:
-        """The rate on the pairs that are kept over the dense reduction's."""
-        row = pairs.measure_case(CASES[name], N, None, rounds=3, peers=False)
-        return float("nan") if row.figure is None else row.figure
-
-    track_share_of_dense.unit = "of dense"  # type: ignore[attr-defined]  # where asv looks
+        """The rate on the selected pairs over the dense reduction's."""
+        return compare.measure_case(CASES[name], rounds=3)[0].value
 
 
 class Calls:

@@ -7,13 +7,15 @@ Inputs are made once a process, in the first call, which asv counts as warm-up.
 import subprocess
 import sys
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import upsweep
-from upsweep.bench import peers
-from upsweep.bench.harness import Call, microseconds
-from upsweep.bench.scans import Case, measure_group, prepare
+from upsweep.bench.timing import Call, microseconds
+from upsweep_bench import compare
+from upsweep_bench.scans import Case
+
+from . import attributes
 
 LAYOUTS = {
     "one line": ((1, 10_000_000), -1),
@@ -26,14 +28,14 @@ LAYOUTS = {
     "(64, 1000, 100) axis 1": ((64, 1000, 100), 1),
 }
 OPERATIONS = ("discounted_cumsum", "linear_recurrence")
-LINE = Case("discounted_cumsum", (1, 10_000_000), "float32", bar=0)
+LINE = Case("discounted_cumsum", (1, 10_000_000), "float32")
 GATED_LINE = replace(LINE, operation="linear_recurrence")
 # One list, and not operations x variants: asv skips a combination only in a setup, which there is none of.
 VARIANTS = {
     "discounted_cumsum, reverse": replace(LINE, reverse=True),
     "discounted_cumsum, exclusive": replace(LINE, exclusive=True),
     "discounted_cumsum, reset": replace(LINE, reset=True),
-    "discounted_cumsum, impulse then zeros": replace(LINE, data="impulse"),
+    "discounted_cumsum, impulse then zeros": replace(LINE, data="impulse", metric="of normal data"),
     "discounted_cumsum, gamma 0.9999": replace(LINE, gamma=0.9999),
     "discounted_cumsum, gamma 1": replace(LINE, gamma=1.0),
     "discounted_cumsum, window 1000": replace(LINE, window=1000),
@@ -41,7 +43,7 @@ VARIANTS = {
     "linear_recurrence, reverse": replace(GATED_LINE, reverse=True),
     "linear_recurrence, exclusive": replace(GATED_LINE, exclusive=True),
     "linear_recurrence, reset": replace(GATED_LINE, reset=True),
-    "linear_recurrence, impulse then zeros": replace(GATED_LINE, data="impulse"),
+    "linear_recurrence, impulse then zeros": replace(GATED_LINE, data="impulse", metric="of normal data"),
     "linear_recurrence, float16": replace(GATED_LINE, dtype="float16"),
 }
 SMALL = np.linspace(0, 1, 128, dtype=np.float32)
@@ -49,18 +51,18 @@ SMALL = np.linspace(0, 1, 128, dtype=np.float32)
 
 def layout_case(operation: str, dtype: str, layout: str) -> Case:
     shape, axis = LAYOUTS[layout]
-    return Case(operation, shape, dtype, bar=0, axis=axis)
+    return Case(operation, shape, dtype, axis=axis)
 
 
 @cache
 def call(case: Case) -> Call:
-    return prepare(case, upsweep.get_num_threads())
+    arrays = case.arrays()
+    return partial(arrays.call(case.function(arrays)), 0)
 
 
 def fraction(case: Case) -> float:
     """Of the fastest copy (a + b -> c with gates); for an impulse, normal data's time over its own."""
-    (row,) = measure_group([case], upsweep.get_num_threads(), rounds=4)
-    return row.figure
+    return compare.measure_case(case, rounds=4)[0].value
 
 
 class Layouts:
@@ -152,19 +154,19 @@ class SmallCalls:
 class Peers:
     """How many times upsweep's time the others take, on one line of float32."""
 
-    def _ratio(self, peer: str) -> float:
-        for row in peers.peers():
-            if row.case.startswith(peer):
-                return row.figure
-        return float("nan")  # not installed
+    def _ratio(self, peer: str, case: Case) -> float:
+        return next(
+            (row.value for row in compare.measure_case(replace(case, peers=((peer, None),)))[1:] if row.value),
+            float("nan"),  # not installed
+        )
 
+    @attributes(unit="times upsweep", version="b312933a07b70ca08e5591a40af57a948a05c786e67b6c9331f212a7d8fe2432")
     def track_lfilter(self) -> float:
-        return self._ratio("scipy lfilter")
+        return self._ratio("scipy lfilter", LINE)
 
+    @attributes(unit="times upsweep", version="648974b8f99137fcb76b79a81406e4fa7ee451bc6822e11c2ac2823c44d1842e")
     def track_np_cumsum(self) -> float:
-        return self._ratio("np.cumsum")
-
-    track_lfilter.unit = track_np_cumsum.unit = "times upsweep"  # type: ignore[attr-defined]  # where asv looks
+        return self._ratio("np.cumsum, out=", replace(LINE, operation="cumulative_sum"))
 
 
 def track_import() -> float:

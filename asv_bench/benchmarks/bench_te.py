@@ -7,25 +7,30 @@ from functools import cache, partial
 
 import numpy as np
 import upsweep
-from upsweep.bench import te_programs
-from upsweep.bench.harness import copiers, measure
+from upsweep.bench.timing import copiers, measure
+from upsweep_bench import peers, te_programs
 
-# The tanh recurrence is there twice, with other peers.
-PROGRAMS = {each.name: each for each in te_programs.PROGRAMS if each.peer != "numpy" or each.n_gates}
+from . import attributes
+
+PROGRAMS = {each.name: each for each in te_programs.PROGRAMS}
 OF_COLUMNS = tuple(name for name, program in PROGRAMS.items() if not program.n_gates)
+
+
+@cache
+def arrays(name: str) -> te_programs.Arrays:
+    return PROGRAMS[name].arrays()
 
 
 @cache
 def call(name: str):
     """A built program with its arrays."""
-    program = PROGRAMS[name]
-    return partial(program.make(), *program.inputs(), *program.results())
+    return partial(arrays(name).call(PROGRAMS[name].function(arrays(name))), 0)
 
 
-def ratio(name: str, peers: dict) -> float:
+def ratio(name: str, methods: dict) -> float:
     """The fastest of the peers' times over the program's, measured in turns."""
-    samples = measure({**peers, "ours": call(name)}, rounds=3, burst=3)
-    return min(samples.best(peer) for peer in peers) / samples.best("ours")
+    samples = measure({**methods, "ours": call(name)}, rounds=3, burst=3)
+    return min(samples.best(peer) for peer in methods) / samples.best("ours")
 
 
 class Programs:
@@ -40,32 +45,31 @@ class Programs:
     def time_call(self, name: str) -> None:
         call(name)()
 
+    @attributes(unit="times upsweep", version="f43ad3910422ffde460d99662a7e93b10ebf2241ed2830a6307086b05c56527d")
     def track_ratio_to_numpy(self, name: str) -> float:
         """The time of numpy, step by step (of sums: np.cumsum), over the program's."""
-        program = PROGRAMS[name]
-        return ratio(name, {"numpy": partial(program.steps, *program.results(), *program.inputs())})
-
-    track_ratio_to_numpy.unit = "times upsweep"  # type: ignore[attr-defined]  # where asv looks
+        results, inputs = arrays(name).new_results(), arrays(name).inputs[0]
+        return ratio(name, {"numpy": partial(PROGRAMS[name].steps, *results, *inputs)})
 
 
 class Columns:
     params = (OF_COLUMNS,)
     param_names = ("program",)
 
+    @attributes(
+        unit="of the fastest copy", version="07bde6cfeb8b2fefc5625a03a4a751eeefccdb3e83c4369269b503497a85ae8c"
+    )
     def track_of_copy(self, name: str) -> float:
         """The time of the fastest copy of the same bytes over the program's."""
-        (x,) = PROGRAMS[name].inputs()
+        (x,) = arrays(name).inputs[0]
         return ratio(name, copiers(x, np.zeros_like(x), upsweep.get_num_threads()))
 
-    track_of_copy.unit = "of the fastest copy"  # type: ignore[attr-defined]  # where asv looks
-
+    @attributes(unit="times upsweep", version="c35c2dd1e15f2fb7a042ceefabc678ee5ccfb6a87d8d229d8942b91a818bb541")
     def track_ratio_to_numba(self, name: str) -> float:
         """A numba loop's time over the tanh recurrence's."""
-        (x,) = PROGRAMS[name].inputs()
-        loop = te_programs.numba_loop(np.zeros_like(x), x) if PROGRAMS[name].peer == "numba" else None
-        return float("nan") if loop is None else ratio(name, {"numba": loop})
-
-    track_ratio_to_numba.unit = "times upsweep"  # type: ignore[attr-defined]  # where asv looks
+        is_compared = any(peer == "numba" for peer, _ in PROGRAMS[name].peers)
+        loop = peers.bind("numba", PROGRAMS[name]) if is_compared else None
+        return float("nan") if loop is None else ratio(name, {"numba": partial(loop, *arrays(name).inputs[0])})
 
 
 class Builds:

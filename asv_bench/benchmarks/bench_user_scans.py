@@ -6,25 +6,33 @@ Loops are numba's where it is installed; without it those ratios are missing.
 import subprocess
 import sys
 import tempfile
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import upsweep
-from upsweep.bench import user_scans
-from upsweep.bench.harness import copiers, measure
+from upsweep.bench.timing import copiers, measure
+from upsweep_bench import peers, user_scans
 
-CASES = {case.name: case for case in user_scans.cases()}
+from . import attributes
+
+CASES = {case.name: case for case in user_scans.updates()}
+
+
+@cache
+def arrays(name: str) -> user_scans.Arrays:
+    return CASES[name].arrays()
 
 
 @cache
 def numba_loop(name: str):
-    return user_scans.numba_loop(CASES[name])
+    loop = peers.bind("numba", CASES[name])
+    return None if loop is None else partial(loop, *arrays(name).inputs[0])
 
 
 @cache
 def ours(name: str):
-    """The scan into memory that is there: as warm for every call as what it is compared with has it."""
-    return CASES[name].ours()
+    """The scan into existing memory, like the calls it is compared with."""
+    return partial(arrays(name).call(CASES[name].function(arrays(name))), 0)
 
 
 class Updates:
@@ -38,14 +46,15 @@ class Updates:
     def time_scan(self, case: str) -> None:
         ours(case)()
 
+    @attributes(
+        unit="of the fastest copy", version="c478fa30083b2b12e8b879b9cb2d047f36599bb24e82bf976a2279e32c21e025"
+    )
     def track_of_copy(self, case: str) -> float:
         """The time of the fastest copy of the same bytes over that of the scan."""
-        x = CASES[case].data()
+        (x,) = arrays(case).inputs[0]
         copies = copiers(x, np.empty_like(x), upsweep.get_num_threads())
         samples = measure({**copies, "ours": ours(case)}, rounds=3, burst=3)
         return min(samples.best(name) for name in copies) / samples.best("ours")
-
-    track_of_copy.unit = "of the fastest copy"  # type: ignore[attr-defined]  # where asv looks
 
     def track_ratio_to_numba(self, case: str) -> float:
         """A numba loop's time over the scan's, measured in turns."""
@@ -90,14 +99,13 @@ class Averages:
     rounds = 1
     case = "average of a line of 10,000,000"
 
+    @attributes(unit="times upsweep", version="9819e4bf14f7f7c57eab0a2dc322d4ad50e43e64917482434981722cad7ff0db")
     def track_ratio_to_discounted_cumsum(self) -> float:
-        x = CASES[self.case].data()
+        (x,) = arrays(self.case).inputs[0]
         y = np.zeros_like(x)
         methods = {"theirs": lambda: upsweep.discounted_cumsum(x, 0.9, out=y), "ours": ours(self.case)}
         samples = measure(methods, rounds=3, burst=3)
         return samples.best("theirs") / samples.best("ours")
-
-    track_ratio_to_discounted_cumsum.unit = "times upsweep"  # type: ignore[attr-defined]  # where asv looks
 
 
 class Filters:

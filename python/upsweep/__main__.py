@@ -17,10 +17,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m upsweep", description=summary)
     commands = parser.add_subparsers(dest="command", required=True)
     demo = commands.add_parser("demo", help="scans and counts of Python's own sources")
-    demo.add_argument("--output", type=Path, default=Path("upsweep-demo.png"), help="where the picture goes")
+    demo.add_argument("--output", type=Path, default=Path("upsweep-demo.png"), help="file of the picture")
     commands.add_parser("info", help="versions, instruction sets, threads, libraries and the cache")
-    bench.add_arguments(commands.add_parser("bench", help="how fast it is here, as a fraction of a copy"))
-    commands.add_parser("selftest", help="compare every function with its plain numpy twin")
+    bench.add_arguments(commands.add_parser("bench", help="the main operations compared with a memory copy"))
+    commands.add_parser("selftest", help="compare every function with its numpy reference")
     return parser
 
 

@@ -1,7 +1,7 @@
-"""``python -m upsweep demo``: scans, counts, pairs, recurrences of real bytes, those of Python's standard library.
+"""``python -m upsweep demo``: scans, counts, reductions over pairs and recurrences of Python's own sources.
 
-Each row is timed beside what one would write today, and its answer is checked: a prefix against the plain
-numpy twin in ``upsweep.reference``, the whole in vectorised numpy. One more row is one more entry in `_rows`.
+Each row compares upsweep's time with that of the usual way in numpy, scipy or Python, and checks the result: a
+prefix against ``upsweep.reference``, all of it in vectorised numpy. A new row is a new entry in `_rows`.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ __all__ = ["Row", "run"]
 Array = NDArray[Any]
 
 _MOST_BYTES = 24_000_000
-_PREFIX = 100_000  # as much as the twins, which are Python loops, are asked for
+_PREFIX = 100_000  # elements that the reference, a Python loop, computes
 _GAMMA = 0.999
 _NEWLINE = 10
-# Passages of so many bytes, a Gaussian of this width, and how many widths it reaches.
+# Passages of _PASSAGE bytes are points; a Gaussian of width _WIDTH is cut off at _REACH widths.
 _POINTS, _PASSAGE, _WIDTH, _REACH, _CELL, _ROWS = 40_000, 256, 0.2, 6.0, 2.0, 200
 _COLUMNS = 1024  # of bytes, for the recurrence of rows
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. `check` raises AssertionError when upsweep's answer is wrong."""
+    """One line of the table. `check` raises AssertionError when upsweep's result is wrong."""
 
-    what: str
+    title: str
     n: int
-    ours: Callable[[], Array]
+    call: Callable[[], Array]
     check: Callable[[Array], None]
-    today: str  # the name of what one writes today
-    theirs: Callable[[], object] | None  # None: not installed
-    share: float = 1.0  # of the n elements that `theirs` works through; its time is scaled up
+    peer_name: str
+    peer: Callable[[], object] | None  # None: not installed
+    share: float = 1.0  # the part of the n elements that the peer processes; its time is scaled up
 
 
 def _source_bytes() -> Array:
@@ -64,7 +64,7 @@ def _source_bytes() -> Array:
         if size >= _MOST_BYTES:
             break
     if size < 2 * _PREFIX:
-        raise FileNotFoundError(f"no sources of the standard library under {folder.name}: nothing to work on")
+        raise FileNotFoundError(f"no sources of the standard library under {folder.name}")
     return np.frombuffer(b"".join(pieces), np.uint8)[:_MOST_BYTES]
 
 
@@ -77,7 +77,7 @@ def _lfilter(x: Array, gamma: float) -> Callable[[], object] | None:
 
 
 def _loop(gates: Array, tokens: Array) -> list[float]:
-    """A recurrence as one writes it without a compiler."""
+    """A gated recurrence as a Python loop."""
     state, states = 0.0, []
     for gate, token in zip(gates.tolist(), tokens.tolist()):
         state = gate * state + token
@@ -87,13 +87,13 @@ def _loop(gates: Array, tokens: Array) -> list[float]:
 
 def _line_positions(starts: Array) -> Array:
     """The position in its line of each byte, from 1, in numpy."""
-    places = np.arange(starts.size)
-    return places - np.maximum.accumulate(np.where(starts, places, 0)) + 1
+    positions = np.arange(starts.size)
+    return positions - np.maximum.accumulate(np.where(starts, positions, 0)) + 1
 
 
 def _check_recurrence(gates: Array | float, tokens: Array, y: Array) -> None:
     first = gates if isinstance(gates, float) else gates[:_PREFIX]
-    # Nothing here is negative, so the result itself is the scale of what was summed.
+    # All terms are positive, so the result itself is the scale of its error.
     expected = reference.linear_recurrence(first, tokens[:_PREFIX], precision="extended")
     assert_scan_close(y[:_PREFIX], expected, expected)
     assert_recurrence(y, gates, tokens)
@@ -130,7 +130,7 @@ def _near_pairs(points: Array) -> upsweep.BlockRanges:
 
 
 def _dense_density(points: Array, n_rows: int) -> Array:
-    """How many points are near each of the first ones, as one writes it in numpy."""
+    """The density of points around each of the first ones, in numpy."""
     x = points.astype(np.float64)
     squares = ((x[:n_rows, None] - x) ** 2).sum(axis=2)
     density: Array = np.exp(-0.5 / _WIDTH**2 * squares).sum(axis=1)
@@ -139,7 +139,7 @@ def _dense_density(points: Array, n_rows: int) -> Array:
 
 def _check_density(points: Array, y: Array) -> None:
     expected = _dense_density(points, _ROWS)
-    # What is out of reach adds exp(-reach**2 / 2) at most, for each point.
+    # Each point out of reach adds exp(-reach**2 / 2) at most.
     left_out = len(points) * np.exp(-0.5 * _REACH**2)
     np.testing.assert_allclose(y[:_ROWS, 0], expected, rtol=1e-5, atol=left_out)
     assert y.shape == (len(points), 1) and (y > 0.99).all()
@@ -162,12 +162,12 @@ def _density_row(data: Array) -> Row:
 
 
 def _deeper(depth: Any, step: Any) -> Any:
-    """How deep in brackets, never above ground."""
+    """The depth in brackets, at least 0."""
     return np.maximum(depth + step, 0.0)
 
 
 def _depths(steps: Array) -> list[float]:
-    """`_deeper` as one writes it without a compiler."""
+    """The depths as a Python loop."""
     depth, depths = 0.0, []
     for step in steps.tolist():
         depth = max(depth + step, 0.0)
@@ -182,7 +182,7 @@ def _check_depths(steps: Array, y: Array) -> None:
 
 
 def _falling_peaks(rows: Array) -> Array:
-    """Peaks that fall by one a row, of each column."""
+    """Maxima of each column that decrease by one a row, step by step in numpy."""
     peaks = np.empty_like(rows)
     peaks[0] = rows[0]
     for t in range(1, len(rows)):
@@ -190,8 +190,8 @@ def _falling_peaks(rows: Array) -> Array:
     return peaks
 
 
-def _described_peaks() -> Callable[[Array], Array]:
-    """The same described with `te`."""
+def _build_peaks() -> Callable[[Array], Array]:
+    """The same as a program of `te`."""
     from upsweep import te
 
     m, n = te.var("m"), te.var("n")
@@ -218,7 +218,7 @@ def _recurrence_rows(data: Array, opens: Array) -> list[Row]:
         Row(
             f"te.scan: falling peaks, {_COLUMNS} columns",
             rows.size,
-            partial(_described_peaks(), rows),
+            partial(_build_peaks(), rows),
             lambda y: np.testing.assert_array_equal(y, _falling_peaks(rows)),
             "numpy, step by step",
             partial(_falling_peaks, rows),
@@ -229,14 +229,14 @@ def _recurrence_rows(data: Array, opens: Array) -> list[Row]:
 def _rows(data: Array) -> list[Row]:
     n = data.size
     x = data.astype(np.float32)
-    # How deep in brackets this has lately been: brackets fade slowly in a line, and by half at its end.
+    # A decaying count of opening brackets: slowly within a line, by half at its end.
     brackets = np.isin(data, np.frombuffer(b"([{", np.uint8)).astype(np.float32)
     gates = np.where(data == _NEWLINE, np.float32(0.5), np.float32(0.98))
     starts = np.concatenate([[True], data[:-1] == _NEWLINE])
     ones = np.broadcast_to(np.int64(1), n)
     pairs = _byte_pairs(data)
     loop = partial(_loop, gates[:_PREFIX], brackets[:_PREFIX])
-    # Formulas are compiled by llvmlite, which not everybody has.
+    # Formulas are compiled by llvmlite, which is optional.
     compiled: list[Row] = []
     if importlib.util.find_spec("llvmlite"):
         compiled = [_density_row(data), *_recurrence_rows(data, brackets)]
@@ -287,10 +287,10 @@ def _rows(data: Array) -> list[Row]:
 
 
 def _timed(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """The fastest of some calls in seconds, and what the last of them returned."""
+    """The seconds of the fastest call, and the result of the last."""
     best, result = float("inf"), None
     for _ in range(repeats):
-        result = None  # its memory serves the next call
+        result = None  # frees the memory for the next call
         begin = time.perf_counter()
         result = call()
         best = min(best, time.perf_counter() - begin)
@@ -298,23 +298,22 @@ def _timed(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
 
 
 def _measure(row: Row) -> tuple[tuple[str, ...], Array, bool]:
-    """The cells of the row, the answer, and whether it is right."""
-    ours, answer = _timed(row.ours, 3)
+    """The cells of the row, the result, and whether it is right."""
+    seconds, result = _timed(row.call, 3)
     try:
-        row.check(answer)
-        found = "ok"
+        row.check(result)
+        status = "ok"
     except AssertionError as error:
-        found = "WRONG: " + " ".join(str(error).split())
-    if row.theirs is None:
-        theirs, ratio = "not installed", ""
-    else:
-        seconds = _timed(row.theirs, 1)[0] / row.share
-        theirs, ratio = f"{seconds * 1e3:.1f} ms", f"{seconds / ours:.1f}"
-    cells = (row.what, f"{row.n:,}", f"{ours * 1e3:.1f} ms", row.today, theirs, ratio, found)
-    return cells, answer, found == "ok"
+        status = "WRONG: " + " ".join(str(error).split())
+    peer_time, ratio = "not installed", ""
+    if row.peer is not None:
+        peer_seconds = _timed(row.peer, 1)[0] / row.share
+        peer_time, ratio = f"{peer_seconds * 1e3:.1f} ms", f"{peer_seconds / seconds:.1f}"
+    cells = (row.title, f"{row.n:,}", f"{seconds * 1e3:.1f} ms", row.peer_name, peer_time, ratio, status)
+    return cells, result, status == "ok"
 
 
-_HEAD: tuple[str, ...] = ("what", "n", "upsweep", "today", "its time", "ratio", "check")
+_HEAD: tuple[str, ...] = ("operation", "n", "upsweep", "compared with", "its time", "ratio", "check")
 _ALIGN: tuple[Literal["<", ">"], ...] = ("<", ">", ">", "<", ">", ">", "<")
 
 
@@ -325,32 +324,32 @@ def _print_table(table: list[tuple[str, ...]]) -> None:
 
 
 def _draw(path: Path, discounted: Array, brackets: Array, pairs: Array) -> None:
-    """The counts of byte pairs, and a stretch of the two signals."""
+    """Draw the counts of byte pairs and a section of the two signals."""
     matplotlib = importlib.import_module("matplotlib")
-    matplotlib.use("agg")  # a file is all that is wanted; there may be no display
+    matplotlib.use("agg")  # writes files without a display
     pyplot = importlib.import_module("matplotlib.pyplot")
     figure, axes = pyplot.subplot_mosaic(
         [["pairs", "sum"], ["pairs", "gated"]], figsize=(12, 5.5), width_ratios=(1, 1.2), layout="constrained"
     )
     counts = np.zeros(1 << 16)
     counts[: pairs.size] = pairs
-    # 128 and above is rare in sources: the corner of ASCII is what there is to see.
+    # Bytes of 128 and above are rare in sources, so only ASCII is shown.
     shown = np.log10(1 + counts.reshape(256, 256)[:128, :128])
     image = axes["pairs"].imshow(shown, origin="lower", cmap="magma")
     figure.colorbar(image, ax=axes["pairs"], label="log10(1 + count)", shrink=0.8)
     axes["pairs"].set(title="bincount of byte pairs", xlabel="second byte", ylabel="first byte")
-    stretch = slice(discounted.size // 2, discounted.size // 2 + 4000)
-    places = np.arange(stretch.start, stretch.stop)
-    axes["sum"].plot(places, discounted[stretch], linewidth=0.8)
+    section = slice(discounted.size // 2, discounted.size // 2 + 4000)
+    positions = np.arange(section.start, section.stop)
+    axes["sum"].plot(positions, discounted[section], linewidth=0.8)
     axes["sum"].set_title(f"discounted sum of the bytes, gamma = {_GAMMA}")
-    axes["gated"].plot(places, brackets[stretch], linewidth=0.8, color="tab:orange")
+    axes["gated"].plot(positions, brackets[section], linewidth=0.8, color="tab:orange")
     axes["gated"].set(title="gated recurrence: opening brackets, fading", xlabel="byte")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
 
 def run(output: Path) -> int:
-    """Run the rows, print the table, draw the picture; returns the exit code."""
+    """Run the rows, print the table and draw the picture; returns the exit code."""
     with Progress("demo") as progress:
         rows = _rows(_source_bytes())
         table, answers, right = [_HEAD], [], True

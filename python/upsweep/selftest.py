@@ -1,7 +1,7 @@
-"""A compact check that this installation computes what ``upsweep.reference`` says.
+"""Compares every function of an installed package with ``upsweep.reference``, in a few seconds.
 
-``python -m upsweep selftest`` runs all of it, in a few seconds; the benchmarks run it before they report a
-speed. The tests of the source distribution are far more thorough: this is for an installed package.
+``python -m upsweep selftest`` runs all checks; the benchmarks run them before they report a speed. The tests of
+the source distribution cover far more.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ __all__ = ["Check", "assert_recurrence", "checks", "run"]
 
 Array = NDArray[Any]
 
-# One line, a few, many short ones, an axis across memory, one in the middle: the kernels' layouts.
+# The layouts of the kernels: one line, a few, many short ones, the first axis, an axis in the middle.
 _LAYOUTS = (((1500,), -1), ((3, 700), -1), ((300, 40), -1), ((400, 24), 0), ((5, 120, 9), 1))
-_LONG = 400_000  # elements of one line: many blocks, so that carries are combined
+_LONG = 400_000  # elements of one line: many blocks, whose carries are combined
 _PIECE = 1 << 18
-_PREFIX = 2_000  # as much of it as the reference, a Python loop, is asked for
+_PREFIX = 2_000  # elements that the reference, a Python loop, computes
 
 
 class Check(NamedTuple):
-    """A named comparison; `run` raises AssertionError where it fails."""
+    """A named comparison; `run` raises AssertionError if it fails."""
 
     name: str
     run: Callable[[], None]
@@ -40,8 +40,8 @@ class Check(NamedTuple):
 def assert_recurrence(y: Array, gates: ArrayLike, tokens: Array) -> None:
     """Raise AssertionError unless ``y[t] = gates[t] * y[t-1] + tokens[t]`` to rounding, along a line.
 
-    A check of a long line in vectorised numpy: each step is tested from the y before it. It sees a wrong
-    carry at the block where it happens.
+    Checks a long line in vectorised numpy: each step is computed from the previous element of y. A wrong carry is
+    reported at the block where it occurs.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def assert_recurrence(y: Array, gates: ArrayLike, tokens: Array) -> None:
         raise AssertionError(f"the first step is {y[0]}, not {tokens[0]}")
     unit = np.finfo(y.dtype).eps / 2
     factors = np.broadcast_to(np.asarray(gates), y.shape)
-    for begin in range(1, y.size, _PIECE):  # in pieces: float64 throughout would take many times y's memory
+    for begin in range(1, y.size, _PIECE):  # in pieces, to limit the memory of float64 copies
         now, before = slice(begin, begin + _PIECE), slice(begin - 1, min(begin + _PIECE, y.size) - 1)
         token = tokens[now].astype(np.float64)
         decayed = factors[now] * y[before].astype(np.float64)
@@ -83,16 +83,16 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[An
 
 
 def _compare(name: str, arrays: tuple[Any, ...], **keywords: Any) -> None:
-    """The compiled function against its twin; gates and gamma, tokens and x are `arrays`."""
+    """Compare a function with its reference; `arrays` are (gates or x, tokens or gamma)."""
     actual = getattr(upsweep, name)(*arrays, **keywords)
     if actual.dtype.kind in "iu":
         return assert_scan_close(actual, getattr(reference, name)(*arrays, **keywords), 0)
-    twin = getattr(reference, name.removesuffix("_right").removesuffix("_left"))
+    function = getattr(reference, name.removesuffix("_right").removesuffix("_left"))
     if name.endswith("_right"):
         keywords["reverse"] = True
     sizes = tuple(np.abs(np.asarray(array, np.result_type(array, np.float32))) for array in arrays)
-    expected = twin(*arrays, **keywords, precision="extended")
-    return assert_scan_close(actual, expected, twin(*sizes, **keywords, precision="extended"))
+    expected = function(*arrays, **keywords, precision="extended")
+    return assert_scan_close(actual, expected, function(*sizes, **keywords, precision="extended"))
 
 
 def _check_layouts(dtype: np.dtype[Any]) -> None:
@@ -117,7 +117,7 @@ def _check_names(dtype: np.dtype[Any]) -> None:
     expected, scale = reference.pscan(gates, x), np.abs(reference.pscan(gates, np.abs(x)))
     for name in ("pscan", "scan_forward"):
         assert_scan_close(getattr(upsweep, name)(gates, x), expected, scale, rtol=1e-6)
-    # A line in two pieces is the whole line.
+    # The aggregates of two halves of a line combine to that of the line.
     first, second = (upsweep.linear_recurrence_carry(gates[:, part], x[:, part]) for part in _halves(200))
     whole = np.asarray(upsweep.combine(first, second).value, np.complex128)
     final = np.asarray(upsweep.linear_recurrence(gates, x, return_final=True)[1], np.complex128)
@@ -168,11 +168,11 @@ def _check_bincount() -> None:
     np.testing.assert_array_equal(dropped, reference.bincount(keys, length=40, invalid="drop"))
     rows, several = keys.reshape(30, 100), rng.integers(-9, 9, (30, 100, 2))
     for axis in (0, 1):
-        for given in (None, several[..., 0], several, 1j * several):
-            mine = upsweep.bincount(rows, given, length=50, axis=axis, invalid="drop")
-            expected = reference.bincount(rows, given, length=50, axis=axis, invalid="drop")
-            np.testing.assert_array_equal(mine, expected)
-    for n_bins in (10_000, 400_000, 3_000_000):  # tables, and what exceeds the caches
+        for of_keys in (None, several[..., 0], several, 1j * several):
+            actual = upsweep.bincount(rows, of_keys, length=50, axis=axis, invalid="drop")
+            expected = reference.bincount(rows, of_keys, length=50, axis=axis, invalid="drop")
+            np.testing.assert_array_equal(actual, expected)
+    for n_bins in (10_000, 400_000, 3_000_000):  # per-thread tables, and sizes beyond the caches
         many = rng.integers(0, n_bins, 1_000_000)
         np.testing.assert_array_equal(upsweep.bincount(many), np.bincount(many))
         np.testing.assert_array_equal(upsweep.bincount(many, many), np.bincount(many, many))
@@ -183,12 +183,11 @@ def _check_histograms() -> None:
     for name in ("uint8", "int16", "int32", "uint64", "float16", "float32", "float64"):
         x = (20 * rng.random(2000)).astype(name)
         for bins, limits in ((7, None), (30, (2, 15)), ([0, 1, 1, 4, 9.5, 12], None)):
-            weights = rng.integers(0, 9, 2000)
-            for given in (None, weights):
-                actual, edges = upsweep.histogram(x, bins, limits, weights=given)
-                expected, their_edges = reference.histogram(x, bins, limits, weights=given)
+            for weights in (None, rng.integers(0, 9, 2000)):
+                actual, edges = upsweep.histogram(x, bins, limits, weights=weights)
+                expected, expected_edges = reference.histogram(x, bins, limits, weights=weights)
                 np.testing.assert_array_equal(actual, expected)
-                np.testing.assert_array_equal(edges, their_edges)
+                np.testing.assert_array_equal(edges, expected_edges)
         np.testing.assert_array_equal(upsweep.histc(x, 20, 3, 17), reference.histc(x, 20, 3, 17))
     many = rng.standard_normal(300_000).astype(np.float32)
     np.testing.assert_array_equal(upsweep.histogram(many, 100)[0], np.histogram(many, 100)[0])
@@ -213,14 +212,14 @@ def _check_pairs(dtype: np.dtype[Any]) -> None:
         other = weight if name == "sumsoftmaxweight" else None
         for axis, ranges in ((1, None), (0, None), (1, some), (0, some)):
             keywords = {"axis": axis, "ranges": ranges, "other": other, "opt_arg": 5}
-            found = formula.reduction(reduction_op, **keywords)
+            results = formula.reduction(reduction_op, **keywords)
             call = formula.reduction(reduction_op, call=False, **keywords)._call
             triple = None if ranges is None else ranges.triple(call.rows, n_i, n_j)
             arrays = [x, y, b][: len(call.inputs)]
             expected = reference.pair_reduction(call.of("float64"), arrays, n_i, n_j, (), triple)
-            for mine, twin in zip(found if isinstance(found, tuple) else (found,), expected):
-                if mine.dtype.kind == "f":
-                    np.testing.assert_allclose(mine.reshape(twin.shape), twin, rtol=tolerance, atol=tolerance)
+            for actual, each in zip(results if isinstance(results, tuple) else (results,), expected):
+                if actual.dtype.kind == "f":
+                    np.testing.assert_allclose(actual.reshape(each.shape), each, rtol=tolerance, atol=tolerance)
     # The gradient of sum_j exp(-|x_i - y_j|^2), by hand.
     value, (dx, _) = squares.exp().sum(axis=1, call=False).value_and_grad()
     kernel = np.exp(-((x[:, None].astype(np.float64) - y) ** 2).sum(axis=2))
@@ -230,7 +229,7 @@ def _check_pairs(dtype: np.dtype[Any]) -> None:
 
 
 def _check_updates(dtype: np.dtype[Any]) -> None:
-    """Scans by an update: columns, lines, and few lines whose time is parallel."""
+    """Scans by an update: columns, lines, and a long line that is scanned in parallel."""
 
     def cell(s: Any, x: Any) -> Any:
         return np.tanh(0.5 * s + x)
@@ -243,13 +242,13 @@ def _check_updates(dtype: np.dtype[Any]) -> None:
     for shape, axis in (*_LAYOUTS, ((6000,), 0)):
         x = _random(rng, shape, dtype)
         for update in (cell, leak):
-            ours = upsweep.scan(update, 0.5, x, axis=axis)
-            theirs = reference.scan(update, 0.5, x, axis=axis)
-            np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+            actual = upsweep.scan(update, 0.5, x, axis=axis)
+            expected = reference.scan(update, 0.5, x, axis=axis)
+            np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 def checks(counts: bool = True) -> Iterator[Check]:
-    """The checks, one for each dtype and subject; of scans only without `counts`."""
+    """The checks, one for each dtype and operation; without `counts` only of scans."""
     for dtype in _float_dtypes():
         yield Check(f"scans, every layout, {dtype.name}", partial(_check_layouts, dtype))
         yield Check(f"scans, other names and carries, {dtype.name}", partial(_check_names, dtype))
@@ -259,7 +258,7 @@ def checks(counts: bool = True) -> Iterator[Check]:
     if counts:
         yield Check("bincount", _check_bincount)
         yield Check("histogram, histc", _check_histograms)
-    # Updates and formulas are compiled by llvmlite, which not everybody has.
+    # Updates and formulas are compiled by llvmlite, which is optional.
     if importlib.util.find_spec("llvmlite") is None:
         return
     for dtype in (np.dtype(np.float32), np.dtype(np.float64)):
@@ -269,12 +268,12 @@ def checks(counts: bool = True) -> Iterator[Check]:
 
 
 def run(counts: bool = True, verbose: bool = True) -> bool:
-    """Run the checks; say on stdout how they went (failures always). True: all passed."""
+    """Run the checks and print the failures, or with `verbose` all of them; returns whether all passed."""
     failures = 0
     for check in checks(counts):
         try:
             check.run()
-        except Exception as error:  # whatever a broken build raises is a red check, not the end of the run
+        except Exception as error:  # any exception of a broken build is a failed check and must not end the run
             failures += 1
             print(f"FAILED  {check.name}: {type(error).__name__}: {error}", file=sys.stdout, flush=True)
         else:

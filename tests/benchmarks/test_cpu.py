@@ -1,26 +1,28 @@
-"""Hazard: benchmarks that measure the wrong thing, or say something else than they measured."""
+"""Hazard: benchmarks that measure the wrong thing, or report something else than they measured."""
 
-import argparse
 import importlib.util
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 import upsweep
-from helpers import command
-from upsweep import bench
-from upsweep.bench import cuda_cases, figures, machine, report, sweep
-from upsweep.bench.cuda_cases import Case
+from helpers import command, run_benchmarks
+from upsweep.bench import machine, report
 from upsweep.bench.report import Row
+from upsweep_bench import cli, figures, scans, sweep
 
-# Operation, shape, axis, dtype, with gradients: the bar as a fraction of a copy.
-BARS_OF_COPY = {
+Case = partial(scans.Case, device="cuda")
+EVERY = scans.cases(device="cuda")
+
+# Operation, shape, axis, dtype, with gradients: the threshold as a fraction of a copy.
+FRACTIONS_OF_COPY = {
     **{
-        ("linear_recurrence", (8, 1536, length), -1, dtype, False): bar
-        for dtype, bars in {
+        ("linear_recurrence", (8, 1536, length), -1, dtype, False): threshold
+        for dtype, thresholds in {
             "float32": (0.95, 0.99, 1.00), "bfloat16": (0.87, 0.93, 0.96), "float16": (0.87, 0.93, 0.96),
         }.items()
-        for length, bar in zip((2048, 8192, 32768), bars)
+        for length, threshold in zip((2048, 8192, 32768), thresholds)
     },
     ("linear_recurrence", (8, 2048, 1536), 1, "float32", False): 0.85,
     ("linear_recurrence", (16, 16384, 128), 1, "float32", False): 0.85,
@@ -47,59 +49,61 @@ BACKWARD = [
 SUMS = [(1, 100_000), (1, 10_000_000), (64, 100_000), (4096, 1024), (65535, 64), (1024, 65536)]
 
 
-def find(operation, shape, dtype="float32", gradients=False, axis=-1, figure="of copy", window=None, carry=False):
-    found = [
-        case for case in cuda_cases.cases()
+def find_case(
+    operation, shape, dtype="float32", gradients=False, axis=-1, metric="of copy", window=None, carry=False
+):
+    matching = [
+        case for case in EVERY
         if (case.operation, case.shape, case.dtype, case.gradients) == (operation, shape, dtype, gradients)
-        and (case.axis, case.figure, case.window, case.carry) == (axis, figure, window, carry)
+        and (case.axis, case.metric, case.window, case.carry) == (axis, metric, window, carry)
     ]  # fmt: skip
-    assert len(found) == 1, (operation, shape, dtype, len(found))
-    return found[0]
+    assert len(matching) == 1, (operation, shape, dtype, len(matching))
+    return matching[0]
 
 
-def test_every_fraction_of_a_copy_has_its_bar():
-    for (operation, shape, axis, dtype, gradients), bar in BARS_OF_COPY.items():
-        assert find(operation, shape, dtype, gradients, axis).bar == bar
-    fractions = [case for case in cuda_cases.cases() if case.figure == "of copy" and case.bar is not None]
-    assert len([case for case in fractions if not case.carry]) == len(BARS_OF_COPY)
+def test_every_fraction_of_a_copy_has_its_threshold():
+    for (operation, shape, axis, dtype, gradients), threshold in FRACTIONS_OF_COPY.items():
+        assert find_case(operation, shape, dtype, gradients, axis).threshold == threshold
+    fractions = [case for case in EVERY if case.metric == "of copy" and case.threshold is not None]
+    assert len([case for case in fractions if not case.carry]) == len(FRACTIONS_OF_COPY)
 
 
-def test_what_blocks_do_is_beside_a_copy():
+def test_aggregates_are_compared_with_a_copy():
     for operation in ("linear_recurrence", "discounted_cumsum", "cumulative_sum"):
         for shape in ((256, 2**20), (1, 2**28)):
-            case = find(operation, shape, carry=True)
-            assert case.bar == 0.85
+            case = find_case(operation, shape, carry=True)
+            assert case.threshold == 0.85
             assert case.n_bytes == 2**28 * (8 if case.gated else 4)  # what is read
-    assert find("linear_recurrence", (2**14, 2**14), axis=0, carry=True).bar == 0.85
+    assert find_case("linear_recurrence", (2**14, 2**14), axis=0, carry=True).threshold == 0.85
 
 
-def test_every_point_of_the_peers_tables_is_there():
+def test_every_point_of_the_peers_tables_has_a_case():
     for shape, dtype in FORWARD:
-        bars = dict(find("linear_recurrence", shape, dtype).peers)
-        assert set(bars) == set(GATED) and min(bars.values()) >= 1
+        thresholds = dict(find_case("linear_recurrence", shape, dtype).peers)
+        assert set(thresholds) == set(GATED) and min(thresholds.values()) >= 1
     for length in (4096, 16384, 65536):
-        assert dict(find("linear_recurrence", (2, 256, length)).peers)["fpscan"] == 1.1
+        assert dict(find_case("linear_recurrence", (2, 256, length)).peers)["fpscan"] == 1.1
     for shape, dtype in BACKWARD:
-        peers = find("linear_recurrence", shape, dtype, gradients=True).peers
+        peers = find_case("linear_recurrence", shape, dtype, gradients=True).peers
         assert peers == tuple((name, 1.0) for name in GATED[:3])
     for shape in SUMS:
-        assert find("discounted_cumsum", shape).peers == (("torch-discounted-cumsum", 1.0),)
+        assert find_case("discounted_cumsum", shape).peers == (("torch-discounted-cumsum", 1.0),)
     for shape in [*SUMS, (1, 2**28)]:
-        assert find("cumulative_sum", shape).peers == (("torch.cumsum", 1.0),)
+        assert find_case("cumulative_sum", shape).peers == (("torch.cumsum", 1.0),)
 
 
 def test_odd_lengths_latency_and_host_cost():
     for length, power in ((3000, 2048), (10007, 8192), (100003, 131072)):
-        (case,) = (case for case in cuda_cases.cases() if case.versus and case.length == length)
-        assert case.versus[1] == power and case.bar == pytest.approx(1 / 1.05)
-        for shape in (case.shape, case.versus):
+        (case,) = (case for case in EVERY if case.versus_shape and case.length == length)
+        assert case.versus_shape[1] == power and case.threshold == pytest.approx(1 / 1.05)
+        for shape in (case.shape, case.versus_shape):
             assert 0.99 * 25_165_824 < shape[0] * shape[1] <= 25_165_824
-    assert find("linear_recurrence", (1, 65536), figure="us").bar == 8
-    assert find("discounted_cumsum", (1, 100_000), figure="us").bar == 8
-    host = [case for case in cuda_cases.cases() if case.figure == "us host"]
+    assert find_case("linear_recurrence", (1, 65536), metric="us").threshold == 8
+    assert find_case("discounted_cumsum", (1, 100_000), metric="us").threshold == 8
+    host = [case for case in EVERY if case.metric == "us host"]
     assert {case.operation for case in host} == {"linear_recurrence", "discounted_cumsum", "cumulative_sum"}
-    assert all(case.bar == 8 and case.n_elements < 10_000 for case in host)
-    assert find("discounted_cumsum", (1, 10_000_000), window=1000).bar is None
+    assert all(case.threshold == 8 and case.n_elements < 10_000 for case in host)
+    assert find_case("discounted_cumsum", (1, 10_000_000), window=1000).threshold is None
 
 
 def test_minimal_bytes():
@@ -111,10 +115,10 @@ def test_minimal_bytes():
 
 
 def test_names_tell_cases_apart_and_families_join_lengths():
-    cases = cuda_cases.cases()
+    cases = EVERY
     assert len({(case.name, case.dtype) for case in cases}) == len(cases)
-    assert set(cuda_cases.cases(quick=True)) - set(cases)  # without what is compiled
-    assert {case.name for case in cuda_cases.cases(quick=True)} < {case.name for case in cases}
+    assert set(scans.cases(quick=True, device="cuda")) - set(cases)  # without what is compiled
+    assert {case.name for case in scans.cases(quick=True, device="cuda")} < {case.name for case in cases}
     assert (
         Case("linear_recurrence", (8, 64, 3), axis=1).family == Case("linear_recurrence", (8, 9, 3), axis=1).family
     )
@@ -129,7 +133,7 @@ def test_names_tell_cases_apart_and_families_join_lengths():
     [
         (["scans", "--batch", "2"], "argument --batch: needs scans --device cuda"),
         (["scans", "--seqlens", "32", "64"], "argument --seqlens: needs scans --device cuda"),
-        (["scans", "--outdir", "here"], "argument --outdir: needs scans --device cuda"),
+        (["scans", "--outdir", "folder"], "argument --outdir: needs scans --device cuda"),
         (["counts", "--device", "cuda", "--dim", "4"], "argument --dim: is about scans"),
         (["scans", "--device", "cuda", "--threads", "2"], "argument --threads: is about the CPU"),
         (["scans", "--device", "tpu"], "argument --device: invalid choice"),
@@ -141,19 +145,54 @@ def test_names_tell_cases_apart_and_families_join_lengths():
 )
 def test_options_that_do_not_go_together(capsys, arguments, message):
     with pytest.raises(SystemExit) as stopped:
-        bench.run(parsed(*arguments))
+        cli.main(arguments)
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
 
 
 def parsed(*arguments):
+    return cli.parser().parse_args(arguments)
+
+
+@pytest.mark.parametrize("family", ["scans", "counts", "pairs", "userscan"])
+def test_the_command_of_the_package(tmp_path, family):
+    if family in ("pairs", "userscan"):
+        pytest.importorskip("llvmlite")
+    done = command(tmp_path, "bench", family, "--quick", "--threads", "2", "--json", "rows.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert rows and all(row["value"] > 0 and row["seconds"] > 0 for row in rows)
+    assert {row["method"] for row in rows} >= {"upsweep"}
+
+
+def test_the_command_of_the_package_times_no_wrong_answer(monkeypatch, capsys):
+    from upsweep import bench, selftest
+
+    right = upsweep.cumulative_sum
+    monkeypatch.setattr(selftest, "run", lambda **_: True)
+    monkeypatch.setattr(upsweep, "cumulative_sum", lambda x, **keywords: right(x, **keywords) * 1.01)
+    parser = upsweep_parser()
+    assert bench.run(parser.parse_args(["scans", "--quick", "--only", "_sum 64 x"])) == 1
+    reported = capsys.readouterr().out
+    assert "no speed is reported" in reported and "cumulative_sum 64 x" in reported and " ms" not in reported
+    assert bench.run(parser.parse_args(["scans", "--quick", "--only", "no such case"])) == 2
+
+
+def upsweep_parser():
+    import argparse
+
+    from upsweep import bench
+
     parser = argparse.ArgumentParser()
     bench.add_arguments(parser)
-    return parser.parse_args(arguments)
+    return parser
 
 
-def test_without_a_device_the_command_says_so(tmp_path):
-    done = command(tmp_path, "bench", "scans", "--device", "cuda", CUDA_VISIBLE_DEVICES="")
+@pytest.mark.parametrize(
+    "run", [run_benchmarks, lambda folder, *rest, **env: command(folder, "bench", *rest, **env)]
+)
+def test_without_a_device_the_command_says_so(tmp_path, run):
+    done = run(tmp_path, "scans", "--device", "cuda", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2
     assert "bench scans --device cuda: " in done.stderr and "torch" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
@@ -161,14 +200,14 @@ def test_without_a_device_the_command_says_so(tmp_path):
 
 def test_without_torch_the_command_says_so(monkeypatch, capsys):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert bench.run(parsed("scans", "--device", "cuda")) == 2
+    assert cli.main(["scans", "--device", "cuda"]) == 2
     assert "needs torch, which is not installed" in capsys.readouterr().err
 
 
 def test_flags_of_the_sweep():
-    assert sweep.given(parsed("scans", "--device", "cuda")) == []
+    assert sweep.flags_used(parsed("scans", "--device", "cuda")) == []
     for flags in (["--batch", "3"], ["--iters", "5"], ["--outdir", "x"]):
-        assert sweep.given(parsed("scans", "--device", "cuda", *flags)) == flags[:1]
+        assert sweep.flags_used(parsed("scans", "--device", "cuda", *flags)) == flags[:1]
     plain = sweep.Sweep.of(parsed("scans", "--dim", "7"))
     assert (plain.batch, plain.dim, plain.dtype, plain.iters, plain.warmup) == (2, 7, "float32", 100, 10)
     assert list(plain.seqlens) == [2**power for power in range(5, 17)]
@@ -205,20 +244,20 @@ def test_a_row_that_could_not_be_timed(tmp_path, capsys):
     assert row.met is None and row.rate is None
     report.print_table([row, Row("case", "float32", 1e-3, 0.9, "of copy", 0.85, n_bytes=10**6)])
     table = capsys.readouterr().out
-    assert "raised, not timed: OSError: gone" in table and "1 of 1 bars met" in table and "1.0" in table
+    assert "raised, not timed: OSError: gone" in table and "1 of 1 thresholds met" in table and "1.0" in table
     report.write_json(tmp_path / "rows.json", {}, [row])
-    (found,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
-    assert found["seconds"] is None and found["note"] == row.note
+    (fields,) = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert fields["seconds"] is None and fields["note"] == row.note
 
 
 def series():
     for length, ours in ((64, 1e-6), (128, 2e-6), (256, 4e-6)):
         about = {"length": length, "family": "linear_recurrence 2 x n, float32"}
-        yield Row("ours", "float32", ours, 0.8, "of copy", 0.7, 1000, method="upsweep", **about)
+        yield Row("own", "float32", ours, 0.8, "of copy", 0.7, 1000, method="upsweep", **about)
         if length != 256:
-            yield Row("theirs", "float32", 3 * ours, 3.0, "x", method="fpscan", **about)
+            yield Row("peer", "float32", 3 * ours, 3.0, "x", method="fpscan", **about)
         else:
-            yield Row("theirs", "float32", None, None, "x", method="fpscan", note="refused", **about)
+            yield Row("peer", "float32", None, None, "x", method="fpscan", note="refused", **about)
 
 
 class Axes:
@@ -250,7 +289,7 @@ def test_figures_are_written(tmp_path):
 
 def test_the_machine_is_described_without_folders(monkeypatch):
     config = upsweep.show_config()
-    broken = {"cuda_library": "/somewhere/of/mine/libupsweep_cuda.so", "cuda_architectures": "/somewhere/x: no"}
+    broken = {"cuda_library": "/somewhere/private/libupsweep_cuda.so", "cuda_architectures": "/somewhere/x: no"}
     monkeypatch.setattr(upsweep, "show_config", lambda: type(config)({**config, **broken}))
     described = machine.describe()
     assert described["cuda_library"] == "libupsweep_cuda.so" and "somewhere" not in json.dumps(described)
@@ -262,8 +301,8 @@ def test_the_machine_is_described_without_folders(monkeypatch):
 # ---- asv -----------------------------------------------------------------------------------------------------
 
 
-def beside_asv(name):
-    """A program of asv_bench, which is no package."""
+def program(name):
+    """A program of asv_bench."""
     path = Path(__file__).parents[2] / "asv_bench" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(spec)
@@ -273,7 +312,7 @@ def beside_asv(name):
 
 @pytest.fixture
 def publishable():
-    return beside_asv("publishable")
+    return program("publishable")
 
 
 RESULT = {
@@ -285,13 +324,13 @@ RESULT = {
 
 def test_results_are_filed_without_paths(publishable, monkeypatch, tmp_path):
     monkeypatch.setattr(publishable, "git", lambda *words: "7" if words[0] == "show" else "ab" * 20)
-    given = tmp_path / "11111111-existing-py_opt_conda_bin_python.json"
-    given.write_text(json.dumps(RESULT))
-    target = publishable.main([str(given), "--environment", "existing-py3.12"])
+    before = tmp_path / "11111111-existing-py_opt_conda_bin_python.json"
+    before.write_text(json.dumps(RESULT))
+    target = publishable.main([str(before), "--environment", "existing-py3.12"])
     assert [path.name for path in tmp_path.iterdir()] == ["abababab-existing-py3.12.json"] == [target.name]
-    found = json.loads(target.read_text())
-    assert found["commit_hash"] == "ab" * 20 and found["date"] == 7000 and found["env_name"] == "existing-py3.12"
-    assert found["results"] == RESULT["results"] and "conda" not in target.read_text()
+    after = json.loads(target.read_text())
+    assert after["commit_hash"] == "ab" * 20 and after["date"] == 7000 and after["env_name"] == "existing-py3.12"
+    assert after["results"] == RESULT["results"] and "conda" not in target.read_text()
 
 
 @pytest.mark.parametrize("left", ["/home/someone/x", "~/x", "in /opt/x", "-I/usr/include", r"C:\x"])
@@ -300,15 +339,12 @@ def test_a_result_that_still_names_a_path_is_refused(publishable, left):
         publishable.cleaned({**RESULT, "env_vars": {"A": left}}, "a", 1, "b", "3.12")
 
 
-def test_figures_of_bench_are_filed_by_the_names_that_asv_gives(monkeypatch):
-    monkeypatch.syspath_prepend(
-        Path(__file__).parents[2] / "asv_bench"
-    )  # where it is a program, it finds the other
-    from_bench = beside_asv("from_bench")
-    rows = [{"case": f"sum {n}", "dtype": "float32", "figure": n / 2} for n in (1, 2)]
+def test_values_are_filed_by_the_names_that_asv_uses():
+    from_bench = program("from_bench")
+    rows = [{"case": f"sum {n}", "dtype": "float32", "value": n / 2} for n in (1, 2)]
     parameters = ["'sum 2, float32'", "'sum 3, float32'", "'sum 1, float32'"]
-    assert from_bench.figures(parameters, rows) == [1.0, None, 0.5]
+    assert from_bench.values(parameters, rows) == [1.0, None, 0.5]
     with pytest.raises(ValueError, match="no case 'sum 1, float32'"):
-        from_bench.figures(parameters[:2], rows)
-    assert from_bench.figures(parameters[:2], rows, part=True) == [1.0, None]
-    assert from_bench.figures(["'sum 1'", "'sum 2'", "'sum'"], rows) == [0.5, 1.0, None]
+        from_bench.values(parameters[:2], rows)
+    assert from_bench.values(parameters[:2], rows, part=True) == [1.0, None]
+    assert from_bench.values(["'sum 1'", "'sum 2'", "'sum'"], rows) == [0.5, 1.0, None]

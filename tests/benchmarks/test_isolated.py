@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from upsweep.bench import isolated
+from upsweep_bench import isolated
 
 
 def answer(item):
@@ -32,7 +32,7 @@ def test_answers_come_from_one_other_process():
         ("raise", "ValueError: not this one"),
     ],
 )
-def test_a_failure_is_told_and_the_next_item_begins_a_new_process(item, reason):
+def test_a_failure_is_reported_and_the_next_item_begins_a_new_process(item, reason):
     (first, _), failed, (second, _) = isolated.each(answer, [1, item, 2])
     assert failed == (None, reason)
     assert first[0] == 2 and second[0] == 4 and first[1] != second[1]
@@ -43,7 +43,7 @@ def test_two_failures_are_enough():
     assert last == (None, "not tried after 2 failures")
 
 
-def test_who_stops_listening_stops_the_process():
+def test_closing_the_iterator_stops_the_process():
     results = isolated.each(answer, [1, 2])
     assert next(results)[0][0] == 2
     results.close()

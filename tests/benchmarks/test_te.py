@@ -1,12 +1,11 @@
-"""The benchmark of te: its programs and bars, and that it does not time what answers wrongly."""
+"""The benchmarks of te, updates and filters: cases, thresholds, and that no wrong answer is timed."""
 
 import dataclasses
 
 import numpy as np
 import pytest
-from upsweep.bench import scan_peers, te_programs
-from upsweep.bench.peers import optional
-from upsweep.bench.te_programs import PROGRAMS
+from upsweep_bench import cli, compare, peers, te_programs, user_scans
+from upsweep_bench.te_programs import PROGRAMS
 
 pytest.importorskip("llvmlite")
 
@@ -17,57 +16,71 @@ def small(program):
     return dataclasses.replace(program, shape=SMALL[program.n_gates])
 
 
-def test_every_bar_has_its_program():
-    found = {program.name: (program.peer, program.bar) for program in PROGRAMS}
-    assert len(found) == len(PROGRAMS)
-    assert found["te sum (10, 1024)"] == ("us", 10) and found["te tanh (1000, 4096)"] == ("numba", 6)
-    assert found["te sum (1024, 1024)"] == ("copy", 0.9) and found["te sum (100,000, 16)"] == ("copy", 0.83)
-    assert found["te tanh (1000, 4096) by steps"] == ("numpy", 20)
-    assert [found[f"te {cell}, 128 hidden, batch 256"][1] for cell in ("RNN", "GRU", "LSTM")] == [0.67, 1, 1]
+def test_every_threshold_has_its_program():
+    own = {program.name: (program.metric, program.threshold) for program in PROGRAMS}
+    of_peers = {program.name: dict(program.peers) for program in PROGRAMS}
+    assert len(own) == len(PROGRAMS)
+    assert own["te sum (10, 1024)"] == ("us", 10) and of_peers["te tanh (1000, 4096)"]["numba"] == 6
+    assert own["te sum (1024, 1024)"] == ("of copy", 0.9) and own["te sum (100,000, 16)"] == ("of copy", 0.83)
+    assert of_peers["te tanh (1000, 4096)"]["numpy"] == 20
+    cells = [of_peers[f"te {cell}, 128 hidden, batch 256"]["numpy"] for cell in ("RNN", "GRU", "LSTM")]
+    assert cells == [0.67, 1, 1]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
-def test_rows_have_their_figures(program, monkeypatch):
-    monkeypatch.setattr(te_programs, "numba_loop", lambda out, x: lambda: None)
-    row = te_programs._row(small(program), 1, 1)
-    assert row.figure is not None and row.figure > 0 and row.n_bytes > 0 and "wrong" not in row.note
-    assert (row.unit == "us") == (program.peer == "us") and (row.unit == "of copy") == (program.peer == "copy")
+def test_rows_have_their_values(program):
+    row, *others = compare.measure_case(small(program), rounds=1)
+    assert row.value is not None and row.value > 0 and row.n_bytes > 0 and row.unit == program.metric
+    assert all(other.value is not None and other.value > 0 and not other.note for other in others)
+    installed = [name for name, _ in program.peers if name not in peers.missing()]
+    assert [other.method for other in others] == installed
 
 
-def test_the_loops_beside_them_answer_alike():
-    program = small(next(each for each in PROGRAMS if each.peer == "numba"))
-    (x,), (expected,), (out,) = program.inputs(), program.results(), program.results()
+def test_loops_of_peers_answer_alike():
+    program = small(next(each for each in PROGRAMS if "numba" in dict(each.peers)))
+    arrays = program.arrays()
+    ((x,), (expected,)) = arrays.inputs[0], arrays.new_results()
     program.steps(expected, x)
-    loop = te_programs.numba_loop(out, x)
-    if loop is not None:
-        loop()
-        np.testing.assert_allclose(out, expected, rtol=1e-5)
-    scanned = te_programs.jax_scan(program, x)
-    if scanned is not None:
-        np.testing.assert_allclose(scanned(), expected[1:], rtol=1e-5)
+    for name, _ in program.peers:
+        loop = peers.bind(name, program)
+        if loop is not None:
+            np.testing.assert_allclose(loop(x), expected, rtol=1e-5)
 
 
-def test_a_wrong_answer_is_not_timed():
+def test_a_wrong_answer_is_not_timed(monkeypatch):
     def off_by_one(out, x):
         out[...] = np.cumsum(x, axis=0) + 1
 
-    row = te_programs._row(dataclasses.replace(small(PROGRAMS[1]), steps=off_by_one), 1, 1)
-    assert row.seconds is None and row.figure is None and "wrong" in row.note
+    monkeypatch.setitem(te_programs._STEPS, "sum", off_by_one)
+    with pytest.raises(compare.WrongResult, match=r"te sum .*: error"):
+        compare.measure_case(small(PROGRAMS[1]))
 
 
 def test_builds_are_timed_in_processes_of_their_own():
-    (row,) = te_programs.rows("te build of cumulative_sum, from the disk", True, 1)
-    assert row.unit == "ms" and row.bar == 10 and 0 < row.figure < 5000
+    (case,) = cli.cases("userscan", True, "cpu", "te build of cumulative_sum, from the disk")
+    (row,) = compare.measure_case(case)
+    assert row.unit == "ms" and row.threshold == 10 and 0 < row.value < 5000
 
 
 def test_nothing_is_measured_without_a_program():
-    assert te_programs.rows("no such program", True, 1) == []
+    assert cli.cases("userscan", True, "cpu", "no such program") == []
 
 
-def test_what_others_offer_answers_alike():
-    names = set()
-    for name, other, ours, theirs in scan_peers.pairs(7, 20, 300):
-        np.testing.assert_allclose(np.asarray(ours()), np.asarray(theirs()), rtol=1e-5, atol=1e-6)
-        names.add((name, other))
-    assert len(names) == 2 * sum(map(bool, (optional("jax"), optional("pandas"))))
-    assert [row.case for row in scan_peers.rows("no such case", True)] == []
+UPDATES = [
+    *(dataclasses.replace(case, shape=tuple(min(n, 40) for n in case.shape)) for case in user_scans.updates()),
+    *(dataclasses.replace(case, n=300) for case in user_scans.cases() if isinstance(case, user_scans.Filter)),
+]
+
+
+@pytest.mark.parametrize("case", UPDATES, ids=lambda case: case.label)
+def test_updates_and_filters_are_checked_and_their_peers_answer_alike(case, monkeypatch):
+    arrays = case.arrays()
+    compare.check(case, arrays)
+    right = case.function(arrays)
+    for name, _ in case.peers:
+        function = peers.bind(name, case)
+        if function is not None:
+            assert arrays.error(function(*arrays.inputs[0])) <= 1e-3
+    monkeypatch.setattr(type(case), "function", lambda *_: lambda *xs: right(*xs) * 1.01 + 0.01)
+    with pytest.raises(compare.WrongResult, match="error"):
+        compare.check(case, arrays)

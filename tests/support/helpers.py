@@ -7,6 +7,7 @@ import textwrap
 import threading
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -247,11 +248,17 @@ def run_python(code, timeout=300, **environment):
     return done.stdout
 
 
-def command(folder, *arguments, **environment):
-    """Run ``python -m upsweep`` in a folder; what came of it, with its output."""
+def command(folder, *arguments, program=("-m", "upsweep"), **environment):
+    """Run ``python -m upsweep`` in a folder; returns the completed process with its output."""
     import os
 
     return subprocess.run(
-        [sys.executable, "-m", "upsweep", *arguments],
+        [sys.executable, *program, *arguments],
         cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
+
+
+def run_benchmarks(folder, *arguments, **environment):
+    """Run ``python asv_bench/run.py`` in a folder; returns the completed process with its output."""
+    program = Path(__file__).parents[2] / "asv_bench" / "run.py"
+    return command(folder, *arguments, program=(str(program),), **environment)

@@ -1,4 +1,4 @@
-"""What was measured on: the machine and the versions. No names of hosts, users or folders."""
+"""Describes the machine and the versions that a benchmark ran on, without names of hosts, users or folders."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _cpu_model() -> str:
 
 
 def _caches() -> list[str]:
-    """Such as ``L2 1024K``; of the first core."""
-    found = []
+    """The caches of the first core, such as ``L2 1024K``."""
+    sizes = []
     for index in sorted(_CPU.glob("index*")):
         level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
         if kind != "Instruction":
-            found.append(f"L{level} {size}")
-    return found
+            sizes.append(f"L{level} {size}")
+    return sizes
 
 
 def _cores() -> int:
@@ -41,7 +41,7 @@ def _cores() -> int:
 def describe() -> dict[str, Any]:
     """The machine and the versions, for the table's head and for JSON."""
     config = upsweep.show_config()
-    # Of the CUDA library its place is nobody's business, and neither is what a loader says of it.
+    # The folder of the CUDA library and the loader's message about it are private.
     config["cuda_library"] = config["cuda_library"] and Path(config["cuda_library"]).name
     if isinstance(config["cuda_architectures"], str):
         config["cuda_architectures"] = "does not load"
@@ -49,17 +49,17 @@ def describe() -> dict[str, Any]:
 
 
 def describe_cuda() -> dict[str, Any]:
-    """The same, and the current CUDA device as torch knows it."""
+    """The machine, the versions and the current CUDA device as torch describes it."""
     import torch
 
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    device = torch.cuda.get_device_properties(torch.cuda.current_device())
     return {
         **describe(),
-        "gpu": found.name,
-        "gpu_processors": found.multi_processor_count,
-        "gpu_memory": f"{found.total_memory / 2**30:.0f} GiB",
-        "gpu_l2": f"{found.L2_cache_size / 2**20:.0f} MiB",
-        "compute_capability": f"{found.major}.{found.minor}",
+        "gpu": device.name,
+        "gpu_processors": device.multi_processor_count,
+        "gpu_memory": f"{device.total_memory / 2**30:.0f} GiB",
+        "gpu_l2": f"{device.L2_cache_size / 2**20:.0f} MiB",
+        "compute_capability": f"{device.major}.{device.minor}",
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "cuda_driver": _driver_version(),
@@ -67,14 +67,14 @@ def describe_cuda() -> dict[str, Any]:
 
 
 def _driver_version() -> str:
-    """The newest CUDA that the driver runs; torch has no name for it in all versions."""
+    """The newest CUDA version that the driver supports, which not all versions of torch tell."""
     version = ctypes.c_int()
     ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
 
 def text(described: dict[str, Any]) -> str:
-    """Two lines of it; a GPU has one more before them."""
+    """The description in two lines, after one more for a GPU."""
     caches = ", ".join(described["caches"]) or "caches unknown"
     versions = ", ".join(f"{name} {described[name]}" for name in ("python", "numpy"))
     gpu = ""

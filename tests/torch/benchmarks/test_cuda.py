@@ -1,31 +1,23 @@
-"""Hazard: a benchmark of tensors that times wrong answers, or that another package's failure ends."""
+"""Hazard: a benchmark of CUDA tensors that times wrong answers, or that another package's failure ends."""
 
-import argparse
 import doctest
 import gc
 import json
 import weakref
+from functools import partial
 
 import numpy as np
 import pytest
-from helpers import command
+from helpers import run_benchmarks
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import upsweep  # noqa: E402  # after it is known that torch is there
-from upsweep import bench, reference  # noqa: E402
-from upsweep.bench import (  # noqa: E402
-    cuda,
-    cuda_beside,
-    cuda_harness,
-    cuda_oracle,
-    cuda_peers,
-    cuda_scans,
-    isolated,
-    machine,
-)
-from upsweep.bench.cuda_cases import Case  # noqa: E402
+import upsweep  # noqa: E402  # after torch was found
+from upsweep import reference  # noqa: E402
+from upsweep.bench import machine  # noqa: E402
+from upsweep_bench import cli, compare, graph_timing, isolated, oracle, peers, scans  # noqa: E402
 
+Case = partial(scans.Case, device="cuda")
 GATED = Case("linear_recurrence", (3, 100))
 
 
@@ -34,12 +26,12 @@ def test_the_baseline_is_the_recurrence(length):
     random = np.random.default_rng(length)
     gates, tokens = random.normal(size=(2, 4, length)), random.normal(size=(2, 4, length))
     gates[..., 0] = np.nan  # the first gate does not count
-    y = cuda_oracle.hillis_steele(torch.from_numpy(gates), torch.from_numpy(tokens))
+    y = oracle.hillis_steele(torch.from_numpy(gates), torch.from_numpy(tokens))
     np.testing.assert_allclose(y.numpy(), reference.linear_recurrence(gates, tokens), rtol=1e-11, atol=1e-13)
 
 
 def test_the_example_of_the_baseline():
-    results = doctest.testmod(cuda_oracle)
+    results = doctest.testmod(oracle)
     assert results.attempted and not results.failed
 
 
@@ -62,10 +54,10 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}, {case.dtype}")
 def test_the_gate_passes_what_is_right_and_nothing_else(case, monkeypatch):
-    monkeypatch.setattr(cuda_oracle, "_PIECE", 150)  # several pieces
-    tensors = cuda_scans.Tensors(case, 1, device="cpu")
-    cuda_scans.check(case, tensors)
-    right = cuda_scans.function_of(case)
+    monkeypatch.setattr(oracle, "_PIECE", 150)  # several pieces
+    tensors = case.arrays(1, "cpu")
+    compare.check(case, tensors)
+    right = case.function(tensors)
     spoilers = [lambda y: y * 1.02, lambda y: torch.where(y == y.max(), torch.nan, y)]
     if case.carry:
         spoilers = [
@@ -74,132 +66,130 @@ def test_the_gate_passes_what_is_right_and_nothing_else(case, monkeypatch):
             if part == "value" or case.n_elements < 100_000  # whose product is nothing
         ]  # fmt: skip
     for spoil in spoilers:
-        monkeypatch.setattr(cuda_scans, "function_of", lambda _, spoil=spoil: lambda *args: spoil(right(*args)))
+        monkeypatch.setattr(scans.Case, "function", lambda *_, spoil=spoil: lambda *args: spoil(right(*args)))
         if case.gradients and case.length == 1 and spoil(torch.tensor(1.0)) != spoil(torch.tensor(1.0)):
             continue  # the gradient of a NaN that replaces y is 0: no error in what is looked at
-        with pytest.raises(cuda_scans.WrongResult, match=case.name):
-            cuda_scans.check(case, tensors)
+        with pytest.raises(compare.WrongResult, match=case.name):
+            compare.check(case, tensors)
 
 
-def options(*arguments):
-    parser = argparse.ArgumentParser()
-    bench.add_arguments(parser)
-    return parser.parse_args(["scans", "--device", "cuda", *arguments])
+def run(*arguments):
+    return cli.main(["scans", "--device", "cuda", *arguments])
 
 
 @pytest.fixture
-def as_if_there_were_a_device(monkeypatch):
-    monkeypatch.setattr(cuda, "why_not", lambda: None)
+def with_a_fake_device(monkeypatch):
+    monkeypatch.setattr(cli, "reason_not_to_run", lambda: None)
     monkeypatch.setattr(machine, "describe_cuda", machine.describe)
 
 
-@pytest.mark.usefixtures("as_if_there_were_a_device")
+@pytest.mark.usefixtures("with_a_fake_device")
 def test_no_speed_is_reported_when_a_result_is_wrong(monkeypatch, capsys, tmp_path):
     def measure_case(case, rounds, warmup):
         if case.shape == (2, 256, 32):
-            raise cuda_scans.WrongResult("this one is wrong")
-        return cuda_scans.rows_from_samples(case, {"upsweep": [1e-3], "copy": [1e-3]}, {})
+            raise compare.WrongResult("this one is wrong")
+        return compare.rows_from_samples(case, {"upsweep": [1e-3], "copy": [1e-3]}, {})
 
-    monkeypatch.setattr(cuda_scans, "measure_case", measure_case)
-    monkeypatch.setattr(cuda_scans, "Tensors", lambda case, count: None)
-    monkeypatch.setattr(cuda_scans, "check", lambda case, tensors: None)
+    monkeypatch.setattr(compare, "measure_case", measure_case)
+    monkeypatch.setattr(scans.Case, "arrays", lambda case, count: None)
+    monkeypatch.setattr(compare, "check", lambda case, tensors: None)
     path = tmp_path / "rows.json"
-    assert bench.run(options("--only", "2 x 256 x", "--json", str(path))) == 1
-    said = capsys.readouterr().out
-    assert "no speed is reported" in said and "this one is wrong" in said and " ms" not in said
+    assert run("--only", "2 x 256 x", "--json", str(path)) == 1
+    reported = capsys.readouterr().out
+    assert "no speed is reported" in reported and "this one is wrong" in reported and " ms" not in reported
     assert not path.exists()
-    assert bench.run(options("--only", "2 x 256 x 1,024", "--json", str(path))) == 0
+    assert run("--only", "2 x 256 x 1,024", "--json", str(path)) == 0
     assert json.loads(path.read_text())["rows"][0]["seconds"] == 1e-3
-    assert bench.run(options("--only", "nothing that there is")) == 2
+    assert run("--only", "no such case") == 2
 
 
-@pytest.mark.usefixtures("as_if_there_were_a_device")
+@pytest.mark.usefixtures("with_a_fake_device")
 def test_what_is_not_implemented_gets_its_line(monkeypatch, capsys):
     def measure_case(case, rounds, warmup):
-        raise NotImplementedError("window: not here")
+        raise NotImplementedError("window: not on CUDA")
 
-    monkeypatch.setattr(cuda_scans, "measure_case", measure_case)
-    assert bench.run(options("--only", "window=")) == 0
-    assert "window: not here" in capsys.readouterr().out
+    monkeypatch.setattr(compare, "measure_case", measure_case)
+    assert run("--only", "window=") == 0
+    assert "window: not on CUDA" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("as_if_there_were_a_device")
+@pytest.mark.usefixtures("with_a_fake_device")
 def test_peers_are_measured_one_by_one_and_may_break_down(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(cuda_peers, "missing", lambda: ["fpscan", "accelerated-scan"])
+    monkeypatch.setattr(peers, "missing", lambda: ["fpscan", "accelerated-scan"])
     measured = []
 
     def measure_case(case, rounds, warmup):
         measured.append([name for name, _ in case.peers])
         if case.peers and case.length == 512:
-            raise cuda_scans.ContextLost("somebody: illegal memory access\nand more")
+            raise compare.ContextLost("peer: illegal memory access\nand more")
         seconds = {name: [3e-3] for name, _ in case.peers}
-        return cuda_scans.rows_from_samples(case, {"upsweep": [1e-3], "copy": [1e-3], **seconds}, {})
+        return compare.rows_from_samples(case, {"upsweep": [1e-3], "copy": [1e-3], **seconds}, {})
 
     def each(function, items):
         for item in items:
             try:
                 yield function(item), ""
-            except cuda_scans.ContextLost as error:
+            except compare.ContextLost as error:
                 yield None, str(error)
 
-    monkeypatch.setattr(cuda_scans, "measure_case", measure_case)
+    monkeypatch.setattr(compare, "measure_case", measure_case)
     monkeypatch.setattr(isolated, "each", each)
     path = tmp_path / "rows.json"
-    assert bench.run(options("--only", "8 x 1,536 x", "--json", str(path))) == 0
+    assert run("--only", "8 x 1,536 x", "--json", str(path)) == 0
     assert max(map(len, measured)) == 1 and measured.index(["associative_scan"]) > measured.count([])
     rows = {row["case"] + row["dtype"]: row for row in json.loads(path.read_text())["rows"]}
     fine = rows["associative_scan against linear_recurrence 8 x 1,536 x 2,048float32"]
     lost = rows["associative_scan against linear_recurrence 8 x 1,536 x 512float32"]
-    assert fine["figure"] == pytest.approx(3)
-    assert lost["seconds"] is None and lost["note"] == "not timed: somebody: illegal memory access"
+    assert fine["value"] == pytest.approx(3)
+    assert lost["seconds"] is None and lost["note"] == "not timed: peer: illegal memory access"
     names = [row["case"] for row in json.loads(path.read_text())["rows"]]
     assert names.index("linear_recurrence 8 x 1,536 x 8,192 forward and backward") < names.index(lost["case"])
     assert not any("fpscan" in name for name in names)
 
 
 def test_rows_from_samples():
-    case = Case("linear_recurrence", (2, 32), bar=0.5, peers=(("fpscan", 1.1), ("a", 1.0), ("b", None)))
+    case = Case("linear_recurrence", (2, 32), threshold=0.5, peers=(("fpscan", 1.1), ("a", 1.0), ("b", None)))
     seconds = {"upsweep": [2e-6, 1e-6, 9e-6], "copy": [1e-6, 1e-6, 1e-6], "fpscan": [4e-6, 4e-6, 4e-6]}
-    ours, fpscan, refused = cuda_scans.rows_from_samples(case, seconds, {"a": "refused", "fpscan": "in a row"})
-    assert (ours.figure, ours.bar, ours.met, ours.unit) == (0.5, 0.5, True, "of copy")
+    ours, fpscan, refused = compare.rows_from_samples(case, seconds, {"a": "refused", "fpscan": "call by call"})
+    assert (ours.value, ours.threshold, ours.met, ours.unit) == (0.5, 0.5, True, "of copy")
     assert (ours.seconds, ours.p90, ours.n_bytes, ours.length) == (2e-6, 9e-6, 64 * 12, 32)
-    assert (fpscan.figure, fpscan.met, fpscan.unit, fpscan.note) == (2.0, True, "x", "in a row")
+    assert (fpscan.value, fpscan.met, fpscan.unit, fpscan.note) == (2.0, True, "x", "call by call")
     assert (refused.seconds, refused.met, refused.note) == (None, None, "refused")
-    odd = Case("linear_recurrence", (2, 30), bar=0.95, figure="per element", versus=(2, 32))
-    (row,) = cuda_scans.rows_from_samples(odd, {"upsweep": [3e-6], "versus": [3.2e-6]}, {})
-    assert row.figure == pytest.approx(1) and row.unit == "x" and row.met
-    for figure in ("us", "us host"):
-        short = Case("linear_recurrence", (1, 32), bar=8.0, figure=figure)
-        (row,) = cuda_scans.rows_from_samples(short, {"upsweep": [9e-6]}, {})
-        assert row.figure == pytest.approx(9) and row.unit == "us" and row.met is False
+    odd = Case("linear_recurrence", (2, 30), threshold=0.95, metric="per element", versus_shape=(2, 32))
+    (row,) = compare.rows_from_samples(odd, {"upsweep": [3e-6], "versus": [3.2e-6]}, {})
+    assert row.value == pytest.approx(1) and row.unit == "x" and row.met
+    for metric in ("us", "us host"):
+        short = Case("linear_recurrence", (1, 32), threshold=8.0, metric=metric)
+        (row,) = compare.rows_from_samples(short, {"upsweep": [9e-6]}, {})
+        assert row.value == pytest.approx(9) and row.unit == "us" and row.met is False
 
 
 def test_peers_that_fail_are_not_timed(monkeypatch):
     synchronised = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: synchronised.append(1))
-    monkeypatch.setattr(cuda_beside.harness, "prepare", lambda subject: subject)
+    monkeypatch.setattr(graph_timing, "prepare", lambda subject: subject)
 
     def add(name, function, package="torch"):
-        monkeypatch.setitem(cuda_peers.PEERS, name, cuda_peers.Peer(package, lambda case: function))
+        monkeypatch.setitem(peers.PEERS, name, peers.Peer(package, lambda case: function))
 
     def fail(gates, tokens):
         raise OSError("no kernel\nmore of it")
 
     def refuse(case):
-        raise cuda_peers.Refused("takes nothing")
+        raise peers.Refused("takes nothing")
 
-    add("right", cuda_oracle.hillis_steele)
+    add("right", oracle.hillis_steele)
     add("wrong", lambda gates, tokens: tokens)
     add("not a number", lambda gates, tokens: tokens * torch.nan)
     add("failing", fail)
     add("absent", fail, package="no_such_package_anywhere")
-    monkeypatch.setitem(cuda_peers.PEERS, "picky", cuda_peers.Peer("torch", refuse))
-    tensors = cuda_scans.Tensors(GATED, 1, device="cpu")
+    monkeypatch.setitem(peers.PEERS, "picky", peers.Peer("torch", refuse))
+    tensors = GATED.arrays(1, "cpu")
 
     def outcome(name):
-        return cuda_beside.peer_subject(name, GATED, tensors)
+        return compare.prepare_peer(name, GATED, tensors)
 
-    assert isinstance(outcome("right"), cuda_harness.Subject)
+    assert isinstance(outcome("right"), graph_timing.Subject)
     assert outcome("absent") is None
     assert outcome("wrong").startswith("wrong, not timed: relative error 0.9")
     assert outcome("not a number") == "wrong, not timed: relative error nan"
@@ -212,46 +202,46 @@ def test_peers_that_fail_are_not_timed(monkeypatch):
         raise RuntimeError("an illegal memory access was encountered")
 
     monkeypatch.setattr(torch.cuda, "synchronize", broken)
-    with pytest.raises(cuda_scans.ContextLost, match="failing: an illegal memory access"):
+    with pytest.raises(compare.ContextLost, match="failing: an illegal memory access"):
         outcome("failing")
 
 
 def test_peers_refuse_what_they_cannot_do():
     for shape in ((2, 3, 31), (2, 3, 48), (2, 3, 131072)):
-        with pytest.raises(cuda_peers.Refused, match="powers of two"):
-            cuda_peers.PEERS["fpscan"].bind(Case("linear_recurrence", shape))
-    with pytest.raises(cuda_peers.Refused, match="65,535 rows"):
-        cuda_peers.PEERS["torch-discounted-cumsum"].bind(Case("discounted_cumsum", (65536, 2)))
-    assert "fpscan" in cuda_peers.missing() or cuda_peers.bind("fpscan", Case("linear_recurrence", (2, 3, 64)))
+        with pytest.raises(peers.Refused, match="powers of two"):
+            peers.PEERS["fpscan"].bind(Case("linear_recurrence", shape))
+    with pytest.raises(peers.Refused, match="65,535 rows"):
+        peers.PEERS["torch-discounted-cumsum"].bind(Case("discounted_cumsum", (65536, 2)))
+    assert "fpscan" in peers.missing() or peers.bind("fpscan", Case("linear_recurrence", (2, 3, 64)))
 
 
 def test_combination_of_spans():
     random = np.random.default_rng(0)
     (a, x), (b, y) = random.random((2, 2))
-    assert cuda_peers._combine((a, x), (b, y)) == (a * b, b * x + y)
+    assert peers._combine((a, x), (b, y)) == (a * b, b * x + y)
 
 
 def test_arrays_rotate_past_the_cache():
     mebibyte = 1 << 20
-    assert cuda_harness.n_sets(1000 * mebibyte, 50 * mebibyte) == 1
-    assert cuda_harness.n_sets(10 * mebibyte, 50 * mebibyte) == 15
-    assert cuda_harness.n_sets(1, 50 * mebibyte) == 256
+    assert graph_timing.n_sets(1000 * mebibyte, 50 * mebibyte) == 1
+    assert graph_timing.n_sets(10 * mebibyte, 50 * mebibyte) == 15
+    assert graph_timing.n_sets(1, 50 * mebibyte) == 256
     for seconds, count in ((1e-6, 1), (1e-6, 7), (1e-3, 3), (1.0, 1), (0.0, 256)):
-        calls = cuda_harness.calls_for(seconds, count)
+        calls = graph_timing.calls_for(seconds, count)
         assert calls % count == 0 and (calls * seconds >= 1e-3 or calls >= 1024)
     used = []
-    cuda_harness._in_a_row(cuda_harness.Subject(used.append, 3), 7)
+    graph_timing._run_calls(graph_timing.Subject(used.append, 3), 7)
     assert used == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_methods_take_turns(monkeypatch):
     order = []
-    monkeypatch.setattr(cuda_harness, "_elapsed", lambda run: run())
+    monkeypatch.setattr(graph_timing, "event_seconds", lambda run: run())
     methods = {
-        name: cuda_harness.Prepared(lambda name=name: order.append(name) or len(order), n_calls, "")
+        name: graph_timing.Prepared(lambda name=name: order.append(name) or len(order), n_calls, "")
         for name, n_calls in (("a", 1), ("b", 2))
     }
-    samples = cuda_harness.measure(methods, rounds=2, warmup=1)
+    samples = graph_timing.measure(methods, rounds=2, warmup=1)
     assert order == ["a", "b"] * 3
     assert samples.seconds == {"a": [3, 5], "b": [4 / 2, 6 / 2]}
 
@@ -262,22 +252,20 @@ def test_methods_take_turns(monkeypatch):
 @pytest.mark.cuda
 def test_the_table_on_a_device(tmp_path):
     only = "linear_recurrence 2 x 256 x 4,096"
-    done = command(
-        tmp_path, "bench", "scans", "--device", "cuda", "--quick", "--only", only, "--json", "rows.json"
-    )
+    done = run_benchmarks(tmp_path, "scans", "--device", "cuda", "--quick", "--only", only, "--json", "rows.json")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every answer was within rounding" in done.stdout and "of copy" in done.stdout
-    found = json.loads((tmp_path / "rows.json").read_text())
-    assert found["machine"]["gpu"] and found["machine"]["cuda_driver"]
-    row = found["rows"][0]
-    assert row["case"] == only and 1e-6 < row["seconds"] < 1e-3 and 0.1 < row["figure"] < 1.5
-    assert row["note"].startswith("copy ") and "in a row" not in row["note"]  # captured in a graph
+    report = json.loads((tmp_path / "rows.json").read_text())
+    assert report["machine"]["gpu"] and report["machine"]["cuda_driver"]
+    row = report["rows"][0]
+    assert row["case"] == only and 1e-6 < row["seconds"] < 1e-3 and 0.1 < row["value"] < 1.5
+    assert row["note"].startswith("copy ") and "call by call" not in row["note"]  # captured in a graph
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("only", ["1 x 65,536 device time", "16 x 128 host time", "2 x 256 x 1,024 forward and"])
 def test_times_and_gradients_on_a_device(tmp_path, only):
-    done = command(tmp_path, "bench", "scans", "--device", "cuda", "--quick", "--only", only)
+    done = run_benchmarks(tmp_path, "scans", "--device", "cuda", "--quick", "--only", only)
     assert done.returncode == 0, done.stdout + done.stderr
     assert ("of copy" if "forward" in only else " us") in done.stdout
 
@@ -287,13 +275,13 @@ def test_the_sweep_on_a_device(tmp_path):
     pytest.importorskip("matplotlib")
     flags = ["--batch=2", "--dim=16", "--dtype=float32", "--iters=5", "--warmup=1", "--outdir=out"]
     flags += ["--seqlens", "64", "1000"]
-    done = command(
-        tmp_path, "bench", "scans", "--device=cuda", "--seqlens", "64", "1000", *flags, "--json=rows.json"
+    done = run_benchmarks(
+        tmp_path, "scans", "--device=cuda", "--seqlens", "64", "1000", *flags, "--json=rows.json"
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
     baseline = [row for row in rows if row["method"] == "Hillis-Steele"]
-    assert [row["length"] for row in baseline] == [64, 1000] and all(row["figure"] > 1 for row in baseline)
+    assert [row["length"] for row in baseline] == [64, 1000] and all(row["value"] > 1 for row in baseline)
     for name in ("latency_vs_seqlen.png", "speedup_vs_seqlen.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
 
@@ -302,19 +290,19 @@ def test_the_sweep_on_a_device(tmp_path):
 def test_a_wrong_result_on_a_device(monkeypatch, capsys):
     right = upsweep.linear_recurrence
     monkeypatch.setattr(upsweep, "linear_recurrence", lambda *args, **keywords: right(*args, **keywords) * 1.001)
-    assert bench.run(options("--quick", "--only", "linear_recurrence 2 x 256 x 1,024")) == 1
+    assert run("--quick", "--only", "linear_recurrence 2 x 256 x 1,024") == 1
     assert "no speed is reported" in capsys.readouterr().out
 
 
 @pytest.mark.cuda
 def test_what_cannot_be_captured_is_timed_in_a_row():
     x = torch.ones(1000, device="cuda")
-    prepared = cuda_harness.prepare(cuda_harness.Subject(lambda i: (x + 1).sum().item()))  # waits for the device
-    assert "in a row" in prepared.note
-    samples = cuda_harness.measure({"waiting": prepared}, rounds=3)
+    prepared = graph_timing.prepare(graph_timing.Subject(lambda i: (x + 1).sum().item()))  # waits for the device
+    assert "call by call" in prepared.note
+    samples = graph_timing.measure({"waiting": prepared}, rounds=3)
     assert all(1e-6 < seconds < 1e-2 for seconds in samples.seconds["waiting"])
     # And the next one is captured as if nothing had been.
-    assert cuda_harness.prepare(cuda_harness.Subject(lambda i: x + 1)).note == ""
+    assert graph_timing.prepare(graph_timing.Subject(lambda i: x + 1)).note == ""
 
 
 @pytest.mark.cuda
@@ -322,13 +310,13 @@ def test_a_graph_keeps_the_arrays_that_it_was_captured_with():
     def sums(size):
         x = torch.arange(size, device="cuda")
         arrays.append(weakref.ref(x))
-        return cuda_harness.prepare(cuda_harness.Subject(lambda i: x + 1))
+        return graph_timing.prepare(graph_timing.Subject(lambda i: x + 1))
 
     arrays = []
     prepared = [sums(1 << 20), sums(1 << 21)]  # the second capture gives unused memory back to the device
     gc.collect()
     assert all(array() is not None for array in arrays) and not any(p.note for p in prepared)
-    cuda_harness.measure({"one": prepared[0], "other": prepared[1]}, rounds=2)
+    graph_timing.measure({"one": prepared[0], "other": prepared[1]}, rounds=2)
     del prepared
     gc.collect()
     assert all(array() is None for array in arrays)
@@ -337,6 +325,6 @@ def test_a_graph_keeps_the_arrays_that_it_was_captured_with():
 @pytest.mark.cuda
 def test_a_copy_is_no_faster_than_the_device():
     n_bytes = 1 << 30
-    samples = cuda_harness.measure({"copy": cuda_harness.prepare(cuda_harness.copy_of(n_bytes))}, rounds=5)
-    rate = n_bytes / cuda_harness.median(samples.seconds["copy"]) / 1e12
+    samples = graph_timing.measure({"copy": graph_timing.prepare(graph_timing.copy_of(n_bytes))}, rounds=5)
+    rate = n_bytes / graph_timing.median(samples.seconds["copy"]) / 1e12
     assert 0.05 < rate < 20  # TB/s: an order of magnitude around every card there is

@@ -1,20 +1,12 @@
 """Hazard: a benchmark of ranks that times wrong answers, or waits for a rank that is gone."""
 
-import argparse
 import json
 
 import pytest
 import upsweep
-from helpers import command
+from helpers import run_benchmarks
 from tensors import torch
-from upsweep import bench
-from upsweep.bench import distributed
-
-
-def parsed(*arguments):
-    parser = argparse.ArgumentParser()
-    bench.add_arguments(parser)
-    return parser.parse_args(arguments)
+from upsweep_bench import cli, distributed
 
 
 @pytest.mark.parametrize(
@@ -31,54 +23,54 @@ def parsed(*arguments):
 )
 def test_options_that_do_not_go_together(capsys, arguments, message):
     with pytest.raises(SystemExit) as stopped:
-        bench.run(parsed(*arguments))
+        cli.main(arguments)
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
 
 
-def test_what_has_to_be_there(capsys):
+def test_what_has_to_be_installed(capsys):
     devices = torch.cuda.device_count()
-    assert bench.run(parsed("distributed", "--backend", "nccl", "--ranks", str(devices + 1))) == 2
+    assert cli.main(["distributed", "--backend", "nccl", "--ranks", str(devices + 1)]) == 2
     assert f"needs as many devices, there are {devices}" in capsys.readouterr().err
-    assert bench.run(parsed("distributed", "--only", "no such case")) == 2
+    assert cli.main(["distributed", "--only", "no such case"]) == 2
 
 
-def test_bars():
-    bars = {(case.operation, case.gates): case.bar for case in distributed.cases()}
-    assert bars == {
+def test_thresholds():
+    thresholds = {(case.operation, case.gates): case.threshold for case in distributed.cases()}
+    assert thresholds == {
         ("linear_recurrence", "keep"): 0.55, ("linear_recurrence", "decay"): 0.85, ("cumulative_sum", ""): 0.60,
         ("discounted_cumsum", ""): 0.85,
     }  # fmt: skip
-    assert len({case.name for case in distributed.cases()}) == 2 * len(bars)
+    assert len({case.name for case in distributed.cases()}) == 2 * len(thresholds)
 
 
 def test_a_whole_run(tmp_path):
-    done = command(
-        tmp_path, "bench", "distributed", "--ranks", "2", "--elements", "2**13", "--quick", "--json", "rows.json"
+    done = run_benchmarks(
+        tmp_path, "distributed", "--ranks", "2", "--elements", "2**13", "--quick", "--json", "rows.json"
     )
     assert done.returncode == 0, done.stderr
     assert "correctness: every step follows from the one before it" in done.stdout
-    found = json.loads((tmp_path / "rows.json").read_text())
-    assert found["machine"]["ranks"] == 2 and found["machine"]["backend"] == "gloo"
-    assert [row["case"] for row in found["rows"]] == [
+    result = json.loads((tmp_path / "rows.json").read_text())
+    assert result["machine"]["ranks"] == 2 and result["machine"]["backend"] == "gloo"
+    assert [row["case"] for row in result["rows"]] == [
         name for case in distributed.cases() for name in (case.name, f"{case.name} in a row")
     ]
-    assert found["machine"]["messages"] == "torch.distributed"
-    for row in found["rows"]:
-        assert row["figure"] > 0 and row["seconds"] > 0 and row["unit"] == "of one rank"
-        assert row["bar"] is None  # messages, not scans
+    assert result["machine"]["messages"] == "torch.distributed"
+    for row in result["rows"]:
+        assert row["value"] > 0 and row["seconds"] > 0 and row["unit"] == "of one rank"
+        assert row["threshold"] is None  # messages, not scans
 
 
 def test_a_rank_that_fails(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(distributed, "cases", lambda: [distributed.Case("no_such_scan", 1, 0.5)])
-    assert bench.run(parsed("distributed", "--ranks", "2", "--elements", "16")) == 1
-    told = capsys.readouterr().out
-    assert "no speed is reported: rank 0: AttributeError" in told and "no_such_scan" in told
+    assert cli.main(["distributed", "--ranks", "2", "--elements", "16"]) == 1
+    reported = capsys.readouterr().out
+    assert "no speed is reported: rank 0: AttributeError" in reported and "no_such_scan" in reported
 
 
 @pytest.fixture
 def group(tmp_path):
-    """Of this process alone."""
+    """A group of this process alone."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)

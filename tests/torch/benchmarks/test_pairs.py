@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 from tensors import torch  # noqa: F401  # skips where it is not
-from upsweep.bench import cuda_harness, cuda_pairs
-from upsweep.bench.cuda_pair_cases import Case, cases
+from upsweep_bench import cli, compare, graph_timing, pairs
 
 pytest.importorskip("llvmlite")
+
+EVERY = cli.cases("pairs", False, "cuda")
 
 
 def small(case):
@@ -15,50 +16,52 @@ def small(case):
     # float16 is for devices
     dtype = "float32" if case.dtype == "float16" else case.dtype
     return replace(
-        case, n_rows=200, n_columns=200, dim=min(case.dim, 5), dtype=dtype, cells=cells, share=0.3, bar=None
+        case, n_rows=200, n_columns=200, dim=min(case.dim, 5), dtype=dtype, cells=cells, share=0.3, threshold=None
     )
 
 
-SMALL = sorted({small(case) for case in cases() if case.n_rows}, key=repr)  # the same order in each process
+# Sorted: the same order in each process of pytest-xdist.
+SMALL = sorted({small(case) for case in EVERY if isinstance(case, pairs.Case)}, key=repr)
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: f"{case.name}, {case.dtype}")
 def test_each_case_is_checked(monkeypatch, case):
     """On the CPU, whose reductions are the same calls."""
-    tensors = cuda_pairs.Tensors(case, 1, device="cpu")
-    cuda_pairs.check(case, tensors)
+    tensors = case.arrays(1, "cpu")
+    compare.check(case, tensors)
     if case.cells is not None:
         assert 0.1 < tensors.ranges.n_pairs / 200**2 < 0.9
-    right = cuda_pairs.function_of(case, tensors.ranges)
+    right = case.function(tensors)
     wrong = (
         (lambda *a: right(*a).flip(0)) if case.reduction == "argKmin" else (lambda *a: right(*a) * 1.001 + 1e-3)
     )
-    monkeypatch.setattr(cuda_pairs, "function_of", lambda *_: wrong)
-    with pytest.raises(cuda_pairs.WrongResult, match="error"):
-        cuda_pairs.check(case, tensors)
+    monkeypatch.setattr(pairs.Case, "function", lambda *_: wrong)
+    with pytest.raises(compare.WrongResult, match="error"):
+        compare.check(case, tensors)
 
 
 def test_rows(monkeypatch):
     monkeypatch.setattr(
-        cuda_harness, "prepare", lambda subject: cuda_harness.Prepared(lambda: subject.call(0), 1, "")
+        graph_timing, "prepare", lambda subject: graph_timing.Prepared(lambda: subject.call(0), 1, "")
     )
-    samples = cuda_harness.Samples({"upsweep": [2e-3, 3e-3, 4e-3]})
-    monkeypatch.setattr(cuda_harness, "measure", lambda *_: samples)
-    case = Case("sum", 300, 200, bar=3.5)
-    tensors = cuda_pairs.Tensors(case, device="cpu")
-    monkeypatch.setattr(cuda_pairs, "Tensors", lambda case: tensors)
-    (row,) = cuda_pairs.measure_case(case)
-    assert (row.figure, row.unit, row.met) == (3.0, "ms", True) and "0.00e12 pairs/s" in row.note
+    samples = graph_timing.Samples({"upsweep": [2e-3, 3e-3, 4e-3]})
+    monkeypatch.setattr(graph_timing, "measure", lambda *_: samples)
+    case = pairs.Case("sum", 300, 200, threshold=3.5, device="cuda")
+    tensors = case.arrays(device="cpu")
+    monkeypatch.setattr(pairs.Case, "arrays", lambda case: tensors)
+    (row,) = compare.measure_case(case)
+    assert (row.value, row.unit, row.met) == (3.0, "ms", True) and "0.00e12 pairs/s" in row.note
 
 
 def test_the_first_use_of_a_formula(monkeypatch):
-    first_use = cuda_pairs._first_use
-    monkeypatch.setattr(cuda_pairs, "_first_use", lambda: first_use("cpu"))
-    (row,) = cuda_pairs.measure_case(Case("first use", bar=300.0))
-    assert 0.1 < row.figure < 10_000 and row.unit == "ms"  # compiled, each time
+    first_use = pairs._first_use
+    monkeypatch.setattr(pairs, "_first_use", lambda: first_use("cpu"))
+    (case,) = cli.cases("pairs", False, "cuda", "first use")
+    (row,) = compare.measure_case(case)
+    assert row.threshold == 300 and 0.1 < row.value < 10_000 and row.unit == "ms"  # compiled, each time
 
 
-def test_bars_are_those_of_the_plan():
-    barred = {case.name: case.bar for case in cases() if case.bar}
-    assert barred["Gaussian sum, D=3, 1,000,000 x 1,000,000"] == 300 and len(barred) == 12
-    assert len(list(cases(quick=True))) < len(list(cases()))
+def test_thresholds_are_those_of_the_plan():
+    thresholds = {case.name: case.threshold for case in EVERY if case.threshold}
+    assert thresholds["Gaussian sum, D=3, 1,000,000 x 1,000,000"] == 300 and len(thresholds) == 12
+    assert len(cli.cases("pairs", True, "cuda")) < len(EVERY)

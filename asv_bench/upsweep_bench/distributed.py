@@ -1,12 +1,13 @@
-"""``python -m upsweep bench distributed --ranks N``: weak scaling of scans over the ranks of one machine.
+"""Scans over the ranks of one machine: ``python asv_bench/run.py distributed --ranks N`` measures weak scaling.
 
-Every rank holds `--elements` of float32. A figure is the time in which the ranks scan their shards each by itself,
-all at once, over the time in which they scan them as one: what it costs to be one scan, the memory that they share
-left out. A time is that of the slowest rank, from a barrier to its own end; the best of many rounds, in turns.
-Bars are on one call. Behind each is the same of calls one behind another, as in training: no barrier between them.
+Every rank holds `--elements` of float32. The value is the time in which the ranks scan their shards separately,
+all at once, over the time in which they scan them as one: the cost of being one scan, without the memory that
+the ranks share. A time is that of the slowest rank, from a barrier to its own end, the best of many rounds.
+Thresholds apply to one call; a second row has the same of consecutive calls without a barrier in between, as in
+training.
 
-Before that each answer is checked on all ranks: every step has to follow from the one before it, the first of a
-shard from the last of the shard before it.
+First every answer is checked on all ranks: every step must follow from the one before it, the first of a shard
+from the last of the previous shard.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import datetime
 import importlib.util
 import multiprocessing
 import platform
+import statistics
 import sys
 import tempfile
 import time
@@ -28,41 +30,43 @@ from typing import Any
 
 import upsweep
 from upsweep.bench import machine, report
-from upsweep.bench.harness import Samples
 from upsweep.bench.report import Row
+from upsweep.bench.timing import Samples
 
-__all__ = ["Case", "add_arguments", "cases", "check", "given", "run"]
+from upsweep_bench import figures
+
+__all__ = ["Case", "add_arguments", "cases", "check", "flags_used", "run"]
 
 _FLAGS = ("ranks", "backend", "elements")
 _TIMEOUT = datetime.timedelta(seconds=120)
 _PIECE = 1 << 24  # elements that are checked at a time
-_IN_A_ROW = 8  # calls
-_BARRED = 1 << 24  # elements of a rank from which on there are bars: with fewer, messages are what takes time
+_CONSECUTIVE = 8  # calls
+_LARGE = 1 << 24  # elements of a rank from which thresholds apply: with fewer, messages take most of the time
 
 
 @dataclass(frozen=True)
 class Case:
-    """One scan of a shard: rows x steps. Its gates "keep" states or "decay"; without: the number `gamma`."""
+    """One scan of a shard, rows x steps. Gates "keep" states or "decay"; without gates the factor is `gamma`."""
 
     operation: str
     rows: int
-    bar: float
+    threshold: float
     gates: str = ""
     gamma: float = 1.0
 
     @property
     def name(self) -> str:
-        how = f", gates {self.gates}" if self.gates else "" if self.gamma == 1 else f" by {self.gamma}"
-        return f"{self.operation}{how}, {self.rows} row{'s' if self.rows > 1 else ''}"
+        factors = f", gates {self.gates}" if self.gates else "" if self.gamma == 1 else f" by {self.gamma}"
+        return f"{self.operation}{factors}, {self.rows} row{'s' if self.rows > 1 else ''}"
 
     @property
     def item_bytes(self) -> int:
-        """What is read and written of an element, at least."""
+        """The fewest bytes that are read and written of an element."""
         return 12 if self.gates else 8
 
 
 def cases() -> list[Case]:
-    """Every case, with its bar: what a pass for the carry leaves, and nearly all where states are forgotten."""
+    """Every case: the threshold leaves time for a pass over the shard for the carry, unless states decay."""
     return [
         case
         for rows in (256, 1)
@@ -94,13 +98,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--elements", type=_count, metavar="N", help="distributed: of a rank, e.g. 2**28 (2**24)")
 
 
-def given(options: argparse.Namespace) -> list[str]:
+def flags_used(options: argparse.Namespace) -> list[str]:
     """The flags of this family among the options."""
     return [f"--{name}" for name in _FLAGS if getattr(options, name) is not None]
 
 
-def why_not(backend: str, n_ranks: int) -> str | None:
-    """What keeps the benchmark from running here, or None."""
+def reason_not_to_run(backend: str, n_ranks: int) -> str | None:
+    """Why the benchmark cannot run on this machine, or None."""
     if importlib.util.find_spec("torch") is None:
         return "needs torch, which is not installed"
     import torch
@@ -113,7 +117,7 @@ def why_not(backend: str, n_ranks: int) -> str | None:
 def run(options: argparse.Namespace) -> int:
     """Check, measure, print; returns the exit code."""
     backend, n_ranks, elements = options.backend or "gloo", options.ranks or 2, options.elements or 1 << 24
-    reason = why_not(backend, n_ranks)
+    reason = reason_not_to_run(backend, n_ranks)
     if reason is not None:
         print(f"bench distributed: {reason}", file=sys.stderr)
         return 2
@@ -135,36 +139,36 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         report.write_json(options.json, {**described, "ranks": n_ranks, "backend": backend}, rows)
     if options.plot:
-        report.write_plot(options.plot, machine.text(described), rows)
+        figures.write_fractions(options.plot, machine.text(described), rows)
     return 0
 
 
 def _in_processes(n_ranks: int, task: tuple[Any, ...]) -> tuple[Any, str]:
-    """What the first rank found; or None, and what went wrong in the rank that says most about it."""
+    """The result of the first rank; or None and the most informative failure."""
     context = multiprocessing.get_context("spawn")  # a fork would share the device's context
     pipes = [context.Pipe(duplex=False) for _ in range(n_ranks)]
     processes = [
-        context.Process(target=_serve, args=(theirs, rank, *task), daemon=True)
-        for rank, (_, theirs) in enumerate(pipes)
+        context.Process(target=_serve, args=(sender, rank, *task), daemon=True)
+        for rank, (_, sender) in enumerate(pipes)
     ]
     answers: list[tuple[Any, str]] = []
     try:
-        for process, (_, theirs) in zip(processes, pipes):
+        for process, (_, sender) in zip(processes, pipes):
             process.start()
-            theirs.close()
-        for rank, (ours, _) in enumerate(pipes):
+            sender.close()
+        for rank, (receiver, _) in enumerate(pipes):
             try:
-                answers.append(ours.recv())
+                answers.append(receiver.recv())
             except EOFError:
                 processes[rank].join()
                 answers.append((None, f"rank {rank} ended with code {processes[rank].exitcode}"))
     finally:
-        for process, (ours, _) in zip(processes, pipes):
+        for process, (receiver, _) in zip(processes, pipes):
             process.join(timeout=10)
             process.kill()
-            ours.close()
+            receiver.close()
     wrong = [reason for _, reason in answers if reason]
-    # Those that waited for another rank only say so.
+    # Ranks that waited for a failed one report only that.
     wrong.sort(key=lambda reason: "WrongResult" not in reason)
     return (None, wrong[0]) if wrong else answers[0]
 
@@ -173,7 +177,7 @@ def _serve(connection: Connection, rank: int, *task: Any) -> None:
     answer: tuple[Any, str]
     try:
         answer = (_measure_all(rank, *task), "")
-    except Exception as error:  # told to the other side, which ends all
+    except Exception as error:  # reported to the parent, which ends all ranks
         answer = (None, f"rank {rank}: {type(error).__name__}: {error}")
     connection.send(answer)
 
@@ -191,7 +195,6 @@ def _measure_all(
 ) -> tuple[dict[str, Any], list[Row]]:  # fmt: skip
     import torch
     import torch.distributed as dist
-
     from upsweep.distributed.communicator import Ranks
 
     on_cuda = backend == "nccl"
@@ -199,7 +202,7 @@ def _measure_all(
     if on_cuda:
         torch.cuda.set_device(device)
     else:
-        _keep_memory()
+        _reuse_freed_memory()
         threads = threads or max(1, upsweep.get_num_threads() // size)
     if threads is not None:
         upsweep.set_num_threads(threads)
@@ -219,8 +222,8 @@ def _measure_all(
     return described, rows
 
 
-def _keep_memory() -> None:
-    """Let the C library keep what is freed: fresh pages of large results cost several times what a scan does."""
+def _reuse_freed_memory() -> None:
+    """Let the C library keep freed memory: new pages of large results cost several times as much as a scan."""
     if platform.libc_ver()[0] == "glibc":
         mmap_max, trim_threshold = -4, -1
         libc = ctypes.CDLL(None)
@@ -229,21 +232,20 @@ def _keep_memory() -> None:
 
 
 def _shard(case: Case, elements: int, device: Any) -> tuple[Any, Any]:
-    """The factors of this rank's steps, a tensor or a number, and what is added."""
+    """The factors of this rank's steps, a tensor or a number, and its tokens."""
     import torch
     import torch.distributed as dist
 
     rows = min(case.rows, elements)
     random = torch.Generator(device).manual_seed(dist.get_rank())
     x, gates = (torch.rand((rows, elements // rows), generator=random, device=device) for _ in range(2))
-    if case.gates == "keep":  # so that products of many stay numbers of an ordinary size
+    if case.gates == "keep":  # so that products of many neither overflow nor underflow
         return gates.mul_(1e-3).add_(1 - 5e-4), x
     return (gates, x) if case.gates else (case.gamma, x)
 
 
 def _measure(case: Case, elements: int, device: Any, rounds: int) -> list[Row]:
     import torch
-
     import upsweep.distributed as sharded
 
     factors, x = _shard(case, elements, device)
@@ -259,28 +261,31 @@ def _measure(case: Case, elements: int, device: Any, rounds: int) -> list[Row]:
 
     methods = {"alone": alone, "together": together, "copy": lambda: target.copy_(x)}
     samples = _measure_methods(
-        {**methods, "alone in a row": _in_a_row(alone), "together in a row": _in_a_row(together)}, rounds, device
+        {**methods, "alone in a row": _consecutive(alone), "together in a row": _consecutive(together)},
+        rounds,
+        device,
     )
-    bar, n_bytes, rows = case.bar if elements >= _BARRED else None, case.item_bytes * x.numel(), []
-    for how, n_calls in (("", 1), (" in a row", _IN_A_ROW)):
-        by_itself, whole = (samples.best(name + how) / n_calls for name in ("alone", "together"))
+    threshold, n_bytes, rows = case.threshold if elements >= _LARGE else None, case.item_bytes * x.numel(), []
+    for variant, n_calls in (("", 1), (" in a row", _CONSECUTIVE)):
+        by_itself, whole = (samples.best(name + variant) / n_calls for name in ("alone", "together"))
         note = f"alone {by_itself * 1e3:.3f} ms"
-        if not how:
+        if not variant:
             note += f", copy {samples.best('copy') * 1e3:.3f} ms"
+        of_rounds = (a / b for a, b in zip(*(samples.seconds[name + variant] for name in ("alone", "together"))))
         row = Row(
-            case.name + how, "float32", whole, by_itself / whole, "of one rank", None if how else bar, n_bytes,
-            median=samples.median_ratio("alone" + how, "together" + how), note=note,
+            case.name + variant, "float32", whole, by_itself / whole, "of one rank",
+            None if variant else threshold, n_bytes, median=statistics.median(of_rounds), note=note,
         )  # fmt: skip
         rows.append(row)
     return rows
 
 
-def _in_a_row(call: Callable[[], object]) -> Callable[[], object]:
-    """The last result of several calls, each let go when the next is there."""
+def _consecutive(call: Callable[[], object]) -> Callable[[], object]:
+    """The last result of several calls; each result is freed when the next is returned."""
 
     def calls() -> object:
         result = call()
-        for _ in range(_IN_A_ROW - 1):
+        for _ in range(_CONSECUTIVE - 1):
             result = call()
         return result
 
@@ -305,15 +310,15 @@ def check(factors: Any, x: Any, y: Any) -> None:
         of_piece = slice(begin, begin + step)
         now, added = y[:, of_piece].double(), x[:, of_piece].double()
         first = torch.zeros_like(now[:, :1]) if before is None else before[:, None]
-        kept = torch.cat((first, now[:, :-1]), 1)
-        kept *= factors[:, of_piece].double() if isinstance(factors, torch.Tensor) else factors
-        error = (now - kept - added).abs() / (now.abs() + kept.abs() + added.abs() + 1e-30)
+        previous = torch.cat((first, now[:, :-1]), 1)
+        previous *= factors[:, of_piece].double() if isinstance(factors, torch.Tensor) else factors
+        error = (now - previous - added).abs() / (now.abs() + previous.abs() + added.abs() + 1e-30)
         worst = max(worst, float(error.nan_to_num(nan=1.0).max()))
         before = now[:, -1]
-    found = torch.tensor([worst], device=x.device)
-    dist.all_reduce(found, op=dist.ReduceOp.MAX)
-    if not float(found) <= 2.0**-23:
-        raise WrongResult(f"a step is off by {float(found):.2g} of its own size")
+    largest = torch.tensor([worst], device=x.device)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    if not float(largest) <= 2.0**-23:
+        raise WrongResult(f"a step is off by {float(largest):.2g} of its own size")
 
 
 def _measure_methods(methods: dict[str, Callable[[], object]], rounds: int, device: Any) -> Samples:

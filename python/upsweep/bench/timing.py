@@ -1,13 +1,12 @@
-"""Timing, and the yardsticks: interleaved samples, and copies of the same bytes in the same run.
+"""Timing of interleaved methods, and the copies that results are compared with.
 
-A shared machine drifts by tens of percent between seconds. So the methods that are compared take turns: in
-each round every method makes a burst of a few calls, and the burst's fastest counts (the first call finds the
-caches as the method before it left them). The figures are ratios of the fastest samples over all rounds; the
-median of the rounds' own ratios is kept beside them, for the JSON.
+A shared machine drifts by tens of percent between seconds. The methods that are compared therefore alternate: in
+each round every method runs a burst of a few calls, and the fastest call of the burst is the sample (the first
+call finds the caches as the previous method left them). Results are ratios of samples of one run.
 
-Where other processes took much of the cores meanwhile, there are more rounds, so that the fastest samples
-come from quiet moments. If no batch of rounds was quiet, the row says so and is not held against its bar: two
-threads on one core have samples of whole time slices, whose ratios say nothing.
+Where other processes used much of the cores, there are more rounds, so that the fastest samples come from quiet
+moments. If no batch of rounds was quiet, `Samples.quiet` is false: two threads on one core give samples of whole
+time slices, whose ratios mean nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upsweep._backends import cpu
-from upsweep.bench.busy import Watch
+from upsweep.bench.contention import ContentionWatch
 
-__all__ = ["Call", "Samples", "adders", "copiers", "measure", "microseconds", "sample"]
+__all__ = ["Call", "Samples", "adders", "copiers", "event_seconds", "measure", "microseconds", "sample"]
 
 Array = NDArray[Any]
 Call = Callable[[], object]
@@ -38,14 +37,15 @@ else:
 
 _BURST = 3
 _BATCHES = 3  # of rounds, until one is quiet
-_QUIET = 0.15  # of a core; what others may take of a quiet machine
+_QUIET = 0.15  # of a core; what other processes may use of a quiet machine
+_AHEAD = 200_000  # clock cycles that a CUDA stream waits, about 0.1 ms, while the host launches the first calls
 _COPIES: tuple[Literal["memcpy", "plain", "stream"], ...] = ("memcpy", "plain", "stream")
 _ADDS: tuple[Literal["plain", "stream"], ...] = ("plain", "stream")
 
 
 @dataclass
 class Samples:
-    """Seconds of each method, one sample a round; the share of a core that others took, at the quietest."""
+    """Seconds of each method, one sample a round; the share of a core that other processes used."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
     others: float = 0.0
@@ -58,18 +58,18 @@ class Samples:
         return min(self.seconds[name])
 
     def fastest(self, prefix: str) -> str:
-        """The name, of those that begin with `prefix`, with the fastest sample."""
+        """The method with the fastest sample among those whose names begin with `prefix`."""
         return min((name for name in self.seconds if name.startswith(prefix)), key=self.best)
 
-    def median_ratio(self, prefix: str, name: str) -> float:
-        """The median over rounds of (fastest of the prefix' methods) / (method)."""
-        others = [times for other, times in self.seconds.items() if other.startswith(prefix)]
-        ratios = [min(theirs) / mine for mine, *theirs in zip(self.seconds[name], *others)]
-        return float(statistics.median(ratios))
+    def merge(self, prefix: str) -> None:
+        """Replace the methods ``"prefix ..."`` by one, `prefix`, with the fastest of them in each round."""
+        variants = [name for name in self.seconds if name.startswith(f"{prefix} ")]
+        if variants:
+            self.seconds[prefix] = [min(times) for times in zip(*map(self.seconds.pop, variants))]
 
 
 def sample(call: Call, burst: int = _BURST) -> float:
-    """The seconds of the fastest of `burst` calls in a row."""
+    """The seconds of the fastest of `burst` consecutive calls."""
     best = float("inf")
     for _ in range(burst):
         begin = time.perf_counter()
@@ -79,12 +79,12 @@ def sample(call: Call, burst: int = _BURST) -> float:
 
 
 def measure(methods: Mapping[str, Call], rounds: int, burst: int = _BURST) -> Samples:
-    """Time the methods in turn, `rounds` times, after one call of each that is not counted."""
+    """Time the methods in turn, `rounds` times, after one call of each that does not count."""
     for call in methods.values():
         call()
     samples = Samples({name: [] for name in methods}, others=float("inf"))
     for _ in range(_BATCHES):
-        watch = Watch()
+        watch = ContentionWatch()
         for _ in range(rounds):
             for name, call in methods.items():
                 samples.seconds[name].append(sample(call, burst))
@@ -103,7 +103,23 @@ def microseconds(methods: Mapping[str, Call], rounds: int, loops: int = 1000) ->
             for _ in range(loops):
                 call()
             times[name].append((time.perf_counter() - begin) / loops * 1e6)
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {name: statistics.median(samples) for name, samples in times.items()}
+
+
+def event_seconds(run: Call) -> float:
+    """Seconds between CUDA events before and after `run`, which launches work on torch's current stream.
+
+    The stream waits a little first, so that the host is ahead of it when the first event is recorded.
+    """
+    import torch
+
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(_AHEAD)
+    begin.record()
+    run()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * 1e-3
 
 
 def copiers(source: Array, target: Array, n_threads: int) -> dict[str, Call]:
@@ -112,7 +128,7 @@ def copiers(source: Array, target: Array, n_threads: int) -> dict[str, Call]:
 
 
 def adders(a: Array, b: Array, target: Array, n_threads: int) -> dict[str, Call]:
-    """Every way of a + b -> target, under names that begin with "add"; bytes are what counts, not numbers."""
+    """Every way of a + b -> target, under names that begin with "add"; only the number of bytes matters."""
     if a.dtype not in (np.float32, np.float64):
         a, b, target = (array.reshape(-1).view(np.float32) for array in (a, b, target))
     return {f"add {kind}": partial(_baseline.add, a, b, target, n_threads, kind) for kind in _ADDS}

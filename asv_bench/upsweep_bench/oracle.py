@@ -1,7 +1,6 @@
-"""What a scan of tensors should have given, in float64 on their own device, and how far off an answer is.
+"""Float64 references of scans on the tensors' own device, and the relative error of results.
 
-The data of these benchmarks are positive, so that nothing cancels and an error can be told relative to the
-answer itself.
+All data of these benchmarks are positive: nothing cancels, so errors can be relative to the reference itself.
 """
 
 from __future__ import annotations
@@ -11,18 +10,19 @@ from typing import Any
 
 import torch
 
-__all__ = ["gradient_error", "hillis_steele", "scan_error"]
+__all__ = ["carry_error", "gradient_error", "hillis_steele", "scan_error"]
 
-_LEAST = 1e-290  # what products above are normal numbers, in whatever order they were made
-_PIECE = 1 << 26  # elements at a time: in float64, with what a pass makes on the way, about 4 GB
+_LEAST = 1e-290  # products above this are normal numbers, in whatever order they are computed
+_PIECE = 1 << 26  # elements at a time: in float64, with temporaries, about 4 GB
 
 
 def hillis_steele(gates: Any, tokens: Any) -> Any:
-    """Gated recurrence along the last axis in ceil(log2(n)) passes of plain torch operations over all of it.
+    """Gated recurrence along the last axis in ceil(log2(n)) passes of plain torch operations.
 
-    Before a pass every step holds what its last `span` steps do to a state; the pass puts them behind the
-    span that ends where they begin (W. D. Hillis and G. L. Steele, Data parallel algorithms, 1986). The first
-    gate of a line never counts. In the tensors' own dtype: in float64 the oracle, in others the baseline.
+    Before a pass every step holds the aggregate of the last `span` steps; the pass combines it with the
+    aggregate of the `span` steps before those (W. D. Hillis and G. L. Steele, Data parallel algorithms, 1986).
+    The first gate of a line has no effect. Computes in the tensors' own dtype: float64 for the reference, others
+    for the baseline.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def hillis_steele(gates: Any, tokens: Any) -> Any:
     Examples
     --------
     >>> import torch
-    >>> from upsweep.bench.cuda_oracle import hillis_steele
+    >>> from upsweep_bench.oracle import hillis_steele
     >>> hillis_steele(torch.full((5,), 0.5), torch.ones(5))
     tensor([1.0000, 1.5000, 1.7500, 1.8750, 1.9375])
     """
@@ -81,30 +81,27 @@ def scan_error(y: Any, factor: Any, tokens: Any, axis: int = -1, window: int | N
     y, tokens = _lines(y, axis), _lines(tokens, axis)
     gates = [] if isinstance(factor, float) else [_lines(factor, axis)]
     worst = 0.0
-    for actual, x, *given in _pieces(y, tokens, *gates):
-        expected = hillis_steele(given[0] if given else _factors(factor, x), x)
+    for actual, x, *pieces in _pieces(y, tokens, *gates):
+        expected = hillis_steele(pieces[0] if pieces else _factors(factor, x), x)
         if window is not None and window < x.shape[-1]:
-            # What is older than the window has been decayed `window` times: in float64 it can be taken away.
+            # Tokens older than the window were decayed `window` times; float64 has the digits to subtract them.
             expected[..., window:] -= factor**window * expected[..., :-window].clone()
         worst = _larger(worst, _worst(actual, expected))
     return worst
 
 
 def carry_error(carry: Any, factor: Any, tokens: Any, axis: int = -1) -> float:
-    """The largest relative error of what a block of `tokens` does to a state.
-
-    Products below float64's range have none.
-    """
+    """The largest relative error of the aggregate of a block; products below float64's range are not examined."""
     tokens = _lines(tokens, axis)
     gates = [] if isinstance(factor, float) else [_lines(factor, axis)]
     worst = 0.0
     states = (part.reshape(-1, 1) for part in (carry.multiplier, carry.value))
-    for multiplier, value, x, *given in _pieces(*states, tokens, *gates):
-        by = given[0] if given else _factors(factor, x)
+    for multiplier, value, x, *pieces in _pieces(*states, tokens, *gates):
+        by = pieces[0] if pieces else _factors(factor, x)
         worst = _larger(worst, _worst(value, hillis_steele(by, x)[..., -1:]))
         product = by.prod(-1, keepdim=True)
-        kept = (product.abs() > _LEAST) | ~(multiplier.abs() <= _LEAST)
-        worst = _larger(worst, _worst(multiplier[kept], product[kept]) if kept.any() else 0.0)
+        normal = (product.abs() > _LEAST) | ~(multiplier.abs() <= _LEAST)
+        worst = _larger(worst, _worst(multiplier[normal], product[normal]) if normal.any() else 0.0)
     return worst
 
 
