@@ -192,7 +192,7 @@ def _measure_all(
     import torch
     import torch.distributed as dist
 
-    from upsweep.distributed.communicator import Ranks
+    from upsweep.distributed.communicator import Communicator
 
     on_cuda = backend == "nccl"
     device = torch.device("cuda", rank) if on_cuda else torch.device("cpu")
@@ -213,7 +213,7 @@ def _measure_all(
         for case in chosen:
             rows += _measure(case, elements, device, rounds=4 if quick else 20)
         described = machine.describe_cuda() if on_cuda else machine.describe()
-        described["messages"] = Ranks(None).how(device)
+        described["messages"] = Communicator(None).describe_transport(device)
     finally:
         dist.destroy_process_group()
     return described, rows
