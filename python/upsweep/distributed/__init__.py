@@ -60,18 +60,10 @@ __all__ = ["bincount", "cumulative_sum", "discounted_cumsum", "linear_recurrence
 
 
 def cumulative_sum(
-    x: Tensor,
-    *,
-    axis: int = -1,
-    reverse: bool = False,
-    initial: Any = None,
-    reset: Tensor | None = None,
-    dtype: torch.dtype | None = None,
-    exclusive: bool = False,
-    return_final: bool = False,
-    n_threads: int | None = None,
-    group: Any = None,
-) -> Any:
+    x: Tensor, *, axis: int = -1, reverse: bool = False, initial: Any = None, reset: Tensor | None = None,
+    dtype: torch.dtype | None = None, exclusive: bool = False, return_final: bool = False,
+    n_threads: int | None = None, group: Any = None,
+) -> Any:  # fmt: skip
     """Cumulative sum along an axis that is sharded over ranks.
 
     Parameters
@@ -123,18 +115,10 @@ def cumulative_sum(
 
 
 def discounted_cumsum(
-    x: Tensor,
-    gamma: Any,
-    *,
-    axis: int = -1,
-    reverse: bool = False,
-    initial: Any = None,
-    reset: Tensor | None = None,
-    exclusive: bool = False,
-    return_final: bool = False,
-    n_threads: int | None = None,
-    group: Any = None,
-) -> Any:
+    x: Tensor, gamma: Any, *, axis: int = -1, reverse: bool = False, initial: Any = None,
+    reset: Tensor | None = None, exclusive: bool = False, return_final: bool = False,
+    n_threads: int | None = None, group: Any = None,
+) -> Any:  # fmt: skip
     """Discounted sum along an axis that is sharded over ranks: y[t] = x[t] + gamma * y[t-1].
 
     Parameters
@@ -174,18 +158,10 @@ def discounted_cumsum(
 
 
 def linear_recurrence(
-    gates: Any,
-    tokens: Any,
-    *,
-    axis: int = -1,
-    reverse: bool = False,
-    initial: Any = None,
-    reset: Tensor | None = None,
-    exclusive: bool = False,
-    return_final: bool = False,
-    n_threads: int | None = None,
-    group: Any = None,
-) -> Any:
+    gates: Any, tokens: Any, *, axis: int = -1, reverse: bool = False, initial: Any = None,
+    reset: Tensor | None = None, exclusive: bool = False, return_final: bool = False,
+    n_threads: int | None = None, group: Any = None,
+) -> Any:  # fmt: skip
     """Gated recurrence along an axis that is sharded over ranks: y[t] = gates[t] * y[t-1] + tokens[t].
 
     Parameters
@@ -225,18 +201,10 @@ def linear_recurrence(
 
 
 def bincount(
-    x: Tensor,
-    weights: Tensor | None = None,
-    minlength: int = 0,
-    *,
-    length: int | None = None,
-    axis: int | None = None,
-    dtype: torch.dtype | None = None,
-    invalid: str = "raise",
-    return_invalid: bool = False,
-    n_threads: int | None = None,
-    group: Any = None,
-) -> Any:
+    x: Tensor, weights: Tensor | None = None, minlength: int = 0, *, length: int | None = None,
+    axis: int | None = None, dtype: torch.dtype | None = None, invalid: str = "raise",
+    return_invalid: bool = False, n_threads: int | None = None, group: Any = None,
+) -> Any:  # fmt: skip
     """Count keys that are sharded over ranks, or sum their weights; every rank has the result.
 
     Parameters

@@ -15,7 +15,7 @@ from torch.autograd import Function
 
 from upsweep._torch.aggregates import Parts
 from upsweep.distributed.communicator import Communicator
-from upsweep.distributed.transport import as_real
+from upsweep.distributed.shard import pack_aggregate, unpack_aggregates
 
 __all__ = ["all_reduce", "exchange", "joined"]
 
@@ -24,9 +24,7 @@ def exchange(
     comm: Communicator, carry: Parts, has_reset: bool, track: bool, inputs: Sequence[Any] = ()
 ) -> tuple[list[Parts], Tensor]:
     """Gather the aggregates of all ranks by one all-gather; return them and the tensor that they are parts of."""
-    multiplier, value, reset = carry
-    parts = [as_real(multiplier), as_real(value), *([reset.to(value.real.dtype)] if has_reset else [])]
-    packed = torch.cat([part.reshape(-1) for part in parts])
+    packed = pack_aggregate(carry, False, has_reset)
     if track:
         # A rank without elements or without parameters takes part in the derivatives of the others all the same.
         packed = packed if packed.requires_grad else packed.detach().requires_grad_()
@@ -34,13 +32,10 @@ def exchange(
             if isinstance(tensor, Tensor) and tensor.requires_grad and tensor.numel() == 0:
                 packed = _Join.apply(packed, tensor)
     gathered: Tensor = _AllGather.apply(packed, comm) if track else comm.all_gather(packed)
-    sizes = [part.numel() for part in parts]
-    carries = []
-    for row in gathered:
-        pieces = row.split(sizes)
-        flags = pieces[2].detach().reshape(reset.shape) != 0 if has_reset else torch.zeros_like(reset)
-        carries.append((_from_real(pieces[0], multiplier), _from_real(pieces[1], value), flags))
-    return carries, gathered
+    multipliers, values, resets = unpack_aggregates(gathered, False, has_reset, carry[0].dtype)
+    assert multipliers is not None
+    resets = torch.zeros_like(values, dtype=torch.bool) if resets is None else resets
+    return list(zip(multipliers, values, resets)), gathered
 
 
 def all_reduce(comm: Communicator, tensor: Tensor, track: bool) -> Tensor:
@@ -54,14 +49,6 @@ def all_reduce(comm: Communicator, tensor: Tensor, track: bool) -> Tensor:
 def joined(tensors: Sequence[Tensor], gathered: Tensor) -> list[Tensor]:
     """Return the results so that their derivatives lead every rank to the all-gather, even if it ignored it."""
     return [_Join.apply(tensor, gathered) for tensor in tensors]
-
-
-def _from_real(numbers: Tensor, like: Tensor) -> Tensor:
-    """Undo `as_real` for a tensor of the shape and dtype of `like`."""
-    if like.is_complex():
-        pairs = numbers.reshape(*like.shape, 2)
-        return torch.complex(pairs[..., 0], pairs[..., 1])
-    return numbers.reshape(like.shape).to(like.dtype)
 
 
 class _AllGather(Function):  # type: ignore[misc]  # mypy does not read torch

@@ -19,7 +19,7 @@ from torch import Tensor
 from upsweep._torch import aggregates, executors, scan_ops
 from upsweep.distributed import launch_cache, streams
 
-__all__ = ["Rows", "Shard"]
+__all__ = ["Rows", "Shard", "pack_aggregate", "unpack_aggregates"]
 
 # A state has decayed if a state this large has become exactly 0. What is left of any finite state, also of one
 # near 2**1024, is below the smallest normal number then.
@@ -276,3 +276,22 @@ def _repeats_to_zero(left: float) -> float:
     if not left < math.inf:  # an overflow or NaN says nothing about the decay
         return 0.0
     return _HALVINGS_TO_ZERO / math.log2(_LARGE / left) if left < _LARGE else math.inf
+
+
+# ---- aggregates of several ranks -------------------------------------------------------------------------------
+
+
+def pack_aggregate(aggregate: aggregates.Parts, is_sum: bool, has_reset: bool) -> Tensor:
+    """Stack value, multiplier (1 in a sum, and left out) and reset (if any rank has some) in the value's dtype."""
+    multiplier, value, reset = aggregate
+    return torch.stack([value, *[multiplier.to(value.dtype)] * (not is_sum), *[reset.to(value.dtype)] * has_reset])
+
+
+def unpack_aggregates(
+    packed: Tensor, is_sum: bool, has_reset: bool, factor_dtype: torch.dtype
+) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    """Return multipliers, values and resets of the stack of all ranks' packed aggregates."""
+    resets = packed[:, -1].detach() != 0 if has_reset else None
+    if is_sum:
+        return None, packed[:, 0], resets
+    return packed[:, 1] if factor_dtype.is_complex else packed[:, 1].real, packed[:, 0], resets

@@ -19,7 +19,6 @@ host waits only to learn what to queue.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,8 +29,8 @@ from upsweep._utils.lru_cache import LRUCache
 from upsweep.distributed import streams
 from upsweep.distributed.communicator import Communicator, Meta
 from upsweep.distributed.p2p_transport import SymmetricMemoryTransport
-from upsweep.distributed.shard import Rows, Shard
-from upsweep.distributed.transport import Transport, as_real
+from upsweep.distributed.shard import Rows, Shard, pack_aggregate, unpack_aggregates
+from upsweep.distributed.transport import Transport
 
 __all__ = ["DistributedScan", "SpeculativeStart"]
 
@@ -61,27 +60,8 @@ def _choose(all_decay: bool, n_ranks: int, n_groups: int, two_pass_cost: float) 
 # ---- before the metadata of the other ranks are known ----------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _ScannedRows:
-    """Rows of the result that are written, or will be by work that is queued, and the state after them."""
-
-    rows: Rows
-    state: Tensor
-
-
-def _scan_rows(shard: Shard, rows: Rows, initial: Tensor | None) -> _ScannedRows:
-    return _ScannedRows(rows, shard.scan_rows(rows, initial))
-
-
-@dataclass(frozen=True)
-class _Decay:
-    """After how many steps a shard decayed, and whether the one before it agreed on decaying or not."""
-
-    steps: int | None
-    is_repeated: bool
-
-
-_last_decays: LRUCache[Any, _Decay] = LRUCache(64)  # by the layout of the scan
+# By layout, the steps after which the last two shards decayed.
+_decay_history: LRUCache[Any, tuple[int | None, ...]] = LRUCache(64)
 _MAX_SERIAL_ROWS = 8  # the scan of so few rows may take the whole device, so that a probe cannot run next to it
 
 
@@ -90,7 +70,7 @@ class SpeculativeStart:
 
     A device gets work before the consensus starts: all rows if the state decays; the first group on the first rank
     of a pipeline. If the factors are data, a probe tells whether the state decays. If the last two shards of this
-    layout agreed on that, the same is assumed until the probe is done. a wrong guess is scanned again.
+    layout agreed on that, the same is assumed until the probe is done. A wrong guess is scanned again.
 
     Attributes
     ----------
@@ -104,22 +84,22 @@ class SpeculativeStart:
         self.shard = shard
         self.payload_rows: Rows | None = None
         self.payload: aggregates.Parts | Tensor | None = None
-        self._scanned: list[_ScannedRows] = []  # contiguous, from the first row on
+        self._states: dict[Rows, Tensor] = {}  # after the rows that are scanned, from the first row on
         order = comm.order(shard.reverse)
         self._is_first, self._is_last = comm.rank == order[0], comm.rank == order[-1]
         self._n_ranks, self._is_async = comm.size, streams.is_async(shard.out.device)
         self._two_pass_cost = _two_pass_cost(shard.scan.gates is not None)
         self._decay_steps: int | None = None
-        last = assumed = None
+        history: tuple[int | None, ...] = ()
         has_history = self._is_async and shard.needs_probe
         layout = (shard.scan.shape, shard.scan.axis, shard.reverse, shard.scan.name, shard.out.device)
         if has_history:
-            last = _last_decays.get(layout)
-            assumed = last if last is not None and last.is_repeated else None
-        if assumed is None:
+            history = _decay_history.get(layout) or ()
+        is_assumed = len(history) == 2 and (history[0] is None) == (history[1] is None)
+        if not is_assumed:
             wait_for_probe = shard.start_decay_probe()
         else:
-            self._decay_steps = assumed.steps
+            self._decay_steps = history[1]
             if shard.n_rows <= _MAX_SERIAL_ROWS:
                 wait_for_probe = shard.start_decay_probe()
                 self._start()
@@ -129,14 +109,15 @@ class SpeculativeStart:
                 # The host waits for the probe below, so that its memory lives long enough.
                 with streams.on_side_stream(shard.out.device, ready):
                     wait_for_probe = shard.start_decay_probe()
-        steps = self._decay_steps = wait_for_probe()
-        if assumed is not None and (assumed.steps is None) != (steps is None):
+        steps = wait_for_probe()
+        if is_assumed and (self._decay_steps is None) != (steps is None):
             # Scan again in the groups of the right strategy: the bits must not depend on earlier calls.
-            self._scanned, self.payload_rows, self.payload = [], None, None
+            self._states, self.payload_rows, self.payload = {}, None, None
+        self._decay_steps = steps
         if self._is_async:
             self._start()
         if has_history:
-            _last_decays[layout] = _Decay(steps, last is not None and (last.steps is None) == (steps is None))
+            _decay_history[layout] = (*history[-1:], steps)
 
     @property
     def meta(self) -> Meta:
@@ -155,7 +136,7 @@ class SpeculativeStart:
         if not shard.length and shard.scan.initial is None:
             return
         strategy = _choose(self._decay_steps is not None, self._n_ranks, n_groups, self._two_pass_cost)
-        n_scanned = self._scanned[-1].rows.end if self._scanned else 0
+        n_scanned = max((rows.end for rows in self._states), default=0)
         if strategy == "two_pass":
             if self.payload_rows is None:
                 self.payload_rows = shard.row_groups(min(2, n_groups))[0]
@@ -168,17 +149,15 @@ class SpeculativeStart:
             self._scan(shard.row_groups(n_groups)[0])
 
     def _scan(self, rows: Rows) -> None:
-        self._scanned.append(_scan_rows(self.shard, rows, self.shard.initial(rows)))
+        self._states[rows] = self.shard.scan_rows(rows, self.shard.initial(rows))
 
-    def scanned(self, rows: Rows) -> _ScannedRows | None:
-        """Return these rows, if they are scanned from the caller's initial state or from nothing."""
-        if not self._scanned or rows.end > self._scanned[-1].rows.end:
+    def state_after(self, rows: Rows) -> Tensor | None:
+        """Return the state after these rows, if they are scanned from the initial state or from nothing."""
+        if rows in self._states:
+            return self._states[rows]
+        if not self._states or rows.end > max(rows.end for rows in self._states):
             return None
-        for each in self._scanned:
-            if each.rows == rows:
-                return each
-        states = self.shard.concat_states([each.state for each in self._scanned])
-        return _ScannedRows(rows, self.shard.narrow_state(states, rows))
+        return self.shard.narrow_state(self.shard.concat_states(list(self._states.values())), rows)
 
 
 # ---- the strategies --------------------------------------------------------------------------------------------
@@ -224,14 +203,15 @@ class DistributedScan:
         """Return the transport for so many bytes per rank, in one message or several; all ranks agree on it."""
         return self._p2p if self._p2p is not None and self._p2p.fits(n_bytes) else self.comm.messages
 
-    def _scan_first(self, rows: Rows) -> _ScannedRows:
-        """Scan these rows from the caller's initial state, or from nothing."""
-        return self.start.scanned(rows) or _scan_rows(self.shard, rows, self.shard.initial(rows))
+    def _scan_first(self, rows: Rows) -> Tensor:
+        """Scan these rows from the caller's initial state, or from nothing; return the state after them."""
+        state = self.start.state_after(rows)
+        return self.shard.scan_rows(rows, self.shard.initial(rows)) if state is None else state
 
     def local_with_fixup(self) -> Tensor | None:
         """Scan from nothing, then the first steps again from the state before the shard."""
         shard, position = self.shard, self.position
-        value = shard.empty_state(shard.rows).zero_() if position is None else self._scan_first(shard.rows).state
+        value = shard.empty_state(shard.rows).zero_() if position is None else self._scan_first(shard.rows)
         if not self.returns_final:
             if len(self.chain) == 1:
                 return None
@@ -278,10 +258,10 @@ class DistributedScan:
             if position + 1 < len(self.chain):
                 sender = transport.open_send(self.chain[position + 1])
             for rows in groups:
-                scanned = self._scan_first(rows) if receiver is None else _scan_rows(shard, rows, receiver.recv())
+                state = self._scan_first(rows) if receiver is None else shard.scan_rows(rows, receiver.recv())
                 if sender is not None:
-                    sender.send(scanned.state)
-                states.append(scanned.state)
+                    sender.send(state)
+                states.append(state)
             for channel in (receiver, sender):
                 if channel is not None:
                     channel.close()
@@ -295,7 +275,7 @@ class DistributedScan:
         shard, position, chain, start = self.shard, self.position, self.chain, self.start
         groups = shard.row_groups(min(2, self.n_groups))
         is_sum = self.metas[0]["scan"] == "cumulative_sum"
-        packing = _Packing(shard, is_sum, any(meta["has_reset"] for meta in self.metas))
+        has_reset = any(meta["has_reset"] for meta in self.metas)
         # A rank needs the states after the ranks before it; all need the last one, if any rank returns it.
         n_states = len(chain) if self.returns_final else position or 0
         gathers = []
@@ -304,12 +284,12 @@ class DistributedScan:
             if position is not None and (position < len(chain) - 1 or self.returns_final):
                 is_known = rows == start.payload_rows and start.payload is not None
                 payload = start.payload if is_known else _payload(shard, rows, None if position else start)
-            packed = packing.pack(payload, rows)
+            packed = self._pack(payload, rows, is_sum, has_reset)
             gathers.append(self._transport(packed.nbytes).start_all_gather(packed))
         finals = []
         for rows, wait_for_gather in zip(groups, gathers):
             gathered = wait_for_gather()
-            states = packing.states([gathered[rank] for rank in chain[:n_states]], rows)
+            states = self._states_after([gathered[rank] for rank in chain[:n_states]], is_sum, has_reset)
             finals += states[-1:]
             if position:
                 shard.scan_rows(rows, states[position - 1])
@@ -317,60 +297,39 @@ class DistributedScan:
                 self._scan_first(rows)
         return shard.concat_states(finals) if self.returns_final else None
 
+    def _pack(
+        self, payload: aggregates.Parts | Tensor | None, rows: Rows, is_sum: bool, has_reset: bool
+    ) -> Tensor:
+        """Pack an aggregate; the first rank has a state instead, and None stands for what nobody reads."""
+        if isinstance(payload, tuple):
+            return pack_aggregate(payload, is_sum, has_reset)
+        n_parts = 2 - is_sum + has_reset
+        if n_parts == 1 and payload is not None:
+            return payload.unsqueeze(0)
+        shape = (n_parts, *self.shard.state_shape(rows))
+        packed = torch.zeros(shape, dtype=self.shard.compute_dtype, device=self.shard.out.device)
+        if payload is not None:
+            packed[0] = payload
+        return packed
+
+    def _states_after(self, packed: list[Tensor], is_sum: bool, has_reset: bool) -> list[Tensor]:
+        """Return the states after the first ranks: a scan of their aggregates, of which the first is the state."""
+        if len(packed) <= 1:
+            return [each[0] for each in packed]
+        dtype = aggregates.factor_dtype(self.shard.scan, self.shard.compute_dtype)
+        multipliers, values, resets = unpack_aggregates(torch.stack(packed), is_sum, has_reset, dtype)
+        states = torch.empty_like(values, memory_format=torch.contiguous_format)
+        with torch.no_grad():
+            executors.run(
+                values, multipliers, 1.0, None, resets, states, None, axis=0, reverse=False, exclusive=False,
+                flush=False,
+            )  # fmt: skip
+        return list(states)
+
 
 def _payload(shard: Shard, rows: Rows, start: SpeculativeStart | None) -> aggregates.Parts | Tensor:
     """Return the aggregate of these rows; on the first rank, which passes its `start`, the state after them."""
     if start is None:
         return shard.reduce_rows(rows)
-    scanned = start.scanned(rows)
-    return shard.final_state(rows, shard.initial(rows)) if scanned is None else scanned.state
-
-
-class _Packing:
-    """Aggregates packed into one vector: values, multipliers (not of a sum), resets (if any rank has some)."""
-
-    def __init__(self, shard: Shard, is_sum: bool, has_reset: bool):
-        self.shard, self.has_reset = shard, has_reset
-        dtype = shard.compute_dtype
-        self.dtypes = [dtype] if is_sum else [dtype, aggregates.factor_dtype(shard.scan, dtype)]
-
-    def _sizes(self, rows: Rows) -> list[int]:
-        """Return the number of real numbers of each part."""
-        n_states = math.prod(self.shard.state_shape(rows))
-        return [n_states * (2 if dtype.is_complex else 1) for dtype in self.dtypes] + [n_states] * self.has_reset
-
-    def pack(self, payload: aggregates.Parts | Tensor | None, rows: Rows) -> Tensor:
-        """Pack an aggregate. The first rank packs its state alone; None stands for a vector that nobody reads."""
-        if isinstance(payload, tuple):
-            multiplier, value, reset = payload
-            parts = [as_real(part).reshape(-1) for part in (value, multiplier)[: len(self.dtypes)]]
-            return torch.cat([*parts, *[reset.reshape(-1).to(parts[0].dtype)] * self.has_reset])
-        n_numbers, dtype = sum(self._sizes(rows)), self.shard.compute_dtype
-        if payload is None:
-            dtype = torch.float64 if dtype.is_complex else dtype
-            return torch.zeros(n_numbers, dtype=dtype, device=self.shard.out.device)
-        state = as_real(payload).reshape(-1)
-        padding = n_numbers - state.numel()
-        return torch.cat((state, state.new_zeros(padding))) if padding else state
-
-    def states(self, packed: list[Tensor], rows: Rows) -> list[Tensor]:
-        """Return the state after each of these ranks, from the first of all on: a scan of their aggregates."""
-        shape, sizes, dtype = self.shard.state_shape(rows), self._sizes(rows), self.shard.compute_dtype
-        if len(packed) <= 1:  # the first rank sent its state
-            return [_unpack(one[: sizes[0]], shape, dtype) for one in packed]
-        pieces = torch.stack(packed).split(sizes, dim=1)
-        operands = [_unpack(piece, [len(packed), *shape], dtype) for piece, dtype in zip(pieces, self.dtypes)]
-        reset = pieces[-1].reshape(len(packed), *shape) != 0 if self.has_reset else None
-        states = torch.empty_like(operands[0])
-        with torch.no_grad():
-            executors.run(
-                operands[0], operands[1] if len(operands) > 1 else None, 1.0, None, reset, states, None, axis=0,
-                reverse=False, exclusive=False, flush=False,
-            )  # fmt: skip
-        return list(states)
-
-
-def _unpack(numbers: Tensor, shape: list[int], dtype: torch.dtype) -> Tensor:
-    if dtype.is_complex:  # a copy, since complex numbers have to be aligned to pairs
-        return torch.view_as_complex(numbers.reshape(*shape, 2).clone(memory_format=torch.contiguous_format))
-    return numbers.reshape(shape)
+    state = start.state_after(rows)
+    return shard.final_state(rows, shard.initial(rows)) if state is None else state
