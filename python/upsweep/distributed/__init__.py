@@ -99,8 +99,7 @@ def cumulative_sum(
     Each process of a group calls it with its shard; here the group has one process.
 
     >>> import torch, upsweep.distributed
-    >>> store = torch.distributed.HashStore()
-    >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     >>> upsweep.distributed.cumulative_sum(torch.arange(4.0))
     tensor([0., 1., 3., 6.])
     >>> torch.distributed.destroy_process_group()
@@ -142,8 +141,7 @@ def discounted_cumsum(
     Examples
     --------
     >>> import torch, upsweep.distributed
-    >>> store = torch.distributed.HashStore()
-    >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     >>> upsweep.distributed.discounted_cumsum(torch.ones(3), 0.5, reverse=True)
     tensor([1.7500, 1.5000, 1.0000])
     >>> torch.distributed.destroy_process_group()
@@ -184,8 +182,7 @@ def linear_recurrence(
     Examples
     --------
     >>> import torch, upsweep.distributed
-    >>> store = torch.distributed.HashStore()
-    >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     >>> gates, tokens = torch.tensor([0.5, 0.5, 0.0]), torch.ones(3)
     >>> upsweep.distributed.linear_recurrence(gates, tokens, return_final=True)
     (tensor([1.0000, 1.5000, 1.0000]), tensor(1.))
@@ -233,8 +230,7 @@ def bincount(
     Examples
     --------
     >>> import torch, upsweep.distributed
-    >>> store = torch.distributed.HashStore()
-    >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     >>> upsweep.distributed.bincount(torch.tensor([1, 2, 2]), length=4)
     tensor([0, 1, 2, 0])
     >>> torch.distributed.destroy_process_group()

@@ -29,6 +29,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from upsweep._utils.lru_cache import LRUCache
+from upsweep.distributed.transport import RecvChannel, SendChannel, Transport
 
 __all__ = ["CAPACITY", "SymmetricMemoryTransport", "connect", "describe_endpoint", "setup_lock", "why_unreachable"]
 
@@ -43,7 +44,7 @@ _BARRIER_SIGNAL = _ACKNOWLEDGE_SIGNAL + 2
 _N_SIGNALS = _BARRIER_SIGNAL + 1
 
 
-class SymmetricMemoryTransport:
+class SymmetricMemoryTransport(Transport):
     """Channels and all-gathers through the symmetric memory of a group, on one device of each rank.
 
     Parameters
@@ -77,20 +78,17 @@ class SymmetricMemoryTransport:
         """Return whether so many bytes fit into one channel, or into each rank's part of an all-gather."""
         return n_bytes + _MAX_MESSAGES * _ALIGNMENT <= CAPACITY
 
-    def open_send(self, rank: int) -> _P2PSender:
-        """Open a channel to a rank, which calls `open_recv`."""
+    def open_send(self, rank: int) -> SendChannel:
         self.n_sends[rank] += 1
         return _P2PSender(self, rank, self.rank, self.n_sends[rank])
 
     def open_recv(
         self, rank: int, shapes: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
-    ) -> _P2PReceiver:
-        """Open the channel from a rank for messages of these shapes."""
+    ) -> RecvChannel:
         self.n_recvs[rank] += 1
         return _P2PReceiver(self, rank, shapes, dtype, self.n_recvs[rank])
 
     def start_all_gather(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Start to gather the tensors of all ranks; return a function that returns them stacked."""
         stacked = self.all_gather(tensor)
         return lambda: stacked
 
@@ -145,7 +143,7 @@ class _Channel:
         return view, signal
 
 
-class _P2PSender(_Channel):
+class _P2PSender(_Channel, SendChannel):
     def __init__(self, transport: SymmetricMemoryTransport, peer: int, source: int, n_opened: int):
         super().__init__(transport, peer, source, n_opened)
         self._needs_acknowledgement = n_opened > 2
@@ -165,7 +163,7 @@ class _P2PSender(_Channel):
         """Nothing to do: the stream keeps the order."""
 
 
-class _P2PReceiver(_Channel):
+class _P2PReceiver(_Channel, RecvChannel):
     def __init__(
         self, transport: SymmetricMemoryTransport, peer: int, shapes: Sequence[Sequence[int]], dtype: torch.dtype,
         n_opened: int,

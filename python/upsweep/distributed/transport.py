@@ -59,7 +59,7 @@ class Transport(Protocol):
         """Open the channel from a rank for messages of these shapes."""
 
 
-class ProcessGroupTransport:
+class ProcessGroupTransport(Transport):
     """Messages and collectives of torch.distributed.
 
     Parameters
@@ -83,7 +83,6 @@ class ProcessGroupTransport:
         return torch.device("cpu") if on_host else torch.device("cuda", torch.cuda.current_device())
 
     def start_all_gather(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Start to gather the tensors of all ranks; return a function that waits and returns them stacked."""
         real, device = as_real(tensor), self.comm_device(tensor.device)
         sent = real.contiguous().to(device)
         stacked = torch.empty((len(self.global_ranks), *real.shape), dtype=real.dtype, device=device)
@@ -93,14 +92,12 @@ class ProcessGroupTransport:
             work = dist.all_gather(list(stacked), sent, group=self.group, async_op=True)
         return partial(_finish_all_gather, work, sent, stacked, tensor)
 
-    def open_send(self, rank: int) -> _MessageSender:
-        """Open a channel to a rank, which calls `open_recv`."""
+    def open_send(self, rank: int) -> SendChannel:
         return _MessageSender(self, rank)
 
     def open_recv(
         self, rank: int, shapes: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
-    ) -> _MessageReceiver:
-        """Open the channel from a rank for messages of these shapes."""
+    ) -> RecvChannel:
         return _MessageReceiver(self, rank, shapes, dtype, device)
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
@@ -119,7 +116,7 @@ def _finish_all_gather(work: Any, sent: Tensor, stacked: Tensor, like: Tensor) -
     return torch.view_as_complex(stacked) if like.is_complex() else stacked
 
 
-class _MessageSender:
+class _MessageSender(SendChannel):
     def __init__(self, transport: ProcessGroupTransport, rank: int):
         self._transport, self._rank = transport, transport.global_ranks[rank]
         self._pending: list[tuple[Any, Tensor]] = []  # the tensors live until they are sent
@@ -139,7 +136,7 @@ class _MessageSender:
             work.wait()
 
 
-class _MessageReceiver:
+class _MessageReceiver(RecvChannel):
     """On the CPU all receives are posted at once; on a device each one when it is needed."""
 
     def __init__(
