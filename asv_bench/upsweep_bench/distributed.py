@@ -195,7 +195,7 @@ def _measure_all(
 ) -> tuple[dict[str, Any], list[Row]]:  # fmt: skip
     import torch
     import torch.distributed as dist
-    from upsweep.distributed.communicator import Ranks
+    from upsweep.distributed.communicator import Communicator
 
     on_cuda = backend == "nccl"
     device = torch.device("cuda", rank) if on_cuda else torch.device("cpu")
@@ -216,7 +216,7 @@ def _measure_all(
         for case in chosen:
             rows += _measure(case, elements, device, rounds=4 if quick else 20)
         described = machine.describe_cuda() if on_cuda else machine.describe()
-        described["messages"] = Ranks(None).how(device)
+        described["messages"] = Communicator(None).describe_transport(device)
     finally:
         dist.destroy_process_group()
     return described, rows

@@ -160,7 +160,7 @@ def bincount(
             return y
     if _arrays.any_dask(x, weights, out):
         _dask = handlers("dask")
-        _dask.refuse(out=out, accumulate=accumulate, device=device)
+        _dask.reject_options(out=out, accumulate=accumulate, device=device)
         return _dask.bincount(
             bincount, x, weights, minlength, length=length, axis=axis, dtype=dtype, invalid=invalid,
             deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,

@@ -372,7 +372,7 @@ def _factors(times: Any, halflife: Any, data: Any, place: int) -> Any:
     factors[1:] = 0.5**elapsed
     factors = factors.reshape([-1 if d == place else 1 for d in range(data.ndim)])
     if _arrays.any_dask(data):
-        return handlers("dask").sent_to(data, factors, place)
+        return handlers("dask").blocks_like(data, factors, place)
     return _arrays.sent_to(data, factors) if _is_elsewhere(data) else factors
 
 

@@ -105,7 +105,7 @@ def histogram(
     result: tuple[Array, Array]
     if _arrays.any_dask(x, bins, weights):
         _dask = handlers("dask")
-        _dask.refuse(device=device)
+        _dask.reject_options(device=device)
         result = _dask.histogram(histogram, x, bins, weights=weights, **settings)
         return result
     if _arrays.any_torch(x, bins, weights):

@@ -530,7 +530,7 @@ def _dask_scan(
 ) -> Any:  # fmt: skip
     """The scan of dask arrays, whose tasks call `function` again, on blocks."""
     _dask = handlers("dask")
-    _dask.refuse(out=out, device=device)
+    _dask.reject_options(out=out, device=device)
     return _dask.scan(function, arrays, method=method, return_final=return_final, **keywords)
 
 

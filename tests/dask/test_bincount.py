@@ -31,32 +31,32 @@ def test_bincount_is_numpys(chunks):
 def test_sums_of_weights(chunks):
     x = da.from_array(KEYS, chunks=(chunks,))
     for weights in (random(3000, np.float32), random(3000, complex), np.arange(3000)):
-        mine = upsweep.bincount(x, da.from_array(weights, chunks=500), length=50)
-        theirs = upsweep.bincount(KEYS, weights, length=50)
-        assert mine.dtype == theirs.dtype
-        np.testing.assert_allclose(compute(mine), theirs, rtol=1e-12, atol=1e-12)
+        result = upsweep.bincount(x, da.from_array(weights, chunks=500), length=50)
+        expected = upsweep.bincount(KEYS, weights, length=50)
+        assert result.dtype == expected.dtype
+        np.testing.assert_allclose(compute(result), expected, rtol=1e-12, atol=1e-12)
     weights = random((3000, 4))
     for lazy in (weights, da.from_array(weights, chunks=(700, 3))):
-        mine = upsweep.bincount(x, lazy, dtype="float32")
-        assert mine.ndim == 2 and mine.shape[1] == 4 and mine.dtype == np.float32
-        np.testing.assert_allclose(compute(mine), upsweep.bincount(KEYS, weights), rtol=1e-6, atol=1e-6)
+        result = upsweep.bincount(x, lazy, dtype="float32")
+        assert result.ndim == 2 and result.shape[1] == 4 and result.dtype == np.float32
+        np.testing.assert_allclose(compute(result), upsweep.bincount(KEYS, weights), rtol=1e-6, atol=1e-6)
     assert upsweep.bincount(x, np.arange(3000), dtype="uint8", length=50).dtype == np.uint8
 
 
 def test_rounded_once():
     x = da.zeros(1000, chunks=1, dtype=int)
     weights = da.full(1000, 0.1, chunks=1, dtype=np.float32)
-    mine = compute(upsweep.bincount(x, weights, dtype="float32", length=1))
-    assert mine[0] == np.float32(1000 * np.float64(np.float32(0.1)))
+    result = compute(upsweep.bincount(x, weights, dtype="float32", length=1))
+    assert result[0] == np.float32(1000 * np.float64(np.float32(0.1)))
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_batches_of_counts(axis):
     x = KEYS.reshape(30, 100)
-    mine = upsweep.bincount(da.from_array(x, chunks=(7, 33)), axis=axis, length=50)
-    theirs = upsweep.bincount(x, axis=axis, length=50)
-    assert mine.shape == theirs.shape
-    assert same_bits(compute(mine), theirs)
+    result = upsweep.bincount(da.from_array(x, chunks=(7, 33)), axis=axis, length=50)
+    expected = upsweep.bincount(x, axis=axis, length=50)
+    assert result.shape == expected.shape
+    assert same_bits(compute(result), expected)
 
 
 def test_keys_outside():
@@ -102,38 +102,38 @@ def test_histogram_is_numpys(dtype, chunks):
     lazy = da.from_array(x, chunks=chunks)
     for bins, limits in ((20, None), (20, (10, 90)), ([0, 1, 50, 120], None), (np.linspace(0, 99, 7), None)):
         for density in (False, True):
-            mine = upsweep.histogram(lazy, bins, limits, density=density)
-            theirs = np.histogram(x, bins, limits, density=density)
-            for a, b in zip(mine, theirs):
+            result = upsweep.histogram(lazy, bins, limits, density=density)
+            expected = np.histogram(x, bins, limits, density=density)
+            for a, b in zip(result, expected):
                 assert a.dtype == b.dtype and a.shape == b.shape
                 assert same_bits(compute(a), b)
 
 
 def test_histograms_with_weights_and_axes():
     x, weights = random((30, 100)), random((30, 100), np.float32, seed=1)
-    mine, _ = upsweep.histogram(da.from_array(x, chunks=(7, 50)), 10, weights=da.from_array(weights, chunks=9))
-    assert mine.dtype == np.float32
-    np.testing.assert_allclose(compute(mine), np.histogram(x, 10, weights=weights)[0], rtol=1e-4, atol=1e-5)
+    result, _ = upsweep.histogram(da.from_array(x, chunks=(7, 50)), 10, weights=da.from_array(weights, chunks=9))
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(compute(result), np.histogram(x, 10, weights=weights)[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int32", "float32", "complex64"])
 def test_densities_have_the_dtype_that_they_say(dtype):
     x, weights = random(100), np.ones(100, dtype)
-    theirs, _ = np.histogram(x, 10, weights=weights, density=True)
-    mine, _ = upsweep.histogram(da.from_array(x, chunks=9), 10, weights=weights, density=True)
-    assert mine.dtype == mine._meta.dtype == compute(mine).dtype == theirs.dtype
+    expected, _ = np.histogram(x, 10, weights=weights, density=True)
+    result, _ = upsweep.histogram(da.from_array(x, chunks=9), 10, weights=weights, density=True)
+    assert result.dtype == result._meta.dtype == compute(result).dtype == expected.dtype
 
 
 def test_histograms_are_rounded_once():
     x = da.full(1000, 0.5, chunks=1)
-    mine, _ = upsweep.histogram(x, 1, (0, 1), weights=da.full(1000, 0.1, chunks=1, dtype=np.float32))
-    assert mine.dtype == np.float32 and compute(mine)[0] == np.float32(1000 * np.float64(np.float32(0.1)))
+    result, _ = upsweep.histogram(x, 1, (0, 1), weights=da.full(1000, 0.1, chunks=1, dtype=np.float32))
+    assert result.dtype == np.float32 and compute(result)[0] == np.float32(1000 * np.float64(np.float32(0.1)))
 
 
 def test_ranges_that_are_none():
     for numbers, bins in ((np.full(100, 3.0), 4), (np.zeros(0), 4)):
-        mine = upsweep.histogram(da.from_array(numbers, chunks=9), bins)
-        for a, b in zip(mine, np.histogram(numbers, bins)):
+        result = upsweep.histogram(da.from_array(numbers, chunks=9), bins)
+        for a, b in zip(result, np.histogram(numbers, bins)):
             assert same_bits(compute(a), b)
     x = da.from_array(np.array([1.0, np.nan, 2.0, 3.0]), chunks=1)
     with pytest.raises(ValueError, match="x: autodetected range"):
@@ -146,9 +146,9 @@ def test_bad_histograms():
         upsweep.histogram(da.from_array(np.zeros(3, "M8[D]"), chunks=2))
     with pytest.raises(TypeError, match="bins: expected a number or edges in memory"):
         upsweep.histogram(x, "auto")
-    for given in ({"range": (x.min(), 3)}, {"bins": [0, x.max()]}):
-        with pytest.raises(TypeError, match=f"{min(given)}: expected numbers in memory for dask arrays"):
-            upsweep.histogram(x, **given)
+    for keywords in ({"range": (x.min(), 3)}, {"bins": [0, x.max()]}):
+        with pytest.raises(TypeError, match=f"{min(keywords)}: expected numbers in memory for dask arrays"):
+            upsweep.histogram(x, **keywords)
     with pytest.raises(ValueError, match="weights: expected x's shape"):
         upsweep.histogram(x, weights=da.zeros(99))
     with pytest.raises(ValueError, match="bins"):

@@ -14,12 +14,12 @@ da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
 
 N_BLOCKS, LENGTH = 24, 5000
-TIMEOUT = 120  # seconds, of what takes one on a quiet machine
+TIMEOUT = 120  # seconds; a quiet machine takes one
 
 
 @pytest.fixture(scope="module")
 def started():
-    # A cluster gives up a worker that is missing so long after it was lost, also if it had come back since.
+    # After this time a cluster closes a worker that was lost, even if it has come back since.
     with (
         dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}),
         distributed.LocalCluster(
@@ -32,15 +32,15 @@ def started():
 
 @pytest.fixture
 def client(started):
-    """The client, when both workers are there: the one that a test killed comes back while the next one begins."""
+    """The client, as soon as both workers run: one that a test killed restarts while the next test begins."""
     started.wait_for_workers(2, timeout=60)
     return started
 
 
 def numbers(folder=None):
-    """Blocks of random numbers; half of them wait until there is a file "open" in the folder, if one is given."""
+    """Blocks of random numbers; if a folder is passed, half of them wait for a file "open" in it."""
 
-    def block_of(i):  # in here it travels to the workers by value: they cannot import this file
+    def block_of(i):  # a local function is pickled by value; the workers cannot import this file
         if folder is not None:
             while len(os.listdir(folder)) >= N_BLOCKS // 2 and not os.path.exists(f"{folder}/open"):
                 time.sleep(0.005)
@@ -61,15 +61,15 @@ def test_processes_give_the_bits_of_one(client):
     for method in ("sequential", "tree"):
         y, final = upsweep.discounted_cumsum(x, 0.9999, return_final=True, method=method)
         whole = y.compute(scheduler="sync")
-        mine, state = results(client, y, final)
-        assert same_bits(mine, whole)
+        result, state = results(client, y, final)
+        assert same_bits(result, whole)
         assert state == whole[-1]
     keys = (x * 100).astype(int)
-    (mine,) = results(client, upsweep.bincount(keys))
-    assert same_bits(mine, np.bincount(keys.compute(scheduler="sync")))
+    (result,) = results(client, upsweep.bincount(keys))
+    assert same_bits(result, np.bincount(keys.compute(scheduler="sync")))
     counts, edges = results(client, *upsweep.histogram(x, 10))
-    theirs = np.histogram(x.compute(scheduler="sync"), 10)
-    assert same_bits(counts, theirs[0]) and same_bits(edges, theirs[1])
+    expected = np.histogram(x.compute(scheduler="sync"), 10)
+    assert same_bits(counts, expected[0]) and same_bits(edges, expected[1])
 
 
 def discounted(x, method):
@@ -77,13 +77,13 @@ def discounted(x, method):
 
 
 def by_update(x, method):
-    """Carries, states and results; the update is traced here."""
+    """Carries, states and results; the update is traced in this process."""
     pytest.importorskip("llvmlite")
     return upsweep.scan(lambda s, x: 0.9999 * s + x, np.float32(0), x, method=method)
 
 
 def in_order(x, method):
-    """Results and states together, for which each block waits for the one before."""
+    """Results and states of a block from one task, which waits for the block before."""
     pytest.importorskip("llvmlite")
     return upsweep.scan(lambda s, x: np.tanh(s + x), np.float32(0), x, method=method)
 
@@ -107,7 +107,7 @@ def test_a_worker_that_dies_changes_no_bit(client, scan, method, tmp_path):
         assert len(held[victim]) >= N_BLOCKS // 4 and not future.done()
         os.kill(pids[victim], signal.SIGKILL)
     finally:
-        (tmp_path / "open").touch()  # else the workers wait, and the tests behind this one
+        (tmp_path / "open").touch()  # else the workers and the following tests would wait
     assert same_bits(future.result(timeout=TIMEOUT), expected)
     assert victim not in client.has_what()
 
@@ -118,8 +118,8 @@ def test_pairs_over_processes(client):
     distance = upsweep.Vi(x).sqdist(upsweep.Vj(x[:5000]))
     for method in ("sequential", "tree"):
         lazy = [(-distance).logsumexp(axis=1, method=method), distance.argKmin(3, axis=1, method=method)]
-        for mine, one in zip(results(client, *lazy), lazy, strict=True):
-            assert same_bits(mine, one.compute(scheduler="sync"))
+        for result, one in zip(results(client, *lazy), lazy, strict=True):
+            assert same_bits(result, one.compute(scheduler="sync"))
 
 
 def test_an_error_in_a_block_arrives(client):

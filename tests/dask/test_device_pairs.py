@@ -1,6 +1,6 @@
-"""Hazard: pairs of points in blocks on a device, over stand-ins: states of blocks stay there.
+"""Hazard: partial reductions of pairs that are copied from the device to the host, with stand-ins for the device.
 
-The kernels are compiled by the C++ compiler, one for each formula.
+The C++ compiler compiles the kernels, one for each formula.
 """
 
 import shutil
@@ -40,9 +40,9 @@ def lazy(points, cupy_blocks):
     return [cupy_blocks(array, (rows, array.shape[1])) for array, rows in zip(points, (10, 15, 15))]
 
 
-def same(mine, theirs):
-    many = (mine, theirs) if isinstance(theirs, tuple) else ((mine,), (theirs,))
-    for one, exact in zip(*many, strict=True):
+def same(result, expected):
+    pairs = (result, expected) if isinstance(expected, tuple) else ((result,), (expected,))
+    for one, exact in zip(*pairs, strict=True):
         np.testing.assert_allclose(computed(one), exact, rtol=1e-6)
 
 
@@ -54,30 +54,33 @@ def test_reductions(operation, points, lazy, crossings):
         reduce = Genred(formula, INPUTS, reduction_op=operation, axis=axis, **k)
         same(reduce(*lazy), reduce(*points))
         same(reduce(*lazy, method="tree"), reduce(*points))
-    # Of the K least of two blocks, whether one is missing: by each axis and method, of either result.
+    # Each merge of the K least reads a flag: for each axis and method, for either result.
     assert crossings.read <= 2 * 2 * 2 * 3 * 2 and not crossings.sent
 
 
 def test_weights_and_parameters(points, lazy, cupy_blocks):
     (x, y, b), (lazy_x, lazy_y, lazy_b) = points, lazy
     scale = np.array([0.5])
-    mine = -Vi(lazy_x).sqdist(Vj(lazy_y)) * Pm(cupy_blocks(scale, 1))
-    theirs = -Vi(x).sqdist(Vj(y)) * Pm(scale)
-    same(mine.sumsoftmaxweight(Vj(lazy_b), axis=1), theirs.sumsoftmaxweight(Vj(b), axis=1))
-    same(mine.logsumexp(axis=1, weight=Vj(lazy_b * 0 + 1)), theirs.logsumexp(axis=1, weight=Vj(b * 0 + 1)))
-    same((0.25 * mine).exp() @ lazy_b, (0.25 * theirs).exp() @ b)
+    lazy_exponent = -Vi(lazy_x).sqdist(Vj(lazy_y)) * Pm(cupy_blocks(scale, 1))
+    exponent = -Vi(x).sqdist(Vj(y)) * Pm(scale)
+    same(lazy_exponent.sumsoftmaxweight(Vj(lazy_b), axis=1), exponent.sumsoftmaxweight(Vj(b), axis=1))
+    same(
+        lazy_exponent.logsumexp(axis=1, weight=Vj(lazy_b * 0 + 1)),
+        exponent.logsumexp(axis=1, weight=Vj(b * 0 + 1)),
+    )
+    same((0.25 * lazy_exponent).exp() @ lazy_b, (0.25 * exponent).exp() @ b)
 
 
 def test_gradients(points, lazy, cupy_blocks):
     gaussian, seed = Genred(GAUSSIAN, INPUTS, axis=1), random((30, 2), seed=3)
-    for mine, theirs in ((None, None), (cupy_blocks(seed, (10, 2)), seed)):
-        value, gradients = gaussian.value_and_grad(*lazy, cotangent=mine)
-        expected, others = gaussian.value_and_grad(*points, cotangent=theirs)
+    for lazy_seed, host_seed in ((None, None), (cupy_blocks(seed, (10, 2)), seed)):
+        value, gradients = gaussian.value_and_grad(*lazy, cotangent=lazy_seed)
+        expected, others = gaussian.value_and_grad(*points, cotangent=host_seed)
         same((value, *gradients), (expected, *others))
 
 
 def test_arrays_of_the_host_are_refused(points, lazy):
-    """Their addresses would mean nothing to the device."""
+    """The device could not read their addresses."""
     gaussian = Genred(GAUSSIAN, INPUTS, axis=1)
     with pytest.raises(TypeError, match=r"y: expected blocks of .*, as x has, got numpy\.ndarray"):
         gaussian(lazy[0], points[1], lazy[2])

@@ -1,6 +1,6 @@
-"""Hazard: scans by an update of blocks on a device, over stand-ins: all of it happens there.
+"""Hazard: user-defined scans that copy blocks of a device to the host, with stand-ins for the device.
 
-The kernels are compiled by the C++ compiler, one set for each update.
+The C++ compiler compiles the kernels, one set for each update.
 """
 
 import shutil
@@ -32,11 +32,11 @@ def device(monkeypatch, fake_cupy, folder):
 
 
 def compare(update, init, xs, lazy, tolerance=1e-10, method=None, **keywords):
-    """Outputs and final states on the device against those of the whole on the host; `init` may be a pair."""
-    init, there = init if isinstance(init, list) else (init, init)
-    mine = upsweep.scan(update, there, lazy, return_final=True, method=method, **keywords)
-    theirs = upsweep.scan(update, init, xs, return_final=True, **keywords)
-    for one, exact in zip(flat(mine), flat(theirs), strict=True):
+    """Compare with a scan of the whole on the host; a list `init` has the states on the host and on the device."""
+    init, device_init = init if isinstance(init, list) else (init, init)
+    result = upsweep.scan(update, device_init, lazy, return_final=True, method=method, **keywords)
+    expected = upsweep.scan(update, init, xs, return_final=True, **keywords)
+    for one, exact in zip(flat(result), flat(expected), strict=True):
         assert one.dtype == exact.dtype
         np.testing.assert_allclose(computed(one), exact, rtol=tolerance, atol=tolerance)
 
@@ -49,7 +49,7 @@ def test_blocks_are_the_whole(name, cupy_blocks, crossings):
     for method in METHODS:
         for reverse in (False, True):
             compare(update, init, x, lazy, axis=1, reverse=reverse, method=method)
-    # What is read is whether all states are regular, a bool a block; what is sent is no larger than a matrix.
+    # One flag per block is read, whether all states are regular; nothing larger than a matrix is sent.
     n_blocks = 2 * 4
     assert crossings.read <= n_blocks * 2 * (1 + len(flat(init)) + 3)
     assert max(crossings.sent, default=0) <= 16
@@ -60,8 +60,8 @@ def test_states_of_the_user_on_the_device(cupy_blocks):
     lazy = cupy_blocks(x, (2, 15))
     for name in ("constant", "tanh"):
         update = UPDATES[name][0]
-        for there in (cupy_blocks(start, 1), FakeCupyArray(start, 0)):
-            compare(update, [start, there], x, lazy, axis=1)
+        for device_start in (cupy_blocks(start, 1), FakeCupyArray(start, 0)):
+            compare(update, [start, device_start], x, lazy, axis=1)
     for axis in (0, 1):
         compare(lambda s, _: 0.9 * s, [start, cupy_blocks(start, 2)], None, None, axis=axis, length=5)
     pair = lambda s, x: (x[1] * s[0] + x[0], np.maximum(s[1], x[0]))  # noqa: E731
@@ -70,15 +70,15 @@ def test_states_of_the_user_on_the_device(cupy_blocks):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_no_steps(method, cupy_blocks):
-    """Where no block has a step, the last state is the first, on the device all the same."""
+    """Without steps the last state is the first one, on the device."""
     for name in ("two gated", "tanh"):
         update, init = UPDATES[name]
         for shape, chunks in (((0,), 1), ((0, 3), (1, 2)), ((4, 0), (3, 1))):
             x = np.zeros(shape)
             compare(update, init, x, cupy_blocks(x, chunks), method=method)
     pair, lazy = lambda s, x: x[0] * s + x[1], cupy_blocks(np.zeros((3, 0)), 2)
-    mine = upsweep.scan(pair, 0.5, (cupy_blocks(np.zeros((1, 0)), 1), lazy), axis=1, return_final=True)
-    assert [computed(each).tolist() for each in mine] == [[[]] * 3, [0.5] * 3]
+    result = upsweep.scan(pair, 0.5, (cupy_blocks(np.zeros((1, 0)), 1), lazy), axis=1, return_final=True)
+    assert [computed(each).tolist() for each in result] == [[[]] * 3, [0.5] * 3]
     for y in upsweep.cumulative_sum(cupy_blocks(np.zeros((3, 0)), 2), return_final=True, method=method):
         assert not computed(y).any()
 
@@ -96,8 +96,8 @@ def test_states_are_not_rounded_between_blocks(cupy_blocks):
     x = np.full(150, 1 / 3, np.float16)
     for update in (lambda s, x: s + x, lambda s, x: np.where(s > 1e4, s * s, s + x)):
         whole = upsweep.scan(update, np.float16(0), x)
-        mine = computed(upsweep.scan(update, np.float16(0), cupy_blocks(x, 1)))
-        np.testing.assert_array_equal(mine, whole)
+        result = computed(upsweep.scan(update, np.float16(0), cupy_blocks(x, 1)))
+        np.testing.assert_array_equal(result, whole)
 
 
 def test_states_in_order_where_products_leave_the_range(cupy_blocks):
@@ -111,15 +111,15 @@ def test_filters(cupy_blocks):
     x[1, :3] = x[2, 7] = np.nan
     lazy, b, a = cupy_blocks(x, (3, 25)), [0.5, 0.2, 0.1], [2.0, -0.5, 0.3]
     clean = np.nan_to_num(x)
-    there = cupy_blocks(clean, (3, 25))
+    device_clean = cupy_blocks(clean, (3, 25))
     pairs = [
-        *zip(upsweep.lfilter(b, a, there, zi=cupy_blocks(zi, 3)), upsweep.lfilter(b, a, clean, zi=zi)),
-        (upsweep.lfilter([3.0], [2.0], there), 1.5 * clean),
+        *zip(upsweep.lfilter(b, a, device_clean, zi=cupy_blocks(zi, 3)), upsweep.lfilter(b, a, clean, zi=zi)),
+        (upsweep.lfilter([3.0], [2.0], device_clean), 1.5 * clean),
     ]
     times = {"halflife": 2.0, "times": np.cumsum(random(60) ** 2)}
     pairs.append((upsweep.ewm_mean(lazy, **times), upsweep.ewm_mean(x, **times)))
-    for mine, theirs in pairs:
-        np.testing.assert_allclose(computed(mine), theirs, rtol=1e-10, atol=1e-12)
+    for result, expected in pairs:
+        np.testing.assert_allclose(computed(result), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_what_does_not_go_together(cupy_blocks):

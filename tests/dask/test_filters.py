@@ -1,4 +1,4 @@
-"""Filters and windows of dask arrays, against those of the whole."""
+"""Filters and windows of dask arrays, compared with those of the whole."""
 
 import numpy as np
 import pytest
@@ -9,11 +9,11 @@ pytest.importorskip("llvmlite")
 da = pytest.importorskip("dask.array")
 
 
-def same(mine, theirs, tolerance=1e-9):
-    assert isinstance(mine, da.Array) and mine.dtype == theirs.dtype and mine.shape == theirs.shape
-    result = mine.compute(scheduler="sync")
-    assert result.dtype == theirs.dtype
-    np.testing.assert_allclose(result, theirs, rtol=tolerance, atol=tolerance)
+def same(lazy, expected, tolerance=1e-9):
+    assert isinstance(lazy, da.Array) and lazy.dtype == expected.dtype and lazy.shape == expected.shape
+    result = lazy.compute(scheduler="sync")
+    assert result.dtype == expected.dtype
+    np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("order", [0, 1, 2, 4, 6])
@@ -25,9 +25,9 @@ def test_lfilter(order):
         lazy = da.from_array(x, chunks=chunks)
         same(upsweep.lfilter(b, a, lazy, axis), signal.lfilter(b, a, x, axis))
         start = random([order if d == axis else n for d, n in enumerate(shape)], seed=1)
-        theirs = signal.lfilter(b, a, x, axis, zi=start)
+        with_state = signal.lfilter(b, a, x, axis, zi=start)
         for zi in (start, da.from_array(start, chunks=2)):
-            for got, expected in zip(upsweep.lfilter(b, a, lazy, axis, zi=zi), theirs):
+            for got, expected in zip(upsweep.lfilter(b, a, lazy, axis, zi=zi), with_state):
                 same(got if isinstance(got, da.Array) else da.from_array(got), expected)
         if order:
             assert isinstance(upsweep.lfilter(b, a, x, axis, zi=da.from_array(start))[0], da.Array)

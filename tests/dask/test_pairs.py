@@ -1,4 +1,4 @@
-"""Reductions over pairs of dask arrays: those of one piece, for any chunks; graphs, and what is refused."""
+"""Reductions over pairs of dask arrays: equal to those in one piece for any chunks; graphs; errors."""
 
 import weakref
 
@@ -28,7 +28,7 @@ def compute(array):
 
 
 def chunked(arrays, rows, columns):
-    """x of rows, y and b of columns, and parameters in memory; features are cut, too."""
+    """x of rows, y and b of columns, and parameters in memory; features are cut too."""
     lead = (2,) * (arrays[0].ndim - 2)
     return [
         da.from_array(arrays[0], chunks=(*lead, rows, 2)),
@@ -54,10 +54,10 @@ def test_blocks_are_the_whole(name, rows, method):
             lazy = run_pairs(reduction, chunked(arrays, *sizes), 50, 70, (), method)
             got = tuple(compute(each) for each in lazy)
             check(reduction, arrays, 50, 70, got=got)
-            for mine, theirs in zip(got, whole, strict=True):
-                assert mine.dtype == theirs.dtype
+            for result, expected in zip(got, whole, strict=True):
+                assert result.dtype == expected.dtype
                 if "sum" not in name:
-                    assert same_bits(mine, theirs)
+                    assert same_bits(result, expected)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -79,8 +79,8 @@ def test_of_equal_values_the_first_wins(name, method):
     arrays = [np.round(array) for array in data(50, 70, "float32", dim=1)]
     for sizes in CHUNKS:
         lazy = run_pairs(reduction, chunked(arrays, *sizes), 50, 70, (), method)
-        for mine, theirs in zip(lazy, one_piece(reduction, arrays, 50, 70), strict=True):
-            assert same_bits(compute(mine), theirs)
+        for result, expected in zip(lazy, one_piece(reduction, arrays, 50, 70), strict=True):
+            assert same_bits(compute(result), expected)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -94,8 +94,8 @@ def test_what_is_not_finite_goes_as_in_one_piece(name, value, method):
                 arrays = data(5, 70, "float64")
                 arrays[operand][places] = value
                 lazy = run_pairs(reduction, chunked(arrays, (5,), CHUNKS[1][1]), 5, 70, (), method)
-                for mine, theirs in zip(lazy, one_piece(reduction, arrays, 5, 70), strict=True):
-                    np.testing.assert_allclose(compute(mine), theirs, rtol=1e-12, atol=1e-12)
+                for result, expected in zip(lazy, one_piece(reduction, arrays, 5, 70), strict=True):
+                    np.testing.assert_allclose(compute(result), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -106,9 +106,9 @@ def test_nothing_and_fewer_than_k(name, method):
             reduction = reduction_of(name, "float64", k=k)
             arrays = data(n_i, n_j, "float64")
             lazy = [da.from_array(array, chunks=2) for array in arrays[:3]]
-            found = run_pairs(reduction, [*lazy, arrays[3]], n_i, n_j, (), method)
-            for mine, theirs in zip(found, one_piece(reduction, arrays, n_i, n_j), strict=True):
-                np.testing.assert_allclose(compute(mine), theirs, rtol=1e-12)
+            results = run_pairs(reduction, [*lazy, arrays[3]], n_i, n_j, (), method)
+            for result, expected in zip(results, one_piece(reduction, arrays, n_i, n_j), strict=True):
+                np.testing.assert_allclose(compute(result), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -117,9 +117,9 @@ def test_the_worst_of_all_is_chosen_where_there_is_no_other(value, method):
     x, y = np.ones((3, 1)), np.full((6, 1), value)
     lazy = da.from_array(x), da.from_array(y, chunks=((0, 2, 0, 4), 1))
     for name in ("argmin", "argmax", "min_argmin", "max_argmax"):
-        mine = getattr(Vi(lazy[0]) * Vj(lazy[1]), name)(axis=1, method=method)
-        theirs = getattr(Vi(x) * Vj(y), name)(axis=1)
-        pairs = zip(mine, theirs) if isinstance(mine, tuple) else [(mine, theirs)]
+        result = getattr(Vi(lazy[0]) * Vj(lazy[1]), name)(axis=1, method=method)
+        expected = getattr(Vi(x) * Vj(y), name)(axis=1)
+        pairs = zip(result, expected) if isinstance(result, tuple) else [(result, expected)]
         for lazily, exact in pairs:
             np.testing.assert_array_equal(compute(lazily), exact)
     places = (Vi(lazy[0]) * Vj(lazy[1])).argKmin(4, axis=1, method=method)
@@ -127,12 +127,12 @@ def test_the_worst_of_all_is_chosen_where_there_is_no_other(value, method):
 
 
 def test_weights_of_any_sign():
-    """A block's sum may have no logarithm where that of all has one."""
+    """The sum of a block may be negative although the total is positive."""
     x, y = random((9, 1)), random((40, 1), seed=1)
     b = np.where(np.arange(40) < 10, -0.01, 1.0)[:, None]
     call = Genred("-SqDist(x, y)", ["x = Vi(1)", "y = Vj(1)", "b = Vj(1)"], "LogSumExp", axis=1, formula2="b")
-    mine = call(da.from_array(x, chunks=4), da.from_array(y, chunks=10), b)
-    np.testing.assert_allclose(compute(mine), call(x, y, b), rtol=1e-12)
+    result = call(da.from_array(x, chunks=4), da.from_array(y, chunks=10), b)
+    np.testing.assert_allclose(compute(result), call(x, y, b), rtol=1e-12)
 
 
 def test_sums_are_rounded_once():
@@ -161,16 +161,27 @@ def expressions(x, y, b):
 def test_the_public_names():
     x, y, b = random((50, 3)), random((70, 3), seed=1), random((70, 2), seed=2)
     lazy = (da.from_array(x, chunks=(20, 2)), da.from_array(y, chunks=(30, 3)), da.from_array(b, chunks=(11, 1)))
-    for mine, theirs in zip(expressions(*lazy), expressions(x, y, b), strict=True):
-        assert isinstance(mine, da.Array)
-        np.testing.assert_allclose(compute(mine), theirs, rtol=1e-12, atol=1e-12)
+    for result, expected in zip(expressions(*lazy), expressions(x, y, b), strict=True):
+        assert isinstance(result, da.Array)
+        np.testing.assert_allclose(compute(result), expected, rtol=1e-12, atol=1e-12)
     # One dask array makes the result one.
     for at in range(3):
         mixed = [lazy[n] if n == at else array for n, array in enumerate((x, y, b))]
         kernel = (-Vi(mixed[0]).sqdist(Vj(mixed[1]))).exp() * Vj(mixed[2])
-        mine = kernel.sum(axis=1, method="tree")
-        assert isinstance(mine, da.Array)
-        np.testing.assert_allclose(compute(mine), (-Vi(x).sqdist(Vj(y))).exp() @ b, rtol=1e-12)
+        result = kernel.sum(axis=1, method="tree")
+        assert isinstance(result, da.Array)
+        np.testing.assert_allclose(compute(result), (-Vi(x).sqdist(Vj(y))).exp() @ b, rtol=1e-12)
+
+
+def test_a_formula_that_reads_no_array():
+    x, y = random((5, 3)), random((7, 3), seed=1)
+
+    def constant(x, y):
+        rows = Vi(x)
+        return rows.sqdist(Vj(y)).laplacian(rows).sum(axis=1)
+
+    lazy = constant(da.from_array(x, chunks=2), da.from_array(y, chunks=3))
+    np.testing.assert_array_equal(compute(lazy), constant(x, y))
 
 
 def test_gradients_of_sums():
@@ -185,10 +196,10 @@ def test_gradients_of_sums():
     ):
         for cotangent in (None, weight):
             value, gradients = call.value_and_grad(x, y, b, p, cotangent=cotangent)
-            given = cotangent if cotangent is None else da.from_array(cotangent, chunks=7)
-            mine, found = call.value_and_grad(*lazy, cotangent=given)
-            for lazily, theirs in zip((mine, *found), (value, *gradients), strict=True):
-                np.testing.assert_allclose(compute(lazily), theirs, rtol=1e-10, atol=1e-12)
+            lazy_cotangent = cotangent if cotangent is None else da.from_array(cotangent, chunks=7)
+            result, lazy_gradients = call.value_and_grad(*lazy, cotangent=lazy_cotangent)
+            for lazily, expected in zip((result, *lazy_gradients), (value, *gradients), strict=True):
+                np.testing.assert_allclose(compute(lazily), expected, rtol=1e-10, atol=1e-12)
     with pytest.raises(NotImplementedError, match="reduction: min of dask arrays has no gradients"):
         Vi(lazy[0]).sqdist(Vj(lazy[1])).min(axis=1, call=False).value_and_grad()
 
@@ -209,29 +220,29 @@ def test_tasks_for_each_block_of_pairs(n_rows, n_columns):
 
 
 class Counted(np.ndarray):
-    """Blocks of which it is known how many there are, and were at most."""
+    """Blocks that count how many are alive, and the maximum of that."""
 
-    here = most = 0
+    alive = most = 0
 
     @classmethod
     def load(cls, i):
         block = np.full((10, 3), float(i)).view(cls)
-        cls.here += 1
-        cls.most = max(cls.most, cls.here)
+        cls.alive += 1
+        cls.most = max(cls.most, cls.alive)
         weakref.finalize(block, cls.leave)
         return block
 
     @classmethod
     def leave(cls):
-        cls.here -= 1
+        cls.alive -= 1
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 7, 16])
-def test_blocks_of_columns_are_let_go_when_all_rows_have_read_them(n_rows):
+def test_blocks_of_columns_are_released_when_all_rows_have_read_them(n_rows):
     x = da.zeros((n_rows, 3), chunks=(1, 3))
     blocks = [dask.delayed(Counted.load)(i) for i in range(50)]
     y = da.concatenate([da.from_delayed(block, (10, 3), float) for block in blocks])
-    Counted.here = Counted.most = 0
+    Counted.alive = Counted.most = 0
     total = compute(Vi(x).sqdist(Vj(y)).sum(axis=1))
     assert (total == 10 * 3 * np.square(np.arange(50.0)).sum()).all()
     assert Counted.most <= 2 + np.log2(n_rows)
@@ -242,7 +253,7 @@ def test_one_state_and_one_block_of_columns_at_a_time():
     graph = dict(Vi(x).sqdist(Vj(y)).sum(axis=1).dask)
     of_pairs = {key: task for key, task in graph.items() if key[0].startswith("pairs")}
     assert len(of_pairs) == 2 * 50
-    for task in of_pairs.values():  # its own state, and one that is waited for
+    for task in of_pairs.values():  # the partial reduction before, and one that the task waits for
         assert sum(key in of_pairs for key in task.dependencies) <= 2
         assert len(task.dependencies) <= 4
 
@@ -280,9 +291,9 @@ def test_nothing_is_computed_before_it_is_asked_for():
 
 def test_foreign_byte_order():
     x, y = random((6, 3)), random((8, 3), seed=1)
-    theirs = Vi(x).sqdist(Vj(y)).argmin(axis=1)
+    expected = Vi(x).sqdist(Vj(y)).argmin(axis=1)
     lazy = [da.from_array(a.astype(">f8"), chunks=(4, 2)) for a in (x, y)]
-    np.testing.assert_array_equal(compute(Vi(lazy[0]).sqdist(Vj(lazy[1])).argmin(axis=1)), theirs)
+    np.testing.assert_array_equal(compute(Vi(lazy[0]).sqdist(Vj(lazy[1])).argmin(axis=1)), expected)
 
 
 def test_what_is_refused():

@@ -1,4 +1,4 @@
-"""Scans of dask arrays: the whole's results for any chunks, and graphs of the promised size."""
+"""Scans of dask arrays: equal to scans in one piece for any chunks; graphs of bounded size; errors."""
 
 import numpy as np
 import pytest
@@ -27,24 +27,24 @@ def chunked(array, sizes, axis):
 
 
 def compare(name, *arrays, axis=-1, sizes=CHUNKS[1], reset=None, initial=None, method=None, **keywords):
-    """Result and final state against the twin of the whole; what was computed."""
+    """Compare result and final state with the reference implementation; return them as dask arrays."""
     lazy = [chunked(array, sizes, axis) for array in arrays]
     flags = reset if reset is None else chunked(reset, sizes, axis)
-    mine = getattr(upsweep, name)(
+    lazy_results = getattr(upsweep, name)(
         *lazy, axis=axis, reset=flags, initial=initial, return_final=True, method=method, **keywords
     )
-    assert all(isinstance(m, da.Array) for m in mine)
+    assert all(isinstance(m, da.Array) for m in lazy_results)
     keywords = {**keywords, "initial": initial if initial is None else np.asarray(initial)}
     whole = getattr(upsweep, name)(*arrays, axis=axis, reset=reset, return_final=True, **keywords)
     rows = twin(name, *arrays, axis=axis, reset=reset, return_final=True, **keywords)
-    for lazily, theirs, (exact, scale) in zip(mine, whole, rows):
-        assert lazily.shape == theirs.shape and lazily.dtype == theirs.dtype
+    for lazily, in_memory, (exact, scale) in zip(lazy_results, whole, rows):
+        assert lazily.shape == in_memory.shape and lazily.dtype == in_memory.dtype
         result = compute(lazily)
         assert isinstance(result, np.ndarray) and result.dtype == lazily.dtype == lazily._meta.dtype
-        assert_scan_close(result, exact, scale, rtol=1e-6 if theirs.dtype.itemsize == 2 else None)
+        assert_scan_close(result, exact, scale, rtol=1e-6 if in_memory.dtype.itemsize == 2 else None)
         blocks = lazily.blocks.ravel() if lazily.ndim else [lazily]
         assert all(compute(block).shape == block.shape for block in blocks[:3])
-    return mine
+    return lazy_results
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -82,16 +82,18 @@ def test_keywords_of_one_scan(method):
     compare("linear_recurrence", random((3, 1)), x, method=method)
 
 
-def test_operands_may_be_cut_otherwise_or_lie_in_memory():
+def test_operands_may_have_other_chunks_or_be_in_memory():
     gates, tokens = operands("linear_recurrence", (4, 100))
     whole, final = upsweep.linear_recurrence(gates, tokens, initial=np.arange(4.0), return_final=True)
-    for mine in (
+    for operands_and_state in (
         (da.from_array(gates, chunks=(3, 17)), da.from_array(tokens, chunks=(2, 40)), da.arange(4.0, chunks=3)),
         (gates, da.from_array(tokens, chunks=(2, 40)), np.arange(4)),
         (da.from_array(gates, chunks=(3, 17)), tokens.tolist(), [0, 1, 2, 3]),
         (gates, tokens, da.arange(4.0, chunks=3)),
     ):
-        y, state = upsweep.linear_recurrence(*mine[:2], initial=mine[2], return_final=True)
+        y, state = upsweep.linear_recurrence(
+            *operands_and_state[:2], initial=operands_and_state[2], return_final=True
+        )
         np.testing.assert_allclose(compute(y), whole, rtol=1e-12)
         np.testing.assert_allclose(compute(state), final, rtol=1e-12)
     gamma = da.from_array(np.array(0.5), chunks=())
@@ -99,13 +101,13 @@ def test_operands_may_be_cut_otherwise_or_lie_in_memory():
     np.testing.assert_allclose(compute(y), upsweep.discounted_cumsum(tokens, 0.5), rtol=1e-12)
 
 
-def test_the_first_gate_is_not_read_behind_empty_blocks():
+def test_the_first_gate_is_not_read_after_empty_blocks():
     gates, tokens = np.array([np.nan, 0.5]), np.ones(2)
     lazy = (da.from_array(a, chunks=((0, 1, 1),)) for a in (gates, tokens))
     np.testing.assert_array_equal(compute(upsweep.linear_recurrence(*lazy)), [1, 1.5])
 
 
-def test_states_in_order_where_products_leave_the_range():
+def test_blocks_are_scanned_where_products_overflow():
     gates = np.array([1e200] * 4 + [1e-200] * 4)
     lazy = [da.from_array(a, chunks=((1, 5, 2),)) for a in (gates, np.zeros(8))]
     assert not compute(upsweep.linear_recurrence(*lazy, initial=0.0)).any()
@@ -174,9 +176,9 @@ def test_a_gamma_for_each_row(name):
     x, gamma = random((5, 40)), random(5)
     expected = getattr(upsweep, name)(x, gamma)
     lazy = da.from_array(x, chunks=(2, 17))
-    for given in ((lazy, gamma), (lazy, gamma.tolist()), (lazy, da.from_array(gamma, chunks=3)),
-                  (x, da.from_array(gamma, chunks=3))):  # fmt: skip
-        np.testing.assert_allclose(compute(getattr(upsweep, name)(*given)), expected, rtol=1e-12)
+    for pair in ((lazy, gamma), (lazy, gamma.tolist()), (lazy, da.from_array(gamma, chunks=3)),
+                 (x, da.from_array(gamma, chunks=3))):  # fmt: skip
+        np.testing.assert_allclose(compute(getattr(upsweep, name)(*pair)), expected, rtol=1e-12)
     np.testing.assert_allclose(
         compute(getattr(upsweep, name)(lazy, np.float64(0.5))), getattr(upsweep, name)(x, 0.5), rtol=1e-12
     )
@@ -242,14 +244,14 @@ def test_what_is_refused():
         upsweep.discounted_cumsum(x, np.ma.array([1.0]))
 
 
-def test_empty_blocks_beside_one_element():
-    """dask takes an axis of one element in several blocks for one of several elements."""
+def test_empty_blocks_next_to_one_element():
+    """dask miscounts an axis of one element that is in several blocks."""
     x, gamma = random((3, 33)), random((1, 33), seed=1)
     for sizes in ((1,), (0, 1), (0, 0, 1, 0)):
         lazy = da.from_array(gamma, chunks=(sizes, 9))
-        for given in (da.from_array(x, chunks=((1, 0, 2), 10)), x):
-            mine = upsweep.discounted_cumsum(given, lazy).compute(scheduler="sync")
-            np.testing.assert_allclose(mine, upsweep.discounted_cumsum(x, gamma), rtol=1e-12)
+        for tokens in (da.from_array(x, chunks=((1, 0, 2), 10)), x):
+            result = upsweep.discounted_cumsum(tokens, lazy).compute(scheduler="sync")
+            np.testing.assert_allclose(result, upsweep.discounted_cumsum(x, gamma), rtol=1e-12)
         y = upsweep.cumulative_sum(lazy, axis=1)
         assert y.shape == y.compute(scheduler="sync").shape == (1, 33)
     nothing = da.zeros((2, 0), chunks=(1, (0, 0)))

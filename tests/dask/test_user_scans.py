@@ -1,4 +1,4 @@
-"""User-defined scans of dask arrays: the whole's results for any chunks, whichever way the blocks go."""
+"""User-defined scans of dask arrays: equal to scans in one piece for any chunks and method."""
 
 import numpy as np
 import pytest
@@ -27,11 +27,11 @@ def chunked(array, sizes, axis):
 
 
 def compare(update, init, xs, lazy, tolerance=1e-12, **keywords):
-    """Outputs and final states against those of the whole; both lazy."""
-    mine = upsweep.scan(update, init, lazy, return_final=True, **keywords)
+    """Compare outputs and final states with those of the whole; return them as dask arrays."""
+    lazy_results = upsweep.scan(update, init, lazy, return_final=True, **keywords)
     whole = {name: value for name, value in keywords.items() if name != "method"}
-    theirs = upsweep.scan(update, init, xs, return_final=True, **whole)
-    for several, expected in zip(mine, theirs):
+    in_memory = upsweep.scan(update, init, xs, return_final=True, **whole)
+    for several, expected in zip(lazy_results, in_memory):
         assert isinstance(several, tuple) == isinstance(expected, tuple)
         for one, exact in zip(items(several), items(expected), strict=True):
             assert isinstance(one, da.Array) and one.shape == exact.shape and one.dtype == exact.dtype
@@ -41,7 +41,7 @@ def compare(update, init, xs, lazy, tolerance=1e-12, **keywords):
             if one.ndim:
                 block = one.blocks[(0,) * one.ndim]
                 assert block.compute(scheduler="sync").shape == block.shape
-    return mine
+    return lazy_results
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -89,7 +89,7 @@ def test_states_of_their_own_dtypes():
         compare(lambda s, x: (np.where(s[1], 0.5 * s[0], x), x > s[0]), init, x, chunked(x, sizes, 0), 1e-6)
 
 
-def test_states_and_inputs_may_be_cut_otherwise_or_lie_in_memory():
+def test_states_and_inputs_may_have_other_chunks_or_be_in_memory():
     x, gate = random((4, 100)), random((4, 1), seed=1)
     update = lambda s, x: (x[0] * s[0] + x[1], np.maximum(s[1], x[1]))  # noqa: E731
     start = np.arange(4.0)
@@ -102,9 +102,9 @@ def test_states_and_inputs_may_be_cut_otherwise_or_lie_in_memory():
         ):
             in_memory = (start, 1.0)
             for inputs in ((da.from_array(gate, chunks=3), lazy), (gate, lazy), (gate.tolist(), lazy)):
-                mine = upsweep.scan(chained, states, inputs, axis=1, return_final=True)
-                theirs = upsweep.scan(chained, in_memory, (gate, x), axis=1, return_final=True)
-                for a, b in zip((*mine[0], *mine[1]), (*theirs[0], *theirs[1])):
+                result = upsweep.scan(chained, states, inputs, axis=1, return_final=True)
+                expected = upsweep.scan(chained, in_memory, (gate, x), axis=1, return_final=True)
+                for a, b in zip((*result[0], *result[1]), (*expected[0], *expected[1])):
                     np.testing.assert_allclose(a.compute(scheduler="sync"), b, rtol=1e-12)
     y = upsweep.scan(COMBINED["constant"][0], da.arange(4.0, chunks=3), x, axis=1)
     np.testing.assert_allclose(
@@ -117,9 +117,9 @@ def test_nothing_to_read():
     lazy = da.from_array(start, chunks=2)
     for update in (lambda s, _: 0.9 * s, lambda s, _: np.tanh(s)):
         for axis in (0, 1, 2):
-            theirs = upsweep.scan(update, start, axis=axis, length=7, return_final=True)
-            mine = upsweep.scan(update, lazy, axis=axis, length=7, return_final=True)
-            for a, b in zip(mine, theirs):
+            expected = upsweep.scan(update, start, axis=axis, length=7, return_final=True)
+            result = upsweep.scan(update, lazy, axis=axis, length=7, return_final=True)
+            for a, b in zip(result, expected):
                 np.testing.assert_allclose(a.compute(scheduler="sync"), b, rtol=1e-12)
 
 
@@ -149,8 +149,10 @@ def test_the_decorator():
         return 0.9 * mean + 0.1 * x
 
     x = random((3, 100))
-    mine = average(0.0, da.from_array(x, chunks=(2, 9)))
-    np.testing.assert_allclose(mine.compute(scheduler="sync"), average(0.0, da.from_array(x, chunks=-1)).compute())
+    result = average(0.0, da.from_array(x, chunks=(2, 9)))
+    np.testing.assert_allclose(
+        result.compute(scheduler="sync"), average(0.0, da.from_array(x, chunks=-1)).compute()
+    )
     with pytest.raises(ValueError, match="method: goes with dask arrays only, got 'tree'"):
         average(0.0, x)
 
@@ -158,7 +160,7 @@ def test_the_decorator():
 @pytest.mark.parametrize(
     "name", ["constant", "reset", "two states", "max", "leaking max", "logaddexp", "last largest"]
 )
-def test_what_is_not_finite_travels_as_in_the_whole(name):
+def test_infinities_and_nan_propagate_as_in_the_whole(name):
     update, init = UPDATES[name]
     for where in (2, 3, 50, 99):
         for value in (np.nan, np.inf, -np.inf):
@@ -171,7 +173,7 @@ def test_what_is_not_finite_travels_as_in_the_whole(name):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_worst_of_all_against_none(method):
-    """A block in which nothing wins leaves the state, though the state be no better than where winners start."""
+    """A block without a winner keeps the state, even if the state is as bad as the start value."""
     x = np.array([-np.inf, 1.0, np.nan, np.nan, np.nan, -np.inf])
     place = np.arange(10.0, 16.0)
     for strict in (True, False):
@@ -186,7 +188,7 @@ def test_the_worst_of_all_against_none(method):
             compare(update, (-np.inf, -1.0), (numbers, place), lazy, method=method)
 
 
-def test_states_in_order_where_products_leave_the_range():
+def test_blocks_are_scanned_where_products_overflow():
     gates = np.array([1e200] * 4 + [1e-200] * 4)
     lazy = da.from_array(gates, chunks=((1, 5, 2),))
     compare(lambda s, x: x * s, 0.0, gates, lazy)

@@ -1,5 +1,6 @@
 """Scans and counts sharded over processes: what each process checks is in support/ranks.py."""
 
+import doctest
 import json
 import re
 import subprocess
@@ -17,7 +18,7 @@ NAMES = [name for path in CHECKS for name in re.findall(r"^@check\ndef (\w+)", p
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """From size and backend to what went wrong in each check, by rank."""
+    """A function of size and backend that returns the error of each check, or None, by rank."""
 
     @cache
     def run(size, backend):
@@ -29,15 +30,15 @@ def report(tmp_path_factory):
             )
             for rank in range(size)
         ]  # fmt: skip
-        found = []
+        reports = []
         try:
             for rank in ranks:
                 out, err = rank.communicate(timeout=300)
-                found.append((dict(json.loads(line) for line in out.splitlines() if line.startswith("[")), err))
+                reports.append((dict(json.loads(line) for line in out.splitlines() if line.startswith("[")), err))
         finally:
             for rank in ranks:
                 rank.kill()
-        return found
+        return reports
 
     return run
 
@@ -51,12 +52,19 @@ def report(tmp_path_factory):
           for case in [(2, "nccl"), (2, "cpu:gloo,cuda:nccl"), (4, "cpu:gloo,cuda:nccl")]),
     ],
 )  # fmt: skip
-def test_each_process_finds(report, size, backend, name):
+def test_the_check_of_each_process(report, size, backend, name):
     if "nccl" in backend and torch.cuda.device_count() < size:
         pytest.skip(f"needs {size} devices")
-    for rank, (found, err) in enumerate(report(size, backend)):
-        assert name in found, f"rank {rank} did not come so far:\n{err[-3000:]}"
-        assert found[name] is None, f"rank {rank}:\n{found[name]}"
+    for rank, (errors, err) in enumerate(report(size, backend)):
+        assert name in errors, f"rank {rank} ended before this check:\n{err[-3000:]}"
+        assert errors[name] is None, f"rank {rank}:\n{errors[name]}"
+
+
+def test_examples_in_docstrings():
+    import upsweep.distributed
+
+    results = doctest.testmod(upsweep.distributed)
+    assert results.attempted >= 16 and results.failed == 0
 
 
 def test_without_a_group():
@@ -73,14 +81,14 @@ def test_without_a_group():
         ("cpu:gloo,cuda:nccl", "cpu", "cuda:1"), ("cpu:mpi,cuda:mpi", "cpu", "cpu"),
     ],
 )  # fmt: skip
-def test_where_tensors_are_exchanged(monkeypatch, backends, of_host, of_device):
+def test_the_device_of_communication(monkeypatch, backends, of_host, of_device):
     import torch.distributed as dist
-    from upsweep.distributed.communicator import Ranks
+    from upsweep.distributed.communicator import Communicator
 
     for name, answer in (("is_initialized", True), ("get_rank", 0), ("get_world_size", 2)):
         monkeypatch.setattr(dist, name, lambda group=None, answer=answer: answer)
     monkeypatch.setattr(dist, "get_backend_config", lambda group=None: backends)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    ranks = Ranks(None)
-    assert ranks.way(torch.device("cpu")) == torch.device(of_host)
-    assert ranks.way(torch.device("cuda:1")) == torch.device(of_device)
+    messages = Communicator(None).messages
+    assert messages.comm_device(torch.device("cpu")) == torch.device(of_host)
+    assert messages.comm_device(torch.device("cuda:1")) == torch.device(of_device)

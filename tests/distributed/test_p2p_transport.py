@@ -1,4 +1,4 @@
-"""Hazard: devices that write each other's memory, and are behind their hosts by several calls."""
+"""Hazard: devices that write each other's memory, several calls after their hosts."""
 
 import queue
 import threading
@@ -10,12 +10,13 @@ import pytest
 from mapped_memory import N_WORDS, Handle, Stream
 from tensors import torch
 from upsweep.distributed import p2p_transport
+from upsweep.distributed.p2p_transport import SymmetricMemoryTransport
 
 TIMEOUT_MS = 5000
 
 
 class Device:
-    """What a host queues, done later by another thread, in order; slowly where the test says so."""
+    """A thread that does what a host queues later, in order; slowly where the test says so."""
 
     def __init__(self, seed, laziness):
         self._queue, self._random, self._laziness = queue.Queue(), np.random.default_rng(seed), laziness
@@ -26,10 +27,10 @@ class Device:
     def start(self, work):
         self._queue.put(work)
 
-    def read(self, view, to):
-        """What is there when the device comes to it."""
-        there = view.as_subclass(torch.Tensor)
-        self.start(lambda: to.append(there.clone()))
+    def read(self, view, results):
+        """Append the value that the view has when the device reaches this read."""
+        tensor = view.as_subclass(torch.Tensor)
+        self.start(lambda: results.append(tensor.clone()))
 
     def _work(self):
         try:
@@ -37,7 +38,7 @@ class Device:
                 if self._random.random() < self._laziness:
                     time.sleep(self._random.uniform(0, 3e-3))
                 work()
-        except Exception as error:  # told by `finish`
+        except Exception as error:  # raised by `finish`
             self.error = error
 
     def finish(self):
@@ -48,29 +49,29 @@ class Device:
             raise self.error
 
 
-class Behind(torch.Tensor):
-    """Memory that is only written when the device comes to it."""
+class DeferredTensor(torch.Tensor):
+    """Memory that is written when the device reaches the write."""
 
     def copy_(self, source):
-        there = self.as_subclass(torch.Tensor)
-        self.owner.start(lambda: there.copy_(source))
+        tensor = self.as_subclass(torch.Tensor)
+        self.owner.start(lambda: tensor.copy_(source))
         return self
 
     @classmethod
     def __torch_function__(cls, function, types, arguments=(), keywords=None):
         result = super().__torch_function__(function, types, arguments, keywords)
-        if isinstance(result, Behind):
+        if isinstance(result, DeferredTensor):
             result.owner = arguments[0].owner
         return result
 
 
 class QueuedHandle(Handle):
-    def __init__(self, rank, parts, device):
-        super().__init__(rank, parts)
+    def __init__(self, rank, memories, device):
+        super().__init__(rank, memories)
         self.device = device
 
     def get_buffer(self, rank, sizes, dtype, storage_offset=0):
-        buffer = super().get_buffer(rank, sizes, dtype, storage_offset).as_subclass(Behind)
+        buffer = super().get_buffer(rank, sizes, dtype, storage_offset).as_subclass(DeferredTensor)
         buffer.owner = self.device
         return buffer
 
@@ -80,24 +81,24 @@ class QueuedHandle(Handle):
 
 @pytest.fixture
 def world(monkeypatch):
-    """Makes the wires of so many ranks, and their devices."""
-    made = []
+    """A function that makes the transports of some ranks, and their devices."""
+    all_devices = []
 
     def make(size, laziness):
-        n_bytes = p2p_transport.Wires.n_bytes(size)
-        parts = [
+        n_bytes = SymmetricMemoryTransport.buffer_bytes(size)
+        memories = [
             SimpleNamespace(bytes=torch.zeros(n_bytes, dtype=torch.uint8), words=np.zeros(N_WORDS, np.uint32))
             for _ in range(size)
         ]
         devices = [Device(rank, lazy) for rank, lazy in enumerate(laziness)]
-        made.extend(devices)
-        handles = [QueuedHandle(rank, parts, device) for rank, device in enumerate(devices)]
-        return [p2p_transport.Wires(parts[h.rank].bytes, h, TIMEOUT_MS) for h in handles], devices
+        all_devices.extend(devices)
+        handles = [QueuedHandle(rank, memories, device) for rank, device in enumerate(devices)]
+        return [SymmetricMemoryTransport(memories[h.rank].bytes, h, TIMEOUT_MS) for h in handles], devices
 
     monkeypatch.setattr(p2p_transport, "_raw_stream", lambda device: 1)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: Stream([]))
     yield make
-    for device in made:
+    for device in all_devices:
         device._queue.put(None)
 
 
@@ -105,144 +106,138 @@ def message(call, n, shape, dtype=torch.float64):
     return torch.full(shape, 1000 * call + n, dtype=dtype)
 
 
+def finish(devices):
+    for device in devices:
+        device.finish()
+
+
 SHAPES = [[(3,), (5, 2)], [(400,)] * 8, [(7, 1)], [(0,), (2,)], [(1,)] * 3]
 
 
 @pytest.mark.parametrize("laziness", [(0, 1), (1, 0), (0.3, 0.3)])
-def test_lines_are_read_before_they_are_written_again(world, laziness):
+def test_messages_are_read_before_they_are_overwritten(world, laziness):
     (sender, receiver), devices = world(2, laziness)
-    expected, found = [], []
+    expected, received = [], []
     for call in range(60):
         shapes = SHAPES[call % len(SHAPES)]
         dtype = (torch.float64, torch.complex128, torch.int64)[call % 3]
-        line = sender.to(1)
+        channel = sender.open_send(1)
         for n, shape in enumerate(shapes):
             sent = message(call, n, shape, dtype)
-            line.put(sent.mT.contiguous().mT if sent.ndim > 1 else sent)  # columns first
+            channel.send(sent.mT.contiguous().mT if sent.ndim > 1 else sent)  # columns first
             expected.append(sent)
-        line.end()
-        line = receiver.come_from(0, shapes, dtype, None)
-        taken = [line.take() for _ in shapes]
-        for view in taken:  # all of them at the end, which a scan of the first group would not do
-            devices[1].read(view, found)
-        line.end()
-    for device in devices:
-        device.finish()
-    assert len(found) == len(expected)
-    assert all(map(torch.equal, found, expected))
+        channel.close()
+        channel = receiver.open_recv(0, shapes, dtype, None)
+        for view in [channel.recv() for _ in shapes]:  # all are read at the end, later than a scan reads them
+            devices[1].read(view, received)
+        channel.close()
+    finish(devices)
+    assert len(received) == len(expected)
+    assert all(map(torch.equal, received, expected))
 
 
 @pytest.mark.parametrize("laziness", [(0, 1, 0), (0.5, 0.5, 0.5)])
-def test_gatherings_are_read_before_they_are_written_again(world, laziness):
-    ranks, devices = world(3, laziness)
-    found = [[] for _ in ranks]
+def test_gathers_are_read_before_they_are_overwritten(world, laziness):
+    transports, devices = world(3, laziness)
+    received = [[] for _ in transports]
     sizes = [3, 1000, 1, 16]
     for call in range(40):
-        for rank, wire in enumerate(ranks):
-            stack = wire.start_gather(message(call, rank, (sizes[call % 4], 2))).wait()
-            devices[rank].read(stack, found[rank])
-    for device in devices:
-        device.finish()
-    for told in found:
-        for call, stack in enumerate(told):
+        for rank, transport in enumerate(transports):
+            stack = transport.start_all_gather(message(call, rank, (sizes[call % 4], 2)))()
+            devices[rank].read(stack, received[rank])
+    finish(devices)
+    for stacks in received:
+        for call, stack in enumerate(stacks):
             assert torch.equal(stack, torch.stack([message(call, r, (sizes[call % 4], 2)) for r in range(3)]))
 
 
 @pytest.mark.parametrize("laziness", [(0, 1), (0.5, 0.5)])
-def test_two_gatherings_may_be_started_before_the_first_is_read(world, laziness):
-    ranks, devices = world(2, laziness)
-    found = [[] for _ in ranks]
+def test_two_gathers_may_be_started_before_the_first_is_read(world, laziness):
+    transports, devices = world(2, laziness)
+    received = [[] for _ in transports]
     for call in range(0, 60, 2):
-        for rank, wire in enumerate(ranks):
-            stacks = [wire.start_gather(message(call + n, rank, (3,))).wait() for n in range(2)]
-            for stack in stacks:
-                devices[rank].read(stack, found[rank])
-    for device in devices:
-        device.finish()
-    for told in found:
-        assert len(told) == 60
-        for call, stack in enumerate(told):
+        for rank, transport in enumerate(transports):
+            waits = [transport.start_all_gather(message(call + n, rank, (3,))) for n in range(2)]
+            for wait in waits:
+                devices[rank].read(wait(), received[rank])
+    finish(devices)
+    for stacks in received:
+        assert len(stacks) == 60
+        for call, stack in enumerate(stacks):
             assert torch.equal(stack, torch.stack([message(call, rank, (3,)) for rank in range(2)])), call
 
 
-def test_both_ways_and_gatherings_in_turns(world):
-    """As calls do that go forward and in reverse, with final states."""
-    ranks, devices = world(2, (0.5, 0.5))
-    found = []
+def test_both_directions_and_gathers_in_turns(world):
+    """As calls forward and in reverse, with final states."""
+    transports, devices = world(2, (0.5, 0.5))
+    received = []
     for call in range(40):
         first, last = (0, 1) if call % 3 else (1, 0)
-        line = ranks[first].to(last)
-        line.put(message(call, 0, (5,)))
-        coming = ranks[last].come_from(first, [(5,)], torch.float64, None)
-        devices[last].read(coming.take(), found)
-        coming.end()
-        for wire in ranks:
-            stack = wire.gather(message(call, wire.rank, ()))
-        devices[1].read(stack, found)
-    for device in devices:
-        device.finish()
-    sums = sorted(float(one.sum()) for one in found)
+        transports[first].open_send(last).send(message(call, 0, (5,)))
+        channel = transports[last].open_recv(first, [(5,)], torch.float64, None)
+        devices[last].read(channel.recv(), received)
+        channel.close()
+        for transport in transports:
+            stack = transport.all_gather(message(call, transport.rank, ()))
+        devices[1].read(stack, received)
+    finish(devices)
+    sums = sorted(float(one.sum()) for one in received)
     assert sums == sorted([5000.0 * call for call in range(40)] + [2000.0 * call + 1 for call in range(40)])
 
 
-def test_a_rank_that_does_not_come_is_waited_for_no_longer_than_the_group_says(world, monkeypatch):
+def test_a_stream_waits_for_another_rank_until_the_time_out(world):
     (sender, receiver), devices = world(2, (0, 0))
-    for wire in (sender, receiver):
-        wire.timeout_ms = 50
-    receiver.come_from(0, [(3,)], torch.float64, None).take()
+    for transport in (sender, receiver):
+        transport.timeout_ms = 50
+    receiver.open_recv(0, [(3,)], torch.float64, None).recv()
     with pytest.raises(RuntimeError, match="timed out"):
         devices[1].finish()
-    for _ in range(3):  # two lines have room
-        sender.to(1).put(message(0, 0, (3,)))
+    for _ in range(3):  # there are two buffers
+        sender.open_send(1).send(message(0, 0, (3,)))
     with pytest.raises(RuntimeError, match="timed out"):
         devices[0].finish()
 
 
 def test_another_stream_waits_for_the_one_before(world, monkeypatch):
-    (wire, other), devices = world(2, (0, 0))
+    transports, devices = world(2, (0, 0))
     waits = []
     streams = [Stream(waits), Stream(waits)]
     for n in (0, 0, 1, 1, 0):
         monkeypatch.setattr(p2p_transport, "_raw_stream", lambda device, n=n: n)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None, n=n: streams[n])
-        wire.gather(message(0, 0, (3,)))
-        other.gather(message(0, 0, (3,)))
-    mine = waits[::2]  # and the other's
-    assert mine == [(streams[1], streams[0]), (streams[0], streams[1])]
-    for device in devices:
-        device.finish()
+        for transport in transports:
+            transport.all_gather(message(0, 0, (3,)))
+    assert waits[::2] == [(streams[1], streams[0]), (streams[0], streams[1])]  # those of the first rank
+    finish(devices)
 
 
-def test_what_does_not_fit_is_not_sent():
-    assert p2p_transport.Wires.hold(p2p_transport.CAPACITY // 2) and not p2p_transport.Wires.hold(
-        p2p_transport.CAPACITY
-    )
-    # Eight messages begin at places of their own.
-    assert p2p_transport.Wires.hold(p2p_transport.CAPACITY - 8 * 256) and not p2p_transport.Wires.hold(
-        p2p_transport.CAPACITY - 8 * 256 + 1
-    )
+def test_what_fits():
+    fits, capacity = SymmetricMemoryTransport.fits, p2p_transport.CAPACITY
+    assert fits(capacity // 2) and not fits(capacity)
+    # Each of eight messages is aligned.
+    assert fits(capacity - 8 * 256) and not fits(capacity - 8 * 256 + 1)
 
 
-def place(**changes):
-    return {"torch": "2.11", "device": 0, "connections": 0, "why not": None, "host": ["a"], "uuid": "x", **changes}
+def endpoint(**changes):
+    return {"torch": "2.11", "device": 0, "connections": 0, "reason": None, "host": ["a"], "uuid": "x", **changes}
 
 
 @pytest.mark.parametrize(
     "changes, why",
     [
-        ({}, None), ({"device": 0}, "two ranks are on one device"), ({"why not": "no"}, "rank 1: no"),
+        ({}, None), ({"device": 0}, "two ranks are on one device"), ({"reason": "no"}, "rank 1: no"),
         ({"host": ["b"]}, "ranks 0 and 1 differ: host"), ({"torch": "2.12"}, "ranks 0 and 1 differ: torch"),
         ({"connections": 1}, "ranks 0 and 1 differ: connections"), ({"device": 2}, "is not seen by rank 0"),
         ({"uuid": "y"}, "rank 1 numbers devices otherwise"),
     ],
 )  # fmt: skip
-def test_who_can_be_connected(monkeypatch, changes, why):
+def test_which_endpoints_are_reachable(monkeypatch, changes, why):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="x"))
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda device, peer: True)
-    places = [place(), place(**{"device": 1, **changes})]
-    found = p2p_transport.why_apart(places, 0)
-    assert found == why or (why and why in found)
+    endpoints = [endpoint(), endpoint(**{"device": 1, **changes})]
+    reason = p2p_transport.why_unreachable(endpoints, 0)
+    assert reason == why or (why and why in reason)
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda device, peer: False)
     if why is None:
-        assert p2p_transport.why_apart(places, 1) == "the device of rank 1 cannot reach that of rank 0"
+        assert p2p_transport.why_unreachable(endpoints, 1) == "the device of rank 1 cannot reach that of rank 0"

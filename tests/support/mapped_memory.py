@@ -1,7 +1,7 @@
-"""A stand-in for memory that the devices of several processes write, and for its signals: a file of each of them.
+"""A stand-in for symmetric memory and its signals: one file per process, which all processes map.
 
-What a device does in the order of a stream is done at once here, by the caller: to wait for a signal is to look at
-it again and again. Tensors of the CPU count as lying on a device, each process's on another.
+What a device does in the order of a stream happens at once here, in the calling thread; a wait for a signal is a
+loop. Tensors on the CPU count as being on a device, a different one for each process.
 """
 
 import contextlib
@@ -12,14 +12,14 @@ from unittest import mock
 
 import numpy as np
 from tensors import torch
-from upsweep.distributed import communicator, p2p_transport, strategies
+from upsweep.distributed import p2p_transport, streams
 from upsweep.distributed import shard as shard_module
 
 N_WORDS = 2304  # of signals
 
 
 class Memory:
-    """One process's part, as all can map it: bytes, and behind them words."""
+    """The file of one process: the bytes of its buffer, then the words of its signals."""
 
     def __init__(self, path, n_bytes):
         with open(path, "ab") as file:
@@ -29,14 +29,14 @@ class Memory:
 
 
 class Handle:
-    """What `rendezvous` gives."""
+    """The result of `rendezvous`: the memory of all ranks."""
 
-    def __init__(self, rank, parts):
-        self.rank, self.world_size, self.parts = rank, len(parts), parts
+    def __init__(self, rank, memories):
+        self.rank, self.world_size, self.memories = rank, len(memories), memories
 
     def get_buffer(self, rank, sizes, dtype, storage_offset=0):
         assert (dtype, storage_offset) == (torch.uint8, 0)
-        return self.parts[rank].bytes.view(sizes)
+        return self.memories[rank].bytes.view(sizes)
 
     def put_signal(self, dst_rank, channel=0, timeout_ms=0):
         self._change(dst_rank, channel * self.world_size + self.rank, 1, timeout_ms)
@@ -52,8 +52,8 @@ class Handle:
             self.wait_signal(rank, channel, timeout_ms)
 
     def _change(self, owner, word, value, timeout_ms):
-        """Set what is clear, or clear what is set: each of them is for one process to do."""
-        words, end = self.parts[owner].words, time.monotonic() + timeout_ms / 1000
+        """Set a signal that is clear, or clear one that is set; for each of the two there is one process."""
+        words, end = self.memories[owner].words, time.monotonic() + timeout_ms / 1000
         while words[word] == value:
             if time.monotonic() > end:
                 raise RuntimeError(f"timed out: word {word} of rank {owner} is {value}")
@@ -62,7 +62,7 @@ class Handle:
 
 
 class Stream:
-    """Work that is done at once, so that all of it is over."""
+    """A stream whose work is done as soon as it is queued; records which stream waits for which."""
 
     def __init__(self, waits):
         self.waits = waits
@@ -75,39 +75,39 @@ class Stream:
 
 
 @contextlib.contextmanager
-def on_devices(world, path, number=itertools.count(), reachable=True):  # noqa: B008  # counts all
-    """Pretend; yields what may be changed meanwhile, and is written to."""
+def on_devices(world, path, number=itertools.count(), reachable=True):  # noqa: B008  # counts all calls
+    """Let tensors on the CPU count as being on devices; yields the stream and the handles."""
     folder = f"{path}-memory-{next(number)}"
-    told = SimpleNamespace(stream=Stream([]), made=[])
+    state = SimpleNamespace(stream=Stream([]), handles=[])
 
     def allocate(size, stride, dtype, device):
         assert dtype == torch.uint8 and stride == (1,)
-        told.memory = Memory(f"{folder}-{p2p_transport._n_connected}-{world.rank}", *size)
-        return told.memory.bytes
+        state.memory = Memory(f"{folder}-{p2p_transport._n_set_up}-{world.rank}", *size)
+        return state.memory.bytes
 
     def rendezvous(memory, group):
         torch.distributed.barrier(group=group)
         members = torch.distributed.get_process_group_ranks(group)
-        parts = [Memory(f"{folder}-{p2p_transport._n_connected}-{rank}", memory.numel()) for rank in members]
-        told.made.append(Handle(members.index(world.rank), parts))
-        return told.made[-1]
+        paths = [f"{folder}-{p2p_transport._n_set_up}-{rank}" for rank in members]
+        state.handles.append(Handle(members.index(world.rank), [Memory(path, memory.numel()) for path in paths]))
+        return state.handles[-1]
 
     symmetric = SimpleNamespace(
         get_signal_pad_size=lambda: 4 * N_WORDS, get_backend=lambda device: "CUDA", rendezvous=rendezvous,
         _SymmetricMemory=SimpleNamespace(empty_strided_p2p=allocate),
     )  # fmt: skip
-    place_of = p2p_transport.place_of
-    left = shard_module.Shard._left_of_a_large_state  # which a device finds without writing what it passes
+    describe_endpoint = p2p_transport.describe_endpoint
+    probe_state = shard_module.Shard._probe_state  # on a device it does not write the result
     replaced = [
-        (communicator, "runs_behind", lambda device: True),
-        (strategies, "runs_behind", lambda device: True),
-        (strategies, "beside", lambda device, after: contextlib.nullcontext()),
+        (streams, "is_async", lambda device: True),
+        (streams, "on_side_stream", lambda device, after=None: contextlib.nullcontext()),
         (p2p_transport, "_symmetric_memory", lambda: symmetric),
-        (p2p_transport, "_raw_stream", lambda device: id(told.stream)),
-        (p2p_transport, "place_of", lambda device, size: {**place_of(device, size), "device": world.rank}),
-        (torch.cuda, "current_stream", lambda device=None: told.stream),
-        (shard_module.Shard, "_left_of_a_large_state",
-         lambda shard, steps, out: left(shard, steps, torch.empty_like(shard.out))),
+        (p2p_transport, "_raw_stream", lambda device: id(state.stream)),
+        (p2p_transport, "describe_endpoint",
+         lambda device, size: {**describe_endpoint(device, size), "device": world.rank}),
+        (torch.cuda, "current_stream", lambda device=None: state.stream),
+        (shard_module.Shard, "_probe_state",
+         lambda shard, steps, out: probe_state(shard, steps, torch.empty_like(shard.out))),
         (torch.cuda, "device_count", lambda: world.size),
         (torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="one")),
         (torch.cuda, "can_device_access_peer", lambda device, peer: reachable),
@@ -115,4 +115,4 @@ def on_devices(world, path, number=itertools.count(), reachable=True):  # noqa: 
     with contextlib.ExitStack() as patches:
         for module, name, value in replaced:
             patches.enter_context(mock.patch.object(module, name, value))
-        yield told
+        yield state

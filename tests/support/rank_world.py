@@ -1,4 +1,4 @@
-"""What the checks of a process among others share: its place, its arrays, comparisons."""
+"""What the checks of one process of a group share: its rank, its shards of arrays, comparisons."""
 
 import time
 
@@ -15,7 +15,7 @@ def check(function):
 
 
 class World:
-    """This process among the others, and what it holds of arrays that all of them know."""
+    """This process of the group, and its shards of arrays that all processes can compute."""
 
     def __init__(self, rank, size, device):
         self.rank, self.size, self.device = rank, size, device
@@ -31,9 +31,9 @@ class World:
         return slice(ends[self.rank], ends[self.rank + 1])
 
 
-def close(mine, theirs, tolerance=1e-12):
-    assert mine.dtype == theirs.dtype and mine.shape == theirs.shape, (mine, theirs)
-    torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+def close(result, expected, tolerance=1e-12):
+    assert result.dtype == expected.dtype and result.shape == expected.shape, (result, expected)
+    torch.testing.assert_close(result, expected, rtol=tolerance, atol=tolerance)
 
 
 def raises(kind, words, call):

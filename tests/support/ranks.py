@@ -1,6 +1,6 @@
-"""What each process of a torch.distributed group checks: run as ``python ranks.py RANK SIZE BACKEND FILE``.
+"""Checks of each process of a torch.distributed group: ``python ranks.py RANK SIZE BACKEND FILE``.
 
-Prints one line of JSON for each check: its name, and what went wrong, or null.
+Prints one line of JSON for each check: its name, and the error or null.
 """
 
 import datetime
@@ -20,7 +20,7 @@ from rank_world import CHECKS, TIMEOUT, World, check, close, raises
 
 
 def scans(world, length=61, dtype=torch.float64):
-    """Each scan's name, its arguments, and those that a rank has of them."""
+    """The name of each scan, its arguments, and this rank's shards of them."""
     x, gates = world.random(3, length, dtype=dtype), world.random(3, length, seed=1, dtype=dtype)
     part = world.cut(length)
     yield "cumulative_sum", (x,), (x[:, part],)
@@ -38,13 +38,13 @@ def shards_together_are_the_whole(world):
             initial = world.random(3, seed=3)
             for reverse in (False, True):
                 for keywords in ({}, {"reset": reset}, {"initial": initial}, {"exclusive": True, "reset": reset}):
-                    given = {**keywords, "reverse": reverse, "return_final": True}
-                    theirs = getattr(upsweep, name)(*whole, **given)
-                    if "reset" in given:
-                        given["reset"] = reset[:, part]
-                    mine = getattr(sharded, name)(*shards, **given)
-                    close(mine[0], theirs[0][:, part], tolerance)
-                    close(mine[1], theirs[1], tolerance)
+                    arguments = {**keywords, "reverse": reverse, "return_final": True}
+                    expected = getattr(upsweep, name)(*whole, **arguments)
+                    if "reset" in arguments:
+                        arguments["reset"] = reset[:, part]
+                    result = getattr(sharded, name)(*shards, **arguments)
+                    close(result[0], expected[0][:, part], tolerance)
+                    close(result[1], expected[1], tolerance)
 
 
 @check
@@ -54,8 +54,8 @@ def integers_and_other_axes(world):
     close(sharded.cumulative_sum(x[part], axis=0), upsweep.cumulative_sum(x, axis=0)[part])
     complex_tokens = world.random(2, 40, dtype=torch.complex128) * (1 + 2j)
     gates = world.random(2, 40)
-    theirs = upsweep.linear_recurrence(gates, complex_tokens)
-    close(sharded.linear_recurrence(gates[:, part], complex_tokens[:, part]), theirs[:, part])
+    expected = upsweep.linear_recurrence(gates, complex_tokens)
+    close(sharded.linear_recurrence(gates[:, part], complex_tokens[:, part]), expected[:, part])
 
 
 @check
@@ -65,10 +65,10 @@ def infinities_stop_at_resets(world):
     reset = torch.zeros(world.size * 4, dtype=torch.bool)
     reset[6] = True
     part = slice(4 * world.rank, 4 * world.rank + 4)
-    given = [t.to(world.device) for t in (gates, tokens, reset)]
-    theirs = upsweep.linear_recurrence(given[0], given[1], reset=given[2])
-    mine = sharded.linear_recurrence(given[0][part], given[1][part], reset=given[2][part])
-    assert torch.equal(mine, theirs[part]), (mine, theirs)
+    gates, tokens, reset = (t.to(world.device) for t in (gates, tokens, reset))
+    expected = upsweep.linear_recurrence(gates, tokens, reset=reset)
+    result = sharded.linear_recurrence(gates[part], tokens[part], reset=reset[part])
+    assert torch.equal(result, expected[part]), (result, expected)
 
 
 @check
@@ -83,7 +83,7 @@ def gradients_are_those_of_the_whole(world):
             weights = world.random(2, 23, seed=5)
 
             def derived(y, final, weights, inputs, order=order, ranks=1):
-                # Each rank adds the final state; the whole's loss has it once for each.
+                # Each rank adds the final state to its loss, so the loss of the whole has it once per rank.
                 loss = (y.square() * weights).sum() + ranks * final.square().sum()
                 first_order = torch.autograd.grad(loss, inputs, create_graph=order == 2, materialize_grads=True)
                 if order == 1:
@@ -93,26 +93,26 @@ def gradients_are_those_of_the_whole(world):
             y, final = upsweep.linear_recurrence(
                 gates, tokens, initial=initial, reset=reset, reverse=reverse, return_final=True
             )
-            theirs = derived(y, final, weights, (gates, tokens, initial), ranks=world.size)
-            mine = [t.detach()[:, part].clone().requires_grad_() for t in (gates, tokens)]
-            mine.append(initial.detach().clone().requires_grad_())
+            expected = derived(y, final, weights, (gates, tokens, initial), ranks=world.size)
+            shards = [t.detach()[:, part].clone().requires_grad_() for t in (gates, tokens)]
+            shards.append(initial.detach().clone().requires_grad_())
             y, final = sharded.linear_recurrence(
-                *mine[:2], initial=mine[2], reset=reset[:, part], reverse=reverse, return_final=True
+                *shards[:2], initial=shards[2], reset=reset[:, part], reverse=reverse, return_final=True
             )
-            ours = derived(y, final, weights[:, part], mine if first else mine[:2])
-            for a, b in zip(ours, (theirs[0][:, part], theirs[1][:, part], theirs[2])):
+            result = derived(y, final, weights[:, part], shards if first else shards[:2])
+            for a, b in zip(result, (expected[0][:, part], expected[1][:, part], expected[2])):
                 close(a, b, 1e-10)
-            # The first rank's result needs nothing of what it hears.
+            # Without an initial state, the result of the first rank does not depend on the other ranks.
             y = upsweep.linear_recurrence(gates, tokens, reverse=reverse)
-            theirs = derived(y, y.new_zeros(()), weights, (gates, tokens))
-            y = sharded.linear_recurrence(*mine[:2], reverse=reverse)
-            ours = derived(y, y.new_zeros(()), weights[:, part], mine[:2])
-            for a, b in zip(ours, theirs):
+            expected = derived(y, y.new_zeros(()), weights, (gates, tokens))
+            y = sharded.linear_recurrence(*shards[:2], reverse=reverse)
+            result = derived(y, y.new_zeros(()), weights[:, part], shards[:2])
+            for a, b in zip(result, expected):
                 close(a, b[:, part], 1e-10)
 
 
-def gradients(module, name, part, arrays, given, reverse, ranks):
-    """Of a scan of this part of x and its factors, and of the initial state; each rank adds the final one."""
+def gradients(module, name, part, arrays, options, reverse, n_ranks):
+    """The gradients of a scan of this part; the loss includes the final state once per rank."""
     x, factor, weights = arrays
     operands, keywords = [x[:, part].clone()], {"reverse": reverse, "return_final": True}
     arguments = operands[:]
@@ -121,19 +121,19 @@ def gradients(module, name, part, arrays, given, reverse, ranks):
         arguments.append(operands[1])
     elif factor is not None:
         arguments.append(factor)
-    if given:
-        operands.append(given["initial"].clone())
-        keywords.update(reset=given["reset"][:, part], initial=operands[-1])
+    if options:
+        operands.append(options["initial"].clone())
+        keywords.update(reset=options["reset"][:, part], initial=operands[-1])
     for operand in operands:
         operand.requires_grad_()
     y, final = getattr(module, name)(*(arguments[::-1] if name == "linear_recurrence" else arguments), **keywords)
-    ((y * weights[:, part]).sum() + ranks * (final * weights[:, 0]).sum()).backward()
+    ((y * weights[:, part]).sum() + n_ranks * (final * weights[:, 0]).sum()).backward()
     return [operand.grad for operand in operands]
 
 
 @check
 def second_derivatives_of_what_is_linear(world):
-    """Nothing of the result is in the first ones."""
+    """The first derivatives do not depend on the result."""
     part = slice(8 * world.rank, 8 * world.rank + 8)
     shape = (2, 8 * world.size)
     gates, tokens, weights = (world.random(*shape, seed=seed) for seed in range(3))
@@ -144,24 +144,25 @@ def second_derivatives_of_what_is_linear(world):
         first = torch.autograd.grad((y * weights[:, part]).sum(), leaves, create_graph=True)
         return torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
 
-    for ours, theirs in zip(second(sharded, part), second(upsweep, slice(None))):
-        close(ours, theirs[:, part], 1e-10)
+    for result, expected in zip(second(sharded, part), second(upsweep, slice(None))):
+        close(result, expected[:, part], 1e-10)
     tokens = (10 * tokens).long()
     leaf = gates[:, part].clone().requires_grad_()
-    (ours,) = torch.autograd.grad(sharded.linear_recurrence(leaf, tokens[:, part]).sum(), leaf, create_graph=True)
+    y = sharded.linear_recurrence(leaf, tokens[:, part])
+    (result,) = torch.autograd.grad(y.sum(), leaf, create_graph=True)
     whole = gates.clone().requires_grad_()
-    (theirs,) = torch.autograd.grad(upsweep.linear_recurrence(whole, tokens).sum(), whole)
-    close(ours.detach(), theirs[:, part], 1e-10)
+    (expected,) = torch.autograd.grad(upsweep.linear_recurrence(whole, tokens).sum(), whole)
+    close(result.detach(), expected[:, part], 1e-10)
 
 
 @check
 def every_scan_has_its_gradients(world):
-    """Of numbers, rows and steps as factors, with final states; in float32 too, whose sums are of float64."""
+    """Numbers, rows and steps as factors, with final states; float32 too, whose sums are computed in float64."""
     part = slice(40 * world.rank // world.size, 40 * (world.rank + 1) // world.size)
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
         x, weights = world.random(3, 40, dtype=dtype), world.random(3, 40, seed=5, dtype=dtype)
         reset, initial = world.random(3, 40, seed=2) > 0.8, world.random(3, seed=3, dtype=dtype)
-        for rank in range(1, world.size):  # on both sides of where shards meet
+        for rank in range(1, world.size):  # at both sides of the shards' ends
             reset[0, 40 * rank // world.size] = reset[1, 40 * rank // world.size - 1] = True
         rows, gates = world.random(3, 1, seed=6, dtype=dtype), world.random(3, 40, seed=1, dtype=dtype)
         for name, factor in (
@@ -169,20 +170,20 @@ def every_scan_has_its_gradients(world):
             ("discounted_cumsum", gates), ("linear_recurrence", gates),
         ):  # fmt: skip
             for reverse in (False, True):
-                for given in ({}, {"reset": reset, "initial": initial}):
+                for options in ({}, {"reset": reset, "initial": initial}):
                     first = world.rank == (world.size - 1 if reverse else 0)
-
-                    whole = gradients(upsweep, name, slice(None), (x, factor, weights), given, reverse, world.size)
-                    ours = gradients(sharded, name, part, (x, factor, weights), given, reverse, 1)
-                    close(ours[0], whole[0][:, part], tolerance)
+                    arrays = (x, factor, weights)
+                    whole = gradients(upsweep, name, slice(None), arrays, options, reverse, world.size)
+                    result = gradients(sharded, name, part, arrays, options, reverse, 1)
+                    close(result[0], whole[0][:, part], tolerance)
                     if isinstance(factor, torch.Tensor) and factor.shape[1] > 1:
-                        close(ours[1], whole[1][:, part], tolerance)
+                        close(result[1], whole[1][:, part], tolerance)
                     elif isinstance(factor, torch.Tensor):
-                        total = ours[1].clone()
+                        total = result[1].clone()
                         dist.all_reduce(total)
                         close(total, whole[1], tolerance)
-                    if given and first:
-                        close(ours[-1], whole[-1], tolerance)
+                    if options and first:
+                        close(result[-1], whole[-1], tolerance)
 
 
 @check
@@ -207,12 +208,12 @@ def counts_are_those_of_all(world):
     assert dropped == (keys >= 5).sum()
     for dtype in (torch.float32, torch.float64, torch.int32, torch.complex64):
         weights = (world.random(100) * 100).to(dtype)
-        mine = sharded.bincount(keys[part], weights[part], length=np.int64(21))
-        close(mine, upsweep.bincount(keys, weights), 1e-6)
+        result = sharded.bincount(keys[part], weights[part], length=np.int64(21))
+        close(result, upsweep.bincount(keys, weights), 1e-6)
     batch = keys[:99].reshape(3, 33)
     rows = world.cut(33)
-    theirs = upsweep.bincount(batch, axis=1, length=21)
-    close(sharded.bincount(batch[:, rows], axis=1, length=21), theirs)
+    expected = upsweep.bincount(batch, axis=1, length=21)
+    close(sharded.bincount(batch[:, rows], axis=1, length=21), expected)
     weights = world.random(100).requires_grad_()
     sharded.bincount(keys[part], weights[part], length=21).square().sum().backward()
     whole = weights.detach().clone().requires_grad_()
@@ -221,7 +222,7 @@ def counts_are_those_of_all(world):
 
 
 @check
-def one_error_is_everybodys(world):
+def an_error_of_one_rank_is_raised_by_all(world):
     bad = world.size - 1
     x = world.random(3, 8)
     axis = 7 if world.rank == bad else -1
@@ -237,12 +238,12 @@ def one_error_is_everybodys(world):
         (ValueError, "must not be negative") if world.rank == bad else (RuntimeError, "must not be negative")
     )
     raises(kind, words, lambda: sharded.bincount(keys))
-    given = "no tensor" if world.rank == bad else x
+    argument = "no tensor" if world.rank == bad else x
     raises(*((TypeError, "x: ") if world.rank == bad else (RuntimeError, "TypeError: x: ")),
-           lambda: sharded.cumulative_sum(given))  # fmt: skip
-    given = x.to("meta") if world.rank == bad else x
+           lambda: sharded.cumulative_sum(argument))  # fmt: skip
+    argument = x.to("meta") if world.rank == bad else x
     raises(*((TypeError, "got one on meta") if world.rank == bad else (RuntimeError, "got one on meta")),
-           lambda: sharded.cumulative_sum(given))  # fmt: skip
+           lambda: sharded.cumulative_sum(argument))  # fmt: skip
 
 
 @check
@@ -292,12 +293,12 @@ def main():
     for function in CHECKS:
         try:
             function(World(rank, size, device))
-            wrong = None
+            error = None
         except Exception:
-            wrong = traceback.format_exc()
-        print(json.dumps([function.__name__, wrong]), flush=True)
-        if wrong is not None:
-            os._exit(1)  # with nothing waited for: the others wait somewhere in between, and raise
+            error = traceback.format_exc()
+        print(json.dumps([function.__name__, error]), flush=True)
+        if error is not None:
+            os._exit(1)  # without waiting; the others raise after the time-out
         dist.barrier()
     dist.destroy_process_group()
 

@@ -1,10 +1,35 @@
-"""dask arrays: graphs of our own, whose tasks call the public functions on blocks.
+r"""dask arrays: graphs whose tasks call the public functions on blocks.
 
-A scan makes at most three tasks a block: what the block does to the state, the state before it, its result; by an
-update that gives several outputs, one more for each of them. Counts and histograms make one, and one for each
-group of `FAN_IN` of them. A reduction over pairs makes one for each block of rows with each of columns. Names
-follow from arguments, so that the same call gives the same keys. Imported by the first call that is given a dask
-array.
+The public functions look this package up by `_arrays.dispatch.handlers("dask")`, which imports it on the first
+call with a dask array. Arguments are checked with placeholders of no memory, by the code that checks arrays in
+memory; then operands are cut at the same places, and tasks are created. Nothing is computed before the user asks
+for it. Names of tasks follow from the arguments, so that the same call has the same keys.
+
+A scan along an axis of four blocks. The *carry* of a block is its aggregate: what its steps do to a state::
+
+    method="sequential"                            method="tree"
+
+    block 0   block 1   block 2   block 3          block 0   block 1   block 2   block 3
+       |         |         |         |                |         |         |         |
+     carry     carry     carry     carry            carry     carry     carry     carry
+       |         |         |         |                 \         \       /         /
+    state --> state --> state --> state                 up-sweep: combine groups
+       |         |         |         |                 /         /       \         \
+     result    result    result    result           state     state     state     state
+                                                      |         |         |         |
+                                                    result    result    result    result
+
+A sequential scan has at most three tasks per block and computes few states at a time; a tree has a depth of
+log8(blocks). An update that cannot be combined has one task per block, in order.
+
+Counts, histograms and their ranges are tree reductions of one task per block. A reduction over pairs has one task
+for each block of rows with each block of columns; partial reductions of columns are combined in a chain, which
+holds one block of columns at a time, or in a tree.
+
+- `graph`: operands in aligned blocks, tasks, tree reductions, arrays of results. Start to read here.
+- `block_scan`: the tasks of a scan, used by `scan` and `user_scan`.
+- `bincount`, `histogram`: counts.
+- `pairs`: reductions over pairs; `pair_partials`: their partial reductions of a block, and how two are combined.
 """
 
 import sys
@@ -12,11 +37,14 @@ import sys
 from upsweep._arrays import dispatch
 from upsweep._dask import pairs
 from upsweep._dask.bincount import bincount
-from upsweep._dask.graphs import as_operands, refuse, sent_to
+from upsweep._dask.graph import as_operands, blocks_like, reject_options
 from upsweep._dask.histogram import histogram
 from upsweep._dask.scan import scan
 from upsweep._dask.user_scan import explain, user_scan
 
-__all__ = ["as_operands", "bincount", "explain", "histogram", "pairs", "refuse", "scan", "sent_to", "user_scan"]
+__all__ = [
+    "as_operands", "bincount", "blocks_like", "explain", "histogram", "pairs", "reject_options", "scan",
+    "user_scan",
+]  # fmt: skip
 
 dispatch.provide("dask", sys.modules[__name__])

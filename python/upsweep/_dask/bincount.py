@@ -1,4 +1,4 @@
-"""Counts of dask arrays: of each block, added up in groups."""
+"""Counts of dask arrays: one task counts each block, and a tree adds the counts."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import dask.array as da
 import numpy as np
-from dask._task_spec import Task, TaskRef
+from dask._task_spec import Task
 from dask.base import tokenize
 
 from upsweep import _arrays, _backends
 from upsweep._core import bincount as bincount_problem
-from upsweep._dask import graphs
-from upsweep._dask.graphs import Keys
+from upsweep._dask.graph import Graph, Index, Key, align_blocks, as_operands, placeholder
 
 __all__ = ["bincount"]
 
+Counted = tuple[Any, Any]  # counts, number of invalid keys
+
 
 @dataclass(frozen=True)
-class _Work:
-    """What tasks do: the count, and its keywords for every block."""
+class _Operations:
+    """What the tasks compute: `count` with these keywords on each block."""
 
     count: Callable[..., Any]
     minlength: int
@@ -29,108 +29,84 @@ class _Work:
     axis: int  # of the bins in a result
     dtype: np.dtype[Any]
 
-    def block(self, place: tuple[int, ...], x: Any, weights: Any) -> tuple[Any, Any]:
-        """The counts of a block, and how many keys it had outside of the bins."""
+    def block(self, index: Index, x: Any, weights: Any) -> Counted:
         try:
             counted = self.count(x, weights, self.minlength, **self.keywords)
         except ValueError as error:
-            error.add_note(f"x: in its block {place}; elements are counted from there")
+            error.add_note(f"x: in its block {index}; elements are counted from there")
             raise
         return counted if self.keywords["return_invalid"] else (counted, 0)
 
-    def total(self, parts: list[tuple[Any, Any]]) -> tuple[Any, Any]:
-        """Parts are added in order; those with fewer bins end in zeros."""
-        most = max(range(len(parts)), key=lambda i: parts[i][0].shape[self.axis])
-        longest = parts[most][0].shape[self.axis]
-        counts = None
-        for part, _ in parts:
-            if counts is None:
-                shape = (*part.shape[: self.axis], longest, *part.shape[self.axis + 1 :])
-                counts = part.copy() if part.shape == shape else np.zeros_like(part, shape=shape)
-                if part.shape == shape:
-                    continue
-            held = (slice(None),) * self.axis + (slice(part.shape[self.axis]),)
-            counts[held] += part
+    def add(self, parts: list[Counted]) -> Counted:
+        """Add in order; parts with fewer bins are padded with zeros."""
+        first, axis = parts[0][0], self.axis
+        n_bins = max(part.shape[axis] for part, _ in parts)
+        shape = (*first.shape[:axis], n_bins, *first.shape[axis + 1 :])
+        is_copied = first.shape == shape
+        counts = first.copy() if is_copied else np.zeros_like(first, shape=shape)
+        for part, _ in parts[is_copied:]:
+            counts[(slice(None),) * axis + (slice(part.shape[axis]),)] += part
         return counts, sum(n for _, n in parts)
 
-    def rounded(self, total: tuple[Any, Any]) -> Any:
+    def result(self, total: Counted) -> Any:
         return total[0].astype(self.dtype, copy=False)
 
 
-def _n_invalid(totals: list[tuple[Any, Any]]) -> Any:
+def _add_invalid(totals: list[Counted]) -> tuple[None, Any]:
+    return None, sum(n for _, n in totals)
+
+
+def _n_invalid(totals: list[Counted]) -> Any:
     n_invalid = sum(n for _, n in totals)
     return n_invalid if _arrays.any_on_device(n_invalid) else np.asarray(n_invalid, np.int64)
 
 
 def bincount(
-    function: Callable[..., Any],
-    x: Any,
-    weights: Any,
-    minlength: int,
-    *,
-    length: int | None,
-    axis: int | None,
-    dtype: Any,
-    invalid: Any,
-    deterministic: bool,
-    return_invalid: bool,
-    n_threads: int | None,
-) -> Any:
-    """The counts as a dask array, and those of keys left out as another one."""
+    function: Callable[..., Any], x: Any, weights: Any, minlength: int, *, length: int | None, axis: int | None,
+    dtype: Any, invalid: Any, deterministic: bool, return_invalid: bool, n_threads: int | None,
+) -> Any:  # fmt: skip
+    """Return the counts as a dask array, and the number of invalid keys as another one if `return_invalid`."""
     _backends.check_threads(n_threads)
-    operands = graphs.as_operands({"x": x, "weights": weights})
+    operands = as_operands({"x": x, "weights": weights})
     checked = bincount_problem.normalise_count(
-        graphs.stand_in(operands["x"]), graphs.stand_in(operands["weights"]), minlength, length=length, axis=axis,
+        placeholder(operands["x"]), placeholder(operands["weights"]), minlength, length=length, axis=axis,
         out=None, accumulate=False, dtype=dtype, invalid=invalid, deterministic=deterministic,
         return_invalid=return_invalid,
     )  # fmt: skip
-    keys, at = operands["x"], checked.axis
+    keys, bin_axis = operands["x"], checked.axis
     if checked.n_bins is None and keys.ndim > 1:
         raise ValueError("length: needed with axis and dask arrays, whose rows could have other numbers of bins")
-    axes = {
-        name: tuple(range(operand.ndim)) if isinstance(operand, da.Array) else ()
-        for name, operand in operands.items()
-    }
-    blocks = graphs.cut_alike(operands, axes)
+    blocks = align_blocks(operands, lambda name, array: tuple(range(array.ndim)))
     keywords = {
         "length": checked.n_bins, "axis": axis, "dtype": checked.accumulator, "invalid": invalid,
         "deterministic": bool(deterministic), "return_invalid": bool(return_invalid),
         "n_threads": 1 if n_threads is None else n_threads,
     }  # fmt: skip
-    work = _Work(function, checked.least, keywords, at, checked.dtype)
+    operations = _Operations(function, checked.least, keywords, bin_axis, checked.dtype)
     token = tokenize("bincount", operands, minlength, keywords, checked.dtype)
-    parts, name = f"bincount-part-{token}", f"bincount-{token}"
-
-    tasks: dict[Keys, Any] = {}
-    results: dict[Keys, Any] = {}
+    name = f"bincount-{token}"
+    graph = Graph(f"bincount-part-{token}", blocks)
+    results: dict[Key, Any] = {}
     totals = []
     read_keys, read_weights = blocks.readers("x"), blocks.readers("weights")
-    for index in blocks.indices(but=(at,)):
-        counted = []
-        for i in range(blocks.numblocks[at]):
-            place = (*index[:at], i, *index[at + 1 :])
-            counted.append((f"bincount-block-{token}", *place))
-            tasks[counted[-1]] = Task(counted[-1], work.block, place, read_keys(place), read_weights(place))
-        total = (f"bincount-total-{token}", *index)
-        graphs.tree(tasks, parts, work.total, counted, total)
-        results[(name, *index)] = Task((name, *index), work.rounded, TaskRef(total))
-        if not any(index[keys.ndim :]):  # the sums of a key are left out together
+    for index in blocks.indices(without=(bin_axis,)):
+        parts = []
+        for i in range(blocks.numblocks[bin_axis]):
+            block = (*index[:bin_axis], i, *index[bin_axis + 1 :])
+            task = (f"bincount-block-{token}", *block)
+            parts.append(graph.add(task, operations.block, block, read_keys(block), read_weights(block)))
+        group = graph.reduce_groups(graph.name, operations.add, parts, index)
+        total = graph.add((f"bincount-total-{token}", *index), operations.add, group)
+        results[(name, *index)] = Task((name, *index), operations.result, total)
+        if not any(index[keys.ndim :]):  # all sums of a key have the same invalid keys
             totals.append(total)
-
-    like = blocks.like
-    graph = graphs.with_layer(parts, tasks, blocks.arrays)
-    bins = (np.nan if checked.n_bins is None else checked.n_bins,)
-    chunks = (*blocks.chunks[:at], bins, *blocks.chunks[at + 1 :])
-    counts = graphs.new_array(graphs.on_top(graph, name, results, parts), name, chunks, checked.dtype, like)
+    bins: Any = (np.nan if checked.n_bins is None else checked.n_bins,)
+    chunks = (*blocks.chunks[:bin_axis], bins, *blocks.chunks[bin_axis + 1 :])
     if not return_invalid:
-        return counts
-    invalid_name = f"bincount-invalid-{token}"
-    last: dict[Keys, Any] = {}
-    graphs.tree(last, f"{invalid_name}-part", _invalid_of, totals, (invalid_name,))
-    last[(invalid_name,)] = Task((invalid_name,), _n_invalid, *last[(invalid_name,)].args)
-    top = graphs.on_top(graph, invalid_name, last, parts)
-    return counts, graphs.new_array(top, invalid_name, (), np.dtype(np.int64), like)
-
-
-def _invalid_of(totals: list[tuple[Any, Any]]) -> tuple[None, Any]:
-    return None, sum(n for _, n in totals)
+        return graph.array(name, results, chunks, checked.dtype)
+    key = (f"bincount-invalid-{token}",)
+    invalid_task = Task(
+        key, _n_invalid, graph.reduce_groups(f"bincount-invalid-part-{token}", _add_invalid, totals)
+    )
+    n_invalid = graph.array(key[0], {key: invalid_task}, (), np.dtype(np.int64))
+    return graph.array(name, results, chunks, checked.dtype), n_invalid

@@ -1,4 +1,4 @@
-"""Histograms of dask arrays: of each block, added up in groups; before that its range, where none is given."""
+"""Histograms of dask arrays: one task for each block, and a tree that adds them; before, a tree for the range."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-from dask._task_spec import Alias, Task, TaskRef
+from dask._task_spec import Alias, Task
 from dask.base import tokenize
 
 from upsweep import _backends
-from upsweep._dask import graphs
-from upsweep._dask.graphs import Keys
+from upsweep._dask.graph import Graph, align_blocks, as_operands
 
 __all__ = ["histogram"]
 
-# What sums are added in from block to block: rounded to the weights' own dtype once, in the end.
+# The dtypes that sums are added in from block to block; they are rounded to that of the weights once, at the end.
 _WIDE = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
 
 
 @dataclass(frozen=True)
-class _Work:
-    """What tasks do: the histogram, its bins, the dtype of sums (None for counts), a block without elements."""
+class _Operations:
+    """What the tasks compute.
+
+    `dtype` is that of sums, None for counts; `empty` is a block without elements of the library of the blocks.
+    """
 
     histogram: Callable[..., Any]
     bins: Any
     density: bool
     n_threads: int
     dtype: np.dtype[Any] | None
-    nothing: Any
+    empty: Any
 
     def block(self, x: Any, weights: Any, limits: Any) -> Any:
         if weights is not None:
@@ -38,7 +40,7 @@ class _Work:
         return self.histogram(x, self.bins, limits, weights=weights, n_threads=self.n_threads)[0]
 
     def edges(self, limits: Any) -> Any:
-        return self.histogram(self.nothing, self.bins, limits)[1]
+        return self.histogram(self.empty, self.bins, limits)[1]
 
     def result(self, total: Any, edges: Any) -> Any:
         if self.dtype is not None:
@@ -47,36 +49,35 @@ class _Work:
         return total / np.diff(edges).astype(float) / total.sum() if self.density else total
 
 
-def _total(parts: list[Any]) -> Any:
-    """Parts are added in order; of bool, whether there is any."""
-    whole = parts[0].copy()
+def _add(parts: list[Any]) -> Any:
+    """Add in order; for bool, a logical or."""
+    total = parts[0].copy()
     for part in parts[1:]:
-        whole += part
-    return whole
+        total += part
+    return total
 
 
 def _extremes(x: Any) -> Any:
-    """The least and the largest element, in the host's memory; None for nothing."""
+    """Return the least and the largest element as numbers; None for an empty block."""
     return tuple(x.dtype.type(end.item()) for end in (x.min(), x.max())) if x.size else None
 
 
-def _extremes_of(parts: list[Any]) -> Any:
-    found = [part for part in parts if part is not None]
-    if not found:
+def _combine_extremes(parts: list[Any]) -> Any:
+    extremes = [part for part in parts if part is not None]
+    if not extremes:
         return None
-    # A NaN is to be found again, whichever side it comes from.
-    return np.min([low for low, _ in found]), np.max([high for _, high in found])
+    return np.min([low for low, _ in extremes]), np.max([high for _, high in extremes])  # propagates NaN
 
 
 def _limits(parts: list[Any]) -> Any:
-    limits = _extremes_of(parts)
+    limits = _combine_extremes(parts)
     if limits is not None and not np.all(np.isfinite(limits)):
         raise ValueError(f"x: autodetected range of [{limits[0]}, {limits[1]}] is not finite")
     return (0.0, 1.0) if limits is None else limits
 
 
-def _refuse_lazy(numbers: Any, name: str) -> None:
-    """Refuse dask arrays among numbers, which would be computed here, and by each task again."""
+def _reject_lazy(numbers: Any, name: str) -> None:
+    """Raise for dask arrays among numbers, which each task would compute again."""
     if isinstance(numbers, (tuple, list)) and any(isinstance(number, da.Array) for number in numbers):
         raise TypeError(
             f"{name}: expected numbers in memory for dask arrays, got a dask array; compute them first"
@@ -84,73 +85,54 @@ def _refuse_lazy(numbers: Any, name: str) -> None:
 
 
 def histogram(
-    function: Callable[..., Any],
-    x: Any,
-    bins: Any,
-    *,
-    range: Any,
-    weights: Any,
-    density: bool,
+    function: Callable[..., Any], x: Any, bins: Any, *, range: Any, weights: Any, density: bool,
     n_threads: int | None,
-) -> tuple[Any, Any]:
-    """The counts, or sums, and the edges as dask arrays."""
+) -> tuple[Any, Any]:  # fmt: skip
+    """Return the counts, or sums, and the edges as dask arrays."""
     if isinstance(bins, (str, da.Array)):
         kind = "a rule" if isinstance(bins, str) else "a dask array"
         raise TypeError(
             f"bins: expected a number or edges in memory for dask arrays, got {kind}; compute them first"
         )
-    _refuse_lazy(bins, "bins")
-    _refuse_lazy(range, "range")
+    _reject_lazy(bins, "bins")
+    _reject_lazy(range, "range")
     _backends.check_threads(n_threads)
-    operands = graphs.as_operands({"x": x, "weights": weights})
-    given, summands = operands["x"], operands["weights"]
-    if summands is not None and np.shape(summands) != np.shape(given):
-        raise ValueError(f"weights: expected x's shape {np.shape(given)}, got {np.shape(summands)}")
-    given = operands["x"] = given if isinstance(given, da.Array) else da.asarray(given)
-    known = np.ndim(bins) > 0 or range is not None
-    nothing = np.empty(0, given.dtype)
+    operands = as_operands({"x": x, "weights": weights})
+    array, summands = operands["x"], operands["weights"]
+    if summands is not None and np.shape(summands) != np.shape(array):
+        raise ValueError(f"weights: expected x's shape {np.shape(array)}, got {np.shape(summands)}")
+    array = operands["x"] = array if isinstance(array, da.Array) else da.asarray(array)
+    has_limits = np.ndim(bins) > 0 or range is not None
     empty_weights = None if summands is None else np.empty(0, summands.dtype)
-    low_high = range if known else tuple(np.arange(2).astype(given.dtype))
-    sample, edges = function(nothing, bins, low_high, weights=empty_weights)
+    limits = range if has_limits else tuple(np.arange(2).astype(array.dtype))
+    sample, edges = function(np.empty(0, array.dtype), bins, limits, weights=empty_weights)
 
-    axes = {
-        name: tuple(np.arange(operand.ndim).tolist()) if isinstance(operand, da.Array) else ()
-        for name, operand in operands.items()
-    }
-    blocks = graphs.cut_alike(operands, axes)
-    empty = graphs.empty_like(given, 1, given.dtype)  # where the blocks are, the edges will be
-    work = _Work(function, bins, bool(density), 1 if n_threads is None else n_threads,
-                 None if summands is None else sample.dtype, empty)  # fmt: skip
-    token = tokenize("histogram", operands, bins, range, density, n_threads)
-    parts, name, edges_name = (f"histogram-{part}{token}" for part in ("part-", "", "edges-"))
-
-    tasks: dict[Keys, Any] = {}
-    reads = blocks.readers("x"), blocks.readers("weights")
-    places = list(blocks.indices())
-    limits = range
-    if not known:
-        ends = [(f"histogram-extremes-{token}", *place) for place in places]
-        for key, place in zip(ends, places):
-            tasks[key] = Task(key, _extremes, reads[0](place))
-        whole = (f"histogram-range-{token}",)
-        graphs.tree(tasks, f"histogram-range-part-{token}", _extremes_of, ends, whole)
-        tasks[whole] = Task(whole, _limits, *tasks[whole].args)
-        limits = TaskRef(whole)
-    counted = [(f"histogram-block-{token}", *place) for place in places]
-    for key, place in zip(counted, places):
-        tasks[key] = Task(key, work.block, reads[0](place), reads[1](place), limits)
-    total = (f"histogram-total-{token}",)
-    graphs.tree(tasks, parts, _total, counted, total)
-    at_edges = (f"histogram-limits-{token}",)
-    tasks[at_edges] = Task(at_edges, work.edges, limits)
-
-    graph = graphs.with_layer(parts, tasks, blocks.arrays)
-    key, edges_key = (name, 0), (edges_name, 0)
-    results = {key: Task(key, work.result, TaskRef(total), TaskRef(at_edges))}
-    edge_tasks = {edges_key: Alias(edges_key, at_edges)}
-    dtype = np.result_type(sample.dtype, np.float64) if density else sample.dtype
-    return (
-        graphs.new_array(graphs.on_top(graph, name, results, parts), name, ((sample.size,),), dtype, given),
-        graphs.new_array(graphs.on_top(graph, edges_name, edge_tasks, parts), edges_name, ((edges.size,),),
-                         edges.dtype, given),
+    blocks = align_blocks(operands, lambda name, array: tuple(np.arange(array.ndim).tolist()))
+    operations = _Operations(
+        function, bins, bool(density), 1 if n_threads is None else n_threads,
+        None if summands is None else sample.dtype, np.empty_like(array._meta, shape=(0,)),
     )  # fmt: skip
+    token = tokenize("histogram", operands, bins, range, density, n_threads)
+    graph = Graph(f"histogram-part-{token}", blocks)
+    reads = blocks.readers("x"), blocks.readers("weights")
+    indices = list(blocks.indices())
+    limits = range
+    if not has_limits:
+        ends = [graph.add((f"histogram-extremes-{token}", *i), _extremes, reads[0](i)) for i in indices]
+        group = graph.reduce_groups(f"histogram-range-part-{token}", _combine_extremes, ends)
+        limits = graph.add((f"histogram-range-{token}",), _limits, group)
+    parts = [
+        graph.add((f"histogram-block-{token}", *i), operations.block, *(read(i) for read in reads), limits)
+        for i in indices
+    ]
+    total = graph.add((f"histogram-total-{token}",), _add, graph.reduce_groups(graph.name, _add, parts))
+    block_edges = graph.add((f"histogram-limits-{token}",), operations.edges, limits)
+
+    key, edges_key = (f"histogram-{token}", 0), (f"histogram-edges-{token}", 0)
+    dtype = np.result_type(sample.dtype, np.float64) if density else sample.dtype
+    results = {key: Task(key, operations.result, total, block_edges)}
+    edge_tasks = {edges_key: Alias(edges_key, block_edges.key)}
+    return (
+        graph.array(key[0], results, ((sample.size,),), dtype),
+        graph.array(edges_key[0], edge_tasks, ((edges.size,),), edges.dtype),
+    )

@@ -1,7 +1,8 @@
-"""Reductions over pairs of dask arrays: rows in blocks, and for each the blocks of columns one after the other.
+"""Reductions over pairs of dask arrays: one task for each block of rows with each block of columns.
 
-A task reduces one block of pairs and takes it together with what the blocks of columns before it gave, so that no
-more is kept than that, and a few blocks of columns, whatever their number. `pair_states` says what it is.
+A task computes the partial reduction of its pairs (`pair_partials`). With method "sequential" it also combines it
+with the partial reduction of the columns before, so that each block of rows needs the memory of one partial
+reduction and a few blocks of columns, whatever their number. With "tree" all tasks may run at once.
 """
 
 from __future__ import annotations
@@ -17,38 +18,30 @@ from dask.base import tokenize
 
 from upsweep import _arrays, _backends
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
-from upsweep._dask import graphs
-from upsweep._dask.columns import check_method, item
-from upsweep._dask.graphs import Keys
-from upsweep._dask.pair_states import State, combine, finish, of_block
+from upsweep._dask import pair_partials
+from upsweep._dask.block_scan import check_method
+from upsweep._dask.graph import Blocks, Graph, Index, align_blocks, as_operands, check_library
+from upsweep._dask.pair_partials import Partial
 
 __all__ = ["operands", "run_pairs"]
 
 
 def operands(named: Sequence[tuple[str, Any]]) -> list[Any]:
-    """Arguments as dask arrays of known sizes; numbers as arrays."""
-    arrays = [graphs.as_operands({name: value})[name] for name, value in named]
-    graphs.check_library(zip((name for name, _ in named), arrays))
+    """Return arguments as dask arrays of known sizes, and numbers as arrays."""
+    arrays = [as_operands({name: value})[name] for name, value in named]
+    check_library(zip((name for name, _ in named), arrays))
     return [array if isinstance(array, da.Array) else np.asarray(array) for array in arrays]
 
 
 @dataclass(frozen=True)
-class _Work:
-    """What tasks do: a reduction of blocks of its arrays.
-
-    Parameters
-    ----------
-    reduction : PairReduction
-        The whole.
-    n_threads : int
-        Of one task.
-    """
+class _Operations:
+    """What the tasks compute: parts of a reduction, each with `n_threads`."""
 
     reduction: PairReduction
     n_threads: int
 
-    def first(self, begin: int, sizes: tuple[int, ...], *blocks: Any) -> State:
-        """The state of a block of pairs, whose columns begin at `begin`; sizes: batch, rows, columns."""
+    def partial(self, begin: int, sizes: Index, *blocks: Any) -> Partial:
+        """Reduce a block of pairs; its columns start at `begin`, `sizes` are those of batch, rows and columns."""
         *batch, n_i, n_j = sizes
 
         def run(reduction: PairReduction, arrays: Sequence[Any]) -> tuple[Any, ...]:
@@ -57,30 +50,29 @@ class _Work:
                 reduction, ready, n_i, n_j, tuple(batch), None, n_threads=self.n_threads
             )  # fmt: skip
 
-        return of_block(self.reduction, run, blocks, begin, n_j if self.reduction.rows == "i" else n_i)
+        n_columns = n_j if self.reduction.rows == "i" else n_i
+        return pair_partials.reduce_block(self.reduction, run, blocks, begin, n_columns)
 
-    def next(self, _: State, state: State, begin: int, sizes: tuple[int, ...], *blocks: Any) -> State:
-        """The same with the blocks of columns before it; that of other rows is only waited for."""
-        return combine(self.reduction, state, self.first(begin, sizes, *blocks))
+    def next_partial(
+        self, is_last: bool, before: Partial | None, waits_for: Any, begin: int, sizes: Index, *blocks: Any
+    ) -> Any:
+        """Reduce a block and combine it with the columns before; `waits_for` only orders the tasks."""
+        partial = self.partial(begin, sizes, *blocks)
+        if before is not None:
+            partial = pair_partials.combine(self.reduction, before, partial)
+        return self._finish(partial) if is_last else partial
 
-    def only(self, begin: int, sizes: tuple[int, ...], *blocks: Any) -> Any:
-        return self._finished(self.first(begin, sizes, *blocks))
+    def combine(self, partials: list[Partial]) -> Partial:
+        total = partials[0]
+        for partial in partials[1:]:
+            total = pair_partials.combine(self.reduction, total, partial)
+        return total
 
-    def last(self, _: State, state: State, begin: int, sizes: tuple[int, ...], *blocks: Any) -> Any:
-        return self._finished(self.next(_, state, begin, sizes, *blocks))
+    def finish(self, partials: list[Partial]) -> Any:
+        return self._finish(self.combine(partials))
 
-    def together(self, states: list[State]) -> State:
-        whole = states[0]
-        for state in states[1:]:
-            whole = combine(self.reduction, whole, state)
-        return whole
-
-    def all_together(self, states: list[State]) -> Any:
-        return self._finished(self.together(states))
-
-    def _finished(self, state: State) -> Any:
-        """The results, of which one stands for itself."""
-        results = finish(self.reduction, state)
+    def _finish(self, partial: Partial) -> Any:
+        results = pair_partials.finish(self.reduction, partial)
         return results[0] if len(results) == 1 else results
 
 
@@ -88,106 +80,79 @@ def run_pairs(
     reduction: PairReduction, arrays: Sequence[Any], n_i: int, n_j: int, batch: tuple[int, ...],
     method: str | None = None, n_threads: int | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    """`_backends.run_pairs` of dask arrays, and of such as lie in memory: its results as dask arrays."""
+    """Return the results of `_backends.run_pairs` for dask arrays, and arrays in memory, as dask arrays."""
     method = check_method(method)
     _backends.check_threads(n_threads)
-    kind_of = {v.static[0]: v.static[1] for v in reduction.variables}
-    read = [place for place in range(len(arrays)) if place in kind_of]
-    # An array that the formula does not read is not brought.
-    unread = np.zeros(1, reduction.dtype)
-    blocks = _cut({place: arrays[place] for place in read}, kind_of, batch, n_i, n_j)
-    like = next(array for array in arrays if isinstance(array, da.Array))
-    work = _Work(reduction, 1 if n_threads is None else n_threads)
-    rows, along = len(batch), len(batch) + 1
+    kinds = {variable.static[0]: variable.static[1] for variable in reduction.variables}
+    read = [position for position in range(len(arrays)) if position in kinds]
+    unread = np.zeros(1, reduction.dtype)  # stands for an array that the formula does not read
+    blocks = _align({position: arrays[position] for position in read}, kinds, batch, n_i, n_j)
+    operations = _Operations(reduction, 1 if n_threads is None else n_threads)
+    row_axis, column_axis = len(batch), len(batch) + 1
     if reduction.rows == "j":
-        rows, along = along, rows
+        row_axis, column_axis = column_axis, row_axis
     token = tokenize(
-        "pairs", reduction.key(), [arrays[place] for place in read], n_i, n_j, batch, method, n_threads
+        "pairs", reduction.key(), [arrays[position] for position in read], n_i, n_j, batch, method, n_threads
     )
     name = f"pairs-{token}"
-    readers = [blocks.readers(str(p)) if p in kind_of else lambda index: unread for p in range(len(arrays))]
-    begins = np.cumsum([0, *blocks.chunks[along]]).tolist()
-
-    tasks: dict[Keys, Any] = {}
-    results: dict[Keys, Any] = {}
-    for index in blocks.indices(but=(along,)):
-        given = []
-        for i in range(blocks.numblocks[along]):
-            at = (*index[:along], i, *index[along + 1 :])
-            sizes = tuple(chunks[n] for chunks, n in zip(blocks.chunks, at))
-            given.append((at, (begins[i], sizes, *(reader(at) for reader in readers))))
-        key = (name, *index[:along], *index[along + 1 :], 0)
+    readers = [blocks.readers(str(n)) if n in kinds else lambda index: unread for n in range(len(arrays))]
+    state_name = f"pairs-state-{token}"
+    begins = np.cumsum([0, *blocks.chunks[column_axis]]).tolist()
+    like = next(array for array in arrays if isinstance(array, da.Array))
+    graph = Graph(f"pairs-states-{token}", blocks, like)
+    results = {}
+    for index in blocks.indices(without=(column_axis,)):
+        columns = []
+        for i in range(blocks.numblocks[column_axis]):
+            block = (*index[:column_axis], i, *index[column_axis + 1 :])
+            sizes = tuple(chunks[n] for chunks, n in zip(blocks.chunks, block))
+            columns.append((block, (begins[i], sizes, *(reader(block) for reader in readers))))
+        key = (name, *index[:column_axis], *index[column_axis + 1 :], 0)
         if method == "sequential":
-            more, results[key] = _chain(work, token, given, key, rows, blocks.numblocks[rows])
+            last = _add_chain(graph, operations, columns, state_name, row_axis)
+            results[key] = Task(key, operations.next_partial, True, *last)
         else:
-            more, results[key] = _tree(work, token, given, key)
-        tasks.update(more)
-
-    chunks = (*blocks.chunks[:along], *blocks.chunks[along + 1 :])
-    parts = f"pairs-states-{token}"
-    graph = graphs.on_top(graphs.with_layer(parts, tasks, blocks.arrays), name, results, parts)
-    made = []
-    several = outputs(reduction)
-    for place, (dim, kind) in enumerate(several):
-        dtype = np.dtype(np.int64 if kind == "index" else reduction.dtype)
-        if len(several) == 1:
-            made.append(graphs.new_array(graph, name, (*chunks, (dim,)), dtype, like))
-            continue
-        own = f"pairs-output-{place}-{token}"
-        each = {(own, *key[1:]): Task((own, *key[1:]), item, TaskRef(key), place) for key in results}
-        above = graphs.on_top(graph, own, each, name)
-        made.append(graphs.new_array(above, own, (*chunks, (dim,)), dtype, like))
-    return tuple(made)
+            states = [graph.add((state_name, *block), operations.partial, *task) for block, task in columns]
+            group = graph.reduce_groups(f"pairs-part-{token}", operations.combine, states, key[1:])
+            results[key] = Task(key, operations.finish, group)
+    chunks = (*blocks.chunks[:column_axis], *blocks.chunks[column_axis + 1 :])
+    kinds_of_output = outputs(reduction)
+    dtypes = [np.dtype(np.int64 if kind == "index" else reduction.dtype) for _, kind in kinds_of_output]
+    return tuple(graph.arrays(name, results, [(*chunks, (dim,)) for dim, _ in kinds_of_output], dtypes))
 
 
-def _cut(
-    arrays: dict[int, Any], kind_of: dict[int, str], batch: tuple[int, ...], n_i: int, n_j: int
-) -> graphs.Blocks:
-    """The arrays cut alike along batch, rows and columns; features come behind, and are not cut."""
-    n_batch, shape = len(batch), (*batch, n_i, n_j)
-    lazy, axes = {}, {}
-    for place, array in arrays.items():
-        name, kind = str(place), kind_of[place]
-        if isinstance(array, da.Array):
-            lazy[name] = array.rechunk({array.ndim - 1: -1})
-        else:
-            lazy[name] = da.from_array(array, chunks=-1)
-        # Parameters of a batch have one row.
-        own = () if array.ndim == 1 else (*range(n_batch), n_batch + (kind == "j"))
-        axes[name] = (*own, len(shape) + place)
-    return graphs.cut_alike(lazy, axes, shape)
+def _add_chain(
+    graph: Graph, operations: _Operations, columns: list[tuple[Index, tuple[Any, ...]]], name: str, row_axis: int
+) -> tuple[Any, ...]:
+    """Add one task per block of columns, but for the last; return the arguments of `next_partial` for that one.
 
-
-_Given = list[tuple[tuple[int, ...], tuple[Any, ...]]]
-_Tasks = dict[Keys, Any]
-
-
-def _chain(
-    work: _Work, token: str, given: _Given, key: Keys, rows: int, n_rows: int
-) -> tuple[_Tasks, Task]:  # fmt: skip
-    """A block of columns after the other: each task holds a state and a block.
-
-    All blocks of rows read the same columns, and keep step with each other, so that a block of columns can go
-    soon: each waits for another one, 1, 2, 4, ... places on, and so for all within log2(n_rows) blocks of columns.
+    All blocks of rows read the same columns and stay in step, so that a block of columns can be released soon:
+    each task waits for one of other rows, 1, 2, 4, ... blocks ahead, and so for all within log2(n_rows) blocks of
+    columns.
     """
-    n_turns = max(1, (n_rows - 1).bit_length())
-    name = f"pairs-state-{token}"
-    tasks: _Tasks = {}
-    before: tuple[TaskRef, ...] = ()
-    for step, (place, arguments) in enumerate(given[:-1]):
-        own = (name, *place)
-        tasks[own] = Task(own, work.next if before else work.first, *before, *arguments)
-        other = (place[rows] + (1 << step % n_turns)) % n_rows
-        before = TaskRef((name, *place[:rows], other, *place[rows + 1 :])), TaskRef(own)
-    return tasks, Task(key, work.last if before else work.only, *before, *given[-1][1])
+    n_rows = graph.blocks.numblocks[row_axis]
+    n_rounds = max(1, (n_rows - 1).bit_length())
+    before: tuple[TaskRef | None, TaskRef | None] = None, None
+    for step, (block, task) in enumerate(columns[:-1]):
+        state = graph.add((name, *block), operations.next_partial, False, *before, *task)
+        other = (block[row_axis] + (1 << step % n_rounds)) % n_rows
+        before = state, TaskRef((name, *block[:row_axis], other, *block[row_axis + 1 :]))
+    return *before, *columns[-1][1]
 
 
-def _tree(work: _Work, token: str, given: _Given, key: Keys) -> tuple[_Tasks, Task]:
-    """All blocks of columns at the same time, taken together in groups."""
-    tasks: _Tasks = {}
-    states = []
-    for place, arguments in given:
-        states.append((f"pairs-state-{token}", *place))
-        tasks[states[-1]] = Task(states[-1], work.first, *arguments)
-    graphs.tree(tasks, f"pairs-part-{token}", work.together, states, key)
-    return tasks, Task(key, work.all_together, *tasks.pop(key).args)
+def _align(arrays: dict[int, Any], kinds: dict[int, str], batch: tuple[int, ...], n_i: int, n_j: int) -> Blocks:
+    """Align the blocks along batch, rows and columns; the features of each array are one block."""
+    n_batch, shape = len(batch), (*batch, n_i, n_j)
+
+    def axes_of(name: str, array: da.Array) -> Index:
+        position = int(name)
+        # Parameters of a batch have one row.
+        axes = () if array.ndim == 1 else (*range(n_batch), n_batch + (kinds[position] == "j"))
+        return *axes, len(shape) + position
+
+    lazy = {
+        str(position): array.rechunk({array.ndim - 1: -1}) if isinstance(array, da.Array)
+        else da.from_array(array, chunks=-1)
+        for position, array in arrays.items()
+    }  # fmt: skip
+    return align_blocks(lazy, axes_of, shape)

@@ -1,4 +1,7 @@
-"""User-defined scans of dask arrays: what blocks do to the states, where that is a few numbers; else in order."""
+"""User-defined scans of dask arrays.
+
+If the steps of the update can be combined, blocks have carries, as in the named scans; else they run in order.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
-from dask._task_spec import List, Task, TaskRef
+from dask._task_spec import List
 from dask.base import tokenize
 
 from upsweep import _arrays
@@ -16,8 +19,8 @@ from upsweep._arrays import Array
 from upsweep._compiler.recurrences.associative import Monoid
 from upsweep._compiler.recurrences.recurrence import Recurrence
 from upsweep._compiler.recurrences.trace import Traced
-from upsweep._dask import graphs
-from upsweep._dask.columns import IN_ORDER, Columns, check_method, final_chunks, final_state, item
+from upsweep._dask.block_scan import IN_ORDER, BlockScan, check_method, finish_state
+from upsweep._dask.graph import Blocks, Graph, Index, align_blocks, as_operands, placeholder
 from upsweep._user_scan.aggregates import UpdateCarry, advance, is_regular, merge, reduce_block
 from upsweep._user_scan.problem import (
     Explanation,
@@ -34,29 +37,27 @@ from upsweep._user_scan.run import run_block, stacked
 
 __all__ = ["explain", "user_scan"]
 
-_Inputs = tuple[list[Array], int, tuple[int, ...]]
-
 
 @dataclass(frozen=True)
-class _Work:
-    """What tasks do. Between them states are arrays (states, *columns) in float64, or as the user gave them.
+class _Operations:
+    """What the tasks compute, in the library of the blocks; see `block_scan.BlockOperations`.
 
-    All of it happens where the blocks are.
+    Between tasks, states are arrays (states, *columns) in float64, or the user's initial states.
 
     Parameters
     ----------
-    traced, form
-        The update, traced once; how its steps are combined, if they can be.
+    traced, monoid
+        The traced update, and how its steps are combined; None if they cannot be.
     axis, reverse
         Of the scan.
     length : int, optional
-        The number of steps where there are no inputs, which would tell.
+        The number of steps if there are no inputs that have it.
     labels : tuple of str
-        The inputs' names.
+        The names of the inputs.
     """
 
     traced: Traced
-    form: Monoid | None
+    monoid: Monoid | None
     axis: int
     reverse: bool
     length: int | None
@@ -69,10 +70,10 @@ class _Work:
         return advance(carry, stacked(state, carry.value.shape[1:], carry.value))
 
     def carry(self, *blocks: Any) -> UpdateCarry:
-        assert self.form is not None
+        assert self.monoid is not None
         inputs, length, columns = self._inputs(blocks)
         n_states = self.traced.recurrence.n_states
-        return reduce_block(self.form, self.traced.dtype, inputs, n_states, length, columns, n_threads=1)
+        return reduce_block(self.monoid, self.traced.dtype, inputs, n_states, length, columns, n_threads=1)
 
     def state(self, carry: UpdateCarry, state: Any, *blocks: Any) -> Any:
         before = stacked(state, carry.value.shape[1:], carry.value)
@@ -91,7 +92,7 @@ class _Work:
     first_result = result
 
     def step(self, state: Any, *blocks: Any) -> tuple[Any, Any]:
-        """The outputs of a block, of which one stands for itself; and the states after it."""
+        """Return the outputs of a block, a single one by itself, and the states after it."""
         outputs, after = self._run(self.traced.recurrence, state, blocks, self.traced.output_dtypes)
         return (outputs[0] if len(outputs) == 1 else outputs), after
 
@@ -104,8 +105,8 @@ class _Work:
             results=results, n_threads=1,
         )  # fmt: skip
 
-    def _inputs(self, blocks: Sequence[Any], states: Any = ()) -> _Inputs:
-        """A block's inputs with time on the first axis, in the scan's order; steps and columns."""
+    def _inputs(self, blocks: Sequence[Any], states: Any = ()) -> tuple[list[Array], int, Index]:
+        """Return the inputs with time on the first axis, in the order of the scan; steps and columns."""
         arrays = [as_real(block, name) for block, name in zip(blocks, self.labels)]
         if not arrays:
             assert self.length is not None
@@ -116,68 +117,54 @@ class _Work:
         return inputs, shape[self.axis], shape[: self.axis] + shape[self.axis + 1 :]
 
 
-def _final(states: Any, place: int, like: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    return final_state(states[place], like, dtype, shape)
+def _finish_state(states: Any, position: int, like: Any, dtype: np.dtype[Any], shape: Index) -> Any:
+    return finish_state(states[position], like, dtype, shape)
 
 
 def user_scan(
     update: Callable[..., Any], init: Any, xs: Any, *, axis: int, reverse: bool, return_final: bool,
     length: int | None, method: str | None,
 ) -> Any:  # fmt: skip
-    """`upsweep.scan` where one of the arrays is a dask array: its outputs, and final states, as dask arrays."""
+    """`upsweep.scan` with a dask array among the arguments: outputs and final states as dask arrays."""
     method = check_method(method)
     operands, problem = _check(update, init, xs, axis, reverse, length)
-    traced, at = problem.traced, problem.axis
-    form, _ = monoid_of(traced.recurrence)
+    traced, axis, reverse = problem.traced, problem.axis, problem.reverse
+    monoid, _ = monoid_of(traced.recurrence)
     states, inputs = _labels(problem)
-    blocks = _cut(operands, states, problem)
-    fixed = None if inputs else problem.length
-    work = _Work(traced, form, at, problem.reverse, fixed, tuple(inputs))
+    blocks = _align(operands, states, problem)
+    fixed_length = None if inputs else problem.length
+    operations = _Operations(traced, monoid, axis, reverse, fixed_length, tuple(inputs))
 
     key, dtypes = traced.recurrence.key(), (traced.state_dtypes, traced.output_dtypes, traced.dtype)
-    token = tokenize("scan", key, dtypes, operands, at, problem.reverse, fixed, method)
-    read = [blocks.readers(name) for name in states]
-    columns = Columns(
-        work, blocks, f"scan-{token}", at, problem.reverse, inputs,
-        lambda index: List(*(state(index) for state in read)),
+    token = tokenize("scan", key, dtypes, operands, axis, reverse, fixed_length, method)
+    readers = [blocks.readers(name) for name in states]
+    graph = Graph(f"scan-states-{token}", blocks)
+    tasks = BlockScan(
+        operations, graph, f"scan-{token}", axis, reverse, inputs,
+        lambda index: List(*(read(index) for read in readers)),
     )  # fmt: skip
-    columns.add_all(IN_ORDER if form is None or not inputs else method)
-
-    like = blocks.like
-    of_states = f"scan-states-{token}"
-    graph = graphs.with_layer(of_states, columns.states, blocks.arrays)
-    top = graphs.on_top(graph, columns.name, columns.results, of_states)
-    n_outputs = len(traced.output_dtypes)
-    ys = []
-    for place, dtype in enumerate(traced.output_dtypes):
-        if n_outputs == 1:
-            ys.append(graphs.new_array(top, columns.name, blocks.chunks, dtype, like))
-            continue
-        name = f"scan-output-{place}-{token}"
-        parts = {(name, *k[1:]): Task((name, *k[1:]), item, TaskRef(k), place) for k in columns.results}
-        ys.append(
-            graphs.new_array(graphs.on_top(top, name, parts, columns.name), name, blocks.chunks, dtype, like)
-        )
-    result = arranged(ys, traced.output_structure)
+    tasks.add_tasks(IN_ORDER if monoid is None or not inputs else method)
+    chunks = [blocks.chunks] * len(traced.output_dtypes)
+    ys = arranged(graph.arrays(tasks.name, tasks.results, chunks, traced.output_dtypes), traced.output_structure)
     if not return_final:
-        return result
-    last = []
-    for place, dtype in enumerate(traced.state_dtypes):
-        name = f"scan-final-{place}-{token}"
-        tasks = columns.finals(name, _final, place, like._meta, dtype)
-        above = graphs.on_top(graph, name, tasks, of_states)
-        last.append(graphs.new_array(above, name, final_chunks(blocks, at), dtype, like))
-    return result, arranged(last, problem.state_structure)
+        return ys
+    finals = []
+    for position, dtype in enumerate(traced.state_dtypes):
+        name = f"scan-final-{position}-{token}"
+        final_tasks = tasks.final_states(name, _finish_state, position, blocks.like._meta, dtype)
+        finals.append(graph.array(name, final_tasks, tasks.final_chunks, dtype))
+    return ys, arranged(finals, problem.state_structure)
 
 
 def explain(
     update: Callable[..., Any], init: Any, xs: Any, *, axis: int, reverse: bool, length: int | None
 ) -> Explanation:
-    """Which way the blocks go."""
+    """Describe how the blocks run."""
     operands, problem = _check(update, init, xs, axis, reverse, length)
-    n_blocks = _cut(operands, _labels(problem)[0], problem).numblocks[problem.axis]
-    form, why = monoid_of(problem.traced.recurrence)
-    if form is None or not problem.given:
+    states, inputs = _labels(problem)
+    n_blocks = _align(operands, states, problem).numblocks[problem.axis]
+    monoid, why = monoid_of(problem.traced.recurrence)
+    if monoid is None or not inputs:
         how = f"{n_blocks} block{'s' * (n_blocks != 1)} in order, each from the state after the one before"
         return Explanation("sequential in time", f"{why}; {how}")
     how = f"of each of {n_blocks} blocks, one pass finds what it does to the state, and one its result"
@@ -185,7 +172,7 @@ def explain(
 
 
 def _labels(problem: Problem) -> tuple[list[str], list[str]]:
-    """The names of states and of inputs."""
+    """Return the names of states and of inputs."""
     n_states, n_inputs = len(problem.traced.state_dtypes), problem.traced.recurrence.n_inputs
     return (
         [label("init", problem.state_structure, n) for n in range(n_states)],
@@ -196,29 +183,29 @@ def _labels(problem: Problem) -> tuple[list[str], list[str]]:
 def _check(
     update: Callable[..., Any], init: Any, xs: Any, axis: int, reverse: bool, length: int | None
 ) -> tuple[dict[str, Any], Problem]:
-    """The arguments by name, as dask arrays; the call as it is of arrays of their shapes and dtypes."""
+    """Return the arguments by name as dask arrays, and the checked call of placeholders."""
     named: list[tuple[list[str], Any]] = []
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, value in (("init", init), ("xs", xs)):
         items, structure = flatten(value, name)
         labels = [label(name, structure, n) for n in range(len(items))]
-        given.update(zip(labels, items))
+        arguments.update(zip(labels, items))
         named.append((labels, structure))
-    operands = graphs.as_operands(given)
+    operands = as_operands(arguments)
     for name, operand in operands.items():
         if isinstance(operand, da.Array):
             as_real(operand._meta, name)
-    states, inputs = (arranged([graphs.stand_in(operands[n]) for n in labels], s) for labels, s in named)
+    states, inputs = (arranged([placeholder(operands[n]) for n in labels], s) for labels, s in named)
     return operands, check(update, states, inputs, axis, reverse, length)
 
 
-def _cut(operands: dict[str, Any], states: list[str], problem: Problem) -> graphs.Blocks:
-    """Where nothing is read along the axis, all of its steps are one block."""
+def _align(operands: dict[str, Any], states: list[str], problem: Problem) -> Blocks:
+    """Align the blocks. If there are no inputs, all steps are one block."""
     columns, axis = problem.columns, problem.axis
     shape = (*columns[:axis], problem.length, *columns[axis:])
-    whole = tuple(range(len(shape)))
-    axes = {}
-    for name, operand in operands.items():
-        of_shape = tuple(i for i in whole if i != axis) if name in states else whole
-        axes[name] = of_shape[len(of_shape) - getattr(operand, "ndim", 0) :]
-    return graphs.cut_alike(operands, axes, shape)
+
+    def axes_of(name: str, array: da.Array) -> Index:
+        axes = [i for i in range(len(shape)) if i != axis or name not in states]
+        return tuple(axes[len(axes) - array.ndim :])
+
+    return align_blocks(operands, axes_of, shape)

@@ -1,19 +1,45 @@
-"""Scans and counts of what is sharded over the processes of a torch.distributed group.
+r"""Scans and counts of arrays that are sharded over the processes of a torch.distributed group.
 
-Each rank holds a shard of the axis, of any length, the ranks' shards following each other in the order of ranks,
-and calls the same function. Where the state before a shard is soon forgotten, or rows are many, a shard is read
-and written once; else it is read twice. The result is that of one scan of the whole, within its rounding, with the
-same bits on each run; what travels is one number for each row, two or three where a shard is read twice.
+`cumulative_sum`, `discounted_cumsum` and `linear_recurrence` scan along an axis of which each rank holds a shard,
+of any length, in the order of the ranks; `bincount` counts keys that are sharded. Import the package by name:
+``import upsweep.distributed`` needs torch.
 
-All ranks of the group have to call, and all have to differentiate something of their result if one does. Before
-anything else, ranks tell each other what each is about to do: if one raises, or shapes disagree, all raise. A rank
-that does not call at all, or fails later, makes those that wait for it raise after the group's time-out.
+All ranks of the group have to call the same function, and if one rank differentiates its result, all have to. If
+one rank raises, or the shards do not fit together, all raise. If a rank does not call at all, or fails later, the
+ranks that wait for it raise after the group's time-out.
 
-On the GPUs of one host, a device writes what it tells into memory of the others'. That is set up when a group
-first scans: about two seconds once, and 1.25 MiB for each rank of the group on each device, for as long as the
-group lives. Where it cannot be, NCCL carries it.
+The result is that of one scan of the whole, within its rounding, with the same bits on each run. Ranks exchange
+one to three numbers per row.
 
-Import it by name: ``import upsweep.distributed`` needs torch.
+How it works
+------------
+::
+
+    cumulative_sum, discounted_cumsum, linear_recurrence
+      -> scan                  checks the call, asks for consensus, runs the scan
+           communicator        consensus of all ranks: all-gather of metadata, or of the error of one rank
+           shard_cache, shard  this rank's part: scans and reductions of rows, decay of the state before it
+             launch_cache      described CUDA scans, started again with other addresses
+           strategies          which rows are scanned from which state, and what is sent
+             transport         messages of torch.distributed          \  one interface: all-gathers and channels
+             p2p_transport     memory of the other GPUs of one host   /
+      -> autograd_scan         the derivative, a scan over ranks in the other direction
+           autograd_collectives
+    bincount -> communicator, autograd_collectives
+
+1. Each rank checks its arguments and starts what it can do alone (`strategies.SpeculativeStart`): a device has
+   work before anything is exchanged.
+2. The consensus exchanges the metadata: shape of the state, dtypes, whether the state before the shard decays, how
+   many groups of rows are worth a message. From these all ranks choose the same strategy.
+3. The strategy runs. `local_with_fixup` serves gates or discounts that make any state decay to nothing within a
+   small part of the shard: ranks gather their final states and scan their first steps again. `pipelined` serves
+   many rows: the state of one group of rows travels to the next rank while the next group is scanned. `two_pass`
+   serves few rows or many ranks: ranks gather the aggregates of their shards before they scan them. The first two
+   read and write a shard about once, the last one reads it twice.
+
+The GPUs of one host write states into each other's memory. That is set up when a group first scans: it takes two
+seconds once, and 1.25 MiB for each rank of the group on each device, as long as the group lives. Where it cannot
+be set up, NCCL carries the states. Start to read in `scan`, then `strategies`.
 """
 
 from __future__ import annotations
@@ -25,25 +51,19 @@ from torch import Tensor
 
 from upsweep import bincounts
 from upsweep._torch import scan as torch_scan
-from upsweep.distributed import autograd_collectives, scan
-from upsweep.distributed.communicator import Ranks
+from upsweep.distributed import autograd_collectives
+from upsweep.distributed.call import ScanCall, check_same
+from upsweep.distributed.communicator import Communicator, Meta
+from upsweep.distributed.scan import scan
 
 __all__ = ["bincount", "cumulative_sum", "discounted_cumsum", "linear_recurrence"]
 
 
 def cumulative_sum(
-    x: Tensor,
-    *,
-    axis: int = -1,
-    reverse: bool = False,
-    initial: Any = None,
-    reset: Tensor | None = None,
-    dtype: torch.dtype | None = None,
-    exclusive: bool = False,
-    return_final: bool = False,
-    n_threads: int | None = None,
-    group: Any = None,
-) -> Any:
+    x: Tensor, *, axis: int = -1, reverse: bool = False, initial: Any = None, reset: Tensor | None = None,
+    dtype: torch.dtype | None = None, exclusive: bool = False, return_final: bool = False,
+    n_threads: int | None = None, group: Any = None,
+) -> Any:  # fmt: skip
     """Cumulative sum along an axis that is sharded over ranks.
 
     Parameters
@@ -53,10 +73,10 @@ def cumulative_sum(
     axis, reverse, reset, dtype, exclusive, n_threads
         As in `upsweep.cumulative_sum`, of the shard.
     initial : tensor or number, optional
-        The state before the first step of all; read on the rank that comes first in the order of the scan (in
-        reverse: the last rank), which alone has its gradient.
+        The state before the first step of all ranks. It is read on the first rank in the order of the scan (the
+        last rank if `reverse`), which alone has its gradient.
     return_final : bool
-        Return also the state after the last step of all, on every rank.
+        Also return the state after the last step of all ranks, on every rank.
     group : torch.distributed.ProcessGroup, optional
         Default: the default group.
 
@@ -70,51 +90,48 @@ def cumulative_sum(
     Raises
     ------
     TypeError, ValueError
-        As `upsweep.cumulative_sum`; on every rank, where shards disagree.
+        As `upsweep.cumulative_sum`; on every rank if the shards do not fit together.
     RuntimeError
-        Another rank has raised; torch.distributed is not initialised.
+        Another rank has raised, or torch.distributed is not initialised.
 
     Examples
     --------
-    In each process, after ``torch.distributed.init_process_group``::
+    Each process of a group calls it with its shard; here the group has one process.
 
-        y = upsweep.distributed.cumulative_sum(shard)
+    >>> import torch, upsweep.distributed
+    >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    >>> upsweep.distributed.cumulative_sum(torch.arange(4.0))
+    tensor([0., 1., 3., 6.])
+    >>> torch.distributed.destroy_process_group()
     """
-    return scan.scan(
-        "cumulative_sum", lambda state: torch_scan.prepare_sum(x, dtype, axis, reset, state), reverse=reverse,
-        initial=initial, exclusive=exclusive, return_final=return_final, n_threads=n_threads, flush=False,
-        group=group, axis=axis,
-        plain=(x, None, None) if initial is reset is dtype is n_threads is None else None,
+    return scan(
+        ScanCall(
+            "cumulative_sum", lambda state: torch_scan.prepare_sum(x, dtype, axis, reset, state),
+            (x, None, None) if initial is reset is dtype is n_threads is None else None, axis, bool(reverse),
+            initial, bool(exclusive), bool(return_final), n_threads, False, group,
+        )
     )  # fmt: skip
 
 
 def discounted_cumsum(
-    x: Tensor,
-    gamma: Any,
-    *,
-    axis: int = -1,
-    reverse: bool = False,
-    initial: Any = None,
-    reset: Tensor | None = None,
-    exclusive: bool = False,
-    return_final: bool = False,
-    n_threads: int | None = None,
-    group: Any = None,
-) -> Any:
+    x: Tensor, gamma: Any, *, axis: int = -1, reverse: bool = False, initial: Any = None,
+    reset: Tensor | None = None, exclusive: bool = False, return_final: bool = False,
+    n_threads: int | None = None, group: Any = None,
+) -> Any:  # fmt: skip
     """Discounted sum along an axis that is sharded over ranks: y[t] = x[t] + gamma * y[t-1].
 
     Parameters
     ----------
     x, gamma
         This rank's shard, and the discount of its steps: a number, or what broadcasts with the shard. The gradient
-        of a gamma is that of this rank's steps.
+        of gamma is the part that comes from this rank's steps.
     axis, reverse, initial, reset, exclusive, return_final, n_threads, group
         As in `cumulative_sum`.
 
     Returns
     -------
     y, final
-        As of `cumulative_sum`.
+        As `cumulative_sum`.
 
     Raises
     ------
@@ -123,31 +140,26 @@ def discounted_cumsum(
 
     Examples
     --------
-    In each process::
-
-        returns = upsweep.distributed.discounted_cumsum(rewards, 0.99, reverse=True, reset=ends)
+    >>> import torch, upsweep.distributed
+    >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    >>> upsweep.distributed.discounted_cumsum(torch.ones(3), 0.5, reverse=True)
+    tensor([1.7500, 1.5000, 1.0000])
+    >>> torch.distributed.destroy_process_group()
     """
-    return scan.scan(
-        "discounted_cumsum", lambda state: torch_scan.prepare_discounted(x, gamma, axis, reset, state),
-        reverse=reverse, initial=initial, exclusive=exclusive, return_final=return_final, n_threads=n_threads,
-        flush=True, group=group, axis=axis,
-        plain=(x, None, gamma) if initial is None and reset is None and n_threads is None else None,
+    return scan(
+        ScanCall(
+            "discounted_cumsum", lambda state: torch_scan.prepare_discounted(x, gamma, axis, reset, state),
+            (x, None, gamma) if initial is reset is n_threads is None else None, axis, bool(reverse), initial,
+            bool(exclusive), bool(return_final), n_threads, True, group,
+        )
     )  # fmt: skip
 
 
 def linear_recurrence(
-    gates: Any,
-    tokens: Any,
-    *,
-    axis: int = -1,
-    reverse: bool = False,
-    initial: Any = None,
-    reset: Tensor | None = None,
-    exclusive: bool = False,
-    return_final: bool = False,
-    n_threads: int | None = None,
-    group: Any = None,
-) -> Any:
+    gates: Any, tokens: Any, *, axis: int = -1, reverse: bool = False, initial: Any = None,
+    reset: Tensor | None = None, exclusive: bool = False, return_final: bool = False,
+    n_threads: int | None = None, group: Any = None,
+) -> Any:  # fmt: skip
     """Gated recurrence along an axis that is sharded over ranks: y[t] = gates[t] * y[t-1] + tokens[t].
 
     Parameters
@@ -160,7 +172,7 @@ def linear_recurrence(
     Returns
     -------
     y, final
-        As of `cumulative_sum`.
+        As `cumulative_sum`.
 
     Raises
     ------
@@ -169,37 +181,33 @@ def linear_recurrence(
 
     Examples
     --------
-    In each process::
-
-        y, state = upsweep.distributed.linear_recurrence(gates, tokens, return_final=True)
+    >>> import torch, upsweep.distributed
+    >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    >>> gates, tokens = torch.tensor([0.5, 0.5, 0.0]), torch.ones(3)
+    >>> upsweep.distributed.linear_recurrence(gates, tokens, return_final=True)
+    (tensor([1.0000, 1.5000, 1.0000]), tensor(1.))
+    >>> torch.distributed.destroy_process_group()
     """
-    return scan.scan(
-        "linear_recurrence", lambda state: torch_scan.prepare_gated(gates, tokens, axis, reset, state),
-        reverse=reverse, initial=initial, exclusive=exclusive, return_final=return_final, n_threads=n_threads,
-        flush=True, group=group, axis=axis,
-        plain=(tokens, gates, None) if initial is None and reset is None and n_threads is None else None,
+    return scan(
+        ScanCall(
+            "linear_recurrence", lambda state: torch_scan.prepare_gated(gates, tokens, axis, reset, state),
+            (tokens, gates, None) if initial is reset is n_threads is None else None, axis, bool(reverse), initial,
+            bool(exclusive), bool(return_final), n_threads, True, group,
+        )
     )  # fmt: skip
 
 
 def bincount(
-    x: Tensor,
-    weights: Tensor | None = None,
-    minlength: int = 0,
-    *,
-    length: int | None = None,
-    axis: int | None = None,
-    dtype: torch.dtype | None = None,
-    invalid: str = "raise",
-    return_invalid: bool = False,
-    n_threads: int | None = None,
-    group: Any = None,
-) -> Any:
+    x: Tensor, weights: Tensor | None = None, minlength: int = 0, *, length: int | None = None,
+    axis: int | None = None, dtype: torch.dtype | None = None, invalid: str = "raise",
+    return_invalid: bool = False, n_threads: int | None = None, group: Any = None,
+) -> Any:  # fmt: skip
     """Count keys that are sharded over ranks, or sum their weights; every rank has the result.
 
     Parameters
     ----------
     x, weights
-        This rank's keys and weights: any number of them.
+        This rank's keys and weights, any number of them.
     minlength, length, axis, dtype, invalid, return_invalid, n_threads
         As in `upsweep.bincount`, the same on all ranks.
     group : torch.distributed.ProcessGroup, optional
@@ -208,65 +216,63 @@ def bincount(
     Returns
     -------
     counts : torch.Tensor
-        Of all ranks' keys; as many bins as the largest of them asks for. Added in 64 bits a part, rounded once.
+        Of the keys of all ranks, with as many bins as the rank with the largest key needs. Sums are computed in 64
+        bits and rounded once.
     n_invalid : torch.Tensor
-        Only with `return_invalid`: of all ranks.
+        Of all ranks; only with `return_invalid`.
 
     Raises
     ------
     TypeError, ValueError, RuntimeError
-        As `upsweep.bincount` on the rank whose keys are bad, RuntimeError on the others; ValueError on every rank
-        where the ranks' results have other shapes or dtypes.
+        As `upsweep.bincount` on the rank whose keys are bad, RuntimeError on the others. ValueError on every rank
+        if the results of the ranks have other shapes or dtypes.
 
     Examples
     --------
-    In each process::
-
-        counts = upsweep.distributed.bincount(keys, length=1000)
+    >>> import torch, upsweep.distributed
+    >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    >>> upsweep.distributed.bincount(torch.tensor([1, 2, 2]), length=4)
+    tensor([0, 1, 2, 0])
+    >>> torch.distributed.destroy_process_group()
     """
-    ranks = Ranks(group)
-    tracked = torch.is_grad_enabled() and isinstance(weights, Tensor) and weights.requires_grad
-    facts, error, counted, n_invalid = None, None, None, None
-    at = 0
+    comm = Communicator(group)
+    meta: Meta | None = None
+    error, counts, n_invalid, bin_axis = None, None, None, 0
     try:
         if not isinstance(x, Tensor):
             raise TypeError(f"x: expected a tensor, got {type(x).__name__}")
-        wide, wanted = _sum_dtypes(weights, dtype)
-        counted = bincounts.bincount(
-            x,
-            weights,
-            minlength,
-            length=length,
-            axis=axis,
-            dtype=wide,
-            invalid=invalid,
-            return_invalid=return_invalid,
-            n_threads=n_threads,
-        )  # type: ignore[call-overload]  # of tensors, which the annotations do not know
+        sum_dtype, result_dtype = _sum_dtypes(weights, dtype)
+        counts = bincounts.bincount(
+            x, weights, minlength, length=length, axis=axis, dtype=sum_dtype, invalid=invalid,
+            return_invalid=return_invalid, n_threads=n_threads,
+        )  # type: ignore[call-overload]  # its annotations do not include tensors  # fmt: skip
         if return_invalid:
-            counted, n_invalid = counted
-        at = 0 if axis is None else axis % x.ndim
-        rows = [size for i, size in enumerate(counted.shape) if i != at]
-        facts = {
-            "rows": rows, "dtype": str(wanted), "summed in": str(wide),
-            "length": None if length is None else int(length), "bins": counted.shape[at], "tracked": tracked,
+            counts, n_invalid = counts
+        bin_axis = 0 if axis is None else axis % x.ndim
+        rows = list(counts.shape)
+        n_bins = rows.pop(bin_axis)
+        meta = {
+            "rows": rows, "dtype": str(result_dtype), "summed in": str(sum_dtype),
+            "length": None if length is None else int(length), "n_bins": n_bins,
+            "requires_grad": torch.is_grad_enabled() and isinstance(weights, Tensor) and weights.requires_grad,
             "return_invalid": bool(return_invalid),
         }  # fmt: skip
-    except Exception as raised:  # to be raised when the others know of it
+    except Exception as raised:  # raised by the consensus, on all ranks
         error = raised
-    heard = ranks.agree(facts, error)
-    scan.check_same(heard, ("rows", "dtype", "summed in", "length", "return_invalid"))
-    assert counted is not None
-    missing = max(its["bins"] for its in heard) - counted.shape[at]
-    if missing:
-        shape = (*counted.shape[:at], missing, *counted.shape[at + 1 :])
-        counted = torch.cat((counted, counted.new_zeros(shape)), at)
-    total = autograd_collectives.total(ranks, counted, any(its["tracked"] for its in heard)).to(wanted)
-    return (total, ranks.sum(n_invalid)) if n_invalid is not None else total
+    all_meta = comm.consensus(meta, error)
+    check_same(all_meta, ("rows", "dtype", "summed in", "length", "return_invalid"))
+    assert counts is not None
+    n_missing = max(meta["n_bins"] for meta in all_meta) - n_bins
+    if n_missing:
+        shape = (*counts.shape[:bin_axis], n_missing, *counts.shape[bin_axis + 1 :])
+        counts = torch.cat((counts, counts.new_zeros(shape)), bin_axis)
+    track = any(meta["requires_grad"] for meta in all_meta)
+    total = autograd_collectives.all_reduce(comm, counts, track).to(result_dtype)
+    return total if n_invalid is None else (total, comm.messages.all_reduce(n_invalid))
 
 
 def _sum_dtypes(weights: Tensor | None, dtype: torch.dtype | None) -> tuple[torch.dtype, torch.dtype]:
-    """What is summed in, and the result's dtype."""
+    """Return the dtype that sums are computed in, and that of the result."""
     if weights is None:
         return torch.int64, dtype or torch.int64
     if weights.is_complex():

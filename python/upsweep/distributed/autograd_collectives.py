@@ -1,6 +1,7 @@
-"""What ranks tell each other where something is differentiated: carries and sums, with derivatives of every order.
+"""Collectives that autograd records: an all-gather of aggregates and an all-reduce, with derivatives of any order.
 
-Derivatives are collectives too, in which each rank takes part whose result is differentiated.
+Derivatives are collectives too. Each rank whose result is differentiated takes part in them, whether its own
+tensors have gradients or not.
 """
 
 from __future__ import annotations
@@ -12,81 +13,72 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from upsweep.distributed.communicator import Ranks, as_real
+from upsweep._torch.aggregates import Parts
+from upsweep.distributed.communicator import Communicator
+from upsweep.distributed.shard import pack_aggregate, unpack_aggregates
 
-__all__ = ["exchange", "joined", "total"]
-
-Parts = tuple[Tensor, Tensor, Tensor]  # multiplier, value, reset
+__all__ = ["all_reduce", "exchange", "joined"]
 
 
 def exchange(
-    ranks: Ranks, carry: Parts, with_reset: bool, track: bool, inputs: Sequence[Any] = ()
+    comm: Communicator, carry: Parts, has_reset: bool, track: bool, inputs: Sequence[Any] = ()
 ) -> tuple[list[Parts], Tensor]:
-    """The parts of all ranks' carries, by one exchange, and the tensor that they lie in."""
-    multiplier, value, reset = carry
-    parts = [as_real(multiplier), as_real(value), *([reset.to(value.real.dtype)] if with_reset else [])]
-    packed = torch.cat([part.reshape(-1) for part in parts])
+    """Gather the aggregates of all ranks by one all-gather; return them and the tensor that they are parts of."""
+    packed = pack_aggregate(carry, False, has_reset)
     if track:
-        # Without elements, or parameters, this rank takes part in the others' derivatives nevertheless.
+        # A rank without elements or without parameters takes part in the derivatives of the others all the same.
         packed = packed if packed.requires_grad else packed.detach().requires_grad_()
         for tensor in inputs:
             if isinstance(tensor, Tensor) and tensor.requires_grad and tensor.numel() == 0:
                 packed = _Join.apply(packed, tensor)
-    gathered: Tensor = _Gather.apply(packed, ranks) if track else ranks.gather(packed)
-    carries = []
-    for row in gathered:
-        pieces = row.split([part.numel() for part in parts])
-        its = [_as_kind(piece, like) for piece, like in zip(pieces, (multiplier, value))]
-        flags = pieces[2].detach().reshape(reset.shape) != 0 if with_reset else torch.zeros_like(reset)
-        carries.append((its[0], its[1], flags))
-    return carries, gathered
+    gathered: Tensor = _AllGather.apply(packed, comm) if track else comm.all_gather(packed)
+    multipliers, values, resets = unpack_aggregates(gathered, False, has_reset, carry[0].dtype)
+    assert multipliers is not None
+    resets = torch.zeros_like(values, dtype=torch.bool) if resets is None else resets
+    return list(zip(multipliers, values, resets)), gathered
 
 
-def total(ranks: Ranks, tensor: Tensor, track: bool) -> Tensor:
-    """The sum over all ranks."""
+def all_reduce(comm: Communicator, tensor: Tensor, track: bool) -> Tensor:
+    """Return the sum over all ranks."""
     if not track:
-        return ranks.sum(tensor)
-    mine = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
-    found: Tensor = _Sum.apply(mine, ranks)
-    return found
+        return comm.messages.all_reduce(tensor)
+    total: Tensor = _AllReduce.apply(tensor if tensor.requires_grad else tensor.detach().requires_grad_(), comm)
+    return total
 
 
-def _as_kind(piece: Tensor, like: Tensor) -> Tensor:
-    """The numbers of `as_real` again as those of `like`."""
-    if like.is_complex():
-        pairs = piece.reshape(*like.shape, 2)
-        return torch.complex(pairs[..., 0], pairs[..., 1])
-    return piece.reshape(like.shape).to(like.dtype)
+def joined(tensors: Sequence[Tensor], gathered: Tensor) -> list[Tensor]:
+    """Return the results so that their derivatives lead every rank to the all-gather, even if it ignored it."""
+    return [_Join.apply(tensor, gathered) for tensor in tensors]
 
 
-class _Gather(Function):  # type: ignore[misc]  # torch is not followed
-    """The stack of all ranks' tensors."""
+class _AllGather(Function):  # type: ignore[misc]  # mypy does not read torch
+    """The stack of the tensors of all ranks."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, ranks: Ranks) -> Tensor:
-        ctx.ranks = ranks
-        return ranks.gather(tensor)
+    def forward(ctx: Any, tensor: Tensor, comm: Communicator) -> Tensor:
+        ctx.comm = comm
+        return comm.all_gather(tensor)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return _Sum.apply(gradients[0], ctx.ranks)[ctx.ranks.rank], None
+        return _AllReduce.apply(gradients[0], ctx.comm)[ctx.comm.rank], None
 
 
-class _Sum(Function):  # type: ignore[misc]  # torch is not followed
-    """The sum of all ranks' tensors: each has it, so that the derivative is the sum of theirs."""
+class _AllReduce(Function):  # type: ignore[misc]  # mypy does not read torch
+    """The sum of the tensors of all ranks. Each rank has it, so its derivative sums the gradients of all ranks."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, ranks: Ranks) -> Tensor:
-        ctx.ranks = ranks
-        return ranks.sum(tensor)
+    def forward(ctx: Any, tensor: Tensor, comm: Communicator) -> Tensor:
+        ctx.comm = comm
+        return comm.messages.all_reduce(tensor)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return _Sum.apply(gradients[0], ctx.ranks), None
+        return _AllReduce.apply(gradients[0], ctx.comm), None
 
 
-class _Join(Function):  # type: ignore[misc]  # torch is not followed
-    """The first tensor, from which a derivative also reaches the second, and theirs too: zero, but it is there."""
+class _Join(Function):  # type: ignore[misc]  # mypy does not read torch
+    """The first tensor, with a gradient of zeros for the second one, which autograd then computes too."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, other: Tensor) -> Tensor:
@@ -99,8 +91,8 @@ class _Join(Function):  # type: ignore[misc]  # torch is not followed
         return _Join.apply(gradients[0], other), _Zeros.apply(gradients[0], other.shape, other.dtype, other.device)
 
 
-class _Zeros(Function):  # type: ignore[misc]  # torch is not followed
-    """Zeros that count as computed from a tensor, so that derivatives of higher order pass here too."""
+class _Zeros(Function):  # type: ignore[misc]  # mypy does not read torch
+    """Zeros that depend on a tensor, so that higher derivatives reach all ranks too."""
 
     @staticmethod
     def forward(ctx: Any, source: Tensor, shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -110,8 +102,3 @@ class _Zeros(Function):  # type: ignore[misc]  # torch is not followed
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         return _Zeros.apply(gradients[0], *ctx.like), None, None, None
-
-
-def joined(tensors: Sequence[Tensor], gathered: Tensor) -> list[Tensor]:
-    """The results, whose derivatives lead every rank to the exchange, whether it needed what it heard or not."""
-    return [_Join.apply(tensor, gathered) for tensor in tensors]

@@ -1,183 +1,86 @@
-"""A scan of what is sharded over ranks: what they tell each other first, and who does it then.
+"""A scan over ranks: the checks, the consensus of all ranks, and the choice between eager and recorded execution.
 
-All ranks take the same way (`ways`), chosen from what all know. Of real numbers the first derivative is such a
-scan too (`sharded_gradients`); where something else follows a rank's tensors, all look twice, in operations that
-it follows.
+Plain tensors are scanned by `strategies`. If autograd needs a gradient on any rank, all ranks run one autograd
+operation whose derivative is a scan over ranks again (`autograd_scan`). Everything else that records tensors, and
+derivatives of complex numbers, gets a two-pass scan in operations that can be recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from upsweep._backends import cpu
-from upsweep._torch import aggregates, executors
+from upsweep._torch import executors
 from upsweep._torch import scan as torch_scan
-from upsweep.distributed import shard_cache
-from upsweep.distributed.autograd_collectives import exchange, joined
-from upsweep.distributed.communicator import Ranks
+from upsweep.distributed import autograd_scan, shard_cache
+from upsweep.distributed.autograd_scan import AutogradScan
+from upsweep.distributed.call import ScanCall, check_same
+from upsweep.distributed.communicator import Communicator
 from upsweep.distributed.shard import Shard
-from upsweep.distributed.shard_cache import Plain
-from upsweep.distributed.strategies import Early, Facts, Ways, in_order
+from upsweep.distributed.strategies import DistributedScan, SpeculativeStart
 
-__all__ = ["check_same", "scan"]
+__all__ = ["scan"]
 
 
-def scan(
-    name: str, prepare: Callable[[Any], Any], *, reverse: bool, initial: Any, exclusive: bool, return_final: bool,
-    n_threads: int | None, flush: bool, group: Any, axis: Any = None, plain: Plain | None = None,
-) -> Any:  # fmt: skip
-    """The scan that `prepare` checks, given the state before it, of this rank's shard and all others'.
+def scan(call: ScanCall) -> Any:
+    """Scan the shards of all ranks; return this rank's shard of the result, and the final state if asked for.
 
-    `plain`: the operands, where there are no others than these along `axis`.
+    An error of this rank before the consensus is raised on all ranks.
     """
-    ranks = Ranks(group)
-    reverse = bool(reverse)
-    facts, error, carry, shard, early = None, None, None, None, None
+    comm = Communicator(call.group)
+    meta, error, aggregate, shard, start = None, None, None, None, None
     try:
-        key = shard_cache.key_of(name, plain, axis, reverse, bool(exclusive))
-        if key is not None and plain is not None:
-            shard = shard_cache.again(key, plain)
+        key = shard_cache.cache_key(call.name, call.operands, call.axis, call.reverse, call.exclusive)
+        if call.operands is not None:
+            shard = shard_cache.lookup(key, call.operands)
         if shard is not None:
-            checked, threads, tensors = shard.scan, 0, (shard.scan.x, shard.scan.gates, None, None, None)
+            checked, needs_dispatcher = shard.scan, False
+            tensors = (checked.x, checked.gates, None, None, None)
         else:
-            checked = prepare(initial if ranks.rank == in_order(ranks, reverse)[0] else None)
-            threads = 0 if n_threads is None else cpu.check_threads(n_threads)
+            checked = call.prepare(call.initial if comm.rank == comm.order(call.reverse)[0] else None)
+            n_threads = 0 if call.n_threads is None else cpu.check_threads(call.n_threads)
             tensors = (checked.x, checked.gates, checked.gamma, checked.reset, checked.initial)
             torch_scan.reject_jit_trace()
             torch_scan.reject_forward_ad(tensors)
-        if shard is None and torch_scan.needs_dispatcher(tensors):
-            facts = _facts(name, checked, ranks, reverse, return_final)
-            facts["tracked"] = torch_scan.requires_autograd(tensors)
-            facts["plain"] = not exclusive and _is_plain(checked, tensors)
-            carry = None if facts["plain"] else _carry_of(checked, reverse, flush, threads)
-        else:  # first of all work for the device
+            needs_dispatcher = torch_scan.needs_dispatcher(tensors)
+        if needs_dispatcher:
+            meta = call.meta(checked, comm)
+            meta["requires_grad"] = torch_scan.requires_autograd(tensors)
+        else:
             if shard is None:
-                shard = Shard(checked, reverse, bool(exclusive), flush, threads)
-                if key is not None and plain is not None:
-                    shard_cache.keep(key, plain, shard)
-            early = Early(shard, ranks)
-            facts = _facts(name, checked, ranks, reverse, return_final)
-            facts.update(early.facts, untracked=True, plain=not exclusive and _is_plain(checked, tensors))
-            facts["wired"] = ranks.wired(shard.out.device)
-    except Exception as raised:  # to be raised when the others know of it
+                shard = Shard(checked, call.reverse, call.exclusive, call.flush, n_threads)
+                if key is not None and call.operands is not None:
+                    shard_cache.store(key, call.operands, shard)
+            start = SpeculativeStart(shard, comm)  # first of all, so that a device has work
+            meta = {**call.meta(checked, comm), **start.meta, "is_eager": True}
+            meta["transport_epoch"] = comm.transport_epoch(shard.out.device)
+        meta["is_differentiable"] = not call.exclusive and autograd_scan.is_differentiable(checked, tensors)
+        if needs_dispatcher and not meta["is_differentiable"]:
+            aggregate = autograd_scan.aggregate(call, checked)
+    except Exception as raised:  # raised by the consensus, on all ranks
         error = raised
-    asked = ranks.ask(facts, error)
-    if early is not None:
+    consensus = comm.start_consensus(meta, error)
+    if start is not None:
         try:
-            early.go_on()
+            start.start_on_host()
         except Exception:
-            asked.wait()  # or what the others say would be taken for an answer to the next question
+            consensus.wait()  # else its messages would be taken for those of the next call
             raise
-    heard = asked.wait()
-    check_same(heard, ("scan", "reverse", "state", "dtype", "factors", "exchanged on"))
-    if not all(its["untracked"] for its in heard):
-        if any(its["tracked"] for its in heard) and all(its["plain"] for its in heard):
-            return requires_autograd(name, ranks, checked, heard, reverse, return_final, flush, n_threads)
-        carry = carry or _carry_of(checked, reverse, flush, threads)
-        return _followed(ranks, checked, carry, heard, reverse, bool(exclusive), return_final, flush, threads)
-    assert shard is not None and early is not None
-    final = Ways(shard, ranks, heard, early).run()
-    if not return_final:
+    all_meta = consensus.wait()
+    check_same(all_meta, ("scan", "reverse", "state", "dtype", "factors", "exchanged on"))
+    if not all(each["is_eager"] for each in all_meta):
+        recorded = AutogradScan(call, comm, checked, all_meta, scan)
+        if any(each["requires_grad"] for each in all_meta) and all(e["is_differentiable"] for e in all_meta):
+            return autograd_scan.differentiable(recorded)
+        results = recorded.run_recorded(checked, call.return_final, aggregate)
+        return tuple(results) if call.return_final else results[0]
+    assert shard is not None and start is not None
+    final = DistributedScan(shard, comm, all_meta, start).run()
+    if not call.return_final:
         return shard.out
     dtype = executors.state_dtype(checked.dtype)
     if final is None:
-        return shard.out, torch.zeros_like(shard.state(shard.rows), dtype=dtype)
-    return shard.out, final.to(dtype, copy=True)  # of what the next calls write again, too
-
-
-def _facts(name: str, checked: Any, ranks: Ranks, reverse: bool, return_final: bool) -> dict[str, Any]:
-    """What the others have to know of this rank's call, before anything is computed."""
-    wide = aggregates.wide_dtype(checked.dtype)
-    return {
-        "scan": name, "reverse": reverse, "state": list(checked.state_shape), "dtype": str(wide),
-        "factors": str(aggregates.factor_dtype(checked, wide)), "reset": checked.reset is not None,
-        "empty": checked.shape[checked.axis] == 0 and checked.initial is None, "final": bool(return_final),
-        "tracked": False, "untracked": False, "exchanged on": ranks.way(checked.x.device).type,
-    }  # fmt: skip
-
-
-def check_same(heard: Facts, names: tuple[str, ...]) -> None:
-    """Refuse, on every rank, what is not the same on all."""
-    for name in names:
-        said = [its[name] for its in heard]
-        if any(one != said[0] for one in said):
-            differ = ", ".join(f"rank {rank} {one}" for rank, one in enumerate(said))
-            raise ValueError(f"shards: the ranks' {name} differ: {differ}")
-
-
-# ---- differentiated --------------------------------------------------------------------------------------------
-
-
-def _is_plain(checked: Any, tensors: tuple[Tensor | None, ...]) -> bool:
-    """Whether this is a scan of floating numbers, with a step at least, that nothing but autograd follows."""
-    return (
-        checked.dtype.is_floating_point and checked.real_factor and checked.shape[checked.axis] > 0
-        and all(t is None or t is checked.reset or t.is_floating_point() for t in tensors)
-        and not torch_scan.is_traced() and all(map(torch_scan.is_plain_tensor, tensors))
-    )  # fmt: skip
-
-
-def requires_autograd(
-    name: str, ranks: Ranks, checked: Any, heard: Facts, reverse: bool, return_final: bool, flush: bool,
-    n_threads: int | None,
-) -> Any:  # fmt: skip
-    """What autograd follows as one operation, with scans over ranks forward and backward."""
-    from upsweep.distributed import autograd_scan  # which scans over ranks again
-
-    def run(name: str, checked: Any, reverse: bool, with_final: bool) -> Any:
-        results = scan(
-            name, lambda state: checked, reverse=reverse, initial=None, exclusive=False, return_final=with_final,
-            n_threads=n_threads, flush=flush, group=ranks.group,
-        )  # fmt: skip
-        return results if with_final else (results, None)
-
-    def follow(checked: Any, anchor: Tensor) -> list[Tensor]:
-        threads = n_threads or 0
-        carry = _carry_of(checked, reverse, flush, threads)
-        found = _followed(ranks, checked, carry, heard, reverse, False, with_final, flush, threads, anchor)
-        return list(found) if with_final else [found]
-
-    with_final = any(its["final"] for its in heard)
-    call = autograd_scan.Call(
-        name, checked, ranks, in_order(ranks, reverse), reverse, any(its["reset"] for its in heard), with_final,
-        run, follow,
-    )  # fmt: skip
-    results = autograd_scan.differentiable(call)
-    return tuple(results) if return_final else results[0]
-
-
-# ---- followed --------------------------------------------------------------------------------------------------
-
-
-def _carry_of(checked: Any, reverse: bool, flush: bool, threads: int) -> aggregates.Parts:
-    multiplier, value, dropped = aggregates.reduce(checked, reverse, flush, threads or None)
-    if checked.initial is not None:  # what follows is told of it by this rank's value
-        value = aggregates.apply(multiplier, value, dropped, checked.initial)
-    return multiplier, value, dropped
-
-
-def _followed(
-    ranks: Ranks, checked: Any, carry: aggregates.Parts, heard: Facts, reverse: bool, exclusive: bool,
-    return_final: bool, flush: bool, threads: int, anchor: Tensor | None = None,
-) -> Any:  # fmt: skip
-    """Looks twice, in operations that autograd, the compiler and modes follow."""
-    track = any(its["tracked"] for its in heard)
-    inputs = (checked.x, checked.gates, checked.gamma, checked.initial, anchor)
-    parts, gathered = exchange(ranks, carry, any(its["reset"] for its in heard), track, inputs)
-    final = None
-    for rank in in_order(ranks, reverse):
-        if rank == ranks.rank and checked.initial is None and final is not None:
-            checked.initial = final
-        if not heard[rank]["empty"]:
-            final = parts[rank][1] if final is None else aggregates.apply(*parts[rank], final)
-    results = checked.run(None, reverse, exclusive, flush, 0, return_final, threads or None)
-    results = list(results) if return_final else [results]
-    if return_final:
-        results[1] = torch.zeros_like(results[1]) if final is None else final.to(results[1].dtype)
-    if track:
-        results = joined(results, gathered)
-    return tuple(results) if return_final else results[0]
+        return shard.out, torch.zeros_like(shard.empty_state(shard.rows), dtype=dtype)
+    return shard.out, final.to(dtype, copy=True)  # later calls overwrite the memory of the transport

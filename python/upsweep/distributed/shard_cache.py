@@ -1,75 +1,68 @@
-"""Shards on a device that were checked before: the next call with tensors that lie alike begins at once.
+"""Cache of validated shards on a device: a call with the layout of an earlier one starts its scan at once.
 
-A device waits while a call is checked, for as long as a tenth of what it will be given to do.
+To check a call takes the host as long as a tenth of what the device then does, and the device waits for it.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from upsweep._torch import scan, scan_ops
-from upsweep.distributed import communicator
+from upsweep._utils.lru_cache import LRUCache
+from upsweep.distributed import streams
 from upsweep.distributed.shard import Shard
 
-__all__ = ["Plain", "again", "keep", "key_of"]
+__all__ = ["Operands", "cache_key", "lookup", "store"]
 
-Plain = tuple[Any, Any, Any]  # what is scanned, gates or None, a factor for all steps or None
+Operands = tuple[Any, Any, Any]  # what is scanned, gates or None, a factor for all steps or None
 
-_MOST = 64
-_known: dict[Any, Shard] = {}  # without tensors
+_shards: LRUCache[Any, Shard] = LRUCache(64)  # without their tensors
 _DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
-def key_of(name: str, plain: Plain | None, axis: Any, reverse: bool, exclusive: bool) -> Any:
-    """What is the same of calls that are checked alike; None where each is checked for itself.
+def cache_key(name: str, operands: Operands | None, axis: Any, reverse: bool, exclusive: bool) -> Any:
+    """Return what determines the result of the checks, or None if the call has to be checked.
 
-    Those are calls with more than numbers and tensors of real numbers on a device, and what something follows.
+    Only calls on plain real tensors of a device, which neither autograd nor the compiler records, are cached.
     """
-    if plain is None:
+    if operands is None or type(axis) is not int:
         return None
-    x, gates, number = plain
-    tensors = (x,) if gates is None else (x, gates)
+    x, gates, number = operands
     if type(number) is not float and number is not None:
         return None
+    tensors = (x,) if gates is None else (x, gates)
     for tensor in tensors:
         if type(tensor) is not Tensor or tensor.layout is not torch.strided or tensor.is_nested:
             return None
-        if tensor.dtype not in _DTYPES or not communicator.runs_behind(tensor.device) or tensor.is_neg():
+        if tensor.dtype not in _DTYPES or not streams.is_async(tensor.device) or tensor.is_neg():
             return None
-    if type(axis) is not int or scan.needs_dispatcher(tensors):
+    if scan.needs_dispatcher(tensors):
         return None
-    lies = [(tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors]
-    return (name, axis, reverse, exclusive, repr(number), *lies)
+    layouts = [(tensor.shape, tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors]
+    return (name, axis, reverse, exclusive, repr(number), *layouts)
 
 
-def again(key: Any, plain: Plain) -> Shard | None:
-    """The shard of these tensors, if one that is alike is known."""
-    known = _known.get(key)
-    if known is None:
+def lookup(key: Any, operands: Operands) -> Shard | None:
+    """Return the shard of these tensors, if one of the same layout is cached."""
+    cached = None if key is None else _shards.get(key)
+    if cached is None:
         return None
-    shard: Shard = _twin(known)
-    shard.scan = _twin(known.scan)
-    shard.scan.x, shard.scan.gates, _ = plain
+    shard = copy(cached)
+    shard.scan = copy(cached.scan)
+    shard.scan.x, shard.scan.gates, _ = operands
     shard.out = scan_ops.allocate_out(shard.scan.x, shard.scan.dtype)
     return shard
 
 
-def keep(key: Any, plain: Plain, shard: Shard) -> None:
-    """Know a shard from now on, if its tensors are the caller's as they are."""
-    if shard.scan.x is not plain[0] or shard.scan.gates is not plain[1] or shard.scan.gamma is not None:
+def store(key: Any, operands: Operands, shard: Shard) -> None:
+    """Cache a shard, if the checks left the caller's tensors as they are."""
+    if shard.scan.x is not operands[0] or shard.scan.gates is not operands[1] or shard.scan.gamma is not None:
         return
-    if len(_known) >= _MOST:
-        _known.clear()
-    kept = _twin(shard)
-    kept.scan = _twin(shard.scan)
-    kept.scan.x = kept.scan.gates = kept.out = None
-    _known[key] = kept
-
-
-def _twin(known: Any) -> Any:
-    twin = object.__new__(type(known))
-    vars(twin).update(vars(known))
-    return twin
+    cached = copy(shard)
+    cached.scan = copy(shard.scan)
+    cached.scan.x = cached.scan.gates = cached.out = None
+    _shards[key] = cached

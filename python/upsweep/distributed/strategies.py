@@ -1,362 +1,335 @@
-"""Three ways to scan shards over ranks, and how one of them is chosen.
+"""Strategies of a distributed scan, and the choice between them.
 
-    forget       Where the state before a shard is forgotten soon, each rank scans its shard from nothing, tells
-                 the state after it, and scans the steps before that again, from what it hears. One pass and a
-                 little, one number a row to all.
-    relay        Rows in groups. A rank scans a group from the state that it takes over, and hands the next state
-                 on while it scans the next group. One pass, and the time of a group for each rank before it; one
-                 number a row to the next rank.
-    look twice   Each finds what its shard does to a state, tells that, and scans from the state that follows: rows
-                 in two groups, so that one is told while the other is looked at or scanned. For few rows or many
-                 ranks. Two passes, two numbers a row to all: one for a sum, one more with resets.
+    local_with_fixup   Every rank scans its shard from nothing, gathers the states after all shards, and scans its
+                       first steps again from the state before them. Chosen if the state before each shard decays
+                       to nothing within these steps. A little more than one pass; all-gathers one number per row.
+    pipelined          Rows are split into groups. A rank scans a group from the state that it receives, and sends
+                       the state after it to the next rank while it scans the next group. One pass, plus the time
+                       of one group for each rank before it; one number per row to the next rank.
+    two_pass           Every rank reduces its shard to an aggregate, gathers the aggregates, and scans from the
+                       state that follows from them. Two groups of rows, so that one is gathered while the other is
+                       reduced or scanned. Chosen for few rows or many ranks. All-gathers two numbers per row: one
+                       for a sum, and one more with resets.
 
-In each, a step is scanned from the true state before the shard, in the precision that scans compute in, or from
-nothing where nothing of that state is left. On a device all of a way is queued on the caller's stream, messages
-too; the host only waits to learn what to queue.
+In each, a step is scanned in the precision of the states from the true state before the shard, or from nothing
+where nothing of that state is left. On a device all work including messages is queued on the caller's stream; the
+host waits only to learn what to queue.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from upsweep._torch import aggregates, executors
-from upsweep.distributed import communicator, p2p_transport
-from upsweep.distributed.communicator import Ranks, are_finite, as_real, beside, runs_behind
-from upsweep.distributed.shard import Rows, Shard
+from upsweep._utils.lru_cache import LRUCache
+from upsweep.distributed import streams
+from upsweep.distributed.communicator import Communicator, Meta
+from upsweep.distributed.p2p_transport import SymmetricMemoryTransport
+from upsweep.distributed.shard import Rows, Shard, pack_aggregate, unpack_aggregates
+from upsweep.distributed.transport import Transport
 
-__all__ = ["Early", "Facts", "Ways", "in_order"]
+__all__ = ["DistributedScan", "SpeculativeStart"]
 
-Facts = list[dict[str, Any]]
-
-_MESSAGES = 0.1  # of the time that two passes would take: what groups cost more than passes
-
-
-def in_order(ranks: Ranks, reverse: bool) -> range:
-    """The ranks in the order of the scan."""
-    return range(ranks.size)[:: -1 if reverse else 1]
+_MESSAGE_COST = 0.1  # share of the time of two passes: what the messages of a pipeline cost
 
 
 # ---- the choice ------------------------------------------------------------------------------------------------
 
 
-def _forgets(its: dict[str, Any]) -> bool:
-    return its["steps"] is not None
+def _decays(meta: Meta) -> bool:
+    return meta["decay_steps"] is not None
 
 
-def _choose(heard: Facts) -> str:
-    """The way for these ranks, in the order of the scan."""
-    if all(map(_forgets, heard[1:])):
-        return "forget"
-    n_groups = max(its["groups"] for its in heard)
-    relay, twice = (n_groups + len(heard) - 1) / n_groups, max(its["twice"] for its in heard)
-    return "relay" if relay + _MESSAGES * twice < twice else "look twice"
-
-
-def _twice(has_gates: bool) -> float:
-    """What looking twice takes, in passes: 12 bytes an element instead of 8, with gates 20 instead of 12."""
+def _two_pass_cost(has_gates: bool) -> float:
+    """The time of two passes in single passes: 12 bytes per element instead of 8, with gates 20 instead of 12."""
     return 1.7 if has_gates else 1.5
 
 
-@dataclass(frozen=True)
-class _Filled:
-    """Rows of the result that are filled, or are going to be, and the state after them."""
-
-    rows: Rows
-    state: Tensor
-
-
-@dataclass(frozen=True)
-class _Look:
-    """After how many steps a shard forgot; whether that, or that it did not, had been so for the one before it."""
-
-    steps: int | None
-    again: bool
+def _choose(all_decay: bool, n_ranks: int, n_groups: int, two_pass_cost: float) -> str:
+    """Return the name of the strategy; `all_decay` is of all ranks but the first."""
+    if all_decay or n_ranks == 1:
+        return "local_with_fixup"
+    pipelined_cost = (n_groups + n_ranks - 1) / n_groups
+    return "pipelined" if pipelined_cost + _MESSAGE_COST * two_pass_cost < two_pass_cost else "two_pass"
 
 
-_last: dict[Any, _Look] = {}  # of each shape
-_MOST_SHAPES = 64
-_FEW_ROWS = 8  # whose scan may take the whole device, so that nothing runs beside it
+# ---- before the metadata of the other ranks are known ----------------------------------------------------------
 
 
-class Early:
-    """What a rank does before it knows of the others: what is needed if they are as it is itself.
+# By layout, the steps after which the last two shards decayed.
+_decay_history: LRUCache[Any, tuple[int | None, ...]] = LRUCache(64)
+_MAX_SERIAL_ROWS = 8  # the scan of so few rows may take the whole device, so that a probe cannot run next to it
 
-    A device is given work before the others are asked: all rows where a state is forgotten; where rows are handed
-    on, the first ones on the rank that begins. Where factors are data, some of them are looked at before. If the
-    last two shards of this shape were alike in what they forget, this one is taken for such until that is known,
-    and what was done in vain is done again.
+
+class SpeculativeStart:
+    """Work on a shard before the metadata of the other ranks are known, as if they were like this rank's.
+
+    A device gets work before the consensus starts: all rows if the state decays; the first group on the first rank
+    of a pipeline. If the factors are data, a probe tells whether the state decays. If the last two shards of this
+    layout agreed on that, the same is assumed until the probe is done. A wrong guess is scanned again.
+
+    Attributes
+    ----------
+    meta : dict
+        This rank's metadata for the choice of the strategy.
+    payload_rows, payload
+        The first rows that `two_pass` sends, and what it sends of them.
     """
 
-    def __init__(self, shard: Shard, ranks: Ranks):
+    def __init__(self, shard: Shard, comm: Communicator):
         self.shard = shard
-        self.rows: Rows | None = None  # that are told of
-        self.told: aggregates.Parts | Tensor | None = None
-        self._filled: list[_Filled] = []  # one after the other, from the first row on
-        order = in_order(ranks, shard.reverse)
-        self._begins, self._ends = ranks.rank == order[0], ranks.rank == order[-1]
-        self.on_device = runs_behind(shard.out.device)
-        twice = _twice(shard.scan.gates is not None)
-        self.facts: dict[str, Any] = {"steps": None, "groups": shard.n_groups, "twice": twice}
-        self._n_groups, self._n_ranks = shard.n_groups, ranks.size
-        looks, alike, last, guess = self.on_device and shard.has_to_look, None, None, None
-        if looks:
-            alike = (shard.scan.shape, shard.scan.axis, shard.reverse, shard.scan.name, shard.out.device)
-            last = _last.get(alike)
-        if last is not None and last.again:
-            guess = last
-            self.facts["steps"] = guess.steps
-        if guess is None:
-            look = shard.start_look()
-        elif shard.n_rows <= _FEW_ROWS:
-            look = shard.start_look()
-            self._start()
+        self.payload_rows: Rows | None = None
+        self.payload: aggregates.Parts | Tensor | None = None
+        self._states: dict[Rows, Tensor] = {}  # after the rows that are scanned, from the first row on
+        order = comm.order(shard.reverse)
+        self._is_first, self._is_last = comm.rank == order[0], comm.rank == order[-1]
+        self._n_ranks, self._is_async = comm.size, streams.is_async(shard.out.device)
+        self._two_pass_cost = _two_pass_cost(shard.scan.gates is not None)
+        self._decay_steps: int | None = None
+        history: tuple[int | None, ...] = ()
+        has_history = self._is_async and shard.needs_probe
+        layout = (shard.scan.shape, shard.scan.axis, shard.reverse, shard.scan.name, shard.out.device)
+        if has_history:
+            history = _decay_history.get(layout) or ()
+        is_assumed = len(history) == 2 and (history[0] is None) == (history[1] is None)
+        if not is_assumed:
+            wait_for_probe = shard.start_decay_probe()
         else:
-            given = torch.cuda.current_stream(shard.out.device).record_event()
+            self._decay_steps = history[1]
+            if shard.n_rows <= _MAX_SERIAL_ROWS:
+                wait_for_probe = shard.start_decay_probe()
+                self._start()
+            else:
+                ready = torch.cuda.current_stream(shard.out.device).record_event()
+                self._start()
+                # The host waits for the probe below, so that its memory lives long enough.
+                with streams.on_side_stream(shard.out.device, ready):
+                    wait_for_probe = shard.start_decay_probe()
+        steps = wait_for_probe()
+        if is_assumed and (self._decay_steps is None) != (steps is None):
+            # Scan again in the groups of the right strategy: the bits must not depend on earlier calls.
+            self._states, self.payload_rows, self.payload = {}, None, None
+        self._decay_steps = steps
+        if self._is_async:
             self._start()
-            with beside(shard.out.device, given):  # which is waited for below, so that nothing outlives its memory
-                look = shard.start_look()
-        steps = self.facts["steps"] = look()
-        if guess is not None and (guess.steps is None) != (steps is None):
-            # Filled anew, in the pieces of its way: bits do not depend on what was called before.
-            self._filled, self.rows, self.told = [], None, None
-        if self.on_device:
+        if has_history:
+            _decay_history[layout] = (*history[-1:], steps)
+
+    @property
+    def meta(self) -> Meta:
+        return {
+            "decay_steps": self._decay_steps, "n_groups": self.shard.n_groups, "two_pass_cost": self._two_pass_cost
+        }  # fmt: skip
+
+    def start_on_host(self) -> None:
+        """Do on the CPU what a device does before the consensus, while the consensus is under way."""
+        if not self._is_async:
             self._start()
-        if looks:
-            if len(_last) >= _MOST_SHAPES:
-                _last.clear()
-            _last[alike] = _Look(steps, last is not None and (last.steps is None) == (steps is None))
 
     def _start(self) -> None:
-        """Begin what these facts ask for, if that is not done yet."""
-        shard = self.shard
-        key = (self._n_ranks, self.facts["steps"] is None)
-        if key not in shard.ways:
-            empty = not shard.length and shard.scan.initial is None
-            shard.ways[key] = None if empty else _choose([self.facts] * self._n_ranks)
-        way, n_filled = shard.ways[key], self._filled[-1].rows.end if self._filled else 0
-        if way == "look twice":
-            if self.rows is None:
-                self.rows = shard.groups(min(2, self._n_groups))[0]
-                if not self._ends:  # which has nobody to tell, unless one wants the last state of all
-                    self.told = told(shard, self.rows, self if self._begins else None)
-        elif way == "forget":
-            if n_filled < max(1, shard.n_rows):
-                self._fill(Rows(n_filled, shard.n_rows))
-        elif way == "relay" and self._begins and not n_filled:
-            self._fill(shard.groups(self._n_groups)[0])
+        """Start the work of the strategy that these metadata lead to, unless it is started."""
+        shard, n_groups = self.shard, self.shard.n_groups
+        if not shard.length and shard.scan.initial is None:
+            return
+        strategy = _choose(self._decay_steps is not None, self._n_ranks, n_groups, self._two_pass_cost)
+        n_scanned = max((rows.end for rows in self._states), default=0)
+        if strategy == "two_pass":
+            if self.payload_rows is None:
+                self.payload_rows = shard.row_groups(min(2, n_groups))[0]
+                if not self._is_last:  # whose aggregate is needed only for the final state
+                    self.payload = _payload(shard, self.payload_rows, self if self._is_first else None)
+        elif strategy == "local_with_fixup":
+            if n_scanned < max(1, shard.n_rows):
+                self._scan(Rows(n_scanned, shard.n_rows))
+        elif self._is_first and not n_scanned:
+            self._scan(shard.row_groups(n_groups)[0])
 
-    def _fill(self, rows: Rows) -> None:
-        self._filled.append(_fill(self.shard, rows, self.shard.initial(rows)))
+    def _scan(self, rows: Rows) -> None:
+        self._states[rows] = self.shard.scan_rows(rows, self.shard.initial(rows))
 
-    def go_on(self) -> None:
-        """What can be done while the others are asked."""
-        if not self.on_device:
-            self._start()
-
-    def filled(self, rows: Rows) -> _Filled | None:
-        """These rows, if they are filled, from nothing or from the state that the caller gave."""
-        if not self._filled or rows.end > self._filled[-1].rows.end:
+    def state_after(self, rows: Rows) -> Tensor | None:
+        """Return the state after these rows, if they are scanned from the initial state or from nothing."""
+        if rows in self._states:
+            return self._states[rows]
+        if not self._states or rows.end > max(rows.end for rows in self._states):
             return None
-        for one in self._filled:
-            if one.rows == rows:
-                return one
-        state = self.shard.of_state(self.shard.joined([one.state for one in self._filled]), rows)
-        return _Filled(rows, state)
+        return self.shard.narrow_state(self.shard.concat_states(list(self._states.values())), rows)
 
 
-def _fill(shard: Shard, rows: Rows, initial: Tensor | None) -> _Filled:
-    return _Filled(rows, shard.fill(rows, initial))
+# ---- the strategies --------------------------------------------------------------------------------------------
 
 
-# ---- the ways --------------------------------------------------------------------------------------------------
+class DistributedScan:
+    """A scan of which this rank holds a shard, with the metadata of all ranks.
 
+    `chain` are the ranks that have steps, in the order of the scan; `position` is this rank's place among them.
+    """
 
-class Ways:
-    """A scan of which this rank holds a shard."""
-
-    def __init__(self, shard: Shard, ranks: Ranks, heard: Facts, early: Early):
-        self.shard, self.ranks, self.heard, self.early = shard, ranks, heard, early
-        # The ranks in the order of the scan, but those without steps.
-        self.chain = [rank for rank in in_order(ranks, shard.reverse) if not heard[rank]["empty"]]
-        self.place = self.chain.index(ranks.rank) if ranks.rank in self.chain else None
-        self.wants_final = any(its["final"] for its in heard)
-        self._wires: p2p_transport.Wires | None = None
+    def __init__(self, shard: Shard, comm: Communicator, all_meta: list[Meta], start: SpeculativeStart):
+        self.shard, self.comm, self.start = shard, comm, start
+        self.chain = [rank for rank in comm.order(shard.reverse) if not all_meta[rank]["empty"]]
+        self.metas = [all_meta[rank] for rank in self.chain]
+        self.position = self.chain.index(comm.rank) if comm.rank in self.chain else None
+        self.n_groups = max((meta["n_groups"] for meta in self.metas), default=1)
+        self.returns_final = any(meta["return_final"] for meta in all_meta)
+        self._epochs = [meta["transport_epoch"] for meta in all_meta]
+        self._p2p: SymmetricMemoryTransport | None = None
 
     def run(self) -> Tensor | None:
-        """Fill the result; returns the state after the last step of all, if a rank wants it.
+        """Write the result; return the state after the last step of all ranks, if any rank returns it.
 
-        That may lie where a later call writes.
+        The state may lie in memory that a later call overwrites.
         """
         if not self.chain:
             return None
-        way = _choose([self.heard[rank] for rank in self.chain])
-        run = {"forget": self.forget, "relay": self.relay, "look twice": self.look_twice}[way]
+        cost = max(meta["two_pass_cost"] for meta in self.metas)
+        strategy = _choose(all(map(_decays, self.metas[1:])), len(self.chain), self.n_groups, cost)
+        run = {
+            "local_with_fixup": self.local_with_fixup, "pipelined": self.pipelined, "two_pass": self.two_pass
+        }[strategy]  # fmt: skip
         device = self.shard.out.device
-        self._wires = self.ranks.wires(device, [its["wired"] for its in self.heard])
+        self._p2p = self.comm.p2p_transport(device, self._epochs)
         try:
             return run()
         except BaseException:
-            self.ranks.unwire(device)
+            self.comm.reset_transport(device)
             raise
 
-    def _sends(self, n_bytes: int) -> Ranks | p2p_transport.Wires:
-        """What carries so many bytes, as one message or several, of each rank, which all count alike."""
-        return self._wires if self._wires is not None and p2p_transport.Wires.hold(n_bytes) else self.ranks
+    def _transport(self, n_bytes: int) -> Transport:
+        """Return the transport for so many bytes per rank, in one message or several; all ranks agree on it."""
+        return self._p2p if self._p2p is not None and self._p2p.fits(n_bytes) else self.comm.messages
 
-    def _first(self, rows: Rows) -> _Filled:
-        """These rows from the state that the caller gave, or from nothing."""
-        return self.early.filled(rows) or _fill(self.shard, rows, self.shard.initial(rows))
+    def _scan_first(self, rows: Rows) -> Tensor:
+        """Scan these rows from the caller's initial state, or from nothing; return the state after them."""
+        state = self.start.state_after(rows)
+        return self.shard.scan_rows(rows, self.shard.initial(rows)) if state is None else state
 
-    def forget(self) -> Tensor | None:
-        shard, place = self.shard, self.place
-        value = shard.state(shard.rows).zero_() if place is None else self._first(shard.rows).state
-        if len(self.chain) == 1 and not self.wants_final:
-            return None
-        if len(self.chain) == self.ranks.size == 2 and not self.wants_final:
-            return self._forget_of_two(value)
-        values = self._sends(value.nbytes).start_gather(value).wait()
-        finite = are_finite(values)  # which is found out while a device goes on
-        if place:
-            steps: int = self.heard[self.ranks.rank]["steps"]
-            shard.fill(shard.rows, values[self.chain[place - 1]], steps)
-        # What is not finite is never forgotten, but goes from rank to rank as it goes from step to step.
-        each = finite()
-        if not all(each[rank] for rank in self.chain[:-1]):
-            return self.relay()
-        return values[self.chain[-1]] if self.wants_final else None
+    def local_with_fixup(self) -> Tensor | None:
+        """Scan from nothing, then the first steps again from the state before the shard."""
+        shard, position = self.shard, self.position
+        value = shard.empty_state(shard.rows).zero_() if position is None else self._scan_first(shard.rows)
+        if not self.returns_final:
+            if len(self.chain) == 1:
+                return None
+            if len(self.chain) == self.comm.size == 2:
+                return self._fixup_of_two(value)
+        values = self._transport(value.nbytes).start_all_gather(value)()
+        wait_for_isfinite = streams.start_isfinite(values)  # while the device goes on
+        if position:
+            shard.scan_rows(shard.rows, values[self.chain[position - 1]], self.metas[position]["decay_steps"])
+        # Infinities and NaN never decay; they pass through all shards as they pass through all steps.
+        is_finite = wait_for_isfinite()
+        if not all(is_finite[rank] for rank in self.chain[:-1]):
+            return self.pipelined()
+        return values[self.chain[-1]] if self.returns_final else None
 
-    def _forget_of_two(self, value: Tensor) -> Tensor | None:
-        """The same where one tells the other, and both know then whether what it tells is finite."""
-        shard, sends = self.shard, self._sends(value.nbytes)
-        line: communicator.LineFrom | communicator.LineTo | p2p_transport.LineFrom | p2p_transport.LineTo
-        if self.place:
-            line = coming = sends.come_from(self.chain[0], [value.shape], shard.wide, shard.out.device)
-            value = coming.take()
+    def _fixup_of_two(self, value: Tensor) -> Tensor | None:
+        """The same for two ranks with one message; both then know whether the state is finite."""
+        shard, transport = self.shard, self._transport(value.nbytes)
+        if self.position:
+            receiver = transport.open_recv(self.chain[0], [value.shape], shard.compute_dtype, shard.out.device)
+            value = receiver.recv()
+            wait_for_isfinite = streams.start_isfinite(value.unsqueeze(0))
+            shard.scan_rows(shard.rows, value, self.metas[1]["decay_steps"])
+            receiver.close()
         else:
-            line = going = sends.to(self.chain[1])
-            going.put(value)
-        finite = are_finite(value.unsqueeze(0))
-        if self.place:
-            shard.fill(shard.rows, value, self.heard[self.ranks.rank]["steps"])
-        line.end()
-        return None if finite()[0] else self.relay()
+            sender = transport.open_send(self.chain[1])
+            sender.send(value)
+            wait_for_isfinite = streams.start_isfinite(value.unsqueeze(0))
+            sender.close()
+        return None if wait_for_isfinite()[0] else self.pipelined()
 
-    def relay(self) -> Tensor | None:
-        shard, place = self.shard, self.place
-        groups = shard.groups(max(self.heard[rank]["groups"] for rank in self.chain))
-        sends = self._sends(math.prod(shard.scan.state_shape) * shard.wide.itemsize)
-        left: list[Tensor] = []
-        if place is not None:
-            coming = going = None
-            if place:
+    def pipelined(self) -> Tensor | None:
+        """Scan group after group of rows, and pass the states from rank to rank."""
+        shard, position = self.shard, self.position
+        groups = shard.row_groups(self.n_groups)
+        transport = self._transport(math.prod(shard.scan.state_shape) * shard.compute_dtype.itemsize)
+        states: list[Tensor] = []
+        if position is not None:
+            receiver = sender = None
+            if position:
                 shapes = [shard.state_shape(rows) for rows in groups]
-                coming = sends.come_from(self.chain[place - 1], shapes, shard.wide, shard.out.device)
-            if place + 1 < len(self.chain):
-                going = sends.to(self.chain[place + 1])
+                source = self.chain[position - 1]
+                receiver = transport.open_recv(source, shapes, shard.compute_dtype, shard.out.device)
+            if position + 1 < len(self.chain):
+                sender = transport.open_send(self.chain[position + 1])
             for rows in groups:
-                filled = self._first(rows) if coming is None else _fill(shard, rows, coming.take())
-                if going is not None:
-                    going.put(filled.state)
-                left.append(filled.state)
-            for line in (coming, going):
-                if line is not None:
-                    line.end()
-        if not self.wants_final:
+                state = self._scan_first(rows) if receiver is None else shard.scan_rows(rows, receiver.recv())
+                if sender is not None:
+                    sender.send(state)
+                states.append(state)
+            for channel in (receiver, sender):
+                if channel is not None:
+                    channel.close()
+        if not self.returns_final:
             return None
-        final = shard.joined(left) if left else shard.state(shard.rows).zero_()
-        return sends.start_gather(final).wait()[self.chain[-1]]
+        final = shard.concat_states(states) if states else shard.empty_state(shard.rows).zero_()
+        return transport.start_all_gather(final)()[self.chain[-1]]
 
-    def look_twice(self) -> Tensor | None:
-        shard, place, chain = self.shard, self.place, self.chain
-        its = [self.heard[rank] for rank in chain]
-        groups = shard.groups(min(2, max(one["groups"] for one in its)))
-        packing = _Packing(shard, its[0]["scan"] == "cumulative_sum", any(one["reset"] for one in its))
-        # A rank needs the states after those before it; all need the last one, if any wants it.
-        n_states = len(chain) if self.wants_final else place or 0
-        gatherings: list[communicator.Gathering | p2p_transport.Gathered] = []
+    def two_pass(self) -> Tensor | None:
+        """Gather the aggregates of all shards, then scan from the state before this one."""
+        shard, position, chain, start = self.shard, self.position, self.chain, self.start
+        groups = shard.row_groups(min(2, self.n_groups))
+        is_sum = self.metas[0]["scan"] == "cumulative_sum"
+        has_reset = any(meta["has_reset"] for meta in self.metas)
+        # A rank needs the states after the ranks before it; all need the last one, if any rank returns it.
+        n_states = len(chain) if self.returns_final else position or 0
+        gathers = []
         for rows in groups:
-            parts: aggregates.Parts | Tensor | None = None
-            if place is not None and (place < len(chain) - 1 or self.wants_final):
-                is_known = rows == self.early.rows and self.early.told is not None
-                parts = self.early.told if is_known else told(shard, rows, None if place else self.early)
-            packed = packing.pack(parts, rows)
-            gatherings.append(self._sends(packed.nbytes).start_gather(packed))
+            payload: aggregates.Parts | Tensor | None = None
+            if position is not None and (position < len(chain) - 1 or self.returns_final):
+                is_known = rows == start.payload_rows and start.payload is not None
+                payload = start.payload if is_known else _payload(shard, rows, None if position else start)
+            packed = self._pack(payload, rows, is_sum, has_reset)
+            gathers.append(self._transport(packed.nbytes).start_all_gather(packed))
         finals = []
-        for rows, gathering in zip(groups, gatherings):
-            told_by = gathering.wait()
-            states = packing.states([told_by[rank] for rank in chain[:n_states]], rows)
+        for rows, wait_for_gather in zip(groups, gathers):
+            gathered = wait_for_gather()
+            states = self._states_after([gathered[rank] for rank in chain[:n_states]], is_sum, has_reset)
             finals += states[-1:]
-            if place:
-                shard.fill(rows, states[place - 1])
-            elif place == 0:
-                self._first(rows)
-        return shard.joined(finals) if self.wants_final else None
+            if position:
+                shard.scan_rows(rows, states[position - 1])
+            elif position == 0:
+                self._scan_first(rows)
+        return shard.concat_states(finals) if self.returns_final else None
 
+    def _pack(
+        self, payload: aggregates.Parts | Tensor | None, rows: Rows, is_sum: bool, has_reset: bool
+    ) -> Tensor:
+        """Pack an aggregate; the first rank has a state instead, and None stands for what nobody reads."""
+        if isinstance(payload, tuple):
+            return pack_aggregate(payload, is_sum, has_reset)
+        n_parts = 2 - is_sum + has_reset
+        if n_parts == 1 and payload is not None:
+            return payload.unsqueeze(0)
+        shape = (n_parts, *self.shard.state_shape(rows))
+        packed = torch.zeros(shape, dtype=self.shard.compute_dtype, device=self.shard.out.device)
+        if payload is not None:
+            packed[0] = payload
+        return packed
 
-def told(shard: Shard, rows: Rows, early: Early | None) -> aggregates.Parts | Tensor:
-    """What the others have to know of these rows of a shard; of the first shard, the state after them.
-
-    `early`: what the first rank has filled.
-    """
-    if early is None:
-        return shard.reduce(rows)
-    filled = early.filled(rows)
-    return shard.leave(rows, shard.initial(rows)) if filled is None else filled.state
-
-
-class _Packing:
-    """Carries as what is sent: the values; the multipliers, if not all are 1; what was reset, if anything was."""
-
-    def __init__(self, shard: Shard, adds: bool, with_reset: bool):
-        self.shard, self.with_reset = shard, with_reset
-        self.dtypes = [shard.wide] if adds else [shard.wide, aggregates.factor_dtype(shard.scan, shard.wide)]
-
-    def _sizes(self, rows: Rows) -> list[int]:
-        """How many numbers each part is."""
-        n_states = math.prod(self.shard.state_shape(rows))
-        return [n_states * (2 if dtype.is_complex else 1) for dtype in self.dtypes] + [n_states] * self.with_reset
-
-    def pack(self, told: aggregates.Parts | Tensor | None, rows: Rows) -> Tensor:
-        """What a rank tells: its carry; the first one its state alone; None: what nobody reads."""
-        if isinstance(told, tuple):
-            multiplier, value, dropped = told
-            parts = [_flat(part) for part in (value, multiplier)[: len(self.dtypes)]]
-            return torch.cat([*parts, *[dropped.reshape(-1).to(parts[0].dtype)] * self.with_reset])
-        n_numbers = sum(self._sizes(rows))
-        if told is None:
-            dtype = torch.float64 if self.shard.wide.is_complex else self.shard.wide
-            return torch.zeros(n_numbers, dtype=dtype, device=self.shard.out.device)
-        state = _flat(told)
-        rest = n_numbers - state.numel()
-        return torch.cat((state, state.new_zeros(rest))) if rest else state
-
-    def states(self, told: list[Tensor], rows: Rows) -> list[Tensor]:
-        """The states after each of the ranks that told this, the first of all among them."""
-        shape, sizes = self.shard.state_shape(rows), self._sizes(rows)
-        if len(told) <= 1:  # whose state it is
-            return [_unflat(one[: sizes[0]], shape, self.shard.wide) for one in told]
-        pieces = torch.stack(told).split(sizes, dim=1)
-        found = [_unflat(piece, [len(told), *shape], dtype) for piece, dtype in zip(pieces, self.dtypes)]
-        flags = pieces[-1].reshape(len(told), *shape) != 0 if self.with_reset else None
-        states = torch.empty_like(found[0])
+    def _states_after(self, packed: list[Tensor], is_sum: bool, has_reset: bool) -> list[Tensor]:
+        """Return the states after the first ranks: a scan of their aggregates, of which the first is the state."""
+        if len(packed) <= 1:
+            return [each[0] for each in packed]
+        dtype = aggregates.factor_dtype(self.shard.scan, self.shard.compute_dtype)
+        multipliers, values, resets = unpack_aggregates(torch.stack(packed), is_sum, has_reset, dtype)
+        states = torch.empty_like(values, memory_format=torch.contiguous_format)
         with torch.no_grad():
             executors.run(
-                found[0], found[1] if len(found) > 1 else None, 1.0, None, flags, states, None, axis=0,
-                reverse=False, exclusive=False, flush=False,
+                values, multipliers, 1.0, None, resets, states, None, axis=0, reverse=False, exclusive=False,
+                flush=False,
             )  # fmt: skip
         return list(states)
 
 
-def _flat(tensor: Tensor) -> Tensor:
-    return as_real(tensor).reshape(-1)
-
-
-def _unflat(numbers: Tensor, shape: list[int], dtype: torch.dtype) -> Tensor:
-    if dtype.is_complex:  # whose pairs have to begin at an even place
-        return torch.view_as_complex(numbers.reshape(*shape, 2).clone(memory_format=torch.contiguous_format))
-    return numbers.reshape(shape)
+def _payload(shard: Shard, rows: Rows, start: SpeculativeStart | None) -> aggregates.Parts | Tensor:
+    """Return the aggregate of these rows; on the first rank, which passes its `start`, the state after them."""
+    if start is None:
+        return shard.reduce_rows(rows)
+    state = start.state_after(rows)
+    return shard.final_state(rows, shard.initial(rows)) if state is None else state

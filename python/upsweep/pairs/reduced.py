@@ -110,7 +110,7 @@ def values_of(arrays: list[Any], dtype: str | None) -> list[Any]:
             elif first is None or isinstance(first, np.ndarray):
                 arrays[place] = np.array(value, "float64" if first is None else first.dtype)
             elif _arrays.any_dask(first):
-                arrays[place] = handlers("dask").sent_to(first, np.array(value, first.dtype))
+                arrays[place] = handlers("dask").blocks_like(first, np.array(value, first.dtype))
             else:
                 arrays[place] = _made_like(value, first)
     return arrays

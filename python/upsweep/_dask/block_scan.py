@@ -1,0 +1,209 @@
+"""The tasks of a scan over blocks: a sequential chain of states, a tree, or blocks in order without carries.
+
+A *carry* is the aggregate of a block: what its steps do to the state before them. The results of a block need the
+state before it; the methods differ in how these states follow from the carries. `scan` and `user_scan` provide the
+work of the tasks as a `BlockOperations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from dask._task_spec import List, Task, TaskRef
+
+from upsweep import _arrays
+from upsweep._dask.graph import FAN_IN, Chunks, Graph, Index, Key, item, split_groups
+
+__all__ = ["IN_ORDER", "METHODS", "BlockOperations", "BlockScan", "check_method", "finish_state"]
+
+METHODS = ("sequential", "tree")
+IN_ORDER = "in order"  # for updates whose steps cannot be combined into a carry
+
+
+class BlockOperations(Protocol):
+    """What the tasks of a scan compute; `blocks` are those of its operands."""
+
+    def combine(self, first: Any, second: Any) -> Any:
+        """Return the carry of two neighbouring blocks."""
+
+    def apply(self, carry: Any, state: Any) -> Any:
+        """Return the state after a block from its carry and the state before it."""
+
+    def carry(self, *blocks: Any) -> Any:
+        """Return the carry of a block."""
+
+    def result(self, state: Any, *blocks: Any) -> Any:
+        """Return the result of a block from the state before it."""
+
+    def state(self, carry: Any, state: Any, *blocks: Any) -> Any:
+        """Return the state after a block; scan its steps where the carry is not finite."""
+
+    def first_result(self, state: Any, *blocks: Any) -> Any:
+        """Return the result of the first block, with the state before it in front."""
+
+    def step(self, state: Any, *blocks: Any) -> tuple[Any, Any]:
+        """Return the result of a block and the state after it."""
+
+
+def check_method(method: str | None) -> str:
+    """Return the method, by default "sequential"; raise for unknown ones."""
+    method = METHODS[0] if method is None else method
+    if method not in METHODS:
+        raise ValueError(f"method: expected 'sequential' or 'tree', got {method!r}")
+    return method
+
+
+def _combine_all(combine: Callable[[Any, Any], Any], carries: list[Any]) -> Any:
+    total = carries[0]
+    for carry in carries[1:]:
+        total = combine(total, carry)
+    return total
+
+
+def _states(state: Any, apply: Callable[[Any, Any], Any], carries: list[Any]) -> list[Any]:
+    """Return the state before each carry, and the one after the last."""
+    states = [state]
+    for carry in carries:
+        states.append(apply(carry, states[-1]))
+    return states
+
+
+def _call_with_item(function: Callable[..., Any], values: list[Any], position: int, *arguments: Any) -> Any:
+    return function(values[position], *arguments)
+
+
+class BlockScan:
+    """Tasks of a scan along one axis, one chain or tree for each column of blocks.
+
+    Parameters
+    ----------
+    operations : BlockOperations
+    graph : Graph
+        States are added to it.
+    name : str
+        Of the results: the kind of scan, "-", and a token.
+    axis, reverse
+        Of the scan.
+    names : list of str
+        The operands that the operations take.
+    initial : callable
+        Returns the state before the column of blocks that an index is in.
+    include_initial : bool
+        Whether the first result begins with that state.
+
+    Attributes
+    ----------
+    results : dict
+        The tasks of the results.
+    """
+
+    def __init__(
+        self, operations: BlockOperations, graph: Graph, name: str, axis: int, reverse: bool, names: list[str],
+        initial: Callable[[Index], Any], include_initial: bool = False,
+    ):  # fmt: skip
+        self.operations, self.graph, self.name, self.axis, self.reverse = operations, graph, name, axis, reverse
+        self.initial, self.include_initial = initial, include_initial
+        kind, token = name.rsplit("-", 1)
+        self.carry_name, self.state_name = f"{kind}-carry-{token}", f"{kind}-state-{token}"
+        self.step_name = f"{kind}-step-{token}"
+        self.results: dict[Key, Task] = {}
+        # For each column of blocks: an index in it; the last state, or a list of states and its position there.
+        self._last: list[tuple[Index, Any, int | None]] = []
+        self._readers = [graph.blocks.readers(name) for name in names]
+
+    def add_tasks(self, method: str) -> None:
+        """Add the tasks of all blocks; `method` is one of `METHODS` or `IN_ORDER`."""
+        add = {"sequential": self._add_chain, "tree": self._add_tree, IN_ORDER: self._add_in_order}[method]
+        sizes = self.graph.blocks.chunks[self.axis]
+        order = range(len(sizes))[:: -1 if self.reverse else 1]
+        for index in self.graph.blocks.indices(without=(self.axis,)):
+            column = [(*index[: self.axis], i, *index[self.axis + 1 :]) for i in order]
+            state = self.initial(index)
+            if self.include_initial:
+                self._add_result(column[0], self.operations.first_result, state)
+            # Empty blocks leave the state alone.
+            for block in column:
+                if not sizes[block[self.axis]]:
+                    self._add_result(block, self.operations.result, state)
+            self._last.append((index, *add([block for block in column if sizes[block[self.axis]]], state, index)))
+
+    def _operands(self, block: Index) -> list[Any]:
+        return [read(block) for read in self._readers]
+
+    def _add_result(self, block: Index, function: Callable[..., Any], *arguments: Any) -> None:
+        key = (self.name, *block)
+        if key not in self.results:
+            self.results[key] = Task(key, function, *arguments, *self._operands(block))
+
+    def _add_carry(self, block: Index) -> TaskRef:
+        return self.graph.add((self.carry_name, *block), self.operations.carry, *self._operands(block))
+
+    def _add_chain(self, column: list[Index], state: Any, index: Index) -> tuple[Any, None]:
+        """Each state follows from the state before it and the carry between them."""
+        for block in column:
+            self._add_result(block, self.operations.result, state)
+            key, carry = (self.state_name, *block), self._add_carry(block)
+            state = self.graph.add(key, self.operations.state, carry, state, *self._operands(block))
+        return state, None
+
+    def _add_in_order(self, column: list[Index], state: Any, index: Index) -> tuple[Any, None]:
+        """One pass per block. Result and state come from tasks of their own, so that workers fetch only one."""
+        for block in column:
+            key = (self.name, *block)
+            step = self.graph.add((self.step_name, *block), self.operations.step, state, *self._operands(block))
+            self.results[key] = Task(key, item, step, 0)
+            state = self.graph.add((self.state_name, *block), item, step, 1)
+        return state, None
+
+    def _add_tree(self, column: list[Index], state: Any, index: Index) -> tuple[Any, int | None]:
+        """Up-sweep: the carries of groups, and of groups of groups. Down-sweep: the states before their parts."""
+        if not column:
+            return state, None
+        combine, apply, add = self.operations.combine, self.operations.apply, self.graph.add
+        levels = [split_groups([self._add_carry(block) for block in column])]
+        while len(levels[-1]) > 1:
+            names = [(self.carry_name, "up", len(levels), i, *index) for i in range(len(levels[-1]))]
+            carries = [add(key, _combine_all, combine, List(*group)) for key, group in zip(names, levels[-1])]
+            levels.append(split_groups(carries))
+        n_levels, (last_group,) = len(levels), levels[-1]
+        top = add((self.state_name, "down", n_levels, 0, *index), _states, state, apply, List(*last_group))
+        above = [top]
+        for level in range(n_levels - 1, 0, -1):
+            above = [
+                add((self.state_name, "down", level, i, *index), _call_with_item, _states, above[i // FAN_IN],
+                    i % FAN_IN, apply, List(*group))
+                for i, group in enumerate(levels[level - 1])
+            ]  # fmt: skip
+        for i, block in enumerate(column):
+            self._add_result(block, _call_with_item, self.operations.result, above[i // FAN_IN], i % FAN_IN)
+        return top, len(last_group)
+
+    def final_states(self, name: str, finish: Callable[..., Any], *arguments: Any) -> dict[Key, Task]:
+        """Return tasks ``finish(state, *arguments, shape)`` of the states after the last block of each column."""
+        tasks, chunks = {}, self.graph.blocks.chunks
+        for index, state, position in self._last:
+            shape = tuple(sizes[i] for axis, (sizes, i) in enumerate(zip(chunks, index)) if axis != self.axis)
+            key = (name, *index[: self.axis], *index[self.axis + 1 :])
+            if position is None:
+                tasks[key] = Task(key, finish, state, *arguments, shape)
+            else:
+                tasks[key] = Task(key, _call_with_item, finish, state, position, *arguments, shape)
+        return tasks
+
+    @property
+    def final_chunks(self) -> Chunks:
+        """The chunks of the final state."""
+        chunks = self.graph.blocks.chunks
+        return chunks[: self.axis] + chunks[self.axis + 1 :]
+
+
+def finish_state(state: Any, like: Any, dtype: np.dtype[Any], shape: Index) -> Any:
+    """Return a state as an array of the library of `like`, with the block's shape; None is zeros."""
+    with _arrays.on_device_of(state), np.errstate(over="ignore", invalid="ignore"):
+        if state is None:
+            return np.zeros_like(like, shape=shape, dtype=dtype)
+        result = np.empty_like(like, shape=shape, dtype=dtype)
+        result[...] = (state if hasattr(state, "dtype") else np.asarray(state)[()]).astype(dtype)
+        return result
