@@ -14,7 +14,7 @@ from upsweep import te
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.loops.fuse_loops import fused
 from upsweep._compiler.cuda.loops.keep_states import is_scan
-from upsweep._compiler.cuda.loops.memory_scopes import Place
+from upsweep._compiler.cuda.loops.memory_scopes import Scope
 from upsweep._compiler.loops.expressions import Axis, const, key, load
 from upsweep._compiler.loops.printing import nest_text
 from upsweep._compiler.loops.statements import Barrier, Block, Buffer, For, Store, all_statements
@@ -84,17 +84,17 @@ def test_what_no_loop_is_bound_of_runs_in_one_thread():
     assert out[-3:].tolist() == [34, 55, 89]
 
 
-def places_of(kernels):
-    return {b.name: place for k in kernels.kernels for b, place in k.places.items()}
+def scopes_of(kernels):
+    return {b.name: scope for k in kernels.kernels for b, scope in k.scopes.items()}
 
 
 def test_where_values_lie():
     X, W, _, scan = rnn(128)
-    places = places_of(program_of(te.create_schedule(scan.op), [X, W, scan]))
-    assert {name: place.level for name, place in places.items()} == {
+    scopes = scopes_of(program_of(te.create_schedule(scan.op), [X, W, scan]))
+    assert {name: scope.level for name, scope in scopes.items()} == {
         "scan.1": "block", "scan.new": "thread", "product": "thread", "X.ahead": "thread",
     }  # fmt: skip
-    assert all(isinstance(place, Place) and place.count() in (1, 128) for place in places.values())
+    assert all(isinstance(scope, Scope) and scope.count() in (1, 128) for scope in scopes.values())
 
 
 def barriers_of(statement):
@@ -107,9 +107,9 @@ def test_a_step_of_an_lstm_waits_twice():
     whole = kernels.kernels[1].statement
     (step,) = [each for each in all_statements(whole) if is_scan(each)]
     assert barriers_of(step) == 2 and barriers_of(whole) == 3
-    places = places_of(kernels)
-    assert places["scan.v0.1"].level == "thread" and places["scan.v1.1"].level == "block"
-    assert places["gates"].level == "block" and places["of_h"].level == "thread"
+    scopes = scopes_of(kernels)
+    assert scopes["scan.v0.1"].level == "thread" and scopes["scan.v1.1"].level == "block"
+    assert scopes["gates"].level == "block" and scopes["of_h"].level == "thread"
 
 
 def test_blocks_take_several_rows_that_share_weights():
@@ -119,9 +119,9 @@ def test_blocks_take_several_rows_that_share_weights():
     text = kernels.text
     assert "// kernel_0: blockIdx.x < floordiv(T + 3, 4), blockIdx.y < 257" in text  # of all steps' inputs
     assert "// kernel_1: blockIdx.x < 129, threadIdx.x < 2" in text and "if (((blockIdx.x*2) + row) < 257)" in text
-    places = places_of(kernels)
-    assert places["of_h.sum"].level == "thread" and places["of_h.sum"].count() == 2
-    assert places["scan.v1.1"].level == "block" and places["scan.v1.1"].count() == 4
+    scopes = scopes_of(kernels)
+    assert scopes["of_h.sum"].level == "thread" and scopes["of_h.sum"].count() == 2
+    assert scopes["scan.v1.1"].level == "block" and scopes["scan.v1.1"].count() == 4
     (T,), D = X.shape[:1], X.shape[2]
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=shape).astype("f4") for shape in ((3, 257, 1), (4, 1, 2), (4, 2, 2))]

@@ -5,7 +5,7 @@ import pytest
 from helpers import in_threads, run_python
 from te_reference import Twin, run_nest
 from upsweep import te
-from upsweep._compiler.llvm.loops.few_columns import narrow_form
+from upsweep._compiler.llvm.loops.few_columns import few_columns_form
 from upsweep._compiler.loops.statements import Produce, all_statements
 from upsweep.te.lowering import lower_schedule
 
@@ -187,8 +187,8 @@ def test_few_columns_keep_their_state_in_registers(n, n_threads):
         each for each in all_statements(lower_schedule(s, [X, *results]).body)
         if isinstance(each, Produce) and each.strips
     )  # fmt: skip
-    form = narrow_form(produce)
-    counts = [{b.name: len(loads) for b, loads in each.items()} for each in (form.handed, form.fresh)]
+    form = few_columns_form(produce)
+    counts = [{b.name: len(loads) for b, loads in each.items()} for each in (form.carried, form.forwarded)]
     assert counts == [{"scan.v0": 2, "scan.v1": 1}, {"middle": 2, "scan.v0": 1}]
     run = te.build(s, [X, *results])
     x = np.random.default_rng(n).normal(size=(9, n))

@@ -17,13 +17,14 @@ from upsweep._backends.cpu._loops import Plan
 from upsweep._backends.cpu.loops import compile_nest
 from upsweep._compiler.llvm.loops.parallel_for import POLL, SYMBOLS
 from upsweep._compiler.loops.cost import strip_work
-from upsweep._compiler.loops.expressions import Axis, Expr, key, walk
+from upsweep._compiler.loops.expressions import Axis, Expr, key
 from upsweep._compiler.loops.linear import MOST_SIZE
 from upsweep._compiler.loops.printing import nest_text
 from upsweep._compiler.loops.sizes import Sizes, evaluator
 from upsweep._compiler.loops.statements import Allocate, Buffer, Statement, all_statements
+from upsweep._compiler.loops.traversal import walk
 from upsweep._utils.integers import as_integer
-from upsweep.te.bounds import SizeCheck, check_memory
+from upsweep.te.bounds_checks import SizeCheck, check_memory
 from upsweep.te.lowering import lower_schedule
 from upsweep.te.schedule import Schedule
 from upsweep.te.tensors import PlaceholderOp, Tensor

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from upsweep._compiler.loops.expressions import Axis, Expr, binary, const, contains, fold, load, lowest
-from upsweep._compiler.loops.linear import Linear, Ranges, linear, same, simplified
+from upsweep._compiler.loops.expressions import Axis, Expr, binary, const, contains, index_const, load, lowest
+from upsweep._compiler.loops.linear import Ranges, last_index, linear, same, simplified
 from upsweep._compiler.loops.statements import (
     Allocate,
     Block,
@@ -24,11 +24,12 @@ from upsweep._compiler.loops.statements import (
     Store,
     all_statements,
 )
-from upsweep.te.loops import Loops, extent_of
-from upsweep.te.regions import Consumer, expanded_reads, region_of
+from upsweep._compiler.loops.traversal import fold
+from upsweep.te.bounds_inference import Consumer, expanded_reads, region_of
 from upsweep.te.scans import ScanOp
 from upsweep.te.schedule import Schedule, Stage
-from upsweep.te.strips import find_strips
+from upsweep.te.stage_loops import Loops, extent_of
+from upsweep.te.strip_mining import strip_mine
 from upsweep.te.tensors import COMBINERS, ComputeOp, Tensor
 
 __all__ = ["Nest", "lower_schedule"]
@@ -100,7 +101,7 @@ class _Lowering:
     # ---- where values lie ----
 
     def _settle(self, tensor: Tensor, buffer: Buffer) -> None:
-        zeros = tuple(const(0, "int64") for _ in tensor.shape)
+        zeros = tuple(index_const(0) for _ in tensor.shape)
         self.homes[tensor] = _Home(buffer, zeros, tuple(range(tensor.ndim)))
 
     def _home(self, tensor: Tensor) -> _Home:
@@ -244,14 +245,14 @@ class _Lowering:
         """Regions may reach past the tensor, where what they serve is cut off by a guard."""
         guards = []
         for axis, low, extent, size in zip(op.axis, first, extents, op.outputs[0].shape):
-            if axis in values or (same(extent, size) and same(low, const(0, "int64"))):
+            if axis in values or (same(extent, size) and same(low, index_const(0))):
                 continue
             ranges = Ranges(self.ranges)
             last = linear(size).plus(linear(low), -1).plus(linear(extent), -1)
             if not ranges.always(last):
                 guards.append(binary("lt", known[axis], size))
             if not ranges.always(linear(low)):
-                guards.append(binary("ge", known[axis], const(0, "int64")))
+                guards.append(binary("ge", known[axis], index_const(0)))
         return guards
 
     def _marks(self, stage: Stage, loops: Loops) -> dict[Axis, frozenset[str]]:
@@ -312,7 +313,7 @@ class _Lowering:
             self.scopes.append(_Scope())
         if isinstance(axis, Axis):
             self.parallel_now.append(kinds)
-            self.ranges[axis] = (const(0, "int64"), linear(loops.extents[leaf]).plus(Linear(1), -1).expr())
+            self.ranges[axis] = (index_const(0), last_index(loops.extents[leaf]))
         steps: list[Statement] = []
         if attach and (stage, leaf) in self.at:
             op = stage.op
@@ -359,7 +360,7 @@ class _Lowering:
         for init, result in zip(op.init, op.outputs):
             if isinstance(init.op, ComputeOp):
                 inner = self.schedule[init.op]
-                zeros = [const(0, "int64")] * init.ndim
+                zeros = [index_const(0)] * init.ndim
                 steps.append(self._stage(inner, zeros, init.shape, {}, (result, ())))
             else:
                 steps.append(self._copied(init, result))
@@ -367,7 +368,7 @@ class _Lowering:
         t = simplified(binary("add", loops.values[op.scan_axis], const(op.depth, "int64")))
         steps.append(self._time_loops(stage, loops, t, 0))
         produce = Produce(op.name, _block(steps))
-        find_strips(produce, lambda loop: not self._is_touched(loop))
+        strip_mine(produce, lambda loop: not self._is_touched(loop))
         return produce
 
     def _is_touched(self, loop: For) -> bool:
@@ -394,7 +395,7 @@ class _Lowering:
         leaf = stage.leaves[depth]
         axis = loops.values[leaf]
         if isinstance(axis, Axis):
-            self.ranges[axis] = (const(0, "int64"), linear(loops.extents[leaf]).plus(Linear(1), -1).expr())
+            self.ranges[axis] = (index_const(0), last_index(loops.extents[leaf]))
         steps = []
         if (stage, leaf) in self.at and depth == len(stage.leaves) - 1:
             consumers = [Consumer(each, {each.axis[0]: t, **{a: a for a in (*each.axis[1:], *each.reduce_axis)}},
@@ -431,7 +432,7 @@ class _Lowering:
             if inner.inlined or (inner.attached is not None and not in_scan):
                 continue
             tensor = each.outputs[0]
-            zeros = [const(0, "int64")] * tensor.ndim
+            zeros = [index_const(0)] * tensor.ndim
             result = next((r for r, u in zip(op.outputs, op.update) if u is tensor), None)
             if result is not None:
                 steps.append(self._stage(inner, zeros, tensor.shape, {each.axis[0]: t}, (result, ())))
@@ -458,7 +459,7 @@ class _Lowering:
             ):
                 tensor = op.outputs[0]
                 self._home(tensor)
-                zeros = [const(0, "int64")] * tensor.ndim
+                zeros = [index_const(0)] * tensor.ndim
                 steps.append(Produce(tensor.name, self._stage(stage, zeros, tensor.shape, {})))
         for stage in self.schedule.stages:
             if isinstance(stage.op, ComputeOp) and not stage.inlined and stage not in self.written:

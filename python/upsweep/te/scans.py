@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from upsweep._compiler.loops.expressions import Axis, Expr, binary, const, users_line
+from upsweep._compiler.loops.expressions import Axis, Expr, binary, const, index_const, users_line
 from upsweep._compiler.loops.linear import linear, same
-from upsweep.te.bounds import check_reads
+from upsweep.te.bounds_checks import check_reads
 from upsweep.te.tensors import ComputeOp, Operation, PlaceholderOp, Tensor, inputs_of, producers, reads_of, retyped
 
 __all__ = ["ScanOp", "scan"]
@@ -149,7 +149,7 @@ def _check_body(op: ScanOp) -> None:
             if id(tensor) in states or id(tensor.op) in inside:
                 _check_time(op, stage, read)
         first = const(op.depth, "int64")
-        last = linear(binary("sub", op.length, const(1, "int64"))).expr()
+        last = linear(binary("sub", op.length, index_const(1))).expr()
         check_reads(stage, {stage.axis[0]: (first, last)})
     for update in op.update:
         for stage in op.body:

@@ -9,7 +9,7 @@ from typing import Any
 from upsweep._compiler.loops.expressions import Axis, Expr, as_expr, users_line
 from upsweep._compiler.loops.linear import linear
 from upsweep._utils.integers import as_integer
-from upsweep.te.bounds import SizeCheck, check_reads
+from upsweep.te.bounds_checks import SizeCheck, check_reads
 from upsweep.te.scans import ScanOp
 from upsweep.te.tensors import ComputeOp, Operation, PlaceholderOp, Tensor, inputs_of, producers
 

@@ -15,9 +15,9 @@ from upsweep._compiler.loops.expressions import (
     check_dtype,
     users_line,
     variable,
-    walk,
 )
 from upsweep._compiler.loops.linear import MOST_SIZE, Linear, as_index, is_of_data, linear
+from upsweep._compiler.loops.traversal import walk
 
 __all__ = ["ComputeOp", "Operation", "PlaceholderOp", "Tensor", "compute", "placeholder", "reads_of", "var"]
 

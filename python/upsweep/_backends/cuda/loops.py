@@ -20,7 +20,7 @@ compile_ahead, start = loops_launch.compile_ahead, loops_launch.start
 
 def prepare(
     program: Any, arrays: Sequence[Array], sizes: dict[str, int], names: Sequence[str], device: int
-) -> loops_launch.Prepared:
+) -> loops_launch.PreparedCall:
     """What calls on arrays like these have in common."""
     return loops_launch.prepare(program, [described(array) for array in arrays], sizes, names, device)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from upsweep._compiler.llvm.loops.vectorize import BITS
-from upsweep._compiler.loops.expressions import Expr, binary, const, mentions, walk
+from upsweep._compiler.loops.expressions import ITEM_BYTES, Expr, binary, const, index_const, mentions
 from upsweep._compiler.loops.statements import For, Statement, Store, inner_statements
+from upsweep._compiler.loops.traversal import walk
 
 __all__ = ["strip_bytes", "strip_work"]
 
@@ -26,10 +26,10 @@ def _stores_under(statement: Statement, loops: list[For]) -> list[tuple[Store, l
 
 def strip_bytes(strips: list[For]) -> Expr:
     """The bytes that one step of parallel loops writes, a step of the loops around them."""
-    total = const(0, "int64")
+    total = index_const(0)
     for strip in strips:
         for store, loops in _stores_under(strip.body, []):
-            size = const(BITS[store.buffer.dtype] // 8, "int64")
+            size = const(ITEM_BYTES[store.buffer.dtype], "int64")
             for loop in loops:
                 if any(mentions(index, loop.axis) for index in store.indices):
                     size = _times(size, loop.extent)
@@ -40,10 +40,10 @@ def strip_bytes(strips: list[For]) -> Expr:
 def strip_work(statement: Statement, strips: list[For]) -> Expr:
     """What one step of parallel loops costs over all of a statement, in bytes or their worth."""
     ids = {id(strip) for strip in strips}
-    total = const(0, "int64")
+    total = index_const(0)
     for store, loops in _stores_under(statement, []):
         n_functions = sum(node.op in _FUNCTIONS for node in walk(store.value))
-        work = const(BITS[store.buffer.dtype] // 8 * (1 + _FUNCTION_COST * n_functions), "int64")
+        work = const(ITEM_BYTES[store.buffer.dtype] * (1 + _FUNCTION_COST * n_functions), "int64")
         for loop in loops:
             if id(loop) not in ids:
                 work = _times(work, loop.extent)

@@ -25,13 +25,23 @@ from upsweep._compiler.loops.expressions import (
     as_expr,
     binary,
     const,
-    fold,
+    index_const,
     key,
     lowest,
-    walk,
 )
+from upsweep._compiler.loops.traversal import fold, walk
 
-__all__ = ["MOST_SIZE", "Linear", "Ranges", "depends_on_sizes", "is_of_data", "linear", "same", "simplified"]
+__all__ = [
+    "MOST_SIZE",
+    "Linear",
+    "Ranges",
+    "depends_on_sizes",
+    "is_of_data",
+    "last_index",
+    "linear",
+    "same",
+    "simplified",
+]
 
 # The largest size of a call. No tensor is so large; the sum of two sizes fits int64.
 MOST_SIZE = 2**62
@@ -88,9 +98,9 @@ class Linear:
         result: Expr | None = None
         for coefficient, atom in sorted(self.terms.values(), key=lambda term: term[0] < 0):
             size = abs(coefficient)
-            term = atom if size == 1 else binary("mul", atom, const(size, "int64"))
+            term = atom if size == 1 else binary("mul", atom, index_const(size))
             if result is None:
-                result = term if coefficient > 0 else binary("mul", atom, const(coefficient, "int64"))
+                result = term if coefficient > 0 else binary("mul", atom, index_const(coefficient))
             else:
                 result = binary("add" if coefficient > 0 else "sub", result, term)
         if result is None:
@@ -193,6 +203,11 @@ def _linear(expr: Expr, args: list[Linear]) -> Linear:
 def simplified(expr: Expr) -> Expr:
     """An integer expression in its linear form; others as they are."""
     return linear(expr).expr() if expr.dtype in ("int64", "int32") and expr.op != "load" else expr
+
+
+def last_index(extent: Expr) -> Expr:
+    """The last value of an axis: its extent minus 1."""
+    return linear(extent).plus(Linear(1), -1).expr()
 
 
 def same(a: Expr, b: Expr) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from upsweep._compiler.loops.expressions import INTEGER_OPERATIONS, Expr, fold, key
+from upsweep._compiler.loops.expressions import INTEGER_OPERATIONS, Expr, key
+from upsweep._compiler.loops.traversal import fold
 
 __all__ = ["Sizes", "evaluator"]
 

@@ -14,9 +14,9 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from upsweep._compiler.cuda.loops.rewrite import replaced, used_buffers, with_inner
-from upsweep._compiler.loops.expressions import Axis, Expr, binary, const
+from upsweep._compiler.loops.expressions import Axis, Expr, binary, constant_of, index_const
 from upsweep._compiler.loops.linear import linear, same
+from upsweep._compiler.loops.rewrite import replaced, used_buffers, with_inner
 from upsweep._compiler.loops.statements import (
     Allocate,
     Block,
@@ -75,10 +75,6 @@ def _has_threads(statement: Statement) -> bool:
     return any("vectorized" in loop.marks or loop.tag.startswith(THREAD) for loop in loops)
 
 
-def _size(extent: Expr) -> int | None:
-    return int(extent.static[0]) if extent.op == "const" else None
-
-
 @dataclass(frozen=True)
 class _Room:
     """What loops take that the schedule did not bind: this thread axis, so many threads of it; others beside."""
@@ -134,7 +130,7 @@ class _Binder:
                 self.widths.append(statement.extent)
                 if self.wide and self.apart:
                     return self.split(statement, self.few(_THREADS_OF_COLUMNS), _BLOCKS[0], self.room.tag, taken)
-            size = _size(statement.extent)
+            size = constant_of(statement.extent)
             if size is not None and size <= self.room.most:
                 return self.tagged(statement, self.room.tag, taken)
             return self.split(statement, self.few(_THREADS_OF_VECTOR), "", self.room.tag, taken)
@@ -162,10 +158,10 @@ class _Binder:
     def split_alike(self, loop: For, taken: tuple[str, ...]) -> tuple[int, str, str] | None:
         """How the schedule split and bound loops of this length: threads, the axis of blocks, that of threads."""
         for thread, extents in self.bound.items():
-            size = _size(extents[0])
+            size = constant_of(extents[0])
             if not thread.startswith(THREAD) or thread in taken or len(extents) > 1 or size is None:
                 continue
-            n_outer = binary("floordiv", loop.extent + (size - 1), const(size, "int64"))
+            n_outer = binary("floordiv", loop.extent + (size - 1), index_const(size))
             for block, each in self.bound.items():
                 if not block.startswith(THREAD) and block not in taken and all(same(n, n_outer) for n in each):
                     return size, block, thread
@@ -173,10 +169,10 @@ class _Binder:
 
     def is_beside_a_vector(self, loop: For) -> bool:
         """A short loop around a vector loop: its steps are threads too, if a block has room for them."""
-        size, vectors = _size(loop.extent), _vector_loops(loop.body)
+        size, vectors = constant_of(loop.extent), _vector_loops(loop.body)
         if id(loop.axis) not in self.free or size is None or not vectors or loop.marks:
             return False
-        widths = [_size(vector.extent) or _THREADS_OF_VECTOR for vector in vectors]
+        widths = [constant_of(vector.extent) or _THREADS_OF_VECTOR for vector in vectors]
         return size * max(min(width, _MOST_OF_BLOCK) for width in widths) <= _MOST_OF_BLOCK
 
     def is_around_threads(self, loop: For) -> bool:
@@ -191,19 +187,19 @@ class _Binder:
 
     def split(self, loop: For, factor: int, tag: str, thread: str, taken: tuple[str, ...]) -> Statement:
         """The loop as an outer one, with this tag or in order, and `factor` threads."""
-        size = _size(loop.extent)
+        size = constant_of(loop.extent)
         if size is not None and size <= factor:
             return self.tagged(For(loop.axis, loop.extent, loop.body, frozenset({"vectorized"})), thread, taken)
         self.given.add(tag)
         inner = self.axis(thread)
         outer = self.axis(tag) if tag else Axis(f"{loop.axis.name}.outer", None)
-        n_outer = linear(binary("floordiv", loop.extent + (factor - 1), const(factor, "int64"))).expr()
-        index = binary("add", binary("mul", outer, const(factor, "int64")), inner)
+        n_outer = linear(binary("floordiv", loop.extent + (factor - 1), index_const(factor))).expr()
+        index = binary("add", binary("mul", outer, index_const(factor)), inner)
         now = (*taken, thread, *([tag] if tag else []))
         body: Statement = self.walk(replaced(loop.body, {loop.axis: index}), now)
-        if not same(binary("mul", n_outer, const(factor, "int64")), loop.extent):
+        if not same(binary("mul", n_outer, index_const(factor)), loop.extent):
             body = If(binary("lt", index, loop.extent), body)
-        body = For(inner, const(factor, "int64"), body, frozenset({"vectorized"}), thread)
+        body = For(inner, index_const(factor), body, frozenset({"vectorized"}), thread)
         return For(outer, n_outer, body, frozenset({"parallel"} if tag else set()), tag)
 
 
@@ -214,7 +210,7 @@ def _rooms(bound: Mapping[str, list[Expr]]) -> Iterator[_Room]:
     block has room for so many steps of it. Next to two of them nothing is.
     """
     threads = {tag: extents for tag, extents in bound.items() if tag.startswith(THREAD)}
-    unknown = [tag for tag, extents in threads.items() if any(_size(extent) is None for extent in extents)]
+    unknown = [tag for tag, extents in threads.items() if any(constant_of(extent) is None for extent in extents)]
     if not unknown:
         yield from (_Room(_VECTOR, most, beside=True) for most in _VECTORS if most >= _LEAST_BESIDE)
     tag = unknown[0] if unknown else _VECTOR
@@ -240,7 +236,7 @@ def bind(statement: Statement, free: Collection[int], of_scan: bool, wide: bool,
 def least_threads(extents: Mapping[str, list[Expr]]) -> int:
     """The threads of a block where those axes have one step whose length is not known."""
     threads = (each for tag, each in extents.items() if tag.startswith(THREAD))
-    return math.prod(max(_size(extent) or 1 for extent in each) for each in threads)
+    return math.prod(max(constant_of(extent) or 1 for extent in each) for each in threads)
 
 
 def tag_extents(statement: Statement) -> dict[str, list[Expr]]:

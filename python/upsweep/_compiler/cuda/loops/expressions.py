@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from upsweep._compiler.loops.expressions import Expr, fold, has_loads, lowest
+from upsweep._compiler.loops.expressions import Expr, has_loads, lowest
+from upsweep._compiler.loops.traversal import fold
 
 __all__ = ["TYPES", "expression"]
 

@@ -7,7 +7,7 @@ as a compiler would; each takes the next piece until there is none.
 
 from __future__ import annotations
 
-__all__ = ["NEEDS", "POLL", "SYMBOLS", "launching_text"]
+__all__ = ["NEEDS", "POLL", "SYMBOLS", "parallel_for_text"]
 
 SYMBOLS = ("GOMP_parallel",)
 POLL = "upsweep_poll"
@@ -114,7 +114,7 @@ poll:
 """
 
 
-def launching_text(polls: bool) -> str:
+def parallel_for_text(polls: bool) -> str:
     """The functions `worker` and `launch`, which need `NEEDS`; workers that poll do so between two pieces."""
     text = _TEXT.replace("WORTH_A_THREAD", str(_WORTH_A_THREAD)).replace("PIECE_BYTES", str(_PIECE_BYTES))
     return text.replace("POLLING\n", _POLL_BETWEEN_PIECES if polls else _NO_POLL)

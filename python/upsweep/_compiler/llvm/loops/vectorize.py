@@ -11,20 +11,21 @@ computation (the body of a loop and its rest, one row and several) have the same
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from upsweep._compiler.llvm.mathematics import function
 from upsweep._compiler.llvm.target import Target
 from upsweep._compiler.llvm.vectors import Body, Vectors
-from upsweep._compiler.loops.expressions import FLOATS, LOGICAL, Axis, Expr, fold, mentions, walk
+from upsweep._compiler.loops.expressions import FLOATS, ITEM_BYTES, LOGICAL, Axis, Expr, mentions
 from upsweep._compiler.loops.linear import linear
-from upsweep._compiler.loops.statements import Buffer, Statement, Store, all_statements
+from upsweep._compiler.loops.statements import Buffer, Statement, stored_buffers
+from upsweep._compiler.loops.traversal import fold, walk
 
-__all__ = ["BITS", "Lanes", "View", "lanes_of"]
+__all__ = ["Lanes", "View", "lanes_of"]
 
 Value = str
 
-BITS = {"float32": 32, "float64": 64, "int32": 32, "int64": 64, "bool": 8}
+_BITS = {dtype: 8 * size for dtype, size in ITEM_BYTES.items()}
 _SCALARS = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
 _IN_MEMORY = {**_SCALARS, "bool": "i8"}
 _COMPARED = {"lt": ("olt", "slt"), "le": ("ole", "sle"), "gt": ("ogt", "sgt"), "ge": ("oge", "sge"),
@@ -87,10 +88,10 @@ class Lanes:
         return f"<{self.count} x {_IN_MEMORY[dtype]}>"
 
     def _vectors(self, dtype: str) -> Vectors:
-        return Vectors(self.body, self.target, BITS[dtype], self.count)
+        return Vectors(self.body, self.target, _BITS[dtype], self.count)
 
     def _suffix(self, dtype: str) -> str:
-        return f"v{self.count}{'f' if dtype in FLOATS else 'i'}{BITS[dtype]}"
+        return f"v{self.count}{'f' if dtype in FLOATS else 'i'}{_BITS[dtype]}"
 
     def constant(self, dtype: str, value: float | int | bool) -> Value:
         """A constant in all lanes."""
@@ -289,7 +290,7 @@ class Lanes:
             return emit(f"call {new} {name}({old} {value})")
         if to in FLOATS:
             return emit(f"{'uitofp' if source == 'bool' else 'sitofp'} {old} {value} to {new}")
-        if BITS[to] < BITS[source]:
+        if _BITS[to] < _BITS[source]:
             return emit(f"trunc {old} {value} to {new}")
         return emit(f"{'zext' if source == 'bool' else 'sext'} {old} {value} to {new}")
 
@@ -326,19 +327,7 @@ class Lanes:
         both = condition
         if self.mask is not None:
             both = self.body.emit(f"and {self.kind('bool')} {self.mask}, {condition}")
-        return Lanes(
-            self.body,
-            self.target,
-            self.indices,
-            self.view,
-            self.count,
-            self.axis,
-            both,
-            True,
-            self.known,
-            self.pinned,
-            self.wider if wider is None else wider,
-        )
+        return replace(self, mask=both, guarded=True, wider=self.wider if wider is None else wider)
 
     def accumulated(self, expr: Expr, total: Value) -> Value:
         """An accumulation, an operation of an element and a term, where the element's value is `total`."""
@@ -398,7 +387,7 @@ class Lanes:
         buffer: Buffer = expr.static[0]
         view, kind, dtype = self.view(buffer), self._stored(buffer.dtype), buffer.dtype
         steps = self._steps(expr.args)
-        align = BITS[dtype] // 8
+        align = ITEM_BYTES[dtype]
         if steps is not None and not any(steps) and not self.guarded:  # some lane reads it
             address = self._address(buffer, view, expr.args)
             scalar = self.body.emit(f"load {_IN_MEMORY[dtype]}, ptr {address}, align {align}")
@@ -427,7 +416,7 @@ class Lanes:
         if dtype == "bool":
             value = self.body.emit(f"zext {self.kind('bool')} {value} to {kind}")
         steps = self._steps(indices)
-        align = BITS[dtype] // 8
+        align = ITEM_BYTES[dtype]
         if self.count == 1 or (steps is not None and not any(steps[:-1]) and steps[-1:] == [1]):
             address = self._address(buffer, view, indices)
             if self.mask is None:
@@ -446,5 +435,5 @@ class Lanes:
 
 def lanes_of(body: Statement, target: Target) -> int:
     """As many lanes as a vector of the widest numbers that are stored has."""
-    widest = max((BITS[each.buffer.dtype] for each in all_statements(body) if isinstance(each, Store)), default=32)
-    return target.vector_bytes * 8 // max(widest, 32)
+    widest = max((ITEM_BYTES[buffer.dtype] for buffer in stored_buffers(body)), default=4)
+    return target.vector_bytes // max(widest, 4)

@@ -12,8 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from upsweep._compiler.loops.expressions import INTS, Axis, Expr, binary, const, fold, lowest, walk
-from upsweep._compiler.loops.linear import MOST_SIZE, Linear, Ranges, depends_on_sizes, is_of_data, linear
+from upsweep._compiler.loops.expressions import INTS, Axis, Expr, binary, index_const, lowest
+from upsweep._compiler.loops.linear import (
+    MOST_SIZE,
+    Linear,
+    Ranges,
+    depends_on_sizes,
+    is_of_data,
+    last_index,
+    linear,
+)
+from upsweep._compiler.loops.traversal import fold, walk
 from upsweep.te.tensors import ComputeOp
 
 __all__ = ["SizeCheck", "check_memory", "check_reads"]
@@ -29,7 +38,7 @@ class SizeCheck:
 
 
 def _last(extent: Expr) -> Expr:
-    return linear(extent).plus(Linear(1), -1).expr()
+    return last_index(extent)
 
 
 def _check(
@@ -99,9 +108,9 @@ def _check_extent(axis: Axis, name: str) -> list[SizeCheck]:
 
 def check_memory(name: str, shape: Sequence[Expr], n_bytes: int) -> list[SizeCheck]:
     """The memory of a tensor with elements of some bytes is less than int64 counts."""
-    total = const(n_bytes, "int64")
+    total = index_const(n_bytes)
     for size in shape:
-        total = binary("mul", total, binary("max", size, const(1, "int64")))
+        total = binary("mul", total, binary("max", size, index_const(1)))
     left = Linear(-1 - lowest("int64")).plus(linear(total), -1)
     message = f"{name} of shape ({', '.join(map(repr, shape))}): expected less than 2**63 bytes"
     if left.below_zero():
@@ -163,7 +172,7 @@ def check_reads(op: ComputeOp, known: Mapping[Axis, tuple[Expr, Expr]]) -> list[
     found: list[SizeCheck] = []
     for axis in (*op.axis, *op.reduce_axis):
         assert axis.extent is not None
-        first, last = known.get(axis, (const(0, "int64"), _last(axis.extent)))
+        first, last = known.get(axis, (index_const(0), _last(axis.extent)))
         axes[axis] = (first, last)
         found += _check_extent(axis, op.name)
         extents.append(linear(last).plus(linear(first), -1).plus(Linear(1)).expr())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from upsweep._compiler.loops.expressions import Axis, Expr, const, contains, substitute
+from upsweep._compiler.loops.expressions import Axis, Expr, contains, index_const, substitute
 from upsweep._compiler.loops.linear import Linear, linear
 from upsweep.te.schedule import Schedule
 from upsweep.te.tensors import ComputeOp, Tensor, reads_of
@@ -94,7 +94,7 @@ def region_of(
         span = _union([_span(read.args[d], consumer) for consumer, read in found])
         length = None if span is None else span[1].plus(span[0], -1).plus(Linear(1))
         if span is None or length is None or _is_all(span, size) or _moves(length, ranges):
-            first.append(const(0, "int64"))
+            first.append(index_const(0))
             extents.append(size)
         else:
             first.append(span[0].expr())

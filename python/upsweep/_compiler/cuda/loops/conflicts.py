@@ -1,4 +1,4 @@
-"""Who touches which element: accesses of a kernel's buffers, and whether two of them can be of different threads.
+"""Whether two accesses of a kernel's buffers can be of different threads.
 
 An index that is ``c * thread + rest`` with 0 <= rest < c tells which thread it is of; so does one that is ``c *
 thread + c * n_threads * above + rest``; either may be a size. The indices of fused axes, ``i // c`` and ``i % c``,
@@ -9,63 +9,19 @@ different elements.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 
-from upsweep._compiler.loops.expressions import Axis, Expr, atoms, binary, const, has_loads
+from upsweep._compiler.loops.accesses import Access, Bounds
+from upsweep._compiler.loops.expressions import Axis, Expr, atoms, binary, constant_of, has_loads
 from upsweep._compiler.loops.linear import Linear, Ranges, linear, same
 from upsweep._compiler.loops.statements import (
     Allocate,
     Buffer,
     For,
-    If,
     Statement,
-    Store,
     inner_statements,
-    loads_of,
 )
 
-__all__ = ["Access", "accesses_of", "tags_that_agree"]
-
-Bounds = Mapping[Axis, tuple[Expr, Expr]]
-
-
-@dataclass(eq=False)
-class Access:
-    """A load or a store, with the loops around it."""
-
-    buffer: Buffer
-    indices: tuple[Expr, ...]
-    is_store: bool
-    target: Buffer | None  # what the statement stores to; None: it is a condition
-    tags: frozenset[str]  # of the thread axes around
-    ranges: Bounds
-    forms: tuple[Linear, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.forms = tuple(linear(index) for index in self.indices)
-
-
-def accesses_of(
-    statement: Statement, tags: frozenset[str] = frozenset(), ranges: Bounds | None = None
-) -> list[Access]:
-    """All accesses inside of a statement, in order."""
-    ranges = ranges or {}
-    found: list[Access] = []
-    if isinstance(statement, For):
-        tags = tags | {statement.tag} if statement.tag else tags
-        last = linear(statement.extent).plus(Linear(1), -1).expr()
-        ranges = {**ranges, statement.axis: (const(0, "int64"), last)}
-    elif isinstance(statement, Store):
-        for expr in (*statement.indices, statement.value):
-            for each in loads_of(expr):
-                found.append(Access(each.static[0], each.args, False, statement.buffer, tags, ranges))
-        found.append(Access(statement.buffer, statement.indices, True, statement.buffer, tags, ranges))
-    elif isinstance(statement, If):
-        for each in loads_of(statement.condition):
-            found.append(Access(each.static[0], each.args, False, None, tags, ranges))
-    for inner in inner_statements(statement):
-        found += accesses_of(inner, tags, ranges)
-    return found
+__all__ = ["allocations", "are_apart", "extent_in", "inside", "same_extents", "tags_that_agree"]
 
 
 def allocations(statement: Statement, tags: tuple[str, ...] = ()) -> dict[Buffer, tuple[str, ...]]:
@@ -84,11 +40,6 @@ def inside(form: Linear, width: Linear, ranges: Bounds, axis: Axis | None = None
     """Whether a form is in [0, width) while the loops run, those of `axis` not counted."""
     known = Ranges({each: bounds for each, bounds in ranges.items() if each is not axis})
     return known.always(form) and known.always(width.plus(Linear(1), -1).plus(form, -1))
-
-
-def constant(extent: Expr) -> int | None:
-    """The value of an extent that is one number."""
-    return int(extent.static[0]) if extent.op == "const" else None
 
 
 def steps_in(ranges: Bounds, axis: Axis) -> Linear:
@@ -166,7 +117,7 @@ def _joined(access: Access) -> list[Linear]:
     for form, extent in zip(reversed(access.forms), reversed(access.buffer.shape)):
         joined = _whole(form.scaled(size).plus(joined))
         found.append(joined)
-        if constant(extent) is None:
+        if constant_of(extent) is None:
             break
         size *= int(extent.static[0])
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from upsweep._compiler.loops.expressions import Axis, Expr, binary, const
+from upsweep._compiler.loops.expressions import Axis, Expr, binary, index_const
 from upsweep._compiler.loops.linear import same, simplified
 from upsweep.te.schedule import Fuse, Split, Stage
 
@@ -40,7 +40,7 @@ class Loops:
             self.extents[leaf] = extent
             thread = stage.threads.get(leaf)
             if extent.op == "const" and extent.static[0] == 1:
-                self.values[leaf] = const(0, "int64")
+                self.values[leaf] = index_const(0)
             elif thread is not None:
                 self.values[leaf] = Axis(thread.static[0], extent)
             else:  # a loop around may have the same axis, if two stages reduce over it
@@ -59,8 +59,8 @@ class Loops:
     def _split(self, relation: Split) -> None:
         extent = self.extents[relation.parent]
         parts = relation.factor or relation.n_parts
-        rest = simplified(binary("floordiv", extent + (parts - 1), const(parts, "int64")))
-        fixed = const(parts, "int64")
+        rest = simplified(binary("floordiv", extent + (parts - 1), index_const(parts)))
+        fixed = index_const(parts)
         self.extents[relation.outer], self.extents[relation.inner] = (
             (rest, fixed) if relation.factor else (fixed, rest)
         )
