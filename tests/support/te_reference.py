@@ -101,9 +101,9 @@ class Twin:
             self.arrays[out] = results[state]
 
 
-def run_nest(nest, arrays, sizes):
-    """Walk a nest over the arrays of its buffers, which hold NaN where nothing was stored."""
-    memory = dict(zip(nest.buffers, arrays))
+def run_nest(body, buffers, arrays, sizes):
+    """Interpret a loop nest on the arrays of its buffers, which hold NaN where nothing was stored."""
+    memory = dict(zip(buffers, arrays))
     values = {id(size): np.int64(value) for size, value in sizes.items()}
 
     def at(buffer, place):
@@ -132,4 +132,4 @@ def run_nest(nest, arrays, sizes):
             for inner in st.inner_statements(step):
                 walk(inner)
 
-    walk(nest.body)
+    walk(body)

@@ -59,8 +59,8 @@ def test_rows_share_what_they_read_of_each_gate():
     h, W = te.placeholder((B, H), name="h"), te.placeholder((4, H, H), name="W")
     k = te.reduce_axis((0, H), "k")
     product = te.compute((B, 4, H), lambda b, g, j: te.sum(h[b, k] * W[g, k, j], axis=k), name="product")
-    nest = lower_schedule(te.create_schedule(product.op), [h, W, product])
-    (form, *_) = (form for form in map(shared_sums, loops(nest.body)) if form is not None)
+    body, _ = lower_schedule(te.create_schedule(product.op), [h, W, product])
+    (form, *_) = (form for form in map(shared_sums, loops(body)) if form is not None)
     assert form.rows.axis.name == "b" and form.columns.axis.name == "j"
     assert [each.axis.name for each in form.between] == ["g"]
     run = te.build(te.create_schedule(product.op), [h, W, product])

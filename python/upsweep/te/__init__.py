@@ -7,7 +7,8 @@ runs, and a recurrence to read what is there already.
 """
 
 from upsweep._compiler.loops.expressions import select
-from upsweep.te.function import Function, build, lower
+from upsweep.te.build import build, lower
+from upsweep.te.function import Function
 from upsweep.te.mathematics import (
     abs,
     acos,

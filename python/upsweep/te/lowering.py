@@ -32,18 +32,10 @@ from upsweep.te.stage_loops import Loops, extent_of
 from upsweep.te.strip_mining import strip_mine
 from upsweep.te.tensors import COMBINERS, ComputeOp, Tensor
 
-__all__ = ["Nest", "lower_schedule"]
+__all__ = ["lower_schedule"]
 
 _STARTS = {"sum": 0, "prod": 1}
 _MOST_UNROLLED = 128
-
-
-@dataclass
-class Nest:
-    """A lowered schedule: its statement, and the buffers of the arguments of a call."""
-
-    body: Statement
-    buffers: list[Buffer]
 
 
 @dataclass
@@ -467,8 +459,8 @@ class _Lowering:
         return self.scopes[0].around(_block(steps))
 
 
-def lower_schedule(schedule: Schedule, args: Sequence[Tensor]) -> Nest:
-    """The loop nest of a schedule, for a call with these arguments."""
+def lower_schedule(schedule: Schedule, args: Sequence[Tensor]) -> tuple[Statement, list[Buffer]]:
+    """The loop nest of a schedule, and its buffers of the arguments."""
     schedule.check_args(args)
     lowering = _Lowering(schedule, args)
-    return Nest(lowering.run(), lowering.buffers)
+    return lowering.run(), lowering.buffers
