@@ -1,4 +1,4 @@
-"""The kernels of a nest, walked step by step: what their statements say, whatever threads take them."""
+"""An interpreter of a nest's kernels, which runs their statements in order, whatever threads are bound to them."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What a te program means: its tensors, element by element; and what a loop nest does, step by step."""
+"""Reference implementations: of a te program, element by element, and of a loop nest, by interpretation."""
 
 import itertools
 
@@ -28,7 +28,7 @@ def evaluate(expr, values, element):
     return np.dtype(expr.dtype).type(OPERATIONS[expr.op][1](*args))
 
 
-class Twin:
+class Reference:
     """The tensors of a program, given sizes {var: int} and arrays {placeholder: array}."""
 
     def __init__(self, sizes, arrays):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from te_cells import gru, lstm, lstm_by_hand, rnn, sigmoid
-from te_reference import Twin
+from te_reference import Reference
 from upsweep import te
 from upsweep._compiler.llvm.loops.matmul import shared_sums
 from upsweep._compiler.loops.statements import For, inner_statements
@@ -129,7 +129,7 @@ def test_reductions(combiner, dtype):
     Y = te.compute((n,), lambda i: take(X[i, k, q], axis=[k, q]), name="Y")
     run = te.build(te.create_schedule(Y.op), [X, Y])
     x = (random(21, 4, 3) * 3).astype(dtype)
-    expected = Twin({n: 21, m: 4}, {X: x})[Y]
+    expected = Reference({n: 21, m: 4}, {X: x})[Y]
     np.testing.assert_allclose(run(x), expected, rtol=1e-5)
     function = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}[combiner]
     np.testing.assert_allclose(expected, function(x, axis=(1, 2)), rtol=1e-4)

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 from te_cells import lstm, lstm_by_hand, rnn
 from te_cuda import program_of, run_kernels
 from te_programs import Program
-from te_reference import Twin
+from te_reference import Reference
 from upsweep import te
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.loops.fuse_loops import fused
@@ -154,7 +154,7 @@ def test_one_block_waits_and_several_are_launched_step_by_step():
         te.lower(te.create_schedule(scan.op), [X, scan], target="cuda")
     )
     x = np.random.default_rng(0).normal(size=(5, 70)).astype("f4")
-    expected = Twin({m: 5, n: 70}, {X: x})[scan]
+    expected = Reference({m: 5, n: 70}, {X: x})[scan]
     for kernels in (one, several, wide):
         out = np.full_like(x, np.nan)
         run_kernels(kernels, [x, out], {m: 5, n: 70})
@@ -270,7 +270,7 @@ def check_walked(kernels, X, scan):
     x = np.random.default_rng(0).normal(size=[sizes.get(n) or n.static[0] for n in X.shape]).astype("f4")
     out = np.full_like(x, np.nan)
     run_kernels(kernels, [x, out], sizes)
-    np.testing.assert_allclose(out, Twin(sizes, {X: x})[scan], rtol=1e-5)
+    np.testing.assert_allclose(out, Reference(sizes, {X: x})[scan], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def check_walked(kernels, X, scan):
         (None, None, ("blockIdx.x", "threadIdx.x"), "blockIdx.x < B, threadIdx.x < W"),
     ],
 )
-def test_stages_that_nothing_is_said_of_fit_what_is_bound(batch, width, tags, title):
+def test_stages_left_open_fit_what_is_bound(batch, width, tags, title):
     X, _, second, scan = two_stages(batch, width)
     s = te.create_schedule(scan.op)
     for axis, tag in zip(second.op.axis[1:], tags):
@@ -340,7 +340,7 @@ def test_a_stage_in_a_loop_of_another_one_stays_in_its_block():
     assert "for 4096 columns and more" in str(te.lower(s, [X, scan], target="cuda"))
 
 
-def test_a_split_that_is_bound_is_that_of_stages_that_nothing_is_said_of():
+def test_a_bound_split_is_that_of_stages_left_open():
     X, _, update, scan = cumulative_sum()
     s = te.create_schedule(scan.op)
     bind(s, update, 256)

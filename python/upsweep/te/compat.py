@@ -86,11 +86,11 @@ class NDArray:
 
     def copyfrom(self, values: Any) -> NDArray:
         """Take the values of another array."""
-        given = values.numpy() if isinstance(values, NDArray) else values
+        source = values.numpy() if isinstance(values, NDArray) else values
         if self.device.kind == "cpu":
-            self.values[...] = given
+            self.values[...] = source
         else:
-            self.values.fill(np.broadcast_to(np.asarray(given, self.values.dtype), self.shape))
+            self.values.fill(np.broadcast_to(np.asarray(source, self.values.dtype), self.shape))
         return self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:

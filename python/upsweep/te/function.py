@@ -22,7 +22,7 @@ from upsweep._backends.cpu.loops import compile_nest
 from upsweep._compiler.llvm.loops.parallel_for import POLL, SYMBOLS
 from upsweep._compiler.loops.cost import strip_work
 from upsweep._compiler.loops.expressions import Expr, key
-from upsweep._compiler.loops.linear import MOST_SIZE
+from upsweep._compiler.loops.linear import MAX_SIZE
 from upsweep._compiler.loops.printing import nest_text
 from upsweep._compiler.loops.sizes import Sizes, evaluator
 from upsweep._compiler.loops.statements import Allocate
@@ -214,8 +214,8 @@ class Function:
 
     def _check_sizes(self, sizes: Sizes) -> None:
         """Raise where a size is too large, or an index that depends on sizes leaves its tensor."""
-        if max(sizes.values(), default=0) > MOST_SIZE:
-            size = next(each for each in self._sizes if sizes.get(key(each), 0) > MOST_SIZE)
+        if max(sizes.values(), default=0) > MAX_SIZE:
+            size = next(each for each in self._sizes if sizes.get(key(each), 0) > MAX_SIZE)
             raise ValueError(f"{self.name}: the size {size!r} is {sizes[key(size)]}, expected at most 2**62")
         for check, extents, message in self._checks:
             if check(sizes) < 0 and all(extent(sizes) > 0 for extent in extents):

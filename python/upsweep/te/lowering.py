@@ -28,7 +28,7 @@ from upsweep.te.scans import ScanOp
 from upsweep.te.schedule import Schedule, Stage
 from upsweep.te.stage_loops import StageLoops, extent_of
 from upsweep.te.storage import Storage, StorageMap
-from upsweep.te.strip_mining import strip_mine
+from upsweep.te.strip_mining import find_strips
 from upsweep.te.tensors import COMBINERS, ComputeOp, Tensor
 
 __all__ = ["lower_schedule"]
@@ -292,7 +292,7 @@ class _Lowering:
 
         steps.append(self._nest(loops, stage.leaves, lambda: self._step(stage, op, t), attach))
         produce = Produce(op.name, block_of(*steps))
-        strip_mine(produce, lambda loop: not self._is_scheduled(loop))
+        find_strips(produce, lambda loop: not self._is_scheduled(loop))
         return produce
 
     def _is_scheduled(self, loop: For) -> bool:

@@ -4,7 +4,7 @@ A scan may be strip-mined where all loops marked parallel run over one range, ev
 and each element of a buffer that they share is read at the same step of that range at which it was stored: the
 buffer has a dimension in which all indices are ``width * p + g`` with 0 <= g < width, where p is the parallel
 index. In any other scan the threads have to wait for each other after every step, so that a loop keeps its mark
-only if the user set it. `lowering` calls `strip_mine` for each scan.
+only if the user set it. `lowering` calls `find_strips` for each scan.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from upsweep._compiler.loops.accesses import Access, accesses_of
 from upsweep._compiler.loops.linear import Linear, Ranges, same
 from upsweep._compiler.loops.statements import Allocate, For, Produce, all_statements, loops_in
 
-__all__ = ["strip_mine"]
+__all__ = ["find_strips"]
 
 
 def _parallel_loop(access: Access) -> For | None:
@@ -48,7 +48,7 @@ def _outermost_parallel(produce: Produce) -> list[For]:
     return [loop for loop in parallel if id(loop) not in nested]
 
 
-def _may_strip_mine(produce: Produce, parallel: list[For]) -> bool:
+def _may_divide(produce: Produce, parallel: list[For]) -> bool:
     if not parallel or not all(same(loop.extent, parallel[0].extent) for loop in parallel):
         return False
     accesses = accesses_of(produce)
@@ -60,10 +60,10 @@ def _may_strip_mine(produce: Produce, parallel: list[For]) -> bool:
     return all(_has_one_owner([access for access in shared if access.buffer is buffer]) for buffer in written)
 
 
-def strip_mine(produce: Produce, may_unmark: Callable[[For], bool]) -> None:
+def find_strips(produce: Produce, may_unmark: Callable[[For], bool]) -> None:
     """Set `produce.strips` where a scan may be strip-mined; else unmark the parallel loops that allow it."""
     parallel = _outermost_parallel(produce)
-    if _may_strip_mine(produce, parallel):
+    if _may_divide(produce, parallel):
         produce.strips = parallel
         return
     for loop in loops_in(produce):

@@ -41,21 +41,21 @@ def run_nest(
     arrays = [array for _, array in named]
     if any(isinstance(array, DeviceView) for array in arrays):
         with contextlib.closing(Call({name: array for name, array in named if array is not None})) as call:
-            found = [call.empty(*shapes[n]) if array is None else array for n, array in enumerate(arrays)]
-            loops_launch.run(program, [described(each) for each in found], sizes, names, **call.where)
-            return [user_array(each) for each, array in zip(found, arrays) if array is None]
+            arrays_or_new = [call.empty(*shapes[n]) if array is None else array for n, array in enumerate(arrays)]
+            loops_launch.run(program, [described(each) for each in arrays_or_new], sizes, names, **call.where)
+            return [user_array(each) for each, array in zip(arrays_or_new, arrays) if array is None]
     results = [np.empty(shape, dtype) for (shape, dtype), array in zip(shapes, arrays) if array is None]
     fresh = iter(results)
-    there = [next(fresh) if array is None else array for array in arrays]
+    host_arrays = [next(fresh) if array is None else array for array in arrays]
     with contextlib.closing(staging.Memory(device)) as memory:
         sent: list[DeviceArray] = []
-        for array, is_result in zip(there, is_output):
+        for array, is_result in zip(host_arrays, is_output):
             native = array.dtype.newbyteorder("=")
             sent.append(memory.empty(array.shape, native) if is_result else memory.send(array))
         loops_launch.run(
             program, sent, sizes, names, device=device, stream=memory.stream, allocate=memory.allocate
         )
-        for array, of_device, is_result in zip(there, sent, is_output):
+        for array, of_device, is_result in zip(host_arrays, sent, is_output):
             if is_result and array.size:
                 memory.fetch(of_device, array)
     return results

@@ -21,7 +21,7 @@ def _stores_under(statement: Statement, loops: list[For]) -> list[tuple[Store, l
     if isinstance(statement, Store):
         return [(statement, loops)]
     inside = [*loops, statement] if isinstance(statement, For) else loops
-    return [found for inner in inner_statements(statement) for found in _stores_under(inner, inside)]
+    return [pair for inner in inner_statements(statement) for pair in _stores_under(inner, inside)]
 
 
 def strip_bytes(strips: list[For]) -> Expr:

@@ -1,8 +1,8 @@
-"""Scalar expressions: indices, sizes and elements, as users write them and as loop nests hold them.
+"""Scalar expressions: indices, sizes and elements, in the programs of users and in loop nests.
 
 A node is immutable. ``read`` is an element of a tensor, ``load`` one of a buffer; all other rows of
 `OPERATIONS` mean what numpy's function does. Operators build nodes, so ``==`` is a comparison in the user's
-program: nodes are told apart by identity, and by `key` where two that read alike are the same.
+program: nodes are distinguished by identity, and by `key` where equal expressions are the same.
 """
 
 from __future__ import annotations
@@ -337,7 +337,25 @@ def unary(op: str, a: Any) -> Expr:
 
 
 def select(condition: Any, a: Any, b: Any) -> Expr:
-    """`a` where the condition holds, else `b`; only the one that is taken is read."""
+    """`a` where the condition holds, else `b`; only the selected one is evaluated.
+
+    Parameters
+    ----------
+    condition : Expr
+        Of dtype bool.
+    a, b : Expr or number
+
+    Returns
+    -------
+    Expr
+
+    Examples
+    --------
+    >>> from upsweep import te
+    >>> X = te.placeholder((8,), name="X")
+    >>> te.compute((8,), lambda i: te.select(i > 0, X[i - 1], 0.0), name="shifted")
+    Tensor(name=shifted, shape=(8), dtype=float32)
+    """
     condition = as_expr(condition)
     if condition.dtype != "bool":
         raise TypeError(f"{users_line()}: select: expected a condition first, got {condition!r}")

@@ -1,7 +1,7 @@
-"""Linear forms of integer expressions, and what can be shown with them.
+"""Affine forms of integer expressions, and proofs with them.
 
 A form is a constant and integer multiples of atoms: sizes, axes, and whatever else is not linear, by its
-`key`. Sizes are from 0 to `MOST_SIZE`. `Ranges` bounds an expression by forms in sizes alone; `at_least_zero` and
+`key`. Sizes are from 0 to `MAX_SIZE`. `Ranges` bounds an expression by forms in sizes alone; `at_least_zero` and
 `below_zero` decide by the ends of the sizes' range, so that their answer holds for all sizes.
 
 A form is of exact integers, while the machine computes modulo 2**64 (2**32 in int32). Sums and products agree: the
@@ -32,7 +32,7 @@ from upsweep._compiler.loops.expressions import (
 from upsweep._compiler.loops.traversal import fold, walk
 
 __all__ = [
-    "MOST_SIZE",
+    "MAX_SIZE",
     "Linear",
     "Ranges",
     "depends_on_sizes",
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 # The largest size of a call. No tensor is so large; the sum of two sizes fits int64.
-MOST_SIZE = 2**62
+MAX_SIZE = 2**62
 
 
 class Linear:
@@ -114,7 +114,7 @@ class Linear:
 def _ends(atom: Expr) -> tuple[int | None, int | None]:
     """The least and the largest value of an atom for all sizes; None where there is none."""
     if atom.op in ("var", "axis"):
-        return 0, MOST_SIZE
+        return 0, MAX_SIZE
     if atom.op == "mod":
         return 0, int(atom.args[1].static[0]) - 1
     if atom.op in ("mul", "floordiv", "min", "max"):
@@ -217,7 +217,7 @@ def same(a: Expr, b: Expr) -> bool:
 
 
 class Ranges:
-    """Bounds of expressions while axes run over [first, last], where some conditions hold or do not.
+    """Bounds of expressions while axes run over [first, last], under assumptions.
 
     With `at_call`, what is not shown to fit its dtype for all sizes counts as fitting if sizes decide it: `needed`
     are forms of sizes that have to be at least 0 for what was shown. Else it counts as wrapped.
@@ -226,21 +226,21 @@ class Ranges:
     def __init__(self, axes: Mapping[Axis, tuple[Expr, Expr]], *, at_call: bool = False) -> None:
         self.axes, self.at_call = dict(axes), at_call
         self.needed: list[Linear] = []
-        self.facts: tuple[Linear, ...] = ()  # forms that are at least 0
-        self._needed_by_facts: tuple[Linear, ...] = ()
+        self.assumptions: tuple[Linear, ...] = ()  # forms that are at least 0
+        self._needed_by_assumptions: tuple[Linear, ...] = ()
         self._forms: dict[str, Linear] = {}
 
-    def given(self, condition: Expr, holds: bool = True) -> Ranges:
-        """The ranges where a condition holds, or does not: the same object if that says nothing about integers."""
+    def assuming(self, condition: Expr, holds: bool = True) -> Ranges:
+        """The ranges where a condition holds, or does not; `self` if it implies nothing about integers."""
         ranges = Ranges(self.axes, at_call=self.at_call)
-        ranges.facts = self.facts
-        facts = tuple(ranges._facts(condition, holds))
-        if not facts:
+        ranges.assumptions = self.assumptions
+        assumptions = tuple(ranges._implied(condition, holds))
+        if not assumptions:
             return self
-        ranges.facts += facts
-        ranges._needed_by_facts = (*self._needed_by_facts, *ranges.needed)
-        ranges.needed[:] = ranges._needed_by_facts
-        ranges._forms.clear()  # they did not use these facts
+        ranges.assumptions += assumptions
+        ranges._needed_by_assumptions = (*self._needed_by_assumptions, *ranges.needed)
+        ranges.needed[:] = ranges._needed_by_assumptions
+        ranges._forms.clear()  # they were made without these assumptions
         return ranges
 
     # ---- values in their dtypes ----
@@ -249,7 +249,9 @@ class Ranges:
         """The value of an integer expression, as the machine computes it."""
         name = key(expr)
         if name not in self._forms:
-            self._forms[name] = _wrapped(expr)  # until it is known to fit: bounds by facts may ask for it again
+            self._forms[name] = _wrapped(
+                expr
+            )  # until it is known to fit: bounds by assumptions may ask for it again
             exact = self.exact(expr)
             if self._fits(exact, expr.dtype):
                 self._forms[name] = exact
@@ -282,7 +284,7 @@ class Ranges:
         cases = self._cases(form)
         if cases is not None:
             return cases[0](self._holds(case) for case in cases[1])
-        for each in (form, *(form.plus(fact, -1) for fact in self.facts)):
+        for each in (form, *(form.plus(assumption, -1) for assumption in self.assumptions)):
             if any(is_of_data(atom) for _, atom in each.terms.values()):
                 continue
             for low in self._bounds_of(each, typed=True)[0]:
@@ -327,7 +329,7 @@ class Ranges:
         return ([linear(expr)], [linear(expr)]) if op in ("axis", "var") else ([], [])
 
     def _of_extreme(self, op: str, forms: list[Linear], typed: bool) -> tuple[list[Linear], list[Linear]]:
-        """max is above both, min below both; the other side is told by cases, in `always`, or if `typed` here."""
+        """max is above both, min below both; `always` bounds the other side by cases, or `typed` does here."""
         (low_a, high_a), (low_b, high_b) = (self._bounds_of(form, typed) for form in forms)
         lows = [linear(binary("min", a.expr(), b.expr())) for a in low_a[:1] for b in low_b[:1] if typed]
         highs = [linear(binary("max", a.expr(), b.expr())) for a in high_a[:1] for b in high_b[:1] if typed]
@@ -366,7 +368,7 @@ class Ranges:
         if cases is not None:
             return cases[0](self._always(case, typed) for case in cases[1])
         some = (linear(last).plus(linear(first), -1) for first, last in self.axes.values())
-        tries = chain([form], (form.plus(fact, -1) for fact in chain(self.facts, some)))
+        tries = chain([form], (form.plus(assumption, -1) for assumption in chain(self.assumptions, some)))
         return any(low.at_least_zero() for each in tries for low in self._bounds_of(each, typed)[0])
 
     def _cases(self, form: Linear) -> tuple[Callable[[Iterable[bool]], bool], list[Linear]] | None:
@@ -379,15 +381,15 @@ class Ranges:
 
     def fails(self, form: Linear) -> bool:
         """Whether a form is shown to be negative somewhere, if the ranges are not empty."""
-        return not self.facts and any(low.below_zero() for low in self._bounds_of(form)[0]) and _exact(form)
+        return not self.assumptions and any(low.below_zero() for low in self._bounds_of(form)[0]) and _exact(form)
 
-    def _facts(self, condition: Expr, holds: bool) -> list[Linear]:
+    def _implied(self, condition: Expr, holds: bool) -> list[Linear]:
         """Forms that are at least 0 where a condition holds, or does not."""
         op = condition.op
         if op == "not":
-            return self._facts(condition.args[0], not holds)
+            return self._implied(condition.args[0], not holds)
         if op == ("and" if holds else "or"):
-            return [fact for arg in condition.args for fact in self._facts(arg, holds)]
+            return [assumption for arg in condition.args for assumption in self._implied(arg, holds)]
         if op not in ("lt", "le", "gt", "ge", "eq", "ne") or condition.args[0].dtype not in INTS:
             return []
         if not holds:

@@ -26,14 +26,14 @@ __all__ = ["allocations", "are_apart", "extent_in", "inside", "same_extents", "t
 
 def allocations(statement: Statement, tags: tuple[str, ...] = ()) -> dict[Buffer, tuple[str, ...]]:
     """The buffers of a kernel, and the thread axes of the loops around their memory."""
-    found: dict[Buffer, tuple[str, ...]] = {}
+    result: dict[Buffer, tuple[str, ...]] = {}
     if isinstance(statement, Allocate):
-        found[statement.buffer] = tags
+        result[statement.buffer] = tags
     if isinstance(statement, For) and statement.tag:
         tags = (*tags, statement.tag)
     for inner in inner_statements(statement):
-        found |= allocations(inner, tags)
-    return found
+        result |= allocations(inner, tags)
+    return result
 
 
 def inside(form: Linear, width: Linear, ranges: Bounds, axis: Axis | None = None) -> bool:
@@ -112,15 +112,15 @@ def _has_fused(access: Access) -> bool:
 
 def _joined(access: Access) -> list[Linear]:
     """The indices of the last dimension, of the last two as of one, and so on, as far as sizes are constants."""
-    found: list[Linear] = []
+    result: list[Linear] = []
     size, joined = 1, Linear(0)
     for form, extent in zip(reversed(access.forms), reversed(access.buffer.shape)):
         joined = _whole(form.scaled(size).plus(joined))
-        found.append(joined)
+        result.append(joined)
         if constant_of(extent) is None:
             break
         size *= int(extent.static[0])
-    return found
+    return result
 
 
 def _whole(form: Linear) -> Linear:
@@ -147,10 +147,10 @@ def tags_that_agree(a: Access, b: Access, axes: Mapping[str, Axis], alone: froze
         indices += zip(_joined(a), _joined(b))
     while True:
         known = [axes[tag] for tag in agreed]
-        found = [tag for tag in left if any(_tells(*each, a, b, axes[tag], known) for each in indices)]
-        if not found:
+        result = [tag for tag in left if any(_tells(*each, a, b, axes[tag], known) for each in indices)]
+        if not result:
             return agreed
-        agreed |= set(found)
+        agreed |= set(result)
         left = [tag for tag in left if tag not in agreed]
 
 
