@@ -13,15 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from upsweep._compiler.loops.expressions import INTS, Axis, Expr, binary, index_const, lowest
-from upsweep._compiler.loops.linear import (
-    MAX_SIZE,
-    Linear,
-    Ranges,
-    depends_on_sizes,
-    is_of_data,
-    last_index,
-    linear,
-)
+from upsweep._compiler.loops.linear import MAX_SIZE, Linear, depends_on_sizes, is_of_data, last_index, linear
+from upsweep._compiler.loops.ranges import Ranges
 from upsweep._compiler.loops.traversal import fold, walk
 from upsweep.te.tensors import ComputeOp
 

@@ -20,7 +20,8 @@ from upsweep._compiler.loops.expressions import (
     load,
     lowest,
 )
-from upsweep._compiler.loops.linear import Ranges, last_index, linear, same, simplified
+from upsweep._compiler.loops.linear import last_index, linear, same, simplified
+from upsweep._compiler.loops.ranges import Ranges
 from upsweep._compiler.loops.rewrite import allocate_around, block_of
 from upsweep._compiler.loops.statements import Allocate, Buffer, For, If, Produce, Statement, Store, all_statements
 from upsweep.te.bounds_inference import Consumer, expanded_reads, region_of

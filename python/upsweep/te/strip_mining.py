@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from upsweep._compiler.loops.accesses import Access, accesses_of
-from upsweep._compiler.loops.linear import Linear, Ranges, same
+from upsweep._compiler.loops.linear import Linear, same
+from upsweep._compiler.loops.ranges import Ranges
 from upsweep._compiler.loops.statements import Allocate, For, Produce, all_statements, loops_in
 
 __all__ = ["find_strips"]

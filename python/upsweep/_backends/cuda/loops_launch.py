@@ -27,7 +27,7 @@ Allocate = Callable[[int], tuple[int, object]]
 
 
 class _Caches(NamedTuple):
-    """What is known of one program."""
+    """The caches of one program."""
 
     kernels: LRUCache[Any, dict[str, Any]]
     plans: LRUCache[Any, Plan]

@@ -2,12 +2,11 @@
 
 `te.lowering` writes a nest, `printing` shows it, `llvm.loops` and `cuda.loops` compile it.
 
-    traversal <- expression_text <- expressions <- linear          scalar expressions and their affine forms
+    traversal <- expression_text <- expressions <- linear <- ranges    affine forms and bounds of indices
                                         |            |
-                                    statements <- accesses         loops, stores, and who accesses what
+                                    statements <- accesses             loops, stores, and who accesses what
                                         |
-                printing   rewrite   reductions   cost         text, passes, sums in registers, cost model
-                sizes                                          extents at the call
+                     printing   rewrite   reductions   cost            text, passes, sums in registers, cost model
 
-Start reading at `statements`.
+`sizes` evaluates extents at the call. Start reading at `statements`.
 """

@@ -1,4 +1,4 @@
-"""How much a parallel loop's step costs, as expressions of sizes: what threads and strips are chosen by."""
+"""Cost model of parallel loops, as expressions of sizes; the numbers of threads and of chunks depend on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from upsweep._compiler.loops.traversal import walk
 
 __all__ = ["strip_bytes", "strip_work"]
 
-# A function of mathematics beside a store or a sum.
+# The cost of a mathematical function relative to a store.
 _FUNCTION_COST = 8
 _FUNCTIONS = ("exp", "log", "sin", "cos", "tanh", "sigmoid", "pow", "asin", "acos", "atan")
 
@@ -25,7 +25,7 @@ def _stores_under(statement: Statement, loops: list[For]) -> list[tuple[Store, l
 
 
 def strip_bytes(strips: list[For]) -> Expr:
-    """The bytes that one step of parallel loops writes, a step of the loops around them."""
+    """The bytes that one step of parallel loops stores in one step of the loops around them."""
     total = index_const(0)
     for strip in strips:
         for store, loops in _stores_under(strip.body, []):
@@ -38,7 +38,7 @@ def strip_bytes(strips: list[For]) -> Expr:
 
 
 def strip_work(statement: Statement, strips: list[For]) -> Expr:
-    """What one step of parallel loops costs over all of a statement, in bytes or their worth."""
+    """The cost of one step of parallel loops over all of a statement, in bytes or their equivalent."""
     ids = {id(strip) for strip in strips}
     total = index_const(0)
     for store, loops in _stores_under(statement, []):

@@ -142,7 +142,7 @@ class Expr:
     __int__ = __index__ = __complex__ = __float__  # none of them returns
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Expr:
-        # A number of numpy on the left of an operator comes here.
+        # Called for a number of numpy on the left of an operator.
         op = _OPERATORS.get(ufunc.__name__)
         if op is None or method != "__call__" or keywords:
             raise TypeError(
@@ -233,7 +233,7 @@ def load(buffer: Any, indices: tuple[Expr, ...]) -> Expr:
 
 
 def as_expr(value: Any, dtype: str | None = None) -> Expr:
-    """An expression as it is; a number as a constant, of float32 or int32 where nothing says otherwise."""
+    """An expression unchanged; a number as a constant of `dtype`, by default float32 or int32."""
     if isinstance(value, Expr):
         return value
     if not isinstance(value, _NUMBERS):

@@ -1,4 +1,4 @@
-"""Integer expressions of sizes, as functions of the sizes' values; exact, in integers of Python."""
+"""Integer expressions of sizes as functions of the sizes' values, exact in Python's integers."""
 
 from __future__ import annotations
 

@@ -32,11 +32,11 @@ __all__ = ["MAX_THREADS", "THREAD", "Bound", "bind", "least_threads", "sunk", "t
 
 THREAD = "threadIdx"
 MAX_THREADS = 1024  # of a block
-# Columns that go through time by themselves: small blocks share out evenly among processors.
+# Threads of a block whose columns are independent: small blocks are distributed evenly over the processors.
 _THREADS_OF_COLUMNS = 64
 # Threads along a loop whose length is not known, and those of a block with the loops around it.
-_THREADS_OF_VECTOR, _MOST_OF_BLOCK = 128, 512
-# What may be taken of the first thread axis where others are taken too; from which on of a second one.
+_THREADS_OF_VECTOR, _MAX_OF_BLOCK = 128, 512
+# Threads that may be bound along the first thread axis where others are bound too; the fewest for a second axis.
 _VECTORS, _LEAST_BESIDE = tuple(MAX_THREADS >> n for n in range(1, 11)), 32
 _DIMENSIONS = "xyzwvuts"  # the first one runs fastest
 _VECTOR, _SECOND = f"{THREAD}.x", f"{THREAD}.y"  # what vector loops take, and short loops around them
@@ -59,7 +59,10 @@ def sunk(statement: Statement, buffers: list[Buffer]) -> Statement:
 
 
 class Bound:
-    """A kernel's statement in which a thread axis has one `Axis`; the schedule says nothing of `free` ones."""
+    """A kernel's statement with one `Axis` for each thread axis; `free` are those that the schedule does not bind.
+
+    `widths` are the extents of the open loops of a scan that one block runs.
+    """
 
     def __init__(self, statement: Statement, axes: dict[str, Axis], free: set[str], widths: list[Expr]) -> None:
         self.statement, self.axes, self.free, self.widths = statement, axes, free, widths
@@ -70,14 +73,14 @@ def _vector_loops(statement: Statement) -> list[For]:
 
 
 def _has_threads(statement: Statement) -> bool:
-    """Whether there are loops in it that threads will take."""
+    """Whether loops in it are, or will be, bound to threads."""
     loops = [each for each in all_statements(statement) if isinstance(each, For)]
     return any("vectorized" in loop.marks or loop.tag.startswith(THREAD) for loop in loops)
 
 
 @dataclass(frozen=True)
 class _Room:
-    """What loops take that the schedule did not bind: this thread axis, so many threads of it; others beside."""
+    """The thread axis of loops that the schedule leaves open, its most threads, whether a second is used."""
 
     tag: str
     most: int
@@ -85,7 +88,7 @@ class _Room:
 
 
 class _Binder:
-    """One walk over a kernel."""
+    """The binding of one kernel's loops."""
 
     def __init__(
         self, free: Collection[int], of_scan: bool, wide: bool, use_blocks: bool, room: _Room,
@@ -93,9 +96,9 @@ class _Binder:
     ) -> None:  # fmt: skip
         self.free, self.of_scan, self.wide, self.use_blocks = free, of_scan, wide, use_blocks
         self.room, self.bound = room, bound
-        self.widths: list[Expr] = []  # of free loops in a scan that one block takes
+        self.widths: list[Expr] = []  # of free loops in a scan that one block runs
         self.axes: dict[str, Axis] = {}
-        self.scheduled: set[str] = set()  # thread axes that the schedule speaks of
+        self.scheduled: set[str] = set()  # thread axes that are bound by the schedule
 
     def axis(self, tag: str) -> Axis:
         return self.axes.setdefault(tag, Axis(tag, None, "thread"))
@@ -143,7 +146,7 @@ class _Binder:
         return with_inner(statement, lambda inner: self.walk(inner, outer_tags))
 
     def few(self, n_threads: int) -> int:
-        """So many threads, or as many as there is room for."""
+        """At most so many threads, within the room."""
         return min(n_threads, self.room.most)
 
     def bound_alike(self, loop: For, outer_tags: tuple[str, ...]) -> str:
@@ -158,7 +161,7 @@ class _Binder:
         return "" if not rank else rank[0 if "vectorized" in loop.marks else -1]
 
     def split_alike(self, loop: For, outer_tags: tuple[str, ...]) -> tuple[int, str, str] | None:
-        """How the schedule split and bound loops of this length: threads, the axis of blocks, that of threads."""
+        """How the schedule split and bound loops of this length: (threads, axis of blocks, axis of threads)."""
         for thread, extents in self.bound.items():
             size = constant_of(extents[0])
             if not thread.startswith(THREAD) or thread in outer_tags or len(extents) > 1 or size is None:
@@ -179,7 +182,7 @@ class _Binder:
         if id(loop.axis) not in self.free or size is None or not vectors or loop.marks:
             return False
         widths = [constant_of(vector.extent) or _THREADS_OF_VECTOR for vector in vectors]
-        return size * max(min(width, _MOST_OF_BLOCK) for width in widths) <= _MOST_OF_BLOCK
+        return size * max(min(width, _MAX_OF_BLOCK) for width in widths) <= _MAX_OF_BLOCK
 
     def is_around_threads(self, loop: For) -> bool:
         return id(loop.axis) in self.free and not loop.marks and bool(_vector_loops(loop.body))
@@ -212,7 +215,7 @@ class _Binder:
 
 
 def _rooms(bound: Mapping[str, list[Expr]]) -> Iterator[_Room]:
-    """What may be taken beside the thread axes that the schedule bound, the best first.
+    """The options besides the thread axes that the schedule bound, the best first.
 
     Next to an axis whose length the call tells there may be no room for another one. Its own is taken then: a
     block has room for so many steps of it. Next to two of them nothing is.
@@ -226,9 +229,9 @@ def _rooms(bound: Mapping[str, list[Expr]]) -> Iterator[_Room]:
 
 
 def bind(statement: Statement, free: Collection[int], of_scan: bool, wide: bool, use_blocks: bool = True) -> Bound:
-    """A kernel with its thread axes; `free` are the ids of axes of stages that the schedule says nothing of.
+    """A kernel with its thread axes; `free` are the ids of axes of stages that the schedule leaves open.
 
-    A scan whose columns all need each other runs in one block, whose threads can wait; `wide` gives it blocks.
+    A scan whose columns all need each other runs in one block, which has barriers; `wide` gives it several blocks.
     Without `use_blocks` no free loop is of several blocks, where these would need each other's values.
     """
     bound = {tag: each for tag, each in tag_extents(statement).items() if tag != "vthread"}

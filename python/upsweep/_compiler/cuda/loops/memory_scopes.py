@@ -106,7 +106,7 @@ def _cut(accesses: list[Access], d: int, axes: Mapping[str, Axis], extent: Expr)
 def _is_nested(
     access: Access, d: int, removed: Sequence[str], widths: Mapping[str, int], axes: Mapping[str, Axis]
 ) -> bool:
-    """Whether what is left after each axis is less than one step of it."""
+    """Whether the rest after removing each axis is less than one step of that axis."""
     form = access.forms[d]
     for tag in removed:
         form = form.without(axes[tag])

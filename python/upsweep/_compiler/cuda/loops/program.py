@@ -30,7 +30,7 @@ __all__ = ["WIDE", "Program", "programs_of", "text_of"]
 
 _SOURCES = Path(__file__).parents[1] / "kernels"
 _ROWS = "blockIdx.x"  # the thread axis of which a block may take several steps
-# Columns from which on a launch for each step is faster than one block whose threads wait for each other.
+# Columns from which on a launch for each step is faster than one block with barriers.
 WIDE = 4096
 
 
@@ -55,7 +55,7 @@ class Program:
     Raises
     ------
     ValueError
-        A thread axis is bound twice, blocks need each other's values, threads need them where they cannot wait,
+        A thread axis is bound twice, blocks need each other's values, threads do where no barrier can stand,
         or a block has more threads than a device takes.
     """
 
