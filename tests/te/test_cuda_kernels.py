@@ -176,11 +176,11 @@ def test_stages_around_a_scan_and_given_first_steps(device):
     total = te.reduce_axis((0, m), "t")
     after = te.compute((n,), lambda i: te.max(scan[total, i], axis=total), name="after")
     run = te.build(te.create_schedule(after.op), [X, start, after], "cuda")
-    x, given = random(9, 70), random(2, 70, seed=1)
-    expected = np.concatenate([given, np.zeros((7, 70), "f4")])
+    x, initial_steps = random(9, 70), random(2, 70, seed=1)
+    expected = np.concatenate([initial_steps, np.zeros((7, 70), "f4")])
     for t in range(2, 9):
         expected[t] = expected[t - 2] + 2 * x[t]
-    np.testing.assert_allclose(run(x, given), expected.max(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(run(x, initial_steps), expected.max(axis=0), rtol=1e-5)
     assert [launch[0] for launch in device.launches] == ["kernel_0", "kernel_1", "kernel_2"]
 
 
