@@ -5,7 +5,7 @@ import numpy as np
 from helpers import flat, same_bits
 from hypothesis import strategies as some
 from te_programs import Program
-from te_reference import Twin
+from te_reference import Reference
 from upsweep import te
 
 from .driver import Case
@@ -85,7 +85,7 @@ def _nest(rng):
     shape = tuple(sizes.values())
 
     def test():
-        expected = Twin(sizes, dict(zip((A, B), inputs)))[last]
+        expected = Reference(sizes, dict(zip((A, B), inputs)))[last]
         _compare(function, inputs, [expected], 1e-9 if dtype == "float64" else 1e-3)
 
     return Case(f"{form}, {reduction}, {other}: {dtype} m, n, k = {shape}, schedule {done}", test)

@@ -67,8 +67,8 @@ def gru(hidden):
     init = te.compute((1, B, H), lambda *_: 0.0)
     pre = te.compute((T, B, 2, H), lambda t, b, g, j: te.sum(h[t - 1, b, k] * W[g, k, j], axis=k), name="pre")
     rz = te.compute((T, B, 2, H), lambda t, b, g, j: te.sigmoid(pre[t, b, g, j] + X[t, b, g, j]), name="rz")
-    kept = te.compute((T, B, H), lambda t, b, j: rz[t, b, 0, j] * h[t - 1, b, j], name="kept")
-    cand = te.compute((T, B, H), lambda t, b, j: te.sum(kept[t, b, q] * W[2, q, j], axis=q), name="cand")
+    reset_state = te.compute((T, B, H), lambda t, b, j: rz[t, b, 0, j] * h[t - 1, b, j], name="kept")
+    cand = te.compute((T, B, H), lambda t, b, j: te.sum(reset_state[t, b, q] * W[2, q, j], axis=q), name="cand")
     update = te.compute(
         (T, B, H),
         lambda t, b, j: (

@@ -1,22 +1,18 @@
-"""The kernels of a nest, walked step by step: what their statements say, whatever threads take them."""
+"""An interpreter of a nest's kernels, which runs their statements in order, whatever threads are bound to them."""
 
 import itertools
-import types
 
 import numpy as np
 from te_reference import evaluate, run_nest
 from upsweep._compiler.cuda.loops.program import Program
-from upsweep.te.function import free_axes, sizes_of
-from upsweep.te.lowering import lower_schedule
-from upsweep.te.tensors import Tensor
+from upsweep.te.lowered import lower_for
 
 
 def program_of(schedule, args, wide=False):
     """The kernels that a schedule is built to."""
-    tensors = [arg for arg in args if isinstance(arg, Tensor)]
-    nest = lower_schedule(schedule, tensors)
-    sizes = sizes_of(schedule, tensors, [arg for arg in args if arg not in tensors])
-    return Program(nest.body, nest.buffers, sizes, free_axes(schedule), "main", wide)
+    lowered = lower_for(schedule, args)
+    free = set(map(id, lowered.free_axes))
+    return Program(lowered.body, lowered.buffers, lowered.sizes, free, "main", wide)
 
 
 def run_kernels(program, arrays, sizes):
@@ -33,7 +29,7 @@ def run_kernels(program, arrays, sizes):
             inside = list(each)
             if not loop:
                 for kernel in inside:
-                    run_nest(types.SimpleNamespace(body=kernel.statement, buffers=buffers), memory, sizes)
+                    run_nest(kernel.statement, buffers, memory, sizes)
                 continue
             for step in range(int(evaluate(loop[0].extent, values, None))):
                 sizes[loop[0].index] = step

@@ -2,7 +2,7 @@
 
 import numpy as np
 from hypothesis import strategies as some
-from te_reference import Twin
+from te_reference import Reference
 from upsweep import te
 from upsweep.te.tensors import inputs_of
 
@@ -52,15 +52,15 @@ class Program:
             return te.if_then_else(i > 0, tensor[t, i - 1], 0.25)
 
         def leaves(t, i, others):
-            found = [lambda: self.X[t, i], lambda: neighbour(self.X, t, i), lambda: te.cast("float64", i) * 0.125]
+            reads = [lambda: self.X[t, i], lambda: neighbour(self.X, t, i), lambda: te.cast("float64", i) * 0.125]
             for state in states:
                 back = draw(some.integers(1, self.depth))
-                found.append(lambda state=state, back=back: state[t - back, i])
+                reads.append(lambda state=state, back=back: state[t - back, i])
                 if draw(some.booleans()):
-                    found.append(lambda state=state, back=back: neighbour(state, t - back, i))
+                    reads.append(lambda state=state, back=back: neighbour(state, t - back, i))
                 if draw(some.integers(0, 3)) == 0:
-                    found.append(lambda state=state, back=back: state[t - back, 0])
-            return found + others
+                    reads.append(lambda state=state, back=back: state[t - back, 0])
+            return reads + others
 
         stages = []
         if draw(some.booleans()):
@@ -139,5 +139,5 @@ class Program:
     def case(self, draw):
         """A random input, and what the definitions make of it: the other arguments."""
         x = np.random.default_rng(draw(some.integers(0, 9))).normal(size=tuple(self.sizes.values()))
-        twin = Twin(self.sizes, {self.X: x})
-        return x, [twin[tensor] for tensor in self.args()[1:]]
+        reference = Reference(self.sizes, {self.X: x})
+        return x, [reference[tensor] for tensor in self.args()[1:]]

@@ -1,4 +1,4 @@
-"""What a te program means: its tensors, element by element; and what a loop nest does, step by step."""
+"""Reference implementations: of a te program, element by element, and of a loop nest, by interpretation."""
 
 import itertools
 
@@ -28,7 +28,7 @@ def evaluate(expr, values, element):
     return np.dtype(expr.dtype).type(OPERATIONS[expr.op][1](*args))
 
 
-class Twin:
+class Reference:
     """The tensors of a program, given sizes {var: int} and arrays {placeholder: array}."""
 
     def __init__(self, sizes, arrays):
@@ -101,9 +101,9 @@ class Twin:
             self.arrays[out] = results[state]
 
 
-def run_nest(nest, arrays, sizes):
-    """Walk a nest over the arrays of its buffers, which hold NaN where nothing was stored."""
-    memory = dict(zip(nest.buffers, arrays))
+def run_nest(body, buffers, arrays, sizes):
+    """Interpret a loop nest on the arrays of its buffers, which hold NaN where nothing was stored."""
+    memory = dict(zip(buffers, arrays))
     values = {id(size): np.int64(value) for size, value in sizes.items()}
 
     def at(buffer, place):
@@ -132,4 +132,4 @@ def run_nest(nest, arrays, sizes):
             for inner in st.inner_statements(step):
                 walk(inner)
 
-    walk(nest.body)
+    walk(body)

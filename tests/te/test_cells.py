@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from te_cells import gru, lstm, lstm_by_hand, rnn, sigmoid
-from te_reference import Twin
+from te_reference import Reference
 from upsweep import te
 from upsweep._compiler.llvm.loops.matmul import shared_sums
 from upsweep._compiler.loops.statements import For, inner_statements
@@ -59,8 +59,8 @@ def test_rows_share_what_they_read_of_each_gate():
     h, W = te.placeholder((B, H), name="h"), te.placeholder((4, H, H), name="W")
     k = te.reduce_axis((0, H), "k")
     product = te.compute((B, 4, H), lambda b, g, j: te.sum(h[b, k] * W[g, k, j], axis=k), name="product")
-    nest = lower_schedule(te.create_schedule(product.op), [h, W, product])
-    (form, *_) = (form for form in map(shared_sums, loops(nest.body)) if form is not None)
+    body, _ = lower_schedule(te.create_schedule(product.op), [h, W, product])
+    (form, *_) = (form for form in map(shared_sums, loops(body)) if form is not None)
     assert form.rows.axis.name == "b" and form.columns.axis.name == "j"
     assert [each.axis.name for each in form.between] == ["g"]
     run = te.build(te.create_schedule(product.op), [h, W, product])
@@ -129,7 +129,7 @@ def test_reductions(combiner, dtype):
     Y = te.compute((n,), lambda i: take(X[i, k, q], axis=[k, q]), name="Y")
     run = te.build(te.create_schedule(Y.op), [X, Y])
     x = (random(21, 4, 3) * 3).astype(dtype)
-    expected = Twin({n: 21, m: 4}, {X: x})[Y]
+    expected = Reference({n: 21, m: 4}, {X: x})[Y]
     np.testing.assert_allclose(run(x), expected, rtol=1e-5)
     function = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}[combiner]
     np.testing.assert_allclose(expected, function(x, axis=(1, 2)), rtol=1e-4)

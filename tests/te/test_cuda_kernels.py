@@ -10,7 +10,7 @@ import pytest
 import te_tutorial
 from devices import Interface
 from te_cells import gru, lstm, lstm_by_hand, rnn, sigmoid
-from te_reference import Twin
+from te_reference import Reference
 from upsweep import te
 from upsweep.te import compat as tvm
 
@@ -144,9 +144,9 @@ def test_states_that_read_each_other(device):
     x = random(7, 150, dtype="float64")
     a, b = np.empty_like(x), np.empty((7, 3))
     run(x, a, b)
-    twin = Twin({m: 7, n: 150, width: 3}, {X: x})
-    np.testing.assert_allclose(a, twin[first], rtol=1e-12)
-    np.testing.assert_allclose(b, twin[second], rtol=1e-12)
+    reference = Reference({m: 7, n: 150, width: 3}, {X: x})
+    np.testing.assert_allclose(a, reference[first], rtol=1e-12)
+    np.testing.assert_allclose(b, reference[second], rtol=1e-12)
 
 
 def test_many_columns_that_need_each_other_are_launched_step_by_step(device):
@@ -176,11 +176,11 @@ def test_stages_around_a_scan_and_given_first_steps(device):
     total = te.reduce_axis((0, m), "t")
     after = te.compute((n,), lambda i: te.max(scan[total, i], axis=total), name="after")
     run = te.build(te.create_schedule(after.op), [X, start, after], "cuda")
-    x, given = random(9, 70), random(2, 70, seed=1)
-    expected = np.concatenate([given, np.zeros((7, 70), "f4")])
+    x, initial_steps = random(9, 70), random(2, 70, seed=1)
+    expected = np.concatenate([initial_steps, np.zeros((7, 70), "f4")])
     for t in range(2, 9):
         expected[t] = expected[t - 2] + 2 * x[t]
-    np.testing.assert_allclose(run(x, given), expected.max(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(run(x, initial_steps), expected.max(axis=0), rtol=1e-5)
     assert [launch[0] for launch in device.launches] == ["kernel_0", "kernel_1", "kernel_2"]
 
 
@@ -217,7 +217,7 @@ def test_lstm(device, hidden):
     if hidden is not None:  # all that goes from step to step is in registers and shared memory
         assert run.text.count("wait for the block's threads") == 3
         assert device.launches[-1][:3] == ("kernel_1", 3, 80)
-    device.shared_bytes = 0  # a device with no room lends its memory instead
+    device.shared_bytes = 0  # without room there, the buffers are in global memory
     again = te.build(te.create_schedule(outputs.op), [X, Wx, Wh, cells, outputs], "cuda")
     np.testing.assert_array_equal(again(x, wx, wh)[1], got_h)
     assert device.launches[-1][3] == 0
@@ -264,10 +264,10 @@ def test_operations_and_dtypes(device):
     arrays = [f, d, i.astype("int32"), k.astype("int64"), f > 0.2]
     got = run(*arrays)
     with np.errstate(over="ignore"):
-        twin = Twin({n: size}, dict(zip(args, arrays)))
+        reference = Reference({n: size}, dict(zip(args, arrays)))
         for result, values in zip(results, got):
             rtol, atol = (1e-5, 1e-6) if values.dtype == "f4" else (1e-13, 1e-13)
-            np.testing.assert_allclose(values, twin[result], rtol=rtol, atol=atol)
+            np.testing.assert_allclose(values, reference[result], rtol=rtol, atol=atol)
 
 
 def test_nan_travels(device):
@@ -283,18 +283,18 @@ def test_arrays_of_a_device(device, fake_cuda, fake_cupy):
     X, _, _, scan = cumulative_sum()
     run = te.build(te.create_schedule(scan.op), [X, scan], "cuda")
     x = random(5, 40)
-    there = fake_cupy.asarray(x)
-    result = run(there)
+    on_device = fake_cupy.asarray(x)
+    result = run(on_device)
     assert type(result) is fake_cupy.ndarray
     np.testing.assert_allclose(result.host, np.cumsum(x, axis=0), rtol=1e-5, atol=1e-5)
     assert device.launches[-1][4] == fake_cupy.stream
     out = fake_cupy.asarray(np.empty_like(x))
-    assert run(there, out) is None
+    assert run(on_device, out) is None
     np.testing.assert_array_equal(out.host, result.host)
     with pytest.raises(TypeError, match=r"scan: is an array in the computer's memory, while X is on"):
-        run(there, np.empty_like(x))
+        run(on_device, np.empty_like(x))
     with pytest.raises(ValueError, match="scan: overlaps X"):
-        run(there, there)
+        run(on_device, on_device)
     fake_cuda.place(x, 1)
     with pytest.raises(ValueError, match="CUDA device"):
         run(Interface(x), out)
@@ -303,7 +303,7 @@ def test_arrays_of_a_device(device, fake_cuda, fake_cupy):
     with pytest.raises(TypeError, match="out: has to be given"):
         run(Interface(x.copy()))
     with pytest.raises(ValueError, match="n_threads: is about the CPU"):
-        run(there, n_threads=2)
+        run(on_device, n_threads=2)
     with pytest.raises(TypeError, match="scan: expected an array to fill, got list"):
         run(x, [1.0])
 

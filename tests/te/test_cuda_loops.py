@@ -9,12 +9,12 @@ from hypothesis import strategies as some
 from te_cells import lstm, lstm_by_hand, rnn
 from te_cuda import program_of, run_kernels
 from te_programs import Program
-from te_reference import Twin
+from te_reference import Reference
 from upsweep import te
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.loops.fuse_loops import fused
 from upsweep._compiler.cuda.loops.keep_states import is_scan
-from upsweep._compiler.cuda.loops.memory_scopes import Place
+from upsweep._compiler.cuda.loops.memory_scopes import Scope
 from upsweep._compiler.loops.expressions import Axis, const, key, load
 from upsweep._compiler.loops.printing import nest_text
 from upsweep._compiler.loops.statements import Barrier, Block, Buffer, For, Store, all_statements
@@ -84,17 +84,17 @@ def test_what_no_loop_is_bound_of_runs_in_one_thread():
     assert out[-3:].tolist() == [34, 55, 89]
 
 
-def places_of(kernels):
-    return {b.name: place for k in kernels.kernels for b, place in k.places.items()}
+def scopes_of(kernels):
+    return {b.name: scope for k in kernels.kernels for b, scope in k.scopes.items()}
 
 
 def test_where_values_lie():
     X, W, _, scan = rnn(128)
-    places = places_of(program_of(te.create_schedule(scan.op), [X, W, scan]))
-    assert {name: place.level for name, place in places.items()} == {
+    scopes = scopes_of(program_of(te.create_schedule(scan.op), [X, W, scan]))
+    assert {name: scope.level for name, scope in scopes.items()} == {
         "scan.1": "block", "scan.new": "thread", "product": "thread", "X.ahead": "thread",
     }  # fmt: skip
-    assert all(isinstance(place, Place) and place.count() in (1, 128) for place in places.values())
+    assert all(isinstance(scope, Scope) and scope.count() in (1, 128) for scope in scopes.values())
 
 
 def barriers_of(statement):
@@ -107,9 +107,9 @@ def test_a_step_of_an_lstm_waits_twice():
     whole = kernels.kernels[1].statement
     (step,) = [each for each in all_statements(whole) if is_scan(each)]
     assert barriers_of(step) == 2 and barriers_of(whole) == 3
-    places = places_of(kernels)
-    assert places["scan.v0.1"].level == "thread" and places["scan.v1.1"].level == "block"
-    assert places["gates"].level == "block" and places["of_h"].level == "thread"
+    scopes = scopes_of(kernels)
+    assert scopes["scan.v0.1"].level == "thread" and scopes["scan.v1.1"].level == "block"
+    assert scopes["gates"].level == "block" and scopes["of_h"].level == "thread"
 
 
 def test_blocks_take_several_rows_that_share_weights():
@@ -119,9 +119,9 @@ def test_blocks_take_several_rows_that_share_weights():
     text = kernels.text
     assert "// kernel_0: blockIdx.x < floordiv(T + 3, 4), blockIdx.y < 257" in text  # of all steps' inputs
     assert "// kernel_1: blockIdx.x < 129, threadIdx.x < 2" in text and "if (((blockIdx.x*2) + row) < 257)" in text
-    places = places_of(kernels)
-    assert places["of_h.sum"].level == "thread" and places["of_h.sum"].count() == 2
-    assert places["scan.v1.1"].level == "block" and places["scan.v1.1"].count() == 4
+    scopes = scopes_of(kernels)
+    assert scopes["of_h.sum"].level == "thread" and scopes["of_h.sum"].count() == 2
+    assert scopes["scan.v1.1"].level == "block" and scopes["scan.v1.1"].count() == 4
     (T,), D = X.shape[:1], X.shape[2]
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=shape).astype("f4") for shape in ((3, 257, 1), (4, 1, 2), (4, 2, 2))]
@@ -154,7 +154,7 @@ def test_one_block_waits_and_several_are_launched_step_by_step():
         te.lower(te.create_schedule(scan.op), [X, scan], target="cuda")
     )
     x = np.random.default_rng(0).normal(size=(5, 70)).astype("f4")
-    expected = Twin({m: 5, n: 70}, {X: x})[scan]
+    expected = Reference({m: 5, n: 70}, {X: x})[scan]
     for kernels in (one, several, wide):
         out = np.full_like(x, np.nan)
         run_kernels(kernels, [x, out], {m: 5, n: 70})
@@ -270,7 +270,7 @@ def check_walked(kernels, X, scan):
     x = np.random.default_rng(0).normal(size=[sizes.get(n) or n.static[0] for n in X.shape]).astype("f4")
     out = np.full_like(x, np.nan)
     run_kernels(kernels, [x, out], sizes)
-    np.testing.assert_allclose(out, Twin(sizes, {X: x})[scan], rtol=1e-5)
+    np.testing.assert_allclose(out, Reference(sizes, {X: x})[scan], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def check_walked(kernels, X, scan):
         (None, None, ("blockIdx.x", "threadIdx.x"), "blockIdx.x < B, threadIdx.x < W"),
     ],
 )
-def test_stages_that_nothing_is_said_of_fit_what_is_bound(batch, width, tags, title):
+def test_stages_left_open_fit_what_is_bound(batch, width, tags, title):
     X, _, second, scan = two_stages(batch, width)
     s = te.create_schedule(scan.op)
     for axis, tag in zip(second.op.axis[1:], tags):
@@ -340,7 +340,7 @@ def test_a_stage_in_a_loop_of_another_one_stays_in_its_block():
     assert "for 4096 columns and more" in str(te.lower(s, [X, scan], target="cuda"))
 
 
-def test_a_split_that_is_bound_is_that_of_stages_that_nothing_is_said_of():
+def test_a_bound_split_is_that_of_stages_left_open():
     X, _, update, scan = cumulative_sum()
     s = te.create_schedule(scan.op)
     bind(s, update, 256)

@@ -29,10 +29,10 @@ def nested_choices(depth, condition):
     return body
 
 
-def choices_by_numpy(depth, x, taken):
+def choices_by_numpy(depth, x, selected):
     value = x
     for k in range(depth):
-        value = np.where(taken(k), value * 0.5 + 1.0, x - float(k))
+        value = np.where(selected(k), value * 0.5 + 1.0, x - float(k))
     return value
 
 
@@ -214,8 +214,8 @@ def test_both_sides_of_choices_share_what_they_are_of(depth, of_index):
     x = np.linspace(-1, 30, 37, dtype=np.float32)
     expected = x.copy()
     for k in range(depth):
-        taken = np.arange(37) < k if of_index else x < k
-        expected = np.where(taken, expected + np.float32(1), expected * np.float32(0.5))
+        selected = np.arange(37) < k if of_index else x < k
+        expected = np.where(selected, expected + np.float32(1), expected * np.float32(0.5))
     assert cpu_time_of(lambda: te.build(*shared_by_choices(depth, of_index))) < 5
     np.testing.assert_array_equal(te.build(*shared_by_choices(depth, of_index))(x), expected)
 

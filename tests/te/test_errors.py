@@ -84,8 +84,8 @@ def test_guarded_reads_stay_inside():
 
 def test_the_line_is_that_of_the_read():
     parts = Parts()
-    here = line_of("state[t, i]  # the line")
-    with pytest.raises(ValueError, match=here):
+    line = line_of("state[t, i]  # the line")
+    with pytest.raises(ValueError, match=line):
         parts.scan(
             lambda t, i: parts.X[t, i] + parts.state[t, i]  # the line
         )
@@ -139,9 +139,9 @@ def test_stages_of_the_body_live_for_one_step():
 def test_inits_of_the_wrong_shape(shape, message):
     parts = Parts()
     sizes = tuple(parts.n if size == "n" else size for size in shape)
-    here = line_of("parts.init = te")
+    line = line_of("parts.init = te")
     parts.init = te.compute(sizes, lambda *_: te.cast("float32", 1.0), name="init")
-    with pytest.raises(ValueError, match=f"^{here}: .*{message}"):
+    with pytest.raises(ValueError, match=f"^{line}: .*{message}"):
         parts.scan(lambda t, i: parts.state[t - 1, i])
 
 
@@ -230,8 +230,8 @@ def test_schedules():
         stage.split(axis[0], factor=4)
     with pytest.raises(ValueError, match="factor is an integer from 1, got 0"):
         stage.split(axis[1], factor=0)
-    here = line_of("stage.split(axis[1])")
-    with pytest.raises(ValueError, match=f"{here}: update: split: one of factor= and nparts="):
+    line = line_of("stage.split(axis[1])")
+    with pytest.raises(ValueError, match=f"{line}: update: split: one of factor= and nparts="):
         stage.split(axis[1])
     outer, inner = stage.split(axis[1], factor=4)
     outer, _ = stage.split(outer, factor=np.int64(2))  # a number of numpy is one too
@@ -273,11 +273,11 @@ def test_loops_that_are_gone():
     scan = parts.scan(lambda t, i: high[t, i])
     axis = parts.update.op.axis[1]
     s = te.create_schedule(scan.op)
-    here = line_of("s[high].compute_at(s[parts.update], axis)")
+    line = line_of("s[high].compute_at(s[parts.update], axis)")
     s[high].compute_at(s[parts.update], axis)
     s[parts.update].split(axis, factor=4)
     with pytest.raises(
-        ValueError, match=rf"{here}: high: compute_at: i is none of the loops of update \(i\.outer, i\.inner\)"
+        ValueError, match=rf"{line}: high: compute_at: i is none of the loops of update \(i\.outer, i\.inner\)"
     ):
         te.build(s, [parts.X, scan])
     s = te.create_schedule(scan.op)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from helpers import in_threads, run_python
-from te_reference import Twin, run_nest
+from te_reference import Reference, run_nest
 from upsweep import te
-from upsweep._compiler.llvm.loops.few_columns import narrow_form
+from upsweep._compiler.llvm.loops.few_columns import few_columns_form
 from upsweep._compiler.loops.statements import Produce, all_statements
 from upsweep.te.lowering import lower_schedule
 
@@ -20,17 +20,17 @@ def elementwise(body, *dtypes):
     inputs = [te.placeholder((n,), dtype, f"x{p}") for p, dtype in enumerate(dtypes)]
     result = te.compute((n,), lambda i: body(*(x[i] for x in inputs)), name="result")
     run = te.build(te.create_schedule(result.op), [*inputs, result])
-    return run, lambda *arrays: Twin({n: len(arrays[0])}, dict(zip(inputs, arrays)))[result]
+    return run, lambda *arrays: Reference({n: len(arrays[0])}, dict(zip(inputs, arrays)))[result]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", OF_ONE)
 def test_functions_of_one(name, dtype):
-    run, twin = elementwise(getattr(te, name), dtype)
+    run, reference = elementwise(getattr(te, name), dtype)
     low, high = (0.01, 4) if name in ("log", "sqrt", "rsqrt") else (-1, 1) if name in ("asin", "acos") else (-6, 6)
     for n in SIZES:
         x = np.random.default_rng(n).uniform(low, high, n).astype(dtype)
-        np.testing.assert_allclose(run(x), twin(x), rtol=1e-6 if dtype == "float32" else 1e-14, atol=1e-7)
+        np.testing.assert_allclose(run(x), reference(x), rtol=1e-6 if dtype == "float32" else 1e-14, atol=1e-7)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
@@ -40,18 +40,18 @@ def test_operators(dtype):
         flag = te.any(te.all(a < b, a >= -2), a == b, te.logical_not(b != 3), a > 5, b <= -4)
         return te.select(flag, c, -c)
 
-    run, twin = elementwise(body, dtype, dtype)
+    run, reference = elementwise(body, dtype, dtype)
     for n in SIZES:
         a, b = (np.random.default_rng(n + s).integers(-6, 6, n).astype(dtype) for s in (0, 1))
-        np.testing.assert_array_equal(run(a, b), twin(a, b))
+        np.testing.assert_array_equal(run(a, b), reference(a, b))
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_integers_divide_downwards(dtype):
-    run, twin = elementwise(lambda a: (a // 3) * 100 + a % 3, dtype)
+    run, reference = elementwise(lambda a: (a // 3) * 100 + a % 3, dtype)
     a = np.arange(-20, 20).astype(dtype)
     np.testing.assert_array_equal(run(a), a // 3 * 100 + a % 3)
-    np.testing.assert_array_equal(twin(a), a // 3 * 100 + a % 3)
+    np.testing.assert_array_equal(reference(a), a // 3 * 100 + a % 3)
 
 
 @pytest.mark.parametrize("source", ["float32", "float64", "int32", "int64", "bool"])
@@ -184,11 +184,11 @@ def test_few_columns_keep_their_state_in_registers(n, n_threads):
     results = te.scan(inits, [first, second], [one, two])
     s = te.create_schedule(results[0].op)
     (produce,) = (
-        each for each in all_statements(lower_schedule(s, [X, *results]).body)
+        each for each in all_statements(lower_schedule(s, [X, *results])[0])
         if isinstance(each, Produce) and each.strips
     )  # fmt: skip
-    form = narrow_form(produce)
-    counts = [{b.name: len(loads) for b, loads in each.items()} for each in (form.handed, form.fresh)]
+    form = few_columns_form(produce)
+    counts = [{b.name: len(loads) for b, loads in each.items()} for each in (form.carried, form.forwarded)]
     assert counts == [{"scan.v0": 2, "scan.v1": 1}, {"middle": 2, "scan.v0": 1}]
     run = te.build(s, [X, *results])
     x = np.random.default_rng(n).normal(size=(9, n))
@@ -269,9 +269,9 @@ def test_reads_that_are_no_neighbours():
     turned = te.compute(
         (n, n), lambda i, j: te.select(flags[j, i], X[j, i], X[n - 1 - i, n - 1 - j]), name="turned"
     )
-    taken = te.compute((n,), lambda i: turned[i, te.min(te.max(keys[i], 0), n - 1)], name="taken")
-    s = te.create_schedule([turned.op, taken.op])
-    run = te.build(s, [X, keys, flags, turned, taken])
+    picked_elements = te.compute((n,), lambda i: turned[i, te.min(te.max(keys[i], 0), n - 1)], name="taken")
+    s = te.create_schedule([turned.op, picked_elements.op])
+    run = te.build(s, [X, keys, flags, turned, picked_elements])
     for size in (1, 5, 16, 23, 70):
         generator = np.random.default_rng(size)
         x, f = generator.normal(size=(size, size)).astype("float32"), generator.random((size, size)) < 0.5
@@ -372,11 +372,26 @@ def test_inputs_computed_in_the_loop_of_a_scan(where):
         assert "allocate twice[float64 * n]" in run.text
     for size in (1, 2, 8, 9, 30):
         x = np.random.default_rng(size).normal(size=(5, size))
-        expected = Twin({m: 5, n: size}, {X: x})[scan]
+        expected = Reference({m: 5, n: size}, {X: x})[scan]
         walked = np.full(x.shape, np.nan)
-        run_nest(lower_schedule(s, [X, scan]), [x, walked], {m: 5, n: size})
+        run_nest(*lower_schedule(s, [X, scan]), [x, walked], {m: 5, n: size})
         np.testing.assert_allclose(walked, expected, rtol=1e-12)
         np.testing.assert_allclose(run(x), expected, rtol=1e-12)
+
+
+def test_large_flags_of_each_thread():
+    n, width = te.var("n"), te.var("w")
+    X = te.placeholder((n, width), name="X")
+    flags = te.compute((n, width), lambda i, j: X[i, j] > 0, name="flags")
+    k = te.reduce_axis((0, width), "k")
+    Y = te.compute((n,), lambda i: te.sum(te.cast("int32", flags[i, width - 1 - k]), axis=k), name="Y")
+    s = te.create_schedule(Y.op)
+    s[Y].parallel(Y.op.axis[0])
+    s[flags].compute_at(s[Y], Y.op.axis[0])
+    run = te.build(s, [X, Y])
+    assert "allocate flags[bool * w]" in run.text
+    x = np.random.default_rng(0).normal(size=(3, 9_000_000)).astype("float32")  # more bytes than a stack has
+    np.testing.assert_array_equal(run(x), (x > 0).sum(axis=1))
 
 
 def test_memory_of_each_thread():

@@ -21,7 +21,7 @@ def test_random_programs(data):
     x, expected = program.case(data.draw)
 
     walked = [np.full(x.shape, np.nan) for _ in args[1:]]
-    run_nest(lower_schedule(s, args), [x, *walked], program.sizes)
+    run_nest(*lower_schedule(s, args), [x, *walked], program.sizes)
     outputs = [np.full(x.shape, np.nan) for _ in args[1:]]
     function = te.build(s, args)
     function(x, *outputs)

@@ -56,7 +56,7 @@ def test_wrong_tensors():
 
 @pytest.fixture
 def pretended(monkeypatch, tmp_path, fake_cuda):
-    """Tensors of the CPU go the way of tensors on a device, whose kernels run on the host."""
+    """Let tensors of the CPU stand in for tensors on a device, whose kernels run on the host."""
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler")
     import host_loops
@@ -69,8 +69,8 @@ def pretended(monkeypatch, tmp_path, fake_cuda):
         torch.full(shape, float("nan"), dtype=library._dtype(dtype)), "out"))  # fmt: skip
     monkeypatch.setattr(library, "workspace", lambda n_bytes, ordinal: (
         (memory := torch.empty(n_bytes, dtype=torch.uint8)).data_ptr(), memory))  # fmt: skip
-    monkeypatch.setattr(loops, "_kind_of", lambda tensor: "cuda" if tensor.device.type == "cpu" else "meta")
-    monkeypatch.setattr(loops, "_stream_of", lambda device: 78)
+    monkeypatch.setattr(loops, "_device_type", lambda tensor: "cuda" if tensor.device.type == "cpu" else "meta")
+    monkeypatch.setattr(loops, "_current_stream", lambda device: 78)
     return host_loops.install(monkeypatch, tmp_path, fake_cuda)
 
 

@@ -1,13 +1,29 @@
 """Recurrences and other loops over tensors, described symbolically, scheduled, compiled, under TVM's names.
 
-A tensor is a `placeholder`, which is given at the call, or a `compute`: a function from indices to an
-element. `scan` is a recurrence over the first dimension. `create_schedule` says in which order loops run,
-`lower` shows them, `build` compiles them. Every index is shown to stay inside of its tensor before anything
-runs, and a recurrence to read what is there already.
+A tensor is a `placeholder`, an argument of the call, or a `compute`: a function from indices to an element.
+`scan` is a recurrence over the first dimension. `create_schedule` decides the order of the loops, `lower` shows
+them, `build` compiles them. Before anything runs, every index is proven to stay inside of its tensor, and a
+recurrence to read only steps that are computed already.
+
+    program     tensors, mathematics, scans       symbolic tensors; bounds_checks proves their indices
+       |
+    schedule    schedule                          split, fuse, reorder, bind, compute_at, ...
+       |
+    lowering    lowering, stage_loops, storage    a loop nest; bounds_inference and strip_mining decide memory
+       |                                          and threads
+    loop nest   _compiler.loops                   statements and expressions, the same for all targets
+       |
+    code        _compiler.llvm.loops              LLVM IR for the CPU
+                _compiler.cuda.loops              CUDA C++ for NVRTC
+       |
+    call        function, cuda_function           argument checks; _backends.cpu.loops and _backends.cuda.loops
+
+`build` goes down all of it. Start reading at `build`, then `lowering`. The README has the rules of the language.
 """
 
 from upsweep._compiler.loops.expressions import select
-from upsweep.te.function import Function, build, lower
+from upsweep.te.build import build, lower
+from upsweep.te.function import Function
 from upsweep.te.mathematics import (
     abs,
     acos,

@@ -1,6 +1,6 @@
-"""What TVM's programs touch besides `te`, under TVM's names: ``from upsweep.te import compat as tvm``.
+"""Names that TVM's programs use besides `te`: ``from upsweep.te import compat as tvm``.
 
-An array lies in the computer's memory, as numpy's, or on a CUDA device, where built functions take it as it is.
+An array is in the computer's memory, as numpy's, or on a CUDA device, where built functions use it in place.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ globals().update({name: getattr(te, name) for name in te.__all__})
 
 
 class Device:
-    """Where an array lies."""
+    """A device that holds arrays: the CPU, or a CUDA device."""
 
     def __init__(self, kind: str, index: int = 0) -> None:
         self.kind, self.index = kind, index
 
     @property
     def exist(self) -> bool:
-        """Whether arrays can lie there."""
+        """Whether the device is available."""
         return self.kind == "cpu" or _backends.why_no_device(self.index) is None
 
     def sync(self) -> None:
-        """Wait for what was started there; on the CPU nothing is left, since calls return when they are done."""
+        """Wait for the work on the device; calls on the CPU are finished when they return."""
         if self.kind != "cpu":
             _backends.wait_for(self.index)
 
@@ -86,11 +86,11 @@ class NDArray:
 
     def copyfrom(self, values: Any) -> NDArray:
         """Take the values of another array."""
-        given = values.numpy() if isinstance(values, NDArray) else values
+        source = values.numpy() if isinstance(values, NDArray) else values
         if self.device.kind == "cpu":
-            self.values[...] = given
+            self.values[...] = source
         else:
-            self.values.fill(np.broadcast_to(np.asarray(given, self.values.dtype), self.shape))
+            self.values.fill(np.broadcast_to(np.asarray(source, self.values.dtype), self.shape))
         return self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:

@@ -1,4 +1,7 @@
-"""Functions that run on a CUDA device: checks of their arrays, which may lie there or in the computer's memory."""
+"""Functions of arrays on a CUDA device, or of host arrays that are copied to it and back.
+
+The checks of arguments are those of `Function`; `_backends.cuda.loops` compiles and launches the kernels.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +13,29 @@ import numpy as np
 from upsweep import _arrays, _backends
 from upsweep._compiler.cuda.loops.program import Program, programs_of, text_of
 from upsweep._compiler.loops.sizes import Sizes
-from upsweep.te.function import Array, Function, Parameter
+from upsweep._utils.lru_cache import LRUCache
+from upsweep.te.function import Arguments, Function
+from upsweep.te.parameters import Array
 
-__all__ = ["DeviceFunction"]
+__all__ = ["CudaFunction"]
 
 
-class DeviceFunction(Function):
+class CudaFunction(Function):
     """A schedule compiled for a CUDA device.
 
-    Called with arrays of torch, cupy or whatever has ``__cuda_array_interface__`` it runs where they are, on the
-    current stream, and does not wait. Arrays of numpy are copied there and back.
+    Called with arrays of torch, cupy or any library with ``__cuda_array_interface__`` it runs on their device, on
+    the current stream, and does not synchronise. Arrays of numpy are copied to the device and the results back.
     """
 
     is_on_device = True
 
     def _prepare_nest(self) -> None:
-        source = self._source
-        assert source.device is not None
-        self.device = source.device  # to which arrays of numpy are copied
-        self.prepared: dict[Any, Any] = {}  # calls on tensors, by what these are but for where they lie
-        free = set(map(id, source.free_axes))
-        self.program, self.wide = programs_of(source.body, source.buffers, source.sizes, free, self.name)
+        lowered = self._lowered
+        assert lowered.device is not None
+        self.device = lowered.device  # to which arrays of numpy are copied
+        self.prepared: LRUCache[Any, Any] = LRUCache(64)  # calls on tensors, without their addresses
+        free = set(map(id, lowered.free_axes))
+        self.program, self.wide = programs_of(lowered.body, lowered.buffers, lowered.sizes, free, self.name)
         self.text = text_of(self.program, self.wide)
 
     def _compile(self) -> None:
@@ -42,65 +47,50 @@ class DeviceFunction(Function):
             ) from error
 
     def run(self, arrays: Sequence[Any], n_threads: int | None) -> Any:
-        """`__call__` of arrays of numpy, and of views of those on a device."""
+        """`__call__` on arrays of numpy, and on views of a device's memory."""
         if n_threads is not None:
             raise ValueError("n_threads: is about the CPU; a schedule says how many threads a device runs")
-        taken, sizes = self._taken(arrays)
-        given = {id(parameter): array for parameter, array in taken}
+        arguments, sizes = self._check_arguments(arrays)
+        passed = {id(parameter): array for parameter, array in arguments}
         shapes = [(tuple(e(sizes) for e in p.extents), p.dtype) for p in self._parameters]
         new = _backends.cuda_loops().run_nest(
-            self._program(sizes), [(p.name, given.get(id(p))) for p in self._parameters], shapes,
+            self._program(sizes), [(p.name, passed.get(id(p))) for p in self._parameters], shapes,
             [p.is_output for p in self._parameters], sizes, self._size_keys, self.device,
         )  # fmt: skip
         if not new:
             return None
         return new[0] if len(new) == 1 else tuple(new)
 
-    def fills_with_arrays_alone(self, values: Sequence[Any]) -> bool:
-        """Whether a call has all arrays, and the function takes no sizes by themselves."""
+    def has_all_arrays(self, values: Sequence[Any]) -> bool:
+        """Whether a call has all arrays, and the function takes no sizes as arguments."""
         return len(values) == len(self._args) == len(self._parameters)
 
     @property
-    def result_places(self) -> list[int]:
-        """Which of its arrays are results."""
-        return [place for place, parameter in enumerate(self._parameters) if parameter.is_output]
+    def output_positions(self) -> list[int]:
+        """The positions of the results among its arrays."""
+        return [position for position, parameter in enumerate(self._parameters) if parameter.is_output]
 
     def prepare(self, views: Sequence[Array], device: int) -> Any:
-        """What calls that fill results on a device have in common, where all arrays are like these."""
-        taken, sizes = self._taken(views)
-        given = {id(parameter): array for parameter, array in taken}
-        arrays = [given[id(parameter)] for parameter in self._parameters]
+        """The part that calls on a device with all arrays like these have in common."""
+        arguments, sizes = self._check_arguments(views)
+        arrays = [array for _, array in arguments]
         return _backends.cuda_loops().prepare(self._program(sizes), arrays, sizes, self._size_keys, device)
 
     def _program(self, sizes: Sizes) -> Program:
-        is_wide = self.wide is not None and self.program.is_wide(sizes)
-        return self.wide if is_wide and self.wide is not None else self.program
+        return self.wide if self.wide is not None and self.program.is_wide(sizes) else self.program
 
-    def _take(self, parameter: Parameter, value: Any) -> Array:
-        """An argument as an array, or as a view of one on a device."""
-        if parameter.is_output and not isinstance(value, np.ndarray) and not _arrays.any_on_device(value):
-            raise TypeError(f"{parameter.name}: expected an array to fill, got {_arrays.type_name(value)}")
-        array = _arrays.as_operand(value, parameter.name)
-        parameter.check_shape(array)
-        return array
-
-    def _bind(self, taken: list[tuple[Parameter, Array]], sizes: Sizes) -> None:
-        _check_together(taken)
-        super()._bind(taken, sizes)
-
-
-def _check_together(taken: Sequence[tuple[Parameter, Array]]) -> None:
-    """Raise where some arrays lie on a device and others do not, or a result overlaps another array there."""
-    there = [p for p, array in taken if isinstance(array, _arrays.DeviceView)]
-    if not there:
-        return
-    for parameter, array in taken:
-        if not isinstance(array, _arrays.DeviceView):
-            raise TypeError(
-                f"{parameter.name}: is an array in the computer's memory, while {there[0].name} is on a CUDA "
-                "device; copy one of them explicitly"
-            )
-    for parameter, array in taken:
-        for other, each in taken:
-            if other is not parameter and parameter.is_output and np.may_share_memory(array, each):
-                raise ValueError(f"{parameter.name}: overlaps {other.name} in the device's memory")
+    def _check_arrays(self, arguments: Arguments) -> None:
+        """Raise where some arrays are on a device and others are not, or a result overlaps another array there."""
+        on_device = [p for p, array in arguments if isinstance(array, _arrays.DeviceView)]
+        if not on_device:
+            return
+        for parameter, array in arguments:
+            if not isinstance(array, _arrays.DeviceView):
+                raise TypeError(
+                    f"{parameter.name}: is an array in the computer's memory, while {on_device[0].name} is on a "
+                    "CUDA device; copy one of them explicitly"
+                )
+        for parameter, array in arguments:
+            for other, each in arguments:
+                if other is not parameter and parameter.is_output and np.may_share_memory(array, each):
+                    raise ValueError(f"{parameter.name}: overlaps {other.name} in the device's memory")

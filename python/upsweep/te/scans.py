@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from upsweep._compiler.loops.expressions import Axis, Expr, binary, const, users_line
+from upsweep._compiler.loops.expressions import Axis, Expr, binary, const, index_const, users_line
 from upsweep._compiler.loops.linear import linear, same
-from upsweep.te.bounds import check_reads
+from upsweep.te.bounds_checks import check_reads
 from upsweep.te.tensors import ComputeOp, Operation, PlaceholderOp, Tensor, inputs_of, producers, reads_of, retyped
 
 __all__ = ["ScanOp", "scan"]
@@ -72,16 +72,17 @@ def _check_lists(init: list[Tensor], update: list[Tensor], state: list[Tensor]) 
 
 def _check_shapes(init: Tensor, update: Tensor, state: Tensor, depth: Any, length: Any) -> None:
     line, name = state.op.line, state.name
-    for what, given in (("init", init), ("update", update)):
-        if given.ndim != state.ndim:
+    for what, tensor in (("init", init), ("update", update)):
+        if tensor.ndim != state.ndim:
             raise ValueError(
-                f"{given.op.line}: {what} {given.name} of shape {_shape_text(given)} has not the same number of "
-                f"dimensions as its state {name} of shape {_shape_text(state)}, made at {line}; the first is time"
+                f"{tensor.op.line}: {what} {tensor.name} of shape {_shape_text(tensor)} has not the same number "
+                f"of dimensions as its state {name} of shape {_shape_text(state)}, made at {line}; the "
+                "first is time"
             )
-    for what, given in (("update", update), ("state", state)):
-        if not same(given.shape[0], length):
+    for what, tensor in (("update", update), ("state", state)):
+        if not same(tensor.shape[0], length):
             raise ValueError(
-                f"{given.op.line}: {what} {given.name} of shape {_shape_text(given)}: the first dimension of "
+                f"{tensor.op.line}: {what} {tensor.name} of shape {_shape_text(tensor)}: the first dimension of "
                 f"states and updates is the scan's, {length!r}"
             )
     steps = linear(init.shape[0])
@@ -90,12 +91,12 @@ def _check_shapes(init: Tensor, update: Tensor, state: Tensor, depth: Any, lengt
             f"{init.op.line}: init {init.name} of state {name}: its first dimension is how many steps are given, "
             f"an integer from 1, the same for all states; got {_shape_text(init)}"
         )
-    for what, given in (("init", init), ("update", update)):
+    for what, tensor in (("init", init), ("update", update)):
         for d in range(1, state.ndim):
-            if not same(given.shape[d], state.shape[d]):
+            if not same(tensor.shape[d], state.shape[d]):
                 raise ValueError(
-                    f"{given.op.line}: {what} {given.name} of shape {_shape_text(given)} disagrees in dimension "
-                    f"{d} with its state {name} of shape {_shape_text(state)}, made at {line}"
+                    f"{tensor.op.line}: {what} {tensor.name} of shape {_shape_text(tensor)} disagrees in "
+                    f"dimension {d} with its state {name} of shape {_shape_text(state)}, made at {line}"
                 )
     if not init.dtype == update.dtype == state.dtype:
         raise TypeError(
@@ -105,31 +106,31 @@ def _check_shapes(init: Tensor, update: Tensor, state: Tensor, depth: Any, lengt
 
 
 def _check_time(op: ScanOp, stage: ComputeOp, read: Expr) -> None:
-    """Where in time a state or a stage of the body is read."""
+    """Raise where a state or a stage of the body is read at a step that is not computed yet, or not stored."""
     tensor: Tensor = read.static[0]
     time = stage.axis[0]
     offset = linear(read.args[0]).plus(linear(time), -1)
     is_state = any(tensor is each for each in op.state)
-    here = f"{read.where}: {tensor.name}[{', '.join(map(repr, read.args))}] in {stage.name}"
+    access = f"{read.where}: {tensor.name}[{', '.join(map(repr, read.args))}] in {stage.name}"
     if offset.terms:
-        wanted = f"{time.name} - d with 1 <= d <= {op.depth}" if is_state else f"{time.name}"
-        raise ValueError(f"{here}: the first index is time, expected {wanted}")
+        expected = f"{time.name} - d with 1 <= d <= {op.depth}" if is_state else f"{time.name}"
+        raise ValueError(f"{access}: the first index is time, expected {expected}")
     if is_state:
         if offset.constant >= 0:
             update = op.update[next(n for n, each in enumerate(op.state) if each is tensor)]
             raise ValueError(
-                f"{here}: a state is read before the step, at {time.name} - d with 1 <= d <= {op.depth}; "
+                f"{access}: a state is read before the step, at {time.name} - d with 1 <= d <= {op.depth}; "
                 f"for another state's new value read its update, {update.name}[{time.name}, ...], which says the "
                 "order"
             )
         if -offset.constant > op.depth:
             raise ValueError(
-                f"{here}: {-offset.constant} steps back, but the init gives {op.depth}; the init's first "
+                f"{access}: {-offset.constant} steps back, but the init gives {op.depth}; the init's first "
                 "dimension is how far back a read may reach"
             )
     elif offset.constant:
         raise ValueError(
-            f"{here}: {tensor.name} is computed anew at each step and read at {time.name} only; make it a state "
+            f"{access}: {tensor.name} is computed anew at each step and read at {time.name} only; make it a state "
             "to keep it from step to step"
         )
 
@@ -149,7 +150,7 @@ def _check_body(op: ScanOp) -> None:
             if id(tensor) in states or id(tensor.op) in inside:
                 _check_time(op, stage, read)
         first = const(op.depth, "int64")
-        last = linear(binary("sub", op.length, const(1, "int64"))).expr()
+        last = linear(binary("sub", op.length, index_const(1))).expr()
         check_reads(stage, {stage.axis[0]: (first, last)})
     for update in op.update:
         for stage in op.body:
@@ -162,10 +163,10 @@ def _check_body(op: ScanOp) -> None:
 
 
 def _check_inputs(op: ScanOp, inputs: list[Tensor]) -> None:
-    given = {id(each) for each in producers(inputs)}
+    available = {id(each) for each in producers(inputs)}
     states = {id(each.op) for each in op.state}
     for each in producers(op.update):
-        if isinstance(each, PlaceholderOp) and id(each) not in given | states:
+        if isinstance(each, PlaceholderOp) and id(each) not in available | states:
             raise ValueError(
                 f"{users_line()}: scan: the update reads {each.name} (made at {each.line}), "
                 "which is not among inputs="
@@ -179,18 +180,18 @@ def scan(
     inputs: Sequence[Tensor] | None = None,
     name: str = "scan",
 ) -> Any:
-    """A recurrence over the first dimension.
+    """Define a recurrence over the first dimension.
 
     Parameters
     ----------
     init : Tensor or list of Tensor
         Of shape (k, ...): the first k steps of each state.
     update : Tensor or list of Tensor
-        Of shape (T, ...): each state's value at step t >= k.
+        Of shape (T, ...): the value of each state at step t >= k, a `compute`.
     state_placeholder : Tensor or list of Tensor
         Placeholders of shape (T, ...), which updates read at steps t - k to t - 1.
     inputs : list of Tensor, optional
-        What the updates read besides. May be left out; if given, it has to be all.
+        The other tensors that the updates read: all of them, or left out.
     name : str
         The name of the result.
 

@@ -1,4 +1,7 @@
-"""Schedules: in which order, and on what, the loops of each stage run. What is computed stays the same."""
+"""Schedules: the order of the loops of each stage, and what they run on. The results stay the same.
+
+`lowering` reads the leaf axes of each stage, their marks and thread axes, and where a stage is computed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 from upsweep._compiler.loops.expressions import Axis, Expr, as_expr, users_line
 from upsweep._compiler.loops.linear import linear
 from upsweep._utils.integers import as_integer
-from upsweep.te.bounds import SizeCheck, check_reads
+from upsweep.te.bounds_checks import SizeCheck, check_reads
 from upsweep.te.scans import ScanOp
 from upsweep.te.tensors import ComputeOp, Operation, PlaceholderOp, Tensor, inputs_of, producers
 
@@ -31,7 +34,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Fuse:
-    """Two neighbours as one axis."""
+    """Two adjacent axes as one."""
 
     outer: Axis
     inner: Axis
@@ -39,14 +42,28 @@ class Fuse:
 
 
 def thread_axis(dom: Any = None, tag: str = "", name: str = "") -> Axis:
-    """An axis of a GPU's grid. On the CPU ``blockIdx`` is a parallel loop, ``threadIdx`` a vector loop.
+    """Create an axis of a GPU's grid, for `Stage.bind`.
+
+    On the CPU ``blockIdx`` is a parallel loop, ``threadIdx`` a vector loop.
 
     Parameters
     ----------
     dom : (0, int), optional
-        What it runs over; usually left to the axis that is bound to it. May be left out altogether.
+        Its range; by default that of the axis which is bound to it.
     tag : str
-        blockIdx.x, threadIdx.y, ...
+        blockIdx.x, threadIdx.y, ...; may be the first argument.
+    name : str
+        Its name in messages; by default the tag.
+
+    Returns
+    -------
+    Axis
+
+    Examples
+    --------
+    >>> from upsweep import te
+    >>> te.thread_axis("threadIdx.x").name
+    'threadIdx.x'
     """
     if isinstance(dom, str):
         dom, tag = None, dom
@@ -59,7 +76,33 @@ def thread_axis(dom: Any = None, tag: str = "", name: str = "") -> Axis:
 
 
 class Stage:
-    """The loops of one operation."""
+    """The loops of one operation, as ``schedule[tensor]``.
+
+    Its methods raise ValueError, with the line of the user's program, for an axis that is none of its loops (any
+    more) and for what would change results: the steps of a scan run in order, those of a reduction in one thread.
+
+    Examples
+    --------
+    >>> from upsweep import te
+    >>> X = te.placeholder((64, 32), name="X")
+    >>> Y = te.compute((64, 32), lambda i, j: 2 * X[i, j], name="Y")
+    >>> s = te.create_schedule(Y.op)
+    >>> i, j = Y.op.axis
+    >>> outer, inner = s[Y].split(j, factor=8)
+    >>> s[Y].parallel(i)
+    >>> s[Y].vectorize(inner)
+    >>> print(te.lower(s, [X, Y]))
+    produce Y {
+      parallel (i, 0, 64) {
+        for (j.outer, 0, 4) {
+          vectorized (j.inner, 0, 8) {
+            Y[i, (j.outer*8) + j.inner] = 2f*X[i, (j.outer*8) + j.inner]
+          }
+        }
+      }
+    }
+    <BLANKLINE>
+    """
 
     def __init__(self, schedule: Schedule, op: Operation, group: ScanOp | None) -> None:
         self.schedule, self.op, self.group = schedule, op, group
@@ -83,7 +126,7 @@ class Stage:
         return ValueError(f"{users_line()}: {self.op.name}: {text}")
 
     def _check(self, axis: Axis, *, marks: str = "") -> int:
-        """The place of a leaf; `marks` is what it is to be marked with."""
+        """The position of a leaf; `marks` is what it is to be marked with."""
         if not isinstance(axis, Axis):
             raise TypeError(f"{users_line()}: {self.op.name}: expected an axis, got {axis!r}")
         if axis is self.time:
@@ -105,7 +148,19 @@ class Stage:
         return places[0]
 
     def split(self, parent: Axis, factor: int | None = None, nparts: int | None = None) -> tuple[Axis, Axis]:
-        """Cut an axis in two: the inner one of `factor` steps, or the outer one of `nparts`."""
+        """Split an axis in two: the inner one of `factor` steps, or the outer one of `nparts`.
+
+        Parameters
+        ----------
+        parent : Axis
+            One of the stage's loops. Where its extent is no multiple, a condition cuts off the excess.
+        factor, nparts : int
+            One of the two.
+
+        Returns
+        -------
+        outer, inner : Axis
+        """
         if (factor is None) == (nparts is None):
             raise self._error("split: one of factor= and nparts=")
         parts = self._parts("factor", factor) if nparts is None else self._parts("nparts", nparts)
@@ -119,7 +174,7 @@ class Stage:
         return outer, inner
 
     def _parts(self, what: str, value: Any) -> int:
-        """An integer from 1, numpy's too."""
+        """A positive integer, also one of numpy."""
         try:
             parts = as_integer(value, what)
         except TypeError:
@@ -129,7 +184,7 @@ class Stage:
         return parts
 
     def fuse(self, outer: Axis, inner: Axis) -> Axis:
-        """One axis of two neighbours."""
+        """Fuse two adjacent axes into one, which is returned. The inner extent has to be a constant."""
         place = self._check(outer)
         if self._check(inner) != place + 1 or outer.kind != inner.kind:
             raise self._error(f"fuse: {inner.name} does not follow {outer.name}")
@@ -139,14 +194,14 @@ class Stage:
         return fused
 
     def tile(self, x: Axis, y: Axis, x_factor: int, y_factor: int) -> tuple[Axis, Axis, Axis, Axis]:
-        """Split two axes, the outer parts outside."""
+        """Split two axes by these factors and reorder the parts to x_outer, y_outer, x_inner, y_inner."""
         x_outer, x_inner = self.split(x, factor=x_factor)
         y_outer, y_inner = self.split(y, factor=y_factor)
         self.reorder(x_outer, y_outer, x_inner, y_inner)
         return x_outer, y_outer, x_inner, y_inner
 
     def reorder(self, *axes: Axis) -> None:
-        """Put axes into this order; those not named stay where they are."""
+        """Put axes into this order, from the outermost; those not named keep their positions."""
         places = sorted(self._check(axis) for axis in axes)
         if len(set(places)) < len(axes):
             raise self._error("reorder: an axis is named twice")
@@ -162,7 +217,7 @@ class Stage:
         self.marks[axis] = mark
 
     def parallel(self, axis: Axis) -> None:
-        """Share a loop's steps among threads."""
+        """Distribute a loop's steps over threads."""
         self._mark(axis, "parallel")
 
     def vectorize(self, axis: Axis) -> None:
@@ -170,11 +225,11 @@ class Stage:
         self._mark(axis, "vectorized")
 
     def unroll(self, axis: Axis) -> None:
-        """Write a loop's steps one behind the other; its extent is a constant."""
+        """Unroll a loop, whose extent has to be a constant."""
         self._mark(axis, "unrolled")
 
     def bind(self, axis: Axis, thread: Axis) -> None:
-        """Run a loop's steps on a thread axis."""
+        """Run a loop's steps on a thread axis, from `thread_axis`."""
         if not isinstance(thread, Axis) or thread.kind != "thread":
             raise TypeError(f"{users_line()}: {self.op.name}: bind: expected te.thread_axis(...), got {thread!r}")
         if axis in self.threads:
@@ -188,7 +243,7 @@ class Stage:
         self.threads[axis] = thread
 
     def compute_at(self, parent: Stage, axis: Axis) -> None:
-        """Compute the stage inside a loop of another one that reads it, as much as that loop's step needs."""
+        """Compute the stage inside a loop of another one that reads it: in each step the region that is read."""
         self._check_movable("compute_at")
         if not isinstance(parent, Stage) or parent.schedule is not self.schedule or parent is self:
             raise self._error("compute_at: expected another stage of the same schedule, as s[...]")
@@ -206,18 +261,18 @@ class Stage:
         self.attached_line = users_line()
 
     def compute_inline(self) -> None:
-        """Compute the stage's elements where they are read."""
+        """Compute the stage's elements where they are read, without memory."""
         self._check_movable("compute_inline")
         if isinstance(self.op, ComputeOp) and self.op.reduce_axis:
             raise self._error("compute_inline: a reduction needs memory of its own")
         self.inlined, self.attached = True, None
 
     def compute_root(self) -> None:
-        """Compute all of the stage before those that read it, as without a schedule."""
+        """Compute all of the stage before those that read it, which is the default."""
         self.inlined, self.attached = False, None
 
     def never_reached(self) -> ValueError:
-        """What to raise where the loop that it is computed at is never written."""
+        """The error for a stage that is computed at a loop which does not exist."""
         assert self.attached is not None
         parent, axis = self.attached
         names = ", ".join(leaf.name for leaf in parent.leaves)
@@ -243,7 +298,25 @@ class Stage:
 
 
 class Schedule:
-    """The stages of some results; ``s[tensor]`` or ``s[tensor.op]`` is one."""
+    """The stages of some results, from `create_schedule`; ``s[tensor]`` or ``s[tensor.op]`` is one of them.
+
+    Examples
+    --------
+    >>> from upsweep import te
+    >>> X = te.placeholder((8,), name="X")
+    >>> Y = te.compute((8,), lambda i: 2 * X[i], name="Y")
+    >>> Z = te.compute((8,), lambda i: Y[i] + 1, name="Z")
+    >>> s = te.create_schedule(Z.op)
+    >>> s[Y].compute_inline()
+    >>> s[Z].vectorize(Z.op.axis[0])
+    >>> print(te.lower(s, [X, Z]))
+    produce Z {
+      vectorized (i, 0, 8) {
+        Z[i] = (2f*X[i]) + 1f
+      }
+    }
+    <BLANKLINE>
+    """
 
     def __init__(self, outputs: list[Tensor]) -> None:
         self.outputs = outputs
@@ -277,22 +350,24 @@ class Schedule:
 
     @staticmethod
     def _check_readers(order: list[Operation], groups: dict[ComputeOp, ScanOp]) -> None:
-        """What lives in a scan's loop cannot be read from outside of it."""
+        """Raise where a stage of a scan's loop is read from outside of it."""
         states = {id(s.op): op for op in order if isinstance(op, ScanOp) for s in op.state}
         inits = {
             id(t.op): op for op in order if isinstance(op, ScanOp) for t in op.init if isinstance(t.op, ComputeOp)
         }
         for op in order:
             for tensor in inputs_of(op):
-                here = f"{op.line}: {op.name} reads {tensor.name}"
+                access = f"{op.line}: {op.name} reads {tensor.name}"
                 inside = groups.get(op) if isinstance(op, ComputeOp) else None
                 owner = groups.get(tensor.op) if isinstance(tensor.op, ComputeOp) else states.get(id(tensor.op))
                 if owner is not None and inside is not owner:
                     raise ValueError(
-                        f"{here} of {owner.name}'s loop from outside of it; read the scan's result instead"
+                        f"{access} of {owner.name}'s loop from outside of it; read the scan's result instead"
                     )
                 if id(tensor.op) in inits and op is not inits[id(tensor.op)]:
-                    raise ValueError(f"{here}, which is the init of a scan; write a te.compute of its own for it")
+                    raise ValueError(
+                        f"{access}, which is the init of a scan; write a te.compute of its own for it"
+                    )
 
     def __getitem__(self, key: Tensor | Operation) -> Stage:
         op = key.op if isinstance(key, Tensor) else key
@@ -302,18 +377,18 @@ class Schedule:
         raise KeyError(f"{getattr(key, 'name', key)} is not part of this schedule")
 
     def placeholders(self) -> list[Tensor]:
-        """What has to be given at the call."""
+        """The tensors that a call needs."""
         states = {id(t.op) for stage in self.stages if isinstance(stage.op, ScanOp) for t in stage.op.state}
-        found = [stage.op for stage in self.stages if isinstance(stage.op, PlaceholderOp)]
-        return [op.outputs[0] for op in found if id(op) not in states]
+        placeholders = [stage.op for stage in self.stages if isinstance(stage.op, PlaceholderOp)]
+        return [op.outputs[0] for op in placeholders if id(op) not in states]
 
     def check_args(self, args: Sequence[Tensor]) -> None:
-        """Raise unless these are its results and all that they need, once each; placeholders may be more."""
-        mine = {id(stage.op) for stage in self.stages}
+        """Raise unless these are results and all placeholders that they need, once each, or other placeholders."""
+        own = {id(stage.op) for stage in self.stages}
         for tensor in args:
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"args: expected tensors, got {tensor!r}")
-            if id(tensor.op) not in mine and not isinstance(tensor.op, PlaceholderOp):
+            if id(tensor.op) not in own and not isinstance(tensor.op, PlaceholderOp):
                 raise ValueError(
                     f"args: {tensor.name} (made at {tensor.op.line}) is neither a result of the schedule nor what "
                     "one is computed from"
@@ -332,7 +407,7 @@ class Schedule:
                 raise ValueError(
                     f"args: {tensor.name} is a scan's state; the scan's result is what can be asked for"
                 )
-            stage = self[tensor] if id(op) in mine else None
+            stage = self[tensor] if id(op) in own else None
             if stage is not None and (stage.group is not None or stage.inlined or stage.attached is not None):
                 raise ValueError(
                     f"args: {tensor.name} lives inside of another stage's loops and cannot be an argument"
@@ -344,7 +419,16 @@ class Schedule:
 
 
 def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> Schedule:
-    """A schedule of what some operations need, with nothing decided.
+    """Create a schedule of some operations and of all that they need, with every loop left open.
+
+    Parameters
+    ----------
+    ops : Operation, Tensor or list of them
+        The results, as ``Y.op`` or ``Y``.
+
+    Returns
+    -------
+    Schedule
 
     Examples
     --------
@@ -363,9 +447,8 @@ def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> S
     }
     <BLANKLINE>
     """
-    given = list(ops) if isinstance(ops, (tuple, list)) else [ops]
     outputs: list[Tensor] = []
-    for each in given:
+    for each in ops if isinstance(ops, (tuple, list)) else [ops]:
         op = each.op if isinstance(each, Tensor) else each
         if not isinstance(op, (ComputeOp, ScanOp)):
             raise TypeError(f"ops: expected results of te.compute or te.scan, got {each!r}")

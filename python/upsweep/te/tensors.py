@@ -1,4 +1,7 @@
-"""Tensors and the operations that make them: what is given, and what is computed element by element."""
+"""Tensors, and the operations that produce them: inputs, and computations element by element.
+
+Other operations are in `scans`; `mathematics` has the functions of elements. `schedule` orders the operations.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,18 @@ from upsweep._compiler.loops.expressions import (
     check_dtype,
     users_line,
     variable,
-    walk,
 )
-from upsweep._compiler.loops.linear import MOST_SIZE, Linear, as_index, is_of_data, linear
+from upsweep._compiler.loops.linear import MAX_SIZE, Linear, as_index, is_of_data, linear
+from upsweep._compiler.loops.traversal import walk
 
 __all__ = ["ComputeOp", "Operation", "PlaceholderOp", "Tensor", "compute", "placeholder", "reads_of", "var"]
 
-# What reductions start from, and what takes the next value in.
+# The operation that combines two values of a reduction.
 COMBINERS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
 class Operation:
-    """What makes tensors. `line` is the line of the user's program that did."""
+    """An operation that produces tensors; `line` is the line of the user's program that created it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -34,12 +37,12 @@ class Operation:
         self.outputs: list[Tensor] = []
 
     def output(self, index: int) -> Tensor:
-        """One of the tensors."""
+        """One of its tensors."""
         return self.outputs[index]
 
     @property
     def num_outputs(self) -> int:
-        """How many tensors there are."""
+        """The number of its tensors."""
         return len(self.outputs)
 
     def __repr__(self) -> str:
@@ -47,7 +50,7 @@ class Operation:
 
 
 class PlaceholderOp(Operation):
-    """A tensor that is given at the call."""
+    """A tensor that is an argument of the call, or a scan's state."""
 
 
 class ComputeOp(Operation):
@@ -60,7 +63,15 @@ class ComputeOp(Operation):
 
 
 class Tensor:
-    """An array that is described, not computed: its shape and dtype, and by indexing, an element."""
+    """A symbolic tensor: its shape, its dtype and the operation that produces it. Indexing gives an element.
+
+    Examples
+    --------
+    >>> from upsweep import te
+    >>> X = te.placeholder((te.var("n"), 4), name="X")
+    >>> X.ndim, X.dtype, X[0, 1] * 2
+    (2, 'float32', X[0, 1]*2f)
+    """
 
     def __init__(self, op: Operation, shape: tuple[Expr, ...], dtype: str, name: str) -> None:
         self.op, self.shape, self.dtype, self.name = op, shape, dtype, name
@@ -80,10 +91,10 @@ class Tensor:
                 "a tensor is read element by element"
             )
         try:
-            places = tuple(as_index(index) for index in indices)
+            positions = tuple(as_index(index) for index in indices)
         except TypeError as error:
             raise TypeError(f"{users_line()}: an index of {self.name}: {error}") from None
-        return Expr("read", places, self.dtype, (self,), users_line())
+        return Expr("read", positions, self.dtype, (self,), users_line())
 
     def __call__(self, *indices: Any) -> Expr:
         return self[indices]
@@ -106,19 +117,23 @@ class Tensor:
 
 
 def reads_of(expr: Expr) -> list[Expr]:
-    """The elements of tensors in an expression."""
+    """The reads of tensors in an expression."""
     return [node for node in walk(expr) if node.op == "read"]
 
 
 def var(name: str = "n", dtype: str = "int64") -> Expr:
-    """A size that is known when a built function is called.
+    """Create a symbolic size, which is known when a built function is called.
 
     Parameters
     ----------
     name : str
-        Its name in what `lower` prints, and in messages.
+        Its name in the text of `lower` and in messages.
     dtype : str
         An integer dtype; sizes are computed in int64, and are at most 2**62.
+
+    Returns
+    -------
+    Expr
 
     Examples
     --------
@@ -145,14 +160,14 @@ def as_shape(shape: Any, what: str) -> tuple[Expr, ...]:
             raise ValueError(f"shape of {what}: expected integers and arithmetic of sizes alone, got {extent!r}")
         if linear(extent).below_zero():
             raise ValueError(f"shape of {what}: a size is never negative, got {extent!r}")
-        if linear(extent).plus(Linear(-1 - MOST_SIZE)).at_least_zero():
+        if linear(extent).plus(Linear(-1 - MAX_SIZE)).at_least_zero():
             raise ValueError(f"shape of {what}: a size is at most 2**62, got {extent!r}")
         result.append(extent)
     return tuple(result)
 
 
 def placeholder(shape: Any, dtype: str = "float32", name: str = "placeholder") -> Tensor:
-    """A tensor that is given when a built function is called, or a scan's state before the step.
+    """Create a tensor that is an argument of the built function, or the state of a scan.
 
     Parameters
     ----------
@@ -162,6 +177,10 @@ def placeholder(shape: Any, dtype: str = "float32", name: str = "placeholder") -
         float32, float64, int32, int64 or bool.
     name : str
         Its name in messages.
+
+    Returns
+    -------
+    Tensor
 
     Examples
     --------
@@ -173,14 +192,26 @@ def placeholder(shape: Any, dtype: str = "float32", name: str = "placeholder") -
 
 
 def reduce_axis(dom: Any, name: str = "rv") -> Axis:
-    """An index to reduce over.
+    """Create an index to reduce over.
 
     Parameters
     ----------
     dom : (int or size, int or size)
         It runs over ``range(*dom)``; the first must be 0.
     name : str
-        Its name in what `lower` prints.
+        Its name in the text of `lower`.
+
+    Returns
+    -------
+    Axis
+
+    Examples
+    --------
+    >>> from upsweep import te
+    >>> k = te.reduce_axis((0, 4), name="k")
+    >>> X = te.placeholder((8, 4), name="X")
+    >>> te.compute((8,), lambda i: te.max(X[i, k], axis=k), name="largest")
+    Tensor(name=largest, shape=(8), dtype=float32)
     """
     if not isinstance(dom, (tuple, list)) or len(dom) != 2:
         raise ValueError(f"dom: expected (0, extent), got {dom!r}")
@@ -209,7 +240,18 @@ def reduction(combiner: str, expr: Any, axis: Any) -> Expr:
 
 
 def sum(expr: Any, axis: Any) -> Expr:
-    """The sum of an expression over one or several `reduce_axis`; only as the whole body of a `compute`.
+    """The sum of an expression over one or several `reduce_axis`, as the whole body of a `compute`.
+
+    Parameters
+    ----------
+    expr : Expr
+        The summand.
+    axis : Axis or list of Axis
+        From `reduce_axis`.
+
+    Returns
+    -------
+    Expr
 
     Examples
     --------
@@ -234,16 +276,16 @@ def _axis_names(function: Callable[..., Any], n_dims: int, name: str) -> list[st
 
 
 def compute(shape: Any, fcompute: Callable[..., Any], name: str = "compute") -> Tensor:
-    """A tensor whose element at the indices that `fcompute` is given is what it returns.
+    """Define a tensor element by element.
 
     Parameters
     ----------
     shape : tuple of int or size
         The tensor's shape.
     fcompute : callable
-        Takes one index a dimension, returns an expression or a number. It is called once, here.
+        Maps one index for each dimension to the element, an expression or a number. It is called once.
     name : str
-        The tensor's name in what `lower` prints, and in messages.
+        The tensor's name in the text of `lower` and in messages.
 
     Returns
     -------
@@ -275,7 +317,7 @@ def compute(shape: Any, fcompute: Callable[..., Any], name: str = "compute") -> 
 
 
 def retyped(tensor: Tensor, dtype: str) -> None:
-    """Give a tensor of bare numbers, as ``lambda _, i: 0.0``, the dtype of what it begins."""
+    """Change the dtype of a tensor of a constant, as ``lambda _, i: 0.0``, to that of its scan."""
     op = tensor.op
     if isinstance(op, ComputeOp) and op.body.op == "const" and (dtype in FLOATS or op.body.dtype not in FLOATS):
         op.body = cast(op.body, dtype)
@@ -299,6 +341,6 @@ def producers(tensors: Iterable[Tensor]) -> list[Operation]:
 def inputs_of(op: Operation) -> list[Tensor]:
     """The tensors that an operation reads, in the order of its text."""
     if isinstance(op, ComputeOp):
-        found = [node.static[0] for node in reads_of(op.body)]
-        return list(dict.fromkeys(found))
+        tensors = [node.static[0] for node in reads_of(op.body)]
+        return list(dict.fromkeys(tensors))
     return list(getattr(op, "outer_inputs", ()))

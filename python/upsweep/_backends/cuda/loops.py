@@ -1,4 +1,7 @@
-"""Loop nests over arrays that are on a device. Imported by the first call that needs it."""
+"""Executor of loop nests on a CUDA device: arrays on the device in place, host arrays by staging copies.
+
+`te.cuda_function` and `_torch.loops` call it; `_backends.cuda_loops` imports it on first use.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,8 @@ compile_ahead, start = loops_launch.compile_ahead, loops_launch.start
 
 def prepare(
     program: Any, arrays: Sequence[Array], sizes: dict[str, int], names: Sequence[str], device: int
-) -> loops_launch.Prepared:
-    """What calls on arrays like these have in common."""
+) -> loops_launch.PreparedCall:
+    """The part of a call that arrays of the same shapes and strides share."""
     return loops_launch.prepare(program, [described(array) for array in arrays], sizes, names, device)
 
 
@@ -34,28 +37,37 @@ def run_nest(
     names: Sequence[str],
     device: int,
 ) -> list[Any]:
-    """Run a nest; results that are not given are new, of the library that the inputs are of, and returned.
+    """Run a nest, and return its missing results as new arrays of the inputs' library.
 
-    Arrays of the host are copied to the device and back; `device` is where to.
+    Parameters
+    ----------
+    named : sequence of (str, array or None)
+        The arrays by name; None: a result that is missing.
+    shapes, is_output : sequences
+        The shape and dtype of each, and whether it is a result.
+    sizes : dict
+        The values of symbolic sizes; `names` are their keys in the program's order.
+    device : int
+        The device that host arrays are copied to.
     """
     arrays = [array for _, array in named]
     if any(isinstance(array, DeviceView) for array in arrays):
         with contextlib.closing(Call({name: array for name, array in named if array is not None})) as call:
-            found = [call.empty(*shapes[n]) if array is None else array for n, array in enumerate(arrays)]
-            loops_launch.run(program, [described(each) for each in found], sizes, names, **call.where)
-            return [user_array(each) for each, array in zip(found, arrays) if array is None]
+            filled = [call.empty(*shapes[n]) if array is None else array for n, array in enumerate(arrays)]
+            loops_launch.run(program, [described(each) for each in filled], sizes, names, **call.where)
+            return [user_array(each) for each, array in zip(filled, arrays) if array is None]
     results = [np.empty(shape, dtype) for (shape, dtype), array in zip(shapes, arrays) if array is None]
     fresh = iter(results)
-    there = [next(fresh) if array is None else array for array in arrays]
+    host_arrays = [next(fresh) if array is None else array for array in arrays]
     with contextlib.closing(staging.Memory(device)) as memory:
         sent: list[DeviceArray] = []
-        for array, is_result in zip(there, is_output):
+        for array, is_result in zip(host_arrays, is_output):
             native = array.dtype.newbyteorder("=")
             sent.append(memory.empty(array.shape, native) if is_result else memory.send(array))
         loops_launch.run(
             program, sent, sizes, names, device=device, stream=memory.stream, allocate=memory.allocate
         )
-        for array, of_device, is_result in zip(there, sent, is_output):
+        for array, of_device, is_result in zip(host_arrays, sent, is_output):
             if is_result and array.size:
                 memory.fetch(of_device, array)
     return results

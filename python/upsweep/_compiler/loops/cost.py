@@ -1,14 +1,14 @@
-"""How much a parallel loop's step costs, as expressions of sizes: what threads and strips are chosen by."""
+"""Cost model of parallel loops, as expressions of sizes; the numbers of threads and of chunks depend on it."""
 
 from __future__ import annotations
 
-from upsweep._compiler.llvm.loops.vectorize import BITS
-from upsweep._compiler.loops.expressions import Expr, binary, const, mentions, walk
+from upsweep._compiler.loops.expressions import ITEM_BYTES, Expr, binary, const, index_const, mentions
 from upsweep._compiler.loops.statements import For, Statement, Store, inner_statements
+from upsweep._compiler.loops.traversal import walk
 
 __all__ = ["strip_bytes", "strip_work"]
 
-# A function of mathematics beside a store or a sum.
+# The cost of a mathematical function relative to a store.
 _FUNCTION_COST = 8
 _FUNCTIONS = ("exp", "log", "sin", "cos", "tanh", "sigmoid", "pow", "asin", "acos", "atan")
 
@@ -21,15 +21,15 @@ def _stores_under(statement: Statement, loops: list[For]) -> list[tuple[Store, l
     if isinstance(statement, Store):
         return [(statement, loops)]
     inside = [*loops, statement] if isinstance(statement, For) else loops
-    return [found for inner in inner_statements(statement) for found in _stores_under(inner, inside)]
+    return [pair for inner in inner_statements(statement) for pair in _stores_under(inner, inside)]
 
 
 def strip_bytes(strips: list[For]) -> Expr:
-    """The bytes that one step of parallel loops writes, a step of the loops around them."""
-    total = const(0, "int64")
+    """The bytes that one step of parallel loops stores in one step of the loops around them."""
+    total = index_const(0)
     for strip in strips:
         for store, loops in _stores_under(strip.body, []):
-            size = const(BITS[store.buffer.dtype] // 8, "int64")
+            size = const(ITEM_BYTES[store.buffer.dtype], "int64")
             for loop in loops:
                 if any(mentions(index, loop.axis) for index in store.indices):
                     size = _times(size, loop.extent)
@@ -38,12 +38,12 @@ def strip_bytes(strips: list[For]) -> Expr:
 
 
 def strip_work(statement: Statement, strips: list[For]) -> Expr:
-    """What one step of parallel loops costs over all of a statement, in bytes or their worth."""
+    """The cost of one step of parallel loops over all of a statement, in bytes or their equivalent."""
     ids = {id(strip) for strip in strips}
-    total = const(0, "int64")
+    total = index_const(0)
     for store, loops in _stores_under(statement, []):
         n_functions = sum(node.op in _FUNCTIONS for node in walk(store.value))
-        work = const(BITS[store.buffer.dtype] // 8 * (1 + _FUNCTION_COST * n_functions), "int64")
+        work = const(ITEM_BYTES[store.buffer.dtype] * (1 + _FUNCTION_COST * n_functions), "int64")
         for loop in loops:
             if id(loop) not in ids:
                 work = _times(work, loop.extent)

@@ -1,8 +1,8 @@
-"""Scalar expressions: indices, sizes and elements, as users write them and as loop nests hold them.
+"""Scalar expressions: indices, sizes and elements, in the programs of users and in loop nests.
 
 A node is immutable. ``read`` is an element of a tensor, ``load`` one of a buffer; all other rows of
 `OPERATIONS` mean what numpy's function does. Operators build nodes, so ``==`` is a comparison in the user's
-program: nodes are told apart by identity, and by `key` where two that read alike are the same.
+program: nodes are distinguished by identity, and by `key` where equal expressions are the same.
 """
 
 from __future__ import annotations
@@ -13,41 +13,23 @@ import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
+from upsweep._compiler.loops.expression_text import expression_text
+from upsweep._compiler.loops.traversal import fold
+
 __all__ = [
-    "FLOATS",
-    "INTEGER_OPERATIONS",
-    "INTS",
-    "OPERATIONS",
-    "Axis",
-    "Expr",
-    "as_expr",
-    "atoms",
-    "binary",
-    "cast",
-    "const",
-    "contains",
-    "fold",
-    "has_loads",
-    "key",
-    "load",
-    "lowest",
-    "mentions",
-    "select",
-    "substitute",
-    "unary",
-    "users_line",
-    "variable",
-    "walk",
-    "with_args",
-]
+    "DTYPES", "FLOATS", "INTEGER_OPERATIONS", "INTS", "ITEM_BYTES", "OPERATIONS", "Axis", "Expr", "as_expr",
+    "atoms", "binary", "cast", "const", "constant_of", "contains", "has_loads", "index_const", "key", "load",
+    "lowest", "mentions", "select", "substitute", "unary", "users_line", "variable", "with_args",
+]  # fmt: skip
 
 FLOATS = ("float32", "float64")
 INTS = ("int32", "int64")
 DTYPES = (*FLOATS, *INTS, "bool")
+ITEM_BYTES = {name: np.dtype(name).itemsize for name in DTYPES}
 
 _PACKAGE = str(Path(__file__).parents[2])
 
@@ -78,21 +60,8 @@ INTEGER_OPERATIONS: dict[str, Callable[..., Any]] = {
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 LOGICAL = ("and", "or", "not")
 _OF_FLOATS = (
-    "div",
-    "pow",
-    "exp",
-    "log",
-    "sqrt",
-    "rsqrt",
-    "sin",
-    "cos",
-    "tanh",
-    "atan",
-    "asin",
-    "acos",
-    "sigmoid",
-    "floor",
-)
+    "div", "pow", "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "atan", "asin", "acos", "sigmoid", "floor",
+)  # fmt: skip
 # Operators by the names of numpy's functions.
 _OPERATORS = {
     "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "floor_divide": "floordiv",
@@ -110,6 +79,14 @@ def users_line() -> str:
     return "<unknown>" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def _operator(op: str) -> Callable[[Any, Any], Expr]:
+    return lambda self, other: binary(op, self, other)
+
+
+def _reflected(op: str) -> Callable[[Any, Any], Expr]:
+    return lambda self, other: binary(op, other, self)
+
+
 class Expr:
     """A scalar. It never changes; `known_atoms`, `known_form` and `known_key` cache `atoms`, `linear`, `key`."""
 
@@ -124,8 +101,6 @@ class Expr:
         self.known_form: Any = None
 
     def __repr__(self) -> str:
-        from upsweep._compiler.loops.printing import expression_text
-
         return expression_text(self, limit=2000)
 
     def __bool__(self) -> bool:
@@ -167,7 +142,7 @@ class Expr:
     __int__ = __index__ = __complex__ = __float__  # none of them returns
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **keywords: Any) -> Expr:
-        # A number of numpy on the left of an operator comes here.
+        # Called for a number of numpy on the left of an operator.
         op = _OPERATORS.get(ufunc.__name__)
         if op is None or method != "__call__" or keywords:
             raise TypeError(
@@ -180,63 +155,20 @@ class Expr:
         """The value as another dtype."""
         return cast(self, dtype)
 
-    def __add__(self, other: Any) -> Expr:
-        return binary("add", self, other)
-
-    def __radd__(self, other: Any) -> Expr:
-        return binary("add", other, self)
-
-    def __sub__(self, other: Any) -> Expr:
-        return binary("sub", self, other)
-
-    def __rsub__(self, other: Any) -> Expr:
-        return binary("sub", other, self)
-
-    def __mul__(self, other: Any) -> Expr:
-        return binary("mul", self, other)
-
-    def __rmul__(self, other: Any) -> Expr:
-        return binary("mul", other, self)
-
-    def __truediv__(self, other: Any) -> Expr:
-        return binary("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> Expr:
-        return binary("div", other, self)
-
-    def __floordiv__(self, other: Any) -> Expr:
-        return binary("floordiv", self, other)
-
-    def __mod__(self, other: Any) -> Expr:
-        return binary("mod", self, other)
-
-    def __pow__(self, other: Any) -> Expr:
-        return binary("pow", self, other)
+    __add__, __radd__ = _operator("add"), _reflected("add")
+    __sub__, __rsub__ = _operator("sub"), _reflected("sub")
+    __mul__, __rmul__ = _operator("mul"), _reflected("mul")
+    __truediv__, __rtruediv__ = _operator("div"), _reflected("div")
+    __floordiv__, __mod__, __pow__ = _operator("floordiv"), _operator("mod"), _operator("pow")
+    __lt__, __le__, __gt__, __ge__ = _operator("lt"), _operator("le"), _operator("gt"), _operator("ge")
+    # In a user's program == and != compare the values.
+    __eq__, __ne__ = _operator("eq"), _operator("ne")  # type: ignore[assignment]  # those of object give a bool
 
     def __neg__(self) -> Expr:
         return unary("neg", self)
 
     def __abs__(self) -> Expr:
         return unary("abs", self)
-
-    def __lt__(self, other: Any) -> Expr:
-        return binary("lt", self, other)
-
-    def __le__(self, other: Any) -> Expr:
-        return binary("le", self, other)
-
-    def __gt__(self, other: Any) -> Expr:
-        return binary("gt", self, other)
-
-    def __ge__(self, other: Any) -> Expr:
-        return binary("ge", self, other)
-
-    # The user's == is a comparison of values.
-    def __eq__(self, other: object) -> Expr:  # type: ignore[override]
-        return binary("eq", self, other)
-
-    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
-        return binary("ne", self, other)
 
 
 class Axis(Expr):
@@ -280,6 +212,16 @@ def const(value: Any, dtype: str) -> Expr:
     return Expr("const", (), dtype, (value,))
 
 
+def index_const(value: int) -> Expr:
+    """A constant index or size."""
+    return const(value, "int64")
+
+
+def constant_of(expr: Expr) -> int | None:
+    """The value of an integer expression that is one number, else None."""
+    return int(expr.static[0]) if expr.op == "const" else None
+
+
 def variable(name: str, dtype: str = "int64") -> Expr:
     """A size that is known when the compiled function is called."""
     return Expr("var", (), dtype, (name,), users_line())
@@ -291,7 +233,7 @@ def load(buffer: Any, indices: tuple[Expr, ...]) -> Expr:
 
 
 def as_expr(value: Any, dtype: str | None = None) -> Expr:
-    """An expression as it is; a number as a constant, of float32 or int32 where nothing says otherwise."""
+    """An expression unchanged; a number as a constant of `dtype`, by default float32 or int32."""
     if isinstance(value, Expr):
         return value
     if not isinstance(value, _NUMBERS):
@@ -395,55 +337,30 @@ def unary(op: str, a: Any) -> Expr:
 
 
 def select(condition: Any, a: Any, b: Any) -> Expr:
-    """`a` where the condition holds, else `b`; only the one that is taken is read."""
+    """`a` where the condition holds, else `b`; only the selected one is evaluated.
+
+    Parameters
+    ----------
+    condition : Expr
+        Of dtype bool.
+    a, b : Expr or number
+
+    Returns
+    -------
+    Expr
+
+    Examples
+    --------
+    >>> from upsweep import te
+    >>> X = te.placeholder((8,), name="X")
+    >>> te.compute((8,), lambda i: te.select(i > 0, X[i - 1], 0.0), name="shifted")
+    Tensor(name=shifted, shape=(8), dtype=float32)
+    """
     condition = as_expr(condition)
     if condition.dtype != "bool":
         raise TypeError(f"{users_line()}: select: expected a condition first, got {condition!r}")
     a, b = _matched("select", a, b)
     return Expr("select", (condition, a, b), a.dtype)
-
-
-# ---- walks ---------------------------------------------------------------------------------------------------
-# None of these recurses: an expression may be deeper than Python's stack. Each node is visited once, however many
-# expressions it is an argument of.
-
-_Value = TypeVar("_Value")
-_LONGEST_KEY = 200
-
-
-def walk(expr: Expr, into: Sequence[str] | None = None) -> Iterator[Expr]:
-    """All nodes in the order of the text, each before its arguments; with `into`, only below these operations."""
-    stack, seen = [expr], set[int]()
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        yield node
-        if into is None or node.op in into:
-            stack += reversed(node.args)
-
-
-def fold(
-    expr: Expr,
-    value_of: Callable[[Expr, list[_Value]], _Value],
-    known: dict[int, _Value] | None = None,
-    operands: Callable[[Expr], Sequence[Expr]] = lambda node: node.args,
-) -> _Value:
-    """The value of an expression, by ``value_of(node, values of its operands)``; `known` values are by id."""
-    known = {} if known is None else known
-    stack = [expr]
-    while stack:
-        node = stack[-1]
-        below = operands(node) if id(node) not in known else ()
-        missing = [arg for arg in below if id(arg) not in known]
-        if missing:
-            stack += reversed(missing)
-            continue
-        stack.pop()
-        if id(node) not in known:
-            known[id(node)] = value_of(node, [known[id(arg)] for arg in below])
-    return known[id(expr)]
 
 
 def _of_rows(rows: list[Expr | tuple[Any, ...]]) -> Expr:
@@ -509,6 +426,9 @@ def key(expr: Expr) -> str:
     return expr.known_key
 
 
+_MAX_KEY = 200  # characters
+
+
 def _key_of(expr: Expr, args: list[str]) -> str:
     if expr.known_key is None:
         expr.known_key = _key(expr, args)
@@ -521,4 +441,4 @@ def _key(expr: Expr, args: list[str]) -> str:
     static = ",".join(str(part) if isinstance(part, (int, float, str)) else str(id(part)) for part in expr.static)
     text = f"{expr.op}:{expr.dtype}[{static}]({' '.join(args)})"
     # The text of a tree can be far larger than the expression, which may share arguments.
-    return text if len(text) <= _LONGEST_KEY else hashlib.sha256(text.encode()).hexdigest()
+    return text if len(text) <= _MAX_KEY else hashlib.sha256(text.encode()).hexdigest()

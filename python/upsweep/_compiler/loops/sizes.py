@@ -1,10 +1,11 @@
-"""Integer expressions of sizes, as functions of the sizes' values; exact, in integers of Python."""
+"""Integer expressions of sizes as functions of the sizes' values, exact in Python's integers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from upsweep._compiler.loops.expressions import INTEGER_OPERATIONS, Expr, fold, key
+from upsweep._compiler.loops.expressions import INTEGER_OPERATIONS, Expr, key
+from upsweep._compiler.loops.traversal import fold
 
 __all__ = ["Sizes", "evaluator"]
 

@@ -1,32 +1,28 @@
-"""The statements of a loop nest: what `printing` shows and `render` compiles."""
+"""The statements of a loop nest.
+
+`te.lowering` writes them, `printing` shows them, `cuda.loops` rewrites them as kernels, and the code generators
+(`llvm.loops.render`, `cuda.loops.render`) compile them. A statement is compared by identity.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from upsweep._compiler.loops.expressions import Axis, Expr, walk
+from upsweep._compiler.loops.expressions import Axis, Expr
+from upsweep._compiler.loops.traversal import walk
 
 __all__ = [
-    "Allocate",
-    "Barrier",
-    "Block",
-    "Buffer",
-    "For",
-    "If",
-    "Produce",
-    "Statement",
-    "Store",
-    "inner_statements",
-    "loads_of",
-]
+    "Allocate", "Barrier", "Block", "Buffer", "For", "If", "Produce", "Statement", "Store", "all_statements",
+    "inner_statements", "loads_of", "loops_in", "stored_buffers", "stores_in",
+]  # fmt: skip
 
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """Memory of a tensor, or of the part of it that is alive at a time. Its last dimension has stride 1.
+    """Memory of a tensor, or of the part of it that is live at a time. Its last dimension has stride 1.
 
-    `scope` says whose it is on a device, for those who read the nest.
+    `scope` is the memory scope on a CUDA device, as `printing` shows it.
     """
 
     name: str
@@ -36,7 +32,7 @@ class Buffer:
 
 
 class Statement:
-    """A step of a nest."""
+    """A statement of a loop nest."""
 
     __slots__ = ()
 
@@ -52,14 +48,14 @@ class Store(Statement):
 
 @dataclass(eq=False, slots=True)
 class Block(Statement):
-    """One after the other."""
+    """Statements in sequence."""
 
     steps: list[Statement]
 
 
 @dataclass(eq=False, slots=True)
 class For(Statement):
-    """axis from 0 to extent - 1. Marks: parallel, vectorized, unrolled; `tag`: the thread axis bound to it."""
+    """A loop over [0, extent). Marks: parallel, vectorized, unrolled; `tag`: the thread axis bound to it."""
 
     axis: Axis
     extent: Expr
@@ -70,7 +66,7 @@ class For(Statement):
 
 @dataclass(eq=False, slots=True)
 class If(Statement):
-    """Where a condition holds."""
+    """A statement under a condition."""
 
     condition: Expr
     body: Statement
@@ -78,12 +74,12 @@ class If(Statement):
 
 @dataclass(eq=False, slots=True)
 class Barrier(Statement):
-    """The threads of a block wait for each other. Only in nests for a device."""
+    """A barrier of a block's threads; only in kernels."""
 
 
 @dataclass(eq=False, slots=True)
 class Allocate(Statement):
-    """A buffer that lives as long as its body runs."""
+    """A buffer with the live range of its body."""
 
     buffer: Buffer
     body: Statement
@@ -91,7 +87,8 @@ class Allocate(Statement):
 
 @dataclass(eq=False, slots=True)
 class Produce(Statement):
-    """What computes a tensor. `strips`: parallel loops that may run together, strip by strip of their range."""
+    """The computation of a tensor. `strips`: its parallel loops, where threads may take chunks of their range
+    through all of it (`te.strip_mining`)."""
 
     name: str
     body: Statement
@@ -112,6 +109,21 @@ def all_statements(statement: Statement) -> Iterator[Statement]:
     yield statement
     for inner in inner_statements(statement):
         yield from all_statements(inner)
+
+
+def loops_in(statement: Statement) -> list[For]:
+    """The loops among `all_statements`."""
+    return [each for each in all_statements(statement) if isinstance(each, For)]
+
+
+def stores_in(statement: Statement) -> list[Store]:
+    """The stores among `all_statements`."""
+    return [each for each in all_statements(statement) if isinstance(each, Store)]
+
+
+def stored_buffers(statement: Statement) -> set[Buffer]:
+    """The buffers that a statement writes."""
+    return {store.buffer for store in stores_in(statement)}
 
 
 def loads_of(expr: Expr) -> list[Expr]:

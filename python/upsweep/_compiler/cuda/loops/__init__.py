@@ -1,1 +1,12 @@
-"""Loop nests on a CUDA device: which threads run what, where values lie between them, and the text."""
+"""CUDA kernels of loop nests. `te.cuda_function` makes a `program.Program`; `_backends.cuda.loops_launch` runs it.
+
+A nest is the same as for any target. `Program` splits it into kernels, and each kernel runs through the passes:
+
+    split_kernels -> binding -> tile_rows -> keep_states -> prefetch
+                                                               |
+                          render <- fuse_loops <- barriers <- memory_scopes
+
+`conflicts` decides whether two accesses can be of different threads. If `barriers` finds that one block needs
+another one's values, the kernel is split further. `launch_plan` computes grids and the workspace for known sizes.
+Start reading at `program`; the README has the rules and two programs in numbers.
+"""

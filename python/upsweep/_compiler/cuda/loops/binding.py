@@ -1,11 +1,11 @@
-"""From a nest to the kernels of a device: which loops its blocks and threads take.
+"""Binding of a kernel's loops to blocks and threads.
 
-A loop that the schedule bound has its thread axis; others get one by their marks: a parallel loop the blocks, a
-vector loop the threads, one that is both is split. What no loop is bound of runs in one thread.
+A loop that the schedule bound has its thread axis; others get one by their marks: a parallel loop blockIdx, a
+vector loop threadIdx, one that is both is split. A statement in no bound loop runs in one thread.
 
-Loops that the schedule leaves open go where it bound others of their length, whole or split, so that a thread has
-the same elements of all stages. A block's threads are as many as each of its axes has in its longest loop,
-multiplied: what else is left open takes no more of them than what is bound leaves room for.
+Loops that the schedule leaves open are bound as it bound others of their length, whole or split, so that a thread
+computes the same elements of all stages. A block has as many threads as the product, over its axes, of their
+longest loops: loops that are left open are bound to no more threads than the others leave of a block's maximum.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from upsweep._compiler.cuda.loops.rewrite import replaced, used_buffers, with_inner
-from upsweep._compiler.loops.expressions import Axis, Expr, binary, const
+from upsweep._compiler.loops.expressions import Axis, Expr, binary, constant_of, index_const
 from upsweep._compiler.loops.linear import linear, same
+from upsweep._compiler.loops.rewrite import replaced, used_buffers, with_inner
 from upsweep._compiler.loops.statements import (
     Allocate,
     Block,
@@ -32,15 +32,15 @@ __all__ = ["MAX_THREADS", "THREAD", "Bound", "bind", "least_threads", "sunk", "t
 
 THREAD = "threadIdx"
 MAX_THREADS = 1024  # of a block
-# Columns that go through time by themselves: small blocks share out evenly among processors.
+# Threads of a block whose columns are independent: small blocks are distributed evenly over the processors.
 _THREADS_OF_COLUMNS = 64
 # Threads along a loop whose length is not known, and those of a block with the loops around it.
-_THREADS_OF_VECTOR, _MOST_OF_BLOCK = 128, 512
-# What may be taken of the first thread axis where others are taken too; from which on of a second one.
+_THREADS_OF_VECTOR, _MAX_OF_BLOCK = 128, 512
+# Threads that may be bound along the first thread axis where others are bound too; the fewest for a second axis.
 _VECTORS, _LEAST_BESIDE = tuple(MAX_THREADS >> n for n in range(1, 11)), 32
-_LETTERS = "xyzwvuts"  # the first one runs fastest
-_VECTOR, _BESIDE = f"{THREAD}.x", f"{THREAD}.y"  # what vector loops take, and short loops around them
-_BLOCKS = tuple(f"blockIdx.{letter}" for letter in _LETTERS)
+_DIMENSIONS = "xyzwvuts"  # the first one runs fastest
+_VECTOR, _SECOND = f"{THREAD}.x", f"{THREAD}.y"  # what vector loops take, and short loops around them
+_BLOCKS = tuple(f"blockIdx.{dimension}" for dimension in _DIMENSIONS)
 
 
 def sunk(statement: Statement, buffers: list[Buffer]) -> Statement:
@@ -48,18 +48,21 @@ def sunk(statement: Statement, buffers: list[Buffer]) -> Statement:
 
     A stage is computed there before it is read, in each step of the loops around it.
     """
-    mine = [buffer for buffer in buffers if buffer in used_buffers(statement)]
+    used = [buffer for buffer in buffers if buffer in used_buffers(statement)]
     inner = inner_statements(statement)
     own = used_buffers(If(statement.condition, Block([]))) if isinstance(statement, If) else set()
-    sinking = [b for b in mine if b not in own and sum(b in used_buffers(step) for step in inner) == 1]
+    sinking = [b for b in used if b not in own and sum(b in used_buffers(step) for step in inner) == 1]
     result = with_inner(statement, lambda step: sunk(step, sinking))
-    for buffer in reversed([b for b in mine if b not in sinking]):
+    for buffer in reversed([b for b in used if b not in sinking]):
         result = Allocate(buffer, result)
     return result
 
 
 class Bound:
-    """A kernel's statement in which a thread axis has one `Axis`; the schedule says nothing of `free` ones."""
+    """A kernel's statement with one `Axis` for each thread axis; `free` are those that the schedule does not bind.
+
+    `widths` are the extents of the open loops of a scan that one block runs.
+    """
 
     def __init__(self, statement: Statement, axes: dict[str, Axis], free: set[str], widths: list[Expr]) -> None:
         self.statement, self.axes, self.free, self.widths = statement, axes, free, widths
@@ -70,185 +73,189 @@ def _vector_loops(statement: Statement) -> list[For]:
 
 
 def _has_threads(statement: Statement) -> bool:
-    """Whether there are loops in it that threads will take."""
+    """Whether loops in it are, or will be, bound to threads."""
     loops = [each for each in all_statements(statement) if isinstance(each, For)]
     return any("vectorized" in loop.marks or loop.tag.startswith(THREAD) for loop in loops)
 
 
-def _size(extent: Expr) -> int | None:
-    return int(extent.static[0]) if extent.op == "const" else None
-
-
 @dataclass(frozen=True)
 class _Room:
-    """What loops take that the schedule did not bind: this thread axis, so many threads of it; others beside."""
+    """The thread axis of loops that the schedule leaves open, its most threads, whether a second is used."""
 
     tag: str
     most: int
-    beside: bool
+    second: bool
 
 
 class _Binder:
-    """One walk over a kernel."""
+    """The binding of one kernel's loops."""
 
     def __init__(
-        self, free: Collection[int], of_scan: bool, wide: bool, apart: bool, room: _Room,
+        self, free: Collection[int], of_scan: bool, wide: bool, use_blocks: bool, room: _Room,
         bound: Mapping[str, list[Expr]],
     ) -> None:  # fmt: skip
-        self.free, self.of_scan, self.wide, self.apart = free, of_scan, wide, apart
+        self.free, self.of_scan, self.wide, self.use_blocks = free, of_scan, wide, use_blocks
         self.room, self.bound = room, bound
-        self.widths: list[Expr] = []  # of free loops in a scan that one block takes
+        self.widths: list[Expr] = []  # of free loops in a scan that one block runs
         self.axes: dict[str, Axis] = {}
-        self.given: set[str] = set()  # thread axes that the schedule speaks of
+        self.scheduled: set[str] = set()  # thread axes that are bound by the schedule
 
     def axis(self, tag: str) -> Axis:
         return self.axes.setdefault(tag, Axis(tag, None, "thread"))
 
-    def walk(self, statement: Statement, taken: tuple[str, ...]) -> Statement:
+    def walk(self, statement: Statement, outer_tags: tuple[str, ...]) -> Statement:
         if not isinstance(statement, For):
-            return with_inner(statement, lambda inner: self.walk(inner, taken))
+            return with_inner(statement, lambda inner: self.walk(inner, outer_tags))
         if statement.tag:
             if statement.tag == "vthread":
-                return For(statement.axis, statement.extent, self.walk(statement.body, taken))
-            if statement.tag in taken:
+                return For(statement.axis, statement.extent, self.walk(statement.body, outer_tags))
+            if statement.tag in outer_tags:
                 raise ValueError(f"bind: {statement.tag} is bound twice in one nest of loops")
-            return self.tagged(statement, statement.tag, taken)
+            return self.tagged(statement, statement.tag, outer_tags)
         if id(statement.axis) in self.free and self.bound:
-            tag = self.bound_alike(statement, taken)
+            tag = self.bound_alike(statement, outer_tags)
             if tag:
-                return self.tagged(statement, tag, taken)
-            found = self.split_alike(statement, taken)
-            if found is not None:
-                return self.split(statement, *found, taken)
-        in_threads = any(tag.startswith(THREAD) for tag in taken)
-        in_blocks = any(not tag.startswith(THREAD) for tag in taken)
-        free_block = next((tag for tag in _BLOCKS if tag not in taken), "")
+                return self.tagged(statement, tag, outer_tags)
+            extents_of = self.split_alike(statement, outer_tags)
+            if extents_of is not None:
+                return self.split(statement, *extents_of, outer_tags)
+        in_threads = any(tag.startswith(THREAD) for tag in outer_tags)
+        in_blocks = any(not tag.startswith(THREAD) for tag in outer_tags)
+        free_block = next((tag for tag in _BLOCKS if tag not in outer_tags), "")
         is_column = "vectorized" in statement.marks or not _has_threads(statement.body)
-        is_parallel = "parallel" in statement.marks and (self.apart or id(statement.axis) not in self.free)
+        is_parallel = "parallel" in statement.marks and (self.use_blocks or id(statement.axis) not in self.free)
         if is_parallel and is_column and not in_threads and not in_blocks:
-            return self.split(statement, self.few(_THREADS_OF_COLUMNS), _BLOCKS[0], self.room.tag, taken)
+            return self.split(statement, self.few(_THREADS_OF_COLUMNS), _BLOCKS[0], self.room.tag, outer_tags)
         if is_parallel and not in_threads and free_block:
-            return self.tagged(statement, free_block, taken)
-        if "vectorized" in statement.marks and self.room.tag not in taken:
-            if self.of_scan and not taken and id(statement.axis) in self.free:
+            return self.tagged(statement, free_block, outer_tags)
+        if "vectorized" in statement.marks and self.room.tag not in outer_tags:
+            if self.of_scan and not outer_tags and id(statement.axis) in self.free:
                 self.widths.append(statement.extent)
-                if self.wide and self.apart:
-                    return self.split(statement, self.few(_THREADS_OF_COLUMNS), _BLOCKS[0], self.room.tag, taken)
-            size = _size(statement.extent)
+                if self.wide and self.use_blocks:
+                    return self.split(
+                        statement, self.few(_THREADS_OF_COLUMNS), _BLOCKS[0], self.room.tag, outer_tags
+                    )
+            size = constant_of(statement.extent)
             if size is not None and size <= self.room.most:
-                return self.tagged(statement, self.room.tag, taken)
-            return self.split(statement, self.few(_THREADS_OF_VECTOR), "", self.room.tag, taken)
-        if self.room.beside and self.is_beside_a_vector(statement) and not in_threads:
-            return self.tagged(statement, _BESIDE, taken)
+                return self.tagged(statement, self.room.tag, outer_tags)
+            return self.split(statement, self.few(_THREADS_OF_VECTOR), "", self.room.tag, outer_tags)
+        if self.room.second and self.is_beside_a_vector(statement) and not in_threads:
+            return self.tagged(statement, _SECOND, outer_tags)
         if not self.of_scan and self.is_around_threads(statement) and in_blocks and free_block:
-            return self.tagged(statement, free_block, taken)
-        return with_inner(statement, lambda inner: self.walk(inner, taken))
+            return self.tagged(statement, free_block, outer_tags)
+        return with_inner(statement, lambda inner: self.walk(inner, outer_tags))
 
     def few(self, n_threads: int) -> int:
-        """So many threads, or as many as there is room for."""
+        """At most so many threads, within the room."""
         return min(n_threads, self.room.most)
 
-    def bound_alike(self, loop: For, taken: tuple[str, ...]) -> str:
+    def bound_alike(self, loop: For, outer_tags: tuple[str, ...]) -> str:
         """The thread axis that the schedule bound to loops of this length alone."""
         tags = [
             tag
             for tag, extents in self.bound.items()
-            if tag not in taken and all(same(extent, loop.extent) for extent in extents)
+            if tag not in outer_tags and all(same(extent, loop.extent) for extent in extents)
         ]
         # Neighbours in memory are neighbouring threads, where several axes are of one length.
-        rank = sorted(tags, key=lambda tag: (not tag.startswith(THREAD), _LETTERS.find(tag[-1])))
+        rank = sorted(tags, key=lambda tag: (not tag.startswith(THREAD), _DIMENSIONS.find(tag[-1])))
         return "" if not rank else rank[0 if "vectorized" in loop.marks else -1]
 
-    def split_alike(self, loop: For, taken: tuple[str, ...]) -> tuple[int, str, str] | None:
-        """How the schedule split and bound loops of this length: threads, the axis of blocks, that of threads."""
+    def split_alike(self, loop: For, outer_tags: tuple[str, ...]) -> tuple[int, str, str] | None:
+        """How the schedule split and bound loops of this length: (threads, axis of blocks, axis of threads)."""
         for thread, extents in self.bound.items():
-            size = _size(extents[0])
-            if not thread.startswith(THREAD) or thread in taken or len(extents) > 1 or size is None:
+            size = constant_of(extents[0])
+            if not thread.startswith(THREAD) or thread in outer_tags or len(extents) > 1 or size is None:
                 continue
-            n_outer = binary("floordiv", loop.extent + (size - 1), const(size, "int64"))
+            n_outer = binary("floordiv", loop.extent + (size - 1), index_const(size))
             for block, each in self.bound.items():
-                if not block.startswith(THREAD) and block not in taken and all(same(n, n_outer) for n in each):
+                if (
+                    not block.startswith(THREAD)
+                    and block not in outer_tags
+                    and all(same(n, n_outer) for n in each)
+                ):
                     return size, block, thread
         return None
 
     def is_beside_a_vector(self, loop: For) -> bool:
         """A short loop around a vector loop: its steps are threads too, if a block has room for them."""
-        size, vectors = _size(loop.extent), _vector_loops(loop.body)
+        size, vectors = constant_of(loop.extent), _vector_loops(loop.body)
         if id(loop.axis) not in self.free or size is None or not vectors or loop.marks:
             return False
-        widths = [_size(vector.extent) or _THREADS_OF_VECTOR for vector in vectors]
-        return size * max(min(width, _MOST_OF_BLOCK) for width in widths) <= _MOST_OF_BLOCK
+        widths = [constant_of(vector.extent) or _THREADS_OF_VECTOR for vector in vectors]
+        return size * max(min(width, _MAX_OF_BLOCK) for width in widths) <= _MAX_OF_BLOCK
 
     def is_around_threads(self, loop: For) -> bool:
         return id(loop.axis) in self.free and not loop.marks and bool(_vector_loops(loop.body))
 
-    def tagged(self, loop: For, tag: str, taken: tuple[str, ...]) -> Statement:
+    def tagged(self, loop: For, tag: str, outer_tags: tuple[str, ...]) -> Statement:
         axis = self.axis(tag)
         if id(loop.axis) not in self.free:
-            self.given.add(tag)
-        body = self.walk(replaced(loop.body, {loop.axis: axis}), (*taken, tag))
+            self.scheduled.add(tag)
+        body = self.walk(replaced(loop.body, {loop.axis: axis}), (*outer_tags, tag))
         return For(axis, loop.extent, body, loop.marks & {"parallel", "vectorized"}, tag)
 
-    def split(self, loop: For, factor: int, tag: str, thread: str, taken: tuple[str, ...]) -> Statement:
+    def split(self, loop: For, factor: int, tag: str, thread: str, outer_tags: tuple[str, ...]) -> Statement:
         """The loop as an outer one, with this tag or in order, and `factor` threads."""
-        size = _size(loop.extent)
+        size = constant_of(loop.extent)
         if size is not None and size <= factor:
-            return self.tagged(For(loop.axis, loop.extent, loop.body, frozenset({"vectorized"})), thread, taken)
-        self.given.add(tag)
+            return self.tagged(
+                For(loop.axis, loop.extent, loop.body, frozenset({"vectorized"})), thread, outer_tags
+            )
+        self.scheduled.add(tag)
         inner = self.axis(thread)
         outer = self.axis(tag) if tag else Axis(f"{loop.axis.name}.outer", None)
-        n_outer = linear(binary("floordiv", loop.extent + (factor - 1), const(factor, "int64"))).expr()
-        index = binary("add", binary("mul", outer, const(factor, "int64")), inner)
-        now = (*taken, thread, *([tag] if tag else []))
+        n_outer = linear(binary("floordiv", loop.extent + (factor - 1), index_const(factor))).expr()
+        index = binary("add", binary("mul", outer, index_const(factor)), inner)
+        now = (*outer_tags, thread, *([tag] if tag else []))
         body: Statement = self.walk(replaced(loop.body, {loop.axis: index}), now)
-        if not same(binary("mul", n_outer, const(factor, "int64")), loop.extent):
+        if not same(binary("mul", n_outer, index_const(factor)), loop.extent):
             body = If(binary("lt", index, loop.extent), body)
-        body = For(inner, const(factor, "int64"), body, frozenset({"vectorized"}), thread)
+        body = For(inner, index_const(factor), body, frozenset({"vectorized"}), thread)
         return For(outer, n_outer, body, frozenset({"parallel"} if tag else set()), tag)
 
 
 def _rooms(bound: Mapping[str, list[Expr]]) -> Iterator[_Room]:
-    """What may be taken beside the thread axes that the schedule bound, the best first.
+    """The options besides the thread axes that the schedule bound, the best first.
 
     Next to an axis whose length the call tells there may be no room for another one. Its own is taken then: a
     block has room for so many steps of it. Next to two of them nothing is.
     """
     threads = {tag: extents for tag, extents in bound.items() if tag.startswith(THREAD)}
-    unknown = [tag for tag, extents in threads.items() if any(_size(extent) is None for extent in extents)]
+    unknown = [tag for tag, extents in threads.items() if any(constant_of(extent) is None for extent in extents)]
     if not unknown:
-        yield from (_Room(_VECTOR, most, beside=True) for most in _VECTORS if most >= _LEAST_BESIDE)
+        yield from (_Room(_VECTOR, most, second=True) for most in _VECTORS if most >= _LEAST_BESIDE)
     tag = unknown[0] if unknown else _VECTOR
-    yield from (_Room(tag, most, beside=False) for most in _VECTORS if most == 1 or len(unknown) < 2)
+    yield from (_Room(tag, most, second=False) for most in _VECTORS if most == 1 or len(unknown) < 2)
 
 
-def bind(statement: Statement, free: Collection[int], of_scan: bool, wide: bool, apart: bool = True) -> Bound:
-    """A kernel with its thread axes; `free` are the ids of axes of stages that the schedule says nothing of.
+def bind(statement: Statement, free: Collection[int], of_scan: bool, wide: bool, use_blocks: bool = True) -> Bound:
+    """A kernel with its thread axes; `free` are the ids of axes of stages that the schedule leaves open.
 
-    A scan whose columns all need each other runs in one block, whose threads can wait; `wide` gives it blocks.
-    Without `apart` no free loop is of several blocks, where these would need each other's values.
+    A scan whose columns all need each other runs in one block, which has barriers; `wide` gives it several blocks.
+    Without `use_blocks` no free loop is of several blocks, where these would need each other's values.
     """
     bound = {tag: each for tag, each in tag_extents(statement).items() if tag != "vthread"}
     for room in _rooms(bound):
-        binder = _Binder(free, of_scan, wide, apart, room, bound)
+        binder = _Binder(free, of_scan, wide, use_blocks, room, bound)
         body = binder.walk(statement, ())
         if least_threads(tag_extents(body)) <= MAX_THREADS:
             break
-    order = sorted(binder.axes, key=lambda tag: _LETTERS.find(tag[-1]))
-    return Bound(body, {tag: binder.axes[tag] for tag in order}, set(order) - binder.given, binder.widths)
+    order = sorted(binder.axes, key=lambda tag: _DIMENSIONS.find(tag[-1]))
+    return Bound(body, {tag: binder.axes[tag] for tag in order}, set(order) - binder.scheduled, binder.widths)
 
 
 def least_threads(extents: Mapping[str, list[Expr]]) -> int:
     """The threads of a block where those axes have one step whose length is not known."""
     threads = (each for tag, each in extents.items() if tag.startswith(THREAD))
-    return math.prod(max(_size(extent) or 1 for extent in each) for each in threads)
+    return math.prod(max(constant_of(extent) or 1 for extent in each) for each in threads)
 
 
 def tag_extents(statement: Statement) -> dict[str, list[Expr]]:
     """The extents of loops of each thread axis, those that differ."""
-    found: dict[str, list[Expr]] = {}
+    extents_of: dict[str, list[Expr]] = {}
     for each in all_statements(statement):
         if isinstance(each, For) and each.tag:
-            extents = found.setdefault(each.tag, [])
+            extents = extents_of.setdefault(each.tag, [])
             if not any(same(each.extent, extent) for extent in extents):
                 extents.append(each.extent)
-    return found
+    return extents_of

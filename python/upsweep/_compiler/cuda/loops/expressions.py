@@ -1,4 +1,4 @@
-"""Expressions of nests in CUDA C++: a table, one row an operation; kernels/nest.cuh has what is more."""
+"""Expressions in CUDA C++: a table with one row for each operation; kernels/nest.cuh defines the functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from upsweep._compiler.loops.expressions import Expr, fold, has_loads, lowest
+from upsweep._compiler.loops.expressions import Expr, has_loads, lowest
+from upsweep._compiler.loops.traversal import fold
 
 __all__ = ["TYPES", "expression"]
 
@@ -22,7 +23,7 @@ _FORMS = {
     "gt": "({0} > {1})", "ge": "({0} >= {1})", "eq": "({0} == {1})", "ne": "({0} != {1})",
     "and": "({0} && {1})", "or": "({0} || {1})", "not": "(!{0})", "select": "({0} ? {1} : {2})",
 }  # fmt: skip
-# Integers of the data wrap around; those of indices never come so far, and the compiler may know it.
+# Integers of the data wrap around; those of indices never overflow, which the compiler may use.
 _WRAPPING = {
     "add": "wrapped_sum({0}, {1})", "sub": "wrapped_difference({0}, {1})", "mul": "wrapped_product({0}, {1})",
     "neg": "wrapped_difference({1}(0), {0})",
@@ -30,7 +31,7 @@ _WRAPPING = {
 
 
 def literal(value: Any, dtype: str) -> str:
-    """A number as C++ reads it, to the last bit."""
+    """A C++ literal with the exact value of a number."""
     if dtype == "bool":
         return "true" if value else "false"
     kind = TYPES[dtype]

@@ -1,20 +1,20 @@
-"""Loops of one thread axis that follow each other, as one: what a thread does in them is the same, said once.
+"""Fusion of successive loops of one thread axis, and of successive equal conditions.
 
-Between them nobody waits, so that no thread needs there what another one has done.
+No barrier stands between such loops, so that no thread needs what another one has computed in them.
 """
 
 from __future__ import annotations
 
-from upsweep._compiler.cuda.loops.rewrite import block_of, rewritten
 from upsweep._compiler.loops.expressions import Expr, has_loads, key
 from upsweep._compiler.loops.linear import same
+from upsweep._compiler.loops.rewrite import block_of, rewritten
 from upsweep._compiler.loops.statements import Block, For, If, Statement
 
 __all__ = ["fused"]
 
 
 def fused(statement: Statement) -> Statement:
-    """The statement with such loops, and the same conditions, taken together."""
+    """The statement with such loops and conditions fused."""
     return rewritten(statement, _fused_block)
 
 
@@ -23,23 +23,23 @@ def _fused_block(statement: Statement) -> Statement:
         return statement
     steps: list[Statement] = []
     for step in statement.steps:
-        both = _together(steps[-1], step) if steps else None
-        if both is None:
+        fusion = _fusion(steps[-1], step) if steps else None
+        if fusion is None:
             steps.append(step)
         else:
-            steps[-1] = both
+            steps[-1] = fusion
     return block_of(*steps) if steps else statement
 
 
-def _together(first: Statement, second: Statement) -> Statement | None:
+def _fusion(first: Statement, second: Statement) -> Statement | None:
     if isinstance(first, For) and isinstance(second, For) and _are_one(first, second):
-        return For(first.axis, first.extent, _both(first, second), first.marks, first.tag)
+        return For(first.axis, first.extent, _fused_bodies(first, second), first.marks, first.tag)
     if isinstance(first, If) and isinstance(second, If) and _are_alike(first.condition, second.condition):
-        return If(first.condition, _both(first, second))
+        return If(first.condition, _fused_bodies(first, second))
     return None
 
 
-def _both(first: For | If, second: For | If) -> Statement:
+def _fused_bodies(first: For | If, second: For | If) -> Statement:
     return _fused_block(block_of(first.body, second.body))
 
 

@@ -1,8 +1,8 @@
-"""States of a scan kept from step to step by the threads, so that no step reads the result it has just written.
+"""States of a scan in registers or shared memory, so that no step reads the result it has just written.
 
     for (t) { scan[t + 1, i] = f(scan[t, i], x[t + 1, i]) }
 
-becomes, with memory that is a thread's registers or a block's shared memory,
+becomes, with buffers in a thread's registers or a block's shared memory,
 
     scan.1[i] = scan[0, i]
     for (t) { scan.new[i] = f(scan.1[i], x[t + 1, i]);  scan[t + 1, i] = scan.new[i];  scan.1[i] = scan.new[i] }
@@ -13,17 +13,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from upsweep._compiler.cuda.loops.accesses import accesses_of, constant
-from upsweep._compiler.cuda.loops.memory_scopes import place_buffers
-from upsweep._compiler.cuda.loops.rewrite import block_of, mapped, paths_to, rewritten, with_inner
-from upsweep._compiler.loops.expressions import Axis, Expr, const, contains, load, substitute, walk
+from upsweep._compiler.cuda.loops.memory_scopes import memory_scopes
+from upsweep._compiler.loops.accesses import accesses_of
+from upsweep._compiler.loops.expressions import (
+    Axis,
+    Expr,
+    constant_of,
+    contains,
+    index_const,
+    load,
+    substitute,
+)
 from upsweep._compiler.loops.linear import Linear, linear, simplified
-from upsweep._compiler.loops.statements import Allocate, Block, Buffer, For, If, Statement, Store, all_statements
+from upsweep._compiler.loops.rewrite import (
+    allocate_around,
+    block_of,
+    mapped,
+    paths_to,
+    replace_statement,
+    rewritten,
+)
+from upsweep._compiler.loops.statements import Block, Buffer, For, If, Statement, Store, all_statements
+from upsweep._compiler.loops.traversal import walk
 
 __all__ = ["is_scan", "keep_states"]
 
-MOST_UNROLLED = 16
-_MOST_BACK = 8
+MAX_UNROLLED = 16
+_MAX_BACK = 8
 
 
 def is_scan(statement: Statement) -> bool:
@@ -33,7 +49,7 @@ def is_scan(statement: Statement) -> bool:
 
 @dataclass
 class _State:
-    """A buffer that a scan writes at step t and reads before it."""
+    """A buffer that a scan writes at step t and reads at earlier steps."""
 
     buffer: Buffer
     time: Linear
@@ -41,11 +57,11 @@ class _State:
     new: Buffer
     before: list[Buffer]
     path: tuple[Statement, ...]
-    places: tuple[Expr, ...]
+    indices: tuple[Expr, ...]  # after the step
 
 
 def keep_states(statement: Statement, axes: Mapping[str, Axis]) -> Statement:
-    """The kernel with those states kept for which threads or blocks have room of their own."""
+    """The kernel with those states kept that fit the memory of threads or blocks."""
     loops = [each for each in all_statements(statement) if is_scan(each)]
     if not loops:
         return statement
@@ -53,12 +69,12 @@ def keep_states(statement: Statement, axes: Mapping[str, Axis]) -> Statement:
     assert isinstance(step, For)
     states = [state for buffer in _written(step) if (state := _state(buffer, step)) is not None]
     while states:
-        result = _kept(statement, outer, step, states)
-        places = place_buffers(result, axes)
-        lost = [s for s in states if any(places[b].level == "grid" for b in (s.new, *s.before))]
-        if not lost:
+        result = _with_states(statement, outer, step, states)
+        scopes = memory_scopes(result, axes)
+        too_large = [s for s in states if any(scopes[b].level == "grid" for b in (s.new, *s.before))]
+        if not too_large:
             return result
-        states = [state for state in states if state not in lost]
+        states = [state for state in states if state not in too_large]
     return statement
 
 
@@ -67,7 +83,7 @@ def _written(step: For) -> list[Buffer]:
 
 
 def _state(buffer: Buffer, step: For) -> _State | None:
-    """What a buffer's accesses in the loop say of it; None if it is no state, or not one that can be kept."""
+    """The state that a buffer's accesses in the loop describe; None if it is none, or cannot be kept."""
     accesses = [access for access in accesses_of(step) if access.buffer is buffer]
     stores = [access for access in accesses if access.is_store]
     if not buffer.shape or not contains(stores[0].indices[0], [step.axis]):
@@ -80,35 +96,32 @@ def _state(buffer: Buffer, step: For) -> _State | None:
             return None
         backs.append(distance.constant)
     depth = max(backs)
-    if not 1 <= depth <= _MOST_BACK:
+    if not 1 <= depth <= _MAX_BACK:
         return None
     store, path = next((s, p) for s, p in paths_to(step.body) if s.buffer is buffer)
-    kept = _spatial(path, store)
-    if kept is None:
+    spatial = _spatial_path(path)
+    if spatial is None:
         return None
     shape = buffer.shape[1:]
     before = [Buffer(f"{buffer.name}.{d + 1}", shape, buffer.dtype) for d in range(depth)]
     new = Buffer(f"{buffer.name}.new", shape, buffer.dtype)
-    return _State(buffer, time, depth, new, before, kept, store.indices[1:])
+    return _State(buffer, time, depth, new, before, spatial, store.indices[1:])
 
 
-def _spatial(path: tuple[Statement, ...], store: Store) -> tuple[Statement, ...] | None:
+def _spatial_path(path: tuple[Statement, ...]) -> tuple[Statement, ...] | None:
     """The loops over a state's elements; None where a thread's part of them is not a small constant."""
     total = 1
-    kept: list[Statement] = []
     for each in path:
-        if isinstance(each, For):
-            size = constant(each.extent)
-            if not each.tag:
-                if size is None:
-                    return None
-                total *= size
-        kept.append(each)
-    return tuple(kept) if total <= MOST_UNROLLED else None
+        if isinstance(each, For) and not each.tag:
+            size = constant_of(each.extent)
+            if size is None:
+                return None
+            total *= size
+    return path if total <= MAX_UNROLLED else None
 
 
 def around(path: tuple[Statement, ...], body: Statement) -> Statement:
-    """The same loops and conditions around something else; short loops in order are unrolled."""
+    """Loops and conditions like those of a path around a body; loops of no thread axis are unrolled."""
     for each in reversed(path):
         if isinstance(each, For):
             marks = each.marks if each.tag else frozenset({"unrolled"})
@@ -118,7 +131,7 @@ def around(path: tuple[Statement, ...], body: Statement) -> Statement:
     return body
 
 
-def _kept(statement: Statement, outer: Statement, step: For, states: list[_State]) -> Statement:
+def _with_states(statement: Statement, outer: Statement, step: For, states: list[_State]) -> Statement:
     def change(expr: Expr) -> Expr:
         values = {}
         for node in walk(expr):
@@ -126,15 +139,15 @@ def _kept(statement: Statement, outer: Statement, step: For, states: list[_State
                 state = next((s for s in states if s.buffer is node.static[0]), None)
                 if state is not None:
                     back = state.time.plus(linear(node.args[0]), -1).constant
-                    home = state.before[back - 1] if back else state.new
-                    values[node] = load(home, tuple(change(index) for index in node.args[1:]))
+                    buffer = state.before[back - 1] if back else state.new
+                    values[node] = load(buffer, tuple(change(index) for index in node.args[1:]))
         return substitute(expr, values)
 
     def redirected(each: Statement) -> Statement:
         if (
             isinstance(each, For)
             and not each.tag
-            and (constant(each.extent) or MOST_UNROLLED + 1) <= MOST_UNROLLED
+            and (constant_of(each.extent) or MAX_UNROLLED + 1) <= MAX_UNROLLED
         ):
             return For(each.axis, each.extent, each.body, each.marks | {"unrolled"}) if not is_scan(each) else each
         if isinstance(each, Store):
@@ -146,42 +159,33 @@ def _kept(statement: Statement, outer: Statement, step: For, states: list[_State
     body = rewritten(mapped(step.body, change), redirected)
     body = block_of(body, *(around(state.path, _commit(state)) for state in states))
     scans = [each.axis for each in all_statements(outer) if isinstance(each, For) and is_scan(each)]
-    zeros: dict[Expr, Expr] = {axis: const(0, "int64") for axis in scans}
-    first = [around(_without(state.path, scans), _first(state, zeros)) for state in states]
-
-    def rebuilt(each: Statement) -> Statement:
-        if each is step:
-            new: Statement = For(step.axis, step.extent, body, step.marks, step.tag)
-        else:
-            new = with_inner(each, rebuilt)
-        return block_of(*first, new) if each is outer else new
-
-    result = rebuilt(statement)
-    for state in states:
-        for buffer in (state.new, *state.before):
-            result = Allocate(buffer, result)
-    return result
+    zeros: dict[Expr, Expr] = {axis: index_const(0) for axis in scans}
+    first = [around(_without(state.path, scans), _initialise(state, zeros)) for state in states]
+    new_outer = replace_statement(outer, step, For(step.axis, step.extent, body, step.marks, step.tag))
+    result = replace_statement(statement, outer, block_of(*first, new_outer))
+    buffers = [buffer for state in states for buffer in (state.new, *state.before)]
+    return allocate_around(buffers[::-1], result)
 
 
 def _without(path: tuple[Statement, ...], scans: list[Axis]) -> tuple[Statement, ...]:
-    """Loops and conditions but for those on the step."""
+    """Loops and conditions, without conditions on the step."""
     return tuple(each for each in path if not (isinstance(each, If) and contains(each.condition, scans)))
 
 
 def _commit(state: _State) -> Statement:
-    """At the end of a step: the new value into the result, and what was before one step further back."""
-    value = load(state.new, state.places)
-    steps: list[Statement] = [Store(state.buffer, (simplified(state.time.expr()), *state.places), value)]
+    """The end of a step: the new value is stored to the result, and the earlier ones move back by one step."""
+    value = load(state.new, state.indices)
+    steps: list[Statement] = [Store(state.buffer, (simplified(state.time.expr()), *state.indices), value)]
     for d in range(state.depth - 1, 0, -1):
-        steps.append(Store(state.before[d], state.places, load(state.before[d - 1], state.places)))
-    steps.append(Store(state.before[0], state.places, value))
+        steps.append(Store(state.before[d], state.indices, load(state.before[d - 1], state.indices)))
+    steps.append(Store(state.before[0], state.indices, value))
     return Block(steps)
 
 
-def _first(state: _State, zeros: dict[Expr, Expr]) -> Statement:
-    """The given steps before the loop."""
+def _initialise(state: _State, zeros: dict[Expr, Expr]) -> Statement:
+    """The states before the loop: the initial steps."""
     steps: list[Statement] = []
     for d, buffer in enumerate(state.before):
         time = substitute(state.time.plus(Linear(d + 1), -1).expr(), zeros)
-        steps.append(Store(buffer, state.places, load(state.buffer, (simplified(time), *state.places))))
+        steps.append(Store(buffer, state.indices, load(state.buffer, (simplified(time), *state.indices))))
     return block_of(*steps)

@@ -1,7 +1,8 @@
-"""Where the values of a kernel's own buffers lie: in registers, in shared memory, in the device's memory.
+"""Memory scopes of a kernel's buffers: registers, shared memory or global memory.
 
-A buffer each element of which is of one thread alone is that thread's own, of the part that is its own; one each
-element of which is of one block is the block's. Everything else is the grid's.
+A buffer has the scope of a thread if one thread alone accesses each element; a thread then has the part of the
+buffer that it accesses. It has the scope of a block if one block accesses each element. Any other buffer is the
+grid's. `program` and `keep_states` call `memory_scopes`.
 """
 
 from __future__ import annotations
@@ -9,22 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from upsweep._compiler.cuda.loops.accesses import Access, accesses_of, allocations, constant, extent_in, inside
 from upsweep._compiler.cuda.loops.binding import THREAD
-from upsweep._compiler.loops.expressions import Axis, Expr, binary, const
+from upsweep._compiler.cuda.loops.conflicts import allocations, extent_in, inside
+from upsweep._compiler.loops.accesses import Access, accesses_of
+from upsweep._compiler.loops.expressions import Axis, Expr, binary, constant_of, index_const
 from upsweep._compiler.loops.linear import Linear, linear
 from upsweep._compiler.loops.statements import Buffer, Statement
 
-__all__ = ["Place", "place_buffers"]
+__all__ = ["MAX_IN_REGISTERS", "Scope", "memory_scopes"]
 
-# Elements that a thread has in registers, or in memory that is as its own stack; more lies in the device's memory.
-MOST_IN_REGISTERS = 64
-_MOST_OF_THREAD = 2048
+# Elements of a thread in registers, and on its stack; larger buffers are in global memory.
+MAX_IN_REGISTERS = 64
+_MAX_OF_THREAD = 2048
 
 
 @dataclass(eq=False)
 class _Cut:
-    """What is left of an index: (index - terms of thread axes) // divisor, in [0, extent)."""
+    """How an index becomes one of the part: (index - terms of thread axes) // divisor, in [0, extent)."""
 
     removed: tuple[str, ...]
     divisor: int
@@ -32,7 +34,7 @@ class _Cut:
 
 
 @dataclass(eq=False)
-class Place:
+class Scope:
     """The memory of a buffer: a thread's, a block's or the grid's, and how it is indexed."""
 
     buffer: Buffer
@@ -41,31 +43,38 @@ class Place:
     copies: tuple[str, ...] = ()  # thread axes each step of which has its own, beyond the level's
 
     def extents(self) -> tuple[Expr, ...]:
-        """The sizes of what one thread, block or grid has, `copies` apart."""
+        """The sizes of the part that one thread, block or grid has, `copies` apart."""
         return tuple(cut.extent for cut in self.cuts)
 
     def count(self) -> int | None:
         """How many elements these are, if that is a constant."""
         total = 1
         for extent in self.extents():
-            size = constant(extent)
+            size = constant_of(extent)
             if size is None:
                 return None
             total *= size
         return total
 
+    def size(self) -> Expr:
+        """The number of elements of that part."""
+        total = index_const(1)
+        for extent in self.extents():
+            total = binary("mul", total, extent)
+        return total
+
     def local(self, indices: Sequence[Expr], axes: Mapping[str, Axis]) -> tuple[Expr, ...]:
-        """The indices of an element in it."""
-        found = []
+        """The indices of an element in that part."""
+        local = []
         for index, cut in zip(indices, self.cuts):
             if not cut.removed and cut.divisor == 1:
-                found.append(index)
+                local.append(index)
                 continue
             form = linear(index)
             for tag in cut.removed:
                 form = form.without(axes[tag])
-            found.append(_divided(form, cut.divisor).expr())
-        return tuple(found)
+            local.append(_divided(form, cut.divisor).expr())
+        return tuple(local)
 
 
 def _divided(form: Linear, divisor: int) -> Linear:
@@ -76,30 +85,30 @@ def _divided(form: Linear, divisor: int) -> Linear:
 
 
 def _cut(accesses: list[Access], d: int, axes: Mapping[str, Axis], extent: Expr) -> _Cut:
-    """What can be taken out of dimension d: thread axes with one coefficient in all accesses."""
+    """The part of dimension d without the thread axes that have one coefficient in all accesses."""
     widths = {}
     for tag, axis in axes.items():
-        found = {access.forms[d].coefficient(axis) if tag in access.tags else 0 for access in accesses}
-        if len(found) == 1 and (width := found.pop()) > 0:
+        coefficients = {access.forms[d].coefficient(axis) if tag in access.tags else 0 for access in accesses}
+        if len(coefficients) == 1 and (width := coefficients.pop()) > 0:
             widths[tag] = width
     order = sorted(widths, key=lambda tag: -widths[tag])
-    for taken in (order[:n] for n in range(len(order), 0, -1)):
-        if all(_is_nested(access, d, taken, widths, axes) for access in accesses):
-            return _Cut(tuple(taken), 1, const(min(widths[tag] for tag in taken), "int64"))
+    for removed in (order[:n] for n in range(len(order), 0, -1)):
+        if all(_is_nested(access, d, removed, widths, axes) for access in accesses):
+            return _Cut(tuple(removed), 1, index_const(min(widths[tag] for tag in removed)))
     for tag in order:
         period = _period(accesses, d, axes[tag], widths[tag])
         if period:
-            up = binary("floordiv", extent + (period - 1), const(period, "int64"))
+            up = binary("floordiv", extent + (period - 1), index_const(period))
             return _Cut((tag,), period, linear(up).expr())
     return _Cut((), 1, extent)
 
 
 def _is_nested(
-    access: Access, d: int, taken: Sequence[str], widths: Mapping[str, int], axes: Mapping[str, Axis]
+    access: Access, d: int, removed: Sequence[str], widths: Mapping[str, int], axes: Mapping[str, Axis]
 ) -> bool:
-    """Whether what is left after each axis is less than one step of it."""
+    """Whether the rest after removing each axis is less than one step of that axis."""
     form = access.forms[d]
-    for tag in taken:
+    for tag in removed:
         form = form.without(axes[tag])
         if not inside(form, Linear(widths[tag]), access.ranges, axes[tag]):
             return False
@@ -107,7 +116,7 @@ def _is_nested(
 
 
 def _period(accesses: list[Access], d: int, axis: Axis, width: int) -> int:
-    """The multiple that an index is of beside the thread's own; 0 if there is none."""
+    """The number of which an index without the thread's own is a multiple; 0 if there is none."""
     sizes = {extent_in(access.ranges, axis) for access in accesses}
     size = sizes.pop()
     if width != 1 or sizes or size is None:
@@ -119,25 +128,25 @@ def _period(accesses: list[Access], d: int, axis: Axis, width: int) -> int:
     return size
 
 
-def place_buffers(statement: Statement, axes: Mapping[str, Axis]) -> dict[Buffer, Place]:
-    """The places of all buffers that a kernel has for itself."""
+def memory_scopes(statement: Statement, axes: Mapping[str, Axis]) -> dict[Buffer, Scope]:
+    """The scopes of all buffers that a kernel allocates."""
     accesses: dict[Buffer, list[Access]] = {}
     for access in accesses_of(statement):
         accesses.setdefault(access.buffer, []).append(access)
     return {
-        buffer: _place(buffer, accesses.get(buffer, []), around, axes)
+        buffer: _scope(buffer, accesses.get(buffer, []), around, axes)
         for buffer, around in allocations(statement).items()
     }
 
 
-def _place(buffer: Buffer, accesses: list[Access], around: tuple[str, ...], axes: Mapping[str, Axis]) -> Place:
+def _scope(buffer: Buffer, accesses: list[Access], around: tuple[str, ...], axes: Mapping[str, Axis]) -> Scope:
     absent = {tag for tag in axes if all(tag not in access.tags for access in accesses)}
     blocks = {tag for tag in axes if not tag.startswith(THREAD)}
-    for level, wanted in (("thread", set(axes)), ("block", blocks)):
-        some = {tag: axis for tag, axis in axes.items() if tag in wanted}
+    for level, tags in (("thread", set(axes)), ("block", blocks)):
+        some = {tag: axis for tag, axis in axes.items() if tag in tags}
         cuts = tuple(_cut(accesses, d, some, extent) for d, extent in enumerate(buffer.shape))
         private = absent | set(around) | {tag for cut in cuts for tag in cut.removed}
-        place = Place(buffer, level, cuts, tuple(tag for tag in around if tag not in wanted))
-        if wanted <= private and (level != "thread" or (place.count() or _MOST_OF_THREAD + 1) <= _MOST_OF_THREAD):
-            return place
-    return Place(buffer, "grid", tuple(_Cut((), 1, extent) for extent in buffer.shape), around)
+        scope = Scope(buffer, level, cuts, tuple(tag for tag in around if tag not in tags))
+        if tags <= private and (level != "thread" or (scope.count() or _MAX_OF_THREAD + 1) <= _MAX_OF_THREAD):
+            return scope
+    return Scope(buffer, "grid", tuple(_Cut((), 1, extent) for extent in buffer.shape), around)

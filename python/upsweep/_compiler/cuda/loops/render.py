@@ -4,24 +4,25 @@
 
 `call.numbers` are numbers of 64 bits, the same for all kernels of a nest: of each buffer of the call its
 address and strides, of each buffer between kernels its address; then the sizes; then of each kernel the extents
-of its thread axes and, of its buffers that are not threads' own, the offset in shared memory or the address.
+of its thread axes and, of its buffers in shared or global memory, the offset in shared memory or the address.
 
-The grid is one row of blocks, and a block one row of threads: the steps of several axes are taken apart at the
-start.
+The grid is one row of blocks, and a block one row of threads; the indices of several axes are computed from it at
+the start.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from upsweep._compiler.cuda.loops.accesses import constant, same_extents
-from upsweep._compiler.cuda.loops.binding import MAX_THREADS, THREAD
+from upsweep._compiler.cuda.loops.binding import THREAD
+from upsweep._compiler.cuda.loops.conflicts import same_extents
 from upsweep._compiler.cuda.loops.expressions import TYPES, expression
-from upsweep._compiler.cuda.loops.memory_scopes import Place
-from upsweep._compiler.llvm.loops.matmul import accumulated, continues
-from upsweep._compiler.loops.expressions import Axis, Expr, binary, const
+from upsweep._compiler.cuda.loops.kernel import Kernel, Layout
+from upsweep._compiler.cuda.loops.memory_scopes import Scope
+from upsweep._compiler.loops.expressions import Expr, constant_of
+from upsweep._compiler.loops.reductions import initialised_sum, innermost_store, paired_steps
 from upsweep._compiler.loops.statements import (
     Allocate,
     Barrier,
@@ -33,51 +34,39 @@ from upsweep._compiler.loops.statements import (
     Statement,
     Store,
     all_statements,
+    loops_in,
+    stored_buffers,
 )
 
-__all__ = ["Layout", "render_kernel"]
+__all__ = ["render_kernel"]
 
-# Loads of a sum that are on their way together, and of sums of several rows.
+# Unrolling of a sum's loop, whose loads are in flight together, and of loops over axes of sums of several rows.
 _UNROLLED_SUMS, _UNROLLED_ROWS = 16, 8
 
 
-@dataclass
-class Layout:
-    """Where in `Call.numbers` things are."""
-
-    buffers: dict[Buffer, int]  # the place of an address; strides follow
-    shared: dict[Buffer, int]  # of what lies between kernels: no strides follow
-    sizes: dict[Expr, int]
-    n_numbers: int = 0
-    tags: dict[str, int] = field(default_factory=dict)  # of the kernel that is written
-    memory: dict[Buffer, int] = field(default_factory=dict)
-
-
 class _Names:
-    """Names that C++ takes, one for each thing."""
+    """C++ identifiers, one for each object."""
 
     def __init__(self) -> None:
         self.known: dict[int, str] = {}
-        self.kept: list[object] = []
+        self.objects: list[object] = []  # alive, so that no id is used again
 
     def of(self, thing: object, hint: str) -> str:
         if id(thing) not in self.known:
-            self.kept.append(thing)
+            self.objects.append(thing)
             plain = re.sub(r"[^0-9A-Za-z]+", "_", hint).strip("_")
             self.known[id(thing)] = f"{plain if plain[:1].isalpha() else f'v{plain}'}_{len(self.known)}"
         return self.known[id(thing)]
 
 
-class _Kernel:
+class _Writer:
     """One kernel while it is written."""
 
     def __init__(
-        self, layout: Layout, axes: Mapping[str, Axis], extents: Mapping[str, list[Expr]],
-        places: Mapping[Buffer, Place], in_shared: frozenset[Buffer], dense: frozenset[Buffer],
-        written: set[Buffer],
-    ) -> None:  # fmt: skip
-        self.layout, self.axes, self.extents, self.places = layout, axes, extents, places
-        self.in_shared, self.dense, self.written = in_shared, dense, written
+        self, kernel: Kernel, layout: Layout, in_shared: frozenset[Buffer], dense: frozenset[Buffer]
+    ) -> None:
+        self.layout, self.axes, self.extents, self.scopes = layout, kernel.axes, kernel.extents, kernel.scopes
+        self.in_shared, self.dense, self.written = in_shared, dense, stored_buffers(kernel.statement)
         self.names = _Names()
         self.lines: list[str] = []
         self.indent = 1
@@ -86,8 +75,20 @@ class _Kernel:
     def put(self, line: str) -> None:
         self.lines.append("    " * self.indent + line)
 
-    def number(self, place: int) -> str:
-        return f"call.numbers[{place}]"
+    @contextmanager
+    def braces(self, header: str | None) -> Iterator[None]:
+        """Put what is written inside into braces after a header, which may be empty; None: no braces."""
+        if header is None:
+            yield
+            return
+        self.put(f"{header} {{".lstrip())
+        self.indent += 1
+        yield
+        self.indent -= 1
+        self.put("}")
+
+    def number(self, position: int) -> str:
+        return f"call.numbers[{position}]"
 
     # ---- expressions ----
 
@@ -95,252 +96,173 @@ class _Kernel:
         return expression(expr, self.atom)
 
     def atom(self, expr: Expr) -> str:
-        if expr.op == "axis":
-            return self.names.of(expr, str(expr.static[0]))
-        if expr.op == "var":
+        if expr.op in ("axis", "var"):
             return self.names.of(expr, str(expr.static[0]))
         buffer = expr.static[0]
         running = self.running.get((id(buffer), tuple(map(self.value, expr.args))))
         if running is not None:
             return running
-        place = self.element(buffer, expr.args)
-        if buffer not in self.places and buffer not in self.written and buffer.dtype != "bool":
-            return f"fetch({place})"
-        return place
+        element = self.element(buffer, expr.args)
+        if buffer not in self.scopes and buffer not in self.written and buffer.dtype != "bool":
+            return f"fetch({element})"
+        return element
 
     def element(self, buffer: Buffer, indices: Sequence[Expr]) -> str:
         name = self.names.of(buffer, buffer.name)
-        place = self.places.get(buffer)
-        if place is None and buffer in self.layout.buffers:
+        scope = self.scopes.get(buffer)
+        if scope is None and buffer in self.layout.buffers:
             terms = [f"({self.value(index)}) * {name}_stride{d}" for d, index in enumerate(indices)]
             return f"{name}[{' + '.join(terms) or '0'}]"
         extents: tuple[Expr, ...] = buffer.shape
-        if place is not None:
-            indices, extents = place.local(indices, self.axes), place.extents()
-        text = "0"
+        if scope is not None:
+            indices, extents = scope.local(indices, self.axes), scope.extents()
+        offset = "0"
         for index, extent in zip(indices, extents):
-            if constant(extent) == 1:
-                continue
-            here = self.value(index)
-            text = here if text == "0" else f"({text}) * {self.value(extent)} + {here}"
-        return f"{name}[{text}]"
+            if constant_of(extent) != 1:
+                value = self.value(index)
+                offset = value if offset == "0" else f"({offset}) * {self.value(extent)} + {value}"
+        return f"{name}[{offset}]"
 
     # ---- the beginning ----
 
-    def begin(self, statement: Statement) -> None:
-        for size, place in self.layout.sizes.items():
-            self.put(f"const int64 {self.names.of(size, size.static[0])} = {self.number(place)};")
-        for kind, source in (("blockIdx", "blockIdx.x"), (THREAD, "threadIdx.x")):
+    def begin(self) -> None:
+        """Sizes, thread indices and pointers as variables."""
+        for size, position in self.layout.sizes.items():
+            self.put(f"const int64 {self.names.of(size, size.static[0])} = {self.number(position)};")
+        for kind in ("blockIdx", THREAD):
             tags = [tag for tag in self.axes if tag.startswith(THREAD) == (kind == THREAD)]
             left = f"{kind}_left"
-            if not tags:
-                continue
-            self.put(f"int64 {left} = {source};")
+            if tags:
+                self.put(f"int64 {left} = {kind}.x;")
             for n, tag in enumerate(tags):
                 name, extent = self.atom(self.axes[tag]), self.extent_of(tag)
-                last = n == len(tags) - 1
-                self.put(f"const int64 {name} = {left if last else f'{left} % {extent}'};")
-                if not last:
+                is_last = n == len(tags) - 1
+                self.put(f"const int64 {name} = {left if is_last else f'{left} % {extent}'};")
+                if not is_last:
                     self.put(f"{left} /= {extent};")
-        for buffer, first in {**self.layout.buffers, **self.layout.shared}.items():
-            self.argument(buffer, first)
-        for buffer, home in self.places.items():
-            self.memory(buffer, home)
+        for buffer, position in {**self.layout.buffers, **self.layout.between}.items():
+            self.argument(buffer, position)
+        for buffer, scope in self.scopes.items():
+            self.memory(buffer, scope)
 
     def extent_of(self, tag: str) -> str:
         extents = self.extents[tag]
-        size = constant(extents[0])
+        size = constant_of(extents[0])
         return str(size) if len(extents) == 1 and size is not None else self.number(self.layout.tags[tag])
 
-    def argument(self, buffer: Buffer, first: int) -> None:
+    def argument(self, buffer: Buffer, position: int) -> None:
         name, kind = self.names.of(buffer, buffer.name), TYPES[buffer.dtype]
-        plain = "" if buffer in self.written else "const "
-        self.put(
-            f"{plain}{kind}* __restrict__ const {name} = reinterpret_cast<{plain}{kind}*>({self.number(first)});"
-        )
+        kind = kind if buffer in self.written else f"const {kind}"
+        self.put(f"{kind}* __restrict__ const {name} = reinterpret_cast<{kind}*>({self.number(position)});")
         if buffer in self.layout.buffers:
             for d in range(len(buffer.shape)):
                 is_one = buffer in self.dense and d == len(buffer.shape) - 1
-                self.put(f"const int64 {name}_stride{d} = {1 if is_one else self.number(first + 1 + d)};")
+                self.put(f"const int64 {name}_stride{d} = {1 if is_one else self.number(position + 1 + d)};")
 
-    def memory(self, buffer: Buffer, place: Place) -> None:
-        name, kind, count = self.names.of(buffer, buffer.name), TYPES[buffer.dtype], place.count()
-        if place.level == "thread":
-            self.put(f"{kind} {name}[{max(1, count or 1)}];")
+    def memory(self, buffer: Buffer, scope: Scope) -> None:
+        name, kind = self.names.of(buffer, buffer.name), TYPES[buffer.dtype]
+        if scope.level == "thread":
+            self.put(f"{kind} {name}[{max(1, scope.count() or 1)}];")
             return
-        where = self.number(self.layout.memory[buffer])
-        if place.level == "block" and buffer in self.in_shared:
-            base = f"reinterpret_cast<{kind}*>(shared_memory() + {where})"
-        else:
-            base = f"reinterpret_cast<{kind}*>({where})"
-        copies = list(place.copies)
-        slot = "blockIdx.x" if place.level == "block" and buffer not in self.in_shared else ""
-        for tag in copies:
+        address = self.number(self.layout.memory[buffer])
+        is_shared = scope.level == "block" and buffer in self.in_shared
+        base = f"reinterpret_cast<{kind}*>({'shared_memory() + ' if is_shared else ''}{address})"
+        slot = "blockIdx.x" if scope.level == "block" and not is_shared else ""
+        for tag in scope.copies:
             step = self.atom(self.axes[tag])
             slot = f"(({slot}) * {self.extent_of(tag)} + {step})" if slot else step
-        size = self.value(size_of(place))
+        size = self.value(scope.size())
         self.put(f"{kind}* const {name} = {base}{f' + ({slot}) * ({size})' if slot else ''};")
 
     # ---- statements ----
 
     def write(self, statement: Statement, around: frozenset[str], alone: frozenset[str]) -> None:
-        """A statement inside loops of some thread axes; `alone` are those whose first step alone is running."""
+        """A statement inside loops of some thread axes; `alone` are those of which only the first step runs."""
         if isinstance(statement, Barrier):
             self.put("__syncthreads();")
             return
-        if not isinstance(statement, Block):
-            alone = self.left_alone(statement, around, alone)
-        elif self.sum_in_register(statement, around, alone):
+        accumulation = initialised_sum(statement)
+        if isinstance(statement, Block) and accumulation is None:
+            for step, loop in paired_steps(statement):
+                self.write(step if loop is None else Block([step, loop]), around, alone)
             return
-        depth = self.indent
-        missing = [tag for tag in self.axes if tag in alone and (id(statement), tag) in self.guarded]
-        if missing:
-            self.put(f"if ({' && '.join(f'{self.atom(self.axes[tag])} == 0' for tag in missing)}) {{")
-            self.indent += 1
-        self.inner(statement, around, alone)
-        if missing:
-            self.indent = depth
-            self.put("}")
+        absent = self.absent_axes(statement if accumulation is None else accumulation[0], around, alone)
+        firsts = " && ".join(f"{self.atom(self.axes[tag])} == 0" for tag in self.axes if tag in absent)
+        with self.braces(f"if ({firsts})" if firsts else None):
+            if accumulation is None:
+                self.inner(statement, around, alone | absent)
+            else:
+                self.sum_in_register(*accumulation)
 
-    guarded: set[tuple[int, str]]
+    def absent_axes(self, statement: Statement, around: frozenset[str], alone: frozenset[str]) -> frozenset[str]:
+        """The thread axes that no loop in or around a statement has, if it contains no barrier.
 
-    def left_alone(self, statement: Statement, around: frozenset[str], alone: frozenset[str]) -> frozenset[str]:
-        """The thread axes that no loop in or around a statement has, if nothing in it waits for others."""
-        inside = list(all_statements(statement))
-        if any(isinstance(each, Barrier) for each in inside):
-            return alone
-        has = {each.tag for each in inside if isinstance(each, For) and each.tag}
-        found = frozenset(self.axes) - has - around - alone
-        # Some of its stores may have an axis that others have not: those are looked at one by one.
-        self.guarded |= {(id(statement), tag) for tag in found}
-        return alone | found
+        Some of its stores may have an axis that others have not; it is absent from those only, one by one.
+        """
+        if any(isinstance(each, Barrier) for each in all_statements(statement)):
+            return frozenset()
+        return frozenset(self.axes) - {loop.tag for loop in loops_in(statement)} - around - alone
 
     def inner(self, statement: Statement, around: frozenset[str], alone: frozenset[str]) -> None:
-        if isinstance(statement, Block):
-            self.block(statement, around, alone)
-        elif isinstance(statement, (Produce, Allocate)):
+        if isinstance(statement, (Produce, Allocate)):
             self.write(statement.body, around, alone)
         elif isinstance(statement, If):
-            self.put(f"if ({self.value(statement.condition)}) {{")
-            self.nested(statement.body, around, alone)
+            with self.braces(f"if ({self.value(statement.condition)})"):
+                self.write(statement.body, around, alone)
         elif isinstance(statement, Store):
             value = self.value(statement.value)
             self.put(f"{self.element(statement.buffer, statement.indices)} = {value};")
         elif isinstance(statement, For):
             self.loop(statement, around, alone)
 
-    def nested(self, body: Statement, around: frozenset[str], alone: frozenset[str]) -> None:
-        self.indent += 1
-        self.write(body, around, alone)
-        self.indent -= 1
-        self.put("}")
-
     def loop(self, loop: For, around: frozenset[str], alone: frozenset[str]) -> None:
-        name = self.atom(loop.axis)
         if loop.tag:
-            inside = around | {loop.tag}
-            if same_extents(self.extents[loop.tag], loop.extent):
-                self.put("{")
-            else:
-                self.put(f"if ({name} < {self.value(loop.extent)}) {{")
-            self.nested(loop.body, inside, alone)
+            is_whole = same_extents(self.extents[loop.tag], loop.extent)
+            name = self.atom(loop.axis)
+            with self.braces("" if is_whole else f"if ({name} < {self.value(loop.extent)})"):
+                self.write(loop.body, around | {loop.tag}, alone)
             return
         if "unrolled" in loop.marks:
             self.put("#pragma unroll")
         elif loop.axis.kind == "reduce":
             self.put(f"#pragma unroll {_UNROLLED_ROWS}")
-        self.put(self.header(loop))
-        self.nested(loop.body, around, alone)
+        with self.braces(self.header(loop)):
+            self.write(loop.body, around, alone)
 
     def header(self, loop: For) -> str:
         name = self.atom(loop.axis)
-        return f"for (int64 {name} = 0; {name} < {self.value(loop.extent)}; ++{name}) {{"
+        return f"for (int64 {name} = 0; {name} < {self.value(loop.extent)}; ++{name})"
 
-    def block(self, block: Block, around: frozenset[str], alone: frozenset[str]) -> None:
-        steps = list(block.steps)
-        while steps:
-            step = steps.pop(0)
-            following = steps[0] if steps else None
-            if isinstance(step, Store) and isinstance(following, For) and continues(step, following):
-                steps.pop(0)
-                self.write(Block([step, following]), around, alone)
-            else:
-                self.write(step, around, alone)
-
-    def sum_in_register(self, block: Block, around: frozenset[str], alone: frozenset[str]) -> bool:
-        """A first value and a loop that takes others into it: the element is written once."""
-        if len(block.steps) != 2:
-            return False
-        start, loop = block.steps
-        if not isinstance(start, Store) or not isinstance(loop, For) or not continues(start, loop):
-            return False
-        store = accumulated(loop)
-        assert store is not None
-        alone = self.left_alone(start, around, alone)
-        missing = [tag for tag in self.axes if (id(start), tag) in self.guarded]
-        if missing:
-            self.put(f"if ({' && '.join(f'{self.atom(self.axes[tag])} == 0' for tag in missing)}) {{")
-            self.indent += 1
+    def sum_in_register(self, start: Store, loop: For) -> None:
+        """An initial value and a loop that accumulates: the element is stored once."""
         total = self.names.of(start, f"{start.buffer.name}.total")
         self.put(f"{TYPES[start.buffer.dtype]} {total} = {self.value(start.value)};")
-        place = (id(store.buffer), tuple(map(self.value, store.indices)))
-        self.running[place] = total
+        store = innermost_store(loop)
+        element = (id(store.buffer), tuple(map(self.value, store.indices)))
+        self.running[element] = total
         self.accumulate(loop, total)
-        del self.running[place]
+        del self.running[element]
         self.put(f"{self.element(start.buffer, start.indices)} = {total};")
-        if missing:
-            self.indent -= 1
-            self.put("}")
-        return True
 
     def accumulate(self, statement: Statement, total: str) -> None:
         if isinstance(statement, Store):
             self.put(f"{total} = {self.value(statement.value)};")
             return
+        assert isinstance(statement, (For, If))
         if isinstance(statement, For):
             self.put(f"#pragma unroll {_UNROLLED_SUMS}")
-            self.put(self.header(statement))
+            header = self.header(statement)
         else:
-            assert isinstance(statement, If)
-            self.put(f"if ({self.value(statement.condition)}) {{")
-        self.indent += 1
-        self.accumulate(statement.body, total)
-        self.indent -= 1
-        self.put("}")
+            header = f"if ({self.value(statement.condition)})"
+        with self.braces(header):
+            self.accumulate(statement.body, total)
 
 
-def size_of(place: Place) -> Expr:
-    """How many elements a thread's, a block's or the grid's part has."""
-    total = const(1, "int64")
-    for extent in place.extents():
-        total = binary("mul", total, extent)
-    return total
-
-
-def render_kernel(
-    name: str, statement: Statement, layout: Layout, axes: Mapping[str, Axis], extents: Mapping[str, list[Expr]],
-    places: Mapping[Buffer, Place], in_shared: frozenset[Buffer], dense: frozenset[Buffer],
-) -> str:  # fmt: skip
-    """The text of one kernel; in `dense` buffers the last dimension's elements are neighbours."""
-    written = {each.buffer for each in all_statements(statement) if isinstance(each, Store)}
-    kernel = _Kernel(layout, axes, extents, places, in_shared, dense, written)
-    kernel.guarded = set()
-    kernel.begin(statement)
-    kernel.write(statement, frozenset(), frozenset())
-    bounds = f"__launch_bounds__({threads_bound(axes, extents)})"
-    head = f'extern "C" __global__ void {bounds} {name}(const __grid_constant__ Call call) {{\n'
-    return head + "\n".join(kernel.lines) + "\n}\n"
-
-
-def threads_bound(axes: Mapping[str, Axis], extents: Mapping[str, list[Expr]]) -> int:
-    """The threads that a block has at most: registers have to be enough for so many."""
-    total = 1
-    for tag in axes:
-        if not tag.startswith(THREAD):
-            continue
-        sizes = [constant(extent) for extent in extents[tag]]
-        known = [size for size in sizes if size is not None]
-        if len(known) < len(sizes):
-            return MAX_THREADS
-        total *= max(known)
-    return total
+def render_kernel(kernel: Kernel, layout: Layout, in_shared: frozenset[Buffer], dense: frozenset[Buffer]) -> str:
+    """The text of one kernel; the last dimension of `dense` buffers is contiguous."""
+    writer = _Writer(kernel, layout, in_shared, dense)
+    writer.begin()
+    writer.write(kernel.statement, frozenset(), frozenset())
+    bounds = f"__launch_bounds__({kernel.max_threads()})"
+    head = f'extern "C" __global__ void {bounds} {kernel.name}(const __grid_constant__ Call call) {{\n'
+    return head + "\n".join(writer.lines) + "\n}\n"

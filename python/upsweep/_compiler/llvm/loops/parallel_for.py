@@ -1,13 +1,13 @@
-"""The function that shares a range among threads, in LLVM IR: the same for every nest.
+"""Parallel for in LLVM IR: the function that runs a region over chunks of a range in threads, for every nest.
 
-A piece of the range is about as much as stays in a core's cache from one step of time to the next, and no
-more than a thread's share. Threads are those of OpenMP's pool, which the package's own kernels use, entered
-as a compiler would; each takes the next piece until there is none.
+The schedule is dynamic. A chunk stores about as much as stays in a core's cache from one step of time to the next,
+and is no larger than a thread's share. Threads are those of OpenMP's pool, which the package's other kernels use,
+entered by `GOMP_parallel` as a compiler does.
 """
 
 from __future__ import annotations
 
-__all__ = ["NEEDS", "POLL", "SYMBOLS", "launching_text"]
+__all__ = ["NEEDS", "POLL", "SYMBOLS", "parallel_for_text"]
 
 SYMBOLS = ("GOMP_parallel",)
 POLL = "upsweep_poll"
@@ -18,9 +18,9 @@ NEEDS = {
     "@llvm.smax.i64": "declare i64 @llvm.smax.i64(i64, i64)\n",
 }
 
-# Work, in bytes, below which a thread costs more than it saves, and what a piece may write in one step of time.
+# Work, in bytes, below which a thread costs more than it saves, and what a chunk may store in one step of time.
 _WORTH_A_THREAD = 128 << 10
-_PIECE_BYTES = 64 << 10
+_CHUNK_BYTES = 64 << 10
 
 _TEXT = """\
 define internal void @worker(ptr %job) #0 {
@@ -101,7 +101,7 @@ _NO_POLL = """\
 next:
   br label %take
 """
-_POLL_BETWEEN_PIECES = f"""\
+_POLL_BETWEEN_CHUNKS = f"""\
 next:
   %args = load ptr, ptr %context
   %status = load volatile i64, ptr %args
@@ -114,7 +114,7 @@ poll:
 """
 
 
-def launching_text(polls: bool) -> str:
-    """The functions `worker` and `launch`, which need `NEEDS`; workers that poll do so between two pieces."""
-    text = _TEXT.replace("WORTH_A_THREAD", str(_WORTH_A_THREAD)).replace("PIECE_BYTES", str(_PIECE_BYTES))
-    return text.replace("POLLING\n", _POLL_BETWEEN_PIECES if polls else _NO_POLL)
+def parallel_for_text(polls: bool) -> str:
+    """The functions `worker` and `launch`, which need `NEEDS`; workers that poll do so between two chunks."""
+    text = _TEXT.replace("WORTH_A_THREAD", str(_WORTH_A_THREAD)).replace("PIECE_BYTES", str(_CHUNK_BYTES))
+    return text.replace("POLLING\n", _POLL_BETWEEN_CHUNKS if polls else _NO_POLL)

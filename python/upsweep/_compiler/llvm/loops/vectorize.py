@@ -1,4 +1,4 @@
-"""Expressions of a nest as LLVM IR: each value is a vector of the lanes of its loop, one outside of any.
+"""Expressions as vectors in LLVM IR: a value has the lanes of its vector loop, or one lane outside of any.
 
 Indices are scalars of 64 bits at the first lane. A load is of neighbours where its index moves by 1 from lane
 to lane in the last dimension, one number for all lanes where it does not move, else a gather. Lanes beyond
@@ -11,20 +11,21 @@ computation (the body of a loop and its rest, one row and several) have the same
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from upsweep._compiler.llvm.mathematics import function
 from upsweep._compiler.llvm.target import Target
 from upsweep._compiler.llvm.vectors import Body, Vectors
-from upsweep._compiler.loops.expressions import FLOATS, LOGICAL, Axis, Expr, fold, mentions, walk
+from upsweep._compiler.loops.expressions import FLOATS, ITEM_BYTES, LOGICAL, Axis, Expr, mentions
 from upsweep._compiler.loops.linear import linear
-from upsweep._compiler.loops.statements import Buffer, Statement, Store, all_statements
+from upsweep._compiler.loops.statements import Buffer, Statement, stored_buffers
+from upsweep._compiler.loops.traversal import fold, walk
 
-__all__ = ["BITS", "Lanes", "View", "lanes_of"]
+__all__ = ["Lanes", "View", "lanes_of"]
 
 Value = str
 
-BITS = {"float32": 32, "float64": 64, "int32": 32, "int64": 64, "bool": 8}
+_BITS = {dtype: 8 * size for dtype, size in ITEM_BYTES.items()}
 _SCALARS = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
 _IN_MEMORY = {**_SCALARS, "bool": "i8"}
 _COMPARED = {"lt": ("olt", "slt"), "le": ("ole", "sle"), "gt": ("ogt", "sgt"), "ge": ("oge", "sge"),
@@ -33,7 +34,7 @@ _COMPARED = {"lt": ("olt", "slt"), "le": ("ole", "sle"), "gt": ("ogt", "sgt"), "
 
 @dataclass
 class View:
-    """Where a buffer lies, and its strides, in numbers; the last is 1."""
+    """The address of a buffer and its strides in elements; the last one is 1."""
 
     pointer: Value
     strides: list[Value]
@@ -64,7 +65,7 @@ def _evaluated(expr: Expr) -> dict[int, Expr]:
 
 @dataclass
 class Lanes:
-    """What expressions are evaluated with: the body that is written, what indices are, and the loop over lanes."""
+    """The evaluation of expressions: the function body, the values of indices, and the loop over lanes."""
 
     body: Body
     target: Target
@@ -87,10 +88,10 @@ class Lanes:
         return f"<{self.count} x {_IN_MEMORY[dtype]}>"
 
     def _vectors(self, dtype: str) -> Vectors:
-        return Vectors(self.body, self.target, BITS[dtype], self.count)
+        return Vectors(self.body, self.target, _BITS[dtype], self.count)
 
     def _suffix(self, dtype: str) -> str:
-        return f"v{self.count}{'f' if dtype in FLOATS else 'i'}{BITS[dtype]}"
+        return f"v{self.count}{'f' if dtype in FLOATS else 'i'}{_BITS[dtype]}"
 
     def constant(self, dtype: str, value: float | int | bool) -> Value:
         """A constant in all lanes."""
@@ -283,13 +284,13 @@ class Lanes:
             return emit(f"{compare} {old} {value}, zeroinitializer")
         if source in FLOATS and to in FLOATS:
             return emit(f"{'fpext' if to == 'float64' else 'fptrunc'} {old} {value} to {new}")
-        if source in FLOATS:  # saturated: what is out of range is not left to chance
+        if source in FLOATS:  # saturated: a value out of range is otherwise undefined
             name = f"@llvm.fptosi.sat.{self._suffix(to)}.{self._suffix(source)}"
             self.body.needs[name] = f"declare {new} {name}({old})\n"
             return emit(f"call {new} {name}({old} {value})")
         if to in FLOATS:
             return emit(f"{'uitofp' if source == 'bool' else 'sitofp'} {old} {value} to {new}")
-        if BITS[to] < BITS[source]:
+        if _BITS[to] < _BITS[source]:
             return emit(f"trunc {old} {value} to {new}")
         return emit(f"{'zext' if source == 'bool' else 'sext'} {old} {value} to {new}")
 
@@ -322,23 +323,11 @@ class Lanes:
         )
 
     def masked(self, condition: Value, wider: dict[int, Value] | None = None) -> Lanes:
-        """The same lanes where a condition holds besides. `wider` are values, by id, known without it."""
+        """The same lanes where a further condition holds. `wider` are values, by id, known without it."""
         both = condition
         if self.mask is not None:
             both = self.body.emit(f"and {self.kind('bool')} {self.mask}, {condition}")
-        return Lanes(
-            self.body,
-            self.target,
-            self.indices,
-            self.view,
-            self.count,
-            self.axis,
-            both,
-            True,
-            self.known,
-            self.pinned,
-            self.wider if wider is None else wider,
-        )
+        return replace(self, mask=both, guarded=True, wider=self.wider if wider is None else wider)
 
     def accumulated(self, expr: Expr, total: Value) -> Value:
         """An accumulation, an operation of an element and a term, where the element's value is `total`."""
@@ -353,7 +342,7 @@ class Lanes:
         return self.axis is not None and mentions(expr, self.axis)
 
     def _steps(self, indices: tuple[Expr, ...]) -> list[int] | None:
-        """By how much each index moves from lane to lane; None if it is not told."""
+        """By how much each index moves from lane to lane; None if it is unknown."""
         if self.axis is None:
             return [0] * len(indices)
         steps = []
@@ -371,7 +360,7 @@ class Lanes:
         return self.body.emit(f"getelementptr {_IN_MEMORY[buffer.dtype]}, ptr {view.pointer}, i64 {offset}")
 
     def _addresses(self, buffer: Buffer, view: View, indices: tuple[Expr, ...], steps: list[int] | None) -> Value:
-        """A pointer a lane."""
+        """One pointer for each lane."""
         emit, kind = self.body.emit, self.kind("int64")
         one = _IN_MEMORY[buffer.dtype]
         if steps is not None:
@@ -382,44 +371,42 @@ class Lanes:
             return emit(f"getelementptr {one}, ptr {self._address(buffer, view, indices)}, {kind} {offsets}")
         total = self.constant("int64", 0)
         for index, stride in zip(indices, view.strides):
-            places = self.value(index)
+            offsets = self.value(index)
             if index.dtype != "int64":
-                places = emit(f"sext {self.kind(index.dtype)} {places} to {kind}")
-            moved = emit(f"mul {kind} {places}, {self.splat(stride, 'int64')}")
+                offsets = emit(f"sext {self.kind(index.dtype)} {offsets} to {kind}")
+            moved = emit(f"mul {kind} {offsets}, {self.splat(stride, 'int64')}")
             total = emit(f"add {kind} {total}, {moved}")
         return emit(f"getelementptr {one}, ptr {view.pointer}, {kind} {total}")
 
-    def _loaded(self, value: Value, dtype: str) -> Value:
-        return (
-            self.body.emit(f"icmp ne {self._stored(dtype)} {value}, zeroinitializer") if dtype == "bool" else value
-        )
+    def _masked_call(self, operation: str, dtype: str, result: str, *operands: tuple[str, Value]) -> str:
+        """A call of a masked intrinsic with operands (type, value), which is declared."""
+        pointers = "p0" if operation in ("load", "store") else f"v{self.count}p0"
+        name = f"@llvm.masked.{operation}.{self._suffix(dtype)}.{pointers}"
+        self.body.needs[name] = f"declare {result} {name}({', '.join(kind for kind, _ in operands)})\n"
+        return f"call {result} {name}({', '.join(f'{kind} {value}' for kind, value in operands)})"
 
     def _load(self, expr: Expr) -> Value:
         buffer: Buffer = expr.static[0]
-        view, kind, dtype = self.view(buffer), self._stored(buffer.dtype), buffer.dtype
+        view, kind, dtype, emit = self.view(buffer), self._stored(buffer.dtype), buffer.dtype, self.body.emit
         steps = self._steps(expr.args)
-        align = BITS[dtype] // 8
+        align = ITEM_BYTES[dtype]
         if steps is not None and not any(steps) and not self.guarded:  # some lane reads it
             address = self._address(buffer, view, expr.args)
-            scalar = self.body.emit(f"load {_IN_MEMORY[dtype]}, ptr {address}, align {align}")
-            if dtype == "bool":
-                scalar = self.body.emit(f"trunc i8 {scalar} to i1")
-            return self.splat(scalar, dtype)
-        if steps is not None and not any(steps[:-1]) and (self.count == 1 or steps[-1:] == [1]):
-            address = self._address(buffer, view, expr.args)
-            if self.mask is None:
-                return self._loaded(self.body.emit(f"load {kind}, ptr {address}, align {align}"), dtype)
-            name = f"@llvm.masked.load.{self._suffix(dtype)}.p0"
-            place, of_place = f"ptr {address}", "ptr"
+            scalar = emit(f"load {_IN_MEMORY[dtype]}, ptr {address}, align {align}")
+            return self.splat(emit(f"trunc i8 {scalar} to i1") if dtype == "bool" else scalar, dtype)
+        is_contiguous = steps is not None and not any(steps[:-1]) and (self.count == 1 or steps[-1:] == [1])
+        if is_contiguous:
+            operation, pointer = "load", ("ptr", self._address(buffer, view, expr.args))
         else:
-            name = f"@llvm.masked.gather.{self._suffix(dtype)}.v{self.count}p0"
-            of_place = f"<{self.count} x ptr>"
-            place = f"{of_place} {self._addresses(buffer, view, expr.args, steps)}"
-        bools = self.kind("bool")
-        self.body.needs[name] = f"declare {kind} {name}({of_place}, i32, {bools}, {kind})\n"
-        mask = self.mask or self.constant("bool", True)
-        value = self.body.emit(f"call {kind} {name}({place}, i32 {align}, {bools} {mask}, {kind} zeroinitializer)")
-        return self._loaded(value, dtype)
+            pointers = self._addresses(buffer, view, expr.args, steps)
+            operation, pointer = "gather", (f"<{self.count} x ptr>", pointers)
+        if is_contiguous and self.mask is None:
+            value = emit(f"load {kind}, ptr {pointer[1]}, align {align}")
+        else:
+            mask = (self.kind("bool"), self.mask or self.constant("bool", True))
+            others = (kind, "zeroinitializer")
+            value = emit(self._masked_call(operation, dtype, kind, pointer, ("i32", str(align)), mask, others))
+        return emit(f"icmp ne {kind} {value}, zeroinitializer") if dtype == "bool" else value
 
     def store(self, buffer: Buffer, indices: tuple[Expr, ...], value: Value) -> None:
         """Store a value of the buffer's dtype."""
@@ -427,24 +414,21 @@ class Lanes:
         if dtype == "bool":
             value = self.body.emit(f"zext {self.kind('bool')} {value} to {kind}")
         steps = self._steps(indices)
-        align = BITS[dtype] // 8
+        align = ITEM_BYTES[dtype]
         if self.count == 1 or (steps is not None and not any(steps[:-1]) and steps[-1:] == [1]):
-            address = self._address(buffer, view, indices)
+            operation, pointer = "store", ("ptr", self._address(buffer, view, indices))
             if self.mask is None:
-                self.body.do(f"store {kind} {value}, ptr {address}, align {align}")
+                self.body.do(f"store {kind} {value}, ptr {pointer[1]}, align {align}")
                 return
-            name, of_place, place = f"@llvm.masked.store.{self._suffix(dtype)}.p0", "ptr", f"ptr {address}"
         else:
-            name = f"@llvm.masked.scatter.{self._suffix(dtype)}.v{self.count}p0"
-            of_place = f"<{self.count} x ptr>"
-            place = f"{of_place} {self._addresses(buffer, view, indices, steps)}"
-        bools = self.kind("bool")
-        self.body.needs[name] = f"declare void {name}({kind}, {of_place}, i32, {bools})\n"
-        mask = self.mask or self.constant("bool", True)
-        self.body.do(f"call void {name}({kind} {value}, {place}, i32 {align}, {bools} {mask})")
+            operation = "scatter"
+            pointer = (f"<{self.count} x ptr>", self._addresses(buffer, view, indices, steps))
+        mask = (self.kind("bool"), self.mask or self.constant("bool", True))
+        operands = ((kind, value), pointer, ("i32", str(align)), mask)
+        self.body.do(self._masked_call(operation, dtype, "void", *operands))
 
 
 def lanes_of(body: Statement, target: Target) -> int:
     """As many lanes as a vector of the widest numbers that are stored has."""
-    widest = max((BITS[each.buffer.dtype] for each in all_statements(body) if isinstance(each, Store)), default=32)
-    return target.vector_bytes * 8 // max(widest, 32)
+    widest = max((ITEM_BYTES[buffer.dtype] for buffer in stored_buffers(body)), default=4)
+    return target.vector_bytes // max(widest, 4)

@@ -1,14 +1,18 @@
-"""Nests rebuilt: the same statements with other expressions, or others in their places."""
+"""Rewriting of loop nests: the same statements with other expressions, or other statements in their places.
+
+All passes of `cuda.loops` are built of these functions; `te.lowering` uses `block_of` and `allocate_around`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from upsweep._compiler.loops.expressions import Expr, substitute, walk
+from upsweep._compiler.loops.expressions import Expr, substitute
 from upsweep._compiler.loops.statements import (
     Allocate,
     Block,
+    Buffer,
     For,
     If,
     Produce,
@@ -16,14 +20,18 @@ from upsweep._compiler.loops.statements import (
     Store,
     inner_statements,
 )
+from upsweep._compiler.loops.traversal import walk
 
-__all__ = ["block_of", "expressions_of", "mapped", "paths_to", "replaced", "rewritten", "used_buffers"]
+__all__ = [
+    "allocate_around", "block_of", "expressions_of", "mapped", "paths_to", "replace_statement", "replaced",
+    "rewritten", "used_buffers", "with_inner",
+]  # fmt: skip
 
 Change = Callable[[Expr], Expr]
 
 
 def block_of(*steps: Statement) -> Statement:
-    """Steps one after the other, blocks among them opened."""
+    """Statements in sequence; the steps of blocks among them become steps of the result."""
     flat = [each for step in steps for each in (step.steps if isinstance(step, Block) else [step])]
     return flat[0] if len(flat) == 1 else Block(flat)
 
@@ -43,13 +51,27 @@ def with_inner(statement: Statement, inner: Callable[[Statement], Statement]) ->
     return statement
 
 
+def allocate_around(buffers: Sequence[Buffer], body: Statement) -> Statement:
+    """A statement with the allocation of some buffers around it, that of the first outermost."""
+    for buffer in reversed(buffers):
+        body = Allocate(buffer, body)
+    return body
+
+
+def replace_statement(statement: Statement, old: Statement, new: Statement) -> Statement:
+    """The statement with one of those inside it, or itself, replaced."""
+    if statement is old:
+        return new
+    return with_inner(statement, lambda inner: replace_statement(inner, old, new))
+
+
 def rewritten(statement: Statement, change: Callable[[Statement], Statement]) -> Statement:
-    """All statements changed, the inner ones first."""
+    """The statement after `change` of each one inside it and then of itself."""
     return change(with_inner(statement, lambda inner: rewritten(inner, change)))
 
 
 def mapped(statement: Statement, change: Change) -> Statement:
-    """The same statements with their expressions changed, stores' places and conditions among them."""
+    """The statement with its expressions changed: values, indices and conditions."""
 
     def one(each: Statement) -> Statement:
         if isinstance(each, Store):
@@ -60,7 +82,7 @@ def mapped(statement: Statement, change: Change) -> Statement:
 
 
 def replaced(statement: Statement, values: Mapping[Any, Expr]) -> Statement:
-    """Axes replaced by expressions, which have loops elsewhere."""
+    """The statement with axes replaced by expressions of other loops' axes."""
     return mapped(statement, lambda expr: substitute(expr, values))
 
 
@@ -71,14 +93,14 @@ def expressions_of(statement: Statement) -> tuple[Expr, ...]:
     return (statement.condition,) if isinstance(statement, If) else ()
 
 
-def used_buffers(statement: Statement) -> set[Any]:
+def used_buffers(statement: Statement) -> set[Buffer]:
     """The buffers that a statement reads or writes, and those inside it."""
-    found = {node.static[0] for expr in expressions_of(statement) for node in walk(expr) if node.op == "load"}
+    buffers = {node.static[0] for expr in expressions_of(statement) for node in walk(expr) if node.op == "load"}
     if isinstance(statement, Store):
-        found.add(statement.buffer)
+        buffers.add(statement.buffer)
     for inner in inner_statements(statement):
-        found |= used_buffers(inner)
-    return found
+        buffers |= used_buffers(inner)
+    return buffers
 
 
 def paths_to(

@@ -1,110 +1,62 @@
-"""Who touches which element: accesses of a kernel's buffers, and whether two of them can be of different threads.
+"""Whether two accesses of a kernel's buffers can be of different threads.
 
-An index that is ``c * thread + rest`` with 0 <= rest < c tells which thread it is of; so does one that is ``c *
-thread + c * n_threads * above + rest``; either may be a size. The indices of fused axes, ``i // c`` and ``i % c``,
-tell together what i tells. Two accesses whose indices tell the same are of one thread, unless they are of
-different elements.
+An index ``c * thread + rest`` with 0 <= rest < c determines its thread; so does one that is ``c * thread + c *
+n_threads * above + rest``; c and n_threads may be sizes. The indices of fused axes, ``i // c`` and ``i % c``,
+together determine what i does. Two accesses whose indices determine the thread in the same way are of one thread
+wherever they are of one element. `barriers` and `memory_scopes` call this module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 
-from upsweep._compiler.loops.expressions import Axis, Expr, atoms, binary, const, has_loads
-from upsweep._compiler.loops.linear import Linear, Ranges, linear, same
+from upsweep._compiler.loops.accesses import Access, Bounds
+from upsweep._compiler.loops.expressions import Axis, Expr, atoms, binary, constant_of, has_loads
+from upsweep._compiler.loops.linear import Linear, linear, same
+from upsweep._compiler.loops.ranges import Ranges
 from upsweep._compiler.loops.statements import (
     Allocate,
     Buffer,
     For,
-    If,
     Statement,
-    Store,
     inner_statements,
-    loads_of,
 )
 
-__all__ = ["Access", "accesses_of", "tags_that_agree"]
-
-Bounds = Mapping[Axis, tuple[Expr, Expr]]
-
-
-@dataclass(eq=False)
-class Access:
-    """A load or a store, with the loops around it."""
-
-    buffer: Buffer
-    indices: tuple[Expr, ...]
-    is_store: bool
-    target: Buffer | None  # what the statement stores to; None: it is a condition
-    tags: frozenset[str]  # of the thread axes around
-    ranges: Bounds
-    forms: tuple[Linear, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.forms = tuple(linear(index) for index in self.indices)
-
-
-def accesses_of(
-    statement: Statement, tags: frozenset[str] = frozenset(), ranges: Bounds | None = None
-) -> list[Access]:
-    """All accesses inside of a statement, in order."""
-    ranges = ranges or {}
-    found: list[Access] = []
-    if isinstance(statement, For):
-        tags = tags | {statement.tag} if statement.tag else tags
-        last = linear(statement.extent).plus(Linear(1), -1).expr()
-        ranges = {**ranges, statement.axis: (const(0, "int64"), last)}
-    elif isinstance(statement, Store):
-        for expr in (*statement.indices, statement.value):
-            for each in loads_of(expr):
-                found.append(Access(each.static[0], each.args, False, statement.buffer, tags, ranges))
-        found.append(Access(statement.buffer, statement.indices, True, statement.buffer, tags, ranges))
-    elif isinstance(statement, If):
-        for each in loads_of(statement.condition):
-            found.append(Access(each.static[0], each.args, False, None, tags, ranges))
-    for inner in inner_statements(statement):
-        found += accesses_of(inner, tags, ranges)
-    return found
+__all__ = ["allocations", "are_apart", "extent_in", "inside", "same_extents", "tags_that_agree"]
 
 
 def allocations(statement: Statement, tags: tuple[str, ...] = ()) -> dict[Buffer, tuple[str, ...]]:
-    """The buffers of a kernel, and the thread axes of the loops around their memory."""
-    found: dict[Buffer, tuple[str, ...]] = {}
+    """The buffers of a kernel, with the thread axes of the loops around their allocation."""
+    result: dict[Buffer, tuple[str, ...]] = {}
     if isinstance(statement, Allocate):
-        found[statement.buffer] = tags
+        result[statement.buffer] = tags
     if isinstance(statement, For) and statement.tag:
         tags = (*tags, statement.tag)
     for inner in inner_statements(statement):
-        found |= allocations(inner, tags)
-    return found
+        result |= allocations(inner, tags)
+    return result
 
 
 def inside(form: Linear, width: Linear, ranges: Bounds, axis: Axis | None = None) -> bool:
-    """Whether a form is in [0, width) while the loops run, those of `axis` not counted."""
+    """Whether a form is in [0, width) while the loops other than that of `axis` run."""
     known = Ranges({each: bounds for each, bounds in ranges.items() if each is not axis})
     return known.always(form) and known.always(width.plus(Linear(1), -1).plus(form, -1))
 
 
-def constant(extent: Expr) -> int | None:
-    """The value of an extent that is one number."""
-    return int(extent.static[0]) if extent.op == "const" else None
-
-
 def steps_in(ranges: Bounds, axis: Axis) -> Linear:
-    """How many steps the loop over an axis has."""
+    """The number of steps of the loop over an axis."""
     return linear(ranges[axis][1]).plus(Linear(1))
 
 
 def extent_in(ranges: Bounds, axis: Axis) -> int | None:
-    """The same, if that is a constant."""
+    """The number of steps of the loop over an axis, if it is a constant."""
     steps = steps_in(ranges, axis)
     return None if steps.terms else steps.constant
 
 
-def _tells(one: Linear, other: Linear, a: Access, b: Access, axis: Axis, known: list[Axis]) -> bool:
-    """Whether an index of two accesses that is the same for both means the same step of a thread axis."""
-    (width, one), (other_width, other) = _taken_out(one, axis), _taken_out(other, axis)
+def _determines_step(one: Linear, other: Linear, a: Access, b: Access, axis: Axis, known: list[Axis]) -> bool:
+    """Whether two accesses with one value of this index are of the same step of a thread axis."""
+    (width, one), (other_width, other) = _factored_out(one, axis), _factored_out(other, axis)
     if not (width.terms or width.constant > 0) or not _equal(width, other_width):
         return False
     for name, (coefficient, atom) in list(one.terms.items()):
@@ -127,8 +79,8 @@ def _equal(one: Linear, other: Linear) -> bool:
     return not difference.terms and not difference.constant
 
 
-def _taken_out(form: Linear, axis: Axis) -> tuple[Linear, Linear]:
-    """What an axis is multiplied by, a number or a size, and the form without it."""
+def _factored_out(form: Linear, axis: Axis) -> tuple[Linear, Linear]:
+    """The factor of an axis, a number or a size, and the form without the axis."""
     coefficient = form.coefficient(axis)
     if coefficient:
         return Linear(coefficient), form.without(axis)
@@ -141,7 +93,7 @@ def _taken_out(form: Linear, axis: Axis) -> tuple[Linear, Linear]:
 
 
 def _below(form: Linear, period: int) -> Linear:
-    """A form without its terms that are whole periods."""
+    """A form without its terms that are multiples of a number."""
     terms = {name: term for name, term in form.terms.items() if term[0] % period}
     return Linear(form.constant, terms)
 
@@ -161,19 +113,19 @@ def _has_fused(access: Access) -> bool:
 
 def _joined(access: Access) -> list[Linear]:
     """The indices of the last dimension, of the last two as of one, and so on, as far as sizes are constants."""
-    found: list[Linear] = []
+    result: list[Linear] = []
     size, joined = 1, Linear(0)
     for form, extent in zip(reversed(access.forms), reversed(access.buffer.shape)):
         joined = _whole(form.scaled(size).plus(joined))
-        found.append(joined)
-        if constant(extent) is None:
+        result.append(joined)
+        if constant_of(extent) is None:
             break
         size *= int(extent.static[0])
-    return found
+    return result
 
 
 def _whole(form: Linear) -> Linear:
-    """c * (x // c) + x % c is x."""
+    """Replace c * (x // c) + x % c by x."""
     for coefficient, atom in form.terms.values():
         if atom.op == "mod":
             n = int(atom.args[1].static[0])
@@ -196,10 +148,10 @@ def tags_that_agree(a: Access, b: Access, axes: Mapping[str, Axis], alone: froze
         indices += zip(_joined(a), _joined(b))
     while True:
         known = [axes[tag] for tag in agreed]
-        found = [tag for tag in left if any(_tells(*each, a, b, axes[tag], known) for each in indices)]
-        if not found:
+        result = [tag for tag in left if any(_determines_step(*each, a, b, axes[tag], known) for each in indices)]
+        if not result:
             return agreed
-        agreed |= set(found)
+        agreed |= set(result)
         left = [tag for tag in left if tag not in agreed]
 
 

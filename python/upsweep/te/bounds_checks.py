@@ -1,4 +1,4 @@
-"""Indices that stay inside: shown for all sizes, refused, or left to a check of the sizes at the call.
+"""Bounds checks of indices: proven for all sizes, rejected, or deferred to a check of the sizes at the call.
 
 The machine computes indices in int64 (in int32 where a program casts to it). Where min, max, a division or a cast
 is of integers that do not come from data, these have to fit, for all sizes or by a check at the call: else the
@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from upsweep._compiler.loops.expressions import INTS, Axis, Expr, binary, const, fold, lowest, walk
-from upsweep._compiler.loops.linear import MOST_SIZE, Linear, Ranges, depends_on_sizes, is_of_data, linear
+from upsweep._compiler.loops.expressions import INTS, Axis, Expr, binary, index_const, lowest
+from upsweep._compiler.loops.linear import MAX_SIZE, Linear, depends_on_sizes, is_of_data, last_index, linear
+from upsweep._compiler.loops.ranges import Ranges
+from upsweep._compiler.loops.traversal import fold, walk
 from upsweep.te.tensors import ComputeOp
 
 __all__ = ["SizeCheck", "check_memory", "check_reads"]
@@ -28,10 +30,6 @@ class SizeCheck:
     message: str
 
 
-def _last(extent: Expr) -> Expr:
-    return linear(extent).plus(Linear(1), -1).expr()
-
-
 def _check(
     index: Expr, side: Callable[[Linear], Linear], ranges: Ranges, extents: tuple[Expr, ...], message: str
 ) -> list[SizeCheck]:
@@ -43,7 +41,7 @@ def _check(
     if ranges.fails(exact):
         raise ValueError(message)
     for low in ranges.lowest(exact):
-        if not ranges.facts and depends_on_sizes(low) and not low.below_zero():
+        if not ranges.assumptions and depends_on_sizes(low) and not low.below_zero():
             return [SizeCheck(low.expr(), extents, message)]
     raise ValueError(
         f"{message}: not shown to stay inside. Bound it by te.min and te.max, or put the read into te.select "
@@ -63,7 +61,7 @@ def _check_arithmetic(expr: Expr, ranges: Ranges, what: str) -> None:
 
 def _check_read(read: Expr, ranges: Ranges, extents: tuple[Expr, ...], name: str) -> list[SizeCheck]:
     tensor = read.static[0]
-    found = []
+    checks = []
     for d, (index, size) in enumerate(zip(read.args, tensor.shape)):
         text = f"{read.where}: {tensor.name}[{', '.join(map(repr, read.args))}] in {name}: index {d}"
         message = f"{text} leaves {tensor.name} of shape ({', '.join(map(repr, tensor.shape))})"
@@ -71,15 +69,15 @@ def _check_read(read: Expr, ranges: Ranges, extents: tuple[Expr, ...], name: str
         if not all(lowest("int64") <= number < -lowest("int64") for number in numbers):
             raise ValueError(f"{text} has a factor or a summand that does not fit int64")
         _check_arithmetic(index, ranges, text)
-        last = linear(_last(size))
-        found += _check(index, lambda form: form, ranges, extents, message)
-        found += _check(index, partial(last.plus, times=-1), ranges, extents, message)
-        # What was shown supposes these; the first read of a stage that does asks for them.
-        found += [
+        last = linear(last_index(size))
+        checks += _check(index, lambda form: form, ranges, extents, message)
+        checks += _check(index, partial(last.plus, times=-1), ranges, extents, message)
+        # The proofs rest on these; the first read of a stage that needs one adds its check.
+        checks += [
             SizeCheck(low.expr(), extents, f"{text} leaves int64 while it is computed") for low in ranges.needed
         ]
         ranges.needed.clear()
-    return found
+    return checks
 
 
 def _check_extent(axis: Axis, name: str) -> list[SizeCheck]:
@@ -89,7 +87,7 @@ def _check_extent(axis: Axis, name: str) -> list[SizeCheck]:
     message = f"{axis.name} of {name} runs over {axis.extent!r}"
     _check_arithmetic(axis.extent, ranges, message)
     extent = linear(axis.extent)
-    ends = [extent.plus(Linear(lowest("int64")), -1), Linear(MOST_SIZE).plus(extent, -1), *ranges.needed]
+    ends = [extent.plus(Linear(lowest("int64")), -1), Linear(MAX_SIZE).plus(extent, -1), *ranges.needed]
     return [
         SizeCheck(end.expr(), (), f"{message}: expected at most 2**62 steps, computed in int64")
         for end in ends
@@ -99,9 +97,9 @@ def _check_extent(axis: Axis, name: str) -> list[SizeCheck]:
 
 def check_memory(name: str, shape: Sequence[Expr], n_bytes: int) -> list[SizeCheck]:
     """The memory of a tensor with elements of some bytes is less than int64 counts."""
-    total = const(n_bytes, "int64")
+    total = index_const(n_bytes)
     for size in shape:
-        total = binary("mul", total, binary("max", size, const(1, "int64")))
+        total = binary("mul", total, binary("max", size, index_const(1)))
     left = Linear(-1 - lowest("int64")).plus(linear(total), -1)
     message = f"{name} of shape ({', '.join(map(repr, shape))}): expected less than 2**63 bytes"
     if left.below_zero():
@@ -109,10 +107,10 @@ def check_memory(name: str, shape: Sequence[Expr], n_bytes: int) -> list[SizeChe
     return [] if left.at_least_zero() else [SizeCheck(left.expr(), (), message)]
 
 
-def _shown(expr: Expr, ranges: Ranges, extents: tuple[Expr, ...], name: str) -> dict[int, bool]:
+def _proven(expr: Expr, ranges: Ranges, extents: tuple[Expr, ...], name: str) -> dict[int, bool]:
     """Whether all reads in each node, by its id, are inside by the ranges of the axes alone, for all sizes."""
 
-    def is_shown(node: Expr, args: list[bool]) -> bool:
+    def is_proven(node: Expr, args: list[bool]) -> bool:
         if node.op != "read" or not all(args):
             return all(args)
         try:
@@ -121,28 +119,32 @@ def _shown(expr: Expr, ranges: Ranges, extents: tuple[Expr, ...], name: str) -> 
             return False
 
     known: dict[int, bool] = {}
-    fold(expr, is_shown, known)
+    fold(expr, is_proven, known)
     return known
 
 
-def _walk(expr: Expr, ranges: Ranges, extents: tuple[Expr, ...], name: str) -> list[SizeCheck]:
-    found: list[SizeCheck] = []
+def _check_all_reads(expr: Expr, ranges: Ranges, extents: tuple[Expr, ...], name: str) -> list[SizeCheck]:
+    checks: list[SizeCheck] = []
     stack, seen = [(expr, ranges)], set[tuple[int, Ranges]]()
     # Reads that are inside without any condition need not be checked for each path of conditions to them.
-    shown = _shown(expr, ranges, extents, name) if any(node.op == "select" for node in walk(expr)) else {}
+    proven = _proven(expr, ranges, extents, name) if any(node.op == "select" for node in walk(expr)) else {}
     while stack:
         node, ranges = stack.pop()
-        if (id(node), ranges) in seen or shown.get(id(node), False):
+        if (id(node), ranges) in seen or proven.get(id(node), False):
             continue
         seen.add((id(node), ranges))
         if node.op == "read":
-            found += _check_read(node, ranges, extents, name)
+            checks += _check_read(node, ranges, extents, name)
         if node.op == "select":
             condition, yes, no = node.args
-            stack += [(no, ranges.given(condition, False)), (yes, ranges.given(condition)), (condition, ranges)]
+            stack += [
+                (no, ranges.assuming(condition, False)),
+                (yes, ranges.assuming(condition)),
+                (condition, ranges),
+            ]
         else:
             stack += [(arg, ranges) for arg in reversed(node.args)]
-    return found
+    return checks
 
 
 def check_reads(op: ComputeOp, known: Mapping[Axis, tuple[Expr, Expr]]) -> list[SizeCheck]:
@@ -160,11 +162,11 @@ def check_reads(op: ComputeOp, known: Mapping[Axis, tuple[Expr, Expr]]) -> list[
     """
     axes: dict[Axis, tuple[Expr, Expr]] = {}
     extents = []
-    found: list[SizeCheck] = []
+    checks: list[SizeCheck] = []
     for axis in (*op.axis, *op.reduce_axis):
         assert axis.extent is not None
-        first, last = known.get(axis, (const(0, "int64"), _last(axis.extent)))
+        first, last = known.get(axis, (index_const(0), last_index(axis.extent)))
         axes[axis] = (first, last)
-        found += _check_extent(axis, op.name)
+        checks += _check_extent(axis, op.name)
         extents.append(linear(last).plus(linear(first), -1).plus(Linear(1)).expr())
-    return found + _walk(op.body, Ranges(axes, at_call=True), tuple(extents), op.name)
+    return checks + _check_all_reads(op.body, Ranges(axes, at_call=True), tuple(extents), op.name)

@@ -1,11 +1,14 @@
-"""What part of a tensor some readers need: the memory of a stage that is computed inside of their loops."""
+"""Bounds inference: the region of a tensor that its readers need in one step of a loop.
+
+`lowering` allocates this region for a stage that is computed inside of a loop of another one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from upsweep._compiler.loops.expressions import Axis, Expr, const, contains, substitute
+from upsweep._compiler.loops.expressions import Axis, Expr, contains, index_const, substitute
 from upsweep._compiler.loops.linear import Linear, linear
 from upsweep.te.schedule import Schedule
 from upsweep.te.tensors import ComputeOp, Tensor, reads_of
@@ -15,7 +18,7 @@ __all__ = ["Consumer", "expanded_reads", "region_of"]
 
 @dataclass
 class Consumer:
-    """A stage inside of a loop: its root axes' values, and the loops further inside, with their extents."""
+    """A stage inside of a loop: the values of its root axes, and the extents of the loops further inside."""
 
     op: ComputeOp
     values: Mapping[Axis, Expr]
@@ -23,20 +26,20 @@ class Consumer:
 
 
 def expanded_reads(expr: Expr, schedule: Schedule) -> list[Expr]:
-    """The reads in an expression, those of inlined stages in their place."""
-    found = []
+    """The reads in an expression, with inlined stages expanded."""
+    reads = []
     for read in reads_of(expr):
         op = read.static[0].op
         if isinstance(op, ComputeOp) and schedule[op].inlined:
             body = substitute(op.body, dict(zip(op.axis, read.args)))
-            found += expanded_reads(body, schedule)
+            reads += expanded_reads(body, schedule)
         else:
-            found.append(read)
-    return found
+            reads.append(read)
+    return reads
 
 
 def _span(index: Expr, consumer: Consumer) -> tuple[Linear, Linear] | None:
-    """The first and last value of an index while the inner loops run; None if it is not told."""
+    """The first and last value of an index while the inner loops run; None if it is unknown."""
     form = linear(substitute(index, consumer.values))
     low = high = Linear(form.constant)
     for coefficient, atom in form.terms.values():
@@ -80,21 +83,21 @@ def _moves(length: Linear, ranges: Mapping[Axis, tuple[Expr, Expr]]) -> bool:
 def region_of(
     tensor: Tensor, consumers: list[Consumer], ranges: Mapping[Axis, tuple[Expr, Expr]], schedule: Schedule
 ) -> tuple[list[Expr], list[Expr]]:
-    """The first index and the extent of what is read in each dimension; all of it where that is not told."""
-    found = [
+    """The first index and the extent of what is read in each dimension; all of it where that is unknown."""
+    reads = [
         (consumer, read)
         for consumer in consumers
         for read in expanded_reads(consumer.op.body, schedule)
         if read.static[0] is tensor
     ]
-    if not found:
+    if not reads:
         raise ValueError(f"{tensor.op.line}: {tensor.name} is computed in a loop of a stage that does not read it")
     first, extents = [], []
     for d, size in enumerate(tensor.shape):
-        span = _union([_span(read.args[d], consumer) for consumer, read in found])
+        span = _union([_span(read.args[d], consumer) for consumer, read in reads])
         length = None if span is None else span[1].plus(span[0], -1).plus(Linear(1))
         if span is None or length is None or _is_all(span, size) or _moves(length, ranges):
-            first.append(const(0, "int64"))
+            first.append(index_const(0))
             extents.append(size)
         else:
             first.append(span[0].expr())

@@ -1,0 +1,326 @@
+"""Loops in LLVM IR: what `render`, `matmul` and `few_columns` write a function with.
+
+`LoopWriter` writes loops (with polling), vector loops (with a masked rest) and loops that carry values in
+registers. It writes no statements: `render.StatementWriter` adds them.
+
+A kernel can be ended early. A loop that may take long loads the status, the first number of `args`, and where it
+is not 0 calls ``upsweep_poll(args)``; it ends where that returns another number than 0. The caller sets the status
+from another thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from upsweep._compiler.llvm.loops.parallel_for import NEEDS, POLL, SYMBOLS
+from upsweep._compiler.llvm.loops.vectorize import Lanes, View, lanes_of
+from upsweep._compiler.llvm.target import Target
+from upsweep._compiler.llvm.vectors import Body
+from upsweep._compiler.loops.expressions import Axis, Expr, atoms, constant_of, contains
+from upsweep._compiler.loops.linear import Linear, linear
+from upsweep._compiler.loops.reductions import accumulated
+from upsweep._compiler.loops.statements import (
+    Buffer,
+    For,
+    If,
+    Statement,
+    Store,
+    inner_statements,
+    loops_in,
+    stored_buffers,
+    stores_in,
+)
+from upsweep._compiler.loops.traversal import walk
+
+__all__ = ["LoopWriter", "Module", "Trimmed"]
+
+Value = str
+
+# Vectors of independent sums, which hide the latency of one addition.
+_VECTORS_OF_SUMS = 4
+# Stores that a loop makes between two loads of the status.
+_POLL_STORES = 1 << 14
+_CHEAP = ("add", "sub", "mul", "min", "max", "neg", "load", "const", "axis", "var", "cast")
+
+
+@dataclass
+class Trimmed:
+    """A loop without the conditions that only cut its range."""
+
+    body: Statement
+    low: Value
+    high: Value
+
+
+@dataclass
+class LoopEdges:
+    """A loop while it is written.
+
+    `phis` are the values carried from step to step, text with LAST for the label that a step ends with. `exits`
+    are the labels that the loop ends with, known after it.
+    """
+
+    phis: list[str]
+    exits: list[str] = field(default_factory=list)
+
+
+class Module:
+    """The functions of one loop nest; `symbols` are the external functions that they may call."""
+
+    def __init__(
+        self, buffers: Sequence[Buffer], sizes: Sequence[Expr], target: Target, symbols: Collection[str]
+    ) -> None:
+        self.buffers, self.sizes, self.target = buffers, sizes, target
+        self.is_parallel, self.polls = set(SYMBOLS) <= set(symbols), POLL in symbols
+        self.functions: list[str] = []
+        self.needs: dict[str, str] = {}
+        self.n_regions = 0
+
+    def finish(self, function: LoopWriter, signature: str) -> None:
+        """Add a function that is written."""
+        function.body.do("ret void")
+        self.functions.append(function.body.define(signature))
+        self.needs |= function.body.needs
+
+
+class LoopWriter:
+    """One function while it is written."""
+
+    def __init__(self, module: Module, args: Value) -> None:
+        self.module, self.args = module, args
+        self.body = Body()
+        self.indices: dict[Expr, Value] = {}
+        self.views: dict[Buffer, View] = {}
+        self.lanes = self.new_lanes()
+        self.ranges: dict[int, tuple[Value, Value]] = {}  # of loops that run over a chunk of their range here
+
+    def new_lanes(
+        self, count: int = 1, axis: Axis | None = None, mask: Value | None = None,
+        pinned: dict[int, Value] | None = None,
+    ) -> Lanes:  # fmt: skip
+        """Lanes of this function that know no values yet."""
+        pinned = {} if pinned is None else pinned
+        return Lanes(self.body, self.module.target, self.indices, self.view, count, axis, mask, pinned=pinned)
+
+    def load_arguments(self) -> None:
+        """Load addresses, strides and sizes from `args`, before anything else."""
+        position = 1
+        for buffer in self.module.buffers:
+            pointer = self.body.emit(f"inttoptr i64 {self._argument(position)} to ptr")
+            strides = [self._argument(position + 1 + d) for d in range(len(buffer.shape) - 1)]
+            self.views[buffer] = View(pointer, [*strides, "1"] if buffer.shape else [])
+            position += max(1, len(buffer.shape))
+        for size in self.module.sizes:
+            self.indices[size] = self._argument(position)
+            position += 1
+
+    def _argument(self, position: int) -> Value:
+        address = self.body.emit(f"getelementptr i64, ptr {self.args}, i64 {position}")
+        return self.body.emit(f"load i64, ptr {address}")
+
+    def view(self, buffer: Buffer) -> View:
+        """The memory of a buffer."""
+        return self.views[buffer]
+
+    # ---- known values ----
+
+    def forget(self, *buffers: Buffer) -> None:
+        """Drop the known values that depend on buffers which have been stored to."""
+        known = self.lanes.known
+        stale = [k for k, (expr, _) in known.items() if not atoms(expr).isdisjoint(buffers)]
+        for each in stale:
+            del known[each]
+
+    @contextmanager
+    def within(self, body: Statement, axis: Axis | None = None) -> Iterator[None]:
+        """Write a body that may run or not; what is computed in it is not known after it.
+
+        With `axis` it is the body of a loop, before which only what no step changes is known.
+        """
+        lanes = self.lanes
+        known = lanes.known
+        changing = () if axis is None else (axis, *stored_buffers(body))
+        lanes.known = {k: v for k, v in known.items() if not contains(v[0], changing)}
+        yield
+        lanes.known = known
+        self.forget(*stored_buffers(body))
+
+    # ---- loops ----
+
+    def trimmed(self, loop: For) -> Trimmed:
+        """A loop over the part of its range in which the conditions directly inside it hold."""
+        low, high = self.ranges.get(id(loop), ("0", ""))
+        high = high or self.lanes.index(loop.extent)
+        body = loop.body
+        while isinstance(body, If):
+            cut = self._cut(loop.axis, body.condition, low, high)
+            if cut is None:
+                break
+            low, high, body = *cut, body.body
+        return Trimmed(body, low, high)
+
+    def _cut(self, axis: Axis, condition: Expr, low: Value, high: Value) -> tuple[Value, Value] | None:
+        """The range of an index in which a condition holds; None if it is no range."""
+        if condition.op not in ("lt", "ge") or condition.args[0].dtype != "int64":
+            return None
+        a, b = linear(condition.args[0]), linear(condition.args[1])
+        form = a.plus(b, -1) if condition.op == "ge" else b.plus(a, -1).plus(Linear(1), -1)
+        step, rest = form.coefficient(axis), form.without(axis)  # step * axis + rest >= 0
+        if not step or contains(rest.expr(), [axis]) or self.lanes.varies(rest.expr()):
+            return None
+        lanes, size = self.lanes, abs(step)
+        sign = 1 if step < 0 else -1
+        base = lanes.index(rest.scaled(sign).plus(Linear(size if step < 0 else size - 1)).expr())
+        bound = self.body.emit(f"sdiv i64 {lanes.extreme('max', base, '0')}, {size}")
+        return (low, lanes.extreme("min", high, bound)) if step < 0 else (lanes.extreme("max", low, bound), high)
+
+    @contextmanager
+    def loop(self, axis: Axis, low: Value, high: Value, body: Statement, step: int = 1) -> Iterator[LoopEdges]:
+        """Run what is written inside for axis = low, low + step, ... below high."""
+        out = self.body
+        steps = _steps_between_polls(body) if self.module.polls else 0
+        if low.isdigit() and high.isdigit() and int(high) - int(low) <= steps * step:
+            steps = 0  # it is short
+        before, label, done = out.block, out.label("loop"), out.label("done")
+        first_limit = self._limit(low, high, steps * step) if steps > 1 else high
+        out.branch(out.emit(f"icmp slt i64 {low}, {high}"), label, done)
+        out.place(label)
+        index, following = out.name("i"), out.name("next")
+        position = len(out.lines)
+        self.indices[axis] = index
+        edges = LoopEdges([f"  {index} = phi i64 [{low}, %{before}], [{following}, %LAST]"])
+        yield edges
+        del self.indices[axis]
+        out.do(f"{following} = add i64 {index}, {step}")
+        # Labels that lead back: the end of a step, and where it polls, the two blocks of that.
+        back, limit = [out.block], out.name("limit") if steps > 1 else high
+        more = out.label("more") if steps > 1 else ""
+        check = out.label("check") if steps else label
+        if more:
+            out.branch(out.emit(f"icmp slt i64 {following}, {limit}"), label, more)
+            out.place(more)
+        edges.exits.append(out.block)
+        out.branch(out.emit(f"icmp slt i64 {following}, {high}"), check, done)
+        if steps:
+            out.place(check)
+            next_limit = self._limit(following, high, steps * step) if more else ""
+            slow = self._poll(label, done)
+            edges.exits.append(slow)
+            back = [*(back if more else []), check, slow]
+            if more:
+                sources = zip((limit, next_limit, next_limit), back)
+                values = ", ".join(f"[{value}, %{source}]" for value, source in sources)
+                edges.phis.append(f"  {limit} = phi i64 [{first_limit}, %{before}], {values}")
+        out.lines[position:position] = [_with_sources(phi, back) for phi in edges.phis]
+        out.place(done)
+
+    def _limit(self, index: Value, high: Value, steps: int) -> Value:
+        """The index at which a loop polls next."""
+        return self.lanes.extreme("min", self.body.emit(f"add i64 {index}, {steps}"), high)
+
+    def _poll(self, go_on: str, done: str) -> str:
+        """Leave for `done` if the kernel is to end; the label of the block that calls for the answer."""
+        out = self.body
+        slow = out.label("slow")
+        status = out.emit(f"load volatile i64, ptr {self.args}")
+        out.branch(out.emit(f"icmp ne i64 {status}, 0"), slow, go_on, rarely=True)
+        out.place(slow)
+        out.needs |= {f"@{POLL}": NEEDS[f"@{POLL}"]}
+        answer = out.emit(f"call i64 @{POLL}(ptr {self.args})")
+        out.branch(out.emit(f"icmp ne i64 {answer}, 0"), done, go_on)
+        return slow
+
+    def carrying(
+        self, loop: For, starts: list[tuple[str, Value]], step: Callable[[list[Value]], list[Value]],
+        trimmed: Trimmed | None = None,
+    ) -> list[Value]:  # fmt: skip
+        """The values (type, start) after a loop in which `step` maps them to those of the next step."""
+        out = self.body
+        trimmed = trimmed or self.trimmed(loop)
+        before = out.block
+        names = [out.name("c") for _ in starts]
+        with (
+            self.loop(loop.axis, trimmed.low, trimmed.high, trimmed.body) as edges,
+            self.within(trimmed.body, loop.axis),
+        ):
+            results = step(names)
+            phis = [
+                f"phi {kind} [{start}, %{before}], [{result}, %LAST]"
+                for (kind, start), result in zip(starts, results)
+            ]
+            edges.phis += [f"  {name} = {phi}" for name, phi in zip(names, phis)]
+        return [out.emit(_with_sources(phi, edges.exits)) for phi in phis]
+
+    def vectors(self, loop: For, write: Callable[[], None], trimmed: Trimmed | None = None) -> None:
+        """A vector loop: whole vectors, several at once where sums are in registers, and a masked rest."""
+        body = loop.body if trimmed is None else trimmed.body
+        trimmed = trimmed or self.trimmed(loop)
+        low, high = trimmed.low, trimmed.high
+        lanes = lanes_of(trimmed.body, self.module.target)
+        size = constant_of(loop.extent)
+        while size is not None and lanes > max(1, size):
+            lanes //= 2
+        widths = [_VECTORS_OF_SUMS * lanes, lanes] if _has_cheap_sums(trimmed.body) else [lanes]
+        outer, emit = self.lanes, self.body.emit
+        for width in (width for width in widths if size is None or width <= size):
+            room = outer.extreme("max", emit(f"sub i64 {high}, {low}"), "0")
+            end = outer.plus(low, emit(f"sub i64 {room}, {emit(f'urem i64 {room}, {width}')}"))
+            self.lanes = self.new_lanes(width, loop.axis)
+            with self.loop(loop.axis, low, end, body, width):
+                write()
+            self.lanes = outer
+            self.forget(*stored_buffers(body))
+            low = end
+        is_whole = trimmed.body is loop.body and size is not None and size % lanes == 0
+        if id(loop) in self.ranges or not is_whole:
+            self._masked_rest(loop.axis, low, high, body, lanes, write)
+
+    def _masked_rest(
+        self, axis: Axis, low: Value, high: Value, body: Statement, lanes: int, write: Callable[[], None]
+    ) -> None:
+        """The last columns, fewer than a vector has lanes."""
+        outer, out = self.lanes, self.body
+        rest, done = out.label("rest"), out.label("over")
+        out.branch(out.emit(f"icmp slt i64 {low}, {high}"), rest, done)
+        out.place(rest)
+        self.indices[axis] = low
+        inner = self.new_lanes(lanes, axis)
+        inner.mask = inner.first_lanes(out.emit(f"sub i64 {high}, {low}"))
+        self.lanes = inner
+        write()
+        del self.indices[axis]
+        self.lanes = outer
+        self.forget(*stored_buffers(body))
+        out.do(f"br label %{done}")
+        out.place(done)
+
+
+def _with_sources(phi: str, labels: list[str]) -> str:
+    """A phi's text with the value of LAST coming from each of the labels."""
+    return re.sub(
+        r"\[([^\[\]]*), %LAST\]", lambda match: ", ".join(f"[{match[1]}, %{label}]" for label in labels), phi
+    )
+
+
+def _n_stores(statement: Statement) -> int | None:
+    """How many stores a statement makes; None where that depends on sizes."""
+    if isinstance(statement, Store):
+        return 1
+    inner = [_n_stores(each) for each in inner_statements(statement)]
+    known = [each for each in inner if each is not None]
+    steps = constant_of(statement.extent) if isinstance(statement, For) else 1
+    return None if len(known) < len(inner) or steps is None else steps * sum(known)
+
+
+def _steps_between_polls(body: Statement) -> int:
+    """After how many steps a loop loads the status. After each, if a step's own loops may be long."""
+    stores = _n_stores(body)
+    return 1 if stores is None else max(1, _POLL_STORES // max(1, stores))
+
+
+def _has_cheap_sums(body: Statement) -> bool:
+    has_sums = any(accumulated(loop) is not None for loop in loops_in(body))
+    return has_sums and all(node.op in _CHEAP for store in stores_in(body) for node in walk(store.value))

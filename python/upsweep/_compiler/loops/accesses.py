@@ -1,0 +1,58 @@
+"""Accesses of a loop nest: each load and store, with the loops around it.
+
+`te.strip_mining` and the passes of `cuda.loops` decide by them which loops may run in parallel, which buffers a
+thread or a block has for itself, and where barriers stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from upsweep._compiler.loops.expressions import Axis, Expr, index_const
+from upsweep._compiler.loops.linear import Linear, last_index, linear
+from upsweep._compiler.loops.statements import Buffer, For, If, Statement, Store, inner_statements, loads_of
+
+__all__ = ["Access", "Bounds", "accesses_of"]
+
+Bounds = Mapping[Axis, tuple[Expr, Expr]]
+
+
+@dataclass(eq=False)
+class Access:
+    """A load or a store; `loops` are those around it, `ranges` the first and last value of their axes."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    is_store: bool
+    target: Buffer | None  # what the statement stores to; None: it is a condition
+    loops: tuple[For, ...]
+    ranges: Bounds
+    tags: frozenset[str] = field(init=False)  # of the thread axes around
+    forms: tuple[Linear, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tags = frozenset(loop.tag for loop in self.loops if loop.tag)
+        self.forms = tuple(linear(index) for index in self.indices)
+
+
+def accesses_of(statement: Statement, loops: tuple[For, ...] = (), ranges: Bounds | None = None) -> list[Access]:
+    """All accesses inside of a statement, in order."""
+    ranges = ranges or {}
+    accesses: list[Access] = []
+    target: Buffer | None = None
+    reads: tuple[Expr, ...] = ()
+    if isinstance(statement, For):
+        loops = (*loops, statement)
+        ranges = {**ranges, statement.axis: (index_const(0), last_index(statement.extent))}
+    elif isinstance(statement, Store):
+        target, reads = statement.buffer, (*statement.indices, statement.value)
+    elif isinstance(statement, If):
+        reads = (statement.condition,)
+    for load in (load for expr in reads for load in loads_of(expr)):
+        accesses.append(Access(load.static[0], load.args, False, target, loops, ranges))
+    if isinstance(statement, Store):
+        accesses.append(Access(statement.buffer, statement.indices, True, target, loops, ranges))
+    for inner in inner_statements(statement):
+        accesses += accesses_of(inner, loops, ranges)
+    return accesses
