@@ -38,6 +38,8 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def is_private(identifier):
+    if identifier.startswith("test_"):  # sentences; nobody else uses these names
+        return False
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", identifier).lower().strip("_")
     return words in WHOLE or bool(PARTS & set(words.split("_")))
 
@@ -47,6 +49,7 @@ def split(path):
     text = path.read_text()
     identifiers, prose = [], []
     if path.suffix in (".py", ".pyi"):
+        text = re.sub(r"(@|hypothesis\.|from hypothesis import .*)\bgiven\b", r"\1g", text)
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.NAME:
                 identifiers.append((token.start[0], token.string))

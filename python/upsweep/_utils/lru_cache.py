@@ -25,12 +25,14 @@ class LRUCache(Generic[Key, Value]):
         self._entries: OrderedDict[Key, Value] = OrderedDict()
 
     def get(self, key: Key) -> Value | None:
-        """Return the value of `key`, or None."""
-        with self._lock:
-            value = self._entries.get(key)
-            if value is not None:
+        """Return the value of `key`, or None. Takes no lock: both operations on the mapping are atomic."""
+        value = self._entries.get(key)
+        if value is not None:
+            try:  # noqa: SIM105  # contextlib.suppress takes longer than the rest
                 self._entries.move_to_end(key)
-            return value
+            except KeyError:  # another thread has evicted it meanwhile
+                pass
+        return value
 
     def __setitem__(self, key: Key, value: Value) -> None:
         with self._lock:
