@@ -17,7 +17,7 @@ from upsweep._backends.cpu._pairs import Kernel, Plan
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
 from upsweep._compiler.llvm.pairs.compiled import CompiledReduction
 
-__all__ = ["run"]
+__all__ = ["plan", "run"]
 
 Array = NDArray[Any]
 
@@ -57,7 +57,7 @@ def _kernel(reduction: PairReduction) -> Kernel:
     )
 
 
-def _plan(reduction: PairReduction, n_i: int, n_j: int, triple: Sequence[Any]) -> Plan:
+def plan(reduction: PairReduction, n_i: int, n_j: int, triple: Sequence[Any]) -> Plan:
     """Schedule the blocks of a triple of ranges (blocks, slices, columns) as tasks; a plan can run many times."""
     n_rows, n_columns = (n_i, n_j) if reduction.rows == "i" else (n_j, n_i)
     if (
@@ -70,6 +70,16 @@ def _plan(reduction: PairReduction, n_i: int, n_j: int, triple: Sequence[Any]) -
         )
     arrays = [np.ascontiguousarray(part, dtype=np.int64) for part in triple]
     return _kernel(reduction).plan(n_rows, n_columns, arrays)
+
+
+def _as_plan(reduction: PairReduction, n_i: int, n_j: int, ranges: Any) -> Plan:
+    """Return the plan of ranges. A `Triple` caches it."""
+    if isinstance(ranges, Plan):
+        return ranges
+    if not hasattr(ranges, "plan"):
+        return plan(reduction, n_i, n_j, ranges)
+    cached: Plan = ranges.plan(("cpu", reduction, n_i, n_j), lambda triple: plan(reduction, n_i, n_j, triple))
+    return cached
 
 
 def run(
@@ -94,9 +104,9 @@ def run(
         The numbers of rows and columns; exchanged where `reduction.rows` is "j".
     batch : tuple of int
         The batch dimensions.
-    ranges : Triple, list of them, optional
-        The pairs of blocks to reduce over: one triple for all batch entries, or a list of one for each. A triple
-        caches its schedule.
+    ranges : Triple, triple of arrays, Plan, list of them, optional
+        The pairs of blocks to reduce over, or the `plan` of them: one for all batch entries, or a list of one for
+        each.
     n_threads : int, optional
         The most threads.
 
@@ -116,8 +126,7 @@ def run(
     plans: list[Plan] | None = None
     if ranges is not None:
         plans = [
-            triple.plan(("cpu", reduction, n_i, n_j), lambda parts: _plan(reduction, n_i, n_j, parts))
-            for triple in (ranges if isinstance(ranges, list) else [ranges])
+            _as_plan(reduction, n_i, n_j, part) for part in (ranges if isinstance(ranges, list) else [ranges])
         ]
     values, indices = kernel.run(arrays, n_rows, n_columns, batch, plans, cpu.threads(n_threads))
     return tuple(part for part in (values, indices) if part is not None)
