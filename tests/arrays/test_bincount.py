@@ -193,7 +193,7 @@ def test_lent_arrays():
     assert isinstance(mine, LentArray) and same_bits(mine.array, upsweep.bincount(x, w, axis=1))
     counts, n = upsweep.bincount(LentArray(x[0]), length=3, invalid="drop", return_invalid=True)
     assert isinstance(counts, LentArray) and n == (x[0] > 2).sum()
-    with pytest.raises(TypeError, match="out: arrays that are lent"):
+    with pytest.raises(TypeError, match="out: arrays that come through DLPack"):
         upsweep.bincount(LentArray(x[0]), out=np.zeros(7, int))
     with pytest.raises(TypeError, match="weights: expected a"):
         upsweep.bincount(LentArray(x[0]), w[0])

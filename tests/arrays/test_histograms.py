@@ -153,5 +153,5 @@ def test_lent_arrays():
         for a, b in zip(mine, theirs, strict=True):
             assert isinstance(a, LentArray) and same_bits(a.array, b)
     assert same_bits(upsweep.histc(LentArray(x), 5).array, upsweep.histc(x, 5))
-    with pytest.raises(TypeError, match="out: arrays that are lent"):
+    with pytest.raises(TypeError, match="out: arrays that come through DLPack"):
         upsweep.histc(LentArray(x), 5, out=np.zeros(5))

@@ -1,5 +1,7 @@
 """Hazard: arrays of other libraries. Every call on them is that on numpy's, without a look at their memory."""
 
+import copy
+import pickle
 import sys
 import types
 
@@ -9,7 +11,6 @@ import upsweep
 from devices import FakeCupyArray, Interface, LentArray
 from helpers import BFLOAT16, DTYPES, SCANS, operands, random, same_bits
 from upsweep import _arrays
-from upsweep._arrays import libraries
 
 NOWHERE = 0xDEAD_0000_0000
 
@@ -278,12 +279,11 @@ def nowhere(fake_cuda):
 
 
 def test_views_look_without_reading(nowhere):
-    pointer = nowhere.__array_interface__["data"][0]
-    assert pointer == NOWHERE and nowhere.shape == (3, 4) and nowhere.dtype == np.float32
+    assert nowhere.pointer == NOWHERE and nowhere.shape == (3, 4) and nowhere.dtype == np.float32
     for part in (nowhere[1:], nowhere[::-1, ::2], nowhere[0], nowhere[0, 0], nowhere[None], nowhere.T,
                  np.broadcast_to(nowhere, (2, 3, 4)), nowhere.transpose(1, 0)):  # fmt: skip
-        assert isinstance(part, libraries.DeviceView) and part.origin is nowhere.origin
-    assert nowhere[::-1].__array_interface__["data"][0] == NOWHERE + 32
+        assert isinstance(part, _arrays.DeviceView) and part.origin is nowhere.origin
+    assert nowhere[::-1].pointer == NOWHERE + 32
     assert np.may_share_memory(nowhere, nowhere[1:]) and not np.shares_memory(nowhere[:1], nowhere[1:])
     assert np.result_type(nowhere, np.float64) == np.float64
     assert "Interface of shape (3, 4)" in repr(nowhere) == str(nowhere) == f"{nowhere}"
@@ -304,6 +304,75 @@ def test_views_look_without_reading(nowhere):
 def test_views_refuse_to_be_read(read, nowhere):
     with pytest.raises(TypeError):
         read(nowhere)
+
+
+def assign(target, value):
+    target[...] = value
+
+
+@pytest.mark.parametrize("read", [
+    np.asarray, np.array, np.ascontiguousarray, lambda a: np.asarray([a]), lambda a: np.full((3, 4), a),
+    lambda a: assign(np.zeros((3, 4)), a), lambda a: a.view(np.ndarray), lambda a: a.view(np.matrix), memoryview,
+    float, int, bool, complex, iter, list, tuple, sum, copy.copy, copy.deepcopy, pickle.dumps, np.from_dlpack,
+    lambda a: assign(a, 0), lambda a: a.data, lambda a: a.ctypes, lambda a: a.tobytes(),
+])  # fmt: skip
+def test_descriptors_have_no_buffer(read, nowhere):
+    assert not isinstance(nowhere, np.ndarray)
+    with pytest.raises(TypeError) as caught:
+        read(nowhere)
+    # Before Python 3.12 a class cannot say what else memoryview should be called with.
+    assert "copy the array to the host" in str(caught.value) or read in (memoryview, np.from_dlpack)
+
+
+def test_descriptors_do_not_change(nowhere):
+    for name in ("pointer", "shape", "strides", "dtype", "origin"):
+        with pytest.raises(AttributeError):
+            setattr(nowhere, name, None)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        nowhere.nothing  # noqa: B018  # the access is what is tested
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (3, 4), (3, 1, 4), (0, 3), (2, 3, 4)])
+def test_descriptors_have_the_layout_of_numpy(shape, fake_cuda):
+    array = np.zeros(shape, np.complex64)
+    descriptor = _arrays.as_operand(Interface(array, data=(NOWHERE, False)), "x")
+    ones = (slice(None),) * len(shape)
+    operations = [
+        lambda a: a, lambda a: a.T, lambda a: a.transpose(), lambda a: a[None], lambda a: a[..., None],
+        lambda a: a[()], lambda a: a.real, lambda a: a.view(np.float64),
+        lambda a: np.broadcast_to(a, (5, *a.shape)),
+    ]  # fmt: skip
+    for axis, n in enumerate(shape):
+        for item in (slice(None, None, -1), slice(1, None), slice(0, 1), slice(None, None, 2), slice(5, 9)):
+            operations.append(lambda a, axis=axis, item=item: a[(*ones[:axis], item)])
+        operations.append(lambda a, axis=axis: np.moveaxis(a, axis, 0))
+        operations.append(lambda a, axis=axis: np.moveaxis(a, axis, -1))
+        operations += [lambda a, axis=axis, k=k: a[(*ones[:axis], k)] for k in range(-n, n)]
+    for operation in operations:
+        expected, result = np.asarray(operation(array)), operation(descriptor)
+        assert (result.shape, result.dtype, result.size, result.ndim) == (
+            expected.shape, expected.dtype, expected.size, expected.ndim,
+        )  # fmt: skip
+        if expected.size:
+            offset = expected.__array_interface__["data"][0] - array.__array_interface__["data"][0]
+            assert result.strides == expected.strides or 1 in result.shape
+            assert result.pointer == NOWHERE + offset or not shape or not expected.ndim
+        for flag in ("c_contiguous", "f_contiguous", "aligned"):
+            assert getattr(result.flags, flag) == getattr(expected.flags, flag)
+
+
+def test_descriptors_refuse_what_numpy_refuses(nowhere):
+    for index in (3, (0, 4), (0, 0, 0), -4):
+        with pytest.raises(IndexError):
+            nowhere[index]
+    for shape in ((4,), (3, 5), (3, 4, 1)):
+        with pytest.raises(ValueError, match="broadcast"):
+            np.broadcast_to(nowhere, shape)
+    with pytest.raises(TypeError):
+        nowhere[True]
+    with pytest.raises(TypeError):
+        nowhere.view(np.float64)
+    assert not np.broadcast_to(nowhere, (2, 3, 4)).flags.writeable
 
 
 def test_checks_never_read(fake_cuda):
@@ -406,7 +475,7 @@ def test_what_is_not_combined(fake_cupy):
     np.testing.assert_allclose(mixed.value.host, x.sum(1) + x.astype(int).sum(1))
 
 
-# ---- arrays that are lent ----------------------------------------------------------------------------------
+# ---- arrays with DLPack alone ------------------------------------------------------------------------------
 
 
 def lend(value):

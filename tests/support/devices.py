@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from upsweep import _backends
-from upsweep._arrays import libraries
+from upsweep._arrays import interface
 from upsweep._backends import cpu
 from upsweep._backends.cuda import (  # noqa: F401  # loaded before they are patched
     abi,
@@ -267,7 +267,7 @@ def fake_cuda(monkeypatch):
         monkeypatch.setattr(module, "load", lambda: fake)
     monkeypatch.setattr(bincount_launch, "check_device", lambda device: None)
     monkeypatch.setattr(scan_launch, "synchronize", lambda device, stream: fake.waited.append((device, stream)))
-    monkeypatch.setattr(libraries, "_device_of", fake.locate)
+    monkeypatch.setattr(interface, "_device_of", fake.locate)
     return fake
 
 

@@ -143,7 +143,7 @@ def run_scan(
             final[...] = 0 if scan.initial is None else scan.initial
     elif device is None:
         cpu_scan.run(
-            scan, result, final, None, reverse=reverse, exclusive=exclusive, flush=flush, window=window,
+            scan, result, final, reverse=reverse, exclusive=exclusive, flush=flush, window=window,
             n_threads=n_threads,
         )  # fmt: skip
     else:
