@@ -31,7 +31,7 @@ from upsweep._arrays.dtypes import (
     name_of,
     result_dtype,
     state_dtype,
-)
+)  # fmt: skip
 from upsweep._arrays.libraries import (
     Placement,
     address_on_device,
@@ -43,7 +43,7 @@ from upsweep._arrays.libraries import (
     host_layout_key,
     on_device,
     type_name,
-)
+)  # fmt: skip
 from upsweep._arrays.operations import (
     broadcast_together,
     calculates,
@@ -52,49 +52,16 @@ from upsweep._arrays.operations import (
     on_device_of,
     sent_to,
     stacked,
-)
+)  # fmt: skip
 from upsweep._arrays.torch import TORCH
 
 __all__ = [
-    "Array",
-    "DeviceView",
-    "Operand",
-    "Placement",
-    "accumulator_dtype",
-    "address_on_device",
-    "any_dask",
-    "any_dlpack_only",
-    "any_on_device",
-    "any_torch",
-    "as_array",
-    "as_dtype",
-    "as_number",
-    "as_operand",
-    "broadcast_together",
-    "calculates",
-    "call_via_dlpack",
-    "can_hold",
-    "cast",
-    "check_device",
-    "common_placement",
-    "complex_dtype",
-    "contiguous_strides",
-    "copied",
-    "device_layout_key",
-    "host_layout_key",
-    "inexact_dtype",
-    "is_bfloat16",
-    "name_of",
-    "namespace",
-    "on_device",
-    "on_device_of",
-    "refuse_device",
-    "result_dtype",
-    "sent_to",
-    "stacked",
-    "state_dtype",
-    "type_name",
-    "view_tensor",
-]
+    "Array", "DeviceView", "Operand", "Placement", "accumulator_dtype", "address_on_device", "any_dask",
+    "any_dlpack_only", "any_on_device", "any_torch", "as_array", "as_dtype", "as_number", "as_operand",
+    "broadcast_together", "calculates", "call_via_dlpack", "can_hold", "cast", "check_device",
+    "common_placement", "complex_dtype", "contiguous_strides", "copied", "device_layout_key",
+    "host_layout_key", "inexact_dtype", "is_bfloat16", "name_of", "namespace", "on_device", "on_device_of",
+    "refuse_device", "result_dtype", "sent_to", "stacked", "state_dtype", "type_name", "view_tensor",
+]  # fmt: skip
 
 view_tensor = TORCH.view

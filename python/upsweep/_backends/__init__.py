@@ -47,35 +47,13 @@ from upsweep._core.histogram import Extremes, Histogram
 from upsweep._core.scan import Scan
 
 __all__ = [
-    "DeviceArray",
-    "advance_on_device",
-    "check_threads",
-    "combine_on_device",
-    "cpu_user_scan",
-    "cuda_aggregate_launch",
-    "cuda_bincount",
-    "cuda_bincount_sync",
-    "cuda_device_copy",
-    "cuda_loops",
-    "cuda_pairs_launch",
-    "cuda_problem",
-    "cuda_user_scan",
-    "fill_linear_thresholds",
-    "find_extremes",
-    "new_result",
-    "prepare_cuda_scan",
-    "reduce_scan",
-    "run_count",
-    "run_cuda_lines",
-    "run_cuda_lines_backward",
-    "run_cuda_scan",
-    "run_histogram",
-    "run_pairs",
-    "run_scan",
-    "start_cuda_scan",
-    "user_array",
-    "write_state",
-]
+    "DeviceArray", "advance_on_device", "check_threads", "combine_on_device", "cpu_user_scan",
+    "cuda_aggregate_launch", "cuda_bincount", "cuda_bincount_sync", "cuda_device_copy", "cuda_loops",
+    "cuda_pairs_launch", "cuda_problem", "cuda_user_scan", "fill_linear_thresholds", "find_extremes",
+    "new_result", "prepare_cuda_scan", "reduce_scan", "run_count", "run_cuda_lines",
+    "run_cuda_lines_backward", "run_cuda_scan", "run_histogram", "run_pairs", "run_scan", "start_cuda_scan",
+    "user_array", "write_state",
+]  # fmt: skip
 
 # For callers with pointers, strides, a stream and an allocator of their own: `_torch` and `distributed`.
 cuda_problem = scan_launch.problem
