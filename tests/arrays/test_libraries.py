@@ -11,6 +11,7 @@ import upsweep
 from devices import DLPackArray, FakeCupyArray, Interface
 from helpers import BFLOAT16, DTYPES, SCANS, operands, random, same_bits
 from upsweep import _arrays
+from upsweep._core import layout
 
 NOWHERE = 0xDEAD_0000_0000
 
@@ -348,8 +349,8 @@ def test_descriptors_have_the_layout_of_numpy(shape, fake_cuda):
     for axis, n in enumerate(shape):
         for item in (slice(None, None, -1), slice(1, None), slice(0, 1), slice(None, None, 2), slice(5, 9)):
             operations.append(lambda a, axis=axis, item=item: a[(*ones[:axis], item)])
-        operations.append(lambda a, axis=axis: np.moveaxis(a, axis, 0))
-        operations.append(lambda a, axis=axis: np.moveaxis(a, axis, -1))
+        operations.append(lambda a, axis=axis: layout.moveaxis(a, axis, 0))
+        operations.append(lambda a, axis=axis: layout.moveaxis(a, axis, len(shape) - 1))
         operations += [lambda a, axis=axis, k=k: a[(*ones[:axis], k)] for k in range(-n, n)]
     for operation in operations:
         expected, result = np.asarray(operation(array)), operation(descriptor)

@@ -217,9 +217,6 @@ class DeviceView:
     def __repr__(self) -> str:
         return f"<{self.origin.library.name} of shape {self.shape} and dtype {self.dtype}>"
 
-    def __format__(self, spec: str) -> str:
-        return repr(self)
-
 
 def _refused(name: str) -> Callable[..., Any]:
     def method(self: DeviceView, *args: Any, **keywords: Any) -> Any:
@@ -255,7 +252,7 @@ def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 
 def _may_share_memory(a: Any, b: Any, max_work: int | None = None) -> bool:
     if not (isinstance(a, DeviceView) and isinstance(b, DeviceView)) or 0 in a.shape or 0 in b.shape:
-        return False  # addresses of the host and of a device are unrelated
+        return False  # calls on a device take only numbers from the host, and do not write to them
     (a_begin, a_end), (b_begin, b_end) = _byte_bounds(a), _byte_bounds(b)
     return a_begin < b_end and b_begin < a_end
 
@@ -271,6 +268,7 @@ def _byte_bounds(view: DeviceView) -> tuple[int, int]:
 
 
 def _shares_memory(a: Any, b: Any, max_work: int | None = None) -> bool:
+    # The stubs know only the two named values of max_work.
     return _may_share_memory(a, b) and np.shares_memory(_extent(a), _extent(b), max_work)  # type: ignore[arg-type]
 
 
@@ -283,16 +281,9 @@ def _extent(view: DeviceView) -> Array:
     return np.asarray(SimpleNamespace(__array_interface__=interface))
 
 
-def _moveaxis(array: DeviceView, source: int, destination: int) -> DeviceView:
-    order = list(range(array.ndim))
-    order.insert(destination % array.ndim, order.pop(source))
-    return array.transpose(order)
-
-
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.broadcast_to: lambda array, shape: array.broadcast_to(tuple(shape)),
     np.may_share_memory: _may_share_memory,
-    np.moveaxis: _moveaxis,
     np.result_type: lambda *values: np.result_type(*(v.dtype if isinstance(v, DeviceView) else v for v in values)),
     np.shares_memory: _shares_memory,
 }
