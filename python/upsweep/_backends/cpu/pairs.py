@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,11 +15,13 @@ from upsweep._backends import cpu
 from upsweep._backends.cpu._pairs import Kernel, Plan
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
 from upsweep._compiler.llvm.pairs.compiled import CompiledReduction
+from upsweep._utils.lru_cache import LRUCache
 
 __all__ = ["plan", "run"]
 
 Array = NDArray[Any]
 
+_kernels: LRUCache[PairReduction, Kernel] = LRUCache(512)
 _MAX_COLUMNS = 2**31  # of ranges, where the kernels store indices in as many bits as values
 
 _KINDS = {"sum": "sum", "logsumexp": "logsumexp", "sumsoftmaxweight": "sumsoftmaxweight",
@@ -28,8 +29,12 @@ _KINDS = {"sum": "sum", "logsumexp": "logsumexp", "sumsoftmaxweight": "sumsoftma
 _BITS = {"float32": 32, "float64": 64}
 
 
-@functools.lru_cache(512)
 def _kernel(reduction: PairReduction) -> Kernel:
+    """Return the compiled kernel of a reduction."""
+    return _kernels.get_or_build(reduction, lambda: _compile(reduction))
+
+
+def _compile(reduction: PairReduction) -> Kernel:
     if reduction.dtype not in _BITS:
         raise TypeError(f"the CPU reduces float32 and float64 over pairs, not {reduction.dtype}")
     compiled = CompiledReduction(reduction, cpu.level)
