@@ -230,12 +230,11 @@ def run_pairs(
     `arrays` are in the order of the formula's variables, (..., n, dim) or (dim,) for parameters; `ranges` is a
     triple for all entries of the batch, a list of one for each, or None for all pairs.
     """
-    results: tuple[Any, ...]
     if device is not None:
         scan_launch.check_device(device)
-        results = cuda_staging().run_pairs(reduction, arrays, n_i, n_j, batch, ranges, device=device)
-    elif any(type(array) is DeviceView for array in arrays):
-        results = cuda_pairs().run_pairs(reduction, arrays, n_i, n_j, batch, ranges)
+        run = functools.partial(cuda_staging().run_pairs, device=device)
+    elif DeviceView in map(type, arrays):
+        run = cuda_pairs().run_pairs
     else:
-        results = cpu_pairs().run(reduction, arrays, n_i, n_j, batch, ranges, n_threads)
-    return results
+        return cpu_pairs().run(reduction, arrays, n_i, n_j, batch, ranges, n_threads)
+    return run(reduction, arrays, n_i, n_j, batch, ranges)

@@ -31,7 +31,7 @@ _BITS = {"float32": 32, "float64": 64}
 
 def _kernel(reduction: PairReduction) -> Kernel:
     """Return the compiled kernel of a reduction."""
-    return _kernels.get_or_build(reduction, lambda: _compile(reduction))
+    return _kernels.get(reduction) or _kernels.get_or_build(reduction, lambda: _compile(reduction))
 
 
 def _compile(reduction: PairReduction) -> Kernel:
