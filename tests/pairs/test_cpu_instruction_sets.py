@@ -9,6 +9,7 @@ pytest.importorskip("llvmlite")
 from helpers import run_python
 from pair_cases import data, reduction_of
 from upsweep._backends.cpu import pairs
+from upsweep._utils.lru_cache import LRUCache
 
 COMPACT = """
     import sys
@@ -71,11 +72,11 @@ def test_damaged_code_is_compiled_again(tmp_path, monkeypatch):
 
 
 def test_the_oldest_kernels_are_forgotten(monkeypatch):
-    monkeypatch.setattr(pairs, "_MOST_KERNELS", 3)
+    monkeypatch.setattr(pairs, "_kernels", LRUCache(3))
     for dim in range(1, 6):
         pairs.run(reduction_of("sum", dim=dim), data(5, 5, dim=dim), 5, 5)
     assert len(pairs._kernels) == 3
-    assert reduction_of("sum", dim=5) in pairs._kernels
+    assert pairs._kernels.get(reduction_of("sum", dim=5)) is not None
 
 
 def test_without_llvmlite_the_message_says_what_to_install():

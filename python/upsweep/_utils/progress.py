@@ -1,4 +1,4 @@
-"""A progress bar on stderr: for people at a terminal, after the first second, gone when done."""
+"""A progress bar on stderr, shown on terminals after the first second and removed at the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 __all__ = ["Progress"]
 
 _WIDTH = 30
-_PATIENCE = 1.0  # seconds; what is over by then needs no bar
+_DELAY = 1.0  # seconds before the bar is drawn
 
 
 class Progress:
@@ -24,8 +24,8 @@ class Progress:
         return self
 
     def update(self, done: int, total: int) -> None:
-        """Show that `done` of `total` are done."""
-        if not sys.stderr.isatty() or time.monotonic() - self._begin < _PATIENCE:
+        """Draw the bar for `done` of `total` units of work."""
+        if not sys.stderr.isatty() or time.monotonic() - self._begin < _DELAY:
             return
         filled = _WIDTH * done // max(total, 1)
         sys.stderr.write(f"\r{self._label} [{'=' * filled}{' ' * (_WIDTH - filled)}] {done}/{total}")

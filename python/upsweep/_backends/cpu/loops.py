@@ -16,13 +16,13 @@ from upsweep._utils.lru_cache import LRUCache
 
 __all__ = ["compile_nest"]
 
-_loaded: LRUCache[tuple[str, str], jit.Loaded] = LRUCache(256)
+_loaded: LRUCache[tuple[str, str], jit.Loaded] = LRUCache(256)  # by instruction set and LLVM text
 
 
 def compile_nest(
     body: Statement, buffers: Sequence[Buffer], sizes: Sequence[Expr], level: str, symbols: Mapping[str, int]
 ) -> jit.Loaded:
-    """The function ``kernel`` of a nest. `symbols` are the functions that it may call, see `render`."""
+    """Return the function ``kernel`` of a nest. `symbols` are the functions that it may call, see `render`."""
     target = TARGETS[level]
     text = render(body, buffers, sizes, target, symbols)
 

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import Array, DeviceView, name_of
+from upsweep._arrays import DeviceView, name_of
+from upsweep._arrays import Operand as Array
 from upsweep._backends.cuda import aggregate_launch, bincount_sync
 from upsweep._backends.cuda.context import Call, described, user_array
 from upsweep._backends.cuda.scan_launch import DeviceArray
 from upsweep._core import bincount
-from upsweep._core.bin_thresholds import Histogram
 from upsweep._core.bincount import Count, key_error
+from upsweep._core.histogram import Histogram
 
 __all__ = ["fetch", "find_extremes", "guess", "run_count", "run_histogram", "sent"]
 

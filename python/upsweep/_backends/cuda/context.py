@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import Array, DeviceView, Placement, name_of, on_device
+from upsweep._arrays import DeviceView, Placement, name_of, on_device
+from upsweep._arrays import Operand as Array
 from upsweep._backends.cuda import scan_launch
 from upsweep._backends.cuda.scan_launch import DeviceArray
 from upsweep._backends.cuda.scan_launch import problem as cuda_problem
@@ -126,7 +127,8 @@ class Call:
 
 
 def described(array: Array) -> DeviceArray:
-    pointer = array.__array_interface__["data"][0] if array.size else 0
+    """Describe an array for a kernel. A host array stands for an operand that is not read: its pointer is null."""
+    pointer = array.pointer if isinstance(array, DeviceView) and array.size else 0
     return DeviceArray(pointer, array.shape, array.strides, name_of(array.dtype))
 
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from upsweep._arrays import Array
+from upsweep._arrays import Operand as Array
 from upsweep._backends.cuda import pairs_launch
 from upsweep._backends.cuda.context import Call, described, user_array
 
