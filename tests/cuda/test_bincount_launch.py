@@ -5,7 +5,9 @@ import ctypes
 
 import numpy as np
 import pytest
-from upsweep._backends.cuda import abi, bincount_launch, scan_launch, staging
+from upsweep._backends.cuda import abi, bincount_launch
+from upsweep._backends.cuda.descriptor import ArrayDescriptor
+from upsweep._backends.cuda.memory import DeviceMemory
 
 pytestmark = pytest.mark.cuda
 
@@ -30,12 +32,12 @@ def send(memory, array):
     at = place.pointer + (low - place.pointer) % 16
     memory.library.copy_to_device(0, 0, at, raw.ctypes.data, raw.nbytes)
     first = array.__array_interface__["data"][0]
-    return scan_launch.DeviceArray(at + first - low, array.shape, array.strides, array.dtype.name)
+    return ArrayDescriptor(at + first - low, array.shape, array.strides, array.dtype.name)
 
 
 def fetch(memory, array, dtype=np.int64):
     result = np.empty(array.shape, dtype)
-    memory.fetch(array, result)
+    memory.to_host(array, result)
     return result
 
 
@@ -43,17 +45,17 @@ def run(keys, n_bins, axis=-1, before=None):
     """Count on the device: counts, dropped keys, position of the first; `before` is what is added to."""
     axis %= keys.ndim
     shape = keys.shape[:axis] + (n_bins,) + keys.shape[axis + 1 :]
-    with contextlib.closing(staging.Memory(0)) as memory:
+    with contextlib.closing(DeviceMemory(0)) as memory:
         guarded = np.full(int(np.prod(shape)) + 64, GUARD, np.int64)
         inner = guarded[32 : guarded.size - 32].reshape(shape)
         if before is not None:
             inner[...] = before
         sent = send(memory, guarded)
         strides = tuple(np.empty(shape, np.int64).strides)
-        out = scan_launch.DeviceArray(sent.pointer + 32 * 8, shape, strides, "int64")
+        out = ArrayDescriptor(sent.pointer + 32 * 8, shape, strides, "int64")
         marks = memory.empty((2,), np.dtype(np.int64))
         bincount_launch.count(
-            send(memory, keys), out, memory.allocate, axis=axis, device=0, stream=0,
+            send(memory, keys), out, allocate=memory.allocate, axis=axis, device=0, stream=0,
             accumulate=before is not None, dropped=marks.pointer, first_outside=marks.pointer + 8,
         )  # fmt: skip
         found = fetch(memory, sent._replace(shape=guarded.shape, strides=(8,)))
@@ -194,12 +196,12 @@ def test_adding_to_what_is_there(n_bins):
 def run_sums(keys, weights, n_bins, dtype, axis=-1, before=None, deterministic=False):
     axis %= keys.ndim
     shape = keys.shape[:axis] + (n_bins,) + keys.shape[axis + 1 :] + weights.shape[keys.ndim :]
-    with contextlib.closing(staging.Memory(0)) as memory:
+    with contextlib.closing(DeviceMemory(0)) as memory:
         out = send(memory, np.full(shape, GUARD if before is None else before, dtype))
         marks = memory.empty((2,), np.dtype(np.int64))
         bincount_launch.count(
-            send(memory, keys), out, memory.allocate, send(memory, weights), axis=axis, device=0, stream=0,
-            accumulate=before is not None, deterministic=deterministic, dropped=marks.pointer,
+            send(memory, keys), out, allocate=memory.allocate, weights=send(memory, weights), axis=axis,
+            device=0, stream=0, accumulate=before is not None, deterministic=deterministic, dropped=marks.pointer,
             first_outside=marks.pointer + 8,
         )  # fmt: skip
         return fetch(memory, out, dtype), *map(int, fetch(memory, marks))
@@ -321,7 +323,7 @@ def test_what_cannot_be_summed():
 
 
 def key_range(keys, axis=-1):
-    with contextlib.closing(staging.Memory(0)) as memory:
+    with contextlib.closing(DeviceMemory(0)) as memory:
         found = memory.empty((2,), np.dtype(np.int64))
         bincount_launch.key_range(send(memory, keys), found.pointer, axis=axis % keys.ndim, device=0, stream=0)
         largest, first = fetch(memory, found)
@@ -352,10 +354,10 @@ def test_a_range_of_a_batch():
 
 def test_regimes_that_were_meant():
     """That the shapes above are those of every regime."""
-    keys = scan_launch.DeviceArray(1 << 20, (PART_KEYS,), (8,), "int64")
+    keys = ArrayDescriptor(1 << 20, (PART_KEYS,), (8,), "int64")
 
     def plan(n, keys=keys):
-        out = scan_launch.DeviceArray(1 << 30, (n,), (8,), "int64")
+        out = ArrayDescriptor(1 << 30, (n,), (8,), "int64")
         return bincount_launch.plan(bincount_launch.describe(keys, out, axis=0, device=0, stream=0), 132)
 
     answers = [plan(n) for n in (*BINS, 120_000, 1 << 28)]
@@ -363,7 +365,7 @@ def test_regimes_that_were_meant():
     assert {a.replicas for a in answers} == {1, 2, 4, 8, 16, 32} and {a.shares for a in answers} == {1, 2}
     many = bincount_launch.describe(
         keys._replace(shape=(5000, 20), strides=(160, 8)),
-        scan_launch.DeviceArray(1 << 30, (5000, 9), (72, 8), "int64"), axis=1, device=0, stream=0,
+        ArrayDescriptor(1 << 30, (5000, 9), (72, 8), "int64"), axis=1, device=0, stream=0,
     )  # fmt: skip
     assert abi.COUNT_REGIMES[bincount_launch.plan(many, 132).regime] == "rows"
     few = plan(120_000, keys._replace(shape=(PART_KEYS - 1,)))
@@ -378,17 +380,17 @@ REALS = [*INTEGERS, "float16", "float32", "float64"]
 
 def run_histogram(x, thresholds, n_bins, weights=None, dtype=np.int64, before=None, **guess):
     thresholds = np.asarray(thresholds, bincount_launch.threshold_dtype(x.dtype.name))
-    with contextlib.closing(staging.Memory(0)) as memory:
+    with contextlib.closing(DeviceMemory(0)) as memory:
         guarded = np.full(n_bins + 16, GUARD, dtype)
         if before is not None:
             guarded[8:-8] = before
         sent = send(memory, guarded)
         size = guarded.itemsize
-        out = scan_launch.DeviceArray(sent.pointer + 8 * size, (n_bins,), (size,), guarded.dtype.name)
+        out = ArrayDescriptor(sent.pointer + 8 * size, (n_bins,), (size,), guarded.dtype.name)
         dropped = memory.empty((1,), np.dtype(np.int64))
         bincount_launch.histogram(
-            send(memory, x), send(memory, thresholds), out, memory.allocate,
-            None if weights is None else send(memory, weights), device=0, stream=0,
+            send(memory, x), send(memory, thresholds), out, allocate=memory.allocate,
+            weights=None if weights is None else send(memory, weights), device=0, stream=0,
             accumulate=before is not None, deterministic=True, dropped=dropped.pointer, **guess,
         )  # fmt: skip
         found = fetch(memory, sent._replace(shape=guarded.shape, strides=(size,)), dtype)
@@ -487,7 +489,7 @@ def test_value_ranges(dtype):
             (x, -1 if finite.all() else int(np.argmin(finite))),
             (np.where(finite.reshape(x.shape), x, 0).astype(dtype), -1),
         ):
-            with contextlib.closing(staging.Memory(0)) as memory:
+            with contextlib.closing(DeviceMemory(0)) as memory:
                 found = memory.empty((3,), np.dtype(np.int64))
                 bincount_launch.value_range(send(memory, view), found.pointer, device=0, stream=0)
                 least, largest, position = bincount_launch.read_value_range(

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import reductions
 from helpers import BFLOAT16, random
-from host_device import described
 from upsweep import reference
-from upsweep._backends.cuda import scan_launch
+from upsweep._backends.cuda import library, scan_launch
+from upsweep._backends.cuda.descriptor import describe
 
 LENGTHS = (1, 2, 31, 32, 33, 127, 128, 129, 1023, 4095, 4097)
 
@@ -26,11 +26,11 @@ def compiled(tmp_path_factory):
 def place(request, monkeypatch):
     """Where the kernels run."""
     if request.param == "device":
-        return reductions.DeviceView
+        return reductions.DeviceArrays
     compiled = request.getfixturevalue("compiled")
-    monkeypatch.setattr(scan_launch, "load", lambda: compiled)
-    monkeypatch.setattr(scan_launch, "check_device", lambda device: None)
-    return reductions.OnHost
+    monkeypatch.setattr(library, "load", lambda: compiled)
+    monkeypatch.setattr(library, "check_device", lambda device: None)
+    return reductions.HostArrays
 
 
 def placed(array, offset=0):
@@ -104,7 +104,7 @@ KINDS = ("sum", "number", "per line", "gates")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lengths(kind, place):
-    for seed, length in enumerate(LENGTHS + (LONGER if place is reductions.DeviceView else ())):
+    for seed, length in enumerate(LENGTHS + (LONGER if place is reductions.DeviceArrays else ())):
         several = (("float32", 0), ("float32", 1 + seed % 3), (BFLOAT16, seed % 8))
         for dtype, offset in several if length < 10_000 else several[1:2]:  # the twin takes its time
             shape = (3 if length < 1000 else 1, length)
@@ -263,8 +263,8 @@ def test_a_state_alone_and_the_same_bits(place):
 
 
 def test_a_workspace_that_is_too_small_is_refused(compiled):
-    x = described(numbers((1, 5000), "float32", 0))
-    value = described(np.empty(1))
+    x = describe(numbers((1, 5000), "float32", 0))
+    value = describe(np.empty(1))
     r = scan_launch.reduction(
         x, None, None, None, None, None, value, None, axis=1, reverse=False, device=0, stream=0
     )

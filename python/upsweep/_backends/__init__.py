@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,14 +10,10 @@ import numpy as np
 from upsweep import _arrays
 from upsweep._arrays import Array
 from upsweep._backends import cpu
-from upsweep._backends.cuda import context, scan_launch
-from upsweep._backends.cuda.context import (
-    advance_on_device,
-    combine_on_device,
-    new_result,
-    user_array,
-    write_state,
-)
+from upsweep._backends.cuda import descriptor, scan_launch
+from upsweep._backends.cuda import scan as cuda_scan
+from upsweep._backends.cuda.context import user_array
+from upsweep._backends.cuda.scan import advance_on_device, combine_on_device, new_result, write_state
 from upsweep._core import bincount
 from upsweep._core.bin_thresholds import Histogram
 from upsweep._core.bincount import Count, outside_error
@@ -56,7 +52,7 @@ __all__ = [
 ]
 
 # For whoever brings arrays of a device, a stream and a way to allocate.
-DeviceArray = scan_launch.DeviceArray
+DeviceArray = descriptor.ArrayDescriptor
 cuda_problem = scan_launch.problem
 prepare_cuda_scan = scan_launch.prepare_scan
 start_cuda_scan = scan_launch.start_scan
@@ -164,20 +160,11 @@ def run_scan(
     arrays of the host, that state may be had in the dtype that it is computed in, unrounded.
     """
     check_threads(n_threads)
-    if scan.placement is not None:
-        return context.run_scan(scan, out, reverse, exclusive, window, return_final)
+    if scan.placement is not None or device is not None:
+        return cuda_scan.run_scan(scan, out, reverse, exclusive, window, return_final, device)
     result = _new_like(scan.x, scan.shape, scan.dtype) if out is None else out
     final = np.empty(scan.state_shape, final_dtype or _arrays.state_dtype(scan.dtype)) if return_final else None
-    if device is not None:
-        scan_launch.check_device(device)
-    if 0 not in scan.shape and device is not None:
-        from upsweep._backends.cuda import staging
-
-        staging.run_scan(
-            scan.x, scan.gates, scan.gamma, scan.initial, scan.reset, result, final,
-            axis=scan.axis, reverse=reverse, exclusive=exclusive, window=window, device=device,
-        )  # fmt: skip
-    elif 0 not in scan.shape:
+    if 0 not in scan.shape:
         _run(scan, result, final, None, reverse, exclusive, flush, window, n_threads)
     elif final is not None:
         final[...] = 0 if scan.initial is None else scan.initial
@@ -190,21 +177,11 @@ def reduce_scan(
     """What the whole block does to a state: the product of its gates, the state it leaves from nothing, and
     whether a reset drops the state before it."""
     check_threads(n_threads)
-    if scan.placement is not None:
-        return context.reduce_scan(scan, reverse)
+    if scan.placement is not None or device is not None:
+        return cuda_scan.reduce_scan(scan, reverse, device)
     multiplier = np.ones(scan.state_shape, scan.factor_dtype)
     value = np.zeros(scan.state_shape, scan.accumulator)
     dropped = np.zeros(scan.state_shape, bool)
-    if device is not None:
-        scan_launch.check_device(device)
-        if 0 not in scan.shape:
-            from upsweep._backends.cuda import staging
-
-            staging.run_reduce(
-                scan.x, scan.gates, scan.gamma, scan.reset, multiplier, value, dropped, axis=scan.axis,
-                reverse=reverse, device=device,
-            )  # fmt: skip
-        return multiplier, value, dropped
     if 0 not in scan.shape:
         _run(scan, None, value, multiplier, reverse, False, flush, 0, n_threads)
     if scan.reset is not None:
@@ -256,12 +233,14 @@ def run_count(count: Count, *, n_threads: int | None, device: int | None = None)
     bincount.check_memory(count, least, cpu.memory_limit, largest_key=False)
     if device is None:
         return _run_counter(count, _counter(count, cpu.bincounts.Counter, n_threads=cpu.threads(n_threads)))
-    scan_launch.check_device(device)
-    from upsweep._backends.cuda import staging
-
-    keywords = {"device": device, "deterministic": count.deterministic}
-    with contextlib.closing(_counter(count, staging.Counter, **keywords)) as counter:
-        return _run_counter(count, counter)
+    on_device = replace(count, dtype=count.accumulator, out=None, accumulate=False)
+    result, n_dropped = cuda_bincount().run_count(on_device, device)
+    if count.out is None:
+        result = result.astype(count.dtype, copy=False)
+    else:
+        _deliver(result, count.out, count.accumulate)
+        result = count.out
+    return result, None if n_dropped is None else np.int64(n_dropped)
 
 
 def _counter(count: Count, make: Any, **keywords: Any) -> Any:
@@ -326,15 +305,9 @@ def run_histogram(problem: Histogram, n_threads: int | None, device: int | None 
     """The counts in the bins, int64, or the sums of weights: uint64 (modulo 2**64), float64 or complex128."""
     x, weights, thresholds = problem.x, problem.weights, problem.thresholds
     if device is not None:
-        scan_launch.check_device(device)
-        from upsweep._backends.cuda import staging
-
         kind = "u" if weights is None or weights.dtype.kind in "biu" else weights.dtype.kind
-        counts: Array = np.zeros(problem.n_bins, {"u": np.int64, "f": np.float64, "c": np.complex128}[kind])
-        if counts.size and thresholds.size:
-            staging.run_histogram(
-                x, weights, thresholds, counts, **cuda_bincount().guess(thresholds), device=device
-            )
+        dtype = np.dtype({"u": np.int64, "f": np.float64, "c": np.complex128}[kind])
+        counts: Array = cuda_bincount().run_histogram(problem, dtype, device=device)
         return counts if weights is None or kind != "u" else counts.view(np.uint64)
     count = cpu.threads(n_threads)
     if weights is not None and weights.dtype.kind == "c":
@@ -394,16 +367,10 @@ def run_pairs(
     `arrays` are in the order of the formula's variables, (..., n, dim) or (dim,) for parameters; `ranges` is a
     triple for all entries of the batch, a list of one for each, or None for all pairs.
     """
-    if device is not None:
-        scan_launch.check_device(device)
-        from upsweep._backends.cuda import staging
+    if device is not None or _arrays.DeviceView in map(type, arrays):
+        from upsweep._backends.cuda import pairs as cuda_pairs
 
-        return staging.run_pairs(reduction, arrays, n_i, n_j, batch, ranges, device=device)
-    for array in arrays:
-        if type(array) is _arrays.DeviceView:
-            from upsweep._backends.cuda import pairs as cuda_pairs
-
-            return cuda_pairs.run_pairs(reduction, arrays, n_i, n_j, batch, ranges)
+        return cuda_pairs.run_pairs(reduction, arrays, n_i, n_j, batch, ranges, device)
     engine = _cpu_pairs or _engine()
     if ranges is not None:
         each = ranges if isinstance(ranges, list) else [ranges]

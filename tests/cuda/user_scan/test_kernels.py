@@ -7,7 +7,8 @@ import pytest
 import upsweep
 from device_scan_cases import AFFINE, OTHERS, cell, check, mixed, scan, with_places
 from helpers import random
-from upsweep._backends.cuda import scan_launch, staging
+from upsweep._backends.cuda import scan_launch
+from upsweep._backends.cuda.memory import DeviceMemory
 
 pytestmark = pytest.mark.cuda
 
@@ -20,11 +21,11 @@ class DevicePlace:
 
     def send(self, array):
         if 0 in array.shape or array.ndim == 0 or 0 in array.strides:
-            return self.memory.send(array)
+            return self.memory.to_device(array)
         # Laid out as on the host: axes from the farthest to the nearest, then turned round again.
         order = in_memory(array)
         flip = tuple(slice(None, None, -1 if stride < 0 else None) for stride in array.strides)
-        sent = self.memory.send(np.ascontiguousarray(array[flip].transpose(order)))
+        sent = self.memory.to_device(np.ascontiguousarray(array[flip].transpose(order)))
         pointer, strides = sent.pointer, [0] * array.ndim
         for place, d in enumerate(order):
             strides[d] = sent.strides[place]
@@ -42,7 +43,7 @@ class DevicePlace:
 
     def fetch(self, array, made):
         if made.size:
-            self.memory.fetch(array, made.transpose(in_memory(made)))
+            self.memory.to_host(array, made.transpose(in_memory(made)))
         return made
 
 
@@ -54,7 +55,7 @@ def in_memory(array):
 @pytest.fixture
 def place(monkeypatch):
     monkeypatch.setattr(scan_launch, "find", lambda: None)  # the kernels of linear_recurrence are tested elsewhere
-    with contextlib.closing(staging.Memory(0)) as memory:
+    with contextlib.closing(DeviceMemory(0)) as memory:
         yield DevicePlace(memory)
 
 

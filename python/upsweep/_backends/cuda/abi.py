@@ -1,25 +1,32 @@
-"""The C interface of libupsweep_cuda.so in ctypes: what cuda/upsweep_cuda.h declares, once, as a table.
+"""The C interface of libupsweep_cuda.so in ctypes: the structures and functions of cuda/include/upsweep_cuda.h.
 
-A test compares this file with the header and with the symbols that the library exports.
+A test compares this file with the header and with the symbols that the library exports. The launch modules fill
+the structures; `library` sets the functions' types.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
+from typing import Any
+
+from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 
 __all__ = [
     "ABI", "ACCUMULATORS", "COUNT_REGIMES", "DTYPES", "FUNCTIONS", "LINES_BACKWARD_FORMAT", "LINES_FORMAT",
-    "MAX_DIMS", "REGIMES", "STATUS", "STRUCTS", "Array", "Count", "CountPlan", "Histogram", "Lines",
-    "LinesBackward", "Plan", "Reduction", "ScanProblem",
+    "MAX_DIMS", "NEEDS_WORKSPACE", "NO_KERNEL", "OK", "REGIMES", "STATUS", "STRUCTS", "Array", "Count",
+    "CountPlan", "Histogram", "Lines", "LinesBackward", "Plan", "Reduction", "ScanProblem", "call_with_workspace",
+    "fill_array",
 ]  # fmt: skip
 
 ABI = 4
 MAX_DIMS = 64
 
 STATUS = {0: "OK", 1: "INVALID", 2: "UNSUPPORTED", 3: "CUDA_ERROR", 4: "WORKSPACE", 5: "NOT_HERE"}
+OK, NEEDS_WORKSPACE, NO_KERNEL = 0, 4, 5  # statuses that are no errors
 
-# upsweep_dtype, by numpy's and torch's name of it.
+# upsweep_dtype, by the name that numpy and torch have for it.
 DTYPES = {
     name: code
     for code, name in enumerate((
@@ -47,8 +54,27 @@ class Array(ctypes.Structure):
     ]
 
 
+def fill_array(target: Array, array: ArrayDescriptor, axis: int | None = None) -> None:
+    """Fill in an array; `axis` is the one along which the operation runs, None: the array lacks it."""
+    target.data, target.dtype = array.pointer, DTYPES[array.dtype]
+    strides = array.strides
+    if axis is not None:
+        target.time_stride = strides[axis]
+        strides = strides[:axis] + strides[axis + 1 :]
+    target.batch_strides[: len(strides)] = strides
+
+
+def call_with_workspace(function: Callable[[Any], Any], request: Any, holder: Any, allocate: Allocate) -> None:
+    """Call a function with a request of which the part `holder` says how many bytes of workspace it needs."""
+    keep_alive = None
+    if holder.workspace_bytes:
+        holder.workspace, keep_alive = allocate(holder.workspace_bytes)
+    function(ctypes.byref(request))
+    del keep_alive
+
+
 class ScanProblem(ctypes.Structure):
-    """upsweep_scan: one scan, as the library takes it."""
+    """upsweep_scan: the request for one scan."""
 
     _fields_ = [
         ("device", c_int32),
@@ -70,13 +96,13 @@ class ScanProblem(ctypes.Structure):
 
 
 class Reduction(ctypes.Structure):
-    """upsweep_reduction: what a block of steps does to the state before it."""
+    """upsweep_reduction: the request for the aggregate of a block of steps."""
 
     _fields_ = [("scan", ScanProblem), ("multiplier", Array), ("dropped", Array)]
 
 
 class Lines(ctypes.Structure):
-    """upsweep_lines: the plainest scan."""
+    """upsweep_lines: the request for a scan of contiguous lines of one dtype."""
 
     _fields_ = [
         ("device", c_int32),
@@ -96,7 +122,7 @@ class Lines(ctypes.Structure):
 
 
 class LinesBackward(ctypes.Structure):
-    """upsweep_lines_backward: the gradients of the plainest gated scan."""
+    """upsweep_lines_backward: the request for the gradients of such a scan with gates."""
 
     _fields_ = [
         ("device", c_int32),
@@ -114,7 +140,7 @@ class LinesBackward(ctypes.Structure):
     ]
 
 
-# The two as one format each, which fills all fields at a fraction of their cost one by one.
+# Formats of `struct` for these two: packing a whole request is several times faster than setting its fields.
 LINES_FORMAT = "=iiiiQQQQdqqQq"
 LINES_BACKWARD_FORMAT = "=iiiiQQQQQQqq"
 
@@ -209,7 +235,7 @@ STRUCTS = {
     "upsweep_count_plan": CountPlan,
 }
 
-# name: (result, arguments, whether its result is a status, whether it may block and so lets go of the GIL)
+# name: (result, arguments, whether the result is a status, whether the call may block and so releases the GIL)
 FUNCTIONS = {
     "upsweep_cuda_abi": (c_int32, (), False, False),
     "upsweep_cuda_sizes": (None, (POINTER(c_int64),), False, False),

@@ -1,17 +1,17 @@
-"""Loop nests over arrays that are on a device. Imported by the first call that needs it."""
+"""CUDA executor of loop nests: the functions that `te` builds for a device."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from upsweep._arrays import Array, DeviceView
-from upsweep._backends.cuda import loops_launch, staging
-from upsweep._backends.cuda.context import Call, described, user_array
-from upsweep._backends.cuda.scan_launch import DeviceArray
+from upsweep._backends.cuda import loops_launch
+from upsweep._backends.cuda.context import user_array
+from upsweep._backends.cuda.descriptor import describe
+from upsweep._backends.cuda.staging import open_context
 
 __all__ = ["compile_ahead", "prepare", "run_nest", "start"]
 
@@ -21,8 +21,8 @@ compile_ahead, start = loops_launch.compile_ahead, loops_launch.start
 def prepare(
     program: Any, arrays: Sequence[Array], sizes: dict[str, int], names: Sequence[str], device: int
 ) -> loops_launch.Prepared:
-    """What calls on arrays like these have in common."""
-    return loops_launch.prepare(program, [described(array) for array in arrays], sizes, names, device)
+    """Prepare calls on device arrays of these shapes and strides."""
+    return loops_launch.prepare(program, [describe(array) for array in arrays], sizes, names, device)
 
 
 def run_nest(
@@ -34,28 +34,16 @@ def run_nest(
     names: Sequence[str],
     device: int,
 ) -> list[Any]:
-    """Run a nest; results that are not given are new, of the library that the inputs are of, and returned.
+    """Run a nest and return the results that the caller did not pass, which are of the library of the inputs.
 
-    Arrays of the host are copied to the device and back; `device` is where to.
+    Numpy arrays are copied to `device` and back.
     """
-    arrays = [array for _, array in named]
-    if any(isinstance(array, DeviceView) for array in arrays):
-        with contextlib.closing(Call({name: array for name, array in named if array is not None})) as call:
-            found = [call.empty(*shapes[n]) if array is None else array for n, array in enumerate(arrays)]
-            loops_launch.run(program, [described(each) for each in found], sizes, names, **call.where)
-            return [user_array(each) for each, array in zip(found, arrays) if array is None]
-    results = [np.empty(shape, dtype) for (shape, dtype), array in zip(shapes, arrays) if array is None]
-    fresh = iter(results)
-    there = [next(fresh) if array is None else array for array in arrays]
-    with contextlib.closing(staging.Memory(device)) as memory:
-        sent: list[DeviceArray] = []
-        for array, is_result in zip(there, is_output):
-            native = array.dtype.newbyteorder("=")
-            sent.append(memory.empty(array.shape, native) if is_result else memory.send(array))
-        loops_launch.run(
-            program, sent, sizes, names, device=device, stream=memory.stream, allocate=memory.allocate
-        )
-        for array, of_device, is_result in zip(there, sent, is_output):
-            if is_result and array.size:
-                memory.fetch(of_device, array)
-    return results
+    on_device = any(isinstance(array, DeviceView) for _, array in named)
+    with open_context(dict(named), None if on_device else device) as context:
+        arrays = [context.empty(*shape) if array is None else array for (_, array), shape in zip(named, shapes)]
+        descriptors = [
+            context.output(array) if is_result else context.input(array)
+            for array, is_result in zip(arrays, is_output)
+        ]
+        loops_launch.run(program, descriptors, sizes, names, **context.resources)
+    return [user_array(array) for array, (_, operand) in zip(arrays, named) if operand is None]

@@ -9,17 +9,15 @@ import ctypes
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from upsweep._backends.cuda import driver
-from upsweep._backends.cuda.scan_launch import DeviceArray
+from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.loops.program import Launch, Plan, Program
 
 __all__ = ["Prepared", "compile_ahead", "prepare", "run", "start"]
-
-Allocate = Callable[[int], tuple[int, object]]
 
 _MOST_PLANS = 64  # of a nest, one for each set of sizes
 
@@ -80,13 +78,13 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    program: Program, arrays: Sequence[DeviceArray], sizes: dict[str, int], names: Sequence[str], device: int
+    program: Program, arrays: Sequence[ArrayDescriptor], sizes: dict[str, int], names: Sequence[str], device: int
 ) -> Prepared:
     """All that arrays of the same shapes and strides have in common; the first one compiles.
 
     Parameters
     ----------
-    arrays : sequence of DeviceArray
+    arrays : sequence of ArrayDescriptor
         One for each of the program's buffers, of any strides.
     sizes : dict
         The values of symbolic sizes; `names` are their keys in the program's order.
@@ -133,8 +131,8 @@ def start(call: Prepared, pointers: Sequence[int], *, stream: int, allocate: All
 
 
 def run(
-    program: Program, arrays: Sequence[DeviceArray], sizes: dict[str, int], names: Sequence[str], *, device: int,
-    stream: int, allocate: Allocate,
+    program: Program, arrays: Sequence[ArrayDescriptor], sizes: dict[str, int], names: Sequence[str], *,
+    device: int, stream: int, allocate: Allocate,
 ) -> None:  # fmt: skip
     """`prepare` and `start`."""
     call = prepare(program, arrays, sizes, names, device)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from upsweep._backends.cuda import driver
+from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 from upsweep._backends.cuda.pairs_plan import Ranges, as_bytes, deal_dense, deal_ranges, fitting_rows
-from upsweep._backends.cuda.scan_launch import DeviceArray
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.pairs.render import MAX_BATCH, Kernels, render
 from upsweep._compiler.cuda.request import Request
@@ -25,8 +25,6 @@ from upsweep._compiler.lowering.lower import lower
 from upsweep._utils.lru_cache import LRUCache
 
 __all__ = ["Prepared", "prepare", "results_of", "run"]
-
-Allocate = Callable[[int], tuple[int, object]]
 
 KEPT = 512  # kernels of formulas in memory
 FEW_ROWS = 128  # for which a thread owns one row
@@ -116,8 +114,8 @@ def _make(reduction: PairReduction, device: int, rows: int, wide_index: bool) ->
 
 def run(
     reduction: PairReduction,
-    arrays: Sequence[DeviceArray],
-    outs: Sequence[DeviceArray],
+    arrays: Sequence[ArrayDescriptor],
+    outs: Sequence[ArrayDescriptor],
     n_i: int,
     n_j: int,
     batch: tuple[int, ...],
@@ -131,10 +129,10 @@ def run(
 
     Parameters
     ----------
-    arrays : sequence of DeviceArray
+    arrays : sequence of ArrayDescriptor
         By position: (*batch or 1s, n_i or n_j, dim) of variables of kind "i" and "j", (*batch or 1s, 1, dim) or
         (dim,) of parameters; any strides.
-    outs : sequence of DeviceArray
+    outs : sequence of ArrayDescriptor
         One for each of `outputs(reduction)`, contiguous: (*batch, rows, dim).
     ranges : Ranges, optional
         Which columns each block of rows meets, the same in each entry of the batch, or a list of one an entry.
@@ -206,7 +204,7 @@ def results_of(
     ]
 
 
-def _entry(array: DeviceArray, batch: tuple[int, ...], entry: tuple[int, ...]) -> DeviceArray:
+def _entry(array: ArrayDescriptor, batch: tuple[int, ...], entry: tuple[int, ...]) -> ArrayDescriptor:
     """One entry of the batch, of an array that may be repeated along its axes."""
     n = max(len(array.shape) - 2, 0)
     steps = _aligned(array.shape[:n], array.strides[:n], len(batch))
@@ -214,7 +212,7 @@ def _entry(array: DeviceArray, batch: tuple[int, ...], entry: tuple[int, ...]) -
     return array._replace(pointer=array.pointer + offset, shape=array.shape[n:], strides=array.strides[n:])
 
 
-def _describe(call: Any, kinds: dict[int, str], arrays: Sequence[DeviceArray], batch: tuple[int, ...]) -> None:
+def _describe(call: Any, kinds: dict[int, str], arrays: Sequence[ArrayDescriptor], batch: tuple[int, ...]) -> None:
     """Fill in addresses and strides; the axes of the batch that can be walked as one become one."""
     shape: list[int] = []
     strides: dict[int, list[int]] = {}
