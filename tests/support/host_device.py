@@ -138,7 +138,7 @@ def install(monkeypatch, folder, n_slots=8):
     monkeypatch.setattr(render, "JOINERS", (16,))
     for family in (pairs_launch, user_scan_launch):
         # A cache of the test's own: a real device must not find host functions in it.
-        monkeypatch.setattr(family, "_prepared", LRUCache(family.KEPT))
+        monkeypatch.setattr(family, "_prepared", LRUCache(64))
     monkeypatch.setattr(known_plans, "_functions", weakref.WeakKeyDictionary())
     return device
 

@@ -20,7 +20,7 @@ compile_ahead, start = loops_launch.compile_ahead, loops_launch.start
 
 def prepare(
     program: Any, arrays: Sequence[Array], sizes: dict[str, int], names: Sequence[str], device: int
-) -> loops_launch.Prepared:
+) -> loops_launch.PreparedNest:
     """Prepare calls on device arrays of these shapes and strides."""
     return loops_launch.prepare(program, [describe(array) for array in arrays], sizes, names, device)
 
