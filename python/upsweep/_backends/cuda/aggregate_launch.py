@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from upsweep._backends.cuda import abi, scan_launch
-from upsweep._backends.cuda.descriptor import ArrayDescriptor as DeviceArray
+from upsweep._backends.cuda.scan_launch import DeviceArray
 
 __all__ = ["reduce", "step"]
 

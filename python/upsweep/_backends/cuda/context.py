@@ -20,7 +20,7 @@ from upsweep._backends.cuda import library
 from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
 from upsweep._backends.cuda.memory import DeviceMemory
 
-__all__ = ["ExecutionContext", "user_array"]
+__all__ = ["Call", "ExecutionContext", "described", "user_array"]
 
 
 class ExecutionContext:
@@ -145,6 +145,10 @@ class ExecutionContext:
         """Return an element of a device array, once the work on the stream is done."""
         pointer = describe(array).pointer + sum(i * stride for i, stride in zip(index, array.strides))
         return np.frombuffer(library.read_bytes(pointer, array.itemsize, **self.on_stream), array.dtype)[0]
+
+
+# The names that the modules of user scans import.
+Call, described = ExecutionContext, describe
 
 
 def user_array(array: Array) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from upsweep._backends.cuda import abi, driver, scan_launch
-from upsweep._backends.cuda.descriptor import ArrayDescriptor as DeviceArray
+from upsweep._backends.cuda.scan_launch import DeviceArray
 from upsweep._compiler.recurrences.linear_update import LinearUpdate, find_linear
 from upsweep._compiler.recurrences.recurrence import Recurrence
 

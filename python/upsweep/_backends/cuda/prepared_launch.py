@@ -1,7 +1,4 @@
-"""Launches of kernels that share one structure of arguments: prepared once, started on any addresses.
-
-`user_scan_launch` prepares its scans with it: a later call copies the structure, fills in addresses and starts.
-"""
+"""Launches of kernels that share one structure of arguments, prepared once and started on any addresses."""
 
 from __future__ import annotations
 
@@ -14,40 +11,42 @@ __all__ = ["Launches"]
 
 
 class Launches:
-    """Kernels and the structure that they take, complete except for what differs between calls.
+    """Kernels that take one structure, which is complete but for what differs from call to call.
 
-    All fields have 8 bytes. The fields `reduced` and `starts` are the addresses of the call's workspace.
+    The structure consists of fields of 8 bytes. Two of them may be called `reduced` and `starts`: they are memory
+    that a call has for itself.
     """
 
     def __init__(self, structure: ctypes.Structure) -> None:
         self.structure = structure
-        self._words: Any = ctypes.c_uint64 * (ctypes.sizeof(structure) // 8)
+        n_words = ctypes.sizeof(structure) // 8
+        self._words: Any = ctypes.c_uint64 * n_words
         self._addresses: list[tuple[int, int]] = []
         self._numbers: list[tuple[int, int]] = []
         self._kernels: list[tuple[Any, int, int, bool]] = []
         self._n_filled = 0
-        fields: Any = type(structure)
-        self._reduced, self._starts = fields.reduced.offset // 8, fields.starts.offset // 8
+        kind: Any = type(structure)
+        self._reduced, self._starts = kind.reduced.offset // 8, kind.starts.offset // 8
 
     def read_address(self, target: Any, operand: int) -> None:
-        """Let `target`, a part of the structure that begins with an address, have the address of an operand."""
+        """Let `target`, a part of the structure that begins with an address, have that of an operand."""
         word = (ctypes.addressof(target) - ctypes.addressof(self.structure)) // 8
         self._addresses.append((word, operand))
 
     def read_number(self, word: int, operand: int) -> None:
-        """Let a word of the structure have the value of an operand, as a double."""
+        """Let the structure have an operand that is a number as a double, so many words from its beginning."""
         self._numbers.append((word, operand))
 
     def fill(self, n_bytes: int) -> None:
-        """Let that many bytes of the workspace be all ones before the first kernel."""
+        """Let so many bytes of that memory be all ones before the first kernel."""
         self._n_filled = n_bytes
 
     def add(self, function: Any, n_blocks: int, n_threads: int, *, together: bool = False) -> None:
-        """Append a kernel; `together`: a cooperative launch, whose blocks wait for each other."""
+        """One more kernel, to be launched after the others; `together`: its blocks wait for each other."""
         self._kernels.append((function, n_blocks, n_threads, together))
 
     def start(self, operands: Sequence[Any], memory: tuple[int, int], stream: int) -> None:
-        """Start the kernels; each call copies the structure, since several threads may call at once."""
+        """Launch the kernels; each call has a structure of its own, since several threads may call at once."""
         words = self._words.from_buffer_copy(self.structure)
         for word, operand in self._addresses:
             words[word] = operands[operand]

@@ -10,9 +10,8 @@ import numpy as np
 
 from upsweep._arrays import Array, DeviceView, Placement, common_placement
 from upsweep._backends.cuda import scan_launch, user_scan_launch
-from upsweep._backends.cuda.context import ExecutionContext as Call
-from upsweep._backends.cuda.descriptor import ArrayDescriptor as DeviceArray
-from upsweep._backends.cuda.descriptor import describe as described
+from upsweep._backends.cuda.context import Call, described
+from upsweep._backends.cuda.scan_launch import DeviceArray
 from upsweep._compiler.formulas.nodes import Node, constant, substitute
 from upsweep._compiler.recurrences.associative import Monoid
 from upsweep._compiler.recurrences.recurrence import Recurrence, input_

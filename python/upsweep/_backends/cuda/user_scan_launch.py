@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from upsweep._backends.cuda import driver, linear_update
-from upsweep._backends.cuda.descriptor import ArrayDescriptor as DeviceArray
 from upsweep._backends.cuda.prepared_launch import Launches
+from upsweep._backends.cuda.scan_launch import DeviceArray
 from upsweep._backends.cuda.user_scan_layout import Chunks, Layout, cut_time, lay_out
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.scans.render import (
