@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from upsweep._arrays import Array, DeviceView, Placement
 from upsweep._arrays.dispatch import handlers
 from upsweep._core import bin_thresholds
 from upsweep._core import histogram as histogram_problem
-from upsweep._core.bin_thresholds import Histogram
+from upsweep._core.histogram import Histogram
 from upsweep._core.scan import check_out
 
 __all__ = ["histc", "histogram"]
@@ -131,9 +132,10 @@ def histogram(
         histogram_problem.refuse_long_double(range)
         bins = _backends.cuda_bincount().fetch(given) if isinstance(given, DeviceView) else bins
     if np.ndim(bins) == 0:
-        edges, thresholds = histogram_problem.uniform_edges(numbers, bins, range, summands, n_threads)
+        find_extremes = functools.partial(_backends.find_extremes, n_threads=n_threads)
+        edges, thresholds = histogram_problem.uniform_edges(numbers, bins, range, summands, find_extremes)
     else:
-        edges, thresholds = histogram_problem.given_edges(bins, numbers.dtype.newbyteorder("="))
+        edges, thresholds = histogram_problem.explicit_edges(bins, numbers.dtype.newbyteorder("="))
     problem = Histogram(numbers, summands, thresholds, max(edges.size - 1, 0))
     if isinstance(numbers, DeviceView):
         return _at_home(problem, edges, given, density)
@@ -227,8 +229,10 @@ def histc(
     target = None
     if out is not None:
         target = check_out(out, (n_bins,), dtype, {"x": numbers}, placement=placement)
-    low, high = histogram_problem.histc_range(numbers, min, max, n_threads)
-    thresholds = bin_thresholds.linear_thresholds(low, high, n_bins, dtype)
+    find_extremes = functools.partial(_backends.find_extremes, n_threads=n_threads)
+    low, high = histogram_problem.histc_range(numbers, min, max, find_extremes)
+    fill = _backends.fill_linear_thresholds
+    thresholds = bin_thresholds.linear_thresholds(low, high, n_bins, dtype, fill)
     problem = Histogram(numbers, None, thresholds, n_bins)
     if isinstance(numbers, DeviceView):
         _check_held(problem, dtype)

@@ -1,54 +1,42 @@
-"""From the edges of bins to thresholds: the least number, in x's own type, that reaches each bin.
+"""Thresholds of bins: for each bin the least number, in the dtype of x, that numpy or torch puts into it.
 
-Every rule by which a function puts a number into a bin is such that a greater number is never in a lower bin,
-so that the bin is the number of thresholds that are reached (src/histogram.hpp). The thresholds are found here
-with the arithmetic of the library that is followed, its roundings and promotions included: directly where a bound
-shows that the rule agrees with comparing to the edges, else by bisection over all numbers of the type.
+All binning rules are monotonic: a greater number never falls into a lower bin. The bin of a number is therefore
+the number of thresholds that it reaches, and the kernels (src/histogram.hpp) only compare. Thresholds follow the
+roundings and promotions of the library whose function is reproduced. Where a bound proves that its rule agrees
+with comparing to the edges, the edges are the thresholds; otherwise they are found by bisection over all numbers
+of the dtype. `_core/histogram.py` calls this module.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from upsweep._backends import cpu
-
-__all__ = ["Histogram", "given_thresholds", "key_dtype", "linear_thresholds", "uniform_thresholds"]
+__all__ = ["edge_thresholds", "key_dtype", "linear_thresholds", "uniform_thresholds"]
 
 Array = NDArray[Any]
 DType = np.dtype[Any]
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
-_EXACT = {_FLOAT32: 2.0**24, _FLOAT64: 2.0**53}  # integers up to these are keys
-_EPS = {2: 2.0**-7, 4: 2.0**-23, 8: 2.0**-52}  # by size; of two bytes bfloat16's, the coarser
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """A checked histogram. `weights` has x's shape; `thresholds` are as :func:`given_thresholds` returns them."""
-
-    x: Array
-    weights: Array | None
-    thresholds: Array
-    n_bins: int
+_EXACT = {_FLOAT32: 2.0**24, _FLOAT64: 2.0**53}  # the dtype holds all integers up to these exactly
+_EPS = {2: 2.0**-7, 4: 2.0**-23, 8: 2.0**-52}  # by itemsize; for 2 bytes that of bfloat16, the coarser one
 
 
 def key_dtype(dtype: DType) -> DType:
-    """The dtype in which elements of this one are compared, which holds them all."""
+    """Return the dtype in which elements of `dtype` are compared; it represents all of them exactly."""
     if dtype.kind in "iu" and dtype.itemsize == 8:
         return np.dtype(np.int64 if dtype.kind == "i" else np.uint64)
     return _FLOAT64 if dtype.itemsize > 2 and dtype != _FLOAT32 else _FLOAT32
 
 
-def given_thresholds(edges: Array, dtype: DType, common: DType) -> Array:
-    """Thresholds of bins between edges, the last closed, for elements of `dtype` compared in `common`.
+def edge_thresholds(edges: Array, dtype: DType, common: DType) -> Array:
+    """Return one threshold per edge, for elements of `dtype` that are compared in the dtype `common`.
 
-    One an edge; those that no element can reach, greater than all others, are left out.
+    The last bin includes its upper edge. Thresholds that no element can reach are omitted; they are the last ones.
     """
     key = key_dtype(dtype)
     values = edges.astype(common)
@@ -62,7 +50,7 @@ def given_thresholds(edges: Array, dtype: DType, common: DType) -> Array:
             thresholds = values.astype(key, copy=False)
         else:
             thresholds = _rounded_up(values, key)
-    # A closed bin up to infinity has nothing above it.
+    # No element lies above a last bin that includes infinity.
     return thresholds[:-1] if edges[-1] == np.inf else thresholds
 
 
@@ -72,12 +60,12 @@ def _rounded_up(values: Array, key: DType) -> Array:
 
 
 def _of_integers(values: Array, key: DType) -> Array:
-    """Integer edges, compared as integers: the first above the last edge is the next one."""
+    """Thresholds of integer edges that are compared as integers; the last bin ends one above the last edge."""
     if key.kind in "iu":
         if values[-1] == np.iinfo(key).max:
             return values[:-1].astype(key)
         return np.concatenate((values[:-1], values[-1:] + 1)).astype(key)
-    # The keys hold all elements exactly, and none lies outside of this.
+    # The keys represent all elements exactly, so that none lies outside this range.
     low, high = (max(-_EXACT[key], np.iinfo(values.dtype).min), min(_EXACT[key] - 1, np.iinfo(values.dtype).max))
     clipped = np.clip(values, int(low), int(high)).astype(key)
     clipped[-1] += 1
@@ -85,7 +73,7 @@ def _of_integers(values: Array, key: DType) -> Array:
 
 
 def _of_integer_keys(values: Array, dtype: DType) -> Array:
-    """Edges that are no integers, for integers of 64 bits: rounded up, where float64 holds these exactly."""
+    """Thresholds of floating edges for 64-bit integers: rounded up where float64 is exact, else by bisection."""
     key = key_dtype(dtype)
     least = np.ceil(values)
     least[-1] = np.floor(values[-1]) + 1
@@ -107,10 +95,12 @@ def _of_integer_keys(values: Array, dtype: DType) -> Array:
 
 
 def uniform_thresholds(edges: Array, first: Any, last: Any, dtype: DType) -> Array:
-    """Thresholds of ``np.histogram`` for uniform bins of these edges, from `first` to `last`, which are numbers as
-    numpy gets them: the promotion of Python's differs from that of its own."""
-    if _lie_between_edges(edges, first, last, dtype):
-        return given_thresholds(edges, dtype, edges.dtype)
+    """Return the thresholds of ``np.histogram`` for uniform bins from `first` to `last` with these edges.
+
+    `first` and `last` keep the types that numpy would receive, because Python scalars promote differently.
+    """
+    if _agrees_with_edges(edges, first, last, dtype):
+        return edge_thresholds(edges, dtype, edges.dtype)
 
     def reaches(x: Array, at: Array) -> Array:
         reached: Array = _numpy_slots(x, edges, first, last) > at
@@ -119,33 +109,33 @@ def uniform_thresholds(edges: Array, first: Any, last: Any, dtype: DType) -> Arr
     return _bisect(reaches, edges.size, dtype)
 
 
-def _lie_between_edges(edges: Array, first: Any, last: Any, dtype: DType) -> bool:
-    """Whether numpy surely puts every element into the bin between whose edges it lies."""
-    if edges.dtype.itemsize > 8:  # long double, to which the bound below does not reach
+def _agrees_with_edges(edges: Array, first: Any, last: Any, dtype: DType) -> bool:
+    """Whether numpy provably puts every element into the bin between whose edges it lies."""
+    if edges.dtype.itemsize > 8:  # the bound below does not hold for long double
         return False
     low, high = float(first), float(last)
     common = np.result_type(first, last)
     coarsest = min(edges.dtype.itemsize, 8 if common.kind in "iu" else common.itemsize)
-    places = (edges.size - 1) * _EPS[coarsest] * (max(abs(low), abs(high)) / (high - low) + 2)
-    # Then the place that numpy calculates for edge k is less than one from k, and the step by which it is
-    # corrected leads to the bin between whose edges the number lies. The roundings need a quarter of the bound.
-    return places < 0.25 and all(
+    error = (edges.size - 1) * _EPS[coarsest] * (max(abs(low), abs(high)) / (high - low) + 2)
+    # The position that numpy computes for edge k then differs from k by less than one, so that its correction by
+    # one bin gives the bin between whose edges the number lies. Rounding needs a quarter of the bound.
+    return error < 0.25 and all(
         _compares_in(edges.dtype, end, dtype) and edges.dtype.type(end) == edge
         for end, edge in ((first, edges[0]), (last, edges[-1]))
     )
 
 
 def _compares_in(common: DType, end: Any, dtype: DType) -> bool:
-    """Whether elements are compared to this end of the range in `common`, or with the same outcome."""
+    """Whether elements are compared to this end of the range in `common`, or with the same result."""
     if dtype.kind in "iu" and common == _FLOAT64:
         return abs(float(end)) <= _EXACT[_FLOAT64]
     return bool(np.result_type(dtype, end) == common)
 
 
 def _numpy_slots(x: Array, edges: Array, first: Any, last: Any) -> Array:
-    """numpy's own steps: the place on a line, corrected by one bin. 0 below the range, one more than bins above.
+    """Slots by numpy's own steps: a linear position, corrected by one bin. 0: below the range; n_bins + 1: above.
 
-    Where it would look behind its edges, and raise IndexError, the place is taken to be in the last bin.
+    A position beyond the last edge, where numpy raises IndexError, is put into the last bin.
     """
     n_bins = edges.size - 1
     common = np.result_type(first, last)
@@ -157,21 +147,24 @@ def _numpy_slots(x: Array, edges: Array, first: Any, last: Any) -> Array:
     with np.errstate(all="ignore"):
         numbers = x.astype(edges.dtype)
         distance = np.subtract(numbers, first, dtype=np.result_type(numbers, first))
-        places = distance / width * n_bins
-        bins = np.where(places < n_bins, np.maximum(places, 0), n_bins - 1).astype(np.intp)
+        positions = distance / width * n_bins
+        bins = np.where(positions < n_bins, np.maximum(positions, 0), n_bins - 1).astype(np.intp)
         bins -= numbers < edges[bins]
         bins += (numbers >= edges[bins + 1]) & (bins != n_bins - 1)
         slots = np.where(x <= last, bins + 1, n_bins + 1)
         return np.where(x >= first, slots, 0)
 
 
-# ---- a line: torch's rule --------------------------------------------------------------------------------------
+# ---- linear bins: torch's rule -------------------------------------------------------------------------------
 
 
-def linear_thresholds(low: Any, high: Any, n_bins: int, dtype: DType) -> Array:
-    """Thresholds of ``torch.histc``: bin ``(x - low) * bins / (high - low)``, cut to an integer, in x's dtype.
+def linear_thresholds(
+    low: Any, high: Any, n_bins: int, dtype: DType, fill_thresholds: Callable[[Array, Array], None]
+) -> Array:
+    """Return the thresholds of ``torch.histc``: bin ``(x - low) * bins / (high - low)``, truncated, in x's dtype.
 
-    For integers it is calculated exactly.
+    For integers the rule is evaluated exactly. ``fill_thresholds(ends, thresholds)`` is the native function that
+    fills those of float32 and float64.
     """
     key = key_dtype(dtype)
     if dtype.kind in "iu":
@@ -179,14 +172,14 @@ def linear_thresholds(low: Any, high: Any, n_bins: int, dtype: DType) -> Array:
     if dtype.itemsize > 2:
         ends = np.array([low, high], key)
         thresholds = np.empty(n_bins + 1, key)
-        cpu.histograms.find_linear_thresholds(ends, thresholds)
+        fill_thresholds(ends, thresholds)
         return thresholds
 
     def reaches(x: Array, at: Array) -> Array:
         with np.errstate(all="ignore"):
             begin, end, bins = (dtype.type(value) for value in (low, high, n_bins))
-            places = (x - begin) * bins / (end - begin)
-            wide = places.astype(np.float64)  # in which n_bins is not rounded
+            positions = (x - begin) * bins / (end - begin)
+            wide = positions.astype(np.float64)  # float64 represents n_bins exactly
             slots = np.where(wide < n_bins, np.maximum(wide, 0), n_bins - 1).astype(np.intp) + 1
             reached: Array = np.where(x <= end, np.where(x >= begin, slots, 0), n_bins + 1) > at
         return reached
@@ -195,24 +188,24 @@ def linear_thresholds(low: Any, high: Any, n_bins: int, dtype: DType) -> Array:
 
 
 def _of_rationals(low: float, high: float, n_bins: int, dtype: DType) -> Array:
-    """Ends that are Python's numbers, as numerators over one denominator."""
+    """Thresholds between ends that are Python numbers, in exact arithmetic over one denominator."""
     (begin, under), (end, over) = low.as_integer_ratio(), high.as_integer_ratio()
     denominator = math.lcm(under, over) * n_bins
     begin, end = begin * (denominator // under), end * (denominator // over)
     step = (end - begin) // n_bins
     least = [-(-(begin + step * k) // denominator) for k in range(n_bins)] + [math.floor(high) + 1]
     limits = np.iinfo(dtype)
-    kept = [max(value, int(limits.min)) for value in least if value <= int(limits.max)]
-    return np.array(kept, key_dtype(dtype))
+    reachable = [max(value, int(limits.min)) for value in least if value <= int(limits.max)]
+    return np.array(reachable, key_dtype(dtype))
 
 
 # ---- bisection -------------------------------------------------------------------------------------------------
 
 
 def _bisect(reaches: Callable[[Array, Array], Array], count: int, dtype: DType) -> Array:
-    """For each of `count` slots the least number of the dtype that reaches it; none where no number does.
+    """Return for each of `count` slots the least number of the dtype that reaches it; omit unreachable slots.
 
-    ``reaches(x, slot)`` compares arrays of one length.
+    ``reaches(x, slot)`` compares arrays of equal length elementwise.
     """
     slots = np.arange(count)
     top = _ordinal(np.array([np.iinfo(dtype).max if dtype.kind in "iu" else np.inf], dtype))
@@ -228,7 +221,7 @@ def _bisect(reaches: Callable[[Array, Array], Array], count: int, dtype: DType) 
 
 
 def _ordinal(x: Array) -> Array:
-    """Integers in the order of the numbers."""
+    """Map numbers to int64 such that the order is preserved."""
     if x.dtype.kind in "iu":
         return (x ^ (1 << 63)).view(np.int64) if x.dtype == np.uint64 else x.astype(np.int64)
     sign_bit = 1 << (8 * x.itemsize - 1)
@@ -237,6 +230,7 @@ def _ordinal(x: Array) -> Array:
 
 
 def _number(ordinal: Array, dtype: DType) -> Array:
+    """Invert `_ordinal`."""
     if dtype.kind in "iu":
         return ordinal.view(np.uint64) ^ np.uint64(1 << 63) if dtype == np.uint64 else ordinal.astype(dtype)
     sign_bit = 1 << (8 * dtype.itemsize - 1)

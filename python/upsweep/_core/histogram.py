@@ -1,30 +1,57 @@
-"""The arguments of a histogram: elements and weights; from bins and a range to edges and thresholds.
+"""The problem class of histograms, and the checks of their arguments.
 
-Messages are in the terms of numpy's `histogram` and torch's `histc`; rules of thresholds are in `bin_thresholds`.
+Checks turn `bins` and `range` into edges and thresholds (`bin_thresholds`). Error messages use the words of
+``np.histogram`` and ``torch.histc``. The range of the data needs a backend; callers pass the function that finds
+it.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from upsweep import _arrays, _backends
+from upsweep import _arrays
 from upsweep._arrays import Array, DeviceView
 from upsweep._core import bin_thresholds
 from upsweep._utils.integers import as_integer
 
 __all__ = [
-    "as_count", "as_numbers", "as_weights", "given_edges", "histc_range", "refuse_long_double", "uniform_edges",
+    "Extremes", "Histogram", "as_count", "as_numbers", "as_weights", "explicit_edges", "histc_range",
+    "refuse_long_double", "uniform_edges",
 ]  # fmt: skip
 
-_MOST_BINS = 1 << 30  # ranks are calculated in 32 bits
+_MAX_BINS = 1 << 30  # kernels compute bins in 32 bits
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """A checked histogram. `weights` has x's shape; `thresholds` come from `bin_thresholds`."""
+
+    x: Array
+    weights: Array | None
+    thresholds: Array
+    n_bins: int
+
+
+class Extremes(NamedTuple):
+    """The least and the largest element, and the first element that is not finite."""
+
+    low: Any  # NaN if there is a NaN, or the extreme of all other elements
+    high: Any
+    position: tuple[int, ...] | None = None  # None: all elements are finite
+    value: Any = None
+
+
+FindExtremes = Callable[[Array], Extremes]  # of an array with at least one element
 
 
 def as_numbers(x: ArrayLike) -> Array:
-    """The elements: real numbers, bool as bytes."""
+    """Return the elements: real numbers, bool as bytes."""
     numbers = _arrays.as_operand(x, "x")
     if numbers.dtype.kind == "c":
         raise TypeError(f"x: expected real numbers, got dtype {numbers.dtype}")
@@ -32,7 +59,7 @@ def as_numbers(x: ArrayLike) -> Array:
 
 
 def as_weights(weights: ArrayLike, x: Array) -> Array:
-    """The weights, of the elements' shape."""
+    """Return the weights, which must have x's shape."""
     array = _arrays.as_operand(weights, "weights")
     if array.shape != x.shape:
         raise ValueError(f"weights: weights should have the same shape as x: {array.shape} and {x.shape}")
@@ -40,25 +67,25 @@ def as_weights(weights: ArrayLike, x: Array) -> Array:
 
 
 def as_count(bins: object) -> int:
-    """The number of bins."""
+    """Return the number of bins."""
     n_bins = as_integer(bins, "bins", "`bins` must be an integer, a string, or an array")
     if n_bins < 1:
         raise ValueError(f"bins: `bins` must be positive, when an integer, got {n_bins}")
-    if n_bins > _MOST_BINS:
+    if n_bins > _MAX_BINS:
         raise ValueError(f"bins: expected at most 2**30, got {n_bins}")
     return n_bins
 
 
-def given_edges(bins: ArrayLike | str, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """Given edges, and their thresholds."""
+def explicit_edges(bins: ArrayLike | str, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Return the edges that the user passed, and their thresholds for elements of `dtype`."""
     edges = _arrays.as_array(bins, "bins")
     if edges.ndim != 1:
         raise ValueError(f"bins: `bins` must be 1d, when an array, got {edges.ndim}-D")
     if edges.dtype.kind == "c":
         raise TypeError(f"bins: expected real numbers, got dtype {edges.dtype}")
-    if edges.size > _MOST_BINS:
+    if edges.size > _MAX_BINS:
         raise ValueError(f"bins: expected at most 2**30, got {edges.size - 1}")
-    if not (edges[:-1] <= edges[1:]).all():  # false beside a NaN, too
+    if not (edges[:-1] <= edges[1:]).all():  # NaN fails this check, too
         first = int(np.argmin(edges[:-1] <= edges[1:]))
         raise ValueError(
             "bins: `bins` must increase monotonically, when an array: "
@@ -70,18 +97,18 @@ def given_edges(bins: ArrayLike | str, dtype: np.dtype[Any]) -> tuple[Array, Arr
         common = np.result_type(dtype, edges.dtype)
     except TypeError:  # bfloat16 does not promote with integers
         common = np.dtype(np.float64)
-    return edges, bin_thresholds.given_thresholds(edges, dtype, common)
+    return edges, bin_thresholds.edge_thresholds(edges, dtype, common)
 
 
 def uniform_edges(
-    x: Array, bins: Any, given: tuple[Any, Any] | None, weights: Array | None, n_threads: int | None
+    x: Array, bins: Any, ends: tuple[Any, Any] | None, weights: Array | None, find_extremes: FindExtremes
 ) -> tuple[Array, Array]:
-    """The edges of bins of equal width, and their thresholds."""
+    """Return the edges of bins of equal width, and their thresholds. `ends` is the argument `range`."""
     if not isinstance(bins, str):
         bins = as_count(bins)
-    first, last = _data_range(x, n_threads) if given is None else _as_range(given)
+    first, last = _data_range(x, find_extremes) if ends is None else _as_range(ends)
     if isinstance(bins, str):
-        bins = _bins_of_rule(x, bins, given, weights)
+        bins = _bins_of_rule(x, bins, ends, weights)
     if first == last:
         first, last = first - 0.5, last + 0.5
     try:
@@ -92,8 +119,8 @@ def uniform_edges(
         dtype = np.dtype(np.float64)
     with np.errstate(all="ignore"):
         edges = np.linspace(first, last, bins + 1, dtype=dtype)
-        # numpy goes on where the width overflows float16, and finds itself outside of its arrays.
-        width = edges[-1] - edges[0] if given is not None else np.subtract(last, first)
+        # numpy does not check the width, and indexes out of bounds where it overflows float16.
+        width = edges[-1] - edges[0] if ends is not None else np.subtract(last, first)
     if not (width < np.inf and (edges[:-1] < edges[1:]).all()):
         raise ValueError(
             f"bins: Too many bins for data range. Cannot create {bins} finite-sized bins from {first} to {last}"
@@ -101,7 +128,7 @@ def uniform_edges(
     return edges, bin_thresholds.uniform_thresholds(edges, first, last, x.dtype.newbyteorder("="))
 
 
-def _bins_of_rule(x: Array, rule: str, given: tuple[Any, Any] | None, weights: Array | None) -> int:
+def _bins_of_rule(x: Array, rule: str, ends: tuple[Any, Any] | None, weights: Array | None) -> int:
     if isinstance(x, DeviceView):
         raise TypeError(f"bins: the rule {rule!r} needs elements in the host's memory; give a number, or edges")
     if weights is not None:
@@ -109,35 +136,35 @@ def _bins_of_rule(x: Array, rule: str, given: tuple[Any, Any] | None, weights: A
             f"bins: Automated estimation of the number of bins is not supported for weighted data: {rule!r}"
         )
     try:
-        return int(np.histogram_bin_edges(x, rule, given).size) - 1
+        return int(np.histogram_bin_edges(x, rule, ends).size) - 1
     except ValueError as error:
         raise ValueError(f"bins: {error}") from None
 
 
-def _as_range(given: Any) -> tuple[Any, Any]:
+def _as_range(ends: Any) -> tuple[Any, Any]:
     try:
-        first, last = (_as_end(value) for value in given)
+        first, last = (_as_end(value) for value in ends)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"range: expected two real numbers, got {given!r}") from None
+        raise type(error)(f"range: expected two real numbers, got {ends!r}") from None
     if first > last:
-        raise ValueError(f"range: max must be larger than min in range parameter, got {given!r}")
+        raise ValueError(f"range: max must be larger than min in range parameter, got {ends!r}")
     if not (np.isfinite(first) and np.isfinite(last)):
         raise ValueError(f"range: supplied range of [{first}, {last}] is not finite")
-    if isinstance(last, int) and last >= 2**63:  # Python's numbers are taken for int64
+    if isinstance(last, int) and last >= 2**63:  # numpy treats Python integers as int64
         wide = np.uint64 if isinstance(first, int) and first >= 0 else np.float64
         return wide(first), wide(last)
     return first, last
 
 
-def refuse_long_double(given: Any) -> None:
-    """Raise where edges from this range would have a dtype that numpy alone has."""
-    ends = given if isinstance(given, (tuple, list, np.ndarray)) else ()
-    if any(isinstance(end, np.longdouble) and end.itemsize > 8 for end in ends):
-        raise TypeError(f"range: long doubles go with numpy arrays only, got {given!r}")
+def refuse_long_double(ends: Any) -> None:
+    """Raise TypeError if the edges of this range would be long double, which only numpy has."""
+    numbers = ends if isinstance(ends, (tuple, list, np.ndarray)) else ()
+    if any(isinstance(number, np.longdouble) and number.itemsize > 8 for number in numbers):
+        raise TypeError(f"range: long doubles go with numpy arrays only, got {ends!r}")
 
 
 def _as_end(value: Any) -> Any:
-    """A number of Python's or numpy's, whichever was given: they promote differently."""
+    """Return the number as Python's or numpy's, whichever was passed, because they promote differently."""
     if isinstance(value, (bool, np.bool_)):
         return int(value)
     if isinstance(value, int):
@@ -150,21 +177,14 @@ def _as_end(value: Any) -> Any:
     return number
 
 
-def _data_range(x: Array, n_threads: int | None) -> tuple[Any, Any]:
-    """The least and the largest element, as numbers of x's dtype; 0 and 1 without any."""
+def _data_range(x: Array, find_extremes: FindExtremes) -> tuple[Any, Any]:
+    """Return the least and the largest element as numbers of x's dtype; 0 and 1 if there are no elements."""
     if x.size == 0:
         return 0, 1
-    where: Any
-    if isinstance(x, DeviceView):
-        low, high, where, value = _backends.cuda_bincount().find_extremes(x)
-        if where is not None:
-            any_nan, where = np.isnan(value), where[0] if x.ndim == 1 else where
-    else:
-        low, high, any_nan = _backends.find_extremes(x, n_threads)
-        finite = not any_nan and np.isfinite(low) and np.isfinite(high)
-        where, value = (None, None) if finite else _first_not_finite(x)
-    if where is not None:
-        ends = (np.nan, np.nan) if any_nan else (low, high)
+    low, high, position, value = find_extremes(x)
+    if position is not None:
+        ends = (np.nan, np.nan) if np.isnan(low) or np.isnan(value) else (low, high)
+        where = position[0] if x.ndim == 1 else position
         raise ValueError(
             f"x: autodetected range of [{ends[0]}, {ends[1]}] is not finite: element {where} is {value}"
         )
@@ -172,35 +192,21 @@ def _data_range(x: Array, n_threads: int | None) -> tuple[Any, Any]:
     return dtype.type(low), dtype.type(high)
 
 
-def _first_not_finite(x: Array) -> tuple[Any, Any]:
-    """Its position, and what is there; looked for in blocks."""
-    done = 0
-    blocks: Any = np.nditer(x, flags=("external_loop", "buffered"), order="C")
-    for block in blocks:
-        strange = ~np.isfinite(block)
-        if strange.any():
-            at = int(np.argmax(strange))
-            where = np.unravel_index(done + at, x.shape)
-            return (int(where[0]) if x.ndim == 1 else tuple(map(int, where))), block[at]
-        done += block.size
-    raise AssertionError("all numbers are finite")
-
-
-def histc_range(x: Array, low: Any, high: Any, n_threads: int | None) -> tuple[Any, Any]:
-    """The range in x's dtype; for integers Python's numbers, which may be fractions."""
+def histc_range(x: Array, low: Any, high: Any, find_extremes: FindExtremes) -> tuple[Any, Any]:
+    """Return the range in x's dtype; for integers as Python numbers, which may be fractions."""
     low, high = _as_finite(low, "min"), _as_finite(high, "max")
     if low > high:
         raise ValueError(f"max: max must be larger than min, got [{low}, {high}]")
     dtype = x.dtype.newbyteorder("=")
     if dtype.kind in "iu":
         if low == high and x.size:
-            low, high = _data_range(x, n_threads)
+            low, high = _data_range(x, find_extremes)
         low, high = (end.item() if isinstance(end, np.generic) else end for end in (low, high))
         return (low - 1, high + 1) if low == high else (low, high)
     with np.errstate(all="ignore"):
         begin, end = dtype.type(low), dtype.type(high)
         if begin == end and x.size:
-            begin, end = _data_range(x, n_threads)
+            begin, end = _data_range(x, find_extremes)
         if begin == end:
             begin, end = begin - dtype.type(1), end + dtype.type(1)
         if not (np.isfinite(end - begin) and begin < end):

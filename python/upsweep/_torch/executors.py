@@ -148,7 +148,7 @@ def reduce(
     x, gates, gamma, initial = (_resolved(tensor) for tensor in (x, gates, gamma, initial))
     if x.is_cuda:
         device = x.get_device()
-        _backends.cuda_reduce(
+        _backends.cuda_aggregate_launch().reduce(
             _described(x), _described(gates), _described(gamma) if isinstance(gamma, Tensor) else gamma,
             *map(_described, (reset, multiplier, value, dropped)), initial=_described(initial), axis=axis,
             reverse=reverse, device=device, stream=torch._C._cuda_getCurrentRawStream(device),

@@ -67,7 +67,7 @@ class _Job:
             )
             for dim, kind in outputs(self.reduction)
         )
-        _backends.run_cuda_pairs(
+        _backends.cuda_pairs_launch().run(
             self.reduction, [executors._described(tensor) for tensor in tensors],
             [executors._described(result) for result in results], self.n_i, self.n_j, self.batch, triple,
             device=device.index, stream=torch._C._cuda_getCurrentRawStream(device.index),

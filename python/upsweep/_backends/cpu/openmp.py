@@ -1,4 +1,4 @@
-"""Where OpenMP's functions are that the package's kernels run on, for code that is compiled at run time."""
+"""Addresses of OpenMP functions, for compiled code that shares the thread pool of the native kernels."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["symbols"]
 
 @functools.cache
 def symbols(names: Sequence[str]) -> dict[str, int]:
-    """The addresses of functions, looked up in the libraries of the package's own module; empty without OpenMP."""
+    """Look up functions in the OpenMP library that the package's modules are linked to; empty without OpenMP."""
     if not _machine.openmp_version():
         return {}
     library = ctypes.CDLL(_machine.__file__)
-    found = {}
+    addresses = {}
     for name in names:
         address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
         assert address is not None
-        found[name] = address
-    return found
+        addresses[name] = address
+    return addresses

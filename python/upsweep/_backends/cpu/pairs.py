@@ -1,7 +1,11 @@
-"""Reductions over pairs of numpy arrays: from a reduction to a compiled kernel, and to the driver that runs it."""
+"""Executor of reductions over pairs on the CPU: compiles a kernel for the reduction and runs it.
+
+`_backends` calls `run` for numpy arrays. Importing this module loads llvmlite.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,23 +17,19 @@ from upsweep._backends.cpu._pairs import Kernel, Plan
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
 from upsweep._compiler.llvm.pairs.compiled import CompiledReduction
 
-__all__ = ["Plan", "plan", "run"]
+__all__ = ["plan", "run"]
 
 Array = NDArray[Any]
 
-_MOST_KERNELS = 512  # kept in memory; the oldest go first
-_MOST_COLUMNS = 2**31  # of ranges: indices have as many bits as the numbers beside them
-_kernels: dict[PairReduction, Kernel] = {}
+_MAX_COLUMNS = 2**31  # of ranges, where the kernels store indices in as many bits as values
 
 _KINDS = {"sum": "sum", "logsumexp": "logsumexp", "sumsoftmaxweight": "sumsoftmaxweight",
           "kmin": "smallest", "argkmin": "smallest", "kmin_argkmin": "smallest"}  # fmt: skip
 _BITS = {"float32": 32, "float64": 64}
 
 
+@functools.lru_cache(512)
 def _kernel(reduction: PairReduction) -> Kernel:
-    known = _kernels.get(reduction)
-    if known is not None:
-        return known
     if reduction.dtype not in _BITS:
         raise TypeError(f"the CPU reduces float32 and float64 over pairs, not {reduction.dtype}")
     compiled = CompiledReduction(reduction, cpu.level)
@@ -37,7 +37,7 @@ def _kernel(reduction: PairReduction) -> Kernel:
     rows, columns = ("i", "j") if reduction.rows == "i" else ("j", "i")
     kinds = [kind for _, kind in outputs(reduction)]
     plain_too = name == "sumsoftmaxweight" or program.n_weights == 0
-    kernel = Kernel(
+    return Kernel(
         compile=compiled.tile,
         kind=_KINDS.get(name, "best"),
         bits=_BITS[reduction.dtype],
@@ -55,26 +55,31 @@ def _kernel(reduction: PairReduction) -> Kernel:
         wants_indices="index" in kinds,
         n_values=outputs(reduction)[0][0],
     )
-    while len(_kernels) >= _MOST_KERNELS:
-        _kernels.pop(next(iter(_kernels)), None)
-    return _kernels.setdefault(reduction, kernel)
 
 
 def plan(reduction: PairReduction, n_i: int, n_j: int, triple: Sequence[Any]) -> Plan:
-    """The tasks of a triple of ranges (blocks, slices, columns), to be given to `run` in its place, any number
-    of times.
-    """
+    """Schedule the blocks of a triple of ranges (blocks, slices, columns) as tasks; a plan can run many times."""
     n_rows, n_columns = (n_i, n_j) if reduction.rows == "i" else (n_j, n_i)
     if (
-        n_columns >= _MOST_COLUMNS
+        n_columns >= _MAX_COLUMNS
         and reduction.dtype == "float32"
         and any(k == "index" for _, k in outputs(reduction))
     ):
         raise ValueError(
-            f"ranges: indices of float32 reach to {_MOST_COLUMNS} columns, not {n_columns}; use float64"
+            f"ranges: indices of float32 reach to {_MAX_COLUMNS} columns, not {n_columns}; use float64"
         )
     arrays = [np.ascontiguousarray(part, dtype=np.int64) for part in triple]
     return _kernel(reduction).plan(n_rows, n_columns, arrays)
+
+
+def _as_plan(reduction: PairReduction, n_i: int, n_j: int, ranges: Any) -> Plan:
+    """Return the plan of ranges. A `Triple` caches it."""
+    if isinstance(ranges, Plan):
+        return ranges
+    if not hasattr(ranges, "plan"):
+        return plan(reduction, n_i, n_j, ranges)
+    cached: Plan = ranges.plan(("cpu", reduction, n_i, n_j), lambda triple: plan(reduction, n_i, n_j, triple))
+    return cached
 
 
 def run(
@@ -86,12 +91,12 @@ def run(
     ranges: Any = None,
     n_threads: int | None = None,
 ) -> tuple[Array, ...]:
-    """Reduce over pairs.
+    """Reduce over pairs. The bits of the results do not depend on the number of threads.
 
     Parameters
     ----------
     reduction : PairReduction
-        What is reduced. Its kernel is compiled at the first call, and kept.
+        The formula and its reduction. The first call compiles the kernel.
     arrays : sequence of ndarray
         By position, of shapes (..., n_i, dim), (..., n_j, dim), and (..., 1, dim) or (dim,) for parameters, where
         ``...`` broadcasts to `batch`; of the reduction's dtype, any strides.
@@ -99,27 +104,29 @@ def run(
         The numbers of rows and columns; exchanged where `reduction.rows` is "j".
     batch : tuple of int
         The batch dimensions.
-    ranges : triple, Plan, list of them, optional
-        ``(blocks, slices, columns)`` or the `plan` of it; one for all batch entries, or a list of one for each.
+    ranges : Triple, triple of arrays, Plan, list of them, optional
+        The pairs of blocks to reduce over, or the `plan` of them: one for all batch entries, or a list of one for
+        each.
     n_threads : int, optional
-        At most so many.
+        The most threads.
 
     Returns
     -------
     tuple of ndarray of shape batch + (rows, dim)
-        As `outputs` of the reduction says. The bits are the same for any number of threads.
+        As `outputs` of the reduction says.
 
     Notes
     -----
-    While sums are made (of values, or of exp) what is below the smallest normal number counts as zero: such
-    tails would take a hundred times as long. Sums of float32 are made of at most 256 columns in float32, and of
-    those in `dtype_acc`.
+    Sums (of values, or of exp) treat subnormal terms as zero, because subnormal arithmetic would take a hundred
+    times as long. Sums of float32 are added in float32 over at most 256 columns, and these partial sums in
+    `dtype_acc`.
     """
     kernel = _kernel(reduction)
     n_rows, n_columns = (n_i, n_j) if reduction.rows == "i" else (n_j, n_i)
-    plans: Any = None
+    plans: list[Plan] | None = None
     if ranges is not None:
-        each = ranges if isinstance(ranges, list) else [ranges]
-        plans = [part if isinstance(part, Plan) else plan(reduction, n_i, n_j, part) for part in each]
+        plans = [
+            _as_plan(reduction, n_i, n_j, part) for part in (ranges if isinstance(ranges, list) else [ranges])
+        ]
     values, indices = kernel.run(arrays, n_rows, n_columns, batch, plans, cpu.threads(n_threads))
     return tuple(part for part in (values, indices) if part is not None)

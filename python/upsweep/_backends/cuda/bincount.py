@@ -19,8 +19,8 @@ from upsweep._backends.cuda.context import ExecutionContext, user_array
 from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
 from upsweep._backends.cuda.staging import open_context
 from upsweep._core import bincount
-from upsweep._core.bin_thresholds import Histogram
 from upsweep._core.bincount import Count, key_error
+from upsweep._core.histogram import Histogram
 
 __all__ = ["fetch", "find_extremes", "linear_rank_hint", "run_count", "run_histogram", "sent"]
 

@@ -147,8 +147,9 @@ class ExecutionContext:
         return np.frombuffer(library.read_bytes(pointer, array.itemsize, **self.on_stream), array.dtype)[0]
 
 
-# The names that the modules of user scans import.
-Call, described = ExecutionContext, describe
+# Other names, which the modules of user scans import.
+Call = ExecutionContext
+described = describe
 
 
 def user_array(array: Array) -> Any:

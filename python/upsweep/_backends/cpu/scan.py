@@ -1,0 +1,67 @@
+"""Executor of scans on the CPU. `_backends` calls it for numpy arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from upsweep._arrays import Array
+from upsweep._backends import cpu
+from upsweep._core.scan import Scan
+
+__all__ = ["reduce", "run"]
+
+_REAL, _COMPLEX, _INTEGER = 0, 1, 2  # codes of accumulators in src/bindings/_scans.pyx
+_ACCUMULATORS = {"f": _REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}
+
+
+def run(
+    scan: Scan,
+    out: Array | None,
+    final: Array | None,
+    multiplier: Array | None,
+    *,
+    reverse: bool,
+    exclusive: bool,
+    flush: bool,
+    window: int,
+    n_threads: int | None,
+) -> None:
+    """Fill the arrays that are not None: the result, the state after the last step, the product of the factors."""
+    cpu.scans.scan(
+        scan.x,
+        scan.gates,
+        scan.gamma,
+        scan.initial,
+        scan.reset,
+        out,
+        final,
+        multiplier,
+        axis=scan.axis,
+        reverse=reverse,
+        exclusive=exclusive,
+        flush=flush,
+        window=window,
+        n_threads=cpu.threads(n_threads),
+        accumulator=_ACCUMULATORS[scan.accumulator.kind],
+    )
+
+
+def reduce(
+    scan: Scan,
+    multiplier: Array,
+    value: Array,
+    dropped: Array,
+    *,
+    reverse: bool,
+    flush: bool,
+    n_threads: int | None,
+) -> None:
+    """Fill the aggregate of a block of steps."""
+    if 0 not in scan.shape:
+        run(
+            scan, None, value, multiplier, reverse=reverse, exclusive=False, flush=flush, window=0,
+            n_threads=n_threads,
+        )  # fmt: skip
+    if scan.reset is not None:
+        np.any(scan.reset, axis=scan.axis, out=dropped)
+    multiplier[dropped] = 0
