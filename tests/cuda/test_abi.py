@@ -38,19 +38,19 @@ def c_type(text):
 
 
 def declared_functions():
-    found = {}
+    declared = {}
     for result, name, arguments in re.findall(r"^([\w *]+?)\s*\b(upsweep_cuda_\w+)\(([^)]*)\);", header(), re.M):
         pieces = [] if arguments.strip() == "void" else [piece.strip() for piece in arguments.split(",")]
         types = []
         for piece in pieces:
             kind, _, array = re.fullmatch(r"(.*?[\s*])(\w+)(\[\d+\])?", piece, re.S).groups()
             types.append(c_type(" ".join(kind.split()) + ("*" if array else "")))
-        found[name] = (c_type(result), tuple(types))
-    return found
+        declared[name] = (c_type(result), tuple(types))
+    return declared
 
 
 def declared_fields():
-    found = {}
+    declared = {}
     for body, name in re.findall(r"typedef struct \{(.*?)\} (\w+);", header(), re.S):
         fields = []
         for kind, names in re.findall(r"([\w]+[ *]+)([^;]+);", body):
@@ -59,8 +59,8 @@ def declared_fields():
                 stars, label, size = match.groups()
                 base = c_type((kind.strip() + stars).replace(" ", ""))
                 fields.append((label, base * abi.MAX_DIMS if size else base))
-        found[name] = fields
-    return found
+        declared[name] = fields
+    return declared
 
 
 def test_functions_are_those_of_the_header():
@@ -214,11 +214,11 @@ def test_a_final_state_alone():
         scan_launch.plan(p, 132)
 
 
-def plan_reduction(x, gates=None, axis=-1, **given):
+def plan_reduction(x, gates=None, axis=-1, **options):
     """How what a block does is found; a state of float64 is asked for."""
     axis %= len(x.shape)
     states = x.shape[:axis] + x.shape[axis + 1 :]
-    arrays = {"gamma": 0.5, "initial": None, "reset": None, "multiplier": None, "dropped": None, **given}
+    arrays = {"gamma": 0.5, "initial": None, "reset": None, "multiplier": None, "dropped": None, **options}
     value = arrays.pop("value", array(states, "float64"))
     r = scan_launch.reduction(
         x, gates, value=value, axis=axis, reverse=False, device=0, stream=0, **arrays
@@ -393,19 +393,19 @@ def test_every_cuda_function_says_what_is_missing_without_a_device():
             library.check_device(0)
 
 
-@pytest.mark.parametrize("code, said", [
+@pytest.mark.parametrize("code, message", [
     ("cudaErrorNoDevice", "CUDA device 7: this machine has no CUDA device: "),
     ("cudaErrorInvalidDevice", "CUDA device 7: this machine has no CUDA device of that number: "),
     ("cudaErrorMemoryAllocation", ""),
 ])  # fmt: skip
-def test_a_device_that_is_not_there_is_told_in_plain_words(code, said, monkeypatch):
+def test_a_missing_device_is_named_in_the_error(code, message, monkeypatch):
     def fail(*arguments):
         raise library.CudaError(f"cudaGetDeviceProperties: {code} (what CUDA says)")
 
     monkeypatch.setattr(library, "load", lambda: types.SimpleNamespace(device_check=fail))
     with pytest.raises(library.CudaError) as error:
         library.check_device(7)
-    assert str(error.value) == f"{said}cudaGetDeviceProperties: {code} (what CUDA says)"
+    assert str(error.value) == f"{message}cudaGetDeviceProperties: {code} (what CUDA says)"
     assert 7 not in library._checked
 
 
@@ -419,7 +419,7 @@ def test_no_library_is_an_error_that_names_it(monkeypatch):
         library.load()
 
 
-def test_another_library_is_refused_and_told(monkeypatch):
+def test_another_library_is_refused_and_reported(monkeypatch):
     monkeypatch.setattr(library, "_loaded", None)
     monkeypatch.setenv("UPSWEEP_CUDA_LIBRARY", _machine.__file__)
     with pytest.raises(ImportError, match=r"_machine.*: is no libupsweep_cuda.so"):

@@ -1,4 +1,4 @@
-"""Reductions over pairs on a CUDA device, against the naive twin: sizes around tiles, long vectors, ranges."""
+"""Pair reductions on a CUDA device against the reference: sizes around tiles, long vectors, ranges."""
 
 import contextlib
 
@@ -40,9 +40,9 @@ def run(reduction, arrays, n_i, n_j, batch=(), ranges=None):
 
 
 def check(reduction, arrays, n_i, n_j, batch=(), ranges=None, tolerance=1e-5):
-    found = run(reduction, arrays, n_i, n_j, batch, ranges)
-    compare(found, reduction, arrays, n_i, n_j, batch, ranges, tolerance)
-    return found
+    results = run(reduction, arrays, n_i, n_j, batch, ranges)
+    compare(results, reduction, arrays, n_i, n_j, batch, ranges, tolerance)
+    return results
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
