@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import reductions
 from helpers import BFLOAT16, random
+from host_device import describe
 from upsweep import reference
 from upsweep._backends.cuda import library, scan_launch
-from upsweep._backends.cuda.descriptor import describe
 
 LENGTHS = (1, 2, 31, 32, 33, 127, 128, 129, 1023, 4095, 4097)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from upsweep._backends.cuda import driver, pairs_launch, user_scan_launch
-from upsweep._backends.cuda.descriptor import describe
+from upsweep._backends.cuda.descriptor import ArrayDescriptor
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.pairs.render import kernel_text
 from upsweep._compiler.cuda.scans import render
@@ -141,6 +141,12 @@ def install(monkeypatch, folder, n_slots=8):
         monkeypatch.setattr(family, "_prepared", LRUCache(64))
     monkeypatch.setattr(known_plans, "_functions", weakref.WeakKeyDictionary())
     return device
+
+
+def describe(array):
+    """Describe an array in host memory."""
+    address = array.__array_interface__["data"][0]
+    return ArrayDescriptor(address, array.shape, array.strides, array.dtype.name)
 
 
 def run(reduction, arrays, n_i, n_j, batch=(), ranges=None):

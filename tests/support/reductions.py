@@ -10,9 +10,9 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+from host_device import describe
 from numpy.lib.array_utils import byte_bounds
 from upsweep._backends.cuda import abi, aggregate_launch
-from upsweep._backends.cuda.descriptor import describe
 from upsweep._backends.cuda.memory import DeviceMemory
 
 SOURCES = Path(__file__).parents[2] / "cuda"

@@ -1,7 +1,7 @@
 """Array descriptors: pointer, shape, strides and dtype of a device array, without the array.
 
 All launch modules of this folder take descriptors, so that they know no array library. A caller describes its
-arrays (`describe` for numpy arrays and device views, `_torch.executors` for tensors) and keeps them alive.
+arrays (`describe` for device views, `_torch.executors` for tensors) and keeps them alive.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from upsweep._arrays import Array, name_of
+from upsweep._arrays import Array, DeviceView, address_on_device, name_of
 
 __all__ = ["Allocate", "ArrayDescriptor", "describe"]
 
@@ -28,6 +28,8 @@ class ArrayDescriptor(NamedTuple):
 
 
 def describe(array: Array) -> ArrayDescriptor:
-    """Describe a device view; an array without elements may have no address."""
-    pointer = array.__array_interface__["data"][0] if array.size else 0
+    """Describe a device view. A host array, for an operand that is not read, and one without elements have 0."""
+    pointer = 0
+    if isinstance(array, DeviceView) and array.size:
+        pointer = address_on_device(array, array.origin.library)
     return ArrayDescriptor(pointer, array.shape, array.strides, name_of(array.dtype))
