@@ -31,18 +31,10 @@ def _describe_weights(request: abi.Count, weights: ArrayDescriptor, axis: int) -
 
 
 def describe(
-    keys: ArrayDescriptor,
-    out: ArrayDescriptor | None,
-    weights: ArrayDescriptor | None = None,
-    *,
-    axis: int = 0,
-    device: int,
-    stream: int,
-    accumulate: bool = False,
-    deterministic: bool = False,
-    dropped: int | None = None,
+    keys: ArrayDescriptor, out: ArrayDescriptor | None, weights: ArrayDescriptor | None = None, *, axis: int = 0,
+    device: int, stream: int, accumulate: bool = False, deterministic: bool = False, dropped: int | None = None,
     first_outside: int | None = None,
-) -> abi.Count:
+) -> abi.Count:  # fmt: skip
     """Return the request for a count along `axis`, which is the bins' axis in `out`.
 
     Without `out` the request describes the keys only.
@@ -137,15 +129,9 @@ def _at_least_1d(array: ArrayDescriptor) -> ArrayDescriptor:
 
 
 def describe_histogram(
-    x: ArrayDescriptor,
-    thresholds: ArrayDescriptor,
-    out: ArrayDescriptor,
-    weights: ArrayDescriptor | None = None,
-    *,
-    origin: float = 0.0,
-    scale: float = 0.0,
-    **options: Any,
-) -> abi.Histogram:
+    x: ArrayDescriptor, thresholds: ArrayDescriptor, out: ArrayDescriptor, weights: ArrayDescriptor | None = None,
+    *, origin: float = 0.0, scale: float = 0.0, **options: Any,
+) -> abi.Histogram:  # fmt: skip
     """Return the request for the histogram of all elements of `x`, of any real dtype and shape.
 
     Parameters

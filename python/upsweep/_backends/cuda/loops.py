@@ -26,14 +26,10 @@ def prepare(
 
 
 def run_nest(
-    program: Any,
-    named: Sequence[tuple[str, Array | None]],
-    shapes: Sequence[tuple[tuple[int, ...], np.dtype[Any]]],
-    is_output: Sequence[bool],
-    sizes: dict[str, int],
-    names: Sequence[str],
-    device: int,
-) -> list[Any]:
+    program: Any, named: Sequence[tuple[str, Array | None]],
+    shapes: Sequence[tuple[tuple[int, ...], np.dtype[Any]]], is_output: Sequence[bool], sizes: dict[str, int],
+    names: Sequence[str], device: int,
+) -> list[Any]:  # fmt: skip
     """Run a nest and return the results that the caller did not pass, which are of the library of the inputs.
 
     Numpy arrays are copied to `device` and back.

@@ -108,18 +108,10 @@ def _compile(reduction: PairReduction, device: int, rows: int, wide_index: bool)
 
 
 def run(
-    reduction: PairReduction,
-    arrays: Sequence[ArrayDescriptor],
-    outs: Sequence[ArrayDescriptor],
-    n_i: int,
-    n_j: int,
-    batch: tuple[int, ...],
-    ranges: Ranges | list[Ranges] | None,
-    *,
-    device: int,
-    stream: int,
+    reduction: PairReduction, arrays: Sequence[ArrayDescriptor], outs: Sequence[ArrayDescriptor], n_i: int,
+    n_j: int, batch: tuple[int, ...], ranges: Ranges | list[Ranges] | None, *, device: int, stream: int,
     allocate: Allocate,
-) -> None:
+) -> None:  # fmt: skip
     """Start a reduction over pairs.
 
     Parameters

@@ -49,16 +49,9 @@ class WorkPlan(NamedTuple):
 
 @lru_cache(1024)
 def split_columns(
-    n_rows: int,
-    n_columns: int,
-    n_batch: int,
-    tile: int,
-    block: int,
-    partial_bytes: int,
-    n_slots: int,
-    n_processors: int,
-    overhead: float,
-) -> int:
+    n_rows: int, n_columns: int, n_batch: int, tile: int, block: int, partial_bytes: int, n_slots: int,
+    n_processors: int, overhead: float,
+) -> int:  # fmt: skip
     """Return the number of parts that the columns of every tile are split into.
 
     The device runs `n_slots` items at a time; starting one costs as much as `overhead` blocks of columns.

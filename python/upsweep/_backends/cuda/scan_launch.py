@@ -28,21 +28,11 @@ def accumulator_of(dtype: str) -> int:
 
 
 def problem(
-    x: ArrayDescriptor,
-    gates: ArrayDescriptor | None,
-    gamma: ArrayDescriptor | complex | None,
-    initial: ArrayDescriptor | None,
-    reset: ArrayDescriptor | None,
-    out: ArrayDescriptor | None,
-    final: ArrayDescriptor | None,
-    *,
-    axis: int,
-    reverse: bool,
-    exclusive: bool,
-    device: int,
-    stream: int,
+    x: ArrayDescriptor, gates: ArrayDescriptor | None, gamma: ArrayDescriptor | complex | None,
+    initial: ArrayDescriptor | None, reset: ArrayDescriptor | None, out: ArrayDescriptor | None,
+    final: ArrayDescriptor | None, *, axis: int, reverse: bool, exclusive: bool, device: int, stream: int,
     window: int = 0,
-) -> abi.ScanProblem:
+) -> abi.ScanProblem:  # fmt: skip
     """Return the request for a scan. x, gates, reset and out have one shape; gamma, initial and final lack `axis`.
 
     Without `out` the library computes only the final state, in final's dtype.
@@ -76,20 +66,10 @@ def problem(
 
 
 def reduction(
-    x: ArrayDescriptor,
-    gates: ArrayDescriptor | None,
-    gamma: ArrayDescriptor | complex | None,
-    initial: ArrayDescriptor | None,
-    reset: ArrayDescriptor | None,
-    multiplier: ArrayDescriptor | None,
-    value: ArrayDescriptor,
-    dropped: ArrayDescriptor | None,
-    *,
-    axis: int,
-    reverse: bool,
-    device: int,
-    stream: int,
-) -> abi.Reduction:
+    x: ArrayDescriptor, gates: ArrayDescriptor | None, gamma: ArrayDescriptor | complex | None,
+    initial: ArrayDescriptor | None, reset: ArrayDescriptor | None, multiplier: ArrayDescriptor | None,
+    value: ArrayDescriptor, dropped: ArrayDescriptor | None, *, axis: int, reverse: bool, device: int, stream: int,
+) -> abi.Reduction:  # fmt: skip
     """Return the request for the aggregate of a block of steps; its parts lack the block's `axis`."""
     r = abi.Reduction()
     r.scan = problem(
