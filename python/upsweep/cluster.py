@@ -31,11 +31,11 @@ __all__ = [
 ]
 
 
-def _tools(*values: Any) -> Any:
-    """Sorting, counting and indexing in the library of these arrays."""
+def _array_ops(*values: Any) -> Any:
+    """Return the operations of the library of these arrays."""
     if _arrays.any_torch(*values):
-        return handlers("torch").cluster.Tools(next(value for value in values if _arrays.any_torch(value)))
-    return cluster.tools_of(*values)
+        return handlers("torch").cluster.TensorOps(next(value for value in values if _arrays.any_torch(value)))
+    return cluster.array_ops(*values)
 
 
 def grid_cluster(x: Any, size: Any) -> Any:
@@ -67,9 +67,9 @@ def grid_cluster(x: Any, size: Any) -> Any:
     >>> grid_cluster(np.array([[0.0], [0.1], [0.9], [0.05], [0.5]]), 0.2)
     array([0, 0, 2, 0, 1])
     """
-    tools = _tools(x, size)
-    points = tools.points(x, "x")
-    return tools.labels_of_cells(tools.cells(points, size))
+    ops = _array_ops(x, size)
+    points = ops.points(x, "x")
+    return ops.labels_of_cells(ops.cells(points, size))
 
 
 def balanced_clusters(x: Any, size: int, *, method: str = "leaves") -> Any:
@@ -102,17 +102,17 @@ def balanced_clusters(x: Any, size: int, *, method: str = "leaves") -> Any:
     >>> balanced_clusters(np.array([[0.0], [5.0], [0.4], [0.3], [2.0], [9.0]]), 3)
     array([0, 1, 0, 0, 1, 1])
     """
-    tools = _tools(x)
-    points = tools.points(x, "x")
+    ops = _array_ops(x)
+    points = ops.points(x, "x")
     size = as_size(size, "size", 1, unit="point in a cluster")
     if method not in ("leaves", "morton"):
         raise ValueError(f"method: expected 'leaves' or 'morton', got {method!r}")
     n_points = points.shape[0]
     n_clusters = -(-n_points // size)
-    order = tools.leaf_order(points, n_clusters) if method == "leaves" else tools.morton_order(points)
+    order = ops.leaf_order(points, n_clusters) if method == "leaves" else ops.morton_order(points)
     # Cluster k has the points from k*M/C to (k+1)*M/C of the order.
-    labels = tools.zeros(n_points)
-    labels[order] = tools.arange(n_points) * n_clusters // max(n_points, 1)
+    labels = ops.zeros(n_points)
+    labels[order] = ops.arange(n_points) * n_clusters // max(n_points, 1)
     return labels
 
 
@@ -149,19 +149,19 @@ def sort_clusters(x: Any, lab: Any, *, return_permutation: bool = False) -> Any:
     (array([0. , 0.4, 5. ]), array([0, 0, 2]))
     """
     arrays = tuple(x) if isinstance(x, (tuple, list)) else (x,)
-    tools = _tools(lab, *arrays)
-    labels = tools.labels(lab)
+    ops = _array_ops(lab, *arrays)
+    labels = ops.labels(lab)
     for place, array in enumerate(arrays):
         if len(array.shape) == 0 or array.shape[0] != labels.shape[0]:
             what = f"x[{place}]" if isinstance(x, (tuple, list)) else "x"
             raise ValueError(f"{what}: expected {labels.shape[0]} rows, as lab has, got {tuple(array.shape)}")
-    order = tools.stable_order(labels)
+    order = ops.stable_order(labels)
     moved = [array[order] for array in arrays]
     x_sorted = tuple(moved) if isinstance(x, tuple) else moved if isinstance(x, list) else moved[0]
     if not return_permutation:
         return x_sorted, labels[order]
-    inverse = tools.zeros(labels.shape[0])
-    inverse[order] = tools.arange(labels.shape[0])
+    inverse = ops.zeros(labels.shape[0])
+    inverse[order] = ops.arange(labels.shape[0])
     return x_sorted, labels[order], order, inverse
 
 
@@ -196,10 +196,10 @@ def cluster_ranges(lab: Any, Nlab: Any = None) -> Any:
            [3, 4],
            [4, 5]])
     """
-    tools = _tools(lab, Nlab)
-    counts = tools.count(tools.labels(lab)) if Nlab is None else tools.integers(Nlab)
-    ends = tools.cumulative_sum(counts)
-    return tools.stack(ends - counts, ends)
+    ops = _array_ops(lab, Nlab)
+    counts = ops.count(ops.labels(lab)) if Nlab is None else ops.integers(Nlab)
+    ends = ops.cumulative_sum(counts)
+    return ops.stack(ends - counts, ends)
 
 
 def cluster_centroids(x: Any, lab: Any, Nlab: Any = None, weights: Any = None, weights_c: Any = None) -> Any:
@@ -239,20 +239,20 @@ def cluster_centroids(x: Any, lab: Any, Nlab: Any = None, weights: Any = None, w
     array([[0.5 ],
            [4.75]])
     """
-    tools = _tools(x, lab, weights)
-    points, labels = tools.points(x, "x"), tools.labels(lab)
+    ops = _array_ops(x, lab, weights)
+    points, labels = ops.points(x, "x"), ops.labels(lab)
     if points.shape[0] != labels.shape[0]:
         raise ValueError(f"lab: expected {points.shape[0]} labels, as x has rows, got {labels.shape[0]}")
     _check_weights(weights, labels.shape[0])
     if weights is None:
-        totals = tools.count(labels) if Nlab is None else tools.at_labels(Nlab, labels, "Nlab")
-        sums = tools.sum_by_label(labels, points, totals.shape[0])
+        totals = ops.count(labels) if Nlab is None else ops.at_labels(Nlab, labels, "Nlab")
+        sums = ops.sum_by_label(labels, points, totals.shape[0])
     else:
         if weights_c is None:
-            weights_c = tools.sum_by_label(labels, weights.reshape(-1, 1), None)
-        totals = tools.at_labels(weights_c.reshape(-1), labels, "weights_c")
-        sums = tools.sum_by_label(labels, points, totals.shape[0], weights.reshape(-1))
-    return tools.quotient(sums, totals, points)
+            weights_c = ops.sum_by_label(labels, weights.reshape(-1, 1), None)
+        totals = ops.at_labels(weights_c.reshape(-1), labels, "weights_c")
+        sums = ops.sum_by_label(labels, points, totals.shape[0], weights.reshape(-1))
+    return ops.quotient(sums, totals, points)
 
 
 def _check_weights(weights: Any, n_points: int) -> None:
@@ -300,19 +300,19 @@ def cluster_ranges_centroids(
     >>> ranges.tolist(), centroids.tolist(), weights_c
     ([[0, 2], [2, 5]], [[0.25], [2.0]], array([2., 3.]))
     """
-    tools = _tools(x, lab, weights)
-    _check_weights(weights, tools.labels(lab).shape[0])
-    counts = tools.count(tools.labels(lab))
+    ops = _array_ops(x, lab, weights)
+    _check_weights(weights, ops.labels(lab).shape[0])
+    counts = ops.count(ops.labels(lab))
     if weights is None:
-        return cluster_ranges(lab, counts), cluster_centroids(x, lab, counts), tools.floats(counts, x)
-    least = tools.MIN_WEIGHT if min_weight is None else min_weight
+        return cluster_ranges(lab, counts), cluster_centroids(x, lab, counts), ops.floats(counts, x)
+    least = ops.MIN_WEIGHT if min_weight is None else min_weight
     if least is not None:
-        weights = tools.at_least(weights, least)
-    totals = tools.sum_by_label(tools.labels(lab), weights.reshape(-1, 1), None).reshape(-1)
+        weights = ops.at_least(weights, least)
+    totals = ops.sum_by_label(ops.labels(lab), weights.reshape(-1, 1), None).reshape(-1)
     return (
         cluster_ranges(lab, counts),
         cluster_centroids(x, lab, counts, weights=weights, weights_c=totals),
-        tools.floats(totals, weights),
+        ops.floats(totals, weights),
     )
 
 
@@ -350,15 +350,15 @@ def from_matrix(ranges_i: Any, ranges_j: Any, keep: Any) -> tuple[Any, ...]:
     >>> slices_i, redranges_j.tolist(), slices_j, redranges_i.tolist()
     (array([2, 3]), [[1, 4], [4, 9], [4, 9]], array([1, 3, 3]), [[2, 5], [2, 5], [7, 12]])
     """
-    tools = _tools(ranges_i, ranges_j, keep)
-    ranges_i, ranges_j, keep = tools.array(ranges_i), tools.array(ranges_j), tools.array(keep)
+    ops = _array_ops(ranges_i, ranges_j, keep)
+    ranges_i, ranges_j, keep = ops.array(ranges_i), ops.array(ranges_j), ops.array(keep)
     if tuple(keep.shape) != (ranges_i.shape[0], ranges_j.shape[0]):
         raise ValueError(
             f"keep: expected shape {(ranges_i.shape[0], ranges_j.shape[0])}, a row for each of ranges_i and a "
             f"column for each of ranges_j, got {tuple(keep.shape)}"
         )
-    slices_i, columns = tools.rows_of_matrix(keep)
-    slices_j, rows = tools.rows_of_matrix(keep.T)
+    slices_i, columns = ops.rows_of_matrix(keep)
+    slices_j, rows = ops.rows_of_matrix(keep.T)
     return ranges_i, slices_i, ranges_j[columns], ranges_j, slices_j, ranges_i[rows]
 
 

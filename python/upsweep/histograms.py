@@ -1,16 +1,19 @@
-"""Histograms: numbers counted in bins."""
+"""Histograms with numpy's and torch's rules: ``histogram`` and ``histc``.
+
+Checks and edges come from `_core/histogram.py`; the executors of `_backends` count elements by thresholds.
+Tensors and arrays with DLPack alone are converted to operands, and the same function is called on these.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from upsweep import _arrays, _backends
-from upsweep._arrays import Array, DeviceView, Placement
+from upsweep._arrays import Array, DeviceView, Operand, Placement
 from upsweep._arrays.dispatch import handlers
 from upsweep._core import bin_thresholds
 from upsweep._core import histogram as histogram_problem
@@ -102,6 +105,7 @@ def histogram(
     >>> upsweep.histogram(np.arange(8.0), 4, range=(0, 4), density=True)[0]
     array([0.2, 0.2, 0.2, 0.4])
     """
+    arrays: dict[str, Any]
     settings: dict[str, Any] = {"range": range, "density": density, "n_threads": n_threads}
     result: tuple[Array, Array]
     if _arrays.any_dask(x, bins, weights):
@@ -112,12 +116,13 @@ def histogram(
     if _arrays.any_torch(x, bins, weights):
         _arrays.refuse_device(device, "torch tensors")
         histogram_problem.refuse_long_double(range)
-        result = _lend(histogram, {"x": x, "bins": bins, "weights": weights}, **settings)
+        arrays = {"x": x, "bins": bins, "weights": weights}
+        result = handlers("torch").via_numpy.lend(histogram, arrays, **settings)
         return result
     if _arrays.any_dlpack_only(x, bins, weights):
         _arrays.refuse_device(device, "arrays of other libraries")
         histogram_problem.refuse_long_double(range)
-        arrays: dict[str, Any] = {"x": x, "weights": weights}
+        arrays = {"x": x, "weights": weights}
         (arrays if _arrays.any_dlpack_only(bins) else settings)["bins"] = bins
         result = _arrays.call_via_dlpack(histogram, arrays, **settings)
         return result
@@ -125,12 +130,12 @@ def histogram(
     _backends.check_threads(n_threads)
     numbers = histogram_problem.as_numbers(x)
     summands = None if weights is None else histogram_problem.as_weights(weights, numbers)
-    given = _arrays.as_operand(bins, "bins") if _arrays.any_on_device(bins) else None
-    placement = _arrays.common_placement({"x": numbers, "weights": summands, "bins": given})
+    device_bins = _arrays.as_operand(bins, "bins") if _arrays.any_on_device(bins) else None
+    placement = _arrays.common_placement({"x": numbers, "weights": summands, "bins": device_bins})
     if placement is not None:
-        _refuse_at_home(placement, device, density)
+        _check_library(placement, device, density)
         histogram_problem.refuse_long_double(range)
-        bins = _backends.cuda_bincount().fetch(given) if isinstance(given, DeviceView) else bins
+        bins = bins if device_bins is None else _backends.cuda_bincount().fetch(device_bins)
     if np.ndim(bins) == 0:
         find_extremes = functools.partial(_backends.find_extremes, n_threads=n_threads)
         edges, thresholds = histogram_problem.uniform_edges(numbers, bins, range, summands, find_extremes)
@@ -138,7 +143,7 @@ def histogram(
         edges, thresholds = histogram_problem.explicit_edges(bins, numbers.dtype.newbyteorder("="))
     problem = Histogram(numbers, summands, thresholds, max(edges.size - 1, 0))
     if isinstance(numbers, DeviceView):
-        return _at_home(problem, edges, given, density)
+        return _run_on_device(problem, edges, device_bins, density)
     counted = _of_dtype(_backends.run_histogram(problem, n_threads, ordinal), summands)
     if density:
         return counted / np.array(np.diff(edges), float) / counted.sum(), edges
@@ -210,7 +215,7 @@ def histc(
     result: Array
     if _arrays.any_torch(x, out):
         _arrays.refuse_device(device, "torch tensors")
-        result = _lend(histc, {"x": x, "out": out}, **settings)
+        result = handlers("torch").via_numpy.lend(histc, {"x": x, "out": out}, **settings)
         return result
     if _arrays.any_dlpack_only(x, out):
         _arrays.refuse_device(device, "arrays of other libraries")
@@ -246,15 +251,11 @@ def histc(
     return out
 
 
-# ---- other libraries -------------------------------------------------------------------------------------------
+# ---- arrays of a device ----------------------------------------------------------------------------------------
 
 
-def _lend(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) -> Any:
-    """The function of torch tensors, each as an array of numpy or of its device."""
-    return handlers("torch").via_numpy.lend(function, arrays, **keywords)
-
-
-def _refuse_at_home(placement: Placement, device: object, density: bool) -> None:
+def _check_library(placement: Placement, device: object, density: bool) -> None:
+    """Raise unless the library of the arrays can have the results."""
     library = placement.library
     _arrays.refuse_device(device, f"a {library.name}")
     if not library.allocates:
@@ -263,26 +264,22 @@ def _refuse_at_home(placement: Placement, device: object, density: bool) -> None
         raise TypeError(f"density: a {library.name} cannot be divided; divide the counts by their sum and widths")
 
 
-# ---- arrays of a device ----------------------------------------------------------------------------------------
-
-
-def _at_home(problem: Histogram, edges: Array, given: Array | None, density: bool) -> tuple[Any, Any]:
-    """The result, and the edges: the user's own, or sent there."""
-    x, weights = problem.x, problem.weights
-    assert isinstance(x, DeviceView)
-    dtype = np.dtype(np.int64) if weights is None else weights.dtype
-    counted = _backends.user_array(_backends.cuda_bincount().run_histogram(problem, dtype))
-    ends = _backends.cuda_bincount().sent(x, edges) if given is None else _backends.user_array(given)
+def _run_on_device(
+    problem: Histogram, edges: Array, device_bins: Operand | None, density: bool
+) -> tuple[Any, Any]:  # fmt: skip
+    """Return the result and the edges: the user's own array, or a copy on the device."""
+    cuda = _backends.cuda_bincount()
+    dtype = np.dtype(np.int64) if problem.weights is None else problem.weights.dtype
+    counts = _backends.user_array(cuda.run_histogram(problem, dtype))
     if density:
-        widths = _backends.cuda_bincount().sent(x, np.array(np.diff(edges), float))
-        counted = counted / widths / counted.sum()
-    return counted, ends
+        counts = counts / cuda.sent(problem.x, np.array(np.diff(edges), float)) / counts.sum()
+    ends = cuda.sent(problem.x, edges) if device_bins is None else _backends.user_array(device_bins)
+    return counts, ends
 
 
 def _check_held(problem: Histogram, dtype: DType) -> None:
-    """Raise where a count is beyond x's dtype: looked for only where there are so many elements."""
-    most = np.iinfo(dtype).max if dtype.kind in "iu" else 65504 if dtype == np.float16 else np.inf
-    if problem.x.size > most:
+    """Raise if x's dtype cannot hold a count, on a device; count first only if there are enough elements."""
+    if problem.x.size > _largest(dtype):
         counts = _backends.cuda_bincount().run_histogram(problem, np.dtype(np.int64))
         _held_by(_backends.cuda_bincount().fetch(counts), dtype)
 
@@ -291,16 +288,22 @@ def _check_held(problem: Histogram, dtype: DType) -> None:
 
 
 def _of_dtype(sums: Array, weights: Array | None) -> Array:
-    """The sums in the dtype of the weights, as numpy's are."""
+    """Convert sums to the dtype of the weights, as numpy does."""
     if weights is None:
         return sums.astype(np.intp, copy=False)
     with np.errstate(over="ignore", invalid="ignore"):
         return sums.astype(weights.dtype.newbyteorder("="), copy=False)
 
 
+def _largest(dtype: DType) -> float:
+    """Return the largest number of the dtype; infinity where no count exceeds it."""
+    return int(np.iinfo(dtype).max) if dtype.kind in "iu" else 65504 if dtype == np.float16 else np.inf
+
+
 def _held_by(counts: Array, dtype: DType) -> Array:
+    """Convert counts to x's dtype; raise OverflowError if it cannot hold one of them."""
     most = int(counts.max())
-    if most > (np.iinfo(dtype).max if dtype.kind in "iu" else float(65504 if dtype == np.float16 else np.inf)):
+    if most > _largest(dtype):
         raise OverflowError(
             f"x: its dtype {dtype} cannot hold the count {most} of bin {int(counts.argmax())}; convert x first"
         )

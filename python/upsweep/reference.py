@@ -1,7 +1,7 @@
-"""The naive twin of every operation, in plain numpy: one loop over time, and nothing else.
+"""The reference implementation of every operation, in plain numpy: one loop over time, and nothing else.
 
-These functions say what the compiled ones mean. They take the same names and the keywords that bear on
-the result; a loop walks the axis step by step, vectorised over all the others. The state is float64 or
+These functions define the results of the compiled ones. They have the same names, and the keywords that affect
+the result. A loop runs over the axis step by step, vectorised over all other axes. The state is float64 or
 complex128 (integers stay integers in `cumulative_sum`), and each result is rounded once, on the store. Real
 factors of complex states stay real.
 
@@ -132,8 +132,8 @@ def scan(
             result = update(states[0] if single else tuple(states), x if several else x[0] if x else None)
             is_pair = isinstance(result, tuple) and (single or isinstance(result[0], tuple))
             new, output = result if is_pair else (result, result)
-            given = (new,) if single else new
-            states = [np.broadcast_to(np.asarray(n, s.dtype), s.shape) for n, s in zip(given, states)]
+            after = (new,) if single else new
+            states = [np.broadcast_to(np.asarray(n, s.dtype), s.shape) for n, s in zip(after, states)]
             collected[t] = tuple(output) if isinstance(output, tuple) else (output,)
 
     def stacked(items: Any) -> Array:

@@ -67,8 +67,8 @@ def assert_scan_close(
     _raise_where((lost & never) | (~lost & ~np.isfinite(e)), a, e, loss)
     both = ~lost & np.isfinite(e)
     for part in ("real", "imag"):
-        mine, theirs = (np.where(both, getattr(z, part), 0) for z in (a, e))
-        _compare(mine, theirs, loss, fraction, smallest, largest)
+        a_part, e_part = (np.where(both, getattr(z, part), 0) for z in (a, e))
+        _compare(a_part, e_part, loss, fraction, smallest, largest)
     return None
 
 

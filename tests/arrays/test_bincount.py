@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import upsweep
-from devices import FakeCupyArray, Interface, LentArray
+from devices import DLPackArray, FakeCupyArray, Interface
 from helpers import same_bits
 from upsweep._backends.cuda import library
 
@@ -27,29 +27,29 @@ def normal(shape, dtype=np.float64, seed=1):
 
 def check(*arrays, **keywords):
     """The call on arrays of (what stands for) cupy beside that on numpy's, and again into `out`."""
-    mine, theirs = upsweep.bincount(*map(on, arrays), **keywords), upsweep.bincount(*arrays, **keywords)
+    result, expected = upsweep.bincount(*map(on, arrays), **keywords), upsweep.bincount(*arrays, **keywords)
     if keywords.get("return_invalid"):
-        assert mine[1].host.shape == () and mine[1].host == theirs[1]
-        mine, theirs = mine[0], theirs[0]
-    assert isinstance(mine, FakeCupyArray) and mine.dtype == theirs.dtype and mine.shape == theirs.shape
-    np.testing.assert_allclose(mine.host, theirs, rtol=1e-6, atol=1e-6)
-    first = np.full_like(mine.host, 3)
+        assert result[1].host.shape == () and result[1].host == expected[1]
+        result, expected = result[0], expected[0]
+    assert isinstance(result, FakeCupyArray) and result.dtype == expected.dtype and result.shape == expected.shape
+    np.testing.assert_allclose(result.host, expected, rtol=1e-6, atol=1e-6)
+    first = np.full_like(result.host, 3)
     again = upsweep.bincount(*map(on, arrays), out=(target := on(first)), **keywords)
     assert (again[0] if isinstance(again, tuple) else again) is target
-    assert same_bits(first, mine.host)
+    assert same_bits(first, result.host)
     upsweep.bincount(*map(on, arrays), out=target, accumulate=True, **keywords)
-    np.testing.assert_allclose(first, 2 * theirs, rtol=1e-6, atol=1e-6)
-    return mine
+    np.testing.assert_allclose(first, 2 * expected, rtol=1e-6, atol=1e-6)
+    return result
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_keys_of_every_dtype(dtype, fake_cupy):
     x = keys_of(200, dtype=dtype)
-    for given in (x, x[::3], x[::-1], x[:1], x[:0], np.broadcast_to(x[:1], 50)):
-        check(given)
-        check(given, minlength=30)
-        check(given, length=25)
-        check(given, length=5, invalid="drop", return_invalid=True)
+    for keys in (x, x[::3], x[::-1], x[:1], x[:0], np.broadcast_to(x[:1], 50)):
+        check(keys)
+        check(keys, minlength=30)
+        check(keys, length=25)
+        check(keys, length=5, invalid="drop", return_invalid=True)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64", "float16", "float32", "float64", "complex64",
@@ -70,9 +70,9 @@ def test_dtypes_of_results(fake_cupy):
             check(x, dtype=dtype)
         check(x, whole, dtype=dtype) if dtype[0] != "u" else None
     for dtype in ("float16", "float32", "complex64", "complex128"):
-        mine = upsweep.bincount(on(x), on(w), dtype=dtype)
-        np.testing.assert_allclose(mine.host, upsweep.bincount(x, w, dtype=dtype), rtol=1e-3)
-        assert mine.dtype == dtype
+        result = upsweep.bincount(on(x), on(w), dtype=dtype)
+        np.testing.assert_allclose(result.host, upsweep.bincount(x, w, dtype=dtype), rtol=1e-3)
+        assert result.dtype == dtype
     assert same_bits(upsweep.bincount(on(x), on(w), dtype=np.int32).host, upsweep.bincount(x, w, dtype=np.int32))
     assert same_bits(
         upsweep.bincount(on(x), on(whole), dtype=np.uint64).host, upsweep.bincount(x, whole, dtype=np.uint64)
@@ -106,8 +106,8 @@ def test_what_is_read_back(fake_cupy, fake_cuda):
 def test_the_callers_stream_device_and_wish(fake_cupy, fake_cuda):
     upsweep.bincount(on(keys_of(20), 3), on(normal(20), 3), deterministic=True, length=20, invalid="drop")
     upsweep.bincount(on(keys_of(20), 3), length=20, invalid="drop")
-    told = [(p.device, p.stream, bool(p.deterministic)) for p in fake_cuda.counts]
-    assert told == [(3, 77, True), (3, 77, False)] and not fake_cuda.waited
+    launches = [(p.device, p.stream, bool(p.deterministic)) for p in fake_cuda.counts]
+    assert launches == [(3, 77, True), (3, 77, False)] and not fake_cuda.waited
 
 
 def test_errors_leave_out_untouched(fake_cupy):
@@ -129,9 +129,9 @@ def test_errors_leave_out_untouched(fake_cupy):
         (TypeError, "Cannot cast keys of dtype float64", {"x": x / 2, "axis": 1}),
     ]
     for error, match, keywords in cases:
-        given = {"x": x, **keywords}
+        arguments = {"x": x, **keywords}
         with pytest.raises(error, match=match):
-            upsweep.bincount(on(given.pop("x")), **given)
+            upsweep.bincount(on(arguments.pop("x")), **arguments)
     assert (out == 7).all()
     with pytest.raises(TypeError, match=r"out: expected a numpy\.ndarray"):
         upsweep.bincount(x[0], out=on(out[0]))
@@ -141,9 +141,9 @@ def test_more_bins_than_the_device_has_memory_for(fake_cupy, fake_cuda):
     cases = [("x: the largest key", {"x": np.array([1, 2**40])}), ("length: it asks", {"length": 1 << 40}),
              ("minlength: it asks", {"minlength": 1 << 40})]  # fmt: skip
     for match, keywords in cases:
-        given = {"x": np.array([1, 2]), **keywords}
+        arguments = {"x": np.array([1, 2]), **keywords}
         with pytest.raises(MemoryError, match=match):
-            upsweep.bincount(on(given.pop("x")), **given)
+            upsweep.bincount(on(arguments.pop("x")), **arguments)
     assert not fake_cuda.counts
 
 
@@ -167,13 +167,17 @@ def test_numpy_arrays_on_a_device(fake_cuda):
     x, w = keys_of((3, 40), 7), normal((3, 40))
     for keywords in ({"axis": 1}, {"axis": 0, "length": 9}, {"axis": 1, "length": 4, "invalid": "drop"}):
         for weights in (None, w, normal((3, 40, 2), np.complex64), w.astype(np.float32), w.astype(np.int8)):
-            mine = upsweep.bincount(x, weights, device="cuda:2", **keywords)
-            theirs = upsweep.bincount(x, weights, **keywords)
-            assert isinstance(mine, np.ndarray) and mine.dtype == theirs.dtype and mine.flags == theirs.flags
-            np.testing.assert_allclose(mine, theirs, rtol=1e-12)
-            out = np.ones_like(mine)
+            result = upsweep.bincount(x, weights, device="cuda:2", **keywords)
+            expected = upsweep.bincount(x, weights, **keywords)
+            assert (
+                isinstance(result, np.ndarray)
+                and result.dtype == expected.dtype
+                and result.flags == expected.flags
+            )
+            np.testing.assert_allclose(result, expected, rtol=1e-12)
+            out = np.ones_like(result)
             upsweep.bincount(x, weights, device="cuda:2", out=out, accumulate=True, **keywords)
-            np.testing.assert_allclose(out, theirs + 1, rtol=1e-12)
+            np.testing.assert_allclose(out, expected + 1, rtol=1e-12)
     assert {p.device for p in fake_cuda.counts} == {2}
     counts, n = upsweep.bincount(x[0], length=3, invalid="drop", return_invalid=True, device="cuda")
     assert (counts == np.bincount(x[0])[:3]).all() and n == (x[0] > 2).sum() and isinstance(n, np.int64)
@@ -187,16 +191,16 @@ def test_numpy_arrays_on_a_device(fake_cuda):
     assert wide.dtype == np.uint64 and wide.tolist() == [0, 2**63 + 5]
 
 
-def test_lent_arrays():
+def test_arrays_with_dlpack_alone():
     x, w = keys_of((3, 40), 7), normal((3, 40), np.float32)
-    mine = upsweep.bincount(LentArray(x), LentArray(w), axis=1)
-    assert isinstance(mine, LentArray) and same_bits(mine.array, upsweep.bincount(x, w, axis=1))
-    counts, n = upsweep.bincount(LentArray(x[0]), length=3, invalid="drop", return_invalid=True)
-    assert isinstance(counts, LentArray) and n == (x[0] > 2).sum()
-    with pytest.raises(TypeError, match="out: arrays that are lent"):
-        upsweep.bincount(LentArray(x[0]), out=np.zeros(7, int))
+    result = upsweep.bincount(DLPackArray(x), DLPackArray(w), axis=1)
+    assert isinstance(result, DLPackArray) and same_bits(result.array, upsweep.bincount(x, w, axis=1))
+    counts, n = upsweep.bincount(DLPackArray(x[0]), length=3, invalid="drop", return_invalid=True)
+    assert isinstance(counts, DLPackArray) and n == (x[0] > 2).sum()
+    with pytest.raises(TypeError, match="out: arrays that come through DLPack"):
+        upsweep.bincount(DLPackArray(x[0]), out=np.zeros(7, int))
     with pytest.raises(TypeError, match="weights: expected a"):
-        upsweep.bincount(LentArray(x[0]), w[0])
+        upsweep.bincount(DLPackArray(x[0]), w[0])
 
 
 def test_the_device_is_checked_before_anything_is_sent(monkeypatch):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import upsweep
-from devices import FakeCupyArray, Interface, LentArray
+from devices import DLPackArray, FakeCupyArray, Interface
 from helpers import same_bits
 
 DTYPES = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32",
@@ -32,28 +32,28 @@ def elements(shape, dtype="float64", seed=0):
 
 def check(x, *arguments, weights=None, **keywords):
     """The call on arrays of (what stands for) cupy, beside that on numpy's."""
-    mine = upsweep.histogram(on(x), *map(on, arguments), weights=on(weights), **keywords)
-    theirs = upsweep.histogram(x, *arguments, weights=weights, **keywords)
-    for a, b in zip(mine, theirs, strict=True):
+    result = upsweep.histogram(on(x), *map(on, arguments), weights=on(weights), **keywords)
+    expected = upsweep.histogram(x, *arguments, weights=weights, **keywords)
+    for a, b in zip(result, expected, strict=True):
         assert isinstance(a, FakeCupyArray) and a.dtype == b.dtype and a.shape == b.shape
-    np.testing.assert_allclose(mine[0].host, theirs[0], rtol=1e-6)
-    assert same_bits(np.ascontiguousarray(mine[1].host), np.ascontiguousarray(theirs[1]))
-    return mine
+    np.testing.assert_allclose(result[0].host, expected[0], rtol=1e-6)
+    assert same_bits(np.ascontiguousarray(result[1].host), np.ascontiguousarray(expected[1]))
+    return result
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_elements_of_every_dtype(dtype, fake_cupy):
     x = elements((12, 10), dtype)  # int8 holds the counts
-    for given in (x, x[::2, ::-3], x.T, x[0], x[0, 0, ...], x[:0], np.broadcast_to(x[0, 0], (3, 3))):
-        check(given, 7)
-        check(given, 7, (-3, 40.5))
-        check(given, [0.0, 1.0, 30.0])
-        check(given, np.array([0, 1, 30]), density=given.size > 1 and (np.asarray(given) < 30).any())
+    for view in (x, x[::2, ::-3], x.T, x[0], x[0, 0, ...], x[:0], np.broadcast_to(x[0, 0], (3, 3))):
+        check(view, 7)
+        check(view, 7, (-3, 40.5))
+        check(view, [0.0, 1.0, 30.0])
+        check(view, np.array([0, 1, 30]), density=view.size > 1 and (np.asarray(view) < 30).any())
         if dtype != "bool":
             for keywords in ({}, {"min": -2, "max": 9}):
-                mine = upsweep.histc(on(given), 5, **keywords)
-                theirs = upsweep.histc(given, 5, **keywords)
-                assert isinstance(mine, FakeCupyArray) and same_bits(mine.host, theirs)
+                result = upsweep.histc(on(view), 5, **keywords)
+                expected = upsweep.histc(view, 5, **keywords)
+                assert isinstance(result, FakeCupyArray) and same_bits(result.host, expected)
 
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "complex64", "complex128"])
@@ -68,8 +68,8 @@ def test_weights_of_every_dtype(dtype, fake_cupy):
 
 def test_edges_that_are_on_the_device_stay_the_users(fake_cupy, fake_cuda):
     edges = on(np.array([0.0, 1.0, 5.0]))
-    counts, found = upsweep.histogram(on(elements(50)), edges)
-    assert found is edges and fake_cuda.read_back == 1
+    counts, same_edges = upsweep.histogram(on(elements(50)), edges)
+    assert same_edges is edges and fake_cuda.read_back == 1
     assert (counts.host == np.histogram(elements(50), [0, 1, 5])[0]).all()
 
 
@@ -133,9 +133,9 @@ def test_numpy_arrays_on_a_device(fake_cuda):
     x, w = elements((30, 20), "float32"), elements((20, 30), "float32", 1).T
     for weights in (None, w, w.astype(np.int16), w.astype(np.complex64), w > 0, w.astype(">f8")):
         for arguments in ((7,), (7, (0, 1)), ([0, 1, 2],), ("fd",) if weights is None else (3,)):
-            mine = upsweep.histogram(x, *arguments, weights=weights, device="cuda:1")
-            theirs = upsweep.histogram(x, *arguments, weights=weights)
-            for a, b in zip(mine, theirs, strict=True):
+            result = upsweep.histogram(x, *arguments, weights=weights, device="cuda:1")
+            expected = upsweep.histogram(x, *arguments, weights=weights)
+            for a, b in zip(result, expected, strict=True):
                 assert a.dtype == b.dtype
                 np.testing.assert_allclose(a, b, rtol=1e-5)
     assert same_bits(upsweep.histc(x, 9, device="cuda"), upsweep.histc(x, 9))
@@ -144,14 +144,16 @@ def test_numpy_arrays_on_a_device(fake_cuda):
     assert {p.count.device for p in fake_cuda.histograms} == {0, 1}
 
 
-def test_lent_arrays():
+def test_arrays_with_dlpack_alone():
     x, w = elements((30, 20), "float32"), elements((30, 20), "float32", 1)
-    for bins in (5, [0, 1, 2], LentArray(np.array([0.0, 1.0, 2.0])), "fd"):
-        given = {} if bins == "fd" else {"weights": w}
-        mine = upsweep.histogram(LentArray(x), bins, **{key: LentArray(value) for key, value in given.items()})
-        theirs = upsweep.histogram(x, getattr(bins, "array", bins), **given)
-        for a, b in zip(mine, theirs, strict=True):
-            assert isinstance(a, LentArray) and same_bits(a.array, b)
-    assert same_bits(upsweep.histc(LentArray(x), 5).array, upsweep.histc(x, 5))
-    with pytest.raises(TypeError, match="out: arrays that are lent"):
-        upsweep.histc(LentArray(x), 5, out=np.zeros(5))
+    for bins in (5, [0, 1, 2], DLPackArray(np.array([0.0, 1.0, 2.0])), "fd"):
+        weighted = {} if bins == "fd" else {"weights": w}
+        result = upsweep.histogram(
+            DLPackArray(x), bins, **{key: DLPackArray(value) for key, value in weighted.items()}
+        )
+        expected = upsweep.histogram(x, getattr(bins, "array", bins), **weighted)
+        for a, b in zip(result, expected, strict=True):
+            assert isinstance(a, DLPackArray) and same_bits(a.array, b)
+    assert same_bits(upsweep.histc(DLPackArray(x), 5).array, upsweep.histc(x, 5))
+    with pytest.raises(TypeError, match="out: arrays that come through DLPack"):
+        upsweep.histc(DLPackArray(x), 5, out=np.zeros(5))

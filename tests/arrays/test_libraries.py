@@ -1,15 +1,17 @@
 """Hazard: arrays of other libraries. Every call on them is that on numpy's, without a look at their memory."""
 
+import copy
+import pickle
 import sys
 import types
 
 import numpy as np
 import pytest
 import upsweep
-from devices import FakeCupyArray, Interface, LentArray
+from devices import DLPackArray, FakeCupyArray, Interface
 from helpers import BFLOAT16, DTYPES, SCANS, operands, random, same_bits
 from upsweep import _arrays
-from upsweep._arrays import libraries
+from upsweep._core import layout
 
 NOWHERE = 0xDEAD_0000_0000
 
@@ -20,23 +22,24 @@ def on(value, device=0):
 
 def check_cupy(name, *arrays, **keywords):
     """The call on arrays of (what stands for) cupy, beside that on numpy's; and with `out`."""
-    given = {key: on(value) for key, value in keywords.items()}
-    mine = getattr(upsweep, name)(*map(on, arrays), **given)
-    theirs = getattr(upsweep, name)(*arrays, **keywords)
+    options = {key: on(value) for key, value in keywords.items()}
+    result = getattr(upsweep, name)(*map(on, arrays), **options)
+    expected = getattr(upsweep, name)(*arrays, **keywords)
     for a, b in zip(
-        mine if isinstance(mine, tuple) else (mine,), theirs if isinstance(theirs, tuple) else (theirs,)
+        result if isinstance(result, tuple) else (result,),
+        expected if isinstance(expected, tuple) else (expected,),
     ):
         assert isinstance(a, FakeCupyArray)
         assert a.dtype == b.dtype and a.shape == b.shape
         np.testing.assert_allclose(
             a.host.astype(complex), b.astype(complex), rtol=1e-3 if b.itemsize < 4 else 1e-6
         )
-    first = mine[0] if isinstance(mine, tuple) else mine
+    first = result[0] if isinstance(result, tuple) else result
     out = on(np.full_like(first.host, 99))
-    again = getattr(upsweep, name)(*map(on, arrays), out=out, **given)
+    again = getattr(upsweep, name)(*map(on, arrays), out=out, **options)
     assert (again[0] if isinstance(again, tuple) else again) is out
     assert same_bits(out.host, first.host)
-    return mine
+    return result
 
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d != BFLOAT16], ids=str)
@@ -79,16 +82,18 @@ def test_sums_of_integers(fake_cupy):
 def test_include_initial(reverse, fake_cupy):
     x = random((3, 40, 2))
     for initial in (None, 0.5, random((3, 2), seed=1)):
-        for given in (x, x[:, :0]):
-            y = check_cupy("cumulative_sum", given, axis=1, include_initial=True, initial=initial, reverse=reverse)
-            assert y.shape == (3, given.shape[1] + 1, 2)
+        for operand in (x, x[:, :0]):
+            y = check_cupy(
+                "cumulative_sum", operand, axis=1, include_initial=True, initial=initial, reverse=reverse
+            )
+            assert y.shape == (3, operand.shape[1] + 1, 2)
 
 
 def test_the_result_is_laid_out_as_x_is(fake_cupy):
     x = random((3, 40, 5)).transpose(2, 0, 1)
-    for given in (x, x[:, ::-1], x[:, :, ::2], np.broadcast_to(x, (2, *x.shape)), np.asfortranarray(x)):
-        mine = upsweep.cumulative_sum(on(given), axis=0)
-        assert mine.strides == upsweep.cumulative_sum(given, axis=0).strides
+    for operand in (x, x[:, ::-1], x[:, :, ::2], np.broadcast_to(x, (2, *x.shape)), np.asfortranarray(x)):
+        result = upsweep.cumulative_sum(on(operand), axis=0)
+        assert result.strides == upsweep.cumulative_sum(operand, axis=0).strides
 
 
 def test_peers_names(fake_cupy):
@@ -160,8 +165,8 @@ def test_what_the_interface_says_wrong(fake_cuda):
     assert not out.any()
     upsweep.cumulative_sum(Interface(x, read_only=True), out=Interface(out, strides=None, mask=None))
     assert same_bits(out, upsweep.cumulative_sum(x))
-    del (told := Interface(x)).__cuda_array_interface__["stream"]
-    upsweep.cumulative_sum(told, out=Interface(out))
+    del (interface := Interface(x)).__cuda_array_interface__["stream"]
+    upsweep.cumulative_sum(interface, out=Interface(out))
 
 
 def test_elements_that_no_device_can_load(fake_cuda, fake_cupy):
@@ -273,17 +278,16 @@ def test_numba_allocates(fake_cuda, monkeypatch):
 @pytest.fixture
 def nowhere(fake_cuda):
     """A view of memory that is not there: to read it ends the process."""
-    told = Interface(np.zeros((3, 4), np.float32), data=(NOWHERE, False))
-    return _arrays.as_operand(told, "x")
+    interface = Interface(np.zeros((3, 4), np.float32), data=(NOWHERE, False))
+    return _arrays.as_operand(interface, "x")
 
 
 def test_views_look_without_reading(nowhere):
-    pointer = nowhere.__array_interface__["data"][0]
-    assert pointer == NOWHERE and nowhere.shape == (3, 4) and nowhere.dtype == np.float32
+    assert nowhere.pointer == NOWHERE and nowhere.shape == (3, 4) and nowhere.dtype == np.float32
     for part in (nowhere[1:], nowhere[::-1, ::2], nowhere[0], nowhere[0, 0], nowhere[None], nowhere.T,
                  np.broadcast_to(nowhere, (2, 3, 4)), nowhere.transpose(1, 0)):  # fmt: skip
-        assert isinstance(part, libraries.DeviceView) and part.origin is nowhere.origin
-    assert nowhere[::-1].__array_interface__["data"][0] == NOWHERE + 32
+        assert isinstance(part, _arrays.DeviceView) and part.origin is nowhere.origin
+    assert nowhere[::-1].pointer == NOWHERE + 32
     assert np.may_share_memory(nowhere, nowhere[1:]) and not np.shares_memory(nowhere[:1], nowhere[1:])
     assert np.result_type(nowhere, np.float64) == np.float64
     assert "Interface of shape (3, 4)" in repr(nowhere) == str(nowhere) == f"{nowhere}"
@@ -304,6 +308,75 @@ def test_views_look_without_reading(nowhere):
 def test_views_refuse_to_be_read(read, nowhere):
     with pytest.raises(TypeError):
         read(nowhere)
+
+
+def assign(target, value):
+    target[...] = value
+
+
+@pytest.mark.parametrize("read", [
+    np.asarray, np.array, np.ascontiguousarray, lambda a: np.asarray([a]), lambda a: np.full((3, 4), a),
+    lambda a: assign(np.zeros((3, 4)), a), lambda a: a.view(np.ndarray), lambda a: a.view(np.matrix), memoryview,
+    float, int, bool, complex, iter, list, tuple, sum, copy.copy, copy.deepcopy, pickle.dumps, np.from_dlpack,
+    lambda a: assign(a, 0), lambda a: a.data, lambda a: a.ctypes, lambda a: a.tobytes(),
+])  # fmt: skip
+def test_descriptors_have_no_buffer(read, nowhere):
+    assert not isinstance(nowhere, np.ndarray)
+    with pytest.raises(TypeError) as caught:
+        read(nowhere)
+    # Before Python 3.12 a class cannot say what else memoryview should be called with.
+    assert "copy the array to the host" in str(caught.value) or read in (memoryview, np.from_dlpack)
+
+
+def test_descriptors_do_not_change(nowhere):
+    for name in ("pointer", "shape", "strides", "dtype", "origin"):
+        with pytest.raises(AttributeError):
+            setattr(nowhere, name, None)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        nowhere.nothing  # noqa: B018  # the access is what is tested
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (3, 4), (3, 1, 4), (0, 3), (2, 3, 4)])
+def test_descriptors_have_the_layout_of_numpy(shape, fake_cuda):
+    array = np.zeros(shape, np.complex64)
+    descriptor = _arrays.as_operand(Interface(array, data=(NOWHERE, False)), "x")
+    ones = (slice(None),) * len(shape)
+    operations = [
+        lambda a: a, lambda a: a.T, lambda a: a.transpose(), lambda a: a[None], lambda a: a[..., None],
+        lambda a: a[()], lambda a: a.real, lambda a: a.view(np.float64),
+        lambda a: np.broadcast_to(a, (5, *a.shape)),
+    ]  # fmt: skip
+    for axis, n in enumerate(shape):
+        for item in (slice(None, None, -1), slice(1, None), slice(0, 1), slice(None, None, 2), slice(5, 9)):
+            operations.append(lambda a, axis=axis, item=item: a[(*ones[:axis], item)])
+        operations.append(lambda a, axis=axis: layout.moveaxis(a, axis, 0))
+        operations.append(lambda a, axis=axis: layout.moveaxis(a, axis, len(shape) - 1))
+        operations += [lambda a, axis=axis, k=k: a[(*ones[:axis], k)] for k in range(-n, n)]
+    for operation in operations:
+        expected, result = np.asarray(operation(array)), operation(descriptor)
+        assert (result.shape, result.dtype, result.size, result.ndim) == (
+            expected.shape, expected.dtype, expected.size, expected.ndim,
+        )  # fmt: skip
+        if expected.size:
+            offset = expected.__array_interface__["data"][0] - array.__array_interface__["data"][0]
+            assert result.strides == expected.strides or 1 in result.shape
+            assert result.pointer == NOWHERE + offset or not shape or not expected.ndim
+        for flag in ("c_contiguous", "f_contiguous", "aligned"):
+            assert getattr(result.flags, flag) == getattr(expected.flags, flag)
+
+
+def test_descriptors_refuse_what_numpy_refuses(nowhere):
+    for index in (3, (0, 4), (0, 0, 0), -4):
+        with pytest.raises(IndexError):
+            nowhere[index]
+    for shape in ((4,), (3, 5), (3, 4, 1)):
+        with pytest.raises(ValueError, match="broadcast"):
+            np.broadcast_to(nowhere, shape)
+    with pytest.raises(TypeError):
+        nowhere[True]
+    with pytest.raises(TypeError):
+        nowhere.view(np.float64)
+    assert not np.broadcast_to(nowhere, (2, 3, 4)).flags.writeable
 
 
 def test_checks_never_read(fake_cuda):
@@ -329,8 +402,8 @@ def test_as_array_still_refuses_them(fake_cupy):
 # ---- carries on a device -----------------------------------------------------------------------------------
 
 
-def same_carry(mine, theirs):
-    for a, b in zip(mine, theirs):
+def same_carry(result, expected):
+    for a, b in zip(result, expected):
         assert isinstance(a, FakeCupyArray) and a.dtype == b.dtype and a.shape == b.shape
         np.testing.assert_allclose(a.host, b, rtol=1e-12, atol=1e-13)
 
@@ -344,8 +417,8 @@ def test_carries(name, dtype, fake_cupy):
         for reset in (None, random(shape, seed=4) > 0.9):
             for reverse in (False, True):
                 keywords = {"axis": axis, "reverse": reverse}
-                mine = function(*map(on, arrays), reset=on(reset), **keywords)
-                same_carry(mine, function(*arrays, reset=reset, **keywords))
+                result = function(*map(on, arrays), reset=on(reset), **keywords)
+                same_carry(result, function(*arrays, reset=reset, **keywords))
 
 
 def test_carries_of_every_factor(fake_cupy):
@@ -361,8 +434,8 @@ def test_carries_of_every_factor(fake_cupy):
         random((3, 40)),
         random((3, 1), complex),
     ):
-        mine = upsweep.discounted_cumsum_carry(on(x), on(gamma))
-        same_carry(mine, upsweep.discounted_cumsum_carry(x, gamma))
+        result = upsweep.discounted_cumsum_carry(on(x), on(gamma))
+        same_carry(result, upsweep.discounted_cumsum_carry(x, gamma))
     for dtype in ("bool", "int8", "uint8", "int64", "uint64"):
         same_carry(upsweep.cumulative_sum_carry(on((9 * x).astype(dtype))),
                    upsweep.cumulative_sum_carry((9 * x).astype(dtype)))  # fmt: skip
@@ -374,13 +447,13 @@ def test_blocks_after_blocks(dtype, fake_cupy):
     reset = random((3, 40), seed=3) > 0.95
     x[1, 30], gates[2, 5] = np.inf, np.nan
     parts = slice(0, 13), slice(13, 40)
-    mine = [
+    result = [
         upsweep.linear_recurrence_carry(*(on(a[:, p]) for a in (gates, x)), reset=on(reset[:, p])) for p in parts
     ]
-    theirs = [upsweep.linear_recurrence_carry(gates[:, p], x[:, p], reset=reset[:, p]) for p in parts]
-    same_carry(upsweep.combine(*mine), upsweep.combine(*theirs))
+    expected = [upsweep.linear_recurrence_carry(gates[:, p], x[:, p], reset=reset[:, p]) for p in parts]
+    same_carry(upsweep.combine(*result), upsweep.combine(*expected))
     for state in (2.0, random((3,), np.float32), random((5, 3)), None):
-        both = mine[1].apply(on(state)), theirs[1].apply(state)
+        both = result[1].apply(on(state)), expected[1].apply(state)
         same_carry(both[:1], both[1:])
 
 
@@ -406,43 +479,43 @@ def test_what_is_not_combined(fake_cupy):
     np.testing.assert_allclose(mixed.value.host, x.sum(1) + x.astype(int).sum(1))
 
 
-# ---- arrays that are lent ----------------------------------------------------------------------------------
+# ---- arrays with DLPack alone ------------------------------------------------------------------------------
 
 
-def lend(value):
-    return LentArray(value) if isinstance(value, np.ndarray) else value
+def dlpack(value):
+    return DLPackArray(value) if isinstance(value, np.ndarray) else value
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", SCANS)
-def test_lent_arrays(name, dtype):
+def test_arrays_with_dlpack_alone(name, dtype):
     arrays = operands(name, (3, 40), dtype)
     keywords = {"reset": random((3, 40), seed=2) > 0.9, "initial": random((3,), np.float32, 7)}
-    mine = getattr(upsweep, name)(
-        *map(lend, arrays), return_final=True, **{key: lend(value) for key, value in keywords.items()}
+    result = getattr(upsweep, name)(
+        *map(dlpack, arrays), return_final=True, **{key: dlpack(value) for key, value in keywords.items()}
     )
-    theirs = getattr(upsweep, name)(*arrays, return_final=True, **keywords)
-    for a, b in zip(mine, theirs):
-        assert isinstance(a, LentArray) and same_bits(np.ascontiguousarray(a.array), np.ascontiguousarray(b))
-    column = getattr(upsweep, name)(*(lend(a.T) if isinstance(a, np.ndarray) else a for a in arrays), axis=0)
-    assert isinstance(column, LentArray) and column.shape == (40, 3)
-    one, two = (getattr(upsweep, f"{name}_carry")(*map(make, arrays)) for make in (lend, lambda a: a))
+    expected = getattr(upsweep, name)(*arrays, return_final=True, **keywords)
+    for a, b in zip(result, expected):
+        assert isinstance(a, DLPackArray) and same_bits(np.ascontiguousarray(a.array), np.ascontiguousarray(b))
+    column = getattr(upsweep, name)(*(dlpack(a.T) if isinstance(a, np.ndarray) else a for a in arrays), axis=0)
+    assert isinstance(column, DLPackArray) and column.shape == (40, 3)
+    one, two = (getattr(upsweep, f"{name}_carry")(*map(make, arrays)) for make in (dlpack, lambda a: a))
     for carries in ((one, two), (upsweep.combine(one, one), upsweep.combine(two, two))):
         for a, b in zip(*carries):
-            assert isinstance(a, LentArray) and same_bits(a.array, b)
+            assert isinstance(a, DLPackArray) and same_bits(a.array, b)
     assert same_bits(one.apply(2.0).array, two.apply(2.0))
 
 
-def test_lent_arrays_under_peers_names():
+def test_arrays_with_dlpack_alone_under_peers_names():
     x, gamma = random((3, 40)), random((3,), seed=1)
     assert same_bits(
-        upsweep.discounted_cumsum_left(lend(x), lend(gamma)).array, upsweep.discounted_cumsum_left(x, gamma)
+        upsweep.discounted_cumsum_left(dlpack(x), dlpack(gamma)).array, upsweep.discounted_cumsum_left(x, gamma)
     )
-    assert same_bits(upsweep.pscan(lend(x), lend(x)).array, upsweep.pscan(x, x))
+    assert same_bits(upsweep.pscan(dlpack(x), dlpack(x)).array, upsweep.pscan(x, x))
 
 
-def test_lent_arrays_that_are_refused():
-    class Mute(LentArray):
+def test_refused_arrays_with_dlpack_alone():
+    class Mute(DLPackArray):
         __array_namespace__ = None
 
     class Tracer:
@@ -450,22 +523,22 @@ def test_lent_arrays_that_are_refused():
 
     x = random((3, 4))
     cases = [
-        (TypeError, "out: .*not written to", lambda: upsweep.cumulative_sum(lend(x), out=lend(x))),
-        (TypeError, "out: .*not written to", lambda: upsweep.cumulative_sum(lend(x), out=x)),
-        (TypeError, "gates: expected a .*LentArray.*got numpy.ndarray",
-         lambda: upsweep.linear_recurrence(x, lend(x))),
-        (TypeError, "reset: expected a .*LentArray, .*got list",
-         lambda: upsweep.cumulative_sum(lend(x), reset=[True])),
+        (TypeError, "out: .*not written to", lambda: upsweep.cumulative_sum(dlpack(x), out=dlpack(x))),
+        (TypeError, "out: .*not written to", lambda: upsweep.cumulative_sum(dlpack(x), out=x)),
+        (TypeError, "gates: expected a .*DLPackArray.*got numpy.ndarray",
+         lambda: upsweep.linear_recurrence(x, dlpack(x))),
+        (TypeError, "reset: expected a .*DLPackArray, .*got list",
+         lambda: upsweep.cumulative_sum(dlpack(x), reset=[True])),
         (ValueError, "tokens: is on device",
-         lambda: upsweep.linear_recurrence(lend(x), LentArray(x, (2, 0)))),
-        (TypeError, "x: expected memory of the host", lambda: upsweep.cumulative_sum(LentArray(x, (7, 0)))),
+         lambda: upsweep.linear_recurrence(dlpack(x), DLPackArray(x, (2, 0)))),
+        (TypeError, "x: expected memory of the host", lambda: upsweep.cumulative_sum(DLPackArray(x, (7, 0)))),
         (TypeError, "x: .*could not be taken through DLPack",
-         lambda: upsweep.cumulative_sum(lend(x.astype(x.dtype.newbyteorder())))),
+         lambda: upsweep.cumulative_sum(dlpack(x.astype(x.dtype.newbyteorder())))),
         (TypeError, "has no from_dlpack", lambda: upsweep.cumulative_sum(Mute(x))),
         (TypeError, r"x: .*jax\.jit", lambda: upsweep.cumulative_sum(Tracer())),
-        (ValueError, "device: goes with numpy", lambda: upsweep.cumulative_sum(lend(x), device="cuda")),
-        (ValueError, "device: goes with numpy", lambda: upsweep.cumulative_sum_carry(lend(x), device="cpu")),
-        (ValueError, "axis", lambda: upsweep.cumulative_sum(lend(x), axis=2)),
+        (ValueError, "device: goes with numpy", lambda: upsweep.cumulative_sum(dlpack(x), device="cuda")),
+        (ValueError, "device: goes with numpy", lambda: upsweep.cumulative_sum_carry(dlpack(x), device="cpu")),
+        (ValueError, "axis", lambda: upsweep.cumulative_sum(dlpack(x), axis=2)),
     ]  # fmt: skip
     for error, match, call in cases:
         with pytest.raises(error, match=match):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from devices import FakeCupyArray, Interface, LentArray
+from devices import DLPackArray, FakeCupyArray, Interface
 from upsweep import BlockRanges, Genred
 from upsweep._backends.cpu import pairs as cpu
 
@@ -29,8 +29,8 @@ def fake_pairs(monkeypatch, fake_cuda):
 
     def run(reduction, arrays, outs, n_i, n_j, batch, ranges, *, device, stream, allocate):
         seen.append({"device": device, "stream": stream, "ranges": ranges})
-        given = [np.asarray(_Memory(array)) for array in arrays]
-        for out, result in zip(outs, cpu.run(reduction, given, n_i, n_j, batch, ranges)):
+        operands = [np.asarray(_Memory(array)) for array in arrays]
+        for out, result in zip(outs, cpu.run(reduction, operands, n_i, n_j, batch, ranges)):
             np.asarray(_Memory(out))[...] = result
 
     monkeypatch.setattr(pairs_launch, "run", run)
@@ -101,12 +101,16 @@ def test_gradients_are_numpys_own(fake_pairs, fake_cupy, name, axis):
     values = value if isinstance(value, tuple) else (value,)
     cotangent = np.random.default_rng(3).normal(size=values[0].shape)
     _, expected = reduce.value_and_grad(*arrays, cotangent=cotangent, ranges=ranges)
-    found, gradients = reduce.value_and_grad(*map(on_cupy, arrays), cotangent=on_cupy(cotangent), ranges=ranges)
-    for mine, other in zip(found if isinstance(found, tuple) else (found,), values):
-        np.testing.assert_array_equal(mine.host, other)
-    for mine, other, array in zip(gradients, expected, arrays):
-        assert isinstance(mine, FakeCupyArray) and mine.device.id == 1 and mine.shape == array.shape
-        np.testing.assert_allclose(mine.host, other, rtol=1e-12, atol=1e-12)
+    value_on_device, gradients = reduce.value_and_grad(
+        *map(on_cupy, arrays), cotangent=on_cupy(cotangent), ranges=ranges
+    )
+    for computed, other in zip(
+        value_on_device if isinstance(value_on_device, tuple) else (value_on_device,), values
+    ):
+        np.testing.assert_array_equal(computed.host, other)
+    for computed, other, array in zip(gradients, expected, arrays):
+        assert isinstance(computed, FakeCupyArray) and computed.device.id == 1 and computed.shape == array.shape
+        np.testing.assert_allclose(computed.host, other, rtol=1e-12, atol=1e-12)
 
 
 def test_gradients_of_some_arrays_without_a_cotangent(fake_pairs, fake_cupy):
@@ -117,15 +121,15 @@ def test_gradients_of_some_arrays_without_a_cotangent(fake_pairs, fake_cupy):
     np.testing.assert_array_equal(none.host, 0 * Y)
 
 
-def test_gradients_of_what_is_lent_go_back():
+def test_gradients_go_back_through_dlpack():
     reduce = Genred("SqDist(x, y)", ALIASES, "Min", axis=1)
-    ones = LentArray(2 * np.ones((M, 1)))
-    value, gradients = reduce.value_and_grad(LentArray(X), LentArray(Y), cotangent=ones)
+    ones = DLPackArray(2 * np.ones((M, 1)))
+    value, gradients = reduce.value_and_grad(DLPackArray(X), DLPackArray(Y), cotangent=ones)
     _, expected = reduce.value_and_grad(X, Y)
     np.testing.assert_allclose(value.array[:, 0], SQUARES.min(1))
-    for mine, other in zip(gradients, expected):
-        assert isinstance(mine, LentArray)
-        np.testing.assert_allclose(mine.array, 2 * other)
+    for computed, other in zip(gradients, expected):
+        assert isinstance(computed, DLPackArray)
+        np.testing.assert_allclose(computed.array, 2 * other)
 
 
 def test_what_has_only_an_interface_has_no_memory_for_results(fake_pairs):
@@ -133,9 +137,9 @@ def test_what_has_only_an_interface_has_no_memory_for_results(fake_pairs):
         Genred("SqDist(x, y)", ALIASES, axis=1)(Interface(X), Interface(Y))
 
 
-def test_what_is_lent_through_dlpack_goes_back():
-    result = Genred("SqDist(x, y)", ALIASES, axis=1)(LentArray(X), LentArray(Y))
-    assert isinstance(result, LentArray)
+def test_results_go_back_through_dlpack():
+    result = Genred("SqDist(x, y)", ALIASES, axis=1)(DLPackArray(X), DLPackArray(Y))
+    assert isinstance(result, DLPackArray)
     np.testing.assert_allclose(result.array[:, 0], SQUARES.sum(1))
 
 

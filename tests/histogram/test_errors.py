@@ -95,7 +95,7 @@ def test_numpys_exceptions():
     # Whatever numpy refuses of these is refused with its type of exception.
     for arguments in (([1.0, 2.0], 0), ([1.0, 2.0], 2.5), ([1.0], [1, 2, 0]), ([1.0], 3, (2, 1)), ([NAN, 1.0], 3),
                       ([1.0], "foo"), ([1.0], [[1, 2]]), ([1.0], 3, (0, INF)), ([1.0], 3, 5)):  # fmt: skip
-        with pytest.raises(Exception) as theirs:
+        with pytest.raises(Exception) as reference:
             np.histogram(*arguments)
-        with pytest.raises(theirs.type):
+        with pytest.raises(reference.type):
             upsweep.histogram(*arguments)

@@ -25,10 +25,10 @@ def assert_numpys(x, *arguments, **keywords):
             with pytest.raises(ValueError, match=r"Too many bins|is not finite"):
                 upsweep.histogram(x, *arguments, **keywords)
             return
-    mine, my_edges = upsweep.histogram(x, *arguments, **keywords)
-    assert mine.dtype == counts.dtype and my_edges.dtype == edges.dtype
+    computed, my_edges = upsweep.histogram(x, *arguments, **keywords)
+    assert computed.dtype == counts.dtype and my_edges.dtype == edges.dtype
     np.testing.assert_array_equal(my_edges, edges)
-    np.testing.assert_array_equal(mine, counts)
+    np.testing.assert_array_equal(computed, counts)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, BFLOAT16], ids=str)
@@ -123,8 +123,10 @@ def test_edges_of_any_spacing_among_many_numbers(n_edges):
         x = np.concatenate([generator.choice(edges, 100_000), generator.uniform(-0.2, 1.2, 100_000)])
         for dtype in ("float32", "float64"):
             own = edges.astype(dtype)
-            mine = upsweep.histogram(x.astype(dtype), own)[0]
-            np.testing.assert_array_equal(mine, np.histogram(x.astype(dtype), own)[0], err_msg=f"{name} {dtype}")
+            computed = upsweep.histogram(x.astype(dtype), own)[0]
+            np.testing.assert_array_equal(
+                computed, np.histogram(x.astype(dtype), own)[0], err_msg=f"{name} {dtype}"
+            )
         integers = np.unique((np.minimum(edges, 9) * 2**40).astype(np.int64))
         if integers.size > 1:
             assert_numpys((np.minimum(x, 9) * 2**40).astype(np.int64), integers)
@@ -218,8 +220,8 @@ def test_many_numbers(n_bins, pattern):
         own = x.astype(dtype)
         expected = np.histogram(own, n_bins, (0, 1))[0]
         for n_threads in (1, 2, 7):
-            mine = upsweep.histogram(own, n_bins, (0, 1), n_threads=n_threads)[0]
-            np.testing.assert_array_equal(mine, expected)
+            computed = upsweep.histogram(own, n_bins, (0, 1), n_threads=n_threads)[0]
+            np.testing.assert_array_equal(computed, expected)
 
 
 def test_extremes_wherever_they_are():
@@ -259,13 +261,13 @@ def test_histc_of_integers_is_exact(dtype):
         x = generator.integers(low, high, 120, dtype, endpoint=True)
         for n_bins in (1, 2, 7, 100):
             for ends in ((low, high), (0, 0), (low, low + 5), (-3, 5.5)):
-                mine = upsweep.histc(x, n_bins, *ends)
-                assert mine.dtype == x.dtype
+                computed = upsweep.histc(x, n_bins, *ends)
+                assert computed.dtype == x.dtype
                 if ends[1] == 5.5:
                     places = [(int(v) + 3) * n_bins / 8.5 for v in x if -3 <= int(v) <= 5.5]
-                    assert mine.sum() == len(places)
+                    assert computed.sum() == len(places)
                 else:
-                    np.testing.assert_array_equal(mine, reference.histc(x, n_bins, *ends))
+                    np.testing.assert_array_equal(computed, reference.histc(x, n_bins, *ends))
 
 
 def test_histc_of_integers_with_fractions_as_ends():
@@ -273,7 +275,7 @@ def test_histc_of_integers_with_fractions_as_ends():
     np.testing.assert_array_equal(upsweep.histc(np.arange(10), 3, 2.5, 4), [0, 1, 1])
 
 
-def test_histc_twin():
+def test_histc_of_torch():
     x = np.random.default_rng(0).standard_normal((30, 40)).astype(np.float32)
     for arguments in ((100,), (7, -1, 1), (33, 0, 0.7)):
         np.testing.assert_array_equal(upsweep.histc(x.T, *arguments), reference.histc(x, *arguments))

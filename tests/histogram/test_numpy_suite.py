@@ -7,9 +7,9 @@ import pytest
 import upsweep
 
 try:  # some distributors leave numpy's tests out
-    theirs = importlib.import_module("numpy.lib.tests.test_histograms")
+    numpy_tests = importlib.import_module("numpy.lib.tests.test_histograms")
 except ImportError:
-    theirs = None
+    numpy_tests = None
 
 # What is different on purpose, as the docstring says: bool without a warning, no dates, no objects as weights.
 DIFFERENT = {"test_bool_conversion", "test_datetime", "test_exotic_weights"}
@@ -18,10 +18,10 @@ LONG = {"test_big_arrays"}  # a minute, and gigabytes
 
 def numpys_tests():
     """Each test as (class, name, arguments); of more than one parametrized argument there is none."""
-    for kind in ("TestHistogram", "TestHistogramOptimBinNums") if theirs else ():
-        for name in sorted(set(dir(getattr(theirs, kind))) - DIFFERENT - LONG):
+    for kind in ("TestHistogram", "TestHistogramOptimBinNums") if numpy_tests else ():
+        for name in sorted(set(dir(getattr(numpy_tests, kind))) - DIFFERENT - LONG):
             if name.startswith("test_"):
-                test = getattr(getattr(theirs, kind), name)
+                test = getattr(getattr(numpy_tests, kind), name)
                 marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
                 values = [{marks[0].args[0]: value} for value in marks[0].args[1]] if marks else [{}]
                 yield from (
@@ -29,15 +29,15 @@ def numpys_tests():
                 )
 
 
-@pytest.mark.skipif(theirs is None, reason="numpy is installed without its tests")
+@pytest.mark.skipif(numpy_tests is None, reason="numpy is installed without its tests")
 @pytest.mark.parametrize(("kind", "name", "arguments"), list(numpys_tests()))
 def test_numpys_own_tests(kind, name, arguments, monkeypatch):
-    monkeypatch.setattr(theirs, "histogram", upsweep.histogram)
+    monkeypatch.setattr(numpy_tests, "histogram", upsweep.histogram)
     monkeypatch.setattr(np, "histogram", upsweep.histogram)
-    tests = getattr(theirs, kind)()
+    tests = getattr(numpy_tests, kind)()
     getattr(tests, "setup_method", lambda: None)()
     getattr(tests, name)(**arguments)
 
 
 def test_there_are_such_tests():
-    assert theirs is None or len(list(numpys_tests())) > 30
+    assert numpy_tests is None or len(list(numpys_tests())) > 30

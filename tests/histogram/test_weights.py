@@ -20,12 +20,12 @@ def test_sums_of_integers_are_exact(dtype):
     x = generator.random(5000)
     weights = generator.integers(0, 2 if dtype == "bool" else 9, 5000).astype(dtype)
     for n_bins in (3, 100):
-        mine, theirs = upsweep.histogram(x, n_bins, weights=weights)[0], numpys(x, n_bins, weights=weights)[0]
-        assert mine.dtype == theirs.dtype
+        result, expected = upsweep.histogram(x, n_bins, weights=weights)[0], numpys(x, n_bins, weights=weights)[0]
+        assert result.dtype == expected.dtype
         if dtype == "bool":
-            np.testing.assert_array_equal(mine, upsweep.histogram(x, n_bins, weights=weights.astype(int))[0] > 0)
+            np.testing.assert_array_equal(result, upsweep.histogram(x, n_bins, weights=weights.astype(int))[0] > 0)
         elif dtype != "int8":
-            np.testing.assert_array_equal(mine, theirs)
+            np.testing.assert_array_equal(result, expected)
     big = np.array([2**62, 1, -(2**61), 3])
     assert upsweep.histogram(np.zeros(4), 1, weights=big)[0].tolist() == [2**62 - 2**61 + 4]
 
@@ -39,18 +39,18 @@ def test_sums_of_floating_weights(dtype, n):
     if weights.dtype.kind == "c":
         weights = weights + (1j * generator.integers(-4, 5, n)).astype(dtype)
     for bins, limits in ((50, (-3, 3)), (np.sort(generator.standard_normal(20)), None)):
-        mine, theirs = (f(x, bins, limits, weights=weights)[0] for f in (upsweep.histogram, numpys))
-        assert mine.dtype == theirs.dtype.newbyteorder("=")
+        result, expected = (f(x, bins, limits, weights=weights)[0] for f in (upsweep.histogram, numpys))
+        assert result.dtype == expected.dtype.newbyteorder("=")
         if dtype == "float16":  # numpy's own sum is rounded on the way
-            theirs = numpys(x, bins, limits, weights=weights.astype(float))[0].astype("f2")
-        np.testing.assert_array_equal(mine, theirs)
+            expected = numpys(x, bins, limits, weights=weights.astype(float))[0].astype("f2")
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_sums_that_are_rounded():
     generator = np.random.default_rng(5)
     x, weights = generator.random(300_000), generator.standard_normal(300_000)
-    mine = upsweep.histogram(x, 64, (0, 1), weights=weights)[0]
-    np.testing.assert_allclose(mine, np.histogram(x, 64, (0, 1), weights=weights)[0], rtol=0, atol=1e-10)
+    result = upsweep.histogram(x, 64, (0, 1), weights=weights)[0]
+    np.testing.assert_allclose(result, np.histogram(x, 64, (0, 1), weights=weights)[0], rtol=0, atol=1e-10)
     singles = upsweep.histogram(x, 64, (0, 1), weights=weights.astype("f4"))[0]
     wide = np.histogram(x, 64, (0, 1), weights=weights.astype("f4").astype(float))[0]
     np.testing.assert_allclose(singles, wide, rtol=1e-7, atol=1e-10)
@@ -87,12 +87,12 @@ def test_nan_weights_stay_in_their_bin():
 @pytest.mark.parametrize("bins", [7, [0.0, 0.1, 0.5, 2.0], "auto"])
 def test_density(bins):
     x = np.random.default_rng(8).random(500)
-    mine, theirs = upsweep.histogram(x, bins, density=True)[0], np.histogram(x, bins, density=True)[0]
-    assert same_bits(mine, theirs)
+    result, expected = upsweep.histogram(x, bins, density=True)[0], np.histogram(x, bins, density=True)[0]
+    assert same_bits(result, expected)
     if bins != "auto":
         weights = np.arange(500.0)
-        mine = upsweep.histogram(x, bins, weights=weights, density=True)[0]
-        np.testing.assert_allclose(mine, np.histogram(x, bins, weights=weights, density=True)[0], rtol=1e-14)
+        result = upsweep.histogram(x, bins, weights=weights, density=True)[0]
+        np.testing.assert_allclose(result, np.histogram(x, bins, weights=weights, density=True)[0], rtol=1e-14)
 
 
 def test_weights_of_bfloat16():

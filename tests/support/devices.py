@@ -1,7 +1,7 @@
-"""A device that is none: arrays of other libraries over the host's memory, and kernels that run on the CPU.
+"""Test doubles of a CUDA device: array libraries in host memory, and a CUDA library that runs on the CPU.
 
-What is between a public function and the CUDA library (views, strides, streams, results, the order of launches)
-then runs without a GPU. The kernels themselves are tested on one, by `tests/cuda`.
+With them the code between a public function and the CUDA library (descriptors, strides, streams, results, order of
+launches) runs without a GPU. `tests/cuda` tests the kernels themselves, on a GPU.
 """
 
 import ctypes
@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from upsweep._arrays import libraries
+from upsweep._arrays import interface
 from upsweep._backends import cpu
 from upsweep._backends.cuda import abi, bincount_launch, library
 
@@ -35,7 +35,7 @@ class _Memory:
 
 
 def look(array, shape, axis=None, length=None):
-    """What the library is told of an array, as numpy's; the scan's axis comes last."""
+    """An array of a request as a numpy array, with the scan axis last."""
     if not array.data:
         return None
     strides = tuple(array.batch_strides[: len(shape)])
@@ -61,7 +61,7 @@ class FakeCuda:
     def __init__(self):
         self.device_of, self.problems, self.waited = {}, [], []
         self.counts, self.histograms, self.ranges, self.read_back = [], [], 0, 0
-        self.kept = []
+        self.memory = []
 
     def locate(self, pointer):
         for (begin, end), device in self.device_of.items():
@@ -140,9 +140,9 @@ class FakeCuda:
         if reset is not None:
             np.any(reset, axis=-1, out=any_reset)
         product[any_reset] = 0
-        for target, found in ((value, last), (multiplier, product), (dropped, any_reset)):
+        for target, result in ((value, last), (multiplier, product), (dropped, any_reset)):
             if target is not None:
-                target[...] = found
+                target[...] = result
 
     # ---- counts
 
@@ -171,19 +171,19 @@ class FakeCuda:
         self._mark(p, ~inside.ravel())
 
     def _rows(self, array, p, length, offset=0):
-        """What the library is told of, with the counted axis last."""
+        """An array of a request, with the counted axis last."""
         moved = abi.Array.from_buffer_copy(array)
         moved.data = (array.data or 0) + offset if array.data else None
-        found = look(moved, tuple(p.batch_shape[: p.n_batch]), -1, length)
-        return np.zeros((*p.batch_shape[: p.n_batch], length), np.int64) if found is None else found
+        array = look(moved, tuple(p.batch_shape[: p.n_batch]), -1, length)
+        return np.zeros((*p.batch_shape[: p.n_batch], length), np.int64) if array is None else array
 
     def _add(self, keys, inside, weights, out, accumulate):
         dtype = np.float64 if out.dtype.kind == "f" else np.int64
         wide = out.astype(dtype) if accumulate else np.zeros(out.shape, dtype)
         with np.errstate(over="ignore"):
             for row in np.ndindex(keys.shape[:-1]):
-                kept = inside[row]
-                np.add.at(wide[row], keys[row][kept].astype(np.int64), weights[row][kept].astype(wide.dtype))
+                memory = inside[row]
+                np.add.at(wide[row], keys[row][memory].astype(np.int64), weights[row][memory].astype(wide.dtype))
         out[...] = wide
 
     def _mark(self, p, outside):
@@ -193,14 +193,14 @@ class FakeCuda:
             if pointer:
                 ctypes.c_int64.from_address(pointer).value = int(value)
 
-    def key_range(self, request, found):
+    def key_range(self, request, target):
         keys = self._rows(request._obj.keys, request._obj, request._obj.length).ravel()
         self.ranges += 1
         unsigned = keys.dtype.kind in "ub"
         negative = keys < 0
         largest = int(keys.max()) if keys.size and (unsigned or not negative.all()) else 0 if unsigned else -1
         first = int(negative.argmax()) if negative.any() else -1
-        (ctypes.c_uint64 * 2).from_address(found)[:] = [largest % 2**64, first % 2**64]
+        (ctypes.c_uint64 * 2).from_address(target)[:] = [largest % 2**64, first % 2**64]
 
     # ---- histograms
 
@@ -225,7 +225,7 @@ class FakeCuda:
         inside = (slots > 0) & (slots <= inner.n_bins)
         self._add(slots[None] - 1, inside[None], weights[None], out[None], inner.accumulate)
 
-    def value_range(self, request, found):
+    def value_range(self, request, target):
         x = self._rows(request._obj.keys, request._obj, request._obj.length).ravel()
         self.ranges += 1
         known = x[x == x]
@@ -239,13 +239,13 @@ class FakeCuda:
             bits = ends.astype(np.float64).view(np.int64)
             ordered = [int(b) ^ 0x7FFF_FFFF_FFFF_FFFF if b < 0 else int(b) for b in bits]
         first = int(strange.argmax()) if strange.any() else -1
-        (ctypes.c_int64 * 3).from_address(found)[:] = [*ordered, first]
+        (ctypes.c_int64 * 3).from_address(target)[:] = [*ordered, first]
 
     # ---- of the library, for memory that no array library gives
 
     def allocate(self, device, stream, n_bytes, pointer):
-        self.kept.append(np.empty(n_bytes, np.uint8))
-        pointer._obj.value = self.kept[-1].ctypes.data
+        self.memory.append(np.empty(n_bytes, np.uint8))
+        pointer._obj.value = self.memory[-1].ctypes.data
 
     def free(self, device, stream, pointer):
         assert pointer
@@ -266,7 +266,7 @@ def fake_cuda(monkeypatch):
     fake = FakeCuda()
     monkeypatch.setattr(library, "load", lambda: fake)
     monkeypatch.setattr(library, "_checked", set())  # a device that the fixture accepts may not exist
-    monkeypatch.setattr(libraries, "_device_of", fake.locate)
+    monkeypatch.setattr(interface, "_device_of", fake.locate)
     return fake
 
 
@@ -275,10 +275,10 @@ class Interface:
 
     def __init__(self, array, stream=None, read_only=False, **changes):
         self.array = array
-        told = dict(array.__array_interface__)
+        host = dict(array.__array_interface__)
         self.__cuda_array_interface__ = {
-            "shape": told["shape"], "typestr": told["typestr"], "data": (told["data"][0], read_only), "version": 3,
-            "strides": told["strides"], "stream": stream, **changes,
+            "shape": host["shape"], "typestr": host["typestr"], "data": (host["data"][0], read_only), "version": 3,
+            "strides": host["strides"], "stream": stream, **changes,
         }  # fmt: skip
 
 
@@ -358,8 +358,8 @@ def fake_cupy(monkeypatch, fake_cuda):
     return cupy
 
 
-class LentArray:
-    """An array of a library that lends its memory through DLPack, and changes none of it."""
+class DLPackArray:
+    """An array that only DLPack describes; nothing writes to it."""
 
     def __init__(self, array, device=(1, 0)):
         self.array, self.device = array, device
@@ -375,20 +375,20 @@ class LentArray:
         return self.array
 
     def __array_namespace__(self):
-        return Lender
+        return DLPackLibrary
 
     def __getitem__(self, index):
-        return LentArray(self.array[index], self.device)
+        return DLPackArray(self.array[index], self.device)
 
 
-class Lender:
+class DLPackLibrary:
     """The namespace of that library."""
 
     @staticmethod
     def from_dlpack(array):
         assert array.flags.c_contiguous
-        return LentArray(np.from_dlpack(array))
+        return DLPackArray(np.from_dlpack(array))
 
     @staticmethod
     def asarray(array, device):
-        return LentArray(np.array(array), device)
+        return DLPackArray(np.array(array), device)

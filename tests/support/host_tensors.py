@@ -4,19 +4,18 @@ import shutil
 
 import host_device
 import pytest
-from upsweep._arrays import libraries
+from upsweep._arrays.descriptor import DeviceView, Origin
+from upsweep._arrays.torch import TORCH
 
 DEVICES = ["host", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 
-class HostTensors(type(libraries._torch_memory)):
+class HostTensors(type(TORCH)):
     """Tensors on the CPU as those of a device."""
 
     def view(self, value, name):
         array = value.detach().numpy()
-        shape, strides = array.shape, array.strides
-        held = libraries.Held(value, self, 0, None)
-        return libraries._on_device(value.data_ptr(), shape, strides, array.dtype, held)
+        return DeviceView(value.data_ptr(), array.shape, array.strides, array.dtype, Origin(value, self, 0, None))
 
     def stream(self, ordinal):
         return 0
@@ -44,7 +43,7 @@ def device(request, monkeypatch, folder):
     from upsweep._torch import user_scan_cuda
 
     host_device.install(monkeypatch, folder)
-    monkeypatch.setattr(user_scan_cuda, "view_tensor", HostTensors().view)
+    monkeypatch.setattr(user_scan_cuda, "view_tensor", HostTensors("tensor").view)
     monkeypatch.setattr(user_scan_cuda, "is_cuda", lambda tensor: tensor.ndim > 0)
     monkeypatch.setattr(user_scan_cuda, "send_numbers", lambda values, ordinal: values)
     return "cpu"

@@ -15,11 +15,11 @@ def device(request, monkeypatch):
     if request.param != "pretended":
         return request.param
     from upsweep import _arrays
-    from upsweep._arrays import libraries
+    from upsweep._arrays.torch import TORCH
     from upsweep._torch import via_numpy
 
     request.getfixturevalue("fake_cuda")
-    library = libraries._torch_memory
+    library = TORCH
     monkeypatch.setattr(via_numpy, "view", lambda tensor: _arrays.view_tensor(tensor, "x"))
     monkeypatch.setattr(library, "stream", lambda ordinal: 77)
     monkeypatch.setattr(library, "sent", lambda array, ordinal: library.view(

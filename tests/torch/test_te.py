@@ -60,10 +60,10 @@ def pretended(monkeypatch, tmp_path, fake_cuda):
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler")
     import host_loops
-    from upsweep._arrays import libraries
+    from upsweep._arrays.torch import TORCH
     from upsweep._torch import loops
 
-    library = libraries._torch_memory
+    library = TORCH
     monkeypatch.setattr(library, "stream", lambda ordinal: 77)
     monkeypatch.setattr(library, "empty", lambda shape, dtype, *place: library.view(
         torch.full(shape, float("nan"), dtype=library._dtype(dtype)), "out"))  # fmt: skip

@@ -1,7 +1,7 @@
 """DLPack import and export, for arrays that nothing else describes (jax's, for example).
 
-`call_via_dlpack` calls a function with numpy arrays, or arrays on the device, that share their memory, and exports
-the result to the library that the arguments came from.
+`call_via_dlpack` calls a function with numpy arrays, or descriptors of memory on a device, that share the memory
+of the arguments, and exports the result to the library of the arguments. The public functions call it.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ from typing import Any
 
 import numpy as np
 
-from upsweep._arrays.libraries import PLAIN, DeviceView, library_of, type_name, view_cupy, view_tensor
+from upsweep._arrays.cupy import CUPY
+from upsweep._arrays.interface import Library
+from upsweep._arrays.libraries import PLAIN, library_of, type_name
+from upsweep._arrays.torch import TORCH
 
 __all__ = ["any_dlpack_only", "call_via_dlpack"]
 
-_CPU, _CUDA = (1, 3), (2, 13)  # DLPack's device types: memory, pinned memory; a device's, managed
+# DLPack's device types: host memory and pinned memory; device memory and managed memory.
+_CPU, _CUDA = (1, 3), (2, 13)
 
 
 def _from_dlpack(value: Any) -> Any:
-    """The library's own from_dlpack, or None."""
-    ask = getattr(value, "__array_namespace__", None)
-    module = ask() if ask is not None else sys.modules.get(type(value).__module__.partition(".")[0])
+    """Return the from_dlpack of the array's library, or None."""
+    namespace = getattr(value, "__array_namespace__", None)
+    module = sys.modules.get(type(value).__module__.partition(".")[0]) if namespace is None else namespace()
     return getattr(module, "from_dlpack", None)
 
 
@@ -32,7 +36,7 @@ def _is_traced(value: object) -> bool:
     return type(value).__module__.startswith("jax") and "Tracer" in type(value).__name__
 
 
-def _is_lent(value: object) -> bool:
+def _is_dlpack_only(value: object) -> bool:
     if type(value) in PLAIN or isinstance(value, (np.ndarray, np.generic)):
         return False
     if _is_traced(value):
@@ -41,7 +45,7 @@ def _is_lent(value: object) -> bool:
         return False
     library = None if _from_dlpack(value) is not None else library_of(value)
     if library is not None:
-        return False  # it can be looked at, though not given back
+        return False  # described by its interface, and there is no way to export a result
     cupy, torch = sys.modules.get("cupy"), sys.modules.get("torch")
     return not (cupy is not None and isinstance(value, cupy.ndarray)) and not (
         torch is not None and isinstance(value, torch.Tensor)
@@ -50,14 +54,14 @@ def _is_lent(value: object) -> bool:
 
 def any_dlpack_only(*values: object) -> bool:
     """Whether one of these is an array that only DLPack describes."""
-    for value in values:  # noqa: SIM110  # small calls on numpy's arrays come by here: `any` costs more
-        if type(value) not in PLAIN and _is_lent(value):
+    for value in values:  # noqa: SIM110  # every small call runs this; `any` would cost more
+        if type(value) not in PLAIN and _is_dlpack_only(value):
             return True
     return False
 
 
 def call_via_dlpack(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) -> Any:
-    """Call the function with its arrays as numpy's or a device's, and give the result to their library.
+    """Call the function with its arrays imported through DLPack, and export the result to their library.
 
     Raises
     ------
@@ -66,67 +70,67 @@ def call_via_dlpack(function: Callable[..., Any], arrays: dict[str, Any], **keyw
     ValueError
         Arrays of two devices.
     """
-    producer = next(value for value in arrays.values() if _is_lent(value))
+    producer = next(value for value in arrays.values() if _is_dlpack_only(value))
     kind = type_name(producer)
     for name, value in arrays.items():
         if _is_traced(value):
             raise TypeError(f"{name}: an array that jax traces has no memory yet; call outside of jax.jit")
     if arrays.get("out") is not None:
-        raise TypeError(f"out: arrays that are lent through DLPack ({kind}) are not written to; leave it out")
-    take = _from_dlpack(producer)
-    if take is None:
+        raise TypeError(f"out: arrays that come through DLPack ({kind}) are not written to; leave it out")
+    from_dlpack = _from_dlpack(producer)
+    if from_dlpack is None:
         raise TypeError(f"{kind}: has no from_dlpack to take the result; convert it explicitly")
-    placement = producer.__dlpack_device__()
-    given = dict(arrays)
+    expected = tuple(map(int, producer.__dlpack_device__()))
+    imported = dict(arrays)
     for name, value in arrays.items():
         if value is None or isinstance(value, (bool, int, float, complex, np.generic)):
             continue
-        if not _is_lent(value) or _from_dlpack(value) != take:
+        if not _is_dlpack_only(value) or _from_dlpack(value) != from_dlpack:
             raise TypeError(f"{name}: expected a {kind}, as another argument is one, got {type_name(value)}")
-        device = value.__dlpack_device__()
-        if tuple(map(int, device)) != tuple(map(int, placement)):
-            raise ValueError(
-                f"{name}: is on device {tuple(device)} of DLPack, another argument on {tuple(placement)}"
-            )
-        given[name] = _lend(value, name, int(placement[0]))
-    return export_result(function(**given, **keywords), take, producer)
+        device = tuple(map(int, value.__dlpack_device__()))
+        if device != expected:
+            raise ValueError(f"{name}: is on device {device} of DLPack, another argument on {expected}")
+        imported[name] = _import(value, name, expected[0])
+    return _export(function(**imported, **keywords), from_dlpack, producer)
 
 
-def _lend(value: Any, name: str, device: int) -> Any:
+def _import(value: Any, name: str, device: int) -> Any:
+    """Return an ndarray or a descriptor that shares the memory of the array."""
     if device in _CPU and getattr(getattr(value, "dtype", None), "name", "") == "bfloat16":
         return np.asarray(value)  # numpy's DLPack knows no bfloat16
-    take: Callable[[Any], Any] = np.from_dlpack
-    look = None
+    from_dlpack: Callable[[Any], Any] = np.from_dlpack
+    library: Library | None = None
     if device in _CUDA:
-        take, look = staging_library()
+        from_dlpack, library = _staging_library()
     elif device not in _CPU:
         raise TypeError(f"{name}: expected memory of the host or of a CUDA device, got device {device} of DLPack")
     try:
-        taken = take(value)
+        array = from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise TypeError(f"{name}: a {type_name(value)} could not be taken through DLPack: {error}") from error
-    return taken if look is None else look(taken, name)
+    return array if library is None else library.view(array, name)
 
 
-def staging_library() -> tuple[Callable[[Any], Any], Callable[[Any, str], DeviceView]]:
-    """A library that lays memory out on devices: its from_dlpack, and its view. One that is in use comes first."""
+def _staging_library() -> tuple[Callable[[Any], Any], Library]:
+    """Return from_dlpack and adapter of a library that imports and allocates device memory; a loaded one first."""
     for available in (sys.modules.__contains__, importlib.util.find_spec):
-        for name, look in (("torch", view_tensor), ("cupy", view_cupy)):
+        for name, library in (("torch", TORCH), ("cupy", CUPY)):
             if available(name):
                 module = importlib.import_module(name)
                 if name == "cupy" or module.cuda.is_available():
-                    return module.from_dlpack, look
+                    return module.from_dlpack, library
     raise TypeError("arrays that DLPack describes on a CUDA device need torch or cupy, to allocate memory there")
 
 
-def export_result(result: Any, take: Callable[[Any], Any], producer: Any) -> Any:
+def _export(result: Any, from_dlpack: Callable[[Any], Any], producer: Any) -> Any:
+    """Return the result, or each part of it, as an array of the producer's library."""
     if isinstance(result, tuple):
-        parts = [export_result(part, take, producer) for part in result]
+        parts = [_export(part, from_dlpack, producer) for part in result]
         return result._make(parts) if hasattr(result, "_make") else tuple(parts)
     if isinstance(result, np.generic):
         return result
-    if not isinstance(result, np.ndarray):  # the carrier's
-        return take(result.contiguous() if hasattr(result, "contiguous") else result.copy("C"))
+    if not isinstance(result, np.ndarray):  # an array of the staging library
+        return from_dlpack(result.contiguous() if hasattr(result, "contiguous") else result.copy("C"))
     if result.dtype.name == "bfloat16":
         return producer.__array_namespace__().asarray(result, device=producer.device)
-    return take(np.asarray(result, order="C"))
+    return from_dlpack(np.asarray(result, order="C"))

@@ -50,35 +50,13 @@ if TYPE_CHECKING:
     from upsweep._backends.cuda.scan_launch import start_scan as start_cuda_scan
 
 __all__ = [
-    "DeviceArray",
-    "advance_on_device",
-    "check_threads",
-    "combine_on_device",
-    "cpu_user_scan",
-    "cuda_aggregate_launch",
-    "cuda_bincount",
-    "cuda_bincount_sync",
-    "cuda_device_copy",
-    "cuda_loops",
-    "cuda_pairs_launch",
-    "cuda_problem",
-    "cuda_user_scan",
-    "fill_linear_thresholds",
-    "find_extremes",
-    "new_result",
-    "prepare_cuda_scan",
-    "reduce_scan",
-    "run_count",
-    "run_cuda_lines",
-    "run_cuda_lines_backward",
-    "run_cuda_scan",
-    "run_histogram",
-    "run_pairs",
-    "run_scan",
-    "start_cuda_scan",
-    "user_array",
-    "write_state",
-]
+    "DeviceArray", "advance_on_device", "check_threads", "combine_on_device", "cpu_user_scan",
+    "cuda_aggregate_launch", "cuda_bincount", "cuda_bincount_sync", "cuda_device_copy", "cuda_loops",
+    "cuda_pairs_launch", "cuda_problem", "cuda_user_scan", "fill_linear_thresholds", "find_extremes",
+    "new_result", "prepare_cuda_scan", "reduce_scan", "run_count", "run_cuda_lines",
+    "run_cuda_lines_backward", "run_cuda_scan", "run_histogram", "run_pairs", "run_scan", "start_cuda_scan",
+    "user_array", "write_state",
+]  # fmt: skip
 
 # Functions and types of `cuda`, by the name that they have here: the module, and the name in it. Those of
 # `scan_launch` are for callers with pointers, strides, a stream and an allocator: `_torch` and `distributed`.
@@ -166,7 +144,7 @@ def run_scan(
             final[...] = 0 if scan.initial is None else scan.initial
     else:
         cpu_scan.run(
-            scan, result, final, None, reverse=reverse, exclusive=exclusive, flush=flush, window=window,
+            scan, result, final, reverse=reverse, exclusive=exclusive, flush=flush, window=window,
             n_threads=n_threads,
         )  # fmt: skip
     return result, final

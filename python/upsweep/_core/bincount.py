@@ -1,6 +1,8 @@
-"""Arguments of a count, normalised: keys and weights with the counted axis last, and what the result is to be.
+"""The problem class of counts, and the checks of their arguments.
 
-Every check that can be made without reading keys happens here, before any work, and names the argument.
+`normalise_count` moves the counted axis of keys and weights to the end and finds the dtypes. All checks that
+need no key happen here, before any work, and their errors name the argument. Errors about keys, which executors
+find, are built here, too.
 """
 
 from __future__ import annotations
@@ -14,30 +16,31 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from upsweep import _arrays
-from upsweep._arrays import Array, Placement
-from upsweep._core.scan import check_axis, check_out
+from upsweep._arrays import Operand, Placement
+from upsweep._core.layout import check_axis, moveaxis
+from upsweep._core.scan import check_out
 from upsweep._utils.integers import as_integer
 
 __all__ = [
     "Count", "as_size", "axes_message", "check_keywords", "check_memory", "key_error", "made_on_device",
-    "memory_error", "moved", "normalise_count", "outside_error", "too_many_bins",
+    "memory_error", "normalise_count", "outside_error", "too_many_bins",
 ]  # fmt: skip
 
 
 @dataclass
 class Count:
-    """A checked count. A backend makes (or is given as `out`) an array of `result_shape(n_bins)`.
+    """A checked count. Its result, or `out`, has the shape `result_shape(n_bins)`.
 
     keys : (..., n), of any integer dtype or bool, in any layout.
     weights : (..., n), or (..., n, k) where `n_sums` is k, or None.
-    n_bins : as the arguments fix it; None: of the largest key of all, and at least `least`.
-    axis : of the keys as they were given, which the bins replace in the result.
-    accumulator : what is summed in: int64, float64, complex128, uint64.
-    dtype : of the result.
+    n_bins : the number of bins; None: one more than the largest key, and at least `least`.
+    axis : the axis of the user's keys that the bins replace in the result.
+    accumulator : the dtype of sums: int64, float64, complex128 or uint64.
+    dtype : the dtype of the result.
     """
 
-    keys: Array
-    weights: Array | None
+    keys: Operand
+    weights: Operand | None
     n_sums: int | None
     n_bins: int | None
     least: int
@@ -45,15 +48,15 @@ class Count:
     drop: bool
     accumulator: np.dtype[Any]
     dtype: np.dtype[Any]
-    out: Array | None = None
+    out: Operand | None = None
     accumulate: bool = False
     deterministic: bool = False
     return_invalid: bool = False
-    placement: Placement | None = None  # of arrays that are on a device
+    placement: Placement | None = None  # None: numpy arrays
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The result's shape without bins and sums."""
+        """The shape of the result without bins and sums."""
         return self.keys.shape[:-1]
 
     @property
@@ -63,26 +66,19 @@ class Count:
     def result_shape(self, n_bins: int) -> tuple[int, ...]:
         return (*self.rows[: self.axis], n_bins, *self.rows[self.axis :], *self.sums)
 
-    def bins_last(self, result: Array) -> Array:
-        """A view of a result as kernels see it: (..., bins), or (..., bins, k)."""
-        return moved(result, self.axis, len(self.rows))
+    def bins_last(self, result: Operand) -> Operand:
+        """Return a view of a result as the kernels expect it: (..., bins), or (..., bins, k)."""
+        return moveaxis(result, self.axis, len(self.rows))
 
-    def bins_in_place(self, result: Array) -> Array:
-        """The inverse of `bins_last`."""
-        return moved(result, len(self.rows), self.axis)
+    def bins_in_place(self, result: Operand) -> Operand:
+        """Invert `bins_last`."""
+        return moveaxis(result, len(self.rows), self.axis)
 
-    def asker(self, n_bins: int, largest_key: bool) -> str:
-        """Whose wish a number of bins is."""
+    def size_argument(self, largest_key: bool) -> str:
+        """Return the name of the argument that determines the number of bins."""
         if self.out is not None:
             return "out"
         return "x" if largest_key else "minlength" if self.n_bins is None else "length"
-
-
-def moved(array: Array, source: int, destination: int) -> Array:
-    """np.moveaxis, which those who may not be read do not take part in."""
-    order = list(range(array.ndim))
-    order.insert(destination, order.pop(source))
-    return array.transpose(order)
 
 
 def normalise_count(
@@ -92,7 +88,7 @@ def normalise_count(
     *,
     length: object,
     axis: object,
-    out: Array | None,
+    out: Operand | None,
     accumulate: bool,
     dtype: DTypeLike | None,
     invalid: object,
@@ -102,36 +98,36 @@ def normalise_count(
     """Check all arguments that describe the count."""
     drop = check_keywords(invalid, return_invalid, accumulate, out)
     keys = _as_keys(x, axis)
-    at = 0 if axis is None else check_axis(axis, keys.ndim)
+    index = 0 if axis is None else check_axis(axis, keys.ndim)
     summands = None if weights is None else _as_weights(weights, keys)
     n_sums = summands.shape[-1] if summands is not None and summands.ndim > keys.ndim else None
     least = as_size(minlength, "minlength")
-    accumulator, wanted = _dtypes(keys, summands, dtype)
+    accumulator, result_dtype = _dtypes(keys, summands, dtype)
     n_bins = None if length is None else as_size(length, "length")
     if n_bins is not None and n_bins < least:
         raise ValueError(f"length: {n_bins} is smaller than minlength={least}")
     placement = _arrays.common_placement({"x": keys, "weights": summands})
     count = Count(
-        moved(keys, at, keys.ndim - 1), None, n_sums, n_bins, least, at, drop, accumulator, wanted,
+        moveaxis(keys, index, keys.ndim - 1), None, n_sums, n_bins, least, index, drop, accumulator, result_dtype,
         None, bool(accumulate), bool(deterministic), bool(return_invalid), placement,
     )  # fmt: skip
     if summands is not None:
-        count.weights = moved(summands, at, keys.ndim - 1)
+        count.weights = moveaxis(summands, index, keys.ndim - 1)
     if out is not None:
         shape = tuple(getattr(out, "shape", ()) if placement is None else _arrays.as_operand(out, "out").shape)
         if n_bins is None and len(shape) == len(count.result_shape(0)):
-            count.n_bins = shape[at]
+            count.n_bins = shape[index]
         elif n_bins is None and hasattr(out, "shape"):
-            raise ValueError(axes_message(count.result_shape(0), at, shape))
+            raise ValueError(axes_message(count.result_shape(0), index, shape))
         expected = count.result_shape(least if count.n_bins is None else count.n_bins)
-        count.out = check_out(out, expected, wanted, {"x": keys, "weights": summands}, placement=placement)
-        if expected[at] < least:
-            raise ValueError(f"out: has {expected[at]} bins, fewer than minlength={least}")
+        count.out = check_out(out, expected, result_dtype, {"x": keys, "weights": summands}, placement=placement)
+        if expected[index] < least:
+            raise ValueError(f"out: has {expected[index]} bins, fewer than minlength={least}")
     return count
 
 
 def check_keywords(invalid: object, return_invalid: bool, accumulate: bool, out: object) -> bool:
-    """Whether keys outside the bins are left out."""
+    """Check keywords together; return whether keys outside the bins are left out."""
     if not isinstance(invalid, str) or invalid not in ("raise", "drop"):
         raise ValueError(f"invalid: expected 'raise' or 'drop', got {invalid!r}")
     if return_invalid and invalid != "drop":
@@ -141,15 +137,15 @@ def check_keywords(invalid: object, return_invalid: bool, accumulate: bool, out:
     return invalid == "drop"
 
 
-def axes_message(expected: tuple[int, ...], axis: int, given: tuple[int, ...]) -> str:
-    """What is wrong with an `out` of another number of axes, of which any number of bins is right."""
-    sizes = ", ".join("bins" if at == axis else str(n) for at, n in enumerate(expected))
-    return f"out: expected shape ({sizes}{',' if len(expected) == 1 else ''}), got {given}"
+def axes_message(expected: tuple[int, ...], axis: int, shape: tuple[int, ...]) -> str:
+    """Return the message for an `out` with another number of axes, where any number of bins is allowed."""
+    sizes = ", ".join("bins" if index == axis else str(n) for index, n in enumerate(expected))
+    return f"out: expected shape ({sizes}{',' if len(expected) == 1 else ''}), got {shape}"
 
 
-def _as_keys(x: ArrayLike, axis: object) -> Array:
-    nothing = isinstance(x, (list, tuple)) and len(x) == 0
-    keys = np.asarray(x, dtype=np.intp) if nothing else _arrays.as_operand(x, "x")
+def _as_keys(x: ArrayLike, axis: object) -> Operand:
+    is_empty = isinstance(x, (list, tuple)) and len(x) == 0
+    keys = np.asarray(x, dtype=np.intp) if is_empty else _arrays.as_operand(x, "x")
     if axis is None and keys.ndim != 1:
         depth = "small" if keys.ndim == 0 else "large"
         raise ValueError(
@@ -160,7 +156,7 @@ def _as_keys(x: ArrayLike, axis: object) -> Array:
     return keys
 
 
-def _as_weights(weights: ArrayLike, keys: Array) -> Array:
+def _as_weights(weights: ArrayLike, keys: Operand) -> Operand:
     array = _arrays.as_operand(weights, "weights")
     if array.shape != keys.shape and (array.ndim != keys.ndim + 1 or array.shape[:-1] != keys.shape):
         raise ValueError(
@@ -171,37 +167,45 @@ def _as_weights(weights: ArrayLike, keys: Array) -> Array:
 
 
 def as_size(value: object, name: str) -> int:
-    """A number of bins; errors have numpy's words."""
+    """Return a number of bins; errors use numpy's words."""
     size = as_integer(value, name, f"{type(value).__name__!r} object cannot be interpreted as an integer")
     if size < 0:
         raise ValueError(f"{name}: must not be negative, got {size}")
     return size
 
 
-def _dtypes(keys: Array, weights: Array | None, dtype: DTypeLike | None) -> tuple[np.dtype[Any], np.dtype[Any]]:
-    """What is summed in, and the result's dtype."""
-    wanted = None if dtype is None else _arrays.as_dtype(dtype)
-    if wanted is not None and wanted.kind not in "iufc":
-        raise TypeError(f"dtype: expected integers, real or complex floating numbers, got {wanted}")
+def _dtypes(
+    keys: Operand, weights: Operand | None, dtype: DTypeLike | None
+) -> tuple[np.dtype[Any], np.dtype[Any]]:
+    """Return the dtypes of the accumulator and of the result."""
+    explicit = None if dtype is None else _arrays.as_dtype(dtype)
+    if explicit is not None and explicit.kind not in "iufc":
+        raise TypeError(f"dtype: expected integers, real or complex floating numbers, got {explicit}")
     accumulator: np.dtype[Any]
     if weights is None or keys.size == 0:
-        # Without keys there is nothing to sum, and numpy answers with integers.
+        # numpy returns integers where there are no keys, whatever the dtype of the weights.
         accumulator = np.dtype(np.int64)
     elif weights.dtype.kind == "c":
-        if wanted is not None and wanted.kind != "c":
-            raise TypeError(f"dtype: sums of {weights.dtype} weights would lose their imaginary part in {wanted}")
+        if explicit is not None and explicit.kind != "c":
+            raise TypeError(
+                f"dtype: sums of {weights.dtype} weights would lose their imaginary part in {explicit}"
+            )
         accumulator = np.dtype(np.complex128)
-    elif wanted is not None and wanted.kind in "iu" and weights.dtype.kind in "biu":
-        accumulator = np.dtype(np.uint64 if wanted.kind == "u" else np.int64)  # the same bits: modulo 2**64
+    elif explicit is not None and explicit.kind in "iu" and weights.dtype.kind in "biu":
+        accumulator = np.dtype(
+            np.uint64 if explicit.kind == "u" else np.int64
+        )  # equal bits: sums are modulo 2**64
     else:
         accumulator = np.dtype(np.float64)
     default = np.dtype(np.intp) if accumulator == np.int64 else accumulator
-    return accumulator, default if wanted is None else wanted
+    return accumulator, default if explicit is None else explicit
 
 
 def made_on_device(accumulator: str, dtype: str) -> str:
-    """What the kernels of a device write of a result of this dtype: they sum in 64 bits a part, and round only to
-    the float32 and complex64 of such sums."""
+    """Return the dtype that the CUDA kernels write for a result of this dtype.
+
+    They add in 64 bits per part, and round sums of float64 and complex128 only to float32 and complex64.
+    """
     short = {"float64": "float32", "complex128": "complex64"}.get(accumulator)
     return dtype if dtype == short else accumulator
 
@@ -215,10 +219,10 @@ def outside_error(count: Count, first: int, n_bins: int) -> ValueError:
 
 
 def key_error(index: tuple[int, ...], axis: int, value: int, n_bins: int) -> ValueError:
-    """What is wrong with a key; `index` has the counted axis last, which is at `axis` in x."""
-    place = list(index)
-    place.insert(axis, place.pop())
-    where = str(place[0]) if len(place) == 1 else str(tuple(place))
+    """Return the error for a key; `index` has the counted axis last, which is `axis` of x."""
+    position = list(index)
+    position.insert(axis, position.pop())
+    where = str(position[0]) if len(position) == 1 else str(tuple(position))
     if value < 0:
         return ValueError(
             f"x: 'x' argument must not be negative, must have no negative elements: element {where} is {value}"
@@ -226,12 +230,12 @@ def key_error(index: tuple[int, ...], axis: int, value: int, n_bins: int) -> Val
     return ValueError(f"x: element {where} is {value}, outside the {n_bins} bins")
 
 
-_SURELY_HELD = 1 << 22  # numbers
+_CHECK_ABOVE = 1 << 22  # numbers; all machines have memory for fewer
 
 
 def check_memory(count: Count, n_bins: int, limit: Callable[[], int | None], *, largest_key: bool) -> None:
-    """Refuse a result that there is no memory for: it would be had, and end the process when written to."""
-    if _numbers(count, n_bins) < _SURELY_HELD:
+    """Refuse a result larger than memory: with overcommit, writing to it would end the process."""
+    if _numbers(count, n_bins) < _CHECK_ABOVE:
         return
     error = too_many_bins(count, n_bins, limit(), largest_key)
     if error is not None:
@@ -239,22 +243,22 @@ def check_memory(count: Count, n_bins: int, limit: Callable[[], int | None], *, 
 
 
 def _numbers(count: Count, n_bins: int) -> int:
-    """How many the result has. One without rows or sums has none, but that many bins no array has either."""
+    """Count the numbers of a result; zero rows or sums count as one, because bins are limited, too."""
     return max(math.prod(count.rows), 1) * n_bins * max(math.prod(count.sums), 1)
 
 
 def too_many_bins(count: Count, n_bins: int, limit: int | None, largest_key: bool) -> MemoryError | None:
-    """The error, if the result cannot be in memory of `limit` bytes; None: not known."""
+    """Return the error if the result does not fit into memory of `limit` bytes; None means an unknown limit."""
     n_bytes = _numbers(count, n_bins) * max(count.accumulator.itemsize, count.dtype.itemsize)
     if n_bytes <= (np.iinfo(np.intp).max if limit is None else limit):
         return None
-    return memory_error(count.asker(n_bins, largest_key), n_bins, n_bytes, limit)
+    return memory_error(count.size_argument(largest_key), n_bins, n_bytes, limit)
 
 
 def memory_error(name: str, n_bins: int, n_bytes: int, limit: int | None) -> MemoryError:
-    """The result would not fit; `name`: of the argument whose wish its size is."""
+    """Return the error for a result that does not fit; the argument `name` determines its size."""
     what = "the largest key" if name == "x" else "it"
     if name == "x" and n_bins == np.iinfo(np.int64).max:
         return MemoryError("x: the largest key asks for 2**63 - 1 bins or more, which no array can have")
-    held = "an array can have" if limit is None else f"the {limit:,} bytes of memory that there are"
-    return MemoryError(f"{name}: {what} asks for {n_bins} bins, {n_bytes:,} bytes, more than {held}")
+    available = "an array can have" if limit is None else f"the {limit:,} bytes of memory that there are"
+    return MemoryError(f"{name}: {what} asks for {n_bins} bins, {n_bytes:,} bytes, more than {available}")

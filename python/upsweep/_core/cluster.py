@@ -1,6 +1,6 @@
-"""Sorting, counting and cutting of points: what `cluster` does, for arrays of numpy and of what has its functions.
+"""Array operations of `upsweep.cluster`: sorting, counting and ordering of points in the library of the arrays.
 
-`_torch/cluster.py` has the same methods for tensors.
+`ArrayOps` serves numpy and cupy, whose functions have equal names; `_torch/cluster.py` has a subclass for tensors.
 """
 
 from __future__ import annotations
@@ -10,43 +10,22 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["MORTON_BITS", "Tools", "fold_cells", "tools_of"]
+__all__ = ["ArrayOps", "array_ops"]
 
-MORTON_BITS = 62  # of an int64 that stays positive
+_MORTON_BITS = 62  # bits of a nonnegative int64, with one to spare
 
 
-def tools_of(*values: Any) -> Tools:
-    """For numpy's arrays and lists, or for cupy's where one of these is."""
+def array_ops(*values: Any) -> ArrayOps:
+    """Return the operations for cupy if one of these is a cupy array, else for numpy."""
     cupy = sys.modules.get("cupy")
     if cupy is not None and any(isinstance(value, cupy.ndarray) for value in values):
-        return Tools(cupy)
-    return Tools(np)
+        return ArrayOps(cupy)
+    return ArrayOps(np)
 
 
-def fold_cells(tools: Any, cells: Any) -> Any:
-    """One number for each row of cells (M, D), int64: equal and ordered as the rows are.
+class ArrayOps:
+    """Operations on arrays of numpy or cupy; points are (M, D), labels (M,)."""
 
-    Coordinates are folded in one after the other; before the numbers could leave int64, both factors are replaced
-    by their ranks, which are below M.
-    """
-    n_points, n_axes = cells.shape
-    folded, n_folded = tools.zeros(n_points), 1
-    if n_points == 0:
-        return folded
-    for axis in range(n_axes):
-        column = cells[:, axis]
-        least = int(column.min())
-        n_values = int(column.max()) - least + 1
-        if n_folded * n_values < 2**62:
-            column = column - least
-        else:
-            column, n_values = tools.ranks(column)
-            folded, n_folded = tools.ranks(folded)
-        folded, n_folded = folded * n_values + column, n_folded * n_values
-    return folded
-
-
-class Tools:
     MIN_WEIGHT: float | None = None
 
     def __init__(self, xp: Any) -> None:
@@ -70,14 +49,17 @@ class Tools:
         return lab if lab.size else lab.astype(np.int64)
 
     def integers(self, x: Any) -> Any:
-        return self.xp.asarray(x).ravel().astype(np.int64)
+        return self.to_integers(self.xp.asarray(x).ravel())
+
+    def to_integers(self, x: Any) -> Any:
+        return x.astype(np.int64)
 
     def at_least(self, weights: Any, least: float) -> Any:
         return self.xp.maximum(weights, least)
 
     def at_labels(self, totals: Any, lab: Any, name: str) -> Any:
-        """The argument, which has to have a number for each label."""
-        if lab.size and int(lab.max()) >= totals.shape[0]:
+        """Check that the argument has a number for each label."""
+        if lab.shape[0] and int(lab.max()) >= totals.shape[0]:
             raise ValueError(
                 f"{name}: expected one for each of {int(lab.max()) + 1} labels, got {totals.shape[0]}"
             )
@@ -95,29 +77,32 @@ class Tools:
         return self.xp.stack(columns, axis=1)
 
     def floats(self, totals: Any, like: Any) -> Any:
-        """KeOps' weights of clusters: float64 in numpy."""
+        """Convert the weights of clusters: to float64, as KeOps does for numpy."""
         return totals.astype(np.float64)
 
     # ---- sorting and counting ----------------------------------------------------------------------------------
 
     def ranks(self, x: Any) -> tuple[Any, int]:
-        """Each element's place among the distinct ones, and how many there are."""
-        values, places = self.xp.unique(x, return_inverse=True)
-        return places.reshape(-1), len(values)
+        """Return the rank of each element among the distinct values, and the number of these."""
+        values, ranks = self.xp.unique(x, return_inverse=True)
+        return ranks.reshape(-1), len(values)
 
     def stable_order(self, x: Any) -> Any:
         return self.xp.argsort(x, kind="stable")
+
+    def descending_order(self, x: Any) -> Any:
+        return self.stable_order(-x)
 
     def cumulative_sum(self, x: Any) -> Any:
         return self.xp.cumsum(x, dtype=np.int64)
 
     def count(self, lab: Any) -> Any:
-        if lab.size and int(lab.min()) < 0:
+        if lab.shape[0] and int(lab.min()) < 0:
             raise ValueError(f"lab: labels have to be 0 or more, got {int(lab.min())}")
         return self.xp.bincount(lab)
 
     def sum_by_label(self, lab: Any, x: Any, n_labels: int | None, weights: Any = None) -> Any:
-        """The sum of rows of each label, in float64: (C, D)."""
+        """Sum the rows of each label in float64: (C, D)."""
         n_labels = len(self.count(lab)) if n_labels is None else n_labels
         wide = x.astype(np.float64)
         if weights is not None:
@@ -131,7 +116,7 @@ class Tools:
         return mean.astype(like.dtype if like.dtype.kind == "f" else np.float64)
 
     def rows_of_matrix(self, keep: Any) -> tuple[Any, Any]:
-        """How many entries are set up to the end of each row, and the column of each."""
+        """Return the number of entries set up to the end of each row, and the column of each entry."""
         keep = self.xp.asarray(keep).astype(bool)
         return self.cumulative_sum(keep.sum(axis=1)), self.xp.nonzero(keep)[1]
 
@@ -143,48 +128,69 @@ class Tools:
             raise ValueError(f"size: expected a number, or one for each of {points.shape[1]} axes, got {size}")
         if not bool((size > 0).all()):
             raise ValueError(f"size: expected positive lengths, got {size}")
-        cells = self.xp.floor(points / size)
+        return self.checked_cells(self.xp.floor(points / size))
+
+    def checked_cells(self, cells: Any) -> Any:
         if not bool((abs(cells) < 2.0**62).all()):
             raise ValueError("x: expected finite coordinates, of fewer than 2**62 cells")
-        return cells.astype(np.int64)
+        return self.to_integers(cells)
 
     def labels_of_cells(self, cells: Any) -> Any:
-        return self.ranks(fold_cells(self, cells))[0]
+        """Number the distinct rows of cells (M, D) from 0 in their order.
+
+        Coordinates are folded into one int64, one after the other. Before that would overflow, both factors are
+        replaced by their ranks, which are below M.
+        """
+        n_points, n_axes = cells.shape
+        folded, n_folded = self.zeros(n_points), 1
+        for axis in range(n_axes if n_points else 0):
+            column = cells[:, axis]
+            least = int(column.min())
+            n_values = int(column.max()) - least + 1
+            if n_folded * n_values < 2**62:
+                column = column - least
+            else:
+                column, n_values = self.ranks(column)
+                folded, n_folded = self.ranks(folded)
+            folded, n_folded = folded * n_values + column, n_folded * n_values
+        return self.ranks(folded)[0]
 
     def morton_order(self, points: Any) -> Any:
-        """The order along the Z curve, of as many bits a coordinate as an integer holds."""
+        """Return the order along the Z curve, with as many bits per coordinate as an integer holds."""
         n_points, n_axes = points.shape
         codes = self.zeros(n_points)
         if n_points == 0 or n_axes == 0:
             return self.arange(n_points)
-        low, high = points.min(axis=0), points.max(axis=0)
-        self._check_finite(low, high)
-        # Cells are cubes; axes beyond the bits, the narrowest, do not steer.
+        low, high = self.extent(points)
+        # Cells are cubes. Axes without a bit, which are the narrowest, have no influence.
         span = high - low
-        axes = self.xp.argsort(-span, kind="stable")[:MORTON_BITS]
+        axes = self.descending_order(span)[:_MORTON_BITS]
         axes = axes[: max(int((span > 0).sum()), 1)]
-        n_bits = min(MORTON_BITS // len(axes), 31)
+        n_bits = min(_MORTON_BITS // len(axes), 31)
         side = float(span.max()) or 1.0
-        scaled = ((points - low)[:, axes] / side * 2.0**n_bits).astype(np.int64).clip(0, 2**n_bits - 1)
+        scaled = self.to_integers((points - low)[:, axes] / side * 2.0**n_bits).clip(0, 2**n_bits - 1)
         for bit in range(n_bits - 1, -1, -1):
             for axis in range(len(axes)):
                 codes = 2 * codes + (scaled[:, axis] >> bit & 1)
         return self.stable_order(codes)
 
-    def _check_finite(self, low: Any, high: Any) -> None:
+    def extent(self, points: Any) -> tuple[Any, Any]:
+        """Return the least and the largest coordinates, which must be finite."""
+        low, high = points.min(axis=0), points.max(axis=0)
         if not bool(self.xp.isfinite(low).all() and self.xp.isfinite(high).all()):
             raise ValueError("x: expected finite coordinates")
+        return low, high
 
     def leaf_order(self, points: Any, n_leaves: int) -> Any:
-        """The order of the leaves of a tree that halves points along their widest coordinate.
+        """Return the order of the leaves of a tree that halves points along their widest coordinate.
 
-        Cuts fall where `balanced_clusters` cuts the order into `n_leaves` parts.
+        The cuts are those of `balanced_clusters`, which cuts the order into `n_leaves` parts.
         """
         n_points = points.shape[0]
         order = self.arange(n_points)
         if n_points == 0 or points.shape[1] == 0:
             return order
-        self._check_finite(points.min(axis=0), points.max(axis=0))
+        self.extent(points)
         parts = [(0, n_leaves)]
         while parts:
             first, last = parts.pop()

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from upsweep import _arrays
-from upsweep._arrays import Array, DeviceView
+from upsweep._arrays import DeviceView, Operand
 from upsweep._core import bin_thresholds
 from upsweep._utils.integers import as_integer
 
@@ -32,9 +32,9 @@ _MAX_BINS = 1 << 30  # kernels compute bins in 32 bits
 class Histogram:
     """A checked histogram. `weights` has x's shape; `thresholds` come from `bin_thresholds`."""
 
-    x: Array
-    weights: Array | None
-    thresholds: Array
+    x: Operand
+    weights: Operand | None
+    thresholds: Operand
     n_bins: int
 
 
@@ -47,10 +47,10 @@ class Extremes(NamedTuple):
     value: Any = None
 
 
-FindExtremes = Callable[[Array], Extremes]  # of an array with at least one element
+FindExtremes = Callable[[Operand], Extremes]  # of an array with at least one element
 
 
-def as_numbers(x: ArrayLike) -> Array:
+def as_numbers(x: ArrayLike) -> Operand:
     """Return the elements: real numbers, bool as bytes."""
     numbers = _arrays.as_operand(x, "x")
     if numbers.dtype.kind == "c":
@@ -58,7 +58,7 @@ def as_numbers(x: ArrayLike) -> Array:
     return numbers.view(np.uint8) if numbers.dtype == np.bool_ else numbers
 
 
-def as_weights(weights: ArrayLike, x: Array) -> Array:
+def as_weights(weights: ArrayLike, x: Operand) -> Operand:
     """Return the weights, which must have x's shape."""
     array = _arrays.as_operand(weights, "weights")
     if array.shape != x.shape:
@@ -76,7 +76,7 @@ def as_count(bins: object) -> int:
     return n_bins
 
 
-def explicit_edges(bins: ArrayLike | str, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+def explicit_edges(bins: ArrayLike | str, dtype: np.dtype[Any]) -> tuple[Operand, Operand]:
     """Return the edges that the user passed, and their thresholds for elements of `dtype`."""
     edges = _arrays.as_array(bins, "bins")
     if edges.ndim != 1:
@@ -101,8 +101,8 @@ def explicit_edges(bins: ArrayLike | str, dtype: np.dtype[Any]) -> tuple[Array, 
 
 
 def uniform_edges(
-    x: Array, bins: Any, ends: tuple[Any, Any] | None, weights: Array | None, find_extremes: FindExtremes
-) -> tuple[Array, Array]:
+    x: Operand, bins: Any, ends: tuple[Any, Any] | None, weights: Operand | None, find_extremes: FindExtremes
+) -> tuple[Operand, Operand]:
     """Return the edges of bins of equal width, and their thresholds. `ends` is the argument `range`."""
     if not isinstance(bins, str):
         bins = as_count(bins)
@@ -128,7 +128,7 @@ def uniform_edges(
     return edges, bin_thresholds.uniform_thresholds(edges, first, last, x.dtype.newbyteorder("="))
 
 
-def _bins_of_rule(x: Array, rule: str, ends: tuple[Any, Any] | None, weights: Array | None) -> int:
+def _bins_of_rule(x: Operand, rule: str, ends: tuple[Any, Any] | None, weights: Operand | None) -> int:
     if isinstance(x, DeviceView):
         raise TypeError(f"bins: the rule {rule!r} needs elements in the host's memory; give a number, or edges")
     if weights is not None:
@@ -177,7 +177,7 @@ def _as_end(value: Any) -> Any:
     return number
 
 
-def _data_range(x: Array, find_extremes: FindExtremes) -> tuple[Any, Any]:
+def _data_range(x: Operand, find_extremes: FindExtremes) -> tuple[Any, Any]:
     """Return the least and the largest element as numbers of x's dtype; 0 and 1 if there are no elements."""
     if x.size == 0:
         return 0, 1
@@ -192,7 +192,7 @@ def _data_range(x: Array, find_extremes: FindExtremes) -> tuple[Any, Any]:
     return dtype.type(low), dtype.type(high)
 
 
-def histc_range(x: Array, low: Any, high: Any, find_extremes: FindExtremes) -> tuple[Any, Any]:
+def histc_range(x: Operand, low: Any, high: Any, find_extremes: FindExtremes) -> tuple[Any, Any]:
     """Return the range in x's dtype; for integers as Python numbers, which may be fractions."""
     low, high = _as_finite(low, "min"), _as_finite(high, "max")
     if low > high:

@@ -1,6 +1,7 @@
-"""Arguments of a scan, normalised: what the user wrote becomes arrays of one shape and an axis.
+"""The problem class of scans, and the checks of their arguments.
 
-Every check that can be made without reading data happens here, before any work, and names the argument.
+`normalise` broadcasts the operands and classifies the factor; `check_out` validates a user's output array. All
+checks that need no element happen here, before any work, and their errors name the argument.
 """
 
 from __future__ import annotations
@@ -11,25 +12,25 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import Array, DeviceView, Placement
-from upsweep._utils.integers import as_integer
+from upsweep._arrays import DeviceView, Operand, Placement
+from upsweep._core.layout import broadcast_shapes, check_axis, have_same_memory, overlap, overlaps_itself
 
-__all__ = ["Scan", "check_axis", "check_out", "normalise", "overlaps_itself"]
+__all__ = ["Scan", "check_axis", "check_out", "normalise", "overlap", "overlaps_itself"]
 
 
 @dataclass
 class Scan:
     """A checked scan. `x`, `gates` and `reset` have the result's shape; the others lack `axis`.
 
-    With a `home` they lie there, except for numbers, which are arrays of the host.
-    `name` and `factor_name` are the user's names of x and of what is gates or gamma here.
+    With a `placement` the operands are descriptors of arrays on its device, except for numbers, which are host
+    arrays. `name` and `factor_name` are the user's names of x and of the factor (gates or gamma).
     """
 
-    x: Array
-    gates: Array | None
-    gamma: Array | None
-    reset: Array | None
-    initial: Array | None
+    x: Operand
+    gates: Operand | None
+    gamma: Operand | None
+    reset: Operand | None
+    initial: Operand | None
     axis: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -42,8 +43,8 @@ class Scan:
         return self.shape[: self.axis] + self.shape[self.axis + 1 :]
 
     @property
-    def factor(self) -> Array | None:
-        """The gates, or gamma repeated along the axis: of the result's shape."""
+    def factor(self) -> Operand | None:
+        """The gates, or gamma repeated along the axis, in the result's shape."""
         if self.gamma is None:
             return self.gates
         return np.broadcast_to(self.gamma[(slice(None),) * self.axis + (np.newaxis,)], self.shape)
@@ -54,30 +55,14 @@ class Scan:
 
     @property
     def factor_dtype(self) -> np.dtype[Any]:
-        """What states are multiplied in: real factors stay real under complex states, whose parts never meet."""
+        """The dtype of products of factors: float64 for real factors of complex states, which do not mix parts."""
         factor = self.gamma if self.gates is None else self.gates
         if self.accumulator.kind == "c" and (factor is None or factor.dtype.kind != "c"):
             return np.dtype(np.float64)
         return self.accumulator
 
 
-def check_axis(axis: object, ndim: int) -> int:
-    """Return the axis counted from the front."""
-    index = as_integer(axis, "axis")
-    if not -ndim <= index < ndim:
-        raise np.exceptions.AxisError(index, ndim, "axis")
-    return index % ndim
-
-
-def _broadcast_shape(named: dict[str, Array]) -> tuple[int, ...]:
-    try:
-        return np.broadcast_shapes(*(array.shape for array in named.values()))
-    except ValueError:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in named.items())
-        raise ValueError(f"shapes do not broadcast together: {shapes}") from None
-
-
-def _as_state(array: Array, name: str, state_shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def _as_state(array: Operand, name: str, state_shape: tuple[int, ...], dtype: np.dtype[Any]) -> Operand:
     if array.ndim > len(state_shape):
         raise ValueError(
             f"{name}: expected the state's shape {state_shape} (the result's without its axis) or one that "
@@ -91,31 +76,31 @@ def _as_state(array: Array, name: str, state_shape: tuple[int, ...], dtype: np.d
         raise ValueError(f"{name}: shape {array.shape} does not broadcast to the state's {state_shape}") from None
 
 
-def _without_axis(array: Array, axis: int, shape: tuple[int, ...]) -> Array:
-    """`array`, constant along `axis`, broadcast to `shape` and stripped of it."""
+def _without_axis(array: Operand, axis: int, shape: tuple[int, ...]) -> Operand:
+    """Broadcast `array`, which is constant along `axis`, to `shape`, and remove the axis."""
     whole = np.broadcast_to(array, shape[:axis] + (1,) + shape[axis + 1 :])
     return whole[(slice(None),) * axis + (0, ...)]
 
 
 def normalise(
     name: str,
-    x: Array,
+    x: Operand,
     factor_name: str | None,
-    factor: Array | None,
+    factor: Operand | None,
     dtype: np.dtype[Any],
     *,
     axis: object,
     reset: object,
     initial: object,
 ) -> Scan:
-    """Broadcast x, its factor (gamma or gates) and reset; find what the factor is along the axis.
+    """Broadcast x, its factor (gamma or gates) and reset without copies.
 
-    A factor that is the same along the axis becomes `gamma`; any other is `gates`. All are read as they lie.
+    A factor that is constant along the axis becomes `gamma`; any other one is `gates`.
     """
     named = {name: x}
     if factor is not None and factor_name is not None:
         named[factor_name] = factor
-    flags: Array | None = None
+    flags: Operand | None = None
     if reset is not None:
         flags = _arrays.as_operand(reset, "reset")
         if flags.dtype != np.bool_:
@@ -123,18 +108,18 @@ def normalise(
         named["reset"] = flags
     state = None if initial is None else _arrays.as_operand(initial, "initial")
     placement = _arrays.common_placement({**named, "initial": state})
-    shape = _broadcast_shape(named)
+    shape = broadcast_shapes(named)
     if not shape:
         raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d array")
-    at = check_axis(axis, len(shape))
-    scan = Scan(np.broadcast_to(x, shape), None, None, None, None, at, shape, dtype, placement, name)
+    index = check_axis(axis, len(shape))
+    scan = Scan(np.broadcast_to(x, shape), None, None, None, None, index, shape, dtype, placement, name)
     scan.factor_name = factor_name or scan.factor_name
     if flags is not None:
         scan.reset = np.broadcast_to(flags, shape)
     if factor is not None:
         padded = factor[(np.newaxis,) * (len(shape) - factor.ndim) + (...,)]
-        if padded.shape[at] == 1 or (padded.strides[at] == 0 and padded.size):
-            scan.gamma = _without_axis(padded[(slice(None),) * at + (slice(0, 1),)], at, shape)
+        if padded.shape[index] == 1 or (padded.strides[index] == 0 and padded.size):
+            scan.gamma = _without_axis(padded[(slice(None),) * index + (slice(0, 1),)], index, shape)
         else:
             scan.gates = np.broadcast_to(factor, shape)
     if state is not None:
@@ -142,51 +127,17 @@ def normalise(
     return scan
 
 
-def _same_memory(a: Array, b: Array) -> bool:
-    return (
-        a.__array_interface__["data"][0] == b.__array_interface__["data"][0]
-        and a.shape == b.shape
-        and a.dtype == b.dtype
-        and all(n <= 1 or s == t for n, s, t in zip(a.shape, a.strides, b.strides))
-    )
-
-
-def overlap(a: Array, b: Array) -> bool:
-    """Whether two arrays share memory, or may: the search for it is bounded."""
-    if not np.may_share_memory(a, b):
-        return False
-    try:
-        # The bound is on a search that is exponential at worst; the stubs know only its two named values.
-        return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True  # cannot be told apart in reasonable time
-
-
-def overlaps_itself(array: Array) -> bool:
-    """Whether two elements share memory.
-
-    Such a pair first differs along some axis. Shifted so that the one has index 0 there and all before, it lies in
-    that axis' first part, and the other in the rest. Sorted by stride, those are apart in all usual arrays.
-    """
-    if array.flags.c_contiguous or array.flags.f_contiguous or array.size == 0:
-        return False
-    ordered = array.transpose(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))
-    return any(
-        overlap(ordered[(0,) * axis + (slice(1, None),)], ordered[(0,) * axis + (slice(0, 1),)])
-        for axis in range(array.ndim)
-        if ordered.shape[axis] > 1
-    )
-
-
-def _as_target(out: object, inputs: dict[str, Array | None], placement: Placement | None, called: str) -> Array:
+def _as_target(
+    out: object, inputs: dict[str, Operand | None], placement: Placement | None, called: str
+) -> Operand:
     if placement is None:
-        if not isinstance(out, np.ndarray) or isinstance(out, (np.ma.MaskedArray, np.matrix, DeviceView)):
+        if not isinstance(out, np.ndarray) or isinstance(out, (np.ma.MaskedArray, np.matrix)):
             raise TypeError(f"{called}: expected a numpy.ndarray, got {_arrays.type_name(out)}")
-        return out.view(np.ndarray)  # np.memmap and the like
+        return out.view(np.ndarray)  # of np.memmap and other subclasses
     target = _arrays.as_operand(out, called)
     if not isinstance(target, DeviceView):
         raise TypeError(f"{called}: expected a {placement.library.name}, got {_arrays.type_name(out)}")
-    # Numbers are everywhere; the other inputs have lost their own shapes.
+    # Numbers go with any device. Inputs of the host are numbers, though broadcast to other shapes by now.
     _arrays.common_placement({**{k: a for k, a in inputs.items() if isinstance(a, DeviceView)}, called: target})
     return target
 
@@ -195,31 +146,31 @@ def check_out(
     out: object,
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
-    inputs: dict[str, Array | None],
+    inputs: dict[str, Operand | None],
     in_place: tuple[str, ...] = (),
     placement: Placement | None = None,
     *,
     called: str = "out",
-) -> Array:
-    """Return `out`, as a plain ndarray or where its `home` is, if the result may be written there.
+) -> Operand:
+    """Return `out` as a plain ndarray or a descriptor, if the result may be written to it.
 
     `inputs` are all arrays that are read; of these, `in_place` may be `out` itself, element for element. Errors
-    say what it is `called`.
+    call it `called`.
     """
-    out = _as_target(out, inputs, placement, called)
-    if out.shape != shape:
-        raise ValueError(f"{called}: expected shape {shape}, got {out.shape}")
-    if out.dtype != dtype:
-        raise TypeError(f"{called}: expected dtype {dtype}, got {out.dtype}")
-    if not out.flags.writeable:
+    target = _as_target(out, inputs, placement, called)
+    if target.shape != shape:
+        raise ValueError(f"{called}: expected shape {shape}, got {target.shape}")
+    if target.dtype != dtype:
+        raise TypeError(f"{called}: expected dtype {dtype}, got {target.dtype}")
+    if not target.flags.writeable:
         raise ValueError(f"{called}: is read-only")
-    if overlaps_itself(out):
-        raise ValueError(f"{called}: several of its elements share memory (strides of {out.strides} bytes)")
+    if overlaps_itself(target):
+        raise ValueError(f"{called}: several of its elements share memory (strides of {target.strides} bytes)")
     for name, array in inputs.items():
         if array is None or array.size == 0:
             continue
-        if name in in_place and _same_memory(out, array):
+        if name in in_place and have_same_memory(target, array):
             continue
-        if overlap(out, array):
+        if overlap(target, array):
             raise ValueError(f"{called}: overlaps {name} in memory without being the same array")
-    return out
+    return target

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from upsweep import _backends
-from upsweep._core import bincount
+from upsweep._core import bincount, layout
 from upsweep._core import scan as scan_problem
 
 __all__ = ["count", "run", "state_dtype"]
@@ -288,11 +288,11 @@ def _count_of_views(request: Any, made: torch.dtype) -> bincount.Count:
     keys, last = _as_numpy(request.keys), request.keys.ndim - 1
     dtype = np.dtype(name_of(made))
     described = bincount.Count(
-        bincount.moved(keys, request.axis, last), None, request.n_sums, request.n_bins, request.least,
+        layout.moveaxis(keys, request.axis, last), None, request.n_sums, request.n_bins, request.least,
         request.axis, request.drop, dtype, dtype, None, False, request.deterministic, request.count_invalid,
     )  # fmt: skip
     if request.weights is not None:
-        described.weights = bincount.moved(_as_numpy(_resolved(request.weights)), request.axis, last)
+        described.weights = layout.moveaxis(_as_numpy(_resolved(request.weights)), request.axis, last)
     return described
 
 

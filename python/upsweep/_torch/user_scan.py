@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from upsweep._arrays import Array
+from upsweep._arrays import Operand as Array
 from upsweep._compiler.recurrences.adjoint import adjoint
 from upsweep._compiler.recurrences.guards import Here
 from upsweep._compiler.recurrences.recurrence import Recurrence, state

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from upsweep import _arrays, _backends
-from upsweep._arrays import Array
+from upsweep._arrays import Operand as Array
 from upsweep._compiler.recurrences.associative import Monoid, find_monoid
 from upsweep._compiler.recurrences.linear_update import find_linear
 from upsweep._compiler.recurrences.recurrence import Recurrence

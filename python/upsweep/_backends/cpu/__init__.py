@@ -1,7 +1,15 @@
-"""The CPU backend: picks the build of the kernels that suits this machine, and the number of threads.
+"""The CPU backend: selects the instruction set, sets the number of threads, and runs problems on numpy arrays.
 
-Each Cython module exists once for every instruction set, under ``_isa/<level>/``. One is chosen at import: the
-widest that the CPU runs, or the one named by the environment variable ``UPSWEEP_CPU_ISA``.
+::
+
+    scan, bincount, histogram     executors of checked problems, called by `_backends`
+        -> scans, bincounts, histograms      Cython modules, one build per instruction set under ``_isa/<level>/``
+    pairs, user_scan, loops       executors that compile kernels (`_compiler.llvm`)
+        -> _pairs, _user_scans, _loops       Cython drivers of compiled kernels, one build
+    openmp, _machine              OpenMP's functions and version, properties of the CPU
+
+The import selects the widest instruction set that the CPU runs, or the one that the environment variable
+``UPSWEEP_CPU_ISA`` names. The small-call paths of the public functions call the Cython modules directly.
 """
 
 from __future__ import annotations
@@ -16,39 +24,31 @@ import upsweep._backends.cpu._machine as _machine
 from upsweep._utils.integers import as_size
 
 __all__ = [
-    "built_levels",
-    "bincounts",
-    "get_num_threads",
-    "histograms",
-    "level",
-    "memory_limit",
-    "scans",
-    "set_num_threads",
-    "threads",
-    "usable_levels",
-]
+    "built_levels", "bincounts", "get_num_threads", "histograms", "level", "memory_limit", "scans",
+    "set_num_threads", "threads", "usable_levels",
+]  # fmt: skip
 
 _FOLDER = Path(__file__).parent / "_isa"
 
 
 def built_levels() -> list[str]:
-    """The instruction sets that this installation has kernels for, narrowest first."""
+    """Return the instruction sets that this installation has kernels for, narrowest first."""
     return sorted(path.name for path in _FOLDER.iterdir() if any(path.glob("_scans.*")))
 
 
 def usable_levels() -> list[str]:
-    """Those of them that this CPU runs, widest first."""
+    """Return the instruction sets with kernels that this CPU runs, widest first."""
     built = built_levels()
     return [name for name in _machine.usable_levels() if name in built]
 
 
 def _choose_level() -> str:
     usable = usable_levels()
-    wanted = os.environ.get("UPSWEEP_CPU_ISA")
-    if wanted:
-        if wanted not in usable:
-            raise ImportError(f"UPSWEEP_CPU_ISA={wanted!r}: expected one of {', '.join(usable)}")
-        return wanted
+    chosen = os.environ.get("UPSWEEP_CPU_ISA")
+    if chosen:
+        if chosen not in usable:
+            raise ImportError(f"UPSWEEP_CPU_ISA={chosen!r}: expected one of {', '.join(usable)}")
+        return chosen
     if not usable:
         raise ImportError(f"no kernels for this CPU; built for: {', '.join(built_levels())}")
     return usable[0]
@@ -75,7 +75,7 @@ else:
 
 
 def memory_limit() -> int | None:
-    """The bytes of memory that this machine has, or the control group allows; None where that is not told."""
+    """Return the bytes of memory of this machine, or of its control group; None if the system does not say."""
     limits = []
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -91,7 +91,7 @@ def memory_limit() -> int | None:
 
 
 def _cgroup_cores() -> int | None:
-    """Whole cores that the control group allows, rounded up; None without a limit."""
+    """Return the number of cores that the control group allows, rounded up; None without a limit."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return None if quota == "max" else max(1, -(-int(quota) // int(period)))
@@ -111,17 +111,17 @@ def _available() -> int:
 
 _default_threads: int = _available()
 
-# More than this many are not asked of OpenMP, which ends the process when it cannot make them.
-_MOST_THREADS: int = max(64, 4 * (os.cpu_count() or 1))
+# An upper bound, because OpenMP ends the process if it cannot start a thread.
+_MAX_THREADS: int = max(64, 4 * (os.cpu_count() or 1))
 
 
 def check_threads(n_threads: object, name: str = "n_threads") -> int:
-    """Return a number of threads, at least 1."""
-    return min(as_size(n_threads, name, 1, expected="expected an integer or None"), _MOST_THREADS)
+    """Check a number of threads, and return it, bounded by what OpenMP can start."""
+    return min(as_size(n_threads, name, 1, expected="expected an integer or None"), _MAX_THREADS)
 
 
 def threads(n_threads: int | None) -> int:
-    """The most threads that a call may use; the kernels take fewer where the work is small."""
+    """Return the most threads that a call may use; the kernels use fewer for small problems."""
     return _default_threads if n_threads is None else check_threads(n_threads)
 
 
@@ -131,7 +131,7 @@ def set_num_threads(n_threads: int | None) -> None:
     Parameters
     ----------
     n_threads : int or None
-        At least 1. None: what OpenMP, the process' CPU affinity and its control group allow, looked at now.
+        At least 1. None: what OpenMP, the process' CPU affinity and its control group allow at present.
 
     Raises
     ------
@@ -166,7 +166,7 @@ def get_num_threads() -> int:
     return _default_threads
 
 
-# A child of fork has none of the pool's threads, and its first parallel region would wait for them for ever:
-# end them in the parent, which makes new ones when it next needs them.
+# A forked child has none of the pool's threads, and its first parallel region would wait for them forever. The
+# parent ends them before it forks, and starts new ones when it needs them.
 if hasattr(os, "register_at_fork") and _machine.openmp_version():
     os.register_at_fork(before=_machine.pause_pool)

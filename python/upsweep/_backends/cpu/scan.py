@@ -16,9 +16,8 @@ _ACCUMULATORS = {"f": _REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}
 
 def run(
     scan: Scan,
-    out: Array | None,
+    out: Array,
     final: Array | None,
-    multiplier: Array | None,
     *,
     reverse: bool,
     exclusive: bool,
@@ -26,24 +25,12 @@ def run(
     window: int,
     n_threads: int | None,
 ) -> None:
-    """Fill the arrays that are not None: the result, the state after the last step, the product of the factors."""
+    """Fill the result and the state after the last step."""
     cpu.scans.scan(
-        scan.x,
-        scan.gates,
-        scan.gamma,
-        scan.initial,
-        scan.reset,
-        out,
-        final,
-        multiplier,
-        axis=scan.axis,
-        reverse=reverse,
-        exclusive=exclusive,
-        flush=flush,
-        window=window,
-        n_threads=cpu.threads(n_threads),
+        scan.x, scan.gates, scan.gamma, scan.initial, scan.reset, out, final, None, axis=scan.axis,
+        reverse=reverse, exclusive=exclusive, flush=flush, window=window, n_threads=cpu.threads(n_threads),
         accumulator=_ACCUMULATORS[scan.accumulator.kind],
-    )
+    )  # fmt: skip
 
 
 def reduce(
@@ -58,9 +45,10 @@ def reduce(
 ) -> None:
     """Fill the aggregate of a block of steps."""
     if 0 not in scan.shape:
-        run(
-            scan, None, value, multiplier, reverse=reverse, exclusive=False, flush=flush, window=0,
-            n_threads=n_threads,
+        cpu.scans.scan(
+            scan.x, scan.gates, scan.gamma, scan.initial, scan.reset, None, value, multiplier, axis=scan.axis,
+            reverse=reverse, exclusive=False, flush=flush, window=0, n_threads=cpu.threads(n_threads),
+            accumulator=_ACCUMULATORS[scan.accumulator.kind],
         )  # fmt: skip
     if scan.reset is not None:
         np.any(scan.reset, axis=scan.axis, out=dropped)

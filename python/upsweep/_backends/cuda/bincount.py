@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import Array, DeviceView, name_of
+from upsweep._arrays import DeviceView, name_of
+from upsweep._arrays import Operand as Array
 from upsweep._backends.cuda import aggregate_launch, bincount_launch, bincount_sync
 from upsweep._backends.cuda.context import ExecutionContext, user_array
 from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import Array, DeviceView, Placement, name_of, on_device
+from upsweep._arrays import DeviceView, Placement, name_of, on_device
+from upsweep._arrays import Operand as Array
 from upsweep._backends.cuda import library
 from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
 from upsweep._backends.cuda.memory import DeviceMemory

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from upsweep._arrays import Array, DeviceView, address_on_device, name_of
+from upsweep._arrays import DeviceView, name_of
+from upsweep._arrays import Operand as Array
 
 __all__ = ["Allocate", "ArrayDescriptor", "describe"]
 
@@ -29,7 +30,5 @@ class ArrayDescriptor(NamedTuple):
 
 def describe(array: Array) -> ArrayDescriptor:
     """Describe a device view. A host array, for an operand that is not read, and one without elements have 0."""
-    pointer = 0
-    if isinstance(array, DeviceView) and array.size:
-        pointer = address_on_device(array, array.origin.library)
+    pointer = array.pointer if isinstance(array, DeviceView) and array.size else 0
     return ArrayDescriptor(pointer, array.shape, array.strides, name_of(array.dtype))

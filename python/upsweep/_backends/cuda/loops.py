@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from upsweep._arrays import Array, DeviceView
+from upsweep._arrays import DeviceView
+from upsweep._arrays import Operand as Array
 from upsweep._backends.cuda import loops_launch
 from upsweep._backends.cuda.context import user_array
 from upsweep._backends.cuda.descriptor import describe

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from upsweep._arrays import Array
+from upsweep._arrays import Operand as Array
 from upsweep._backends.cuda import pairs_launch
 from upsweep._backends.cuda.context import user_array
 from upsweep._backends.cuda.staging import open_context

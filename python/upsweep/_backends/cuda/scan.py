@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import Array, DeviceView
+from upsweep._arrays import DeviceView
+from upsweep._arrays import Operand as Array
 from upsweep._backends.cuda import aggregate_launch, scan_launch
 from upsweep._backends.cuda.context import ExecutionContext, user_array
 from upsweep._backends.cuda.descriptor import describe

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from upsweep._arrays import Array
+from upsweep._arrays import Operand as Array
 from upsweep._backends import cpu
 from upsweep._backends.cuda import library
 from upsweep._backends.cuda.context import ExecutionContext

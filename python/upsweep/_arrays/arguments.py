@@ -1,0 +1,114 @@
+"""Array arguments of the public functions: checks that need no operation, with errors that name the argument.
+
+`as_operand` takes numpy arrays, lists and numbers, and arrays on a CUDA device, which it describes. `as_array`
+takes only the former. Arrays of other libraries are refused instead of being copied without the user's
+knowledge.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from upsweep._arrays import libraries
+from upsweep._arrays.descriptor import Array, DeviceView, Operand
+from upsweep._arrays.dtypes import is_bfloat16
+
+__all__ = ["as_array", "as_number", "as_operand", "cast", "check_device", "refuse_device"]
+
+# Libraries whose arrays would lose their type, device or laziness in np.asarray.
+_OTHER_LIBRARIES = ("torch", "cupy", "dask", "jax", "jaxlib", "tensorflow")
+
+
+def as_number(value: Any, name: str, limit: int = 2**64) -> Any:
+    """Return the number. An integer that no dtype holds becomes a float, which all but integer scans accept."""
+    if not isinstance(value, int) or -(2**63) <= value < limit:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name}: an integer of {value.bit_length()} bits is beyond float64's range") from None
+
+
+def as_array(value: object, name: str) -> Array:
+    """Return `value` as an ndarray whose dtype the kernels support, without copying arrays.
+
+    Raises
+    ------
+    TypeError
+        Masked arrays, arrays of other libraries, strings, objects and other dtypes that are no numbers.
+    ValueError
+        A list of lists of different lengths; an integer beyond float64.
+    """
+    if type(value) is not np.ndarray:
+        if isinstance(value, np.ma.MaskedArray):
+            raise TypeError(f"{name}: masked arrays are not supported; fill it first, e.g. {name}.filled(0)")
+        if type(value) not in libraries.PLAIN and _is_other_library(value):
+            raise TypeError(f"{name}: expected a numpy array, got {_type_text(value)}; convert it explicitly")
+        value = as_number(value, name)
+        try:
+            value = np.asarray(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: cannot be made an array: {error}") from None
+    array: Array = value
+    _check_dtype(array, name)
+    return array
+
+
+def as_operand(value: object, name: str) -> Any:
+    """Return `as_array` of the value, or the descriptor of an array on a CUDA device."""
+    view = libraries.view(value, name)
+    if view is None:
+        return as_array(value, name)
+    _check_dtype(view, name)
+    return view
+
+
+def _is_other_library(value: object) -> bool:
+    library = type(value).__module__.partition(".")[0]
+    return (library in _OTHER_LIBRARIES and library in sys.modules) or libraries.any_on_device(value)
+
+
+def _type_text(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of dtype {value.dtype}"
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+
+
+def _check_dtype(array: Operand, name: str) -> None:
+    dtype = array.dtype
+    is_number = dtype.kind in "biufc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)
+    if not is_number and not is_bfloat16(dtype):
+        raise TypeError(
+            f"{name}: expected real or complex numbers of up to 64 bits a part, got {_type_text(array)}"
+        )
+
+
+def cast(array: Operand, dtype: np.dtype[Any], name: str) -> Any:
+    """Convert an argument to another dtype, on its device."""
+    return array.origin.library.cast(array, dtype, name) if isinstance(array, DeviceView) else array.astype(dtype)
+
+
+def check_device(device: object) -> int | None:
+    """Return the ordinal of the CUDA device that the argument `device` names; None for the CPU.
+
+    Raises
+    ------
+    ValueError
+        The argument names no device.
+    """
+    if device is None or (isinstance(device, str) and device == "cpu"):
+        return None
+    if isinstance(device, str):
+        kind, colon, ordinal = device.partition(":")
+        if kind == "cuda" and (ordinal.isdecimal() or not colon) and int(ordinal or 0) < 2**31:
+            return int(ordinal or 0)
+    raise ValueError(f"device: expected None, 'cpu' or 'cuda[:N]', got {device!r}")
+
+
+def refuse_device(device: object, arrays: str) -> None:
+    """Refuse the argument `device` with arrays that are on a device already."""
+    if device is not None:
+        raise ValueError(f"device: goes with numpy arrays only; {arrays} are computed where they are")

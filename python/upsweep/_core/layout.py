@@ -1,0 +1,95 @@
+"""Axes, shapes and memory of operands, ndarrays and descriptors alike. No function here reads an element."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from upsweep._arrays import DeviceView, Operand
+from upsweep._utils.integers import as_integer
+
+__all__ = [
+    "address",
+    "broadcast_shapes",
+    "check_axis",
+    "have_same_memory",
+    "moveaxis",
+    "overlap",
+    "overlaps_itself",
+]
+
+
+def check_axis(axis: object, ndim: int) -> int:
+    """Return the axis counted from the front.
+
+    Raises
+    ------
+    TypeError
+        It is no integer.
+    numpy.exceptions.AxisError
+        There is no such axis.
+    """
+    index = as_integer(axis, "axis")
+    if not -ndim <= index < ndim:
+        raise np.exceptions.AxisError(index, ndim, "axis")
+    return index % ndim
+
+
+def moveaxis(array: Operand, source: int, destination: int) -> Operand:
+    """Move one axis, both positions counted from the front; faster than ``np.moveaxis``."""
+    if source == destination:
+        return array
+    order = list(range(array.ndim))
+    order.insert(destination, order.pop(source))
+    return array.transpose(order)
+
+
+def broadcast_shapes(named: dict[str, Operand]) -> tuple[int, ...]:
+    """Return the shape to which all operands broadcast; an error lists their names and shapes."""
+    try:
+        return np.broadcast_shapes(*(array.shape for array in named.values()))
+    except ValueError:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in named.items())
+        raise ValueError(f"shapes do not broadcast together: {shapes}") from None
+
+
+def address(array: Operand) -> int:
+    """Return the address of the first element."""
+    return array.pointer if isinstance(array, DeviceView) else int(array.__array_interface__["data"][0])
+
+
+def have_same_memory(a: Operand, b: Operand) -> bool:
+    """Whether two arrays have the same elements at the same addresses."""
+    return (
+        address(a) == address(b)
+        and a.shape == b.shape
+        and a.dtype == b.dtype
+        and all(n <= 1 or s == t for n, s, t in zip(a.shape, a.strides, b.strides))
+    )
+
+
+def overlap(a: Operand, b: Operand) -> bool:
+    """Whether two arrays share memory; also true where a bounded search does not decide it."""
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        # The bound is on a search that is exponential at worst; the stubs know only its two named values.
+        return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def overlaps_itself(array: Operand) -> bool:
+    """Whether two elements of the array share memory.
+
+    The indices of such a pair differ first along some axis. Shifted so that one of them has index 0 on that axis
+    and on all axes before it, one element is in the first slice of the axis and the other one in the rest. For
+    axes in the order of their strides, `overlap` rules that out quickly in all usual arrays.
+    """
+    if array.flags.c_contiguous or array.flags.f_contiguous or array.size == 0:
+        return False
+    ordered = array.transpose(sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis])))
+    return any(
+        overlap(ordered[(0,) * axis + (slice(1, None),)], ordered[(0,) * axis + (slice(0, 1),)])
+        for axis in range(array.ndim)
+        if ordered.shape[axis] > 1
+    )
