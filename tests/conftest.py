@@ -22,10 +22,10 @@ def pytest_collection_modifyitems(items):
 
 def _why_no_cuda():
     """What keeps the tests marked `cuda` from running here, or None."""
-    from upsweep._backends.cuda import scan_launch
+    from upsweep._backends.cuda import library
 
     try:
-        scan_launch.check_device(0)
+        library.check_device(0)
     except (RuntimeError, ImportError) as error:
         return f"no CUDA: {error}"
     return None

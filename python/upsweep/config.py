@@ -10,7 +10,7 @@ import numpy as np
 
 import upsweep._backends.cpu._machine as _machine
 from upsweep._backends import cpu
-from upsweep._backends.cuda import scan_launch
+from upsweep._backends.cuda import library
 
 if TYPE_CHECKING:
     from upsweep._compiler import disk_cache
@@ -47,10 +47,10 @@ def _version(package: str) -> str | None:
 
 
 def _cuda_architectures() -> list[str] | str | None:
-    if scan_launch.find() is None:
+    if library.find() is None:
         return None
     try:
-        return scan_launch.load().built_for()
+        return library.load().built_for()
     except ImportError as error:  # said here, since what does not load is what one looks for in this table
         return str(error)
 
@@ -84,7 +84,7 @@ def show_config() -> Config:
     >>> config["isa"] in config["isa_usable"]
     True
     """
-    library = scan_launch.find()
+    path = library.find()
     compiled = _cache_status()
     return Config(
         version=_version("upsweep"),
@@ -96,7 +96,7 @@ def show_config() -> Config:
         isa=cpu.level,
         openmp=_machine.openmp_version() or None,
         threads=cpu.get_num_threads(),
-        cuda_library=None if library is None else str(library),
+        cuda_library=None if path is None else str(path),
         cuda_architectures=_cuda_architectures(),
         llvmlite=_version("llvmlite"),
         ml_dtypes=_version("ml_dtypes"),

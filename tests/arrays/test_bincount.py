@@ -5,7 +5,7 @@ import pytest
 import upsweep
 from devices import DLPackArray, FakeCupyArray, Interface
 from helpers import same_bits
-from upsweep._backends.cuda import scan_launch
+from upsweep._backends.cuda import library
 
 INTEGERS = ["bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 
@@ -207,6 +207,6 @@ def test_the_device_is_checked_before_anything_is_sent(monkeypatch):
     def refuse(device):
         raise RuntimeError(f"no device {device}")
 
-    monkeypatch.setattr(scan_launch, "check_device", refuse)
+    monkeypatch.setattr(library, "check_device", refuse)
     with pytest.raises(RuntimeError, match="no device 5"):
         upsweep.bincount([1, 2], device="cuda:5")

@@ -10,10 +10,11 @@ import pytest
 import upsweep
 from upsweep._backends.cpu import _machine
 from upsweep._backends.cuda import abi, aggregate_launch, bincount_launch, library, scan_launch
+from upsweep._backends.cuda.descriptor import ArrayDescriptor
 
 HEADER = Path(__file__).parents[2] / "cuda" / "include" / "upsweep_cuda.h"
 
-needs_library = pytest.mark.skipif(scan_launch.find() is None, reason="built without the CUDA library")
+needs_library = pytest.mark.skipif(library.find() is None, reason="built without the CUDA library")
 
 
 def header():
@@ -37,19 +38,19 @@ def c_type(text):
 
 
 def declared_functions():
-    found = {}
+    declared = {}
     for result, name, arguments in re.findall(r"^([\w *]+?)\s*\b(upsweep_cuda_\w+)\(([^)]*)\);", header(), re.M):
         pieces = [] if arguments.strip() == "void" else [piece.strip() for piece in arguments.split(",")]
         types = []
         for piece in pieces:
             kind, _, array = re.fullmatch(r"(.*?[\s*])(\w+)(\[\d+\])?", piece, re.S).groups()
             types.append(c_type(" ".join(kind.split()) + ("*" if array else "")))
-        found[name] = (c_type(result), tuple(types))
-    return found
+        declared[name] = (c_type(result), tuple(types))
+    return declared
 
 
 def declared_fields():
-    found = {}
+    declared = {}
     for body, name in re.findall(r"typedef struct \{(.*?)\} (\w+);", header(), re.S):
         fields = []
         for kind, names in re.findall(r"([\w]+[ *]+)([^;]+);", body):
@@ -58,8 +59,8 @@ def declared_fields():
                 stars, label, size = match.groups()
                 base = c_type((kind.strip() + stars).replace(" ", ""))
                 fields.append((label, base * abi.MAX_DIMS if size else base))
-        found[name] = fields
-    return found
+        declared[name] = fields
+    return declared
 
 
 def test_functions_are_those_of_the_header():
@@ -110,7 +111,7 @@ def test_the_packed_request_of_a_derivative_has_the_structures_size():
 @needs_library
 def test_the_library_exports_these_symbols_and_no_others():
     listed = subprocess.run(
-        ["nm", "-D", "--defined-only", scan_launch.find()], capture_output=True, text=True, check=True
+        ["nm", "-D", "--defined-only", library.find()], capture_output=True, text=True, check=True
     )
     exported = {line.split()[-1] for line in listed.stdout.splitlines()}
     assert exported == set(abi.FUNCTIONS)
@@ -118,10 +119,10 @@ def test_the_library_exports_these_symbols_and_no_others():
 
 @needs_library
 def test_it_loads_without_a_driver():
-    loaded = scan_launch.load()
+    loaded = library.load()
     assert loaded.abi() == abi.ABI
     assert loaded.built_for()
-    assert upsweep.show_config()["cuda_library"] == str(scan_launch.find())
+    assert upsweep.show_config()["cuda_library"] == str(library.find())
 
 
 # ---- statuses and plans, which look at no device ---------------------------------------------------------------
@@ -133,7 +134,7 @@ def array(shape, dtype="float32", strides=None, pointer=1 << 20):
         for n in reversed(shape):
             strides.insert(0, step)
             step *= n
-    return scan_launch.DeviceArray(pointer, shape, tuple(strides), dtype)
+    return ArrayDescriptor(pointer, shape, tuple(strides), dtype)
 
 
 def plan(x, gates=None, gamma=0.5, out="in place", final=None, axis=-1, reverse=False, window=0):
@@ -213,11 +214,11 @@ def test_a_final_state_alone():
         scan_launch.plan(p, 132)
 
 
-def plan_reduction(x, gates=None, axis=-1, **given):
+def plan_reduction(x, gates=None, axis=-1, **options):
     """How what a block does is found; a state of float64 is asked for."""
     axis %= len(x.shape)
     states = x.shape[:axis] + x.shape[axis + 1 :]
-    arrays = {"gamma": 0.5, "initial": None, "reset": None, "multiplier": None, "dropped": None, **given}
+    arrays = {"gamma": 0.5, "initial": None, "reset": None, "multiplier": None, "dropped": None, **options}
     value = arrays.pop("value", array(states, "float64"))
     r = scan_launch.reduction(
         x, gates, value=value, axis=axis, reverse=False, device=0, stream=0, **arrays
@@ -264,7 +265,7 @@ def test_what_no_reduction_takes():
     ):
         with pytest.raises(ValueError, match=text):
             plan_reduction(x, **wrong)
-    for function in (scan_launch.load().plan_reduce, lambda *p: scan_launch.load().reduce(None)):
+    for function in (library.load().plan_reduce, lambda *p: library.load().reduce(None)):
         with pytest.raises(ValueError, match="NULL"):
             function(None, None)
 
@@ -293,7 +294,7 @@ def plan_backward(lines, length, dtype="float32", **changed):
         setattr(request, name, (i + 1) << 30)
     for name, value in changed.items():
         setattr(request, name, value)
-    return abi.STATUS[scan_launch.load().plan_lines_backward(ctypes.byref(request), 132)]
+    return abi.STATUS[library.load().plan_lines_backward(ctypes.byref(request), 132)]
 
 
 @needs_library
@@ -328,7 +329,7 @@ def test_what_no_derivative_is_asked_for():
         with pytest.raises(ValueError, match=text):
             plan_backward(**{"lines": 600, "length": 300, **wrong})
     with pytest.raises(ValueError, match="NULL"):
-        scan_launch.load().lines_backward(None)
+        library.load().lines_backward(None)
 
 
 @needs_library
@@ -336,7 +337,7 @@ def test_statuses_become_exceptions():
     with pytest.raises(ValueError, match="final_state has to be float32 or float64"):
         plan(array((3, 5)), final=array((3,), "float16"))
     with pytest.raises(ValueError, match="NULL"):
-        scan_launch.load().scan(None)
+        library.load().scan(None)
 
 
 @needs_library
@@ -383,29 +384,29 @@ def test_integers_are_not_multiplied(monkeypatch, dtype):
 def test_every_cuda_function_says_what_is_missing_without_a_device():
     count = ctypes.c_int32()
     try:
-        scan_launch.load().device_count(ctypes.byref(count))
-    except scan_launch.CudaError as error:
+        library.load().device_count(ctypes.byref(count))
+    except library.CudaError as error:
         assert "cudaGetDeviceCount: cudaError" in str(error)
     if count.value == 0:
         missing = r"no NVIDIA driver.*cudaErrorInsufficientDriver|no CUDA device: .*cudaErrorNoDevice"
-        with pytest.raises(scan_launch.CudaError, match=f"^CUDA device 0: this machine has ({missing})"):
-            scan_launch.check_device(0)
+        with pytest.raises(library.CudaError, match=f"^CUDA device 0: this machine has ({missing})"):
+            library.check_device(0)
 
 
-@pytest.mark.parametrize("code, said", [
+@pytest.mark.parametrize("code, message", [
     ("cudaErrorNoDevice", "CUDA device 7: this machine has no CUDA device: "),
     ("cudaErrorInvalidDevice", "CUDA device 7: this machine has no CUDA device of that number: "),
     ("cudaErrorMemoryAllocation", ""),
 ])  # fmt: skip
-def test_a_device_that_is_not_there_is_told_in_plain_words(code, said, monkeypatch):
+def test_a_missing_device_is_named_in_the_error(code, message, monkeypatch):
     def fail(*arguments):
-        raise scan_launch.CudaError(f"cudaGetDeviceProperties: {code} (what CUDA says)")
+        raise library.CudaError(f"cudaGetDeviceProperties: {code} (what CUDA says)")
 
-    monkeypatch.setattr(scan_launch, "load", lambda: types.SimpleNamespace(device_check=fail))
-    with pytest.raises(scan_launch.CudaError) as error:
-        scan_launch.check_device(7)
-    assert str(error.value) == f"{said}cudaGetDeviceProperties: {code} (what CUDA says)"
-    assert 7 not in scan_launch._checked
+    monkeypatch.setattr(library, "load", lambda: types.SimpleNamespace(device_check=fail))
+    with pytest.raises(library.CudaError) as error:
+        library.check_device(7)
+    assert str(error.value) == f"{message}cudaGetDeviceProperties: {code} (what CUDA says)"
+    assert 7 not in library._checked
 
 
 def test_no_library_is_an_error_that_names_it(monkeypatch):
@@ -418,7 +419,7 @@ def test_no_library_is_an_error_that_names_it(monkeypatch):
         library.load()
 
 
-def test_another_library_is_refused_and_told(monkeypatch):
+def test_another_library_is_refused_and_reported(monkeypatch):
     monkeypatch.setattr(library, "_loaded", None)
     monkeypatch.setenv("UPSWEEP_CUDA_LIBRARY", _machine.__file__)
     with pytest.raises(ImportError, match=r"_machine.*: is no libupsweep_cuda.so"):
@@ -432,5 +433,5 @@ def test_another_version_is_refused(monkeypatch):
     monkeypatch.setattr(
         abi, "FUNCTIONS", abi.FUNCTIONS | {"upsweep_cuda_of_99": abi.FUNCTIONS["upsweep_cuda_abi"]}
     )
-    with pytest.raises(ImportError, match=f"ABI version {scan_launch.load().abi()}, this upsweep needs 99"):
-        library.Library(scan_launch.find())
+    with pytest.raises(ImportError, match=f"ABI version {library.load().abi()}, this upsweep needs 99"):
+        library.Library(library.find())

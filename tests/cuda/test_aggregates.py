@@ -1,4 +1,4 @@
-"""Carries on a device: of numpy's arrays that are sent there, and of cupy's."""
+"""Aggregates on a device: of numpy arrays, which are copied to it, and of cupy arrays."""
 
 import numpy as np
 import pytest
@@ -13,23 +13,23 @@ def cupy_array(value):
     return cupy.asarray(value) if isinstance(value, np.ndarray) else value
 
 
-def same(mine, theirs, close=1e-10):
-    for a, b in zip(mine, theirs):
+def same(result, expected, close=1e-10):
+    for a, b in zip(result, expected):
         a = a if isinstance(a, np.ndarray) else a.get()
         assert a.dtype == b.dtype and a.shape == b.shape
         np.testing.assert_allclose(a, b, rtol=close, atol=close)
 
 
 def check(function, arrays, **keywords):
-    """Both ways to a device beside the CPU."""
-    theirs = function(*arrays, **keywords)
+    """Compare numpy arrays on a device, and cupy arrays, with the CPU."""
+    expected = function(*arrays, **keywords)
     # A lane takes 16 elements of the short dtypes in float32.
     short = any(isinstance(a, np.ndarray) and a.dtype.itemsize == 2 for a in arrays)
     close = 1e-5 if short else 1e-10
-    same(function(*arrays, device="cuda", **keywords), theirs, close)
+    same(function(*arrays, device="cuda", **keywords), expected, close)
     if not any(isinstance(a, np.ndarray) and a.dtype == BFLOAT16 for a in arrays):
-        given = {key: cupy_array(value) for key, value in keywords.items()}
-        same(function(*map(cupy_array, arrays), **given), theirs, close)
+        on_device = {key: cupy_array(value) for key, value in keywords.items()}
+        same(function(*map(cupy_array, arrays), **on_device), expected, close)
 
 
 # Every regime: short lines, lines, split lines, columns, split columns.
@@ -66,13 +66,13 @@ def test_integers(dtype):
 def test_integers_after_integers():
     x = np.random.default_rng(0).integers(-9, 9, (3, 3000))
     reset = random((3, 3000), seed=3) > 0.9995
-    theirs = [
+    expected = [
         upsweep.cumulative_sum_carry(x[:, p], reset=reset[:, p]) for p in (slice(0, 1300), slice(1300, 3000))
     ]
-    mine = [upsweep.Carry(*map(cupy_array, carry)) for carry in theirs]
-    same(upsweep.combine(*mine), upsweep.combine(*theirs))
+    result = [upsweep.Carry(*map(cupy_array, carry)) for carry in expected]
+    same(upsweep.combine(*result), upsweep.combine(*expected))
     for state in (np.array([5, -3, 8]), np.int32(7)):
-        same([mine[0].apply(cupy_array(state))], [theirs[0].apply(state)])
+        same([result[0].apply(cupy_array(state))], [expected[0].apply(state)])
 
 
 def test_factors_of_every_kind():
@@ -87,11 +87,15 @@ def test_factors_of_every_kind():
 def test_products_that_overflow_on_the_way():
     gates = np.ones((3, 2000))
     gates[0, 500:600], gates[0, 700:900], gates[1, 7], gates[2, 1999] = 1e30, 1e-30, np.nan, np.inf
-    mine, theirs = (upsweep.linear_recurrence_carry(gates, np.ones((3, 2000)), device=d) for d in ("cuda", "cpu"))
-    np.testing.assert_allclose(mine.value, theirs.value)
+    result, expected = (
+        upsweep.linear_recurrence_carry(gates, np.ones((3, 2000)), device=d) for d in ("cuda", "cpu")
+    )
+    np.testing.assert_allclose(result.value, expected.value)
     # The products of tiles are multiplied in another order there, and infinity times 0 is no number.
-    mine, theirs = (upsweep.linear_recurrence_carry(gates, np.zeros((3, 2000)), device=d) for d in ("cuda", "cpu"))
-    np.testing.assert_array_equal(np.isfinite(mine.multiplier), np.isfinite(theirs.multiplier))
+    result, expected = (
+        upsweep.linear_recurrence_carry(gates, np.zeros((3, 2000)), device=d) for d in ("cuda", "cpu")
+    )
+    np.testing.assert_array_equal(np.isfinite(result.multiplier), np.isfinite(expected.multiplier))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
@@ -102,16 +106,18 @@ def test_blocks_after_blocks(dtype):
     reset = random((3, 4000), seed=3) > 0.9995
     x[1, 3000], gates[2, 5] = np.inf, np.nan
     cut = [(gates[:, p], x[:, p], reset[:, p]) for p in (slice(0, 1300), slice(1300, 4000))]
-    theirs = [upsweep.linear_recurrence_carry(a, b, reset=c) for a, b, c in cut]
-    mine = [upsweep.linear_recurrence_carry(cupy_array(a), cupy_array(b), reset=cupy_array(c)) for a, b, c in cut]
-    same(upsweep.combine(*mine), upsweep.combine(*theirs))
+    expected = [upsweep.linear_recurrence_carry(a, b, reset=c) for a, b, c in cut]
+    result = [
+        upsweep.linear_recurrence_carry(cupy_array(a), cupy_array(b), reset=cupy_array(c)) for a, b, c in cut
+    ]
+    same(upsweep.combine(*result), upsweep.combine(*expected))
     for state in (2.0, random((3,), np.float32), random((5, 3))):
-        same([mine[1].apply(cupy_array(state))], [theirs[1].apply(state)])
+        same([result[1].apply(cupy_array(state))], [expected[1].apply(state)])
 
 
 def test_many_lines_after_lines():
     carries = [
         upsweep.linear_recurrence_carry(*operands("linear_recurrence", (70_000, 3), seed=s)) for s in (0, 5)
     ]
-    mine = [upsweep.Carry(*map(cupy_array, carry)) for carry in carries]
-    same(upsweep.combine(*mine), upsweep.combine(*carries))
+    result = [upsweep.Carry(*map(cupy_array, carry)) for carry in carries]
+    same(upsweep.combine(*result), upsweep.combine(*carries))

@@ -1,4 +1,4 @@
-"""bincount, histogram and histc on a device: values, streams, graphs, who waits; arrays of torch, cupy, numpy."""
+"""bincount, histogram and histc on a device: values, streams, graphs, waiting; arrays of torch, cupy, numpy."""
 
 import numpy as np
 import pytest
@@ -30,12 +30,12 @@ def test_values_in_every_way_of_counting(dtype, n_bins):
         sums = np.bincount(keys.astype(np.int64), weights, n_bins)
         scale = np.bincount(keys.astype(np.int64), np.abs(weights), n_bins)
         for options in ({}, {"length": n_bins}, {"length": n_bins, "invalid": "drop"}):
-            mine = upsweep.bincount(on(keys), minlength=n_bins, **options)
-            assert mine.is_cuda and (mine.cpu().numpy() == counts).all()
+            result = upsweep.bincount(on(keys), minlength=n_bins, **options)
+            assert result.is_cuda and (result.cpu().numpy() == counts).all()
             for deterministic in (False, True):
-                mine = upsweep.bincount(on(keys), on(weights), n_bins, deterministic=deterministic, **options)
-                assert mine.dtype == torch.float32
-                error = np.abs(mine.cpu().numpy() - sums)
+                result = upsweep.bincount(on(keys), on(weights), n_bins, deterministic=deterministic, **options)
+                assert result.dtype == torch.float32
+                error = np.abs(result.cpu().numpy() - sums)
                 assert (error <= 2.0**-24 * np.abs(sums) + 1e-13 * scale).all()
 
 
@@ -52,10 +52,10 @@ def test_a_graph_counts_again_and_again():
     for seed in range(3):
         x.copy_(on(keys_of(100_000, 310, seed=seed)))
         graph.replay()
-        kept = x[x < 300]
-        expected += torch.bincount(kept, minlength=300)
-        assert torch.equal(total, expected) and n.item() == len(x) - len(kept)
-        torch.testing.assert_close(sums, torch.bincount(kept, w[x < 300].double(), 300).float())
+        inside = x[x < 300]
+        expected += torch.bincount(inside, minlength=300)
+        assert torch.equal(total, expected) and n.item() == len(x) - len(inside)
+        torch.testing.assert_close(sums, torch.bincount(inside, w[x < 300].double(), 300).float())
 
 
 def test_work_goes_to_the_current_stream_and_nothing_waits():
@@ -86,15 +86,15 @@ def test_numpy_arrays():
     x, w = keys_of((30, 1000), 50, np.uint16), np.random.default_rng(1).random((30, 1000))
     for keywords in ({"axis": 1}, {"axis": 0, "length": 40, "invalid": "drop"}):
         assert (upsweep.bincount(x, device="cuda", **keywords) == upsweep.bincount(x, **keywords)).all()
-        mine = upsweep.bincount(x, w, device="cuda", **keywords)
-        np.testing.assert_allclose(mine, upsweep.bincount(x, w, **keywords), rtol=1e-12)
+        result = upsweep.bincount(x, w, device="cuda", **keywords)
+        np.testing.assert_allclose(result, upsweep.bincount(x, w, **keywords), rtol=1e-12)
     with pytest.raises(ValueError, match=r"element \(3, 7\) is -1"):
         bad = x.astype(int)
         bad[3, 7] = -1
         upsweep.bincount(bad, axis=1, device="cuda")
     for weights in (None, w, w.astype(np.complex64), x):
-        mine, theirs = (upsweep.histogram(w, 40, weights=weights, device=device) for device in ("cuda", "cpu"))
-        for a, b in zip(mine, theirs, strict=True):
+        result, expected = (upsweep.histogram(w, 40, weights=weights, device=device) for device in ("cuda", "cpu"))
+        for a, b in zip(result, expected, strict=True):
             assert a.dtype == b.dtype
             np.testing.assert_allclose(a, b, rtol=1e-5)
     assert (upsweep.histc(w, 40, device="cuda") == upsweep.histc(w, 40)).all()
@@ -105,10 +105,10 @@ def test_histograms_have_numpys_counts(dtype):
     x = (np.random.default_rng(0).normal(0, 25, 300_000)).astype(np.float64)
     x = (np.abs(x) if dtype[0] == "u" else x).astype(dtype)
     many = 500 if dtype == "float16" else 50_000  # in float16 the edges of more would not increase
-    for bins, given in ((100, None), (7, (0, 50)), (many, (-3.0, 11.5)), ([0, 1, 1.5, 40], None)):
-        mine, edges = upsweep.histogram(on(x), bins, given)
-        theirs, ends = np.histogram(x, bins, given)
-        assert (mine.cpu().numpy() == theirs).all() and (edges.cpu().numpy() == ends).all()
+    for bins, bin_range in ((100, None), (7, (0, 50)), (many, (-3.0, 11.5)), ([0, 1, 1.5, 40], None)):
+        result, edges = upsweep.histogram(on(x), bins, bin_range)
+        expected, ends = np.histogram(x, bins, bin_range)
+        assert (result.cpu().numpy() == expected).all() and (edges.cpu().numpy() == ends).all()
         assert edges.cpu().numpy().dtype == ends.dtype
     if dtype.startswith("float"):
         assert (upsweep.histc(on(x), 100).cpu().numpy() == upsweep.histc(x, 100)).all()
@@ -141,8 +141,8 @@ def test_arrays_of_cupy():
 def test_two_devices():
     x, w = on(keys_of(1000), "cuda:1"), torch.rand(1000, device="cuda:1")
     torch.cuda.set_device(0)
-    for mine in (upsweep.bincount(x, w), upsweep.histogram(w)[0], upsweep.histogram(w)[1], upsweep.histc(w)):
-        assert mine.device == torch.device("cuda:1")
+    for result in (upsweep.bincount(x, w), upsweep.histogram(w)[0], upsweep.histogram(w)[1], upsweep.histc(w)):
+        assert result.device == torch.device("cuda:1")
     assert torch.equal(upsweep.bincount(x).cpu(), torch.bincount(x.cpu())) and torch.cuda.current_device() == 0
     for call in (
         lambda: upsweep.bincount(x, w.to("cuda:0")),

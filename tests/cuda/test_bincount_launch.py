@@ -1,11 +1,13 @@
-"""Counts on a device: every regime, dtype and layout against numpy; keys that nobody may count or write."""
+"""Counts on a device: every regime, dtype and layout against numpy; invalid keys; writes out of bounds."""
 
 import contextlib
 import ctypes
 
 import numpy as np
 import pytest
-from upsweep._backends.cuda import abi, bincount_launch, scan_launch, staging
+from upsweep._backends.cuda import abi, bincount_launch
+from upsweep._backends.cuda.descriptor import ArrayDescriptor
+from upsweep._backends.cuda.memory import DeviceMemory
 
 pytestmark = pytest.mark.cuda
 
@@ -21,7 +23,7 @@ def bincounts(keys, n_bins):
 
 
 def send(memory, array):
-    """The array on the device with its own strides and its distance from a multiple of 16 bytes."""
+    """Copy an array to the device with its strides and its alignment to 16 bytes."""
     if not array.size:
         return memory.empty(array.shape, array.dtype)
     low, high = np.lib.array_utils.byte_bounds(array)
@@ -30,12 +32,12 @@ def send(memory, array):
     at = place.pointer + (low - place.pointer) % 16
     memory.library.copy_to_device(0, 0, at, raw.ctypes.data, raw.nbytes)
     first = array.__array_interface__["data"][0]
-    return scan_launch.DeviceArray(at + first - low, array.shape, array.strides, array.dtype.name)
+    return ArrayDescriptor(at + first - low, array.shape, array.strides, array.dtype.name)
 
 
 def fetch(memory, array, dtype=np.int64):
     result = np.empty(array.shape, dtype)
-    memory.fetch(array, result)
+    memory.to_host(array, result)
     return result
 
 
@@ -43,31 +45,31 @@ def run(keys, n_bins, axis=-1, before=None):
     """Count on the device: counts, dropped keys, position of the first; `before` is what is added to."""
     axis %= keys.ndim
     shape = keys.shape[:axis] + (n_bins,) + keys.shape[axis + 1 :]
-    with contextlib.closing(staging.Memory(0)) as memory:
+    with contextlib.closing(DeviceMemory(0)) as memory:
         guarded = np.full(int(np.prod(shape)) + 64, GUARD, np.int64)
         inner = guarded[32 : guarded.size - 32].reshape(shape)
         if before is not None:
             inner[...] = before
         sent = send(memory, guarded)
         strides = tuple(np.empty(shape, np.int64).strides)
-        out = scan_launch.DeviceArray(sent.pointer + 32 * 8, shape, strides, "int64")
+        out = ArrayDescriptor(sent.pointer + 32 * 8, shape, strides, "int64")
         marks = memory.empty((2,), np.dtype(np.int64))
         bincount_launch.count(
-            send(memory, keys), out, memory.allocate, axis=axis, device=0, stream=0,
+            send(memory, keys), out, allocate=memory.allocate, axis=axis, device=0, stream=0,
             accumulate=before is not None, dropped=marks.pointer, first_outside=marks.pointer + 8,
         )  # fmt: skip
-        found = fetch(memory, sent._replace(shape=guarded.shape, strides=(8,)))
-        assert (found[:32] == GUARD).all() and (found[-32:] == GUARD).all()
+        result = fetch(memory, sent._replace(shape=guarded.shape, strides=(8,)))
+        assert (result[:32] == GUARD).all() and (result[-32:] == GUARD).all()
         dropped, first = fetch(memory, marks)
-    return found[32:-32].reshape(shape), int(dropped), int(first)
+    return result[32:-32].reshape(shape), int(dropped), int(first)
 
 
 def check(keys, n_bins, axis=-1):
     rows = np.moveaxis(keys, axis, -1)
     expected = bincounts(rows, n_bins)
     outside = np.flatnonzero((rows.ravel() < 0) | (rows.ravel() >= n_bins))
-    found, dropped, first = run(keys, n_bins, axis)
-    np.testing.assert_array_equal(np.moveaxis(found, axis, -1).reshape(expected.shape), expected)
+    result, dropped, first = run(keys, n_bins, axis)
+    np.testing.assert_array_equal(np.moveaxis(result, axis, -1).reshape(expected.shape), expected)
     assert dropped == len(outside)
     assert first == (outside[0] if len(outside) else -1)
 
@@ -122,8 +124,8 @@ def test_adding_parts_to_what_is_there():
     """Parts of one piece, of several and of none."""
     keys = np.concatenate([np.arange(PART_KEYS) % 32_768, random_keys("int64", 50_000, 900_000)])
     before = np.arange(1_000_000)
-    found = run(keys, 1_000_000, before=before)[0]
-    np.testing.assert_array_equal(found - before, np.bincount(keys, minlength=1_000_000))
+    result = run(keys, 1_000_000, before=before)[0]
+    np.testing.assert_array_equal(result - before, np.bincount(keys, minlength=1_000_000))
 
 
 def test_parts_of_a_batch():
@@ -182,8 +184,8 @@ def test_more_axes_than_a_launch_takes():
 @pytest.mark.parametrize("n_bins", [10, 5000, 70_000])
 def test_adding_to_what_is_there(n_bins):
     keys, before = random_keys("int64", 20_000, n_bins), np.arange(n_bins) * 2**33
-    found, dropped, first = run(keys, n_bins, before=before)
-    np.testing.assert_array_equal(found, before + np.bincount(keys, minlength=n_bins))
+    result, dropped, first = run(keys, n_bins, before=before)
+    np.testing.assert_array_equal(result, before + np.bincount(keys, minlength=n_bins))
     assert (dropped, first) == (0, -1)
     assert (run(keys[:0], n_bins, before=before)[0] == before).all()
 
@@ -194,12 +196,12 @@ def test_adding_to_what_is_there(n_bins):
 def run_sums(keys, weights, n_bins, dtype, axis=-1, before=None, deterministic=False):
     axis %= keys.ndim
     shape = keys.shape[:axis] + (n_bins,) + keys.shape[axis + 1 :] + weights.shape[keys.ndim :]
-    with contextlib.closing(staging.Memory(0)) as memory:
+    with contextlib.closing(DeviceMemory(0)) as memory:
         out = send(memory, np.full(shape, GUARD if before is None else before, dtype))
         marks = memory.empty((2,), np.dtype(np.int64))
         bincount_launch.count(
-            send(memory, keys), out, memory.allocate, send(memory, weights), axis=axis, device=0, stream=0,
-            accumulate=before is not None, deterministic=deterministic, dropped=marks.pointer,
+            send(memory, keys), out, allocate=memory.allocate, weights=send(memory, weights), axis=axis,
+            device=0, stream=0, accumulate=before is not None, deterministic=deterministic, dropped=marks.pointer,
             first_outside=marks.pointer + 8,
         )  # fmt: skip
         return fetch(memory, out, dtype), *map(int, fetch(memory, marks))
@@ -207,7 +209,7 @@ def run_sums(keys, weights, n_bins, dtype, axis=-1, before=None, deterministic=F
 
 def check_sums(keys, weights, n_bins, dtype, axis=-1, **keywords):
     """Against numpy's sums in float64, or exactly for integers."""
-    found, dropped, first = run_sums(keys, weights, n_bins, dtype, axis, **keywords)
+    result, dropped, first = run_sums(keys, weights, n_bins, dtype, axis, **keywords)
     rows = np.moveaxis(keys, axis, -1)
     outside = np.flatnonzero((rows.ravel() < 0) | (rows.ravel() >= n_bins))
     assert (dropped, first) == (len(outside), outside[0] if len(outside) else -1)
@@ -224,13 +226,13 @@ def check_sums(keys, weights, n_bins, dtype, axis=-1, **keywords):
     if keywords.get("before") is not None:
         exact += keywords["before"]
         scale += abs(keywords["before"])
-    found = found[..., None] if weights.ndim == keys.ndim else found
-    found = np.moveaxis(found, axis % keys.ndim, -2).reshape(exact.shape)
+    result = result[..., None] if weights.ndim == keys.ndim else result
+    result = np.moveaxis(result, axis % keys.ndim, -2).reshape(exact.shape)
     if wide is np.int64:
-        np.testing.assert_array_equal(found, exact)
+        np.testing.assert_array_equal(result, exact)
     else:
-        half_unit = np.finfo(found.dtype).eps / 2 * np.abs(exact)
-        assert (np.abs(found - exact) <= half_unit + 1e-15 * 64 * scale).all()
+        half_unit = np.finfo(result.dtype).eps / 2 * np.abs(exact)
+        assert (np.abs(result - exact) <= half_unit + 1e-15 * 64 * scale).all()
 
 
 def random_weights(dtype, shape, seed=5):
@@ -294,8 +296,8 @@ def test_sums_with_what_is_not_finite():
     keys = np.tile(np.arange(7), 5000)
     weights = np.ones(keys.size, np.float32)
     weights[[3, 7 * 300 + 1, 7 * 300 + 2, 7 * 4000 + 2]] = np.nan, np.inf, np.inf, -np.inf
-    found = run_sums(keys, weights, 7, np.float32)[0]
-    np.testing.assert_array_equal(found, [5000, np.inf, np.nan, np.nan, 5000, 5000, 5000])
+    result = run_sums(keys, weights, 7, np.float32)[0]
+    np.testing.assert_array_equal(result, [5000, np.inf, np.nan, np.nan, 5000, 5000, 5000])
 
 
 @pytest.mark.parametrize("n_bins", [3, 4000, 60_000])
@@ -321,10 +323,10 @@ def test_what_cannot_be_summed():
 
 
 def key_range(keys, axis=-1):
-    with contextlib.closing(staging.Memory(0)) as memory:
-        found = memory.empty((2,), np.dtype(np.int64))
-        bincount_launch.key_range(send(memory, keys), found.pointer, axis=axis % keys.ndim, device=0, stream=0)
-        largest, first = fetch(memory, found)
+    with contextlib.closing(DeviceMemory(0)) as memory:
+        result = memory.empty((2,), np.dtype(np.int64))
+        bincount_launch.key_range(send(memory, keys), result.pointer, axis=axis % keys.ndim, device=0, stream=0)
+        largest, first = fetch(memory, result)
     return int(largest.view(np.uint64) if keys.dtype.kind in "ub" else largest), int(first)
 
 
@@ -352,10 +354,10 @@ def test_a_range_of_a_batch():
 
 def test_regimes_that_were_meant():
     """That the shapes above are those of every regime."""
-    keys = scan_launch.DeviceArray(1 << 20, (PART_KEYS,), (8,), "int64")
+    keys = ArrayDescriptor(1 << 20, (PART_KEYS,), (8,), "int64")
 
     def plan(n, keys=keys):
-        out = scan_launch.DeviceArray(1 << 30, (n,), (8,), "int64")
+        out = ArrayDescriptor(1 << 30, (n,), (8,), "int64")
         return bincount_launch.plan(bincount_launch.describe(keys, out, axis=0, device=0, stream=0), 132)
 
     answers = [plan(n) for n in (*BINS, 120_000, 1 << 28)]
@@ -363,7 +365,7 @@ def test_regimes_that_were_meant():
     assert {a.replicas for a in answers} == {1, 2, 4, 8, 16, 32} and {a.shares for a in answers} == {1, 2}
     many = bincount_launch.describe(
         keys._replace(shape=(5000, 20), strides=(160, 8)),
-        scan_launch.DeviceArray(1 << 30, (5000, 9), (72, 8), "int64"), axis=1, device=0, stream=0,
+        ArrayDescriptor(1 << 30, (5000, 9), (72, 8), "int64"), axis=1, device=0, stream=0,
     )  # fmt: skip
     assert abi.COUNT_REGIMES[bincount_launch.plan(many, 132).regime] == "rows"
     few = plan(120_000, keys._replace(shape=(PART_KEYS - 1,)))
@@ -376,24 +378,24 @@ def test_regimes_that_were_meant():
 REALS = [*INTEGERS, "float16", "float32", "float64"]
 
 
-def run_histogram(x, thresholds, n_bins, weights=None, dtype=np.int64, before=None, **guess):
+def run_histogram(x, thresholds, n_bins, weights=None, dtype=np.int64, before=None, **hint):
     thresholds = np.asarray(thresholds, bincount_launch.threshold_dtype(x.dtype.name))
-    with contextlib.closing(staging.Memory(0)) as memory:
+    with contextlib.closing(DeviceMemory(0)) as memory:
         guarded = np.full(n_bins + 16, GUARD, dtype)
         if before is not None:
             guarded[8:-8] = before
         sent = send(memory, guarded)
         size = guarded.itemsize
-        out = scan_launch.DeviceArray(sent.pointer + 8 * size, (n_bins,), (size,), guarded.dtype.name)
+        out = ArrayDescriptor(sent.pointer + 8 * size, (n_bins,), (size,), guarded.dtype.name)
         dropped = memory.empty((1,), np.dtype(np.int64))
         bincount_launch.histogram(
-            send(memory, x), send(memory, thresholds), out, memory.allocate,
-            None if weights is None else send(memory, weights), device=0, stream=0,
-            accumulate=before is not None, deterministic=True, dropped=dropped.pointer, **guess,
+            send(memory, x), send(memory, thresholds), out, allocate=memory.allocate,
+            weights=None if weights is None else send(memory, weights), device=0, stream=0,
+            accumulate=before is not None, deterministic=True, dropped=dropped.pointer, **hint,
         )  # fmt: skip
-        found = fetch(memory, sent._replace(shape=guarded.shape, strides=(size,)), dtype)
-        assert (found[:8] == GUARD).all() and (found[-8:] == GUARD).all()
-        return found[8:-8], int(fetch(memory, dropped)[0])
+        result = fetch(memory, sent._replace(shape=guarded.shape, strides=(size,)), dtype)
+        assert (result[:8] == GUARD).all() and (result[-8:] == GUARD).all()
+        return result[8:-8], int(fetch(memory, dropped)[0])
 
 
 def slots_of(x, thresholds):
@@ -403,15 +405,15 @@ def slots_of(x, thresholds):
     return np.where(x == x, np.searchsorted(np.asarray(thresholds, kind), x, "right"), 0)
 
 
-def check_histogram(x, thresholds, n_bins, **guess):
+def check_histogram(x, thresholds, n_bins, **hint):
     slots = slots_of(x, thresholds)
     inside = (slots > 0) & (slots <= n_bins)
     expected = np.bincount(slots[inside] - 1, minlength=n_bins)
-    found, dropped = run_histogram(x, thresholds, n_bins, **guess)
-    np.testing.assert_array_equal(found, expected)
+    result, dropped = run_histogram(x, thresholds, n_bins, **hint)
+    np.testing.assert_array_equal(result, expected)
     assert dropped == (~inside).sum()
-    found, _ = run_histogram(x, thresholds, n_bins, before=7, **guess)
-    np.testing.assert_array_equal(found, expected + 7)
+    result, _ = run_histogram(x, thresholds, n_bins, before=7, **hint)
+    np.testing.assert_array_equal(result, expected + 7)
 
 
 def random_elements(dtype, shape, seed=0):
@@ -467,13 +469,13 @@ def test_histograms_of_any_shape_and_weights():
         slots = slots_of(view, thresholds)
         inside = (slots > 0) & (slots <= 200)
         expected = np.bincount(slots[inside] - 1, of.ravel()[inside].astype(float), 200)
-        found, dropped = run_histogram(view, thresholds, 200, of, np.float64, origin=-5, scale=20)
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+        result, dropped = run_histogram(view, thresholds, 200, of, np.float64, origin=-5, scale=20)
+        np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-12)
         assert dropped == (~inside).sum()
-    found, _ = run_histogram(x, thresholds, 200, (weights * (1 - 2j)).astype(np.complex64), np.complex128)
+    result, _ = run_histogram(x, thresholds, 200, (weights * (1 - 2j)).astype(np.complex64), np.complex128)
     slots = slots_of(x, thresholds)
     expected = np.bincount(slots, weights.ravel(), 202)[1:-1] * (1 - 2j)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-4)
     with pytest.raises(ValueError, match="one stride apart"):
         run_histogram(x, thresholds, 200, weights.transpose(1, 0, 2).reshape(30, 40, 50, order="F"), np.float64)
 
@@ -487,11 +489,11 @@ def test_value_ranges(dtype):
             (x, -1 if finite.all() else int(np.argmin(finite))),
             (np.where(finite.reshape(x.shape), x, 0).astype(dtype), -1),
         ):
-            with contextlib.closing(staging.Memory(0)) as memory:
-                found = memory.empty((3,), np.dtype(np.int64))
-                bincount_launch.value_range(send(memory, view), found.pointer, device=0, stream=0)
+            with contextlib.closing(DeviceMemory(0)) as memory:
+                result = memory.empty((3,), np.dtype(np.int64))
+                bincount_launch.value_range(send(memory, view), result.pointer, device=0, stream=0)
                 least, largest, position = bincount_launch.read_value_range(
-                    dtype, tuple(map(int, fetch(memory, found)))
+                    dtype, tuple(map(int, fetch(memory, result)))
                 )
             assert position == first
             if first < 0:

@@ -28,20 +28,20 @@ def on(value):
 
 
 def check(name, *arrays, with_out=True, **keywords):
-    """Compare a call on cupy's arrays with the twin, in value, dtype and shape, and again into poisoned memory."""
-    given = {key: on(value) for key, value in keywords.items()}
+    """Compare a call on cupy arrays with the reference in value, dtype and shape; again with `out`."""
+    sent = {key: on(value) for key, value in keywords.items()}
     tensors = [on(a) for a in arrays]
-    result = getattr(upsweep, name)(*tensors, **given)
+    result = getattr(upsweep, name)(*tensors, **sent)
     on_cpu = getattr(upsweep, name)(*arrays, **keywords)
     results, others = (r if isinstance(r, tuple) else (r,) for r in (result, on_cpu))
     half = others[0].dtype.name in ("float16", "bfloat16")
-    for mine, other, (exact, scale) in zip(results, others, twin(name, *arrays, **keywords)):
-        assert isinstance(mine, cupy.ndarray) and mine.dtype == other.dtype and mine.shape == other.shape
-        assert_scan_close(cupy.asnumpy(mine), exact, scale, rtol=1e-6 if half else None)
+    for y, other, (exact, scale) in zip(results, others, twin(name, *arrays, **keywords)):
+        assert isinstance(y, cupy.ndarray) and y.dtype == other.dtype and y.shape == other.shape
+        assert_scan_close(cupy.asnumpy(y), exact, scale, rtol=1e-6 if half else None)
     if with_out:
         out = cupy.empty_like(results[0])
         out.fill(77)
-        again = getattr(upsweep, name)(*tensors, out=out, **given)
+        again = getattr(upsweep, name)(*tensors, out=out, **sent)
         assert (again[0] if isinstance(again, tuple) else again) is out
         if out.strides == results[0].strides:  # the bits are promised for each layout
             assert same_bits(cupy.asnumpy(out), cupy.asnumpy(results[0]))
@@ -106,9 +106,9 @@ def test_states_and_resets(name, shape, reverse, exclusive):
     keywords = {"reverse": reverse, "exclusive": exclusive, "return_final": True}
     if shape[-1] > 10_000:  # the twin is slow there
         state, reset = random(shape[:1], np.float32, 5), random(shape, seed=6) > 0.99
-        mine = getattr(upsweep, name)(*map(on, arrays), initial=on(state), reset=on(reset), **keywords)
-        theirs = getattr(upsweep, name)(*arrays, initial=state, reset=reset, **keywords)
-        for a, b in zip(mine, theirs):
+        result = getattr(upsweep, name)(*map(on, arrays), initial=on(state), reset=on(reset), **keywords)
+        expected = getattr(upsweep, name)(*arrays, initial=state, reset=reset, **keywords)
+        for a, b in zip(result, expected):
             np.testing.assert_allclose(cupy.asnumpy(a), b, rtol=1e-6, atol=1e-6)
         return
     check(name, *arrays, initial=random(shape[:1], np.float32, 5), reset=random(shape, seed=6) > 0.9, **keywords)
@@ -143,8 +143,8 @@ def test_include_initial():
     x = random((3, 50, 4), np.float32)
     for reverse in (False, True):
         for initial in (None, 0.5, random((3, 4), np.float32, 1)):
-            for given in (x, x[:, :0]):
-                check("cumulative_sum", given, axis=1, include_initial=True, initial=initial, reverse=reverse)
+            for operand in (x, x[:, :0]):
+                check("cumulative_sum", operand, axis=1, include_initial=True, initial=initial, reverse=reverse)
     half = random((3, 50), np.float16)
     check("cumulative_sum", half, include_initial=True, initial=random((3,), np.float16, 1))
     whole = np.arange(12).reshape(3, 4)
@@ -225,8 +225,8 @@ def test_peers_names():
     x, gamma = random((3, 50), np.float32), random((3,), np.float32, 2)
     for name in ("discounted_cumsum_left", "discounted_cumsum_right", "pscan", "scan_forward"):
         second = gamma if name.startswith("disc") else x
-        mine = getattr(upsweep, name)(on(x), on(second))
-        np.testing.assert_allclose(cupy.asnumpy(mine), getattr(upsweep, name)(x, second), rtol=1e-5, atol=1e-6)
+        result = getattr(upsweep, name)(on(x), on(second))
+        np.testing.assert_allclose(cupy.asnumpy(result), getattr(upsweep, name)(x, second), rtol=1e-5, atol=1e-6)
 
 
 def test_cupy_together_with_torch():
@@ -247,8 +247,8 @@ def test_gradients_of_reductions_over_pairs(reduction):
     value, expected = reduce.value_and_grad(*arrays, ranges=ranges)
     cotangent = random(value.shape, seed=2)
     _, expected = reduce.value_and_grad(*arrays, cotangent=cotangent, ranges=ranges)
-    found, gradients = reduce.value_and_grad(*map(on, arrays), cotangent=on(cotangent), ranges=ranges)
-    np.testing.assert_allclose(cupy.asnumpy(found), value, rtol=1e-9)
-    for mine, other in zip(gradients, expected):
-        assert isinstance(mine, cupy.ndarray)
-        np.testing.assert_allclose(cupy.asnumpy(mine), other, rtol=1e-9, atol=1e-9)
+    results, gradients = reduce.value_and_grad(*map(on, arrays), cotangent=on(cotangent), ranges=ranges)
+    np.testing.assert_allclose(cupy.asnumpy(results), value, rtol=1e-9)
+    for result, other in zip(gradients, expected):
+        assert isinstance(result, cupy.ndarray)
+        np.testing.assert_allclose(cupy.asnumpy(result), other, rtol=1e-9, atol=1e-9)

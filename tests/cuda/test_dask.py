@@ -23,14 +23,14 @@ def sent(array, chunks):
     return da.from_array(array, chunks=chunks).map_blocks(cupy.asarray) if np.ndim(array) else array
 
 
-def same(mine, theirs, tolerance=1e-10):
-    for lazy, exact in zip(flat(mine), flat(theirs), strict=True):
+def same(result, expected, tolerance=1e-10):
+    for lazy, exact in zip(flat(result), flat(expected), strict=True):
         assert isinstance(lazy._meta, cupy.ndarray) and lazy._meta.ndim == lazy.ndim == np.ndim(exact)
         for block in dask.compute(*np.ravel(lazy.to_delayed()).tolist(), scheduler="threads"):
             assert isinstance(block, cupy.ndarray) and block.dtype == lazy.dtype == lazy._meta.dtype
-        found = cupy.asnumpy(lazy.compute(scheduler="threads"))
-        assert found.shape == np.shape(exact)
-        np.testing.assert_allclose(found, exact, rtol=tolerance, atol=tolerance)
+        results = cupy.asnumpy(lazy.compute(scheduler="threads"))
+        assert results.shape == np.shape(exact)
+        np.testing.assert_allclose(results, exact, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -40,25 +40,25 @@ def test_scans(name, method):
     lazy = [sent(array, (2, CHUNKS)) for array in arrays]
     reset = random((3, LENGTH), seed=5) > 1.5
     for reverse in (False, True):
-        for more, there in (({}, {}), ({"reset": reset}, {"reset": sent(reset, (2, CHUNKS))})):
+        for more, on_device in (({}, {}), ({"reset": reset}, {"reset": sent(reset, (2, CHUNKS))})):
             keywords = {"reverse": reverse, "return_final": True}
-            mine = getattr(upsweep, name)(*lazy, method=method, **keywords, **there)
-            same(mine, getattr(upsweep, name)(*arrays, **keywords, **more), 1e-9)
+            result = getattr(upsweep, name)(*lazy, method=method, **keywords, **on_device)
+            same(result, getattr(upsweep, name)(*arrays, **keywords, **more), 1e-9)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float32", "complex128"])
 def test_sums(dtype):
     x, start = (5 * random((3, LENGTH))).astype(dtype), (5 * random(3, seed=2)).astype(dtype)
     for method in METHODS:
-        mine = upsweep.cumulative_sum(
+        result = upsweep.cumulative_sum(
             sent(x, (2, CHUNKS)),
             initial=cupy.asarray(start),
             include_initial=True,
             return_final=True,
             method=method,
         )
-        theirs = upsweep.cumulative_sum(x, initial=start, include_initial=True, return_final=True)
-        same(mine, theirs, 1e-4 if dtype == "float32" else 1e-10)
+        expected = upsweep.cumulative_sum(x, initial=start, include_initial=True, return_final=True)
+        same(result, expected, 1e-4 if dtype == "float32" else 1e-10)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -72,8 +72,8 @@ def test_updates(name, method):
             chunks[1] = 30
         for reverse in (False, True):
             keywords = {"axis": axis, "reverse": reverse, "return_final": True}
-            mine = upsweep.scan(update, init, sent(x, tuple(chunks)), method=method, **keywords)
-            same(mine, upsweep.scan(update, init, x, **keywords), 1e-8)
+            result = upsweep.scan(update, init, sent(x, tuple(chunks)), method=method, **keywords)
+            same(result, upsweep.scan(update, init, x, **keywords), 1e-8)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
@@ -81,18 +81,18 @@ def test_dtypes(dtype):
     x = (5 * random((4, LENGTH))).astype(dtype)
     init = np.float16(0.5) if dtype == "float16" else 0.5
     for name in ("constant", "tanh"):
-        mine = upsweep.scan(UPDATES[name][0], init, sent(x, (3, CHUNKS)), axis=1)
-        theirs = upsweep.scan(UPDATES[name][0], init, x, axis=1)
-        same(mine, theirs, {"float16": 2e-3, "float32": 1e-5}.get(dtype, 1e-10))
-        assert mine.dtype == theirs.dtype
+        result = upsweep.scan(UPDATES[name][0], init, sent(x, (3, CHUNKS)), axis=1)
+        expected = upsweep.scan(UPDATES[name][0], init, x, axis=1)
+        same(result, expected, {"float16": 2e-3, "float32": 1e-5}.get(dtype, 1e-10))
+        assert result.dtype == expected.dtype
 
 
 def test_states_of_the_user():
     x, start, gate = random((3, LENGTH)), random(3, seed=1), 0.25
     update = lambda s, x: (x[1] * s[0] + x[0], np.maximum(s[1], x[0]))  # noqa: E731
-    for there in (sent(start, 2), cupy.asarray(start)):
-        mine = upsweep.scan(update, (there, 0.5), (sent(x, (2, CHUNKS)), gate), axis=1, return_final=True)
-        same(mine, upsweep.scan(update, (start, 0.5), (x, gate), axis=1, return_final=True))
+    for on_device in (sent(start, 2), cupy.asarray(start)):
+        result = upsweep.scan(update, (on_device, 0.5), (sent(x, (2, CHUNKS)), gate), axis=1, return_final=True)
+        same(result, upsweep.scan(update, (start, 0.5), (x, gate), axis=1, return_final=True))
     empty = np.zeros((3, 0))
     same(
         upsweep.scan(UPDATES["tanh"][0], 0.5, sent(empty, 2), axis=1, return_final=True), (empty, np.full(3, 0.5))
@@ -130,15 +130,15 @@ def test_counts():
         upsweep.bincount(lazy, sent(many, (2, 300, 1)), axis=1, length=20),
         upsweep.bincount(keys, many, axis=1, length=20),
     )
-    found, dropped = upsweep.bincount(lazy, length=10, invalid="drop", return_invalid=True, axis=1)
+    results, dropped = upsweep.bincount(lazy, length=10, invalid="drop", return_invalid=True, axis=1)
     assert int(dropped.compute()) == (keys >= 10).sum()
-    same(found, upsweep.bincount(keys, length=10, invalid="drop", axis=1))
+    same(results, upsweep.bincount(keys, length=10, invalid="drop", axis=1))
     counts = upsweep.bincount(sent(keys[0], 300)).compute()
     assert cupy.asnumpy(counts).tolist() == np.bincount(keys[0]).tolist()
     for limits in (None, (-1, 1)):
         for density in (False, True):
-            mine = upsweep.histogram(lazy * 0.5, 8, limits, density=density)
-            same(mine, np.histogram(keys * 0.5, 8, limits, density=density))
+            result = upsweep.histogram(lazy * 0.5, 8, limits, density=density)
+            same(result, np.histogram(keys * 0.5, 8, limits, density=density))
         same(
             upsweep.histogram(summands, 8, limits, weights=lazy * 1.0),
             np.histogram(weights, 8, limits, weights=keys * 1.0),
@@ -173,8 +173,8 @@ def test_carries_travel():
         a, b = pickle.loads(pickle.dumps(parts))
         final = upsweep.scan(update, init, x, axis=1, return_final=True)[1]
         for whole in (b.apply(a.apply(init)), upsweep.combine(a, b).apply(init)):
-            for mine, theirs in zip(flat(whole), flat(final), strict=True):
-                np.testing.assert_allclose(cupy.asnumpy(mine), theirs, rtol=1e-10)
+            for result, expected in zip(flat(whole), flat(final), strict=True):
+                np.testing.assert_allclose(cupy.asnumpy(result), expected, rtol=1e-10)
 
 
 def test_streams():
@@ -182,5 +182,5 @@ def test_streams():
     update = UPDATES["constant"][0]
     cuts = range(0, LENGTH, 700)
     scan = upsweep.scan_blocks(upsweep.scan, update, np.float16(0.5), (cupy.asarray(x[i : i + 700]) for i in cuts))
-    mine = cupy.asnumpy(cupy.concatenate(list(scan)))
-    np.testing.assert_allclose(mine, upsweep.scan(update, np.float16(0.5), x), rtol=2e-3, atol=2e-3)
+    result = cupy.asnumpy(cupy.concatenate(list(scan)))
+    np.testing.assert_allclose(result, upsweep.scan(update, np.float16(0.5), x), rtol=2e-3, atol=2e-3)

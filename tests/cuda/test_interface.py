@@ -53,8 +53,8 @@ def test_a_producers_stream_is_waited_for(torch):
         with torch.cuda.stream(stream):
             for _ in range(20):
                 tensor += 0.05
-    mine = [Interface(t, stream=s.cuda_stream, version=3) for t, s in zip((gates, x), streams[::-1])]
-    upsweep.linear_recurrence(*mine, out=Interface(out, stream=streams[0].cuda_stream, version=3))
+    result = [Interface(t, stream=s.cuda_stream, version=3) for t, s in zip((gates, x), streams[::-1])]
+    upsweep.linear_recurrence(*result, out=Interface(out, stream=streams[0].cuda_stream, version=3))
     streams[0].synchronize()
     assert float(out[0]) == pytest.approx(1.0, rel=1e-5)
     assert float(out[99]) == pytest.approx(100.0, rel=1e-3)
@@ -68,8 +68,8 @@ def test_the_devices_of_pointers(torch):
         assert _arrays.as_operand(Interface(x), "x").origin.ordinal == index
     with pytest.raises(ValueError, match="no memory at"):
         host = np.ones(3)
-        told = {"shape": (3,), "typestr": "<f8", "data": (host.ctypes.data, False), "version": 3}
-        broken = Interface(torch.ones(3, device="cuda"), strides=None, **told)
+        interface = {"shape": (3,), "typestr": "<f8", "data": (host.ctypes.data, False), "version": 3}
+        broken = Interface(torch.ones(3, device="cuda"), strides=None, **interface)
         upsweep.cumulative_sum(broken, out=broken)
     if torch.cuda.device_count() > 1:
         with pytest.raises(ValueError, match="CUDA device 1"):
@@ -90,9 +90,9 @@ def test_numba(name, numba_cuda):
     for shape, axis in (((3, 500), 1), ((200, 33), 0), ((5,), 0)):
         arrays = operands(name, shape, np.float32)
         sent = [cuda.to_device(a) if isinstance(a, np.ndarray) else a for a in arrays]
-        mine = getattr(upsweep, name)(*sent, axis=axis, initial=0.5, return_final=True)
-        theirs = getattr(upsweep, name)(*arrays, axis=axis, initial=0.5, return_final=True)
-        for a, b in zip(mine, theirs):
+        result = getattr(upsweep, name)(*sent, axis=axis, initial=0.5, return_final=True)
+        on_host = getattr(upsweep, name)(*arrays, axis=axis, initial=0.5, return_final=True)
+        for a, b in zip(result, on_host):
             assert cuda.is_cuda_array(a) and type(a) is type(sent[-1] if name != "discounted_cumsum" else sent[0])
             assert a.dtype == b.dtype and a.shape == b.shape
             np.testing.assert_allclose(a.copy_to_host(), b, rtol=1e-5, atol=1e-5)
@@ -141,9 +141,9 @@ def test_jax(name, dtype, place, jax):
     arrays = operands(name, (3, 500), dtype)
     reset = random((3, 500), seed=4) > 0.99
     sent = [jax.device_put(a, device) if isinstance(a, np.ndarray) else a for a in arrays]
-    mine = getattr(upsweep, name)(*sent, reset=jax.device_put(reset, device), return_final=True)
-    theirs = getattr(upsweep, name)(*arrays, reset=reset, return_final=True)
-    for a, b in zip(mine, theirs):
+    result = getattr(upsweep, name)(*sent, reset=jax.device_put(reset, device), return_final=True)
+    expected = getattr(upsweep, name)(*arrays, reset=reset, return_final=True)
+    for a, b in zip(result, expected):
         assert isinstance(a, jax.Array) and a.devices() == {device} and a.dtype == b.dtype and a.shape == b.shape
         wide = np.complex128 if dtype.kind == "c" else np.float64
         tolerance = 1e-5 if dtype.itemsize > 2 else 2e-2

@@ -1,4 +1,4 @@
-"""numpy arrays with device="cuda": copied there, computed, copied back."""
+"""numpy arrays with device="cuda": copied to the device, computed, copied back."""
 
 import numpy as np
 import pytest
@@ -22,10 +22,10 @@ def check_on_device(name, *arrays, **keywords):
     result = getattr(upsweep, name)(*arrays, device="cuda", **keywords)
     on_cpu = getattr(upsweep, name)(*arrays, **keywords)
     results, others = (r if isinstance(r, tuple) else (r,) for r in (result, on_cpu))
-    for mine, other, (exact, scale) in zip(results, others, twin(name, *arrays, **keywords)):
-        assert isinstance(mine, np.ndarray) and mine.dtype == other.dtype
+    for y, other, (exact, scale) in zip(results, others, twin(name, *arrays, **keywords)):
+        assert isinstance(y, np.ndarray) and y.dtype == other.dtype
         half = others[0].dtype.name in ("float16", "bfloat16")
-        assert_scan_close(mine, exact, scale, rtol=1e-6 if half else None)
+        assert_scan_close(y, exact, scale, rtol=1e-6 if half else None)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "int64", "uint64"])

@@ -27,9 +27,9 @@ def check(name, *arrays, out=None, **keywords):
         scale = scan(*sizes, **keywords | {"initial": np.abs(keywords["initial"])})
     else:
         scale = scan(*sizes, **keywords)
-    mine = scan(*arrays, device="cuda", out=out, **keywords)
-    again = scan(*arrays, device="cuda", **keywords) if out is None else mine
-    results = [each if isinstance(each, tuple) else (each,) for each in (mine, again, expected, scale)]
+    result = scan(*arrays, device="cuda", out=out, **keywords)
+    again = scan(*arrays, device="cuda", **keywords) if out is None else result
+    results = [each if isinstance(each, tuple) else (each,) for each in (result, again, expected, scale)]
     for y, same, exact, size in zip(*results):
         assert_scan_close(y, exact, size, rtol=RTOL[dtype.name])
         assert same_bits(y, same)

@@ -1,4 +1,4 @@
-"""What a block does to a state: the CUDA library's kernels beside their twins, on the host and on a device."""
+"""Aggregates by the CUDA library's kernels against the reference, on the host and on a device."""
 
 import ctypes
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import reductions
 from helpers import BFLOAT16, random
-from host_device import described
+from host_device import describe
 from upsweep import reference
-from upsweep._backends.cuda import scan_launch
+from upsweep._backends.cuda import library, scan_launch
 
 LENGTHS = (1, 2, 31, 32, 33, 127, 128, 129, 1023, 4095, 4097)
 
@@ -24,22 +24,22 @@ def compiled(tmp_path_factory):
 
 @pytest.fixture(params=["host", ON_DEVICE])
 def place(request, monkeypatch):
-    """Where the kernels run."""
+    """The class of the arrays: where the kernels run."""
     if request.param == "device":
-        return reductions.DeviceView
+        return reductions.DeviceArrays
     compiled = request.getfixturevalue("compiled")
-    monkeypatch.setattr(scan_launch, "load", lambda: compiled)
-    monkeypatch.setattr(scan_launch, "check_device", lambda device: None)
-    return reductions.OnHost
+    monkeypatch.setattr(library, "load", lambda: compiled)
+    monkeypatch.setattr(library, "check_device", lambda device: None)
+    return reductions.HostArrays
 
 
 def placed(array, offset=0):
-    """The same numbers, that many elements behind a multiple of 16 bytes."""
+    """Copy an array to `offset` elements after a multiple of 16 bytes."""
     memory = np.zeros(array.nbytes + offset * array.itemsize + 16, np.uint8)
     begin = -memory.ctypes.data % 16 + offset * array.itemsize
-    there = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
-    there[...] = array
-    return there
+    view = memory[begin : begin + array.nbytes].view(array.dtype).reshape(array.shape)
+    view[...] = array
+    return view
 
 
 def numbers(shape, dtype, seed, low=-1.0, high=1.0):
@@ -49,7 +49,7 @@ def numbers(shape, dtype, seed, low=-1.0, high=1.0):
 
 
 def expected(x, gates, gamma, reset, initial, axis, reverse):
-    """The twin's carry in float64, and the size of what was summed; `value` from the given state."""
+    """Return the reference's aggregate in float64, with `value` from the initial state, and the sum of sizes."""
     wide = x if x.dtype.kind in "biu" else x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
     where = {"axis": axis, "reverse": reverse, "reset": reset}
     if gates is not None:
@@ -66,10 +66,10 @@ def expected(x, gates, gamma, reset, initial, axis, reverse):
     if initial is None:
         return *carry, size
     with np.errstate(all="ignore"):
-        kept = np.where(carry.reset, 0, initial)
+        state = np.where(carry.reset, 0, initial)
         return (
             carry.multiplier,
-            np.where(carry.reset, carry.value, carry.multiplier * kept + carry.value),
+            np.where(carry.reset, carry.value, carry.multiplier * state + carry.value),
             carry.reset,
             size,
         )
@@ -77,17 +77,17 @@ def expected(x, gates, gamma, reset, initial, axis, reverse):
 
 def check(place, x, gates=None, gamma=None, reset=None, initial=None, axis=-1, reverse=False):
     axis %= x.ndim
-    found = reductions.reduce(place, x, gates, gamma, reset, initial=initial, axis=axis, reverse=reverse)
+    results = reductions.reduce(place, x, gates, gamma, reset, initial=initial, axis=axis, reverse=reverse)
     multiplier, value, dropped, size = expected(x, gates, gamma, reset, initial, axis, reverse)
-    np.testing.assert_allclose(found[0], multiplier, rtol=1e-11, atol=1e-300)
+    np.testing.assert_allclose(results[0], multiplier, rtol=1e-11, atol=1e-300)
     if value.dtype.kind in "iu":
-        np.testing.assert_array_equal(found[1], value)
+        np.testing.assert_array_equal(results[1], value)
     elif np.isfinite(value).all() and np.isfinite(size).all():
         scale = size + (0 if initial is None else np.abs(initial))
-        assert (np.abs(found[1] - value) <= 1e-13 * scale + 1e-300).all()
+        assert (np.abs(results[1] - value) <= 1e-13 * scale + 1e-300).all()
     else:
-        np.testing.assert_allclose(found[1], value, rtol=1e-11)
-    np.testing.assert_array_equal(found[2], dropped)
+        np.testing.assert_allclose(results[1], value, rtol=1e-11)
+    np.testing.assert_array_equal(results[2], dropped)
 
 
 def factors(kind, shape, axis, dtype, seed):
@@ -104,9 +104,9 @@ KINDS = ("sum", "number", "per line", "gates")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lengths(kind, place):
-    for seed, length in enumerate(LENGTHS + (LONGER if place is reductions.DeviceView else ())):
+    for seed, length in enumerate(LENGTHS + (LONGER if place is reductions.DeviceArrays else ())):
         several = (("float32", 0), ("float32", 1 + seed % 3), (BFLOAT16, seed % 8))
-        for dtype, offset in several if length < 10_000 else several[1:2]:  # the twin takes its time
+        for dtype, offset in several if length < 10_000 else several[1:2]:  # the reference is slow
             shape = (3 if length < 1000 else 1, length)
             x = placed(numbers(shape, dtype, seed), offset)
             gates, gamma = factors(kind, shape, 1, dtype, seed + 1)
@@ -167,7 +167,7 @@ def test_more_axes_than_a_launch_takes(place):
     check(place, x, None, random(shape[:-1], seed=3), None, random(shape[:-1], seed=4), reverse=True)
 
 
-def test_launches_that_begin_elsewhere_in_a_vector(place):
+def test_launches_that_begin_inside_a_vector(place):
     """Axes that a launch leaves out may move an array by a part of a vector."""
     inner = [(3**k) * 1056 for k in range(6)]
     for shape, own in (((128,), (4,)), ((300, 8), (32, 4))):
@@ -233,14 +233,17 @@ def test_what_leaves_the_range_or_is_not_finite(hazard, length, place):
     for reverse in (False, True):
         for dtype in (float, np.float32):
             with np.errstate(all="ignore"):
-                given = [array.astype(dtype) for array in (x, gates)]
-                found = reductions.reduce(place, *given, None, reset, reverse=reverse)
+                rounded = [array.astype(dtype) for array in (x, gates)]
+                results = reductions.reduce(place, *rounded, None, reset, reverse=reverse)
                 carry = reference.linear_recurrence_carry(
-                    given[1].astype(float), given[0].astype(float), reverse=reverse, reset=reset
+                    rounded[1].astype(float),
+                    rounded[0].astype(float),
+                    reverse=reverse,
+                    reset=reset,
                 )
-            np.testing.assert_allclose(found[1], carry.value, rtol=1e-9, atol=1e-300)
-            np.testing.assert_array_equal(found[2], carry.reset)
-            np.testing.assert_allclose(found[0], carry.multiplier, rtol=1e-9, atol=1e-290)
+            np.testing.assert_allclose(results[1], carry.value, rtol=1e-9, atol=1e-300)
+            np.testing.assert_array_equal(results[2], carry.reset)
+            np.testing.assert_allclose(results[0], carry.multiplier, rtol=1e-9, atol=1e-290)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 1.0, -1.0, 2.0, 1e-200, 1e200, np.inf, np.nan])
@@ -263,8 +266,8 @@ def test_a_state_alone_and_the_same_bits(place):
 
 
 def test_a_workspace_that_is_too_small_is_refused(compiled):
-    x = described(numbers((1, 5000), "float32", 0))
-    value = described(np.empty(1))
+    x = describe(numbers((1, 5000), "float32", 0))
+    value = describe(np.empty(1))
     r = scan_launch.reduction(
         x, None, None, None, None, None, value, None, axis=1, reverse=False, device=0, stream=0
     )

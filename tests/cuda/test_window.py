@@ -73,7 +73,7 @@ def test_powers_beyond_the_range():
 
 
 @pytest.mark.parametrize("window", [4, 50, 3000])
-def test_in_place_of_a_tensor_as_elsewhere(window):
+def test_in_place_of_a_tensor(window):
     torch = pytest.importorskip("torch")
     x = torch.randn(3, 100_000, device="cuda")
     y = upsweep.discounted_cumsum(x, 0.99, window=window)

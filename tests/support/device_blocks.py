@@ -1,4 +1,4 @@
-"""dask arrays whose blocks are (what stands for) cupy's: numpy's functions of them, and what is read and sent."""
+"""dask arrays whose blocks stand in for cupy arrays; the copies between host and device are counted."""
 
 import numpy as np
 import pytest
@@ -6,35 +6,35 @@ from devices import FakeCupyArray
 
 
 def hosted(value):
-    """What is in the memory of the stand-ins among these."""
+    """Return host arrays for the stand-ins among the values."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(hosted, value))
     return value.host if isinstance(value, FakeCupyArray) else value
 
 
 class Crossings:
-    """What goes between host and device: the elements that are read, one by one, and the arrays that are sent."""
+    """Counts of elements that were read from the device one by one, and sizes of arrays that were sent to it."""
 
     def __init__(self):
         self.read, self.sent = 0, []
 
 
 def _refuse_numpy(values):
-    """cupy takes numbers beside its arrays, and none of numpy's arrays."""
+    """Raise for a numpy array: cupy functions take numbers and cupy arrays only."""
     for value in values:
         if isinstance(value, np.ndarray) and value.ndim:
             raise TypeError(f"Unsupported type {type(value)}")
 
 
-def _made(array):
-    """On the current device, or where it is."""
+def _wrap(array):
+    """Return the array as a stand-in for a cupy array."""
     return FakeCupyArray(np.asarray(array), 0)
 
 
 def _by_ufunc(self, ufunc, method, *inputs, **keywords):
     _refuse_numpy(inputs)
     assert method == "__call__"
-    return _made(ufunc(*map(hosted, inputs), **keywords))
+    return _wrap(ufunc(*map(hosted, inputs), **keywords))
 
 
 def _by_function(crossings, self, function, types, arguments, keywords):
@@ -44,13 +44,13 @@ def _by_function(crossings, self, function, types, arguments, keywords):
         crossings.sent.append(arguments[0].size)
     else:
         _refuse_numpy(arguments)
-    return _made(function(*hosted(arguments), **keywords))
+    return _wrap(function(*hosted(arguments), **keywords))
 
 
 def _method(name):
     def method(self, *arguments, **keywords):
         _refuse_numpy(arguments)
-        return _made(getattr(self.host, name)(*map(hosted, arguments), **keywords))
+        return _wrap(getattr(self.host, name)(*map(hosted, arguments), **keywords))
 
     return method
 
@@ -63,18 +63,18 @@ _METHODS = (
 
 @pytest.fixture
 def crossings(monkeypatch, fake_cupy):
-    """cupy's arrays under numpy's functions and operators; what of them crosses."""
-    found = Crossings()
+    """Let the stand-ins take part in numpy's functions and operators, and count what crosses."""
+    counts = Crossings()
     monkeypatch.setattr(FakeCupyArray, "__array_ufunc__", _by_ufunc)
     monkeypatch.setattr(
-        FakeCupyArray, "__array_function__", lambda self, *given: _by_function(found, self, *given), raising=False
+        FakeCupyArray, "__array_function__", lambda self, *call: _by_function(counts, self, *call), raising=False
     )
     for name in _METHODS:
         monkeypatch.setattr(FakeCupyArray, name, _method(name), raising=False)
 
     def read(convert):
         def one(self):
-            found.read += 1
+            counts.read += 1
             return convert(self.host)
 
         return one
@@ -89,12 +89,12 @@ def crossings(monkeypatch, fake_cupy):
         self.host[hosted(index)] = hosted(value)
 
     monkeypatch.setattr(FakeCupyArray, "__setitem__", write, raising=False)
-    return found
+    return counts
 
 
 @pytest.fixture
 def cupy_blocks(crossings):
-    """From an array to a dask array whose blocks are (what stands for) cupy's."""
+    """Return a function that makes a dask array whose blocks stand in for cupy arrays."""
     import dask.array as da
 
     def sent(array, chunks):
@@ -106,18 +106,18 @@ def cupy_blocks(crossings):
 
 
 def computed(lazy):
-    """The array, put together on the host; each of its blocks lies on the device."""
+    """Compute a dask array and assemble it on the host, after checking that each block is on the device."""
     import dask
 
     assert isinstance(lazy._meta, FakeCupyArray) and lazy._meta.dtype == lazy.dtype
     assert lazy._meta.ndim == lazy.ndim
     blocks = lazy.to_delayed()
-    found = dask.compute(*np.ravel(blocks).tolist(), scheduler="sync")
-    for place, block in zip(np.ndindex(blocks.shape), found, strict=True):
+    results = dask.compute(*np.ravel(blocks).tolist(), scheduler="sync")
+    for place, block in zip(np.ndindex(blocks.shape), results, strict=True):
         shape = tuple(sizes[i] for sizes, i in zip(lazy.chunks, place))
         assert isinstance(block, FakeCupyArray) and block.dtype == lazy.dtype
         assert all(n == size or np.isnan(size) for n, size in zip(block.shape, shape, strict=True))
     whole = np.empty(blocks.shape, object)
-    for place, block in zip(np.ndindex(blocks.shape), found):
+    for place, block in zip(np.ndindex(blocks.shape), results):
         whole[place] = block.host
-    return np.block(whole.tolist()) if lazy.ndim else found[0].host
+    return np.block(whole.tolist()) if lazy.ndim else results[0].host

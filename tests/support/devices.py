@@ -11,19 +11,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from upsweep import _backends
 from upsweep._arrays import interface
 from upsweep._backends import cpu
-from upsweep._backends.cuda import (  # noqa: F401  # loaded before they are patched
-    abi,
-    aggregate_launch,
-    bincount_launch,
-    bincount_sync,
-    context,
-    library,
-    scan_launch,
-    staging,
-)
+from upsweep._backends.cuda import abi, bincount_launch, library
 
 NAMES = {code: name for name, code in abi.DTYPES.items()}
 
@@ -55,11 +45,14 @@ def look(array, shape, axis=None, length=None):
     return np.asarray(_Memory(array.data, shape, strides, dtype)).view(dtype)
 
 
-def refuse_as_the_library(plan, problem, answer):
-    """Raise what libupsweep_cuda.so, where there is one, has to say of the problem; its plans need no device."""
-    if scan_launch.find() is not None:
+_load = library.load
+
+
+def check_by_library(plan, problem, answer):
+    """Raise what the installed libupsweep_cuda.so raises for the request; its plans need no device."""
+    if library.find() is not None:
         processors = () if plan == "plan_reduce" else (132,)
-        getattr(library.load(), plan)(ctypes.byref(problem), *processors, ctypes.byref(answer))
+        getattr(_load(), plan)(ctypes.byref(problem), *processors, ctypes.byref(answer))
 
 
 class FakeCuda:
@@ -80,11 +73,21 @@ class FakeCuda:
         begin = array.__array_interface__["data"][0]
         self.device_of[(begin, begin + max(array.nbytes, 1))] = device
 
-    def run_scan(self, p, allocate):
+    def device_check(self, device, name, capability):
+        pass
+
+    def plan_scan(self, request, n_processors, answer):
+        check_by_library("plan_scan", request._obj, abi.Plan())
+        answer._obj.workspace_bytes = 1000
+
+    def plan_reduce(self, request, answer):
+        check_by_library("plan_reduce", request._obj, abi.Plan())
+        answer._obj.workspace_bytes = 1000
+
+    def scan(self, request):
+        p = request._obj
         self.problems.append(p)
-        refuse_as_the_library("plan_scan", p, abi.Plan())
-        pointer, _ = allocate(1000)
-        assert pointer
+        assert p.workspace
         shape = tuple(p.batch_shape[: p.n_batch])
         x, gates, reset, out = (look(a, shape, -1, p.length) for a in (p.x, p.gates, p.reset, p.out))
         gamma, initial, final = (look(a, shape) for a in (p.gamma, p.initial, p.final_state))
@@ -108,12 +111,11 @@ class FakeCuda:
         if final is not None:
             final[...] = last
 
-    def run_reduction(self, r, allocate):
+    def reduce(self, request):
+        r = request._obj
         p = r.scan
         self.problems.append(r)
-        refuse_as_the_library("plan_reduce", r, abi.Plan())
-        pointer, _ = allocate(1000)
-        assert pointer
+        assert p.workspace
         shape = tuple(p.batch_shape[: p.n_batch])
         x, gates, reset = (look(a, shape, -1, p.length) for a in (p.x, p.gates, p.reset))
         gamma, initial, value, multiplier, dropped = (
@@ -152,7 +154,7 @@ class FakeCuda:
     def count(self, request):
         p = request._obj
         self.counts.append(p)
-        refuse_as_the_library("plan_count", p, abi.CountPlan())
+        check_by_library("plan_count", p, abi.CountPlan())
         assert p.workspace and bool(p.n_columns) == bool(p.weights.data)
         keys, out = self._rows(p.keys, p, p.length), self._rows(p.out, p, p.n_bins)
         wide = keys.astype(object)
@@ -205,7 +207,7 @@ class FakeCuda:
     def histogram(self, request):
         p, inner = request._obj, request._obj.count
         self.histograms.append(p)
-        refuse_as_the_library("plan_histogram", p, abi.CountPlan())
+        check_by_library("plan_histogram", p, abi.CountPlan())
         assert inner.workspace and bool(inner.n_columns) == bool(inner.weights.data)
         kind = np.dtype(bincount_launch.threshold_dtype(NAMES[inner.keys.dtype]))
         x = self._rows(inner.keys, inner, inner.length).ravel()
@@ -252,21 +254,18 @@ class FakeCuda:
         ctypes.memmove(to, source, n_bytes)
 
     def copy_to_host(self, device, stream, to, source, n_bytes):
-        self.read_back += 1
-        ctypes.memmove(to, source, n_bytes)
+        if n_bytes:
+            self.read_back += 1
+            ctypes.memmove(to, source, n_bytes)
+        else:
+            self.waited.append((device, stream))
 
 
 @pytest.fixture
 def fake_cuda(monkeypatch):
     fake = FakeCuda()
-    for module in (scan_launch, _backends, context):
-        monkeypatch.setattr(module, "run_scan" if module is scan_launch else "run_cuda_scan", fake.run_scan)
-    monkeypatch.setattr(scan_launch, "run_reduction", fake.run_reduction)
-    monkeypatch.setattr(scan_launch, "check_device", lambda device: None)
-    for module in (scan_launch, bincount_launch, bincount_sync):
-        monkeypatch.setattr(module, "load", lambda: fake)
-    monkeypatch.setattr(bincount_launch, "check_device", lambda device: None)
-    monkeypatch.setattr(scan_launch, "synchronize", lambda device, stream: fake.waited.append((device, stream)))
+    monkeypatch.setattr(library, "load", lambda: fake)
+    monkeypatch.setattr(library, "_checked", set())  # a device that the fixture accepts may not exist
     monkeypatch.setattr(interface, "_device_of", fake.locate)
     return fake
 

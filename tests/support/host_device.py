@@ -1,7 +1,7 @@
-"""A device for kernels made at run time that is none: their text compiled by the C++ compiler and run on the host.
+"""A stand-in for `driver.Device`: kernels generated at run time are compiled for the host and run there.
 
-What is tested is everything but NVRTC, the driver and the few functions of kernels/device.cuh: the rewrites, the
-text, the kernels' own logic, the plans, the structure that is handed over.
+Tests then cover all but NVRTC, the driver and the few functions of kernels/device.cuh: lowering, code generation,
+the kernels' logic, the plans and the structure of their arguments.
 """
 
 import ctypes
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from upsweep._backends.cuda import driver, pairs_launch, user_scan_launch
-from upsweep._backends.cuda.scan_launch import DeviceArray
+from upsweep._backends.cuda.descriptor import ArrayDescriptor
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.pairs.render import kernel_text
 from upsweep._compiler.cuda.scans import render
@@ -35,7 +35,7 @@ extern "C" long long size_of_call() { return sizeof(Call); }
 
 
 def launchers(text):
-    """A function of the host for each kernel of a text."""
+    """Return the source of a host function for each kernel of a text."""
     names = re.findall(
         r"__global__ void\s+(?:__launch_bounds__\([^)]*\)\s+)?(\w+)\(const __grid_constant__ Call", text
     )
@@ -43,7 +43,7 @@ def launchers(text):
 
 
 def build(folder, text, *flags):
-    """The library of a text's kernels for the host, in a folder of libraries that were compiled alike."""
+    """Compile the kernels of a text for the host; `folder` caches libraries of the same flags."""
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.so"
     if not path.exists():
         header = folder / PREAMBLE.name
@@ -110,7 +110,7 @@ class HostMemory:
 
 
 class HostDevice:
-    """Stands in for `_cuda.driver.Device`."""
+    """Stands in for `driver.Device`."""
 
     def __init__(self, folder, n_slots):
         self.folder, self.n_slots, self.ordinal, self.capability = folder, n_slots, 0, 90
@@ -130,26 +130,27 @@ class HostDevice:
 
 
 def install(monkeypatch, folder, n_slots=8):
-    """Let pairs and scans by an update run on the host; `n_slots` of the device decide how columns are cut."""
+    """Let pairs and user scans run on the host; `n_slots` of the device decide how columns are split."""
     device = HostDevice(folder, n_slots)
     monkeypatch.setattr(driver, "device", lambda ordinal: device)
     monkeypatch.setattr(nvrtc, "fetch_or_compile", lambda text, options, capability: text.encode())
-    # Threads that wait for each other are dear here; so few have several chunks each.
+    # Threads that wait for each other are slow on the host: a few of them have several chunks each.
     monkeypatch.setattr(render, "JOINERS", (16,))
     for family in (pairs_launch, user_scan_launch):
-        # Its own for the time: a device that there is must not find functions of the host.
-        monkeypatch.setattr(family, "_prepared", LRUCache(family.KEPT))
+        # A cache of the test's own: a real device must not find host functions in it.
+        monkeypatch.setattr(family, "_prepared", LRUCache(64))
     monkeypatch.setattr(known_plans, "_functions", weakref.WeakKeyDictionary())
     return device
 
 
-def described(array):
+def describe(array):
+    """Describe an array in host memory."""
     address = array.__array_interface__["data"][0]
-    return DeviceArray(address, array.shape, array.strides, array.dtype.name)
+    return ArrayDescriptor(address, array.shape, array.strides, array.dtype.name)
 
 
 def run(reduction, arrays, n_i, n_j, batch=(), ranges=None):
-    """The results of a reduction as numpy arrays; poisoned before."""
+    """Return the results of a reduction as numpy arrays, which hold -77 before."""
     rows = n_i if reduction.rows == "i" else n_j
     results = []
     for dim, kind in outputs(reduction):
@@ -162,32 +163,32 @@ def run(reduction, arrays, n_i, n_j, batch=(), ranges=None):
         return memory[-1].ctypes.data, None
 
     pairs_launch.run(
-        reduction, [described(array) for array in arrays], [described(result) for result in results],
+        reduction, [describe(array) for array in arrays], [describe(result) for result in results],
         n_i, n_j, batch, ranges, device=0, stream=0, allocate=allocate,
     )  # fmt: skip
     return results
 
 
 class HostPlace:
-    """Arrays for `device_scan_cases` where this device has them: in the host's memory, as they are."""
+    """The arrays of `device_scan_cases`, in host memory."""
 
     def __init__(self):
-        self.kept = []
+        self.references = []
 
     def send(self, array):
-        self.kept.append(array)
-        return described(array)
+        self.references.append(array)
+        return describe(array)
 
     def poisoned(self, like, shape, dtype):
         if like is None or like.shape != shape or 0 in like.strides:
-            made = np.full(shape, 77, dtype)
+            result = np.full(shape, 77, dtype)
         else:
-            made = np.full_like(like, 77, dtype=dtype)
-        return described(made), made
+            result = np.full_like(like, 77, dtype=dtype)
+        return describe(result), result
 
-    def fetch(self, array, made):
-        return made
+    def fetch(self, array, result):
+        return result
 
     def allocate(self, n_bytes):
-        self.kept.append(np.full(math.ceil(n_bytes / 8), np.nan))
-        return self.kept[-1].ctypes.data, None
+        self.references.append(np.full(math.ceil(n_bytes / 8), np.nan))
+        return self.references[-1].ctypes.data, None

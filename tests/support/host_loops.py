@@ -32,7 +32,7 @@ class HostModule:
 
 
 class HostDevice:
-    """Stands in for `_backends.cuda.driver.Device`; `launches` are those so far."""
+    """Stands in for `driver.Device`; `launches` are those so far."""
 
     def __init__(self, folder):
         self.folder, self.ordinal, self.capability, self.shared_bytes = folder, 0, 90, 227 * 1024

@@ -1,6 +1,6 @@
-"""Reductions by the kernels of cuda/: on a device, or compiled by the C++ compiler for the host.
+"""Aggregates by the kernels of cuda/reduce: on a device, or compiled by the C++ compiler for the host.
 
-On the host everything is tested but nvcc and the launches: threads are fibers, blocks run one after the other.
+On the host, threads are fibers and blocks run one after the other; only nvcc and the launches are not tested.
 """
 
 import contextlib
@@ -10,13 +10,14 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
-from host_device import described
+from host_device import describe
 from numpy.lib.array_utils import byte_bounds
-from upsweep._backends.cuda import abi, aggregate_launch, staging
+from upsweep._backends.cuda import abi, aggregate_launch
+from upsweep._backends.cuda.memory import DeviceMemory
 
 SOURCES = Path(__file__).parents[2] / "cuda"
 SUPPORT = Path(__file__).parent
-# Chunks of several turns each have to come up in lines that fibers can walk along.
+# Smaller limits, so that lines that fibers can process in time have several chunks of several rounds each.
 SMALLER = {
     "kChunks = 16384": "kChunks = 100",
     "kFewChunks = 8": "kFewChunks = 2",
@@ -56,12 +57,12 @@ def _for_the_host(text):
     text = re.sub(r"#include <cuda_\w+\.h>", "", text)
     for measured, smaller in SMALLER.items():
         text = text.replace(measured, smaller)
-    # A kernel's name may have arguments of its own in angles; what it takes is one structure.
+    # A kernel's name may have template arguments; the kernel takes one structure.
     return re.sub(r"(\w+<[^;{}]*>)<<<(\w+), (\w+), 0, stream>>>\(r\);", r"launch_on_host(\1, \2, \3, r);", text)
 
 
 def compile_library(folder):
-    """The library in `folder`, with the functions of the C interface that reduce."""
+    """Compile a library with the reduction functions of the C interface in `folder`."""
     for source in SOURCES.rglob("*.*"):
         if source.suffix in (".cuh", ".hpp", ".h", ".cu", ".cpp"):
             target = folder / source.relative_to(SOURCES)
@@ -79,7 +80,7 @@ def compile_library(folder):
 
 
 class HostLibrary:
-    """Stands in for `_cuda.library.Library`, as far as reductions need it."""
+    """Stands in for `library.Library`, with the functions that reductions call."""
 
     def __init__(self, path):
         loaded = ctypes.CDLL(str(path))
@@ -97,56 +98,51 @@ class HostLibrary:
         return status
 
 
-class OnHost:
-    """Arrays where they are."""
+class HostArrays:
+    """Arrays in host memory, for the host library."""
 
     def __init__(self):
-        self.kept = []
+        self.workspaces = []
 
     def send(self, array):
-        return described(array)
+        return describe(array)
 
-    def fetch(self, there, array):
+    def fetch(self, source, array):
         pass
 
     def allocate(self, n_bytes):
-        self.kept.append(np.full(-(-n_bytes // 8), np.nan))
-        return self.kept[-1].ctypes.data, None
+        self.workspaces.append(np.full(-(-n_bytes // 8), np.nan))
+        return self.workspaces[-1].ctypes.data, None
 
     def close(self):
         pass
 
 
-class DeviceView:
-    """The memory that arrays lie in, with its strides and its place within 16 bytes, on the first device."""
+class DeviceArrays:
+    """Copies on the first device, with the strides of the host arrays and their alignment to 16 bytes."""
 
     def __init__(self):
-        self.memory = staging.Memory(0)
+        self.memory = DeviceMemory(0)
+        self.allocate, self.close = self.memory.allocate, self.memory.close
 
     def send(self, array):
-        there = described(array)
+        target = describe(array)
         if array.size == 0:
-            return there
+            return target
         low, high = byte_bounds(array)
         begin = self.memory.allocate(high - low + 16)[0] + low % 16
         self.memory.library.copy_to_device(0, 0, begin, low, high - low)
-        return there._replace(pointer=begin + there.pointer - low)
+        return target._replace(pointer=begin + target.pointer - low)
 
-    def fetch(self, there, array):
+    def fetch(self, source, array):
         if array.size:
-            self.memory.library.copy_to_host(0, 0, array.ctypes.data, there.pointer, array.nbytes)
-
-    def allocate(self, n_bytes):
-        return self.memory.allocate(n_bytes)
-
-    def close(self):
-        self.memory.close()
+            self.memory.library.copy_to_host(0, 0, array.ctypes.data, source.pointer, array.nbytes)
 
 
 def reduce(
     place, x, gates=None, gamma=None, reset=None, *, initial=None, axis=-1, reverse=False, only_value=False
 ):
-    """(multiplier, value, dropped) by the kernels of a place; what is to be written is poisoned before."""
+    """Return (multiplier, value, dropped), computed in `place`; the results hold 77 before."""
     axis %= x.ndim
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     factor = gamma if gates is None else gates
@@ -156,15 +152,16 @@ def reduce(
     else:
         wide = np.complex128 if np.iscomplexobj(x) or complex_factor else np.float64
         dtypes = [np.complex128 if complex_factor else np.float64, wide]
-    found = [np.full(shape, 77, dtype) for dtype in dtypes] + [np.ones(shape, bool)]
+    results = [np.full(shape, 77, dtype) for dtype in dtypes] + [np.ones(shape, bool)]
     with contextlib.closing(place()) as memory:
-        given = [memory.send(a) if isinstance(a, np.ndarray) else a for a in (x, gates, gamma, reset, initial)]
-        there = [memory.send(array) for array in found]
-        multiplier, value, dropped = there
+        x, gates, gamma, reset, initial = (
+            memory.send(a) if isinstance(a, np.ndarray) else a for a in (x, gates, gamma, reset, initial)
+        )
+        multiplier, value, dropped = targets = [memory.send(array) for array in results]
         aggregate_launch.reduce(
-            *given[:4], None if only_value else multiplier, value, None if only_value else dropped,
-            initial=given[4], axis=axis, reverse=reverse, device=0, stream=0, allocate=memory.allocate,
+            x, gates, gamma, reset, None if only_value else multiplier, value, None if only_value else dropped,
+            initial=initial, axis=axis, reverse=reverse, device=0, stream=0, allocate=memory.allocate,
         )  # fmt: skip
-        for made, array in zip(there, found):
-            memory.fetch(made, array)
-    return tuple(found)
+        for target, array in zip(targets, results):
+            memory.fetch(target, array)
+    return tuple(results)

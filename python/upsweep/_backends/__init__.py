@@ -6,24 +6,25 @@
               |  a problem of `_core`, n_threads, device
               v
     run_scan, reduce_scan, run_count, run_histogram, run_pairs           (this file)
-              |                      |                        |
-              |  numpy               |  numpy, device="cuda"  |  arrays on a device
-              v                      v                        v
-    cpu/{scan,bincount,...}   cuda/staging (copies)    cuda/{context,bincount,...}
+              |                      |
+              |  numpy               |  arrays on a device, or numpy with device="cuda"
+              v                      v
+    cpu/{scan,bincount,...}   cuda/{scan,bincount,...}
 
 `problem.placement` says where arrays on a device are; None means numpy. `device` is the ordinal of the CUDA
 device to which numpy arrays are copied; None means the CPU. Only `_backends/cuda` uses the CUDA library.
-Executors that load a compiler, or that most programs never use, are imported on first use: see `_on_first_use`.
+Executors that load a compiler, or that most programs never use, are imported on first use: see `_on_first_use`
+and `__getattr__`.
 Start reading at `run_scan`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,18 +34,20 @@ from upsweep._backends import cpu
 from upsweep._backends.cpu import bincount as cpu_bincount
 from upsweep._backends.cpu import histogram as cpu_histogram
 from upsweep._backends.cpu import scan as cpu_scan
-from upsweep._backends.cuda import context, scan_launch
-from upsweep._backends.cuda.context import (
-    advance_on_device,
-    combine_on_device,
-    new_result,
-    user_array,
-    write_state,
-)
-from upsweep._backends.cuda.scan_launch import DeviceArray
 from upsweep._core.bincount import Count, check_memory
 from upsweep._core.histogram import Extremes, Histogram
 from upsweep._core.scan import Scan
+
+if TYPE_CHECKING:
+    from upsweep._backends.cuda.context import user_array
+    from upsweep._backends.cuda.descriptor import ArrayDescriptor as DeviceArray
+    from upsweep._backends.cuda.scan import advance_on_device, combine_on_device, new_result, write_state
+    from upsweep._backends.cuda.scan_launch import prepare_scan as prepare_cuda_scan
+    from upsweep._backends.cuda.scan_launch import problem as cuda_problem
+    from upsweep._backends.cuda.scan_launch import run_lines as run_cuda_lines
+    from upsweep._backends.cuda.scan_launch import run_lines_backward as run_cuda_lines_backward
+    from upsweep._backends.cuda.scan_launch import run_scan as run_cuda_scan
+    from upsweep._backends.cuda.scan_launch import start_scan as start_cuda_scan
 
 __all__ = [
     "DeviceArray", "advance_on_device", "check_threads", "combine_on_device", "cpu_user_scan",
@@ -55,13 +58,32 @@ __all__ = [
     "user_array", "write_state",
 ]  # fmt: skip
 
-# For callers with pointers, strides, a stream and an allocator of their own: `_torch` and `distributed`.
-cuda_problem = scan_launch.problem
-prepare_cuda_scan = scan_launch.prepare_scan
-start_cuda_scan = scan_launch.start_scan
-run_cuda_scan = scan_launch.run_scan
-run_cuda_lines = scan_launch.run_lines
-run_cuda_lines_backward = scan_launch.run_lines_backward
+# Functions and types of `cuda`, by the name that they have here: the module, and the name in it. Those of
+# `scan_launch` are for callers with pointers, strides, a stream and an allocator: `_torch` and `distributed`.
+_CUDA = {
+    "DeviceArray": ("descriptor", "ArrayDescriptor"),
+    "advance_on_device": ("scan", "advance_on_device"),
+    "combine_on_device": ("scan", "combine_on_device"),
+    "cuda_problem": ("scan_launch", "problem"),
+    "new_result": ("scan", "new_result"),
+    "prepare_cuda_scan": ("scan_launch", "prepare_scan"),
+    "run_cuda_lines": ("scan_launch", "run_lines"),
+    "run_cuda_lines_backward": ("scan_launch", "run_lines_backward"),
+    "run_cuda_scan": ("scan_launch", "run_scan"),
+    "start_cuda_scan": ("scan_launch", "start_scan"),
+    "user_array": ("context", "user_array"),
+    "write_state": ("scan", "write_state"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a function of `cuda` on first use: most programs use no device, and the import takes some ms."""
+    if name not in _CUDA:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _CUDA[name]
+    value = getattr(importlib.import_module(f"{__name__}.cuda.{module}"), attribute)
+    globals()[name] = value
+    return value
 
 
 def _on_first_use(module: str) -> Callable[[], Any]:
@@ -78,7 +100,7 @@ cuda_device_copy = _on_first_use("cuda.device_copy")
 cuda_loops = _on_first_use("cuda.loops")
 cuda_pairs = _on_first_use("cuda.pairs")
 cuda_pairs_launch = _on_first_use("cuda.pairs_launch")
-cuda_staging = _on_first_use("cuda.staging")
+cuda_scan = _on_first_use("cuda.scan")
 cuda_user_scan = _on_first_use("cuda.user_scan")
 
 
@@ -110,24 +132,20 @@ def run_scan(
     state unrounded.
     """
     check_threads(n_threads)
-    if scan.placement is not None:
-        return context.run_scan(scan, out, reverse, exclusive, window, return_final)
+    if scan.placement is not None or device is not None:
+        on_device: tuple[Any, Any] = cuda_scan().run_scan(
+            scan, out, reverse, exclusive, window, return_final, device
+        )  # fmt: skip
+        return on_device
     result = _new_like(scan.x, scan.shape, scan.dtype) if out is None else out
     final = np.empty(scan.state_shape, final_dtype or _arrays.state_dtype(scan.dtype)) if return_final else None
-    if device is not None:
-        scan_launch.check_device(device)
     if 0 in scan.shape:
         if final is not None:
             final[...] = 0 if scan.initial is None else scan.initial
-    elif device is None:
+    else:
         cpu_scan.run(
             scan, result, final, reverse=reverse, exclusive=exclusive, flush=flush, window=window,
             n_threads=n_threads,
-        )  # fmt: skip
-    else:
-        cuda_staging().run_scan(
-            scan.x, scan.gates, scan.gamma, scan.initial, scan.reset, result, final,
-            axis=scan.axis, reverse=reverse, exclusive=exclusive, window=window, device=device,
         )  # fmt: skip
     return result, final
 
@@ -148,20 +166,13 @@ def reduce_scan(
     whether a reset drops the state that enters the block.
     """
     check_threads(n_threads)
-    if scan.placement is not None:
-        return context.reduce_scan(scan, reverse)
+    if scan.placement is not None or device is not None:
+        on_device: tuple[Any, Any, Any] = cuda_scan().reduce_scan(scan, reverse, device)
+        return on_device
     multiplier = np.ones(scan.state_shape, scan.factor_dtype)
     value = np.zeros(scan.state_shape, scan.accumulator)
     dropped = np.zeros(scan.state_shape, bool)
-    if device is None:
-        cpu_scan.reduce(scan, multiplier, value, dropped, reverse=reverse, flush=flush, n_threads=n_threads)
-    else:
-        scan_launch.check_device(device)
-        if 0 not in scan.shape:
-            cuda_staging().run_reduce(
-                scan.x, scan.gates, scan.gamma, scan.reset, multiplier, value, dropped, axis=scan.axis,
-                reverse=reverse, device=device,
-            )  # fmt: skip
+    cpu_scan.reduce(scan, multiplier, value, dropped, reverse=reverse, flush=flush, n_threads=n_threads)
     return multiplier, value, dropped
 
 
@@ -178,11 +189,9 @@ def run_count(count: Count, *, n_threads: int | None, device: int | None = None)
     check_memory(count, n_bins, cpu.memory_limit, largest_key=False)
     if device is None:
         return cpu_bincount.run(count, n_threads)
-    scan_launch.check_device(device)
-    make = cuda_staging().Counter
-    counter = cpu_bincount.new_counter(count, make, device=device, deterministic=count.deterministic)
-    with contextlib.closing(counter):
-        return cpu_bincount.run_counter(count, counter)
+    request = replace(count, dtype=count.accumulator, out=None, accumulate=False)
+    table, n_dropped = cuda_bincount().run_count(request, device)
+    return cpu_bincount.store(table, count), None if n_dropped is None else np.int64(n_dropped)
 
 
 # ---- histograms ------------------------------------------------------------------------------------------------
@@ -201,13 +210,10 @@ def run_histogram(problem: Histogram, n_threads: int | None, device: int | None 
     """Return the counts (int64) of numpy arrays, or sums of weights: uint64 modulo 2**64, float64, complex128."""
     if device is None:
         return cpu_histogram.run(problem, n_threads)
-    scan_launch.check_device(device)
-    weights, thresholds = problem.weights, problem.thresholds
+    weights = problem.weights
     kind = "u" if weights is None or weights.dtype.kind in "biu" else weights.dtype.kind
-    counts: Array = np.zeros(problem.n_bins, {"u": np.int64, "f": np.float64, "c": np.complex128}[kind])
-    if counts.size and thresholds.size:
-        hint = cuda_bincount().guess(thresholds)
-        cuda_staging().run_histogram(problem.x, weights, thresholds, counts, **hint, device=device)
+    dtype = np.dtype({"u": np.int64, "f": np.float64, "c": np.complex128}[kind])
+    counts: Array = cuda_bincount().run_histogram(problem, dtype, device=device)
     return counts if weights is None or kind != "u" else counts.view(np.uint64)
 
 
@@ -230,11 +236,6 @@ def run_pairs(
     `arrays` are in the order of the formula's variables, (..., n, dim) or (dim,) for parameters; `ranges` is a
     triple for all entries of the batch, a list of one for each, or None for all pairs.
     """
-    if device is not None:
-        scan_launch.check_device(device)
-        run = functools.partial(cuda_staging().run_pairs, device=device)
-    elif DeviceView in map(type, arrays):
-        run = cuda_pairs().run_pairs
-    else:
-        return cpu_pairs().run(reduction, arrays, n_i, n_j, batch, ranges, n_threads)
-    return run(reduction, arrays, n_i, n_j, batch, ranges)
+    if device is not None or DeviceView in map(type, arrays):
+        return cuda_pairs().run_pairs(reduction, arrays, n_i, n_j, batch, ranges, device)
+    return cpu_pairs().run(reduction, arrays, n_i, n_j, batch, ranges, n_threads)

@@ -1,4 +1,4 @@
-"""Reductions over pairs on a CUDA device, against the naive twin: sizes around tiles, long vectors, ranges."""
+"""Pair reductions on a CUDA device against the reference: sizes around tiles, long vectors, ranges."""
 
 import contextlib
 
@@ -15,7 +15,8 @@ from pair_cases import (
     random_arrays,
     some_ranges,
 )
-from upsweep._backends.cuda import pairs_launch, staging
+from upsweep._backends.cuda import pairs_launch
+from upsweep._backends.cuda.memory import DeviceMemory
 from upsweep._compiler.formulas.nodes import constant, make, variable
 from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction, outputs
 
@@ -25,23 +26,23 @@ pytestmark = pytest.mark.cuda
 def run(reduction, arrays, n_i, n_j, batch=(), ranges=None):
     """The results as numpy arrays."""
     rows = n_i if reduction.rows == "i" else n_j
-    with contextlib.closing(staging.Memory(0)) as memory:
-        sent = [memory.send(array) for array in arrays]
+    with contextlib.closing(DeviceMemory(0)) as memory:
+        sent = [memory.to_device(array) for array in arrays]
         kinds = {"index": np.dtype(np.int64), "float": arrays[0].dtype}
         results = [np.full((*batch, rows, dim), -77, kinds[kind]) for dim, kind in outputs(reduction)]
-        outs = [memory.send(result) for result in results]
+        outs = [memory.to_device(result) for result in results]
         pairs_launch.run(
             reduction, sent, outs, n_i, n_j, batch, ranges, device=0, stream=0, allocate=memory.allocate
         )
         for out, result in zip(outs, results):
-            memory.fetch(out, result)
+            memory.to_host(out, result)
     return results
 
 
 def check(reduction, arrays, n_i, n_j, batch=(), ranges=None, tolerance=1e-5):
-    found = run(reduction, arrays, n_i, n_j, batch, ranges)
-    compare(found, reduction, arrays, n_i, n_j, batch, ranges, tolerance)
-    return found
+    results = run(reduction, arrays, n_i, n_j, batch, ranges)
+    compare(results, reduction, arrays, n_i, n_j, batch, ranges, tolerance)
+    return results
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)

@@ -1,4 +1,4 @@
-"""Scans by an update on a CUDA device, against the naive twin: layouts, dtypes, chunks of time, and themselves."""
+"""User scans on a CUDA device against the reference: layouts, dtypes, chunks of time, repeated runs."""
 
 import contextlib
 
@@ -7,24 +7,25 @@ import pytest
 import upsweep
 from device_scan_cases import AFFINE, OTHERS, cell, check, mixed, scan, with_places
 from helpers import random
-from upsweep._backends.cuda import scan_launch, staging
+from upsweep._backends.cuda import scan_launch
+from upsweep._backends.cuda.memory import DeviceMemory
 
 pytestmark = pytest.mark.cuda
 
 
 class DevicePlace:
-    """Arrays on the device, strides kept; what is made is poisoned."""
+    """Copies on the device with the strides of the host arrays; results hold 77 before."""
 
     def __init__(self, memory):
         self.memory, self.allocate = memory, memory.allocate
 
     def send(self, array):
         if 0 in array.shape or array.ndim == 0 or 0 in array.strides:
-            return self.memory.send(array)
+            return self.memory.to_device(array)
         # Laid out as on the host: axes from the farthest to the nearest, then turned round again.
         order = in_memory(array)
         flip = tuple(slice(None, None, -1 if stride < 0 else None) for stride in array.strides)
-        sent = self.memory.send(np.ascontiguousarray(array[flip].transpose(order)))
+        sent = self.memory.to_device(np.ascontiguousarray(array[flip].transpose(order)))
         pointer, strides = sent.pointer, [0] * array.ndim
         for place, d in enumerate(order):
             strides[d] = sent.strides[place]
@@ -35,15 +36,15 @@ class DevicePlace:
 
     def poisoned(self, like, shape, dtype):
         if like is None or like.shape != shape or 0 in like.strides:
-            made = np.full(shape, 77, dtype)
+            result = np.full(shape, 77, dtype)
         else:
-            made = np.full_like(like, 77, dtype=dtype)
-        return self.send(made), made
+            result = np.full_like(like, 77, dtype=dtype)
+        return self.send(result), result
 
-    def fetch(self, array, made):
-        if made.size:
-            self.memory.fetch(array, made.transpose(in_memory(made)))
-        return made
+    def fetch(self, array, result):
+        if result.size:
+            self.memory.to_host(array, result.transpose(in_memory(result)))
+        return result
 
 
 def in_memory(array):
@@ -54,7 +55,7 @@ def in_memory(array):
 @pytest.fixture
 def place(monkeypatch):
     monkeypatch.setattr(scan_launch, "find", lambda: None)  # the kernels of linear_recurrence are tested elsewhere
-    with contextlib.closing(staging.Memory(0)) as memory:
+    with contextlib.closing(DeviceMemory(0)) as memory:
         yield DevicePlace(memory)
 
 
@@ -86,13 +87,13 @@ def test_dtypes_structures_and_inputs_that_repeat(place, order):
 @pytest.mark.parametrize("name", AFFINE)
 def test_affine_updates_in_chunks(place, name, dtype):
     if name == "rotated" and dtype == np.float32:
-        pytest.skip("nothing decays, and rounding adds up in the twin as well")
+        pytest.skip("nothing decays, and rounding adds up in the reference as well")
     update, init = AFFINE[name]
     for shape in ((1000,), (2048,), (300_001,), (5000, 3), (1100, 700)):
         x = random(shape, dtype)
-        found = check(place, update, init, x, parallel=True, tolerance=1e-3 if dtype == np.float32 else 1e-9)
+        results = check(place, update, init, x, parallel=True, tolerance=1e-3 if dtype == np.float32 else 1e-9)
         again = scan(place, update, init, x, parallel=True)
-        assert [a.tobytes() for a in found] == [b.tobytes() for b in again]
+        assert [a.tobytes() for a in results] == [b.tobytes() for b in again]
     check(place, update, init, random((3, 9000), dtype).T[::-1], parallel=True, tolerance=1e-3)
 
 
@@ -131,14 +132,14 @@ def test_lines_in_one_pass(place, name, dtype):
     update, init = LONG[name]
     for shape in ((100_000,), (4_400_011,), (3, 2_000_003)):
         x = random(shape, dtype).T
-        theirs = upsweep.scan(update, init, x, return_final=True)
-        found = scan(place, update, init, x, parallel=True)
-        flat = [theirs[0], *(theirs[1] if isinstance(theirs[1], tuple) else (theirs[1],))]
-        for got, other in zip(found, flat):
+        expected = upsweep.scan(update, init, x, return_final=True)
+        results = scan(place, update, init, x, parallel=True)
+        flat = [expected[0], *(expected[1] if isinstance(expected[1], tuple) else (expected[1],))]
+        for got, other in zip(results, flat):
             tolerance = 1e-3 if dtype == np.float32 else 1e-9
             np.testing.assert_allclose(got, other, rtol=tolerance, atol=tolerance)
         again = scan(place, update, init, x, parallel=True)
-        assert [a.tobytes() for a in found] == [b.tobytes() for b in again]
+        assert [a.tobytes() for a in results] == [b.tobytes() for b in again]
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf])
@@ -149,6 +150,6 @@ def test_special_values_in_one_pass(place, name, special):
     x[[100, 3_000_000]] = special
     x[4_000_000] = 2.0  # which "dropped" drops the state at
     with np.errstate(all="ignore"):
-        theirs = upsweep.scan(update, init, x)
-        found = scan(place, update, init, x, parallel=True)[0]
-    np.testing.assert_allclose(found, theirs, rtol=1e-3, atol=1e-3)
+        expected = upsweep.scan(update, init, x)
+        results = scan(place, update, init, x, parallel=True)[0]
+    np.testing.assert_allclose(results, expected, rtol=1e-3, atol=1e-3)

@@ -1,13 +1,6 @@
-"""Executor of counts on the CPU. `_backends` calls it for numpy arrays.
-
-`run_counter` serves CUDA as well when the arrays are numpy's: there `staging.Counter` has the methods of the
-native `Counter`, and works on copies on the device.
-"""
+"""Executor of counts on the CPU. `_backends` calls it for numpy arrays."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -16,17 +9,12 @@ from upsweep._backends import cpu
 from upsweep._core import bincount
 from upsweep._core.bincount import Count
 
-__all__ = ["new_counter", "run", "run_counter"]
+__all__ = ["run", "store"]
 
 
 def run(count: Count, n_threads: int | None) -> tuple[Array, np.int64 | None]:
     """Return the result, or the user's `out`, and the number of dropped keys if that is requested."""
-    return run_counter(count, new_counter(count, cpu.bincounts.Counter, n_threads=cpu.threads(n_threads)))
-
-
-def new_counter(count: Count, make: Callable[..., Any], **keywords: Any) -> Any:
-    """Return the counter of a backend, which has `look`, `write`, `first_outside` and `count_outside`."""
-    return make(
+    counter = cpu.bincounts.Counter(
         count.keys,
         # Without keys or sums no weight is read; only the number of bins has to be found.
         None if count.keys.size == 0 or count.n_sums == 0 else count.weights,
@@ -35,12 +23,8 @@ def new_counter(count: Count, make: Callable[..., Any], **keywords: Any) -> Any:
         n_bins=-1 if count.n_bins is None else count.n_bins,
         least=count.least,
         drop=count.drop,
-        **keywords,
+        n_threads=cpu.threads(n_threads),
     )
-
-
-def run_counter(count: Count, counter: Any) -> tuple[Array, np.int64 | None]:
-    """Find the number of bins, refuse keys outside them, and write the result."""
     n_bins, has_outside = counter.look()
     if has_outside:
         # Without a fixed number of bins only negative keys are outside.
@@ -55,16 +39,16 @@ def run_counter(count: Count, counter: Any) -> tuple[Array, np.int64 | None]:
         table: Array = np.zeros((*count.rows, n_bins, *count.sums), count.accumulator)
         if table.size:
             counter.write(table, False)
-        table = count.bins_in_place(table)
-        if result is None:
-            result = table.astype(count.dtype, copy=False)
-        else:
-            _store(table, result, count.accumulate)
+        result = store(count.bins_in_place(table), count)
     return result, np.int64(counter.count_outside(n_bins)) if count.return_invalid else None
 
 
-def _store(table: Array, out: Array, accumulate: bool) -> None:
-    """Write the table to `out`, or add it; values are rounded once."""
+def store(table: Array, count: Count) -> Array:
+    """Return the table in the dtype of the result, written to `out` or added to it; values are rounded once."""
+    out = count.out
+    if out is None:
+        return table.astype(count.dtype, copy=False)
     if out.dtype.kind in "iu":  # numpy adds no floats to integers; integer dtypes all wrap around alike
         table = table.astype(out.dtype, copy=False)
-    np.add(out, table, out=out, casting="unsafe") if accumulate else np.copyto(out, table, casting="unsafe")
+    np.add(out, table, out=out, casting="unsafe") if count.accumulate else np.copyto(out, table, casting="unsafe")
+    return out

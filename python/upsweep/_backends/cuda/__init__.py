@@ -1,0 +1,26 @@
+"""CUDA backend: runs the checked problems of `_core` on arrays in device memory.
+
+::
+
+    _backends (executor lookup), _user_scan, te           _torch, distributed (tensors: pointers of their own)
+          |  problem, device views or numpy arrays              |
+          v                                                     |
+    executors: scan, bincount, pairs, loops, user_scan          |
+          |  open a context: `context` for device arrays,       |
+          |  `staging` for numpy arrays with a device           |
+          v                                                     v
+    launch modules: scan_launch, aggregate_launch, bincount_launch (bincount_sync reads results back),
+                    pairs_launch (pairs_plan), loops_launch, user_scan_launch (user_scan_layout, linear_update)
+          |  requests of the C interface                        |  kernels of _compiler/cuda
+          v                                                     v
+    abi (structures), library (libupsweep_cuda.so)        driver (modules, launches), prepared_launch
+
+An executor checks nothing; it allocates results in the arrays' library, describes operands as `ArrayDescriptor`
+(`descriptor`), and starts kernels on the current stream of that library. It waits for the device only where a
+result depends on the data (`bincount_sync`), or to copy results to numpy arrays. Launch modules know pointers, a
+stream and an allocator only, so that tensors, whose allocation and streams are torch's, use them directly.
+
+`memory` is the driver's allocator, for numpy arrays and for libraries that allocate nothing; `device_copy` is an
+array of its own. Only this folder uses ctypes for CUDA; every call of the C library goes through `library.load()`,
+which tests replace. Start reading at `scan.run_scan`, then `context`, then `scan_launch`.
+"""

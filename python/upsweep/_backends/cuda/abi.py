@@ -1,25 +1,33 @@
-"""The C interface of libupsweep_cuda.so in ctypes: what cuda/upsweep_cuda.h declares, once, as a table.
+"""The C interface of libupsweep_cuda.so in ctypes: the structures and functions of cuda/include/upsweep_cuda.h.
 
-A test compares this file with the header and with the symbols that the library exports.
+A test compares this file with the header and with the symbols that the library exports. The launch modules fill
+the structures; `library` sets the functions' types.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
+from typing import Any
+
+from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 
 __all__ = [
     "ABI", "ACCUMULATORS", "COUNT_REGIMES", "DTYPES", "FUNCTIONS", "LINES_BACKWARD_FORMAT", "LINES_FORMAT",
-    "MAX_DIMS", "REGIMES", "STATUS", "STRUCTS", "Array", "Count", "CountPlan", "Histogram", "Lines",
-    "LinesBackward", "Plan", "Reduction", "ScanProblem",
+    "MAX_DIMS", "NEEDS_WORKSPACE", "NO_KERNEL", "OK", "REGIMES", "STATUS", "STRUCTS", "Array", "Count",
+    "CountPlan", "Histogram", "Lines", "LinesBackward", "Plan", "Reduction", "ScanProblem", "call_with_workspace",
+    "fill_array",
 ]  # fmt: skip
 
 ABI = 4
 MAX_DIMS = 64
+_Sizes = c_int64 * MAX_DIMS
 
 STATUS = {0: "OK", 1: "INVALID", 2: "UNSUPPORTED", 3: "CUDA_ERROR", 4: "WORKSPACE", 5: "NOT_HERE"}
+OK, NEEDS_WORKSPACE, NO_KERNEL = 0, 4, 5  # statuses that are no errors
 
-# upsweep_dtype, by numpy's and torch's name of it.
+# upsweep_dtype, by the name that numpy and torch have for it.
 DTYPES = {
     name: code
     for code, name in enumerate((
@@ -35,86 +43,74 @@ ACCUMULATORS = {
 }  # fmt: skip
 
 
+def _fields(*groups: tuple[Any, str]) -> list[tuple[str, Any]]:
+    """Return fields of a structure from groups of a type and the names of its fields."""
+    return [(name, kind) for kind, names in groups for name in names.split()]
+
+
 class Array(ctypes.Structure):
     """upsweep_array: a strided array on a device; strides in bytes."""
 
-    _fields_ = [
-        ("data", c_void_p),
-        ("dtype", c_int32),
-        ("reserved", c_int32),
-        ("time_stride", c_int64),
-        ("batch_strides", c_int64 * MAX_DIMS),
-    ]
+    _fields_ = _fields(
+        (c_void_p, "data"), (c_int32, "dtype reserved"), (c_int64, "time_stride"), (_Sizes, "batch_strides")
+    )
+
+
+def fill_array(target: Array, array: ArrayDescriptor, axis: int | None = None) -> None:
+    """Fill in an array; `axis` is the one along which the operation runs, None: the array lacks it."""
+    target.data, target.dtype = array.pointer, DTYPES[array.dtype]
+    strides = array.strides
+    if axis is not None:
+        target.time_stride = strides[axis]
+        strides = strides[:axis] + strides[axis + 1 :]
+    target.batch_strides[: len(strides)] = strides
+
+
+def call_with_workspace(function: Callable[[Any], Any], request: Any, holder: Any, allocate: Allocate) -> None:
+    """Call a function with a request of which the part `holder` says how many bytes of workspace it needs."""
+    keep_alive = None
+    if holder.workspace_bytes:
+        holder.workspace, keep_alive = allocate(holder.workspace_bytes)
+    function(ctypes.byref(request))
+    del keep_alive
 
 
 class ScanProblem(ctypes.Structure):
-    """upsweep_scan: one scan, as the library takes it."""
+    """upsweep_scan: the request for one scan."""
 
-    _fields_ = [
-        ("device", c_int32),
-        ("accumulator", c_int32),
-        ("reverse", c_int32),
-        ("exclusive", c_int32),
-        ("stream", c_void_p),
-        ("workspace", c_void_p),
-        ("workspace_bytes", c_int64),
-        ("gamma_re", c_double),
-        ("gamma_im", c_double),
-        ("length", c_int64),
-        ("window", c_int64),
-        ("n_batch", c_int32),
-        ("reserved", c_int32),
-        ("batch_shape", c_int64 * MAX_DIMS),
-        *((name, Array) for name in ("x", "gates", "reset", "out", "gamma", "initial", "final_state")),
-    ]
+    _fields_ = _fields(
+        (c_int32, "device accumulator reverse exclusive"), (c_void_p, "stream workspace"),
+        (c_int64, "workspace_bytes"), (c_double, "gamma_re gamma_im"), (c_int64, "length window"),
+        (c_int32, "n_batch reserved"), (_Sizes, "batch_shape"),
+        (Array, "x gates reset out gamma initial final_state"),
+    )  # fmt: skip
 
 
 class Reduction(ctypes.Structure):
-    """upsweep_reduction: what a block of steps does to the state before it."""
+    """upsweep_reduction: the request for the aggregate of a block of steps."""
 
-    _fields_ = [("scan", ScanProblem), ("multiplier", Array), ("dropped", Array)]
+    _fields_ = _fields((ScanProblem, "scan"), (Array, "multiplier dropped"))
 
 
 class Lines(ctypes.Structure):
-    """upsweep_lines: the plainest scan."""
+    """upsweep_lines: the request for a scan of contiguous lines of one dtype."""
 
-    _fields_ = [
-        ("device", c_int32),
-        ("dtype", c_int32),
-        ("reverse", c_int32),
-        ("reserved", c_int32),
-        ("stream", c_void_p),
-        ("x", c_void_p),
-        ("gates", c_void_p),
-        ("out", c_void_p),
-        ("gamma", c_double),
-        ("lines", c_int64),
-        ("length", c_int64),
-        ("workspace", c_void_p),
-        ("workspace_bytes", c_int64),
-    ]
+    _fields_ = _fields(
+        (c_int32, "device dtype reverse reserved"), (c_void_p, "stream x gates out"), (c_double, "gamma"),
+        (c_int64, "lines length"), (c_void_p, "workspace"), (c_int64, "workspace_bytes"),
+    )  # fmt: skip
 
 
 class LinesBackward(ctypes.Structure):
-    """upsweep_lines_backward: the gradients of the plainest gated scan."""
+    """upsweep_lines_backward: the request for the gradients of such a scan with gates."""
 
-    _fields_ = [
-        ("device", c_int32),
-        ("dtype", c_int32),
-        ("reverse", c_int32),
-        ("reserved", c_int32),
-        ("stream", c_void_p),
-        ("gates", c_void_p),
-        ("y", c_void_p),
-        ("g", c_void_p),
-        ("gx", c_void_p),
-        ("g_gates", c_void_p),
-        ("lines", c_int64),
-        ("length", c_int64),
-    ]
+    _fields_ = _fields(
+        (c_int32, "device dtype reverse reserved"), (c_void_p, "stream gates y g gx g_gates"),
+        (c_int64, "lines length"),
+    )  # fmt: skip
 
 
-# The two as one format each, which fills all fields at a fraction of their cost one by one.
+# Formats of `struct` for these two: packing a whole request is several times faster than setting its fields.
 LINES_FORMAT = "=iiiiQQQQdqqQq"
 LINES_BACKWARD_FORMAT = "=iiiiQQQQQQqq"
 
@@ -122,77 +118,41 @@ LINES_BACKWARD_FORMAT = "=iiiiQQQQQQqq"
 class Plan(ctypes.Structure):
     """upsweep_plan: how the library will run a scan."""
 
-    _fields_ = [
-        ("regime", c_int32),
-        ("typed", c_int32),
-        ("lines", c_int64),
-        ("tile", c_int64),
-        ("n_launches", c_int64),
-        ("workspace_bytes", c_int64),
-    ]
+    _fields_ = _fields(
+        (c_int32, "regime typed"), (c_int64, "lines tile n_launches workspace_bytes"),
+    )  # fmt: skip
 
 
 REGIMES = (
-    "nothing",
-    "short lines",
-    "lines",
-    "split lines",
-    "columns",
-    "split columns",
-    "window",
-    "packed lines",
-    "cluster lines",
-    "wave lines",
-)
+    "nothing", "short lines", "lines", "split lines", "columns", "split columns", "window", "packed lines",
+    "cluster lines", "wave lines",
+)  # fmt: skip
 
 
 class Count(ctypes.Structure):
     """upsweep_count: a count, or sums of weights."""
 
-    _fields_ = [
-        ("device", c_int32),
-        ("accumulate", c_int32),
-        ("deterministic", c_int32),
-        ("n_batch", c_int32),
-        ("stream", c_void_p),
-        ("workspace", c_void_p),
-        ("workspace_bytes", c_int64),
-        ("length", c_int64),
-        ("n_bins", c_int64),
-        ("n_columns", c_int64),
-        ("weights_column_stride", c_int64),
-        ("out_column_stride", c_int64),
-        ("batch_shape", c_int64 * MAX_DIMS),
-        *((name, Array) for name in ("keys", "weights", "out")),
-        ("dropped", c_void_p),
-        ("first_outside", c_void_p),
-    ]
+    _fields_ = _fields(
+        (c_int32, "device accumulate deterministic n_batch"), (c_void_p, "stream workspace"),
+        (c_int64, "workspace_bytes length n_bins n_columns weights_column_stride out_column_stride"),
+        (_Sizes, "batch_shape"), (Array, "keys weights out"), (c_void_p, "dropped first_outside"),
+    )  # fmt: skip
 
 
 class Histogram(ctypes.Structure):
     """upsweep_histogram: elements that are counted by their ranks among thresholds."""
 
-    _fields_ = [
-        ("count", Count),
-        ("thresholds", c_void_p),
-        ("n_thresholds", c_int64),
-        ("origin", c_double),
-        ("scale", c_double),
-    ]
+    _fields_ = _fields(
+        (Count, "count"), (c_void_p, "thresholds"), (c_int64, "n_thresholds"), (c_double, "origin scale"),
+    )  # fmt: skip
 
 
 class CountPlan(ctypes.Structure):
     """upsweep_count_plan: how the library will count."""
 
-    _fields_ = [
-        ("regime", c_int32),
-        ("replicas", c_int32),
-        ("shares", c_int32),
-        ("vectors", c_int32),
-        ("splits", c_int64),
-        ("n_launches", c_int64),
-        ("workspace_bytes", c_int64),
-    ]
+    _fields_ = _fields(
+        (c_int32, "regime replicas shares vectors"), (c_int64, "splits n_launches workspace_bytes"),
+    )  # fmt: skip
 
 
 COUNT_REGIMES = ("nothing", "tables", "memory", "parts", "rows")
@@ -209,7 +169,7 @@ STRUCTS = {
     "upsweep_count_plan": CountPlan,
 }
 
-# name: (result, arguments, whether its result is a status, whether it may block and so lets go of the GIL)
+# name: (result, arguments, whether the result is a status, whether the call may block and so releases the GIL)
 FUNCTIONS = {
     "upsweep_cuda_abi": (c_int32, (), False, False),
     "upsweep_cuda_sizes": (None, (POINTER(c_int64),), False, False),

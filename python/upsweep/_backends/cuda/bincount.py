@@ -1,8 +1,12 @@
-"""Counts and histograms of arrays that are on a device. Imported by the first call that needs it."""
+"""CUDA executor of counts and histograms.
+
+The functions take device arrays, or numpy arrays together with a device (see `staging`). With a fixed number of
+bins and invalid keys dropped, nothing waits for the device; else a call waits once, to read the range of the keys
+or the position of an invalid one.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import math
 from typing import Any
 
@@ -11,181 +15,185 @@ import numpy as np
 from upsweep import _arrays
 from upsweep._arrays import DeviceView, name_of
 from upsweep._arrays import Operand as Array
-from upsweep._backends.cuda import aggregate_launch, bincount_sync
-from upsweep._backends.cuda.context import Call, described, user_array
-from upsweep._backends.cuda.scan_launch import DeviceArray
+from upsweep._backends.cuda import aggregate_launch, bincount_launch, bincount_sync
+from upsweep._backends.cuda.context import ExecutionContext, user_array
+from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
+from upsweep._backends.cuda.staging import open_context
 from upsweep._core import bincount
 from upsweep._core.bincount import Count, key_error
 from upsweep._core.histogram import Histogram
 
-__all__ = ["fetch", "find_extremes", "guess", "run_count", "run_histogram", "sent"]
+__all__ = ["fetch", "find_extremes", "linear_rank_hint", "run_count", "run_histogram", "sent"]
 
 
-def run_count(count: Count) -> tuple[Any, Any]:
-    """Count on a device. Nothing waits where the bins are given and other keys are dropped, else once."""
-    with contextlib.closing(Call({"x": count.keys, "weights": count.weights, "out": count.out})) as call:
-        keys = described(count.keys)
-        n_bins = _bins_at_home(count, keys, call) if count.n_bins is None else count.n_bins
+def run_count(count: Count, device: int | None = None) -> tuple[Any, Any]:
+    """Run a count; return the result and, if it is asked for, the number of dropped keys.
+
+    The dtype of a count of numpy arrays is its accumulator, and it has no `out`: the caller converts the result.
+    """
+    with open_context({"x": count.keys, "weights": count.weights, "out": count.out}, device) as context:
+        keys = context.input(count.keys)
+        n_bins = _find_n_bins(count, keys, context) if count.n_bins is None else count.n_bins
         check = not count.drop and count.n_bins is not None
-        shape = count.result_shape(n_bins)
-        made = np.dtype(bincount.made_on_device(name_of(count.accumulator), name_of(count.dtype)))
-        direct = count.dtype == made
-        # With the check in it, a count that fails has been written; `out` must not be then. To count into memory
-        # of its own costs the bytes of the bins, to look at the keys first would cost theirs.
+        kernel_dtype = np.dtype(bincount.made_on_device(name_of(count.accumulator), name_of(count.dtype)))
+        direct = count.dtype == kernel_dtype
+        # The numpy results of all backends have the bins innermost in memory.
+        shape = count.result_shape(n_bins) if device is None else (*count.rows, n_bins, *count.sums)
+        # A count that fails the check has already been written, and `out` must not be. A temporary costs the bytes
+        # of the bins; a look at the keys before the count would cost theirs.
         if count.out is not None and direct and not check:
             counted = count.out
         else:
-            counted = call.empty(shape, made) if count.out is None else call.temporary(shape, made)
-        dropped = call.empty((), np.dtype(np.int64)) if count.return_invalid else None
-        _count_into(count, keys, counted, dropped, call, check)
+            counted = (context.empty if count.out is None else context.temporary)(shape, kernel_dtype)
+            counted = counted if device is None else count.bins_in_place(counted)
+        n_dropped = context.empty((), np.dtype(np.int64)) if count.return_invalid else None
+        _count_into(count, keys, counted, n_dropped, context, check)
         result = counted
         if counted is not count.out and not (count.out is None and direct):
-            result = call.empty(shape, count.dtype) if count.out is None else count.out
-            _move(call, counted, result, count.accumulate)
-        return user_array(result), None if dropped is None else user_array(dropped)
+            result = context.empty(shape, count.dtype) if count.out is None else count.out
+            _write(context, counted, result, count.accumulate)
+        return user_array(result), None if n_dropped is None else user_array(n_dropped)
 
 
-def _memory(count: Count) -> int | None:
-    return None if count.placement is None else count.placement.library.memory(count.placement.ordinal)
-
-
-def _bins_at_home(count: Count, keys: DeviceArray, call: Call) -> int:
-    """The number of bins that the keys ask for."""
+def _find_n_bins(count: Count, keys: ArrayDescriptor, context: ExecutionContext) -> int:
+    """Return the number of bins that the largest key needs."""
     largest: int
-    largest, negative = bincount_sync.find_range(keys, call.allocate, axis=len(keys.shape) - 1, **call.on_stream)
+    largest, negative = bincount_sync.find_range(keys, axis=len(keys.shape) - 1, **context.resources)
     if negative >= 0 and not count.drop:
-        raise _outside_at_home(count, keys, negative, 0, call)
+        raise _invalid_key_error(count, keys, negative, 0, context)
     n_bins = max(largest + 1, count.least)
-    bincount.check_memory(count, n_bins, lambda: _memory(count), largest_key=n_bins > count.least)
+    bincount.check_memory(count, n_bins, lambda: context.memory_limit, largest_key=n_bins > count.least)
     return n_bins
 
 
-def _outside_at_home(count: Count, keys: DeviceArray, position: int, n_bins: int, call: Call) -> ValueError:
+def _invalid_key_error(
+    count: Count, keys: ArrayDescriptor, position: int, n_bins: int, context: ExecutionContext
+) -> ValueError:
     index = tuple(map(int, np.unravel_index(position, keys.shape)))
-    return key_error(index, count.axis, int(_element(call, count.keys, index)), n_bins)
-
-
-def _element(call: Call, array: Array, index: tuple[int, ...]) -> Any:
-    item = bincount_sync.read_element(described(array), index, array.itemsize, **call.on_stream)
-    return np.frombuffer(item, array.dtype)[0]
+    return key_error(index, count.axis, int(context.element(count.keys, index)), n_bins)
 
 
 def _count_into(
-    count: Count, keys: DeviceArray, counted: Array, dropped: Array | None, call: Call, check: bool
-) -> None:
+    count: Count, keys: ArrayDescriptor, counted: Array, n_dropped: Array | None, context: ExecutionContext,
+    check: bool,
+) -> None:  # fmt: skip
     """Count into an array of the result's shape."""
     weights, table = count.weights, count.bins_last(counted)
     n_bins = table.shape[len(count.rows)]
     if count.n_sums == 0:
-        # There are no sums, but keys may be outside all the same.
-        weights, table = None, call.temporary((*count.rows, n_bins), np.dtype(np.int64))
-    target, summands = described(table), call.array(weights)
+        # There are no sums, but keys may be invalid all the same.
+        weights, table = None, context.temporary((*count.rows, n_bins), np.dtype(np.int64))
+    target, summands = context.output(table), context.optional_input(weights)
     if summands is not None and count.keys.size == 0:
-        summands = summands._replace(dtype="int64")  # nothing is summed, in integers
+        summands = summands._replace(dtype="int64")  # sums of nothing are integers
     first = bincount_sync.count(
-        keys, target._replace(dtype=target.dtype.replace("uint64", "int64")), call.allocate,
-        summands, axis=len(keys.shape) - 1, check=check,
-        accumulate=count.accumulate and counted is count.out,
-        deterministic=count.deterministic, dropped=None if dropped is None else described(dropped).pointer,
-        **call.on_stream,
+        keys, target._replace(dtype=target.dtype.replace("uint64", "int64")), weights=summands,
+        axis=len(keys.shape) - 1, check=check, accumulate=count.accumulate and counted is count.out,
+        deterministic=count.deterministic,
+        dropped=None if n_dropped is None else context.output(n_dropped).pointer, **context.resources,
     )  # fmt: skip
     if first >= 0:
-        raise _outside_at_home(count, keys, first, n_bins, call)
+        raise _invalid_key_error(count, keys, first, n_bins, context)
 
 
-def _move(call: Call, counted: Array, result: Array, accumulate: bool) -> None:
-    """Write what was counted to the result, or add it, in its dtype."""
-    if result.size == 0:
+def _write(context: ExecutionContext, source: Array, target: Array, accumulate: bool) -> None:
+    """Write a device array to another one, or add it, in the dtype of the target."""
+    if target.size == 0:
         return
-    if result.dtype.kind in "iu" and counted.dtype.kind == "f":
-        counted = _arrays.cast(counted, result.dtype, "dtype")  # kernels take no floats for integers
-    before = described(result)
+    if target.dtype.kind in "iu" and source.dtype.kind == "f":
+        source = _arrays.cast(source, target.dtype, "dtype")  # kernels take no floats for integers
+    before = describe(target)
     if not accumulate:
-        zero = call.number(np.array(0, np.int8))
+        zero = context.number(np.array(0, np.int8))
         before = zero._replace(shape=before.shape, strides=(0,) * len(before.shape))
-    aggregate_launch.step(None, described(counted), None, before, described(result), **call.where)
+    aggregate_launch.step(None, describe(source), None, before, describe(target), **context.resources)
 
 
 # ---- histograms ------------------------------------------------------------------------------------------------
 
 
 def find_extremes(x: DeviceView) -> tuple[Any, Any, tuple[int, ...] | None, Any]:
-    """Those of an array of a device, once its stream is done; where the first is that is not finite, and what."""
-    with contextlib.closing(Call({"x": x})) as call:
-        low, high, first = bincount_sync.find_extremes(described(x), call.allocate, **call.on_stream)
+    """Return the least and the largest element, and the index and value of the first one that is not finite."""
+    with ExecutionContext({"x": x}) as context:
+        low, high, first = bincount_sync.find_extremes(describe(x), **context.resources)
         if first < 0:
             return low, high, None, None
         index = tuple(map(int, np.unravel_index(first, x.shape)))
-        return low, high, index, _element(call, x, index)
+        return low, high, index, context.element(x, index)
 
 
 def fetch(array: DeviceView) -> Array:
-    """A copy in the host's memory, once the work on the array's stream is done."""
-    with contextlib.closing(Call({"array": array})) as call:
-        dense = array if array.flags.c_contiguous else _dense(call, array)
-        found = np.empty(array.shape, array.dtype)
+    """Return a copy of a device array on the host, once the work on its stream is done."""
+    with ExecutionContext({"array": array}) as context:
+        result = np.empty(array.shape, array.dtype)
         if array.size:
-            call.memory.fetch(described(dense), found)
-        return found
+            context.memory.to_host(describe(_contiguous(context, array)), result)
+        return result
 
 
-def _dense(call: Call, array: DeviceView) -> DeviceView:
-    """A copy in C order, on the device."""
-    copy = call.temporary(array.shape, array.dtype)
-    if array.dtype == np.bool_:  # moved as numbers
-        _move(call, array.view(np.uint8), copy.view(np.uint8), False)
+def _contiguous(context: ExecutionContext, array: Array) -> Array:
+    """Return the array in C order, copied if it is not."""
+    if array.flags.c_contiguous:
+        return array
+    if not isinstance(array, DeviceView):
+        return np.ascontiguousarray(array)
+    copy = context.temporary(array.shape, array.dtype)
+    if array.dtype == np.bool_:  # copied as numbers
+        _write(context, array.view(np.uint8), copy.view(np.uint8), False)
     else:
-        _move(call, array, copy, False)
+        _write(context, array, copy, False)
     return copy
 
 
 def sent(x: DeviceView, array: Array) -> Any:
-    """The array as one of x's library, where x is."""
-    with contextlib.closing(Call({"x": x})) as call:
-        there = x.origin.library.sent(array, call.device)
-        if there is None:
-            there = call.empty(array.shape, array.dtype)
-            call.memory.put(array, described(there))
-        return user_array(there)
+    """Return a host array as one of x's library, on its device."""
+    with ExecutionContext({"x": x}) as context:
+        copy: Any = x.origin.library.sent(array, context.device)
+        if copy is None:
+            copy = context.empty(array.shape, array.dtype)
+            context.memory.copy_in(array, describe(copy))
+        return user_array(copy)
 
 
-def run_histogram(problem: Histogram, dtype: np.dtype[Any], out: Array | None = None) -> DeviceView:
-    """The histogram of an array of a device, in this dtype, as a view."""
+def run_histogram(
+    problem: Histogram, dtype: np.dtype[Any], out: Array | None = None, device: int | None = None
+) -> Array:
+    """Return the histogram in `dtype`, as a view of a device array; of numpy arrays a numpy array.
+
+    The dtype of a histogram of numpy arrays is int64, float64 or complex128.
+    """
     x, weights = problem.x, problem.weights
-    with contextlib.closing(Call({"x": x, "weights": weights, "out": out})) as call:
-        made = _made_of_weights(weights, dtype)
-        # The library's own cast is one launch instead of two; but to 16 bits it may round twice.
-        cast = out is None and dtype != made and dtype.itemsize >= 4 and call.library.computes
-        result = call.empty((problem.n_bins,), made if cast else dtype) if out is None else out
-        counted = result if result.dtype == made else call.temporary(result.shape, made)
+    with open_context({"x": x, "weights": weights, "out": out}, device) as context:
+        kernel_dtype = _kernel_dtype(weights, dtype)
+        # A cast by the library is one launch instead of two; but to 16 bits it may round twice.
+        cast = context.casts and out is None and dtype != kernel_dtype and dtype.itemsize >= 4
+        result = context.empty((problem.n_bins,), kernel_dtype if cast else dtype) if out is None else out
+        counted = result if result.dtype == kernel_dtype else context.temporary(result.shape, kernel_dtype)
         if result.size:
-            # Elements are taken in C order, and weights have to lie so that one stride leads to all of them.
-            if isinstance(weights, DeviceView) and weights.ndim != 1 and not weights.flags.c_contiguous:
-                weights = _dense(call, weights)
-            thresholds = call.send(problem.thresholds)
-            bincount_sync.histogram(
-                described(x), thresholds, described(counted), call.allocate, call.array(weights),
-                **guess(problem.thresholds), device=call.device, stream=call.stream,
+            # Kernels read elements in C order, and all weights with one stride.
+            if weights is not None and weights.ndim != 1:
+                weights = _contiguous(context, weights)
+            bincount_launch.histogram(
+                context.input(x), context.to_device(problem.thresholds), context.output(counted),
+                weights=context.optional_input(weights), **linear_rank_hint(problem.thresholds),
+                **context.resources,
             )  # fmt: skip
         if counted is not result:
-            _move(call, counted, result, False)
+            _write(context, counted, result, False)
         elif cast:
             result = _arrays.cast(result, dtype, "x")
-        assert isinstance(result, DeviceView)
         return result
 
 
-def _made_of_weights(weights: Array | None, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """What the kernels make of counts or of such weights, when they are wanted in this dtype."""
+def _kernel_dtype(weights: Array | None, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype in which kernels write counts, or sums of such weights, for a result of `dtype`."""
     if weights is None or weights.dtype.kind in "biu":
         return np.dtype(np.int64)
-    if weights.dtype.kind == "c":
-        return dtype
-    return dtype if dtype == np.float32 else np.dtype(np.float64)
+    return dtype if weights.dtype.kind == "c" or dtype == np.float32 else np.dtype(np.float64)
 
 
-def guess(thresholds: Array) -> dict[str, Any]:
-    """A line through the first and the last threshold: the place of a number on it is a guess at its rank."""
+def linear_rank_hint(thresholds: Array) -> dict[str, Any]:
+    """Return the line through the first and the last threshold, from which kernels estimate an element's rank."""
     if thresholds.size < 2:
         return {}
     first, last = thresholds[0].item(), thresholds[-1].item()

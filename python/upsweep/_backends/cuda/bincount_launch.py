@@ -1,254 +1,198 @@
-"""Counts of integer keys, sums of their weights and histograms on a device, described by pointers and strides.
+"""C interface of counts and histograms: requests from array descriptors, plans and launches.
 
-Nothing here synchronises. Keys outside the bins are left out; how many they were, and where the first one is,
-goes into memory of the device if it is asked for. Whoever calls brings the stream and a way to allocate.
+Nothing here synchronises. Keys outside the bins are not counted; how many there are, and the position of the first
+one, is written to device memory if the caller asks for it (`bincount_sync` reads it back).
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable
+from typing import Any
 
-from upsweep._backends.cuda import abi
-from upsweep._backends.cuda.library import load
-from upsweep._backends.cuda.scan_launch import DeviceArray, check_device
+from upsweep._backends.cuda import abi, library
+from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 
 __all__ = [
     "INTEGERS", "count", "describe", "describe_histogram", "histogram", "key_range", "plan", "plan_histogram",
     "read_value_range", "threshold_dtype", "value_range",
 ]  # fmt: skip
 
-Allocate = Callable[[int], tuple[int, object]]
-
 INTEGERS = frozenset(name for name in abi.DTYPES if name.rstrip("0123456789") in ("bool", "int", "uint"))
 
-# Empty arrays may have no address, but to the library no address is no weights. Nothing reads this one.
-_NOWHERE = 256
+# Empty arrays may have no address, but to the library no address means no weights. Nothing reads this one.
+_NO_MEMORY = 256
 
 
-def _describe_array(target: abi.Array, array: DeviceArray, axis: int) -> None:
-    target.data, target.dtype = array.pointer, abi.DTYPES[array.dtype]
-    target.time_stride = array.strides[axis]
-    batch = array.strides[:axis] + array.strides[axis + 1 :]
-    target.batch_strides[: len(batch)] = batch
-
-
-def _describe_weights(request: abi.Count, weights: DeviceArray, axis: int) -> None:
+def _describe_weights(request: abi.Count, weights: ArrayDescriptor, axis: int) -> None:
     request.n_columns = 1
-    _describe_array(request.weights, weights, axis)
-    request.weights.data = weights.pointer or _NOWHERE
+    abi.fill_array(request.weights, weights, axis)
+    request.weights.data = weights.pointer or _NO_MEMORY
 
 
 def describe(
-    keys: DeviceArray,
-    out: DeviceArray | None,
-    weights: DeviceArray | None = None,
-    *,
-    axis: int,
-    device: int,
-    stream: int,
-    accumulate: bool = False,
-    deterministic: bool = False,
-    dropped: int | None = None,
+    keys: ArrayDescriptor, out: ArrayDescriptor | None, weights: ArrayDescriptor | None = None, *, axis: int = 0,
+    device: int, stream: int, accumulate: bool = False, deterministic: bool = False, dropped: int | None = None,
     first_outside: int | None = None,
-) -> abi.Count:
-    """Describe a count along `axis`, which is that of the bins in `out`. Without `out` only the keys."""
-    request = abi.Count()
-    request.device, request.stream, request.accumulate = device, stream, accumulate
-    request.deterministic = deterministic
-    request.length = keys.shape[axis]
+) -> abi.Count:  # fmt: skip
+    """Return the request for a count along `axis`, which is the bins' axis in `out`.
+
+    Without `out` the request describes the keys only.
+
+    `weights` have the keys' shape; weights and `out` may have one more axis, the last, for several sums at once.
+    `dropped` and `first_outside` are addresses of an int64 on the device: the number of keys outside the bins, and
+    the position of the first one in C order (batch axes first, then `axis`), or -1. The second needs the first.
+    """
+    request = abi.Count(
+        device=device, stream=stream, accumulate=accumulate, deterministic=deterministic, dropped=dropped,
+        first_outside=first_outside, length=keys.shape[axis],
+    )  # fmt: skip
     batch = keys.shape[:axis] + keys.shape[axis + 1 :]
     request.n_batch = len(batch)
     request.batch_shape[: len(batch)] = batch
-    _describe_array(request.keys, keys, axis)
+    abi.fill_array(request.keys, keys, axis)
     if out is not None:
         request.n_bins = out.shape[axis]
-        _describe_array(request.out, out, axis)
+        abi.fill_array(request.out, out, axis)
     if weights is not None and out is not None:
         _describe_weights(request, weights, axis)
-        if len(weights.shape) > len(keys.shape):  # the columns come last, in both
+        if len(weights.shape) > len(keys.shape):
             request.n_columns = weights.shape[-1]
             request.weights_column_stride, request.out_column_stride = weights.strides[-1], out.strides[-1]
-    request.dropped, request.first_outside = dropped, first_outside
     return request
 
 
 def plan(request: abi.Count, n_processors: int = 0) -> abi.CountPlan:
-    """How the library will count; with `n_processors` no device is looked at."""
+    """Return how the library will count; with `n_processors` it queries no device."""
     answer = abi.CountPlan()
-    load().plan_count(ctypes.byref(request), n_processors, ctypes.byref(answer))
+    library.load().plan_count(ctypes.byref(request), n_processors, ctypes.byref(answer))
     return answer
 
 
 _PARTS = {"complex64": ("float32", 4), "complex128": ("float64", 8)}
 
 
-def _part(array: DeviceArray, which: int) -> DeviceArray:
-    """The real (0) or imaginary part of complex numbers."""
+def _part(array: ArrayDescriptor, index: int) -> ArrayDescriptor:
+    """Return the real (0) or imaginary part of complex numbers."""
     dtype, size = _PARTS[array.dtype]
-    return array._replace(pointer=array.pointer + which * size, dtype=dtype)
+    return array._replace(pointer=array.pointer + index * size, dtype=dtype)
 
 
-def _real_parts(weights: DeviceArray | None, out: DeviceArray) -> list[tuple[DeviceArray | None, DeviceArray]]:
-    """Weights and where their sums go; of complex numbers the real parts, then the imaginary ones."""
+def _real_parts(
+    weights: ArrayDescriptor | None, out: ArrayDescriptor
+) -> list[tuple[ArrayDescriptor | None, ArrayDescriptor]]:
+    """Return weights and their sums; of complex numbers the real parts, then the imaginary ones."""
     if weights is None or weights.dtype not in _PARTS:
         return [(weights, out)]
-    return [(_part(weights, which), _part(out, which)) for which in (0, 1)]
-
-
-def _give_workspace(request: abi.Count, answer: abi.CountPlan, allocate: Allocate) -> object:
-    """Give the request the memory that its plan asks for; returns what keeps that memory."""
-    request.workspace_bytes = answer.workspace_bytes
-    if not answer.workspace_bytes:
-        return None
-    request.workspace, keep = allocate(answer.workspace_bytes)
-    return keep
+    return [(_part(weights, index), _part(out, index)) for index in (0, 1)]
 
 
 def count(
-    keys: DeviceArray,
-    out: DeviceArray,
-    allocate: Allocate,
-    weights: DeviceArray | None = None,
-    *,
-    axis: int = 0,
-    device: int,
-    stream: int,
-    accumulate: bool = False,
-    deterministic: bool = False,
-    dropped: int | None = None,
-    first_outside: int | None = None,
-) -> None:
-    """Start counting the keys along `axis` into `out`, int64, whose size along `axis` is the number of bins.
+    keys: ArrayDescriptor, out: ArrayDescriptor, *, weights: ArrayDescriptor | None = None, allocate: Allocate,
+    device: int, **options: Any,
+) -> None:  # fmt: skip
+    """Start counting keys into `out`, int64, or summing their weights; the options are those of `describe`.
 
-    With `weights`, of the keys' shape, their sums: of floats into float32 or float64, summed in float64, of
-    complex numbers into complex ones, of integers into int64 (exactly, wrapping) or floats. Weights and `out` may
-    have one more axis, the last, for several sums at once. Unless `deterministic`, sums of floats may have other
-    bits on each run.
-
-    `dropped` and `first_outside` are addresses of an int64 on the device: how many keys are outside the bins,
-    and the position of the first one in C order (batch axes first, then `axis`), or -1. The second goes with the
-    first. `allocate` is that of `run_scan`.
+    Floats are summed in float64 into float32 or float64, complex numbers into complex ones, integers into int64
+    (exactly, wrapping) or floats. Unless `deterministic`, the bits of sums of floats may differ between runs.
     """
-    check_device(device)
-    for of, into in _real_parts(weights, out):
-        request = describe(
-            keys, into, of, axis=axis, device=device, stream=stream, accumulate=accumulate,
-            deterministic=deterministic, dropped=dropped, first_outside=first_outside,
-        )  # fmt: skip
-        keep = _give_workspace(request, plan(request), allocate)
-        load().count(ctypes.byref(request))
-        del keep
+    library.check_device(device)
+    for summands, sums in _real_parts(weights, out):
+        request = describe(keys, sums, summands, device=device, **options)
+        request.workspace_bytes = plan(request).workspace_bytes
+        abi.call_with_workspace(library.load().count, request, request, allocate)
 
 
-def key_range(keys: DeviceArray, found: int, *, axis: int = 0, device: int, stream: int) -> None:
-    """Start looking for the largest key and the first negative one; `found` is the address of two int64.
+def key_range(keys: ArrayDescriptor, result: int, *, axis: int = 0, device: int, stream: int) -> None:
+    """Start searching the largest key and the first negative one; `result` is the address of two int64.
 
-    The first is the largest key, its 64 bits those of a uint64 if the keys are unsigned (0 if there are none),
-    else -1 where no key is at least 0. The second is the position of the first negative key in C order, or -1.
+    The first is the largest key, with the 64 bits of a uint64 if the keys are unsigned (0 if there are none), else
+    -1 if no key is at least 0. The second is the position of the first negative key in C order, or -1.
     """
-    check_device(device)
+    library.check_device(device)
     request = describe(keys, None, axis=axis, device=device, stream=stream)
-    load().key_range(ctypes.byref(request), found)
+    library.load().key_range(ctypes.byref(request), result)
 
 
 # ---- histograms ------------------------------------------------------------------------------------------------
 
 
 def threshold_dtype(dtype: str) -> str:
-    """What elements of this dtype are compared in."""
+    """Return the dtype in which elements of this dtype are compared."""
     if dtype in ("int64", "uint64"):
         return dtype
     return "float64" if dtype in ("int32", "uint32", "float64") else "float32"
 
 
+def _at_least_1d(array: ArrayDescriptor) -> ArrayDescriptor:
+    return array if array.shape else array._replace(shape=(1,), strides=(0,))
+
+
 def describe_histogram(
-    x: DeviceArray,
-    thresholds: DeviceArray,
-    out: DeviceArray,
-    weights: DeviceArray | None = None,
-    *,
-    origin: float = 0.0,
-    scale: float = 0.0,
-    device: int,
-    stream: int,
-    accumulate: bool = False,
-    deterministic: bool = False,
-    dropped: int | None = None,
-) -> abi.Histogram:
-    """Describe the histogram of all elements of `x`; `out` has one axis, that of the bins."""
+    x: ArrayDescriptor, thresholds: ArrayDescriptor, out: ArrayDescriptor, weights: ArrayDescriptor | None = None,
+    *, origin: float = 0.0, scale: float = 0.0, **options: Any,
+) -> abi.Histogram:  # fmt: skip
+    """Return the request for the histogram of all elements of `x`, of any real dtype and shape.
+
+    Parameters
+    ----------
+    thresholds : ArrayDescriptor
+        Contiguous and not decreasing, of `threshold_dtype`. An element's slot is the number of thresholds that are
+        not above it; slot s counts in ``out[s - 1]`` if there is such a bin.
+    out : ArrayDescriptor
+        One axis, that of the bins.
+    weights : ArrayDescriptor, optional
+        Of x's shape, one stride apart.
+    origin, scale : float, optional
+        A hint for thresholds that are nearly even: ``int((x - origin) * scale + 0.5)`` estimates the number of the
+        nearest one. The device checks the estimate.
+    **options
+        As for `describe`.
+    """
     assert thresholds.dtype == threshold_dtype(x.dtype), (thresholds.dtype, x.dtype)
-    if not x.shape:
-        x = x._replace(shape=(1,), strides=(0,))
-        weights = weights and weights._replace(shape=(1,), strides=(0,))
+    x, weights = _at_least_1d(x), weights and _at_least_1d(weights)
     axis = len(x.shape) - 1
-    request = abi.Histogram(count=describe(x, None, axis=axis, device=device, stream=stream))
-    inner = request.count
-    inner.accumulate, inner.deterministic, inner.dropped = accumulate, deterministic, dropped
-    inner.n_bins = out.shape[0]
-    _describe_array(inner.out, out, 0)
+    request = abi.Histogram(
+        count=describe(x, None, axis=axis, **options), thresholds=thresholds.pointer,
+        n_thresholds=thresholds.shape[0], origin=origin, scale=scale,
+    )  # fmt: skip
+    request.count.n_bins = out.shape[0]
+    abi.fill_array(request.count.out, out, 0)
     if weights is not None:
-        _describe_weights(inner, weights, axis)
-    request.thresholds, request.n_thresholds = thresholds.pointer, thresholds.shape[0]
-    request.origin, request.scale = origin, scale
+        _describe_weights(request.count, weights, axis)
     return request
 
 
 def plan_histogram(request: abi.Histogram, n_processors: int = 0) -> abi.CountPlan:
-    """How the library will count; its regime is 1 if the bins are found and counted in one pass."""
+    """Return how the library will count; its regime is 1 if bins are searched and counted in one pass."""
     answer = abi.CountPlan()
-    load().plan_histogram(ctypes.byref(request), n_processors, ctypes.byref(answer))
+    library.load().plan_histogram(ctypes.byref(request), n_processors, ctypes.byref(answer))
     return answer
 
 
 def histogram(
-    x: DeviceArray,
-    thresholds: DeviceArray,
-    out: DeviceArray,
-    allocate: Allocate,
-    weights: DeviceArray | None = None,
-    *,
-    origin: float = 0.0,
-    scale: float = 0.0,
-    device: int,
-    stream: int,
-    accumulate: bool = False,
-    deterministic: bool = False,
-    dropped: int | None = None,
-) -> None:
-    """Start counting the elements of `x`, of any real dtype and shape, by their ranks among `thresholds`.
-
-    An element's slot is the number of thresholds that are not above it; slot s counts in ``out[s - 1]`` if there
-    is such a bin. Thresholds are contiguous, do not decrease and are of `threshold_dtype`. Where they are nearly
-    even, ``int((x - origin) * scale + 0.5)`` is to be the number of the nearest one, which makes it faster; the
-    device looks whether it is so.
-
-    Weights, of x's shape, lie one stride apart; sums are as those of `count`, and so are the other arguments.
-    """
-    check_device(device)
-    for of, into in _real_parts(weights, out):
-        request = describe_histogram(
-            x, thresholds, into, of, origin=origin, scale=scale, device=device, stream=stream,
-            accumulate=accumulate, deterministic=deterministic, dropped=dropped,
-        )  # fmt: skip
-        keep = _give_workspace(request.count, plan_histogram(request), allocate)
-        load().histogram(ctypes.byref(request))
-        del keep
+    x: ArrayDescriptor, thresholds: ArrayDescriptor, out: ArrayDescriptor, *,
+    weights: ArrayDescriptor | None = None, allocate: Allocate, device: int, **options: Any,
+) -> None:  # fmt: skip
+    """Start a histogram; the options are those of `describe_histogram`, sums are those of `count`."""
+    library.check_device(device)
+    for summands, sums in _real_parts(weights, out):
+        request = describe_histogram(x, thresholds, sums, summands, device=device, **options)
+        request.count.workspace_bytes = plan_histogram(request).workspace_bytes
+        abi.call_with_workspace(library.load().histogram, request, request.count, allocate)
 
 
-def value_range(x: DeviceArray, found: int, *, device: int, stream: int) -> None:
-    """Start looking for the least and the largest element; `found` is the address of three int64, for the next."""
-    check_device(device)
-    if not x.shape:
-        x = x._replace(shape=(1,), strides=(0,))
+def value_range(x: ArrayDescriptor, result: int, *, device: int, stream: int) -> None:
+    """Start searching the least and the largest element; `result` is the address of three int64 for the next."""
+    library.check_device(device)
+    x = _at_least_1d(x)
     request = describe(x, None, axis=len(x.shape) - 1, device=device, stream=stream)
-    load().value_range(ctypes.byref(request), found)
+    library.load().value_range(ctypes.byref(request), result)
 
 
-def read_value_range(dtype: str, found: tuple[int, int, int]) -> tuple[float, float, int]:
-    """Least and largest element, integers of integers; the position of the first that is not finite, or -1."""
-    least, largest, first = found
+def read_value_range(dtype: str, words: tuple[int, int, int]) -> tuple[float, float, int]:
+    """Decode a value range: the least and the largest element; the position of the first not finite one, or -1."""
+    least, largest, first = words
     if dtype == "uint64":
         return least + 2**63, largest + 2**63, first
     if dtype == "int64":
@@ -258,6 +202,6 @@ def read_value_range(dtype: str, found: tuple[int, int, int]) -> tuple[float, fl
 
 
 def _from_ordered(bits: int) -> float:
-    """The float64 that was ordered as this int64: of negative ones all bits but the sign are flipped."""
+    """Return the float64 that was ordered as this int64: of negative ones all bits but the sign are flipped."""
     value: float = struct.unpack("=d", struct.pack("=q", bits ^ 0x7FFFFFFFFFFFFFFF if bits < 0 else bits))[0]
     return value

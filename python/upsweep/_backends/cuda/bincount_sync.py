@@ -1,89 +1,61 @@
-"""Counts that have to know something of the keys before they go on: what is read back, and when.
+"""Counts whose results, or errors, depend on the keys: launches whose answer is read back to the host.
 
-To read back waits for the stream, once a call: that is why each function here gets all that it asks for at once.
+Reading back waits for the stream. Each function therefore reads all that it needs at once.
 """
 
 from __future__ import annotations
 
-import ctypes
+import struct
 from typing import Any
 
-from upsweep._backends.cuda import bincount_launch
-from upsweep._backends.cuda.library import load
-from upsweep._backends.cuda.scan_launch import DeviceArray
+from upsweep._backends.cuda import bincount_launch, library
+from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
 
-__all__ = ["count", "find_extremes", "find_range", "histogram", "read_element"]
+__all__ = ["count", "find_extremes", "find_range"]
 
-histogram = bincount_launch.histogram
-Allocate = bincount_launch.Allocate
 _WORD = 8  # bytes
 
 
-def _read(pointer: int, n_words: int, device: int, stream: int) -> list[int]:
-    """So many int64, when the work on the stream is done."""
-    found = (ctypes.c_int64 * n_words)()
-    load().copy_to_host(device, stream, found, pointer, n_words * _WORD)
-    return list(found)
-
-
-def read_element(
-    array: DeviceArray, index: tuple[int, ...], itemsize: int, *, device: int, stream: int
-) -> bytes:  # fmt: skip
-    """The bytes of an element."""
-    target = (ctypes.c_char * itemsize)()
-    at = array.pointer + sum(i * stride for i, stride in zip(index, array.strides))
-    load().copy_to_host(device, stream, target, at, itemsize)
-    return target.raw
+def _read_words(pointer: int, n_words: int, device: int, stream: int) -> tuple[int, ...]:
+    """Return int64 of device memory, once the work on the stream is done."""
+    return struct.unpack(f"={n_words}q", library.read_bytes(pointer, n_words * _WORD, device, stream))
 
 
 def find_range(
-    keys: DeviceArray, allocate: Allocate, *, axis: int, device: int, stream: int
+    keys: ArrayDescriptor, *, axis: int, device: int, stream: int, allocate: Allocate
 ) -> tuple[int, int]:  # fmt: skip
-    """The largest key (negative where none is from 0 on), and the position of the first negative one, or -1."""
+    """Return the largest key (negative if all are), and the position of the first negative key, or -1."""
     if 0 in keys.shape:
         return -1, -1
-    pointer, keep = allocate(2 * _WORD)
+    pointer, keep_alive = allocate(2 * _WORD)
     bincount_launch.key_range(keys, pointer, axis=axis, device=device, stream=stream)
-    largest, first_negative = _read(pointer, 2, device, stream)
-    del keep
+    largest, first_negative = _read_words(pointer, 2, device, stream)
+    del keep_alive
     return largest % 2**64 if keys.dtype.startswith(("uint", "bool")) else largest, first_negative
 
 
 def find_extremes(
-    x: DeviceArray, allocate: Allocate, *, device: int, stream: int
+    x: ArrayDescriptor, *, device: int, stream: int, allocate: Allocate
 ) -> tuple[float, float, int]:  # fmt: skip
-    """Least and largest of at least one element, and the position of the first that is not finite, or -1."""
-    pointer, keep = allocate(3 * _WORD)
+    """Return the least and the largest element, and the position of the first one that is not finite, or -1."""
+    pointer, keep_alive = allocate(3 * _WORD)
     bincount_launch.value_range(x, pointer, device=device, stream=stream)
-    least, largest, first = _read(pointer, 3, device, stream)
-    del keep
+    least, largest, first = _read_words(pointer, 3, device, stream)
+    del keep_alive
     return bincount_launch.read_value_range(x.dtype, (least, largest, first))
 
 
 def count(
-    keys: DeviceArray,
-    out: DeviceArray,
-    allocate: Allocate,
-    weights: DeviceArray | None = None,
-    *,
-    axis: int,
-    device: int,
-    stream: int,
-    check: bool,
-    dropped: int | None = None,
-    **keywords: Any,
-) -> int:
-    """`counts.count`; with `check` wait for it and return the position of the first key outside, or -1."""
+    keys: ArrayDescriptor, out: ArrayDescriptor, *, check: bool, device: int, stream: int, allocate: Allocate,
+    dropped: int | None = None, **options: Any,
+) -> int:  # fmt: skip
+    """Run `bincount_launch.count`; with `check` wait, and return the position of the first key outside, or -1."""
+    options |= {"device": device, "stream": stream, "allocate": allocate}
     if not check:
-        bincount_launch.count(
-            keys, out, allocate, weights, axis=axis, device=device, stream=stream, dropped=dropped, **keywords
-        )
+        bincount_launch.count(keys, out, dropped=dropped, **options)
         return -1
-    pointer, keep = allocate(2 * _WORD)
-    bincount_launch.count(
-        keys, out, allocate, weights, axis=axis, device=device, stream=stream, dropped=pointer,
-        first_outside=pointer + _WORD, **keywords,
-    )  # fmt: skip
-    n_dropped, first = _read(pointer, 2, device, stream)
-    del keep
+    pointer, keep_alive = allocate(2 * _WORD)
+    bincount_launch.count(keys, out, dropped=pointer, first_outside=pointer + _WORD, **options)
+    n_dropped, first = _read_words(pointer, 2, device, stream)
+    del keep_alive
     return first if n_dropped else -1

@@ -1,11 +1,13 @@
-"""Calls on arrays that are on a device: whose memory they take, the stream they go to, the scans among them.
+"""Execution context of one call on device arrays: the stream, the allocator and the temporaries.
 
-`_dispatch` offers what is here to those above.
+An executor (`scan`, `bincount`, `pairs`, `loops`, `user_scan`) opens a context with the arrays of a call,
+describes its operands with it, and starts kernels on its stream. Memory comes from the arrays' library where that
+allocates, so that its caching allocator and its streams are respected, else from the driver.
+`staging.StagingContext` is the same for numpy arrays.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -15,232 +17,142 @@ import numpy as np
 from upsweep import _arrays
 from upsweep._arrays import DeviceView, Placement, name_of, on_device
 from upsweep._arrays import Operand as Array
-from upsweep._backends.cuda import scan_launch
-from upsweep._backends.cuda.scan_launch import DeviceArray
-from upsweep._backends.cuda.scan_launch import problem as cuda_problem
-from upsweep._backends.cuda.scan_launch import run_scan as run_cuda_scan
-from upsweep._core.scan import Scan
+from upsweep._backends.cuda import library
+from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
+from upsweep._backends.cuda.memory import DeviceMemory
 
-__all__ = [
-    "Call",
-    "advance_on_device",
-    "combine_on_device",
-    "described",
-    "new_result",
-    "user_array",
-    "reduce_scan",
-    "run_scan",
-    "write_state",
-]
+__all__ = ["Call", "ExecutionContext", "described", "user_array"]
 
 
-class Call:
-    """One call on arrays of a device: whose memory it takes, and the stream that it goes to."""
+class ExecutionContext:
+    """The stream, the allocator and the temporaries of one call.
+
+    Parameters
+    ----------
+    arrays : mapping
+        The call's arrays by the names of their arguments. Numbers may be on the host.
+    placement : Placement, optional
+        The library and the device of the arrays, if the caller has checked that they agree.
+    """
 
     def __init__(self, arrays: Mapping[str, Array | None], placement: Placement | None = None) -> None:
-        held = {name: array for name, array in arrays.items() if isinstance(array, DeviceView)}
-        placement = placement or _arrays.common_placement({**held})  # given by who has found it
+        views = {name: array for name, array in arrays.items() if isinstance(array, DeviceView)}
+        placement = placement or _arrays.common_placement({**views})
         assert placement is not None
         self.library, self.device = placement
-        scan_launch.check_device(self.device)
-        producers = [array.origin.stream for array in held.values() if array.origin.stream is not None]
+        self.casts = self.library.computes  # whether a result's dtype can be changed by its library
+        library.check_device(self.device)
+        producers = [array.origin.stream for array in views.values() if array.origin.stream is not None]
         current = self.library.stream(self.device)
-        # Where there is no current stream, the work goes to where the result will be read.
+        # Without a current stream, the work goes to the one that a reader of the result will wait for.
         self.stream = current if current is not None else producers[-1] if producers else 0
         for stream in set(producers) - {self.stream}:
-            scan_launch.synchronize(self.device, stream)
-        self._memory: Any = None
-        # A workspace must not be given the memory of a number that is still to be read.
-        self._kept: list[DeviceView] = []
+            library.synchronize(self.device, stream)
+        self._memory: DeviceMemory | None = None
+        # Arrays that kernels still read: the library must not reuse their memory for a workspace.
+        self._keep_alive: list[DeviceView] = []
 
-    @property
-    def on_stream(self) -> dict[str, int]:
-        return {"device": self.device, "stream": self.stream}
+    def __enter__(self) -> ExecutionContext:
+        return self
 
-    @property
-    def where(self) -> dict[str, Any]:
-        return {**self.on_stream, "allocate": self.allocate}
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def close(self) -> None:
+        """Free what the driver allocated, in stream order."""
         if self._memory is not None:
             self._memory.close()
 
     @property
-    def memory(self) -> Any:
-        """The driver's memory on the stream, for libraries that give none."""
-        if self._memory is None:
-            from upsweep._backends.cuda import staging
+    def on_stream(self) -> dict[str, int]:
+        """The keywords of functions that start kernels."""
+        return {"device": self.device, "stream": self.stream}
 
-            self._memory = staging.Memory(self.device, self.stream)
+    @property
+    def resources(self) -> dict[str, Any]:
+        """The keywords of functions that start kernels and allocate a workspace."""
+        return {**self.on_stream, "allocate": self.allocate}
+
+    @property
+    def memory(self) -> DeviceMemory:
+        """Memory from the driver on the stream, for libraries that do not allocate."""
+        if self._memory is None:
+            self._memory = DeviceMemory(self.device, self.stream)
         return self._memory
 
-    def allocate(self, n_bytes: int) -> tuple[int, object]:
-        given = self.library.workspace(n_bytes, self.device)
-        mine: tuple[int, object] = self.memory.allocate(n_bytes) if given is None else given
-        return mine
+    @property
+    def memory_limit(self) -> int | None:
+        """The bytes of memory that a result can have at most, if known."""
+        return self.library.memory(self.device)
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None = None) -> DeviceView:
-        """An uninitialised array; laid out as `like` is where that has its shape and repeats nothing."""
+    def allocate(self, n_bytes: int) -> tuple[int, object]:
+        """Allocate a workspace, as a `descriptor.Allocate` does."""
+        workspace = self.library.workspace(n_bytes, self.device)
+        return self.memory.allocate(n_bytes) if workspace is None else workspace
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None = None) -> Any:
+        """Return an uninitialised array, laid out as `like` if that has its shape and repeats nothing."""
         if like is None or like.shape != shape or 0 in like.strides or not self.library.transposes:
             return self.library.empty(shape, dtype, self.device, self.stream)
         order = sorted(range(like.ndim), key=lambda axis: -abs(like.strides[axis]))
         return self.library.empty(shape, dtype, self.device, self.stream, tuple(order))
 
-    def temporary(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceView:
-        """An uninitialised array that does not outlive the call, which any library can have."""
+    def temporary(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """Return an uninitialised array for this call only, which libraries that do not allocate can have too."""
         if self.library.allocates:
             return self.library.empty(shape, dtype, self.device, self.stream)
-        pointer, keep = self.allocate(max(math.prod(shape), 1) * dtype.itemsize)
-        return on_device(pointer, shape, dtype, Placement(self.library, self.device), keep)
+        pointer, keep_alive = self.allocate(max(math.prod(shape), 1) * dtype.itemsize)
+        return on_device(pointer, shape, dtype, Placement(self.library, self.device), keep_alive)
 
-    def send(self, array: Array) -> DeviceArray:
-        """A short array of the host, which does not outlive the call."""
-        there = self.library.sent(array, self.device)
-        if there is None:
-            return self.memory.send(array)
-        self._kept.append(there)
-        return described(there)
+    def to_device(self, array: Array) -> ArrayDescriptor:
+        """Copy a short host array to the device, for this call."""
+        return self._hold(self.library.sent(array, self.device), array)
 
-    def number(self, value: Array) -> DeviceArray:
-        """One element."""
-        on_device = self.library.full(value, self.device)
-        if on_device is None:
-            return self.memory.send(value)
-        self._kept.append(on_device)
-        return described(on_device)
+    def number(self, array: Array) -> ArrayDescriptor:
+        """Copy one element to the device, for this call."""
+        return self._hold(self.library.full(array, self.device), array)
 
-    def array(self, array: Array | None) -> DeviceArray | None:
-        """The array as the library takes it; a number of the host is sent as one element."""
-        if array is None or isinstance(array, DeviceView):
-            return None if array is None else described(array)
-        nothing = DeviceArray(0, array.shape, (0,) * array.ndim, name_of(array.dtype))
+    def _hold(self, view: DeviceView | None, array: Array) -> ArrayDescriptor:
+        if view is None:
+            return self.memory.to_device(array)
+        self._keep_alive.append(view)
+        return describe(view)
+
+    def input(self, array: Array) -> ArrayDescriptor:
+        """Describe an operand that kernels read; a number on the host is sent as one element."""
+        if isinstance(array, DeviceView):
+            return describe(array)
+        repeated = ArrayDescriptor(0, array.shape, (0,) * array.ndim, name_of(array.dtype))
         if array.size == 0:
-            return nothing
+            return repeated
         element = np.asarray(array[(0,) * array.ndim], array.dtype.newbyteorder("="))
-        return nothing._replace(pointer=self.number(element).pointer)
+        return repeated._replace(pointer=self.number(element).pointer)
 
-    def gamma(self, gamma: Array | None) -> DeviceArray | complex | None:
-        """As an array, or as a number, which is part of the call."""
+    def optional_input(self, array: Array | None) -> ArrayDescriptor | None:
+        """Describe an operand that may be missing."""
+        return None if array is None else self.input(array)
+
+    def factor(self, gamma: Array | None) -> ArrayDescriptor | complex | None:
+        """Describe gamma; a number on the host is a part of the request."""
         if gamma is None or isinstance(gamma, DeviceView):
-            return self.array(gamma)
+            return self.optional_input(gamma)
         return complex(gamma[(0,) * gamma.ndim]) if gamma.size else None
 
+    def output(self, array: Array) -> ArrayDescriptor:
+        """Describe an array that kernels write."""
+        return describe(array)
 
-def described(array: Array) -> DeviceArray:
-    """Describe an array for a kernel. A host array stands for an operand that is not read: its pointer is null."""
-    pointer = array.pointer if isinstance(array, DeviceView) and array.size else 0
-    return DeviceArray(pointer, array.shape, array.strides, name_of(array.dtype))
-
-
-def _of_scan(scan: Scan, out: Array | None = None) -> dict[str, Array | None]:
-    names = ("x", "gates", "gamma", "reset", "initial")
-    return {**{name: getattr(scan, name) for name in names}, "out": out}
+    def element(self, array: Array, index: tuple[int, ...]) -> Any:
+        """Return an element of a device array, once the work on the stream is done."""
+        pointer = describe(array).pointer + sum(i * stride for i, stride in zip(index, array.strides))
+        return np.frombuffer(library.read_bytes(pointer, array.itemsize, **self.on_stream), array.dtype)[0]
 
 
-def run_scan(
-    scan: Scan, out: Array | None, reverse: bool, exclusive: bool, window: int, return_final: bool
-) -> tuple[Any, Any]:
-    with contextlib.closing(Call(_of_scan(scan, out))) as call:
-        result = call.empty(scan.shape, scan.dtype, scan.x) if out is None else out
-        final = call.empty(scan.state_shape, _arrays.state_dtype(scan.dtype)) if return_final else None
-        if 0 not in scan.state_shape and (scan.shape[scan.axis] or final is not None):
-            x, gates, reset, initial = map(call.array, (scan.x, scan.gates, scan.reset, scan.initial))
-            assert x is not None
-            problem = cuda_problem(
-                x, gates, call.gamma(scan.gamma), initial, reset, described(result), call.array(final),
-                axis=scan.axis, reverse=reverse, exclusive=exclusive, window=window, device=call.device,
-                stream=call.stream,
-            )  # fmt: skip
-            run_cuda_scan(problem, call.allocate)
-    return user_array(result), None if final is None else user_array(final)
+# Other names, which the modules of user scans import.
+Call = ExecutionContext
+described = describe
 
 
 def user_array(array: Array) -> Any:
-    """The user's array, of which this is a view."""
+    """Return the user's array that a device view describes; other arrays are returned unchanged."""
     return array.origin.owner if isinstance(array, DeviceView) else array
-
-
-def new_result(scan: Scan, shape: tuple[int, ...]) -> Array:
-    """An uninitialised array of this shape where the scan is."""
-    if scan.placement is None:
-        return np.empty(shape, scan.dtype)
-    with contextlib.closing(Call(_of_scan(scan))) as call:
-        return call.empty(shape, scan.dtype)
-
-
-def write_state(scan: Scan, target: Array) -> None:
-    """Write the initial state, or 0, to `target`, a part of a result with one step along the axis."""
-    if not isinstance(target, DeviceView):
-        target[...] = 0 if scan.initial is None else np.expand_dims(scan.initial, scan.axis)
-        return
-    if 0 in target.shape:
-        return
-    with contextlib.closing(Call(_of_scan(scan, target))) as call:
-        state = call.array(np.broadcast_to(np.int8(0), scan.state_shape) if scan.initial is None else scan.initial)
-        assert state is not None
-        at = scan.axis
-        block = state._replace(shape=target.shape, strides=(*state.strides[:at], 0, *state.strides[at:]))
-        problem = cuda_problem(
-            block, None, None, None, None, described(target), None, axis=at, reverse=False, exclusive=False,
-            device=call.device, stream=call.stream,
-        )  # fmt: skip
-        run_cuda_scan(problem, call.allocate)
-
-
-def reduce_scan(scan: Scan, reverse: bool) -> tuple[Any, Any, Any]:
-    dtypes = (scan.factor_dtype, scan.accumulator, np.dtype(np.bool_))
-    with contextlib.closing(Call(_of_scan(scan))) as call:
-        results = [call.empty(scan.state_shape, dtype) for dtype in dtypes]
-        if 0 not in scan.state_shape:
-            from upsweep._backends.cuda import aggregate_launch
-
-            x = call.array(scan.x)
-            assert x is not None
-            aggregate_launch.reduce(
-                x, call.array(scan.gates), call.gamma(scan.gamma), call.array(scan.reset),
-                *map(described, results), axis=scan.axis, reverse=reverse, **call.where,
-            )  # fmt: skip
-    multiplier, value, dropped = map(user_array, results)
-    return multiplier, value, dropped
-
-
-Parts = tuple[Array, Array, Array]  # multiplier, value, dropped
-
-
-def advance_on_device(parts: Parts, state: Array, dtype: np.dtype[Any]) -> Any:
-    """The state after a block, in this dtype: `value` where dropped, else ``multiplier * state + value``."""
-    shape = np.broadcast_shapes(state.shape, *(part.shape for part in parts))
-    names = ("multiplier", "value", "reset", "state")
-    spread = [np.broadcast_to(array, shape) for array in (*parts, state)]
-    with contextlib.closing(Call(dict(zip(names, spread)))) as call:
-        result = call.empty(shape, dtype)
-        multiplier, value, dropped, before = spread
-        _step(call, multiplier, value, dropped, before, result)
-    return user_array(result)
-
-
-def combine_on_device(first: Parts, second: Parts, factor_dtype: np.dtype[Any], dtype: np.dtype[Any]) -> Any:
-    """The parts of two blocks together, in these dtypes."""
-    shape = np.broadcast_shapes(*(part.shape for part in (*first, *second)))
-    a_multiplier, a_value, a_dropped = (np.broadcast_to(part, shape) for part in first)
-    b_multiplier, b_value, b_dropped = (np.broadcast_to(part, shape) for part in second)
-    named = {"carry_a": a_value, "carry_b": b_value}
-    zero = np.broadcast_to(np.int8(0), shape)
-    with contextlib.closing(Call({**named})) as call:
-        multiplier, value, dropped = (call.empty(shape, d) for d in (factor_dtype, dtype, np.dtype(np.bool_)))
-        _step(call, None, a_dropped, None, b_dropped, dropped)  # whether their sum is not 0
-        _step(call, b_multiplier, zero, dropped, a_multiplier, multiplier)
-        _step(call, b_multiplier, b_value, b_dropped, a_value, value)
-    return user_array(multiplier), user_array(value), user_array(dropped)
-
-
-def _step(
-    call: Call, multiplier: Array | None, value: Array, dropped: Array | None, state: Array, result: Array
-) -> None:
-    from upsweep._backends.cuda import aggregate_launch
-
-    tokens, before = call.array(value), call.array(state)
-    assert tokens is not None and before is not None
-    aggregate_launch.step(
-        call.array(multiplier), tokens, call.array(dropped), before, described(result), **call.where
-    )  # fmt: skip

@@ -1,59 +1,56 @@
-"""An array in a device's memory that belongs to no array library."""
+"""A device array that belongs to no array library: `DeviceCopy`, which `te.compat` offers as TVM's NDArray."""
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from upsweep._backends.cuda import scan_launch
+from upsweep._arrays import Array
+from upsweep._backends.cuda import library
+from upsweep._backends.cuda.memory import DeviceMemory
 
 __all__ = ["DeviceCopy", "wait_for", "why_no_device"]
 
 
+class DeviceCopy:
+    """A device copy of a numpy array, on the default stream; it has the CUDA array interface."""
+
+    def __init__(self, array: Array, device: int) -> None:
+        self.shape, self.dtype = array.shape, array.dtype.newbyteorder("=")
+        self._memory = DeviceMemory(device)
+        weakref.finalize(self, self._memory.close).atexit = False
+        self._array = self._memory.empty(self.shape, self.dtype)
+        self.fill(array)
+
+    def fill(self, array: Array) -> None:
+        """Copy the values of an array of the same shape."""
+        self._memory.copy_in(np.ascontiguousarray(array, self.dtype), self._array)
+
+    def fetch(self) -> Array:
+        """Return the values as a numpy array, once all work started before is done."""
+        result = np.empty(self.shape, self.dtype)
+        self._memory.to_host(self._array, result)
+        return result
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape, "typestr": self.dtype.str, "data": (self._array.pointer, False), "version": 3,
+            "strides": None, "stream": 1,
+        }  # fmt: skip
+
+
 def why_no_device(device: int) -> str | None:
-    """What keeps arrays from lying on a device; None if nothing does."""
+    """Return why arrays cannot be on this device, or None."""
     try:
-        scan_launch.check_device(device)
+        library.check_device(device)
     except (RuntimeError, ImportError) as error:
         return str(error)
     return None
 
 
 def wait_for(device: int) -> None:
-    """Wait for what was started on the device's default stream."""
-    scan_launch.synchronize(device, 0)
-
-
-class DeviceCopy:
-    """A copy of an array of numpy on a device, on its default stream; others can read it where it lies."""
-
-    def __init__(self, array: NDArray[Any], device: int) -> None:
-        self.shape, self.dtype, self.device = array.shape, array.dtype.newbyteorder("="), device
-        pointer = ctypes.c_void_p()
-        library = scan_launch.load()
-        library.allocate(device, 0, max(1, array.nbytes), ctypes.byref(pointer))
-        self.pointer = pointer.value or 0
-        weakref.finalize(self, library.free, device, 0, self.pointer).atexit = False
-        self.fill(array)
-
-    def fill(self, array: NDArray[Any]) -> None:
-        """Take the values of an array of the same shape."""
-        data = np.ascontiguousarray(array, self.dtype)
-        scan_launch.load().copy_to_device(self.device, 0, self.pointer, data.ctypes.data, data.nbytes)
-
-    def fetch(self) -> NDArray[Any]:
-        """The values as an array of numpy, when all that was started before is done."""
-        result = np.empty(self.shape, self.dtype)
-        scan_launch.load().copy_to_host(self.device, 0, result.ctypes.data, self.pointer, result.nbytes)
-        return result
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {
-            "shape": self.shape, "typestr": self.dtype.str, "data": (self.pointer, False), "version": 3,
-            "strides": None, "stream": 1,
-        }  # fmt: skip
+    """Wait for the work on the device's default stream."""
+    library.synchronize(device, 0)

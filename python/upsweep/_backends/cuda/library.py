@@ -1,4 +1,8 @@
-"""Finds libupsweep_cuda.so, loads it when it is first needed, and turns its statuses into exceptions."""
+"""Loading of libupsweep_cuda.so: the functions of the C interface as attributes, their statuses as exceptions.
+
+`load` opens the library on the first call of any operation on a device. Importing this module is cheap: the table
+of the interface (`abi`) is imported by the first load.
+"""
 
 from __future__ import annotations
 
@@ -10,35 +14,36 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from upsweep._backends.cuda import abi
-
-__all__ = ["CudaError", "Library", "find", "load"]
+__all__ = ["CudaError", "Library", "check_device", "find", "load", "read_bytes", "synchronize"]
 
 NAME = "libupsweep_cuda.so"
 
 
 class CudaError(RuntimeError):
-    """A CUDA call failed; the message has its name and CUDA's own words."""
+    """A CUDA call failed; the message has the call's name and CUDA's description of the error."""
 
 
 class Library:
-    """The loaded library; its functions are attributes without their prefix, and raise."""
+    """The loaded library; its functions are attributes without their prefix, and raise exceptions."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        from upsweep._backends.cuda import abi
+
+        self.path, self._names = path, abi.STATUS
+        self._not_errors = (abi.OK, abi.NEEDS_WORKSPACE, abi.NO_KERNEL)
         try:
-            # Asynchronous calls keep the GIL: to let go of it would cost more than they take.
-            keeping, releasing = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
+            # Asynchronous calls keep the GIL: releasing it would cost more than they take.
+            holding_gil, releasing_gil = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
         except OSError as error:
             raise ImportError(f"{path}: cannot be loaded: {error}") from error
         try:
-            version = keeping.upsweep_cuda_abi()  # before all else, which other versions may lack
+            version = holding_gil.upsweep_cuda_abi()  # first, since other versions may lack the other functions
         except AttributeError:
             raise ImportError(f"{path}: is no {NAME}: it has no function upsweep_cuda_abi") from None
         if version != abi.ABI:
             raise ImportError(f"{path}: has ABI version {version}, this upsweep needs {abi.ABI}")
         for name, (result, arguments, is_status, may_block) in abi.FUNCTIONS.items():
-            function = getattr(releasing if may_block else keeping, name)
+            function = getattr(releasing_gil if may_block else holding_gil, name)
             function.restype, function.argtypes = result, arguments
             if is_status:
                 function.errcheck = self._check
@@ -53,28 +58,26 @@ class Library:
         raise AttributeError(f"{NAME} has no function upsweep_cuda_{name}")  # set in __init__, unless misspelt
 
     def _check(self, status: int, function: Any, arguments: Any) -> int:
-        if status in (0, 4, 5):  # done; or nothing was, for want of a workspace or of a kernel
+        if status in self._not_errors:
             return status
         text = self.last_error().decode(errors="replace")
-        if abi.STATUS.get(status) == "INVALID":
-            raise ValueError(text)
-        raise CudaError(text)
+        raise ValueError(text) if self._names.get(status) == "INVALID" else CudaError(text)
 
     def built_for(self) -> list[str]:
-        """The compute capabilities that the library holds code for, as "9.0"."""
+        """Return the compute capabilities that the library contains code for, as "9.0"."""
         capabilities = (ctypes.c_int32 * 64)()
         n = self.architectures(capabilities, 64)
         return [f"{c // 10}.{c % 10}" for c in sorted(capabilities[:n])]
 
 
 def find() -> Path | None:
-    """Where the library is: UPSWEEP_CUDA_LIBRARY, beside this package, or in the package upsweep_cuda."""
-    named = os.environ.get("UPSWEEP_CUDA_LIBRARY")
-    if named is not None:
-        return Path(named) if named else None
-    beside = Path(__file__).parent / NAME
-    if beside.exists():
-        return beside
+    """Return the library's path: UPSWEEP_CUDA_LIBRARY, in this folder, or in the package upsweep_cuda."""
+    from_environment = os.environ.get("UPSWEEP_CUDA_LIBRARY")
+    if from_environment is not None:
+        return Path(from_environment) if from_environment else None
+    in_folder = Path(__file__).parent / NAME
+    if in_folder.exists():
+        return in_folder
     spec = importlib.util.find_spec("upsweep_cuda")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         if (Path(folder) / NAME).exists():
@@ -87,14 +90,14 @@ _loaded: Library | None = None
 
 
 def load() -> Library:
-    """The library, loaded by the first call.
+    """Return the library, which the first call loads.
 
     Raises
     ------
     RuntimeError
-        There is none.
+        There is no library.
     ImportError
-        There is one that is not of this version, or that the system cannot load.
+        The library is of another version, or the system cannot load it.
     """
     global _loaded
     if _loaded is None:
@@ -108,3 +111,40 @@ def load() -> Library:
                     )
                 _loaded = Library(path)
     return _loaded
+
+
+_checked: set[int] = set()
+
+# CUDA's own descriptions of these errors do not help a user who named a device.
+_CAUSES = {
+    "cudaErrorInsufficientDriver": "this machine has no NVIDIA driver, or one that is older than the library",
+    "cudaErrorNoDevice": "this machine has no CUDA device",
+    "cudaErrorInvalidDevice": "this machine has no CUDA device of that number",
+}
+
+
+def check_device(device: int) -> None:
+    """Raise unless the library contains code for this device; the library is asked once for each device."""
+    if device in _checked:
+        return
+    name = ctypes.create_string_buffer(256)
+    try:
+        load().device_check(device, name, ctypes.byref(ctypes.c_int32()))
+    except CudaError as error:
+        for code, cause in _CAUSES.items():
+            if code in str(error):
+                raise CudaError(f"CUDA device {device}: {cause}: {error}") from None
+        raise
+    _checked.add(device)
+
+
+def synchronize(device: int, stream: int) -> None:
+    """Wait until the work on this stream is done."""
+    load().copy_to_host(device, stream, None, None, 0)  # copies no bytes, and waits as every copy to the host does
+
+
+def read_bytes(pointer: int, n_bytes: int, device: int, stream: int) -> bytes:
+    """Return bytes of device memory once the work on the stream is done."""
+    target = (ctypes.c_char * n_bytes)()
+    load().copy_to_host(device, stream, target, pointer, n_bytes)
+    return target.raw

@@ -1,29 +1,31 @@
-"""Reductions over pairs of arrays that are on a device. Imported by the first call that needs it."""
+"""CUDA executor of reductions over pairs of rows; it compiles the kernels of a formula on their first call."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 from upsweep._arrays import Operand as Array
 from upsweep._backends.cuda import pairs_launch
-from upsweep._backends.cuda.context import Call, described, user_array
+from upsweep._backends.cuda.context import user_array
+from upsweep._backends.cuda.staging import open_context
 
 __all__ = ["run_pairs"]
 
 
 def run_pairs(
-    reduction: Any, arrays: Sequence[Array], n_i: int, n_j: int, batch: tuple[int, ...], ranges: Any
-) -> tuple[Any, ...]:
-    """The results, arrays of the library that the arrays are of, on their device; nothing waits."""
-    with contextlib.closing(Call({str(place): array for place, array in enumerate(arrays)})) as call:
+    reduction: Any, arrays: Sequence[Array], n_i: int, n_j: int, batch: tuple[int, ...], ranges: Any,
+    device: int | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Return the results: device arrays, for which nothing waits; of numpy arrays and a device numpy arrays."""
+    with open_context({str(n): array for n, array in enumerate(arrays)}, device) as context:
         results = [
-            call.empty(shape, dtype)
+            context.empty(shape, dtype)
             for shape, dtype in pairs_launch.results_of(reduction, n_i, n_j, batch, arrays[0].dtype)
         ]
-        pairs_launch.run(
-            reduction, [described(array) for array in arrays], [described(result) for result in results], n_i, n_j,
-            batch, ranges, allocate=call.allocate, **call.on_stream,
-        )  # fmt: skip
-        return tuple(user_array(result) for result in results)
+        if 0 not in results[0].shape:
+            pairs_launch.run(
+                reduction, [context.input(array) for array in arrays],
+                [context.output(result) for result in results], n_i, n_j, batch, ranges, **context.resources,
+            )  # fmt: skip
+    return tuple(user_array(result) for result in results)

@@ -1,108 +1,41 @@
-"""The CUDA backend: one scan on arrays of a device, described by pointers and strides.
+"""C interface of the scans: requests from array descriptors, plans and launches.
 
-It knows no array library: whoever calls it brings pointers, a stream and a way to allocate.
+Nothing here synchronises, and nothing knows an array library: callers pass descriptors, a stream and an allocator.
 """
 
 from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable
-from typing import NamedTuple
 
-from upsweep._backends.cuda import abi
-from upsweep._backends.cuda.library import CudaError, Library, find, load
+from upsweep._backends.cuda import abi, library
+from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
+from upsweep._backends.cuda.descriptor import ArrayDescriptor as DeviceArray
+from upsweep._backends.cuda.library import check_device, find
 
 __all__ = [
-    "CudaError",
-    "DeviceArray",
-    "Library",
-    "accumulator_of",
-    "check_device",
-    "find",
-    "load",
-    "plan",
-    "plan_reduction",
-    "prepare_scan",
-    "problem",
-    "reduction",
-    "run_lines",
-    "run_lines_backward",
-    "run_reduction",
-    "run_scan",
-    "start_scan",
-    "synchronize",
-]
+    "DeviceArray", "accumulator_of", "check_device", "find", "plan", "plan_reduction", "prepare_scan", "problem",
+    "reduction", "run_lines", "run_lines_backward", "run_reduction", "run_scan", "start_scan",
+]  # fmt: skip
 
-
-class DeviceArray(NamedTuple):
-    """An array on a device: strides in bytes, dtype by its name."""
-
-    pointer: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: str
-
-
-_checked: set[int] = set()
-
-# CUDA's own words for these say little to someone who has asked for a device by its name.
-_MISSING = {
-    "cudaErrorInsufficientDriver": "this machine has no NVIDIA driver, or one that is older than the library",
-    "cudaErrorNoDevice": "this machine has no CUDA device",
-    "cudaErrorInvalidDevice": "this machine has no CUDA device of that number",
-}
-
-
-def check_device(device: int) -> None:
-    """Raise unless the library holds code for this device; asked once a device."""
-    if device in _checked:
-        return
-    name = ctypes.create_string_buffer(256)
-    try:
-        load().device_check(device, name, ctypes.byref(ctypes.c_int32()))
-    except CudaError as error:
-        for code, missing in _MISSING.items():
-            if code in str(error):
-                raise CudaError(f"CUDA device {device}: {missing}: {error}") from None
-        raise
-    _checked.add(device)
-
-
-def _describe(target: abi.Array, array: DeviceArray, axis: int | None) -> None:
-    target.data = array.pointer
-    target.dtype = abi.DTYPES[array.dtype]
-    strides = array.strides
-    if axis is not None:
-        target.time_stride = strides[axis]
-        strides = strides[:axis] + strides[axis + 1 :]
-    target.batch_strides[: len(strides)] = strides
+_pack_lines = struct.Struct(abi.LINES_FORMAT).pack_into
+_pack_lines_backward = struct.Struct(abi.LINES_BACKWARD_FORMAT).pack_into
 
 
 def accumulator_of(dtype: str) -> int:
-    """What the library adds up for results of this dtype."""
+    """Return the upsweep_accumulator of results of this dtype."""
     return abi.ACCUMULATORS.get(dtype.rstrip("0123456789"), abi.REAL)
 
 
 def problem(
-    x: DeviceArray,
-    gates: DeviceArray | None,
-    gamma: DeviceArray | complex | None,
-    initial: DeviceArray | None,
-    reset: DeviceArray | None,
-    out: DeviceArray | None,
-    final: DeviceArray | None,
-    *,
-    axis: int,
-    reverse: bool,
-    exclusive: bool,
-    device: int,
-    stream: int,
+    x: ArrayDescriptor, gates: ArrayDescriptor | None, gamma: ArrayDescriptor | complex | None,
+    initial: ArrayDescriptor | None, reset: ArrayDescriptor | None, out: ArrayDescriptor | None,
+    final: ArrayDescriptor | None, *, axis: int, reverse: bool, exclusive: bool, device: int, stream: int,
     window: int = 0,
-) -> abi.ScanProblem:
-    """Describe a scan. x, gates, reset and out have one shape; gamma, initial and final lack its `axis`.
+) -> abi.ScanProblem:  # fmt: skip
+    """Return the request for a scan. x, gates, reset and out have one shape; gamma, initial and final lack `axis`.
 
-    Without `out` only the final state is found, in final's dtype.
+    Without `out` the library computes only the final state, in final's dtype.
     """
     result = final if out is None else out
     assert result is not None
@@ -113,41 +46,31 @@ def problem(
     batch = x.shape[:axis] + x.shape[axis + 1 :]
     p.n_batch = len(batch)
     p.batch_shape[: len(batch)] = batch
-    _describe(p.x, x, axis)
+    abi.fill_array(p.x, x, axis)
     if out is not None:
-        _describe(p.out, out, axis)
+        abi.fill_array(p.out, out, axis)
     if gates is not None:
-        _describe(p.gates, gates, axis)
-    elif isinstance(gamma, DeviceArray):
-        _describe(p.gamma, gamma, None)
+        abi.fill_array(p.gates, gates, axis)
+    elif isinstance(gamma, ArrayDescriptor):
+        abi.fill_array(p.gamma, gamma)
     else:
         number = complex(1 if gamma is None else gamma)
         p.gamma_re, p.gamma_im = number.real, number.imag
     if reset is not None:
-        _describe(p.reset, reset, axis)
+        abi.fill_array(p.reset, reset, axis)
     if initial is not None:
-        _describe(p.initial, initial, None)
+        abi.fill_array(p.initial, initial)
     if final is not None:
-        _describe(p.final_state, final, None)
+        abi.fill_array(p.final_state, final)
     return p
 
 
 def reduction(
-    x: DeviceArray,
-    gates: DeviceArray | None,
-    gamma: DeviceArray | complex | None,
-    initial: DeviceArray | None,
-    reset: DeviceArray | None,
-    multiplier: DeviceArray | None,
-    value: DeviceArray,
-    dropped: DeviceArray | None,
-    *,
-    axis: int,
-    reverse: bool,
-    device: int,
-    stream: int,
-) -> abi.Reduction:
-    """Describe what a block of steps does to a state; what is found of it lacks the block's `axis`."""
+    x: ArrayDescriptor, gates: ArrayDescriptor | None, gamma: ArrayDescriptor | complex | None,
+    initial: ArrayDescriptor | None, reset: ArrayDescriptor | None, multiplier: ArrayDescriptor | None,
+    value: ArrayDescriptor, dropped: ArrayDescriptor | None, *, axis: int, reverse: bool, device: int, stream: int,
+) -> abi.Reduction:  # fmt: skip
+    """Return the request for the aggregate of a block of steps; its parts lack the block's `axis`."""
     r = abi.Reduction()
     r.scan = problem(
         x, gates, gamma, initial, reset, None, value, axis=axis, reverse=reverse, exclusive=False, device=device,
@@ -155,117 +78,77 @@ def reduction(
     )  # fmt: skip
     for target, array in ((r.multiplier, multiplier), (r.dropped, dropped)):
         if array is not None:
-            _describe(target, array, None)
+            abi.fill_array(target, array)
     return r
 
 
-def synchronize(device: int, stream: int) -> None:
-    """Wait until the work on this stream is done."""
-    load().copy_to_host(device, stream, None, None, 0)  # of no bytes: what is left of a copy is the wait
-
-
 def plan(p: abi.ScanProblem, n_processors: int = 0) -> abi.Plan:
-    """How the library will run the scan; with `n_processors` no device is looked at."""
+    """Return how the library will run the scan; with `n_processors` it queries no device."""
     answer = abi.Plan()
-    load().plan_scan(ctypes.byref(p), n_processors, ctypes.byref(answer))
+    library.load().plan_scan(ctypes.byref(p), n_processors, ctypes.byref(answer))
     return answer
 
 
 def plan_reduction(r: abi.Reduction) -> abi.Plan:
-    """How the library will reduce; no device is looked at."""
+    """Return how the library will reduce; it queries no device."""
     answer = abi.Plan()
-    load().plan_reduce(ctypes.byref(r), ctypes.byref(answer))
+    library.load().plan_reduce(ctypes.byref(r), ctypes.byref(answer))
     return answer
 
 
-_pack_lines = struct.Struct(abi.LINES_FORMAT).pack_into
-
-
-def run_lines(
-    dtype: str,
-    x: int,
-    gates: int,
-    gamma: float,
-    out: int,
-    lines: int,
-    length: int,
-    *,
-    reverse: bool,
-    device: int,
-    stream: int,
-    allocate: Callable[[int], tuple[int, object]],
-) -> None:
-    """Start the plainest scan: lines one after the other in memory, from pointers. `gates` 0: gamma."""
-    check_device(device)
-    request = abi.Lines()
-    _pack_lines(
-        request, 0, device, abi.DTYPES[dtype], reverse, 0, stream, x, gates, out, gamma, lines, length, 0, 0
-    )
-    scan_lines = load().scan_lines
-    if scan_lines(request):
-        request.workspace, keep = allocate(request.workspace_bytes)
-        scan_lines(request)
-        del keep
-
-
-_pack_lines_backward = struct.Struct(abi.LINES_BACKWARD_FORMAT).pack_into
-_NOT_HERE = next(code for code, name in abi.STATUS.items() if name == "NOT_HERE")
-
-
-def run_lines_backward(
-    dtype: str,
-    gates: int,
-    y: int,
-    g: int,
-    gx: int,
-    g_gates: int,
-    lines: int,
-    length: int,
-    *,
-    reverse: bool,
-    device: int,
-    stream: int,
-) -> bool:
-    """Start the derivative of the plainest gated scan, which made `y`; False: no kernel is for these lines."""
-    check_device(device)
-    request = abi.LinesBackward()
-    _pack_lines_backward(
-        request, 0, device, abi.DTYPES[dtype], reverse, 0, stream, gates, y, g, gx, g_gates, lines, length
-    )
-    return bool(load().lines_backward(request) != _NOT_HERE)
-
-
-def run_scan(p: abi.ScanProblem, allocate: Callable[[int], tuple[int, object]]) -> None:
-    """Start the scan on its stream.
-
-    `allocate` returns the pointer of that many bytes on the device, and what keeps them from being handed out
-    again before work that was started up to now is done.
-    """
+def run_scan(p: abi.ScanProblem, allocate: Allocate) -> None:
+    """Start a scan on its stream."""
     start_scan(prepare_scan(p), allocate)
 
 
 def prepare_scan(p: abi.ScanProblem) -> abi.ScanProblem:
-    """The scan, with how much workspace it takes."""
-    check_device(p.device)
+    """Set the size of the workspace that the scan needs."""
+    library.check_device(p.device)
     p.workspace_bytes = plan(p).workspace_bytes
     return p
 
 
-def start_scan(p: abi.ScanProblem, allocate: Callable[[int], tuple[int, object]]) -> None:
-    """Start a prepared scan, perhaps of other arrays than it was prepared for, if they lie alike."""
-    keep = None
-    if p.workspace_bytes:
-        p.workspace, keep = allocate(p.workspace_bytes)
-    load().scan(ctypes.byref(p))
-    del keep
+def start_scan(p: abi.ScanProblem, allocate: Allocate) -> None:
+    """Start a prepared scan; its arrays may have been replaced by others of the same layout and alignment."""
+    abi.call_with_workspace(library.load().scan, p, p, allocate)
 
 
-def run_reduction(r: abi.Reduction, allocate: Callable[[int], tuple[int, object]]) -> None:
-    """Start the reduction on its stream; `allocate` as for a scan."""
-    check_device(r.scan.device)
+def run_reduction(r: abi.Reduction, allocate: Allocate) -> None:
+    """Start a reduction on its stream."""
+    library.check_device(r.scan.device)
     r.scan.workspace_bytes = plan_reduction(r).workspace_bytes
-    keep = None
-    if r.scan.workspace_bytes:
-        r.scan.workspace, keep = allocate(r.scan.workspace_bytes)
-    load().reduce(ctypes.byref(r))
-    del keep
+    abi.call_with_workspace(library.load().reduce, r, r.scan, allocate)
+
+
+def run_lines(
+    dtype: str, x: int, gates: int, gamma: float, out: int, lines: int, length: int, *, reverse: bool, device: int,
+    stream: int, allocate: Allocate,
+) -> None:  # fmt: skip
+    """Start a scan of contiguous lines of one dtype, from pointers. `gates` 0: the factor is gamma.
+
+    Small scans spend their time on the host: here one call packs the whole request, and the library is called a
+    second time only if it needs a workspace.
+    """
+    library.check_device(device)
+    request = abi.Lines()
+    _pack_lines(
+        request, 0, device, abi.DTYPES[dtype], reverse, 0, stream, x, gates, out, gamma, lines, length, 0, 0
+    )
+    scan_lines = library.load().scan_lines
+    if scan_lines(request):
+        request.workspace, keep_alive = allocate(request.workspace_bytes)
+        scan_lines(request)
+        del keep_alive
+
+
+def run_lines_backward(
+    dtype: str, gates: int, y: int, g: int, gx: int, g_gates: int, lines: int, length: int, *, reverse: bool,
+    device: int, stream: int,
+) -> bool:  # fmt: skip
+    """Start the gradients of such a scan with gates and result `y`; False: the library has no kernel for them."""
+    library.check_device(device)
+    request = abi.LinesBackward()
+    _pack_lines_backward(
+        request, 0, device, abi.DTYPES[dtype], reverse, 0, stream, gates, y, g, gx, g_gates, lines, length
+    )
+    return bool(library.load().lines_backward(request) != abi.NO_KERNEL)
