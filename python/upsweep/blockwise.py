@@ -369,17 +369,15 @@ class _Updated:
         if self.first is None:
             self.first, self.states = problem, problem.states
         _check_alike(self.first, problem)
-        ys, self.states = run_block(
-            traced.recurrence, traced.dtype, problem.inputs, self.states, problem.length, problem.columns,
-            axis=problem.axis, reverse=problem.reverse, results=traced.output_dtypes,
-        )  # fmt: skip
+        ys, self.states = run_block(problem.spec, problem.inputs, self.states, traced.output_dtypes)
         last = [rounded(self.states[n, ...], dtype) for n, dtype in enumerate(traced.state_dtypes)]
         return arranged(ys, traced.output_structure), arranged(last, problem.state_structure)
 
 
 def _check_alike(first: Any, problem: Any) -> None:
-    if problem.columns != first.columns:
-        raise ValueError(f"xs: a block with a state of shape {problem.columns} follows those of {first.columns}")
+    columns, expected = problem.spec.columns, first.spec.columns
+    if columns != expected:
+        raise ValueError(f"xs: a block with a state of shape {columns} follows those of {expected}")
     before, now = first.traced, problem.traced
     dtypes = (*now.output_dtypes, *now.state_dtypes)
     if now.dtype != before.dtype or dtypes != (*before.output_dtypes, *before.state_dtypes):

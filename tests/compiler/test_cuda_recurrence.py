@@ -179,11 +179,11 @@ def test_chunks_fill_a_device_and_depend_on_the_shape_alone():
 
 @pytest.mark.parametrize(("columns", "ahead"), [(65_536, 16), (4096, 32), (10**7, 8)])
 def test_steps_ahead_keep_enough_bytes_on_the_way(columns, ahead):
-    from upsweep._backends.cuda.user_scan_launch import _reading
+    from upsweep._backends.cuda.user_scan_launch import _compact
     from upsweep._compiler.recurrences.trace import trace
 
     single = np.dtype(np.float32)
-    plain = _reading(trace(lambda s, x: s + x, (single,), -1, (single,), -1).recurrence).recurrence
+    plain = _compact(trace(lambda s, x: s + x, (single,), -1, (single,), -1).recurrence).recurrence
     of_processor = -(-columns // 132)
     assert text.choose_ahead(plain, (text.Stream("float32"),), of_processor) == ahead
     if columns == 65_536:

@@ -3,8 +3,10 @@
 import numpy as np
 from upsweep import reference
 from upsweep._backends.cuda import user_scan_launch
+from upsweep._backends.cuda.user_scan_layout import ScanArrays
 from upsweep._compiler.recurrences.associative import find_monoid
 from upsweep._compiler.recurrences.trace import trace
+from upsweep._core.user_scan import ScanSpec
 
 
 def as_tuple(value):
@@ -29,13 +31,16 @@ def scan(place, update, init, xs, parallel=False, dtypes=None):
     sent = [place.send(np.broadcast_to(x, shape)) for x in arrays]
     outputs = [place.poisoned(arrays[0], shape, dtype) for dtype in dtypes or traced.output_dtypes]
     finals = [place.poisoned(None, columns, dtype) for dtype in traced.state_dtypes]
-    form = find_monoid(traced.recurrence)[0] if parallel else None
-    assert (form is not None) == parallel
-    user_scan_launch.run(
-        traced.recurrence, traced.dtype.name, sent, [array for array, _ in outputs],
+    monoid = find_monoid(traced.recurrence)[0] if parallel else None
+    assert (monoid is not None) == parallel
+    operands = ScanArrays(
+        sent, [array for array, _ in outputs],
         [s if isinstance(s, float) else place.send(np.broadcast_to(s, columns)) for s in inits],
-        [array for array, _ in finals], length, columns, form, device=0, stream=0, allocate=place.allocate,
+        [array for array, _ in finals],
     )  # fmt: skip
+    spec = ScanSpec(traced.recurrence, traced.dtype, length, columns)
+    launch = user_scan_launch.prepare(spec, operands, monoid, 0)
+    launch.start([getattr(each, "pointer", each) for each in operands.operands], 0, place.allocate)
     return [place.fetch(*made) for made in (*outputs, *finals)]
 
 

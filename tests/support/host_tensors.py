@@ -15,7 +15,7 @@ class HostTensors(type(libraries._torch_memory)):
     def view(self, value, name):
         array = value.detach().numpy()
         shape, strides = array.shape, array.strides
-        held = libraries.Held(value, self, 0, None)
+        held = libraries.Origin(value, self, 0, None)
         return libraries._on_device(value.data_ptr(), shape, strides, array.dtype, held)
 
     def stream(self, ordinal):

@@ -14,8 +14,8 @@ import pytest
 import upsweep
 from devices import FakeCupyArray
 from helpers import in_threads, random
-from upsweep import user_scan
-from upsweep._user_scan.cached_calls import known_plans
+from upsweep._user_scan import cached_calls
+from upsweep._user_scan.cached_calls import compiled_scans
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,8 @@ def there(fake_cupy, monkeypatch, folder):
 @pytest.fixture
 def checked(monkeypatch):
     """How often a call was looked at."""
-    calls, check = [], user_scan.check
-    monkeypatch.setattr(user_scan, "check", lambda *a: (calls.append(a), check(*a))[1])
+    calls, check = [], cached_calls.check
+    monkeypatch.setattr(cached_calls, "check", lambda *a: (calls.append(a), check(*a))[1])
     return calls
 
 
@@ -179,10 +179,10 @@ def test_so_many_and_no_more(there):
     update = made.pop("update")  # code that nothing else holds
     for n in range(1, 100):
         upsweep.scan(update, 0.0, there(np.zeros(n, np.float32)))
-    kept = known_plans._functions[update.__code__]
-    assert len(kept._values) == 64
+    cache = compiled_scans._functions[update.__code__]
+    assert len(cache._values) == 64
     gone = weakref.ref(update.__code__)
-    del update, kept
+    del update, cache
     gc.collect()
     assert gone() is None
 

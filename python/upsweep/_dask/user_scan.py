@@ -13,28 +13,17 @@ from dask.base import tokenize
 
 from upsweep import _arrays
 from upsweep._arrays import Array
-from upsweep._compiler.recurrences.associative import Monoid
+from upsweep._compiler.recurrences.associative import Monoid, find_monoid
 from upsweep._compiler.recurrences.recurrence import Recurrence
 from upsweep._compiler.recurrences.trace import Traced
+from upsweep._core.user_scan import Explanation, ScanSpec
 from upsweep._dask import graphs
 from upsweep._dask.columns import IN_ORDER, Columns, check_method, final_chunks, final_state, item
 from upsweep._user_scan.aggregates import UpdateCarry, advance, is_regular, merge, reduce_block
-from upsweep._user_scan.problem import (
-    Explanation,
-    Problem,
-    arranged,
-    as_real,
-    check,
-    flatten,
-    label,
-    monoid_of,
-    moved,
-)
+from upsweep._user_scan.problem import Problem, arranged, as_real, check, flatten, label
 from upsweep._user_scan.run import run_block, stacked
 
 __all__ = ["explain", "user_scan"]
-
-_Inputs = tuple[list[Array], int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -70,9 +59,8 @@ class _Work:
 
     def carry(self, *blocks: Any) -> UpdateCarry:
         assert self.form is not None
-        inputs, length, columns = self._inputs(blocks)
-        n_states = self.traced.recurrence.n_states
-        return reduce_block(self.form, self.traced.dtype, inputs, n_states, length, columns, n_threads=1)
+        spec, inputs = self._inputs(self.traced.recurrence, blocks)
+        return reduce_block(self.form, spec, inputs, n_threads=1)
 
     def state(self, carry: UpdateCarry, state: Any, *blocks: Any) -> Any:
         before = stacked(state, carry.value.shape[1:], carry.value)
@@ -98,22 +86,23 @@ class _Work:
     def _run(
         self, recurrence: Recurrence, state: Any, blocks: Sequence[Any], results: Sequence[np.dtype[Any]] = ()
     ) -> tuple[list[Any], Any]:
-        inputs, length, columns = self._inputs(blocks, state)
-        return run_block(
-            recurrence, self.traced.dtype, inputs, state, length, columns, axis=self.axis, reverse=self.reverse,
-            results=results, n_threads=1,
-        )  # fmt: skip
+        spec, inputs = self._inputs(recurrence, blocks, state)
+        return run_block(spec, inputs, state, results, n_threads=1)
 
-    def _inputs(self, blocks: Sequence[Any], states: Any = ()) -> _Inputs:
-        """A block's inputs with time on the first axis, in the scan's order; steps and columns."""
+    def _inputs(
+        self, recurrence: Recurrence, blocks: Sequence[Any], states: Any = ()
+    ) -> tuple[ScanSpec, list[Array]]:  # fmt: skip
+        """The scan of a block, and its inputs in scan order."""
         arrays = [as_real(block, name) for block, name in zip(blocks, self.labels)]
         if not arrays:
             assert self.length is not None
-            return [], self.length, np.broadcast_shapes(*(getattr(state, "shape", ()) for state in states))
-        shape = np.broadcast_shapes(*(array.shape for array in arrays))
-        wide = [moved(np.broadcast_to(array, shape), self.axis, 0) for array in arrays]
-        inputs = [array[::-1] if self.reverse else array for array in wide]
-        return inputs, shape[self.axis], shape[: self.axis] + shape[self.axis + 1 :]
+            length = self.length
+            columns = np.broadcast_shapes(*(getattr(state, "shape", ()) for state in states))
+        else:
+            shape = np.broadcast_shapes(*(array.shape for array in arrays))
+            length, columns = shape[self.axis], shape[: self.axis] + shape[self.axis + 1 :]
+        spec = ScanSpec(recurrence, self.traced.dtype, length, columns, self.axis, self.reverse)
+        return spec, [spec.in_scan_order(np.broadcast_to(array, spec.shape)) for array in arrays]
 
 
 def _final(states: Any, place: int, like: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
@@ -127,18 +116,19 @@ def user_scan(
     """`upsweep.scan` where one of the arrays is a dask array: its outputs, and final states, as dask arrays."""
     method = check_method(method)
     operands, problem = _check(update, init, xs, axis, reverse, length)
-    traced, at = problem.traced, problem.axis
-    form, _ = monoid_of(traced.recurrence)
+    traced, spec = problem.traced, problem.spec
+    at = spec.axis
+    form, _ = find_monoid(traced.recurrence)
     states, inputs = _labels(problem)
     blocks = _cut(operands, states, problem)
-    fixed = None if inputs else problem.length
-    work = _Work(traced, form, at, problem.reverse, fixed, tuple(inputs))
+    fixed = None if inputs else spec.length
+    work = _Work(traced, form, at, spec.reverse, fixed, tuple(inputs))
 
     key, dtypes = traced.recurrence.key(), (traced.state_dtypes, traced.output_dtypes, traced.dtype)
-    token = tokenize("scan", key, dtypes, operands, at, problem.reverse, fixed, method)
+    token = tokenize("scan", key, dtypes, operands, at, spec.reverse, fixed, method)
     read = [blocks.readers(name) for name in states]
     columns = Columns(
-        work, blocks, f"scan-{token}", at, problem.reverse, inputs,
+        work, blocks, f"scan-{token}", at, spec.reverse, inputs,
         lambda index: List(*(state(index) for state in read)),
     )  # fmt: skip
     columns.add_all(IN_ORDER if form is None or not inputs else method)
@@ -175,9 +165,9 @@ def explain(
 ) -> Explanation:
     """Which way the blocks go."""
     operands, problem = _check(update, init, xs, axis, reverse, length)
-    n_blocks = _cut(operands, _labels(problem)[0], problem).numblocks[problem.axis]
-    form, why = monoid_of(problem.traced.recurrence)
-    if form is None or not problem.given:
+    n_blocks = _cut(operands, _labels(problem)[0], problem).numblocks[problem.spec.axis]
+    form, why = find_monoid(problem.traced.recurrence)
+    if form is None or not problem.user_inputs:
         how = f"{n_blocks} block{'s' * (n_blocks != 1)} in order, each from the state after the one before"
         return Explanation("sequential in time", f"{why}; {how}")
     how = f"of each of {n_blocks} blocks, one pass finds what it does to the state, and one its result"
@@ -214,8 +204,7 @@ def _check(
 
 def _cut(operands: dict[str, Any], states: list[str], problem: Problem) -> graphs.Blocks:
     """Where nothing is read along the axis, all of its steps are one block."""
-    columns, axis = problem.columns, problem.axis
-    shape = (*columns[:axis], problem.length, *columns[axis:])
+    axis, shape = problem.spec.axis, problem.spec.shape
     whole = tuple(range(len(shape)))
     axes = {}
     for name, operand in operands.items():

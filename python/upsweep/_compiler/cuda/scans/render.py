@@ -231,7 +231,7 @@ class _Functions:
         flags = {"REDUCES": request.reduces, "JOINED": form is not None}
         if form is not None:
             numbers |= {"AFFINE": 0, "MAXIMUM": 1, "MINIMUM": 2, "WINNER": 4, "KIND": KINDS[form.kind],
-                        "DECIDES": form.decides, "JOINERS": self.joiners}  # fmt: skip
+                        "DECIDES": form.key_state, "JOINERS": self.joiners}  # fmt: skip
             drops = any(node.op == "where" for node in order(*form.reduce.states))
             flags |= {"VARIES": form.varies, "MOST_WINS": form.kind == "argmax", "KEEPS_TIES": form.keeps_ties,
                       "CAN_DROP": drops}  # fmt: skip
