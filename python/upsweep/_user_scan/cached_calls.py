@@ -78,7 +78,8 @@ def _signature(
     if type(axis) is not int or not (length is None or type(length) is int):
         return None
     common = axis, bool(reverse), bool(return_final), length, structures
-    of_states, of_inputs = (layout_keys(values, _arrays.host_layout_key) for values in (states, inputs))
+    of_states = layout_keys(states, _arrays.host_layout_key)
+    of_inputs = layout_keys(inputs, _arrays.host_layout_key)
     if of_states is not None and of_inputs is not None:
         if out is None:
             return common, of_states, of_inputs

@@ -82,7 +82,9 @@ class _Dependencies:
                     self.add(cell.cell_contents, names)
                 except ValueError:  # not assigned yet
                     self.values.append(_UNASSIGNED)
-            for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            for default in function.__defaults__ or ():
+                self.add(default, names)
+            for default in (function.__kwdefaults__ or {}).values():
                 self.add(default, names)
 
     def add(self, value: Any, names: tuple[str, ...]) -> None:
@@ -170,13 +172,20 @@ class _Identity:
 class Entry(Generic[Value]):
     """The cached values of one function with one set of dependencies, by call signature."""
 
-    __slots__ = ("_token", "_values")
+    __slots__ = ("_latest", "_token", "_values")
 
     def __init__(self, values: LRUCache[Any, Value]) -> None:
         self._values, self._token = values, object()
+        self._latest: tuple[Hashable, Value | None] = None, None
 
     def get(self, signature: Hashable) -> Value | None:
-        return self._values.get((self._token, signature))
+        latest = self._latest
+        if latest[0] == signature:  # comparing costs less than hashing, which the LRU cache does twice
+            return latest[1]
+        value = self._values.get((self._token, signature))
+        if value is not None:
+            self._latest = signature, value
+        return value
 
     def __setitem__(self, signature: Hashable, value: Value) -> None:
         self._values[self._token, signature] = value
@@ -188,20 +197,12 @@ class _FunctionCache(Generic[Value]):
     def __init__(self, maxsize: int) -> None:
         self._values: LRUCache[Any, Value] = LRUCache(maxsize)
         self._entries: LRUCache[Any, Entry[Value]] = LRUCache(maxsize)
-        self._latest: tuple[tuple[Any, ...], Entry[Value]] | None = None
+        self.latest: tuple[list[Any], Entry[Value]] = [object()], Entry(self._values)
 
-    def entry(self, dependencies: tuple[Any, ...]) -> Entry[Value]:
-        latest = self._latest
-        # Identical objects are equal; comparing by identity first saves the texts of numbers.
-        if (
-            latest is not None
-            and len(latest[0]) == len(dependencies)
-            and all(map(operator.is_, latest[0], dependencies))
-        ):
-            return latest[1]
+    def entry(self, dependencies: list[Any]) -> Entry[Value]:
         key = tuple(map(_comparable, dependencies))
         entry = self._entries.get_or_build(key, lambda: Entry(self._values))
-        self._latest = dependencies, entry
+        self.latest = dependencies, entry
         return entry
 
 
@@ -219,11 +220,15 @@ class GuardedCache(Generic[Value]):
         """The entry of a function as it is now; None if a dependency is mutable, and nothing can be cached."""
         try:
             root = _root(function)
-            dependencies = _Dependencies(root)
-            dependencies.add(function, ())
+            collected = _Dependencies(root)
+            collected.add(function, ())
             cache = self._functions.get(root)
             if cache is None:
                 cache = self._functions.setdefault(root, _FunctionCache(self._maxsize))
         except (Unguardable, TypeError):  # TypeError: the function is not hashable, or has no weak references
             return None
-        return cache.entry(tuple(dependencies.values))
+        dependencies, (latest, entry) = collected.values, cache.latest
+        # Identical objects are equal. Comparing by identity first saves the texts of numbers.
+        if len(latest) == len(dependencies) and all(map(operator.is_, latest, dependencies)):
+            return entry
+        return cache.entry(dependencies)
