@@ -41,24 +41,24 @@ def scan(place, update, init, xs, parallel=False, dtypes=None):
     spec = ScanSpec(traced.recurrence, traced.dtype, length, columns)
     launch = user_scan_launch.prepare(spec, operands, monoid, 0)
     launch.start([getattr(each, "pointer", each) for each in operands.operands], 0, place.allocate)
-    return [place.fetch(*made) for made in (*outputs, *finals)]
+    return [place.fetch(*result) for result in (*outputs, *finals)]
 
 
 def expected(update, init, xs):
-    """The same by the naive twin."""
+    """The same by the reference implementation."""
     ys, last = reference.scan(update, init, xs, return_final=True)
     return [*as_tuple(ys), *as_tuple(last)]
 
 
 def check(place, update, init, xs, parallel=False, tolerance=None):
-    found = scan(place, update, init, xs, parallel)
-    theirs = expected(update, init, xs)
-    assert len(found) == len(theirs)
-    for got, other in zip(found, theirs):
+    results = scan(place, update, init, xs, parallel)
+    reference_result = expected(update, init, xs)
+    assert len(results) == len(reference_result)
+    for got, other in zip(results, reference_result):
         assert got.dtype == other.dtype and got.shape == other.shape
         close = tolerance or {2: 2e-3, 4: 1e-4}.get(got.dtype.itemsize, 1e-10)
         np.testing.assert_allclose(got.astype(float), other.astype(float), rtol=close, atol=close)
-    return found
+    return results
 
 
 def cell(s, x):

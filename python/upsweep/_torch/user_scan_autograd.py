@@ -82,21 +82,21 @@ def _zeros_if_none(parts: Sequence[Tensor | None], shape: tuple[int, ...], like:
     return [like.new_zeros(()).expand(shape) if part is None else part for part in parts]
 
 
-def _forward(spec: ScanSpec, n_kept: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Outputs except the last `n_kept`, the states before each step; final states; those states."""
+def _forward(spec: ScanSpec, n_saved: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Outputs except the last `n_saved`, the states before each step; final states; those states."""
     outputs, finals = execute(spec, tensors)
-    n = len(outputs) - n_kept
+    n = len(outputs) - n_saved
     return (*outputs[:n], *finals, *outputs[n:])
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.spec, ctx.n_kept, *tensors = inputs
-    ctx.save_for_backward(*tensors[: ctx.spec.recurrence.n_inputs], *output[len(output) - ctx.n_kept :])
+    ctx.spec, ctx.n_saved, *tensors = inputs
+    ctx.save_for_backward(*tensors[: ctx.spec.recurrence.n_inputs], *output[len(output) - ctx.n_saved :])
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-    spec, k = ctx.spec, ctx.n_kept
+    spec, k = ctx.spec, ctx.n_saved
     n = len(spec.recurrence.outputs) - k
     return (None, None, *gradients(spec, ctx.saved_tensors, [*grads[:n], *grads[n + k :]], grads[n : n + k]))
 
@@ -121,11 +121,11 @@ class _TransformedRun(torch.autograd.Function):  # type: ignore[misc]  # torch i
     backward = staticmethod(_backward)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], spec: ScanSpec, n_kept: int, *tensors: Tensor) -> Any:
+    def vmap(info: Any, in_dims: tuple[Any, ...], spec: ScanSpec, n_saved: int, *tensors: Tensor) -> Any:
         batched, operands = batch(spec, info.batch_size, in_dims[2:], tensors)
-        results = _TransformedRun.apply(batched, n_kept, *operands)
-        n = len(spec.recurrence.outputs) - n_kept
-        return results, (*(1 for _ in range(n)), *(0 for _ in range(n_kept)), *(1 for _ in range(n_kept)))
+        results = _TransformedRun.apply(batched, n_saved, *operands)
+        n = len(spec.recurrence.outputs) - n_saved
+        return results, (*(1 for _ in range(n)), *(0 for _ in range(n_saved)), *(1 for _ in range(n_saved)))
 
 
 def gradients(
@@ -151,10 +151,10 @@ def gradients_of_any_order(
     n, k, axis = len(spec.recurrence.outputs), spec.recurrence.n_states, spec.axis
     dtype, whole = getattr(torch, spec.dtype.name), keeping(spec)
     tensors = as_operands(states, inputs, dtype, spec.shape, axis)
-    kept_states = run(whole, tensors)[n : n + k]
+    saved_states = run(whole, tensors)[n : n + k]
     wide = [None if c is None else c.to(dtype) for c in cotangents]
     of_outputs = [None if c is None else c.movedim(axis, 0) for c in wide[:n]]
-    saved = (*tensors[: len(inputs)], *kept_states)
+    saved = (*tensors[: len(inputs)], *saved_states)
     results = gradients(whole, saved, [*of_outputs, *[None] * k], wide[n:] or [None] * k)
     return [*results[len(inputs) :], *(g.movedim(0, axis) for g in results[: len(inputs)])]
 

@@ -54,34 +54,34 @@ def _empty(shape: tuple[int, ...], axis: int, like: Tensor) -> Tensor:
 
 
 def _run(
-    update: str, n_kept: int, inputs: list[Tensor], states: list[Tensor], length: int, axis: int, reverse: bool
+    update: str, n_saved: int, inputs: list[Tensor], states: list[Tensor], length: int, axis: int, reverse: bool
 ) -> list[Tensor]:
     outputs, finals = execute(_spec(update, states[0], length, axis, reverse), (*inputs, *states))
     results = []
     for y in outputs:
         target = _empty(tuple(y.shape), axis, y)
         results.append(y if y.stride() == target.stride() else target.copy_(y))
-    n = len(results) - n_kept
+    n = len(results) - n_saved
     return [*results[:n], *(state.clone() for state in finals), *results[n:]]
 
 
 def _fake(
-    update: str, n_kept: int, inputs: list[Tensor], states: list[Tensor], length: int, axis: int, reverse: bool
+    update: str, n_saved: int, inputs: list[Tensor], states: list[Tensor], length: int, axis: int, reverse: bool
 ) -> list[Tensor]:
     shape = (length, *states[0].shape)
     results = [_empty(shape, axis, states[0]) for _ in parsed(update).outputs]
-    n = len(results) - n_kept
+    n = len(results) - n_saved
     return [*results[:n], *(each.new_empty(each.shape) for each in states), *results[n:]]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    update, ctx.n_kept, arrays, states, length, axis, reverse = inputs
+    update, ctx.n_saved, arrays, states, length, axis, reverse = inputs
     ctx.spec = _spec(update, states[0], length, axis, reverse)
-    ctx.save_for_backward(*arrays, *output[len(output) - ctx.n_kept :])
+    ctx.save_for_backward(*arrays, *output[len(output) - ctx.n_saved :])
 
 
 def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
-    spec, k = ctx.spec, ctx.n_kept
+    spec, k = ctx.spec, ctx.n_saved
     n, n_inputs = len(spec.recurrence.outputs) - k, spec.recurrence.n_inputs
     of_outputs, of_finals = [*grads[:n], *grads[n + k :]], grads[n : n + k]
     gradients = user_scan_autograd.gradients(spec, ctx.saved_tensors, of_outputs, of_finals)
@@ -89,7 +89,7 @@ def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
 
 
 def _vmap(
-    info: Any, in_dims: tuple[Any, ...], update: str, n_kept: int, inputs: list[Tensor], states: list[Tensor],
+    info: Any, in_dims: tuple[Any, ...], update: str, n_saved: int, inputs: list[Tensor], states: list[Tensor],
     length: int, axis: int, reverse: bool,
 ) -> Any:  # fmt: skip
     n = len(inputs)
@@ -101,9 +101,9 @@ def _vmap(
         _spec(update, states[0], length, axis, reverse), info.batch_size, [*dims(2, n), *dims(3, len(states))],
         [*inputs, *states],
     )  # fmt: skip
-    results = recurrence(update, n_kept, operands[:n], operands[n:], length, batched.axis, reverse)
-    n_outputs = len(batched.recurrence.outputs) - n_kept
-    return results, [*(1 for _ in range(n_outputs)), *(0 for _ in states), *(1 for _ in range(n_kept))]
+    results = recurrence(update, n_saved, operands[:n], operands[n:], length, batched.axis, reverse)
+    n_outputs = len(batched.recurrence.outputs) - n_saved
+    return results, [*(1 for _ in range(n_outputs)), *(0 for _ in states), *(1 for _ in range(n_saved))]
 
 
 _library.impl("recurrence", _run, "CPU")

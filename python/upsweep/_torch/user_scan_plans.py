@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from upsweep._backends import cuda_user_scan
+from upsweep._compiler.recurrences.adjoint import adjoint
+from upsweep._compiler.recurrences.recurrence import inputs_read, with_constants
+from upsweep._core.user_scan import with_host_numbers
 from upsweep._torch import scan as torch_scan
-from upsweep._torch.user_scan_derivatives import Derivative, needs_gradient
 from upsweep._user_scan.cached_calls import DeviceScan
 from upsweep._user_scan.problem import Problem
+from upsweep._utils.lru_cache import LRUCache
 
-__all__ = ["TensorScan", "layout_key"]
+__all__ = ["Derivative", "TensorScan", "layout_key"]
 
+_MAX_PLANS = 16  # of combinations of cotangents and their layouts
 _DTYPES = frozenset((torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64))
 
 Fallback = Callable[[Sequence[Any], Sequence[Any], Sequence[Tensor | None]], list[Tensor]]
@@ -62,10 +68,10 @@ class TensorScan(DeviceScan):
         self._numbers = [None if isinstance(x, Tensor) else float(x) for x in inputs]  # constants of the formula
         self._fallback, self._derivative = fallback, None
         has_results = return_final or self.n_outputs > 0
-        if torch.is_grad_enabled() and has_results and any(map(needs_gradient, (*states, *inputs))):
+        if torch.is_grad_enabled() and has_results and any(map(_needs_gradient, (*states, *inputs))):
             self._derivative = Derivative(problem, states, inputs)
-        kept = self._derivative.kept_states if self._derivative is not None else ()
-        super().__init__(problem, return_final, kept, str(half).removeprefix("torch."))
+        saved = self._derivative.saved_states if self._derivative is not None else ()
+        super().__init__(problem, return_final, saved, str(half).removeprefix("torch."))
 
     _operand = staticmethod(_operand)
 
@@ -85,7 +91,7 @@ class TensorScan(DeviceScan):
         return states, [next_tensor() if number is None else number for number in self._numbers]
 
     def gradients(
-        self, states: Sequence[Any], inputs: Sequence[Any], kept: Sequence[Tensor],
+        self, states: Sequence[Any], inputs: Sequence[Any], saved: Sequence[Tensor],
         cotangents: Sequence[Tensor | None],
     ) -> Sequence[Tensor | None]:  # fmt: skip
         """The gradients by states, then by inputs; `cotangents` are those of outputs, then of final states."""
@@ -95,7 +101,7 @@ class TensorScan(DeviceScan):
         of_outputs = cotangents[: self.n_outputs]
         of_finals = cotangents[self.n_outputs :] or [None] * len(states)
         plan = self._derivative.plan(self.plan, of_outputs, of_finals)
-        operands = self._derivative.operands(inputs, kept, of_outputs)
+        operands = self._derivative.operands(inputs, saved, of_outputs)
         with contextlib.closing(plan.context()) as context:
             results = plan.run(
                 context, [*map(_operand, operands)], [0.0 if c is None else _operand(c) for c in of_finals]
@@ -120,3 +126,93 @@ class _CompiledRun(torch.autograd.Function):  # type: ignore[misc]  # torch is n
         states, inputs = ctx.scan.arguments(saved[: ctx.n_tensors], ctx.numbers)
         gradients = ctx.scan.gradients(states, inputs, saved[ctx.n_tensors :], cotangents)
         return (None, None, *(g for g, v in zip(gradients, (*states, *inputs)) if isinstance(v, Tensor)))
+
+
+# ---- derivatives -----------------------------------------------------------------------------------------------
+
+
+def _needs_gradient(value: Any) -> bool:
+    """Whether an argument is a tensor that requires a gradient."""
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    size = tensor.element_size()
+    return tuple(size * step for step in tensor.stride())
+
+
+class Derivative:
+    """The adjoint scan of a call, which computes the gradients by the tensors that require them.
+
+    `saved_states` are the states that it reads before each step, which the scan has to output.
+    """
+
+    def __init__(self, problem: Problem, states: Sequence[Any], inputs: Sequence[Any]) -> None:
+        spec, self._n_inputs, self._n_states = problem.spec, len(inputs), len(states)
+
+        def dtypes(values: Sequence[Any], shape: tuple[int, ...]) -> list[str | None]:
+            """The dtypes that kernels write: that of the computation if torch sums the gradient over an axis."""
+            return [
+                (_name(v.dtype) if tuple(v.shape) == shape else spec.dtype.name) if _needs_gradient(v) else None
+                for v in values
+            ]
+
+        self._input_dtypes, self._state_dtypes = dtypes(inputs, spec.shape), dtypes(states, spec.columns)
+        whole = adjoint(spec.recurrence)
+        outputs = tuple(y for y, dtype in zip(whole.outputs, self._input_dtypes) if dtype is not None)
+        recurrence = with_host_numbers(replace(whole, outputs=outputs), problem.inputs)
+        self._spec = replace(spec, recurrence=recurrence, reverse=not spec.reverse)
+        read = inputs_read(recurrence)
+        self.saved_states = [p for p in range(self._n_states) if self._n_inputs + p in read]
+        self._plans: LRUCache[Any, Any] = LRUCache(_MAX_PLANS)
+
+    def plan(self, forward: Any, of_outputs: Sequence[Tensor | None], of_finals: Sequence[Tensor | None]) -> Any:
+        """The launch plan for these cotangents and others of their layout; `forward` is the plan of the scan."""
+        key = tuple(None if c is None else (c.stride(), c.dtype) for c in (*of_outputs, *of_finals))
+        return self._plans.get_or_build(key, lambda: self._prepare(forward, of_outputs, of_finals))
+
+    def operands(
+        self, inputs: Sequence[Any], saved: Sequence[Tensor], of_outputs: Sequence[Tensor | None]
+    ) -> list[Any]:
+        """The inputs of the adjoint scan; None for those that it does not read."""
+        return [*inputs, *self._by_state(saved), *of_outputs]
+
+    def gradients(self, outputs: Sequence[Tensor], finals: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """The results of the adjoint scan as gradients by states and inputs, which torch sums to their shapes."""
+        by_inputs = iter(outputs)
+        return [*finals, *(None if dtype is None else next(by_inputs) for dtype in self._input_dtypes)]
+
+    def _by_state(self, saved: Sequence[Any]) -> list[Any]:
+        states: list[Any] = [None] * self._n_states
+        for position, value in zip(self.saved_states, saved):
+            states[position] = value
+        return states
+
+    def _prepare(
+        self, forward: Any, of_outputs: Sequence[Tensor | None], of_finals: Sequence[Tensor | None]
+    ) -> Any:
+        cuda, first = cuda_user_scan(), self._n_inputs + self._n_states
+        zeros = {first + n: 0.0 for n, c in enumerate(of_outputs) if c is None}
+        spec = replace(self._spec, recurrence=with_constants(self._spec.recurrence, zeros))
+        saved = self._by_state([new.layout for new in forward.layouts.outputs[len(of_outputs) :]])
+
+        def layouts(cotangents: Sequence[Tensor | None], is_state: bool) -> list[Any]:
+            return [
+                None if c is None else cuda.layout_of(spec, _strides(c), _name(c.dtype), is_state=is_state)
+                for c in cotangents
+            ]
+
+        arrays = cuda.ScanArrays(
+            [
+                *(None if x is None else x.reversed() for x in (*forward.layouts.inputs, *saved)),
+                *layouts(of_outputs, False),
+            ],
+            [cuda.output_spec(spec, dtype) for dtype in self._input_dtypes if dtype is not None],
+            layouts(of_finals, True),
+            [None if dtype is None else cuda.final_spec(spec, dtype) for dtype in self._state_dtypes],
+        )
+        return cuda.LaunchPlan(spec, forward.placement, arrays)

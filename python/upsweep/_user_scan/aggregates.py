@@ -104,9 +104,7 @@ def _counted(structure: Structure) -> str:
     return "one state" if structure == -1 else f"a tuple of {structure}"
 
 
-def reduce_block(
-    monoid: Monoid, spec: ScanSpec, inputs: list[Array], n_threads: int | None = None
-) -> UpdateCarry:  # fmt: skip
+def reduce_block(monoid: Monoid, spec: ScanSpec, inputs: list[Array], n_threads: int | None = None) -> UpdateCarry:
     """The carry of a block of a scan, of inputs in scan order."""
     n_states, columns = spec.recurrence.n_states, spec.columns
     start = np.array(monoid.start)

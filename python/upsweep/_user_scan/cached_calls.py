@@ -234,20 +234,20 @@ class DeviceScan(CompiledScan):
         The checked call.
     return_final : bool
         Whether the result has the final states.
-    kept_states : sequence of int
+    saved_states : sequence of int
         The states whose values before each step are additional outputs, for a derivative.
     half : str
         "float16" or "bfloat16": the 16-bit dtype of the call, which is traced as float16.
     """
 
     def __init__(
-        self, problem: Problem, return_final: bool, kept_states: Sequence[int] = (), half: str = "float16"
-    ) -> None:  # fmt: skip
+        self, problem: Problem, return_final: bool, saved_states: Sequence[int] = (), half: str = "float16"
+    ) -> None:
         super().__init__(problem, return_final)
         cuda, placement, traced = _backends.cuda_user_scan(), problem.placement, problem.traced
         assert placement is not None
         cuda.check_allocates(placement, problem.named())
-        recurrence = with_host_numbers(keeping_states(traced.recurrence, kept_states), problem.inputs)
+        recurrence = with_host_numbers(keeping_states(traced.recurrence, saved_states), problem.inputs)
         spec = replace(problem.spec, recurrence=recurrence)
 
         def layout(view: Array, array: Array) -> Any:
@@ -262,7 +262,7 @@ class DeviceScan(CompiledScan):
 
         like = problem.like() if placement.library.transposes else None
         dtypes = [named(dtype.name) for dtype in traced.output_dtypes]
-        dtypes += [spec.dtype.name] * len(kept_states)
+        dtypes += [spec.dtype.name] * len(saved_states)
         layouts = cuda.ScanArrays(
             [layout(*pair) for pair in zip(problem.inputs, problem.user_inputs)],
             [cuda.output_spec(spec, dtype, like) for dtype in dtypes],
@@ -276,7 +276,7 @@ class DeviceScan(CompiledScan):
         return self._arranged(*self.start(states, inputs))
 
     def start(self, states: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The outputs, followed by the kept states, and the final states."""
+        """The outputs, followed by the saved states, and the final states."""
         with contextlib.closing(self.plan.context()) as context:
             return self.plan.run(context, [*map(self._operand, inputs)], [*map(self._operand, states)])
 

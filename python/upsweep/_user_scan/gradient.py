@@ -93,9 +93,7 @@ def gradient(problem: Problem, cotangent: Any, final_cotangent: Any, checkpoint:
     size = check_checkpoint(checkpoint)
     n_outputs, n_states = len(traced.output_dtypes), len(traced.state_dtypes)
     of_ys = _cotangents(cotangent, "cotangent", n_outputs, traced.output_structure, spec.shape)
-    of_final = _cotangents(
-        final_cotangent, "final_cotangent", n_states, problem.state_structure, spec.columns
-    )  # fmt: skip
+    of_final = _cotangents(final_cotangent, "final_cotangent", n_states, problem.state_structure, spec.columns)
     named = {**problem.named(), **_named("cotangent", of_ys), **_named("final_cotangent", of_final)}
     with scans_on(named) as scans:
         starts = run_segments(scans, spec, problem.inputs, problem.states, size)

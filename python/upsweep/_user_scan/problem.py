@@ -7,7 +7,7 @@ without data that stand for tensors and dask arrays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -66,10 +66,7 @@ class Problem:
         """How the call runs."""
         if self.placement is None:
             return choose_path(self.spec)
-        spec = ScanSpec(
-            with_host_numbers(self.spec.recurrence, self.inputs), self.spec.dtype, self.spec.length,
-            self.spec.columns,
-        )  # fmt: skip
+        spec = replace(self.spec, recurrence=with_host_numbers(self.spec.recurrence, self.inputs))
         results = {*self.traced.output_dtypes, *self.traced.state_dtypes}
         are_plain = results <= {np.dtype(np.float32), np.dtype(np.float64)} and all(
             x.dtype.kind not in "biu" for x in (*self.user_inputs, *self.user_states) if x.ndim
@@ -142,9 +139,7 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
     traced = cached_trace(update, state_dtypes, state_structure, input_dtypes, input_structure)
     spec = ScanSpec(traced.recurrence, traced.dtype, length, columns, axis, bool(reverse))
     in_order = [spec.in_scan_order(x if x.shape == shape else np.broadcast_to(x, shape or ())) for x in inputs]
-    problem = Problem(
-        spec, traced, in_order, inputs, broadcast_states, states, input_structure, state_structure
-    )  # fmt: skip
+    problem = Problem(spec, traced, in_order, inputs, broadcast_states, states, input_structure, state_structure)
     if any(isinstance(array, DeviceView) for array in (*inputs, *states)):
         problem.placement = _arrays.common_placement({**problem.named()})
     return problem

@@ -168,7 +168,7 @@ class LaunchPlan:
 
     def run(
         self, inputs: list[Array], outputs: list[Array], states: Sequence[Any], n_threads: int | None
-    ) -> Array:  # fmt: skip
+    ) -> Array:
         """Write the outputs; return the states after the last step, of shape (states, *columns).
 
         `states` before the first step broadcast to the columns. The bits do not depend on the number of threads.

@@ -30,9 +30,7 @@ class LinearLaunch:
     ) -> None:
         self._linear, self._template, self._fields, self._state = linear, template, fields, state
 
-    def start(
-        self, operands: Sequence[Any], stream: int, allocate: Callable[[int], tuple[int, object]]
-    ) -> None:  # fmt: skip
+    def start(self, operands: Sequence[Any], stream: int, allocate: Callable[[int], tuple[int, object]]) -> None:
         """Start the scan; the parameters are those of `ScanLaunch.start`."""
         problem, owner = abi.ScanProblem.from_buffer_copy(self._template), None
         problem.stream = stream

@@ -144,7 +144,7 @@ def _structure(recurrence: Recurrence, request: ScanRequest, n_numbers: int) -> 
     of_call: list[tuple[str, Any]] = [
         ("n_columns", place), ("n_steps", place), ("chunk", place), ("n_chunks", place),
         ("shape", place * request.n_dims), ("numbers", number * max(n_numbers, 1)), ("initial", number * k),
-        ("matrix", number * (n_matrix(request.form, k) * (n_powers(request.tile) if request.tile else 1))),
+        ("matrix", number * (n_matrix(request.monoid, k) * (n_powers(request.tile) if request.tile else 1))),
         ("is_bounded", place), ("reduced", pointer), ("starts", pointer),
         *((name, array * max(count, 1)) for name, count in counts.items()),
     ]  # fmt: skip
@@ -174,20 +174,24 @@ class _Scan:
         time_strides = (present[k][1].strides[0] for k in ranked if present[k][0] < n_timed)
         time_stride = next((stride for stride in time_strides if stride != 0), 0)
         self.layout = column_layout(spec.columns, strides, time_stride, reference)
-        self.operands = {
-            n: _Operand(n, array, own) for (n, array), own in zip(present, self.layout.strides)
-        }  # fmt: skip
+        self.operands = {n: _Operand(n, array, own) for (n, array), own in zip(present, self.layout.strides)}
 
     def prepare(
-        self, compact: _Compact, *, monoid: Monoid | None = None, reduces: Recurrence | None = None,
+        self, compact: _Compact, *, monoid: Monoid | None = None, is_reduction: bool = False,
         chunks: Chunks | None = None, initial: Sequence[float] = (), matrix: Sequence[float] = (),
         tile: TileSizes | None = None,
     ) -> KernelLaunch:  # fmt: skip
-        """Prepare the scan of a recurrence; with `monoid`, its chunks are joined first.
+        """Prepare the scan of a recurrence.
 
-        With `tile`, lines are scanned in one pass, and chunks are the runs of a lane.
+        Parameters
+        ----------
+        compact : _Compact
+            The recurrence; with `is_reduction`, the one that computes what chunks do to a state from `initial`.
+        monoid : Monoid, optional
+            Joins the chunks before the scan, by `matrix`, what the steps of a chunk multiply with.
+        tile : TileSizes, optional
+            Lines are scanned in one pass, and chunks are the runs of a lane.
         """
-        is_reduction = reduces is not None
         recurrence, layout, arrays = compact.recurrence, self.layout, self.arrays
         cut = _Cut(layout, chunks)
         lines = layout.lines and (chunks is not None or layout.n_columns > 1)
@@ -211,7 +215,7 @@ class _Scan:
             blocks=tile.blocks if tile else 1 if lines else threads_of(columns_per_processor) // THREADS,
             chunk_dim=cut.chunk_dim,
             reduces=is_reduction,
-            form=monoid,
+            monoid=monoid,
             tile=tile,
             output_steps=tuple(map(_known_step, arrays.outputs)) if tile else (),
         )
@@ -330,7 +334,7 @@ class ScanLaunch:
         self._n_bytes = self._n_reduced + recurrence.n_states * n_bytes
         matrix = () if monoid.varies else repeated_factor(monoid, spec.dtype, chunks.steps)
         self._launches += [
-            scan.prepare(reduction, reduces=recurrence, chunks=chunks, initial=monoid.start),
+            scan.prepare(reduction, is_reduction=True, chunks=chunks, initial=monoid.start),
             scan.prepare(compact, monoid=_without_numbers(monoid), chunks=chunks, matrix=matrix),
         ]
 
@@ -354,9 +358,7 @@ class ScanLaunch:
         matrix = () if monoid.varies else _powers(monoid, spec.dtype, tile)
         self._launches.append(scan.prepare(compact, monoid=plain, chunks=chunks, matrix=matrix, tile=tile))
         n_waves = -(-n_lines * n_tiles // min(gpu.n_processors, n_lines * n_tiles))
-        self._n_bytes = workspace_bytes(
-            tile, n_lines, n_tiles, carry_words(plain, n_states), n_states, n_waves
-        )  # fmt: skip
+        self._n_bytes = workspace_bytes(tile, n_lines, n_tiles, carry_words(plain, n_states), n_states, n_waves)
         self._launches[0].fill(self._n_bytes)
         return True
 

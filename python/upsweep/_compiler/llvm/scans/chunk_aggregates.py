@@ -1,14 +1,14 @@
-"""What chunks of steps do to a state that begins at zero, of an update s -> M s + c(x) whose M does not vary.
+"""LLVM IR of chunk aggregates: the state that each chunk of steps of an update s -> M s + c(x) leaves from zero.
 
     void sums(streams, params, powers, rests, n_chunks, n_vectors)
 
-Chunk after chunk, each of `n_vectors` vectors of neighbouring steps: rest = M rest + c(x), step after step.
-Vectors hold steps, not chunks, so that inputs are read in the order of memory, once and in whole vectors: a lane
-takes the step of every vector, times a power of M, and lanes are put together at the end.
+M does not vary with time. Each chunk consists of `n_vectors` vectors of contiguous steps. The lanes of a vector
+are steps, not chunks, so inputs are read in the order of memory, once and in whole vectors: each lane sums its
+steps of all vectors times powers of M, and the lanes are added at the end.
 
-`streams` are pairs of an address, of the first vector, and the bytes from a vector to the next. `powers` are, of
-M, the power of as many steps as a round has, that of a vector's steps, and for each lane that of the steps behind
-it; a matrix has k rows of k numbers, or of k vectors. `rests` has k rows of `n_chunks` numbers.
+`streams` are pairs of the address of the first vector and the bytes from a vector to the next. `powers` are the
+power of M for the steps of a round, that for the steps of a vector, and for each lane that for the steps after the
+lane; a matrix has k rows of k numbers, or of k vectors. `rests` has k rows of `n_chunks` numbers, the results.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["VECTORS_AT_ONCE", "compile_sums"]
 Value = str
 Matrix = list[list[Value]]
 
-VECTORS_AT_ONCE = 4  # of a round: each has a chain of its own, so that none waits for the one before
+VECTORS_AT_ONCE = 4  # of a round: their chains of dependent instructions overlap
 _LINE = 64  # bytes, of the cache
-_AHEAD = 8192  # bytes: a prefetcher of the hardware stops where a page does, this is two pages on
+_AHEAD = 8192  # bytes, two pages: hardware does not prefetch across pages
 
 
 class _Sums:
-    """The function while it is written."""
+    """Writes the function `sums`."""
 
     def __init__(self, rests: Sequence[Node], n_inputs: int, target: Target, bits: int, shared: tuple[bool, ...]):
         self.program = lower(Recurrence((), tuple(rests), n_inputs))
@@ -92,7 +92,7 @@ class _Sums:
         return self.body.emit(f"load {kind}, ptr {at}")
 
     def _number(self, base: Value, place: int) -> Value:
-        """One number of memory in all lanes."""
+        """A number in memory, broadcast to all lanes."""
         at = self.body.emit(f"getelementptr {self.v.scalar}, ptr {base}, i64 {place}")
         return self.v.splat(self.body.emit(f"load {self.v.scalar}, ptr {at}, align {self.item}"))
 
@@ -114,7 +114,7 @@ class _Sums:
     def _rounds(
         self, starts: list[Value], n_rounds: Value, matrix: Matrix
     ) -> tuple[list[Value], list[list[Value]]]:
-        """All whole rounds of a chunk, of which there is one at least: sums by vector of the round."""
+        """Run all whole rounds of a chunk, at least one; return the pointers after them and the sums by vector."""
         body, v = self.body, self.v
         before, loop, done = body.block, body.label("round"), body.label("summed")
         body.do(f"br label %{loop}")
@@ -140,7 +140,7 @@ class _Sums:
     def _left(
         self, starts: list[Value], n_left: Value, matrix: Matrix, total: list[Value]
     ) -> tuple[list[Value], list[Value]]:
-        """The vectors behind the last whole round, one by one."""
+        """Run the vectors after the last whole round, one by one."""
         body, v = self.body, self.v
         before, loop, done = body.block, body.label("left"), body.label("whole")
         body.branch(body.emit(f"icmp ne i64 {n_left}, 0"), loop, done)
@@ -169,7 +169,7 @@ class _Sums:
         return ends, totals
 
     def _values(self, pointers: list[Value], n_vectors: int) -> tuple[list[list[Value]], list[Value]]:
-        """c(x) of some vectors of steps, and the pointers behind them."""
+        """c(x) of some vectors of steps, and the pointers after them."""
         v, body = self.v, self.body
         places: list[list[Value]] = []
         after = []
@@ -196,11 +196,11 @@ class _Sums:
         body.needs[name] = f"declare void {name}(ptr, i32, i32, i32)\n"
         for vector in range(0, VECTORS_AT_ONCE, max(1, _LINE // size)):
             distance = body.emit(f"mul i64 {stride}, {_AHEAD // size + vector}")
-            there = body.emit(f"getelementptr i8, ptr {pointer}, i64 {distance}")
-            body.do(f"call void {name}(ptr {there}, i32 0, i32 3, i32 1)")
+            address = body.emit(f"getelementptr i8, ptr {pointer}, i64 {distance}")
+            body.do(f"call void {name}(ptr {address}, i32 0, i32 3, i32 1)")
 
     def _finish(self, chunk: Value, total: list[Value]) -> None:
-        """Lanes put together, and stored."""
+        """Add the lanes, and store the sums of a chunk."""
         v, body, k = self.v, self.body, self.k
         name = f"@llvm.vector.reduce.fadd.{v.suffix}"
         body.needs[name] = f"declare {v.scalar} {name}({v.scalar}, {v.kind})\n"
@@ -223,7 +223,7 @@ def render(rests: Sequence[Node], n_inputs: int, target: Target, bits: int, shar
 
 
 def compile_sums(rests: Recurrence, level: str, bits: int, shared: tuple[bool, ...]) -> Compiled:
-    """The function of c(x), the outputs of `rests`, whose numbers are lifted; `shared`: inputs without time."""
+    """The function for c(x), the outputs of `rests`, with lifted numbers; `shared` inputs are fixed in time."""
     target = TARGETS[level]
     key = f"sums {bits} {shared} {rests.key()}"
     loaded = jit.load(

@@ -1,20 +1,19 @@
-"""The kernel of a recurrence: some columns past some steps, as a function in LLVM IR.
+"""LLVM IR of the CPU kernel of a recurrence: a function that runs some columns through some steps.
 
     void steps(streams, params, state, state_stride, n_steps, n_columns)
 
 `streams` are pairs of an address and the bytes from a step to the next, inputs before outputs. Columns are
-neighbours in memory, but for inputs that all columns share. States are rows of `state`, `state_stride` numbers
-apart; they are in registers while the steps are walked. Several vectors of columns go together, so that each
-step's chain of dependent instructions runs beside others; what is left goes in single vectors, the last one
-masked.
+contiguous in memory, except for inputs that all columns share. States are rows of `state`, `state_stride` numbers
+apart; they stay in registers during the steps. Several vectors of columns are interleaved, so that their chains of
+dependent instructions overlap; the remaining columns are single vectors, of which the last one is masked.
 
-Outputs larger than the caches are to be written past them: the lines of memory that are written whole are not
-read before, a third of all traffic of a sum. Columns up to the first whole line go before those. A call
-whose outputs' rows begin at different places of a line, or that are its inputs, writes them as any other.
+Outputs larger than the caches are written by non-temporal stores: lines of memory that are written whole need not
+be read first, which saves a third of the traffic of a sum. Columns before the first whole line are written
+normally. So are outputs that are inputs, and outputs whose rows begin at different offsets within a line.
 
     void turn(from, from_stride, to, to_stride)
 
-turns a square of as many numbers a side as a vector holds; strides are bytes.
+transposes a square with as many numbers a side as a vector has lanes; strides are in bytes.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ _COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "a
           "pow": 150, "div": 6, "sqrt": 8, "load": 0, "const": 0}  # fmt: skip
 _LONGEST_BODY = 400
 _MOST_TOGETHER = 4
-_SHORT_CHAIN = 2  # a product and a sum, which are one instruction: less time than turning a vector takes
-_LINE = 64  # bytes of memory that are written at once
-_AHEAD = 8  # steps: rows lie on other pages, where no prefetcher of the hardware looks
+_SHORT_CHAIN = 2  # a product and a sum, which are one instruction: it takes less time than transposing a vector
+_LINE = 64  # bytes of a line of memory
+_AHEAD = 8  # steps: rows are on different pages, across which hardware does not prefetch
 
 ATTRIBUTES = """\
 attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"="512" }
@@ -63,37 +62,38 @@ attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"=
 
 @dataclass(frozen=True)
 class Compiled:
-    """A function in memory; `code` keeps it there."""
+    """A function in memory; `code` owns the memory."""
 
     address: int
     code: Any
 
 
 def cost(program: Program) -> float:
-    """About how many instructions a vector of columns takes for a step."""
+    """The approximate number of instructions of a step, for a vector of columns."""
     return sum(_COSTS.get(step.op, 1) for step in program.values if step.level == "j")
 
 
 def vectors_at_once(program: Program) -> int:
+    """How many vectors of columns are interleaved."""
     return next((n for n in (_MOST_TOGETHER, 2) if n * cost(program) <= _LONGEST_BODY), 1)
 
 
 def _chain(program: Program, n_states: int) -> float:
-    """The longest way, in instructions, from a state to a new one: what no step can begin before."""
-    ways: list[float] = []
+    """The longest chain of dependent instructions from a state to a new state: the latency of a step."""
+    lengths: list[float] = []
     for step in program.values:
         if step.op == "load":
-            ways.append(0 if step.static[0] == "j" and step.static[1] < n_states else -math.inf)
+            lengths.append(0 if step.static[0] == "j" and step.static[1] < n_states else -math.inf)
         else:
-            ways.append(max((ways[arg] for arg in step.args), default=-math.inf) + _COSTS.get(step.op, 1))
-    return max(ways[n] for n in program.results[:n_states])
+            lengths.append(max((lengths[arg] for arg in step.args), default=-math.inf) + _COSTS.get(step.op, 1))
+    return max(lengths[n] for n in program.results[:n_states])
 
 
 def vectors_in_tiles(program: Program, n_states: int) -> int:
-    """How many vectors of columns go together through tiles.
+    """How many vectors of columns are interleaved when they pass through transposed tiles.
 
-    Each column's row of memory is read in a place of its own, and few places are better; but while a step waits
-    for the one before, other vectors have to fill the time.
+    Each column is a separate stream in memory, and few streams are better; but other vectors have to fill the
+    latency of a step.
     """
     return 1 if _chain(program, n_states) <= _SHORT_CHAIN else vectors_at_once(program)
 
@@ -104,7 +104,7 @@ def lower(recurrence: Recurrence) -> Program:
 
 
 class _Kernel:
-    """The function while it is written."""
+    """Writes the function `steps`."""
 
     def __init__(
         self, recurrence: Recurrence, target: Target, bits: int, shared: tuple[bool, ...], past_caches: bool
@@ -151,11 +151,11 @@ class _Kernel:
         self._rest(column)
 
     def _write_past_caches(self) -> None:
-        """All columns, where outputs can be written past the caches; else on with what is written next."""
+        """Write code that runs all columns with non-temporal stores and returns, if the outputs allow them."""
         body, n_inputs = self.body, self.recurrence.n_inputs
         past, cached = body.label("past_caches"), body.label("cached")
         outputs = [body.emit(f"ptrtoint ptr {base} to i64") for base in self.bases[n_inputs:]]
-        # Bits that are set say why not: rows that begin elsewhere in a line than the first output's first one.
+        # Bits below the size of a line are set if a row begins at another offset within a line than the first row.
         apart = body.emit("add i64 0, 0")
         for address, stride in zip(outputs, self.strides[n_inputs:]):
             off = body.emit(f"xor i64 {address}, {outputs[0]}")
@@ -176,7 +176,7 @@ class _Kernel:
         self.is_streaming = True
         self._all_columns(few)
         self.is_streaming = False
-        body.do("fence seq_cst")  # before whoever is told that these are written
+        body.do("fence seq_cst")  # makes the stores visible before another thread is notified
         body.do("ret void")
         body.place(cached)
 
@@ -186,7 +186,7 @@ class _Kernel:
         return v.splat(body.emit(f"load {v.scalar}, ptr {at}"))
 
     def _columns(self, first: Value, n_vectors: int, end: Value = "%n_columns") -> Value:
-        """All columns from `first` to `end` that fill `n_vectors` vectors; returns the first that is left."""
+        """Run the columns from `first` to `end` that fill `n_vectors` vectors; return the first one after them."""
         body, size = self.body, n_vectors * self.v.lanes
         before, loop, done = body.block, body.label("columns"), body.label("walked")
         limit = body.emit(f"sub i64 {end}, {size}")
@@ -221,7 +221,7 @@ class _Kernel:
             return v.load(pointer)
         name = f"@llvm.masked.load.{v.suffix}.p0"
         body.needs[name] = f"declare {v.kind} {name}(ptr, i32, {v.bools}, {v.kind})\n"
-        # What is not there counts as 0, of which nothing is slow.
+        # Lanes without a column compute with 0, which is never slow.
         return body.emit(
             f"call {v.kind} {name}(ptr {pointer}, i32 {self.item}, {v.bools} {mask}, {v.kind} {v.const(0.0)})"
         )
@@ -239,7 +239,7 @@ class _Kernel:
         return self.body.emit(f"getelementptr {self.v.scalar}, ptr {pointer}, i64 {column}")
 
     def _state_places(self, column: Value, n_vectors: int) -> list[list[Value]]:
-        """By state, by vector."""
+        """The addresses of the states, by state and vector."""
         body = self.body
         result = []
         for n in range(self.recurrence.n_states):
@@ -251,7 +251,7 @@ class _Kernel:
     # ---- steps ----
 
     def _walk(self, column: Value, n_vectors: int, mask: Value | None) -> None:
-        """Some vectors of columns past all steps."""
+        """Run some vectors of columns through all steps."""
         v, body, k = self.v, self.body, self.recurrence.n_states
         places = self._state_places(column, n_vectors)
         states = [[self._load(place, mask) for place in row] for row in places]
@@ -271,12 +271,12 @@ class _Kernel:
         for n, root in enumerate(results[k:]):
             pointer = pointers[self.recurrence.n_inputs + n]
             for c in range(n_vectors):
-                there = self._place(pointer, c * v.lanes)
+                target = self._place(pointer, c * v.lanes)
                 if self.is_streaming and mask is None:
-                    # Lines of memory are whole vectors: a vector's place is a multiple of its size.
-                    v.store(steps.value(root, c), there, self.target.vector_bytes, past_caches=True)
+                    # A line of memory is a whole number of vectors, so the address is a multiple of their size.
+                    v.store(steps.value(root, c), target, self.target.vector_bytes, past_caches=True)
                 else:
-                    self._store(steps.value(root, c), there, mask)
+                    self._store(steps.value(root, c), target, mask)
         for pointer, following, stride in zip(pointers, next_pointers, self.strides):
             body.do(f"{following} = getelementptr i8, ptr {pointer}, i64 {stride}")
         body.do(f"{next_t} = add i64 {t}, 1")
@@ -291,8 +291,8 @@ class _Kernel:
         body.branch(body.emit(f"icmp ult i64 {next_t}, %n_steps"), loop, done)
         body.place(done)
         for row, values in zip(places, new):
-            for where, value in zip(row, values):
-                self._store(value, where, mask)
+            for address, value in zip(row, values):
+                self._store(value, address, mask)
 
     def _is_shared(self, stream: int) -> bool:
         return stream < self.recurrence.n_inputs and self.shared_inputs[stream]
@@ -326,9 +326,9 @@ class _Kernel:
         body = self.body
         name = "@llvm.prefetch.p0"
         body.needs[name] = f"declare void {name}(ptr, i32, i32, i32)\n"
-        there = body.emit(f"getelementptr i8, ptr {pointer}, i64 {ahead}")
+        first = body.emit(f"getelementptr i8, ptr {pointer}, i64 {ahead}")
         for at in range(0, n_vectors * self.target.vector_bytes, 64):
-            line = body.emit(f"getelementptr i8, ptr {there}, i64 {at}")
+            line = body.emit(f"getelementptr i8, ptr {first}, i64 {at}")
             body.do(f"call void {name}(ptr {line}, i32 0, i32 3, i32 1)")
 
 
@@ -374,6 +374,6 @@ def compile_steps(
 
 @functools.cache
 def compile_turn(level: str, bits: int) -> Compiled:
-    """The function that turns squares."""
+    """The function that transposes squares."""
     target = TARGETS[level]
     return _compile(f"turn {bits}", "turn", target, lambda: render_turn(target, bits))
