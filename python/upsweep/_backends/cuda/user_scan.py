@@ -128,13 +128,17 @@ class LaunchPlan:
         scan_launch.check_device(placement.ordinal)
         self.placement, self.layouts = placement, layouts
         self._offsets = [0 if x is None else x.offset for x in layouts.inputs]
+        self._launch: Any = None
+        if 0 in spec.columns:
+            return
         arrays = ScanArrays(
             [None if x is None else _with_time_stride(x.array) for x in layouts.inputs],
             [y.layout.array for y in layouts.outputs],
             [0.0 if s is None else s.array for s in layouts.states],
             [None if s is None else s.layout.array for s in layouts.finals],
         )
-        self._launch = _prepare(spec, arrays, placement.ordinal)
+        monoid, _ = choose_path(spec, on_device=True)
+        self._launch = user_scan_launch.prepare(spec, arrays, monoid, placement.ordinal)
 
     def context(self) -> Call:
         """The context of a call on the library's current stream, to be closed at its end."""
@@ -201,6 +205,8 @@ class DeviceScans:
             outputs = [self.empty(spec.shape, spec.dtype) for _ in spec.recurrence.outputs]
         if finals is None:
             finals = [self.empty(spec.columns, spec.dtype) for _ in states]
+        if 0 in spec.columns:
+            return outputs, finals
         spec = replace(spec, recurrence=with_host_numbers(spec.recurrence, inputs))
         arrays = ScanArrays(
             [_with_time_stride(described(x)) if isinstance(x, DeviceView) else None for x in inputs],
@@ -208,19 +214,11 @@ class DeviceScans:
             [described(s) if isinstance(s, DeviceView) else repeated_number(s) for s in states],
             [_reshaped(described(s), spec.columns) for s in finals],
         )
-        launch = _prepare(spec, arrays, self._context.device)
-        if launch is not None:
-            operands = [each.pointer if isinstance(each, DeviceArray) else each for each in arrays.operands]
-            launch.start(operands, self._context.stream, self._context.allocate)
+        monoid, _ = choose_path(spec, on_device=True)
+        launch = user_scan_launch.prepare(spec, arrays, monoid, self._context.device)
+        operands = [each.pointer if isinstance(each, DeviceArray) else each for each in arrays.operands]
+        launch.start(operands, self._context.stream, self._context.allocate)
         return outputs, finals
-
-
-def _prepare(spec: ScanSpec, arrays: ScanArrays, device: int) -> Any:
-    """The prepared kernels; None if there are no columns."""
-    if 0 in spec.columns:
-        return None
-    monoid, _ = choose_path(spec, on_device=True)
-    return user_scan_launch.prepare(spec, arrays, monoid, device)
 
 
 def _with_time_stride(array: DeviceArray) -> DeviceArray:

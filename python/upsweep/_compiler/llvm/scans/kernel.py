@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,7 @@ from upsweep._compiler.recurrences.recurrence import Recurrence
 __all__ = [
     "ATTRIBUTES",
     "Compiled",
+    "StepFunction",
     "compile_steps",
     "compile_turn",
     "cost",
@@ -103,45 +104,120 @@ def lower(recurrence: Recurrence) -> Program:
     return lower_step(recurrence.states, recurrence.outputs)
 
 
-class _Kernel:
+class StepFunction:
+    """Writes a function that runs the steps of a recurrence: its streams, parameters, loops and prefetches."""
+
+    def __init__(self, recurrence: Recurrence, target: Target, bits: int, shared: tuple[bool, ...]) -> None:
+        self.recurrence, self.target, self.shared_inputs = recurrence, target, shared
+        self.program = lower(recurrence)
+        self.body = Body()
+        self.v = Vectors(self.body, target, bits, target.lanes(f"float{bits}"))
+        self.fixed: dict[int, Value] = {}  # values that do not change during the call
+        self.item = bits // 8
+        self.bases: list[Value] = []
+        self.strides: list[Value] = []
+
+    def read_arguments(self) -> None:
+        """Load the addresses and strides of the streams, and compute the values of the parameters."""
+        body = self.body
+        for n in range(self.recurrence.n_inputs + len(self.recurrence.outputs)):
+            for place, kind, values in ((2 * n, "ptr", self.bases), (2 * n + 1, "i64", self.strides)):
+                at = body.emit(f"getelementptr i64, ptr %streams, i64 {place}")
+                values.append(body.emit(f"load {kind}, ptr {at}"))
+        steps = Steps(self.v, self.program, frozenset({"j"}), self.fixed, 1, self._parameter, flush=True)
+        for n, step in enumerate(self.program.values):
+            if step.level == "p":
+                steps.write(n)
+
+    def number(self, base: Value, place: Value | int) -> Value:
+        """A number in memory, broadcast to all lanes."""
+        at = self.body.emit(f"getelementptr {self.v.scalar}, ptr {base}, i64 {place}")
+        return self.v.splat(self.body.emit(f"load {self.v.scalar}, ptr {at}, align {self.item}"))
+
+    def _parameter(self, kind: str, place: Value | int, column: int) -> Value:
+        return self.number("%params", place)
+
+    def one_step(self, n_vectors: int, load: Callable[[str, Value | int, int], Value]) -> Steps:
+        """A step of some vectors, whose states and inputs `load` returns."""
+        steps = Steps(self.v, self.program, frozenset({"j"}), self.fixed, n_vectors, load, flush=True)
+        for value in order(self.program, self.program.results, set(self.fixed)):
+            steps.write(value)
+        return steps
+
+    def loop(
+        self, name: str, n_times: Value, carried: Sequence[tuple[str, Value]],
+        write: Callable[[Value, list[Value]], list[Value]],
+    ) -> list[Value]:  # fmt: skip
+        """Write a loop that runs at least once.
+
+        Parameters
+        ----------
+        name : str
+            A prefix of labels.
+        carried : sequence of (str, str)
+            The types and first values of the variables that an iteration passes to the next.
+        write : callable
+            Writes an iteration, from its index and the variables, and returns their next values.
+
+        Returns
+        -------
+        list of str
+            The last values of the variables.
+        """
+        body = self.body
+        before, start, done = body.block, body.label(name), body.label(f"{name}_done")
+        body.do(f"br label %{start}")
+        body.place(start)
+        index, next_index = body.name("t"), body.name("t")
+        variables = [body.name("c") for _ in carried]
+        position = len(body.lines)
+        after = write(index, variables)
+        body.do(f"{next_index} = add i64 {index}, 1")
+        phis = [f"  {index} = phi i64 [0, %{before}], [{next_index}, %{body.block}]"]
+        for variable, (kind, first), value in zip(variables, carried, after):
+            phis.append(f"  {variable} = phi {kind} [{first}, %{before}], [{value}, %{body.block}]")
+        body.lines[position:position] = phis
+        body.branch(body.emit(f"icmp ult i64 {next_index}, {n_times}"), start, done)
+        body.place(done)
+        return after
+
+    def advance(self, pointers: Sequence[Value]) -> list[Value]:
+        """The pointers of the streams, one stride further."""
+        pairs = zip(pointers, self.strides)
+        return [self.body.emit(f"getelementptr i8, ptr {pointer}, i64 {stride}") for pointer, stride in pairs]
+
+    def prefetch(self, address: Value) -> None:
+        name = "@llvm.prefetch.p0"
+        self.body.needs[name] = f"declare void {name}(ptr, i32, i32, i32)\n"
+        self.body.do(f"call void {name}(ptr {address}, i32 0, i32 3, i32 1)")
+
+    def text(self, signature: str) -> str:
+        """The module with the function."""
+        self.body.do("ret void")
+        return "\n".join([self.body.define(signature), *self.body.needs.values(), ATTRIBUTES])
+
+
+class _Kernel(StepFunction):
     """Writes the function `steps`."""
 
     def __init__(
         self, recurrence: Recurrence, target: Target, bits: int, shared: tuple[bool, ...], past_caches: bool
     ) -> None:
-        self.recurrence, self.target, self.shared_inputs = recurrence, target, shared
+        super().__init__(recurrence, target, bits, shared)
         self.past_caches, self.is_streaming = past_caches, False
-        self.program = lower(recurrence)
-        self.body = Body()
-        self.v = Vectors(self.body, target, bits, target.lanes(f"float{bits}"))
-        self.fixed: dict[int, Value] = {}
-        self.item = bits // 8
         self.read = {step.static[1] for step in self.program.values if step.op == "load" and step.static[0] == "j"}
 
     def write(self) -> str:
-        v, body = self.v, self.body
-        n_streams = self.recurrence.n_inputs + len(self.recurrence.outputs)
-        self.bases: list[Value] = []
-        self.strides: list[Value] = []
-        for n in range(n_streams):
-            for place, kind, values in ((2 * n, "ptr", self.bases), (2 * n + 1, "i64", self.strides)):
-                at = body.emit(f"getelementptr i64, ptr %streams, i64 {place}")
-                values.append(body.emit(f"load {kind}, ptr {at}"))
-        self.ahead = [body.emit(f"mul i64 {stride}, {_AHEAD}") for stride in self.strides]
-        steps = Steps(v, self.program, frozenset({"j"}), self.fixed, 1, self._param, flush=True)
-        for n, step in enumerate(self.program.values):
-            if step.level == "p":
-                steps.write(n)
+        assert self.v.lanes > 1
+        self.read_arguments()
+        self.ahead = [self.body.emit(f"mul i64 {stride}, {_AHEAD}") for stride in self.strides]
         if self.past_caches:
             self._write_past_caches()
         self._all_columns("0")
-        body.do("ret void")
-        signature = (
+        return self.text(
             "void @steps(ptr noalias %streams, ptr noalias %params, ptr noalias %state, i64 %state_stride, "
             "i64 %n_steps, i64 %n_columns) #0"
         )
-        assert v.lanes > 1
-        return "\n".join([body.define(signature), *body.needs.values(), ATTRIBUTES])
 
     def _all_columns(self, first: Value) -> None:
         group = vectors_at_once(self.program)
@@ -179,11 +255,6 @@ class _Kernel:
         body.do("fence seq_cst")  # makes the stores visible before another thread is notified
         body.do("ret void")
         body.place(cached)
-
-    def _param(self, kind: str, place: Value | int, column: int) -> Value:
-        body, v = self.body, self.v
-        at = body.emit(f"getelementptr {v.scalar}, ptr %params, i64 {place}")
-        return v.splat(body.emit(f"load {v.scalar}, ptr {at}"))
 
     def _columns(self, first: Value, n_vectors: int, end: Value = "%n_columns") -> Value:
         """Run the columns from `first` to `end` that fill `n_vectors` vectors; return the first one after them."""
@@ -252,47 +323,32 @@ class _Kernel:
 
     def _walk(self, column: Value, n_vectors: int, mask: Value | None) -> None:
         """Run some vectors of columns through all steps."""
-        v, body, k = self.v, self.body, self.recurrence.n_states
-        places = self._state_places(column, n_vectors)
-        states = [[self._load(place, mask) for place in row] for row in places]
-        starts = []
-        for n, base in enumerate(self.bases):
-            starts.append(base if self._is_shared(n) else self._place(base, column))
-        before, loop, done = body.block, body.label("step"), body.label("past")
-        body.do(f"br label %{loop}")
-        body.place(loop)
-        t, next_t = body.name("t"), body.name("t")
-        pointers, next_pointers = ([body.name("at") for _ in starts] for _ in range(2))
-        inside = [[body.name("s") for _ in row] for row in states]
-        place = len(body.lines)
-        steps = self._one_step(pointers, inside, n_vectors, mask)
-        results = self.program.results
-        new = [[steps.value(results[n], c) for c in range(n_vectors)] for n in range(k)]
-        for n, root in enumerate(results[k:]):
-            pointer = pointers[self.recurrence.n_inputs + n]
-            for c in range(n_vectors):
-                target = self._place(pointer, c * v.lanes)
-                if self.is_streaming and mask is None:
-                    # A line of memory is a whole number of vectors, so the address is a multiple of their size.
-                    v.store(steps.value(root, c), target, self.target.vector_bytes, past_caches=True)
-                else:
-                    self._store(steps.value(root, c), target, mask)
-        for pointer, following, stride in zip(pointers, next_pointers, self.strides):
-            body.do(f"{following} = getelementptr i8, ptr {pointer}, i64 {stride}")
-        body.do(f"{next_t} = add i64 {t}, 1")
-        last = body.block
-        phis = [f"  {t} = phi i64 [0, %{before}], [{next_t}, %{last}]"]
-        for pointer, start, following in zip(pointers, starts, next_pointers):
-            phis.append(f"  {pointer} = phi ptr [{start}, %{before}], [{following}, %{last}]")
-        for names, olds, news in zip(inside, states, new):
-            for name, old, value in zip(names, olds, news):
-                phis.append(f"  {name} = phi {v.kind} [{old}, %{before}], [{value}, %{last}]")
-        body.lines[place:place] = phis
-        body.branch(body.emit(f"icmp ult i64 {next_t}, %n_steps"), loop, done)
-        body.place(done)
-        for row, values in zip(places, new):
-            for address, value in zip(row, values):
-                self._store(value, address, mask)
+        v, k, n_inputs = self.v, self.recurrence.n_states, self.recurrence.n_inputs
+        places = [place for row in self._state_places(column, n_vectors) for place in row]
+        states = [(v.kind, self._load(place, mask)) for place in places]
+        starts = [
+            ("ptr", base if self._is_shared(n) else self._place(base, column)) for n, base in enumerate(self.bases)
+        ]
+
+        def step(t: Value, variables: list[Value]) -> list[Value]:
+            before, pointers = variables[: len(places)], variables[len(places) :]
+            rows = [before[n * n_vectors : (n + 1) * n_vectors] for n in range(k)]
+            steps = self._one_step(pointers, rows, n_vectors, mask)
+            for root, pointer in zip(self.program.results[k:], pointers[n_inputs:]):
+                for c in range(n_vectors):
+                    target = self._place(pointer, c * v.lanes)
+                    if self.is_streaming and mask is None:
+                        # A line of memory is a whole number of vectors, so the address is a multiple of their
+                        # size.
+                        v.store(steps.value(root, c), target, self.target.vector_bytes, past_caches=True)
+                    else:
+                        self._store(steps.value(root, c), target, mask)
+            new = [steps.value(root, c) for root in self.program.results[:k] for c in range(n_vectors)]
+            return [*new, *self.advance(pointers)]
+
+        after = self.loop("step", "%n_steps", [*states, *starts], step)
+        for place, value in zip(places, after):
+            self._store(value, place, mask)
 
     def _is_shared(self, stream: int) -> bool:
         return stream < self.recurrence.n_inputs and self.shared_inputs[stream]
@@ -303,7 +359,9 @@ class _Kernel:
         v, body, k = self.v, self.body, self.recurrence.n_states
         for n in range(self.recurrence.n_inputs):
             if k + n in self.read and not self._is_shared(n) and mask is None:
-                self._prefetch(pointers[n], self.ahead[n], n_vectors)
+                first = body.emit(f"getelementptr i8, ptr {pointers[n]}, i64 {self.ahead[n]}")
+                for at in range(0, n_vectors * self.target.vector_bytes, _LINE):
+                    self.prefetch(body.emit(f"getelementptr i8, ptr {first}, i64 {at}"))
         spread: dict[int, Value] = {}
 
         def load(kind: str, place: Value | int, column: int) -> Value:
@@ -314,22 +372,10 @@ class _Kernel:
             if not self._is_shared(n):
                 return self._load(self._place(pointers[n], column * v.lanes), mask)
             if n not in spread:
-                spread[n] = v.splat(body.emit(f"load {v.scalar}, ptr {pointers[n]}, align {self.item}"))
+                spread[n] = self.number(pointers[n], 0)
             return spread[n]
 
-        steps = Steps(v, self.program, frozenset({"j"}), self.fixed, n_vectors, load, flush=True)
-        for value in order(self.program, self.program.results, set(self.fixed)):
-            steps.write(value)
-        return steps
-
-    def _prefetch(self, pointer: Value, ahead: Value, n_vectors: int) -> None:
-        body = self.body
-        name = "@llvm.prefetch.p0"
-        body.needs[name] = f"declare void {name}(ptr, i32, i32, i32)\n"
-        first = body.emit(f"getelementptr i8, ptr {pointer}, i64 {ahead}")
-        for at in range(0, n_vectors * self.target.vector_bytes, 64):
-            line = body.emit(f"getelementptr i8, ptr {first}, i64 {at}")
-            body.do(f"call void {name}(ptr {line}, i32 0, i32 3, i32 1)")
+        return self.one_step(n_vectors, load)
 
 
 def render(
