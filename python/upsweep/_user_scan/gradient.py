@@ -77,7 +77,8 @@ def backward(
         Of the outputs, in scan order, and of the final states.
     """
     back, keeps = adjoint(spec.recurrence), keeping_states(replace(spec.recurrence, outputs=()))
-    gradients = [scans.empty((spec.length, *spec.columns), spec.dtype) for _ in inputs]
+    # In the layout of the inputs: kernels are slower if they read lines and write columns.
+    gradients = [scans.empty((spec.length, *spec.columns), spec.dtype, x) for x in inputs]
     for steps, start in reversed(list(zip(_segments(spec, size), starts))):
         pieces = [x[steps] for x in inputs]
         states, _ = scans.run(_segment(spec, steps, keeps), pieces, start)
