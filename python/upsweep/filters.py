@@ -1,4 +1,8 @@
-"""Linear filters and exponentially weighted windows, written as users of `scan` write theirs."""
+"""Linear filters and exponentially weighted windows, each of which is an update for `upsweep.scan`.
+
+The functions check and convert their arguments, choose an update and call `scan`. Updates are created by cached
+functions of their constants, so that later calls find the compiled scan of an earlier one.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +25,11 @@ __all__ = ["ewm_mean", "ewm_sum", "lfilter"]
 
 Update = Callable[[Any, Any], Any]
 
-_MOST_ORDER = 16  # states that a compiled step holds in registers, or nearly so
+_MAX_ORDER = 16  # a compiled step holds about as many states in registers
 
 
 def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayLike | None = None) -> Any:
-    """Filter along an axis by a rational transfer function: scipy.signal's lfilter.
+    """Filter along an axis by a rational transfer function, as ``scipy.signal.lfilter``.
 
     a[0] y[t] = b[0] x[t] + b[1] x[t-1] + ... - a[1] y[t-1] - a[2] y[t-2] - ...
 
@@ -38,14 +42,14 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     axis : int
         The axis that the filter runs along.
     zi : array_like, optional
-        The state before the first step, in transposed direct form II: x's shape with ``max(len(a), len(b)) -
-        1`` along `axis`, or what broadcasts to it.
+        The state before the first step, in transposed direct form II, of the shape of `x` with
+        ``max(len(a), len(b)) - 1`` along `axis`, or an array that broadcasts to it.
 
     Returns
     -------
     y : array
-        Of x's shape; float32 if all arguments are float32 or float16, else float64, as coefficients in lists of
-        Python's floats are. For tensors and arrays of a device it has x's dtype, and the coefficients are numbers.
+        Of the shape of `x`; float32 if all arguments are float32 or float16, else float64. Lists of Python's
+        floats count as float64. Tensors and arrays on a device keep the dtype of `x`.
     zf : array
         Only with `zi`: the state after the last step.
 
@@ -54,12 +58,12 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     TypeError
         An argument is no array of real numbers.
     ValueError
-        Coefficients are not 1-D, empty, or a[0] is 0; the order is above 16; `zi` or `axis` does not fit.
+        Coefficients are not 1-D or empty, or a[0] is 0; the order is above 16; `zi` or `axis` does not fit.
 
     Notes
     -----
     Up to order 4, few long lines are filtered parallel in time, and blocks of a dask array at the same time;
-    above, its blocks are filtered one after the other.
+    above, the blocks are filtered in sequence.
 
     Examples
     --------
@@ -78,15 +82,15 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
     if bottom[0] == 0:
         raise ValueError("a: a[0] is 0")
     order = max(len(top), len(bottom)) - 1
-    if order > _MOST_ORDER:
-        raise ValueError(f"b, a: order {order} is above {_MOST_ORDER}")
+    if order > _MAX_ORDER:
+        raise ValueError(f"b, a: order {order} is above {_MAX_ORDER}")
     shape = tuple(data.shape[:place]) + (order,) + tuple(data.shape[place + 1 :])
     start = None if zi is None else _broadcast(_operand(zi, "zi"), shape, place)
     numerator, denominator = (np.zeros(order + 1) for _ in range(2))
     numerator[: len(top)] = np.float64(top) / np.float64(bottom[0])
     denominator[: len(bottom)] = np.float64(bottom) / np.float64(bottom[0])
     coefficients = tuple(numerator.tolist()), tuple(denominator.tolist())
-    if _is_elsewhere(data):
+    if _is_opaque(data):
         states = (0.0,) * max(order, 1) if not order or start is None else _parts(start, order, place)
         step = _filter_step(*coefficients) if order else _scale_step(float(numerator[0]))
         y, after = scan(step, states, data, axis=place, return_final=True)
@@ -104,7 +108,7 @@ def lfilter(b: ArrayLike, a: ArrayLike, x: ArrayLike, axis: int = -1, zi: ArrayL
 
 
 def _parts(start: Any, n: int, axis: int) -> tuple[Any, ...]:
-    """The elements along an axis, which they lack: of arrays of any library, without a look at them."""
+    """The slices along an axis, without that axis, of an array of any library."""
     return tuple(start[(slice(None),) * axis + (k,)] for k in range(n))
 
 
@@ -115,7 +119,7 @@ def _scale_step(factor: float) -> Update:
 
 @functools.lru_cache(256)
 def _filter_step(b: tuple[float, ...], a: tuple[float, ...], dtype: str | None = None) -> Update:
-    """One step of the transposed direct form II. The kernel widens x to the dtype, which else is that of x."""
+    """One step of the transposed direct form II, in a dtype to which the kernel casts x; None for that of x."""
     order = len(b) - 1
 
     def step(state: Any, x: Any) -> Any:
@@ -141,19 +145,19 @@ def _plus(a: Any, b: Any) -> Any:
 
 
 def _real(value: Any, name: str) -> Array:
-    return _checked(_arrays.as_array(value, name), name)
+    return _check_real(_arrays.as_array(value, name), name)
 
 
-def _checked(array: Array, name: str) -> Array:
+def _check_real(array: Array, name: str) -> Array:
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}")
     return array
 
 
 def _operand(value: Any, name: str) -> Any:
-    """An argument as numpy's array, or as numpy sees a device's; tensors and dask arrays as they are."""
-    if _arrays.any_dask(value):  # with known sizes it has what is asked of arrays here
-        return _checked(handlers("dask").as_operands({name: value})[name], name)
+    """An argument as a numpy array or the view of an array on a device; tensors and dask arrays stay."""
+    if _arrays.any_dask(value):  # with known sizes; it has the attributes that are used in this module
+        return _check_real(handlers("dask").as_operands({name: value})[name], name)
     if _arrays.any_torch(value):
         if value.is_complex():
             raise TypeError(f"{name}: expected real numbers, got dtype {value.dtype}")
@@ -163,8 +167,8 @@ def _operand(value: Any, name: str) -> Any:
     return _real(value, name)
 
 
-def _is_elsewhere(data: Any) -> bool:
-    """Whether these are a tensor's or a device's numbers, which are not looked at and keep their dtype."""
+def _is_opaque(data: Any) -> bool:
+    """Whether this is a tensor or an array on a device, whose values are not read and whose dtype is kept."""
     return _arrays.any_torch(data) or _arrays.any_on_device(data)
 
 
@@ -192,44 +196,43 @@ def ewm_mean(
     halflife: Any = None, times: ArrayLike | None = None, adjust: bool = True, ignore_na: bool = False,
     axis: int = -1,
 ) -> Array:  # fmt: skip
-    """Exponentially weighted mean along an axis: pandas' ``ewm(...).mean()``.
+    """Exponentially weighted mean along an axis, as pandas' ``ewm(...).mean()``.
 
     Parameters
     ----------
     x : array_like, tensor or array of a CUDA device
-        Real numbers; NaN is a missing one.
+        Real numbers; NaN is a missing value.
     alpha, com, span, halflife : float
-        One of them: the weight of the newest, 0 < alpha <= 1; or ``alpha = 1 / (1 + com)``, ``2 / (span + 1)``,
-        ``1 - 0.5 ** (1 / halflife)``.
+        Exactly one of them: the weight of the latest value, 0 < alpha <= 1; or ``alpha = 1 / (1 + com)``,
+        ``2 / (span + 1)`` or ``1 - 0.5 ** (1 / halflife)``.
     times : array_like, optional
-        When each step was: numbers or datetime64, in order, along `axis`. Weights fall by a half in `halflife`, of
-        the same unit; beside datetime64 a timedelta64, a datetime.timedelta, or text as "36h" or "10 min". In the
-        host's memory, wherever `x` is.
+        The times of the steps along `axis`, sorted: numbers or datetime64, in the host's memory. Weights halve in
+        `halflife`, which is in the same unit; with datetime64 a timedelta64, a datetime.timedelta, or text such as
+        "36h" or "10 min".
     adjust : bool
-        Divide by the sum of the weights, as the mean of what has been seen. False: the recurrence
-        ``y = (1 - alpha) * y + alpha * x``; with `times`, 1 - alpha is by what weights have fallen since the last.
+        Divide by the sum of the weights: the weighted mean of the values so far. If False, the recurrence
+        ``y = (1 - alpha) * y + alpha * x``; with `times`, 1 - alpha is the decay since the last value.
     ignore_na : bool
-        A missing number takes no time: weights depend on the numbers between, not on the steps.
+        Weights decay only at values, not at missing values.
     axis : int
-        The axis that the mean runs along.
+        The axis of the steps.
 
     Returns
     -------
     array
-        Of x's shape, float32 or float64; of x's dtype for tensors and arrays of a device. NaN before the first
-        number. An infinite number is a number, and what comes after it is infinite or NaN; pandas takes it for a
-        missing one.
+        Of the shape of `x`, float32 or float64; tensors and arrays on a device keep their dtype. NaN before the
+        first value. Infinity is a value, after which results are infinite or NaN; pandas treats it as missing.
 
     Raises
     ------
     TypeError, ValueError
-        None or several of the four are given, or one is out of range; `times` without `halflife`, not in order,
-        or of another length.
+        None or several of the four are passed, or one is out of range; `times` is passed without `halflife`, is
+        not sorted, or has another length.
 
     Notes
     -----
-    Blocks of a dask array are averaged at the same time; one after the other with ``adjust=False``, where what
-    a missing number does depends on those before it.
+    Blocks of a dask array are averaged at the same time; in sequence with ``adjust=False``, because the effect of
+    a missing value depends on the values before it.
 
     Examples
     --------
@@ -241,21 +244,21 @@ def ewm_mean(
     array([1., 1., 3.])
     """
     data, place, factor = _window(x, alpha, com, span, halflife, times, axis)
-    elsewhere = _is_elsewhere(data)
-    unseen = elsewhere or _arrays.any_dask(data)  # a number may be missing without our knowing
-    if not elsewhere and not data.size:
+    is_opaque = _is_opaque(data)
+    may_miss_values = is_opaque or _arrays.any_dask(data)  # it is not known whether values are missing
+    if not is_opaque and not data.size:
         return data.copy()
     if adjust:
         step = _adjusted_step(factor if times is None else None, bool(ignore_na))
-        zero, nothing = (0.0, np.nan) if elsewhere else (data.dtype.type(0), data.dtype.type(np.nan))
+        zero, nothing = (0.0, np.nan) if is_opaque else (data.dtype.type(0), data.dtype.type(np.nan))
         y = _run(step, (zero, zero), data, factor, times, place)
-        if not unseen and not np.isnan(data).any():
+        if not may_miss_values and not np.isnan(data).any():
             return y
-        # Both sums may fade to nothing before the next number; their quotient stays what it was.
+        # Both sums may underflow before the next value; their quotient does not change.
         filled: Array = scan(_fill_forward, nothing, y, axis=place)
         return filled
     constant = factor if times is None else None
-    if unseen:
+    if may_miss_values:
         return _run(_missing_step(constant, bool(ignore_na)), (np.nan, 1.0), data, factor, times, place)
     first = np.take(data, 0, axis=place)
     if not np.isnan(data).any():
@@ -268,7 +271,7 @@ def ewm_sum(
     x: ArrayLike, *, alpha: float | None = None, com: float | None = None, span: float | None = None,
     halflife: Any = None, times: ArrayLike | None = None, ignore_na: bool = False, axis: int = -1,
 ) -> Array:  # fmt: skip
-    """Exponentially weighted sum along an axis: pandas' ``ewm(...).sum()``; the newest has the weight 1.
+    """Exponentially weighted sum along an axis, as pandas' ``ewm(...).sum()``; the latest value has weight 1.
 
     Parameters
     ----------
@@ -278,7 +281,7 @@ def ewm_sum(
     Returns
     -------
     array
-        Of x's shape, float32 or float64; NaN before the first number.
+        Of the shape of `x`, float32 or float64; NaN before the first value.
 
     Raises
     ------
@@ -294,28 +297,28 @@ def ewm_sum(
     array([1.   , 2.5  , 4.625])
     """
     data, place, factor = _window(x, alpha, com, span, halflife, times, axis)
-    elsewhere = _is_elsewhere(data)
-    if not elsewhere and not data.size:
+    is_opaque = _is_opaque(data)
+    if not is_opaque and not data.size:
         return data.copy()
     step = _sum_step(factor if times is None else None, bool(ignore_na))
-    zero = 0.0 if elsewhere else data.dtype.type(0)
+    zero = 0.0 if is_opaque else data.dtype.type(0)
     return _run(step, (zero, zero), data, factor, times, place)
 
 
 def _window(
     x: Any, alpha: Any, com: Any, span: Any, halflife: Any, times: Any, axis: Any
 ) -> tuple[Array, int, Any]:
-    """The numbers, the axis, and what a weight is multiplied with from step to step (with times: at each)."""
+    """The values, the axis, and the decay of a weight from step to step: a number, or with `times` an array."""
     data = _operand(x, "x")
     if not data.ndim:
         raise ValueError("x: expected at least one axis, along which the window runs, got a number")
     place = to_axis(axis, data.ndim)
-    if not _is_elsewhere(data):
+    if not _is_opaque(data):
         data = data.astype(
             np.float64 if data.dtype.kind in "biu" else np.result_type(data.dtype, np.float32), copy=False
         )
-    given = {"alpha": alpha, "com": com, "span": span, "halflife": halflife}
-    named = [name for name, value in given.items() if value is not None]
+    decays = {"alpha": alpha, "com": com, "span": span, "halflife": halflife}
+    named = [name for name, value in decays.items() if value is not None]
     if len(named) != 1:
         raise ValueError(f"alpha, com, span, halflife: expected one of them, got {', '.join(named) or 'none'}")
     if times is not None:
@@ -324,9 +327,9 @@ def _window(
         return data, place, _factors(times, halflife, data, place)
     (name,) = named
     try:
-        value = float(given[name])
+        value = float(decays[name])
     except (TypeError, ValueError):
-        raise TypeError(f"{name}: expected a number, got {given[name]!r}") from None
+        raise TypeError(f"{name}: expected a number, got {decays[name]!r}") from None
     ranges: dict[str, tuple[bool, str, Callable[[float], float]]] = {
         "alpha": (0 < value <= 1, "above 0 and at most 1", lambda v: 1 - v),
         "com": (value >= 0, "at least 0", lambda v: v / (1 + v)),
@@ -342,7 +345,7 @@ def _window(
 def _factors(times: Any, halflife: Any, data: Any, place: int) -> Any:
     if _arrays.any_dask(times):
         raise TypeError("times: expected an array in memory, got a dask array; compute it first")
-    if _is_elsewhere(times):
+    if _is_opaque(times):
         raise TypeError("times: has to be in the host's memory, as numpy's, since its order is checked")
     when = np.asarray(times)
     length = data.shape[place]
@@ -373,7 +376,7 @@ def _factors(times: Any, halflife: Any, data: Any, place: int) -> Any:
     factors = factors.reshape([-1 if d == place else 1 for d in range(data.ndim)])
     if _arrays.any_dask(data):
         return handlers("dask").blocks_like(data, factors, place)
-    return _arrays.sent_to(data, factors) if _is_elsewhere(data) else factors
+    return _arrays.sent_to(data, factors) if _is_opaque(data) else factors
 
 
 _UNITS: dict[str, Any] = {
@@ -384,12 +387,12 @@ _UNITS: dict[str, Any] = {
 
 
 def _duration(halflife: Any) -> np.timedelta64:
-    """A half-life among datetime64: a timedelta64, a datetime.timedelta, or text as "36h"."""
+    """The half-life for times of datetime64: a timedelta64, a datetime.timedelta, or text as "36h"."""
     if isinstance(halflife, str):
-        found = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]+)\s*", halflife)
-        unit = _UNITS.get(found[2].lower()) if found else None
-        if found and unit:
-            count: np.timedelta64 = np.timedelta64(int(found[1]), unit)
+        match = re.fullmatch(r"\s*(\d+)\s*([A-Za-z]+)\s*", halflife)
+        unit = _UNITS.get(match[2].lower()) if match else None
+        if match and unit:
+            count: np.timedelta64 = np.timedelta64(int(match[1]), unit)
             return count
     elif isinstance(halflife, (np.timedelta64, datetime.timedelta)):
         duration: np.timedelta64 = np.timedelta64(halflife)
@@ -417,14 +420,14 @@ def _plain_step(factor: float | None) -> Update:
 
 @functools.lru_cache(256)
 def _missing_step(constant: float | None, ignore_na: bool) -> Update:
-    """The mean, and what its weight has become since the last number beside that of the next."""
+    """The state is the mean, and its weight, decayed since the last value, relative to that of the next value."""
 
-    def step(state: Any, given: Any) -> Any:
+    def step(state: Any, inputs: Any) -> Any:
         mean, old = state
-        x, factor = given if constant is None else (given, constant)
+        x, factor = inputs if constant is None else (inputs, constant)
         known = x == x
         old = np.where(known, factor * old, old) if ignore_na else factor * old
-        # By times, the two weights are 1 together; by steps, the next number's stays through a gap.
+        # With times, the two weights sum to 1; by steps, a gap does not change the weight of the next value.
         weight = 1 - old if constant is None else 1 - constant
         new = np.where(mean != mean, x, (old * mean + weight * x) / (old + weight))
         mean = np.where(known, new, mean)
@@ -434,7 +437,7 @@ def _missing_step(constant: float | None, ignore_na: bool) -> Update:
 
 
 def _sums(state: Any, x: Any, factor: Any, ignore_na: bool) -> Any:
-    """The weighted sum, that of the weights, and whether there was a number."""
+    """The weighted sum of the values, and the sum of the weights, after a step."""
     total, weights = state
     known = x == x
     if ignore_na:
@@ -447,7 +450,7 @@ def _sums(state: Any, x: Any, factor: Any, ignore_na: bool) -> Any:
 
 @functools.lru_cache(256)
 def _adjusted_step(factor: float | None, ignore_na: bool) -> Update:
-    """The two sums, and their quotient where there is a number."""
+    """The state is the two sums; the output is their quotient, NaN at a missing value."""
 
     def step(state: Any, x: Any) -> Any:
         value, decay = x if factor is None else (x, factor)
@@ -463,7 +466,7 @@ def _fill_forward(last: Any, x: Any) -> Any:
 
 @functools.lru_cache(256)
 def _sum_step(factor: float | None, ignore_na: bool) -> Update:
-    """The second state is whether there was a number, which does not decay."""
+    """The second state is whether there was a value."""
 
     def step(state: Any, x: Any) -> Any:
         value, decay = x if factor is None else (x, factor)

@@ -1,10 +1,12 @@
-"""Scans by a user's own update: an ordinary Python function of a state and an input, traced once and compiled.
+"""User-defined scans: `upsweep.scan` runs an ordinary Python function of a state and an input along an axis.
 
-The update is called with symbolic numbers. Operators, comparisons, ``& | ~`` and numpy's functions of numbers
-work on them: np.where, np.exp, np.log, np.sqrt, np.sin, np.cos, np.tanh, np.minimum, np.maximum, np.clip,
-np.logaddexp, ...; all of them, and `sigmoid`, are attributes of `scan` too (``scan.where``). ``x.astype(dtype)``
-is a cast. So the same function runs on numpy arrays, one step at a time, which is what ``upsweep.reference.scan``
-does.
+The function, the update, is called once with symbolic numbers, and compiled. Operators, comparisons, ``& | ~`` and
+numpy's scalar functions work on these: np.where, np.exp, np.log, np.sqrt, np.sin, np.cos, np.tanh, np.minimum,
+np.maximum, np.clip, np.logaddexp, ...; all of them, and `sigmoid`, are attributes of `scan` too (``scan.where``).
+``x.astype(dtype)`` is a cast. The same function runs on numpy arrays, one step at a time, which is what
+``upsweep.reference.scan`` does.
+
+This module dispatches by array library; `_user_scan` does the work.
 """
 
 from __future__ import annotations
@@ -17,21 +19,11 @@ from typing import Any
 from upsweep import _arrays
 from upsweep._arrays.dispatch import handlers
 from upsweep._compiler.recurrences.symbols import FUNCTIONS, apply
+from upsweep._core.user_scan import Explanation
 from upsweep._user_scan.aggregates import UpdateCarry, carry_of
-from upsweep._user_scan.cached_calls import known_plans, prepare, run_on_device, signature
+from upsweep._user_scan.cached_calls import scan_arrays
 from upsweep._user_scan.gradient import Gradients, gradient
-from upsweep._user_scan.outputs import as_targets, in_scan_order
-from upsweep._user_scan.problem import (
-    Explanation,
-    Problem,
-    arranged,
-    check,
-    check_checkpoint,
-    flatten,
-    in_place,
-    rounded,
-    run_recurrence,
-)
+from upsweep._user_scan.problem import check, check_checkpoint, flatten
 
 __all__ = ["Explanation", "Gradients", "UpdateCarry", "scan"]
 
@@ -39,7 +31,7 @@ Update = Callable[[Any, Any], Any]
 
 
 class _Scan:
-    """`scan`, and what belongs to it."""
+    """The callable `upsweep.scan`, whose attributes are the related functions."""
 
     def __reduce__(self) -> str:
         return "scan"
@@ -58,56 +50,56 @@ class _Scan:
         method: str | None = None,
         out: Any = None,
     ) -> Any:
-        """Scan along an axis by an update of one's own: ``state = update(state, x)``, step by step.
+        """Scan along an axis by a user-defined update: ``state = update(state, x)``, step by step.
 
         Parameters
         ----------
         update : callable
-            ``update(state, x)`` of symbolic numbers, or tuples of them as `init` and `xs` are. It returns the new
-            state (then the states are the output), or a pair ``(new state, output)``; the output is a number, a
-            tuple of numbers or None. It is traced once for each signature: the dtypes, and the numbers that it
-            and the functions it calls take from around them. One that takes what can change without a sign, an
-            array, a list, an object's attributes, is traced at each call.
+            ``update(state, x)`` of symbolic numbers, or of tuples of them if `init` or `xs` are tuples. It returns
+            the new state (then the states are the output), or a pair ``(new state, output)``; the output is a
+            number, a tuple of numbers or None. It is traced once for each combination of dtypes and of values of
+            the variables that it, and the functions it calls, capture. An update that captures mutable objects
+            (arrays, lists, attributes) is traced again at every call.
         init : number, array_like or tuple of them
-            The state before the first step; broadcasts to the shape of `xs` without `axis`. Python's own
-            numbers take the dtype of `xs`.
+            The state before the first step; broadcasts to the shape of `xs` without `axis`. Python's numbers
+            take the dtype of `xs`.
         xs : array_like, tuple of array_like, or None
-            What the steps read, broadcast together; None: nothing, for `length` steps.
+            The inputs of the steps, broadcast together; None for `length` steps without inputs.
         axis : int
-            The axis that the scan runs along, counted after `xs` were broadcast together; where `xs` is None,
-            the axis that outputs have in addition to the state's.
+            The axis of the steps, counted after `xs` were broadcast together; if `xs` is None, the axis that the
+            outputs have in addition to those of the state.
         reverse : bool
             Run from the end to the start.
         return_final : bool
             Return also the state after the last step.
         length : int, optional
-            The number of steps, needed where `xs` is None.
+            The number of steps, required if `xs` is None.
         checkpoint : int, optional
-            Of tensors that are to be differentiated: keep the state only before every so many steps, as
+            For tensors that require gradients: store the state only before every `checkpoint` steps, as
             ``scan.gradient`` does.
         method : {"sequential", "tree"}, optional
-            With dask arrays: how the states before blocks are found. One after the other (the default), which
-            keeps few blocks in memory, or by a tree of a depth of log8(blocks), which waits for all of them. An
-            update that cannot be parallel in time runs one block after the other, whichever is given.
-        out : array, or tuple of arrays as the outputs are, optional
-            Where the outputs go, of ys' shape and dtype; may be one of `xs`, element for element. It saves what
-            new memory costs, which of many MiB is as much as the scan. Undefined after a KeyboardInterrupt. numpy
-            arrays only.
+            With dask arrays: how the states before blocks are computed. In sequence (the default), which holds few
+            blocks in memory, or by a tree of depth log8(blocks), which waits for all of them. An update that
+            cannot be parallel in time runs its blocks in sequence with either method.
+        out : array, or tuple of arrays, optional
+            Numpy arrays that the outputs are written to, arranged, shaped and typed as `ys`; they may be `xs`
+            themselves. This saves new memory, which for many MiB costs as much as the scan. Undefined after a
+            KeyboardInterrupt.
 
         Returns
         -------
         ys : array or tuple of arrays
-            The outputs of all steps, of the shape of `xs`; the dtype is what numpy would give for the update, but
-            float64 for integers.
+            The outputs of all steps, of the shape of `xs`; the dtype is that of the update in numpy, but float64
+            for integers.
         final : array or tuple of arrays
-            Only with `return_final`; as `init`, of ys' shape without `axis`.
+            Only with `return_final`; arranged as `init`, of the shape of `ys` without `axis`.
 
         Raises
         ------
         TypeError
-            The update branches on a symbolic value, uses what is not known for one (its line is named), returns
-            something else, or changes the dtype of the state; an argument is no array of real numbers; `out` is
-            not arranged as the outputs, is of another dtype, or there are others than numpy arrays.
+            The update branches on a symbolic value, uses an unknown function of one (the message names its line),
+            returns no new state, or changes the dtype of the state; an argument is no array of real numbers; `out`
+            is not arranged as the outputs, has another dtype, or arguments are not numpy arrays.
         ValueError
             Shapes do not broadcast; `axis` or `length` does not fit; `out` is of another shape, read-only, or
             overlaps an input without being it.
@@ -118,35 +110,34 @@ class _Scan:
 
         Notes
         -----
-        Without `init`, ``scan`` is a decorator: the function becomes one of ``(init, xs)``, with these keywords.
+        Without `init`, ``scan`` is a decorator: it returns a function of ``(init, xs)`` with these keywords.
 
-        float16 and float32 are calculated in float32 and float64 in float64, integers as float64; numbers below
-        the smallest normal one count as zero. In an update ``x.astype(dtype)`` truncates for integers, is 0 or 1
-        for bool, and tells of a float only as what it counts and is written.
+        float16 and float32 are computed in float32, float64 and integers in float64; subnormal numbers count as
+        zero. In an update ``x.astype(dtype)`` truncates for integers and is 0 or 1 for bool; to a float dtype, it
+        affects dtype promotion and the rounding of results, but not the arithmetic.
 
-        All columns run side by side, in vectors and on all cores. Where they are few, an update that is affine in
-        its state (up to 4 states), or a maximum, a minimum, logaddexp or an argmax of it, runs parallel in time;
-        ``scan.explain`` says which way is taken, and why. The bits of a result do not depend on the number of
+        All columns run in parallel, in vectors and on all cores. If they are few, an update that is affine in its
+        state (up to 4 states), or a maximum, a minimum, logaddexp or an argmax of it, runs parallel in time;
+        ``scan.explain`` says which path a scan takes, and why. The bits of a result do not depend on the number of
         threads.
 
-        Arrays of a CUDA device (torch's, cupy's, numba's) are scanned where they are, on the caller's stream, by a
-        kernel that NVIDIA's run-time compiler makes of the update at the first call; nothing waits, and a CUDA
-        graph can capture later calls. Numbers of the host beside them become part of the formula. There, columns
-        are few below 8192, and time is cut from 1024 steps on; ``gates * state + tokens`` of plain arrays is run
-        by the kernels of `linear_recurrence`. Which way is taken follows from the update and the shape alone.
+        Arrays on a CUDA device (torch, cupy, numba) are scanned in place, on the caller's stream, by a kernel that
+        NVRTC compiles from the update at the first call. Nothing synchronises, and a CUDA graph can capture later
+        calls. Numbers of the host among the arguments become part of the formula. On a device, columns are few
+        below 8192, and time is cut from 1024 steps on; the kernels of `linear_recurrence` run
+        ``gates * state + tokens``. The path depends on the update and the shape alone.
 
-        What the first call finds out is kept with the update, for up to 64 kinds of calls, as long as it takes the
-        same from around it: a later call on arrays of the same shapes, strides and dtypes costs some microseconds
-        beside its kernels. A lambda in a call is the same update each time.
+        Compiled scans are cached with the update, for up to 64 signatures, while the variables that it captures
+        keep their values: a later call on arrays of the same shapes, strides and dtypes costs some microseconds
+        in addition to its kernels. A lambda in a call is the same update each time.
 
-        ``scan.gradient`` has the derivatives; torch tensors have them by autograd, and under ``torch.func``.
-        ``torch.compile`` takes a scan whole, but for `checkpoint`. There the numbers that an update takes from
-        around it are those of the first time; one that changes belongs among `xs`, where it broadcasts. bfloat16
-        is calculated and rounded as float16 is; complex tensors are refused.
+        ``scan.gradient`` computes derivatives; torch tensors have them by autograd, and under ``torch.func``.
+        ``torch.compile`` compiles a scan without a graph break, except with `checkpoint`. There, numbers that an
+        update captures are constants of the first call; a number that changes belongs in `xs`, where it
+        broadcasts. bfloat16 is computed and rounded as float16 is; complex tensors are refused.
 
-        dask arrays give dask arrays, with the chunks of `xs`. Where the update has one of the forms above, blocks
-        run at the same time, whatever the number of columns; else one after the other. Blocks of cupy's stay where
-        they are.
+        dask arrays give dask arrays, with the chunks of `xs`. If the update has one of the forms above, blocks run
+        at the same time, whatever the number of columns; else in sequence. Blocks on a device stay there.
 
         Examples
         --------
@@ -199,7 +190,7 @@ class _Scan:
             )  # fmt: skip
         if method is not None:
             raise ValueError(f"method: goes with dask arrays only, got {method!r}")
-        deliver = None
+        as_result = None
         if _arrays.any_torch(*arrays):
             tensors = handlers("torch").user_scan
             views = None if checkpoint is not None else tensors.as_arrays(states, inputs)
@@ -208,22 +199,22 @@ class _Scan:
                     update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
                     checkpoint=checkpoint,
                 )  # fmt: skip
-            (states, inputs), deliver = views, tensors.from_arrays
+            (states, inputs), as_result = views, tensors.from_arrays
         check_checkpoint(checkpoint)
         structures = state_structure, input_structure
-        result = _scan_arrays(update, states, inputs, structures, axis, reverse, return_final, length, out)
-        return result if deliver is None else deliver(result)
+        result = scan_arrays(update, states, inputs, structures, axis, reverse, return_final, length, out)
+        return result if as_result is None else as_result(result)
 
     def explain(
         self, update: Update, init: Any, xs: Any = None, *, axis: int = 0, reverse: bool = False,
         length: int | None = None,
     ) -> Explanation:  # fmt: skip
-        """Say which way a scan takes, and why.
+        """Say by which path a scan runs, and why.
 
         Parameters
         ----------
         update, init, xs, axis, reverse, length
-            As for `scan`. Nothing is compiled or run.
+            As for `scan`. The update is traced; nothing is compiled or run.
 
         Returns
         -------
@@ -249,28 +240,33 @@ class _Scan:
         self, update: Update, init: Any, xs: Any, cotangent: Any, *, final_cotangent: Any = None, axis: int = 0,
         reverse: bool = False, length: int | None = None, checkpoint: int | None = None,
     ) -> Gradients:  # fmt: skip
-        """The gradient of ``sum(cotangent * ys)``, and of ``sum(final_cotangent * final)``, by init and xs.
+        """Compute the gradient of ``sum(cotangent * ys) + sum(final_cotangent * final)`` by init and xs.
 
         Parameters
         ----------
         update, init, xs, axis, reverse, length
             As for `scan`.
         cotangent : array_like, tuple of array_like, or None
-            Arranged as ys, and broadcast to them; None: only the final state counts.
+            Arranged as `ys`, and broadcast to them; None for zeros.
         final_cotangent : array_like, tuple of array_like, or None
-            Arranged as init, and broadcast to the final state.
+            Arranged as `init`, and broadcast to the final state; None for zeros.
         checkpoint : int, optional
-            Keep the state only before every so many steps, and compute the others again from there: memory for
-            ``length / checkpoint + checkpoint`` states, not for `length`, and one more run over time.
+            Store the state only before every `checkpoint` steps, and compute the others again from there: memory
+            for ``length / checkpoint + checkpoint`` states instead of `length`, for one more pass over time.
 
         Returns
         -------
         Gradients
-            ``(init, xs)``, arranged, shaped and typed as these were given; of integers and bool in float64.
+            ``(init, xs)``, arranged, shaped and typed as the arguments; float64 for integers and bool.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `scan`; or a cotangent is not arranged as the result, or does not broadcast to it.
 
         Notes
         -----
-        Between equal values, the gradient of an extreme goes to the first of them. A comparison has none.
+        The gradient of an extreme goes to the first of equal values. A comparison has none.
 
         Examples
         --------
@@ -285,24 +281,24 @@ class _Scan:
         return gradient(problem, cotangent, final_cotangent, checkpoint)
 
     def carry(self, update: Update, init: Any, xs: Any, *, axis: int = 0, reverse: bool = False) -> UpdateCarry:
-        """What a block of a scan does to the state before it: for streams, and scans in pieces.
+        """Compute what a block of steps does to the state before it, for scans of streams and of pieces.
 
         Parameters
         ----------
         update, xs, axis, reverse
             As for `scan`.
         init : number, array_like or tuple of them
-            As for `scan`; it tells how many states there are and their dtypes, not what they are.
+            As for `scan`. Only the number of states and their dtypes are used, not their values.
 
         Returns
         -------
         UpdateCarry
-            Its ``apply(state)`` is the state after the block; `combine` says what two neighbouring blocks do.
+            Its ``apply(state)`` is the state after the block; `combine` takes the carries of neighbouring blocks.
 
         Raises
         ------
         ValueError
-            The update has no parallel form, as ``scan.explain`` says: what it does is no few numbers.
+            The update has no parallel form, as ``scan.explain`` says, so no few numbers describe a block.
 
         Examples
         --------
@@ -317,10 +313,9 @@ class _Scan:
             raise TypeError("scan.carry: takes arrays of numpy and cupy; of a dask array its blocks, one by one")
         return carry_of(check(update, init, xs, axis, reverse, None))
 
-    # What an update can use, by numpy's names; sigmoid is not among those.
     @staticmethod
     def sigmoid(x: Any) -> Any:
-        """1 / (1 + exp(-x)), of symbols and of arrays."""
+        """1 / (1 + exp(-x)), of symbols and of arrays; numpy has no such function."""
         return apply("sigmoid", x)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -329,49 +324,6 @@ class _Scan:
         if name not in FUNCTIONS:
             raise AttributeError(f"scan has no function {name!r}; it has {', '.join(sorted(FUNCTIONS))}")
         return functools.partial(apply, name)
-
-
-def _scan_arrays(
-    update: Any, states: list[Any], inputs: list[Any], structures: Any, axis: Any, reverse: Any,
-    return_final: Any, length: Any, out: Any,
-) -> Any:  # fmt: skip
-    """A scan of arrays that are no tensors, by what an earlier call has found out if there was one like it."""
-    known = known_plans.here(update) if callable(update) else None
-    key = None
-    if known is not None:
-        key = signature(states, inputs, structures, axis, reverse, return_final, length, out)
-    plan = None if known is None or key is None else known.get(key)
-    if plan is not None:
-        result = plan.run(states, inputs, out)
-        if result is not NotImplemented:
-            return result
-    init, xs = (arranged(each, structure) for each, structure in zip((states, inputs), structures, strict=True))
-    problem = check(update, init, xs, axis, reverse, length)
-    if plan is None and known is not None and key is not None:
-        plan = prepare(problem, return_final, out)
-        if plan is not None:
-            known.keep(key, plan)
-            result = plan.run(states, inputs, out)
-            if result is not NotImplemented:
-                return result
-    return _run_checked(problem, return_final, out)
-
-
-def _run_checked(problem: Problem, return_final: bool, out: Any) -> Any:
-    """The result of a checked call of which no plan can be kept."""
-    traced = problem.traced
-    if problem.placement is not None:
-        return run_on_device(problem, return_final)
-    outputs, final = run_recurrence(
-        traced.recurrence, traced.dtype, problem.inputs, problem.states, problem.length, problem.columns,
-        problem.axis, targets=in_scan_order([] if out is None else as_targets(out, problem), problem),
-    )  # fmt: skip
-    ys = [in_place(y, problem.axis, problem.reverse, dtype) for y, dtype in zip(outputs, traced.output_dtypes)]
-    result = out if out is not None else arranged(ys, traced.output_structure)
-    if not return_final:
-        return result
-    last = [rounded(array, dtype) for array, dtype in zip(final, traced.state_dtypes)]
-    return result, arranged(last, problem.state_structure)
 
 
 def _any_dask(*arguments: Any) -> bool:
@@ -386,7 +338,7 @@ def _decorator(defaults: dict[str, Any]) -> Callable[[Update], Callable[..., Any
                 f"update: expected a function of a state and an input, got {type(update).__qualname__}"
             )
 
-        if _is_global(update):  # under another name than its scan, which is therefore pickled by it
+        if _is_global(update):  # the scan has another name, and is pickled as a partial of the update
             bound = functools.partial(scan, update, **defaults)
             return functools.update_wrapper(bound, update)
 
@@ -400,11 +352,11 @@ def _decorator(defaults: dict[str, Any]) -> Callable[[Update], Callable[..., Any
 
 
 def _is_global(update: Update) -> bool:
-    """Whether pickle finds the update by its name, which it does not while a decorator of it runs."""
-    found: Any = sys.modules.get(getattr(update, "__module__", ""))
+    """Whether pickle can look the update up by its name, which it cannot while a decorator of the update runs."""
+    value: Any = sys.modules.get(getattr(update, "__module__", ""))
     for name in getattr(update, "__qualname__", "").split("."):
-        found = getattr(found, name, None)
-    return found is update
+        value = getattr(value, name, None)
+    return value is update
 
 
 scan = _Scan()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from upsweep._backends.cuda.user_scan_launch import _reading_with
+from upsweep._backends.cuda.user_scan_launch import _compact_with
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.pairs.render import render
 from upsweep._compiler.cuda.request import Request
@@ -131,7 +131,7 @@ def test_single_passes_compile(compiler, n_states, length, dtype):
     single = np.dtype(dtype)
     traced = trace(two if n_states == 2 else one, (single,) * n_states, n_states if n_states == 2 else -1,
                    (single,) * 2, 2)  # fmt: skip
-    reading, form = _reading_with(traced.recurrence, find_monoid(traced.recurrence)[0])
+    reading, form = _compact_with(traced.recurrence, find_monoid(traced.recurrence)[0])
     size = single.itemsize
     tile = single_pass.choose_tile_sizes(form, n_states, [size] * 2, [size], 1, length, 132, 227 * 1024)
     assert bool(tile.stages) == (length > 5000)

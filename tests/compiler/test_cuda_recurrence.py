@@ -1,4 +1,4 @@
-"""The text of scans by an update, compiled by the C++ compiler and run on the host, against the naive twin."""
+"""The text of user-defined scans, compiled by the C++ compiler and run on the host, against the reference."""
 
 import shutil
 
@@ -68,11 +68,11 @@ def test_dtypes_structures_and_inputs_that_repeat(place, order):
 @pytest.mark.parametrize("dtype", ["int8", "bool"])
 def test_integers_are_calculated_as_double(place, dtype):
     x = np.random.default_rng(0).integers(0, 2, (30, 40)).astype(dtype)
-    (found, last) = scan(place, lambda s, x: 0.5 * s + x, np.zeros(40), x)
+    (results, last) = scan(place, lambda s, x: 0.5 * s + x, np.zeros(40), x)
     exact = x.astype(float)
     for t in range(1, 30):
         exact[t] += 0.5 * exact[t - 1]
-    np.testing.assert_allclose(found, exact)
+    np.testing.assert_allclose(results, exact)
     np.testing.assert_allclose(last, exact[-1])
 
 
@@ -80,8 +80,8 @@ def test_integers_are_calculated_as_double(place, dtype):
 def test_short_floats_are_rounded_once(place, order, dtype):
     x = np.asarray(random((50, 40)).astype(dtype), order=order)
     exact = scan(place, cell, 0.25, x.astype(np.float32))[0]
-    found = scan(place, cell, np.full(40, 0.25, np.float32), x, dtypes=[dtype])[0]
-    np.testing.assert_array_equal(found.astype(float), exact.astype(dtype).astype(float))
+    results = scan(place, cell, np.full(40, 0.25, np.float32), x, dtypes=[dtype])[0]
+    np.testing.assert_array_equal(results.astype(float), exact.astype(dtype).astype(float))
 
 
 @pytest.mark.parametrize("name", AFFINE)
@@ -119,9 +119,9 @@ def test_special_values_in_chunks(place, special):
     for name in ("moving min", "max with resets", "argmax", "last argmin"):
         update, init = OTHERS[name]
         with np.errstate(all="ignore"):
-            found = check(place, update, init, with_places(name, x), parallel=True)
+            results = check(place, update, init, with_places(name, x), parallel=True)
             if name == "max with resets":
-                assert np.isfinite(found[0][-500:]).all()
+                assert np.isfinite(results[0][-500:]).all()
                 check(place, update, special, random(2500), parallel=True)
 
 
@@ -136,11 +136,11 @@ def test_states_beyond_what_carries_hold(place):
 
 def test_the_same_bits_for_any_device(monkeypatch, folder, place):
     x = random((2000, 3), np.float32)
-    found = []
+    results = []
     for n_slots in (1, 300):
         host_device.install(monkeypatch, folder, n_slots)
-        found.append(scan(place, AFFINE["constant"][0], 0.5, x, parallel=True)[0].tobytes())
-    assert found[0] == found[1]
+        results.append(scan(place, AFFINE["constant"][0], 0.5, x, parallel=True)[0].tobytes())
+    assert results[0] == results[1]
 
 
 def test_gates_and_tokens_go_to_the_library(monkeypatch, place):
@@ -179,11 +179,11 @@ def test_chunks_fill_a_device_and_depend_on_the_shape_alone():
 
 @pytest.mark.parametrize(("columns", "ahead"), [(65_536, 16), (4096, 32), (10**7, 8)])
 def test_steps_ahead_keep_enough_bytes_on_the_way(columns, ahead):
-    from upsweep._backends.cuda.user_scan_launch import _reading
+    from upsweep._backends.cuda.user_scan_launch import _compact
     from upsweep._compiler.recurrences.trace import trace
 
     single = np.dtype(np.float32)
-    plain = _reading(trace(lambda s, x: s + x, (single,), -1, (single,), -1).recurrence).recurrence
+    plain = _compact(trace(lambda s, x: s + x, (single,), -1, (single,), -1).recurrence).recurrence
     of_processor = -(-columns // 132)
     assert text.choose_ahead(plain, (text.Stream("float32"),), of_processor) == ahead
     if columns == 65_536:

@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
 def place(request, monkeypatch, folder):
     """Arrays of a device: 3 blocks run at a time, 2 warps each; 4 tiles are a group, 4 groups a family.
 
-    In waves there are 7 blocks, and a lane reads the letters of 3.
+    In waves there are 7 blocks, and a lane reads the aggregates of 3.
     """
     host_device.install(monkeypatch, folder, 7)
     monkeypatch.setattr(scan_launch, "find", lambda: None)
@@ -164,11 +164,11 @@ def test_the_same_bits_however_blocks_meet(monkeypatch, place):
     x = random((2, 12_000), np.float32)
     x[1, 8000] = np.inf
     for update in (AFFINE["constant"][0], AFFINE["dropped"][0], lambda s, x: np.logaddexp(s - 0.1, x)):
-        found = set()
+        results = set()
         for at_once in (1, 2, 5, 5):
             monkeypatch.setattr(host_device.HostFunction, "at_once", at_once)
-            found.add(scan(place, update, 0.5, x.T, parallel=True)[0].tobytes())
-        assert len(found) == 1
+            results.add(scan(place, update, 0.5, x.T, parallel=True)[0].tobytes())
+        assert len(results) == 1
 
 
 def test_sizes_follow_from_dtypes_and_shapes():

@@ -25,10 +25,10 @@ def test_turn(level, bits):
     compiled = compile_turn(level, bits)
     turn = ctypes.CFUNCTYPE(None, POINTER, INT, POINTER, INT)(compiled.address)
     rows = np.arange(2 * side * side, dtype=f"f{bits // 8}").reshape(side, 2 * side)[:, 1 : side + 1]
-    found = np.zeros((side, side + 3), rows.dtype)
-    turn(rows.ctypes.data, rows.strides[0], found.ctypes.data, found.strides[0])
-    np.testing.assert_array_equal(found[:, :side], rows.T)
-    assert not found[:, side:].any()
+    results = np.zeros((side, side + 3), rows.dtype)
+    turn(rows.ctypes.data, rows.strides[0], results.ctypes.data, results.strides[0])
+    np.testing.assert_array_equal(results[:, :side], rows.T)
+    assert not results[:, side:].any()
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -51,11 +51,13 @@ def test_chunk_sums(level, bits, backward):
         vector = lanes * dtype.itemsize
         first = x.ctypes.data + (x.nbytes - vector if backward else 0)
         streams = np.array([first, -vector if backward else vector, weight.ctypes.data, 0], np.int64)
-        found, nothing = np.full((2, n_chunks), np.nan, dtype), np.zeros(1, dtype)
-        sums(streams.ctypes.data, nothing.ctypes.data, numbers.ctypes.data, found.ctypes.data, n_chunks, n_vectors)
+        results, nothing = np.full((2, n_chunks), np.nan, dtype), np.zeros(1, dtype)
+        sums(
+            streams.ctypes.data, nothing.ctypes.data, numbers.ctypes.data, results.ctypes.data, n_chunks, n_vectors
+        )
         for c, part in enumerate((x[::-1] if backward else x).reshape(n_chunks, chunk)):
             rest = np.zeros(2)
             for value in part.astype(np.float64):
                 rest = matrix @ rest + (value, 0.5 * value)
             tolerance = 1e-5 if bits == 32 else 1e-13
-            np.testing.assert_allclose(found[:, c], rest, rtol=tolerance, atol=tolerance)
+            np.testing.assert_allclose(results[:, c], rest, rtol=tolerance, atol=tolerance)

@@ -3,8 +3,10 @@
 import numpy as np
 from upsweep import reference
 from upsweep._backends.cuda import user_scan_launch
+from upsweep._backends.cuda.user_scan_layout import ScanArrays
 from upsweep._compiler.recurrences.associative import find_monoid
 from upsweep._compiler.recurrences.trace import trace
+from upsweep._core.user_scan import ScanSpec
 
 
 def as_tuple(value):
@@ -29,31 +31,34 @@ def scan(place, update, init, xs, parallel=False, dtypes=None):
     sent = [place.send(np.broadcast_to(x, shape)) for x in arrays]
     outputs = [place.poisoned(arrays[0], shape, dtype) for dtype in dtypes or traced.output_dtypes]
     finals = [place.poisoned(None, columns, dtype) for dtype in traced.state_dtypes]
-    form = find_monoid(traced.recurrence)[0] if parallel else None
-    assert (form is not None) == parallel
-    user_scan_launch.run(
-        traced.recurrence, traced.dtype.name, sent, [array for array, _ in outputs],
+    monoid = find_monoid(traced.recurrence)[0] if parallel else None
+    assert (monoid is not None) == parallel
+    operands = ScanArrays(
+        sent, [array for array, _ in outputs],
         [s if isinstance(s, float) else place.send(np.broadcast_to(s, columns)) for s in inits],
-        [array for array, _ in finals], length, columns, form, device=0, stream=0, allocate=place.allocate,
+        [array for array, _ in finals],
     )  # fmt: skip
-    return [place.fetch(*made) for made in (*outputs, *finals)]
+    spec = ScanSpec(traced.recurrence, traced.dtype, length, columns)
+    launch = user_scan_launch.prepare(spec, operands, monoid, 0)
+    launch.start([getattr(each, "pointer", each) for each in operands.operands], 0, place.allocate)
+    return [place.fetch(*result) for result in (*outputs, *finals)]
 
 
 def expected(update, init, xs):
-    """The same by the naive twin."""
+    """The same by the reference implementation."""
     ys, last = reference.scan(update, init, xs, return_final=True)
     return [*as_tuple(ys), *as_tuple(last)]
 
 
 def check(place, update, init, xs, parallel=False, tolerance=None):
-    found = scan(place, update, init, xs, parallel)
-    theirs = expected(update, init, xs)
-    assert len(found) == len(theirs)
-    for got, other in zip(found, theirs):
+    results = scan(place, update, init, xs, parallel)
+    reference_result = expected(update, init, xs)
+    assert len(results) == len(reference_result)
+    for got, other in zip(results, reference_result):
         assert got.dtype == other.dtype and got.shape == other.shape
         close = tolerance or {2: 2e-3, 4: 1e-4}.get(got.dtype.itemsize, 1e-10)
         np.testing.assert_allclose(got.astype(float), other.astype(float), rtol=close, atol=close)
-    return found
+    return results
 
 
 def cell(s, x):

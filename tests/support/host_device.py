@@ -20,7 +20,7 @@ from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.pairs.render import kernel_text
 from upsweep._compiler.cuda.scans import render
 from upsweep._compiler.formulas.reduction import outputs
-from upsweep._user_scan.cached_calls import known_plans
+from upsweep._user_scan.cached_calls import compiled_scans
 from upsweep._utils.lru_cache import LRUCache
 
 PREAMBLE = Path(__file__).parent / "on_host.hpp"
@@ -136,10 +136,10 @@ def install(monkeypatch, folder, n_slots=8):
     monkeypatch.setattr(nvrtc, "fetch_or_compile", lambda text, options, capability: text.encode())
     # Threads that wait for each other are slow on the host: a few of them have several chunks each.
     monkeypatch.setattr(render, "JOINERS", (16,))
-    for family in (pairs_launch, user_scan_launch):
-        # A cache of the test's own: a real device must not find host functions in it.
-        monkeypatch.setattr(family, "_prepared", LRUCache(64))
-    monkeypatch.setattr(known_plans, "_functions", weakref.WeakKeyDictionary())
+    # Empty caches for the time of the test: a real device must not find functions of the host.
+    monkeypatch.setattr(pairs_launch, "_prepared", LRUCache(64))
+    monkeypatch.setattr(user_scan_launch, "_kernels", LRUCache(user_scan_launch.MAX_KERNELS))
+    monkeypatch.setattr(compiled_scans, "_functions", weakref.WeakKeyDictionary())
     return device
 
 

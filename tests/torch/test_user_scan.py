@@ -23,11 +23,11 @@ def coupled(s, x):
 def test_results_are_those_of_arrays(keywords):
     for dtype in (np.float32, np.float64):
         x, start = random((40, 40), dtype), random(40, dtype)
-        mine = upsweep.scan(
+        result = upsweep.scan(
             cell, torch.from_numpy(start), (torch.from_numpy(x), 0.5), return_final=True, **keywords
         )
-        theirs = upsweep.scan(cell, start, (x, np.asarray(0.5, dtype)), return_final=True, **keywords)
-        for got, expected in zip(mine, theirs):
+        reference_result = upsweep.scan(cell, start, (x, np.asarray(0.5, dtype)), return_final=True, **keywords)
+        for got, expected in zip(result, reference_result):
             assert isinstance(got, torch.Tensor)
             np.testing.assert_array_equal(got.numpy(), expected)
 
@@ -70,11 +70,11 @@ def test_gradients_are_those_of_arrays():
     x, start = tensor((30, 5)), tensor(5, 1)
     y = upsweep.scan(lambda s, x: s * x + np.exp(-x), start, x)
     y.sum().backward()
-    found = upsweep.scan.gradient(
+    results = upsweep.scan.gradient(
         lambda s, x: s * x + np.exp(-x), start.detach().numpy(), x.detach().numpy(), np.ones((30, 5))
     )
-    np.testing.assert_allclose(x.grad, found.xs)
-    np.testing.assert_allclose(start.grad, found.init)
+    np.testing.assert_allclose(x.grad, results.xs)
+    np.testing.assert_allclose(start.grad, results.init)
 
 
 def test_parallel_in_time():
@@ -112,11 +112,11 @@ def test_out_is_for_arrays():
 def test_tensors_that_are_not_dense():
     decay = lambda s, x: 0.5 * s + x  # noqa: E731
     x = torch.ones(3, 2)
-    for made in (x.to_sparse(), x.to_sparse_csr()):
+    for sparse in (x.to_sparse(), x.to_sparse_csr()):
         with pytest.raises(TypeError, match=r"xs: expected a dense tensor, got one of layout torch\.sparse"):
-            upsweep.scan(decay, 0.0, made)
+            upsweep.scan(decay, 0.0, sparse)
         with pytest.raises(TypeError, match=r"init\[1\]: expected a dense tensor, got one of layout"):
-            upsweep.scan(lambda s, x: (s[0] + x, s[1]), (0.0, made), torch.ones(4, 3, 2))
+            upsweep.scan(lambda s, x: (s[0] + x, s[1]), (0.0, sparse), torch.ones(4, 3, 2))
     for layout in (torch.strided, torch.jagged):
         nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
         with pytest.raises(TypeError, match="xs: expected a dense tensor, got"):
@@ -140,8 +140,8 @@ def test_what_needs_no_derivative_goes_numpys_way(view, axis, reverse):
     }[view]
     for update in (lambda s, x: RATES[0] * s + x, lambda s, x: (np.tanh(s + x), x > s)):
         keywords = {"axis": axis, "reverse": reverse, "return_final": True}
-        mine = upsweep.scan(update, 0.0, x, **keywords)
-        theirs = upsweep.scan(update, 0.0, x.clone().requires_grad_(), **keywords)
-        for one, other in zip(mine, theirs, strict=True):
+        result = upsweep.scan(update, 0.0, x, **keywords)
+        reference_result = upsweep.scan(update, 0.0, x.clone().requires_grad_(), **keywords)
+        for one, other in zip(result, reference_result, strict=True):
             assert (one.dtype, one.shape, one.requires_grad) == (other.dtype, other.shape, False)
             np.testing.assert_allclose(one, other.detach(), rtol=1e-6, atol=1e-6)

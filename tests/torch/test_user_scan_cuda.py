@@ -28,9 +28,9 @@ def test_results_are_those_of_arrays(device, keywords):
     for dtype in (np.float32, np.float64) if device == "cuda" else (np.float32,):
         x, start = random((40, 40), dtype), random(40, dtype)
         on = [torch.from_numpy(array).to(device) for array in (start, x)]
-        mine = upsweep.scan(cell, on[0], (on[1], 0.5), return_final=True, **keywords)
-        theirs = upsweep.scan(cell, start, (x, np.asarray(0.5, dtype)), return_final=True, **keywords)
-        for got, expected in zip(mine, theirs):
+        result = upsweep.scan(cell, on[0], (on[1], 0.5), return_final=True, **keywords)
+        reference_result = upsweep.scan(cell, start, (x, np.asarray(0.5, dtype)), return_final=True, **keywords)
+        for got, expected in zip(result, reference_result):
             assert isinstance(got, torch.Tensor) and got.device.type == device
             np.testing.assert_allclose(got.cpu(), expected, rtol=1e-5, atol=1e-5)
 
@@ -65,14 +65,14 @@ def test_time_in_parallel(device):
 def test_filters(device):
     x, zi = tensor((3, 50), device), tensor((3, 2), device, 1)
     b, a = [0.5, 0.2, 0.1], [2.0, -0.5, 0.3]
-    mine = upsweep.lfilter(b, a, x, zi=zi)
+    result = upsweep.lfilter(b, a, x, zi=zi)
     arrays = x.detach().cpu().numpy(), zi.detach().cpu().numpy()
-    for got, expected in zip(mine, upsweep.lfilter(b, a, arrays[0], zi=arrays[1])):
+    for got, expected in zip(result, upsweep.lfilter(b, a, arrays[0], zi=arrays[1])):
         np.testing.assert_allclose(got.detach().cpu(), expected)
-    mine[0].sum().backward()
+    result[0].sum().backward()
     assert x.grad.shape == x.shape and zi.grad.shape == zi.shape
-    found = upsweep.ewm_mean(x.detach(), halflife=2.0, times=np.arange(50.0))
-    np.testing.assert_allclose(found.cpu(), upsweep.ewm_mean(arrays[0], halflife=2.0, times=np.arange(50.0)))
+    results = upsweep.ewm_mean(x.detach(), halflife=2.0, times=np.arange(50.0))
+    np.testing.assert_allclose(results.cpu(), upsweep.ewm_mean(arrays[0], halflife=2.0, times=np.arange(50.0)))
 
 
 def test_half_precision(device):
@@ -92,12 +92,12 @@ def test_what_is_not_differentiated_has_the_same_bits(device, dtype, keywords):
         long = upsweep.scan(update, init, x, return_final=True, **keywords)
         short = upsweep.scan(update, init, x.detach(), return_final=True, **keywords)
         flat = [
-            [each for part in found for each in (part if isinstance(part, tuple) else (part,))]
-            for found in (short, long)
+            [each for part in results for each in (part if isinstance(part, tuple) else (part,))]
+            for results in (short, long)
         ]
-        for mine, theirs in zip(*flat, strict=True):
-            assert not mine.requires_grad and theirs.requires_grad
-            assert mine.dtype == theirs.dtype and torch.equal(mine, theirs.detach())
+        for result, reference_result in zip(*flat, strict=True):
+            assert not result.requires_grad and reference_result.requires_grad
+            assert result.dtype == reference_result.dtype and torch.equal(result, reference_result.detach())
 
 
 @pytest.mark.cuda

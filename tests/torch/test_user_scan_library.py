@@ -41,8 +41,8 @@ def with_gradients(function, *arguments):
 
 
 def assert_alike(function, other, *arguments, **tolerance):
-    for mine, theirs in zip(with_gradients(function, *arguments), with_gradients(other, *arguments)):
-        torch.testing.assert_close(mine, theirs, **tolerance)
+    for result, reference_result in zip(with_gradients(function, *arguments), with_gradients(other, *arguments)):
+        torch.testing.assert_close(result, reference_result, **tolerance)
 
 
 @pytest.mark.parametrize("keywords", [{}, {"axis": -1, "reverse": True}])
@@ -210,16 +210,16 @@ def test_vmap(in_dims):
     def whole(x, w, start):
         return upsweep.scan(cell, start, (x, w), return_final=True)
 
-    found = torch.func.vmap(whole, in_dims)(*arguments)
+    observed = torch.func.vmap(whole, in_dims)(*arguments)
     for n in range(3):
-        torch.testing.assert_close(tuple(each[n] for each in found), whole(*one(n)))
+        torch.testing.assert_close(tuple(each[n] for each in observed), whole(*one(n)))
     gradients = torch.func.vmap(torch.func.grad(run_cell, (0, 1, 2)), in_dims)(*arguments)
     for n in range(3):
         torch.testing.assert_close(
             tuple(each[n] for each in gradients), torch.func.grad(run_cell, (0, 1, 2))(*one(n))
         )
     inside = compiled(lambda *each: torch.func.vmap(whole, in_dims)(*each))(*arguments)
-    torch.testing.assert_close(inside, found)
+    torch.testing.assert_close(inside, observed)
 
 
 def test_segments_are_refused_in_transforms():
@@ -236,8 +236,8 @@ def test_tensors_without_memory():
     assert y.stride() == real.stride()
     with FakeTensorMode() as mode:
         x = mode.from_tensor(torch.randn(6, 4)).requires_grad_()
-        (found,) = torch.autograd.grad(upsweep.scan(cell, 0.0, (x, 0.5), axis=1).sum(), x)
-    assert found.shape == (6, 4)
+        (observed,) = torch.autograd.grad(upsweep.scan(cell, 0.0, (x, 0.5), axis=1).sum(), x)
+    assert observed.shape == (6, 4)
 
 
 # ---- bfloat16 ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 import upsweep
 from helpers import random
 from tensors import torch
-from upsweep._torch import user_scan, user_scan_derivatives
+from upsweep._torch import user_scan, user_scan_cuda, user_scan_plans
 
 
 @pytest.fixture
@@ -20,9 +20,9 @@ def looked_at(monkeypatch):
     """How often a call, or a derivative, was looked at."""
     calls, check = [], user_scan.check
     monkeypatch.setattr(user_scan, "check", lambda *a: (calls.append("call"), check(*a))[1])
-    prepare = user_scan_derivatives.Derivative._prepare
+    prepare = user_scan_plans.Derivative._prepare
     monkeypatch.setattr(
-        user_scan_derivatives.Derivative, "_prepare", lambda *a: (calls.append("derivative"), prepare(*a))[1]
+        user_scan_plans.Derivative, "_prepare", lambda *a: (calls.append("derivative"), prepare(*a))[1]
     )
     return calls
 
@@ -35,7 +35,7 @@ def pair(s, x):
     return (np.tanh(s[0] * 0.5 + x[0] * s[1]), np.where(x[1] > 0, s[1], s[0])), (s[0] * s[1], x[0] > s[1])
 
 
-def made(shape, device, seed=0, dtype=torch.float32, **keywords):
+def make_tensor(shape, device, seed=0, dtype=torch.float32, **keywords):
     return torch.tensor(random(shape, np.float64, seed), device=device).to(dtype).requires_grad_(**keywords)
 
 
@@ -44,21 +44,21 @@ def really_on_the_cpu(monkeypatch, device):
     """Tensors there are taken for what they are: the real thing beside the one that is taken for another."""
     with monkeypatch.context() as patch:
         if device == "cpu":
-            patch.setattr(user_scan.there, "is_cuda", lambda tensor: False)
-            patch.setattr(user_scan, "_known", lambda *a: (None, None))
+            patch.setattr(user_scan_cuda, "is_cuda", lambda tensor: False)
+            patch.setattr(user_scan, "_lookup", lambda *a: (None, None))
         yield
 
 
-def derivatives(update, init, xs, wanted, **keywords):
+def derivatives(update, init, xs, leaves, **keywords):
     """Results, and the gradients of something that reads all of them."""
-    found = upsweep.scan(update, init, xs, return_final=True, **keywords)
-    flat = [y for part in found for y in (part if isinstance(part, tuple) else (part,))]
+    results = upsweep.scan(update, init, xs, return_final=True, **keywords)
+    flat = [y for part in results for y in (part if isinstance(part, tuple) else (part,))]
     loss = sum((y.double() * torch.cos(y.double())).sum() for y in flat if y.requires_grad)
-    return [y.detach().cpu() for y in flat], [g.cpu() for g in torch.autograd.grad(loss, wanted)]
+    return [y.detach().cpu() for y in flat], [g.cpu() for g in torch.autograd.grad(loss, leaves)]
 
 
-def agree(mine, theirs, tolerance):
-    for got, expected in zip((*mine[0], *mine[1]), (*theirs[0], *theirs[1]), strict=True):
+def agree(result, reference_result, tolerance):
+    for got, expected in zip((*result[0], *result[1]), (*reference_result[0], *reference_result[1]), strict=True):
         assert got.dtype == expected.dtype and got.shape == expected.shape
         torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
 
@@ -72,27 +72,27 @@ def test_a_later_call_is_the_call_on_the_cpu(device, looked_at, monkeypatch, dty
     n = 20 if "axis" in keywords else 30
 
     def on(where, seed):
-        x, w = made((20, 30), where, seed, dtype), made((20, 1), where, seed + 1, dtype)
-        start = made(n, where, seed + 2, dtype)
+        x, w = make_tensor((20, 30), where, seed, dtype), make_tensor((20, 1), where, seed + 1, dtype)
+        start = make_tensor(n, where, seed + 2, dtype)
         return x, w, start
 
     tolerance = 3e-2 if dtype is torch.bfloat16 else 1e-4
     for seed in range(3):
         x, w, start = on(device, seed)
-        mine = [derivatives(cell, 0.25 * seed, (x, w), (x, w), **keywords)]
-        mine.append(derivatives(pair, (start, seed / 2), (x, w), (start, x), **keywords))
+        result = [derivatives(cell, 0.25 * seed, (x, w), (x, w), **keywords)]
+        result.append(derivatives(pair, (start, seed / 2), (x, w), (start, x), **keywords))
         n_looks = len(looked_at)
         with really_on_the_cpu(monkeypatch, device):
             x, w, start = on("cpu", seed)
-            agree(mine[0], derivatives(cell, 0.25 * seed, (x, w), (x, w), **keywords), tolerance)
-            theirs = derivatives(pair, (start, seed / 2), (x, w), (start, x), **keywords)
-            agree(mine[1], theirs, tolerance)
+            agree(result[0], derivatives(cell, 0.25 * seed, (x, w), (x, w), **keywords), tolerance)
+            reference_result = derivatives(pair, (start, seed / 2), (x, w), (start, x), **keywords)
+            agree(result[1], reference_result, tolerance)
         looked_at[n_looks:] = []
     assert sorted(looked_at) == ["call", "call", "derivative", "derivative"]
 
 
 def test_whether_it_is_differentiated(device):
-    x, w = made((10, 4), device), made((10, 4), device, 1)
+    x, w = make_tensor((10, 4), device), make_tensor((10, 4), device, 1)
     for _ in range(2):
         assert not upsweep.scan(cell, 0.5, (x.detach(), w.detach())).requires_grad
         assert upsweep.scan(cell, 0.5, (x, w.detach())).requires_grad
@@ -108,7 +108,7 @@ def test_whether_it_is_differentiated(device):
 
 def test_cotangents_of_every_kind(device):
     """None, one number repeated, transposed; of some results, or of the last state alone."""
-    x, w = made((12, 9), device), made((12, 9), device, 1)
+    x, w = make_tensor((12, 9), device), make_tensor((12, 9), device, 1)
 
     def run():
         return upsweep.scan(cell, 0.5, (x, w), return_final=True)
@@ -116,7 +116,7 @@ def test_cotangents_of_every_kind(device):
     def by(loss):
         return torch.autograd.grad(loss, (x, w))
 
-    factor = made((9, 12), device, 2).detach()
+    factor = make_tensor((9, 12), device, 2).detach()
     for _ in range(2):
         y, last = run()
         ones = by((y * torch.ones_like(y)).sum())
@@ -129,27 +129,27 @@ def test_cotangents_of_every_kind(device):
             torch.testing.assert_close(got, expected)
         assert all(
             g is None
-            for g in torch.autograd.grad(y.sum() * 0 + last.sum() * 0, [made(3, device)], allow_unused=True)
+            for g in torch.autograd.grad(y.sum() * 0 + last.sum() * 0, [make_tensor(3, device)], allow_unused=True)
         )
 
 
 def test_derivatives_of_higher_order_after_first_ones(device, monkeypatch):
     def second(where):
-        x, w = made((5, 3), where), made((5, 1), where, 1)
+        x, w = make_tensor((5, 3), where), make_tensor((5, 1), where, 1)
         y = upsweep.scan(cell, 0.5, (x, w))
         (first,) = torch.autograd.grad(y.sum(), w, create_graph=True)
         return torch.autograd.grad((first * first).sum(), (x, w))
 
-    x, w = made((5, 3), device), made((5, 1), device, 1)
+    x, w = make_tensor((5, 3), device), make_tensor((5, 1), device, 1)
     upsweep.scan(cell, 0.5, (x, w)).sum().backward()
-    mine = second(device)
+    result = second(device)
     with really_on_the_cpu(monkeypatch, device):
-        for got, expected in zip(mine, second("cpu"), strict=True):
+        for got, expected in zip(result, second("cpu"), strict=True):
             torch.testing.assert_close(got.cpu(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_who_follows_tensors_sees_the_same_after_a_plan(device):
-    x, w = made((6, 3), device), made((6, 3), device, 1)
+    x, w = make_tensor((6, 3), device), make_tensor((6, 3), device, 1)
 
     def total(x):
         return upsweep.scan(cell, 0.5, (x, w.detach())).sum()
@@ -169,7 +169,7 @@ def test_who_follows_tensors_sees_the_same_after_a_plan(device):
 
 
 def test_negated_views_and_integers_are_looked_at(device):
-    x = made((6, 3), device).detach()
+    x = make_tensor((6, 3), device).detach()
     negated = torch._neg_view(x)
     for _ in range(2):
         torch.testing.assert_close(
@@ -179,7 +179,7 @@ def test_negated_views_and_integers_are_looked_at(device):
 
 
 def test_what_was_changed_in_place_is_not_differentiated(device):
-    x, w = made((6, 3), device), made((6, 3), device, 1)
+    x, w = make_tensor((6, 3), device), make_tensor((6, 3), device, 1)
     for _ in range(2):
         y = upsweep.scan(cell, 0.5, (x, w))
         with torch.no_grad():
@@ -188,22 +188,22 @@ def test_what_was_changed_in_place_is_not_differentiated(device):
             y.sum().backward()
 
 
-def test_states_are_kept_only_where_the_derivative_reads_them(device, monkeypatch):
-    shapes, library = [], user_scan.there.view_tensor.__self__
+def test_states_are_saved_only_if_the_derivative_reads_them(device, monkeypatch):
+    shapes, library = [], user_scan_cuda.view_tensor.__self__
     new = type(library).new
     monkeypatch.setattr(type(library), "new", lambda self, *a: (shapes.append(a[0]), new(self, *a))[1])
-    x = made((7, 5), device)
-    for update, n_kept in ((lambda s, x: 0.9 * s + x, 0), (lambda s, x: np.tanh(s + x), 1)):
+    x = make_tensor((7, 5), device)
+    for update, n_saved in ((lambda s, x: 0.9 * s + x, 0), (lambda s, x: np.tanh(s + x), 1)):
         shapes.clear()
         upsweep.scan(update, 0.5, x)
-        assert shapes == [(7, 5)] * (1 + n_kept)
+        assert shapes == [(7, 5)] * (1 + n_saved)
 
 
 def test_a_plan_keeps_no_tensor(device):
     def update(s, x):
         return np.tanh(s + x)
 
-    x = made((7, 5), device)
+    x = make_tensor((7, 5), device)
     y = upsweep.scan(update, 0.5, x)
     y.sum().backward()
     of = [weakref.ref(each) for each in (x, y)]

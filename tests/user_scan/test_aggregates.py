@@ -38,11 +38,11 @@ def test_states_after_blocks(name, reverse):
             state = carry.apply(state)
         for carry in carries[1:]:
             whole = upsweep.combine(whole, carry)
-        for found in (state, whole.apply(init)):
-            assert isinstance(found, tuple) == isinstance(final, tuple)
-            for mine, theirs in zip(items(found), items(final), strict=True):
-                assert mine.dtype == np.float64
-                np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-12)
+        for results in (state, whole.apply(init)):
+            assert isinstance(results, tuple) == isinstance(final, tuple)
+            for result, expected in zip(items(results), items(final), strict=True):
+                assert result.dtype == np.float64
+                np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_block_that_drops_the_state():

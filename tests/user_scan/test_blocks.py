@@ -37,17 +37,19 @@ def test_blocks_are_the_whole(name, reverse):
         if name == "nothing":
             assert results == [None] * len(parts) and whole is None
         else:
-            for mine, theirs in zip(joined(results, axis), items(whole), strict=True):
-                np.testing.assert_array_equal(mine, theirs)
-        for mine, theirs in zip(items(scan.state), items(final), strict=True):
-            np.testing.assert_array_equal(mine, theirs)
+            for result, expected in zip(joined(results, axis), items(whole), strict=True):
+                np.testing.assert_array_equal(result, expected)
+        for result, expected in zip(items(scan.state), items(final), strict=True):
+            np.testing.assert_array_equal(result, expected)
 
 
 def test_several_inputs():
     gates, tokens = random(100), random(100, seed=1)
     blocks = ((gates[i : i + 30], tokens[i : i + 30]) for i in range(0, 100, 30))
-    mine = np.concatenate(list(upsweep.scan_blocks(upsweep.scan, lambda s, x: x[0] * s + x[1], 0.0, blocks)))
-    np.testing.assert_allclose(mine, upsweep.scan(lambda s, x: x[0] * s + x[1], 0.0, (gates, tokens)), rtol=1e-12)
+    result = np.concatenate(list(upsweep.scan_blocks(upsweep.scan, lambda s, x: x[0] * s + x[1], 0.0, blocks)))
+    np.testing.assert_allclose(
+        result, upsweep.scan(lambda s, x: x[0] * s + x[1], 0.0, (gates, tokens)), rtol=1e-12
+    )
 
 
 def test_states_are_not_rounded_between_blocks():
@@ -56,9 +58,9 @@ def test_states_are_not_rounded_between_blocks():
     blocks = (x[i : i + 1] for i in range(x.size))
     whole = upsweep.scan(update, init, x)
     scan = upsweep.scan_blocks(upsweep.scan, update, init, blocks)
-    mine = np.concatenate(list(scan))
-    assert mine.dtype == whole.dtype == scan.state.dtype == np.float16
-    np.testing.assert_array_equal(mine, whole)
+    result = np.concatenate(list(scan))
+    assert result.dtype == whole.dtype == scan.state.dtype == np.float16
+    np.testing.assert_array_equal(result, whole)
 
 
 def test_what_is_refused():

@@ -14,8 +14,8 @@ import pytest
 import upsweep
 from devices import FakeCupyArray
 from helpers import in_threads, random
-from upsweep import user_scan
-from upsweep._user_scan.cached_calls import known_plans
+from upsweep._user_scan import cached_calls
+from upsweep._user_scan.cached_calls import compiled_scans
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def there(fake_cupy, monkeypatch, folder):
+def device_array(fake_cupy, monkeypatch, folder):
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler")
     host_device.install(monkeypatch, folder)
@@ -34,8 +34,8 @@ def there(fake_cupy, monkeypatch, folder):
 @pytest.fixture
 def checked(monkeypatch):
     """How often a call was looked at."""
-    calls, check = [], user_scan.check
-    monkeypatch.setattr(user_scan, "check", lambda *a: (calls.append(a), check(*a))[1])
+    calls, check = [], cached_calls.check
+    monkeypatch.setattr(cached_calls, "check", lambda *a: (calls.append(a), check(*a))[1])
     return calls
 
 
@@ -47,22 +47,22 @@ def host(value):
     return tuple(map(host, value)) if isinstance(value, tuple) else value.host
 
 
-def same(mine, theirs):
-    for got, expected in zip(mine, theirs, strict=True):
+def same(result, reference_result):
+    for got, expected in zip(result, reference_result, strict=True):
         np.testing.assert_allclose(got.host, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_later_call_is_not_looked_at_again(there, checked):
+def test_a_later_call_is_not_looked_at_again(device_array, checked):
     for seed in range(4):
         x, start = random((30, 5), np.float32, seed), random(5, np.float32, seed + 9)
         same(
-            upsweep.scan(cell, there(start), there(x), reverse=True, return_final=True),
+            upsweep.scan(cell, device_array(start), device_array(x), reverse=True, return_final=True),
             upsweep.scan(cell, start, x, reverse=True, return_final=True),
         )
     assert len([each for each in checked if isinstance(each[2], FakeCupyArray)]) == 1
 
 
-def test_what_makes_another_call(there, checked):
+def test_what_makes_another_call(device_array, checked):
     x = random((12, 12), np.float32)
     calls = [
         (x, {}), (x, {"axis": 1}), (x, {"reverse": True}), (x.T, {}), (x[::2], {}), (x.astype(float), {}),
@@ -70,19 +70,21 @@ def test_what_makes_another_call(there, checked):
     ]  # fmt: skip
     for _ in range(2):
         for array, keywords in calls:
-            mine = upsweep.scan(cell, 0.5, there(array), **keywords)
-            np.testing.assert_allclose(mine.host, upsweep.scan(cell, 0.5, array, **keywords), rtol=1e-3, atol=1e-3)
-            final = upsweep.scan(cell, 0.5, there(array), return_final=True, **keywords)
+            result = upsweep.scan(cell, 0.5, device_array(array), **keywords)
+            np.testing.assert_allclose(
+                result.host, upsweep.scan(cell, 0.5, array, **keywords), rtol=1e-3, atol=1e-3
+            )
+            final = upsweep.scan(cell, 0.5, device_array(array), return_final=True, **keywords)
             assert isinstance(final, tuple)
-    assert upsweep.scan(cell, 0.5, there(x, 3)).device.id == 3
+    assert upsweep.scan(cell, 0.5, device_array(x, 3)).device.id == 3
     assert len([each for each in checked if isinstance(each[2], FakeCupyArray)]) == 2 * len(calls) + 1
 
 
-def test_numbers_that_change(there):
+def test_numbers_that_change(device_array):
     def quotient(s, x):
         return x[0] / x[1] + s
 
-    x = there(np.ones(4, np.float32))
+    x = device_array(np.ones(4, np.float32))
     assert [upsweep.scan(quotient, 0.0, (x, by)).host[0] for by in (2.0, 0.0, 4.0, -0.0, 2.0)] == [
         0.5, np.inf, 0.25, -np.inf, 0.5,
     ]  # fmt: skip
@@ -94,7 +96,7 @@ def test_numbers_that_change(there):
 FACTOR = 2.0
 
 
-def test_an_update_that_takes_something_else_from_around_it(there, monkeypatch):
+def test_an_update_that_takes_something_else_from_around_it(device_array, monkeypatch):
     factor = 3.0
 
     def closed(s, x):
@@ -106,7 +108,7 @@ def test_an_update_that_takes_something_else_from_around_it(there, monkeypatch):
     def by_default(s, x, factor=4.0):
         return factor * x
 
-    x = there(np.ones(3, np.float32))
+    x = device_array(np.ones(3, np.float32))
 
     def results():
         return [upsweep.scan(update, 0.0, x).host[0] for update in (closed, globally, by_default)]
@@ -122,7 +124,7 @@ def test_an_update_that_takes_something_else_from_around_it(there, monkeypatch):
     assert results()[0] == 3
 
 
-def test_an_update_that_counts_its_calls_is_known_by_the_count_before(there):
+def test_an_update_that_counts_its_calls_is_known_by_the_count_before(device_array):
     count = 0.0
 
     def counting(s, x):
@@ -130,39 +132,39 @@ def test_an_update_that_counts_its_calls_is_known_by_the_count_before(there):
         count += 1.0
         return s + count * x
 
-    x = there(np.ones(3, np.float32))
+    x = device_array(np.ones(3, np.float32))
     assert [upsweep.scan(counting, 0.0, x).host[0] for _ in range(3)] == [1, 2, 3]
     count = 0.0
     assert upsweep.scan(counting, 0.0, x).host[0] == 1
 
 
-def test_the_stream_of_each_call(there, fake_cupy, monkeypatch):
+def test_the_stream_of_each_call(device_array, fake_cupy, monkeypatch):
     streams = []
     monkeypatch.setattr(host_device.HostFunction, "launch", lambda self, *a: streams.append(a[2]))
-    x = there(random((20, 3)))
+    x = device_array(random((20, 3)))
     for fake_cupy.stream in (77, 78, 77):
         upsweep.scan(cell, 0.5, x)
     assert streams == [77, 78, 77]
 
 
-def test_what_would_be_refused_is_refused_later_too(there):
+def test_what_would_be_refused_is_refused_later_too(device_array):
     x = random((6, 6), np.float32)
-    upsweep.scan(cell, 0.5, there(x), axis=1)
+    upsweep.scan(cell, 0.5, device_array(x), axis=1)
     with pytest.raises(TypeError, match=r"axis: expected an integer, got 1\.0"):
-        upsweep.scan(cell, 0.5, there(x), axis=1.0)
-    upsweep.scan(cell, there(x[0]), there(x))
+        upsweep.scan(cell, 0.5, device_array(x), axis=1.0)
+    upsweep.scan(cell, device_array(x[0]), device_array(x))
     with pytest.raises(TypeError, match="init: is an array in the host's memory"):
-        upsweep.scan(cell, x[0], there(x))
+        upsweep.scan(cell, x[0], device_array(x))
     memory = np.zeros(37, np.uint8)
     first = -memory.ctypes.data % 4
     off = memory[first + 1 : first + 25].view(np.float32)
-    upsweep.scan(cell, 0.5, there(np.zeros(6, np.float32)))
+    upsweep.scan(cell, 0.5, device_array(np.zeros(6, np.float32)))
     with pytest.raises(ValueError, match="xs: not all of its elements are at multiples of their size"):
-        upsweep.scan(cell, 0.5, there(off))
+        upsweep.scan(cell, 0.5, device_array(off))
 
 
-def test_arrays_of_one_number_of_the_host_are_read_each_time(there):
-    x, number = there(np.ones(3, np.float32)), np.array(2.0, np.float32)
+def test_arrays_of_one_number_of_the_host_are_read_each_time(device_array):
+    x, number = device_array(np.ones(3, np.float32)), np.array(2.0, np.float32)
     assert upsweep.scan(lambda s, x: s + x[0] * x[1], 0.0, (x, number)).host[0] == 2
 
     def update(s, x):
@@ -173,33 +175,33 @@ def test_arrays_of_one_number_of_the_host_are_read_each_time(there):
     assert upsweep.scan(update, 0.0, (x, number)).host[0] == 3
 
 
-def test_so_many_and_no_more(there):
-    made = {"np": np}
-    exec("def update(s, x): return s + np.tanh(x)", made)
-    update = made.pop("update")  # code that nothing else holds
+def test_so_many_and_no_more(device_array):
+    namespace = {"np": np}
+    exec("def update(s, x): return s + np.tanh(x)", namespace)
+    update = namespace.pop("update")  # code that nothing else holds
     for n in range(1, 100):
-        upsweep.scan(update, 0.0, there(np.zeros(n, np.float32)))
-    kept = known_plans._functions[update.__code__]
-    assert len(kept._values) == 64
+        upsweep.scan(update, 0.0, device_array(np.zeros(n, np.float32)))
+    cache = compiled_scans._functions[update.__code__]
+    assert len(cache._values) == 64
     gone = weakref.ref(update.__code__)
-    del update, kept
+    del update, cache
     gc.collect()
     assert gone() is None
 
 
-def test_an_update_of_which_nothing_can_be_known(there):
+def test_an_update_of_which_nothing_can_be_known(device_array):
     class Slotted:
         __slots__ = ("factor",)
 
         def __call__(self, s, x):
             return self.factor * x
 
-    update, x = Slotted(), there(np.ones(3, np.float32))
+    update, x = Slotted(), device_array(np.ones(3, np.float32))
     for update.factor in (2.0, 3.0):
         assert upsweep.scan(update, 0.0, x).host[0] == update.factor
 
 
-def test_several_threads_at_once(there, monkeypatch):
+def test_several_threads_at_once(device_array, monkeypatch):
     """Each has arguments of its own, though the kernels of this stand-in run one at a time."""
     lock, launch = threading.Lock(), host_device.HostFunction.launch
 
@@ -210,12 +212,12 @@ def test_several_threads_at_once(there, monkeypatch):
     monkeypatch.setattr(host_device.HostFunction, "launch", one_at_a_time)
     arrays = [random((50, 4), np.float32, seed) for seed in range(4)]
     expected = [upsweep.scan(cell, 0.5, x) for x in arrays]
-    upsweep.scan(cell, 0.5, there(arrays[0]))
+    upsweep.scan(cell, 0.5, device_array(arrays[0]))
     failed = []
 
     def run(n):
         for _ in range(50):
-            if not np.allclose(upsweep.scan(cell, 0.5, there(arrays[n])).host, expected[n], atol=1e-6):
+            if not np.allclose(upsweep.scan(cell, 0.5, device_array(arrays[n])).host, expected[n], atol=1e-6):
                 failed.append(n)
 
     in_threads(run, *range(4))
@@ -270,7 +272,7 @@ def test_axes_and_numbers_of_numpys_arrays():
                     assert flags.dtype == bool and np.array_equal(flags, expected > 0)
 
 
-def test_results_that_go_where_they_are_told_later_too():
+def test_out_of_later_calls():
     memory = np.zeros(400, np.float32)
     x = random((10, 8), np.float32)
     expected = loop(x)
@@ -302,9 +304,9 @@ def test_time_in_parallel_in_place_later_too():
         within = x.copy()
         upsweep.scan(update, 0.5, within, out=within)
         np.testing.assert_array_equal(apart, within)
-        beside = np.empty_like(x)
-        upsweep.scan(update, 0.5, x, out=beside)
-        np.testing.assert_array_equal(apart, beside)
+        separate = np.empty_like(x)
+        upsweep.scan(update, 0.5, x, out=separate)
+        np.testing.assert_array_equal(apart, separate)
 
 
 def test_interleaved_memory_and_misaligned_arrays():

@@ -19,8 +19,8 @@ def test_lfilter(order, shape, axis):
     x = random(shape)
     np.testing.assert_allclose(upsweep.lfilter(b, a, x, axis), signal.lfilter(b, a, x, axis), rtol=1e-9, atol=1e-9)
     start = random([order if d == axis % len(shape) else n for d, n in enumerate(shape)], seed=1)
-    mine, theirs = (module.lfilter(b, 3 * a, x, axis, zi=start) for module in (upsweep, signal))
-    for got, expected in zip(mine, theirs):
+    result, reference_result = (module.lfilter(b, 3 * a, x, axis, zi=start) for module in (upsweep, signal))
+    for got, expected in zip(result, reference_result):
         assert got.dtype == expected.dtype and got.shape == expected.shape
         np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-9)
 
@@ -33,8 +33,8 @@ def test_lfilter_of_poles_that_are_nearly_equal(order, cutoff):
     for x in (random(60_000), random(60_000)[::-1], np.ones(30_000)):
         exact = signal.lfilter(b.astype(wide), a.astype(wide), x.astype(wide))
         most = np.abs(exact).max()
-        theirs = np.abs(signal.lfilter(b, a, x) - exact).max() / most
-        assert np.abs(upsweep.lfilter(b, a, x) - exact).max() / most < 30 * theirs + 1e-14
+        reference_result = np.abs(signal.lfilter(b, a, x) - exact).max() / most
+        assert np.abs(upsweep.lfilter(b, a, x) - exact).max() / most < 30 * reference_result + 1e-14
 
 
 def test_lfilter_of_unequal_lengths_dtypes_and_empty_arrays():
@@ -204,8 +204,8 @@ def test_pandas(adjust, ignore_na):
     x = random(500)
     x[[0, 3, 4, 77]] = np.nan
     expected = pandas.Series(x).ewm(alpha=0.1, adjust=adjust, ignore_na=ignore_na).mean().to_numpy()
-    mine = upsweep.ewm_mean(x, alpha=0.1, adjust=adjust, ignore_na=ignore_na)
-    np.testing.assert_allclose(mine, expected, rtol=1e-10, atol=1e-14)
+    result = upsweep.ewm_mean(x, alpha=0.1, adjust=adjust, ignore_na=ignore_na)
+    np.testing.assert_allclose(result, expected, rtol=1e-10, atol=1e-14)
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((1 << 19,), 0), ((1 << 9, 1 << 10), 0), ((1 << 9, 1 << 10), 1)])

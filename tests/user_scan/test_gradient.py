@@ -29,20 +29,20 @@ def loss(update, init, xs, cotangent, last, **keywords):
 
 
 def check(update, init, xs, cotangent, last, checkpoint=None, **keywords):
-    found = upsweep.scan.gradient(
+    results = upsweep.scan.gradient(
         update, init, xs, cotangent, final_cotangent=last, checkpoint=checkpoint, **keywords
     )
     generator, step = np.random.default_rng(0), 1e-6
-    for which, given in enumerate((init, xs)):
-        for place, (array, gradient) in enumerate(zip(as_tuple(given), as_tuple(found[which]))):
+    for which, arguments in enumerate((init, xs)):
+        for place, (array, gradient) in enumerate(zip(as_tuple(arguments), as_tuple(results[which]))):
             assert gradient.shape == array.shape and gradient.dtype == array.dtype
             for _ in range(3):
                 at = tuple(generator.integers(n) for n in array.shape)
                 values = []
                 for shift in (step, -step):
-                    moved = [a.copy() for a in as_tuple(given)]
+                    moved = [a.copy() for a in as_tuple(arguments)]
                     moved[place][at] += shift
-                    moved = tuple(moved) if isinstance(given, tuple) else moved[0]
+                    moved = tuple(moved) if isinstance(arguments, tuple) else moved[0]
                     values.append(
                         loss(update, *((moved, xs) if which == 0 else (init, moved)), cotangent, last, **keywords)
                     )
@@ -70,25 +70,25 @@ def test_gradients(name, checkpoint, keywords):
 
 def test_gradients_of_long_lines_are_parallel_in_time():
     x, cotangent = random(50_000), random(50_000, seed=1)
-    found = upsweep.scan.gradient(lambda s, x: 0.9 * s + 0.1 * x, 0.0, x, cotangent)
+    results = upsweep.scan.gradient(lambda s, x: 0.9 * s + 0.1 * x, 0.0, x, cotangent)
     expected = upsweep.discounted_cumsum(cotangent, 0.9, reverse=True)
-    np.testing.assert_allclose(found.xs, 0.1 * expected, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found.init, 0.9 * expected[0], rtol=1e-9)
+    np.testing.assert_allclose(results.xs, 0.1 * expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(results.init, 0.9 * expected[0], rtol=1e-9)
 
 
 def test_only_the_final_state_counts():
     x = random((7, 3)) + 2
-    found = upsweep.scan.gradient(lambda s, x: s * x, np.ones(3), x, None, final_cotangent=1.0)
-    np.testing.assert_allclose(found.xs, x.prod(0) / x)
-    np.testing.assert_allclose(found.init, x.prod(0))
+    results = upsweep.scan.gradient(lambda s, x: s * x, np.ones(3), x, None, final_cotangent=1.0)
+    np.testing.assert_allclose(results.xs, x.prod(0) / x)
+    np.testing.assert_allclose(results.init, x.prod(0))
 
 
 def test_dtypes_of_gradients():
     x = random((6, 3), np.float32)
-    found = upsweep.scan.gradient(lambda s, x: s + x[0] * x[1], 0.0, (x, np.arange(3)), np.ones((6, 3)))
-    assert [g.dtype for g in found.xs] == [np.float32, np.float64]
-    assert found.init.dtype == np.float64 and found.init.shape == ()  # a Python number is of the dtype of xs
-    assert found.init == 18
+    results = upsweep.scan.gradient(lambda s, x: s + x[0] * x[1], 0.0, (x, np.arange(3)), np.ones((6, 3)))
+    assert [g.dtype for g in results.xs] == [np.float32, np.float64]
+    assert results.init.dtype == np.float64 and results.init.shape == ()  # a Python number is of the dtype of xs
+    assert results.init == 18
 
 
 def test_cotangents_that_do_not_fit():
@@ -147,6 +147,6 @@ def test_a_branch_that_is_not_taken_contributes_nothing(name, length):
     for t in reversed(range(length)):
         of_state, of_input = derivatives(float(states[t]), float(x[t]))
         expected[t], back = (back + 1) * of_input, (back + 1) * of_state
-    found = upsweep.scan.gradient(update, 0.3, x, np.ones(length))
-    np.testing.assert_allclose(found.xs, expected, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose(found.init, back, rtol=1e-9, atol=1e-12)
+    results = upsweep.scan.gradient(update, 0.3, x, np.ones(length))
+    np.testing.assert_allclose(results.xs, expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(results.init, back, rtol=1e-9, atol=1e-12)

@@ -13,10 +13,10 @@ from upsweep._compiler.llvm.scans import kernel as compiled
 @pytest.fixture
 def asked(monkeypatch):
     """Every output is large; whether the kernels of calls so far were to write past the caches."""
-    found = []
+    results = []
 
     def compile_steps(*arguments):
-        found.append(arguments[-1])
+        results.append(arguments[-1])
         return compile_before(*arguments)
 
     compile_before = compiled.compile_steps
@@ -24,7 +24,7 @@ def asked(monkeypatch):
     monkeypatch.setattr(user_scan, "_PAST_CACHES", 0)
     for each in (user_scan._kernel, user_scan._prepared):
         each.cache_clear()
-    return found
+    return results
 
 
 def at(offset, shape, dtype):

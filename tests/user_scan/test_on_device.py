@@ -31,17 +31,17 @@ def on(value, ordinal=0):
     return FakeCupyArray(value, ordinal) if isinstance(value, np.ndarray) else value
 
 
-def same(mine, theirs, tolerance=1e-4):
-    assert len(flat(mine)) == len(flat(theirs))
-    for got, expected in zip(flat(mine), flat(theirs)):
+def same(result, reference_result, tolerance=1e-4):
+    assert len(flat(result)) == len(flat(reference_result))
+    for got, expected in zip(flat(result), flat(reference_result)):
         assert isinstance(got, FakeCupyArray) and got.dtype == expected.dtype and got.shape == expected.shape
         np.testing.assert_allclose(got.host, expected, rtol=tolerance, atol=tolerance)
 
 
 def check(update, init, xs, **keywords):
-    mine = upsweep.scan(update, on(init), on(xs), return_final=True, **keywords)
-    same(mine, upsweep.scan(update, init, xs, return_final=True, **keywords))
-    return mine
+    result = upsweep.scan(update, on(init), on(xs), return_final=True, **keywords)
+    same(result, upsweep.scan(update, init, xs, return_final=True, **keywords))
+    return result
 
 
 def cell(s, x):
@@ -76,8 +76,8 @@ def test_dtypes(dtype):
     x = (10 * random((20, 8))).astype(dtype)
     check(lambda s, x: s * 0.5 + np.abs(x), 0.0, x)
     if BFLOAT16 is not None and dtype is np.float16:
-        found = upsweep.scan(lambda s, x: np.tanh(s + x), np.float32(0), on(x.astype(BFLOAT16)))
-        assert found.dtype == np.float32
+        results = upsweep.scan(lambda s, x: np.tanh(s + x), np.float32(0), on(x.astype(BFLOAT16)))
+        assert results.dtype == np.float32
 
 
 def test_time_in_parallel():
@@ -125,9 +125,9 @@ def test_gradients(keywords):
     for init, xs, cotangent, last in (
         (w, (x, w), g, None), (0.5, (x.astype(np.float32), 0.25), None, w),
     ):  # fmt: skip
-        mine = upsweep.scan.gradient(cell, on(init), on(xs), on(cotangent), final_cotangent=on(last), **keywords)
-        theirs = upsweep.scan.gradient(cell, init, xs, cotangent, final_cotangent=last, **keywords)
-        same((mine.init, mine.xs), (theirs.init, theirs.xs))
+        result = upsweep.scan.gradient(cell, on(init), on(xs), on(cotangent), final_cotangent=on(last), **keywords)
+        reference_result = upsweep.scan.gradient(cell, init, xs, cotangent, final_cotangent=last, **keywords)
+        same((result.init, result.xs), (reference_result.init, reference_result.xs))
 
 
 def test_filters():

@@ -29,16 +29,16 @@ def as_tuple(value):
 def check(update, init, xs, tolerance=1e-10, **keywords):
     assert upsweep.scan.explain(update, init, xs, **keywords).path == "parallel in time"
     ys, final = upsweep.scan(update, init, xs, return_final=True, **keywords)
-    mine, theirs = (*as_tuple(ys), *as_tuple(final)), side_by_side(update, init, xs, **keywords)
-    assert len(mine) == len(theirs)
-    for got, expected in zip(mine, theirs):
+    result, reference_result = (*as_tuple(ys), *as_tuple(final)), side_by_side(update, init, xs, **keywords)
+    assert len(result) == len(reference_result)
+    for got, expected in zip(result, reference_result):
         assert got.dtype == expected.dtype
         np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
     return ys
 
 
 def test_the_loop_itself():
-    """What the others are compared with is what the naive twin gives."""
+    """The sequential result, which the others are compared with, is that of the reference implementation."""
     x = random(5000)
     for update, init in (AFFINE["two gated"], AFFINE["reset"], (OTHERS["forward"], 0.5)):
         ys, final = reference.scan(update, init, x, return_final=True)

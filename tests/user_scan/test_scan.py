@@ -28,16 +28,16 @@ TOLERANCE = {"float32": 2e-5, "float64": 1e-12}
 
 
 def check(update, init, xs, rtol=None, **keywords):
-    mine = upsweep.scan(update, init, xs, return_final=True, **keywords)
-    theirs = reference.scan(update, init, xs, return_final=True, **keywords)
-    for got, expected in zip(mine, theirs):
+    result = upsweep.scan(update, init, xs, return_final=True, **keywords)
+    reference_result = reference.scan(update, init, xs, return_final=True, **keywords)
+    for got, expected in zip(result, reference_result):
         got, expected = (v if isinstance(v, tuple) else (v,) for v in (got, expected))
         assert len(got) == len(expected)
         for a, b in zip(got, expected):
             assert isinstance(a, np.ndarray) and a.dtype == b.dtype and a.shape == b.shape
             tolerance = rtol or TOLERANCE.get(a.dtype.name, 0)
             np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
-    return mine
+    return result
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -1,4 +1,4 @@
-"""What an update may do with symbolic values, what it is told otherwise, and when it is traced again."""
+"""What an update may do with symbolic values, the error messages otherwise, and when it is traced again."""
 
 import functools
 import math
@@ -119,14 +119,14 @@ def test_arguments():
 @pytest.fixture
 def traced(monkeypatch):
     """The signatures of all that is traced."""
-    found, trace = [], tracing.trace
+    observed, trace = [], tracing.trace
 
     def counting(update, *signature):
-        found.append(signature)
+        observed.append(signature)
         return trace(update, *signature)
 
     monkeypatch.setattr(tracing, "trace", counting)
-    return found
+    return observed
 
 
 def test_traced_once_for_each_signature(traced):

@@ -16,23 +16,14 @@ from dask.base import tokenize
 
 from upsweep import _arrays
 from upsweep._arrays import Array
-from upsweep._compiler.recurrences.associative import Monoid
+from upsweep._compiler.recurrences.associative import Monoid, find_monoid
 from upsweep._compiler.recurrences.recurrence import Recurrence
 from upsweep._compiler.recurrences.trace import Traced
+from upsweep._core.user_scan import Explanation, ScanSpec
 from upsweep._dask.block_scan import IN_ORDER, BlockScan, check_method, finish_state
 from upsweep._dask.graph import Blocks, Graph, Index, align_blocks, as_operands, placeholder
 from upsweep._user_scan.aggregates import UpdateCarry, advance, is_regular, merge, reduce_block
-from upsweep._user_scan.problem import (
-    Explanation,
-    Problem,
-    arranged,
-    as_real,
-    check,
-    flatten,
-    label,
-    monoid_of,
-    moved,
-)
+from upsweep._user_scan.problem import Problem, arranged, as_real, check, flatten, label
 from upsweep._user_scan.run import run_block, stacked
 
 __all__ = ["explain", "user_scan"]
@@ -71,9 +62,8 @@ class _Operations:
 
     def carry(self, *blocks: Any) -> UpdateCarry:
         assert self.monoid is not None
-        inputs, length, columns = self._inputs(blocks)
-        n_states = self.traced.recurrence.n_states
-        return reduce_block(self.monoid, self.traced.dtype, inputs, n_states, length, columns, n_threads=1)
+        spec, inputs = self._inputs(self.traced.recurrence, blocks)
+        return reduce_block(self.monoid, spec, inputs, n_threads=1)
 
     def state(self, carry: UpdateCarry, state: Any, *blocks: Any) -> Any:
         before = stacked(state, carry.value.shape[1:], carry.value)
@@ -99,22 +89,23 @@ class _Operations:
     def _run(
         self, recurrence: Recurrence, state: Any, blocks: Sequence[Any], results: Sequence[np.dtype[Any]] = ()
     ) -> tuple[list[Any], Any]:
-        inputs, length, columns = self._inputs(blocks, state)
-        return run_block(
-            recurrence, self.traced.dtype, inputs, state, length, columns, axis=self.axis, reverse=self.reverse,
-            results=results, n_threads=1,
-        )  # fmt: skip
+        spec, inputs = self._inputs(recurrence, blocks, state)
+        return run_block(spec, inputs, state, results, n_threads=1)
 
-    def _inputs(self, blocks: Sequence[Any], states: Any = ()) -> tuple[list[Array], int, Index]:
-        """Return the inputs with time on the first axis, in the order of the scan; steps and columns."""
+    def _inputs(
+        self, recurrence: Recurrence, blocks: Sequence[Any], states: Any = ()
+    ) -> tuple[ScanSpec, list[Array]]:  # fmt: skip
+        """Return the scan of a block, and its inputs in scan order."""
         arrays = [as_real(block, name) for block, name in zip(blocks, self.labels)]
         if not arrays:
             assert self.length is not None
-            return [], self.length, np.broadcast_shapes(*(getattr(state, "shape", ()) for state in states))
-        shape = np.broadcast_shapes(*(array.shape for array in arrays))
-        wide = [moved(np.broadcast_to(array, shape), self.axis, 0) for array in arrays]
-        inputs = [array[::-1] if self.reverse else array for array in wide]
-        return inputs, shape[self.axis], shape[: self.axis] + shape[self.axis + 1 :]
+            length = self.length
+            columns = np.broadcast_shapes(*(getattr(state, "shape", ()) for state in states))
+        else:
+            shape = np.broadcast_shapes(*(array.shape for array in arrays))
+            length, columns = shape[self.axis], shape[: self.axis] + shape[self.axis + 1 :]
+        spec = ScanSpec(recurrence, self.traced.dtype, length, columns, self.axis, self.reverse)
+        return spec, [spec.in_scan_order(np.broadcast_to(array, spec.shape)) for array in arrays]
 
 
 def _finish_state(states: Any, position: int, like: Any, dtype: np.dtype[Any], shape: Index) -> Any:
@@ -128,11 +119,11 @@ def user_scan(
     """`upsweep.scan` with a dask array among the arguments: outputs and final states as dask arrays."""
     method = check_method(method)
     operands, problem = _check(update, init, xs, axis, reverse, length)
-    traced, axis, reverse = problem.traced, problem.axis, problem.reverse
-    monoid, _ = monoid_of(traced.recurrence)
+    traced, axis, reverse = problem.traced, problem.spec.axis, problem.spec.reverse
+    monoid, _ = find_monoid(traced.recurrence)
     states, inputs = _labels(problem)
     blocks = _align(operands, states, problem)
-    fixed_length = None if inputs else problem.length
+    fixed_length = None if inputs else problem.spec.length
     operations = _Operations(traced, monoid, axis, reverse, fixed_length, tuple(inputs))
 
     key, dtypes = traced.recurrence.key(), (traced.state_dtypes, traced.output_dtypes, traced.dtype)
@@ -162,8 +153,8 @@ def explain(
     """Describe how the blocks run."""
     operands, problem = _check(update, init, xs, axis, reverse, length)
     states, inputs = _labels(problem)
-    n_blocks = _align(operands, states, problem).numblocks[problem.axis]
-    monoid, why = monoid_of(problem.traced.recurrence)
+    n_blocks = _align(operands, states, problem).numblocks[problem.spec.axis]
+    monoid, why = find_monoid(problem.traced.recurrence)
     if monoid is None or not inputs:
         how = f"{n_blocks} block{'s' * (n_blocks != 1)} in order, each from the state after the one before"
         return Explanation("sequential in time", f"{why}; {how}")
@@ -201,8 +192,7 @@ def _check(
 
 def _align(operands: dict[str, Any], states: list[str], problem: Problem) -> Blocks:
     """Align the blocks. If there are no inputs, all steps are one block."""
-    columns, axis = problem.columns, problem.axis
-    shape = (*columns[:axis], problem.length, *columns[axis:])
+    axis, shape = problem.spec.axis, problem.spec.shape
 
     def axes_of(name: str, array: da.Array) -> Index:
         axes = [i for i in range(len(shape)) if i != axis or name not in states]

@@ -7,6 +7,7 @@ a function of numpy arrays on tensors. `scan_ops`, `bincount_ops` and `user_scan
 """
 
 import sys
+from typing import Any
 
 from upsweep._arrays import dispatch
 from upsweep._torch import aggregates, bincount, cluster, loops, pairs, scan, user_scan, via_numpy
@@ -14,3 +15,12 @@ from upsweep._torch import aggregates, bincount, cluster, loops, pairs, scan, us
 __all__ = ["aggregates", "bincount", "cluster", "loops", "pairs", "scan", "user_scan", "via_numpy"]
 
 dispatch.provide("torch", sys.modules[__name__])
+
+
+def _load_user_scan_ops() -> Any:
+    from upsweep._torch import user_scan_ops  # imports torch's compiler, which takes two seconds
+
+    return user_scan_ops
+
+
+dispatch.register("torch.user_scan_ops", _load_user_scan_ops)

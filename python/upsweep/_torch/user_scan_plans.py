@@ -1,36 +1,41 @@
-"""Scans by an update of tensors on a device that were prepared before, with their first derivative.
+"""Compiled scans of CUDA tensors, with their first derivative.
 
-Kernels read tensors where they are, in their own dtype, and write results as their user has them; torch does
-nothing but make memory for these. Derivatives of higher order, and whoever follows a derivative, go the way of
-`user_scan`.
+The kernels read tensors in place, in their own dtype, and write results as the user gets them; torch only
+allocates these. Derivatives of higher order, and traced derivatives, run through `user_scan_autograd`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from upsweep._backends import cuda_user_scan
+from upsweep._compiler.recurrences.adjoint import adjoint
+from upsweep._compiler.recurrences.recurrence import inputs_read, with_constants
+from upsweep._core.user_scan import with_host_numbers
 from upsweep._torch import scan as torch_scan
-from upsweep._torch.user_scan_derivatives import Derivative, is_wanted
-from upsweep._user_scan.cached_calls import prepare_on_device
-from upsweep._user_scan.problem import Problem, arranged
+from upsweep._user_scan.cached_calls import DeviceScan
+from upsweep._user_scan.problem import Problem
+from upsweep._utils.lru_cache import LRUCache
 
-__all__ = ["TensorPlan", "kind"]
+__all__ = ["Derivative", "TensorScan", "layout_key"]
 
+_MAX_PLANS = 16  # of combinations of cotangents and their layouts
 _DTYPES = frozenset((torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64))
 
-LongWay = Callable[[Sequence[Any], Sequence[Any], Sequence[Tensor | None]], list[Tensor]]
+Fallback = Callable[[Sequence[Any], Sequence[Any], Sequence[Tensor | None]], list[Tensor]]
 
 
-def kind(value: Any) -> Hashable:
-    """Equal for tensors that differ in nothing but where they are; None for what has to be looked at."""
+def layout_key(value: Any) -> Hashable:
+    """Equal for tensors that differ in their addresses alone; None for arguments that each call has to check."""
     if type(value) not in (Tensor, torch.nn.Parameter) or value.dtype not in _DTYPES or value.is_neg():
         return None
-    if value.layout is not torch.strided or value.is_nested:  # refused where it is looked at
+    if value.layout is not torch.strided or value.is_nested:  # the check refuses them
         return None
     return value.shape, value.stride(), value.dtype, value.device, value.requires_grad
 
@@ -41,93 +46,173 @@ def _operand(value: Any) -> int | float | None:
     return None if value is None else float(value)
 
 
-class TensorPlan:
-    """A call of `scan` on tensors of a device.
+class TensorScan(DeviceScan):
+    """A call of `scan` on CUDA tensors.
 
     Parameters
     ----------
     states, inputs : sequence of Tensor or number
-        What the call is given.
+        The arguments of the call.
     half : torch.dtype
-        What its halves of 16 bits are.
-    is_tracked : bool
-        Whether results have derivatives, by the tensors that require them.
-    long_way : callable
-        Finds gradients where a plan cannot: by states and inputs, of these and the cotangents.
+        The 16-bit dtype of the call.
+    fallback : callable
+        Computes gradients of any order, from states, inputs and the cotangents of the results.
     """
 
     def __init__(
         self, problem: Problem, states: Sequence[Any], inputs: Sequence[Any], half: torch.dtype,
-        return_final: bool, is_tracked: bool, long_way: LongWay,
+        return_final: bool, fallback: Fallback,
     ) -> None:  # fmt: skip
-        traced = problem.traced
-        self._structures = traced.output_structure, problem.state_structure
-        self._returns_final, self.n_outputs = return_final, len(traced.output_dtypes)
-        has_results = return_final or self.n_outputs > 0
+        self.n_outputs = len(problem.traced.output_dtypes)
         self._are_tensors = [isinstance(s, Tensor) for s in states]
-        self._numbers = [None if isinstance(x, Tensor) else float(x) for x in inputs]  # in the formulas
-        self.long_way, self.derivative = long_way, None
-        if is_tracked and has_results and any(map(is_wanted, (*states, *inputs))):
-            self.derivative = Derivative(problem, states, inputs)
-        kept = self.derivative.kept if self.derivative is not None else ()
-        self._scan = prepare_on_device(problem, return_final, keeps=kept, half=str(half).removeprefix("torch."))
+        self._numbers = [None if isinstance(x, Tensor) else float(x) for x in inputs]  # constants of the formula
+        self._fallback, self._derivative = fallback, None
+        has_results = return_final or self.n_outputs > 0
+        if torch.is_grad_enabled() and has_results and any(map(_needs_gradient, (*states, *inputs))):
+            self._derivative = Derivative(problem, states, inputs)
+        saved = self._derivative.saved_states if self._derivative is not None else ()
+        super().__init__(problem, return_final, saved, str(half).removeprefix("torch."))
 
-    def run(self, states: Sequence[Any], inputs: Sequence[Any]) -> Any:
-        """The result of such a call on other tensors."""
-        if self.derivative is not None:
-            tensors = [value for value in (*states, *inputs) if isinstance(value, Tensor)]
-            numbers = [value for value in states if not isinstance(value, Tensor)]
-            results = _PlannedRun.apply(self, numbers, *tensors)
-            made, last = results[: self.n_outputs], results[self.n_outputs :]
-        else:
-            made, last = self.start(states, inputs)
-        ys = arranged(list(made), self._structures[0])
-        return (ys, arranged(list(last), self._structures[1])) if self._returns_final else ys
+    _operand = staticmethod(_operand)
 
-    def start(self, states: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Tensor], list[Tensor]]:
-        """Outputs with the states that are kept behind them, and last states."""
-        with contextlib.closing(self._scan.again()) as call:
-            return self._scan.run(call, [_operand(x) for x in inputs], [_operand(s) for s in states])
+    def run(self, states: Sequence[Any], inputs: Sequence[Any], out: None = None) -> Any:
+        """The result for other tensors."""
+        if self._derivative is None:
+            return super().run(states, inputs)
+        tensors = [value for value in (*states, *inputs) if isinstance(value, Tensor)]
+        numbers = [value for value in states if not isinstance(value, Tensor)]
+        results = _CompiledRun.apply(self, numbers, *tensors)
+        return self._arranged(list(results[: self.n_outputs]), list(results[self.n_outputs :]))
 
-    def filled(self, tensors: Sequence[Tensor], numbers: Sequence[float]) -> tuple[list[Any], list[Any]]:
-        """The states and inputs of a call, of its tensors and those of its states that are numbers."""
-        given, rest = iter(tensors), iter(numbers)
-        states = [next(given) if is_tensor else next(rest) for is_tensor in self._are_tensors]
-        return states, [next(given) if number is None else number for number in self._numbers]
+    def arguments(self, tensors: Sequence[Tensor], numbers: Sequence[float]) -> tuple[list[Any], list[Any]]:
+        """The states and inputs of a call, from its tensors and the states that are numbers."""
+        next_tensor, next_number = iter(tensors).__next__, iter(numbers).__next__
+        states = [next_tensor() if is_tensor else next_number() for is_tensor in self._are_tensors]
+        return states, [next_tensor() if number is None else number for number in self._numbers]
 
     def gradients(
-        self, states: Sequence[Any], inputs: Sequence[Any], kept: Sequence[Tensor],
+        self, states: Sequence[Any], inputs: Sequence[Any], saved: Sequence[Tensor],
         cotangents: Sequence[Tensor | None],
     ) -> Sequence[Tensor | None]:  # fmt: skip
-        """The gradients by states, then by inputs; `cotangents` are of outputs, then of last states."""
-        is_plain = all(c is None or kind(c) is not None for c in cotangents)
-        if self.derivative is None or not is_plain or torch.is_grad_enabled() or torch_scan.is_traced():
-            return self.long_way(states, inputs, cotangents)
+        """The gradients by states, then by inputs; `cotangents` are those of outputs, then of final states."""
+        is_plain = all(c is None or layout_key(c) is not None for c in cotangents)
+        if self._derivative is None or not is_plain or torch.is_grad_enabled() or torch_scan.is_traced():
+            return self._fallback(states, inputs, cotangents)
         of_outputs = cotangents[: self.n_outputs]
-        last = cotangents[self.n_outputs :] or [None] * len(states)
-        scan = self.derivative.prepared(self._scan, of_outputs, last)
-        operands = self.derivative.arranged(inputs, kept, of_outputs)
-        with contextlib.closing(scan.again()) as call:
-            made, first = scan.run(
-                call, [_operand(x) for x in operands], [0.0 if c is None else _operand(c) for c in last]
+        of_finals = cotangents[self.n_outputs :] or [None] * len(states)
+        plan = self._derivative.plan(self.plan, of_outputs, of_finals)
+        operands = self._derivative.operands(inputs, saved, of_outputs)
+        with contextlib.closing(plan.context()) as context:
+            results = plan.run(
+                context, [*map(_operand, operands)], [0.0 if c is None else _operand(c) for c in of_finals]
             )
-        return self.derivative.of_arguments(made, first)
+        return self._derivative.gradients(*results)
 
 
-class _PlannedRun(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
-    """A scan that was prepared, of tensors as their user gave them."""
+class _CompiledRun(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
+    """A compiled scan of the user's tensors."""
 
     @staticmethod
-    def forward(ctx: Any, plan: TensorPlan, numbers: Sequence[float], *tensors: Tensor) -> tuple[Tensor, ...]:
-        made, last = plan.start(*plan.filled(tensors, numbers))
-        ctx.plan, ctx.numbers, ctx.n_tensors = plan, numbers, len(tensors)
-        ctx.save_for_backward(*tensors, *made[plan.n_outputs :])
+    def forward(ctx: Any, scan: TensorScan, numbers: Sequence[float], *tensors: Tensor) -> tuple[Tensor, ...]:
+        outputs, finals = scan.start(*scan.arguments(tensors, numbers))
+        ctx.scan, ctx.numbers, ctx.n_tensors = scan, numbers, len(tensors)
+        ctx.save_for_backward(*tensors, *outputs[scan.n_outputs :])
         ctx.set_materialize_grads(False)
-        return (*made[: plan.n_outputs], *(s for s in last if s is not None))
+        return (*outputs[: scan.n_outputs], *(s for s in finals if s is not None))
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
         saved = ctx.saved_tensors
-        states, inputs = ctx.plan.filled(saved[: ctx.n_tensors], ctx.numbers)
-        found = ctx.plan.gradients(states, inputs, saved[ctx.n_tensors :], cotangents)
-        return (None, None, *(g for g, v in zip(found, (*states, *inputs)) if isinstance(v, Tensor)))
+        states, inputs = ctx.scan.arguments(saved[: ctx.n_tensors], ctx.numbers)
+        gradients = ctx.scan.gradients(states, inputs, saved[ctx.n_tensors :], cotangents)
+        return (None, None, *(g for g, v in zip(gradients, (*states, *inputs)) if isinstance(v, Tensor)))
+
+
+# ---- derivatives -----------------------------------------------------------------------------------------------
+
+
+def _needs_gradient(value: Any) -> bool:
+    """Whether an argument is a tensor that requires a gradient."""
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    size = tensor.element_size()
+    return tuple(size * step for step in tensor.stride())
+
+
+class Derivative:
+    """The adjoint scan of a call, which computes the gradients by the tensors that require them.
+
+    `saved_states` are the states that it reads before each step, which the scan has to output.
+    """
+
+    def __init__(self, problem: Problem, states: Sequence[Any], inputs: Sequence[Any]) -> None:
+        spec, self._n_inputs, self._n_states = problem.spec, len(inputs), len(states)
+
+        def dtypes(values: Sequence[Any], shape: tuple[int, ...]) -> list[str | None]:
+            """The dtypes that kernels write: that of the computation if torch sums the gradient over an axis."""
+            return [
+                (_name(v.dtype) if tuple(v.shape) == shape else spec.dtype.name) if _needs_gradient(v) else None
+                for v in values
+            ]
+
+        self._input_dtypes, self._state_dtypes = dtypes(inputs, spec.shape), dtypes(states, spec.columns)
+        whole = adjoint(spec.recurrence)
+        outputs = tuple(y for y, dtype in zip(whole.outputs, self._input_dtypes) if dtype is not None)
+        recurrence = with_host_numbers(replace(whole, outputs=outputs), problem.inputs)
+        self._spec = replace(spec, recurrence=recurrence, reverse=not spec.reverse)
+        read = inputs_read(recurrence)
+        self.saved_states = [p for p in range(self._n_states) if self._n_inputs + p in read]
+        self._plans: LRUCache[Any, Any] = LRUCache(_MAX_PLANS)
+
+    def plan(self, forward: Any, of_outputs: Sequence[Tensor | None], of_finals: Sequence[Tensor | None]) -> Any:
+        """The launch plan for these cotangents and others of their layout; `forward` is the plan of the scan."""
+        key = tuple(None if c is None else (c.stride(), c.dtype) for c in (*of_outputs, *of_finals))
+        return self._plans.get_or_build(key, lambda: self._prepare(forward, of_outputs, of_finals))
+
+    def operands(
+        self, inputs: Sequence[Any], saved: Sequence[Tensor], of_outputs: Sequence[Tensor | None]
+    ) -> list[Any]:
+        """The inputs of the adjoint scan; None for those that it does not read."""
+        return [*inputs, *self._by_state(saved), *of_outputs]
+
+    def gradients(self, outputs: Sequence[Tensor], finals: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """The results of the adjoint scan as gradients by states and inputs, which torch sums to their shapes."""
+        by_inputs = iter(outputs)
+        return [*finals, *(None if dtype is None else next(by_inputs) for dtype in self._input_dtypes)]
+
+    def _by_state(self, saved: Sequence[Any]) -> list[Any]:
+        states: list[Any] = [None] * self._n_states
+        for position, value in zip(self.saved_states, saved):
+            states[position] = value
+        return states
+
+    def _prepare(
+        self, forward: Any, of_outputs: Sequence[Tensor | None], of_finals: Sequence[Tensor | None]
+    ) -> Any:
+        cuda, first = cuda_user_scan(), self._n_inputs + self._n_states
+        zeros = {first + n: 0.0 for n, c in enumerate(of_outputs) if c is None}
+        spec = replace(self._spec, recurrence=with_constants(self._spec.recurrence, zeros))
+        saved = self._by_state([new.layout for new in forward.layouts.outputs[len(of_outputs) :]])
+
+        def layouts(cotangents: Sequence[Tensor | None], is_state: bool) -> list[Any]:
+            return [
+                None if c is None else cuda.layout_of(spec, _strides(c), _name(c.dtype), is_state=is_state)
+                for c in cotangents
+            ]
+
+        arrays = cuda.ScanArrays(
+            [
+                *(None if x is None else x.reversed() for x in (*forward.layouts.inputs, *saved)),
+                *layouts(of_outputs, False),
+            ],
+            [cuda.output_spec(spec, dtype) for dtype in self._input_dtypes if dtype is not None],
+            layouts(of_finals, True),
+            [None if dtype is None else cuda.final_spec(spec, dtype) for dtype in self._state_dtypes],
+        )
+        return cuda.LaunchPlan(spec, forward.placement, arrays)

@@ -1,8 +1,11 @@
-"""What a block of steps of a user's scan does to the states before it, where its recurrence has a parallel form.
+"""Aggregates of blocks: what a block of steps of a user-defined scan does to the states before it.
 
-A few numbers a column: of affine updates a matrix and a vector, of maxima, minima and logaddexp a shift and a
-bound, of argmax and argmin the winner. They are found by one pass over the block, in the dtype that the scan
-computes in, and combined in float64: of a block on a device there, by numpy's functions, which call its library's.
+An update whose steps form a `Monoid` has a few numbers for each column: a matrix and a vector (affine updates), a
+shift and a bound (max, min, logaddexp), or the winner (argmax, argmin). One pass over the block computes them in
+the dtype of the scan; they are combined in float64, by numpy's functions, which call the library of a block on a
+device.
+
+`scan.carry`, `combine` and the scans of dask arrays use this.
 """
 
 from __future__ import annotations
@@ -14,32 +17,33 @@ import numpy as np
 
 from upsweep import _arrays
 from upsweep._arrays import Array
-from upsweep._compiler.recurrences.associative import Monoid, matrix_power
-from upsweep._compiler.recurrences.recurrence import evaluate
+from upsweep._compiler.recurrences.associative import Monoid, find_monoid, repeated_factor
 from upsweep._compiler.recurrences.trace import Structure
-from upsweep._user_scan.problem import Problem, arranged, as_real, broadcast, flatten, label, monoid_of
+from upsweep._core.user_scan import ScanSpec
+from upsweep._user_scan.problem import Problem, arranged, as_real, broadcast, flatten, label
 from upsweep._user_scan.run import run_block, stacked
 
 __all__ = ["UpdateCarry", "advance", "carry_of", "is_regular", "merge", "reduce_block"]
 
-_HUGE = 1e200  # states beyond are not trusted to what was multiplied without them
+_HUGE = 1e200  # from here on, products of states and aggregates may overflow where the sequential scan does not
 _EXTREMES = {"max": np.maximum, "min": np.minimum, "logaddexp": np.logaddexp}
 
 
 @dataclass(frozen=True)
 class UpdateCarry:
-    """What a block of steps does to the states before it. Made by ``scan.carry``; `combine` takes two of them.
+    """What a block of steps does to the states before it, as ``scan.carry`` returns it; `combine` takes two of
+    them.
 
     Attributes
     ----------
     form : Monoid
-        What the numbers mean; its `kind` is "affine", "max", "min", "logaddexp", "argmax" or "argmin".
-    factor : ndarray, cupy.ndarray
-        Of "affine" the matrix, (states, states, *columns); the shift of extremes, of the shape columns. Axes are 1
-        where it is the same for all columns. float64, as `value` is.
-    value : ndarray, cupy.ndarray
-        Of the shape (states, *columns).
-        The vector, the bound, or the winner; of no winner its payload is NaN.
+        How the numbers are combined; its `kind` is "affine", "max", "min", "logaddexp", "argmax" or "argmin".
+    factor : ndarray or cupy.ndarray
+        float64. The matrix of shape (states, states, *columns), or the shift of shape columns. Axes that it does
+        not depend on have length 1.
+    value : ndarray or cupy.ndarray
+        float64, of shape (states, *columns). The vector, the bound, or the winner. The payload is NaN if there is
+        no winner.
     structure : int
         -1 for one state, else the length of the tuple of states.
     """
@@ -55,7 +59,7 @@ class UpdateCarry:
         Parameters
         ----------
         state : number, array_like or tuple of them
-            As `init` is; each broadcasts to the shape of the columns. Arrays are of the carry's library.
+            Arranged as `init`; each broadcasts to the shape of the columns. Arrays are of the carry's library.
 
         Returns
         -------
@@ -65,7 +69,7 @@ class UpdateCarry:
         Raises
         ------
         TypeError, ValueError
-            Another number of states, of another library or device, or shapes that do not broadcast.
+            The number of states differs, an array is of another library or device, or shapes do not broadcast.
         """
         items, structure = flatten(state, "state")
         if structure != self.structure:
@@ -80,12 +84,12 @@ class UpdateCarry:
         return arranged([after[n, ...] for n in range(len(after))], structure)
 
     def then(self, after: UpdateCarry) -> UpdateCarry:
-        """What this block and the one after it do together.
+        """Return what this block and the next one do together.
 
         Raises
         ------
         TypeError, ValueError
-            They are of different forms, or of different columns.
+            The carries are of different kinds, or of different columns.
         """
         kinds = [(each.form.kind, each.structure) for each in (self, after)]
         if kinds[0] != kinds[1]:
@@ -100,51 +104,39 @@ def _counted(structure: Structure) -> str:
     return "one state" if structure == -1 else f"a tuple of {structure}"
 
 
-def reduce_block(
-    form: Monoid, dtype: np.dtype[np.floating], inputs: list[Array], n_states: int, length: int,
-    columns: tuple[int, ...], n_threads: int | None = None,
-) -> UpdateCarry:  # fmt: skip
-    """The carry of a block whose inputs have time on the first axis, in the scan's order."""
-    start = np.array(form.start)
-    if form.kind in ("argmax", "argmin"):
-        start[np.arange(n_states) != form.decides] = np.nan
-    _, numbers = run_block(form.reduce, dtype, inputs, start.tolist(), length, columns, n_threads=n_threads)
+def reduce_block(monoid: Monoid, spec: ScanSpec, inputs: list[Array], n_threads: int | None = None) -> UpdateCarry:
+    """The carry of a block of a scan, of inputs in scan order."""
+    n_states, columns = spec.recurrence.n_states, spec.columns
+    start = np.array(monoid.start)
+    if monoid.kind in ("argmax", "argmin"):
+        start[np.arange(n_states) != monoid.key_state] = np.nan
+    reduction = ScanSpec(monoid.reduce, spec.dtype, spec.length, columns)
+    _, numbers = run_block(reduction, inputs, start.tolist(), n_threads=n_threads)
     factors, value = numbers[:-n_states], numbers[-n_states:]
-    shape = (n_states, n_states) if form.kind == "affine" else ()
-    if form.varies and form.kind in ("affine", *_EXTREMES):
-        return UpdateCarry(form, factors.reshape((*shape, *columns)), value)
-    same = _repeated(form, dtype, length).reshape((*shape, *(1,) * len(columns)))
+    shape = (n_states, n_states) if monoid.kind == "affine" else ()
+    if monoid.varies and monoid.kind in ("affine", *_EXTREMES):
+        return UpdateCarry(monoid, factors.reshape((*shape, *columns)), value)
+    factor = np.array(repeated_factor(monoid, spec.dtype, spec.length) or (0.0,))
     with _arrays.on_device_of(value):
-        return UpdateCarry(form, np.asarray(same, like=value), value)
-
-
-def _repeated(form: Monoid, dtype: np.dtype[np.floating], length: int) -> Array:
-    """The factor of so many steps that have the same."""
-    constant = np.array([evaluate(node, dtype) for node in form.matrix])
-    with np.errstate(all="ignore"):
-        if form.kind == "affine":
-            return matrix_power(tuple(constant.tolist()), length)
-        return constant * length if form.kind in _EXTREMES else np.zeros(1)
+        factor = np.asarray(factor.reshape((*shape, *(1,) * len(columns))), like=value)
+    return UpdateCarry(monoid, factor, value)
 
 
 def carry_of(problem: Problem) -> UpdateCarry:
-    """What a checked call's steps do to the state before them."""
-    traced = problem.traced
-    form, why = monoid_of(traced.recurrence)
-    if form is None:
+    """The carry of a checked call."""
+    monoid, why = find_monoid(problem.spec.recurrence)
+    if monoid is None:
         raise ValueError(f"update: {why}; what a block does to the state is no few numbers")
     if problem.placement is not None and problem.placement.library.numpy_like is None:
         raise TypeError(
             f"xs: is a {problem.placement.library.name}, with which upsweep does not know how to calculate; "
             "convert it, e.g. by cupy.asarray"
         )
-    n_states = traced.recurrence.n_states
-    carry = reduce_block(form, traced.dtype, problem.inputs, n_states, problem.length, problem.columns)
-    return replace(carry, structure=problem.state_structure)
+    return replace(reduce_block(monoid, problem.spec, problem.inputs), structure=problem.state_structure)
 
 
 def _times(matrix: Any, columns: Any) -> Any:
-    """The product of matrices (n, n, ...) with columns (n, ...) of vectors, or of matrices."""
+    """The product of matrices (n, n, ...) with vectors or matrices (n, ...), for each column."""
     total = matrix[:, 0] * columns[0]
     for n in range(1, len(columns)):
         total = total + matrix[:, n] * columns[n]
@@ -152,29 +144,29 @@ def _times(matrix: Any, columns: Any) -> Any:
 
 
 def advance(carry: UpdateCarry, states: Any) -> Any:
-    """The states (states, *columns) after a block, from those before it."""
+    """The states (states, *columns) after a block, from the states before it."""
     form = carry.form
     with _arrays.on_device_of(carry.value), np.errstate(all="ignore"):
         if form.kind == "affine":
             return _times(carry.factor, states) + carry.value
         if form.kind in _EXTREMES:
-            moved = states + carry.factor
-            if form.drops:  # whatever the state was
-                moved = np.where(carry.factor == form.start[1], carry.factor, moved)
-            return _EXTREMES[form.kind](moved, carry.value)
-        mine, other = states[form.decides], carry.value[form.decides]
-        later = other > mine if form.kind == "argmax" else other < mine
+            shifted = states + carry.factor
+            if form.can_reset:  # whatever the state was, inf - inf included
+                shifted = np.where(carry.factor == form.start[1], carry.factor, shifted)
+            return _EXTREMES[form.kind](shifted, carry.value)
+        key, new_key = states[form.key_state], carry.value[form.key_state]
+        is_replaced = new_key > key if form.kind == "argmax" else new_key < key
         if not form.keeps_ties:
-            is_none = np.isinf(other)  # the worst may be none, whose payload is NaN
+            is_empty = np.isinf(new_key)  # an infinite key may stand for no winner, whose payload is NaN
             for n in range(len(carry.value)):
-                if n != form.decides:
-                    is_none = is_none & np.isnan(carry.value[n])
-            later = later | ((other == mine) & ~is_none)
-        return np.where(later, carry.value, states)
+                if n != form.key_state:
+                    is_empty = is_empty & np.isnan(carry.value[n])
+            is_replaced = is_replaced | ((new_key == key) & ~is_empty)
+        return np.where(is_replaced, carry.value, states)
 
 
 def merge(first: UpdateCarry, second: UpdateCarry) -> UpdateCarry:
-    """What two neighbouring blocks do together; `first` is the first in scan order."""
+    """The carry of two neighbouring blocks; `first` is the first one in scan order."""
     value = advance(second, first.value)
     with _arrays.on_device_of(value), np.errstate(all="ignore"):
         if first.form.kind == "affine":
@@ -185,7 +177,7 @@ def merge(first: UpdateCarry, second: UpdateCarry) -> UpdateCarry:
 
 
 def is_regular(carry: UpdateCarry, before: Any, after: Any) -> Any:
-    """Of which columns the states after a block can be trusted; others are to be found step by step."""
+    """For which columns the states after a block are exact enough; the others are computed step by step."""
     with _arrays.on_device_of(after), np.errstate(invalid="ignore"):
         if carry.form.kind != "affine":
             return ~np.isnan(after).any(axis=0)

@@ -1,9 +1,14 @@
-"""Calls of `scan` that were prepared before: what does not depend on where arrays are is found once.
+"""Compiled scans: what a call of `scan` prepares once, and later calls with arrays of the same layout use again.
 
-The first call of a kind checks everything and makes a plan; a later one of the same signature cannot fail these
-checks, and only fills in addresses. A signature has all that a plan depends on: dtypes, shapes, strides and
-devices of arrays, numbers that become part of a formula, axis, order and structures. What an update takes from
-around it `Known` compares.
+The first call checks its arguments, traces the update and prepares a `CompiledScan`. A later call with the same
+signature cannot fail these checks, so it only passes addresses. A signature has all that a compiled scan depends
+on: dtypes, shapes, strides and devices of the arrays, numbers that become part of a formula, the axis, the
+direction and how arguments are arranged. `GuardedCache` compares what the update reads from outside.
+
+    CompiledScan      one call: its results and how they are arranged
+      HostScan        numpy arrays; `cpu.user_scan.LaunchPlan` has the operands and the kernels
+      DeviceScan      arrays on CUDA; `cuda.user_scan.LaunchPlan` allocates results and starts the kernels
+        TensorScan    of `_torch.user_scan_plans`: torch tensors on CUDA, and their first derivative
 """
 
 from __future__ import annotations
@@ -17,118 +22,153 @@ import numpy as np
 
 from upsweep import _arrays, _backends
 from upsweep._arrays import Array, DeviceView
-from upsweep._compiler.recurrences.guards import Known
-from upsweep._compiler.recurrences.recurrence import state
+from upsweep._compiler.recurrences.guards import GuardedCache
+from upsweep._compiler.recurrences.recurrence import keeping_states
 from upsweep._compiler.recurrences.trace import Structure
+from upsweep._core.user_scan import repeated_number, with_host_numbers
 from upsweep._user_scan.outputs import as_targets
-from upsweep._user_scan.problem import (
-    Problem,
-    arranged,
-    choose_path,
-    choose_path_on_device,
-    in_scan_order,
-    moved,
-    rounded,
-)
+from upsweep._user_scan.problem import Problem, arranged, check, rounded
 
-__all__ = [
-    "DevicePlan",
-    "HostPlan",
-    "kinds",
-    "known_plans",
-    "prepare",
-    "prepare_on_device",
-    "run_on_device",
-    "signature",
-]
+__all__ = ["CompiledScan", "DeviceScan", "compiled_scans", "layout_keys", "scan_arrays"]
 
-_MOST_PLANS = 64  # of an update
+_MAX_SCANS = 64  # of an update
 _EXACT = 2**53  # up to here a Python integer is the same number in float64
 
+compiled_scans: GuardedCache[Any] = GuardedCache(_MAX_SCANS)
 
-known_plans: Known[Any] = Known(_MOST_PLANS)
+
+def scan_arrays(
+    update: Any, states: list[Any], inputs: list[Any], structures: tuple[Structure, Structure], axis: Any,
+    reverse: Any, return_final: Any, length: Any, out: Any,
+) -> Any:  # fmt: skip
+    """`upsweep.scan` of numpy arrays or arrays on a device, by the compiled scan of an earlier call if any."""
+    entry = compiled_scans.entry(update) if callable(update) else None
+    key = None
+    if entry is not None:
+        key = _signature(states, inputs, structures, axis, reverse, return_final, length, out)
+    compiled = None if entry is None or key is None else entry.get(key)
+    if compiled is not None:
+        result = compiled.run(states, inputs, out)
+        if result is not NotImplemented:
+            return result
+    init, xs = (arranged(items, structure) for items, structure in zip((states, inputs), structures, strict=True))
+    problem = check(update, init, xs, axis, reverse, length)
+    if problem.placement is not None:
+        scan = DeviceScan(problem, return_final)
+        if entry is not None and key is not None:
+            entry[key] = scan
+            return scan.run(states, inputs)
+        return scan.run_checked(problem)
+    targets = [] if out is None else as_targets(out, problem)
+    if compiled is None and _is_direct(problem, targets):
+        compiled = HostScan(problem, return_final, targets)
+        if entry is not None and key is not None:
+            entry[key] = compiled
+        result = compiled.run(problem.user_states, problem.user_inputs, out)
+        if result is not NotImplemented:
+            return result
+    return _run_with_copies(problem, return_final, out, targets)
 
 
-def signature(
+def _signature(
     states: Sequence[Any], inputs: Sequence[Any], structures: tuple[Structure, Structure], axis: Any, reverse: Any,
-    return_final: Any, length: Any, out: Any = None,
+    return_final: Any, length: Any, out: Any,
 ) -> Hashable:  # fmt: skip
-    """What the plan of a call on arrays of numpy, or of a device, depends on; None for one to be looked at."""
+    """What the compiled scan of a call depends on; None if the call has to be checked."""
     if type(axis) is not int or not (length is None or type(length) is int):
         return None
     common = axis, bool(reverse), bool(return_final), length, structures
-    of_states, of_inputs = kinds(states, _arrays.host_layout_key), kinds(inputs, _arrays.host_layout_key)
+    of_states = layout_keys(states, _arrays.host_layout_key)
+    of_inputs = layout_keys(inputs, _arrays.host_layout_key)
     if of_states is not None and of_inputs is not None:
         if out is None:
             return common, of_states, of_inputs
-        of_targets = kinds(out if type(out) is tuple else (out,), _arrays.host_layout_key)
+        of_targets = layout_keys(out if type(out) is tuple else (out,), _arrays.host_layout_key)
         return None if of_targets is None else (common, of_states, of_inputs, type(out), of_targets)
-    of_states = kinds(states, _arrays.device_layout_key)
-    of_inputs = kinds(inputs, _arrays.device_layout_key, are_constants=True)
+    of_states = layout_keys(states, _arrays.device_layout_key)
+    of_inputs = layout_keys(inputs, _arrays.device_layout_key, are_constants=True)
     return None if of_states is None or of_inputs is None else (common, of_states, of_inputs)
 
 
-def kinds(
-    values: Sequence[Any], kind: Callable[[Any], Hashable], are_constants: bool = False
+def layout_keys(
+    values: Sequence[Any], layout_key: Callable[[Any], Hashable], are_constants: bool = False
 ) -> tuple[Hashable, ...] | None:
-    """What a plan depends on of states or inputs; None for what has to be looked at.
+    """The keys of states or inputs in a signature; None if one of them has to be checked at each call.
 
-    `kind` is equal for arrays that a plan does not tell apart, and None for others. Python's numbers are read at
-    each call, unless they `are_constants` of a formula.
+    `layout_key` is equal for arrays that differ in their addresses alone, and None for other objects. Python's
+    numbers are read at each call, unless they `are_constants` of a formula.
     """
-    found: list[Hashable] = []
+    keys: list[Hashable] = []
     for value in values:
-        own: Any = type(value)
-        if own is float:
+        key: Any = type(value)
+        if key is float:
             if are_constants:
-                own = own, value.hex()  # which tells -0.0 from 0.0, and of which NaN is equal to itself
-        elif own is int or own is bool:
+                key = key, value.hex()  # tells -0.0 from 0.0; NaN is equal to itself
+        elif key is int or key is bool:
             if not -_EXACT <= value <= _EXACT:
                 return None
             if are_constants:
-                own = own, value
+                key = key, value
         else:
-            own = kind(value)
-            if own is None:
+            key = layout_key(value)
+            if key is None:
                 return None
-        found.append(own)
-    return tuple(found)
+        keys.append(key)
+    return tuple(keys)
+
+
+class CompiledScan:
+    """A call of `scan` whose arguments were checked; subclasses run it on other arrays of the same layout."""
+
+    def __init__(self, problem: Problem, return_final: bool) -> None:
+        self._output_structure = problem.traced.output_structure
+        self._state_structure = problem.state_structure
+        self._returns_final = return_final
+
+    def _arranged(self, outputs: list[Any], finals: list[Any]) -> Any:
+        """The result of the call."""
+        ys = arranged(outputs, self._output_structure)
+        return (ys, arranged(finals, self._state_structure)) if self._returns_final else ys
 
 
 # ---- arrays of the host ----------------------------------------------------------------------------------------
 
 
-class HostPlan:
-    """A call of `scan` on arrays of numpy that the kernel takes as they are."""
+class HostScan(CompiledScan):
+    """A call of `scan` on numpy arrays that the kernels read and write without conversion."""
 
-    def __init__(self, problem: Problem, return_final: bool, targets: Sequence[Array] = ()) -> None:
-        traced, axis, self._columns = problem.traced, problem.axis, problem.columns
-        self._structures = traced.output_structure, problem.state_structure
-        self._output_dtypes, self._state_dtypes = traced.output_dtypes, traced.state_dtypes
-        self._returns_final, self._dtype = return_final, traced.dtype
-        self._are_rounded = any(dtype != traced.dtype for dtype in traced.output_dtypes)
-        form, _ = choose_path(traced.recurrence, problem.length, problem.columns)
-        whole = problem.columns[:axis] + (problem.length,) + problem.columns[axis:]
-        order = _order_in_memory(problem, whole)
-        self._new = tuple(whole[d] for d in order)  # the shape of a new result, as it lies in memory
-        self._back = None if order == sorted(order) else tuple(map(order.index, range(len(whole))))
+    def __init__(self, problem: Problem, return_final: bool, targets: Sequence[Array]) -> None:
+        super().__init__(problem, return_final)
+        spec, traced, cpu = problem.spec, problem.traced, _backends.cpu_user_scan()
+        self._dtype, self._output_dtypes, self._state_dtypes = (
+            spec.dtype,
+            traced.output_dtypes,
+            traced.state_dtypes,
+        )
+        self._are_rounded = any(dtype != spec.dtype for dtype in traced.output_dtypes)
+        shape, like = spec.shape, problem.like()
+        order = list(range(len(shape)))
+        if like is not None:
+            order.sort(key=lambda d: -abs(like.strides[d]))
+        self._new_shape = tuple(shape[d] for d in order)  # of a new output, by its axes in memory
+        self._new_axes = None if order == sorted(order) else tuple(map(order.index, range(len(shape))))
         outputs = list(targets) or [self._empty() for _ in traced.output_dtypes]
-        lying = [in_scan_order(y, problem) for y in outputs]
-        pairs = [*zip(problem.inputs, problem.given), *zip(lying, outputs)]
-        host = _backends.cpu_user_scan()
-        self._scan = host.Plan(
-            traced.recurrence, traced.dtype, problem.inputs, lying, problem.columns, problem.length, form,
-            [_address(view) - _address(array) for view, array in pairs],
-        )  # fmt: skip
-        alike = [form is None and _lie_alike(x, y) for y in targets for x in problem.given]
-        self._spans = host.Spans(problem.given, targets, alike)
+        in_order = [spec.in_scan_order(y) for y in outputs]
+        pairs = [*zip(problem.inputs, problem.user_inputs), *zip(in_order, outputs)]
+        offsets = [_address(view) - _address(array) for view, array in pairs]
+        self._plan = cpu.LaunchPlan(spec, problem.inputs, in_order, offsets)
+        # Only a scan that is sequential in time may overwrite its inputs: in parallel they are read twice.
+        in_place = [
+            not self._plan.is_parallel and _have_one_layout(x, y) for y in targets for x in problem.user_inputs
+        ]
+        self._spans = cpu.Spans(problem.user_inputs, targets, in_place)
 
     def _empty(self) -> Array:
-        new = np.empty(self._new, self._dtype)
-        return new if self._back is None else new.transpose(self._back)
+        new = np.empty(self._new_shape, self._dtype)
+        return new if self._new_axes is None else new.transpose(self._new_axes)
 
-    def run(self, states: Sequence[Any], inputs: Sequence[Any], out: Any) -> Any:
-        """The result of such a call on other arrays; NotImplemented where `out` lies over these in another way."""
+    def run(self, states: Sequence[Any], inputs: Sequence[Any], out: Any = None) -> Any:
+        """The result for other arrays; NotImplemented if `out` overlaps them in a way that has to be checked."""
         arrays = [x if type(x) is np.ndarray else np.asarray(x) for x in inputs]
         if out is not None:
             outputs = list(out) if isinstance(out, tuple) else [out]
@@ -136,131 +176,122 @@ class HostPlan:
                 return NotImplemented
         else:
             outputs = [self._empty() for _ in self._output_dtypes]
-        last = self._scan.run(arrays, outputs, states, None)
+        last = self._plan.run(arrays, outputs, states, None)
         ys = out
         if out is None:
             if self._are_rounded:
                 outputs = [rounded(y, dtype) for y, dtype in zip(outputs, self._output_dtypes)]
-            ys = arranged(outputs, self._structures[0])
+            ys = arranged(outputs, self._output_structure)
         if not self._returns_final:
             return ys
-        final = [rounded(last[n, ...], dtype) for n, dtype in enumerate(self._state_dtypes)]
-        return ys, arranged(final, self._structures[1])
-
-
-def _order_in_memory(problem: Problem, whole: tuple[int, ...]) -> list[int]:
-    """The axes of new results from the outermost to the innermost: as those of an input that repeats nothing."""
-    for x in problem.inputs:
-        if 0 not in x.strides and x.size:
-            strides = moved(x, 0, problem.axis).strides
-            return sorted(range(len(whole)), key=lambda d: -abs(strides[d]))
-    return list(range(len(whole)))
+        finals = [rounded(last[n, ...], dtype) for n, dtype in enumerate(self._state_dtypes)]
+        return ys, arranged(finals, self._state_structure)
 
 
 def _address(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
-def _lie_alike(a: Array, b: Array) -> bool:
+def _have_one_layout(a: Array, b: Array) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.strides == b.strides
 
 
-def _prepare_on_host(problem: Problem, return_final: bool, out: Any) -> HostPlan | None:
-    """None where what is read or written has to be converted."""
-    targets = [] if out is None else as_targets(out, problem)
-    readable = _backends.cpu_user_scan().is_readable
-    if not all(map(readable, (*problem.given, *targets))) or any(y.dtype != problem.traced.dtype for y in targets):
-        return None
-    return HostPlan(problem, return_final, targets)
+def _is_direct(problem: Problem, targets: Sequence[Array]) -> bool:
+    """Whether the kernels read the inputs and write the targets without conversion."""
+    is_readable = _backends.cpu_user_scan().is_readable
+    return all(map(is_readable, (*problem.user_inputs, *targets))) and all(
+        y.dtype == problem.spec.dtype for y in targets
+    )
+
+
+def _run_with_copies(problem: Problem, return_final: bool, out: Any, targets: Sequence[Array]) -> Any:
+    """The result of a checked call whose arrays have to be converted, or whose `out` needs a copy."""
+    traced = problem.traced
+    outputs, finals = _backends.cpu_user_scan().HostScans().run(problem.spec, problem.inputs, problem.states)
+    for target, y in zip(targets, outputs):
+        with np.errstate(over="ignore"):
+            np.copyto(target, y, casting="unsafe")
+    ys = out
+    if out is None:
+        ys = arranged(
+            [rounded(y, dtype) for y, dtype in zip(outputs, traced.output_dtypes)], traced.output_structure
+        )
+    if not return_final:
+        return ys
+    rounded_finals = [rounded(state, dtype) for state, dtype in zip(finals, traced.state_dtypes)]
+    return ys, arranged(rounded_finals, problem.state_structure)
 
 
 # ---- arrays of a device ----------------------------------------------------------------------------------------
 
 
-def prepare_on_device(
-    problem: Problem, return_final: bool, *, keeps: Sequence[int] = (), half: str = "float16"
-) -> Any:
-    """The scan of a checked call on arrays of a device, for any that lie as these do.
+class DeviceScan(CompiledScan):
+    """A call of `scan` on arrays of a CUDA device.
 
-    `keeps`: which states before each step are its last outputs. `half` is what its halves of 16 bits are.
+    Parameters
+    ----------
+    problem : Problem
+        The checked call.
+    return_final : bool
+        Whether the result has the final states.
+    saved_states : sequence of int
+        The states whose values before each step are additional outputs, for a derivative.
+    half : str
+        "float16" or "bfloat16": the 16-bit dtype of the call, which is traced as float16.
     """
-    cuda = _backends.cuda_user_scan()
-    placement, traced, columns, axis = problem.placement, problem.traced, problem.columns, problem.axis
-    assert placement is not None
-    cuda.check_allocates(placement, problem.named())
-    recurrence = traced.recurrence
-    recurrence = replace(recurrence, outputs=recurrence.outputs + tuple(map(state, keeps)))
-    recurrence = cuda.with_numbers(recurrence, problem.inputs)
-    form, _ = choose_path_on_device(recurrence, problem.length, columns)
 
-    def place(lying: Array, given: Array) -> Any:
-        if not isinstance(lying, DeviceView):
-            return None
-        array = cuda.described(lying)
-        offset = array.pointer - cuda.described(given).pointer
-        return cuda.Place(array._replace(dtype=named(array.dtype)), offset)
+    def __init__(
+        self, problem: Problem, return_final: bool, saved_states: Sequence[int] = (), half: str = "float16"
+    ) -> None:
+        super().__init__(problem, return_final)
+        cuda, placement, traced = _backends.cuda_user_scan(), problem.placement, problem.traced
+        assert placement is not None
+        cuda.check_allocates(placement, problem.named())
+        recurrence = with_host_numbers(keeping_states(traced.recurrence, saved_states), problem.inputs)
+        spec = replace(problem.spec, recurrence=recurrence)
 
-    def named(dtype: str) -> str:
-        return half if dtype == "float16" else dtype
+        def layout(view: Array, array: Array) -> Any:
+            if not isinstance(view, DeviceView):
+                return None
+            described = cuda.described(view)
+            offset = described.pointer - cuda.described(array).pointer
+            return cuda.Layout(described._replace(dtype=named(described.dtype)), offset)
 
-    whole = columns[:axis] + (problem.length,) + columns[axis:]
-    like = next((x for x in problem.given if x.shape == whole and 0 not in x.strides), None)
-    dtypes = [named(dtype.name) for dtype in traced.output_dtypes]
-    dtypes += [traced.dtype.name] * (len(recurrence.outputs) - len(dtypes))
-    outputs = [
-        cuda.new_result(
-            whole, dtype, axis=axis, reverse=problem.reverse, like=like if placement.library.transposes else None
+        def named(dtype: str) -> str:
+            return half if dtype == "float16" else dtype
+
+        like = problem.like() if placement.library.transposes else None
+        dtypes = [named(dtype.name) for dtype in traced.output_dtypes]
+        dtypes += [spec.dtype.name] * len(saved_states)
+        layouts = cuda.ScanArrays(
+            [layout(*pair) for pair in zip(problem.inputs, problem.user_inputs)],
+            [cuda.output_spec(spec, dtype, like) for dtype in dtypes],
+            [layout(*pair) for pair in zip(problem.states, problem.user_states)],
+            [cuda.final_spec(spec, named(d.name)) if return_final else None for d in traced.state_dtypes],
         )
-        for dtype in dtypes
-    ]
-    finals = [cuda.new_result(columns, named(d.name)) if return_final else None for d in traced.state_dtypes]
-    return cuda.ScanPlan(
-        placement, recurrence, traced.dtype, [place(*pair) for pair in zip(problem.inputs, problem.given)],
-        outputs,
-        [place(*pair) for pair in zip(problem.states, problem.initial)], finals, problem.length, columns, form,
-    )  # fmt: skip
-
-
-class DevicePlan:
-    """A call of `scan` on arrays of a device that is not torch's."""
-
-    def __init__(self, problem: Problem, return_final: bool) -> None:
-        self._scan = prepare_on_device(problem, return_final)
-        self._structures = problem.traced.output_structure, problem.state_structure
-        self._returns_final = return_final
-        self._library = self._scan.placement.library
+        self.plan: Any = cuda.LaunchPlan(spec, placement, layouts)
 
     def run(self, states: Sequence[Any], inputs: Sequence[Any], out: None = None) -> Any:
-        """The result of such a call on other arrays."""
-        with contextlib.closing(self._scan.again()) as call:
-            return self.run_in(call, [self._operand(s) for s in states], [self._operand(x) for x in inputs])
+        """The result for other arrays."""
+        return self._arranged(*self.start(states, inputs))
 
-    def run_in(self, call: Any, states: Sequence[Any], inputs: Sequence[Any]) -> Any:
-        """The result, of addresses, or of states that are numbers."""
-        made, last = self._scan.run(call, inputs, states)
-        ys = arranged(made, self._structures[0])
-        return (ys, arranged(last, self._structures[1])) if self._returns_final else ys
+    def start(self, states: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The outputs, followed by the saved states, and the final states."""
+        with contextlib.closing(self.plan.context()) as context:
+            return self.plan.run(context, [*map(self._operand, inputs)], [*map(self._operand, states)])
+
+    def run_checked(self, problem: Problem) -> Any:
+        """The result for the arrays of a checked call, of which some may have to wait for their producer."""
+        cuda = _backends.cuda_user_scan()
+        with contextlib.closing(cuda.Call(problem.named(), problem.placement)) as context:
+            inputs, states = (
+                [cuda.described(a).pointer if isinstance(a, DeviceView) else repeated_number(a) for a in arrays]
+                for arrays in (problem.user_inputs, problem.user_states)
+            )
+            return self._arranged(*self.plan.run(context, inputs, states))
 
     def _operand(self, value: Any) -> Any:
+        """The address of an array, or a number."""
         if isinstance(value, (int, float)):
             return float(value)
-        return _arrays.address_on_device(value, self._library)
-
-
-def run_on_device(problem: Problem, return_final: bool) -> Any:
-    """The result of a checked call on arrays of a device, of which some may have to wait for their producer."""
-    cuda = _backends.cuda_user_scan()
-    plan = DevicePlan(problem, return_final)
-    with contextlib.closing(cuda.Call(problem.named(), problem.placement)) as call:
-        states, inputs = (
-            [cuda.described(a).pointer if isinstance(a, DeviceView) else cuda.number(a) for a in arrays]
-            for arrays in (problem.initial, problem.given)
-        )
-        return plan.run_in(call, states, inputs)
-
-
-def prepare(problem: Problem, return_final: bool, out: Any) -> HostPlan | DevicePlan | None:
-    """The plan of a checked call that has a signature, if one can be made."""
-    if problem.placement is not None:
-        return DevicePlan(problem, return_final)
-    return _prepare_on_host(problem, return_final, out)
+        return _arrays.address_on_device(value, self.plan.placement.library)

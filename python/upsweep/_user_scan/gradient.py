@@ -1,9 +1,13 @@
-"""Gradients of scans: the states are kept, or computed again in segments, and the adjoint runs the other way."""
+"""Gradients of scans by the adjoint recurrence, which runs backwards in time and reads the states of the scan.
+
+The states are computed again in segments of `checkpoint` steps, from the state before each segment: memory for
+``length / checkpoint + checkpoint`` states instead of `length`. `scan.gradient` and scans of tensors with
+``checkpoint=`` use this; other scans of tensors have their derivatives in `_torch`.
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -13,140 +17,124 @@ from upsweep import _backends
 from upsweep._arrays import Array, DeviceView
 from upsweep._compiler.formulas.nodes import make
 from upsweep._compiler.recurrences.adjoint import adjoint
-from upsweep._compiler.recurrences.recurrence import Recurrence, input_, state
+from upsweep._compiler.recurrences.recurrence import Recurrence, input_, keeping_states, state
 from upsweep._compiler.recurrences.trace import Structure
+from upsweep._core.user_scan import ScanSpec, moveaxis
 from upsweep._user_scan.problem import (
     Problem,
     arranged,
     as_real,
     broadcast,
     check_checkpoint,
-    device_scans,
     flatten,
     label,
-    moved,
     rounded,
-    run_into,
-    run_recurrence,
 )
+from upsweep._user_scan.run import scans_on
 
-__all__ = ["Gradients", "backward", "gradient", "keeping_states", "run_segments"]
+__all__ = ["Gradients", "backward", "gradient", "run_segments"]
 
 
 class Gradients(NamedTuple):
-    """Gradients as `scan.gradient` returns them, arranged as init and xs were given."""
+    """The result of `scan.gradient`; each part is arranged as the argument of that name."""
 
     init: Any
     xs: Any
 
 
-def keeping_states(recurrence: Recurrence) -> Recurrence:
-    """The recurrence with the states before each step as its only outputs."""
-    return replace(recurrence, outputs=tuple(state(p) for p in range(recurrence.n_states)))
+def _segments(spec: ScanSpec, size: int | None) -> list[slice]:
+    size = size or max(spec.length, 1)
+    return [slice(first, min(first + size, spec.length)) for first in range(0, spec.length, size)]
 
 
-def _segments(length: int, size: int | None) -> Iterator[slice]:
-    size = size or max(length, 1)
-    return (slice(first, min(first + size, length)) for first in range(0, length, size))
+def _segment(spec: ScanSpec, steps: slice, recurrence: Recurrence) -> ScanSpec:
+    """A recurrence over a segment; its arrays have time first."""
+    return ScanSpec(recurrence, spec.dtype, steps.stop - steps.start, spec.columns)
 
 
 def run_segments(
-    recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], states: list[Array], length: int,
-    columns: tuple[int, ...], size: int | None, on_device: Any = None,
-) -> list[list[Array]]:  # fmt: skip
-    """The states before each segment; `on_device` as for `run_recurrence`."""
-    silent, starts = replace(recurrence, outputs=()), [states]
-    for here in list(_segments(length, size))[:-1]:
-        pieces = [x[here] for x in inputs]
-        steps = here.stop - here.start
-        _, after = run_recurrence(silent, dtype, pieces, starts[-1], steps, columns, 0, on_device=on_device)
+    scans: Any, spec: ScanSpec, inputs: Sequence[Array], states: Sequence[Array], size: int | None
+) -> list[Sequence[Array]]:
+    """The states before each segment of `size` steps, of inputs in scan order; `scans` is from `scans_on`."""
+    silent, starts = replace(spec.recurrence, outputs=()), [states]
+    for steps in _segments(spec, size)[:-1]:
+        _, after = scans.run(_segment(spec, steps, silent), [x[steps] for x in inputs], starts[-1])
         starts.append(after)
     return starts
 
 
 def backward(
-    recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], starts: list[list[Array]],
-    cotangents: list[Array], last: list[Array], length: int, columns: tuple[int, ...], size: int | None,
-    on_device: Any = None,
-) -> tuple[list[Array], list[Array]]:  # fmt: skip
-    """The gradients of the inputs, of shape (time, *columns) each, and of the states before the first step.
+    scans: Any, spec: ScanSpec, inputs: Sequence[Array], starts: Sequence[Sequence[Array]],
+    cotangents: Sequence[Array], final_cotangents: Sequence[Array], size: int | None,
+) -> tuple[list[Array], Sequence[Array]]:  # fmt: skip
+    """The gradients by the inputs, in scan order, and by the states before the first step.
 
-    `starts` are the states before each segment of `size` steps; `cotangents` those of the outputs, `last` of
-    the last states.
+    Parameters
+    ----------
+    starts : sequence of sequences of arrays
+        The states before each segment of `size` steps, from `run_segments`.
+    cotangents, final_cotangents : sequence of arrays
+        Of the outputs, in scan order, and of the final states.
     """
-    back, keeps = adjoint(recurrence), keeping_states(recurrence)
-    empty = np.empty if on_device is None else on_device.empty
-    gradients = [empty((length, *columns), dtype) for _ in inputs]
-    for number, here in reversed(list(enumerate(_segments(length, size)))):
-        steps = here.stop - here.start
-        pieces = [x[here] for x in inputs]
-        kept, _ = run_recurrence(keeps, dtype, pieces, starts[number], steps, columns, 0, on_device=on_device)
-        against = [a[::-1] for a in (*pieces, *kept, *(part[here] for part in cotangents))]
-        if on_device is not None:
-            into, after = [g[here][::-1] for g in gradients], [on_device.empty(columns, dtype) for _ in last]
-            run_into(on_device, back, dtype, against, into, last, after, steps, columns)
-            last = after
-            continue
-        found, last = run_recurrence(back, dtype, against, last, steps, columns, 0)
-        for target, part in zip(gradients, found):
-            target[here] = part[::-1]
-    return gradients, last
+    back, keeps = adjoint(spec.recurrence), keeping_states(replace(spec.recurrence, outputs=()))
+    # In the layout of the inputs: kernels are slower if they read lines and write columns.
+    gradients = [scans.empty((spec.length, *spec.columns), spec.dtype, x) for x in inputs]
+    for steps, start in reversed(list(zip(_segments(spec, size), starts))):
+        pieces = [x[steps] for x in inputs]
+        states, _ = scans.run(_segment(spec, steps, keeps), pieces, start)
+        reads = [a[::-1] for a in (*pieces, *states, *(part[steps] for part in cotangents))]
+        writes = [g[steps][::-1] for g in gradients]
+        _, final_cotangents = scans.run(_segment(spec, steps, back), reads, final_cotangents, writes)
+    return gradients, final_cotangents
 
 
 def gradient(problem: Problem, cotangent: Any, final_cotangent: Any, checkpoint: Any) -> Gradients:
     """The gradients of a checked call."""
-    traced, columns, length = problem.traced, problem.columns, problem.length
-    recurrence, dtype = traced.recurrence, traced.dtype
+    traced, spec = problem.traced, problem.spec
     size = check_checkpoint(checkpoint)
-    whole = columns[: problem.axis] + (length,) + columns[problem.axis :]
-    order = slice(None, None, -1 if problem.reverse else None)
-    given = _cotangents(cotangent, "cotangent", len(recurrence.outputs), traced.output_structure, whole)
-    cotangents = [moved(part, problem.axis, 0)[order] for part in given]
-    last = _cotangents(final_cotangent, "final_cotangent", recurrence.n_states, problem.state_structure, columns)
-    with contextlib.ExitStack() as stack:
-        scans = None
-        if problem.placement is not None or any(isinstance(a, DeviceView) for a in (*given, *last)):
-            named = {**problem.named(), **_named("cotangent", given), **_named("final_cotangent", last)}
-            scans = stack.enter_context(contextlib.closing(device_scans(named)))
-        starts = run_segments(recurrence, dtype, problem.inputs, problem.states, length, columns, size, scans)
-        found, first = backward(
-            recurrence, dtype, problem.inputs, starts, cotangents, last, length, columns, size, scans
-        )
-        ordered = (moved(g[order], 0, problem.axis) for g in found)
-        xs = [_summed(g, x, x.dtype, scans) for g, x in zip(ordered, problem.given)]
-        init = [_summed(g, s, dt, scans) for g, s, dt in zip(first, problem.initial, traced.state_dtypes)]
+    n_outputs, n_states = len(traced.output_dtypes), len(traced.state_dtypes)
+    of_ys = _cotangents(cotangent, "cotangent", n_outputs, traced.output_structure, spec.shape)
+    of_final = _cotangents(final_cotangent, "final_cotangent", n_states, problem.state_structure, spec.columns)
+    named = {**problem.named(), **_named("cotangent", of_ys), **_named("final_cotangent", of_final)}
+    with scans_on(named) as scans:
+        starts = run_segments(scans, spec, problem.inputs, problem.states, size)
+        in_order = [spec.in_scan_order(part) for part in of_ys]
+        by_inputs, by_states = backward(scans, spec, problem.inputs, starts, in_order, of_final, size)
+        in_user_order = map(spec.in_user_order, by_inputs)
+        xs = [_summed(scans, g, x, x.dtype) for g, x in zip(in_user_order, problem.user_inputs)]
+        init = [
+            _summed(scans, g, s, dtype) for g, s, dtype in zip(by_states, problem.user_states, traced.state_dtypes)
+        ]
     return Gradients(arranged(init, problem.state_structure), arranged(xs, problem.input_structure))
 
 
 def _named(name: str, arrays: list[Array]) -> dict[str, Array]:
-    """Those that a user gave: what stands for None has no placement."""
-    return {f"{name}[{n}]" if n else name: array for n, array in enumerate(arrays) if any(array.strides)}
+    return {f"{name}[{n}]" if n else name: array for n, array in enumerate(arrays)}
 
 
 def _cotangents(value: Any, name: str, n: int, structure: Structure, shape: tuple[int, ...]) -> list[Array]:
-    """Arrays of the shape, arranged as the result is; None are zeros."""
+    """Arrays of the shape, arranged as the result is; None stands for zeros."""
     if value is None:
         return [np.broadcast_to(np.float32(0), shape) for _ in range(n)]
     items, own = flatten(value, name)
     if own != structure:
         expected = {None: "None", -1: "a single array"}.get(structure, f"a tuple of {structure}")
         raise TypeError(f"{name}: expected {expected}, as the result is arranged")
-    return [
-        broadcast(as_real(item, label(name, own, k)), shape, label(name, own, k)) for k, item in enumerate(items)
-    ]
+    labels = [label(name, own, n) for n in range(len(items))]
+    return [broadcast(as_real(item, at), shape, at) for item, at in zip(items, labels)]
 
 
-def _summed(gradient: Array, given: Array, dtype: np.dtype[Any], scans: Any) -> Any:
+def _summed(scans: Any, gradient: Array, array: Array, dtype: np.dtype[Any]) -> Any:
     """The gradient of an array that was broadcast: the sum over its repetitions, in a floating dtype."""
-    extra = gradient.ndim - given.ndim
-    repeated = tuple(
-        d for d in range(gradient.ndim) if d < extra or (given.shape[d - extra] == 1 and gradient.shape[d] != 1)
+    extra = gradient.ndim - array.ndim
+    axes = tuple(
+        d for d in range(gradient.ndim) if d < extra or (array.shape[d - extra] == 1 and gradient.shape[d] != 1)
     )
-    wanted = np.dtype(np.float64) if dtype.kind in "biu" else dtype.newbyteorder("=")
-    if scans is not None:
-        return _summed_on_device(gradient, repeated, wanted, given.shape, scans)
-    total = gradient.sum(axis=repeated, dtype=np.float64, keepdims=True) if repeated else gradient
-    return rounded(np.asarray(total).reshape(given.shape), wanted)
+    result = np.dtype(np.float64) if dtype.kind in "biu" else dtype.newbyteorder("=")
+    if isinstance(gradient, DeviceView):
+        return _summed_on_device(scans, gradient, axes, result, array.shape)
+    total = gradient.sum(axis=axes, dtype=np.float64, keepdims=True) if axes else gradient
+    return rounded(np.asarray(total).reshape(array.shape), result)
 
 
 _TOTAL = Recurrence((make("add", state(0), input_(0)),), (), 1)
@@ -154,19 +142,19 @@ _SAME = Recurrence((state(0),), (), 0)
 
 
 def _summed_on_device(
-    gradient: Array, axes: tuple[int, ...], dtype: np.dtype[Any], shape: tuple[int, ...], scans: Any
+    scans: Any, gradient: Array, axes: tuple[int, ...], dtype: np.dtype[Any], shape: tuple[int, ...]
 ) -> Any:
-    """A sum is the last state of a scan in double, rounded as it is written; so is a state without steps."""
+    """The sum as the final state of scans in float64, rounded when written; without axes, of a scan of 0 steps."""
     wide = np.dtype(np.float64)
     for axis in reversed(axes):
-        part = moved(gradient, axis, 0)
+        part = moveaxis(gradient, axis, 0)
         columns, is_last = part.shape[1:], axis == axes[0]
         gradient = scans.empty(shape if is_last else columns, dtype if is_last else wide)
         zero = [np.broadcast_to(np.float64(0), columns)]
-        run_into(scans, _TOTAL, wide, [part], [], zero, [gradient], len(part), columns)
+        scans.run(ScanSpec(_TOTAL, wide, len(part), columns), [part], zero, [], [gradient])
     if not axes:
         result = scans.empty(shape, dtype)
-        calculated = np.result_type(np.float32, gradient.dtype)
-        run_into(scans, _SAME, calculated, [], [], [gradient], [result], 0, shape)
+        spec = ScanSpec(_SAME, np.result_type(np.float32, gradient.dtype), 0, shape)
+        scans.run(spec, [], [gradient], [], [result])
         gradient = result
     return _backends.user_array(gradient)

@@ -1,65 +1,80 @@
-"""A pass over a block of steps of a user's scan, where its arrays are: its outputs, and the states after it.
+"""Runs scans on arrays wherever they are: whole scans for gradients, blocks of steps for block-wise and dask
+scans.
 
-What goes on to another block are the states as one array (states, *columns) in float64, of the library that the
-block is of, and on its device.
+`scans_on` returns the executor of a call: `HostScans` of the CPU backend or `DeviceScans` of the CUDA backend,
+which have one interface. `run_block` passes the states between blocks as one array (states, *columns) in float64,
+of the library and on the device of the block.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from upsweep import _arrays
+from upsweep import _arrays, _backends
 from upsweep._arrays import Array, DeviceView
-from upsweep._compiler.recurrences.recurrence import Recurrence
-from upsweep._user_scan.problem import as_real, broadcast, device_scans, in_place, moved, run_into, run_recurrence
+from upsweep._core.user_scan import ScanSpec
+from upsweep._user_scan.problem import as_real, broadcast, rounded
 
-__all__ = ["run_block", "stacked"]
+__all__ = ["run_block", "scans_on", "stacked"]
 
 
-def run_block(
-    recurrence: Recurrence, dtype: np.dtype[Any], inputs: Sequence[Array], states: Sequence[Any], length: int,
-    columns: tuple[int, ...], *, axis: int = 0, reverse: bool = False, results: Sequence[np.dtype[Any]] = (),
-    n_threads: int | None = None,
-) -> tuple[list[Any], Any]:  # fmt: skip
-    """The outputs in their dtypes, `results`, and the states after the block.
+def scans_on(named: Mapping[str, Array], n_threads: int | None = None) -> contextlib.AbstractContextManager[Any]:
+    """The executor of the scans of one call, entered for the time of the call.
 
     Parameters
     ----------
-    recurrence, dtype
-        What a step does, and what it is calculated in.
+    named : mapping of str to array
+        The arrays of the call by the names in error messages. Broadcast numbers of the host go with any device.
+    """
+    views = {name: array for name, array in named.items() if any(array.strides) or isinstance(array, DeviceView)}
+    if any(isinstance(array, DeviceView) for array in views.values()):
+        return contextlib.closing(_backends.cuda_user_scan().DeviceScans(views))
+    return contextlib.closing(_backends.cpu_user_scan().HostScans(n_threads))
+
+
+def run_block(
+    spec: ScanSpec, inputs: Sequence[Array], states: Sequence[Any], dtypes: Sequence[np.dtype[Any]] = (),
+    n_threads: int | None = None,
+) -> tuple[list[Any], Any]:  # fmt: skip
+    """Run a block of steps.
+
+    Parameters
+    ----------
+    spec : ScanSpec
+        The recurrence, and the extent of the block.
     inputs : sequence of arrays
-        With time on the first axis, in the scan's order.
+        In scan order.
     states : sequence of numbers or arrays
-        Before the first step, of the user's or of another block; each broadcasts to the columns.
-    axis, reverse
-        Where the outputs have time, and whether the scan runs against it.
+        The states before the first step, of the user or of another block; each broadcasts to the columns.
+    dtypes : sequence of dtype
+        Of the outputs.
+
+    Returns
+    -------
+    outputs : list of arrays
+        In user order, of the block's library.
+    states : array
+        The states after the block, (states, *columns), float64.
     """
     named = {f"init[{n}]": as_real(state, f"init[{n}]") for n, state in enumerate(states)}
-    before = [broadcast(state, columns, name) for name, state in named.items()]
+    before = [broadcast(state, spec.columns, name) for name, state in named.items()]
     arrays = {**{f"xs[{n}]": x for n, x in enumerate(inputs)}, **named}
-    if not any(isinstance(array, DeviceView) for array in arrays.values()):
-        outputs, after = run_recurrence(
-            recurrence, dtype, list(inputs), before, length, columns, axis, n_threads
-        )  # fmt: skip
-        ys = [in_place(out, axis, reverse, own) for out, own in zip(outputs, results, strict=True)]
-        return ys, np.stack([np.asarray(each, np.float64) for each in after])
-    # What only repeats a number is everywhere.
-    placed = {name: array for name, array in arrays.items() if any(array.strides) or isinstance(array, DeviceView)}
-    with contextlib.closing(device_scans(placed)) as scans:
-        # Results are laid out as an input that repeats nothing, and written in their own dtype at once.
-        like = next((moved(x, 0, axis) for x in inputs if isinstance(x, DeviceView) and 0 not in x.strides), None)
-        whole = columns[:axis] + (length,) + columns[axis:]
-        made = [scans.empty(whole, own, like) for own in results]
-        last = scans.empty((len(before), *columns), np.dtype(np.float64))
-        order = slice(None, None, -1 if reverse else None)
-        targets = [moved(out, axis, 0)[order] for out in made]
-        rows = [last[n] for n in range(len(before))]
-        run_into(scans, recurrence, dtype, list(inputs), targets, before, rows, length, columns)
-    return [out.origin.owner for out in made], last.origin.owner
+    with scans_on(arrays, n_threads) as scans:
+        if not any(isinstance(array, DeviceView) for array in arrays.values()):
+            outputs, after = scans.run(spec, inputs, before)
+            ys = [rounded(y, dtype) for y, dtype in zip(outputs, dtypes, strict=True)]
+            return ys, np.stack([np.asarray(state, np.float64) for state in after])
+        # Kernels on a device write outputs in their own dtype, and states in float64.
+        views = (spec.in_user_order(x) for x in inputs if isinstance(x, DeviceView))
+        like = next((x for x in views if 0 not in x.strides), None)
+        outputs = [scans.empty(spec.shape, dtype, like) for dtype in dtypes]
+        last = scans.empty((len(before), *spec.columns), np.dtype(np.float64))
+        scans.run(spec, inputs, before, outputs, [last[n] for n in range(len(before))])
+    return [y.origin.owner for y in outputs], last.origin.owner
 
 
 def stacked(states: Any, columns: tuple[int, ...], like: Any) -> Any:

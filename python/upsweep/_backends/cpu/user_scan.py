@@ -1,4 +1,8 @@
-"""User-defined scans of numpy arrays: from a recurrence to compiled steps, and to the driver that runs them."""
+"""CPU executor of user-defined scans: compiled kernels of a recurrence, run by the driver in ``src/user_scan``.
+
+Kernels are compiled once for a recurrence and cached. A `LaunchPlan` adds the layout of the arrays, and runs any
+arrays of that layout. `_user_scan.cached_calls` caches launch plans; everything else runs through `HostScans`.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,19 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from upsweep._backends import cpu
-from upsweep._backends.cpu._user_scans import Kernel, Spans, Sums
-from upsweep._backends.cpu._user_scans import Plan as compiled_plan
+from upsweep._backends.cpu._user_scans import Kernel, Plan, Spans, Sums
 from upsweep._compiler.llvm.scans import chunk_aggregates
 from upsweep._compiler.llvm.scans import kernel as compiled
 from upsweep._compiler.llvm.target import TARGETS
-from upsweep._compiler.recurrences.associative import Monoid
 from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, lifted
+from upsweep._core.user_scan import ScanSpec, choose_path
 
-__all__ = ["Plan", "Spans", "is_readable", "run"]
+__all__ = ["HostScans", "LaunchPlan", "Spans", "is_readable", "readable"]
 
 Array = NDArray[Any]
 
-_MOST_KERNELS = 512  # kept in memory
-# Outputs from this size on go past the caches, as those of the scans in C++.
+_MOST_KERNELS = 512  # in the cache
+# Bytes of an output from which on it is written past the caches, as by the scans in C++.
 _PAST_CACHES = 16 << 20
 
 
@@ -33,7 +36,7 @@ _PAST_CACHES = 16 << 20
 def _kernel(
     recurrence: Recurrence, bits: int, shared: tuple[bool, ...], past_caches: bool
 ) -> tuple[Kernel, float]:
-    """The compiled steps of a recurrence whose numbers are lifted, and what a step costs in passes over memory."""
+    """The compiled steps of a recurrence with lifted numbers, and the cost of a step in passes over memory."""
     steps = compiled.compile_steps(recurrence, cpu.level, bits, shared, past_caches)
     turn = compiled.compile_turn(cpu.level, bits)
     program = compiled.lower(recurrence)
@@ -67,28 +70,20 @@ def _prepared(
 
 
 @functools.lru_cache(_MOST_KERNELS)
-def _sums(rests: Recurrence, dtype: np.dtype[Any], shared: tuple[bool, ...]) -> Sums:
-    """The compiled sums of chunks, with its numbers."""
-    plain, numbers = _lifted(rests)
+def _sums(bias: Recurrence, dtype: np.dtype[Any], shared: tuple[bool, ...]) -> Sums:
+    """The compiled sums of chunks of an affine update, with their numbers."""
+    plain, numbers = _lifted(bias)
     code = chunk_aggregates.compile_sums(plain, cpu.level, 8 * dtype.itemsize, shared)
     with np.errstate(over="ignore"):
         params = np.array(numbers, dtype)
     return Sums(sums=code.address, code=code, vectors_at_once=chunk_aggregates.VECTORS_AT_ONCE, params=params)
 
 
-def _readable(array: Array, dtype: np.dtype[Any]) -> Array:
-    """An array that the driver does not take as one that it does."""
-    if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
-        return array.astype(dtype)
-    return array.astype(array.dtype.newbyteorder("="))
-
-
-def _collapsed(arrays: list[Array]) -> list[Array]:
-    """The same elements with as few axes behind the first as all of them allow, at least one."""
+def _merge_axes(arrays: list[Array]) -> list[Array]:
+    """Views with as few axes after the first as the strides of all arrays allow, at least one."""
     shape = list(arrays[0].shape)
-    kept = [d for d in range(1, len(shape)) if shape[d] != 1]
     groups: list[list[int]] = []
-    for d in kept:
+    for d in (d for d in range(1, len(shape)) if shape[d] != 1):
         last = groups[-1][-1] if groups else None
         if last is not None and all(a.strides[last] == a.strides[d] * shape[d] for a in arrays):
             groups[-1].append(d)
@@ -100,102 +95,97 @@ def _collapsed(arrays: list[Array]) -> list[Array]:
     result = []
     for array in arrays:
         strides = [array.strides[group[-1]] for group in groups] or [array.itemsize]
-        # A single column has neighbours of whatever kind suits.
+        # The stride of a single column does not matter: that of neighbours suits the kernels.
         result.append(
             as_strided(array, (shape[0], *sizes), (array.strides[0], *strides), writeable=array.flags.writeable)
         )
     return result
 
 
-class Plan:
-    """A scan over arrays that lie as some do, ready to run on others.
+class LaunchPlan:
+    """The prepared arguments of a scan: compiled kernels, and operands for arrays of one layout.
 
     Parameters
     ----------
-    recurrence : Recurrence
-        What a step does.
-    dtype : dtype
-        float32 or float64: what is calculated in, and what outputs are of.
+    spec : ScanSpec
+        The scan.
     inputs, outputs : list of ndarray
-        Of the same shape (time, ...), in the scan's order; any strides. Inputs of `is_readable`.
-    columns : tuple of int
-        Their shape behind the first axis, and that of states.
-    form : Monoid, optional
-        What makes time parallel; without it time is sequential, and columns are parallel.
+        In scan order, with any strides. Inputs are `is_readable`; outputs have the dtype of the scan.
     offsets : sequence of int, optional
-        The bytes from the address of an array that a call gives to the first step of what is here.
+        For each of them, the bytes from the address of the array that `run` takes to the first step.
     """
 
     def __init__(
-        self, recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], outputs: list[Array],
-        columns: tuple[int, ...], length: int, form: Monoid | None, offsets: Sequence[int] = (),
-    ) -> None:  # fmt: skip
-        arrays = [*inputs, *outputs]
-        n_dims, n_states = len(columns), recurrence.n_states
-        self._offsets, self.dtype = offsets or [0] * len(arrays), dtype
-        # The axes of columns in memory, from the outermost to the innermost; those of states follow them.
+        self, spec: ScanSpec, inputs: list[Array], outputs: list[Array], offsets: Sequence[int] = ()
+    ) -> None:
+        arrays, columns, recurrence, dtype = [*inputs, *outputs], spec.columns, spec.recurrence, spec.dtype
+        monoid, _ = choose_path(spec)
+        self.is_parallel = monoid is not None  # in time
+        n_dims = len(columns)
+        self._offsets, self._dtype = offsets or [0] * len(arrays), dtype
+        # The axes of the columns from the outermost in memory to the innermost; the states are laid out alike.
         order = list(range(n_dims))
         if arrays:
             strides = (outputs or inputs)[0].strides
             order.sort(key=lambda d: (-abs(strides[d + 1]), d))
         is_ordered = order == sorted(order)
-        self._shape = (n_states, *(columns[d] for d in order))
-        self._back = None if is_ordered else (0, *(1 + order.index(d) for d in range(n_dims)))
-        self._compiled: Any = None
-        if length == 0 or 0 in columns:
+        self._state_shape = (recurrence.n_states, *(columns[d] for d in order))
+        self._state_axes = None if is_ordered else (0, *(1 + order.index(d) for d in range(n_dims)))
+        self._plan: Any = None
+        if spec.length == 0 or 0 in columns:
             return
         kernel_inputs, kernel_outputs, dims = inputs, outputs, (math.prod(columns),)
         if arrays:
             axes = (0, *(1 + d for d in order))
-            flat = _collapsed(arrays if is_ordered else [array.transpose(axes) for array in arrays])
+            flat = _merge_axes(arrays if is_ordered else [array.transpose(axes) for array in arrays])
             kernel_inputs, kernel_outputs = flat[: len(inputs)], flat[len(inputs) :]
             dims = flat[0].shape[1:]
-        axis = 0 if form else -1  # along which lanes go: chunks of time, or the innermost columns
+        lane_axis = 0 if monoid else -1  # lanes are chunks of time, or the innermost columns
         shared = tuple(
-            a.strides[axis] == 0 and a.dtype == dtype and (form is not None or dims[-1] > 1) for a in kernel_inputs
+            a.strides[lane_axis] == 0 and a.dtype == dtype and (monoid is not None or dims[-1] > 1)
+            for a in kernel_inputs
         )
-        past_caches = form is None and _go_past_caches(kernel_inputs, kernel_outputs, shared, dtype)
+        past_caches = monoid is None and _go_past_caches(kernel_inputs, kernel_outputs, shared, dtype)
         kernel, cost, params = _prepared(recurrence, dtype, shared, past_caches)
         keywords: dict[str, Any] = {}
-        if form is not None:
-            reduce, reduce_cost, reduce_params = _prepared(form.reduce, dtype, shared)
+        if monoid is not None:
+            reduce, reduce_cost, reduce_params = _prepared(monoid.reduce, dtype, shared)
             cost += reduce_cost
             keywords = {
                 "reduce": reduce,
                 "reduce_params": reduce_params,
-                "kind": form.kind,
-                "varies": form.varies,
-                "keeps_ties": form.keeps_ties,
-                "decides": form.decides,
-                "matrix": [evaluate(node, dtype) for node in form.matrix],
-                "start": form.start,
-                "sums": None if form.rests is None else _sums(form.rests, dtype, shared),
+                "kind": monoid.kind,
+                "varies": monoid.varies,
+                "keeps_ties": monoid.keeps_ties,
+                "decides": monoid.key_state,
+                "matrix": [evaluate(node, dtype) for node in monoid.matrix],
+                "start": monoid.start,
+                "sums": None if monoid.bias is None else _sums(monoid.bias, dtype, shared),
             }
-        self._compiled = compiled_plan(
-            kernel, params, kernel_inputs, shared, kernel_outputs, dims, length, cost, **keywords
+        self._plan = Plan(
+            kernel, params, kernel_inputs, shared, kernel_outputs, dims, spec.length, cost, **keywords
         )
 
     def run(
         self, inputs: list[Array], outputs: list[Array], states: Sequence[Any], n_threads: int | None
-    ) -> Array:  # fmt: skip
-        """Write the outputs; the states after the last step, of shape (states, *columns).
+    ) -> Array:
+        """Write the outputs; return the states after the last step, of shape (states, *columns).
 
-        `states` before the first one broadcast to the columns. At most so many threads; the bits do not depend on
-        their number.
+        `states` before the first step broadcast to the columns. The bits do not depend on the number of threads.
         """
-        memory = np.empty(self._shape, self.dtype)
-        theirs = memory if self._back is None else memory.transpose(self._back)  # with the axes of the columns
+        memory = np.empty(self._state_shape, self._dtype)
+        finals = memory if self._state_axes is None else memory.transpose(self._state_axes)
         for place, value in enumerate(states):
-            theirs[place] = value
-        if self._compiled is not None:
-            self._compiled.run(inputs, outputs, self._offsets, memory, cpu.threads(n_threads))
-        return theirs
+            finals[place] = value
+        if self._plan is not None:
+            self._plan.run(inputs, outputs, self._offsets, memory, cpu.threads(n_threads))
+        return finals
 
 
 def _go_past_caches(
     inputs: list[Array], outputs: list[Array], shared: tuple[bool, ...], dtype: np.dtype[Any]
 ) -> bool:
-    """Whether outputs are too large for the caches, and the kernel writes them where they are: none is a tile."""
+    """Whether outputs exceed the caches, and the kernel reads and writes arrays in place, not through tiles."""
 
     def in_place(array: Array) -> bool:
         return array.dtype == dtype and array.strides[-1] == dtype.itemsize
@@ -206,25 +196,50 @@ def _go_past_caches(
 
 
 def is_readable(array: Array) -> bool:
-    """Whether the driver takes it as it is: native and aligned, of a type that it knows."""
+    """Whether the kernels read the array as it is: native, aligned, and of a dtype that they know."""
     dtype = array.dtype
     return (dtype.kind != "f" or dtype.itemsize in (4, 8)) and dtype.isnative and array.flags.aligned
 
 
-def run(
-    recurrence: Recurrence, dtype: np.dtype[Any], inputs: list[Array], outputs: list[Array], states: list[Array],
-    length: int, columns: tuple[int, ...], form: Monoid | None, n_threads: int | None,
-) -> list[Array]:  # fmt: skip
-    """Run over the first axis of all arrays, and write the outputs: a `Plan` of them, which says what these are.
+def readable(array: Array, dtype: np.dtype[Any]) -> Array:
+    """The array, converted if the kernels cannot read it as it is; `dtype` is that of the scan."""
+    if is_readable(array):
+        return array
+    is_float16 = array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8)
+    return array.astype(dtype if is_float16 else array.dtype.newbyteorder("="))
 
-    `states` are of the columns' shape. Inputs are of any real dtype.
 
-    Returns
-    -------
-    list of ndarray
-        The states after the last step.
-    """
-    inputs = [x if is_readable(x) else _readable(x, dtype) for x in inputs]
-    plan = Plan(recurrence, dtype, inputs, outputs, columns, length, form)
-    after = plan.run(inputs, outputs, states, n_threads)
-    return [after[place, ...] for place in range(len(states))]
+class HostScans:
+    """Runs scans on arrays in the host's memory; `DeviceScans` of the CUDA backend has the same interface."""
+
+    def __init__(self, n_threads: int | None = None) -> None:
+        self._n_threads = n_threads
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None = None) -> Array:
+        """An uninitialised array, laid out as `like` if that has its shape and no broadcast axis."""
+        if like is None or like.shape != shape or 0 in like.strides:
+            return np.empty(shape, dtype)
+        return np.empty_like(like, dtype=dtype, order="K", subok=False)
+
+    def run(
+        self, spec: ScanSpec, inputs: Sequence[Array], states: Sequence[Array],
+        outputs: Sequence[Array] | None = None,
+    ) -> tuple[list[Array], list[Array]]:  # fmt: skip
+        """Run a scan of inputs in scan order.
+
+        Returns
+        -------
+        outputs, finals : list of ndarray
+            In user order, in the dtype of the scan, new or the `outputs` that were passed; and the states after
+            the last step.
+        """
+        if outputs is None:
+            like = next((spec.in_user_order(x) for x in inputs if 0 not in x.strides and x.size), None)
+            outputs = [self.empty(spec.shape, spec.dtype, like) for _ in spec.recurrence.outputs]
+        read = [readable(x, spec.dtype) for x in inputs]
+        written = [spec.in_scan_order(y) for y in outputs]
+        finals = LaunchPlan(spec, read, written).run(read, written, states, self._n_threads)
+        return [*outputs], [finals[n, ...] for n in range(len(states))]

@@ -1,11 +1,13 @@
-"""What a block of steps does to a state, on a device, in one pass over the block.
+"""Aggregates of blocks of a linear recurrence on CUDA: what a block of steps does to the state before it.
 
-    value       the final state from nothing, or from a given one
-    multiplier  the product of the factors; 0 where the block resets
-    dropped     whether a reset drops the state before the block
+`reduce` computes the aggregate in one pass over the block:
 
-and what a block does to a given state, one step: `value` where dropped, else ``multiplier * state + value``.
-Nothing but these reads or writes the arrays, so that every library that allocates memory has them.
+    value       the final state from zero, or from an initial state
+    multiplier  the product of the factors; 0 if the block resets
+    dropped     whether a reset in the block drops the state before it
+
+`step` applies an aggregate to a state: `value` where dropped, else ``multiplier * state + value``. No other
+function reads or writes the arrays, so every library that allocates memory can have them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ Allocate = Callable[[int], tuple[int, object]]
 
 
 def _timed(array: DeviceArray) -> DeviceArray:
-    """A state as a block of one step, its last axis."""
+    """A state as a block of one step along a new last axis."""
     return array._replace(shape=(*array.shape, 1), strides=(*array.strides, 0))
 
 
@@ -41,9 +43,9 @@ def reduce(
     stream: int,
     allocate: Allocate,
 ) -> None:
-    """Fill multiplier, value and dropped, of x's shape without `axis`; the first and the last may be left out.
+    """Write multiplier, value and dropped, of the shape of x without `axis`; the first and the last are optional.
 
-    With `initial`, value is the state after the block from that one.
+    With `initial`, value is the state after the block from that state.
     """
     if 0 in value.shape:
         return
@@ -65,14 +67,12 @@ def step(
     stream: int,
     allocate: Allocate,
 ) -> None:
-    """Fill `result` with `value` where dropped, else ``multiplier * state + value``; all are of one shape."""
-    # One step whose output is the result: a final state would have to be of 32 or 64 bits.
+    """Write `value` where dropped, else ``multiplier * state + value``, to `result`; all are of one shape."""
+    # One step whose output is the result: a final state would have to have 32 or 64 bits.
     if 0 in result.shape:
         return
-    if (
-        scan_launch.accumulator_of(result.dtype) == abi.INTEGER
-    ):  # which are only added: the multiplier is 1, or dropped
-        multiplier = None
+    if scan_launch.accumulator_of(result.dtype) == abi.INTEGER:
+        multiplier = None  # integers are only added: it is 1, or the state is dropped
     p = scan_launch.problem(
         _timed(value), None if multiplier is None else _timed(multiplier), None, state,
         None if dropped is None else _timed(dropped), _timed(result), None, axis=len(result.shape), reverse=False,

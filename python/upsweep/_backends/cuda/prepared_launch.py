@@ -1,4 +1,4 @@
-"""Launches of kernels that share one structure of arguments, prepared once and started on any addresses."""
+"""A launch of kernels that share one structure of arguments, prepared once and started on any addresses."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["Launches"]
+__all__ = ["KernelLaunch"]
 
 
-class Launches:
-    """Kernels that take one structure, which is complete but for what differs from call to call.
+class KernelLaunch:
+    """Kernels that take one structure of arguments, complete but for the addresses and numbers of a call.
 
-    The structure consists of fields of 8 bytes. Two of them may be called `reduced` and `starts`: they are memory
-    that a call has for itself.
+    The structure consists of fields of 8 bytes. Two of them, `reduced` and `starts`, are addresses of temporary
+    memory of the call.
     """
 
     def __init__(self, structure: ctypes.Structure) -> None:
@@ -29,24 +29,24 @@ class Launches:
         self._reduced, self._starts = kind.reduced.offset // 8, kind.starts.offset // 8
 
     def read_address(self, target: Any, operand: int) -> None:
-        """Let `target`, a part of the structure that begins with an address, have that of an operand."""
+        """Store the address of an operand in `target`, a part of the structure that begins with an address."""
         word = (ctypes.addressof(target) - ctypes.addressof(self.structure)) // 8
         self._addresses.append((word, operand))
 
     def read_number(self, word: int, operand: int) -> None:
-        """Let the structure have an operand that is a number as a double, so many words from its beginning."""
+        """Store an operand that is a number as a double, `word` words from the beginning of the structure."""
         self._numbers.append((word, operand))
 
     def fill(self, n_bytes: int) -> None:
-        """Let so many bytes of that memory be all ones before the first kernel."""
+        """Fill `n_bytes` of the temporary memory with ones before the first kernel."""
         self._n_filled = n_bytes
 
     def add(self, function: Any, n_blocks: int, n_threads: int, *, together: bool = False) -> None:
-        """One more kernel, to be launched after the others; `together`: its blocks wait for each other."""
+        """Add a kernel after the others; `together`: a cooperative launch, whose blocks wait for each other."""
         self._kernels.append((function, n_blocks, n_threads, together))
 
     def start(self, operands: Sequence[Any], memory: tuple[int, int], stream: int) -> None:
-        """Launch the kernels; each call has a structure of its own, since several threads may call at once."""
+        """Launch the kernels. Each call copies the structure, since several threads may call at once."""
         words = self._words.from_buffer_copy(self.structure)
         for word, operand in self._addresses:
             words[word] = operands[operand]

@@ -1,70 +1,45 @@
-"""Scans by a user's update of arrays that are on a device. Imported by the first call that needs it."""
+"""CUDA executor of user-defined scans: launch plans, and the scans of one call. Imported by the first call.
+
+`LaunchPlan` is prepared for arrays of one layout, and allocates the results of each call; compiled scans of arrays
+and tensors, and of their derivatives, hold one. `DeviceScans` runs scans on arrays without preparing anything for
+later. Both launch through `user_scan_launch`.
+"""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from upsweep._arrays import Array, DeviceView, Placement, common_placement
+from upsweep._arrays import DeviceView, Placement, common_placement
+from upsweep._arrays import Operand as Array
 from upsweep._backends.cuda import scan_launch, user_scan_launch
 from upsweep._backends.cuda.context import Call, described
 from upsweep._backends.cuda.scan_launch import DeviceArray
-from upsweep._compiler.formulas.nodes import Node, constant, substitute
-from upsweep._compiler.recurrences.associative import Monoid
-from upsweep._compiler.recurrences.recurrence import Recurrence, input_
+from upsweep._backends.cuda.user_scan_layout import ScanArrays
+from upsweep._core.user_scan import ScanSpec, choose_path, repeated_number, with_host_numbers
 
 __all__ = [
     "Call",
     "DeviceScans",
-    "New",
-    "Place",
-    "ScanPlan",
+    "LaunchPlan",
+    "Layout",
+    "OutputSpec",
+    "ScanArrays",
     "check_allocates",
     "described",
-    "in_scan_order",
-    "lying",
-    "new_result",
-    "number",
-    "with_constants",
-    "with_numbers",
+    "final_spec",
+    "layout_of",
+    "output_spec",
 ]
 
-SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes of what results are
-
-
-# By their text, which tells -0.0 from 0.0, and of which NaN is equal to itself.
-@functools.lru_cache(512)
-def _substituted(recurrence: Recurrence, numbers: tuple[tuple[int, str], ...]) -> Recurrence:
-    values: dict[Node, Node] = {input_(place): constant(float.fromhex(text)) for place, text in numbers}
-    new = [substitute(root, values) for root in (*recurrence.states, *recurrence.outputs)]
-    k = recurrence.n_states
-    return Recurrence(tuple(new[:k]), tuple(new[k:]), recurrence.n_inputs)
-
-
-def with_numbers(recurrence: Recurrence, inputs: Sequence[Array]) -> Recurrence:
-    """The recurrence with what the host has of its inputs, which is one number each, in its formulas."""
-    return with_constants(
-        recurrence,
-        {place: number(x) if x.size else 0.0 for place, x in enumerate(inputs) if not isinstance(x, DeviceView)},
-    )
-
-
-def with_constants(recurrence: Recurrence, numbers: Mapping[int, float]) -> Recurrence:
-    """The recurrence with these numbers in the place of inputs."""
-    return _substituted(recurrence, tuple((n, x.hex()) for n, x in numbers.items())) if numbers else recurrence
-
-
-def number(array: Array) -> float:
-    """The number that an array of the host repeats."""
-    assert all(n == 1 or stride == 0 for n, stride in zip(array.shape, array.strides))
-    return float(array[(0,) * array.ndim])
+SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes of the dtypes of results
 
 
 def check_allocates(placement: Placement, arrays: Mapping[str, Array]) -> None:
-    """Raise unless the library of these arrays can have results."""
+    """Raise unless the library of these arrays can allocate results."""
     if not placement.library.allocates:
         name = next(name for name, array in arrays.items() if isinstance(array, DeviceView))
         raise TypeError(
@@ -73,154 +48,185 @@ def check_allocates(placement: Placement, arrays: Mapping[str, Array]) -> None:
         )
 
 
-class Place(NamedTuple):
-    """How an operand lies in the scan's order; its first step is `offset` bytes from the operand's address on."""
+# ---- layouts ---------------------------------------------------------------------------------------------------
 
-    array: DeviceArray  # with time first; its own address means nothing
+
+class Layout(NamedTuple):
+    """The layout of an operand in scan order; its first step is `offset` bytes after the operand's address."""
+
+    array: DeviceArray  # whose pointer is not used
     offset: int = 0
 
-    def reversed(self) -> Place:
-        """The same from the last step to the first."""
+    def reversed(self) -> Layout:
+        """The same operand from the last step to the first."""
         array, step = self.array, self.array.strides[0]
-        turned = array._replace(strides=(-step, *array.strides[1:]))
-        return Place(turned, self.offset + max(array.shape[0] - 1, 0) * step)
+        backwards = array._replace(strides=(-step, *array.strides[1:]))
+        return Layout(backwards, self.offset + max(array.shape[0] - 1, 0) * step)
 
 
-def lying(shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Place:
-    """How an array without time lies."""
-    return Place(DeviceArray(0, shape, strides, dtype))
+def layout_of(spec: ScanSpec, strides: tuple[int, ...], dtype: str, *, is_state: bool = False) -> Layout:
+    """The layout of an array with these strides in user order: an input or output, or a state."""
+    if is_state:
+        return Layout(DeviceArray(0, spec.columns, strides, dtype))
+    axis = spec.axis
+    in_order = (strides[axis], *strides[:axis], *strides[axis + 1 :])
+    layout = Layout(DeviceArray(0, (spec.length, *spec.columns), in_order, dtype))
+    return layout.reversed() if spec.reverse else layout
 
 
-def in_scan_order(
-    shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, axis: int, reverse: bool
-) -> Place:  # fmt: skip
-    """How an array with time on `axis` lies in the scan's order."""
-    moved = [(*of[axis : axis + 1], *of[:axis], *of[axis + 1 :]) for of in (shape, strides)]
-    place = Place(DeviceArray(0, moved[0], moved[1], dtype))
-    return place.reversed() if reverse else place
-
-
-class New(NamedTuple):
-    """A result, which each call has anew: what it is for its user, and how it lies in the scan's order."""
+class OutputSpec(NamedTuple):
+    """A result that each call allocates: shape, dtype, axes from the outermost in memory, and layout."""
 
     shape: tuple[int, ...]
     dtype: str
-    order: tuple[int, ...]  # its axes from the outermost in memory to the innermost
-    place: Place
+    order: tuple[int, ...]
+    layout: Layout
 
 
-def new_result(
-    shape: tuple[int, ...], dtype: str, *, axis: int | None = None, reverse: bool = False,
-    like: Array | None = None,
-) -> New:  # fmt: skip
-    """A result with time on `axis`; laid out as `like` is where that has its shape and repeats nothing."""
-    order = tuple(range(len(shape)))
-    if like is not None and like.shape == shape and 0 not in like.strides:
-        order = tuple(sorted(order, key=lambda d: -abs(like.strides[d])))
+def output_spec(spec: ScanSpec, dtype: str, like: Array | None = None) -> OutputSpec:
+    """An output; its axes are in the order in memory of `like`, or else in C order."""
+    order = list(range(len(spec.shape)))
+    if like is not None:
+        order.sort(key=lambda d: -abs(like.strides[d]))
+    return OutputSpec(spec.shape, dtype, tuple(order), layout_of(spec, _strides(spec.shape, dtype, order), dtype))
+
+
+def final_spec(spec: ScanSpec, dtype: str) -> OutputSpec:
+    """A final state, in C order."""
+    order = range(len(spec.columns))
+    layout = layout_of(spec, _strides(spec.columns, dtype, order), dtype, is_state=True)
+    return OutputSpec(spec.columns, dtype, tuple(order), layout)
+
+
+def _strides(shape: tuple[int, ...], dtype: str, order: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous array whose axes are in this order, from the outermost."""
     strides, n_bytes = [0] * len(shape), SIZES[dtype]
     for d in reversed(order):
         strides[d] = n_bytes
         n_bytes *= shape[d]
-    lies = tuple(strides)
-    if axis is None:
-        return New(shape, dtype, order, lying(shape, lies, dtype))
-    return New(shape, dtype, order, in_scan_order(shape, lies, dtype, axis, reverse))
+    return tuple(strides)
 
 
-class ScanPlan:
-    """A scan of arrays of one library on a device, ready for any that lie as those of its first call.
+# ---- launches --------------------------------------------------------------------------------------------------
 
-    The recurrence has numbers of the host in its formulas (`with_numbers`), where `inputs` has None. States may be
-    numbers, whichever.
+
+class LaunchPlan:
+    """A scan prepared for arrays of one library, device and layout, which allocates the results of each call.
+
+    Parameters
+    ----------
+    spec : ScanSpec
+        The scan; its recurrence has the numbers of the host as constants (`with_host_numbers`).
+    placement : Placement
+        The library and the device of the arrays.
+    layouts : ScanArrays
+        A `Layout` for each input, or None for a constant; an `OutputSpec` for each output; a `Layout` for each
+        state, or None for a number, which may differ from call to call; an `OutputSpec` for each final state, or
+        None.
     """
 
-    def __init__(
-        self, placement: Placement, recurrence: Recurrence, dtype: np.dtype[Any], inputs: Sequence[Place | None],
-        outputs: Sequence[New], states: Sequence[Place | None], finals: Sequence[New | None], length: int,
-        columns: tuple[int, ...], form: Monoid | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, spec: ScanSpec, placement: Placement, layouts: ScanArrays) -> None:
         scan_launch.check_device(placement.ordinal)
-        self.placement, self.inputs, self.outputs, self._finals = placement, inputs, outputs, finals
-        self._offsets = [0 if place is None else place.offset for place in inputs]
-        self._plan = None
-        if 0 not in columns:
-            self._plan = user_scan_launch.Plan(
-                recurrence, dtype.name, [None if x is None else _read_by_steps(x.array) for x in inputs],
-                [y.place.array for y in outputs], [0.0 if s is None else s.array for s in states],
-                [None if s is None else s.place.array for s in finals], length, columns, form, placement.ordinal,
-            )  # fmt: skip
+        self.placement, self.layouts = placement, layouts
+        self._offsets = [0 if x is None else x.offset for x in layouts.inputs]
+        self._launch: Any = None
+        if 0 in spec.columns:
+            return
+        arrays = ScanArrays(
+            [None if x is None else _with_time_stride(x.array) for x in layouts.inputs],
+            [y.layout.array for y in layouts.outputs],
+            [0.0 if s is None else s.array for s in layouts.states],
+            [None if s is None else s.layout.array for s in layouts.finals],
+        )
+        monoid, _ = choose_path(spec, on_device=True)
+        self._launch = user_scan_launch.prepare(spec, arrays, monoid, placement.ordinal)
 
-    def again(self) -> Call:
-        """A call on the library's current stream, to be closed at its end."""
+    def context(self) -> Call:
+        """The context of a call on the library's current stream, to be closed at its end."""
         return Call({}, self.placement)
 
     def run(
-        self, call: Call, inputs: Sequence[int | None], states: Sequence[int | float]
+        self, context: Call, inputs: Sequence[int | None], states: Sequence[int | float | None]
     ) -> tuple[list[Any], list[Any]]:
-        """The outputs and the last states, of addresses of inputs, and of states or what these are."""
-        library, ordinal, stream = call.library, call.device, call.stream
-        made = [library.new(y.shape, y.dtype, ordinal, stream, y.order) for y in self.outputs]
-        last = [
-            None if s is None else library.new(s.shape, s.dtype, ordinal, stream, s.order) for s in self._finals
-        ]
-        if self._plan is not None:
+        """The outputs and the final states, for the addresses of inputs and states, or numbers."""
+        library, ordinal, stream = context.library, context.device, context.stream
+        outputs, finals = (
+            [
+                None if new is None else library.new(new.shape, new.dtype, ordinal, stream, new.order)
+                for new in specs
+            ]
+            for specs in (self.layouts.outputs, self.layouts.finals)
+        )
+        if self._launch is not None:
             operands: list[int | float | None] = [
                 None if x is None else x + offset for x, offset in zip(inputs, self._offsets)
             ]
-            operands += [library.address(y) + spec.place.offset for y, spec in zip(made, self.outputs)]
+            operands += [library.address(y) + new.layout.offset for y, new in zip(outputs, self.layouts.outputs)]
             operands += states
-            operands += [None if s is None else library.address(s) for s in last]
-            self._plan.start(operands, stream, call.allocate)
-        return made, last
+            operands += [None if s is None else library.address(s) for s in finals]
+            self._launch.start(operands, stream, context.allocate)
+        return outputs, finals
 
 
 class DeviceScans:
-    """Scans of one call of the user's, on its stream, with memory from its library."""
+    """Runs the scans of one call on arrays of a device; `HostScans` of the CPU backend has the same interface.
+
+    Parameters
+    ----------
+    arrays : mapping of str to array
+        The arrays of the call by their names. Results are allocated by their library, on its current stream.
+    """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
-        placement = common_placement({**arrays})  # which says what does not go together
+        placement = common_placement({**arrays})
         assert placement is not None
         check_allocates(placement, arrays)
-        self.call = Call(arrays, placement)
+        self._context = Call(arrays, placement)
 
     def close(self) -> None:
-        self.call.close()
+        self._context.close()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None = None) -> DeviceView:
-        """An uninitialised array; laid out as `like` is where that has its shape and repeats nothing."""
-        return self.call.empty(shape, dtype, like)
+        """An uninitialised array, laid out as `like` if that has its shape and no broadcast axis."""
+        return self._context.empty(shape, dtype, like)
 
     def run(
-        self, recurrence: Recurrence, dtype: np.dtype[Any], inputs: Sequence[Array], outputs: Sequence[Array],
-        states: Sequence[Array], finals: Sequence[Array | None], length: int, columns: tuple[int, ...],
-        form: Monoid | None,
-    ) -> None:  # fmt: skip
-        """Start a scan over the first axis of `inputs` and `outputs`.
+        self, spec: ScanSpec, inputs: Sequence[Array], states: Sequence[Array],
+        outputs: Sequence[Array] | None = None, finals: Sequence[Array] | None = None,
+    ) -> tuple[Sequence[Array], Sequence[Array]]:  # fmt: skip
+        """Start a scan of inputs in scan order; inputs and states of the host are one number each.
 
-        Inputs of the host are in its formulas, by `with_numbers`; states of the host are a number each. `finals`
-        are in C order, of as many elements as `columns`.
+        Returns
+        -------
+        outputs, finals : list of arrays
+            In user order; and the states after the last step. New, or those that were passed, whose dtype may
+            differ from the scan's; `finals` are in C order, with as many elements as the columns.
         """
-        if 0 in columns:
-            return
-        user_scan_launch.run(
-            recurrence, dtype.name,
-            [_read_by_steps(described(x)) if isinstance(x, DeviceView) else None for x in inputs],
-            [described(out) for out in outputs],
-            [described(s) if isinstance(s, DeviceView) else number(s) for s in states],
-            [None if s is None else _in_order(s, columns) for s in finals], length, columns, form,
-            allocate=self.call.allocate, **self.call.on_stream,
-        )  # fmt: skip
+        if outputs is None:
+            outputs = [self.empty(spec.shape, spec.dtype) for _ in spec.recurrence.outputs]
+        if finals is None:
+            finals = [self.empty(spec.columns, spec.dtype) for _ in states]
+        if 0 in spec.columns:
+            return outputs, finals
+        spec = replace(spec, recurrence=with_host_numbers(spec.recurrence, inputs))
+        arrays = ScanArrays(
+            [_with_time_stride(described(x)) if isinstance(x, DeviceView) else None for x in inputs],
+            [described(spec.in_scan_order(y)) for y in outputs],
+            [described(s) if isinstance(s, DeviceView) else repeated_number(s) for s in states],
+            [_reshaped(described(s), spec.columns) for s in finals],
+        )
+        monoid, _ = choose_path(spec, on_device=True)
+        launch = user_scan_launch.prepare(spec, arrays, monoid, self._context.device)
+        operands = [each.pointer if isinstance(each, DeviceArray) else each for each in arrays.operands]
+        launch.start(operands, self._context.stream, self._context.allocate)
+        return outputs, finals
 
 
-def _read_by_steps(array: DeviceArray) -> DeviceArray:
-    """The input; of no steps as one that moves in time: what is the same at all steps is read before the first."""
+def _with_time_stride(array: DeviceArray) -> DeviceArray:
+    """The input; without steps, as one that moves in time: others are read once, before the first step."""
     return array if 0 not in array.shape else array._replace(strides=(1, *array.strides[1:]))
 
 
-def _in_order(array: Array, shape: tuple[int, ...]) -> DeviceArray:
-    """An array that was made in C order, in another shape of as many elements."""
-    strides, n_bytes = list[int](), array.itemsize
-    for n in reversed(shape):
-        strides.insert(0, n_bytes)
-        n_bytes *= n
-    return described(array)._replace(shape=shape, strides=tuple(strides))
+def _reshaped(array: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
+    """An array in C order, in another shape of as many elements."""
+    return array._replace(shape=shape, strides=_strides(shape, array.dtype, range(len(shape))))

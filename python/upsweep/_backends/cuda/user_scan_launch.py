@@ -1,10 +1,11 @@
-"""Scans by an update on a device: kernels made from a recurrence, kept, and launched on the caller's stream.
+"""Launches of user-defined scans on CUDA: kernels compiled from a recurrence, and their arguments.
 
-Nothing here synchronises, but for the first call of a recurrence, which compiles; a later call can be captured in
-a graph. Time is sequential, a thread a column; or lines are scanned in one pass, tile after tile; or time is cut
-into chunks, which are columns of their own: one scan finds what each does to a state, a second kernel the states
-before them, and one more scan the results. An update that is a recurrence of gates and tokens goes to the kernels
-of `linear_recurrence`.
+Nothing here synchronises. The first call of a recurrence compiles; later calls can be captured in a CUDA graph. An
+update of the form gates * state + tokens runs through the kernels of `linear_recurrence` instead.
+
+    prepare(spec, arrays) -> LinearLaunch                       of `linear_update`
+                          -> ScanLaunch -> KernelLaunch, ...    one structure of arguments, and its kernels
+                                           Kernels              compiled, cached by recurrence and request
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from upsweep._backends.cuda import driver, linear_update
-from upsweep._backends.cuda.prepared_launch import Launches
+from upsweep._backends.cuda.prepared_launch import KernelLaunch
 from upsweep._backends.cuda.scan_launch import DeviceArray
-from upsweep._backends.cuda.user_scan_layout import Chunks, Layout, cut_time, lay_out
+from upsweep._backends.cuda.user_scan_layout import Chunks, ColumnLayout, ScanArrays, column_layout, cut_time
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.scans.render import (
     SIZES,
@@ -40,71 +41,70 @@ from upsweep._compiler.cuda.scans.single_pass import (
     n_powers,
     workspace_bytes,
 )
-from upsweep._compiler.formulas.nodes import order, substitute
-from upsweep._compiler.recurrences.associative import Monoid, matrix_power, matrix_powers
-from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, input_, lifted
+from upsweep._compiler.formulas.nodes import Node
+from upsweep._compiler.recurrences.associative import Monoid, matrix_powers, repeated_factor
+from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, input_, inputs_read, lifted
+from upsweep._core.user_scan import ScanSpec
 from upsweep._utils.lru_cache import LRUCache
 
-__all__ = ["Plan", "run"]
+__all__ = ["ScanLaunch", "prepare"]
 
 Allocate = Callable[[int], tuple[int, object]]
-State = DeviceArray | float
 
-KEPT = 512  # recurrences' kernels in memory
+MAX_KERNELS = 512  # in the cache
 MOST_BYTES = 4096  # of a kernel's arguments
 MOST_BLOCKS = 2**31 - 1  # of a launch
-FEW_CHUNKS = 32  # of a column, which one thread joins
-ORDINARY = 1e75  # of numbers, as in kernels/look_back.cuh
+FEW_CHUNKS = 32  # of a column: one thread joins them
+ORDINARY = 1e75  # below it, products of numbers do not overflow; as in kernels/look_back.cuh
 
 
-class Prepared(NamedTuple):
-    """A recurrence's kernels on a device."""
+class Kernels(NamedTuple):
+    """The compiled kernels of a recurrence on a device."""
 
-    kernels: ScanKernels
+    text: ScanKernels
     run: Any
     join_alone: Any
     join_together: Any
     structure: type[ctypes.Structure]
 
 
-class _Reading(NamedTuple):
-    """A recurrence whose numbers are lifted, that reads all of its inputs; which of the given ones these are."""
+class _Compact(NamedTuple):
+    """A recurrence that reads all of its inputs, with lifted numbers; and which inputs of the scan these are."""
 
     recurrence: Recurrence
     numbers: tuple[float, ...]
     inputs: tuple[int, ...]
 
 
-_prepared: LRUCache[Any, Prepared] = LRUCache(KEPT)
+_kernels: LRUCache[Any, Kernels] = LRUCache(MAX_KERNELS)
 
 
-@functools.lru_cache(KEPT)
-def _reading(recurrence: Recurrence) -> _Reading:
+@functools.lru_cache(MAX_KERNELS)
+def _compact(recurrence: Recurrence) -> _Compact:
     plain, numbers = lifted(recurrence)
-    roots = (*plain.states, *plain.outputs)
-    read = sorted({n.static[0] for n in order(*roots) if n.op == "variable" and n.static[1] == "j"})
-    places = {input_(n): input_(place) for place, n in enumerate(read)}
-    new = tuple(substitute(root, places) for root in roots)
-    k = plain.n_states
-    return _Reading(Recurrence(new[:k], new[k:], len(read)), numbers, tuple(read))
+    read = inputs_read(plain)
+    renumbered: dict[Node, Node] = {input_(n): input_(position) for position, n in enumerate(read)}
+    return _Compact(plain.rewritten(renumbered, len(read)), numbers, tuple(read))
 
 
-@functools.lru_cache(KEPT)
-def _reading_with(recurrence: Recurrence, form: Monoid) -> tuple[_Reading, Monoid]:
-    """The same, and the form with its reduction in terms of these inputs and numbers."""
+@functools.lru_cache(MAX_KERNELS)
+def _compact_with(recurrence: Recurrence, monoid: Monoid) -> tuple[_Compact, Monoid]:
+    """The same, and the monoid with its reduction in terms of these inputs and numbers."""
     k, n = recurrence.n_states, len(recurrence.outputs)
-    both = _reading(replace(recurrence, outputs=(*recurrence.outputs, *form.reduce.states)))
-    outputs, reduced = both.recurrence.outputs[:n], both.recurrence.outputs[n:]
-    plain = replace(both.recurrence, outputs=outputs)
-    assert len(plain.states) == k
-    reduce = Recurrence(reduced, (), plain.n_inputs)
-    start = form.start if form.varies or form.kind != "affine" else form.start[-k:]
-    return both._replace(recurrence=plain), Monoid(
-        form.kind, reduce, start, form.varies, (), form.decides, form.keeps_ties
-    )
+    both = _compact(replace(recurrence, outputs=(*recurrence.outputs, *monoid.reduce.states)))
+    plain = replace(both.recurrence, outputs=both.recurrence.outputs[:n])
+    reduce = Recurrence(both.recurrence.outputs[n:], (), plain.n_inputs)
+    start = monoid.start if monoid.varies or monoid.kind != "affine" else monoid.start[-k:]
+    return both._replace(recurrence=plain), _without_numbers(monoid, reduce, start)
 
 
-def _prepare(recurrence: Recurrence, request: ScanRequest, n_numbers: int, device: int) -> Prepared:
+def _without_numbers(monoid: Monoid, reduce: Recurrence | None = None, start: tuple[float, ...] = ()) -> Monoid:
+    """What the text of the kernels depends on, of a monoid."""
+    reduce = _compact(monoid.reduce).recurrence if reduce is None else reduce
+    return replace(monoid, reduce=reduce, start=start, matrix=(), bias=None, can_reset=False)
+
+
+def _compile(recurrence: Recurrence, request: ScanRequest, n_numbers: int, device: int) -> Kernels:
     """The kernels of a recurrence, compiled and loaded by the first call.
 
     Raises
@@ -113,24 +113,22 @@ def _prepare(recurrence: Recurrence, request: ScanRequest, n_numbers: int, devic
         There is no driver or no run-time compiler; the message says what to install.
     """
     key = (recurrence, request, device)
-    return _prepared.get_or_build(key, lambda: _make(recurrence, request, n_numbers, device))
+    return _kernels.get_or_build(key, lambda: _build(recurrence, request, n_numbers, device))
 
 
-def _make(recurrence: Recurrence, request: ScanRequest, n_numbers: int, device: int) -> Prepared:
+def _build(recurrence: Recurrence, request: ScanRequest, n_numbers: int, device: int) -> Kernels:
     gpu = driver.device(device)
-    kernels = render_scan(recurrence, request)
+    text = render_scan(recurrence, request)
     structure = _structure(recurrence, request, n_numbers)
     if ctypes.sizeof(structure) > MOST_BYTES:
         n_arrays = len(request.inputs) + len(request.outputs) + 2 * recurrence.n_states
         raise ValueError(f"update: a scan of {n_arrays} inputs, outputs and states is too large for CUDA")
-    module = gpu.load(nvrtc.fetch_or_compile(kernels.text, kernels.options, gpu.capability))
+    module = gpu.load(nvrtc.fetch_or_compile(text.text, text.options, gpu.capability))
     run = module.function("run_scan")
-    if kernels.shared_bytes:
-        run.use_shared(kernels.shared_bytes)
-    alone, together = (
-        module.function(name) if kernels.joiners else None for name in ("join_alone", "join_together")
-    )
-    return Prepared(kernels, run, alone, together, structure)
+    if text.shared_bytes:
+        run.use_shared(text.shared_bytes)
+    alone, together = (module.function(name) if text.joiners else None for name in ("join_alone", "join_together"))
+    return Kernels(text, run, alone, together, structure)
 
 
 def _structure(recurrence: Recurrence, request: ScanRequest, n_numbers: int) -> type[ctypes.Structure]:
@@ -146,138 +144,134 @@ def _structure(recurrence: Recurrence, request: ScanRequest, n_numbers: int) -> 
     of_call: list[tuple[str, Any]] = [
         ("n_columns", place), ("n_steps", place), ("chunk", place), ("n_chunks", place),
         ("shape", place * request.n_dims), ("numbers", number * max(n_numbers, 1)), ("initial", number * k),
-        ("matrix", number * (n_matrix(request.form, k) * (n_powers(request.tile) if request.tile else 1))),
+        ("matrix", number * (n_matrix(request.monoid, k) * (n_powers(request.tile) if request.tile else 1))),
         ("is_bounded", place), ("reduced", pointer), ("starts", pointer),
         *((name, array * max(count, 1)) for name, count in counts.items()),
     ]  # fmt: skip
     return type("ScanCall", (ctypes.Structure,), {"_fields_": of_call})
 
 
+class _Operand(NamedTuple):
+    """An array of a scan: its position among the operands of a call, and its strides along the columns."""
+
+    position: int
+    array: DeviceArray
+    strides: tuple[int, ...]
+
+
 class _Scan:
     """The arrays of a scan, and the axes of their columns."""
 
-    def __init__(
-        self,
-        dtype: str,
-        given: Sequence[DeviceArray | None],
-        outputs: Sequence[DeviceArray],
-        states: Sequence[State],
-        finals: Sequence[DeviceArray | None],
-        length: int,
-        columns: tuple[int, ...],
-        device: int,
-    ) -> None:
-        read = [n for n, array in enumerate(given) if array is not None]
-        self.places = {n: k for k, n in enumerate(read)}
-        inputs = [array for array in given if array is not None]
-        self.dtype, self.inputs, self.outputs, self.states, self.finals = dtype, inputs, outputs, states, finals
-        self.length, self.device = length, device
-        # Where each of them is among the operands of a call.
-        first = [len(given), len(given) + len(outputs), len(given) + len(outputs) + len(states)]
-        self.read, (self.of_outputs, self.of_states, self.of_finals) = read, first
-        moving = [array for array in (*outputs, *inputs) if array.strides[0] != 0]
-        arrays = [array.strides[1:] for array in (*inputs, *outputs)]
-        edges = [array.strides for array in (*states, *finals) if isinstance(array, DeviceArray)]
-        # The order of the columns is that of the first array that holds them all, outputs before inputs.
-        ranked = [
-            *range(len(inputs), len(arrays)),
-            *range(len(inputs)),
-            *range(len(arrays), len(arrays) + len(edges)),
-        ]
-        whole = next((n for n in ranked if 0 not in (*arrays, *edges)[n]), next(iter(ranked), 0))
-        time_stride = moving[0].strides[0] if moving else 0
-        self.layout: Layout = lay_out(columns, [*arrays, *edges], time_stride, whole)
+    def __init__(self, spec: ScanSpec, arrays: ScanArrays, device: int) -> None:
+        self.spec, self.arrays, self.device = spec, arrays, device
+        n_inputs, n_timed = len(arrays.inputs), len(arrays.inputs) + len(arrays.outputs)
+        self.first_output, self.first_state, self.first_final = n_inputs, n_timed, n_timed + len(arrays.states)
+        present = [(n, array) for n, array in enumerate(arrays.operands) if isinstance(array, DeviceArray)]
+        strides = [array.strides[1:] if n < n_timed else array.strides for n, array in present]
+        # The columns are ordered as in the first array that is not broadcast, outputs before inputs.
+        ranked = sorted(range(len(present)), key=lambda k: not n_inputs <= present[k][0] < n_timed)
+        reference = next((k for k in ranked if 0 not in strides[k]), next(iter(ranked), 0))
+        time_strides = (present[k][1].strides[0] for k in ranked if present[k][0] < n_timed)
+        time_stride = next((stride for stride in time_strides if stride != 0), 0)
+        self.layout = column_layout(spec.columns, strides, time_stride, reference)
+        self.operands = {n: _Operand(n, array, own) for (n, array), own in zip(present, self.layout.strides)}
 
     def prepare(
-        self, reading: _Reading, *, form: Monoid | None = None, reduces: Recurrence | None = None,
+        self, compact: _Compact, *, monoid: Monoid | None = None, is_reduction: bool = False,
         chunks: Chunks | None = None, initial: Sequence[float] = (), matrix: Sequence[float] = (),
         tile: TileSizes | None = None,
-    ) -> Launches:  # fmt: skip
-        """The scan of a recurrence, ready to be launched; with `form`, the joining of its chunks before.
+    ) -> KernelLaunch:  # fmt: skip
+        """Prepare the scan of a recurrence.
 
-        With `tile` lines go past in one pass, and chunks are the runs of a lane.
+        Parameters
+        ----------
+        compact : _Compact
+            The recurrence; with `is_reduction`, the one that computes what chunks do to a state from `initial`.
+        monoid : Monoid, optional
+            Joins the chunks before the scan, by `matrix`, what the steps of a chunk multiply with.
+        tile : TileSizes, optional
+            Lines are scanned in one pass, and chunks are the runs of a lane.
         """
-        is_reduction = reduces is not None
-        recurrence, layout = reading.recurrence, self.layout
-        strides = iter(layout.strides)
-        of_inputs, of_outputs = ([next(strides) for _ in part] for part in (self.inputs, self.outputs))
-        of_states = [next(strides) if isinstance(s, DeviceArray) else () for s in self.states]
-        of_finals = [() if s is None else next(strides) for s in self.finals]
+        recurrence, layout, arrays = compact.recurrence, self.layout, self.arrays
         cut = _Cut(layout, chunks)
         lines = layout.lines and (chunks is not None or layout.n_columns > 1)
-        places = [self.places[n] for n in reading.inputs]
-        arrays = [(self.read[place], self.inputs[place], of_inputs[place]) for place in places]
-        fixed = [array.strides[0] == 0 for _, array, _ in arrays]
+        inputs = [self.operands[n] for n in compact.inputs]
+        fixed = [x.array.strides[0] == 0 for x in inputs]
         streams = tuple(
-            Stream(array.dtype, flag, _known_step(array) if tile else 0)
-            for (_, array, _), flag in zip(arrays, fixed)
+            Stream(x.array.dtype, flag, _known_step(x.array) if tile else 0) for x, flag in zip(inputs, fixed)
         )
         n_processors = driver.device(self.device).n_processors
-        of_processor = -(-cut.n_columns // n_processors)
-        ahead = 1 if lines else choose_ahead(recurrence, streams, of_processor)
-        blocks = tile.blocks if tile else 1 if lines else threads_of(of_processor) // THREADS
-        outputs = () if is_reduction else tuple(array.dtype for array in self.outputs)
-        nothing = (None,) * recurrence.n_states
+        columns_per_processor = -(-cut.n_columns // n_processors)
+        unused = (None,) * recurrence.n_states
         request = ScanRequest(
-            self.dtype, streams, outputs,
-            nothing if is_reduction else tuple(getattr(state, "dtype", None) for state in self.states),
-            nothing if is_reduction else tuple(getattr(final, "dtype", None) for final in self.finals),
-            len(cut.shape), lines, ahead, blocks,
-            cut.chunk_dim, is_reduction, form, tile, tuple(map(_known_step, self.outputs)) if tile else (),
-        )  # fmt: skip
-        made = _prepare(recurrence, request, len(reading.numbers), self.device)
-        call = made.structure()
-        launches = Launches(call)
-        call.n_columns, call.n_steps = cut.n_columns, self.length
-        call.chunk, call.n_chunks = (chunks.steps, chunks.n) if chunks else (self.length, 1)
+            dtype=self.spec.dtype.name,
+            inputs=streams,
+            outputs=() if is_reduction else tuple(y.dtype for y in arrays.outputs),
+            initial=unused if is_reduction else tuple(getattr(s, "dtype", None) for s in arrays.states),
+            finals=unused if is_reduction else tuple(getattr(s, "dtype", None) for s in arrays.finals),
+            n_dims=len(cut.shape),
+            lines=lines,
+            ahead=1 if lines else choose_ahead(recurrence, streams, columns_per_processor),
+            blocks=tile.blocks if tile else 1 if lines else threads_of(columns_per_processor) // THREADS,
+            chunk_dim=cut.chunk_dim,
+            reduces=is_reduction,
+            monoid=monoid,
+            tile=tile,
+            output_steps=tuple(map(_known_step, arrays.outputs)) if tile else (),
+        )
+        kernels = _compile(recurrence, request, len(compact.numbers), self.device)
+        call = kernels.structure()
+        launch = KernelLaunch(call)
+        call.n_columns, call.n_steps = cut.n_columns, self.spec.length
+        call.chunk, call.n_chunks = (chunks.steps, chunks.n) if chunks else (self.spec.length, 1)
         call.shape[:] = cut.shape
-        call.numbers[: len(reading.numbers)] = reading.numbers
+        call.numbers[: len(compact.numbers)] = compact.numbers
         call.matrix[: len(matrix)] = matrix
-        for field, wanted in (("inputs", False), ("fixed", True)):
-            chosen = [of for of, flag in zip(arrays, fixed) if flag is wanted]
-            for target, (operand, array, own) in zip(getattr(call, field), chosen):
-                launches.read_address(target, operand)
-                cut.describe(target, array.strides[0], own)
+
+        def set_array(target: Any, operand: _Operand | None, has_time: bool) -> None:
+            if operand is not None:
+                launch.read_address(target, operand.position)
+                cut.describe(target, operand.array.strides[0] if has_time else 0, operand.strides)
+
+        for field, is_fixed in (("inputs", False), ("fixed", True)):
+            chosen = [x for x, flag in zip(inputs, fixed) if flag is is_fixed]
+            for target, x in zip(getattr(call, field), chosen):
+                set_array(target, x, True)
         if is_reduction:
             call.initial[:] = initial
         else:
-            for n, (target, array, own) in enumerate(zip(call.outputs, self.outputs, of_outputs)):
-                launches.read_address(target, self.of_outputs + n)
-                cut.describe(target, array.strides[0], own)
-            for n, (state, own) in enumerate(zip(self.states, of_states)):
-                if isinstance(state, DeviceArray):
-                    launches.read_address(call.states[n], self.of_states + n)
-                    cut.describe(call.states[n], 0, own)
-                else:
-                    launches.read_number(made.structure.initial.offset // 8 + n, self.of_states + n)
-            for n, (target, final, own) in enumerate(zip(call.finals, self.finals, of_finals)):
-                if final is not None:
-                    launches.read_address(target, self.of_finals + n)
-                    cut.describe(target, 0, own)
+            for n in range(len(arrays.outputs)):
+                set_array(call.outputs[n], self.operands[self.first_output + n], True)
+            for n in range(recurrence.n_states):
+                set_array(call.states[n], self.operands.get(self.first_state + n), False)
+                set_array(call.finals[n], self.operands.get(self.first_final + n), False)
+                if self.first_state + n not in self.operands:
+                    launch.read_number(kernels.structure.initial.offset // 8 + n, self.first_state + n)
         if tile is not None:
-            n_tiles = -(-self.length // tile.steps)
+            n_tiles = -(-self.spec.length // tile.steps)
             call.n_columns, call.chunk, call.n_chunks = layout.n_columns, tile.steps, n_tiles
             call.is_bounded = all(abs(number) < ORDINARY for number in matrix)
             n_blocks = _checked(layout.n_columns * n_tiles)
             if tile.stages:
-                launches.add(made.run, min(n_processors, n_blocks), made.kernels.threads, together=True)
+                launch.add(kernels.run, min(n_processors, n_blocks), kernels.text.threads, together=True)
             else:
-                launches.add(made.run, n_blocks, made.kernels.threads)
-            return launches
-        if form is not None and chunks is not None:
-            launches.add(*self._joining(made, chunks))
-        launches.add(made.run, *self._blocks(made, cut, lines, n_processors))
-        return launches
+                launch.add(kernels.run, n_blocks, kernels.text.threads)
+            return launch
+        if monoid is not None and chunks is not None:
+            launch.add(*self._join_grid(kernels, chunks))
+        launch.add(kernels.run, *self._scan_grid(kernels, cut, lines, n_processors))
+        return launch
 
-    def _joining(self, made: Prepared, chunks: Chunks) -> tuple[Any, int, int]:
-        n_columns, threads = self.layout.n_columns, made.kernels.threads
+    def _join_grid(self, kernels: Kernels, chunks: Chunks) -> tuple[Any, int, int]:
+        """The kernel that joins the chunks, its blocks, and the threads of each."""
+        n_columns, threads = self.layout.n_columns, kernels.text.threads
         if chunks.n <= FEW_CHUNKS:
-            return made.join_alone, _checked(-(-n_columns // threads)), threads
-        return made.join_together, _checked(n_columns), made.kernels.joiners
+            return kernels.join_alone, _checked(-(-n_columns // threads)), threads
+        return kernels.join_together, _checked(n_columns), kernels.text.joiners
 
-    def _blocks(self, made: Prepared, cut: _Cut, lines: bool, n_processors: int) -> tuple[int, int]:
+    def _scan_grid(self, kernels: Kernels, cut: _Cut, lines: bool, n_processors: int) -> tuple[int, int]:
         """The blocks of the scan's kernel, and the threads of each."""
-        threads = made.kernels.threads
+        threads = kernels.text.threads
         if lines:
             squares = cut.n_columns // cut.shape[-1] * -(-cut.shape[-1] // 32)
             return _checked(-(-squares // (threads // 32))), threads
@@ -287,14 +281,14 @@ class _Scan:
 
 
 def _known_step(array: DeviceArray) -> int:
-    """The stride in time, if neighbouring steps are neighbours in memory: code for it has it as a constant."""
+    """The stride in time if steps are contiguous in memory, which the code has as a constant; else 0."""
     return array.strides[0] if abs(array.strides[0]) == SIZES[array.dtype] else 0
 
 
 class _Cut:
-    """The axes of a layout, with one that counts chunks of time: the innermost of lines, else the outermost."""
+    """The axes of the columns, with one that counts chunks of time: the innermost of lines, else the outermost."""
 
-    def __init__(self, layout: Layout, chunks: Chunks | None) -> None:
+    def __init__(self, layout: ColumnLayout, chunks: Chunks | None) -> None:
         self.chunks, self.first = chunks, not layout.lines
         shape = layout.shape
         if chunks is not None:
@@ -316,152 +310,106 @@ def _checked(n_blocks: int) -> int:
     return n_blocks
 
 
-class Plan:
-    """A scan by an update, ready to start on any arrays that lie as these do.
+class ScanLaunch:
+    """The kernels of a scan in order, and the size of the memory that they share.
 
-    Parameters
-    ----------
-    recurrence : Recurrence
-        What a step does.
-    dtype : str
-        "float32" or "float64": what is calculated in.
-    inputs, outputs : sequence of DeviceArray
-        Of shape (length, *columns), in the order of the scan; any strides. Outputs are floating or bool.
-        None for an input that the recurrence does not read. What their addresses are does not matter.
-    states : sequence of DeviceArray or float
-        Before the first step: of shape `columns`, or a number, whichever.
-    finals : sequence of DeviceArray or None
-        Where the states after the last step go.
-    form : Monoid, optional
-        What makes time parallel; without it time is sequential.
+    Time is sequential, one thread for a column; or lines are scanned in one pass, tile after tile; or time is cut
+    into chunks, which are columns of their own: one scan computes what each chunk does to a state, a second kernel
+    the states before the chunks, and one more scan the results.
     """
 
-    def __init__(
-        self, recurrence: Recurrence, dtype: str, inputs: Sequence[DeviceArray | None],
-        outputs: Sequence[DeviceArray], states: Sequence[State], finals: Sequence[DeviceArray | None],
-        length: int, columns: tuple[int, ...], form: Monoid | None, device: int,
-    ) -> None:  # fmt: skip
-        self._n_bytes, self._n_reduced, self._launches = 0, 0, list[Launches]()
-        self._linear = (
-            linear_update.prepare(recurrence, inputs, outputs, states, finals, columns, device) if length else None
-        )
-        if self._linear is not None:
+    def __init__(self, spec: ScanSpec, arrays: ScanArrays, monoid: Monoid | None, device: int) -> None:
+        self._n_bytes, self._n_reduced, self._launches = 0, 0, list[KernelLaunch]()
+        scan, recurrence = _Scan(spec, arrays, device), spec.recurrence
+        if monoid is not None and self._prepare_tiles(scan, monoid):
             return
-        scan = _Scan(dtype, inputs, outputs, states, finals, length, columns, device)
-        if form is not None and self._prepare_tiles(scan, recurrence, form):
+        compact = _compact(recurrence)
+        chunks = cut_time(spec.length, scan.layout.n_columns) if monoid is not None else None
+        if monoid is None or chunks is None or chunks.n < 2:
+            self._launches.append(scan.prepare(compact))
             return
-        reading = _reading(recurrence)
-        chunks = cut_time(length, scan.layout.n_columns) if form is not None else None
-        if form is None or chunks is None or chunks.n < 2:
-            self._launches.append(scan.prepare(reading))
-            return
-        reduction = _reading(replace(form.reduce, outputs=()))
-        n_bytes = scan.layout.n_columns * chunks.n * SIZES[dtype]
-        self._n_reduced = form.reduce.n_states * n_bytes
+        reduction = _compact(replace(monoid.reduce, outputs=()))
+        n_bytes = scan.layout.n_columns * chunks.n * spec.dtype.itemsize
+        self._n_reduced = monoid.reduce.n_states * n_bytes
         self._n_bytes = self._n_reduced + recurrence.n_states * n_bytes
-        matrix = () if form.varies else _repeated(form, np.dtype(dtype), chunks.steps)
+        matrix = () if monoid.varies else repeated_factor(monoid, spec.dtype, chunks.steps)
         self._launches += [
-            scan.prepare(reduction, reduces=recurrence, chunks=chunks, initial=form.start),
-            scan.prepare(reading, form=_plain(form), chunks=chunks, matrix=matrix),
+            scan.prepare(reduction, is_reduction=True, chunks=chunks, initial=monoid.start),
+            scan.prepare(compact, monoid=_without_numbers(monoid), chunks=chunks, matrix=matrix),
         ]
 
-    def _prepare_tiles(self, scan: _Scan, recurrence: Recurrence, form: Monoid) -> bool:
-        """Prepare one pass, if it is made for such a scan."""
-        reading, plain = _reading_with(recurrence, form)
-        moving = [scan.inputs[scan.places[n]] for n in reading.inputs]
-        sizes = [SIZES[array.dtype] for array in moving if array.strides[0] != 0]
+    def _prepare_tiles(self, scan: _Scan, monoid: Monoid) -> bool:
+        """Prepare one pass over tiles of lines, if there is one for such a scan."""
+        spec, n_states = scan.spec, scan.spec.recurrence.n_states
+        compact, plain = _compact_with(spec.recurrence, monoid)
+        inputs = [scan.operands[n].array for n in compact.inputs]
+        sizes = [SIZES[array.dtype] for array in inputs if array.strides[0] != 0]
         n_lines, gpu = scan.layout.n_columns, driver.device(scan.device)
-        n_processors = gpu.n_processors
         tile = choose_tile_sizes(
-            plain, recurrence.n_states, sizes, [SIZES[array.dtype] for array in scan.outputs], n_lines,
-            scan.length, n_processors, gpu.shared_bytes,
+            plain, n_states, sizes, [SIZES[array.dtype] for array in scan.arrays.outputs], n_lines, spec.length,
+            gpu.n_processors, gpu.shared_bytes,
         )  # fmt: skip
-        if tile is None or not scan.layout.lines or scan.length <= tile.steps:
+        if tile is None or not scan.layout.lines or spec.length <= tile.steps:
             return False
-        n_tiles = -(-scan.length // tile.steps)
+        n_tiles = -(-spec.length // tile.steps)
         if n_lines * n_tiles > MOST_BLOCKS:
             return False
-        chunks = Chunks(tile.run, -(-scan.length // tile.run))
-        matrix = () if form.varies else _powers(form, np.dtype(scan.dtype), tile)
-        self._launches.append(scan.prepare(reading, form=plain, chunks=chunks, matrix=matrix, tile=tile))
-        n_waves = -(-n_lines * n_tiles // min(n_processors, n_lines * n_tiles))
-        self._n_bytes = workspace_bytes(
-            tile, n_lines, n_tiles, carry_words(plain, recurrence.n_states), recurrence.n_states, n_waves
-        )
+        chunks = Chunks(tile.run, -(-spec.length // tile.run))
+        matrix = () if monoid.varies else _powers(monoid, spec.dtype, tile)
+        self._launches.append(scan.prepare(compact, monoid=plain, chunks=chunks, matrix=matrix, tile=tile))
+        n_waves = -(-n_lines * n_tiles // min(gpu.n_processors, n_lines * n_tiles))
+        self._n_bytes = workspace_bytes(tile, n_lines, n_tiles, carry_words(plain, n_states), n_states, n_waves)
         self._launches[0].fill(self._n_bytes)
         return True
 
     def start(self, operands: Sequence[Any], stream: int, allocate: Allocate) -> None:
-        """Start it on a stream.
+        """Start the kernels on a stream.
 
         Parameters
         ----------
         operands : sequence of int, float or None
-            The addresses of inputs, outputs, states and finals, in this order; of states that are numbers, these.
+            The addresses of the operands of `ScanArrays`, in that order; numbers for states that are numbers.
         allocate : callable
-            As that of `run_scan`.
+            As for `scan_launch.run_scan`.
         """
-        if self._linear is not None:
-            self._linear.start(operands, stream, allocate)
-            return
-        reduced, keep = allocate(self._n_bytes) if self._n_bytes else (0, None)
-        for launches in self._launches:
-            launches.start(operands, (reduced, reduced + self._n_reduced), stream)
-        del keep
+        reduced, owner = allocate(self._n_bytes) if self._n_bytes else (0, None)
+        for launch in self._launches:
+            launch.start(operands, (reduced, reduced + self._n_reduced), stream)
+        del owner  # the allocator reuses the memory in stream order
 
 
-def run(
-    recurrence: Recurrence,
-    dtype: str,
-    inputs: Sequence[DeviceArray | None],
-    outputs: Sequence[DeviceArray],
-    states: Sequence[State],
-    finals: Sequence[DeviceArray | None],
-    length: int,
-    columns: tuple[int, ...],
-    form: Monoid | None,
-    *,
-    device: int,
-    stream: int,
-    allocate: Allocate,
-) -> None:
-    """Start a scan by an update: a `Plan` of it, which says what these are, on the arrays themselves."""
-    plan = Plan(recurrence, dtype, inputs, outputs, states, finals, length, columns, form, device)
-    operands = (*inputs, *outputs, *states, *finals)
-    plan.start([each.pointer if isinstance(each, DeviceArray) else each for each in operands], stream, allocate)
+def prepare(
+    spec: ScanSpec, arrays: ScanArrays, monoid: Monoid | None, device: int
+) -> ScanLaunch | linear_update.LinearLaunch:
+    """Prepare a scan for arrays of the layout of `arrays`, whose addresses do not matter.
+
+    Parameters
+    ----------
+    spec : ScanSpec
+        The scan; its recurrence has the numbers of the host as constants.
+    arrays : ScanArrays
+        In scan order, with any strides.
+    monoid : Monoid, optional
+        Makes time parallel; without it, time is sequential.
+    """
+    linear = linear_update.prepare(spec, arrays, device) if spec.length else None
+    return ScanLaunch(spec, arrays, monoid, device) if linear is None else linear
 
 
-@functools.lru_cache(KEPT)
-def _plain(form: Monoid) -> Monoid:
-    """The form without its numbers, which are no part of the text."""
-    reduce = _reading(form.reduce).recurrence
-    return Monoid(form.kind, reduce, (), form.varies, (), form.decides, form.keeps_ties)
+@functools.lru_cache(MAX_KERNELS)
+def _powers(monoid: Monoid, dtype: np.dtype[Any], tile: TileSizes) -> tuple[float, ...]:
+    """What 1, 2, 4, ... runs of a lane multiply with, up to a tile or more.
 
-
-@functools.lru_cache(KEPT)
-def _repeated(form: Monoid, dtype: np.dtype[Any], n_steps: int) -> tuple[float, ...]:
-    """What so many steps of the same do: the matrix to that power, or so many times the shift."""
-    if form.kind in ("argmax", "argmin"):
-        return ()
-    numbers = np.array([evaluate(node, dtype) for node in form.matrix], np.float64)
-    if form.kind == "affine":
-        return tuple(matrix_power(tuple(numbers.tolist()), n_steps).ravel().tolist())
-    with np.errstate(all="ignore"):
-        return tuple((numbers * n_steps).tolist())
-
-
-@functools.lru_cache(KEPT)
-def _powers(form: Monoid, dtype: np.dtype[Any], tile: TileSizes) -> tuple[float, ...]:
-    """The same of a run's steps, of two runs', four, and so on, up to a tile's or more; in waves then of what a
-    lane's tiles are, of two lanes', four, and so on."""
+    In waves: up to a tile, then what 1, 2, 4, ... lanes multiply with, each of `lane_tiles` tiles.
+    """
     n = n_powers(tile)
-    if form.kind in ("argmax", "argmin"):
+    if monoid.kind in ("argmax", "argmin"):
         return (0.0,) * n
-    numbers = tuple(evaluate(node, dtype) for node in form.matrix)
+    numbers = tuple(evaluate(node, dtype) for node in monoid.matrix)
     parts = [(tile.run, n)]
     if tile.stages:
         parts = [(tile.run, tile.level + 1), (tile.steps * tile.lane_tiles, n - tile.level - 1)]
-    if form.kind == "affine":
+    if monoid.kind == "affine":
         powers = [matrix_powers(numbers, n_steps, count) for n_steps, count in parts]
         return tuple(np.concatenate(powers).ravel().tolist())
     with np.errstate(all="ignore"):

@@ -1,6 +1,6 @@
-"""How the arrays of a scan by an update lie, and how its kernels go past them: axes, columns, chunks of time.
+"""The layout of the arrays of a user-defined scan on CUDA: the axes of the columns, and chunks of time.
 
-Everything here follows from shapes and strides alone, so that results do not depend on the device.
+Everything follows from shapes and strides alone, so results do not depend on the device.
 """
 
 from __future__ import annotations
@@ -8,25 +8,44 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-__all__ = ["Chunks", "Layout", "cut_time", "lay_out"]
+__all__ = ["Chunks", "ColumnLayout", "ScanArrays", "column_layout", "cut_time"]
 
-# Columns times chunks, which keep 32 KiB on their way in each of a large device's processors; more of them would
-# only be more to join. And the least that a chunk is worth.
+# Columns times chunks that keep 32 KiB in flight in each processor of a large device; more would only be more to
+# join.
 CHUNKED_COLUMNS = 32_768
-LEAST_CHUNK, WHOLE = 64, 32  # steps
+LEAST_CHUNK, WHOLE = 64, 32  # steps: shorter chunks are not worth it; chunks are multiples of 32
+
+
+class ScanArrays(NamedTuple):
+    """What a scan reads and writes, in scan order: arrays, or their layouts.
+
+    An input is None if it is a constant of the recurrence. A state is a number or an array of the shape of the
+    columns; a final state is None if it is not returned.
+    """
+
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+    states: Sequence[Any]
+    finals: Sequence[Any]
+
+    @property
+    def operands(self) -> tuple[Any, ...]:
+        """All of them, in the order in which a launch takes their addresses."""
+        return (*self.inputs, *self.outputs, *self.states, *self.finals)
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The axes of the columns, from the outermost in memory to the innermost; some are walked as one.
+class ColumnLayout:
+    """The axes of the columns, from the outermost in memory to the innermost; contiguous axes are merged.
 
-    `strides` are those of each array along them, in bytes.
+    `strides` are those of each array along these axes, in bytes.
     """
 
     shape: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]
-    lines: bool  # a column's own steps are nearer than other columns
+    lines: bool  # steps of a column are closer in memory than neighbouring columns
 
     @property
     def n_columns(self) -> int:
@@ -35,38 +54,39 @@ class Layout:
 
 @dataclass(frozen=True)
 class Chunks:
-    """Steps of a chunk, and how many there are; the last one has what is left."""
+    """The steps of a chunk, and the number of chunks; the last one may be shorter."""
 
     steps: int
     n: int
 
 
-def lay_out(columns: tuple[int, ...], arrays: Sequence[tuple[int, ...]], time_stride: int, like: int) -> Layout:
+def column_layout(
+    columns: tuple[int, ...], arrays: Sequence[tuple[int, ...]], time_stride: int, like: int
+) -> ColumnLayout:
     """The layout of arrays of one shape `columns`, by their strides; the order is that of the array `like`."""
     reference = arrays[like] if arrays else (0,) * len(columns)
-    kept = sorted((d for d, n in enumerate(columns) if n != 1), key=lambda d: (-abs(reference[d]), d))
+    axes = sorted((d for d, n in enumerate(columns) if n != 1), key=lambda d: (-abs(reference[d]), d))
     shape: list[int] = []
-    found: list[list[int]] = [[] for _ in arrays]
-    for d in kept:
+    merged: list[list[int]] = [[] for _ in arrays]
+    for d in axes:
         steps = [strides[d] for strides in arrays]
-        if shape and all(own[-1] == step * columns[d] for own, step in zip(found, steps)):
+        if shape and all(own[-1] == step * columns[d] for own, step in zip(merged, steps)):
             shape[-1] *= columns[d]
-            for own, step in zip(found, steps):
+            for own, step in zip(merged, steps):
                 own[-1] = step
         else:
             shape.append(columns[d])
-            for own, step in zip(found, steps):
+            for own, step in zip(merged, steps):
                 own.append(step)
     if not shape:
-        shape, found = [1], [[0] for _ in arrays]
-        return Layout((1,), tuple(map(tuple, found)), lines=True)
-    innermost = abs(found[like][-1]) if arrays else 0
-    return Layout(tuple(shape), tuple(map(tuple, found)), lines=0 < abs(time_stride) < innermost)
+        return ColumnLayout((1,), ((0,),) * len(arrays), lines=True)
+    innermost = abs(merged[like][-1]) if arrays else 0
+    return ColumnLayout(tuple(shape), tuple(map(tuple, merged)), lines=0 < abs(time_stride) < innermost)
 
 
 def cut_time(length: int, n_columns: int) -> Chunks:
-    """Chunks of time, so many that they fill the device together with the columns."""
-    wanted = max(1, CHUNKED_COLUMNS // max(n_columns, 1))
-    steps = max(LEAST_CHUNK, -(-length // wanted))
+    """As many chunks of time as fill the device, together with the columns."""
+    n_chunks = max(1, CHUNKED_COLUMNS // max(n_columns, 1))
+    steps = max(LEAST_CHUNK, -(-length // n_chunks))
     steps = -(-steps // WHOLE) * WHOLE
     return Chunks(steps, max(1, -(-length // steps)))

@@ -1,0 +1,17 @@
+"""Front end of user-defined scans: from a Python function to a recurrence, its derivative and its parallel form.
+
+`_core.user_scan` and the backends call it. It imports no array library but numpy, and runs nothing.
+
+    update(state, x) --trace--> Recurrence --find_monoid--> Monoid      parallel in time: combine runs of steps
+       |      symbols.py            |    \\--find_linear---> LinearUpdate   gates * state + tokens
+       guards.py                    |     \\-adjoint-------> Recurrence     of cotangents, backwards in time
+       caches traces                 \\--written, parsed---> str            for torch's operations
+
+- `symbols`: the symbolic numbers that an update is called with.
+- `trace`: the traced update and its dtypes; `guards`: the cache of traces and compiled scans.
+- `recurrence`: the representation, and rewrites of it; `text`: its serialisation.
+- `associative`, `linear_update`, `adjoint`: analyses of it.
+
+Start reading at `recurrence.Recurrence` and `trace.trace`. `_compiler.llvm.scans` and `_compiler.cuda.scans`
+generate code from a recurrence.
+"""

@@ -1,10 +1,11 @@
-"""The derivative of a recurrence: another one, that runs the other way.
+"""The adjoint of a recurrence: the recurrence of its cotangents, which runs backwards in time.
 
-With r the cotangent of the state after step t, and g that of its output,
+With r the cotangent of the state after step t, and g the cotangent of the output of step t,
 
-    r' = r df/ds + g dg/ds,    what it puts out: r df/dx + g dg/dx,
+    r' = r df/ds + g dg/ds        is the new state of the adjoint, and
+         r df/dx + g dg/dx        its output: the gradient by the inputs of step t.
 
-whose inputs are those of the recurrence, its states before the step, and g. It is affine in r.
+Its inputs are the inputs of the recurrence, the states before each step, and g. It is affine in r.
 """
 
 from __future__ import annotations
@@ -20,20 +21,13 @@ __all__ = ["adjoint"]
 
 @functools.lru_cache(256)
 def adjoint(recurrence: Recurrence) -> Recurrence:
-    """The recurrence of cotangents; its inputs are inputs, states before the step, cotangents of outputs."""
+    """The adjoint, whose inputs are the inputs, the states before each step and the cotangents of the outputs."""
     k, n = recurrence.n_states, recurrence.n_inputs
     places: dict[Node, Node] = {state(p): input_(n + p) for p in range(k)}
     cotangents: dict[Node, Node] = {}
-    results = [*recurrence.states, *recurrence.outputs]
-    backs = [state(p) for p in range(k)] + [input_(n + k + p) for p in range(len(recurrence.outputs))]
-    for root, back in zip((substitute(root, places) for root in results), backs):
-        cotangents[root] = make("add", cotangents[root], back) if root in cotangents else back
-    of = (*places.values(), *(input_(p) for p in range(n)))
-    found = pull_back(cotangents, tuple(of))
-    return Recurrence(
-        tuple(_plain(f) for f in found[:k]), tuple(_plain(f) for f in found[k:]), n + k + len(recurrence.outputs)
-    )
-
-
-def _plain(node: Node) -> Node:
-    return constant(0) if node.op == "zero" else node
+    incoming = [state(p) for p in range(k)] + [input_(n + k + p) for p in range(len(recurrence.outputs))]
+    for root, cotangent in zip((substitute(root, places) for root in recurrence.roots), incoming):
+        cotangents[root] = make("add", cotangents[root], cotangent) if root in cotangents else cotangent
+    gradients = pull_back(cotangents, (*places.values(), *(input_(p) for p in range(n))))
+    nodes = tuple(constant(0) if node.op == "zero" else node for node in gradients)
+    return Recurrence(nodes[:k], nodes[k:], n + k + len(recurrence.outputs))

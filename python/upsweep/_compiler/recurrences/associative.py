@@ -1,11 +1,15 @@
-"""Which recurrences can be parallel in time: those of which what many steps do to a state is a few numbers.
+"""Recognises updates whose composition is associative, which a scan can therefore run in parallel in time.
 
-affine      s -> M s + c, up to four states that may be coupled; M and c of the inputs alone
-max, min, logaddexp     s -> max(s + shift, bound), one state; so that a product of steps is of the same form.
-                        What inputs alone choose among such, as to drop the state, is of this form too
-argmax, argmin          several states that are taken together where one of them is beaten
+The steps of such an update form a monoid: what a run of steps does to the state is a few numbers.
 
-The numbers are found by a recurrence too, which starts from the step that does nothing.
+affine                  s -> M s + c; up to four coupled states, M and c depend on the inputs alone
+max, min, logaddexp     s -> max(s + shift, bound); one state. A choice among such steps by the inputs alone,
+                        for example a reset, has the same form
+argmax, argmin          several states that are replaced together where one of them, the key, is beaten
+
+The numbers of a run of steps are computed by a recurrence as well, `Monoid.reduce`, which starts from the
+identity. `_core.user_scan` chooses the path of a scan by `find_monoid`; the backends and `_user_scan.aggregates`
+combine runs.
 """
 
 from __future__ import annotations
@@ -21,20 +25,38 @@ from numpy.typing import NDArray
 
 from upsweep._compiler.formulas.nodes import Node, constant, make, order
 from upsweep._compiler.formulas.scalar_ops import operation
-from upsweep._compiler.recurrences.recurrence import Recurrence, state
+from upsweep._compiler.recurrences.recurrence import Recurrence, evaluate, state
 
-__all__ = ["MOST_STATES", "Monoid", "find_monoid", "matrix_power", "matrix_powers"]
+__all__ = ["MOST_STATES", "Monoid", "find_monoid", "matrix_power", "matrix_powers", "repeated_factor"]
 
 MOST_STATES = 4
 
 
 @dataclass(frozen=True)
 class Monoid:
-    """How steps are combined.
+    """How the steps of a recurrence are combined.
 
-    `reduce` computes the matrix (or shift), if it `varies` with time, then the vector (or bound); `start` is
-    the step that does nothing. `matrix` are the nodes of one step's matrix or shift where it does not vary. Then
-    an affine one has `rests`, whose outputs are what a step adds.
+    Attributes
+    ----------
+    kind : str
+        "affine", "max", "min", "logaddexp", "argmax" or "argmin".
+    reduce : Recurrence
+        Computes what a run of steps does: the matrix (or shift) if it `varies` with time, then the vector (or
+        bound).
+    start : tuple of float
+        The identity, from which `reduce` starts.
+    varies : bool
+        Whether the matrix or shift depends on the inputs.
+    matrix : tuple of Node
+        The matrix or shift of one step, if it does not vary.
+    key_state : int
+        The state that argmax and argmin compare.
+    keeps_ties : bool
+        Whether argmax and argmin keep the earlier one of equal keys.
+    bias : Recurrence, optional
+        Of an affine update whose matrix does not vary: its outputs are what a step adds to the states.
+    can_reset : bool
+        Of max, min and logaddexp: whether a shift of -inf (min: inf) may reset the state.
     """
 
     kind: str
@@ -42,14 +64,15 @@ class Monoid:
     start: tuple[float, ...]
     varies: bool
     matrix: tuple[Node, ...]
-    decides: int = 0  # of argmax and argmin: the state that is compared
+    key_state: int = 0
     keeps_ties: bool = True
-    rests: Recurrence | None = None
-    drops: bool = False  # of max, min and logaddexp: whether a shift that is the worst of all may drop the state
+    bias: Recurrence | None = None
+    can_reset: bool = False
 
 
+@functools.lru_cache(512)
 def find_monoid(recurrence: Recurrence) -> tuple[Monoid | None, str]:
-    """The form of a recurrence, if it has one, and why or why not."""
+    """The monoid of a recurrence, if it has one, and a sentence that says why or why not."""
     if recurrence.n_states > MOST_STATES:
         return None, f"it has {recurrence.n_states} states, and at most {MOST_STATES} are combined"
     affine = _affine(recurrence)
@@ -59,30 +82,30 @@ def find_monoid(recurrence: Recurrence) -> tuple[Monoid | None, str]:
         return affine, f"the update is affine in {many}, with {how}"
     if recurrence.n_states == 1:
         for op, name in (("maximum", "max"), ("minimum", "min"), ("logaddexp", "logaddexp")):
-            form = _tropical(recurrence, op, name)
-            if form is not None:
-                return form, f"the update is {op}(state + shift, bound)"
+            monoid = _tropical(recurrence, op, name)
+            if monoid is not None:
+                return monoid, f"the update is {op}(state + shift, bound)"
     winner = _winner(recurrence)
     if winner is not None:
-        return winner, f"the states are replaced together where state {winner.decides} is beaten"
+        return winner, f"the states are replaced together where state {winner.key_state} is beaten"
     return None, "the new state is neither affine in the state nor a known associative form of it"
 
 
-# Of a filter whose poles are nearly equal, the numbers of a power are 1e6 times what becomes of its states, and
-# squared for the next power: a double's digits are not enough.
+# The entries of a power can be 1e6 times larger than the states that it yields, for example of a filter with
+# nearly equal poles, and the next power squares them: the digits of float64 are not enough.
 _DIGITS = decimal.Context(prec=40, traps=[])
 
 
 @functools.lru_cache(256)
 def matrix_power(numbers: tuple[float, ...], n: int) -> NDArray[np.float64]:
-    """The matrix of these numbers, row by row, to the power n, right to the last bit or two of each number."""
+    """The matrix with these entries, row by row, to the power n; each entry is right to the last bit or two."""
     power: NDArray[np.float64] = matrix_powers(numbers, n, 1)[0]
     return power
 
 
 @functools.lru_cache(256)
 def matrix_powers(numbers: tuple[float, ...], n: int, count: int) -> NDArray[np.float64]:
-    """So many powers of the matrix, one after the other: to the power n, twice n, four times n and so on."""
+    """`count` powers of the matrix: to the power n, 2 n, 4 n and so on."""
     k = math.isqrt(len(numbers))
     square = np.array([decimal.Decimal(number) for number in numbers], object).reshape(k, k)
     with decimal.localcontext(_DIGITS):
@@ -93,15 +116,30 @@ def matrix_powers(numbers: tuple[float, ...], n: int, count: int) -> NDArray[np.
 
 
 def _as_double(power: NDArray[Any]) -> NDArray[np.float64]:
-    """Doubles; of a single factor that is too small for one not 0, which would drop a state that is not finite."""
-    found = power.astype(np.float64)
-    if found.size == 1 and found[0, 0] == 0 and not power[0, 0].is_zero():
-        found[0, 0] = np.copysign(np.finfo(np.float64).smallest_subnormal, found[0, 0])
-    return found
+    """The matrix in float64. A single factor that underflows stays nonzero: 0 would reset an infinite state."""
+    result = power.astype(np.float64)
+    if result.size == 1 and result[0, 0] == 0 and not power[0, 0].is_zero():
+        result[0, 0] = np.copysign(np.finfo(np.float64).smallest_subnormal, result[0, 0])
+    return result
+
+
+@functools.lru_cache(512)
+def repeated_factor(monoid: Monoid, dtype: np.dtype[np.floating], n_steps: int) -> tuple[float, ...]:
+    """What `n_steps` equal steps multiply with: the matrix to that power, or that many times the shift.
+
+    Empty for argmax and argmin, which have neither.
+    """
+    if monoid.kind in ("argmax", "argmin"):
+        return ()
+    factor = np.array([evaluate(node, dtype) for node in monoid.matrix], np.float64)
+    if monoid.kind == "affine":
+        return tuple(matrix_power(tuple(factor.tolist()), n_steps).ravel().tolist())
+    with np.errstate(all="ignore"):
+        return tuple((factor * n_steps).tolist())
 
 
 def _is_free(node: Node) -> bool:
-    """Whether a node is the same for all states."""
+    """Whether a node depends on no state."""
     return "i" not in node.kinds
 
 
@@ -119,15 +157,15 @@ def _times(a: Node, b: Node) -> Node:
 
 _ONE, _ZERO = constant(1), constant(0)
 
-# A number as sum(coefficient * state) + rest; what is not there is 0.
+# A number as sum(coefficient * state) + bias; a missing part is 0.
 _Linear = tuple[dict[int, Node], Node | None]
 
 
 def _linear(root: Node) -> _Linear | None:
-    forms: dict[Node, _Linear | None] = {}
+    terms: dict[Node, _Linear | None] = {}
     for node in order(root):
-        forms[node] = ({}, node) if _is_free(node) else _linear_of(node, [forms[arg] for arg in node.args])
-    return forms[root]
+        terms[node] = ({}, node) if _is_free(node) else _linear_of(node, [terms[arg] for arg in node.args])
+    return terms[root]
 
 
 def _linear_of(node: Node, args: list[_Linear | None]) -> _Linear | None:
@@ -137,32 +175,34 @@ def _linear_of(node: Node, args: list[_Linear | None]) -> _Linear | None:
     if len(known) < len(args):
         return None
     if node.op in ("add", "sub"):
-        (a, rest_a), (b, rest_b) = known
+        (a, bias_a), (b, bias_b) = known
         if node.op == "sub":
-            b = {p: make("neg", c) for p, c in b.items()}
-            rest_b = None if rest_b is None else make("neg", rest_b)
+            b, bias_b = _negated(b, bias_b)
         total = {p: _add(a.get(p), b.get(p)) for p in {**a, **b}}
-        return {p: c for p, c in total.items() if c is not None}, _add(rest_a, rest_b)
+        return {p: c for p, c in total.items() if c is not None}, _add(bias_a, bias_b)
     if node.op == "neg":
-        ((a, rest),) = known
-        return {p: make("neg", c) for p, c in a.items()}, None if rest is None else make("neg", rest)
+        return _negated(*known[0])
     if node.op in ("mul", "div"):
         for place, factor in enumerate(node.args):
             if _is_free(factor) and (node.op == "mul" or place == 1):
-                a, rest = known[1 - place]
+                a, bias = known[1 - place]
                 scaled = {p: _scaled(node.op, c, factor) for p, c in a.items()}
-                return scaled, None if rest is None else _scaled(node.op, rest, factor)
+                return scaled, None if bias is None else _scaled(node.op, bias, factor)
         return None
     if node.op == "where" and _is_free(node.args[0]):
         condition = node.args[0]
-        (a, rest_a), (b, rest_b) = known[1:]
+        (a, bias_a), (b, bias_b) = known[1:]
         chosen = {p: _chosen(condition, a.get(p, _ZERO), b.get(p, _ZERO)) for p in sorted({**a, **b})}
-        return chosen, _chosen(condition, rest_a or _ZERO, rest_b or _ZERO)
+        return chosen, _chosen(condition, bias_a or _ZERO, bias_b or _ZERO)
     return None
 
 
+def _negated(coefficients: dict[int, Node], bias: Node | None) -> _Linear:
+    return {p: make("neg", c) for p, c in coefficients.items()}, None if bias is None else make("neg", bias)
+
+
 def _chosen(condition: Node, a: Node, b: Node) -> Node:
-    """A choice; none between equals, so that a factor which is the same at all steps is known to be."""
+    """``where(condition, a, b)``; `a` itself if both are the same node, so that a constant factor stays one."""
     return a if a is b else operation("where", condition, a, b)
 
 
@@ -177,27 +217,27 @@ def _affine(recurrence: Recurrence) -> Monoid | None:
     if len(known) < k:
         return None
     varies = any("j" in c.kinds for coefs, _ in known for c in coefs.values())
-    first = k * k if varies else 0  # where the vector is among the reduction's states
+    first = k * k if varies else 0  # position of the vector among the states of the reduction
     states: list[Node] = []
     if varies:
         for coefs, _ in known:
             states += [_combination(coefs, [state(m * k + j) for m in range(k)], None) for j in range(k)]
-    states += [_combination(coefs, [state(first + m) for m in range(k)], rest) for coefs, rest in known]
+    states += [_combination(coefs, [state(first + m) for m in range(k)], bias) for coefs, bias in known]
     start = [float(n % (k + 1) == 0) for n in range(first)] + [0.0] * k
     matrix = () if varies else tuple(coefs.get(m, _ZERO) for coefs, _ in known for m in range(k))
     reduce = Recurrence(tuple(states), (), recurrence.n_inputs)
-    rests = None if varies else Recurrence((), tuple(rest or _ZERO for _, rest in known), recurrence.n_inputs)
-    return Monoid("affine", reduce, tuple(start), varies, matrix, rests=rests)
+    bias = None if varies else Recurrence((), tuple(bias or _ZERO for _, bias in known), recurrence.n_inputs)
+    return Monoid("affine", reduce, tuple(start), varies, matrix, bias=bias)
 
 
-def _combination(coefs: dict[int, Node], values: list[Node], rest: Node | None) -> Node:
+def _combination(coefs: dict[int, Node], values: list[Node], bias: Node | None) -> Node:
     total: Node | None = None
     for place, coef in sorted(coefs.items()):
         total = _add(total, _times(coef, values[place]))
-    return _add(total, rest) or _ZERO
+    return _add(total, bias) or _ZERO
 
 
-# A number as op(state + shift, bound); what is not there is the worst of all.
+# A number as op(state + shift, bound); a missing part is the neutral element of op.
 _Tropical = tuple[Node | None, Node | None]
 
 
@@ -206,15 +246,15 @@ def _either(op: str, a: Node | None, b: Node | None) -> Node | None:
 
 
 def _tropical_of(node: Node, args: list[_Tropical | None], op: str, own: _Tropical) -> _Tropical | None:
-    """The pair of a node, from those of its arguments; `own` is that of the state."""
+    """The pair of a node, from the pairs of its arguments; `own` is the pair of the state."""
     if _is_free(node):
         return None, node
     if node.op == "variable":
         return own
     if node.op == "where" and _is_free(node.args[0]) and args[1] is not None and args[2] is not None:
-        worst = constant(_worst(op))
+        neutral = constant(_neutral(op))
         parts = [
-            None if a is None and b is None else _chosen(node.args[0], a or worst, b or worst)
+            None if a is None and b is None else _chosen(node.args[0], a or neutral, b or neutral)
             for a, b in zip(args[1], args[2])
         ]
         return parts[0], parts[1]
@@ -232,44 +272,41 @@ def _tropical_of(node: Node, args: list[_Tropical | None], op: str, own: _Tropic
     return None
 
 
-def _worst(op: str) -> float:
+def _neutral(op: str) -> float:
     return math.inf if op == "minimum" else -math.inf
 
 
 def _pair(root: Node, op: str, own: _Tropical) -> _Tropical | None:
-    forms: dict[Node, _Tropical | None] = {}
+    pairs: dict[Node, _Tropical | None] = {}
     for node in order(root):
-        forms[node] = _tropical_of(node, [forms[arg] for arg in node.args], op, own)
-    return forms[root]
+        pairs[node] = _tropical_of(node, [pairs[arg] for arg in node.args], op, own)
+    return pairs[root]
 
 
 def _tropical(recurrence: Recurrence, op: str, name: str) -> Monoid | None:
-    form = _pair(recurrence.states[0], op, (_ZERO, None))
-    if form is None:
-        return None
-    shift, bound = form
+    shift, bound = _pair(recurrence.states[0], op, (_ZERO, None)) or (None, None)
     if shift is None or bound is None:
         return None
     if "j" in shift.kinds:
-        # The step after those before it, so that a choice which drops the state drops what is not finite, too.
+        # The step applied to the pair of the steps before it: a reset then drops a pair that is not finite, too.
         joined = _pair(recurrence.states[0], op, (state(0), state(1)))
         assert joined is not None and joined[0] is not None and joined[1] is not None
         reduce = Recurrence((joined[0], joined[1]), (), recurrence.n_inputs)
-        drops = any(node.op == "where" for node in order(shift))
-        return Monoid(name, reduce, (0.0, _worst(op)), True, (), drops=drops)
+        can_reset = any(node.op == "where" for node in order(shift))
+        return Monoid(name, reduce, (0.0, _neutral(op)), True, (), can_reset=can_reset)
     moved = state(0) if shift is _ZERO else make("add", state(0), shift)
     reduce = Recurrence((operation(op, moved, bound),), (), recurrence.n_inputs)
-    return Monoid(name, reduce, (_worst(op),), False, (shift,))
+    return Monoid(name, reduce, (_neutral(op),), False, (shift,))
 
 
 def _winner(recurrence: Recurrence) -> Monoid | None:
-    """All states become others where one of them is beaten by what it becomes."""
-    for decides, root in enumerate(recurrence.states):
+    """The monoid of an update that replaces all states where a new key beats the key state."""
+    for key_state, root in enumerate(recurrence.states):
         if root.op != "where" or root.args[0].op not in ("lt", "le"):
             continue
-        condition, taken, kept = root.args
-        own = state(decides)
-        if kept is not own or set(condition.args) != {own, taken} or not _is_free(taken):
+        condition, new_key, old_key = root.args
+        own = state(key_state)
+        if old_key is not own or set(condition.args) != {own, new_key} or not _is_free(new_key):
             continue
         most = condition.args[0] is own
         if all(
@@ -280,8 +317,8 @@ def _winner(recurrence: Recurrence) -> Monoid | None:
             for p, other in enumerate(recurrence.states)
         ):
             start = [0.0] * recurrence.n_states
-            start[decides] = -math.inf if most else math.inf
+            start[key_state] = -math.inf if most else math.inf
             reduce = Recurrence(recurrence.states, (), recurrence.n_inputs)
             kind = "argmax" if most else "argmin"
-            return Monoid(kind, reduce, tuple(start), False, (), decides, condition.op == "lt")
+            return Monoid(kind, reduce, tuple(start), False, (), key_state, condition.op == "lt")
     return None

@@ -1,7 +1,8 @@
-"""Recognises updates that are a scan of their own: ``gates * state + tokens`` with nothing around it."""
+"""Recognises updates of the form ``gates * state + tokens``, which `linear_recurrence` runs on CUDA."""
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 from upsweep._compiler.formulas.nodes import Node
@@ -11,15 +12,16 @@ __all__ = ["LinearUpdate", "find_linear"]
 
 
 class LinearUpdate(NamedTuple):
-    """y[t] = gates[t] * y[t-1] + tokens[t]: the places of the inputs; without gates the factor is a number."""
+    """y[t] = gates[t] * y[t-1] + tokens[t], by the positions of inputs; without gates, `factor` is the gate."""
 
     gates: int | None
     factor: float
     tokens: int
 
 
+@functools.lru_cache(512)
 def find_linear(recurrence: Recurrence) -> LinearUpdate | None:
-    """What the recurrence is of this kind, if its one state is its one output."""
+    """The linear form of a recurrence with one state that is its only output; None if it has none."""
     if recurrence.n_states != 1 or recurrence.outputs not in ((), recurrence.states):
         return None
     (root,) = recurrence.states

@@ -1,34 +1,46 @@
-"""Recurrences: new[t] = f(old[t-1], x[t]), out[t] = g(old[t-1], x[t]), as nodes of dim 1.
+"""Recurrences: state[t] = f(state[t-1], x[t]) and out[t] = g(state[t-1], x[t]), with f and g as expression graphs.
 
-States are variables of kind "i", inputs of kind "j", numbers that were lifted out of the expressions of kind "p".
+The nodes are those of `_compiler.formulas`, of dimension 1. States are variables of kind "i", inputs of kind "j".
+Numbers that were lifted out of the expressions, so that other numbers need no other code, are of kind "p".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from upsweep._compiler.formulas import ops
-from upsweep._compiler.formulas.nodes import Node, order, substitute, variable
+from upsweep._compiler.formulas.nodes import Node, constant, order, substitute, variable
 
-__all__ = ["Recurrence", "describe", "evaluate", "input_", "lifted", "state"]
+__all__ = [
+    "Recurrence",
+    "describe",
+    "evaluate",
+    "input_",
+    "inputs_read",
+    "keeping_states",
+    "lifted",
+    "state",
+    "with_constants",
+]
 
 
 def state(position: int) -> Node:
-    """A state before the step."""
+    """The variable of a state before the step."""
     return variable(position, 1, "i")
 
 
 def input_(position: int) -> Node:
-    """An input at the step."""
+    """The variable of an input at the step."""
     return variable(position, 1, "j")
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """What one step does. Inputs are numbered up to `n_inputs`, whether they are read or not."""
+    """What one step computes from the states and the inputs; it need not read all of its `n_inputs` inputs."""
 
     states: tuple[Node, ...]
     outputs: tuple[Node, ...]
@@ -38,13 +50,23 @@ class Recurrence:
     def n_states(self) -> int:
         return len(self.states)
 
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        return (*self.states, *self.outputs)
+
+    def rewritten(self, nodes: Mapping[Node, Node], n_inputs: int | None = None) -> Recurrence:
+        """The recurrence with some nodes replaced by others."""
+        new = tuple(substitute(root, {**nodes}) for root in self.roots)
+        k = self.n_states
+        return Recurrence(new[:k], new[k:], self.n_inputs if n_inputs is None else n_inputs)
+
     def key(self) -> str:
-        """Equal for equal recurrences, in any process."""
+        """A text that is equal for equal recurrences, in any process."""
         return f"{self.n_inputs} {describe(self.states)} -> {describe(self.outputs)}"
 
 
 def describe(roots: tuple[Node, ...]) -> str:
-    """Nodes as a list of numbered operations."""
+    """The expressions as a list of numbered operations."""
     number: dict[Node, int] = {}
     for node in order(*roots):
         number[node] = len(number)
@@ -52,24 +74,42 @@ def describe(roots: tuple[Node, ...]) -> str:
     return "; ".join([*lines, str([number[root] for root in roots])])
 
 
-# Numbers that the code may know: with them it is shorter, and other formulas have them too.
-_PLAIN = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
+# Numbers that stay in the code: it is shorter with them, and many recurrences have them.
+_INLINE = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
 
 
 def lifted(recurrence: Recurrence) -> tuple[Recurrence, tuple[float, ...]]:
-    """The recurrence with its numbers as parameters, and the numbers: new numbers need no new code."""
-    roots = (*recurrence.states, *recurrence.outputs)
-    found: dict[float, Node] = {}
+    """The recurrence with its numbers as parameters, and the numbers: other numbers need no other code."""
+    parameters: dict[float, Node] = {}
     replaced: dict[Node, Node] = {}
-    for node in order(*roots):
-        if node.op == "constant" and node.static[0] not in _PLAIN and node.static[0] == node.static[0]:
+    for node in order(*recurrence.roots):
+        if node.op == "constant" and node.static[0] not in _INLINE and node.static[0] == node.static[0]:
             value = node.static[0]
-            replaced[node] = found.setdefault(value, variable(len(found), 1, "p"))
-    if not replaced:
-        return recurrence, ()
-    new = [substitute(root, replaced) for root in roots]
-    n = recurrence.n_states
-    return Recurrence(tuple(new[:n]), tuple(new[n:]), recurrence.n_inputs), tuple(found)
+            replaced[node] = parameters.setdefault(value, variable(len(parameters), 1, "p"))
+    return recurrence.rewritten(replaced) if replaced else recurrence, tuple(parameters)
+
+
+def keeping_states(recurrence: Recurrence, states: Iterable[int] | None = None) -> Recurrence:
+    """The recurrence with these states before each step, or all of them, appended to its outputs."""
+    added = map(state, range(recurrence.n_states) if states is None else states)
+    return replace(recurrence, outputs=(*recurrence.outputs, *added))
+
+
+def inputs_read(recurrence: Recurrence) -> list[int]:
+    """The positions of the inputs that the recurrence reads, in order."""
+    nodes = order(*recurrence.roots)
+    return sorted({node.static[0] for node in nodes if node.op == "variable" and node.static[1] == "j"})
+
+
+def with_constants(recurrence: Recurrence, numbers: Mapping[int, float]) -> Recurrence:
+    """The recurrence with inputs replaced by numbers."""
+    return _with_constants(recurrence, tuple((n, x.hex()) for n, x in numbers.items())) if numbers else recurrence
+
+
+# Numbers are cached by their texts: -0.0 and 0.0 differ in them, and NaN is equal to itself.
+@functools.lru_cache(512)
+def _with_constants(recurrence: Recurrence, numbers: tuple[tuple[int, str], ...]) -> Recurrence:
+    return recurrence.rewritten({input_(place): constant(float.fromhex(text)) for place, text in numbers})
 
 
 _MEANINGS: dict[str, Callable[..., object]] = {
@@ -81,7 +121,7 @@ _MEANINGS: dict[str, Callable[..., object]] = {
 
 
 def evaluate(node: Node, dtype: np.dtype[np.floating]) -> float:
-    """The value of a node without variables, calculated in a dtype."""
+    """The value of a node without variables, computed in a dtype."""
     values: dict[Node, object] = {}
     with np.errstate(all="ignore"):
         for each in order(node):

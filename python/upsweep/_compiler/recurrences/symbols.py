@@ -1,7 +1,7 @@
-"""Symbolic numbers: what a user's update is called with once, so that what it does to them is known.
+"""Symbolic numbers, with which an update is called once to trace it.
 
-Operators and numpy's functions of numbers (``np.exp``, ``np.where``, ...) give symbols again, with the dtype
-that numpy would give. A symbol has no value: Python cannot branch on it.
+Operators and numpy's scalar functions (``np.exp``, ``np.where``, ...) of symbols return symbols, with the dtype
+that numpy would return. A symbol has no value: Python cannot branch on it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 from upsweep._compiler.formulas.nodes import Node, constant, make
 from upsweep._compiler.formulas.scalar_ops import operation
 
-__all__ = ["FUNCTIONS", "Symbol", "apply", "user_line"]
+__all__ = ["FUNCTIONS", "Symbol", "apply", "floating", "user_line"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _BOOL = np.dtype(bool)
 
 
 def user_line() -> str:
-    """Where the caller's own program is: ``file.py, line 3: the line's text``."""
+    """The line of the user's program that is running: ``file.py, line 3: the text of the line``."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(
         (_PACKAGE, "<frozen", "<__array_function")
@@ -37,11 +37,11 @@ def user_line() -> str:
 
 
 class _NoAttribute(TypeError, AttributeError):
-    """What updates are refused with, and what Python takes for an attribute that is not there."""
+    """A TypeError, as for every refused operation, that `hasattr` and `getattr` also accept."""
 
 
 class Symbol:
-    """A number that is known only when the scan runs; without a dtype it counts as Python's own do."""
+    """A number whose value is known only when the scan runs; dtype None stands for Python's own numbers."""
 
     __slots__ = ("dtype", "node")
     node: Node
@@ -94,21 +94,21 @@ class Symbol:
         raise _NoAttribute(*message.args)
 
     def astype(self, dtype: Any) -> Symbol:
-        """The number as one of another dtype: truncated for integers, which are calculated as float64, 0 or 1 for
-        bool; floats are rounded where they are written."""
+        """Cast: truncated to an integer, which is computed in float64; 0 or 1 for bool; a float is rounded only
+        when it is written."""
         try:
-            wanted = np.dtype(dtype)
+            target = np.dtype(dtype)
         except TypeError as error:
             raise self._refuse(f"astype({dtype!r})", str(error)) from None
-        if wanted == _BOOL:
+        if target == _BOOL:
             return Symbol(_truth(self), _BOOL)
-        if wanted.kind not in "iuf" or (wanted.kind == "f" and wanted.itemsize > 8):
+        if target.kind not in "iuf" or (target.kind == "f" and target.itemsize > 8):
             raise self._refuse(f"astype({dtype!r})", "a number is a float, an integer or bool")
-        if wanted.kind == "f" or self.dtype == _BOOL:
-            return Symbol(self.node, _floating(wanted))
+        if target.kind == "f" or self.dtype == _BOOL:
+            return Symbol(self.node, floating(target))
         below = apply("negative", apply("floor", apply("negative", self)))
         whole = apply("where", apply("less", self, 0), below, apply("floor", self))
-        return Symbol(whole.node, _floating(wanted))
+        return Symbol(whole.node, floating(target))
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise self._refuse(
@@ -155,7 +155,7 @@ class Symbol:
 
 
 def _operand(value: Any) -> tuple[Node, Any]:
-    """The node of an operand, and what it counts as among dtypes: Python's own numbers widen nothing."""
+    """The node of an operand, and its part in dtype promotion: Python's own numbers are weak."""
     if isinstance(value, Symbol):
         return value.node, 1.0 if value.dtype is None else value.dtype
     if isinstance(value, (bool, np.bool_)):
@@ -163,7 +163,7 @@ def _operand(value: Any) -> tuple[Node, Any]:
     if isinstance(value, (int, float)) and not isinstance(value, np.generic):
         return constant(float(value)), 1.0
     if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 and value.dtype.kind in "iuf":
-        return constant(float(value)), _floating(value.dtype)
+        return constant(float(value)), floating(value.dtype)
     if isinstance(value, np.ndarray):
         raise TypeError(
             f"update: an array of shape {value.shape} beside symbolic values in {user_line()}\n"
@@ -174,15 +174,16 @@ def _operand(value: Any) -> tuple[Node, Any]:
     )
 
 
-def _floating(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def floating(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype that numbers of a dtype are computed in: integers in float64."""
     return np.dtype(np.float64) if dtype.kind in "iu" else dtype
 
 
 def _result(kinds: list[Any]) -> np.dtype[Any] | None:
-    """numpy's dtype for these; integers are calculated as float64. Of Python's numbers alone there is none."""
+    """The promoted dtype; integers become float64. None if there are only Python's own numbers."""
     if all(isinstance(kind, float) for kind in kinds):
         return None
-    return _floating(np.result_type(*kinds))
+    return floating(np.result_type(*kinds))
 
 
 def _plain(op: str) -> Callable[..., Symbol]:
@@ -203,7 +204,7 @@ def _compared(op: str, exchanged: bool = False) -> Callable[[Any, Any], Symbol]:
 
 
 def _truth(value: Any) -> Node:
-    """1 where a value is not 0."""
+    """The node of ``value != 0``."""
     node, kind = _operand(value)
     return node if kind == _BOOL and not isinstance(kind, float) else make("ne", node, constant(0))
 
@@ -233,7 +234,7 @@ def _mod(a: Any, b: Any) -> Any:
 
 
 def _sign(x: Any) -> Any:
-    """numpy's: NaN stays."""
+    """np.sign: NaN stays NaN."""
     return apply("where", x != x, x, _plain("sign")(x))
 
 
@@ -265,7 +266,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sign": _sign,
     "sigmoid": lambda x: 1 / (1 + apply("exp", -x)),
 }
-"""Functions of symbols and numbers, by numpy's names; and sigmoid."""
+"""Functions of symbols and numbers by their names in numpy; sigmoid has none there."""
 
 _BY_UFUNC = {getattr(np, name): name for name in FUNCTIONS if isinstance(getattr(np, name, None), np.ufunc)}
 _BY_UFUNC.update({np.absolute: "abs", np.bitwise_and: "logical_and", np.bitwise_or: "logical_or",
@@ -274,7 +275,7 @@ _BY_UFUNC.update({np.absolute: "abs", np.bitwise_and: "logical_and", np.bitwise_
 
 
 def apply(name: str, *values: Any) -> Any:
-    """A function of symbols, or of arrays and numbers where none is symbolic."""
+    """Call a function by name, of symbols, or of arrays and numbers if none is symbolic."""
     if any(isinstance(value, Symbol) for value in values):
         return FUNCTIONS[name](*values)
     if name == "sigmoid":

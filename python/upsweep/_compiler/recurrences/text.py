@@ -1,4 +1,4 @@
-"""Recurrences as text, for whoever can hand on nothing else: torch's operations, programs in files."""
+"""Serialisation of recurrences: torch's registered operations and exported programs take them as strings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["parsed", "written"]
 
 @functools.lru_cache(256)
 def written(recurrence: Recurrence) -> str:
-    """The recurrence as text, from which `parsed` makes it again, in any process."""
-    roots = (*recurrence.states, *recurrence.outputs)
+    """The recurrence as JSON text, which `parsed` reads in any process."""
+    roots = recurrence.roots
     number = {node: place for place, node in enumerate(order(*roots))}
     places = [number[root] for root in roots]
     return json.dumps([recurrence.n_inputs, recurrence.n_states, places, listed(*roots)])
@@ -23,7 +23,7 @@ def written(recurrence: Recurrence) -> str:
 
 @functools.lru_cache(256)
 def parsed(text: str) -> Recurrence:
-    """The recurrence that `written` wrote."""
+    """The recurrence that `written` serialised."""
     n_inputs, n_states, places, rows = json.loads(text)
     nodes = of_rows((op, args, _tuples(static), dim) for op, args, static, dim in rows)
     roots = tuple(nodes[place] for place in places)

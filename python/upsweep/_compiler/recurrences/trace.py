@@ -1,4 +1,7 @@
-"""From an ordinary Python function to a recurrence: it is called once with symbolic numbers."""
+"""Traces an update into a recurrence: the Python function is called once with symbolic numbers.
+
+`trace` does it, `cached_trace` stores the result with the update, guarded by what the update reads from outside.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +13,32 @@ from typing import Any
 import numpy as np
 
 from upsweep._compiler.formulas.nodes import Node, constant
-from upsweep._compiler.recurrences.guards import Known
+from upsweep._compiler.recurrences.guards import GuardedCache
 from upsweep._compiler.recurrences.recurrence import Recurrence, input_, state
-from upsweep._compiler.recurrences.symbols import Symbol
+from upsweep._compiler.recurrences.symbols import Symbol, floating
 
-__all__ = ["Structure", "Traced", "Traces", "trace"]
+__all__ = ["Structure", "Traced", "arranged", "cached_trace", "floating", "trace"]
 
 Structure = int | None
-"""What a user gives or gets: None is nothing, -1 a single one, else a tuple of so many."""
+"""How an argument or a result is arranged: None for nothing, -1 for one array, else the length of a tuple."""
 
 Dtype = np.dtype[Any]
 
 
 @dataclass(frozen=True)
 class Traced:
-    """What an update does, and how its results are arranged."""
+    """The recurrence of an update, the dtypes of its results and how they are arranged."""
 
     recurrence: Recurrence
     state_dtypes: tuple[Dtype, ...]
     output_dtypes: tuple[Dtype, ...]
     output_structure: Structure
     outputs_are_states: bool
-    dtype: Dtype  # what is calculated in
+    dtype: Dtype  # float32 or float64: steps are computed in it
 
 
-def _arranged(items: list[Any], structure: Structure) -> Any:
+def arranged(items: list[Any], structure: Structure) -> Any:
+    """The items as one object, a tuple, or None."""
     if structure is None:
         return None
     return items[0] if structure == -1 else tuple(items)
@@ -70,20 +74,20 @@ def trace(
     input_dtypes: tuple[Dtype, ...],
     input_structure: Structure,
 ) -> Traced:
-    """What the update does.
+    """Trace an update.
 
     Raises
     ------
     TypeError
-        For what is not symbolic in it (the user's line is named), or a result that is no new state.
+        The update does something that has no symbolic form (its line is named), or does not return a new state.
     """
     n = len(state_dtypes)
     states = [Symbol(state(p), dtype) for p, dtype in enumerate(state_dtypes)]
-    inputs = [Symbol(input_(p), _calculated(dtype)) for p, dtype in enumerate(input_dtypes)]
+    inputs = [Symbol(input_(p), floating(dtype)) for p, dtype in enumerate(input_dtypes)]
     _check_parameters(update)
-    result = update(_arranged(states, state_structure), _arranged(inputs, input_structure))
+    result = update(arranged(states, state_structure), arranged(inputs, input_structure))
     new, output, structure, are_states = _parted(update, result, state_structure)
-    default = np.result_type(*(_calculated(d) for d in input_dtypes)) if input_dtypes else np.dtype(np.float64)
+    default = np.result_type(*(floating(d) for d in input_dtypes)) if input_dtypes else np.dtype(np.float64)
     nodes, dtypes = [], []
     for place, (item, dtype) in enumerate(zip(new, state_dtypes)):
         node, own = _typed(update, item, dtype)
@@ -98,18 +102,18 @@ def trace(
     outputs = [_typed(update, item, default if default.kind == "f" else np.dtype(np.float64)) for item in output]
     if are_states:
         outputs = list(zip(nodes, dtypes))
-    wide = [*state_dtypes, *(d for _, d in outputs), *map(_calculated, input_dtypes)]
-    calculated = np.result_type(np.float32, *wide)
+    wide = [*state_dtypes, *(d for _, d in outputs), *map(floating, input_dtypes)]
+    dtype_of_steps = np.dtype(np.result_type(np.float32, *wide))
     recurrence = Recurrence(tuple(nodes[:n]), tuple(node for node, _ in outputs), len(inputs))
     return Traced(
-        recurrence, tuple(state_dtypes), tuple(d for _, d in outputs), structure, are_states, np.dtype(calculated)
+        recurrence, tuple(state_dtypes), tuple(d for _, d in outputs), structure, are_states, dtype_of_steps
     )
 
 
 def _check_parameters(update: Callable[..., Any]) -> None:
     try:
         signature = inspect.signature(update)
-    except ValueError:  # of a built-in function nothing is told
+    except ValueError:  # a built-in function may have no signature
         return
     try:
         signature.bind(None, None)
@@ -120,7 +124,7 @@ def _check_parameters(update: Callable[..., Any]) -> None:
 def _parted(
     update: Callable[..., Any], result: Any, structure: Structure
 ) -> tuple[list[Any], list[Any], Structure, bool]:
-    """The new states, the outputs, how these are arranged, and whether they are the states."""
+    """The new states, the outputs, the structure of the outputs, and whether they are the states."""
     if _fits(result, structure):
         return _items(result, structure), [], structure, True
     if isinstance(result, (tuple, list)) and len(result) == 2 and _fits(result[0], structure):
@@ -138,7 +142,7 @@ def _parted(
 
 
 def _typed(update: Callable[..., Any], item: Any, default: Dtype) -> tuple[Node, Dtype]:
-    """The node of a result; Python's own numbers are of the default dtype."""
+    """The node and the dtype of a result; Python's own numbers have the default dtype."""
     if isinstance(item, Symbol):
         return item.node, default if item.dtype is None else item.dtype
     if isinstance(item, (bool, np.bool_)):
@@ -146,34 +150,19 @@ def _typed(update: Callable[..., Any], item: Any, default: Dtype) -> tuple[Node,
     if isinstance(item, (int, float)) and not isinstance(item, np.floating):
         return constant(float(item)), default
     if isinstance(item, (np.floating, np.integer)):
-        return constant(float(item)), _calculated(item.dtype)
+        return constant(float(item)), floating(item.dtype)
     raise TypeError(f"update: {_name(update)} returned {type(item).__qualname__} where a number was expected")
 
 
-def _calculated(dtype: Dtype) -> Dtype:
-    return np.dtype(np.float64) if dtype.kind in "iu" else dtype
+_traces: GuardedCache[Traced] = GuardedCache(64)
 
 
-class Traces:
-    """Traced updates by function and signature; a function that is gone takes its traces with it."""
-
-    def __init__(self, most: int = 64) -> None:
-        self._known: Known[Traced] = Known(most)
-
-    def get(
-        self,
-        update: Callable[..., Any],
-        state_dtypes: tuple[Dtype, ...],
-        state_structure: Structure,
-        input_dtypes: tuple[Dtype, ...],
-        input_structure: Structure,
-    ) -> Traced:
-        signature = (state_dtypes, state_structure, input_dtypes, input_structure)
-        # Before it is traced, which may change what is around it.
-        known = self._known.here(update)
-        found = None if known is None else known.get(signature)
-        if found is None:
-            found = trace(update, *signature)
-            if known is not None:
-                known.keep(signature, found)
-        return found
+def cached_trace(update: Callable[..., Any], *signature: Any) -> Traced:
+    """`trace`, cached by the update, its dependencies and the signature: the other arguments of `trace`."""
+    entry = _traces.entry(update)  # before the update runs, which may change its own dependencies
+    traced = None if entry is None else entry.get(signature)
+    if traced is None:
+        traced = trace(update, *signature)
+        if entry is not None:
+            entry[signature] = traced
+    return traced

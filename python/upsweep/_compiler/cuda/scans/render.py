@@ -1,9 +1,10 @@
-"""From a recurrence to the text of the kernels that run it past the steps of many columns.
+"""CUDA C++ text of the kernels that scan many columns by a recurrence.
 
-The text is: types and sizes, `kernels/device.cuh`, `numbers.cuh` and `recurrence.cuh`, the recurrence's own
-functions, then `walk.cuh`, `scan_columns.cuh` or `scan_lines.cuh`, and `carries.cuh` and `join_chunks.cuh` where
-chunks of time are joined. For lines in one pass it is `carries.cuh`, `runs.cuh`, `letters.cuh`, `tile_parts.cuh`,
-and `wave_states.cuh` and `scan_waves.cuh`, or `look_back.cuh` and `scan_tiles.cuh`. The functions are
+The text consists of types and sizes, `kernels/device.cuh`, `numbers.cuh` and `recurrence.cuh`, the recurrence's
+own functions, then `walk.cuh`, `scan_columns.cuh` or `scan_lines.cuh`, and `carries.cuh` and `join_chunks.cuh`
+where chunks of time are joined. For lines in one pass it is `carries.cuh`, `runs.cuh`, `letters.cuh`,
+`tile_parts.cuh`, and `wave_states.cuh` and `scan_waves.cuh`, or `look_back.cuh` and `scan_tiles.cuh`. The
+functions are
 
     load_parameters   what does not change during a call
     fetch_fixed       inputs that do not change in time
@@ -67,24 +68,24 @@ SIZES = {
 }  # fmt: skip
 KINDS = {"affine": 0, "max": 1, "min": 2, "logaddexp": 3, "argmax": 4, "argmin": 4}
 SHARED_BYTES = 48 * 1024  # of a block's squares: four and more blocks share a processor
-# Bytes on their way in each processor with which reading and writing reach a copy's speed: 2.1 TB/s of reading in
-# 132 processors, for 700 ns each, are 11 KiB; three times that where a step takes long as well.
-ON_THE_WAY = 32 * 1024
+# Bytes in flight in each processor that reach the bandwidth of a copy: reading 2.1 TB/s by 132 processors with a
+# latency of 700 ns takes 11 KiB; three times as much if a step takes long as well.
+IN_FLIGHT = 32 * 1024
 MOST_AHEAD, LEAST_AHEAD = 32, 4
-# Threads of a processor that its registers are dealt out to: few sizes, for each of which there is other code.
+# Threads that share the registers of a processor: few sizes, since each is compiled separately.
 THREADS_AT_ONCE = (256, 512, 768)
 REGISTERS, MOST_REGISTERS, SPARE_REGISTERS = (
     65536,
     255,
     40,
 )  # of a processor, of a thread, for all but coming steps
-MOST_WRITTEN_OUT = 2400  # instructions of a kernel's steps: the cache of instructions holds some 8000
+MOST_UNROLLED = 2400  # instructions of the steps of a kernel: the instruction cache holds some 8000
 _COSTS = {"exp": 10, "log": 20, "sin": 40, "cos": 40, "tanh": 30, "asin": 30, "acos": 30, "atan": 30, "atan2": 40,
           "pow": 80, "div": 10, "sqrt": 10, "rsqrt": 10, "load": 0, "const": 0}  # fmt: skip
 
 
 class Stream(NamedTuple):
-    """An input: its dtype, whether it is the same at each step, and its known stride in time, in bytes."""
+    """An input: its dtype, whether it is the same at each step, and its constant stride in time in bytes, or 0."""
 
     dtype: str
     fixed: bool = False
@@ -92,85 +93,85 @@ class Stream(NamedTuple):
 
 
 class ScanRequest(NamedTuple):
-    """What kernels are made for, besides their recurrence, which reads all of its inputs.
+    """What the text depends on besides the recurrence, which reads all of its inputs.
 
-    `initial` and `finals` are dtypes of arrays; None for a number, or for a state that is not wanted. With
-    `chunk_dim` that axis of the columns counts chunks of time: `reduces` finds what they do to a state, and `form`
-    joins them. With `tile` lines are scanned in one pass, by `form`, whose reduction reads the inputs and the
-    numbers of the recurrence.
+    `initial` and `finals` are dtypes of arrays; None for a number, or for a final state that is not returned. If
+    `chunk_dim` is not negative, that axis of the columns counts chunks of time: `reduces` computes what they do to
+    a state, and `monoid` joins them. With `tile`, lines are scanned in one pass by `monoid`, whose reduction reads
+    the inputs and the numbers of the recurrence.
     """
 
-    dtype: str  # that is calculated in
+    dtype: str  # of the computation
     inputs: tuple[Stream, ...]
     outputs: tuple[str, ...]
     initial: tuple[str | None, ...]
     finals: tuple[str | None, ...]
     n_dims: int
     lines: bool = False
-    ahead: int = 16
+    ahead: int = 16  # steps whose inputs are prefetched
     blocks: int = 1  # of a processor, at least
     chunk_dim: int = -1
     reduces: bool = False
-    form: Monoid | None = None
+    monoid: Monoid | None = None
     tile: TileSizes | None = None
-    output_steps: tuple[int, ...] = ()  # known strides in time, as those of inputs; or none
+    output_steps: tuple[int, ...] = ()  # constant strides in time of the outputs, as `Stream.step`; or none
 
 
 @dataclass(frozen=True)
 class ScanKernels:
-    """The text of kernels, and what whoever launches them has to know."""
+    """The text of the kernels, and what their launch depends on."""
 
     text: str
     threads: int
     shared_bytes: int
     options: tuple[str, ...]
-    joiners: int  # threads of join_together, 0: there are no chunks
+    joiners: int  # threads of join_together; 0 without chunks
 
 
-def n_matrix(form: Monoid | None, n_states: int) -> int:
-    """The numbers of a chunk's matrix or shift; at least one, since there is no empty array in C++."""
-    return n_states * n_states if form is not None and form.kind == "affine" else 1
+def n_matrix(monoid: Monoid | None, n_states: int) -> int:
+    """The numbers of the matrix or shift of a chunk; at least one, since C++ has no empty arrays."""
+    return n_states * n_states if monoid is not None and monoid.kind == "affine" else 1
 
 
 @functools.lru_cache(512)
 def cost(recurrence: Recurrence) -> int:
-    """About how many instructions a step takes."""
+    """The approximate number of instructions of a step."""
     program = lower_step(recurrence.states, recurrence.outputs)
     return 4 + sum(_COSTS.get(step.op, 1) for step in program.values if step.level == "j")
 
 
 def threads_of(columns_of_processor: int) -> int:
-    """The threads that a processor has registers for at a time, whole blocks of them."""
+    """The threads of a processor that share its registers: a whole number of blocks."""
     return next((n for n in THREADS_AT_ONCE if columns_of_processor <= n), THREADS_AT_ONCE[-1])
 
 
 def choose_ahead(recurrence: Recurrence, inputs: tuple[Stream, ...], columns_of_processor: int) -> int:
-    """How many steps' inputs are loaded ahead: enough of them on the way, and few enough for registers."""
+    """How many steps ahead inputs are loaded: enough bytes in flight, few enough for the registers."""
     moving = [SIZES[stream.dtype] for stream in inputs if not stream.fixed]
     words = sum(-(-size // 4) for size in moving)
     of_thread = min(REGISTERS // threads_of(columns_of_processor), MOST_REGISTERS) - SPARE_REGISTERS
-    most = min(MOST_WRITTEN_OUT // (3 * cost(recurrence)), of_thread // max(2 * words, 1), MOST_AHEAD)
-    wanted = ON_THE_WAY / (max(32, min(columns_of_processor, THREADS_AT_ONCE[-1])) * max(sum(moving), 1))
+    most = min(MOST_UNROLLED // (3 * cost(recurrence)), of_thread // max(2 * words, 1), MOST_AHEAD)
+    target = IN_FLIGHT / (max(32, min(columns_of_processor, THREADS_AT_ONCE[-1])) * max(sum(moving), 1))
     ahead = LEAST_AHEAD
-    while 3 * ahead < 2 * wanted and 2 * ahead <= most:
+    while 3 * ahead < 2 * target and 2 * ahead <= most:
         ahead *= 2
     return ahead if most >= LEAST_AHEAD else 1
 
 
 def choose_tile(inputs: tuple[Stream, ...]) -> int:
-    """How many steps of 32 columns a warp loads ahead, a step of a column in a register or two."""
+    """How many steps of 32 columns a warp loads at once; a step of a column takes a register or two."""
     registers = sum(-(-SIZES[stream.dtype] // 4) for stream in inputs if not stream.fixed)
     return next((tile for tile in (32, 16) if tile * registers <= 64), 8)
 
 
 def render_scan(recurrence: Recurrence, request: ScanRequest) -> ScanKernels:
-    """The text of the kernels of a recurrence."""
+    """Render the kernels of a recurrence."""
     functions = _Functions(recurrence, request)
     kernels = ["walk", "scan_lines" if request.lines else "scan_columns"]
     if request.tile is not None:
         own = ["prefix_warp", "scan_persistent"] if request.tile.stages else ["look_back", "scan_tiles"]
         kernels = ["carries", "runs", "tile_state", "tile_parts", *own]
-    elif request.form is not None:
+    elif request.monoid is not None:
         kernels += ["carries", "join_chunks"]
     parts = [
         functions.sizes(), *map(kernel_text, ("device", "numbers", "recurrence")), *functions.texts(),
@@ -179,14 +180,14 @@ def render_scan(recurrence: Recurrence, request: ScanRequest) -> ScanKernels:
     options = () if request.dtype == "float64" else ("--ftz=true",)
     shared = functions.warp_bytes * functions.threads // 32 if request.lines else 0
     threads = functions.threads
-    if request.tile is not None and request.form is not None:
+    if request.tile is not None and request.monoid is not None:
         threads = request.tile.threads
-        shared = shared_bytes(request.tile, functions.warp_bytes, carry_words(request.form, recurrence.n_states))
+        shared = shared_bytes(request.tile, functions.warp_bytes, carry_words(request.monoid, recurrence.n_states))
     return ScanKernels("\n".join(parts), threads, shared, options, functions.joiners)
 
 
 class _Functions:
-    """Writes the functions of a recurrence, and the sizes that the kernels are compiled for."""
+    """Writes the functions of a recurrence, and the constants that the kernels are compiled with."""
 
     def __init__(self, recurrence: Recurrence, request: ScanRequest) -> None:
         self.recurrence, self.request = recurrence, request
@@ -195,10 +196,10 @@ class _Functions:
         fixed = [stream.fixed for stream in request.inputs]
         self.steps = [Steps(recurrence.states, recurrence.outputs, fixed)]
         if request.tile is not None:
-            assert request.form is not None
-            self.steps.append(Steps(request.form.reduce.states, (), fixed, "reduce_", "reduction_"))
-        carry = 8 * (n_matrix(request.form, recurrence.n_states) + recurrence.n_states)
-        joins = request.form is not None and request.tile is None
+            assert request.monoid is not None
+            self.steps.append(Steps(request.monoid.reduce.states, (), fixed, "reduce_", "reduction_"))
+        carry = 8 * (n_matrix(request.monoid, recurrence.n_states) + recurrence.n_states)
+        joins = request.monoid is not None and request.tile is None
         self.joiners = next(n for n in JOINERS if n * carry <= CARRIES_BYTES) if joins else 0
         if request.tile is not None:
             warps, self.tile = request.tile.warps, request.tile.run
@@ -218,7 +219,7 @@ class _Functions:
         return max(self.squares.n_bytes, 16)
 
     def sizes(self) -> str:
-        request, form, k = self.request, self.request.form, self.recurrence.n_states
+        request, monoid, k = self.request, self.request.monoid, self.recurrence.n_states
         numbers = {
             "N_DIMS": request.n_dims, "N_INPUTS": max(len(self.moving), 1), "N_FIXED": max(len(self.fixed), 1),
             "N_OUTPUTS": max(len(request.outputs), 1), "N_STATES": k,
@@ -226,15 +227,16 @@ class _Functions:
             "PARAMETERS": self.steps[0].n_parameters, "AHEAD": request.ahead, "THREADS": self.threads,
             "BLOCKS": request.blocks,
             "TILE": self.tile, "WARP_BYTES": self.warp_bytes, "CHUNK_DIM": request.chunk_dim,
-            "N_MATRIX": n_matrix(form, k), "LEVELS": 1 if request.tile is None else n_powers(request.tile),
+            "N_MATRIX": n_matrix(monoid, k), "LEVELS": 1 if request.tile is None else n_powers(request.tile),
         }  # fmt: skip
-        flags = {"REDUCES": request.reduces, "JOINED": form is not None}
-        if form is not None:
-            numbers |= {"AFFINE": 0, "MAXIMUM": 1, "MINIMUM": 2, "WINNER": 4, "KIND": KINDS[form.kind],
-                        "DECIDES": form.decides, "JOINERS": self.joiners}  # fmt: skip
-            drops = any(node.op == "where" for node in order(*form.reduce.states))
-            flags |= {"VARIES": form.varies, "MOST_WINS": form.kind == "argmax", "KEEPS_TIES": form.keeps_ties,
-                      "CAN_DROP": drops}  # fmt: skip
+        flags = {"REDUCES": request.reduces, "JOINED": monoid is not None}
+        if monoid is not None:
+            numbers |= {"AFFINE": 0, "MAXIMUM": 1, "MINIMUM": 2, "WINNER": 4, "KIND": KINDS[monoid.kind],
+                        "DECIDES": monoid.key_state, "JOINERS": self.joiners}  # fmt: skip
+            can_reset = any(node.op == "where" for node in order(*monoid.reduce.states))
+            flags |= {"VARIES": monoid.varies, "MOST_WINS": monoid.kind == "argmax", "KEEPS_TIES":
+            monoid.keeps_ties,
+                      "CAN_DROP": can_reset}  # fmt: skip
         if request.tile is not None:
             numbers |= self._tile_sizes(request.tile)
         lines = [
@@ -247,9 +249,9 @@ class _Functions:
         return "\n".join(lines) + "\n"
 
     def _tile_sizes(self, tile: TileSizes) -> dict[str, int]:
-        assert self.request.form is not None
+        assert self.request.monoid is not None
         return {
-            "N_REDUCED": len(self.request.form.start), "REDUCTION_PARAMETERS": self.steps[1].n_parameters,
+            "N_REDUCED": len(self.request.monoid.start), "REDUCTION_PARAMETERS": self.steps[1].n_parameters,
             "TILE_LEVEL": tile.level, "GROUP_BITS": tile.group_bits,
             "GROUP": 1 << tile.group_bits, "STAGES": tile.stages, "EARLY": tile.early,
             "LANE_TILES": tile.lane_tiles,
@@ -263,8 +265,8 @@ class _Functions:
         for steps in self.steps:
             yield steps.load_parameters()
             yield steps.step()
-        if self.request.tile is not None and self.request.form is not None:
-            start = enumerate(self.request.form.start)
+        if self.request.tile is not None and self.request.monoid is not None:
+            start = enumerate(self.request.monoid.start)
             yield function(
                 "void begin_reduction(real* numbers)", [f"numbers[{n}] = {literal(x)};" for n, x in start]
             )
@@ -363,7 +365,7 @@ class _Functions:
 
 
 def _moved(of: str, which: str, place: int, times: str = "", stride: str = "time_stride") -> tuple[str, str]:
-    """An address moves to the next step, or to another row."""
+    """Lines that advance an address to the next step, or to another row."""
     address = f"{of}.{which}[{place}]"
     by = f"{times} * " if times else ""
     return f"{address} += {by}call.{which}[{place}].{stride};", f"forget_origin({address});"

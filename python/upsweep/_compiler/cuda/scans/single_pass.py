@@ -1,6 +1,8 @@
-"""The sizes of scans of lines in one pass: how many steps a lane, a warp and a block take at a time.
+"""Tile sizes of single-pass scans of lines: the steps of a lane, a warp and a block.
 
-They follow from dtypes and shapes; in waves from the processors of the device too.
+A single pass reads each input once: tiles obtain the state before them by decoupled look-back, or, in waves, from
+a warp of a persistent block. Sizes follow from dtypes and shapes; in waves, also from the number of processors.
+`_backends.cuda.user_scan_launch` chooses the sizes and launches, `render` writes the code.
 """
 
 from __future__ import annotations
@@ -23,30 +25,30 @@ __all__ = [
     "workspace_bytes",
 ]
 
-GROUP_BITS = 5  # 32 tiles a group, 32 groups a family: a warp reads the letters of one or the other at once
-MOST_WORDS = 6  # of a carry; longer ones do not stay in registers
+GROUP_BITS = 5  # 32 tiles a group, 32 groups a family: a warp reads the states of all of them at once
+MOST_WORDS = 6  # of a carry: longer ones do not fit in registers
 
 WARPS, FEW_WARPS = 8, 4  # of a block of threads
 RUN_BYTES, SHORT_RUN_BYTES = 128, 64  # of a lane's inputs
 LEAST_RUN, MOST_RUN = 8, 32  # steps
 MOST_SHARED = 96 * 1024  # bytes of a block: two share a processor
-# Long tiles, where there are so many of them: four blocks of them for each processor of a large device.
+# From so many long tiles on, they are used: four blocks for each processor of a large device.
 MANY_TILES = 528
-FULL = 1.2  # times a line's steps, at most, are the places in its tiles
+FULL = 1.2  # at most: the steps that the tiles of a line have room for, relative to its steps
 LANES = 32
-LEAST_COPIED = 4  # bytes of an element that is copied to shared memory while no one waits
+LEAST_COPIED = 4  # bytes of an element that can be copied to shared memory asynchronously
 DECLARED_SHARED = 4 * 1024  # at most, in kernels/scan_waves.cuh
-# Of a processor; of a thread whose carries are of two words, and for each word more.
+# Of a processor; of a thread with carries of two words, and for each further word.
 REGISTERS, SHARED_OF_PROCESSOR = 65_536, 220 * 1024
 SPARE_REGISTERS, REGISTERS_OF_WORD = 48, 16
 
 
 class TileSizes(NamedTuple):
-    """Warps of a block that have runs, steps of a run, blocks of a processor that registers are dealt to.
+    """The warps of a block that scan, the steps of a run, and the blocks that share the registers of a processor.
 
-    Tiles that look back form groups of two to the power `group_bits`, and as many of these a family. In waves
-    inputs of `stages` tiles are in shared memory, what a tile does is posted `early` waves ahead, and a lane reads
-    what `lane_tiles` blocks post.
+    A run is the steps of one lane. Tiles with look-back form groups of ``2**group_bits``, and as many groups a
+    family. In waves, the inputs of `stages` tiles are in shared memory, the aggregate of a tile is published
+    `early` waves ahead, and a lane reads the aggregates of `lane_tiles` blocks.
     """
 
     warps: int
@@ -63,17 +65,17 @@ class TileSizes(NamedTuple):
 
     @property
     def level(self) -> int:
-        """The tile is two to this power runs."""
+        """A tile has two to this power runs."""
         return 4 + self.warps.bit_length()
 
     @property
     def threads(self) -> int:
-        """Of a block; in waves one more warp finds states."""
+        """Threads of a block; in waves, one more warp computes the states before tiles."""
         return 32 * (self.warps + (self.stages > 0))
 
 
 class Squares(NamedTuple):
-    """Where each stream's square begins in a warp's shared memory, how long its rows are, and all their bytes."""
+    """The squares of the streams in the shared memory of a warp: their offsets, row pitches, and total bytes."""
 
     offsets: list[int]
     pitches: list[int]
@@ -81,30 +83,30 @@ class Squares(NamedTuple):
 
 
 def lay_out_squares(inputs: Sequence[int], outputs: Sequence[int], steps: int, overlaid: bool) -> Squares:
-    """The squares of 32 rows of so many steps, of streams with elements of these sizes.
+    """Lay out squares of 32 rows of `steps` steps, for streams with elements of these sizes.
 
-    With `overlaid` an output takes the place of an input of its size, whose elements have been read before.
+    With `overlaid`, an output shares the memory of an input of its size, whose elements are read first.
     """
     offsets: list[int] = []
     pitches: list[int] = []
     end = 0
     free = list(range(len(inputs))) if overlaid else []
     for place, size in enumerate((*inputs, *outputs)):
-        # Lanes read at the same step of their rows: these begin at different banks.
+        # Lanes read the same step of their rows, so the rows begin at different banks.
         pitch = steps * size + max(size, 4)
-        taken = next((n for n in free if place >= len(inputs) and inputs[n] == size), None)
-        if taken is None:
+        reused = next((n for n in free if place >= len(inputs) and inputs[n] == size), None)
+        if reused is None:
             offsets.append(end)
             end += -(-32 * pitch // 16) * 16
         else:
-            free.remove(taken)
-            offsets.append(offsets[taken])
+            free.remove(reused)
+            offsets.append(offsets[reused])
         pitches.append(pitch)
     return Squares(offsets, pitches, end)
 
 
 def carry_words(form: Monoid, n_states: int) -> int:
-    """The numbers of a carry that travels from tile to tile."""
+    """The numbers of a carry, which is passed from tile to tile."""
     matrix = 0
     if form.varies:
         matrix = n_states * n_states if form.kind == "affine" else 1
@@ -112,20 +114,22 @@ def carry_words(form: Monoid, n_states: int) -> int:
 
 
 def n_powers(tile: TileSizes) -> int:
-    """How many powers of a run's matrix are needed: up to a tile's, and of what tiles form."""
+    """How many powers of the matrix of a run are needed: up to a tile, then for groups of tiles."""
     return tile.level + (6 if tile.stages else 2 * tile.group_bits)
 
 
 def shared_bytes(tile: TileSizes, warp_bytes: int, n_words: int) -> int:
-    """Of a block: its inputs, and in waves what runs before each thread's own do."""
+    """Shared memory of a block: its inputs; in waves, also the aggregates of the runs before each thread's."""
     if not tile.stages:
         return tile.warps * warp_bytes
     return tile.stages * tile.warps * warp_bytes + (tile.early + 1) * n_words * 32 * tile.warps * 8
 
 
 def workspace_bytes(tile: TileSizes, n_lines: int, n_tiles: int, n_words: int, n_states: int, n_waves: int) -> int:
-    """A counter, and the letters: a carry and a state of each tile, a carry of each group; in waves room for all
-    blocks in each of them."""
+    """Global memory of a scan: a counter, a carry and a state of each tile, a carry of each group.
+
+    In waves, a carry of each block in each wave, and a state of each tile.
+    """
     if tile.stages:
         slots = 32 * tile.lane_tiles
         return 8 * (n_waves * slots * n_words + n_lines * n_tiles * n_states)
@@ -137,22 +141,22 @@ def choose_tile_sizes(
     form: Monoid, n_states: int, inputs: Sequence[int], outputs: Sequence[int], n_lines: int, length: int,
     n_processors: int, most_shared: int,
 ) -> TileSizes | None:  # fmt: skip
-    """The sizes for streams with elements of so many bytes; None where one pass does not fit.
+    """Choose the sizes for streams with elements of these bytes; None if no single pass fits.
 
-    Of the device: how many processors there are, and the bytes of shared memory that a block can have.
+    `n_processors` and `most_shared`, the bytes of shared memory that a block can have, describe the device.
     """
     n_words = carry_words(form, n_states)
     if n_words > MOST_WORDS or not inputs:
         return None
     long = TileSizes(WARPS, _fit_run(inputs, RUN_BYTES))
     if n_lines * (length // long.steps) >= MANY_TILES:
-        # Blocks go from wave to wave together: tiles that are mostly empty would hold up the others.
+        # Blocks proceed from wave to wave together: tiles that are mostly empty would delay the others.
         is_full = -(-length // long.steps) * long.steps <= FULL * length
         tile = _in_waves(long, inputs, outputs, n_words, n_processors, most_shared) if is_full else None
-        tile = tile or _dealt(long, inputs, outputs, n_words)
+        tile = tile or _with_look_back(long, inputs, outputs, n_words)
         if tile is not None:
             return tile
-    return _dealt(TileSizes(FEW_WARPS, _fit_run(inputs, SHORT_RUN_BYTES)), inputs, outputs, n_words)
+    return _with_look_back(TileSizes(FEW_WARPS, _fit_run(inputs, SHORT_RUN_BYTES)), inputs, outputs, n_words)
 
 
 def _fit_run(inputs: Sequence[int], n_bytes: int) -> int:
@@ -162,8 +166,10 @@ def _fit_run(inputs: Sequence[int], n_bytes: int) -> int:
     return run
 
 
-def _dealt(tile: TileSizes, inputs: Sequence[int], outputs: Sequence[int], n_words: int) -> TileSizes | None:
-    """Tiles that look back, as many blocks as there is room for in a processor; None if a block is too large."""
+def _with_look_back(
+    tile: TileSizes, inputs: Sequence[int], outputs: Sequence[int], n_words: int
+) -> TileSizes | None:
+    """Tiles with look-back, as many blocks as a processor has room for; None if a block is too large."""
     shared = tile.warps * lay_out_squares(inputs, outputs, tile.run, overlaid=True).n_bytes
     if shared > MOST_SHARED:
         return None
@@ -176,7 +182,7 @@ def _in_waves(
     tile: TileSizes, inputs: Sequence[int], outputs: Sequence[int], n_words: int, n_processors: int,
     most_shared: int,
 ) -> TileSizes | None:  # fmt: skip
-    """Tiles in waves, whose copies nobody waits for; None where a processor has too little room."""
+    """Tiles in waves, with asynchronous copies; None if a processor has too little shared memory."""
     if min(inputs) < LEAST_COPIED:
         return None
     for stages, early in ((6, 3), (5, 3), (4, 2)):

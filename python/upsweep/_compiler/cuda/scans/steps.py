@@ -1,4 +1,4 @@
-"""One step of a recurrence as functions of the device: what does not change during a call, and the step itself."""
+"""CUDA C++ text of one step of a recurrence: the parameters, which do not change during a call, and the step."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Steps"]
 
-# The functions of C, which are within two units in the last place.
+# Functions of CUDA's C library that are used as they are; their error is at most two units in the last place.
 _OWN_FORMS = {"exp": "exp({0})"}
 
 
 class Steps:
-    """Writes `load_parameters` and `step` of new states and outputs, for inputs some of which are fixed in time.
+    """Writes the functions `load_parameters` and `step` of a recurrence, some of whose inputs are fixed in time.
 
-    The functions' names begin with `prefix`; what is loaded has `of` in its name.
+    `prefix` is the prefix of the name of `step`, `of` a part of the name of `load_parameters`.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class Steps:
         self.prefix, self.of = prefix, of
         values = self.program.values
         read = {arg for step in values if step.level != "p" for arg in step.args} | set(self.program.results)
-        kept = [n for n in sorted(read) if values[n].level == "p" and values[n].op != "const"]
-        self.parameters = {n: place for place, n in enumerate(kept)}
+        stored = [n for n in sorted(read) if values[n].level == "p" and values[n].op != "const"]
+        self.parameters = {n: position for position, n in enumerate(stored)}
         loads = [step.static[1] for step in values if step.op == "load" and step.static[0] == "p"]
         self.n_numbers = max(loads, default=-1) + 1
 
@@ -45,7 +45,7 @@ class Steps:
 
     def load_parameters(self) -> str:
         lines = self._lines("p")
-        lines += [f"p[{place}] = v{n};" for n, place in self.parameters.items()]
+        lines += [f"p[{position}] = v{n};" for n, position in self.parameters.items()]
         return function(f"void load_{self.of}parameters(const Call& call, real* p)", lines)
 
     def step(self) -> str:
@@ -61,7 +61,7 @@ class Steps:
         return function(f"void {self.prefix}step({', '.join(arguments)})", lines)
 
     def _names(self, level: str) -> dict[int, str]:
-        """How values are written at a level: constants and parameters, and the level's own."""
+        """The expressions that code of a level can use: constants, parameters, and values of the level."""
         names = {}
         for number, value in enumerate(self.program.values):
             if value.op == "const":

@@ -1,27 +1,26 @@
-"""The kernel of a recurrence: some columns past some steps, as a function in LLVM IR.
+"""LLVM IR of the CPU kernel of a recurrence: a function that runs some columns through some steps.
 
     void steps(streams, params, state, state_stride, n_steps, n_columns)
 
 `streams` are pairs of an address and the bytes from a step to the next, inputs before outputs. Columns are
-neighbours in memory, but for inputs that all columns share. States are rows of `state`, `state_stride` numbers
-apart; they are in registers while the steps are walked. Several vectors of columns go together, so that each
-step's chain of dependent instructions runs beside others; what is left goes in single vectors, the last one
-masked.
+contiguous in memory, except for inputs that all columns share. States are rows of `state`, `state_stride` numbers
+apart; they stay in registers during the steps. Several vectors of columns are interleaved, so that their chains of
+dependent instructions overlap; the remaining columns are single vectors, of which the last one is masked.
 
-Outputs larger than the caches are to be written past them: the lines of memory that are written whole are not
-read before, a third of all traffic of a sum. Columns up to the first whole line go before those. A call
-whose outputs' rows begin at different places of a line, or that are its inputs, writes them as any other.
+Outputs larger than the caches are written by non-temporal stores: lines of memory that are written whole need not
+be read first, which saves a third of the traffic of a sum. Columns before the first whole line are written
+normally. So are outputs that are inputs, and outputs whose rows begin at different offsets within a line.
 
     void turn(from, from_stride, to, to_stride)
 
-turns a square of as many numbers a side as a vector holds; strides are bytes.
+transposes a square with as many numbers a side as a vector has lanes; strides are in bytes.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +36,7 @@ from upsweep._compiler.recurrences.recurrence import Recurrence
 __all__ = [
     "ATTRIBUTES",
     "Compiled",
+    "StepFunction",
     "compile_steps",
     "compile_turn",
     "cost",
@@ -50,9 +50,9 @@ _COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "a
           "pow": 150, "div": 6, "sqrt": 8, "load": 0, "const": 0}  # fmt: skip
 _LONGEST_BODY = 400
 _MOST_TOGETHER = 4
-_SHORT_CHAIN = 2  # a product and a sum, which are one instruction: less time than turning a vector takes
-_LINE = 64  # bytes of memory that are written at once
-_AHEAD = 8  # steps: rows lie on other pages, where no prefetcher of the hardware looks
+_SHORT_CHAIN = 2  # a product and a sum, which are one instruction: it takes less time than transposing a vector
+_LINE = 64  # bytes of a line of memory
+_AHEAD = 8  # steps: rows are on different pages, across which hardware does not prefetch
 
 ATTRIBUTES = """\
 attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"="512" }
@@ -63,37 +63,38 @@ attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"=
 
 @dataclass(frozen=True)
 class Compiled:
-    """A function in memory; `code` keeps it there."""
+    """A function in memory; `code` owns the memory."""
 
     address: int
     code: Any
 
 
 def cost(program: Program) -> float:
-    """About how many instructions a vector of columns takes for a step."""
+    """The approximate number of instructions of a step, for a vector of columns."""
     return sum(_COSTS.get(step.op, 1) for step in program.values if step.level == "j")
 
 
 def vectors_at_once(program: Program) -> int:
+    """How many vectors of columns are interleaved."""
     return next((n for n in (_MOST_TOGETHER, 2) if n * cost(program) <= _LONGEST_BODY), 1)
 
 
 def _chain(program: Program, n_states: int) -> float:
-    """The longest way, in instructions, from a state to a new one: what no step can begin before."""
-    ways: list[float] = []
+    """The longest chain of dependent instructions from a state to a new state: the latency of a step."""
+    lengths: list[float] = []
     for step in program.values:
         if step.op == "load":
-            ways.append(0 if step.static[0] == "j" and step.static[1] < n_states else -math.inf)
+            lengths.append(0 if step.static[0] == "j" and step.static[1] < n_states else -math.inf)
         else:
-            ways.append(max((ways[arg] for arg in step.args), default=-math.inf) + _COSTS.get(step.op, 1))
-    return max(ways[n] for n in program.results[:n_states])
+            lengths.append(max((lengths[arg] for arg in step.args), default=-math.inf) + _COSTS.get(step.op, 1))
+    return max(lengths[n] for n in program.results[:n_states])
 
 
 def vectors_in_tiles(program: Program, n_states: int) -> int:
-    """How many vectors of columns go together through tiles.
+    """How many vectors of columns are interleaved when they pass through transposed tiles.
 
-    Each column's row of memory is read in a place of its own, and few places are better; but while a step waits
-    for the one before, other vectors have to fill the time.
+    Each column is a separate stream in memory, and few streams are better; but other vectors have to fill the
+    latency of a step.
     """
     return 1 if _chain(program, n_states) <= _SHORT_CHAIN else vectors_at_once(program)
 
@@ -103,45 +104,120 @@ def lower(recurrence: Recurrence) -> Program:
     return lower_step(recurrence.states, recurrence.outputs)
 
 
-class _Kernel:
-    """The function while it is written."""
+class StepFunction:
+    """Writes a function that runs the steps of a recurrence: its streams, parameters, loops and prefetches."""
+
+    def __init__(self, recurrence: Recurrence, target: Target, bits: int, shared: tuple[bool, ...]) -> None:
+        self.recurrence, self.target, self.shared_inputs = recurrence, target, shared
+        self.program = lower(recurrence)
+        self.body = Body()
+        self.v = Vectors(self.body, target, bits, target.lanes(f"float{bits}"))
+        self.fixed: dict[int, Value] = {}  # values that do not change during the call
+        self.item = bits // 8
+        self.bases: list[Value] = []
+        self.strides: list[Value] = []
+
+    def read_arguments(self) -> None:
+        """Load the addresses and strides of the streams, and compute the values of the parameters."""
+        body = self.body
+        for n in range(self.recurrence.n_inputs + len(self.recurrence.outputs)):
+            for place, kind, values in ((2 * n, "ptr", self.bases), (2 * n + 1, "i64", self.strides)):
+                at = body.emit(f"getelementptr i64, ptr %streams, i64 {place}")
+                values.append(body.emit(f"load {kind}, ptr {at}"))
+        steps = Steps(self.v, self.program, frozenset({"j"}), self.fixed, 1, self._parameter, flush=True)
+        for n, step in enumerate(self.program.values):
+            if step.level == "p":
+                steps.write(n)
+
+    def number(self, base: Value, place: Value | int) -> Value:
+        """A number in memory, broadcast to all lanes."""
+        at = self.body.emit(f"getelementptr {self.v.scalar}, ptr {base}, i64 {place}")
+        return self.v.splat(self.body.emit(f"load {self.v.scalar}, ptr {at}, align {self.item}"))
+
+    def _parameter(self, kind: str, place: Value | int, column: int) -> Value:
+        return self.number("%params", place)
+
+    def one_step(self, n_vectors: int, load: Callable[[str, Value | int, int], Value]) -> Steps:
+        """A step of some vectors, whose states and inputs `load` returns."""
+        steps = Steps(self.v, self.program, frozenset({"j"}), self.fixed, n_vectors, load, flush=True)
+        for value in order(self.program, self.program.results, set(self.fixed)):
+            steps.write(value)
+        return steps
+
+    def loop(
+        self, name: str, n_times: Value, carried: Sequence[tuple[str, Value]],
+        write: Callable[[Value, list[Value]], list[Value]],
+    ) -> list[Value]:  # fmt: skip
+        """Write a loop that runs at least once.
+
+        Parameters
+        ----------
+        name : str
+            A prefix of labels.
+        carried : sequence of (str, str)
+            The types and first values of the variables that an iteration passes to the next.
+        write : callable
+            Writes an iteration, from its index and the variables, and returns their next values.
+
+        Returns
+        -------
+        list of str
+            The last values of the variables.
+        """
+        body = self.body
+        before, start, done = body.block, body.label(name), body.label(f"{name}_done")
+        body.do(f"br label %{start}")
+        body.place(start)
+        index, next_index = body.name("t"), body.name("t")
+        variables = [body.name("c") for _ in carried]
+        position = len(body.lines)
+        after = write(index, variables)
+        body.do(f"{next_index} = add i64 {index}, 1")
+        phis = [f"  {index} = phi i64 [0, %{before}], [{next_index}, %{body.block}]"]
+        for variable, (kind, first), value in zip(variables, carried, after):
+            phis.append(f"  {variable} = phi {kind} [{first}, %{before}], [{value}, %{body.block}]")
+        body.lines[position:position] = phis
+        body.branch(body.emit(f"icmp ult i64 {next_index}, {n_times}"), start, done)
+        body.place(done)
+        return after
+
+    def advance(self, pointers: Sequence[Value]) -> list[Value]:
+        """The pointers of the streams, one stride further."""
+        pairs = zip(pointers, self.strides)
+        return [self.body.emit(f"getelementptr i8, ptr {pointer}, i64 {stride}") for pointer, stride in pairs]
+
+    def prefetch(self, address: Value) -> None:
+        name = "@llvm.prefetch.p0"
+        self.body.needs[name] = f"declare void {name}(ptr, i32, i32, i32)\n"
+        self.body.do(f"call void {name}(ptr {address}, i32 0, i32 3, i32 1)")
+
+    def text(self, signature: str) -> str:
+        """The module with the function."""
+        self.body.do("ret void")
+        return "\n".join([self.body.define(signature), *self.body.needs.values(), ATTRIBUTES])
+
+
+class _Kernel(StepFunction):
+    """Writes the function `steps`."""
 
     def __init__(
         self, recurrence: Recurrence, target: Target, bits: int, shared: tuple[bool, ...], past_caches: bool
     ) -> None:
-        self.recurrence, self.target, self.shared_inputs = recurrence, target, shared
+        super().__init__(recurrence, target, bits, shared)
         self.past_caches, self.is_streaming = past_caches, False
-        self.program = lower(recurrence)
-        self.body = Body()
-        self.v = Vectors(self.body, target, bits, target.lanes(f"float{bits}"))
-        self.fixed: dict[int, Value] = {}
-        self.item = bits // 8
         self.read = {step.static[1] for step in self.program.values if step.op == "load" and step.static[0] == "j"}
 
     def write(self) -> str:
-        v, body = self.v, self.body
-        n_streams = self.recurrence.n_inputs + len(self.recurrence.outputs)
-        self.bases: list[Value] = []
-        self.strides: list[Value] = []
-        for n in range(n_streams):
-            for place, kind, values in ((2 * n, "ptr", self.bases), (2 * n + 1, "i64", self.strides)):
-                at = body.emit(f"getelementptr i64, ptr %streams, i64 {place}")
-                values.append(body.emit(f"load {kind}, ptr {at}"))
-        self.ahead = [body.emit(f"mul i64 {stride}, {_AHEAD}") for stride in self.strides]
-        steps = Steps(v, self.program, frozenset({"j"}), self.fixed, 1, self._param, flush=True)
-        for n, step in enumerate(self.program.values):
-            if step.level == "p":
-                steps.write(n)
+        assert self.v.lanes > 1
+        self.read_arguments()
+        self.ahead = [self.body.emit(f"mul i64 {stride}, {_AHEAD}") for stride in self.strides]
         if self.past_caches:
             self._write_past_caches()
         self._all_columns("0")
-        body.do("ret void")
-        signature = (
+        return self.text(
             "void @steps(ptr noalias %streams, ptr noalias %params, ptr noalias %state, i64 %state_stride, "
             "i64 %n_steps, i64 %n_columns) #0"
         )
-        assert v.lanes > 1
-        return "\n".join([body.define(signature), *body.needs.values(), ATTRIBUTES])
 
     def _all_columns(self, first: Value) -> None:
         group = vectors_at_once(self.program)
@@ -151,11 +227,11 @@ class _Kernel:
         self._rest(column)
 
     def _write_past_caches(self) -> None:
-        """All columns, where outputs can be written past the caches; else on with what is written next."""
+        """Write code that runs all columns with non-temporal stores and returns, if the outputs allow them."""
         body, n_inputs = self.body, self.recurrence.n_inputs
         past, cached = body.label("past_caches"), body.label("cached")
         outputs = [body.emit(f"ptrtoint ptr {base} to i64") for base in self.bases[n_inputs:]]
-        # Bits that are set say why not: rows that begin elsewhere in a line than the first output's first one.
+        # Bits below the size of a line are set if a row begins at another offset within a line than the first row.
         apart = body.emit("add i64 0, 0")
         for address, stride in zip(outputs, self.strides[n_inputs:]):
             off = body.emit(f"xor i64 {address}, {outputs[0]}")
@@ -176,17 +252,12 @@ class _Kernel:
         self.is_streaming = True
         self._all_columns(few)
         self.is_streaming = False
-        body.do("fence seq_cst")  # before whoever is told that these are written
+        body.do("fence seq_cst")  # makes the stores visible before another thread is notified
         body.do("ret void")
         body.place(cached)
 
-    def _param(self, kind: str, place: Value | int, column: int) -> Value:
-        body, v = self.body, self.v
-        at = body.emit(f"getelementptr {v.scalar}, ptr %params, i64 {place}")
-        return v.splat(body.emit(f"load {v.scalar}, ptr {at}"))
-
     def _columns(self, first: Value, n_vectors: int, end: Value = "%n_columns") -> Value:
-        """All columns from `first` to `end` that fill `n_vectors` vectors; returns the first that is left."""
+        """Run the columns from `first` to `end` that fill `n_vectors` vectors; return the first one after them."""
         body, size = self.body, n_vectors * self.v.lanes
         before, loop, done = body.block, body.label("columns"), body.label("walked")
         limit = body.emit(f"sub i64 {end}, {size}")
@@ -221,7 +292,7 @@ class _Kernel:
             return v.load(pointer)
         name = f"@llvm.masked.load.{v.suffix}.p0"
         body.needs[name] = f"declare {v.kind} {name}(ptr, i32, {v.bools}, {v.kind})\n"
-        # What is not there counts as 0, of which nothing is slow.
+        # Lanes without a column compute with 0, which is never slow.
         return body.emit(
             f"call {v.kind} {name}(ptr {pointer}, i32 {self.item}, {v.bools} {mask}, {v.kind} {v.const(0.0)})"
         )
@@ -239,7 +310,7 @@ class _Kernel:
         return self.body.emit(f"getelementptr {self.v.scalar}, ptr {pointer}, i64 {column}")
 
     def _state_places(self, column: Value, n_vectors: int) -> list[list[Value]]:
-        """By state, by vector."""
+        """The addresses of the states, by state and vector."""
         body = self.body
         result = []
         for n in range(self.recurrence.n_states):
@@ -251,48 +322,33 @@ class _Kernel:
     # ---- steps ----
 
     def _walk(self, column: Value, n_vectors: int, mask: Value | None) -> None:
-        """Some vectors of columns past all steps."""
-        v, body, k = self.v, self.body, self.recurrence.n_states
-        places = self._state_places(column, n_vectors)
-        states = [[self._load(place, mask) for place in row] for row in places]
-        starts = []
-        for n, base in enumerate(self.bases):
-            starts.append(base if self._is_shared(n) else self._place(base, column))
-        before, loop, done = body.block, body.label("step"), body.label("past")
-        body.do(f"br label %{loop}")
-        body.place(loop)
-        t, next_t = body.name("t"), body.name("t")
-        pointers, next_pointers = ([body.name("at") for _ in starts] for _ in range(2))
-        inside = [[body.name("s") for _ in row] for row in states]
-        place = len(body.lines)
-        steps = self._one_step(pointers, inside, n_vectors, mask)
-        results = self.program.results
-        new = [[steps.value(results[n], c) for c in range(n_vectors)] for n in range(k)]
-        for n, root in enumerate(results[k:]):
-            pointer = pointers[self.recurrence.n_inputs + n]
-            for c in range(n_vectors):
-                there = self._place(pointer, c * v.lanes)
-                if self.is_streaming and mask is None:
-                    # Lines of memory are whole vectors: a vector's place is a multiple of its size.
-                    v.store(steps.value(root, c), there, self.target.vector_bytes, past_caches=True)
-                else:
-                    self._store(steps.value(root, c), there, mask)
-        for pointer, following, stride in zip(pointers, next_pointers, self.strides):
-            body.do(f"{following} = getelementptr i8, ptr {pointer}, i64 {stride}")
-        body.do(f"{next_t} = add i64 {t}, 1")
-        last = body.block
-        phis = [f"  {t} = phi i64 [0, %{before}], [{next_t}, %{last}]"]
-        for pointer, start, following in zip(pointers, starts, next_pointers):
-            phis.append(f"  {pointer} = phi ptr [{start}, %{before}], [{following}, %{last}]")
-        for names, olds, news in zip(inside, states, new):
-            for name, old, value in zip(names, olds, news):
-                phis.append(f"  {name} = phi {v.kind} [{old}, %{before}], [{value}, %{last}]")
-        body.lines[place:place] = phis
-        body.branch(body.emit(f"icmp ult i64 {next_t}, %n_steps"), loop, done)
-        body.place(done)
-        for row, values in zip(places, new):
-            for where, value in zip(row, values):
-                self._store(value, where, mask)
+        """Run some vectors of columns through all steps."""
+        v, k, n_inputs = self.v, self.recurrence.n_states, self.recurrence.n_inputs
+        places = [place for row in self._state_places(column, n_vectors) for place in row]
+        states = [(v.kind, self._load(place, mask)) for place in places]
+        starts = [
+            ("ptr", base if self._is_shared(n) else self._place(base, column)) for n, base in enumerate(self.bases)
+        ]
+
+        def step(t: Value, variables: list[Value]) -> list[Value]:
+            before, pointers = variables[: len(places)], variables[len(places) :]
+            rows = [before[n * n_vectors : (n + 1) * n_vectors] for n in range(k)]
+            steps = self._one_step(pointers, rows, n_vectors, mask)
+            for root, pointer in zip(self.program.results[k:], pointers[n_inputs:]):
+                for c in range(n_vectors):
+                    target = self._place(pointer, c * v.lanes)
+                    if self.is_streaming and mask is None:
+                        # A line of memory is a whole number of vectors, so the address is a multiple of their
+                        # size.
+                        v.store(steps.value(root, c), target, self.target.vector_bytes, past_caches=True)
+                    else:
+                        self._store(steps.value(root, c), target, mask)
+            new = [steps.value(root, c) for root in self.program.results[:k] for c in range(n_vectors)]
+            return [*new, *self.advance(pointers)]
+
+        after = self.loop("step", "%n_steps", [*states, *starts], step)
+        for place, value in zip(places, after):
+            self._store(value, place, mask)
 
     def _is_shared(self, stream: int) -> bool:
         return stream < self.recurrence.n_inputs and self.shared_inputs[stream]
@@ -303,7 +359,9 @@ class _Kernel:
         v, body, k = self.v, self.body, self.recurrence.n_states
         for n in range(self.recurrence.n_inputs):
             if k + n in self.read and not self._is_shared(n) and mask is None:
-                self._prefetch(pointers[n], self.ahead[n], n_vectors)
+                first = body.emit(f"getelementptr i8, ptr {pointers[n]}, i64 {self.ahead[n]}")
+                for at in range(0, n_vectors * self.target.vector_bytes, _LINE):
+                    self.prefetch(body.emit(f"getelementptr i8, ptr {first}, i64 {at}"))
         spread: dict[int, Value] = {}
 
         def load(kind: str, place: Value | int, column: int) -> Value:
@@ -314,22 +372,10 @@ class _Kernel:
             if not self._is_shared(n):
                 return self._load(self._place(pointers[n], column * v.lanes), mask)
             if n not in spread:
-                spread[n] = v.splat(body.emit(f"load {v.scalar}, ptr {pointers[n]}, align {self.item}"))
+                spread[n] = self.number(pointers[n], 0)
             return spread[n]
 
-        steps = Steps(v, self.program, frozenset({"j"}), self.fixed, n_vectors, load, flush=True)
-        for value in order(self.program, self.program.results, set(self.fixed)):
-            steps.write(value)
-        return steps
-
-    def _prefetch(self, pointer: Value, ahead: Value, n_vectors: int) -> None:
-        body = self.body
-        name = "@llvm.prefetch.p0"
-        body.needs[name] = f"declare void {name}(ptr, i32, i32, i32)\n"
-        there = body.emit(f"getelementptr i8, ptr {pointer}, i64 {ahead}")
-        for at in range(0, n_vectors * self.target.vector_bytes, 64):
-            line = body.emit(f"getelementptr i8, ptr {there}, i64 {at}")
-            body.do(f"call void {name}(ptr {line}, i32 0, i32 3, i32 1)")
+        return self.one_step(n_vectors, load)
 
 
 def render(
@@ -374,6 +420,6 @@ def compile_steps(
 
 @functools.cache
 def compile_turn(level: str, bits: int) -> Compiled:
-    """The function that turns squares."""
+    """The function that transposes squares."""
     target = TARGETS[level]
     return _compile(f"turn {bits}", "turn", target, lambda: render_turn(target, bits))

@@ -1,0 +1,156 @@
+"""A user-defined scan without its arrays: what runs, over which shape, and by which path.
+
+`ScanSpec` is the parameter object that the front end (`_user_scan`, `_torch`) and the backends share.
+`choose_path` decides from it alone whether time runs in parallel, so results depend neither on the load of the
+machine nor on the number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from upsweep._arrays import Array, DeviceView
+from upsweep._compiler.recurrences.associative import Monoid, find_monoid
+from upsweep._compiler.recurrences.linear_update import find_linear
+from upsweep._compiler.recurrences.recurrence import Recurrence, with_constants
+
+__all__ = [
+    "Explanation",
+    "ScanSpec",
+    "choose_path",
+    "moveaxis",
+    "repeated_number",
+    "with_host_numbers",
+]
+
+
+@dataclass(frozen=True)
+class ScanSpec:
+    """One scan of a recurrence: everything but its arrays.
+
+    Kernels see arrays in scan order: time is the first axis, and the first step is the first element. Users see
+    time on `axis`; with `reverse` the first step is the last element.
+    """
+
+    recurrence: Recurrence
+    dtype: np.dtype[Any]  # float32 or float64: steps are computed in it
+    length: int  # steps
+    columns: tuple[int, ...]  # the shape without the time axis, which is the shape of the states
+    axis: int = 0
+    reverse: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an output as the user sees it."""
+        return self.columns[: self.axis] + (self.length,) + self.columns[self.axis :]
+
+    def in_scan_order(self, array: Any) -> Any:
+        """A user's array, of `shape`, in scan order."""
+        return self.reversed(moveaxis(array, self.axis, 0))
+
+    def in_user_order(self, array: Any) -> Any:
+        """An array in scan order as the user sees it."""
+        return moveaxis(self.reversed(array), 0, self.axis)
+
+    def reversed(self, array: Any) -> Any:
+        """An array with time first in the other of the two orders, if they differ."""
+        return array[::-1] if self.reverse else array
+
+
+def moveaxis(array: Array, source: int, target: int) -> Array:
+    """np.moveaxis, of device views too."""
+    if source == target:
+        return array
+    axes = [d for d in range(array.ndim) if d != source]
+    axes.insert(target, source)
+    return array.transpose(axes)
+
+
+def with_host_numbers(recurrence: Recurrence, inputs: Sequence[Array]) -> Recurrence:
+    """The recurrence of a scan on a device, with inputs in the host's memory, one number each, as constants."""
+    return with_constants(
+        recurrence,
+        {n: repeated_number(x) if x.size else 0.0 for n, x in enumerate(inputs) if not isinstance(x, DeviceView)},
+    )
+
+
+def repeated_number(array: Array) -> float:
+    """The number that a broadcast array of the host repeats."""
+    assert all(n == 1 or stride == 0 for n, stride in zip(array.shape, array.strides))
+    return float(array[(0,) * array.ndim])
+
+
+# ---- paths -----------------------------------------------------------------------------------------------------
+
+
+class Explanation(NamedTuple):
+    """How a scan runs: `path` is "parallel in time" or "sequential in time"."""
+
+    path: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.why}"
+
+
+class _Thresholds(NamedTuple):
+    """From how many columns on, or below how many steps, time runs sequentially; and how `explain` says it."""
+
+    columns: int
+    length: int
+    many: str
+    short: str
+    few: str
+
+
+# Fewer columns than this leave lanes of a vector empty; then cutting time is worth it, if there are enough steps.
+_HOST = _Thresholds(
+    8,
+    4096,
+    "{} columns are enough to run in parallel ({} are)",
+    "{} steps are few (below {})",
+    "columns are few ({})",
+)
+# Some tens of thousands of columns fill a device. From 8192 on, reading the inputs once, one thread for a column,
+# is as fast as reading them twice in chunks of time, of which the second pass writes. Cutting costs three kernels.
+_DEVICE = _Thresholds(
+    8192, 1024, "{} columns fill a device ({} do)", "{} steps are few (below {} on a device)",
+    "columns are few for a device ({})",
+)  # fmt: skip
+
+
+def choose_path(
+    spec: ScanSpec, *, on_device: bool = False, are_plain: bool = True
+) -> tuple[Monoid | None, Explanation]:
+    """Choose how to run: with a monoid time is parallel, with None it is sequential.
+
+    Parameters
+    ----------
+    spec : ScanSpec
+        Of a scan on a device, after `with_host_numbers`.
+    on_device : bool
+        Whether a CUDA device runs it.
+    are_plain : bool
+        Whether `linear_recurrence` takes the dtypes of the inputs, and returns those of the results.
+    """
+    n_columns = math.prod(spec.columns)
+    monoid, why = find_monoid(spec.recurrence)
+    if monoid is None:
+        return None, Explanation("sequential in time", why)
+    limits = _DEVICE if on_device else _HOST
+    why_not = ""
+    if n_columns >= limits.columns:
+        why_not = limits.many.format(n_columns, limits.columns)
+    elif spec.length < limits.length:
+        why_not = limits.short.format(spec.length, limits.length)
+    if on_device and are_plain and find_linear(spec.recurrence) is not None:
+        linear = "the update is gates * state + tokens, a linear_recurrence, whose kernels run it"
+        return None if why_not else monoid, Explanation("parallel in time", linear)
+    if why_not:
+        return None, Explanation("sequential in time", f"{why}, but {why_not}")
+    return monoid, Explanation("parallel in time", f"{why}, and {limits.few.format(n_columns)}")
