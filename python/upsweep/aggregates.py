@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from upsweep import _arrays, _backends, scans
+from upsweep import _arrays, _backends
 from upsweep._arrays import Array
-from upsweep._arrays.dispatch import handlers
+from upsweep._arrays.dispatch import dispatched, handlers
 from upsweep._core import scan as scan_problem
 
 __all__ = ["Carry", "combine", "cumulative_sum_carry", "discounted_cumsum_carry", "linear_recurrence_carry"]
@@ -225,18 +225,7 @@ def cumulative_sum_carry(
     >>> upsweep.cumulative_sum_carry([1, 2, 3]).value
     array(6)
     """
-    if _arrays.any_torch(x, reset):
-        _arrays.refuse_device(device, "torch tensors")
-        return Carry(*handlers("torch").aggregates.cumulative_sum(x, axis, reverse, reset, dtype, n_threads))
-    if _arrays.any_dlpack_only(x, reset):
-        return _borrow(
-            cumulative_sum_carry, {"x": x, "reset": reset}, device, axis=axis, reverse=reverse, dtype=dtype,
-            n_threads=n_threads,
-        )  # fmt: skip
-    given = _arrays.as_operand(x, "x")
-    result_dtype = scans._cumsum_dtype(given, dtype)
-    given = scans._for_sum(given, result_dtype)
-    return _reduce("x", given, None, None, result_dtype, axis, reverse, reset, False, n_threads, device)
+    return Carry(*_cumulative_sum_carry(x, reset, axis, reverse, dtype, n_threads, device))
 
 
 def discounted_cumsum_carry(
@@ -272,17 +261,7 @@ def discounted_cumsum_carry(
     >>> carry.multiplier, carry.value
     (array(0.25), array(2.5))
     """
-    if _arrays.any_torch(x, gamma, reset):
-        _arrays.refuse_device(device, "torch tensors")
-        return Carry(*handlers("torch").aggregates.discounted_cumsum(x, gamma, axis, reverse, reset, n_threads))
-    if _arrays.any_dlpack_only(x, gamma, reset):
-        return _borrow(
-            discounted_cumsum_carry, {"x": x, "gamma": gamma, "reset": reset}, device, axis=axis, reverse=reverse,
-            n_threads=n_threads,
-        )  # fmt: skip
-    given, factor = _arrays.as_operand(x, "x"), _arrays.as_operand(gamma, "gamma")
-    dtype = scans._discounted_dtype(given, factor)
-    return _reduce("x", given, "gamma", factor, dtype, axis, reverse, reset, True, n_threads, device)
+    return Carry(*_discounted_cumsum_carry(x, gamma, reset, axis, reverse, n_threads, device))
 
 
 def linear_recurrence_carry(
@@ -318,43 +297,40 @@ def linear_recurrence_carry(
     >>> carry.multiplier, carry.value
     (array(1.), array(3.))
     """
-    if _arrays.any_torch(gates, tokens, reset):
-        _arrays.refuse_device(device, "torch tensors")
-        return Carry(
-            *handlers("torch").aggregates.linear_recurrence(gates, tokens, axis, reverse, reset, n_threads)
-        )
-    if _arrays.any_dlpack_only(gates, tokens, reset):
-        return _borrow(
-            linear_recurrence_carry, {"gates": gates, "tokens": tokens, "reset": reset}, device, axis=axis,
-            reverse=reverse, n_threads=n_threads,
-        )  # fmt: skip
-    factor, given = _arrays.as_operand(gates, "gates"), _arrays.as_operand(tokens, "tokens")
-    dtype = _arrays.result_dtype(factor, given)
-    return _reduce("tokens", given, "gates", factor, dtype, axis, reverse, reset, True, n_threads, device)
+    return Carry(*_linear_recurrence_carry(gates, tokens, reset, axis, reverse, n_threads, device))
 
 
-def _borrow(function: Any, arrays: dict[str, Any], device: object, **keywords: Any) -> Carry:
-    _arrays.refuse_device(device, "arrays of other libraries")
-    result: Carry = _arrays.call_via_dlpack(function, arrays, **keywords)
-    return result
+# ---- implementation --------------------------------------------------------------------------------------------
+
+_Parts = tuple[Any, Any, Any]
+
+
+@dispatched("x", "reset", torch="aggregates")
+def _cumulative_sum_carry(
+    x: Any, reset: Any, axis: int, reverse: bool, dtype: Any, n_threads: int | None, device: str | None
+) -> _Parts:
+    return _reduce(scan_problem.sum_problem(x, dtype, axis, reset, None), reverse, False, n_threads, device)
+
+
+@dispatched("x", "gamma", "reset", torch="aggregates")
+def _discounted_cumsum_carry(
+    x: Any, gamma: Any, reset: Any, axis: int, reverse: bool, n_threads: int | None, device: str | None
+) -> _Parts:
+    return _reduce(scan_problem.discounted_problem(x, gamma, axis, reset, None), reverse, True, n_threads, device)
+
+
+@dispatched("gates", "tokens", "reset", torch="aggregates")
+def _linear_recurrence_carry(
+    gates: Any, tokens: Any, reset: Any, axis: int, reverse: bool, n_threads: int | None, device: str | None
+) -> _Parts:
+    scan = scan_problem.recurrence_problem(gates, tokens, axis, reset, None)
+    return _reduce(scan, reverse, True, n_threads, device)
 
 
 def _reduce(
-    name: str,
-    x: Array,
-    factor_name: str | None,
-    factor: Array | None,
-    dtype: np.dtype[Any],
-    axis: int,
-    reverse: bool,
-    reset: ArrayLike | None,
-    flush: bool,
-    n_threads: int | None,
-    device: str | None,
-) -> Carry:
+    scan: scan_problem.Scan, reverse: bool, flush: bool, n_threads: int | None, device: str | None
+) -> _Parts:
     ordinal = _arrays.check_device(device)
-    scan = scan_problem.normalise(name, x, factor_name, factor, dtype, axis=axis, reset=reset, initial=None)
-    scans._refuse_device(scan, device)
-    return Carry(
-        *_backends.reduce_scan(scan, reverse=bool(reverse), flush=flush, n_threads=n_threads, device=ordinal)
-    )
+    if scan.placement is not None:
+        _arrays.refuse_device(device, f"those of type {scan.placement.library.name}")
+    return _backends.reduce_scan(scan, reverse=bool(reverse), flush=flush, n_threads=n_threads, device=ordinal)

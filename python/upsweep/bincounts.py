@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from upsweep import _arrays, _backends
 from upsweep._arrays import Array
-from upsweep._arrays.dispatch import handlers
+from upsweep._arrays.dispatch import dispatched, handlers
 from upsweep._backends import cpu
 from upsweep._core import bincount as bincount_problem
 
@@ -158,26 +158,21 @@ def bincount(
         y = cpu.bincounts.plain(x, weights, minlength, cpu.threads(n_threads))
         if y is not None:
             return y
-    if _arrays.any_dask(x, weights, out):
-        _dask = handlers("dask")
-        _dask.refuse(out=out, accumulate=accumulate, device=device)
-        return _dask.bincount(
-            bincount, x, weights, minlength, length=length, axis=axis, dtype=dtype, invalid=invalid,
-            deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,
-        )  # fmt: skip
-    if _arrays.any_torch(x, weights, out):
-        _arrays.refuse_device(device, "torch tensors")
-        return handlers("torch").bincount.bincount(
-            x, weights, minlength, length=length, axis=axis, out=out, accumulate=accumulate, dtype=dtype,
-            invalid=invalid, deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,
-        )  # fmt: skip
-    if _arrays.any_dlpack_only(x, weights, out):
-        _arrays.refuse_device(device, "arrays of other libraries")
-        return _arrays.call_via_dlpack(
-            bincount, {"x": x, "weights": weights, "out": out}, minlength=minlength, length=length, axis=axis,
-            accumulate=accumulate, dtype=dtype, invalid=invalid, deterministic=deterministic,
-            return_invalid=return_invalid, n_threads=n_threads,
-        )  # fmt: skip
+    return _bincount(
+        x, weights, out, minlength, length, axis, accumulate, dtype, invalid, deterministic, return_invalid,
+        n_threads, device,
+    )  # fmt: skip
+
+
+def _dask_bincount(function: Any, **keywords: Any) -> Any:
+    return handlers("dask").bincount(function, **keywords)
+
+
+@dispatched("x", "weights", "out", torch="bincount", dask=_dask_bincount, not_with_dask=("out", "accumulate"))
+def _bincount(
+    x: Any, weights: Any, out: Any, minlength: Any, length: Any, axis: Any, accumulate: bool, dtype: Any,
+    invalid: Any, deterministic: bool, return_invalid: bool, n_threads: int | None, device: str | None,
+) -> Any:  # fmt: skip
     ordinal = _arrays.check_device(device)
     count = bincount_problem.normalise_count(
         x, weights, minlength, length=length, axis=axis, out=out, accumulate=accumulate, dtype=dtype,

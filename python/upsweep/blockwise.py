@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays, aggregates, scans
-from upsweep._core.scan import check_axis
+from upsweep._core.scan import check_axis, check_window
 
 __all__ = ["BlockScan", "scan_blocks"]
 
@@ -190,7 +190,7 @@ def scan_blocks(
     if keywords.get("window") is None:
         run = _Stateful(scan, carry, names, keywords).run
     else:
-        scans._check_window(keywords["window"], initial, bool(keywords.get("exclusive")), False)
+        check_window(keywords["window"], initial, bool(keywords.get("exclusive")), False)
         if not _is_one(arrays[1]):
             raise TypeError("gamma: expected the same for all blocks with window=, got an iterable")
         run = _Windowed(keywords).run

@@ -50,10 +50,10 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from upsweep import _arrays, _backends
 from upsweep._arrays import Array
-from upsweep._arrays.dispatch import handlers
+from upsweep._arrays.dispatch import dispatched, handlers
 from upsweep._backends import cpu
 from upsweep._core import scan as scan_problem
-from upsweep._utils.integers import as_size
+from upsweep._core.scan import Scan
 
 __all__ = [
     "cumulative_sum",
@@ -174,58 +174,12 @@ def cumulative_sum(
         y = cpu.scans.plain_sum(x, reverse, cpu.threads(n_threads))
         if y is not None:
             return y
-    if _arrays.any_dask(x, initial, reset, out):
-        _check_include(include_initial, exclusive)
-        return _dask_scan(
-            cumulative_sum, {"x": x}, method, out, device, return_final, axis=axis, reverse=reverse,
-            initial=initial, reset=reset, n_threads=n_threads, dtype=dtype, include_initial=include_initial,
-            exclusive=exclusive,
-        )  # fmt: skip
-    _refuse_method(method)
-    if _arrays.any_torch(x, initial, reset, out):
-        _arrays.refuse_device(device, "torch tensors")
-        return handlers("torch").scan.cumulative_sum(
-            x, axis=axis, reverse=reverse, initial=initial, reset=reset, dtype=dtype,
-            include_initial=include_initial, exclusive=exclusive, out=out, return_final=return_final,
-            n_threads=n_threads,
-        )  # fmt: skip
-    if _arrays.any_dlpack_only(x, initial, reset, out):
-        _arrays.refuse_device(device, "arrays of other libraries")
-        return _arrays.call_via_dlpack(
-            cumulative_sum, {"x": x, "initial": initial, "reset": reset, "out": out}, axis=axis, reverse=reverse,
-            dtype=dtype, include_initial=include_initial, exclusive=exclusive, return_final=return_final,
-            n_threads=n_threads,
-        )  # fmt: skip
-    ordinal = _arrays.check_device(device)
-    _check_include(include_initial, exclusive)
-    given = _arrays.as_operand(x, "x")
-    result_dtype = _cumsum_dtype(given, dtype)
-    given = _for_sum(given, result_dtype)
-    scan = scan_problem.normalise("x", given, None, None, result_dtype, axis=axis, reset=reset, initial=initial)
-    _refuse_device(scan, device)
-    if not include_initial:
-        return _finish(scan, out, reverse, exclusive, False, 0, return_final, n_threads, ordinal)
-
-    longer = scan.shape[: scan.axis] + (scan.shape[scan.axis] + 1,) + scan.shape[scan.axis + 1 :]
-    inputs = {"x": given, "reset": scan.reset, "initial": scan.initial}
-    if out is None:
-        whole = _backends.new_result(scan, longer)
-    else:
-        whole = scan_problem.check_out(out, longer, result_dtype, inputs, placement=scan.placement)
-    before = (slice(None),) * scan.axis
-    _, final = _backends.run_scan(
-        scan,
-        out=whole[before + (slice(None, -1) if reverse else slice(1, None),)],
-        reverse=reverse,
-        exclusive=False,
-        flush=False,
-        return_final=return_final,
-        n_threads=n_threads,
-        device=ordinal,
-    )
-    _backends.write_state(scan, whole[before + (slice(-1, None) if reverse else slice(0, 1),)])
-    result = _backends.user_array(whole) if out is None else out
-    return (result, final) if return_final else result
+    if include_initial and exclusive:
+        raise ValueError("include_initial: cannot be combined with exclusive, which already begins with it")
+    return _cumulative_sum(
+        x, initial, reset, out, axis, reverse, dtype, include_initial, exclusive, return_final, n_threads, device,
+        method,
+    )  # fmt: skip
 
 
 # fmt: off
@@ -348,36 +302,10 @@ def discounted_cumsum(
         y = cpu.scans.plain_constant(x, gamma, reverse, cpu.threads(n_threads))
         if y is not None:
             return y
-    steps = _check_window(window, initial, exclusive, return_final)
-    if _arrays.any_dask(x, gamma, initial, reset, out):
-        if steps:
-            raise NotImplementedError("window: of dask arrays, use dask.array.map_overlap with depth=window - 1")
-        return _dask_scan(
-            discounted_cumsum, {"x": x, "gamma": gamma}, method, out, device, return_final, axis=axis,
-            reverse=reverse, initial=initial, reset=reset, n_threads=n_threads, exclusive=exclusive,
-        )  # fmt: skip
-    _refuse_method(method)
-    if _arrays.any_torch(x, gamma, initial, reset, out):
-        _arrays.refuse_device(device, "torch tensors")
-        return handlers("torch").scan.discounted_cumsum(
-            x, gamma, axis=axis, reverse=reverse, initial=initial, reset=reset, window=steps, exclusive=exclusive,
-            out=out, return_final=return_final, n_threads=n_threads,
-        )  # fmt: skip
-    if _arrays.any_dlpack_only(x, gamma, initial, reset, out):
-        _arrays.refuse_device(device, "arrays of other libraries")
-        return _arrays.call_via_dlpack(
-            discounted_cumsum, {"x": x, "gamma": gamma, "initial": initial, "reset": reset, "out": out}, axis=axis,
-            reverse=reverse, window=window, exclusive=exclusive, return_final=return_final, n_threads=n_threads,
-        )  # fmt: skip
-    ordinal = _arrays.check_device(device)
-    given = _arrays.as_operand(x, "x")
-    factor = _arrays.as_operand(gamma, "gamma")
-    dtype = _discounted_dtype(given, factor)
-    scan = scan_problem.normalise("x", given, "gamma", factor, dtype, axis=axis, reset=reset, initial=initial)
-    _refuse_device(scan, device)
-    if steps and scan.gates is not None:
-        raise ValueError(f"window: needs a gamma that is constant along the axis, got one of shape {factor.shape}")
-    return _finish(scan, out, reverse, exclusive, True, steps, return_final, n_threads, ordinal)
+    window = scan_problem.check_window(window, initial, exclusive, return_final)
+    return _discounted_cumsum(
+        x, gamma, initial, reset, out, axis, reverse, window, exclusive, return_final, n_threads, device, method
+    )
 
 
 # fmt: off
@@ -490,141 +418,78 @@ def linear_recurrence(
         y = cpu.scans.plain_gated(gates, tokens, reverse, cpu.threads(n_threads))
         if y is not None:
             return y
-    if _arrays.any_dask(gates, tokens, initial, reset, out):
-        return _dask_scan(
-            linear_recurrence, {"gates": gates, "tokens": tokens}, method, out, device, return_final, axis=axis,
-            reverse=reverse, initial=initial, reset=reset, n_threads=n_threads, exclusive=exclusive,
-        )  # fmt: skip
-    _refuse_method(method)
-    if _arrays.any_torch(gates, tokens, initial, reset, out):
-        _arrays.refuse_device(device, "torch tensors")
-        return handlers("torch").scan.linear_recurrence(
-            gates, tokens, axis=axis, reverse=reverse, initial=initial, reset=reset, exclusive=exclusive, out=out,
-            return_final=return_final, n_threads=n_threads,
-        )  # fmt: skip
-    if _arrays.any_dlpack_only(gates, tokens, initial, reset, out):
-        _arrays.refuse_device(device, "arrays of other libraries")
-        return _arrays.call_via_dlpack(
-            linear_recurrence,
-            {"gates": gates, "tokens": tokens, "initial": initial, "reset": reset, "out": out}, axis=axis,
-            reverse=reverse, exclusive=exclusive, return_final=return_final, n_threads=n_threads,
-        )  # fmt: skip
-    ordinal = _arrays.check_device(device)
-    factor = _arrays.as_operand(gates, "gates")
-    given = _arrays.as_operand(tokens, "tokens")
-    dtype = _arrays.result_dtype(
-        gates if isinstance(gates, (int, float, complex)) and not isinstance(gates, np.generic) else factor,
-        tokens if isinstance(tokens, (int, float, complex)) and not isinstance(tokens, np.generic) else given,
+    return _linear_recurrence(
+        gates, tokens, initial, reset, out, axis, reverse, exclusive, return_final, n_threads, device, method
     )
-    scan = scan_problem.normalise("tokens", given, "gates", factor, dtype, axis=axis, reset=reset, initial=initial)
-    _refuse_device(scan, device)
-    return _finish(scan, out, reverse, exclusive, True, 0, return_final, n_threads, ordinal)
 
 
-# ---- what the functions above share ----------------------------------------------------------------------
+# ---- implementation ------------------------------------------------------------------------------------------
 
 
-def _dask_scan(
-    function: Any, arrays: dict[str, Any], method: str | None, out: object, device: object, return_final: bool,
-    **keywords: Any,
-) -> Any:  # fmt: skip
+def _dask_scan(function: Any, window: int | None = None, **keywords: Any) -> Any:
     """The scan of dask arrays, whose tasks call `function` again, on blocks."""
-    _dask = handlers("dask")
-    _dask.refuse(out=out, device=device)
-    return _dask.scan(function, arrays, method=method, return_final=return_final, **keywords)
+    if window is not None:
+        raise NotImplementedError("window: of dask arrays, use dask.array.map_overlap with depth=window - 1")
+    names = [name for name in keywords if name in ("x", "gamma", "gates", "tokens")]
+    return handlers("dask").scan(function, {name: keywords.pop(name) for name in names}, **keywords)
 
 
-def _check_include(include_initial: bool, exclusive: bool) -> None:
-    if include_initial and exclusive:
-        raise ValueError("include_initial: cannot be combined with exclusive, which already begins with it")
+@dispatched("x", "initial", "reset", "out", torch="scan", dask=_dask_scan, not_with_dask=("out",))
+def _cumulative_sum(
+    x: Any, initial: Any, reset: Any, out: Any, axis: int, reverse: bool, dtype: Any, include_initial: bool,
+    exclusive: bool, return_final: bool, n_threads: int | None, device: str | None,
+) -> Any:  # fmt: skip
+    ordinal = _arrays.check_device(device)
+    scan = scan_problem.sum_problem(x, dtype, axis, reset, initial)
+    return _run(scan, out, reverse, exclusive, False, return_final, n_threads, device, ordinal, 0, include_initial)
 
 
-def _refuse_method(method: object) -> None:
-    if method is not None:
-        raise ValueError(f"method: goes with dask arrays only, got {method!r}")
+@dispatched("x", "gamma", "initial", "reset", "out", torch="scan", dask=_dask_scan, not_with_dask=("out",))
+def _discounted_cumsum(
+    x: Any, gamma: Any, initial: Any, reset: Any, out: Any, axis: int, reverse: bool, window: int | None,
+    exclusive: bool, return_final: bool, n_threads: int | None, device: str | None,
+) -> Any:  # fmt: skip
+    ordinal = _arrays.check_device(device)
+    scan = scan_problem.discounted_problem(x, gamma, axis, reset, initial, window)
+    return _run(scan, out, reverse, exclusive, True, return_final, n_threads, device, ordinal, window or 0)
 
 
-def _refuse_device(scan: scan_problem.Scan, device: object) -> None:
+@dispatched("gates", "tokens", "initial", "reset", "out", torch="scan", dask=_dask_scan, not_with_dask=("out",))
+def _linear_recurrence(
+    gates: Any, tokens: Any, initial: Any, reset: Any, out: Any, axis: int, reverse: bool, exclusive: bool,
+    return_final: bool, n_threads: int | None, device: str | None,
+) -> Any:  # fmt: skip
+    ordinal = _arrays.check_device(device)
+    scan = scan_problem.recurrence_problem(gates, tokens, axis, reset, initial)
+    return _run(scan, out, reverse, exclusive, True, return_final, n_threads, device, ordinal)
+
+
+def _run(
+    scan: Scan, out: Any, reverse: bool, exclusive: bool, flush: bool, return_final: bool, n_threads: int | None,
+    device: str | None, ordinal: int | None, window: int = 0, include_initial: bool = False,
+) -> Any:  # fmt: skip
     if scan.placement is not None:
         _arrays.refuse_device(device, f"those of type {scan.placement.library.name}")
-
-
-def _finish(
-    scan: scan_problem.Scan,
-    out: object,
-    reverse: bool,
-    exclusive: bool,
-    flush: bool,
-    window: int,
-    return_final: bool,
-    n_threads: int | None,
-    device: int | None,
-) -> Any:
+    axis, shape = scan.axis, scan.shape
+    if include_initial:
+        shape = (*shape[:axis], shape[axis] + 1, *shape[axis + 1 :])
     target = None
     if out is not None:
-        inputs = {
-            scan.name: scan.x, scan.factor_name: scan.factor, "reset": scan.reset, "initial": scan.initial,
-        }  # fmt: skip
-        in_place = (scan.name, scan.factor_name)
-        target = scan_problem.check_out(
-            out, scan.shape, scan.dtype, inputs, in_place=in_place, placement=scan.placement
-        )
+        in_place = () if include_initial else (scan.name, scan.factor_name)
+        target = scan_problem.check_out(out, shape, scan.dtype, scan.inputs, in_place, scan.placement)
+    elif include_initial:
+        target = _backends.new_result(scan, shape)
+    after = target  # what the states after the steps are written to
+    if target is not None and include_initial:
+        before = (slice(None),) * axis
+        after = target[(*before, slice(None, -1) if reverse else slice(1, None))]
+        first = target[(*before, slice(-1, None) if reverse else slice(0, 1))]
     y, final = _backends.run_scan(
-        scan,
-        out=target,
-        reverse=bool(reverse),
-        exclusive=bool(exclusive),
-        flush=flush,
-        window=window,
-        return_final=return_final,
-        n_threads=n_threads,
-        device=device,
-    )
+        scan, out=after, reverse=bool(reverse), exclusive=bool(exclusive), flush=flush, window=window,
+        return_final=return_final, n_threads=n_threads, device=ordinal,
+    )  # fmt: skip
+    if target is not None and include_initial:
+        _backends.write_state(scan, first)
+        y = _backends.user_array(target)
     result = y if out is None else out
     return (result, final) if return_final else result
-
-
-def _check_window(window: object, initial: object, exclusive: bool, return_final: bool) -> int:
-    """The number of elements, 0 for no window."""
-    if window is None:
-        return 0
-    size = as_size(window, "window", 1)
-    others = {"initial": initial is not None, "exclusive": exclusive, "return_final": return_final}
-    for name, is_given in others.items():
-        if is_given:
-            raise ValueError(f"window: cannot be combined with {name}")
-    return min(size, np.iinfo(np.int64).max)
-
-
-def _discounted_dtype(x: Array, gamma: Array) -> np.dtype[Any]:
-    """x's dtype: gamma never widens it, but makes it complex."""
-    dtype = _arrays.inexact_dtype(x.dtype)
-    return _arrays.complex_dtype(dtype) if gamma.dtype.kind == "c" else dtype
-
-
-def _cumsum_dtype(x: Array, dtype: DTypeLike | None) -> np.dtype[Any]:
-    """np.cumsum's rule for the dtype of a sum."""
-    if dtype is not None:
-        wanted = _arrays.as_dtype(dtype)
-        if not (wanted.kind in "biufc" and wanted.itemsize <= 16) and not _arrays.is_bfloat16(wanted):
-            raise TypeError(f"dtype: expected a numeric dtype, got {wanted}")
-        return _arrays.as_array(np.empty(0, wanted), "dtype").dtype.newbyteorder("=")
-    platform = np.dtype(np.intp)
-    if x.dtype.kind in "bi" and x.dtype.itemsize < platform.itemsize:
-        return platform
-    if x.dtype.kind == "u" and x.dtype.itemsize < platform.itemsize:
-        return np.dtype(np.uintp)
-    return x.dtype.newbyteorder("=")
-
-
-def _for_sum(x: Array, dtype: np.dtype[Any]) -> Array:
-    """x as the kernels can read it for a sum of this dtype.
-
-    The one conversion that is made beforehand is from floating to integer, or to bool, where each element is to
-    be cast before it is added.
-    """
-    if dtype.kind in "biu" and (x.dtype.kind not in "biu" or (dtype.kind == "b" != x.dtype.kind)):
-        return _arrays.cast(x, dtype, "x")
-    if x.dtype.kind == "c" and dtype.kind != "c":
-        return x.real
-    return x

@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from upsweep import _arrays
 from upsweep._arrays import Array, DeviceView, Placement
-from upsweep._utils.integers import as_integer
+from upsweep._utils.integers import as_integer, as_size
 
-__all__ = ["Scan", "check_axis", "check_out", "normalise", "overlaps_itself"]
+__all__ = [
+    "Scan", "check_axis", "check_out", "check_window", "check_window_gamma", "discounted_problem", "normalise",
+    "overlaps_itself", "recurrence_problem", "sum_problem",
+]  # fmt: skip
 
 
 @dataclass
@@ -47,6 +51,11 @@ class Scan:
         if self.gamma is None:
             return self.gates
         return np.broadcast_to(self.gamma[(slice(None),) * self.axis + (np.newaxis,)], self.shape)
+
+    @property
+    def inputs(self) -> dict[str, Array | None]:
+        """The arrays that are read, by the user's names of them."""
+        return {self.name: self.x, self.factor_name: self.factor, "reset": self.reset, "initial": self.initial}
 
     @property
     def accumulator(self) -> np.dtype[Any]:
@@ -223,3 +232,74 @@ def check_out(
         if overlap(out, array):
             raise ValueError(f"{called}: overlaps {name} in memory without being the same array")
     return out
+
+
+# ---- the public scans ------------------------------------------------------------------------------------------
+
+
+def sum_problem(x: Any, dtype: DTypeLike | None, axis: object, reset: object, initial: object) -> Scan:
+    """Return the checked cumulative sum, by np.cumsum's rule for the dtype."""
+    summands = _arrays.as_operand(x, "x")
+    result = _sum_dtype(summands, dtype)
+    if result.kind in "biu" and (summands.dtype.kind not in "biu" or (result.kind == "b" != summands.dtype.kind)):
+        summands = _arrays.cast(summands, result, "x")  # each element is cast before it is added
+    elif summands.dtype.kind == "c" and result.kind != "c":
+        summands = summands.real
+    return normalise("x", summands, None, None, result, axis=axis, reset=reset, initial=initial)
+
+
+def _sum_dtype(x: Array, dtype: DTypeLike | None) -> np.dtype[Any]:
+    if dtype is not None:
+        result = _arrays.as_dtype(dtype)
+        if not (result.kind in "biufc" and result.itemsize <= 16) and not _arrays.is_bfloat16(result):
+            raise TypeError(f"dtype: expected a numeric dtype, got {result}")
+        return _arrays.as_array(np.empty(0, result), "dtype").dtype.newbyteorder("=")
+    if x.dtype.kind in "biu" and x.dtype.itemsize < np.dtype(np.intp).itemsize:
+        return np.dtype(np.uintp if x.dtype.kind == "u" else np.intp)
+    return x.dtype.newbyteorder("=")
+
+
+def discounted_problem(
+    x: Any, gamma: Any, axis: object, reset: object, initial: object, window: int | None = None
+) -> Scan:
+    """Return the checked discounted sum, of x's dtype: gamma never widens it, but makes it complex."""
+    terms, factor = _arrays.as_operand(x, "x"), _arrays.as_operand(gamma, "gamma")
+    dtype = _arrays.inexact_dtype(terms.dtype)
+    dtype = _arrays.complex_dtype(dtype) if factor.dtype.kind == "c" else dtype
+    scan = normalise("x", terms, "gamma", factor, dtype, axis=axis, reset=reset, initial=initial)
+    check_window_gamma(window, scan.gates, factor)
+    return scan
+
+
+def recurrence_problem(gates: Any, tokens: Any, axis: object, reset: object, initial: object) -> Scan:
+    """Return the checked recurrence, of the dtype that gates and tokens promote to."""
+    factor, terms = _arrays.as_operand(gates, "gates"), _arrays.as_operand(tokens, "tokens")
+    dtype = _arrays.result_dtype(
+        *(
+            value if isinstance(value, (int, float, complex)) and not isinstance(value, np.generic) else array
+            for value, array in ((gates, factor), (tokens, terms))
+        )
+    )
+    return normalise("tokens", terms, "gates", factor, dtype, axis=axis, reset=reset, initial=initial)
+
+
+def check_window(window: object, initial: object, exclusive: bool, return_final: bool) -> int | None:
+    """Return the number of elements of `window`, or None for no window."""
+    if window is None:
+        return None
+    size = as_size(window, "window", 1)
+    for name, is_used in {
+        "initial": initial is not None,
+        "exclusive": exclusive,
+        "return_final": return_final,
+    }.items():
+        if is_used:
+            raise ValueError(f"window: cannot be combined with {name}")
+    return min(size, np.iinfo(np.int64).max)
+
+
+def check_window_gamma(window: int | None, gates: Any, gamma: Any) -> None:
+    """Raise where a discount that varies along the axis meets a window."""
+    if window and gates is not None:
+        shape = tuple(gamma.shape)
+        raise ValueError(f"window: needs a gamma that is constant along the axis, got one of shape {shape}")

@@ -19,10 +19,10 @@ __all__ = [
     "Parts",
     "apply",
     "combine",
-    "cumulative_sum",
-    "discounted_cumsum",
+    "cumulative_sum_carry",
+    "discounted_cumsum_carry",
     "factor_dtype",
-    "linear_recurrence",
+    "linear_recurrence_carry",
     "reduce",
     "wide_dtype",
 ]
@@ -30,18 +30,20 @@ __all__ = [
 Parts = tuple[Tensor, Tensor, Tensor]  # multiplier, value, reset
 
 
-def cumulative_sum(x: Any, axis: int, reverse: bool, reset: Any, dtype: Any, n_threads: int | None) -> Parts:
+def cumulative_sum_carry(x: Any, reset: Any, axis: int, reverse: bool, dtype: Any, n_threads: int | None) -> Parts:
     """The parts of `upsweep.cumulative_sum_carry` of a tensor."""
     return reduce(torch_scan.prepare_sum(x, dtype, axis, reset, None), reverse, False, n_threads)
 
 
-def discounted_cumsum(x: Any, gamma: Any, axis: int, reverse: bool, reset: Any, n_threads: int | None) -> Parts:
+def discounted_cumsum_carry(
+    x: Any, gamma: Any, reset: Any, axis: int, reverse: bool, n_threads: int | None
+) -> Parts:
     """The parts of `upsweep.discounted_cumsum_carry` of tensors."""
     return reduce(torch_scan.prepare_discounted(x, gamma, axis, reset, None), reverse, True, n_threads)
 
 
-def linear_recurrence(
-    gates: Any, tokens: Any, axis: int, reverse: bool, reset: Any, n_threads: int | None
+def linear_recurrence_carry(
+    gates: Any, tokens: Any, reset: Any, axis: int, reverse: bool, n_threads: int | None
 ) -> Parts:
     """The parts of `upsweep.linear_recurrence_carry` of tensors."""
     return reduce(torch_scan.prepare_gated(gates, tokens, axis, reset, None), reverse, True, n_threads)

@@ -20,7 +20,7 @@ __all__ = ["bincount"]
 
 
 def bincount(
-    x: Any, weights: Any, minlength: Any, *, length: Any, axis: Any, out: Any, accumulate: bool, dtype: Any,
+    x: Any, weights: Any, out: Any, minlength: Any, length: Any, axis: Any, accumulate: bool, dtype: Any,
     invalid: Any, deterministic: bool, return_invalid: bool, n_threads: int | None,
 ) -> Any:  # fmt: skip
     """`upsweep.bincount` of tensors."""
@@ -33,7 +33,7 @@ def bincount(
         from upsweep._torch import graph_breaks
 
         return graph_breaks.bincount(
-            x, weights, minlength, length=length, axis=axis, out=out, accumulate=accumulate, dtype=dtype,
+            x, weights, out, minlength, length=length, axis=axis, accumulate=accumulate, dtype=dtype,
             invalid=invalid, deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,
         )  # fmt: skip
     keys = _as_keys(x, weights if isinstance(weights, Tensor) else out, axis)

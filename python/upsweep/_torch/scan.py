@@ -32,8 +32,8 @@ _ROUNDED = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def cumulative_sum(
-    x: Any, *, axis: int, reverse: bool, initial: Any, reset: Any, dtype: Any, include_initial: bool,
-    exclusive: bool, out: Any, return_final: bool, n_threads: int | None,
+    x: Any, initial: Any, reset: Any, out: Any, axis: int, reverse: bool, dtype: Any, include_initial: bool,
+    exclusive: bool, return_final: bool, n_threads: int | None,
 ) -> Any:  # fmt: skip
     """`upsweep.cumulative_sum` of a tensor; integers and bool give int64, as torch.cumsum's do."""
     if (
@@ -44,8 +44,6 @@ def cumulative_sum(
         y = executors.run_lines(x, None, 1.0, bool(reverse), out)
         if y is not None:
             return y
-    if include_initial and exclusive:
-        raise ValueError("include_initial: cannot be combined with exclusive, which already begins with it")
     scan = prepare_sum(x, dtype, axis, reset, initial)
     if not include_initial:
         return scan.run(out, reverse, exclusive, False, 0, return_final, n_threads)
@@ -59,8 +57,8 @@ def cumulative_sum(
 
 
 def discounted_cumsum(
-    x: Any, gamma: Any, *, axis: int, reverse: bool, initial: Any, reset: Any, window: int,
-    exclusive: bool, out: Any, return_final: bool, n_threads: int | None,
+    x: Any, gamma: Any, initial: Any, reset: Any, out: Any, axis: int, reverse: bool, window: int | None,
+    exclusive: bool, return_final: bool, n_threads: int | None,
 ) -> Any:  # fmt: skip
     """`upsweep.discounted_cumsum` of tensors."""
     if (
@@ -72,14 +70,12 @@ def discounted_cumsum(
         if y is not None:
             return y
     scan = prepare_discounted(x, gamma, axis, reset, initial)
-    if window and scan.gates is not None:
-        shape = tuple(gamma.shape)
-        raise ValueError(f"window: needs a gamma that is constant along the axis, got one of shape {shape}")
-    return scan.run(out, reverse, exclusive, True, window, return_final, n_threads)
+    scan_problem.check_window_gamma(window, scan.gates, gamma)
+    return scan.run(out, reverse, exclusive, True, window or 0, return_final, n_threads)
 
 
 def linear_recurrence(
-    gates: Any, tokens: Any, *, axis: int, reverse: bool, initial: Any, reset: Any, exclusive: bool, out: Any,
+    gates: Any, tokens: Any, initial: Any, reset: Any, out: Any, axis: int, reverse: bool, exclusive: bool,
     return_final: bool, n_threads: int | None,
 ) -> Any:  # fmt: skip
     """`upsweep.linear_recurrence` of tensors."""
@@ -99,8 +95,8 @@ def scan_forward(gates: Any, tokens: Any, *, reverse: bool, out: Any) -> Any:
     """`upsweep.scan_forward` of tensors, which tracks no gradients."""
     with torch.no_grad():
         return linear_recurrence(
-            gates, tokens, axis=-1, reverse=reverse, initial=None, reset=None, exclusive=False, out=out,
-            return_final=False, n_threads=None,
+            gates, tokens, None, None, out, axis=-1, reverse=reverse, exclusive=False, return_final=False,
+            n_threads=None,
         )  # fmt: skip
 
 
