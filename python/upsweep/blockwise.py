@@ -206,9 +206,7 @@ def _scan_by_update(arrays: tuple[Any, ...], axis: int, reverse: bool, keywords:
     update, init, xs = arrays
     if _is_one(xs):
         raise TypeError(f"xs: expected an iterable of blocks, got {_arrays.type_name(xs)}; cut it along the axis")
-    from upsweep._user_scan.blocks import Updated
-
-    return BlockScan(Updated(update, init, axis, reverse).run, ({"xs": block} for block in xs), init)
+    return BlockScan(_Updated(update, init, axis, reverse).run, ({"xs": block} for block in xs), init)
 
 
 def _is_one(argument: Any) -> bool:
@@ -343,3 +341,47 @@ class _Windowed:
             raise ValueError(f"out: expected {result.dtype} {result.shape}, got {out.dtype} {out.shape}")
         out[...] = result
         return out, state
+
+
+class _Updated:
+    """Scans by an update. No dtype of a result rounds the states between blocks."""
+
+    def __init__(self, update: Callable[[Any, Any], Any], init: Any, axis: int, reverse: bool):
+        self.update, self.init, self.axis, self.reverse = update, init, axis, reverse
+        self.first: Any = None  # the checked problem of the first block
+        self.states: Any = ()
+
+    def run(self, blocks: dict[str, Any], state: Any) -> tuple[Any, Any]:
+        """Return the result of a block, and the state after it as users see it."""
+        # Imported here, because `import upsweep` does not load the compiler of updates.
+        from upsweep import user_scan
+        from upsweep._user_scan.problem import arranged, check, flatten, rounded
+        from upsweep._user_scan.run import run_block
+
+        xs = blocks["xs"]
+        if _arrays.any_torch(*flatten(self.init, "init")[0], *flatten(xs, "xs")[0]):
+            result: tuple[Any, Any] = user_scan.scan(
+                self.update, state, xs, axis=self.axis, reverse=self.reverse, return_final=True
+            )
+            return result
+        problem = check(self.update, self.init, xs, self.axis, self.reverse, None)
+        traced = problem.traced
+        if self.first is None:
+            self.first, self.states = problem, problem.states
+        _check_alike(self.first, problem)
+        ys, self.states = run_block(
+            traced.recurrence, traced.dtype, problem.inputs, self.states, problem.length, problem.columns,
+            axis=problem.axis, reverse=problem.reverse, results=traced.output_dtypes,
+        )  # fmt: skip
+        last = [rounded(self.states[n, ...], dtype) for n, dtype in enumerate(traced.state_dtypes)]
+        return arranged(ys, traced.output_structure), arranged(last, problem.state_structure)
+
+
+def _check_alike(first: Any, problem: Any) -> None:
+    if problem.columns != first.columns:
+        raise ValueError(f"xs: a block with a state of shape {problem.columns} follows those of {first.columns}")
+    before, now = first.traced, problem.traced
+    dtypes = (*now.output_dtypes, *now.state_dtypes)
+    if now.dtype != before.dtype or dtypes != (*before.output_dtypes, *before.state_dtypes):
+        names = ", ".join(map(str, dtypes))
+        raise TypeError(f"xs: a block whose outputs and states are {names} follows those of other dtypes")

@@ -15,10 +15,12 @@ from upsweep._core import bincount as bincount_problem
 from upsweep._core import scan as scan_problem
 from upsweep._torch import bincount_ops, executors
 from upsweep._torch import scan as torch_scan
+from upsweep._torch.graph_breaks import graph_break
 
 __all__ = ["bincount"]
 
 
+@graph_break("bincount looks at its keys, unless both the number of bins (length=) and invalid='drop' are given")
 def bincount(
     x: Any, weights: Any, out: Any, minlength: Any, length: Any, axis: Any, accumulate: bool, dtype: Any,
     invalid: Any, deterministic: bool, return_invalid: bool, n_threads: int | None,
@@ -30,9 +32,9 @@ def bincount(
             return y
     drop = bincount_problem.check_keywords(invalid, return_invalid, accumulate, out)
     if torch.compiler.is_compiling() and not (drop and (length is not None or out is not None)):
-        from upsweep._torch import graph_breaks
+        from upsweep._torch import compiler_disabled
 
-        return graph_breaks.bincount(
+        return compiler_disabled.bincount(
             x, weights, out, minlength, length=length, axis=axis, accumulate=accumulate, dtype=dtype,
             invalid=invalid, deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,
         )  # fmt: skip

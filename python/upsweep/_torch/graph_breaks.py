@@ -1,31 +1,27 @@
-"""Calls that torch.compile leaves to Python: what they return depends on the values of their tensors.
+"""Registry of the functions that torch.compile leaves to Python: what they return depends on values of tensors.
 
-Imported while something is compiled, so never before torch's compiler itself, which takes seconds to load.
+The decorator `graph_break` marks such a function. A call that is being traced goes to the function of the same
+name in `compiler_disabled` instead, where tracing stops. This module knows none of the functions, so that they can
+import it.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
+__all__ = ["MARKED", "graph_break"]
 
-from upsweep._torch import bincount as torch_bincount
-from upsweep._torch import user_scan, via_numpy
+F = TypeVar("F", bound=Callable[..., Any])
 
-__all__ = ["bincount", "lend", "scan"]
-
-
-def _disabled(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
-    knows = "reason" in inspect.signature(torch.compiler.disable).parameters  # older versions are not told
-    left: Callable[..., Any] = torch.compiler.disable(function, **({"reason": reason} if knows else {}))
-    return left
+MARKED: dict[str, tuple[Callable[..., Any], str]] = {}  # by name: the function and the reason that users see
 
 
-bincount = _disabled(
-    torch_bincount.bincount,
-    "bincount looks at its keys, unless both the number of bins (length=) and invalid='drop' are given",
-)
-lend = _disabled(via_numpy.lend, "histogram and histc are not compiled")
-scan = _disabled(user_scan.scan, "scan with checkpoint= runs in segments: leave checkpoint= out to compile it")
+def graph_break(reason: str) -> Callable[[F], F]:
+    """Return a decorator that registers a function, and leaves it as it is."""
+
+    def decorate(function: F) -> F:
+        MARKED[function.__name__] = function, reason
+        return function
+
+    return decorate

@@ -23,6 +23,7 @@ from upsweep._compiler.recurrences.recurrence import Recurrence, state
 from upsweep._compiler.recurrences.trace import Structure
 from upsweep._torch import scan as torch_scan
 from upsweep._torch import user_scan_cuda as there
+from upsweep._torch.graph_breaks import graph_break
 from upsweep._torch.scan import refuse_not_dense
 from upsweep._torch.user_scan_plans import TensorPlan, kind
 from upsweep._user_scan.cached_calls import kinds, known_plans
@@ -52,6 +53,7 @@ _NOTHING = bytes(8)
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+@graph_break("scan with checkpoint= runs in segments: leave checkpoint= out to compile it")
 def scan(
     update: Callable[[Any, Any], Any], init: Any, xs: Any, *, axis: int, reverse: bool, return_final: bool,
     length: int | None, checkpoint: int | None,

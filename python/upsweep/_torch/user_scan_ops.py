@@ -163,9 +163,9 @@ def compiled_scan(
 ) -> Any:  # fmt: skip
     """`user_scan.scan` in what the compiler reads: shapes that may be symbols, and no arrays of numpy."""
     if checkpoint is not None:
-        from upsweep._torch import graph_breaks
+        from upsweep._torch import compiler_disabled
 
-        return graph_breaks.scan(
+        return compiler_disabled.scan(
             update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
             checkpoint=checkpoint,
         )  # fmt: skip

@@ -14,12 +14,14 @@ from torch import Tensor
 
 from upsweep import _arrays
 from upsweep._torch import executors, scan
+from upsweep._torch.graph_breaks import graph_break
 
 __all__ = ["lend"]
 
 _VALUES = (type(None), bool, int, float, complex, str, np.generic)
 
 
+@graph_break("histogram and histc are not compiled")
 def lend(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) -> Any:
     """Call the function with arrays in the place of tensors, and give back tensors.
 
@@ -33,9 +35,9 @@ def lend(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) 
         Tensors whose values torch does not tell now; weights that are to be differentiated.
     """
     if torch.compiler.is_compiling():
-        from upsweep._torch import graph_breaks
+        from upsweep._torch import compiler_disabled
 
-        return graph_breaks.lend(function, arrays, **keywords)
+        return compiler_disabled.lend(function, arrays, **keywords)
     scan.reject_jit_trace("histograms")
     tensors = {name: value for name, value in arrays.items() if isinstance(value, Tensor)}
     first = next(iter(tensors.values()))
