@@ -27,7 +27,7 @@ def test_opcheck(device):
         (x, None, gamma, 1.0, initial, None, 1, False, True, 0, 0, torch.float32),
         (x.detach(), None, None, 0.5, None, None, 0, False, True, 0, 0, torch.float32),
     ]:
-        torch.library.opcheck(scan_ops.scan, arguments)
+        torch.library.opcheck(scan_ops.scan.default, arguments)
 
 
 @on_each_device

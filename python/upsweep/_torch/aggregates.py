@@ -81,7 +81,7 @@ def _tracked(scan: Any, reverse: bool, flush: bool, threads: int) -> Parts:
     tensors = (scan.x, scan.gates, scan.gamma, scan.reset)
     torch_scan.reject_forward_ad(tensors)
     exact = not torch_scan.is_traced() and all(map(torch_scan.is_plain_tensor, tensors))
-    operation = scan_ops.EagerScan.apply if exact else scan_ops.operation()
+    operation = scan_ops.scan.eager if exact else scan_ops.scan.form()
 
     def final(x: Tensor, initial: Tensor | None, reset: Tensor | None, dtype: torch.dtype) -> Tensor:
         gates = scan.gates

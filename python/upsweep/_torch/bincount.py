@@ -102,7 +102,7 @@ def _run(request: bincount_ops.Request, out: Any, accumulate: bool) -> tuple[Ten
         return y, n_invalid
     if request.n_bins is None or not request.drop:
         request = request.with_bins(_looked_at(request))
-    y, n_invalid = bincount_ops.operation()(*request.arguments())
+    y, n_invalid = bincount_ops.count.form()(*request.arguments())
     if out is not None:
         y = out.add_(y) if accumulate else out.copy_(y)
     return y, n_invalid

@@ -346,7 +346,7 @@ class _Scan:
             if out is not None:  # so that a backward which saved it notices
                 torch.autograd.graph.increment_version(out)
         else:
-            operation = scan_ops.operation() if followed else scan_ops.EagerScan.apply
+            operation = scan_ops.scan.form() if followed else scan_ops.scan.eager
             y, final = operation(
                 self.x, self.gates, self.gamma, self.factor, self.initial, self.reset, self.axis, reverse, flush,
                 window, threads, self.dtype,
