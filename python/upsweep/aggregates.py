@@ -19,6 +19,7 @@ from upsweep import _arrays, _backends
 from upsweep._arrays import Array
 from upsweep._arrays.dispatch import dispatched, handlers
 from upsweep._core import scan as scan_problem
+from upsweep._core.checks import check_carry_state
 
 __all__ = ["Carry", "combine", "cumulative_sum_carry", "discounted_cumsum_carry", "linear_recurrence_carry"]
 
@@ -79,14 +80,7 @@ class Carry(NamedTuple):
         parts, given = _parts(self), _arrays.as_operand(state, "state")
         placement = _arrays.common_placement({"carry": parts[1], "state": given})
         dtype = parts[1].dtype
-        if not _arrays.can_hold(dtype, given.dtype):
-            raise TypeError(f"state: {given.dtype} cannot be held by a carry of dtype {dtype}")
-        try:
-            np.broadcast_shapes(given.shape, parts[1].shape)
-        except ValueError:
-            raise ValueError(
-                f"state: shape {given.shape} does not broadcast with the carry's {parts[1].shape}"
-            ) from None
+        check_carry_state(given, parts[1], _arrays.can_hold)
         if placement is not None:
             return _backends.advance_on_device(parts, given, dtype)
         return _advance(self, given.astype(dtype, copy=False))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays, aggregates, scans
-from upsweep._core.scan import check_axis, check_window
+from upsweep._core.checks import check_axis, check_window
 
 __all__ = ["BlockScan", "scan_blocks"]
 

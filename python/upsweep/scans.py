@@ -53,6 +53,7 @@ from upsweep._arrays import Array
 from upsweep._arrays.dispatch import dispatched, handlers
 from upsweep._backends import cpu
 from upsweep._core import scan as scan_problem
+from upsweep._core.checks import check_window
 from upsweep._core.scan import Scan
 
 __all__ = [
@@ -302,7 +303,7 @@ def discounted_cumsum(
         y = cpu.scans.plain_constant(x, gamma, reverse, cpu.threads(n_threads))
         if y is not None:
             return y
-    window = scan_problem.check_window(window, initial, exclusive, return_final)
+    window = check_window(window, initial, exclusive, return_final)
     return _discounted_cumsum(
         x, gamma, initial, reset, out, axis, reverse, window, exclusive, return_final, n_threads, device, method
     )

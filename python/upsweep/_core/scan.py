@@ -5,6 +5,7 @@ Every check that can be made without reading data happens here, before any work,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,11 @@ from numpy.typing import DTypeLike
 
 from upsweep import _arrays
 from upsweep._arrays import Array, DeviceView, Placement
-from upsweep._utils.integers import as_integer, as_size
+from upsweep._core import checks
 
 __all__ = [
-    "Scan", "check_axis", "check_out", "check_window", "check_window_gamma", "discounted_problem", "normalise",
-    "overlaps_itself", "recurrence_problem", "sum_problem",
+    "Scan", "check_out", "check_overlap", "discounted_problem", "normalise", "overlap", "overlaps_itself",
+    "recurrence_problem", "sum_problem",
 ]  # fmt: skip
 
 
@@ -70,36 +71,6 @@ class Scan:
         return self.accumulator
 
 
-def check_axis(axis: object, ndim: int) -> int:
-    """Return the axis counted from the front."""
-    index = as_integer(axis, "axis")
-    if not -ndim <= index < ndim:
-        raise np.exceptions.AxisError(index, ndim, "axis")
-    return index % ndim
-
-
-def _broadcast_shape(named: dict[str, Array]) -> tuple[int, ...]:
-    try:
-        return np.broadcast_shapes(*(array.shape for array in named.values()))
-    except ValueError:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in named.items())
-        raise ValueError(f"shapes do not broadcast together: {shapes}") from None
-
-
-def _as_state(array: Array, name: str, state_shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    if array.ndim > len(state_shape):
-        raise ValueError(
-            f"{name}: expected the state's shape {state_shape} (the result's without its axis) or one that "
-            f"broadcasts to it, got {array.shape}"
-        )
-    if not _arrays.can_hold(dtype, array.dtype):
-        raise TypeError(f"{name}: {array.dtype} cannot be held by a state of dtype {dtype}")
-    try:
-        return np.broadcast_to(array, state_shape)
-    except ValueError:
-        raise ValueError(f"{name}: shape {array.shape} does not broadcast to the state's {state_shape}") from None
-
-
 def _without_axis(array: Array, axis: int, shape: tuple[int, ...]) -> Array:
     """`array`, constant along `axis`, broadcast to `shape` and stripped of it."""
     whole = np.broadcast_to(array, shape[:axis] + (1,) + shape[axis + 1 :])
@@ -127,15 +98,12 @@ def normalise(
     flags: Array | None = None
     if reset is not None:
         flags = _arrays.as_operand(reset, "reset")
-        if flags.dtype != np.bool_:
-            raise TypeError(f"reset: expected an array of bool, got dtype {flags.dtype}")
+        checks.check_reset(flags.dtype, np.bool_)
         named["reset"] = flags
     state = None if initial is None else _arrays.as_operand(initial, "initial")
     placement = _arrays.common_placement({**named, "initial": state})
-    shape = _broadcast_shape(named)
-    if not shape:
-        raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d array")
-    at = check_axis(axis, len(shape))
+    shape = checks.common_shape(named)
+    at = checks.check_scan_axis(axis, shape, name)
     scan = Scan(np.broadcast_to(x, shape), None, None, None, None, at, shape, dtype, placement, name)
     scan.factor_name = factor_name or scan.factor_name
     if flags is not None:
@@ -147,7 +115,11 @@ def normalise(
         else:
             scan.gates = np.broadcast_to(factor, shape)
     if state is not None:
-        scan.initial = _as_state(state, "initial", scan.state_shape, scan.accumulator)
+        checks.check_state("initial", state, scan.state_shape, scan.accumulator, _arrays.can_hold)
+        try:
+            scan.initial = np.broadcast_to(state, scan.state_shape)
+        except ValueError:
+            raise checks.state_shape_error("initial", state.shape, scan.state_shape) from None
     return scan
 
 
@@ -187,6 +159,15 @@ def overlaps_itself(array: Array) -> bool:
     )
 
 
+def check_overlap(out: Array, inputs: Iterable[tuple[str, Array]], called: str = "out") -> None:
+    """Raise where two elements of `out` share memory, or one with an input; no memory is read."""
+    if overlaps_itself(out):
+        raise ValueError(f"{called}: several of its elements share memory (strides of {out.strides} bytes)")
+    for name, array in inputs:
+        if overlap(out, array):
+            raise ValueError(f"{called}: overlaps {name} in memory without being the same array")
+
+
 def _as_target(out: object, inputs: dict[str, Array | None], placement: Placement | None, called: str) -> Array:
     if placement is None:
         if not isinstance(out, np.ndarray) or isinstance(out, (np.ma.MaskedArray, np.matrix, DeviceView)):
@@ -216,21 +197,18 @@ def check_out(
     say what it is `called`.
     """
     out = _as_target(out, inputs, placement, called)
-    if out.shape != shape:
-        raise ValueError(f"{called}: expected shape {shape}, got {out.shape}")
-    if out.dtype != dtype:
-        raise TypeError(f"{called}: expected dtype {dtype}, got {out.dtype}")
+    checks.check_output(out, shape, dtype, called)
     if not out.flags.writeable:
         raise ValueError(f"{called}: is read-only")
-    if overlaps_itself(out):
-        raise ValueError(f"{called}: several of its elements share memory (strides of {out.strides} bytes)")
-    for name, array in inputs.items():
-        if array is None or array.size == 0:
-            continue
-        if name in in_place and _same_memory(out, array):
-            continue
-        if overlap(out, array):
-            raise ValueError(f"{called}: overlaps {name} in memory without being the same array")
+    check_overlap(
+        out,
+        (
+            (name, array)
+            for name, array in inputs.items()
+            if array is not None and array.size and not (name in in_place and _same_memory(out, array))
+        ),
+        called,
+    )
     return out
 
 
@@ -267,7 +245,7 @@ def discounted_problem(
     dtype = _arrays.inexact_dtype(terms.dtype)
     dtype = _arrays.complex_dtype(dtype) if factor.dtype.kind == "c" else dtype
     scan = normalise("x", terms, "gamma", factor, dtype, axis=axis, reset=reset, initial=initial)
-    check_window_gamma(window, scan.gates, factor)
+    checks.check_window_gamma(window, scan.gates, factor)
     return scan
 
 
@@ -281,25 +259,3 @@ def recurrence_problem(gates: Any, tokens: Any, axis: object, reset: object, ini
         )
     )
     return normalise("tokens", terms, "gates", factor, dtype, axis=axis, reset=reset, initial=initial)
-
-
-def check_window(window: object, initial: object, exclusive: bool, return_final: bool) -> int | None:
-    """Return the number of elements of `window`, or None for no window."""
-    if window is None:
-        return None
-    size = as_size(window, "window", 1)
-    for name, is_used in {
-        "initial": initial is not None,
-        "exclusive": exclusive,
-        "return_final": return_final,
-    }.items():
-        if is_used:
-            raise ValueError(f"window: cannot be combined with {name}")
-    return min(size, np.iinfo(np.int64).max)
-
-
-def check_window_gamma(window: int | None, gates: Any, gamma: Any) -> None:
-    """Raise where a discount that varies along the axis meets a window."""
-    if window and gates is not None:
-        shape = tuple(gamma.shape)
-        raise ValueError(f"window: needs a gamma that is constant along the axis, got one of shape {shape}")

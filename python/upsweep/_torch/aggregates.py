@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from upsweep._backends import cpu
+from upsweep._core import checks
 from upsweep._torch import executors, scan_ops
 from upsweep._torch import scan as torch_scan
 
@@ -113,14 +114,7 @@ def apply(multiplier: Any, value: Any, reset: Any, state: Any) -> Tensor:
     if isinstance(state, torch_scan.Number):
         state = torch_scan._tensor_of(state, "state", value.device)
     state = torch_scan._tensor(state, "state", value)
-    kinds = [2 if t.is_complex() else 1 if t.is_floating_point() else 0 for t in (state, value)]
-    if kinds[0] > kinds[1]:
-        raise TypeError(f"state: {state.dtype} cannot be held by a carry of dtype {value.dtype}")
-    try:
-        torch.broadcast_shapes(state.shape, value.shape)
-    except RuntimeError:
-        shapes = tuple(state.shape), tuple(value.shape)
-        raise ValueError(f"state: shape {shapes[0]} does not broadcast with the carry's {shapes[1]}") from None
+    checks.check_carry_state(state, value, torch_scan.can_hold, torch.broadcast_shapes)
     return _advance(multiplier, value, reset, state.to(value.dtype))
 
 

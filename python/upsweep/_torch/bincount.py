@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from upsweep._backends import cpu
-from upsweep._core import bincount as bincount_problem
-from upsweep._core import scan as scan_problem
+from upsweep._core import checks
 from upsweep._torch import bincount_ops, executors
 from upsweep._torch import scan as torch_scan
 from upsweep._torch.graph_breaks import graph_break
@@ -30,7 +29,7 @@ def bincount(
         y = _plain(x, weights, minlength, n_threads)
         if y is not None:
             return y
-    drop = bincount_problem.check_keywords(invalid, return_invalid, accumulate, out)
+    drop = checks.check_count_keywords(invalid, return_invalid, accumulate, out)
     if torch.compiler.is_compiling() and not (drop and (length is not None or out is not None)):
         from upsweep._torch import compiler_disabled
 
@@ -38,24 +37,29 @@ def bincount(
             x, weights, out, minlength, length=length, axis=axis, accumulate=accumulate, dtype=dtype,
             invalid=invalid, deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,
         )  # fmt: skip
-    keys = _as_keys(x, weights if isinstance(weights, Tensor) else out, axis)
-    at = 0 if axis is None else scan_problem.check_axis(axis, keys.ndim)
-    summands = None if weights is None else _as_weights(weights, keys)
-    least = bincount_problem.as_size(minlength, "minlength")
-    n_bins = None if length is None else bincount_problem.as_size(length, "length")
-    if n_bins is not None and n_bins < least:
-        raise ValueError(f"length: {n_bins} is smaller than minlength={least}")
+    keys = torch_scan._tensor(x, "x", None)
+    is_integral = not (keys.is_floating_point() or keys.is_complex())
+    at = checks.check_keys(keys, is_integral, axis, rule=": bincount takes integers and bool")
+    summands = None if weights is None else torch_scan._tensor(weights, "weights", None)
+    n_sums = checks.check_weights(summands, keys)
+    if summands is not None and summands.device != keys.device:
+        raise ValueError(f"weights: is on {summands.device}, x on {keys.device}")
+    minimum, n_bins = checks.check_bins(minlength, length)
     result = _result_dtype(keys, summands, dtype)
     if out is not None:
-        n_bins = _check_out(out, keys, summands, at, n_bins, least, result)
+        sums = () if n_sums is None else (n_sums,)
+        shape = (*keys.shape, *sums)
+        n_bins = checks.bins_of_out(out if isinstance(out, Tensor) else None, n_bins, shape, at, minimum)
+        shape = torch.Size((*keys.shape[:at], n_bins, *keys.shape[at + 1 :], *sums))
+        torch_scan.check_target(out, shape, result, keys.device, {"x": keys, "weights": summands})
     threads = 0 if n_threads is None else cpu.check_threads(n_threads)
     torch_scan.reject_jit_trace("counts")
     torch_scan.reject_forward_ad((summands,), "counts")
     # Without keys there is nothing to sum, and torch answers with integers.
     request = bincount_ops.Request(
-        keys, summands if keys.numel() or dtype is not None else None, at, n_bins, least, drop, result,
+        keys, summands if keys.numel() or dtype is not None else None, at, n_bins, minimum, drop, result,
         bool(return_invalid), bool(deterministic) or torch.are_deterministic_algorithms_enabled(), threads,
-        None if summands is None or summands.ndim == keys.ndim else summands.shape[-1],
+        n_sums,
     )  # fmt: skip
     y, n_invalid = _run(request, out, bool(accumulate))
     return (y, n_invalid) if return_invalid else y
@@ -122,31 +126,6 @@ def _looked_at(request: bincount_ops.Request) -> int:
 # ---- argument rules ------------------------------------------------------------------------------------------
 
 
-def _as_keys(x: Any, other: Any, axis: Any) -> Tensor:
-    keys = torch_scan._tensor(x, "x", None)
-    if axis is None and keys.ndim != 1:
-        depth = "small" if keys.ndim == 0 else "large"
-        raise ValueError(
-            f"x: object of too {depth} depth for desired array: expected 1-D without axis=, got {keys.ndim}-D"
-        )
-    if keys.is_floating_point() or keys.is_complex():
-        raise TypeError(f"x: Cannot cast keys of dtype {keys.dtype} to integers: bincount takes integers and bool")
-    return keys
-
-
-def _as_weights(weights: Any, keys: Tensor) -> Tensor:
-    summands = torch_scan._tensor(weights, "weights", None)
-    if summands.device != keys.device:
-        raise ValueError(f"weights: is on {summands.device}, x on {keys.device}")
-    shape = tuple(keys.shape)
-    if summands.shape != keys.shape and (summands.ndim != keys.ndim + 1 or summands.shape[:-1] != keys.shape):
-        raise ValueError(
-            f"weights: The weights and list don't have the same length: expected x's shape {shape}, or one axis "
-            f"more behind it, got {tuple(summands.shape)}"
-        )
-    return summands
-
-
 def _result_dtype(keys: Tensor, weights: Tensor | None, dtype: Any) -> torch.dtype:
     if dtype is not None:
         if not isinstance(dtype, torch.dtype):
@@ -154,28 +133,11 @@ def _result_dtype(keys: Tensor, weights: Tensor | None, dtype: Any) -> torch.dty
         torch_scan.check_sum_dtype(dtype, "weights", weights)
         if dtype == torch.bool:
             raise TypeError("dtype: expected integers, real or complex numbers, got torch.bool")
-        if weights is not None and weights.is_complex() and not dtype.is_complex:
-            raise TypeError(f"dtype: sums of {weights.dtype} weights would lose their imaginary part in {dtype}")
+        if weights is not None:
+            checks.check_imaginary(weights, dtype.is_complex or not weights.is_complex(), dtype)
         return dtype
     if weights is None or keys.numel() == 0:
         return torch.int64
     if weights.is_complex():
         return weights.dtype
     return torch.float32 if weights.dtype == torch.float32 else torch.float64
-
-
-def _check_out(
-    out: Any, keys: Tensor, weights: Tensor | None, axis: int, n_bins: int | None, least: int, dtype: torch.dtype
-) -> int:
-    """The number of bins, which `out` fixes."""
-    sums = () if weights is None or weights.ndim == keys.ndim else weights.shape[-1:]
-    given = tuple(out.shape) if isinstance(out, Tensor) else ()
-    if n_bins is None:
-        if isinstance(out, Tensor) and out.ndim != keys.ndim + len(sums):
-            raise ValueError(bincount_problem.axes_message((*keys.shape, *sums), axis, given))
-        n_bins = given[axis] if given else least
-    shape = torch.Size((*keys.shape[:axis], n_bins, *keys.shape[axis + 1 :], *sums))
-    torch_scan.check_target(out, shape, dtype, keys.device, {"x": keys, "weights": weights})
-    if n_bins < least:
-        raise ValueError(f"out: has {n_bins} bins, fewer than minlength={least}")
-    return n_bins

@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 
 from upsweep import _arrays
 from upsweep._backends import cpu
+from upsweep._core import checks
 from upsweep._core import scan as scan_problem
 from upsweep._torch import executors, scan_ops
 
@@ -70,7 +71,7 @@ def discounted_cumsum(
         if y is not None:
             return y
     scan = prepare_discounted(x, gamma, axis, reset, initial)
-    scan_problem.check_window_gamma(window, scan.gates, gamma)
+    checks.check_window_gamma(window, scan.gates, gamma)
     return scan.run(out, reverse, exclusive, True, window or 0, return_final, n_threads)
 
 
@@ -189,6 +190,13 @@ def _tensor_of(number: Any, name: str, device: torch.device) -> Tensor:
     )  # written there: a copy would wait, and not be captured
 
 
+def can_hold(state: torch.dtype, dtype: torch.dtype) -> bool:
+    """Whether a state of this dtype can take on a number of the other."""
+    return dtype.is_complex <= state.is_complex and (
+        not dtype.is_floating_point or state.is_floating_point or state.is_complex
+    )  # fmt: skip
+
+
 def _is_complex(value: Any) -> bool:
     return value.is_complex() if isinstance(value, Tensor) else isinstance(value, (complex, np.complexfloating))
 
@@ -244,20 +252,13 @@ class _Scan:
             named[factor_name or ""] = factor
         if reset is not None:
             reset = _tensor(reset, "reset", x)
-            if reset.dtype != torch.bool:
-                raise TypeError(f"reset: expected a tensor of bool, got dtype {reset.dtype}")
+            checks.check_reset(reset.dtype, torch.bool)
             named["reset"] = reset
-        try:
-            shape = x.shape
-            if any(t.shape != shape for t in named.values()):  # to broadcast costs as much as all else here
-                shape = torch.broadcast_shapes(*(t.shape for t in named.values()))
-        except RuntimeError:
-            shapes = ", ".join(f"{key} {tuple(t.shape)}" for key, t in named.items())
-            raise ValueError(f"shapes do not broadcast together: {shapes}") from None
-        if not shape:
-            raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d tensor")
+        shape = x.shape
+        if any(t.shape != shape for t in named.values()):  # to broadcast costs as much as all else here
+            shape = checks.common_shape(named, torch.broadcast_shapes)
         self.name, self.factor_name, self.shape, self.dtype = name, factor_name or "gamma", shape, dtype
-        self.axis = scan_problem.check_axis(axis, len(shape))
+        self.axis = checks.check_scan_axis(axis, shape, name)
         self.x = x if x.shape == shape else x.expand(shape)
         if (dtype.is_floating_point or dtype.is_complex) and x.dtype != dtype and x.requires_grad:
             self.x = self.x.to(dtype)
@@ -303,20 +304,11 @@ class _Scan:
         if isinstance(initial, Number):
             initial = _tensor_of(initial, "initial", self.x.device)
         initial = _tensor(initial, "initial", self.x)
-        if initial.ndim > len(state):
-            raise ValueError(
-                f"initial: expected the state's shape {tuple(state)} (the result's without its axis) or one that "
-                f"broadcasts to it, got {tuple(initial.shape)}"
-            )
-        kinds = [2 if d.is_complex else 1 if d.is_floating_point else 0 for d in (initial.dtype, self.dtype)]
-        if kinds[0] > kinds[1]:
-            raise TypeError(f"initial: {initial.dtype} cannot be held by a state of dtype {self.dtype}")
+        checks.check_state("initial", initial, state, self.dtype, can_hold)
         try:
             return initial.expand(state)
         except RuntimeError:
-            raise ValueError(
-                f"initial: shape {tuple(initial.shape)} does not broadcast to the state's {tuple(state)}"
-            ) from None
+            raise checks.state_shape_error("initial", initial.shape, state) from None
 
     def run(
         self, out: Any, reverse: bool, exclusive: bool, flush: bool, window: int, return_final: bool,
@@ -449,10 +441,7 @@ def check_target(
     if not isinstance(out, Tensor):
         raise TypeError(f"out: expected a torch.Tensor, got {type(out).__qualname__}")
     refuse_not_dense(out, "out")
-    if out.shape != shape:
-        raise ValueError(f"out: expected shape {tuple(shape)}, got {tuple(out.shape)}")
-    if out.dtype != dtype:
-        raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}")
+    checks.check_output(out, shape, dtype)
     if out.device != device:
         raise ValueError(f"out: is on {out.device}, the input on {device}")
     if torch.is_grad_enabled():
@@ -463,17 +452,22 @@ def check_target(
                 )
     if not _are_in_memory(out, *tensors.values()):
         return  # the operation writes a tensor of its own, which is then copied
-    if not out.is_contiguous() and scan_problem.overlaps_itself(_byte_view(out)):
-        raise ValueError(f"out: several of its elements share memory (strides of {out.stride()} elements)")
-    for name, tensor in tensors.items():
-        if tensor is None or not tensor.numel() or not out.numel():
-            continue
-        same = (
-            name in in_place and tensor.data_ptr() == out.data_ptr() and tensor.dtype == out.dtype
-            and tensor.stride() == out.stride() and tensor.shape == out.shape
-        )  # fmt: skip
-        if not same and scan_problem.overlap(_byte_view(out), _byte_view(tensor)):
-            raise ValueError(f"out: overlaps {name} in memory without being the same tensor")
+    inputs = [
+        (name, _byte_view(tensor))
+        for name, tensor in tensors.items()
+        if tensor is not None
+        and tensor.numel()
+        and out.numel()
+        and not (name in in_place and _is_same(tensor, out))
+    ]
+    if inputs or not out.is_contiguous():
+        scan_problem.check_overlap(_byte_view(out), inputs)
+
+
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    return (
+        a.data_ptr() == b.data_ptr() and a.dtype == b.dtype and a.stride() == b.stride() and a.shape == b.shape
+    )  # fmt: skip
 
 
 class _ByteView:
