@@ -247,7 +247,7 @@ def histc(
 
 def _lend(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) -> Any:
     """The function of torch tensors, each as an array of numpy or of its device."""
-    return handlers("torch").via_numpy.lend(function, arrays, **keywords)
+    return handlers("torch").via_numpy.call_via_numpy(function, arrays, **keywords)
 
 
 def _refuse_at_home(placement: Placement, device: object, density: bool) -> None:

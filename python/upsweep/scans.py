@@ -1,30 +1,29 @@
 """Scans along one axis: cumulative sums, discounted sums and gated recurrences.
 
-Every function here is one recurrence,
+Every function here computes one recurrence,
 
     y[t] = a[t] * y[t-1] + x[t]
 
-with a = 1, a = gamma or a = gates. Real numbers are computed in float64 and rounded once, when written. What a
-block does to a state, so that a scan can be cut into pieces, is in ``upsweep.aggregates``.
+with a = 1, a = gamma or a = gates. Real numbers are computed in float64 and rounded once, when they are written.
+``upsweep.aggregates`` has the aggregates of blocks, with which a scan can be cut into pieces.
 
-Arrays and their libraries
---------------------------
-The result is an array of the library that the arguments are of, on their device: lists and numpy arrays give an
-ndarray, torch tensors a tensor. Arrays on two devices are refused. A number goes with any of them.
+Array libraries
+---------------
+The result is an array of the arguments' library, on their device: lists and numpy arrays give an ndarray, torch
+tensors a tensor. Arrays on two devices are refused. A number goes with arrays of every library.
 
-On a CUDA device work is put on the current stream of that device, whichever device is current, in memory of the
-arrays' library. Nothing waits for it, and it can be captured in a CUDA graph. With numpy arrays and ``device=``
-the call returns when the result is back.
+On a CUDA device the work runs on the current stream of that device, whichever device is current, in memory that
+the arrays' library allocates. The call does not wait for it, and a CUDA graph can capture it. With numpy arrays
+and ``device=`` the call returns when the result is back.
 
 dask arrays
 -----------
-The result is a dask array, computed when dask computes it, with the chunks of the arguments: their sizes have to
-be known, and may be any. A block is looked at twice, for what it does to the state and for its result; a worker
-uses one thread for it, unless ``n_threads=`` says more. Bits depend on chunks and `method`, not on who computes
-them. With ``method="tree"`` states travel between blocks as products of gates and sums: where the product over a
-block leaves the range of float64, the states after it are not finite, even if the plain loop's are; and with
-complex gates what is infinite there may be NaN here.
-There are no `out`, `window` and `device`.
+The result is a lazy dask array with the chunks of the arguments. Chunks may have any sizes, which have to be
+known. Each block is read twice, for its aggregate and for its result; a worker uses one thread for it, unless
+``n_threads=`` says more. Bits depend on chunks and `method`, not on the scheduler. With ``method="tree"`` the
+states before blocks are computed from products of gates and sums: where the product over a block leaves the
+range of float64, the states after it are not finite, even if those of the sequential loop are; and with complex
+gates infinite states may become NaN. `out`, `window` and `device` are refused.
 
 torch tensors
 -------------
@@ -32,12 +31,12 @@ torch tensors
   torch.int64. gates and tokens are promoted as torch does. ``dtype=`` is a torch.dtype.
 - A 0-d tensor on the CPU goes with tensors on any device.
 - Gradients reach x, gates, tokens, gamma and `initial`, from the result and from the final state, of any order
-  (under the compiler: the first). Each has its argument's dtype, and is 0 where the argument is not read: a gate
-  at a reset, or at the first step without `initial`. A gamma has none with ``window=``. Derivatives taken forward
-  (jvp, jacfwd) raise NotImplementedError.
-- ``out=`` raises ValueError where an argument requires a gradient and gradients are on. So does, with
-  TypeError, an integer ``dtype=`` where x requires one.
-- The compiler (``fullgraph=True``, shapes and numbers that change), ``torch.export``, ``vmap`` and torch.func's
+  (under the compiler: the first). Each has the dtype of its argument, and is 0 where the scan does not read the
+  argument: a gate at a reset, or at the first step without `initial`. A gamma has none with ``window=``. Forward
+  derivatives (jvp, jacfwd) raise NotImplementedError.
+- ``out=`` raises ValueError where an argument requires a gradient and gradients are on. An integer ``dtype=``
+  raises TypeError where x requires one.
+- torch.compile (``fullgraph=True``, dynamic shapes and numbers), ``torch.export``, ``vmap`` and torch.func's
   ``grad`` and ``jacrev`` take every scan; autocast leaves dtypes as they are. ``torch.jit.trace`` is refused.
 """
 
@@ -110,37 +109,37 @@ def cumulative_sum(
     reset : array_like of bool, optional
         Broadcasts with x. Where true, the state before that step is dropped.
     dtype : dtype_like, optional
-        Of the result. Default: x's; integers narrower than the platform's, and bool, become the platform's
-        (``np.cumsum``'s rule; of tensors, all integers become int64). Integers wrap around.
+        The dtype of the result. Default: that of x; bool and integers narrower than the platform's become the
+        platform's (``np.cumsum``'s rule; of tensors, all integers become int64). Integers wrap around.
     include_initial : bool
-        The result begins with the initial state (0 without `initial`) and is one step longer; in reverse it
-        ends with it.
+        Whether the result begins with the initial state (0 without `initial`), which makes it one step longer; in
+        reverse it ends with that state.
     exclusive : bool
-        y[t] is the state before step t: the sum of what precedes it.
+        Whether y[t] is the state before step t: the sum of the elements that precede it.
     out : array of the same library, optional
-        The result goes here; may be `x` itself. Undefined after a KeyboardInterrupt.
+        The result is written to it; may be `x` itself. Undefined after a KeyboardInterrupt.
     return_final : bool
-        Return also the state after the last step.
+        Whether to return the state after the last step too.
     n_threads : int, optional
         Default: see `get_num_threads`.
     device : {None, "cpu", "cuda", "cuda:N"}, optional
-        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
-        other libraries are computed where they are.
+        The device that computes the scan of numpy arrays, which are copied to it, and the result back. Arrays of
+        other libraries are computed on their own device.
     method : {None, "sequential", "tree"}, optional
-        With dask arrays: how the states before blocks are found. One after the other (the default), which keeps
-        few blocks in memory; or in two passes over a tree, for many workers that hold all blocks.
+        How the states before the blocks of dask arrays are computed: one after the other (the default), which
+        keeps few blocks in memory, or in two passes over a tree, for many workers that hold all blocks.
 
     Returns
     -------
     y : array of x's library
-        Of the shape that x and `reset` broadcast to (one longer with `include_initial`).
+        It has the shape that x and `reset` broadcast to (one step longer with `include_initial`).
     final : array of x's library
         Only with `return_final`; y's shape without `axis`.
 
     Raises
     ------
     TypeError
-        An argument is no array of numbers, `out` has another dtype than the result.
+        An argument is no array of numbers; `out` has another dtype than the result.
     ValueError
         Shapes do not broadcast, `axis` is out of range, `out` has another shape, is read-only or overlaps an
         input without being it; `include_initial` together with `exclusive`.
@@ -151,9 +150,9 @@ def cumulative_sum(
 
     Notes
     -----
-    float32 is summed in float64 and rounded once; complex numbers are summed part by part. The keywords follow
-    the array API standard's ``cumulative_sum`` where that has them. Other libraries' arrays, devices and
-    gradients: see ``help(upsweep.scans)``.
+    float32 is summed in float64 and rounded once; complex numbers are summed part by part. The keywords that the
+    array API standard's ``cumulative_sum`` has, mean the same. ``help(upsweep.scans)`` describes arrays of other
+    libraries, devices and gradients.
 
     Examples
     --------
@@ -223,8 +222,8 @@ def discounted_cumsum(
         float16, bfloat16 (ml_dtypes), float32, float64, complex64 or complex128; integers and bool become
         float64 (of tensors, torch's default dtype). At least one axis.
     gamma : float, complex or array_like
-        The discount: a number, or anything that broadcasts with x: per row ``(rows, 1)``, per channel, per
-        step. A Python float keeps its 64 bits.
+        The discount: a number, or an array that broadcasts with x: per row ``(rows, 1)``, per channel or per
+        step. A Python float is used with its 64 bits.
     axis : int
         The axis that the sum runs along.
     reverse : bool
@@ -236,34 +235,34 @@ def discounted_cumsum(
         Broadcasts with x. Where true, the state before that step is dropped: an episode ends, another packed
         sequence begins.
     window : int, optional
-        Sum at most this many elements, counted in scan order; `gamma` must be constant along `axis`. Computed
-        without a subtraction, so that a NaN is gone after `window` steps.
+        The number of elements that a sum has at most, in scan order; `gamma` must be constant along `axis`. The
+        sums are computed without a subtraction, so a NaN leaves them after `window` steps.
     exclusive : bool
-        y[t] is the state before step t.
+        Whether y[t] is the state before step t.
     out : array of the same library, optional
-        The result goes here; may be `x` or `gamma` itself. Undefined after a KeyboardInterrupt.
+        The result is written to it; may be `x` or `gamma` itself. Undefined after a KeyboardInterrupt.
     return_final : bool
-        Return also the state after the last step (in reverse: at t = 0).
+        Whether to return the state after the last step too (in reverse: at t = 0).
     n_threads : int, optional
-        Default: see `get_num_threads`. The result's bits do not depend on it.
+        Default: see `get_num_threads`. The bits of the result do not depend on it.
     device : {None, "cpu", "cuda", "cuda:N"}, optional
-        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
-        other libraries are computed where they are.
+        The device that computes the scan of numpy arrays, which are copied to it, and the result back. Arrays of
+        other libraries are computed on their own device.
     method : {None, "sequential", "tree"}, optional
-        With dask arrays: how the states before blocks are found. One after the other (the default), which keeps
-        few blocks in memory; or in two passes over a tree, for many workers that hold all blocks.
+        How the states before the blocks of dask arrays are computed: one after the other (the default), which
+        keeps few blocks in memory, or in two passes over a tree, for many workers that hold all blocks.
 
     Returns
     -------
     y : array of x's library
-        Of the shape that x, gamma and reset broadcast to; x's dtype, complex if gamma is.
+        It has the shape that x, gamma and reset broadcast to, and x's dtype, complex if gamma is.
     final : array of x's library
         Only with `return_final`; y's shape without `axis`, float32 for float16 and bfloat16.
 
     Raises
     ------
     TypeError
-        An argument is no array of numbers, `out` has another dtype than the result.
+        An argument is no array of numbers; `out` has another dtype than the result.
     ValueError
         Shapes do not broadcast, `axis` is out of range, `out` has another shape, is read-only or overlaps an
         input without being it; `window` is below 1 or meets `initial`, `return_final`, `exclusive` or a
@@ -276,9 +275,10 @@ def discounted_cumsum(
     Notes
     -----
     Real numbers are computed in float64 and rounded once, when written; numbers below the smallest normal one
-    count as zero, so that a decayed tail costs no more than the rest. A real gamma multiplies the two parts of a
-    complex state: an infinity in one of them leaves the other alone. One long line is cut into blocks whose
-    carries are combined [1]_. Other libraries' arrays, devices and gradients: see ``help(upsweep.scans)``.
+    count as zero, so that a decayed tail is as fast as the rest. A real gamma multiplies the two parts of a
+    complex state, so an infinity in one of them does not change the other. One long line is cut into blocks
+    whose carries are combined [1]_. ``help(upsweep.scans)`` describes arrays of other libraries, devices and
+    gradients.
 
     References
     ----------
@@ -345,8 +345,9 @@ def linear_recurrence(
     Parameters
     ----------
     gates, tokens : array_like
-        They broadcast together. float16, bfloat16 (ml_dtypes), float32, float64, complex64 or complex128;
-        integers and bool become float64 (of tensors, torch's default dtype). At least one axis.
+        The factors and summands, which broadcast together. float16, bfloat16 (ml_dtypes), float32, float64,
+        complex64 or complex128; integers and bool become float64 (of tensors, torch's default dtype). At least
+        one axis.
     axis : int
         The axis that the recurrence runs along, of the broadcast shape.
     reverse : bool
@@ -355,34 +356,34 @@ def linear_recurrence(
         The state before the first step; broadcasts to the result's shape without `axis`. Without it the first
         y is the first token, and the first gate is not read.
     reset : array_like of bool, optional
-        Broadcasts with the others. Where true, the state before that step is dropped; a selection, not a
-        multiplication by zero, so it also stops infinities and NaNs.
+        Broadcasts with the others. Where true, the state before that step is dropped. The state is replaced, not
+        multiplied by zero, so a reset also stops infinities and NaNs.
     exclusive : bool
-        y[t] is the state before step t.
+        Whether y[t] is the state before step t.
     out : array of the same library, optional
-        The result goes here; may be `gates` or `tokens` itself. Undefined after a KeyboardInterrupt.
+        The result is written to it; may be `gates` or `tokens` itself. Undefined after a KeyboardInterrupt.
     return_final : bool
-        Return also the state after the last step (in reverse: at t = 0).
+        Whether to return the state after the last step too (in reverse: at t = 0).
     n_threads : int, optional
-        Default: see `get_num_threads`. The result's bits do not depend on it.
+        Default: see `get_num_threads`. The bits of the result do not depend on it.
     device : {None, "cpu", "cuda", "cuda:N"}, optional
-        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
-        other libraries are computed where they are.
+        The device that computes the scan of numpy arrays, which are copied to it, and the result back. Arrays of
+        other libraries are computed on their own device.
     method : {None, "sequential", "tree"}, optional
-        With dask arrays: how the states before blocks are found. One after the other (the default), which keeps
-        few blocks in memory; or in two passes over a tree, for many workers that hold all blocks.
+        How the states before the blocks of dask arrays are computed: one after the other (the default), which
+        keeps few blocks in memory, or in two passes over a tree, for many workers that hold all blocks.
 
     Returns
     -------
     y : array of the arguments' library
-        Of the broadcast shape and of the result type of gates and tokens.
+        It has the broadcast shape and the result type of gates and tokens.
     final : array of the arguments' library
         Only with `return_final`; y's shape without `axis`, float32 for float16 and bfloat16.
 
     Raises
     ------
     TypeError
-        An argument is no array of numbers, `out` has another dtype than the result.
+        An argument is no array of numbers; `out` has another dtype than the result.
     ValueError
         Shapes do not broadcast, `axis` is out of range, `out` has another shape, is read-only or overlaps an
         input without being it.
@@ -395,9 +396,9 @@ def linear_recurrence(
     -----
     Real numbers are computed in float64 and rounded once, when written; numbers below the smallest normal one
     count as zero. Real gates multiply the two parts of a complex state. The parallel form is Blelloch's [1]_:
-    pairs (product of gates, state from nothing) combine associatively. Where a product leaves the range of float64
-    the steps are taken in order instead. Other libraries' arrays, devices and gradients: see
-    ``help(upsweep.scans)``.
+    pairs (product of gates, state after a zero state) combine associatively. Where a product leaves the range of
+    float64, the steps run sequentially instead. ``help(upsweep.scans)`` describes arrays of other libraries,
+    devices and gradients.
 
     References
     ----------
@@ -428,7 +429,7 @@ def linear_recurrence(
 
 
 def _dask_scan(function: Any, window: int | None = None, **keywords: Any) -> Any:
-    """The scan of dask arrays, whose tasks call `function` again, on blocks."""
+    """Return the scan of dask arrays; its tasks call `function` on blocks."""
     if window is not None:
         raise NotImplementedError("window: of dask arrays, use dask.array.map_overlap with depth=window - 1")
     names = [name for name in keywords if name in ("x", "gamma", "gates", "tokens")]
@@ -480,7 +481,7 @@ def _run(
         target = scan_problem.check_out(out, shape, scan.dtype, scan.inputs, in_place, scan.placement)
     elif include_initial:
         target = _backends.new_result(scan, shape)
-    after = target  # what the states after the steps are written to
+    after = target  # the part of the result for the states after each step
     if target is not None and include_initial:
         before = (slice(None),) * axis
         after = target[(*before, slice(None, -1) if reverse else slice(1, None))]

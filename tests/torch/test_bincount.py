@@ -16,7 +16,7 @@ def device(request, monkeypatch):
     from upsweep._torch import bincount, executors
 
     request.getfixturevalue("fake_cuda")
-    monkeypatch.setattr(bincount, "_plain", lambda *arguments: None)
+    monkeypatch.setattr(bincount, "_run_plain", lambda *arguments: None)
     monkeypatch.setattr(executors, "count", executors._count_on_cuda)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda ordinal: 77, raising=False)
     return "cpu"
@@ -338,7 +338,7 @@ def test_registered_operations(device):
 def test_nothing_is_read_back_unless_it_has_to(fake_cuda, monkeypatch):
     from upsweep._torch import bincount, executors
 
-    monkeypatch.setattr(bincount, "_plain", lambda *arguments: None)
+    monkeypatch.setattr(bincount, "_run_plain", lambda *arguments: None)
     monkeypatch.setattr(executors, "count", executors._count_on_cuda)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda ordinal: 77, raising=False)
     x, w = torch.tensor([3, 1, 1]), torch.ones(3, requires_grad=True)

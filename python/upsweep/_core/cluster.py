@@ -1,6 +1,6 @@
 """Sorting, counting and cutting of points: what `cluster` does, for arrays of numpy and of what has its functions.
 
-`_torch/cluster.py` has the same methods for tensors.
+`_torch/cluster.py` overrides the methods that differ for tensors.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Tools:
     def points(self, x: Any, name: str) -> Any:
         x = self.xp.asarray(x)
         if x.ndim != 2:
-            raise ValueError(f"{name}: expected points in two axes, (M, D), got shape {x.shape}")
+            raise ValueError(f"{name}: expected points in two axes, (M, D), got shape {tuple(x.shape)}")
         return x
 
     def labels(self, lab: Any) -> Any:
@@ -77,7 +77,7 @@ class Tools:
 
     def at_labels(self, totals: Any, lab: Any, name: str) -> Any:
         """The argument, which has to have a number for each label."""
-        if lab.size and int(lab.max()) >= totals.shape[0]:
+        if len(lab) and int(lab.max()) >= totals.shape[0]:
             raise ValueError(
                 f"{name}: expected one for each of {int(lab.max()) + 1} labels, got {totals.shape[0]}"
             )
@@ -108,11 +108,14 @@ class Tools:
     def stable_order(self, x: Any) -> Any:
         return self.xp.argsort(x, kind="stable")
 
+    def descending_order(self, x: Any) -> Any:
+        return self.stable_order(-x)
+
     def cumulative_sum(self, x: Any) -> Any:
         return self.xp.cumsum(x, dtype=np.int64)
 
     def count(self, lab: Any) -> Any:
-        if lab.size and int(lab.min()) < 0:
+        if len(lab) and int(lab.min()) < 0:
             raise ValueError(f"lab: labels have to be 0 or more, got {int(lab.min())}")
         return self.xp.bincount(lab)
 
@@ -157,23 +160,26 @@ class Tools:
         codes = self.zeros(n_points)
         if n_points == 0 or n_axes == 0:
             return self.arange(n_points)
-        low, high = points.min(axis=0), points.max(axis=0)
-        self._check_finite(low, high)
+        low, high = self._extent(points)
         # Cells are cubes; axes beyond the bits, the narrowest, do not steer.
         span = high - low
-        axes = self.xp.argsort(-span, kind="stable")[:MORTON_BITS]
+        axes = self.descending_order(span)[:MORTON_BITS]
         axes = axes[: max(int((span > 0).sum()), 1)]
         n_bits = min(MORTON_BITS // len(axes), 31)
         side = float(span.max()) or 1.0
-        scaled = ((points - low)[:, axes] / side * 2.0**n_bits).astype(np.int64).clip(0, 2**n_bits - 1)
+        scaled = (points - low)[:, axes] / side * 2.0**n_bits
+        scaled = self.integers(scaled).reshape(scaled.shape).clip(0, 2**n_bits - 1)
         for bit in range(n_bits - 1, -1, -1):
             for axis in range(len(axes)):
                 codes = 2 * codes + (scaled[:, axis] >> bit & 1)
         return self.stable_order(codes)
 
-    def _check_finite(self, low: Any, high: Any) -> None:
+    def _extent(self, points: Any) -> tuple[Any, Any]:
+        """Return the least and the largest coordinates."""
+        low, high = self.xp.amin(points, axis=0), self.xp.amax(points, axis=0)
         if not bool(self.xp.isfinite(low).all() and self.xp.isfinite(high).all()):
             raise ValueError("x: expected finite coordinates")
+        return low, high
 
     def leaf_order(self, points: Any, n_leaves: int) -> Any:
         """The order of the leaves of a tree that halves points along their widest coordinate.
@@ -184,7 +190,7 @@ class Tools:
         order = self.arange(n_points)
         if n_points == 0 or points.shape[1] == 0:
             return order
-        self._check_finite(points.min(axis=0), points.max(axis=0))
+        self._extent(points)
         parts = [(0, n_leaves)]
         while parts:
             first, last = parts.pop()

@@ -1,6 +1,7 @@
-"""`bincount` for torch tensors: argument rules in torch's terms, then the operation of `count_ops`.
+"""`bincount` of torch tensors: dtype and device rules of torch, then the executor or the operation.
 
-As with the scans the operation is skipped where nothing is to be differentiated, compiled, transformed or watched.
+`_core.checks` has the checks that arrays of all libraries share. As for scans, the operation of `bincount_ops` is
+skipped where nothing is differentiated, compiled, transformed or watched by a mode.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def bincount(
 ) -> Any:  # fmt: skip
     """`upsweep.bincount` of tensors."""
     if length is axis is out is dtype is None and invalid == "raise" and not (accumulate or return_invalid):
-        y = _plain(x, weights, minlength, n_threads)
+        y = _run_plain(x, weights, minlength, n_threads)
         if y is not None:
             return y
     drop = checks.check_count_keywords(invalid, return_invalid, accumulate, out)
@@ -37,10 +38,10 @@ def bincount(
             x, weights, out, minlength, length=length, axis=axis, accumulate=accumulate, dtype=dtype,
             invalid=invalid, deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,
         )  # fmt: skip
-    keys = torch_scan._tensor(x, "x", None)
+    keys = torch_scan.as_tensor(x, "x", None)
     is_integral = not (keys.is_floating_point() or keys.is_complex())
     at = checks.check_keys(keys, is_integral, axis, rule=": bincount takes integers and bool")
-    summands = None if weights is None else torch_scan._tensor(weights, "weights", None)
+    summands = None if weights is None else torch_scan.as_tensor(weights, "weights", None)
     n_sums = checks.check_weights(summands, keys)
     if summands is not None and summands.device != keys.device:
         raise ValueError(f"weights: is on {summands.device}, x on {keys.device}")
@@ -76,21 +77,20 @@ def _is_plain(value: Any, dtypes: set[torch.dtype]) -> bool:
     )  # fmt: skip
 
 
-def _plain(x: Any, weights: Any, minlength: Any, n_threads: int | None) -> Tensor | None:
-    """The plainest calls on the CPU, at a fraction of what the layers cost; None where this is no such call."""
+def _run_plain(x: Any, weights: Any, minlength: Any, n_threads: int | None) -> Tensor | None:
+    """Count 1-D tensors on the CPU without the layers below, which cost four times as much; None for others."""
     if not _is_plain(x, _INTEGERS):
         return None
-    if weights is None:
-        if torch_scan.needs_dispatcher((x,)) or not x.numel():
-            return None
-        counted = cpu.bincounts.plain(x.numpy(), None, minlength, cpu.threads(n_threads))
-        return None if counted is None else torch.from_numpy(counted)
-    if not _is_plain(weights, _FLOATS) or weights.is_neg() or torch_scan.needs_dispatcher((x, weights)):
+    if weights is not None and (not _is_plain(weights, _FLOATS) or weights.is_neg()):
         return None
-    if not x.numel():
+    if torch_scan.needs_dispatcher((x, weights)) or not x.numel():
         return None
-    summed = cpu.bincounts.plain(x.numpy(), weights.detach().numpy(), minlength, cpu.threads(n_threads))
-    return None if summed is None else torch.from_numpy(summed).to(weights.dtype)
+    summands = None if weights is None else weights.detach().numpy()
+    counts = cpu.bincounts.plain(x.numpy(), summands, minlength, cpu.threads(n_threads))
+    if counts is None:
+        return None
+    y = torch.from_numpy(counts)
+    return y if weights is None else y.to(weights.dtype)
 
 
 def _run(request: bincount_ops.Request, out: Any, accumulate: bool) -> tuple[Tensor, Tensor | None]:
@@ -102,25 +102,25 @@ def _run(request: bincount_ops.Request, out: Any, accumulate: bool) -> tuple[Ten
         with torch.no_grad():
             y, n_invalid = executors.count(request, out, accumulate)
         if out is not None:
-            torch.autograd.graph.increment_version(out)  # so that a backward which saved it notices
+            torch.autograd.graph.increment_version(out)  # a backward that saved it raises then
         return y, n_invalid
     if request.n_bins is None or not request.drop:
-        request = request.with_bins(_looked_at(request))
+        request = request.with_bins(_n_bins_of_keys(request))
     y, n_invalid = bincount_ops.count.form()(*request.arguments())
     if out is not None:
         y = out.add_(y) if accumulate else out.copy_(y)
     return y, n_invalid
 
 
-def _looked_at(request: bincount_ops.Request) -> int:
-    """The number of bins, where the keys have to be looked at first."""
-    if not torch_scan._are_in_memory(request.keys):
+def _n_bins_of_keys(request: bincount_ops.Request) -> int:
+    """Return the number of bins, and check the keys, by a count without weights."""
+    if not torch_scan.are_in_memory(request.keys):
         raise NotImplementedError(
             "x: its values cannot be looked at while torch transforms or traces the call; give length= and "
             "invalid='drop'"
         )
-    counted, _ = executors.count(request.of_keys(), None, False)
-    return int(counted.shape[request.axis])
+    counts, _ = executors.count(request.of_keys(), None, False)
+    return int(counts.shape[request.axis])
 
 
 # ---- argument rules ------------------------------------------------------------------------------------------

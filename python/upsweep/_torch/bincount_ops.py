@@ -2,9 +2,9 @@
 
     y[b] = sum of weights[i] where x[i] = b
 
-The derivative of the sums is to look up: the gradient of weights[i] is that of y at x[i], and 0 where x[i] is no
-bin. The derivative of this is the sum again, so that each of the two operations is the other's, to any order. Keys
-have none. The operations drop keys outside the bins; who wants to hear of them has looked before.
+The derivative of the sums is a look-up: the gradient of weights[i] is that of y at x[i], and 0 where x[i] is no
+bin. The derivative of a look-up is the sum again, so the two operations give derivatives of every order. Keys have
+no derivative. The operations drop keys outside the bins; callers that raise an error check the keys before.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ __all__ = ["EagerCount", "Request", "count", "look_up"]
 
 @dataclass(frozen=True)
 class Request:
-    """A checked count: keys, their axis that the bins replace, and weights of their shape or with `n_sums` last.
+    """A checked count.
 
-    n_bins : None: of the largest key, and at least `least`.
+    keys : in any layout; the bins replace their axis `axis`.
+    weights : of the keys' shape, or with one axis of `n_sums` more.
+    n_bins : None for those that the largest key asks for, at least `least`.
+    drop : whether keys outside the bins are left out.
     """
 
     keys: Tensor
@@ -48,11 +51,11 @@ class Request:
         return replace(self, n_bins=n_bins, drop=True)
 
     def of_keys(self) -> Request:
-        """The count without its weights."""
+        """Return the count without its weights."""
         return replace(self, weights=None, n_sums=None, dtype=torch.int64, count_invalid=False)
 
     def arguments(self) -> tuple[Any, ...]:
-        """Of the operation."""
+        """Return the arguments of the operation."""
         return (
             self.keys, self.weights, self.axis, self.n_bins, -1 if self.n_sums is None else self.n_sums,
             self.dtype, self.count_invalid, self.deterministic, self.n_threads,
@@ -60,7 +63,7 @@ class Request:
 
 
 def _no_number(x: Tensor) -> Tensor:
-    """In the place of the number of dropped keys."""
+    """Return the result that stands for the number of dropped keys, where it is not counted."""
     return x.new_empty((0,), dtype=torch.int64)
 
 
@@ -94,15 +97,15 @@ def _look_up(
     n_bins, sums = g.shape[axis], g.shape[x.ndim :]
     if n_bins == 0 or x.numel() == 0:
         return g.new_zeros((*x.shape, *sums), dtype=dtype)
-    keys = x.to(torch.int64)  # from uint64 those of 2**63 and more become negative: no bins either
+    keys = x.to(torch.int64)  # uint64 keys from 2**63 on become negative, which is outside too
     inside = (keys >= 0) & (keys < n_bins)
     keys = keys.where(inside, 0)
     if sums:
         keys, inside = keys.unsqueeze(-1).expand(*x.shape, *sums), inside.unsqueeze(-1)
-    found = g.gather(axis, keys).where(inside, 0)
-    if found.is_complex() and not dtype.is_complex:
-        found = found.real
-    return found.to(dtype).contiguous()
+    gradient = g.gather(axis, keys).where(inside, 0)
+    if gradient.is_complex() and not dtype.is_complex:
+        gradient = gradient.real
+    return gradient.to(dtype).contiguous()
 
 
 def _fake_look_up(
@@ -114,7 +117,7 @@ def _fake_look_up(
 # ---- derivatives -----------------------------------------------------------------------------------------------
 
 
-def _keep(
+def _save(
     ctx: Any, x: Tensor, weights: Tensor | None, axis: int, deterministic: bool, n_threads: int,
     output: tuple[Tensor, Tensor],
 ) -> None:  # fmt: skip
@@ -128,7 +131,7 @@ def _keep(
 
 def _save_count(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, weights, axis, _, _, _, _, deterministic, n_threads = inputs
-    _keep(ctx, x, weights, axis, deterministic, n_threads, output)
+    _save(ctx, x, weights, axis, deterministic, n_threads, output)
 
 
 def _count_backward(ctx: Any, g: Tensor | None, _: Any) -> tuple[Any, ...]:
@@ -182,7 +185,7 @@ class EagerCount(torch.autograd.Function):  # type: ignore[misc]  # torch is not
     def forward(ctx: Any, x: Tensor, weights: Tensor, request: Request) -> tuple[Tensor, Tensor]:
         y, n_invalid = executors.count(request, None, False)
         outputs = y, _no_number(x) if n_invalid is None else n_invalid
-        _keep(ctx, x, weights, request.axis, request.deterministic, request.n_threads, outputs)
+        _save(ctx, x, weights, request.axis, request.deterministic, request.n_threads, outputs)
         return outputs
 
     @staticmethod

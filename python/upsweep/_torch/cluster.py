@@ -1,4 +1,7 @@
-"""Sorting, counting and cutting of points that are tensors, where they are; the methods of `_clusters.Tools`."""
+"""Array functions of clusters for torch tensors: sorting, counting and cutting of points on the tensors' device.
+
+The class overrides the methods of `_core.cluster.Tools` whose functions have other names or rules in torch.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from upsweep._core.cluster import MORTON_BITS, fold_cells
+from upsweep._core import cluster
 
 __all__ = ["Tools"]
 
 
-_COUNTED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # what torch.bincount takes
+_COUNTED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # dtypes that torch.bincount takes
 
 
-class Tools:
-    MIN_WEIGHT: float | None = 1e-9
+class Tools(cluster.Tools):
+    """Array functions of the library and device of one tensor."""
+
+    MIN_WEIGHT = 1e-9
 
     def __init__(self, like: Tensor) -> None:
+        super().__init__(torch)
         self.device = like.device
 
     # ---- arguments ---------------------------------------------------------------------------------------------
@@ -30,9 +36,7 @@ class Tools:
     def points(self, x: Any, name: str) -> Tensor:
         if not isinstance(x, Tensor):
             raise TypeError(f"{name}: expected a tensor, as another argument is one, got {type(x).__qualname__}")
-        if x.ndim != 2:
-            raise ValueError(f"{name}: expected points in two axes, (M, D), got shape {tuple(x.shape)}")
-        return x.detach()
+        return super().points(x.detach(), name)
 
     def labels(self, lab: Any) -> Tensor:
         if not isinstance(lab, Tensor):
@@ -48,9 +52,7 @@ class Tools:
         return weights.clamp(min=least)
 
     def at_labels(self, totals: Tensor, lab: Tensor, name: str) -> Tensor:
-        if lab.numel() and (most := int(self._counted(lab).max())) >= totals.shape[0]:
-            raise ValueError(f"{name}: expected one for each of {most + 1} labels, got {totals.shape[0]}")
-        return totals
+        return super().at_labels(totals, self._counted(lab), name)
 
     def _counted(self, lab: Tensor) -> Tensor:
         return lab if lab.dtype in _COUNTED else lab.to(torch.int64)
@@ -63,30 +65,23 @@ class Tools:
     def arange(self, n: int) -> Tensor:
         return torch.arange(n, device=self.device)
 
-    def stack(self, *columns: Tensor) -> Tensor:
-        return torch.stack(columns, dim=1)
-
     def floats(self, totals: Tensor, like: Tensor) -> Tensor:
-        """The weights of clusters, in the dtype of the points' weights."""
+        """Return the weights of clusters in the dtype of the points' weights."""
         return totals.to(like.dtype if like.is_floating_point() else torch.get_default_dtype())
 
     # ---- sorting and counting ----------------------------------------------------------------------------------
 
-    def ranks(self, x: Tensor) -> tuple[Tensor, int]:
-        values, places = torch.unique(x, return_inverse=True)
-        return places.reshape(-1), len(values)
-
     def stable_order(self, x: Tensor) -> Tensor:
         return torch.argsort(x, stable=True)
+
+    def descending_order(self, x: Tensor) -> Tensor:
+        return torch.argsort(x, descending=True, stable=True)
 
     def cumulative_sum(self, x: Tensor) -> Tensor:
         return torch.cumsum(x, 0, dtype=torch.int64)
 
     def count(self, lab: Tensor) -> Tensor:
-        lab = self._counted(lab)
-        if lab.numel() and int(lab.min()) < 0:
-            raise ValueError(f"lab: labels have to be 0 or more, got {int(lab.min())}")
-        return torch.bincount(lab)
+        return super().count(self._counted(lab))
 
     def sum_by_label(
         self, lab: Tensor, x: Tensor, n_labels: int | None, weights: Tensor | None = None
@@ -123,41 +118,15 @@ class Tools:
             raise ValueError("x: expected finite coordinates, of fewer than 2**62 cells")
         return cells.to(torch.int64)
 
-    def labels_of_cells(self, cells: Tensor) -> Tensor:
-        return self.ranks(fold_cells(self, cells))[0]
-
-    def _extent(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = points.min(dim=0).values, points.max(dim=0).values
-        if not bool(torch.isfinite(low).all() and torch.isfinite(high).all()):
-            raise ValueError("x: expected finite coordinates")
-        return low, high
-
-    def morton_order(self, points: Tensor) -> Tensor:
-        n_points, n_axes = points.shape
-        codes = self.zeros(n_points)
-        if n_points == 0 or n_axes == 0:
-            return self.arange(n_points)
-        low, high = self._extent(points)
-        span = high - low
-        axes = torch.argsort(span, descending=True, stable=True)[:MORTON_BITS]
-        axes = axes[: max(int((span > 0).sum()), 1)]
-        n_bits = min(MORTON_BITS // len(axes), 31)
-        side = float(span.max()) or 1.0
-        scaled = ((points - low)[:, axes] / side * 2.0**n_bits).to(torch.int64).clamp(0, 2**n_bits - 1)
-        for bit in range(n_bits - 1, -1, -1):
-            for axis in range(len(axes)):
-                codes = 2 * codes + (scaled[:, axis] >> bit & 1)
-        return self.stable_order(codes)
-
     def leaf_order(self, points: Tensor, n_leaves: int) -> Tensor:
-        """All parts of a level at once, by two stable sorts: a device has no use for one part after the other."""
+        """Cut all parts of a level at once by two stable sorts, because parts one at a time would be slow."""
         n_points, n_axes = points.shape
         order = self.arange(n_points)
         if n_points == 0 or n_axes == 0:
             return order
         self._extent(points)
         places = self.arange(n_points)
-        parts = [0, n_leaves]  # leaves at which parts begin
+        parts = [0, n_leaves]  # the leaves at which parts begin
         while any(end - begin > 1 for begin, end in pairwise(parts)):
             begins = torch.tensor([-(-leaf * n_points // n_leaves) for leaf in parts[:-1]], device=self.device)
             part = torch.searchsorted(begins, places, right=True) - 1

@@ -6,8 +6,8 @@ The derivative of a scan is a scan the other way: with g the gradient of y,
 
     gx[t] = g[t] + conj(a[t+1]) * gx[t+1],    ga[t] = gx[t] * conj(y[t-1])
 
-It is written in operations that torch can differentiate, this one among them, so that second and higher
-derivatives follow. `a` is not read where a step is dropped (a reset; the first step without an initial state).
+The derivative consists of operations that torch can differentiate, this one among them, which gives derivatives of
+every order. A step after a reset, and the first step without an initial state, do not read `a`: its gradient is 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["allocate_out", "scan"]
 
 
 def allocate_out(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """An uninitialised result, laid out as x is, or in C order where x repeats elements."""
+    """Return an uninitialised result with the layout of x, or in C order where x repeats elements."""
     if 0 in x.stride():
         return torch.empty(x.shape, dtype=dtype, device=x.device)
     return torch.empty_like(x, dtype=dtype)
@@ -67,7 +67,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _shifted(tensor: Tensor, edge: Tensor, axis: int, by: int) -> Tensor:
-    """tensor[t + by] for by = 1 or -1; `edge`, without the axis, where that is outside."""
+    """Return tensor[t + by] for by = 1 or -1, with `edge`, which lacks the axis, where t + by is out of range."""
     n = tensor.shape[axis]
     edge = edge.to(tensor.dtype).expand(tensor.shape[:axis] + tensor.shape[axis + 1 :]).unsqueeze(axis)
     if by > 0:
@@ -76,7 +76,7 @@ def _shifted(tensor: Tensor, edge: Tensor, axis: int, by: int) -> Tensor:
 
 
 def _only(step: int, length: int, axis: int, like: Tensor) -> Tensor:
-    """Where the steps along `axis` are this one; broadcasts to `like`."""
+    """Return flags that are set at one step along `axis`; they broadcast to `like`."""
     return (torch.arange(length, device=like.device) == step).reshape((-1,) + (1,) * (like.ndim - axis - 1))
 
 
@@ -85,7 +85,7 @@ def _conj(tensor: Tensor) -> Tensor:
 
 
 def _narrowed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
-    """A gradient in the dtype of what it belongs to: its real part, if that is real."""
+    """Return a gradient in the dtype of its argument: the real part for a real argument."""
     if gradient.is_complex() and not dtype.is_complex:
         gradient = gradient.real
     return gradient.to(dtype)
@@ -99,10 +99,10 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
     needs_x, needs_gates, needs_gamma, _, needs_initial = ctx.needs_input_grad[:5]
     if ctx.window and needs_gamma:
         raise NotImplementedError("gamma: no derivative with window=")
-    ahead = -1 if reverse else 1  # from a step to the next one in scan order
+    ahead = -1 if reverse else 1  # the next step in scan order
     if g is None:
         assert g_final is not None
-        # Only the final state was used: a gradient of zeros but for the last step.
+        # The loss depends on the final state only: the gradient of y is zero.
         shape = (*g_final.shape[:axis], ctx.length, *g_final.shape[axis:])
         g = g_final.new_zeros(shape)
     length = g.shape[axis]
@@ -113,10 +113,10 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
     if g_final is not None and not ctx.window:
         g = g + torch.where(_only(last, length, axis, g), g_final.to(g.dtype).unsqueeze(axis), 0)
 
-    if _is_plain(ctx, gates, g):
-        return _gradients_at_once(ctx, g, gates, initial, reset, y)
+    if _needs_no_graph(ctx, gates, g):
+        return _gradients_without_copies(ctx, g, gates, initial, reset, y)
 
-    # gx, the scan the other way round.
+    # gx is the scan in the other direction.
     next_gates = None if gates is None else _conj(_shifted(gates, gates.new_ones(()), axis, ahead))
     next_reset = None if reset is None else _shifted(reset, reset.new_zeros(()), axis, ahead)
     back_gamma = None if gamma is None else _conj(gamma)
@@ -128,7 +128,7 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
     if needs_gates or needs_gamma:
         before = _shifted(y, y.new_zeros(()) if initial is None else initial, axis, -ahead)
         terms = gx * _conj(before)
-        # Factors that are not read have a gradient of 0, also where gx is not finite.
+        # Factors that no step reads have a gradient of 0, also where gx is not finite.
         unread = reset
         if initial is None:
             at_first = _only(first, length, axis, g)
@@ -155,8 +155,8 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
     return (g_x, g_gates, g_gamma, None, g_initial)
 
 
-def _is_plain(ctx: Any, gates: Tensor | None, g: Tensor) -> bool:
-    """Whether the gradients of gates are wanted as numbers only: not differentiated, compiled or transformed."""
+def _needs_no_graph(ctx: Any, gates: Tensor | None, g: Tensor) -> bool:
+    """Whether the gradients of gates need no graph: they are not differentiated, compiled or transformed."""
     return (
         gates is not None and not ctx.window and gates.dtype == g.dtype == ctx.x_dtype and not g.is_complex()
         and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
@@ -165,10 +165,10 @@ def _is_plain(ctx: Any, gates: Tensor | None, g: Tensor) -> bool:
     )  # fmt: skip
 
 
-def _gradients_at_once(
+def _gradients_without_copies(
     ctx: Any, g: Tensor, gates: Tensor, initial: Tensor | None, reset: Tensor | None, y: Tensor | None
 ) -> tuple[Any, ...]:
-    """What `_backward` makes of copies that are shifted by a step, from views that begin a step later."""
+    """Return the gradients of `_backward` from views that begin a step later, instead of from shifted copies."""
     axis, reverse, n = ctx.axis, ctx.reverse, g.shape[ctx.axis]
     last, first = (0, n - 1) if reverse else (n - 1, 0)
     # Steps but the last in scan order, and steps but the first.
