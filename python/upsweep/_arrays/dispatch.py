@@ -75,7 +75,8 @@ def dispatched(
     def decorate(implementation: Callable[..., Any]) -> Callable[..., Any]:
         code, namespace = implementation.__code__, implementation.__globals__
         name, n_arrays, at_device = implementation.__name__[1:], len(names), code.co_argcount - 1
-        parameters = code.co_varnames[: at_device + 1]
+        n_parameters = at_device + 1
+        parameters = code.co_varnames[:n_parameters]
         if parameters[:n_arrays] != names or parameters[-1] != "device":
             raise TypeError(f"{implementation.__name__}: expected {names} first and device last, got {parameters}")
 
@@ -86,27 +87,29 @@ def dispatched(
                 if type(array) not in PLAIN:
                     break
             else:
-                _refuse_method(arguments[at_device + 1 :])
-                return implementation(*arguments[: at_device + 1])
+                if len(arguments) > n_parameters and arguments[-1] is not None:
+                    raise _method_error(arguments[-1])
+                return implementation(*arguments[:n_parameters])
             if dask is not None and "dask.array" in sys.modules and _arrays.any_dask(*arrays):
                 keywords = dict(zip((*parameters, "method"), arguments))
                 handlers("dask").refuse(**{name: keywords.pop(name) for name in (*not_with_dask, "device")})
                 return dask(namespace[name], **keywords)
-            _refuse_method(arguments[at_device + 1 :])
-            if _arrays.any_torch(*arrays):
-                _arrays.refuse_device(arguments[at_device], "torch tensors")
+            if len(arguments) > n_parameters and arguments[-1] is not None:
+                raise _method_error(arguments[-1])
+            if _arrays.any_torch(array) or _arrays.any_torch(*arrays):
+                if arguments[at_device] is not None:
+                    _arrays.refuse_device(arguments[at_device], "torch tensors")
                 return getattr(getattr(handlers("torch"), torch), name)(*arguments[:at_device])
             if _arrays.any_dlpack_only(*arrays):
                 _arrays.refuse_device(arguments[at_device], "arrays of other libraries")
                 keywords = dict(zip(parameters[n_arrays:-1], arguments[n_arrays:]))
                 return _arrays.call_via_dlpack(namespace[name], dict(zip(names, arrays)), **keywords)
-            return implementation(*arguments[: at_device + 1])
+            return implementation(*arguments[:n_parameters])
 
         return call
 
     return decorate
 
 
-def _refuse_method(method: tuple[object, ...]) -> None:
-    if method and method[0] is not None:
-        raise ValueError(f"method: goes with dask arrays only, got {method[0]!r}")
+def _method_error(method: object) -> ValueError:
+    return ValueError(f"method: goes with dask arrays only, got {method!r}")

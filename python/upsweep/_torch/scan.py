@@ -130,7 +130,8 @@ def prepare_sum(x: Any, dtype: Any, axis: int, reset: Any, initial: Any) -> Tens
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype: expected a torch.dtype with tensors, got {dtype!r}")
     x = as_tensor(x, "x", None)
-    dtype = dtype or (x.dtype if _is_inexact(x.dtype) else torch.int64)
+    if dtype is None:
+        dtype = x.dtype if _is_inexact(x.dtype) else torch.int64
     check_sum_dtype(dtype, "x", x)
     if x.dtype != dtype and _is_inexact(dtype) != _is_inexact(x.dtype):
         x = x.to(dtype)  # each element is cast before it is added
@@ -266,7 +267,7 @@ class TensorScan:
         self.name, self.factor_name, self.shape, self.dtype = name, factor_name or "gamma", shape, dtype
         self.axis = checks.check_scan_axis(axis, shape, name)
         self.x = x if x.shape == shape else x.expand(shape)
-        if _is_inexact(dtype) and x.dtype != dtype and x.requires_grad:
+        if x.dtype != dtype and x.requires_grad and _is_inexact(dtype):
             self.x = self.x.to(dtype)
         self.reset = None if reset is None else reset.expand(shape)
         self.gates: Tensor | None = None
@@ -458,13 +459,21 @@ def check_target(
     inputs = [
         (name, _byte_view(tensor))
         for name, tensor in tensors.items()
-        if tensor is not None
-        and tensor.numel()
-        and out.numel()
-        and not (name in in_place and _is_same(tensor, out))
+        if tensor is not None and not (_is_apart(tensor, out) or (name in in_place and _is_same(tensor, out)))
     ]
     if inputs or not out.is_contiguous():
         scan_problem.check_overlap(_byte_view(out), inputs)
+
+
+def _is_apart(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors share no memory because one is empty, or both are dense and their addresses differ."""
+    n_a, n_b = a.numel(), b.numel()
+    if not (n_a and n_b):
+        return True
+    if not (a.is_contiguous() and b.is_contiguous()):
+        return False
+    distance = b.data_ptr() - a.data_ptr()
+    return distance >= n_a * a.element_size() or -distance >= n_b * b.element_size()
 
 
 def _is_same(a: Tensor, b: Tensor) -> bool:
