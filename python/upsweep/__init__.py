@@ -1,22 +1,27 @@
 """Scans, counts and block-sparse reductions for arrays, at the speed of a memory copy.
 
-A scan is one recurrence along an axis, y[t] = a[t] * y[t-1] + x[t], run in two halves: the sequential scan of a
-line that fits a core, and the blocked scan, where the blocks of a long line are reduced, their carries combined
-and the blocks scanned again from the cache. Results do not depend on the number of threads.
+A scan is one recurrence along an axis, y[t] = a[t] * y[t-1] + x[t]. A line that fits one core is scanned in order.
+A long line is cut into blocks: the blocks are reduced to their aggregates, the aggregates are combined, and the
+blocks are scanned from the cache. Results do not depend on the number of threads.
 
     >>> import numpy as np, upsweep
     >>> upsweep.discounted_cumsum(np.ones(4), 0.5)
     array([1.   , 1.5  , 1.75 , 1.875])
 
-The layers, each calling only downwards:
+Each layer calls only layers below it::
 
-    scans, carries, counts      public functions: checks and docstrings; peer_names: others' names for them
-    streams                     scans of blocks, one after the other
-    distributed                 scans and counts of what is sharded over processes, by torch.distributed
-    histograms                  the same; _bins: from the edges of bins to thresholds
-    user_scan, filters          scans by a user's own update, traced and compiled by _expr; users of them
-    _arrays, _signature         argument to array; arrays to one shape and an axis
-    _dispatch, _cpu             to a backend; the instruction set's build of the kernels
+    public functions    scans, aggregates, blockwise, compat       scans, carries, scans of blocks, other names
+                        bincounts, histograms, cluster             counts, histograms, clusters of points
+                        user_scan, filters                         scans by a function, filters made of them
+                        pairs, te                                  pair reductions, tensor expressions
+                        distributed                                scans and counts over torch.distributed
+      -> _torch, _dask  functions for tensors and dask arrays, found through _arrays.dispatch
+      -> _backends      executors of checked problems on the CPU and on CUDA
+      -> _core          the problems: arguments that are checked and have one shape
+      -> _compiler      formulas, recurrences and loops to machine code
+      -> _arrays        array libraries: recognise, describe, allocate, wrap the result
+
+Start reading at `scans.cumulative_sum`.
 """
 
 import importlib
@@ -97,8 +102,8 @@ __all__ = [
 ]
 
 
-# Names whose modules are imported when they are asked for, so that `import upsweep` stays as fast as without.
-_LATER = {
+# Names whose modules are imported on first use, so that `import upsweep` stays fast.
+_LAZY = {
     **dict.fromkeys(
         (
             "BlockRanges", "Genred", "KernelSolve", "LazyTensor", "Pm", "Vi", "Vj", "generic_argkmin",
@@ -127,13 +132,13 @@ dispatch.register("dask", _load_dask)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        found = globals()[name] = getattr(importlib.import_module(f"upsweep.{_LATER[name]}"), name)
-        return found
-    # distributed imports torch. The last four are modules' former names, which warn when they are imported.
+    if name in _LAZY:
+        value = globals()[name] = getattr(importlib.import_module(f"upsweep.{_LAZY[name]}"), name)
+        return value
+    # distributed imports torch. The last four are former names of modules, which warn when they are imported.
     if name in ("cluster", "distributed", "pairs", "te", "carries", "counts", "peer_names", "streams"):
         return importlib.import_module(f"upsweep.{name}")
-    if name == "__version__":  # looked up when asked for: importlib.metadata is slow to import
+    if name == "__version__":  # on first use: importlib.metadata is slow to import
         from importlib import metadata
 
         return metadata.version("upsweep")

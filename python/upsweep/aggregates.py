@@ -1,11 +1,11 @@
-"""What a block does to a state: the pieces from which streaming, chunked and distributed scans are built.
+"""Aggregates of blocks of steps, and their composition: the parts of streaming, chunked and distributed scans.
 
 A block of steps turns the state before it into ``multiplier * state + value``, unless a reset in it drops that
-state. Two neighbouring blocks do together what `combine` says, so the state before any block follows from the
-carries of the blocks before it, in whatever order those were found.
+state. `combine` composes the carries of two neighbouring blocks. Composition is associative, so the state before
+any block follows from the carries of the blocks before it, in whatever order they were computed.
 
-A carry's arrays are of the library that the block was of, and on its device: ndarrays, torch tensors, cupy arrays.
-Those of tensors can be differentiated.
+The arrays of a carry have the library and device of the block: ndarrays, torch tensors, cupy arrays. Those of
+tensors are differentiable.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from upsweep import _arrays, _backends, scans
+from upsweep import _arrays, _backends
 from upsweep._arrays import Array
-from upsweep._arrays.dispatch import handlers
+from upsweep._arrays.dispatch import dispatched, handlers
 from upsweep._core import scan as scan_problem
+from upsweep._core.checks import check_carry_state
 
 __all__ = ["Carry", "combine", "cumulative_sum_carry", "discounted_cumsum_carry", "linear_recurrence_carry"]
 
 
 class Carry(NamedTuple):
-    """What a block does to the state before it.
+    """The aggregate of a block of steps: what it does to the state before it.
 
     Attributes
     ----------
     multiplier : ndarray, torch.Tensor, cupy.ndarray, ...
-        The product of the block's gates, the first one included; 0 where `reset`. float64, complex128, int64
-        or uint64, of the state's shape; float64 also where real gates meet complex tokens.
+        The product of all gates of the block; 0 where `reset` is set. float64, complex128, int64 or uint64, of
+        the state's shape; float64 also for real gates with complex tokens.
     value : ndarray, torch.Tensor, cupy.ndarray, ...
-        The state after the block when there is none before it. float64, complex128, int64 or uint64, of the
-        same shape.
+        The state after the block without a state before it. float64, complex128, int64 or uint64, of the same
+        shape.
     reset : ndarray, torch.Tensor, cupy.ndarray, ... of bool
         Whether the block drops the state before it.
 
@@ -50,25 +51,33 @@ class Carry(NamedTuple):
     reset: Any
 
     def apply(self, state: Any) -> Any:
-        """Return the state after the block, given the one before it, or None for none.
+        """Return the state after the block.
 
         Parameters
         ----------
         state : array_like or None
-            Broadcasts with the state's shape. A number, or an array of the carry's library.
+            The state before the block, None for no state: a number, or an array of the carry's library that
+            broadcasts with the state's shape.
 
         Returns
         -------
         ndarray, torch.Tensor, cupy.ndarray, ...
-            In the carry's dtype; of the carry's library.
+            The state, in the carry's dtype and library.
 
         Raises
         ------
         TypeError
-            No array of numbers, of another library than the carry, or of a kind that the carry cannot hold, as
-            of a scan's `initial`: complex for a real carry, floating for one of integers.
+            The state is no array of numbers, belongs to another library than the carry, or has a kind that the
+            carry cannot hold: complex for a real carry, floating for a carry of integers.
         ValueError
             The shapes do not broadcast together; the state is on another device.
+
+        Examples
+        --------
+        >>> import upsweep
+        >>> carry = upsweep.cumulative_sum_carry([1, 2, 3])
+        >>> carry.apply(10)
+        array(16)
         """
         if state is None:
             return self.value
@@ -76,20 +85,13 @@ class Carry(NamedTuple):
             return handlers("torch").aggregates.apply(*self, state)
         if _arrays.any_dlpack_only(self.value, state):
             return _arrays.call_via_dlpack(_apply, {**self._asdict(), "state": state})
-        parts, given = _parts(self), _arrays.as_operand(state, "state")
-        placement = _arrays.common_placement({"carry": parts[1], "state": given})
+        parts, before = _parts(self), _arrays.as_operand(state, "state")
+        placement = _arrays.common_placement({"carry": parts[1], "state": before})
         dtype = parts[1].dtype
-        if not _arrays.can_hold(dtype, given.dtype):
-            raise TypeError(f"state: {given.dtype} cannot be held by a carry of dtype {dtype}")
-        try:
-            np.broadcast_shapes(given.shape, parts[1].shape)
-        except ValueError:
-            raise ValueError(
-                f"state: shape {given.shape} does not broadcast with the carry's {parts[1].shape}"
-            ) from None
+        check_carry_state(before, parts[1], _arrays.can_hold)
         if placement is not None:
-            return _backends.advance_on_device(parts, given, dtype)
-        return _advance(self, given.astype(dtype, copy=False))
+            return _backends.advance_on_device(parts, before, dtype)
+        return _advance(self, before.astype(dtype, copy=False))
 
 
 def _apply(multiplier: Any, value: Any, reset: Any, state: Any) -> Any:
@@ -107,21 +109,21 @@ def _parts(carry: Carry, name: str = "carry") -> tuple[Array, Array, Array]:
 
 
 def _advance(carry: Carry, state: Array) -> Array:
-    # The product is not formed where it is dropped: an infinity before a reset is gone, not NaN.
-    kept = np.where(carry.reset, 0, state).astype(_common_dtype(state, carry.value))
+    # A reset replaces the state by 0 before the product is formed: infinity times 0 would be NaN.
+    state = np.where(carry.reset, 0, state).astype(_common_dtype(state, carry.value))
     with np.errstate(all="ignore"):
-        return np.asarray(np.where(carry.reset, carry.value, _times(carry.multiplier, kept) + carry.value))
+        return np.asarray(np.where(carry.reset, carry.value, _times(carry.multiplier, state) + carry.value))
 
 
 def _common_dtype(a: Array, b: Array) -> np.dtype[Any]:
-    """The dtype of both; of two integers, which wrap around alike, b's."""
+    """Return the dtype that holds both; b's for two integers, whose products wrap around in the same way."""
     return b.dtype if a.dtype.kind in "iu" and b.dtype.kind in "iu" else np.result_type(a, b)
 
 
 def _times(a: Array, b: Array) -> Array:
-    """Their product, where a real number multiplies both parts of a complex one.
+    """Return the product, in which a real number multiplies both parts of a complex one.
 
-    numpy would make it complex, and its imaginary zero turns an infinity into a NaN.
+    numpy makes the real number complex, and its imaginary zero turns an infinity into a NaN.
     """
     if a.dtype.kind == "c":
         a, b = b, a
@@ -134,17 +136,18 @@ def _times(a: Array, b: Array) -> Array:
 
 
 def combine(carry_a: Carry, carry_b: Carry) -> Carry:
-    """What two neighbouring blocks do together; `carry_a` is the first in scan order.
+    """Compose the aggregates of two neighbouring blocks.
 
     Parameters
     ----------
     carry_a, carry_b : Carry
-        Their arrays broadcast together, and are of one library and on one device. Or what ``scan.carry`` gives.
+        The carries of the two blocks, `carry_a` of the first one in scan order. Their arrays broadcast together
+        and have one library and device. Or two results of ``scan.carry``.
 
     Returns
     -------
     Carry
-        In the dtype that holds both.
+        That of both blocks, in the dtype that holds both carries.
 
     Raises
     ------
@@ -162,9 +165,9 @@ def combine(carry_a: Carry, carry_b: Carry) -> Carry:
     np.True_
     """
     then = getattr(carry_a, "then", None)
-    if then is not None and type(carry_a) is type(carry_b):  # of scans by an update
-        both: Carry = then(carry_b)
-        return both
+    if then is not None and type(carry_a) is type(carry_b):  # carries of `scan`
+        composed: Carry = then(carry_b)
+        return composed
     for name, carry in (("carry_a", carry_a), ("carry_b", carry_b)):
         if not isinstance(carry, Carry):
             raise TypeError(f"{name}: expected a Carry, got {type(carry).__qualname__}")
@@ -203,7 +206,7 @@ def cumulative_sum_carry(
     n_threads: int | None = None,
     device: str | None = None,
 ) -> Carry:
-    """What a block of a `cumulative_sum` does to the state before it.
+    """Return the aggregate of a block of a `cumulative_sum`.
 
     Parameters
     ----------
@@ -213,6 +216,7 @@ def cumulative_sum_carry(
     Returns
     -------
     Carry
+        What the block does to the state before it.
 
     Raises
     ------
@@ -225,18 +229,7 @@ def cumulative_sum_carry(
     >>> upsweep.cumulative_sum_carry([1, 2, 3]).value
     array(6)
     """
-    if _arrays.any_torch(x, reset):
-        _arrays.refuse_device(device, "torch tensors")
-        return Carry(*handlers("torch").aggregates.cumulative_sum(x, axis, reverse, reset, dtype, n_threads))
-    if _arrays.any_dlpack_only(x, reset):
-        return _borrow(
-            cumulative_sum_carry, {"x": x, "reset": reset}, device, axis=axis, reverse=reverse, dtype=dtype,
-            n_threads=n_threads,
-        )  # fmt: skip
-    given = _arrays.as_operand(x, "x")
-    result_dtype = scans._cumsum_dtype(given, dtype)
-    given = scans._for_sum(given, result_dtype)
-    return _reduce("x", given, None, None, result_dtype, axis, reverse, reset, False, n_threads, device)
+    return Carry(*_cumulative_sum_carry(x, reset, axis, reverse, dtype, n_threads, device))
 
 
 def discounted_cumsum_carry(
@@ -249,7 +242,7 @@ def discounted_cumsum_carry(
     n_threads: int | None = None,
     device: str | None = None,
 ) -> Carry:
-    """What a block of a `discounted_cumsum` does to the state before it.
+    """Return the aggregate of a block of a `discounted_cumsum`.
 
     Parameters
     ----------
@@ -259,6 +252,7 @@ def discounted_cumsum_carry(
     Returns
     -------
     Carry
+        What the block does to the state before it.
 
     Raises
     ------
@@ -272,17 +266,7 @@ def discounted_cumsum_carry(
     >>> carry.multiplier, carry.value
     (array(0.25), array(2.5))
     """
-    if _arrays.any_torch(x, gamma, reset):
-        _arrays.refuse_device(device, "torch tensors")
-        return Carry(*handlers("torch").aggregates.discounted_cumsum(x, gamma, axis, reverse, reset, n_threads))
-    if _arrays.any_dlpack_only(x, gamma, reset):
-        return _borrow(
-            discounted_cumsum_carry, {"x": x, "gamma": gamma, "reset": reset}, device, axis=axis, reverse=reverse,
-            n_threads=n_threads,
-        )  # fmt: skip
-    given, factor = _arrays.as_operand(x, "x"), _arrays.as_operand(gamma, "gamma")
-    dtype = scans._discounted_dtype(given, factor)
-    return _reduce("x", given, "gamma", factor, dtype, axis, reverse, reset, True, n_threads, device)
+    return Carry(*_discounted_cumsum_carry(x, gamma, reset, axis, reverse, n_threads, device))
 
 
 def linear_recurrence_carry(
@@ -295,7 +279,7 @@ def linear_recurrence_carry(
     n_threads: int | None = None,
     device: str | None = None,
 ) -> Carry:
-    """What a block of a `linear_recurrence` does to the state before it.
+    """Return the aggregate of a block of a `linear_recurrence`.
 
     Parameters
     ----------
@@ -305,6 +289,7 @@ def linear_recurrence_carry(
     Returns
     -------
     Carry
+        What the block does to the state before it.
 
     Raises
     ------
@@ -318,43 +303,40 @@ def linear_recurrence_carry(
     >>> carry.multiplier, carry.value
     (array(1.), array(3.))
     """
-    if _arrays.any_torch(gates, tokens, reset):
-        _arrays.refuse_device(device, "torch tensors")
-        return Carry(
-            *handlers("torch").aggregates.linear_recurrence(gates, tokens, axis, reverse, reset, n_threads)
-        )
-    if _arrays.any_dlpack_only(gates, tokens, reset):
-        return _borrow(
-            linear_recurrence_carry, {"gates": gates, "tokens": tokens, "reset": reset}, device, axis=axis,
-            reverse=reverse, n_threads=n_threads,
-        )  # fmt: skip
-    factor, given = _arrays.as_operand(gates, "gates"), _arrays.as_operand(tokens, "tokens")
-    dtype = _arrays.result_dtype(factor, given)
-    return _reduce("tokens", given, "gates", factor, dtype, axis, reverse, reset, True, n_threads, device)
+    return Carry(*_linear_recurrence_carry(gates, tokens, reset, axis, reverse, n_threads, device))
 
 
-def _borrow(function: Any, arrays: dict[str, Any], device: object, **keywords: Any) -> Carry:
-    _arrays.refuse_device(device, "arrays of other libraries")
-    result: Carry = _arrays.call_via_dlpack(function, arrays, **keywords)
-    return result
+# ---- implementation --------------------------------------------------------------------------------------------
+
+_Parts = tuple[Any, Any, Any]
+
+
+@dispatched("x", "reset", torch="aggregates")
+def _cumulative_sum_carry(
+    x: Any, reset: Any, axis: int, reverse: bool, dtype: Any, n_threads: int | None, device: str | None
+) -> _Parts:
+    return _reduce(scan_problem.sum_problem(x, dtype, axis, reset, None), reverse, False, n_threads, device)
+
+
+@dispatched("x", "gamma", "reset", torch="aggregates")
+def _discounted_cumsum_carry(
+    x: Any, gamma: Any, reset: Any, axis: int, reverse: bool, n_threads: int | None, device: str | None
+) -> _Parts:
+    return _reduce(scan_problem.discounted_problem(x, gamma, axis, reset, None), reverse, True, n_threads, device)
+
+
+@dispatched("gates", "tokens", "reset", torch="aggregates")
+def _linear_recurrence_carry(
+    gates: Any, tokens: Any, reset: Any, axis: int, reverse: bool, n_threads: int | None, device: str | None
+) -> _Parts:
+    scan = scan_problem.recurrence_problem(gates, tokens, axis, reset, None)
+    return _reduce(scan, reverse, True, n_threads, device)
 
 
 def _reduce(
-    name: str,
-    x: Array,
-    factor_name: str | None,
-    factor: Array | None,
-    dtype: np.dtype[Any],
-    axis: int,
-    reverse: bool,
-    reset: ArrayLike | None,
-    flush: bool,
-    n_threads: int | None,
-    device: str | None,
-) -> Carry:
+    scan: scan_problem.Scan, reverse: bool, flush: bool, n_threads: int | None, device: str | None
+) -> _Parts:
     ordinal = _arrays.check_device(device)
-    scan = scan_problem.normalise(name, x, factor_name, factor, dtype, axis=axis, reset=reset, initial=None)
-    scans._refuse_device(scan, device)
-    return Carry(
-        *_backends.reduce_scan(scan, reverse=bool(reverse), flush=flush, n_threads=n_threads, device=ordinal)
-    )
+    if scan.placement is not None:
+        _arrays.refuse_device(device, f"those of type {scan.placement.library.name}")
+    return _backends.reduce_scan(scan, reverse=bool(reverse), flush=flush, n_threads=n_threads, device=ordinal)

@@ -1,7 +1,7 @@
-"""Counts of integer keys, of arrays of numpy, torch, cupy and other libraries, where they are.
+"""Counts of integer keys, and sums of weights by key, for arrays of numpy, torch, cupy and other libraries.
 
-The same function takes every layout: keys and weights are read as they lie, the counted axis last in what the
-kernels see (``upsweep._core.bincount.Count``).
+One function reads every layout: keys and weights are not copied, and the kernels see the counted axis last
+(``upsweep._core.bincount.Count``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from upsweep import _arrays, _backends
 from upsweep._arrays import Array
-from upsweep._arrays.dispatch import handlers
+from upsweep._arrays.dispatch import dispatched, handlers
 from upsweep._backends import cpu
 from upsweep._core import bincount as bincount_problem
 
@@ -59,44 +59,44 @@ def bincount(
     x : array_like
         Keys: integers of any width or bool, not negative; 1-D without `axis`.
     weights : array_like, optional
-        Real or complex numbers of any dtype: of x's shape, for one sum, or with one axis more behind it, (..., k),
-        for k sums. The result is their sum for each key. Read as they lie, as `x` is, in any byte order and
-        stride.
+        Real or complex numbers of any dtype, whose sum for each key is the result: of x's shape for one sum, or
+        with one axis more, (..., k), for k sums. Like `x` they are read in any byte order and stride, without a
+        copy.
     minlength : int
         The least number of bins.
     length : int, optional
-        The number of bins, whatever the keys are; keys outside are handled as `invalid` says.
+        The number of bins, whatever the keys are; `invalid` says what happens to keys outside.
     axis : int, optional
-        Count along this axis only: a batch of counts, in which the bins take the axis' place.
+        Count along this axis only: a batch of counts, in which the bins replace the axis.
     out : array of the same library, optional
-        The result goes here: of the result's shape and dtype; it fixes the number of bins. An error leaves it
-        untouched; after a KeyboardInterrupt it is undefined.
+        The result is written to it. It has the result's shape and dtype, and sets the number of bins. An error
+        leaves it untouched; after a KeyboardInterrupt it is undefined.
     accumulate : bool
-        Add to `out` instead of overwriting it.
+        Whether to add to `out` instead of overwriting it.
     dtype : dtype_like, optional
-        Of the result. Default: intp for counts, float64 for sums, complex128 for complex ones. With an integer
-        dtype integer weights are summed as 64-bit integers, which wrap around; any other is rounded to once, in
-        the end (sums of floats to an integer dtype by cutting them). For tensors a torch.dtype: see Notes.
+        The dtype of the result. Default: intp for counts, float64 for sums, complex128 for complex ones. With an
+        integer dtype, integer weights are summed as 64-bit integers, which wrap around; all other sums are rounded
+        once, at the end (sums of floats are truncated to an integer dtype). For tensors a torch.dtype: see Notes.
     invalid : {"raise", "drop"}
-        What to do with keys below 0, or from `length` on: an error, or leave them out.
+        Whether keys below 0, or from `length` on, raise an error or are left out.
     deterministic : bool
-        Sums of floats have the same bits on each run on a CUDA device too. Nothing on the CPU, where results
-        never depend on the number of threads, nor on the run.
+        Whether sums of floats have the same bits on each run on a CUDA device. No effect on the CPU: results
+        there are always deterministic, for any number of threads.
     return_invalid : bool
-        With ``invalid="drop"``: return also how many keys were left out.
+        With ``invalid="drop"``: whether to return the number of keys that were left out, too.
     n_threads : int, optional
         Default: see `get_num_threads`.
     device : {None, "cpu", "cuda", "cuda:N"}, optional
-        With numpy arrays: where to compute. On CUDA they are copied there and the result back. Arrays of
-        other libraries are computed where they are.
+        The device that counts numpy arrays, which are copied to it, and the result back. Arrays of other
+        libraries are counted on their own device.
 
     Returns
     -------
     counts : array of x's library
-        One number for each bin: ``max(largest key + 1, minlength)`` of them without `length` or `out`, the largest
-        key of all rows. Of x's shape with `axis` replaced by the bins, and the k sums last.
+        One number for each bin: ``max(largest key + 1, minlength)`` of them without `length` or `out`, with the
+        largest key of all rows. The shape is x's with `axis` replaced by the bins, and the k sums last.
     n_invalid : int64
-        Only with `return_invalid`; of arrays on a device, and of tensors, an array without axes where they are.
+        Only with `return_invalid`; for tensors and arrays on a device, a 0-d array on that device.
 
     Raises
     ------
@@ -108,33 +108,33 @@ def bincount(
         another shape; `minlength` negative; `length` smaller than `minlength`; `accumulate` without `out`.
     MemoryError
         The largest key, `minlength` or `length` asks for more bins than this machine, or the device, has memory
-        for. It is not asked for then.
+        for. Nothing is allocated then.
     NotImplementedError
-        Tensors whose number of bins is not known while torch transforms them (vmap) or takes derivatives forward.
+        The number of bins of tensors is not known while torch transforms them (vmap); forward derivatives.
 
     Notes
     -----
-    ``np.bincount``'s results and errors. Float weights are summed in float64, in fixed chunks: the bits do not
-    depend on the number of threads, and are numpy's below 2**17 keys, from 2**16 bins on, or where the sums are
-    exact. More than 2**17 keys are never copied whole: besides the result a thread takes about 1 MiB; from 2**18
-    bins (of sums, 2**16) on all together at least a quarter of the result. An `out` whose bins are not its last
-    axis, that is not aligned, or of another dtype than the sums are computed in, is written through an array of
-    its size.
+    Results and errors are those of ``np.bincount``. Float weights are summed in float64, in fixed chunks: the
+    bits do not depend on the number of threads, and are numpy's below 2**17 keys, from 2**16 bins on, or where
+    the sums are exact. More than 2**17 keys are never copied whole: besides the result each thread allocates
+    about 1 MiB, and from 2**18 bins on (of sums, 2**16) all threads together at least a quarter of the result.
+    An `out` is written through a temporary of its size if its bins are not the last axis, if it is not aligned,
+    or if its dtype is not the one of the computation.
 
     Tensors follow ``torch.bincount``: counts are int64, sums of float32 float32, of complex64 complex64, of all
     other real weights (float16, bfloat16, integers, bool) float64; without keys the result is int64, unless
     `dtype` is given. All are summed in 64 bits a part and rounded once. Gradients of every order reach the
     weights: that of a weight is the result's at its key, and 0 for a key that was left out. ``torch.compile``
-    takes the call whole with `length` (or `out`) and ``invalid="drop"``; other calls depend on the keys' values,
-    and it leaves them to Python. The gradient makes an int64 copy of the keys.
+    compiles the call with `length` (or `out`) and ``invalid="drop"``; other calls depend on the keys' values and
+    break the graph. The gradient makes an int64 copy of the keys.
 
-    On a CUDA device work goes to the current stream, and nothing waits for it with `length` (or `out`) and
-    ``invalid="drop"``, which can be captured in a graph. Otherwise the call waits once: without a number of bins
-    for the keys' range, with one and ``invalid="raise"`` for the number of keys outside. Sums of floats may have
-    other bits on each run there where bins are many, unless `deterministic`, or torch's own switch for that is on.
+    On a CUDA device the work runs on the current stream. With `length` (or `out`) and ``invalid="drop"`` the call
+    does not wait for it, and a CUDA graph can capture it. Otherwise the call waits once: for the range of the keys
+    if the number of bins is unknown, else for the number of keys outside. With many bins, sums of floats may have
+    other bits on each run, unless `deterministic` is set or torch's own switch for it is on.
 
     dask arrays give dask arrays: one task counts a block, and groups of counts are added in a fixed order. Without
-    `length` the number of bins is unknown until they are computed, which goes without `axis` only.
+    `length`, which `axis` requires, the number of bins is unknown until they are computed.
 
     Examples
     --------
@@ -158,26 +158,21 @@ def bincount(
         y = cpu.bincounts.plain(x, weights, minlength, cpu.threads(n_threads))
         if y is not None:
             return y
-    if _arrays.any_dask(x, weights, out):
-        _dask = handlers("dask")
-        _dask.reject_options(out=out, accumulate=accumulate, device=device)
-        return _dask.bincount(
-            bincount, x, weights, minlength, length=length, axis=axis, dtype=dtype, invalid=invalid,
-            deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,
-        )  # fmt: skip
-    if _arrays.any_torch(x, weights, out):
-        _arrays.refuse_device(device, "torch tensors")
-        return handlers("torch").bincount.bincount(
-            x, weights, minlength, length=length, axis=axis, out=out, accumulate=accumulate, dtype=dtype,
-            invalid=invalid, deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,
-        )  # fmt: skip
-    if _arrays.any_dlpack_only(x, weights, out):
-        _arrays.refuse_device(device, "arrays of other libraries")
-        return _arrays.call_via_dlpack(
-            bincount, {"x": x, "weights": weights, "out": out}, minlength=minlength, length=length, axis=axis,
-            accumulate=accumulate, dtype=dtype, invalid=invalid, deterministic=deterministic,
-            return_invalid=return_invalid, n_threads=n_threads,
-        )  # fmt: skip
+    return _bincount(
+        x, weights, out, minlength, length, axis, accumulate, dtype, invalid, deterministic, return_invalid,
+        n_threads, device,
+    )  # fmt: skip
+
+
+def _dask_bincount(function: Any, **keywords: Any) -> Any:
+    return handlers("dask").bincount(function, **keywords)
+
+
+@dispatched("x", "weights", "out", torch="bincount", dask=_dask_bincount, not_with_dask=("out", "accumulate"))
+def _bincount(
+    x: Any, weights: Any, out: Any, minlength: Any, length: Any, axis: Any, accumulate: bool, dtype: Any,
+    invalid: Any, deterministic: bool, return_invalid: bool, n_threads: int | None, device: str | None,
+) -> Any:  # fmt: skip
     ordinal = _arrays.check_device(device)
     count = bincount_problem.normalise_count(
         x, weights, minlength, length=length, axis=axis, out=out, accumulate=accumulate, dtype=dtype,

@@ -1,7 +1,8 @@
-"""Scans of what comes in blocks, one after the other: arrays larger than memory, and data without an end.
+"""Scans of data that arrive in blocks along the axis: arrays larger than memory, and streams without an end.
 
-What is kept from block to block is the state alone, in the precision that scans compute in, so that the number of
-blocks adds nothing to the error; with ``window=`` also the elements that later windows reach back to.
+A scan keeps the state alone from block to block, in the precision of the computation, so that the number of blocks
+adds nothing to the rounding error. With ``window=`` it also keeps the elements that later windows reach back to.
+The public function is `scan_blocks`; a class for each kind of scan runs one block after another.
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays, aggregates, scans
-from upsweep._core.scan import check_axis
+from upsweep._core.checks import check_axis, check_window
 
 __all__ = ["BlockScan", "scan_blocks"]
 
-# Each scan: its arguments, of which the last is the one that gives the result its dtype; what a block does.
+# The names of each scan's arrays, and the function that makes the carry of a block.
 _SCANS: dict[Callable[..., Any], tuple[tuple[str, ...], Callable[..., aggregates.Carry]]] = {
     scans.cumulative_sum: (("x",), aggregates.cumulative_sum_carry),
     scans.discounted_cumsum: (("x", "gamma"), aggregates.discounted_cumsum_carry),
     scans.linear_recurrence: (("gates", "tokens"), aggregates.linear_recurrence_carry),
 }
-_NOT_OF_A_CARRY = ("exclusive", "window", "out")
+_NOT_FOR_CARRIES = ("exclusive", "window", "out")
 
 
 class BlockScan(Iterator[Any]):
-    """The results of a scan of blocks, in the order of the blocks. Made by `scan_blocks`.
+    """An iterator of the results of a scan of blocks, in the order of the blocks; `scan_blocks` returns it.
 
     Attributes
     ----------
     state : array or None
-        The state after the blocks so far, in the dtype that it is computed in (float64 for float32): None before
-        the first block without `initial`. Given as `initial` to another scan of blocks, it goes on from there.
+        The state after the blocks so far, in the dtype of the computation (float64 for float32): None before the
+        first block without `initial`. Another scan of blocks with this state as `initial` continues from it.
 
     Examples
     --------
@@ -69,45 +70,46 @@ def scan_blocks(
     out: Any = None,
     **keywords: Any,
 ) -> BlockScan:
-    """Scan what comes in blocks along the axis, in constant memory: an iterator of blocks in, one of results out.
+    """Scan data that arrive in blocks along the axis, in constant memory.
 
     Parameters
     ----------
     scan : function
         `cumulative_sum`, `discounted_cumsum`, `linear_recurrence` or `scan`.
     *arrays : iterable of array_like, array or number
-        The arguments of `scan`: ``x``; ``x, gamma``; ``gates, tokens``. What is neither an array nor a number is
-        an iterable of blocks, read one at a time, when its result is asked for. Arrays and numbers are the same
-        for each block; `x` and `tokens` cannot be, and with ``window=`` gamma has to be. Of `scan` itself
-        ``update, init, xs``, where xs is an iterable of what it takes: arrays, or tuples of them.
+        The arguments of `scan`: ``x``; ``x, gamma``; ``gates, tokens``. An argument that is neither an array nor
+        a number is an iterable of blocks; a block is read when its result is asked for. Arrays and numbers are
+        used for every block. `x` and `tokens` have to be iterables; gamma must not be one with ``window=``. For
+        `scan` itself the arguments are ``update, init, xs``, where xs is an iterable of arrays, or of tuples of
+        them.
     axis : int, optional
-        The axis that the scan runs along, and that the blocks follow each other on; by default the scan's own: the
-        last, of `scan` the first.
+        The axis that the scan runs along, and along which the blocks follow each other. Default: the last one; the
+        first one for `scan`.
     reverse : bool
-        Run from the end to the start. Blocks come in the order of the scan: the last block of the array first.
+        Run from the end to the start. The blocks are in the order of the scan: the last block of the array first.
     initial : array_like, optional
-        The state before the first block that comes.
+        The state before the first block.
     reset : iterable of array_like of bool, or array of bool, optional
-        Blocks, or one that goes with each block.
+        One for each block, or one array for all of them.
     out : iterable of arrays, optional
-        Where each result goes: slices of an ``np.memmap``, say.
+        Each result is written to one of these arrays, for example to slices of an ``np.memmap``.
     **keywords
-        The scan's others: `exclusive`, `dtype`, `include_initial` (the first result is one step longer), `window`,
-        `n_threads`, `device`; of `scan` none.
+        Other keywords of the scan: `exclusive`, `dtype`, `include_initial` (the first result is one step longer),
+        `window`, `n_threads`, `device`. `scan` takes none.
 
     Returns
     -------
     BlockScan
-        An iterator of the results; its `state` is the state after the blocks so far, what ``return_final=True``
-        gives for a whole array.
+        An iterator of the results. Its `state` is the state after the blocks so far, as ``return_final=True``
+        returns it for a whole array.
 
     Raises
     ------
     TypeError
         `scan` is none of these functions, or the wrong number of arrays; all of them are arrays; `return_final`.
     ValueError
-        One iterable ends before another; a block whose other axes differ from those before. Raised when the block
-        is asked for, as is all that `scan` raises; the blocks before it are not lost.
+        One iterable ends before another; the other axes of a block differ from those of the blocks before. Like
+        the errors of `scan` itself, it is raised when the block is asked for; earlier results stay valid.
 
     See Also
     --------
@@ -115,11 +117,11 @@ def scan_blocks(
 
     Notes
     -----
-    The results are those of one scan of the whole, within its rounding: the state goes from block to block
-    unrounded. For float32 and shorter that costs a second look at the block, while it is in memory. The blocks of
-    a ``window=`` are copied together with the ``window - 1`` elements before them.
+    The results are those of one scan of the whole array within its rounding, because the state is not rounded
+    between blocks. For float32 and narrower dtypes each block is read twice, while it is in memory. With
+    ``window=`` each block is copied together with the ``window - 1`` elements before it.
 
-    Tensors carry their gradients over blocks: detach the state of another scan of blocks to cut them.
+    Gradients of tensors flow across blocks. To stop them, start another scan of blocks from the detached state.
 
     Examples
     --------
@@ -131,14 +133,14 @@ def scan_blocks(
     [1.75]
     [1.875   1.9375  1.96875]
 
-    By an update of one's own:
+    A scan by a function:
 
     >>> smooth = lambda mean, x: 0.5 * mean + 0.5 * x
     >>> scan = upsweep.scan_blocks(upsweep.scan, smooth, 0.0, iter([[4.0, 8.0], [1.0]]))
     >>> list(scan), scan.state
     ([array([2., 5.]), array([3.])], array(3.))
 
-    From file to file, with ``np.memmap``; 4 MiB at a time would be more to the point than 1,000 numbers:
+    From file to file with ``np.memmap``; blocks of about 4 MiB are fast:
 
     >>> import numpy as np, os, tempfile
     >>> folder = tempfile.mkdtemp()
@@ -161,9 +163,9 @@ def scan_blocks(
         for begin, y in zip(range(0, z.shape[0], step), scan):
             result[begin : begin + step] = y
     """
-    if type(scan).__module__ == "upsweep.user_scan":  # which is imported by who has one of its scans
-        keywords = {name: given for name, given in (*keywords.items(), ("initial", initial), ("reset", reset),
-                                                    ("out", out)) if given is not None}  # fmt: skip
+    if type(scan).__module__ == "upsweep.user_scan":  # not imported here, so that `import upsweep` stays fast
+        keywords = {**keywords, "initial": initial, "reset": reset, "out": out}
+        keywords = {name: value for name, value in keywords.items() if value is not None}
         return _scan_by_update(arrays, 0 if axis is None else axis, reverse, keywords)
     axis = -1 if axis is None else axis
     try:
@@ -179,10 +181,10 @@ def scan_blocks(
     if unknown:
         raise TypeError(f"keywords: {scan.__name__} takes no {min(unknown)}")
     leading = "tokens" if "tokens" in names else "x"
-    given = arrays[names.index(leading)]
-    if _is_one(given):
+    scanned = arrays[names.index(leading)]
+    if _is_one(scanned):
         raise TypeError(
-            f"{leading}: expected an iterable of blocks, got {_arrays.type_name(given)}; cut it along the axis, "
+            f"{leading}: expected an iterable of blocks, got {_arrays.type_name(scanned)}; cut it along the axis, "
             "e.g. (a[i : i + n] for i in range(0, len(a), n))"
         )
     keywords.update(axis=axis, reverse=reverse)
@@ -190,7 +192,7 @@ def scan_blocks(
     if keywords.get("window") is None:
         run = _Stateful(scan, carry, names, keywords).run
     else:
-        scans._check_window(keywords["window"], initial, bool(keywords.get("exclusive")), False)
+        check_window(keywords["window"], initial, bool(keywords.get("exclusive")), False)
         if not _is_one(arrays[1]):
             raise TypeError("gamma: expected the same for all blocks with window=, got an iterable")
         run = _Windowed(keywords).run
@@ -215,7 +217,7 @@ def _is_one(argument: Any) -> bool:
 
 
 def _blocks(arguments: dict[str, Any], leading: str) -> Iterator[dict[str, Any]]:
-    """What a scan of each block is given, by name."""
+    """Yield the arguments of the scan of each block, by name."""
     iterators = {name: iter(value) for name, value in arguments.items() if not _is_one(value)}
     fixed = {name: value for name, value in arguments.items() if name not in iterators}
     for n_blocks, block in enumerate(iterators[leading]):
@@ -233,7 +235,7 @@ def _blocks(arguments: dict[str, Any], leading: str) -> Iterator[dict[str, Any]]
 
 
 class _Stateful:
-    """Scans whose blocks know of those before them by the state alone."""
+    """Runs a scan of which each block depends on the blocks before it through the state alone."""
 
     def __init__(
         self,
@@ -244,30 +246,31 @@ class _Stateful:
     ):
         self.scan, self.carry, self.names = scan, carry, names
         self.keywords = keywords
-        self.of_a_carry = {name: value for name, value in keywords.items() if name not in _NOT_OF_A_CARRY}
+        self.carry_keywords = {name: value for name, value in keywords.items() if name not in _NOT_FOR_CARRIES}
         self.shape: tuple[int, ...] | None = None
 
     def run(self, blocks: dict[str, Any], state: Any) -> tuple[Any, Any]:
-        """The result of a block, and the state after it."""
+        """Return the result of a block, and the state after it."""
         arrays, reset, out = [blocks[name] for name in self.names], blocks["reset"], blocks["out"]
         self._check_shape(arrays, reset)
-        # A result that is written over its input leaves nothing to look at again.
-        carry = self.carry(*arrays, reset=reset, **self.of_a_carry) if _is_narrow(out) else None
+        # The carry is computed first where `out` may overwrite the input.
+        carry = self.carry(*arrays, reset=reset, **self.carry_keywords) if _is_narrow(out) else None
         result, final = self.scan(*arrays, initial=state, reset=reset, out=out, return_final=True, **self.keywords)
         self.shape = tuple(final.shape)
         self.keywords.pop("include_initial", None)  # only the first result begins with the state before it
         if _is_narrow(final):
-            carry = self.carry(*arrays, reset=reset, **self.of_a_carry) if carry is None else carry
+            carry = self.carry(*arrays, reset=reset, **self.carry_keywords) if carry is None else carry
             final = _unrounded(carry, state, final)
         return result, final
 
     def _check_shape(self, arrays: list[Any], reset: Any) -> None:
-        """Refuse a block whose other axes are not those before; what is wrong otherwise, the scan says."""
+        """Raise for a block whose other axes differ from those before; the scan itself checks everything else."""
         if self.shape is None:
             return
-        given = [array for array in (*arrays, reset) if array is not None]
+        operands = [array for array in (*arrays, reset) if array is not None]
         try:
-            shape = np.broadcast_shapes(*(tuple(a.shape) if hasattr(a, "shape") else np.shape(a) for a in given))
+            shapes = [tuple(a.shape) if hasattr(a, "shape") else np.shape(a) for a in operands]
+            shape = np.broadcast_shapes(*shapes)
             axis = check_axis(self.keywords["axis"], len(shape))
         except ValueError:
             return
@@ -277,12 +280,12 @@ class _Stateful:
 
 
 def _is_narrow(array: Any) -> bool:
-    """Whether a state of this dtype has been rounded."""
+    """Whether a state of this dtype has been rounded from float64 or complex128."""
     return str(getattr(array, "dtype", "")).rpartition(".")[2] in ("float16", "bfloat16", "float32", "complex64")
 
 
 def _unrounded(carry: aggregates.Carry, state: Any, final: Any) -> Any:
-    """The state after the block in full precision; rounded where products leave the range of numbers."""
+    """Return the state after the block in full precision, or the rounded one where the product overflows."""
     after = carry.apply(state)
     if state is None:
         return after
@@ -291,26 +294,26 @@ def _unrounded(carry: aggregates.Carry, state: Any, final: Any) -> Any:
 
 
 def _no_flags(x: Any) -> Any:
-    """Flags of x's shape that are not set."""
+    """Return flags of x's shape that are not set."""
     return _arrays.namespace(x).zeros_like(x, dtype=bool)
 
 
 class _Windowed:
-    """Windowed sums, for which the elements that later windows reach back to are put before each block."""
+    """Runs windowed sums: each block is joined to the elements before it that its windows reach back to."""
 
     def __init__(self, keywords: dict[str, Any]):
         self.keywords = keywords
-        self.kept: tuple[Any, ...] | None = None
+        self.tail: tuple[Any, ...] | None = None
 
     def run(self, blocks: dict[str, Any], state: Any) -> tuple[Any, Any]:
-        """The result of a block; there is no state."""
+        """Return the result of a block; there is no state."""
         x, reset = _arrays.broadcast_together(blocks["x"], blocks["reset"])
         axis, window = check_axis(self.keywords["axis"], x.ndim), self.keywords["window"]
         before = (slice(None),) * axis
         length = x.shape[axis]
         joined = [x, reset]
-        if self.kept is not None:
-            x_before, reset_before = self.kept
+        if self.tail is not None:
+            x_before, reset_before = self.tail
             shapes = [tuple(each.shape[:axis] + each.shape[axis + 1 :]) for each in (x, x_before)]
             if shapes[0] != shapes[1]:
                 raise ValueError(f"arrays: a block with a state of shape {shapes[0]} follows those of {shapes[1]}")
@@ -318,18 +321,18 @@ class _Windowed:
                 reset_before = _no_flags(x_before)
             elif reset is None and reset_before is not None:
                 joined[1] = _no_flags(x)
-            for i, (kept, block) in enumerate(zip((x_before, reset_before), joined)):
+            for i, (tail, block) in enumerate(zip((x_before, reset_before), joined)):
                 if block is not None:
-                    parts = (block, kept) if self.keywords["reverse"] else (kept, block)
+                    parts = (block, tail) if self.keywords["reverse"] else (tail, block)
                     joined[i] = _arrays.namespace(block).concat(parts, axis=axis)
         result = scans.discounted_cumsum(joined[0], blocks["gamma"], reset=joined[1], **self.keywords)
-        n_kept = min(window - 1, joined[0].shape[axis])
+        n_tail = min(window - 1, joined[0].shape[axis])
         if self.keywords["reverse"]:
-            mine, reached = slice(0, length), slice(0, n_kept)
+            own, tail_steps = slice(0, length), slice(0, n_tail)
         else:
-            mine, reached = slice(result.shape[axis] - length, None), slice(result.shape[axis] - n_kept, None)
-        self.kept = tuple(None if a is None else _arrays.copied(a[(*before, reached)]) for a in joined)
-        result = result[(*before, mine)]
+            own, tail_steps = slice(result.shape[axis] - length, None), slice(result.shape[axis] - n_tail, None)
+        self.tail = tuple(None if a is None else _arrays.copied(a[(*before, tail_steps)]) for a in joined)
+        result = result[(*before, own)]
         out = blocks["out"]
         if out is None:
             return result, state

@@ -1,7 +1,8 @@
-"""The scans under the names, and with the meaning, that users of other packages know.
+"""The scans under the names, and with the meaning, of other packages.
 
-`discounted_cumsum_right` and `discounted_cumsum_left` are torch-discounted-cumsum's; `pscan`, `scan_forward` and
-`PScan` fpscan's. What those refuse works here: any length, any strides, more axes or fewer, numpy arrays.
+`discounted_cumsum_right` and `discounted_cumsum_left` have the names of torch-discounted-cumsum; `pscan`,
+`scan_forward` and `PScan` those of fpscan. The functions here also take what those packages refuse: any length,
+any strides, any number of axes, and arrays of all libraries.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from upsweep import _arrays
@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 def _x_or_input(function: Callable[P, R]) -> Callable[P, R]:
-    """Let the first argument be passed by the name that torch-discounted-cumsum has for it, `input`."""
+    """Accept the first argument as `input` too, its name in torch-discounted-cumsum."""
 
     @functools.wraps(function)
     def called(*args: P.args, **keywords: P.kwargs) -> R:
@@ -47,27 +47,29 @@ def discounted_cumsum_right(
     n_threads: int | None = None,
     device: str | None = None,
 ) -> Array:
-    """Discounted sum of what lies to the right, along the last axis: y[t] = x[t] + gamma * y[t+1].
+    """Discounted sum of each element and those to its right, along the last axis: y[t] = x[t] + gamma * y[t+1].
 
     Parameters
     ----------
     x : array_like
         As in `discounted_cumsum`; may be passed as ``input=`` too, its name in torch-discounted-cumsum.
     gamma : float or array_like
-        As there, but a 1-D gamma with one number for each row of a 2-D x is per row. What is no tensor is rounded
-        to the dtype of a tensor x, as in torch-discounted-cumsum; `discounted_cumsum` takes it as it is.
+        As in `discounted_cumsum`, but a 1-D gamma with one number for each row of a 2-D x is per row. With a
+        tensor x, numbers are rounded to its dtype, as in torch-discounted-cumsum; `discounted_cumsum` does not
+        round them.
     out, n_threads, device
         As in `discounted_cumsum`.
 
     Returns
     -------
     y : array of x's library
-        Of the shape that x and gamma broadcast to; of x's dtype as `discounted_cumsum` has it.
+        It has the shape that x and gamma broadcast to, and the dtype that `discounted_cumsum` gives.
 
     Raises
     ------
     TypeError, ValueError
-        As `discounted_cumsum` does: no numbers, shapes that do not broadcast, an `out` that does not fit.
+        As `discounted_cumsum`: for arguments that are no numbers or do not broadcast, and an `out` that does not
+        fit.
 
     See Also
     --------
@@ -75,7 +77,7 @@ def discounted_cumsum_right(
 
     Notes
     -----
-    Named after the function of torch-discounted-cumsum, and means the same.
+    The function has the name and the meaning of that of torch-discounted-cumsum.
 
     Examples
     --------
@@ -96,7 +98,7 @@ def discounted_cumsum_left(
     n_threads: int | None = None,
     device: str | None = None,
 ) -> Array:
-    """Discounted sum of what lies to the left, along the last axis: y[t] = x[t] + gamma * y[t-1].
+    """Discounted sum of each element and those to its left, along the last axis: y[t] = x[t] + gamma * y[t-1].
 
     Parameters
     ----------
@@ -106,12 +108,13 @@ def discounted_cumsum_left(
     Returns
     -------
     y : array of x's library
-        Of the shape that x and gamma broadcast to; of x's dtype as `discounted_cumsum` has it.
+        It has the shape that x and gamma broadcast to, and the dtype that `discounted_cumsum` gives.
 
     Raises
     ------
     TypeError, ValueError
-        As `discounted_cumsum` does: no numbers, shapes that do not broadcast, an `out` that does not fit.
+        As `discounted_cumsum`: for arguments that are no numbers or do not broadcast, and an `out` that does not
+        fit.
 
     See Also
     --------
@@ -139,12 +142,12 @@ def pscan(gates: ArrayLike, tokens: ArrayLike) -> Array:
     Returns
     -------
     y : array of their library
-        Of the shape that they broadcast to and of their result type.
+        It has the shape that they broadcast to, and their result type.
 
     Raises
     ------
     TypeError, ValueError
-        As `linear_recurrence` does: no numbers, shapes that do not broadcast.
+        As `linear_recurrence`: for arguments that are no numbers or do not broadcast.
 
     See Also
     --------
@@ -162,8 +165,8 @@ def pscan(gates: ArrayLike, tokens: ArrayLike) -> Array:
 class PScan:
     """`pscan` in the form of a ``torch.autograd.Function``, as in fpscan: ``PScan.apply(gates, tokens)``.
 
-    It is no subclass of that class, so that it needs no torch, takes arrays too, and derivatives of any order,
-    the compiler and transforms see `pscan` itself.
+    It is no subclass of ``torch.autograd.Function``. So it works without torch and for arrays of all libraries,
+    and derivatives of any order, the compiler and transforms work as for `pscan`.
 
     Examples
     --------
@@ -176,7 +179,7 @@ class PScan:
 
 
 def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out: Array | None = None) -> Array:
-    """`pscan` in either direction, into `out` if given, under fpscan's name; it never tracks gradients.
+    """`pscan` in either direction, optionally into `out`, under fpscan's name; it never tracks gradients.
 
     Parameters
     ----------
@@ -185,17 +188,18 @@ def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out
     reverse : bool
         Run from the end to the start.
     out : array, optional
-        The result goes here; also while an argument requires a gradient.
+        The result is written to it, even where an argument requires a gradient.
 
     Returns
     -------
     y : array of their library
-        As that of `pscan`; `out` itself, if given.
+        As that of `pscan`; `out` itself where it is passed.
 
     Raises
     ------
     TypeError, ValueError
-        As `linear_recurrence` does: no numbers, shapes that do not broadcast, an `out` that does not fit.
+        As `linear_recurrence`: for arguments that are no numbers or do not broadcast, and an `out` that does not
+        fit.
 
     See Also
     --------
@@ -213,17 +217,15 @@ def scan_forward(gates: ArrayLike, tokens: ArrayLike, reverse: bool = False, out
     return linear_recurrence(gates, tokens, reverse=reverse, out=out)
 
 
-def _gamma_of_rows(x: ArrayLike, gamma: ArrayLike) -> Any:
+def _gamma_of_rows(x: Any, gamma: Any) -> Any:
+    """Return gamma, with an axis for the steps where it has one number for each row of a 2-D x."""
     if _arrays.any_torch(x, gamma):
-        return handlers("torch").scan.gamma_of_rows(x, gamma)
-    if _arrays.any_dlpack_only(x, gamma):
-        # By the indexing of the arrays' own library.
-        per_row = getattr(x, "ndim", 0) == 2 and tuple(getattr(gamma, "shape", ())) == tuple(x.shape[:1])  # type: ignore[union-attr]  # it has one where ndim is 2
-        return gamma[:, None] if per_row else gamma  # type: ignore[index,call-overload]  # an array, not a sequence
-    if type(gamma) is float or type(gamma) is int:
+        gamma = handlers("torch").scan.round_gamma(x, gamma)
+    elif type(gamma) is float or type(gamma) is int:
         return gamma
-    if _arrays.any_dask(x, gamma):
-        lines, lazy = handlers("dask").as_operands({"x": x, "gamma": gamma}).values()
-        return lazy[:, None] if np.ndim(lines) == 2 and np.shape(lazy) == lines.shape[:1] else lazy
-    rows, factor = _arrays.as_operand(x, "x"), _arrays.as_operand(gamma, "gamma")
-    return factor[:, None] if rows.ndim == 2 and factor.shape == rows.shape[:1] else factor
+    elif _arrays.any_dask(x, gamma):
+        x, gamma = handlers("dask").as_operands({"x": x, "gamma": gamma}).values()
+    elif not _arrays.any_dlpack_only(x, gamma):
+        x, gamma = _arrays.as_operand(x, "x"), _arrays.as_operand(gamma, "gamma")
+    per_row = getattr(x, "ndim", 0) == 2 and tuple(getattr(gamma, "shape", ())) == tuple(x.shape[:1])
+    return gamma[:, None] if per_row else gamma

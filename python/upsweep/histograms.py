@@ -117,7 +117,7 @@ def histogram(
         _arrays.refuse_device(device, "torch tensors")
         histogram_problem.refuse_long_double(range)
         arrays = {"x": x, "bins": bins, "weights": weights}
-        result = handlers("torch").via_numpy.lend(histogram, arrays, **settings)
+        result = handlers("torch").via_numpy.call_via_numpy(histogram, arrays, **settings)
         return result
     if _arrays.any_dlpack_only(x, bins, weights):
         _arrays.refuse_device(device, "arrays of other libraries")
@@ -215,7 +215,7 @@ def histc(
     result: Array
     if _arrays.any_torch(x, out):
         _arrays.refuse_device(device, "torch tensors")
-        result = handlers("torch").via_numpy.lend(histc, {"x": x, "out": out}, **settings)
+        result = handlers("torch").via_numpy.call_via_numpy(histc, {"x": x, "out": out}, **settings)
         return result
     if _arrays.any_dlpack_only(x, out):
         _arrays.refuse_device(device, "arrays of other libraries")

@@ -16,7 +16,7 @@ def device(request, monkeypatch):
     from upsweep._torch import bincount, executors
 
     request.getfixturevalue("fake_cuda")
-    monkeypatch.setattr(bincount, "_plain", lambda *arguments: None)
+    monkeypatch.setattr(bincount, "_run_plain", lambda *arguments: None)
     monkeypatch.setattr(executors, "count", executors._count_on_cuda)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda ordinal: 77, raising=False)
     return "cpu"
@@ -328,17 +328,17 @@ def test_registered_operations(device):
     wide = to_tensor(normal((3, 9, 2), np.complex128), device).requires_grad_()
     g = to_tensor(normal((3, 4)), device).requires_grad_()
     rest = (False, False, 0)
-    torch.library.opcheck(bincount_ops.count, (x, w, 1, 4, -1, torch.float32, *rest))
-    torch.library.opcheck(bincount_ops.count, (x, wide, 0, 6, 2, torch.complex128, *rest))
-    torch.library.opcheck(bincount_ops.count, (x, None, 0, 6, -1, torch.int64, True, False, 1))
-    torch.library.opcheck(bincount_ops.look_up, (g, x, 1, torch.float64, False, 0))
-    torch.library.opcheck(bincount_ops.look_up, (g[0].detach(), x[0], 0, torch.float32, False, 0))
+    torch.library.opcheck(bincount_ops.count.default, (x, w, 1, 4, -1, torch.float32, *rest))
+    torch.library.opcheck(bincount_ops.count.default, (x, wide, 0, 6, 2, torch.complex128, *rest))
+    torch.library.opcheck(bincount_ops.count.default, (x, None, 0, 6, -1, torch.int64, True, False, 1))
+    torch.library.opcheck(bincount_ops.look_up.default, (g, x, 1, torch.float64, False, 0))
+    torch.library.opcheck(bincount_ops.look_up.default, (g[0].detach(), x[0], 0, torch.float32, False, 0))
 
 
 def test_nothing_is_read_back_unless_it_has_to(fake_cuda, monkeypatch):
     from upsweep._torch import bincount, executors
 
-    monkeypatch.setattr(bincount, "_plain", lambda *arguments: None)
+    monkeypatch.setattr(bincount, "_run_plain", lambda *arguments: None)
     monkeypatch.setattr(executors, "count", executors._count_on_cuda)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda ordinal: 77, raising=False)
     x, w = torch.tensor([3, 1, 1]), torch.ones(3, requires_grad=True)

@@ -27,7 +27,7 @@ def test_opcheck(device):
         (x, None, gamma, 1.0, initial, None, 1, False, True, 0, 0, torch.float32),
         (x.detach(), None, None, 0.5, None, None, 0, False, True, 0, 0, torch.float32),
     ]:
-        torch.library.opcheck(scan_ops.scan, arguments)
+        torch.library.opcheck(scan_ops.scan.default, arguments)
 
 
 @on_each_device
@@ -268,7 +268,7 @@ def test_bad_arguments(device):
         (ValueError, r"0-d", lambda: upsweep.cumulative_sum(x[0, 0])),
         (ValueError, r"initial: .*\(4,\).*\(3,\)",
          lambda: upsweep.discounted_cumsum(x, 0.5, initial=torch.ones(4, device=device))),
-        (TypeError, r"reset: expected a tensor of bool",
+        (TypeError, r"reset: expected an array of bool",
          lambda: upsweep.discounted_cumsum(x, 0.5, reset=x)),
         (TypeError, r"out: expected dtype",
          lambda: upsweep.discounted_cumsum(x, 0.5, out=torch.empty(3, 7, dtype=torch.float64, device=device))),

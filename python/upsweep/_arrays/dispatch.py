@@ -1,17 +1,32 @@
-"""Registry of the packages that handle arrays of torch and dask.
+"""Dispatch of a public function by the array library of its arguments.
 
-A public function that is passed a tensor or a dask array calls a function of `handlers("torch")` or
-`handlers("dask")`. The public functions do not import these packages: `upsweep/__init__.py` registers how each is
+A public function ends in one call of an implementation that is decorated with `dispatched`. The decorator looks at
+the array arguments once. Tensors and dask arrays go to a function of the package that handles them, arrays that
+only DLPack describes are imported for the public function and its result is exported, and everything else (numpy
+arrays, lists, numbers, views of device memory) goes to the implementation itself::
+
+    cumulative_sum(x, ...)            fast path of a plain numpy array, or
+      -> _cumulative_sum(x, ...)      dask    -> the function passed as `dask`
+                                      torch   -> handlers("torch").scan.cumulative_sum
+                                      DLPack  -> call_via_dlpack(cumulative_sum, ...)
+                                      others  -> the body of _cumulative_sum
+
+The public functions do not import the packages for torch and dask: `upsweep/__init__.py` registers how each is
 loaded, and the first call with such an array loads it. So there is no import cycle, and a library that is not used
 costs nothing.
 """
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["handlers", "provide", "register"]
+from upsweep import _arrays
+from upsweep._arrays.libraries import PLAIN
+
+__all__ = ["dispatched", "handlers", "provide", "register"]
 
 _loaders: dict[str, Callable[[], Any]] = {}
 _packages: dict[str, Any] = {}
@@ -35,3 +50,68 @@ def handlers(library: str) -> Any:
     """
     package = _packages.get(library)
     return _loaders[library]() if package is None else package
+
+
+def dispatched(
+    *names: str, torch: str, dask: Callable[..., Any] | None = None, not_with_dask: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator of the implementation ``_function`` of the public ``function`` of the same module.
+
+    The arguments come by position, because to pass a dozen keywords on twice takes 2 us of a call that takes 10:
+    the arrays first, `device` last. With `dask` one more argument, `method`, comes after `device`.
+
+    Parameters
+    ----------
+    *names : str
+        The array arguments.
+    torch : str
+        The module of the package for tensors whose ``function`` has the same parameters, without `device`.
+    dask : function, optional
+        Takes the public function, which tasks call for each block, and all arguments by keyword.
+    not_with_dask : tuple of str
+        Keywords that are refused with dask arrays, besides `device`.
+    """
+
+    def decorate(implementation: Callable[..., Any]) -> Callable[..., Any]:
+        code, namespace = implementation.__code__, implementation.__globals__
+        name, n_arrays, at_device = implementation.__name__[1:], len(names), code.co_argcount - 1
+        n_parameters = at_device + 1
+        parameters = code.co_varnames[:n_parameters]
+        if parameters[:n_arrays] != names or parameters[-1] != "device":
+            raise TypeError(f"{implementation.__name__}: expected {names} first and device last, got {parameters}")
+
+        @functools.wraps(implementation)
+        def call(*arguments: Any) -> Any:
+            arrays = arguments[:n_arrays]
+            for array in arrays:
+                if type(array) not in PLAIN:
+                    break
+            else:
+                if len(arguments) > n_parameters and arguments[-1] is not None:
+                    raise _method_error(arguments[-1])
+                return implementation(*arguments[:n_parameters])
+            if dask is not None and "dask.array" in sys.modules and _arrays.any_dask(*arrays):
+                keywords = dict(zip((*parameters, "method"), arguments))
+                handlers("dask").reject_options(
+                    **{name: keywords.pop(name) for name in (*not_with_dask, "device")}
+                )
+                return dask(namespace[name], **keywords)
+            if len(arguments) > n_parameters and arguments[-1] is not None:
+                raise _method_error(arguments[-1])
+            if _arrays.any_torch(array) or _arrays.any_torch(*arrays):
+                if arguments[at_device] is not None:
+                    _arrays.refuse_device(arguments[at_device], "torch tensors")
+                return getattr(getattr(handlers("torch"), torch), name)(*arguments[:at_device])
+            if _arrays.any_dlpack_only(*arrays):
+                _arrays.refuse_device(arguments[at_device], "arrays of other libraries")
+                keywords = dict(zip(parameters[n_arrays:-1], arguments[n_arrays:]))
+                return _arrays.call_via_dlpack(namespace[name], dict(zip(names, arrays)), **keywords)
+            return implementation(*arguments[:n_parameters])
+
+        return call
+
+    return decorate
+
+
+def _method_error(method: object) -> ValueError:
+    return ValueError(f"method: goes with dask arrays only, got {method!r}")

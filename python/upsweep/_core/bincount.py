@@ -17,13 +17,13 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from upsweep import _arrays
 from upsweep._arrays import Operand, Placement
-from upsweep._core.layout import check_axis, moveaxis
+from upsweep._core import checks
+from upsweep._core.layout import moveaxis
 from upsweep._core.scan import check_out
-from upsweep._utils.integers import as_integer
 
 __all__ = [
-    "Count", "as_size", "axes_message", "check_keywords", "check_memory", "key_error", "made_on_device",
-    "memory_error", "normalise_count", "outside_error", "too_many_bins",
+    "Count", "check_memory", "key_error", "made_on_device", "memory_error", "normalise_count", "outside_error",
+    "too_many_bins",
 ]  # fmt: skip
 
 
@@ -96,16 +96,14 @@ def normalise_count(
     return_invalid: bool,
 ) -> Count:
     """Check all arguments that describe the count."""
-    drop = check_keywords(invalid, return_invalid, accumulate, out)
-    keys = _as_keys(x, axis)
-    index = 0 if axis is None else check_axis(axis, keys.ndim)
-    summands = None if weights is None else _as_weights(weights, keys)
-    n_sums = summands.shape[-1] if summands is not None and summands.ndim > keys.ndim else None
-    least = as_size(minlength, "minlength")
+    drop = checks.check_count_keywords(invalid, return_invalid, accumulate, out)
+    nothing = isinstance(x, (list, tuple)) and len(x) == 0
+    keys = np.asarray(x, dtype=np.intp) if nothing else _arrays.as_operand(x, "x")
+    index = checks.check_keys(keys, keys.dtype.kind in "biu", axis)
+    summands = None if weights is None else _arrays.as_operand(weights, "weights")
+    n_sums = checks.check_weights(summands, keys)
+    least, n_bins = checks.check_bins(minlength, length)
     accumulator, result_dtype = _dtypes(keys, summands, dtype)
-    n_bins = None if length is None else as_size(length, "length")
-    if n_bins is not None and n_bins < least:
-        raise ValueError(f"length: {n_bins} is smaller than minlength={least}")
     placement = _arrays.common_placement({"x": keys, "weights": summands})
     count = Count(
         moveaxis(keys, index, keys.ndim - 1), None, n_sums, n_bins, least, index, drop, accumulator, result_dtype,
@@ -114,64 +112,11 @@ def normalise_count(
     if summands is not None:
         count.weights = moveaxis(summands, index, keys.ndim - 1)
     if out is not None:
-        shape = tuple(getattr(out, "shape", ()) if placement is None else _arrays.as_operand(out, "out").shape)
-        if n_bins is None and len(shape) == len(count.result_shape(0)):
-            count.n_bins = shape[index]
-        elif n_bins is None and hasattr(out, "shape"):
-            raise ValueError(axes_message(count.result_shape(0), index, shape))
-        expected = count.result_shape(least if count.n_bins is None else count.n_bins)
+        array = out if placement is None else _arrays.as_operand(out, "out")
+        count.n_bins = checks.bins_of_out(array, n_bins, count.result_shape(0), index, least)
+        expected = count.result_shape(count.n_bins)
         count.out = check_out(out, expected, result_dtype, {"x": keys, "weights": summands}, placement=placement)
-        if expected[index] < least:
-            raise ValueError(f"out: has {expected[index]} bins, fewer than minlength={least}")
     return count
-
-
-def check_keywords(invalid: object, return_invalid: bool, accumulate: bool, out: object) -> bool:
-    """Check keywords together; return whether keys outside the bins are left out."""
-    if not isinstance(invalid, str) or invalid not in ("raise", "drop"):
-        raise ValueError(f"invalid: expected 'raise' or 'drop', got {invalid!r}")
-    if return_invalid and invalid != "drop":
-        raise ValueError("return_invalid: goes with invalid='drop'; with 'raise' there are none to count")
-    if accumulate and out is None:
-        raise ValueError("accumulate: needs out= to add to")
-    return invalid == "drop"
-
-
-def axes_message(expected: tuple[int, ...], axis: int, shape: tuple[int, ...]) -> str:
-    """Return the message for an `out` with another number of axes, where any number of bins is allowed."""
-    sizes = ", ".join("bins" if index == axis else str(n) for index, n in enumerate(expected))
-    return f"out: expected shape ({sizes}{',' if len(expected) == 1 else ''}), got {shape}"
-
-
-def _as_keys(x: ArrayLike, axis: object) -> Operand:
-    is_empty = isinstance(x, (list, tuple)) and len(x) == 0
-    keys = np.asarray(x, dtype=np.intp) if is_empty else _arrays.as_operand(x, "x")
-    if axis is None and keys.ndim != 1:
-        depth = "small" if keys.ndim == 0 else "large"
-        raise ValueError(
-            f"x: object of too {depth} depth for desired array: expected 1-D without axis=, got {keys.ndim}-D"
-        )
-    if keys.dtype.kind not in "biu":
-        raise TypeError(f"x: Cannot cast keys of dtype {keys.dtype} to integers according to the rule 'safe'")
-    return keys
-
-
-def _as_weights(weights: ArrayLike, keys: Operand) -> Operand:
-    array = _arrays.as_operand(weights, "weights")
-    if array.shape != keys.shape and (array.ndim != keys.ndim + 1 or array.shape[:-1] != keys.shape):
-        raise ValueError(
-            f"weights: The weights and list don't have the same length: expected x's shape {keys.shape}, or one "
-            f"axis more behind it, got {array.shape}"
-        )
-    return array
-
-
-def as_size(value: object, name: str) -> int:
-    """Return a number of bins; errors use numpy's words."""
-    size = as_integer(value, name, f"{type(value).__name__!r} object cannot be interpreted as an integer")
-    if size < 0:
-        raise ValueError(f"{name}: must not be negative, got {size}")
-    return size
 
 
 def _dtypes(
@@ -186,10 +131,7 @@ def _dtypes(
         # numpy returns integers where there are no keys, whatever the dtype of the weights.
         accumulator = np.dtype(np.int64)
     elif weights.dtype.kind == "c":
-        if explicit is not None and explicit.kind != "c":
-            raise TypeError(
-                f"dtype: sums of {weights.dtype} weights would lose their imaginary part in {explicit}"
-            )
+        checks.check_imaginary(weights, explicit is None or explicit.kind == "c", explicit)
         accumulator = np.dtype(np.complex128)
     elif explicit is not None and explicit.kind in "iu" and weights.dtype.kind in "biu":
         accumulator = np.dtype(

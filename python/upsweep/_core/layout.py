@@ -5,33 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from upsweep._arrays import DeviceView, Operand
-from upsweep._utils.integers import as_integer
 
 __all__ = [
     "address",
-    "broadcast_shapes",
-    "check_axis",
     "have_same_memory",
     "moveaxis",
     "overlap",
     "overlaps_itself",
 ]
-
-
-def check_axis(axis: object, ndim: int) -> int:
-    """Return the axis counted from the front.
-
-    Raises
-    ------
-    TypeError
-        It is no integer.
-    numpy.exceptions.AxisError
-        There is no such axis.
-    """
-    index = as_integer(axis, "axis")
-    if not -ndim <= index < ndim:
-        raise np.exceptions.AxisError(index, ndim, "axis")
-    return index % ndim
 
 
 def moveaxis(array: Operand, source: int, destination: int) -> Operand:
@@ -41,15 +22,6 @@ def moveaxis(array: Operand, source: int, destination: int) -> Operand:
     order = list(range(array.ndim))
     order.insert(destination, order.pop(source))
     return array.transpose(order)
-
-
-def broadcast_shapes(named: dict[str, Operand]) -> tuple[int, ...]:
-    """Return the shape to which all operands broadcast; an error lists their names and shapes."""
-    try:
-        return np.broadcast_shapes(*(array.shape for array in named.values()))
-    except ValueError:
-        shapes = ", ".join(f"{name} {array.shape}" for name, array in named.items())
-        raise ValueError(f"shapes do not broadcast together: {shapes}") from None
 
 
 def address(array: Operand) -> int:

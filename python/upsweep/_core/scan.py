@@ -6,16 +6,21 @@ checks that need no element happen here, before any work, and their errors name 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from upsweep import _arrays
 from upsweep._arrays import DeviceView, Operand, Placement
-from upsweep._core.layout import broadcast_shapes, check_axis, have_same_memory, overlap, overlaps_itself
+from upsweep._core import checks
+from upsweep._core.layout import have_same_memory, overlap, overlaps_itself
 
-__all__ = ["Scan", "check_axis", "check_out", "normalise", "overlap", "overlaps_itself"]
+__all__ = [
+    "Scan", "check_out", "check_overlap", "discounted_problem", "normalise", "recurrence_problem", "sum_problem",
+]  # fmt: skip
 
 
 @dataclass
@@ -50,6 +55,11 @@ class Scan:
         return np.broadcast_to(self.gamma[(slice(None),) * self.axis + (np.newaxis,)], self.shape)
 
     @property
+    def inputs(self) -> dict[str, Operand | None]:
+        """The arrays that are read, by the user's names of them."""
+        return {self.name: self.x, self.factor_name: self.factor, "reset": self.reset, "initial": self.initial}
+
+    @property
     def accumulator(self) -> np.dtype[Any]:
         return _arrays.accumulator_dtype(self.dtype)
 
@@ -60,20 +70,6 @@ class Scan:
         if self.accumulator.kind == "c" and (factor is None or factor.dtype.kind != "c"):
             return np.dtype(np.float64)
         return self.accumulator
-
-
-def _as_state(array: Operand, name: str, state_shape: tuple[int, ...], dtype: np.dtype[Any]) -> Operand:
-    if array.ndim > len(state_shape):
-        raise ValueError(
-            f"{name}: expected the state's shape {state_shape} (the result's without its axis) or one that "
-            f"broadcasts to it, got {array.shape}"
-        )
-    if not _arrays.can_hold(dtype, array.dtype):
-        raise TypeError(f"{name}: {array.dtype} cannot be held by a state of dtype {dtype}")
-    try:
-        return np.broadcast_to(array, state_shape)
-    except ValueError:
-        raise ValueError(f"{name}: shape {array.shape} does not broadcast to the state's {state_shape}") from None
 
 
 def _without_axis(array: Operand, axis: int, shape: tuple[int, ...]) -> Operand:
@@ -103,15 +99,12 @@ def normalise(
     flags: Operand | None = None
     if reset is not None:
         flags = _arrays.as_operand(reset, "reset")
-        if flags.dtype != np.bool_:
-            raise TypeError(f"reset: expected an array of bool, got dtype {flags.dtype}")
+        checks.check_reset(flags.dtype, np.bool_)
         named["reset"] = flags
     state = None if initial is None else _arrays.as_operand(initial, "initial")
     placement = _arrays.common_placement({**named, "initial": state})
-    shape = broadcast_shapes(named)
-    if not shape:
-        raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d array")
-    index = check_axis(axis, len(shape))
+    shape = checks.common_shape(named)
+    index = checks.check_scan_axis(axis, shape, name)
     scan = Scan(np.broadcast_to(x, shape), None, None, None, None, index, shape, dtype, placement, name)
     scan.factor_name = factor_name or scan.factor_name
     if flags is not None:
@@ -123,8 +116,21 @@ def normalise(
         else:
             scan.gates = np.broadcast_to(factor, shape)
     if state is not None:
-        scan.initial = _as_state(state, "initial", scan.state_shape, scan.accumulator)
+        checks.check_state("initial", state, scan.state_shape, scan.accumulator, _arrays.can_hold)
+        try:
+            scan.initial = np.broadcast_to(state, scan.state_shape)
+        except ValueError:
+            raise checks.state_shape_error("initial", state.shape, scan.state_shape) from None
     return scan
+
+
+def check_overlap(out: Operand, inputs: Iterable[tuple[str, Operand]], called: str = "out") -> None:
+    """Raise where two elements of `out` share memory, or one with an input; no memory is read."""
+    if overlaps_itself(out):
+        raise ValueError(f"{called}: several of its elements share memory (strides of {out.strides} bytes)")
+    for name, array in inputs:
+        if overlap(out, array):
+            raise ValueError(f"{called}: overlaps {name} in memory without being the same array")
 
 
 def _as_target(
@@ -158,19 +164,65 @@ def check_out(
     call it `called`.
     """
     target = _as_target(out, inputs, placement, called)
-    if target.shape != shape:
-        raise ValueError(f"{called}: expected shape {shape}, got {target.shape}")
-    if target.dtype != dtype:
-        raise TypeError(f"{called}: expected dtype {dtype}, got {target.dtype}")
+    checks.check_output(target, shape, dtype, called)
     if not target.flags.writeable:
         raise ValueError(f"{called}: is read-only")
-    if overlaps_itself(target):
-        raise ValueError(f"{called}: several of its elements share memory (strides of {target.strides} bytes)")
-    for name, array in inputs.items():
-        if array is None or array.size == 0:
-            continue
-        if name in in_place and have_same_memory(target, array):
-            continue
-        if overlap(target, array):
-            raise ValueError(f"{called}: overlaps {name} in memory without being the same array")
+    check_overlap(
+        target,
+        (
+            (name, array)
+            for name, array in inputs.items()
+            if array is not None and array.size and not (name in in_place and have_same_memory(target, array))
+        ),
+        called,
+    )
     return target
+
+
+# ---- the public scans ------------------------------------------------------------------------------------------
+
+
+def sum_problem(x: Any, dtype: DTypeLike | None, axis: object, reset: object, initial: object) -> Scan:
+    """Return the checked cumulative sum, by np.cumsum's rule for the dtype."""
+    summands = _arrays.as_operand(x, "x")
+    result = _sum_dtype(summands, dtype)
+    if result.kind in "biu" and (summands.dtype.kind not in "biu" or (result.kind == "b" != summands.dtype.kind)):
+        summands = _arrays.cast(summands, result, "x")  # each element is cast before it is added
+    elif summands.dtype.kind == "c" and result.kind != "c":
+        summands = summands.real
+    return normalise("x", summands, None, None, result, axis=axis, reset=reset, initial=initial)
+
+
+def _sum_dtype(x: Operand, dtype: DTypeLike | None) -> np.dtype[Any]:
+    if dtype is not None:
+        result = _arrays.as_dtype(dtype)
+        if not (result.kind in "biufc" and result.itemsize <= 16) and not _arrays.is_bfloat16(result):
+            raise TypeError(f"dtype: expected a numeric dtype, got {result}")
+        return _arrays.as_array(np.empty(0, result), "dtype").dtype.newbyteorder("=")
+    if x.dtype.kind in "biu" and x.dtype.itemsize < np.dtype(np.intp).itemsize:
+        return np.dtype(np.uintp if x.dtype.kind == "u" else np.intp)
+    return x.dtype.newbyteorder("=")
+
+
+def discounted_problem(
+    x: Any, gamma: Any, axis: object, reset: object, initial: object, window: int | None = None
+) -> Scan:
+    """Return the checked discounted sum, of x's dtype: gamma never widens it, but makes it complex."""
+    terms, factor = _arrays.as_operand(x, "x"), _arrays.as_operand(gamma, "gamma")
+    dtype = _arrays.inexact_dtype(terms.dtype)
+    dtype = _arrays.complex_dtype(dtype) if factor.dtype.kind == "c" else dtype
+    scan = normalise("x", terms, "gamma", factor, dtype, axis=axis, reset=reset, initial=initial)
+    checks.check_window_gamma(window, scan.gates, factor)
+    return scan
+
+
+def recurrence_problem(gates: Any, tokens: Any, axis: object, reset: object, initial: object) -> Scan:
+    """Return the checked recurrence, of the dtype that gates and tokens promote to."""
+    factor, terms = _arrays.as_operand(gates, "gates"), _arrays.as_operand(tokens, "tokens")
+    dtype = _arrays.result_dtype(
+        *(
+            value if isinstance(value, (int, float, complex)) and not isinstance(value, np.generic) else array
+            for value, array in ((gates, factor), (tokens, terms))
+        )
+    )
+    return normalise("tokens", terms, "gates", factor, dtype, axis=axis, reset=reset, initial=initial)

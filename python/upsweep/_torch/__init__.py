@@ -1,9 +1,16 @@
 """torch tensors: registered operations, autograd, vmap and torch.compile.
 
 `_arrays.dispatch` imports this package at the first call with a tensor, so never before torch itself. The public
-functions reach the modules as attributes of the package. `scan`, `bincount`, `pairs`, `user_scan` and `loops` are
-the operations, `aggregates` the carries of blocks, `cluster` the array functions of clusters, and `via_numpy` runs
-a function of numpy arrays on tensors. `scan_ops`, `bincount_ops` and `user_scan_ops` register torch operations.
+functions reach the modules as attributes of the package, and `distributed` builds on the scans::
+
+    scan  bincount  aggregates                   dtype and device rules of torch; checks by _core.checks
+      -> executors                               the CPU as numpy views, CUDA as pointers: nothing is traced
+      -> scan_ops  bincount_ops  user_scan_ops   registered operations with their derivatives, by operations
+    pairs  user_scan  loops  cluster             the other operations
+    via_numpy                                    functions of numpy arrays, called with tensors
+    graph_breaks  compiler_disabled              calls that torch.compile leaves to Python
+
+Start reading at `scan.cumulative_sum`.
 """
 
 import sys

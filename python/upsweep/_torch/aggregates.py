@@ -1,7 +1,8 @@
-"""What a block does to a state, for tensors, and what two blocks do together.
+"""Aggregates of blocks of steps, as tensors: `Carry.apply`, `combine` and the functions that make carries.
 
-Where something is to be differentiated, compiled or transformed, a carry is made of scans whose final states torch
-follows: of the block in float64, and of zeros after a state of 1, whose final state is the product of the factors.
+With gradients, under the compiler and under transforms, an aggregate is made of final states of scans, which torch
+differentiates: the value is the final state of the block in float64, and the multiplier is the final state of a
+scan of zeros that starts at 1, which is the product of the factors.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from upsweep._backends import cpu
+from upsweep._core import checks
 from upsweep._torch import executors, scan_ops
 from upsweep._torch import scan as torch_scan
 
@@ -19,10 +21,10 @@ __all__ = [
     "Parts",
     "apply",
     "combine",
-    "cumulative_sum",
-    "discounted_cumsum",
+    "cumulative_sum_carry",
+    "discounted_cumsum_carry",
     "factor_dtype",
-    "linear_recurrence",
+    "linear_recurrence_carry",
     "reduce",
     "wide_dtype",
 ]
@@ -30,40 +32,42 @@ __all__ = [
 Parts = tuple[Tensor, Tensor, Tensor]  # multiplier, value, reset
 
 
-def cumulative_sum(x: Any, axis: int, reverse: bool, reset: Any, dtype: Any, n_threads: int | None) -> Parts:
-    """The parts of `upsweep.cumulative_sum_carry` of a tensor."""
+def cumulative_sum_carry(x: Any, reset: Any, axis: int, reverse: bool, dtype: Any, n_threads: int | None) -> Parts:
+    """Return the parts of `upsweep.cumulative_sum_carry` of a tensor."""
     return reduce(torch_scan.prepare_sum(x, dtype, axis, reset, None), reverse, False, n_threads)
 
 
-def discounted_cumsum(x: Any, gamma: Any, axis: int, reverse: bool, reset: Any, n_threads: int | None) -> Parts:
-    """The parts of `upsweep.discounted_cumsum_carry` of tensors."""
+def discounted_cumsum_carry(
+    x: Any, gamma: Any, reset: Any, axis: int, reverse: bool, n_threads: int | None
+) -> Parts:
+    """Return the parts of `upsweep.discounted_cumsum_carry` of tensors."""
     return reduce(torch_scan.prepare_discounted(x, gamma, axis, reset, None), reverse, True, n_threads)
 
 
-def linear_recurrence(
-    gates: Any, tokens: Any, axis: int, reverse: bool, reset: Any, n_threads: int | None
+def linear_recurrence_carry(
+    gates: Any, tokens: Any, reset: Any, axis: int, reverse: bool, n_threads: int | None
 ) -> Parts:
-    """The parts of `upsweep.linear_recurrence_carry` of tensors."""
+    """Return the parts of `upsweep.linear_recurrence_carry` of tensors."""
     return reduce(torch_scan.prepare_gated(gates, tokens, axis, reset, None), reverse, True, n_threads)
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """What states are held in. All integers in int64: torch hardly computes with unsigned ones."""
+    """Return the dtype of a carry's value: int64 for all integers, because torch has few unsigned operations."""
     if dtype.is_complex:
         return torch.complex128
     return torch.float64 if dtype.is_floating_point else torch.int64
 
 
 def factor_dtype(scan: Any, dtype: torch.dtype) -> torch.dtype:
-    """What states are multiplied in: real factors stay real under complex states."""
+    """Return the dtype of a carry's multiplier: real factors stay real under complex states."""
     return torch.float64 if dtype.is_complex and scan.real_factor else dtype
 
 
 def reduce(scan: Any, reverse: bool, flush: bool, n_threads: int | None) -> Parts:
-    """What a checked scan (`scans.prepare_*`) does to a state, with gradients if something is differentiated."""
+    """Return the parts of the aggregate of a checked scan (`scan.prepare_*`), with gradients where they are on."""
     threads = 0 if n_threads is None else cpu.check_threads(n_threads)
     if torch_scan.needs_dispatcher((scan.x, scan.gates, scan.gamma, scan.reset)):
-        return _tracked(scan, bool(reverse), flush, threads)
+        return _reduce_by_scans(scan, bool(reverse), flush, threads)
     dtype = wide_dtype(scan.dtype)
     dtypes = (factor_dtype(scan, dtype), dtype, torch.bool)
     multiplier, value, dropped = (torch.empty(scan.state_shape, dtype=d, device=scan.x.device) for d in dtypes)
@@ -75,11 +79,11 @@ def reduce(scan: Any, reverse: bool, flush: bool, n_threads: int | None) -> Part
     return multiplier, value, dropped
 
 
-def _tracked(scan: Any, reverse: bool, flush: bool, threads: int) -> Parts:
+def _reduce_by_scans(scan: Any, reverse: bool, flush: bool, threads: int) -> Parts:
     tensors = (scan.x, scan.gates, scan.gamma, scan.reset)
     torch_scan.reject_forward_ad(tensors)
-    exact = not torch_scan.is_traced() and all(map(torch_scan.is_plain_tensor, tensors))
-    operation = scan_ops.EagerScan.apply if exact else scan_ops.operation()
+    eager = not torch_scan.is_traced() and all(map(torch_scan.is_plain_tensor, tensors))
+    operation = scan_ops.scan.eager if eager else scan_ops.scan.form()
 
     def final(x: Tensor, initial: Tensor | None, reset: Tensor | None, dtype: torch.dtype) -> Tensor:
         gates = scan.gates
@@ -102,31 +106,24 @@ def _tracked(scan: Any, reverse: bool, flush: bool, threads: int) -> Parts:
     return torch.where(dropped, torch.zeros_like(one), multiplier), value, dropped
 
 
-# ---- blocks after blocks ---------------------------------------------------------------------------------------
+# ---- application and composition -----------------------------------------------------------------------------
 
 
 def apply(multiplier: Any, value: Any, reset: Any, state: Any) -> Tensor:
-    """`upsweep.Carry.apply` of tensors."""
-    value = torch_scan._tensor(value, "carry", None)
+    """Return `upsweep.Carry.apply` of tensors."""
+    value = torch_scan.as_tensor(value, "carry", None)
     if isinstance(state, torch_scan.Number):
-        state = torch_scan._tensor_of(state, "state", value.device)
-    state = torch_scan._tensor(state, "state", value)
-    kinds = [2 if t.is_complex() else 1 if t.is_floating_point() else 0 for t in (state, value)]
-    if kinds[0] > kinds[1]:
-        raise TypeError(f"state: {state.dtype} cannot be held by a carry of dtype {value.dtype}")
-    try:
-        torch.broadcast_shapes(state.shape, value.shape)
-    except RuntimeError:
-        shapes = tuple(state.shape), tuple(value.shape)
-        raise ValueError(f"state: shape {shapes[0]} does not broadcast with the carry's {shapes[1]}") from None
+        state = torch_scan.tensor_of_number(state, "state", value.device)
+    state = torch_scan.as_tensor(state, "state", value)
+    checks.check_carry_state(state, value, torch_scan.can_hold, torch.broadcast_shapes)
     return _advance(multiplier, value, reset, state.to(value.dtype))
 
 
 def combine(carry_a: Any, carry_b: Any) -> Parts:
-    """The parts of `upsweep.combine` of tensors' carries; shapes have been checked."""
+    """Return the parts of `upsweep.combine` of two carries of tensors, whose shapes have been checked."""
     for name, carry in (("carry_a", carry_a), ("carry_b", carry_b)):
         for part in carry:
-            if torch_scan._tensor(part, name, carry_a.value).device != carry_a.value.device:
+            if torch_scan.as_tensor(part, name, carry_a.value).device != carry_a.value.device:
                 raise ValueError(f"{name}: is on {part.device}, carry_a's value on {carry_a.value.device}")
     reset = carry_a.reset | carry_b.reset
     product = _times(carry_a.multiplier, carry_b.multiplier)
@@ -135,13 +132,13 @@ def combine(carry_a: Any, carry_b: Any) -> Parts:
 
 
 def _advance(multiplier: Tensor, value: Tensor, reset: Tensor, state: Tensor) -> Tensor:
-    # The product is not formed where it is dropped: an infinity before a reset is gone, not NaN.
-    kept = torch.where(reset, state.new_zeros(()), state).to(torch.promote_types(state.dtype, value.dtype))
-    return torch.where(reset, value, _times(multiplier, kept) + value)
+    # A reset replaces the state by 0 before the product is formed: infinity times 0 would be NaN.
+    state = torch.where(reset, state.new_zeros(()), state).to(torch.promote_types(state.dtype, value.dtype))
+    return torch.where(reset, value, _times(multiplier, state) + value)
 
 
 def _times(a: Tensor, b: Tensor) -> Tensor:
-    """Their product, where a real number multiplies both parts of a complex one."""
+    """Return the product, in which a real number multiplies both parts of a complex one."""
     if a.is_complex():
         a, b = b, a
     if a.is_complex() or not b.is_complex():

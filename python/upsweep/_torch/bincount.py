@@ -1,6 +1,7 @@
-"""`bincount` for torch tensors: argument rules in torch's terms, then the operation of `count_ops`.
+"""`bincount` of torch tensors: dtype and device rules of torch, then the executor or the operation.
 
-As with the scans the operation is skipped where nothing is to be differentiated, compiled, transformed or watched.
+`_core.checks` has the checks that arrays of all libraries share. As for scans, the operation of `bincount_ops` is
+skipped where nothing is differentiated, compiled, transformed or watched by a mode.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ import torch
 from torch import Tensor
 
 from upsweep._backends import cpu
-from upsweep._core import bincount as bincount_problem
-from upsweep._core import scan as scan_problem
+from upsweep._core import checks
 from upsweep._torch import bincount_ops, executors
 from upsweep._torch import scan as torch_scan
 from upsweep._torch.graph_breaks import graph_break
@@ -22,40 +22,45 @@ __all__ = ["bincount"]
 
 @graph_break("bincount looks at its keys, unless both the number of bins (length=) and invalid='drop' are given")
 def bincount(
-    x: Any, weights: Any, minlength: Any, *, length: Any, axis: Any, out: Any, accumulate: bool, dtype: Any,
+    x: Any, weights: Any, out: Any, minlength: Any, length: Any, axis: Any, accumulate: bool, dtype: Any,
     invalid: Any, deterministic: bool, return_invalid: bool, n_threads: int | None,
 ) -> Any:  # fmt: skip
     """`upsweep.bincount` of tensors."""
     if length is axis is out is dtype is None and invalid == "raise" and not (accumulate or return_invalid):
-        y = _plain(x, weights, minlength, n_threads)
+        y = _run_plain(x, weights, minlength, n_threads)
         if y is not None:
             return y
-    drop = bincount_problem.check_keywords(invalid, return_invalid, accumulate, out)
+    drop = checks.check_count_keywords(invalid, return_invalid, accumulate, out)
     if torch.compiler.is_compiling() and not (drop and (length is not None or out is not None)):
         from upsweep._torch import compiler_disabled
 
         return compiler_disabled.bincount(
-            x, weights, minlength, length=length, axis=axis, out=out, accumulate=accumulate, dtype=dtype,
+            x, weights, out, minlength, length=length, axis=axis, accumulate=accumulate, dtype=dtype,
             invalid=invalid, deterministic=deterministic, return_invalid=return_invalid, n_threads=n_threads,
         )  # fmt: skip
-    keys = _as_keys(x, weights if isinstance(weights, Tensor) else out, axis)
-    at = 0 if axis is None else scan_problem.check_axis(axis, keys.ndim)
-    summands = None if weights is None else _as_weights(weights, keys)
-    least = bincount_problem.as_size(minlength, "minlength")
-    n_bins = None if length is None else bincount_problem.as_size(length, "length")
-    if n_bins is not None and n_bins < least:
-        raise ValueError(f"length: {n_bins} is smaller than minlength={least}")
+    keys = torch_scan.as_tensor(x, "x", None)
+    is_integral = not (keys.is_floating_point() or keys.is_complex())
+    at = checks.check_keys(keys, is_integral, axis, rule=": bincount takes integers and bool")
+    summands = None if weights is None else torch_scan.as_tensor(weights, "weights", None)
+    n_sums = checks.check_weights(summands, keys)
+    if summands is not None and summands.device != keys.device:
+        raise ValueError(f"weights: is on {summands.device}, x on {keys.device}")
+    minimum, n_bins = checks.check_bins(minlength, length)
     result = _result_dtype(keys, summands, dtype)
     if out is not None:
-        n_bins = _check_out(out, keys, summands, at, n_bins, least, result)
+        sums = () if n_sums is None else (n_sums,)
+        shape = (*keys.shape, *sums)
+        n_bins = checks.bins_of_out(out if isinstance(out, Tensor) else None, n_bins, shape, at, minimum)
+        shape = torch.Size((*keys.shape[:at], n_bins, *keys.shape[at + 1 :], *sums))
+        torch_scan.check_target(out, shape, result, keys.device, {"x": keys, "weights": summands})
     threads = 0 if n_threads is None else cpu.check_threads(n_threads)
     torch_scan.reject_jit_trace("counts")
     torch_scan.reject_forward_ad((summands,), "counts")
     # Without keys there is nothing to sum, and torch answers with integers.
     request = bincount_ops.Request(
-        keys, summands if keys.numel() or dtype is not None else None, at, n_bins, least, drop, result,
+        keys, summands if keys.numel() or dtype is not None else None, at, n_bins, minimum, drop, result,
         bool(return_invalid), bool(deterministic) or torch.are_deterministic_algorithms_enabled(), threads,
-        None if summands is None or summands.ndim == keys.ndim else summands.shape[-1],
+        n_sums,
     )  # fmt: skip
     y, n_invalid = _run(request, out, bool(accumulate))
     return (y, n_invalid) if return_invalid else y
@@ -72,21 +77,20 @@ def _is_plain(value: Any, dtypes: set[torch.dtype]) -> bool:
     )  # fmt: skip
 
 
-def _plain(x: Any, weights: Any, minlength: Any, n_threads: int | None) -> Tensor | None:
-    """The plainest calls on the CPU, at a fraction of what the layers cost; None where this is no such call."""
+def _run_plain(x: Any, weights: Any, minlength: Any, n_threads: int | None) -> Tensor | None:
+    """Count 1-D tensors on the CPU without the layers below, which cost four times as much; None for others."""
     if not _is_plain(x, _INTEGERS):
         return None
-    if weights is None:
-        if torch_scan.needs_dispatcher((x,)) or not x.numel():
-            return None
-        counted = cpu.bincounts.plain(x.numpy(), None, minlength, cpu.threads(n_threads))
-        return None if counted is None else torch.from_numpy(counted)
-    if not _is_plain(weights, _FLOATS) or weights.is_neg() or torch_scan.needs_dispatcher((x, weights)):
+    if weights is not None and (not _is_plain(weights, _FLOATS) or weights.is_neg()):
         return None
-    if not x.numel():
+    if torch_scan.needs_dispatcher((x, weights)) or not x.numel():
         return None
-    summed = cpu.bincounts.plain(x.numpy(), weights.detach().numpy(), minlength, cpu.threads(n_threads))
-    return None if summed is None else torch.from_numpy(summed).to(weights.dtype)
+    summands = None if weights is None else weights.detach().numpy()
+    counts = cpu.bincounts.plain(x.numpy(), summands, minlength, cpu.threads(n_threads))
+    if counts is None:
+        return None
+    y = torch.from_numpy(counts)
+    return y if weights is None else y.to(weights.dtype)
 
 
 def _run(request: bincount_ops.Request, out: Any, accumulate: bool) -> tuple[Tensor, Tensor | None]:
@@ -98,53 +102,28 @@ def _run(request: bincount_ops.Request, out: Any, accumulate: bool) -> tuple[Ten
         with torch.no_grad():
             y, n_invalid = executors.count(request, out, accumulate)
         if out is not None:
-            torch.autograd.graph.increment_version(out)  # so that a backward which saved it notices
+            torch.autograd.graph.increment_version(out)  # a backward that saved it raises then
         return y, n_invalid
     if request.n_bins is None or not request.drop:
-        request = request.with_bins(_looked_at(request))
-    y, n_invalid = bincount_ops.operation()(*request.arguments())
+        request = request.with_bins(_n_bins_of_keys(request))
+    y, n_invalid = bincount_ops.count.form()(*request.arguments())
     if out is not None:
         y = out.add_(y) if accumulate else out.copy_(y)
     return y, n_invalid
 
 
-def _looked_at(request: bincount_ops.Request) -> int:
-    """The number of bins, where the keys have to be looked at first."""
-    if not torch_scan._are_in_memory(request.keys):
+def _n_bins_of_keys(request: bincount_ops.Request) -> int:
+    """Return the number of bins, and check the keys, by a count without weights."""
+    if not torch_scan.are_in_memory(request.keys):
         raise NotImplementedError(
             "x: its values cannot be looked at while torch transforms or traces the call; give length= and "
             "invalid='drop'"
         )
-    counted, _ = executors.count(request.of_keys(), None, False)
-    return int(counted.shape[request.axis])
+    counts, _ = executors.count(request.of_keys(), None, False)
+    return int(counts.shape[request.axis])
 
 
 # ---- argument rules ------------------------------------------------------------------------------------------
-
-
-def _as_keys(x: Any, other: Any, axis: Any) -> Tensor:
-    keys = torch_scan._tensor(x, "x", None)
-    if axis is None and keys.ndim != 1:
-        depth = "small" if keys.ndim == 0 else "large"
-        raise ValueError(
-            f"x: object of too {depth} depth for desired array: expected 1-D without axis=, got {keys.ndim}-D"
-        )
-    if keys.is_floating_point() or keys.is_complex():
-        raise TypeError(f"x: Cannot cast keys of dtype {keys.dtype} to integers: bincount takes integers and bool")
-    return keys
-
-
-def _as_weights(weights: Any, keys: Tensor) -> Tensor:
-    summands = torch_scan._tensor(weights, "weights", None)
-    if summands.device != keys.device:
-        raise ValueError(f"weights: is on {summands.device}, x on {keys.device}")
-    shape = tuple(keys.shape)
-    if summands.shape != keys.shape and (summands.ndim != keys.ndim + 1 or summands.shape[:-1] != keys.shape):
-        raise ValueError(
-            f"weights: The weights and list don't have the same length: expected x's shape {shape}, or one axis "
-            f"more behind it, got {tuple(summands.shape)}"
-        )
-    return summands
 
 
 def _result_dtype(keys: Tensor, weights: Tensor | None, dtype: Any) -> torch.dtype:
@@ -154,28 +133,11 @@ def _result_dtype(keys: Tensor, weights: Tensor | None, dtype: Any) -> torch.dty
         torch_scan.check_sum_dtype(dtype, "weights", weights)
         if dtype == torch.bool:
             raise TypeError("dtype: expected integers, real or complex numbers, got torch.bool")
-        if weights is not None and weights.is_complex() and not dtype.is_complex:
-            raise TypeError(f"dtype: sums of {weights.dtype} weights would lose their imaginary part in {dtype}")
+        if weights is not None:
+            checks.check_imaginary(weights, dtype.is_complex or not weights.is_complex(), dtype)
         return dtype
     if weights is None or keys.numel() == 0:
         return torch.int64
     if weights.is_complex():
         return weights.dtype
     return torch.float32 if weights.dtype == torch.float32 else torch.float64
-
-
-def _check_out(
-    out: Any, keys: Tensor, weights: Tensor | None, axis: int, n_bins: int | None, least: int, dtype: torch.dtype
-) -> int:
-    """The number of bins, which `out` fixes."""
-    sums = () if weights is None or weights.ndim == keys.ndim else weights.shape[-1:]
-    given = tuple(out.shape) if isinstance(out, Tensor) else ()
-    if n_bins is None:
-        if isinstance(out, Tensor) and out.ndim != keys.ndim + len(sums):
-            raise ValueError(bincount_problem.axes_message((*keys.shape, *sums), axis, given))
-        n_bins = given[axis] if given else least
-    shape = torch.Size((*keys.shape[:axis], n_bins, *keys.shape[axis + 1 :], *sums))
-    torch_scan.check_target(out, shape, dtype, keys.device, {"x": keys, "weights": weights})
-    if n_bins < least:
-        raise ValueError(f"out: has {n_bins} bins, fewer than minlength={least}")
-    return n_bins

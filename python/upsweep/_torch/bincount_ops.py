@@ -2,9 +2,9 @@
 
     y[b] = sum of weights[i] where x[i] = b
 
-The derivative of the sums is to look up: the gradient of weights[i] is that of y at x[i], and 0 where x[i] is no
-bin. The derivative of this is the sum again, so that each of the two operations is the other's, to any order. Keys
-have none. The operations drop keys outside the bins; who wants to hear of them has looked before.
+The derivative of the sums is a look-up: the gradient of weights[i] is that of y at x[i], and 0 where x[i] is no
+bin. The derivative of a look-up is the sum again, so the two operations give derivatives of every order. Keys have
+no derivative. The operations drop keys outside the bins; callers that raise an error check the keys before.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ import torch
 from torch import Tensor
 
 from upsweep._torch import executors
+from upsweep._torch.operations import Operation
 
-__all__ = ["EagerCount", "Request", "operation"]
+__all__ = ["EagerCount", "Request", "count", "look_up"]
 
 
 @dataclass(frozen=True)
 class Request:
-    """A checked count: keys, their axis that the bins replace, and weights of their shape or with `n_sums` last.
+    """A checked count.
 
-    n_bins : None: of the largest key, and at least `least`.
+    keys : in any layout; the bins replace their axis `axis`.
+    weights : of the keys' shape, or with one axis of `n_sums` more.
+    n_bins : None for those that the largest key asks for, at least `least`.
+    drop : whether keys outside the bins are left out.
     """
 
     keys: Tensor
@@ -47,33 +51,19 @@ class Request:
         return replace(self, n_bins=n_bins, drop=True)
 
     def of_keys(self) -> Request:
-        """The count without its weights."""
+        """Return the count without its weights."""
         return replace(self, weights=None, n_sums=None, dtype=torch.int64, count_invalid=False)
 
     def arguments(self) -> tuple[Any, ...]:
-        """Of the operation."""
+        """Return the arguments of the operation."""
         return (
             self.keys, self.weights, self.axis, self.n_bins, -1 if self.n_sums is None else self.n_sums,
             self.dtype, self.count_invalid, self.deterministic, self.n_threads,
         )  # fmt: skip
 
 
-_library = torch.library.Library("upsweep", "FRAGMENT")
-_library.define(
-    "bincount(Tensor x, Tensor? weights, int axis, SymInt n_bins, SymInt n_sums, ScalarType dtype, "
-    "bool count_invalid, bool deterministic, int n_threads) -> (Tensor, Tensor)",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
-_library.define(
-    "look_up_bins(Tensor g, Tensor x, int axis, ScalarType dtype, bool deterministic, int n_threads) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
-
-_N_ARGUMENTS = 9
-
-
 def _no_number(x: Tensor) -> Tensor:
-    """In the place of the number of dropped keys."""
+    """Return the result that stands for the number of dropped keys, where it is not counted."""
     return x.new_empty((0,), dtype=torch.int64)
 
 
@@ -107,15 +97,15 @@ def _look_up(
     n_bins, sums = g.shape[axis], g.shape[x.ndim :]
     if n_bins == 0 or x.numel() == 0:
         return g.new_zeros((*x.shape, *sums), dtype=dtype)
-    keys = x.to(torch.int64)  # from uint64 those of 2**63 and more become negative: no bins either
+    keys = x.to(torch.int64)  # uint64 keys from 2**63 on become negative, which is outside too
     inside = (keys >= 0) & (keys < n_bins)
     keys = keys.where(inside, 0)
     if sums:
         keys, inside = keys.unsqueeze(-1).expand(*x.shape, *sums), inside.unsqueeze(-1)
-    found = g.gather(axis, keys).where(inside, 0)
-    if found.is_complex() and not dtype.is_complex:
-        found = found.real
-    return found.to(dtype).contiguous()
+    gradient = g.gather(axis, keys).where(inside, 0)
+    if gradient.is_complex() and not dtype.is_complex:
+        gradient = gradient.real
+    return gradient.to(dtype).contiguous()
 
 
 def _fake_look_up(
@@ -124,19 +114,10 @@ def _fake_look_up(
     return g.new_empty((*x.shape, *g.shape[x.ndim :]), dtype=dtype)
 
 
-for _device in ("CPU", "CUDA"):
-    _library.impl("bincount", _count, _device)
-    _library.impl("look_up_bins", _look_up, _device)
-torch.library.register_fake("upsweep::bincount", _fake_count, lib=_library)
-torch.library.register_fake("upsweep::look_up_bins", _fake_look_up, lib=_library)
-count = torch.ops.upsweep.bincount.default
-look_up = torch.ops.upsweep.look_up_bins.default
-
-
 # ---- derivatives -----------------------------------------------------------------------------------------------
 
 
-def _keep(
+def _save(
     ctx: Any, x: Tensor, weights: Tensor | None, axis: int, deterministic: bool, n_threads: int,
     output: tuple[Tensor, Tensor],
 ) -> None:  # fmt: skip
@@ -150,16 +131,15 @@ def _keep(
 
 def _save_count(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     x, weights, axis, _, _, _, _, deterministic, n_threads = inputs
-    _keep(ctx, x, weights, axis, deterministic, n_threads, output)
+    _save(ctx, x, weights, axis, deterministic, n_threads, output)
 
 
 def _count_backward(ctx: Any, g: Tensor | None, _: Any) -> tuple[Any, ...]:
-    """The gradient of the weights, and None for the other arguments of the operation."""
-    rest = (None,) * (_N_ARGUMENTS - 2)
+    """The gradient of the weights."""
     if g is None or not ctx.needs_input_grad[1]:
-        return (None, None, *rest)
+        return ()
     (x,) = ctx.saved_tensors
-    return (None, look_up_operation()(g, x, ctx.axis, ctx.dtype, ctx.deterministic, ctx.n_threads), *rest)
+    return (None, look_up.form()(g, x, ctx.axis, ctx.dtype, ctx.deterministic, ctx.n_threads))
 
 
 def _save_look_up(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -171,108 +151,43 @@ def _save_look_up(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _look_up_backward(ctx: Any, g: Tensor | None) -> tuple[Any, ...]:
     if g is None or not ctx.needs_input_grad[0]:
-        return (None,) * 6
+        return ()
     (x,) = ctx.saved_tensors
     n_sums = -1 if len(ctx.shape) == x.ndim else ctx.shape[-1]
-    summed, _ = operation()(
+    sums, _ = count.form()(
         x, g, ctx.axis, ctx.shape[ctx.axis], n_sums, ctx.dtype, False, ctx.deterministic, ctx.n_threads
     )
-    return (summed, *(None,) * 5)
+    return (sums,)
 
 
-torch.library.register_autograd("upsweep::bincount", _count_backward, setup_context=_save_count, lib=_library)
-torch.library.register_autograd(
-    "upsweep::look_up_bins", _look_up_backward, setup_context=_save_look_up, lib=_library
-)
+def _check_vmap(
+    x: Any, weights: Any, axis: int, n_bins: int, n_sums: int, dtype: Any, count_invalid: bool, *_: Any
+) -> None:
+    if count_invalid:
+        raise NotImplementedError("return_invalid: keys are counted all together, not for each of vmap's calls")
+
+
+count = Operation(
+    "bincount(Tensor x, Tensor? weights, int axis, SymInt n_bins, SymInt n_sums, ScalarType dtype, "
+    "bool count_invalid, bool deterministic, int n_threads) -> (Tensor, Tensor)",
+    _count, _fake_count, _save_count, _count_backward, out_dims=(0, None), check_vmap=_check_vmap,
+)  # fmt: skip
+look_up = Operation(
+    "look_up_bins(Tensor g, Tensor x, int axis, ScalarType dtype, bool deterministic, int n_threads) -> Tensor",
+    _look_up, _fake_look_up, _save_look_up, _look_up_backward, out_dims=0,
+)  # fmt: skip
 
 
 class EagerCount(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
-    """The operation without the dispatcher, and with the check of the keys in it."""
+    """The count without the dispatcher, and with the check of the keys in it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weights: Tensor, request: Request) -> tuple[Tensor, Tensor]:
         y, n_invalid = executors.count(request, None, False)
         outputs = y, _no_number(x) if n_invalid is None else n_invalid
-        _keep(ctx, x, weights, request.axis, request.deterministic, request.n_threads, outputs)
+        _save(ctx, x, weights, request.axis, request.deterministic, request.n_threads, outputs)
         return outputs
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, g_invalid: Any) -> tuple[Any, ...]:
-        return _count_backward(ctx, g, g_invalid)[:3]
-
-
-class TransformedCount(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
-    """The operation under torch.func's transforms, which take no derivative that an operation has registered."""
-
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
-        outputs: tuple[Tensor, Tensor] = count(*inputs)
-        return outputs
-
-    setup_context = staticmethod(_save_count)
-    backward = staticmethod(_count_backward)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-        return _vmap_count(info, in_dims, *args)
-
-
-class TransformedLookUp(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
-    """The derivative under torch.func's transforms."""
-
-    @staticmethod
-    def forward(*inputs: Any) -> Tensor:
-        output: Tensor = look_up(*inputs)
-        return output
-
-    setup_context = staticmethod(_save_look_up)
-    backward = staticmethod(_look_up_backward)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-        return _vmap_look_up(info, in_dims, *args)
-
-
-def _is_transformed() -> bool:
-    """Whether a transform of torch.func runs that is not the compiler's own."""
-    if torch.compiler.is_compiling():
-        return False
-    innermost = torch._C._functorch.peek_interpreter_stack()
-    return innermost is not None and innermost.key() != torch._C._functorch.TransformType.Functionalize
-
-
-def operation() -> Any:
-    """The form of the operation that those who follow the tensors understand."""
-    return TransformedCount.apply if _is_transformed() else count
-
-
-def look_up_operation() -> Any:
-    """The form of the derivative that those who follow the tensors understand."""
-    return TransformedLookUp.apply if _is_transformed() else look_up
-
-
-# ---- vmap ------------------------------------------------------------------------------------------------------
-
-
-def _to_front(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
-    if tensor is None:
-        return None
-    return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-
-
-def _vmap_count(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-    x, weights, axis, n_bins, n_sums, dtype, count_invalid, *rest = args
-    if count_invalid:
-        raise NotImplementedError("return_invalid: keys are counted all together, not for each of vmap's calls")
-    x, weights = (_to_front(tensor, dim, info.batch_size) for tensor, dim in zip((x, weights), in_dims[:2]))
-    return operation()(x, weights, axis + 1, n_bins, n_sums, dtype, False, *rest), (0, None)
-
-
-def _vmap_look_up(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-    g, x, axis, *rest = args
-    g, x = (_to_front(tensor, dim, info.batch_size) for tensor, dim in zip((g, x), in_dims[:2]))
-    return look_up_operation()(g, x, axis + 1, *rest), 0
-
-
-torch.library.register_vmap("upsweep::bincount", _vmap_count, lib=_library)
-torch.library.register_vmap("upsweep::look_up_bins", _vmap_look_up, lib=_library)
+        return (*_count_backward(ctx, g, g_invalid), None, None, None)[:3]

@@ -1,6 +1,6 @@
-"""Scans and counts of torch tensors that have been checked: on the CPU as numpy views, on CUDA as pointers.
+"""Executors of checked scans and counts of tensors: numpy views on the CPU, pointers on CUDA.
 
-Nothing here tracks gradients.
+`scan`, `bincount`, their registered operations and `distributed` call them. Nothing tracks gradients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMES = {
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """numpy's name of a dtype that the kernels take; TypeError for others."""
+    """Return numpy's name of a dtype that the kernels read; others raise TypeError."""
     try:
         return _NAMES[dtype]
     except KeyError:
@@ -36,12 +36,12 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of a state that users see: float32 for the short ones, else the result's."""
+    """Return the dtype of a state that users see: float32 for 16-bit results, else the result's."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def _resolved(value: Any) -> Any:
-    """The tensor with torch's lazy conjugation and negation carried out."""
+    """Return the tensor after torch's lazy conjugation and negation."""
     if isinstance(value, Tensor) and (value.is_conj() or value.is_neg()):
         return value.resolve_conj().resolve_neg()
     return value
@@ -83,10 +83,10 @@ def run(
     window: int = 0,
     n_threads: int | None = None,
 ) -> None:
-    """Fill `out` and `final`. All tensors are on out's device; broadcast ones have strides of 0.
+    """Write the result to `out` and the final state to `final`.
 
-    `final` has the dtype of states that users see, or the one that they are computed in. On CUDA it may be all
-    that is asked for.
+    All tensors are on one device; axes that are broadcast have a stride of 0. The dtype of `final` is that of
+    states that users see, or the one of the computation. On CUDA `out` may be None.
     """
     x, gates, gamma, initial = (_resolved(value) for value in (x, gates, gamma, initial))
     if x.is_cuda:
@@ -114,7 +114,7 @@ def _scan_of_views(
     x: Tensor, gates: Tensor | None, gamma: Tensor | complex | None, initial: Tensor | None, reset: Tensor | None,
     axis: int, dtype: torch.dtype,
 ) -> scan_problem.Scan:  # fmt: skip
-    """The scan of tensors on the CPU as one of numpy arrays."""
+    """Return the scan of tensors on the CPU as one of numpy arrays that share their memory."""
     if x.device.type != "cpu":
         raise TypeError(f"expected tensors on the CPU or on CUDA, got {x.device}")
     scan = scan_problem.Scan(
@@ -127,7 +127,7 @@ def _scan_of_views(
         scan.gamma = _as_numpy(gamma)
     elif gamma is not None and gamma != 1:
         number = complex(gamma)
-        # A real number stays one under complex states, whose parts never meet; so it is on CUDA.
+        # A real number stays real under complex states, as on CUDA: it multiplies both parts.
         scan.gamma = np.broadcast_to(number if number.imag else number.real, scan.state_shape)
     if reset is not None:
         scan.reset = _as_numpy(reset)
@@ -141,9 +141,9 @@ def reduce(
     multiplier: Tensor | None, value: Tensor, dropped: Tensor | None, *, initial: Tensor | None = None, axis: int,
     reverse: bool, flush: bool, n_threads: int | None,
 ) -> None:  # fmt: skip
-    """Fill `multiplier`, `value` and `dropped`, which lack the axis, with what the block does to a state.
+    """Write the aggregate of all steps to `multiplier`, `value` and `dropped`, which lack the axis.
 
-    With `initial`, `value` is the state after the block from that one.
+    With `initial`, `value` is the final state of a scan from it.
     """
     x, gates, gamma, initial = (_resolved(tensor) for tensor in (x, gates, gamma, initial))
     if x.is_cuda:
@@ -166,7 +166,7 @@ _LINE_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 def _has_lines(x: Tensor) -> bool:
-    """Whether this is one of the contiguous CUDA tensors that the library's short ways take."""
+    """Whether the CUDA library takes this tensor as contiguous lines."""
     return x.dtype in _LINE_DTYPES and x.is_cuda and x.ndim > 0 and x.is_contiguous() and not x.is_neg()
 
 
@@ -180,31 +180,31 @@ def _lies_like(tensor: Tensor, x: Tensor) -> bool:
 def run_lines(
     x: Tensor, gates: Tensor | None, gamma: float, reverse: bool, out: Tensor | None = None
 ) -> Tensor | None:
-    """The scan of contiguous CUDA tensors of one dtype along their last axis, or None where they are no such.
+    """Return the scan of contiguous CUDA tensors of one dtype along their last axis, or None for other tensors.
 
-    The caller knows that nothing is to be differentiated.
+    The caller makes sure that no gradient is needed.
     """
     try:
         if not (_has_lines(x) and (gates is None or _lies_like(gates, x)) and (out is None or _lies_like(out, x))):
             return None
         length = x.shape[-1]
-    except RuntimeError:  # sparse and nested tensors may have no strides and no shape; the caller refuses them
+    except RuntimeError:  # a sparse or nested tensor without strides or shape, which the caller refuses
         return None
-    n, at = x.numel(), x.data_ptr()
+    n, x_at = x.numel(), x.data_ptr()
     gates_at = 0 if gates is None else gates.data_ptr()
     if out is None:
         out = torch.empty_like(x)
     else:
-        # One of the inputs itself, or apart from both: what else there is takes more than addresses to tell.
-        n_bytes, to = n * x.element_size(), out.data_ptr()
-        for other in (at, gates_at):
-            if other and other != to and abs(other - to) < n_bytes:
+        # `out` may be one of the inputs, or disjoint from both; the general path decides on overlaps.
+        n_bytes, out_at = n * x.element_size(), out.data_ptr()
+        for other in (x_at, gates_at):
+            if other and other != out_at and abs(other - out_at) < n_bytes:
                 return None
-        torch.autograd.graph.increment_version(out)  # so that a backward which saved it notices
+        torch.autograd.graph.increment_version(out)  # a backward that saved it raises then
     if n:
         device = x.get_device()
         _backends.run_cuda_lines(
-            _NAMES[x.dtype], at, gates_at, gamma, out.data_ptr(), n // length, length, reverse=reverse,
+            _NAMES[x.dtype], x_at, gates_at, gamma, out.data_ptr(), n // length, length, reverse=reverse,
             device=device, stream=torch._C._cuda_getCurrentRawStream(device),
             allocate=lambda n_bytes: _workspace(n_bytes, x.device),
         )  # fmt: skip
@@ -212,20 +212,20 @@ def run_lines(
 
 
 def run_lines_backward(g: Tensor, gates: Tensor, y: Tensor, reverse: bool) -> tuple[Tensor, Tensor] | None:
-    """The gradients of x and gates of a scan along the last axis, without an initial state, that made `y`.
+    """Return the gradients of x and gates of the scan `y` along the last axis, without an initial state.
 
-    `g`, the gradient of y, has the dtype of gates and y. None where no kernel reads and writes everything once.
+    `g`, the gradient of y, has the dtype of gates and y. None where no kernel computes both in one pass.
     """
     n = g.numel()
     if not n or not (_has_lines(g) and _lies_like(gates, g) and _lies_like(y, g)):
         return None
     gx, g_gates = torch.empty_like(g), torch.empty_like(g)
     length, device = g.shape[-1], g.get_device()
-    done = _backends.run_cuda_lines_backward(
+    is_done = _backends.run_cuda_lines_backward(
         _NAMES[g.dtype], gates.data_ptr(), y.data_ptr(), g.data_ptr(), gx.data_ptr(), g_gates.data_ptr(),
         n // length, length, reverse=reverse, device=device, stream=torch._C._cuda_getCurrentRawStream(device),
     )  # fmt: skip
-    return (gx, g_gates) if done else None
+    return (gx, g_gates) if is_done else None
 
 
 def _described(tensor: Tensor | None) -> Any:
@@ -245,25 +245,25 @@ def _workspace(n_bytes: int, device: torch.device) -> tuple[int, Tensor]:
 
 
 def count(request: Any, out: Tensor | None, accumulate: bool) -> tuple[Tensor, Tensor | None]:
-    """The result of a `count_ops.Request`, or `out`, and how many keys were dropped, if that is asked."""
+    """Return the counts of a `bincount_ops.Request`, or `out`, and the number of dropped keys if asked for."""
     if request.keys.is_cuda:
         return _count_on_cuda(request, out, accumulate)
     if request.keys.device.type != "cpu":
         raise TypeError(f"x: expected a tensor on the CPU or on CUDA, got one on {request.keys.device}")
-    made = _summed_in(request)
-    described = _count_of_views(request, made)
-    direct = out is not None and out.dtype == made
+    accumulator = _accumulator_dtype(request)
+    described = _count_of_views(request, accumulator)
+    direct = out is not None and out.dtype == accumulator
     if direct:
         described.out, described.accumulate = _as_numpy(out), accumulate
     result, n_dropped = _backends.run_count(described, n_threads=request.n_threads or None)
     n_invalid = None if n_dropped is None else torch.tensor(n_dropped)
     if direct:
         return out, n_invalid
-    return _delivered(torch.from_numpy(result).contiguous(), out, accumulate, request.dtype), n_invalid
+    return _write_result(torch.from_numpy(result).contiguous(), out, accumulate, request.dtype), n_invalid
 
 
-def _summed_in(request: Any) -> torch.dtype:
-    """The dtype that the result is made in: exact for integers, else of 64 bits a part."""
+def _accumulator_dtype(request: Any) -> torch.dtype:
+    """Return the dtype of the sums before they are rounded: exact for integers, else 64 bits a part."""
     if request.weights is None:
         return torch.int64
     if request.weights.is_complex():
@@ -272,21 +272,21 @@ def _summed_in(request: Any) -> torch.dtype:
     return torch.int64 if integers and not request.dtype.is_complex else torch.float64
 
 
-def _delivered(made: Tensor, out: Tensor | None, accumulate: bool, dtype: torch.dtype) -> Tensor:
+def _write_result(counts: Tensor, out: Tensor | None, accumulate: bool, dtype: torch.dtype) -> Tensor:
     if out is None:
-        return made.to(dtype)
+        return counts.to(dtype)
     if not accumulate:
-        return out.copy_(made)
+        return out.copy_(counts)
     if not (out.is_floating_point() or out.is_complex()):
-        return out.add_(made.to(dtype))  # torch adds no floats to integers
-    # Added before they are rounded; torch would round integers first.
-    return out.add_(made if made.is_complex() else made.double())
+        return out.add_(counts.to(dtype))  # torch adds no floats to integers
+    # torch would round integers before it adds them.
+    return out.add_(counts if counts.is_complex() else counts.double())
 
 
-def _count_of_views(request: Any, made: torch.dtype) -> bincount.Count:
-    """The count of tensors on the CPU as one of numpy arrays."""
+def _count_of_views(request: Any, accumulator: torch.dtype) -> bincount.Count:
+    """Return the count of tensors on the CPU as one of numpy arrays that share their memory."""
     keys, last = _as_numpy(request.keys), request.keys.ndim - 1
-    dtype = np.dtype(name_of(made))
+    dtype = np.dtype(name_of(accumulator))
     described = bincount.Count(
         layout.moveaxis(keys, request.axis, last), None, request.n_sums, request.n_bins, request.least,
         request.axis, request.drop, dtype, dtype, None, False, request.deterministic, request.count_invalid,
@@ -297,7 +297,7 @@ def _count_of_views(request: Any, made: torch.dtype) -> bincount.Count:
 
 
 def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[Tensor, Tensor | None]:
-    """Nothing waits where the bins are given and other keys are dropped, else once."""
+    """Count on the current stream; the host waits once, unless the bins are known and other keys are dropped."""
     keys, axis = request.keys, request.axis
     device = keys.get_device()
     counts = _backends.cuda_bincount_sync()
@@ -312,24 +312,22 @@ def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[
             raise _outside(request, negative, 0)
         n_bins = max(largest + 1, request.least)
     shape = request.result_shape(n_bins)
-    made = getattr(torch, bincount.made_on_device(name_of(_summed_in(request)), name_of(request.dtype)))
-    _check_memory(request, shape, max(made.itemsize, request.dtype.itemsize), keys.device)
-    # With the check in it, a count that fails has been written; `out` must not be then. To count into memory of
-    # its own costs the bytes of the bins, to look at the keys first would cost theirs.
+    dtype = getattr(torch, bincount.made_on_device(name_of(_accumulator_dtype(request)), name_of(request.dtype)))
+    _check_memory(request, shape, max(dtype.itemsize, request.dtype.itemsize), keys.device)
+    # A count that checks its keys has written bins before it fails, and an error leaves `out` untouched. Counting
+    # into a temporary costs the bytes of the bins; a check of its own would read all keys twice.
     check = not request.drop and request.n_bins is not None
-    direct = out is not None and out.dtype == made and not check
+    direct = out is not None and out.dtype == dtype and not check
     if out is not None and direct:
         counted = out
     else:
-        counted = torch.empty(shape, dtype=made, device=keys.device)
+        counted = torch.empty(shape, dtype=dtype, device=keys.device)
     n_invalid = torch.empty((), dtype=torch.int64, device=keys.device) if request.count_invalid else None
     weights, table = _resolved(request.weights), counted
     if request.n_sums is not None and (weights is None or not counted.numel()):
-        # There is nothing to sum, but keys may be outside all the same.
-        weights, table = (
-            None,
-            torch.empty(request.of_keys().result_shape(n_bins), dtype=torch.int64, device=keys.device),
-        )
+        # There is nothing to sum, but keys may still be outside the bins.
+        shape = request.of_keys().result_shape(n_bins)
+        weights, table = None, torch.empty(shape, dtype=torch.int64, device=keys.device)
         if not (direct and accumulate):
             counted.zero_()
     first = counts.count(
@@ -339,7 +337,7 @@ def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[
     )  # fmt: skip
     if first >= 0:
         raise _outside(request, first, n_bins)
-    return counted if direct else _delivered(counted, out, accumulate, request.dtype), n_invalid
+    return counted if direct else _write_result(counted, out, accumulate, request.dtype), n_invalid
 
 
 def _outside(request: Any, position: int, n_bins: int) -> ValueError:
@@ -348,16 +346,16 @@ def _outside(request: Any, position: int, n_bins: int) -> ValueError:
     return bincount.key_error(index, request.axis, int(keys[index].item()), n_bins)
 
 
-_SURELY_HELD = 1 << 28  # bytes
+_CHECK_ABOVE = 1 << 28  # bytes
 
 
 def _check_memory(request: Any, shape: tuple[int, ...], itemsize: int, device: torch.device) -> None:
-    """Refuse a result that the device has no memory for, in the name of who asked for it."""
+    """Raise for a result that the device has no memory for; the error names the argument that asks for it."""
     n_bytes = math.prod(shape) * itemsize
-    if n_bytes <= _SURELY_HELD:
+    if n_bytes <= _CHECK_ABOVE:
         return
-    held = int(torch.cuda.get_device_properties(device).total_memory)
-    if n_bytes > held:
+    available = int(torch.cuda.get_device_properties(device).total_memory)
+    if n_bytes > available:
         n_bins = shape[request.axis]
         name = "length" if request.n_bins is not None else "x" if n_bins > request.least else "minlength"
-        raise bincount.memory_error(name, n_bins, n_bytes, held)
+        raise bincount.memory_error(name, n_bins, n_bytes, available)

@@ -107,7 +107,7 @@ def reduce(call: Any, arrays: Sequence[Any], ranges: Any, n_threads: int | None)
 
 
 def _tensor(call: Any, place: int, value: Any) -> Tensor:
-    return scan._tensor(value, call.inputs[place].name, None)
+    return scan.as_tensor(value, call.inputs[place].name, None)
 
 
 # ---- sums ------------------------------------------------------------------------------------------------------

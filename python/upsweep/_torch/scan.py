@@ -1,7 +1,9 @@
-"""The public scans for torch tensors: argument rules in torch's terms, then the operation of `ops`.
+"""The scans of torch tensors: dtype and device rules of torch, then the executor or the registered operation.
 
-The operation is skipped, and the backend called at once, when nothing is to be differentiated, compiled,
-transformed or watched: registered operations cost several microseconds a call.
+Shapes, axes and states are checked by `_core.checks`, as for arrays of other libraries. The operation of
+`scan_ops` costs several microseconds a call. It is skipped, and the executor called at once, where nothing is
+differentiated, compiled, transformed or watched by a mode. The public functions call this module through
+`_arrays.dispatch`, and `distributed` calls the `prepare_*` functions.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from torch.autograd import forward_ad
 
 from upsweep import _arrays
 from upsweep._backends import cpu
+from upsweep._core import checks
 from upsweep._core import scan as scan_problem
 from upsweep._torch import executors, scan_ops
 
 __all__ = [
     "cumulative_sum",
     "discounted_cumsum",
-    "gamma_of_rows",
+    "round_gamma",
     "linear_recurrence",
     "refuse_not_dense",
     "scan_forward",
@@ -32,8 +35,8 @@ _ROUNDED = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def cumulative_sum(
-    x: Any, *, axis: int, reverse: bool, initial: Any, reset: Any, dtype: Any, include_initial: bool,
-    exclusive: bool, out: Any, return_final: bool, n_threads: int | None,
+    x: Any, initial: Any, reset: Any, out: Any, axis: int, reverse: bool, dtype: Any, include_initial: bool,
+    exclusive: bool, return_final: bool, n_threads: int | None,
 ) -> Any:  # fmt: skip
     """`upsweep.cumulative_sum` of a tensor; integers and bool give int64, as torch.cumsum's do."""
     if (
@@ -44,8 +47,6 @@ def cumulative_sum(
         y = executors.run_lines(x, None, 1.0, bool(reverse), out)
         if y is not None:
             return y
-    if include_initial and exclusive:
-        raise ValueError("include_initial: cannot be combined with exclusive, which already begins with it")
     scan = prepare_sum(x, dtype, axis, reset, initial)
     if not include_initial:
         return scan.run(out, reverse, exclusive, False, 0, return_final, n_threads)
@@ -59,8 +60,8 @@ def cumulative_sum(
 
 
 def discounted_cumsum(
-    x: Any, gamma: Any, *, axis: int, reverse: bool, initial: Any, reset: Any, window: int,
-    exclusive: bool, out: Any, return_final: bool, n_threads: int | None,
+    x: Any, gamma: Any, initial: Any, reset: Any, out: Any, axis: int, reverse: bool, window: int | None,
+    exclusive: bool, return_final: bool, n_threads: int | None,
 ) -> Any:  # fmt: skip
     """`upsweep.discounted_cumsum` of tensors."""
     if (
@@ -72,14 +73,12 @@ def discounted_cumsum(
         if y is not None:
             return y
     scan = prepare_discounted(x, gamma, axis, reset, initial)
-    if window and scan.gates is not None:
-        shape = tuple(gamma.shape)
-        raise ValueError(f"window: needs a gamma that is constant along the axis, got one of shape {shape}")
-    return scan.run(out, reverse, exclusive, True, window, return_final, n_threads)
+    checks.check_window_gamma(window, scan.gates, gamma)
+    return scan.run(out, reverse, exclusive, True, window or 0, return_final, n_threads)
 
 
 def linear_recurrence(
-    gates: Any, tokens: Any, *, axis: int, reverse: bool, initial: Any, reset: Any, exclusive: bool, out: Any,
+    gates: Any, tokens: Any, initial: Any, reset: Any, out: Any, axis: int, reverse: bool, exclusive: bool,
     return_final: bool, n_threads: int | None,
 ) -> Any:  # fmt: skip
     """`upsweep.linear_recurrence` of tensors."""
@@ -99,45 +98,44 @@ def scan_forward(gates: Any, tokens: Any, *, reverse: bool, out: Any) -> Any:
     """`upsweep.scan_forward` of tensors, which tracks no gradients."""
     with torch.no_grad():
         return linear_recurrence(
-            gates, tokens, axis=-1, reverse=reverse, initial=None, reset=None, exclusive=False, out=out,
-            return_final=False, n_threads=None,
+            gates, tokens, None, None, out, axis=-1, reverse=reverse, exclusive=False, return_final=False,
+            n_threads=None,
         )  # fmt: skip
 
 
-def gamma_of_rows(x: Any, gamma: Any) -> Any:
-    """`gamma` as torch-discounted-cumsum takes it: numbers in a list or an array too, one for each row.
+def round_gamma(x: Any, gamma: Any) -> Any:
+    """Return `gamma` as torch-discounted-cumsum uses it: a number or a tensor, also of a list or an array.
 
-    What is no tensor has x's dtype there: who compares with that package, or with a loop over tensors, means that.
+    A gamma that is no tensor is rounded to the dtype of x, as that package and a loop over tensors round it.
     """
-    kept = x.dtype if isinstance(x, Tensor) and x.dtype in _ROUNDED else None
+    dtype = x.dtype if isinstance(x, Tensor) and x.dtype in _ROUNDED else None
     if isinstance(gamma, Number):
-        if kept is None or isinstance(gamma, (complex, np.complexfloating)):
+        if dtype is None or isinstance(gamma, (complex, np.complexfloating)):
             return gamma
-        return float(np.float32(gamma)) if kept is torch.float32 else torch.tensor(gamma, dtype=kept).item()
+        return float(np.float32(gamma)) if dtype is torch.float32 else torch.tensor(gamma, dtype=dtype).item()
     if not isinstance(gamma, Tensor):
         numbers = _arrays.as_array(gamma, "gamma")
         wide = np.array(numbers, np.complex128 if numbers.dtype.kind == "c" else np.float64)
         gamma = torch.from_numpy(wide).to(x.device)
-        if kept is not None and not gamma.is_complex():
-            gamma = gamma.to(kept)
-    per_row = getattr(x, "ndim", 0) == 2 and tuple(getattr(gamma, "shape", ())) == tuple(x.shape[:1])
-    return gamma[:, None] if per_row else gamma
+        if dtype is not None and not gamma.is_complex():
+            gamma = gamma.to(dtype)
+    return gamma
 
 
 # ---- argument rules ------------------------------------------------------------------------------------------
 
 
-def prepare_sum(x: Any, dtype: Any, axis: int, reset: Any, initial: Any) -> _Scan:
-    """A checked cumulative sum."""
+def prepare_sum(x: Any, dtype: Any, axis: int, reset: Any, initial: Any) -> TensorScan:
+    """Return the checked cumulative sum."""
     if dtype is not None and not isinstance(dtype, torch.dtype):
         raise TypeError(f"dtype: expected a torch.dtype with tensors, got {dtype!r}")
-    x = _tensor(x, "x", None)
-    integral = not (x.is_floating_point() or x.is_complex())
-    wanted = dtype or (torch.int64 if integral else x.dtype)
-    check_sum_dtype(wanted, "x", x)
-    if x.dtype != wanted and (wanted.is_floating_point or wanted.is_complex) != (not integral):
-        x = x.to(wanted)  # each element is cast before it is added
-    return _Scan("x", x, None, 1.0, wanted, axis, reset, initial)
+    x = as_tensor(x, "x", None)
+    if dtype is None:
+        dtype = x.dtype if _is_inexact(x.dtype) else torch.int64
+    check_sum_dtype(dtype, "x", x)
+    if x.dtype != dtype and _is_inexact(dtype) != _is_inexact(x.dtype):
+        x = x.to(dtype)  # each element is cast before it is added
+    return TensorScan("x", x, None, 1.0, dtype, axis, reset, initial)
 
 
 def check_sum_dtype(dtype: torch.dtype, name: str, summands: Tensor | None) -> None:
@@ -146,51 +144,64 @@ def check_sum_dtype(dtype: torch.dtype, name: str, summands: Tensor | None) -> N
         executors.name_of(dtype)
     except TypeError:
         raise TypeError(f"dtype: expected integers, real or complex numbers, got {dtype}") from None
-    differentiable = dtype.is_floating_point or dtype.is_complex
-    if summands is not None and summands.requires_grad and not differentiable and torch.is_grad_enabled():
+    if summands is not None and summands.requires_grad and not _is_inexact(dtype) and torch.is_grad_enabled():
         raise TypeError(f"dtype: sums in {dtype} have no gradient, and {name} requires one; detach() it")
 
 
-def prepare_discounted(x: Any, gamma: Any, axis: int, reset: Any, initial: Any) -> _Scan:
-    """A checked discounted sum."""
-    given = _tensor(x, "x", gamma)
-    factor: Any = _number(gamma, "gamma") if isinstance(gamma, Number) else _tensor(gamma, "gamma", given)
-    dtype = given.dtype if given.is_floating_point() or given.is_complex() else torch.get_default_dtype()
+def prepare_discounted(x: Any, gamma: Any, axis: int, reset: Any, initial: Any) -> TensorScan:
+    """Return the checked discounted sum."""
+    x = as_tensor(x, "x", gamma)
+    factor = _as_factor(gamma, "gamma", x)
+    dtype = x.dtype if _is_inexact(x.dtype) else torch.get_default_dtype()
     if _is_complex(factor) and not dtype.is_complex:
         dtype = torch.complex128 if dtype == torch.float64 else torch.complex64
-    return _Scan("x", given, "gamma", factor, dtype, axis, reset, initial)
+    return TensorScan("x", x, "gamma", factor, dtype, axis, reset, initial)
 
 
-def prepare_gated(gates: Any, tokens: Any, axis: int, reset: Any, initial: Any) -> _Scan:
-    """A checked recurrence."""
+def prepare_gated(gates: Any, tokens: Any, axis: int, reset: Any, initial: Any) -> TensorScan:
+    """Return the checked recurrence."""
     if isinstance(tokens, Number):
-        tokens = _number(tokens, "tokens")
-        factor = _tensor(gates, "gates", None)
-        given = _tensor_of(tokens, "tokens", factor.device)
-        dtype = _result_dtype(tokens, factor)
+        number = _number(tokens, "tokens")
+        factor = as_tensor(gates, "gates", None)
+        tokens = tensor_of_number(number, "tokens", factor.device)
+        dtype = _result_dtype(number, factor)
     else:
-        given = _tensor(tokens, "tokens", gates)
-        factor = _number(gates, "gates") if isinstance(gates, Number) else _tensor(gates, "gates", given)
-        dtype = _result_dtype(factor, given)
-    if not (dtype.is_floating_point or dtype.is_complex):
+        tokens = as_tensor(tokens, "tokens", gates)
+        factor = _as_factor(gates, "gates", tokens)
+        dtype = _result_dtype(factor, tokens)
+    if not _is_inexact(dtype):
         dtype = torch.get_default_dtype()
-    return _Scan("tokens", given, "gates", factor, dtype, axis, reset, initial)
+    return TensorScan("tokens", tokens, "gates", factor, dtype, axis, reset, initial)
+
+
+def _as_factor(value: Any, name: str, x: Tensor) -> Any:
+    return _number(value, name) if isinstance(value, Number) else as_tensor(value, name, x)
 
 
 def _number(value: Any, name: str) -> Any:
-    """The number as torch takes it: Python's own, whose integers end at 64 bits with a sign."""
+    """Return a number of Python; torch's integers have 64 bits with a sign."""
     return _arrays.as_number(value.item() if isinstance(value, np.generic) else value, name, limit=2**63)
 
 
-def _tensor_of(number: Any, name: str, device: torch.device) -> Tensor:
-    """The number as a tensor that holds all of it: torch would round it to its default dtype."""
+def tensor_of_number(number: Any, name: str, device: torch.device) -> Tensor:
+    """Return the number as a tensor without axes; torch alone would round it to the default dtype."""
     number = _number(number, name)
-    dtype = (
-        torch.float64 if isinstance(number, float) else torch.complex128 if isinstance(number, complex) else None
-    )
-    return torch.full(
-        (), number, dtype=dtype, device=device
-    )  # written there: a copy would wait, and not be captured
+    dtype = torch.complex128 if isinstance(number, complex) else None
+    if isinstance(number, float):
+        dtype = torch.float64
+    # Filled on the device: a copy from the host would wait for it, and cannot be captured in a graph.
+    return torch.full((), number, dtype=dtype, device=device)
+
+
+def can_hold(state: torch.dtype, dtype: torch.dtype) -> bool:
+    """Whether a state of this dtype can take on a number of the other."""
+    if dtype.is_complex:
+        return state.is_complex
+    return _is_inexact(state) or not dtype.is_floating_point
+
+
+def _is_inexact(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
 
 
 def _is_complex(value: Any) -> bool:
@@ -198,7 +209,7 @@ def _is_complex(value: Any) -> bool:
 
 
 def _result_dtype(a: Any, b: Tensor) -> torch.dtype:
-    """torch.result_type, which the compiler cannot trace, where it is more than promote_types."""
+    """Return torch.result_type, which the compiler cannot trace, from promote_types where that is the same."""
     if isinstance(a, Tensor):
         if a.dtype == b.dtype:
             return b.dtype
@@ -209,8 +220,8 @@ def _result_dtype(a: Any, b: Tensor) -> torch.dtype:
     return torch.result_type(a, b)
 
 
-def _tensor(value: Any, name: str, other: Any) -> Tensor:
-    """The tensor, on the device of `other` if that is one; nothing is moved but a 0-d tensor from the CPU."""
+def as_tensor(value: Any, name: str, other: Any) -> Tensor:
+    """Return the tensor after checks; a 0-d tensor on the CPU moves to the device of the tensor `other`."""
     if not isinstance(value, Tensor):
         raise TypeError(
             f"{name}: expected a torch.Tensor, as another argument is one, got {_arrays.type_name(value)}"
@@ -236,8 +247,8 @@ def refuse_not_dense(tensor: Tensor, name: str) -> None:
         raise TypeError(f"{name}: expected a dense tensor, got a nested one")
 
 
-class _Scan:
-    """A checked scan: x, gates and reset of one shape, the others without `axis`."""
+class TensorScan:
+    """A checked scan: x, gates and reset have one shape, gamma and initial that shape without `axis`."""
 
     def __init__(
         self, name: str, x: Tensor, factor_name: str | None, factor: Any, dtype: torch.dtype, axis: int,
@@ -247,29 +258,22 @@ class _Scan:
         if isinstance(factor, Tensor):
             named[factor_name or ""] = factor
         if reset is not None:
-            reset = _tensor(reset, "reset", x)
-            if reset.dtype != torch.bool:
-                raise TypeError(f"reset: expected a tensor of bool, got dtype {reset.dtype}")
+            reset = as_tensor(reset, "reset", x)
+            checks.check_reset(reset.dtype, torch.bool)
             named["reset"] = reset
-        try:
-            shape = x.shape
-            if any(t.shape != shape for t in named.values()):  # to broadcast costs as much as all else here
-                shape = torch.broadcast_shapes(*(t.shape for t in named.values()))
-        except RuntimeError:
-            shapes = ", ".join(f"{key} {tuple(t.shape)}" for key, t in named.items())
-            raise ValueError(f"shapes do not broadcast together: {shapes}") from None
-        if not shape:
-            raise ValueError(f"{name}: expected at least one axis to scan along, got a 0-d tensor")
+        shape = x.shape
+        if any(t.shape != shape for t in named.values()):  # broadcasting costs as much as all other checks
+            shape = checks.common_shape(named, torch.broadcast_shapes)
         self.name, self.factor_name, self.shape, self.dtype = name, factor_name or "gamma", shape, dtype
-        self.axis = scan_problem.check_axis(axis, len(shape))
+        self.axis = checks.check_scan_axis(axis, shape, name)
         self.x = x if x.shape == shape else x.expand(shape)
-        if (dtype.is_floating_point or dtype.is_complex) and x.dtype != dtype and x.requires_grad:
+        if x.dtype != dtype and x.requires_grad and _is_inexact(dtype):
             self.x = self.x.to(dtype)
         self.reset = None if reset is None else reset.expand(shape)
         self.gates: Tensor | None = None
         self.gamma: Tensor | None = None
         self.factor: complex = 1.0
-        self.real_factor = not _is_complex(factor)  # gates that are differentiated are made complex if x is
+        self.real_factor = not _is_complex(factor)  # before gates are cast to a complex dtype for their gradient
         if isinstance(factor, Tensor):
             self._set_factor(factor)
         elif factor is not None:
@@ -282,12 +286,12 @@ class _Scan:
             self.factor = complex(factor.item())
             return
         padded = factor.reshape((1,) * (len(shape) - factor.ndim) + tuple(factor.shape))
-        # The gradient of a factor that was expanded along the axis has a term for each step all the same.
+        # The gradient of a factor that is expanded along the axis still has a term for each step.
         repeated = padded.numel() and padded.stride(at) == 0 and not (
             padded.requires_grad and torch.is_grad_enabled()
         )  # fmt: skip
         if padded.shape[at] == 1 or repeated:
-            # One number for each line, read once: its dtype may be any.
+            # One number for each line is read once, in any dtype.
             self.gamma = padded.expand(shape[:at] + padded.shape[at : at + 1] + shape[at + 1 :]).select(at, 0)
         else:
             self.gates = factor if factor.shape == shape else factor.expand(shape)
@@ -305,27 +309,19 @@ class _Scan:
     def _as_state(self, initial: Any) -> Tensor:
         state = self.state_shape
         if isinstance(initial, Number):
-            initial = _tensor_of(initial, "initial", self.x.device)
-        initial = _tensor(initial, "initial", self.x)
-        if initial.ndim > len(state):
-            raise ValueError(
-                f"initial: expected the state's shape {tuple(state)} (the result's without its axis) or one that "
-                f"broadcasts to it, got {tuple(initial.shape)}"
-            )
-        kinds = [2 if d.is_complex else 1 if d.is_floating_point else 0 for d in (initial.dtype, self.dtype)]
-        if kinds[0] > kinds[1]:
-            raise TypeError(f"initial: {initial.dtype} cannot be held by a state of dtype {self.dtype}")
+            initial = tensor_of_number(initial, "initial", self.x.device)
+        initial = as_tensor(initial, "initial", self.x)
+        checks.check_state("initial", initial, state, self.dtype, can_hold)
         try:
             return initial.expand(state)
         except RuntimeError:
-            raise ValueError(
-                f"initial: shape {tuple(initial.shape)} does not broadcast to the state's {tuple(state)}"
-            ) from None
+            raise checks.state_shape_error("initial", initial.shape, state) from None
 
     def run(
         self, out: Any, reverse: bool, exclusive: bool, flush: bool, window: int, return_final: bool,
         n_threads: int | None,
     ) -> Any:  # fmt: skip
+        """Run the executor or the operation; return the result, or the result and the final state."""
         tensors = (self.x, self.gates, self.gamma, self.initial, self.reset)
         reverse, exclusive = bool(reverse), bool(exclusive)
         threads = 0 if n_threads is None else cpu.check_threads(n_threads)
@@ -333,8 +329,8 @@ class _Scan:
         reject_forward_ad(tensors)
         if out is not None:
             _check_out(out, self.shape, self.dtype, self)
-        followed = is_traced() or not all(map(is_plain_tensor, (*tensors, out)))
-        if not followed and not requires_autograd(tensors):
+        traced = is_traced() or not all(map(is_plain_tensor, (*tensors, out)))
+        if not traced and not requires_autograd(tensors):
             y = scan_ops.allocate_out(self.x, self.dtype) if out is None else out
             final = None
             if return_final:
@@ -347,38 +343,35 @@ class _Scan:
                     self.x, self.gates, factor, self.initial, self.reset, y, final, axis=self.axis,
                     reverse=reverse, exclusive=exclusive, flush=flush, window=window, n_threads=threads or None,
                 )  # fmt: skip
-            if out is not None:  # so that a backward which saved it notices
+            if out is not None:  # a backward that saved it raises then
                 torch.autograd.graph.increment_version(out)
         else:
-            operation = scan_ops.operation() if followed else scan_ops.EagerScan.apply
+            operation = scan_ops.scan.form() if traced else scan_ops.scan.eager
             y, final = operation(
                 self.x, self.gates, self.gamma, self.factor, self.initial, self.reset, self.axis, reverse, flush,
                 window, threads, self.dtype,
             )  # fmt: skip
             if exclusive:
-                y = self._entering(y, reverse)
+                y = self._states_before(y, reverse)
             if out is not None:
                 y = out.copy_(y)
         return (y, final) if return_final else y
 
-    def _entering(self, y: Tensor, reverse: bool) -> Tensor:
-        """The states before each step, from those after it."""
+    def _states_before(self, y: Tensor, reverse: bool) -> Tensor:
+        """Return the states before each step, from those after it."""
         before = y.new_zeros(()) if self.initial is None else self.initial
         y = scan_ops._shifted(y, before, self.axis, 1 if reverse else -1) if y.shape[self.axis] else y
         return y if self.reset is None else torch.where(self.reset, 0, y)
 
 
-# Asked at every call: to look each of them up costs as much as to ask it.
+# Module-level names, because every call asks all of them, and each look-up costs as much as the answer.
 _is_compiling, _is_autocast_enabled = torch.compiler.is_compiling, torch.is_autocast_enabled
 _n_dispatch_modes, _n_function_modes = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
 _transform, _trace = torch._C._functorch.peek_interpreter_stack, torch._C._get_tracing_state
 
 
 def is_traced() -> bool:
-    """Whether something besides the usual autograd follows the tensors.
-
-    That is the compiler, a transform, a mode, autocast, a trace, or derivatives taken forward.
-    """
+    """Whether the compiler, a transform, a mode, autocast, a jit trace or forward AD sees the operations."""
     return (
         _is_compiling()
         or forward_ad._current_level >= 0
@@ -391,6 +384,7 @@ def is_traced() -> bool:
 
 
 def requires_autograd(tensors: tuple[Tensor | None, ...]) -> bool:
+    """Whether gradients are on and one of the tensors requires one."""
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
@@ -399,6 +393,7 @@ def requires_autograd(tensors: tuple[Tensor | None, ...]) -> bool:
 
 
 def needs_dispatcher(tensors: tuple[Tensor | None, ...]) -> bool:
+    """Whether the call has to go through torch's dispatcher: for gradients, subclasses or tracing."""
     differentiates = torch.is_grad_enabled()
     for tensor in tensors:
         if tensor is None:
@@ -411,35 +406,32 @@ def needs_dispatcher(tensors: tuple[Tensor | None, ...]) -> bool:
 
 
 def reject_jit_trace(what: str = "scans") -> None:
-    """A trace would keep the result as a constant."""
-    if torch._C._get_tracing_state() is not None:
+    """Raise under torch.jit.trace, which would record the result as a constant."""
+    if _trace() is not None:
         raise NotImplementedError(
             f"{what} cannot be recorded by torch.jit.trace; use torch.compile or torch.export"
         )
 
 
 def reject_forward_ad(tensors: tuple[Tensor | None, ...], what: str = "scans") -> None:
-    """Derivatives taken forward would be lost without a word: the operation has only the others."""
-    if not torch.compiler.is_compiling() and forward_ad._current_level >= 0:
+    """Raise for tensors with a forward derivative, which the operations would drop silently."""
+    if not _is_compiling() and forward_ad._current_level >= 0:
         for tensor in tensors:
             if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
                 raise NotImplementedError(f"{what} have no derivative taken forward (jvp); take it backward")
 
 
 def is_plain_tensor(tensor: Tensor | None) -> bool:
+    """Whether this is None or a tensor without a subclass's behaviour."""
     return tensor is None or type(tensor) is Tensor or type(tensor) is torch.nn.Parameter
 
 
-def _are_in_memory(*tensors: Tensor | None) -> bool:
-    """Whether the tensors have addresses: those of the compiler and of transforms have none."""
-    return (
-        all(map(is_plain_tensor, tensors))
-        and not torch.compiler.is_compiling()
-        and torch._C._functorch.peek_interpreter_stack() is None
-    )
+def are_in_memory(*tensors: Tensor | None) -> bool:
+    """Whether the tensors have addresses, unlike those of the compiler and of transforms."""
+    return all(map(is_plain_tensor, tensors)) and not _is_compiling() and _transform() is None
 
 
-def _check_out(out: Any, shape: Any, dtype: torch.dtype, scan: _Scan) -> None:
+def _check_out(out: Any, shape: Any, dtype: torch.dtype, scan: TensorScan) -> None:
     factor = scan.gates if scan.gamma is None else scan.gamma.unsqueeze(scan.axis).expand(scan.shape)
     tensors = {scan.name: scan.x, scan.factor_name: factor, "initial": scan.initial, "reset": scan.reset}
     check_target(out, shape, dtype, scan.x.device, tensors, in_place=(scan.name, scan.factor_name))
@@ -449,14 +441,11 @@ def check_target(
     out: Any, shape: Any, dtype: torch.dtype, device: torch.device, tensors: dict[str, Tensor | None],
     in_place: tuple[str, ...] = (),
 ) -> None:  # fmt: skip
-    """Raise unless the result may be written to `out`; of the tensors that are read some may be `out` itself."""
+    """Raise unless the result may be written to `out`; of the `tensors` that are read, `in_place` may be `out`."""
     if not isinstance(out, Tensor):
         raise TypeError(f"out: expected a torch.Tensor, got {type(out).__qualname__}")
     refuse_not_dense(out, "out")
-    if out.shape != shape:
-        raise ValueError(f"out: expected shape {tuple(shape)}, got {tuple(out.shape)}")
-    if out.dtype != dtype:
-        raise TypeError(f"out: expected dtype {dtype}, got {out.dtype}")
+    checks.check_output(out, shape, dtype)
     if out.device != device:
         raise ValueError(f"out: is on {out.device}, the input on {device}")
     if torch.is_grad_enabled():
@@ -465,23 +454,36 @@ def check_target(
                 raise ValueError(
                     f"out: cannot be given while {name} requires grad; use torch.no_grad() or leave it out"
                 )
-    if not _are_in_memory(out, *tensors.values()):
-        return  # the operation writes a tensor of its own, which is then copied
-    if not out.is_contiguous() and scan_problem.overlaps_itself(_byte_view(out)):
-        raise ValueError(f"out: several of its elements share memory (strides of {out.stride()} elements)")
-    for name, tensor in tensors.items():
-        if tensor is None or not tensor.numel() or not out.numel():
-            continue
-        same = (
-            name in in_place and tensor.data_ptr() == out.data_ptr() and tensor.dtype == out.dtype
-            and tensor.stride() == out.stride() and tensor.shape == out.shape
-        )  # fmt: skip
-        if not same and scan_problem.overlap(_byte_view(out), _byte_view(tensor)):
-            raise ValueError(f"out: overlaps {name} in memory without being the same tensor")
+    if not are_in_memory(out, *tensors.values()):
+        return  # the operation allocates its result, which is then copied to `out`
+    inputs = [
+        (name, _byte_view(tensor))
+        for name, tensor in tensors.items()
+        if tensor is not None and not (_is_apart(tensor, out) or (name in in_place and _is_same(tensor, out)))
+    ]
+    if inputs or not out.is_contiguous():
+        scan_problem.check_overlap(_byte_view(out), inputs)
+
+
+def _is_apart(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors share no memory because one is empty, or both are dense and their addresses differ."""
+    n_a, n_b = a.numel(), b.numel()
+    if not (n_a and n_b):
+        return True
+    if not (a.is_contiguous() and b.is_contiguous()):
+        return False
+    distance = b.data_ptr() - a.data_ptr()
+    return distance >= n_a * a.element_size() or -distance >= n_b * b.element_size()
+
+
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    return (
+        a.data_ptr() == b.data_ptr() and a.dtype == b.dtype and a.stride() == b.stride() and a.shape == b.shape
+    )  # fmt: skip
 
 
 class _ByteView:
-    """Shape and strides of a tensor for numpy's overlap test, which never reads the memory."""
+    """Address, shape and strides of a tensor for numpy's overlap test, which reads no memory."""
 
     def __init__(self, tensor: Tensor) -> None:
         item = tensor.element_size()

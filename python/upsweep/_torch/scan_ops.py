@@ -6,8 +6,8 @@ The derivative of a scan is a scan the other way: with g the gradient of y,
 
     gx[t] = g[t] + conj(a[t+1]) * gx[t+1],    ga[t] = gx[t] * conj(y[t-1])
 
-It is written in operations that torch can differentiate, this one among them, so that second and higher
-derivatives follow. `a` is not read where a step is dropped (a reset; the first step without an initial state).
+The derivative consists of operations that torch can differentiate, this one among them, which gives derivatives of
+every order. A step after a reset, and the first step without an initial state, do not read `a`: its gradient is 0.
 """
 
 from __future__ import annotations
@@ -18,19 +18,13 @@ import torch
 from torch import Tensor
 
 from upsweep._torch import executors
+from upsweep._torch.operations import Operation
 
-__all__ = ["EagerScan", "TransformedScan", "allocate_out", "operation", "scan"]
-
-_library = torch.library.Library("upsweep", "DEF")
-_library.define(
-    "scan(Tensor x, Tensor? gates, Tensor? gamma, complex factor, Tensor? initial, Tensor? reset, int axis, "
-    "bool reverse, bool flush, int window, int n_threads, ScalarType dtype) -> (Tensor, Tensor)",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
+__all__ = ["allocate_out", "scan"]
 
 
 def allocate_out(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """An uninitialised result, laid out as x is, or in C order where x repeats elements."""
+    """Return an uninitialised result with the layout of x, or in C order where x repeats elements."""
     if 0 in x.stride():
         return torch.empty(x.shape, dtype=dtype, device=x.device)
     return torch.empty_like(x, dtype=dtype)
@@ -60,12 +54,6 @@ def _fake(
     return allocate_out(x, dtype), x.new_empty(_state_shape(x, axis), dtype=executors.state_dtype(dtype))
 
 
-_library.impl("scan", _run, "CPU")
-_library.impl("scan", _run, "CUDA")
-torch.library.register_fake("upsweep::scan", _fake, lib=_library)
-scan = torch.ops.upsweep.scan.default
-
-
 # ---- derivative ------------------------------------------------------------------------------------------------
 
 
@@ -79,7 +67,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _shifted(tensor: Tensor, edge: Tensor, axis: int, by: int) -> Tensor:
-    """tensor[t + by] for by = 1 or -1; `edge`, without the axis, where that is outside."""
+    """Return tensor[t + by] for by = 1 or -1, with `edge`, which lacks the axis, where t + by is out of range."""
     n = tensor.shape[axis]
     edge = edge.to(tensor.dtype).expand(tensor.shape[:axis] + tensor.shape[axis + 1 :]).unsqueeze(axis)
     if by > 0:
@@ -88,7 +76,7 @@ def _shifted(tensor: Tensor, edge: Tensor, axis: int, by: int) -> Tensor:
 
 
 def _only(step: int, length: int, axis: int, like: Tensor) -> Tensor:
-    """Where the steps along `axis` are this one; broadcasts to `like`."""
+    """Return flags that are set at one step along `axis`; they broadcast to `like`."""
     return (torch.arange(length, device=like.device) == step).reshape((-1,) + (1,) * (like.ndim - axis - 1))
 
 
@@ -97,7 +85,7 @@ def _conj(tensor: Tensor) -> Tensor:
 
 
 def _narrowed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
-    """A gradient in the dtype of what it belongs to: its real part, if that is real."""
+    """Return a gradient in the dtype of its argument: the real part for a real argument."""
     if gradient.is_complex() and not dtype.is_complex:
         gradient = gradient.real
     return gradient.to(dtype)
@@ -105,34 +93,34 @@ def _narrowed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, ...]:
     gates, gamma, initial, reset, y = ctx.saved_tensors
-    axis, reverse, none = ctx.axis, ctx.reverse, (None,) * 12
+    axis, reverse = ctx.axis, ctx.reverse
     if g is None and (g_final is None or ctx.window):
-        return none
+        return ()
     needs_x, needs_gates, needs_gamma, _, needs_initial = ctx.needs_input_grad[:5]
     if ctx.window and needs_gamma:
         raise NotImplementedError("gamma: no derivative with window=")
-    ahead = -1 if reverse else 1  # from a step to the next one in scan order
+    ahead = -1 if reverse else 1  # the next step in scan order
     if g is None:
         assert g_final is not None
-        # Only the final state was used: a gradient of zeros but for the last step.
+        # The loss depends on the final state only: the gradient of y is zero.
         shape = (*g_final.shape[:axis], ctx.length, *g_final.shape[axis:])
         g = g_final.new_zeros(shape)
     length = g.shape[axis]
     if length == 0:
         g_initial = g_final if needs_initial and g_final is not None else None
-        return (g if needs_x else None, g if needs_gates else None, None, None, g_initial, *(None,) * 7)
+        return (g if needs_x else None, g if needs_gates else None, None, None, g_initial)
     last, first = (0, length - 1) if reverse else (length - 1, 0)
     if g_final is not None and not ctx.window:
         g = g + torch.where(_only(last, length, axis, g), g_final.to(g.dtype).unsqueeze(axis), 0)
 
-    if _is_plain(ctx, gates, g):
-        return _gradients_at_once(ctx, g, gates, initial, reset, y)
+    if _needs_no_graph(ctx, gates, g):
+        return _gradients_without_copies(ctx, g, gates, initial, reset, y)
 
-    # gx, the scan the other way round.
+    # gx is the scan in the other direction.
     next_gates = None if gates is None else _conj(_shifted(gates, gates.new_ones(()), axis, ahead))
     next_reset = None if reset is None else _shifted(reset, reset.new_zeros(()), axis, ahead)
     back_gamma = None if gamma is None else _conj(gamma)
-    gx, _ = operation()(
+    gx, _ = scan.form()(
         g, next_gates, back_gamma, complex(ctx.factor).conjugate(), None, next_reset, axis, not reverse, ctx.flush,
         ctx.window, ctx.n_threads, g.dtype,
     )  # fmt: skip
@@ -140,7 +128,7 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
     if needs_gates or needs_gamma:
         before = _shifted(y, y.new_zeros(()) if initial is None else initial, axis, -ahead)
         terms = gx * _conj(before)
-        # Factors that are not read have a gradient of 0, also where gx is not finite.
+        # Factors that no step reads have a gradient of 0, also where gx is not finite.
         unread = reset
         if initial is None:
             at_first = _only(first, length, axis, g)
@@ -164,11 +152,11 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
             g_initial = torch.where(reset.select(axis, first), 0, g_initial)
         g_initial = _narrowed(g_initial, initial.dtype)
     g_x = _narrowed(gx, ctx.x_dtype) if needs_x else None
-    return (g_x, g_gates, g_gamma, None, g_initial, *(None,) * 7)
+    return (g_x, g_gates, g_gamma, None, g_initial)
 
 
-def _is_plain(ctx: Any, gates: Tensor | None, g: Tensor) -> bool:
-    """Whether the gradients of gates are wanted as numbers only: not differentiated, compiled or transformed."""
+def _needs_no_graph(ctx: Any, gates: Tensor | None, g: Tensor) -> bool:
+    """Whether the gradients of gates need no graph: they are not differentiated, compiled or transformed."""
     return (
         gates is not None and not ctx.window and gates.dtype == g.dtype == ctx.x_dtype and not g.is_complex()
         and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
@@ -177,10 +165,10 @@ def _is_plain(ctx: Any, gates: Tensor | None, g: Tensor) -> bool:
     )  # fmt: skip
 
 
-def _gradients_at_once(
+def _gradients_without_copies(
     ctx: Any, g: Tensor, gates: Tensor, initial: Tensor | None, reset: Tensor | None, y: Tensor | None
 ) -> tuple[Any, ...]:
-    """What `_backward` makes of copies that are shifted by a step, from views that begin a step later."""
+    """Return the gradients of `_backward` from views that begin a step later, instead of from shifted copies."""
     axis, reverse, n = ctx.axis, ctx.reverse, g.shape[ctx.axis]
     last, first = (0, n - 1) if reverse else (n - 1, 0)
     # Steps but the last in scan order, and steps but the first.
@@ -197,7 +185,7 @@ def _gradients_at_once(
     if needs_x and needs_gates and y is not None and initial is None and reset is None and axis == g.ndim - 1:
         fused = executors.run_lines_backward(g, gates, y, reverse)
         if fused is not None:
-            return (*fused, *(None,) * 10)
+            return fused
     gx = torch.empty_like(g)
     gx.select(axis, last).copy_(g.select(axis, last))
     if n > 1:
@@ -221,65 +209,11 @@ def _gradients_at_once(
         if reset is not None:
             g_initial.masked_fill_(reset.select(axis, first), 0)
         g_initial = g_initial.to(initial.dtype)
-    return (gx if ctx.needs_input_grad[0] else None, g_gates, None, None, g_initial, *(None,) * 7)
+    return (gx if ctx.needs_input_grad[0] else None, g_gates, None, None, g_initial)
 
 
-torch.library.register_autograd("upsweep::scan", _backward, setup_context=_save, lib=_library)
-
-
-class EagerScan(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
-    """The operation without the dispatcher, which costs several times what starting a kernel does."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        outputs = _run(*inputs)
-        _save(ctx, inputs, outputs)
-        return outputs
-
-    backward = staticmethod(_backward)
-
-
-class TransformedScan(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
-    """The operation under torch.func's transforms, which take no derivative that an operation has registered."""
-
-    @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
-        outputs: tuple[Tensor, Tensor] = scan(*inputs)
-        return outputs
-
-    setup_context = staticmethod(_save)
-    backward = staticmethod(_backward)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-        return _vmap(info, in_dims, *args)
-
-
-def operation() -> Any:
-    """The form of the operation that those who follow the tensors understand."""
-    if torch.compiler.is_compiling():
-        return scan
-    innermost = torch._C._functorch.peek_interpreter_stack()
-    if innermost is None or innermost.key() == torch._C._functorch.TransformType.Functionalize:
-        return scan
-    return TransformedScan.apply
-
-
-# ---- vmap ------------------------------------------------------------------------------------------------------
-
-
-def _vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-    factor, axis, rest = args[3], args[6], args[7:]
-    size = info.batch_size
-
-    def to_front(tensor: Tensor | None, dim: int | None) -> Tensor | None:
-        if tensor is None:
-            return None
-        return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-
-    moved = [to_front(tensor, dim) for tensor, dim in zip(args[:3], in_dims[:3])]
-    initial, reset = (to_front(args[i], in_dims[i]) for i in (4, 5))
-    return operation()(*moved, factor, initial, reset, axis + 1, *rest), (0, 0)
-
-
-torch.library.register_vmap("upsweep::scan", _vmap, lib=_library)
+scan = Operation(
+    "scan(Tensor x, Tensor? gates, Tensor? gamma, complex factor, Tensor? initial, Tensor? reset, int axis, "
+    "bool reverse, bool flush, int window, int n_threads, ScalarType dtype) -> (Tensor, Tensor)",
+    _run, _fake, _save, _backward, out_dims=(0, 0),
+)  # fmt: skip

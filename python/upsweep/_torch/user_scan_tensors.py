@@ -151,7 +151,10 @@ def views(spec: ScanSpec, tensors: Sequence[Tensor]) -> tuple[list[Array], list[
 
 def scans_on_tensors(arrays: Sequence[Array]) -> Any:
     """The executor of the scans of these arrays, as of `scans_on`."""
-    return scans_on({f"xs, init: array {n}": a for n, a in enumerate(arrays) if isinstance(a, DeviceView)})
+    on_device: dict[str, Any] = {
+        f"xs, init: array {n}": a for n, a in enumerate(arrays) if isinstance(a, DeviceView)
+    }
+    return scans_on(on_device)
 
 
 def from_array(array: Array) -> Tensor:

@@ -1,6 +1,7 @@
-"""Functions of arrays for torch tensors: each tensor as an array of numpy, or of its device, with numpy's rules.
+"""Calls of functions of numpy arrays with torch tensors, by numpy's rules: histograms.
 
-What they return is torch's again, on the same device. Nothing tracks gradients.
+Each tensor is passed as an array that shares its memory, on the CPU or on the device, and the results come back as
+tensors of the same device. Nothing tracks gradients.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from upsweep import _arrays
 from upsweep._torch import executors, scan
 from upsweep._torch.graph_breaks import graph_break
 
-__all__ = ["lend"]
+__all__ = ["call_via_numpy"]
 
 _VALUES = (type(None), bool, int, float, complex, str, np.generic)
 
 
 @graph_break("histogram and histc are not compiled")
-def lend(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) -> Any:
-    """Call the function with arrays in the place of tensors, and give back tensors.
+def call_via_numpy(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) -> Any:
+    """Call the function with arrays that share the memory of the tensors, and return tensors.
 
     Raises
     ------
@@ -32,17 +33,17 @@ def lend(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) 
     ValueError
         Tensors of two devices.
     NotImplementedError
-        Tensors whose values torch does not tell now; weights that are to be differentiated.
+        Tensors without values, while torch transforms the call; weights that require a gradient.
     """
     if torch.compiler.is_compiling():
         from upsweep._torch import compiler_disabled
 
-        return compiler_disabled.lend(function, arrays, **keywords)
+        return compiler_disabled.call_via_numpy(function, arrays, **keywords)
     scan.reject_jit_trace("histograms")
     tensors = {name: value for name, value in arrays.items() if isinstance(value, Tensor)}
     first = next(iter(tensors.values()))
-    lent = {name: _lent(name, value, first) for name, value in arrays.items()}
-    if not scan._are_in_memory(*tensors.values()) and any(map(_is_wrapped, tensors.values())):
+    views = {name: _as_array(name, value, first) for name, value in arrays.items()}
+    if not scan.are_in_memory(*tensors.values()) and any(map(_is_wrapped, tensors.values())):
         raise NotImplementedError(
             "x: histograms look at values, which torch does not tell while it transforms them"
         )
@@ -53,46 +54,47 @@ def lend(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) 
     if out is not None and out.requires_grad and torch.is_grad_enabled():
         raise ValueError("out: cannot be given while out requires grad; use torch.no_grad() or leave it out")
     with torch.no_grad():
-        result = function(**lent, **keywords)
+        result = function(**views, **keywords)
     if out is not None:
-        torch.autograd.graph.increment_version(out)  # so that a backward which saved it notices
+        torch.autograd.graph.increment_version(out)  # a backward that saved it raises then
         return out
-    kept = {id(lent[name]): tensor for name, tensor in tensors.items()}
+    owners = {id(views[name]): tensor for name, tensor in tensors.items()}
     if isinstance(result, tuple):
-        return tuple(_returned(part, kept) for part in result)
-    return _returned(result, kept)
+        return tuple(_as_result(part, owners) for part in result)
+    return _as_result(result, owners)
 
 
 def _is_wrapped(tensor: Tensor) -> bool:
     return not scan.is_plain_tensor(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
-def _lent(name: str, value: Any, first: Tensor) -> Any:
+def _as_array(name: str, value: Any, first: Tensor) -> Any:
     if not isinstance(value, Tensor):
         if isinstance(value, _VALUES) or (name == "bins" and isinstance(value, (list, tuple))):
             return value
         kind = _arrays.type_name(value)
         raise TypeError(f"{name}: expected a torch.Tensor, as another argument is one, got {kind}")
-    tensor = scan._tensor(value, name, None)
+    tensor = scan.as_tensor(value, name, None)
     if tensor.device != first.device:
         raise ValueError(f"{name}: is on {tensor.device}, another argument on {first.device}")
     if tensor.device.type not in ("cpu", "cuda"):
         raise TypeError(f"{name}: expected a tensor on the CPU or on CUDA, got one on {tensor.device}")
-    if not scan._are_in_memory(tensor) and _is_wrapped(tensor):
-        return value  # refused before it is looked at
+    if not scan.are_in_memory(tensor) and _is_wrapped(tensor):
+        return value  # the caller refuses it
     return view(executors._resolved(tensor).detach())
 
 
 def view(tensor: Tensor) -> Any:
-    """The tensor as an array of numpy or of its device."""
+    """Return a numpy array, or a view of device memory, that shares the tensor's memory."""
     return _arrays.view_tensor(tensor, "x") if tensor.is_cuda else executors._as_numpy(tensor)
 
 
-def _returned(part: Any, kept: dict[int, Tensor]) -> Tensor:
+def _as_result(part: Any, owners: dict[int, Tensor]) -> Tensor:
+    """Return a result as a tensor: an argument that the function returns is the user's own tensor."""
     if isinstance(part, Tensor):
-        return part  # of a device; already the user's, or made there
-    if id(part) in kept:
-        return kept[id(part)]
+        return part  # of a device, allocated by torch
+    if id(part) in owners:
+        return owners[id(part)]
     if part.dtype.name == "bfloat16":
         return torch.from_numpy(part.view(np.uint16)).view(torch.bfloat16)
     return torch.from_numpy(part)

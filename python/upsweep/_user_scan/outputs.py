@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from upsweep._arrays import Array
-from upsweep._core.scan import check_out, overlap
+from upsweep._core.layout import overlap
+from upsweep._core.scan import check_out
 from upsweep._user_scan.problem import Problem, label
 
 __all__ = ["as_targets"]

@@ -1,0 +1,103 @@
+"""Registration of torch operations: kernels, shapes without data, derivative and vmap in one call.
+
+torch calls an operation in three ways, and each needs the derivative in another form. `Operation` makes all of
+them from the same four functions:
+
+    default       registered with the dispatcher: for torch.compile, torch.export and modes
+    Transformed   an autograd function around it: torch.func's transforms take no registered derivative
+    Eager         an autograd function without the dispatcher, which costs several times a kernel launch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Operation", "library"]
+
+library = torch.library.Library("upsweep", "DEF")
+
+
+class Operation:
+    """A registered operation, and its derivative.
+
+    Parameters
+    ----------
+    schema : str
+        Its name, parameters and results, as torch writes them. One parameter is `axis`.
+    run, fake : function
+        Compute the results, or allocate what has their shapes and dtypes.
+    save, backward : function
+        As of an autograd function. `backward` may leave out Nones at the end of its result.
+    out_dims : int, None or tuple of them
+        The batch axis of each result under vmap, where every tensor has its batch axis in front.
+    check_vmap : function, optional
+        Raises for arguments that vmap cannot take.
+    """
+
+    def __init__(
+        self, schema: str, run: Callable[..., Any], fake: Callable[..., Any], save: Callable[..., None],
+        backward: Callable[..., tuple[Any, ...]], out_dims: Any, check_vmap: Callable[..., None] | None = None,
+    ) -> None:  # fmt: skip
+        library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+        name = schema.partition("(")[0]
+        for device in ("CPU", "CUDA"):
+            library.impl(name, run, device)
+        default = self.default = getattr(torch.ops.upsweep, name).default
+        arguments = default._schema.arguments
+        self._tensors = [i for i, argument in enumerate(arguments) if "Tensor" in str(argument.type)]
+        self._axis = [argument.name for argument in arguments].index("axis")
+        self._out_dims, self._check_vmap = out_dims, check_vmap
+
+        def gradients(ctx: Any, *of_results: Any) -> tuple[Any, ...]:
+            known = backward(ctx, *of_results)
+            return (*known, *(None,) * (len(arguments) - len(known)))
+
+        class Eager(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
+            @staticmethod
+            def forward(ctx: Any, *inputs: Any) -> Any:
+                outputs = run(*inputs)
+                save(ctx, inputs, outputs)
+                return outputs
+
+        class Transformed(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
+            @staticmethod
+            def forward(*inputs: Any) -> Any:
+                return default(*inputs)
+
+            setup_context = staticmethod(save)
+            vmap = staticmethod(self._vmap)
+
+        Eager.backward = Transformed.backward = staticmethod(gradients)
+        self.eager, self._transformed = Eager.apply, Transformed.apply
+        name = f"upsweep::{name}"
+        torch.library.register_fake(name, fake, lib=library)
+        torch.library.register_autograd(name, gradients, setup_context=save, lib=library)
+        torch.library.register_vmap(name, self._vmap, lib=library)
+
+    def form(self) -> Any:
+        """Return the form of the operation that whoever follows the tensors understands."""
+        if torch.compiler.is_compiling():
+            return self.default
+        innermost = torch._C._functorch.peek_interpreter_stack()
+        if innermost is None or innermost.key() == torch._C._functorch.TransformType.Functionalize:
+            return self.default
+        return self._transformed
+
+    def _vmap(self, info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
+        if self._check_vmap is not None:
+            self._check_vmap(*args)
+        batched = list(args)
+        for i in self._tensors:
+            batched[i] = _to_front(args[i], in_dims[i], info.batch_size)
+        batched[self._axis] += 1
+        return self.form()(*batched), self._out_dims
+
+
+def _to_front(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
+    if tensor is None:
+        return None
+    return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
