@@ -12,8 +12,8 @@ from upsweep._compiler.formulas.derivative import (
     gradient_matrix,
     laplacian,
 )
-from upsweep._compiler.formulas.evaluate import evaluate
 from upsweep._compiler.formulas.nodes import constant, make, order, variable, variables, zero
+from upsweep._compiler.formulas.reference import evaluate
 from upsweep._compiler.lowering.lower import lower_formulas
 
 STEP = 1e-6

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from upsweep._compiler.formulas import ops
 from upsweep._compiler.formulas.derivative import differential, divergence, gradient, gradient_matrix, laplacian
-from upsweep._compiler.formulas.nodes import constant, make, variable, zero
+from upsweep._compiler.formulas.nodes import constant, make, text, variable, zero
 from upsweep._compiler.formulas.parser import parse, parse_aliases, parse_reduction, reduction_name
 from upsweep._compiler.formulas.reduction import PairReduction
 from upsweep._compiler.formulas.rules import simplify
-from upsweep._compiler.formulas.text import text
 
 x, y, g, b = variable(0, 3, "i"), variable(1, 3, "j"), variable(2, 1, "p"), variable(3, 2, "j")
 ALIASES = ["X = Vi(0,3)", "Y=Vj(1, 3)", "G = Pm(1)", "B = Vj(2)"]

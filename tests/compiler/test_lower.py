@@ -6,9 +6,9 @@ from formulas import CASES, IDS, arrays_for, case_arrays, case_formula, over_pai
 from interpreter import run
 from upsweep._compiler.formulas import ops
 from upsweep._compiler.formulas.derivative import gradient
-from upsweep._compiler.formulas.evaluate import evaluate
 from upsweep._compiler.formulas.nodes import constant, make, variable, variables, zero
 from upsweep._compiler.formulas.reduction import PairReduction
+from upsweep._compiler.formulas.reference import evaluate
 from upsweep._compiler.lowering.lower import Lowering, lower, lower_formulas
 from upsweep._compiler.lowering.lower_elementwise import RULES
 from upsweep._compiler.lowering.lower_features import AT, EACH

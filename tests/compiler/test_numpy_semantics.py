@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from formulas import CASES, IDS, case_arrays, case_formula
 from upsweep._compiler.formulas import ops
-from upsweep._compiler.formulas.evaluate import evaluate
 from upsweep._compiler.formulas.nodes import constant, make, variable, zero
+from upsweep._compiler.formulas.reference import evaluate
 
 
 def np_sum(a):

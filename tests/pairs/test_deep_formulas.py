@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from upsweep import Genred, LazyTensor
 from upsweep._compiler.formulas.derivative import gradient
-from upsweep._compiler.formulas.evaluate import evaluate
 from upsweep._compiler.formulas.nodes import constant, make, variable
 from upsweep._compiler.formulas.parser import parse, parse_reduction
+from upsweep._compiler.formulas.reference import evaluate
 from upsweep._compiler.formulas.rules import simplify
 from upsweep._compiler.lowering.lower import lower_formulas
 

@@ -268,7 +268,7 @@ def _chosen(job: _Job, tensors: Sequence[Tensor], call: Any) -> tuple[Tensor, ..
     for feature in range(dim):
         chosen = places[..., feature].reshape(*job.batch, n_rows * k)
         paired = [_paired(job, call.inputs[n].kind, tensor, chosen, k) for n, tensor in enumerate(tensors)]
-        formula = adjoint.at_place(job.reduction, feature)
+        formula = adjoint.at_selected_pairs(job.reduction, feature)
         # Where nothing was chosen the formula and its derivatives may be anything.
         mask = (chosen >= 0).to(values.dtype)[..., None]
         here = _Job(formula, n_rows * k, 1, job.batch, lambda rows: None, job.n_threads, mask=len(paired))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from upsweep._compiler.formulas.text import text
+from upsweep._compiler.formulas.nodes import text
 from upsweep.pairs.calls import PairCall
 from upsweep.pairs.graph import KINDS, build, flatten
 

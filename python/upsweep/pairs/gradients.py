@@ -169,7 +169,7 @@ class _Problem:
             chosen = places[..., feature].reshape(*batch, n_rows * k)
             arrays = [self._paired(array, position, chosen, k) for position, array in enumerate(self.ready)]
             weights = cotangents[..., feature].reshape(*batch, n_rows * k, 1)
-            paired = adjoint.at_place(self.reduction, feature)
+            paired = adjoint.at_selected_pairs(self.reduction, feature)
             own = variable(wanted.static[0], wanted.dim, "p" if kind == "p" else "i")
             if own not in paired.variables:
                 continue

@@ -94,7 +94,7 @@ class Operations(Expression):
     @staticmethod
     def _texts(*parts: Any, limit: int | None = 80) -> list[str]:
         """The formulas of parts of one formula: what two of them read has two names."""
-        from upsweep._compiler.formulas.text import text
+        from upsweep._compiler.formulas.nodes import text
 
         steps, _ = flatten(*parts, gaps=True)
         return [text(root, limit) for root in build(steps)]
