@@ -5,7 +5,7 @@ import pytest
 from upsweep import BlockRanges, Genred, LazyTensor, Vi, Vj, reference
 from upsweep._compiler.formulas.reduction import PairReduction
 from upsweep.cluster import cluster_ranges, from_matrix, grid_cluster, sort_clusters
-from upsweep.pairs.triples import join
+from upsweep.pairs.block_intervals import join
 
 M, N, D = 40, 30, 2
 
@@ -120,7 +120,7 @@ def test_one_triple_for_all_entries_of_a_batch(axis):
 def test_indices_that_run_through_a_batch(axis):
     x, y = data(3, M, D), data(3, N, D, seed=1)
     parts = [BlockRanges(random_ranges(seed), (M, N)) for seed in (8, 9, 10)]
-    rows, columns = ([part.triple(kind, M, N) for part in parts] for kind in ("i", "j"))
+    rows, columns = ([part.intervals(kind, M, N) for part in parts] for kind in ("i", "j"))
     ranges = (*join(rows, M, N), *join(columns, N, M))
     lazy = LazyTensor(x[:, :, None]).sqdist(LazyTensor(y[:, None]))
     squares = ((x[:, :, None] - y[:, None]) ** 2).sum(-1) * np.stack([part.to_mask() for part in parts])
@@ -188,7 +188,7 @@ def test_the_twin_agrees():
     for name in ("sum", "min", "argmax", "min_argmin"):
         for axis, rows in ((1, "i"), (0, "j")):
             reduction = PairReduction(formula, name, rows=rows, dtype="float64")
-            triple = ranges.triple(rows, M, N)
+            triple = ranges.intervals(rows, M, N)
             expected = reference.pair_reduction(reduction, [X, Y, B], M, N, (), triple)
             named = {"sum": "Sum", "min": "Min", "argmax": "ArgMax", "min_argmin": "Min_ArgMin"}[name]
             lazy = Vi(X).sqdist(Vj(Y)) * Vj(B)

@@ -294,14 +294,14 @@ def test_one_row_stays_a_variable():
 def test_an_array_twice_is_read_once():
     x = Vi(X)
     reduced = (x.sqnorm2() + x.sqnorm2() * x[0]).sum(axis=1, call=False)
-    assert len(reduced._call.inputs) == 1
-    assert len((Vi(X) - Vj(X)).sum(axis=1, call=False)._call.inputs) == 2
+    assert len(reduced._function.inputs) == 1
+    assert len((Vi(X) - Vj(X)).sum(axis=1, call=False)._function.inputs) == 2
 
 
 def test_numbers_are_no_part_of_the_formula():
     first = (Vi(X) * 2.5).sum(axis=1, call=False)
-    assert (Vi(Y) * 3.5).sum(axis=1, call=False)._call is first._call
-    assert (Vi(Y) * 3).sum(axis=1, call=False)._call is not first._call
+    assert (Vi(Y) * 3.5).sum(axis=1, call=False)._function is first._function
+    assert (Vi(Y) * 3).sum(axis=1, call=False)._function is not first._function
 
 
 def test_symbolic_variables():

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from upsweep import Vi, Vj
 from upsweep.cluster import from_matrix, swap_axes
+from upsweep.pairs.block_intervals import BlockIntervals, join
 from upsweep.pairs.ranges import BlockRanges, as_ranges
-from upsweep.pairs.triples import check_triple, join, triple_of_lists
 
 
 def random_ranges(seed=0, n_i=40, n_j=30, share=0.4):
@@ -65,7 +65,7 @@ X, Y = Vi(np.random.default_rng(0).normal(size=(40, 2))), Vj(np.random.default_r
 def test_what_was_checked_cannot_be_written_to(name):
     made = RANGES[name]()
     of_batch = BlockRanges.block_diagonal([20, 20], [15, 15]).for_batch("j", 20, 15, 2)[1]
-    for array in (*made, *made.T, *made.triple("i", 40, 30), *made[:3], *of_batch):
+    for array in (*made, *made.T, *made.intervals("i", 40, 30), *made[:3], *of_batch):
         while isinstance(array, np.ndarray):
             with pytest.raises(ValueError, match="read-only"):
                 array[...] = 10**9
@@ -114,13 +114,13 @@ def test_masks_and_clusters(seed):
         BlockRanges.from_csr(r_i, r_j, indptr, indices),
     ):
         np.testing.assert_array_equal(made.to_mask(), mask)
-        triple = made.triple("j", *mask.shape)
+        triple = made.intervals("j", *mask.shape)
         np.testing.assert_array_equal(BlockRanges(tuple(triple), mask.T.shape).to_mask(), mask.T)
 
 
 def test_touching_clusters_are_joined():
     r = [[0, 2], [2, 5], [5, 6]]
-    columns = BlockRanges.from_matrix([[0, 3]], r, [[True, True, False]]).triple("i", 3, 6).columns
+    columns = BlockRanges.from_matrix([[0, 3]], r, [[True, True, False]]).intervals("i", 3, 6).columns
     np.testing.assert_array_equal(columns, [[0, 5]])
 
 
@@ -188,15 +188,15 @@ def test_what_is_refused_names_the_block(triple, message):
 
 def test_no_check_if_told_so():
     made = BlockRanges((BLOCKS, SLICES, [[0, 3], [1, 2], [3, 7]]), (5, 6), check=False)
-    assert made.triple("i", 5, 6).columns[2, 1] == 7
+    assert made.intervals("i", 5, 6).columns[2, 1] == 7
 
 
 def test_bounds_are_checked_when_sizes_are_known():
     made = BlockRanges((BLOCKS, SLICES, COLUMNS))
     with pytest.raises(ValueError, match=r"redranges_j\[2\], of block 1, is \[3, 4\), .* there are 3 columns"):
-        made.triple("i", 5, 3)
+        made.intervals("i", 5, 3)
     with pytest.raises(ValueError, match=r"ranges: are of \(5, 6\) rows and columns, the reduction of \(5, 7\)"):
-        BlockRanges((BLOCKS, SLICES, COLUMNS), (5, 6)).triple("i", 5, 7)
+        BlockRanges((BLOCKS, SLICES, COLUMNS), (5, 6)).intervals("i", 5, 7)
 
 
 def test_other_things_are_no_ranges():
@@ -209,7 +209,7 @@ def test_other_things_are_no_ranges():
 
 
 @pytest.mark.parametrize("place", [3, 4, 5])
-def test_triples_that_disagree_are_found_when_the_second_is_needed(place):
+def test_pairs_that_disagree_are_an_error_when_the_second_list_is_needed(place):
     ranges, mask, _ = random_ranges(share=0.6)
     parts = [part.copy() for part in ranges]
     if place == 4:
@@ -217,18 +217,18 @@ def test_triples_that_disagree_are_found_when_the_second_is_needed(place):
     else:
         parts[place][0, 1] -= 1
     made = BlockRanges(parts, mask.shape)
-    made.triple("i", *mask.shape)
+    made.intervals("i", *mask.shape)
     with pytest.raises(ValueError, match="list different pairs"):
-        made.triple("j", *mask.shape)
-    BlockRanges(parts, mask.shape, check=False).triple("j", *mask.shape)
+        made.intervals("j", *mask.shape)
+    BlockRanges(parts, mask.shape, check=False).intervals("j", *mask.shape)
 
 
-def test_the_triples_are_compared_once(monkeypatch):
+def test_the_two_lists_are_compared_once(monkeypatch):
     ranges, mask, _ = random_ranges()
     made = BlockRanges(ranges, mask.shape)
-    made.triple("j", *mask.shape)
-    monkeypatch.setattr("upsweep.pairs.triples.fingerprint", None)
-    made.triple("j", *mask.shape)
+    made.intervals("j", *mask.shape)
+    monkeypatch.setattr(BlockIntervals, "fingerprint", None)
+    made.intervals("j", *mask.shape)
 
 
 def test_equal_tuples_are_one_object_for_equal_sizes():
@@ -239,7 +239,7 @@ def test_equal_tuples_are_one_object_for_equal_sizes():
 
 
 def test_plans_are_kept():
-    triple = BlockRanges.causal(5).triple("i", 5, 5)
+    triple = BlockRanges.causal(5).intervals("i", 5, 5)
     made = []
     assert triple.plan("engine", lambda given: made.append(given) or "plan") == "plan"
     assert triple.plan("engine", lambda given: made.append(given) or "other") == "plan"
@@ -250,7 +250,7 @@ def test_indices_that_run_through_a_batch():
     first, mask_a, _ = random_ranges(1)
     second, mask_b, _ = random_ranges(2)
     n_i, n_j = mask_a.shape
-    parts = [BlockRanges(part, (n_i, n_j)).triple("i", n_i, n_j) for part in (first, second)]
+    parts = [BlockRanges(part, (n_i, n_j)).intervals("i", n_i, n_j) for part in (first, second)]
     whole = BlockRanges(tuple(join(parts, n_i, n_j)))
     for rows, masks in (("i", (mask_a, mask_b)), ("j", (mask_a.T, mask_b.T))):
         triples = whole.for_batch(rows, n_i, n_j, 2)
@@ -258,7 +258,7 @@ def test_indices_that_run_through_a_batch():
         for triple, mask in zip(triples, masks):
             np.testing.assert_array_equal(BlockRanges(tuple(triple), mask.shape).to_mask(), mask)
     alike = BlockRanges(first)
-    assert alike.for_batch("i", n_i, n_j, 2) is alike.triple("i", n_i, n_j)
+    assert alike.for_batch("i", n_i, n_j, 2) is alike.intervals("i", n_i, n_j)
 
 
 def test_a_block_is_inside_of_one_entry_of_a_batch():
@@ -270,7 +270,7 @@ def test_a_block_is_inside_of_one_entry_of_a_batch():
 
 def test_many_blocks_are_checked_fast_enough_to_be_checked_always():
     r = np.stack([np.arange(10**5), np.arange(1, 10**5 + 1)], 1)
-    check_triple(triple_of_lists(r, np.ones(10**5), r), ("a", "b", "c"), 10**5, 10**5)
+    BlockIntervals.from_counts(r, np.ones(10**5), r).check(("a", "b", "c"), 10**5, 10**5)
 
 
 def test_a_picture(tmp_path):

@@ -7,7 +7,7 @@ from upsweep._backends.cpu import pairs
 from upsweep._compiler.formulas.nodes import constant, make, variable
 from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction
 from upsweep._compiler.formulas.reference import pair_reduction
-from upsweep.pairs.triples import Triple
+from upsweep.pairs.block_intervals import BlockIntervals
 
 ALL = REDUCTIONS
 TOLERANCE = {"float32": 5e-6, "float64": 5e-13}  # of a value and what it is relative to together
@@ -124,7 +124,7 @@ def random_ranges(n_rows, n_columns, n_blocks, rng, *, overlap=False, skip=0.0):
             ends = np.sort(rng.choice(n_columns + 1, 2 * n, replace=False))
             columns += [*ends.reshape(-1, 2)]
         slices.append(len(columns))
-    return Triple(np.array(blocks), np.array(slices), np.array(columns, dtype=int).reshape(-1, 2))
+    return BlockIntervals(np.array(blocks), np.array(slices), np.array(columns, dtype=int).reshape(-1, 2))
 
 
 def some_ranges(rng, n_rows, n_columns, n_blocks, empty=True):
@@ -133,7 +133,7 @@ def some_ranges(rng, n_rows, n_columns, n_blocks, empty=True):
     counts = rng.integers(0 if empty else 1, 5, n_blocks)
     starts = rng.integers(0, n_columns, counts.sum())
     ends = np.minimum(starts + rng.integers(0, n_columns, counts.sum()), n_columns)
-    return Triple(edges, np.cumsum(counts), np.stack([starts, ends], axis=1))
+    return BlockIntervals(edges, np.cumsum(counts), np.stack([starts, ends], axis=1))
 
 
 # ---- comparisons -----------------------------------------------------------------------------------------------

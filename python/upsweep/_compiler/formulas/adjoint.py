@@ -21,12 +21,35 @@ from upsweep._compiler.formulas.derivative import differential, gradient
 from upsweep._compiler.formulas.nodes import Node, make, substitute, variable, variables, zero
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
 
-__all__ = ["DIFFERENTIABLE", "SUMS", "at_selected_pairs", "log_total", "pullback", "pushforward"]
+__all__ = [
+    "DIFFERENTIABLE",
+    "SUMS",
+    "at_selected_pairs",
+    "broadcast_axes",
+    "log_total",
+    "pullback",
+    "pushforward",
+    "variable_at",
+]
 
 SUMS = ("sum", "logsumexp", "sumsoftmaxweight")
 """Reductions whose derivative depends on all pairs; that of an extreme depends on the selected pairs only."""
 
 DIFFERENTIABLE = (*SUMS, "min", "max", "kmin", "min_argmin", "max_argmax", "kmin_argkmin")
+
+
+def variable_at(reduction: PairReduction, position: int) -> Node | None:
+    """The variable at a position; None if the reduction does not read that array."""
+    return next((v for v in reduction.variables if v.static[0] == position), None)
+
+
+def broadcast_axes(gradient: Sequence[int], array: Sequence[int]) -> tuple[int, ...]:
+    """The axes along which a gradient of shape (*batch, n, dim) is summed to that of an array that was broadcast.
+
+    Parameters have one row.
+    """
+    wide = (*(1,) * (len(gradient) - len(array)), *array) if len(array) == 1 else tuple(array)
+    return tuple(axis for axis in range(len(gradient) - 1) if wide[axis] == 1 and gradient[axis] != 1)
 
 
 def pullback(reduction: PairReduction, of: Node, n_arrays: int) -> PairReduction:

@@ -1,8 +1,8 @@
-"""What a LazyTensor is made of: operations on leaves, which become nodes of a formula when it is reduced.
+"""Expressions, the graph below a LazyTensor, and their conversion to nodes of a formula.
 
-Expressions are built again on each call of a user's function, with other arrays in the same places. So they are
-light: an operation is an object with its arguments. `flatten` turns one into a signature, in which leaves have
-numbers instead of arrays, and everything that follows from the signature is made once.
+User code builds the same expressions again for each call, with other arrays. An expression is therefore a light
+object: an operation and its operands. `flatten` turns it into a signature, in which leaves have positions instead
+of arrays. The signature is the key under which `reductions` caches what is constructed once, by `build`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DERIVED: dict[str, Callable[..., Node]] = {
 
 
 class Leaf:
-    """An array in its place: rows ("i"), columns ("j") or parameters ("p"); or a place for one (`index`)."""
+    """An array of rows ("i"), columns ("j") or parameters ("p"), or the symbolic variable `index`."""
 
     __slots__ = ("array", "dim", "index", "kind")
 
@@ -32,17 +32,20 @@ class Leaf:
 
 
 class Meta(NamedTuple):
-    """What the arrays below an expression have in common; None where none of them says."""
+    """The common properties of the arrays of an expression; None where none determines them."""
 
     ni: int | None
     nj: int | None
     batch: tuple[int, ...] | None
     dtype: str | None
-    place: Any  # the library, or a tensor's device
+    location: Any  # the library, or a tensor's device
+
+
+NO_ARRAYS = Meta(None, None, None, None, None)
 
 
 class Expression:
-    """One operation; `op` is None for a leaf, whose arguments are the leaf itself."""
+    """An operation on expressions; `_op` is None for a leaf, and `_args` then the `Leaf`."""
 
     __slots__ = ("_args", "_meta", "_op", "_static", "backend", "ndim", "ranges")
     _op: str | None
@@ -54,15 +57,15 @@ class Expression:
     backend: str | None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The expressions below this one, as a list: pickle and deepcopy recurse, and expressions may be deep."""
+        """Pickle the graph as rows: pickle and deepcopy recurse, and expressions may be deep."""
         numbers: dict[int, int] = {}
         rows: list[tuple[Any, ...]] = []
         stack: list[Expression] = [self]
         while stack:
             each = stack[-1]
-            waiting = [] if each._op is None else [arg for arg in each._args if id(arg) not in numbers]
-            if waiting:
-                stack += waiting
+            pending = [] if each._op is None else [arg for arg in each._args if id(arg) not in numbers]
+            if pending:
+                stack += pending
                 continue
             stack.pop()
             if id(each) not in numbers:
@@ -70,44 +73,44 @@ class Expression:
                 args = each._args if each._op is None else tuple(numbers[id(arg)] for arg in each._args)
                 state = each._op, args, each._static, each._meta, each.ndim, each.ranges, each.backend
                 rows.append((type(each), *state))
-        return _of_rows, (rows,)
+        return _from_rows, (rows,)
 
 
-def _of_rows(rows: list[tuple[Any, ...]]) -> Expression:
+def _from_rows(rows: list[tuple[Any, ...]]) -> Expression:
     """The last of the expressions that `Expression.__reduce__` listed."""
-    found: list[Expression] = []
+    expressions: list[Expression] = []
     for kind, op, args, *state in rows:
         each = object.__new__(kind)
-        each._op, each._args = op, args if op is None else tuple(found[arg] for arg in args)
+        each._op, each._args = op, args if op is None else tuple(expressions[arg] for arg in args)
         each._static, each._meta, each.ndim, each.ranges, each.backend = state
-        found.append(each)
-    return found[-1]
+        expressions.append(each)
+    return expressions[-1]
 
 
 @functools.lru_cache(maxsize=1024)
 def join_meta(a: Meta, b: Meta) -> Meta:
-    """What two operands have together.
+    """The common properties of two operands.
 
     Raises
     ------
     ValueError
-        They are of different sizes, or batches that do not broadcast.
+        Their sizes differ, or their batch dimensions do not broadcast.
     TypeError
-        They are of different dtypes, libraries or devices.
+        Their dtypes, libraries or devices differ.
     """
-    if a.place is not None and b.place is not None and a.place != b.place:
-        raise TypeError(f"one has arrays of {a.place}, the other of {b.place}")
+    if a.location is not None and b.location is not None and a.location != b.location:
+        raise TypeError(f"one has arrays of {a.location}, the other of {b.location}")
     if a.dtype is not None and b.dtype is not None and a.dtype != b.dtype:
         raise TypeError(f"one is of dtype {a.dtype}, the other of {b.dtype}; convert one")
-    for name, mine, other in (("rows (i)", a.ni, b.ni), ("columns (j)", a.nj, b.nj)):
-        if mine is not None and other is not None and mine != other:
-            raise ValueError(f"one has {mine} {name}, the other {other}")
+    for name, size, other in (("rows (i)", a.ni, b.ni), ("columns (j)", a.nj, b.nj)):
+        if size is not None and other is not None and size != other:
+            raise ValueError(f"one has {size} {name}, the other {other}")
     return Meta(
         b.ni if a.ni is None else a.ni,
         b.nj if a.nj is None else a.nj,
         _broadcast(a.batch, b.batch),
         a.dtype or b.dtype,
-        b.place if a.place is None else a.place,
+        b.location if a.location is None else a.location,
     )
 
 
@@ -122,14 +125,14 @@ def _broadcast(a: tuple[int, ...] | None, b: tuple[int, ...] | None) -> tuple[in
 
 
 def flatten(*roots: Expression, gaps: bool = False) -> tuple[tuple[Any, ...], list[Any]]:
-    """The expressions as steps (op, static, *numbers of arguments), and the leaves by position.
+    """The expressions as steps (op, static, *step numbers of the operands), and the leaves by position.
 
-    Symbolic leaves have the positions that their users gave them; arrays come behind those, in the order in which
-    they are first met. The numbers of the roots are the last step. With `gaps`, of a part of a formula, None
-    is the leaf of each position that no symbolic variable of it has; otherwise these are an error.
+    Symbolic leaves have the positions of their indices; arrays follow in the order in which they are first
+    reached. The last step has the numbers of the roots. With `gaps`, for a part of a formula, positions without a
+    symbolic variable have the leaf None; otherwise they are an error.
     """
     numbers: dict[int, int] = {}
-    places: dict[Any, int] = {}
+    positions: dict[Any, int] = {}
     leaves: list[Leaf] = []
     symbolic: dict[int, Leaf] = {}
     steps: list[Any] = []
@@ -143,38 +146,36 @@ def flatten(*roots: Expression, gaps: bool = False) -> tuple[tuple[Any, ...], li
             stack.pop()
             leaf = node._args[0]
             if leaf.index is not None:
-                place = -1 - leaf.index
-                _same_symbol(symbolic.setdefault(leaf.index, leaf), leaf)
+                position = -1 - leaf.index
+                first = symbolic.setdefault(leaf.index, leaf)
+                if (first.dim, first.kind) != (leaf.dim, leaf.kind):
+                    raise ValueError(
+                        f"symbolic variable {leaf.index} is both V{first.kind}({first.dim}) and "
+                        f"V{leaf.kind}({leaf.dim})"
+                    )
             else:
                 key = id(leaf.array), leaf.kind
-                place = places.setdefault(key, len(leaves))
-                if place == len(leaves):
+                position = positions.setdefault(key, len(leaves))
+                if position == len(leaves):
                     leaves.append(leaf)
-            step: tuple[Any, ...] = ("variable", place, leaf.dim, leaf.kind)
+            step: tuple[Any, ...] = ("variable", position, leaf.dim, leaf.kind)
         else:
-            waiting = [arg for arg in node._args if id(arg) not in numbers]
-            if waiting:
-                waiting.reverse()
-                stack += waiting
+            pending = [arg for arg in node._args if id(arg) not in numbers]
+            if pending:
+                pending.reverse()
+                stack += pending
                 continue
             stack.pop()
             step = (node._op, node._static, *[numbers[id(arg)] for arg in node._args])
         numbers[id(node)] = len(steps)
         steps.append(step)
     if symbolic:
-        steps, leaves = _placed(steps, leaves, symbolic, gaps)
+        steps, leaves = _with_symbols_first(steps, leaves, symbolic, gaps)
     steps.append(tuple([numbers[id(root)] for root in roots]))
     return tuple(steps), leaves
 
 
-def _same_symbol(first: Leaf, leaf: Leaf) -> None:
-    if (first.dim, first.kind) != (leaf.dim, leaf.kind):
-        raise ValueError(
-            f"symbolic variable {leaf.index} is both V{first.kind}({first.dim}) and V{leaf.kind}({leaf.dim})"
-        )
-
-
-def _placed(
+def _with_symbols_first(
     steps: list[Any], leaves: list[Leaf], symbolic: dict[int, Leaf], gaps: bool
 ) -> tuple[list[Any], list[Any]]:
     n_symbols = max(symbolic) + 1
@@ -192,43 +193,41 @@ def _placed(
 
 def build(steps: Sequence[Any]) -> tuple[Node, ...]:
     """The nodes of the roots of flattened expressions."""
-    made: list[Node] = []
-    for step in steps[:-1]:
-        if step[0] == "variable":
-            made.append(nodes.variable(*step[1:]))
-        elif step[0] == "constant":
-            made.append(nodes.constant(step[1][0]))
+    built: list[Node] = []
+    for op, *rest in steps[:-1]:
+        if op == "variable":
+            built.append(nodes.variable(*rest))
+        elif op == "constant":
+            built.append(nodes.constant(rest[0][0]))
         else:
-            made.append(_apply(step[0], [made[number] for number in step[2:]], step[1]))
-    return tuple(made[number] for number in steps[-1])
-
-
-def _apply(op: str, args: list[Node], static: tuple[Any, ...]) -> Node:
-    derived = _DERIVED.get(op)
-    return nodes.make(op, *args, static=static) if derived is None else derived(*args)
+            static, *operands = rest
+            args = [built[number] for number in operands]
+            derived = _DERIVED.get(op)
+            built.append(nodes.make(op, *args, static=static) if derived is None else derived(*args))
+    return tuple(built[number] for number in steps[-1])
 
 
 def transposed(root: Any, copy: Any) -> Any:
-    """The expression with rows as columns; `copy` makes an expression like another of a new (op, args)."""
-    done: dict[int, Any] = {}
+    """The expression with rows and columns exchanged; `copy` makes an expression like another of new operands."""
+    copies: dict[int, Any] = {}
     swapped: dict[int, Leaf] = {}
     stack = [root]
     while stack:
         node = stack[-1]
-        if id(node) in done:
+        if id(node) in copies:
             stack.pop()
             continue
         if node._op is None:
             leaf = node._args[0]
             kind = {"i": "j", "j": "i", "p": "p"}[leaf.kind]
             new = swapped.setdefault(id(leaf), Leaf(leaf.array, kind, leaf.dim, leaf.index))
-            done[id(node)] = copy(node, (new,))
+            copies[id(node)] = copy(node, (new,))
             stack.pop()
             continue
-        waiting = [arg for arg in node._args if id(arg) not in done]
-        if waiting:
-            stack += waiting
+        pending = [arg for arg in node._args if id(arg) not in copies]
+        if pending:
+            stack += pending
         else:
-            done[id(node)] = copy(node, tuple(done[id(arg)] for arg in node._args))
+            copies[id(node)] = copy(node, tuple(copies[id(arg)] for arg in node._args))
             stack.pop()
-    return done[id(root)]
+    return copies[id(root)]
