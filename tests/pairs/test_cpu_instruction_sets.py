@@ -1,5 +1,6 @@
 """Each instruction set that this machine runs, forced in turn; compiling, and what is kept of it."""
 
+import functools
 import time
 
 import pytest
@@ -38,7 +39,7 @@ def test_a_forced_level_passes_a_compact_set_of_checks(level):
 
 
 def first_use(reduction, arrays):
-    pairs._kernels.clear()
+    pairs._kernel.cache_clear()
     begin = time.thread_time()  # of this processor's: a busy machine takes its time from others too
     pairs.run(reduction, arrays, 100, 100)
     return time.thread_time() - begin
@@ -59,23 +60,24 @@ def test_a_new_formula_is_ready_in_100_ms_and_from_disk_in_10(tmp_path, monkeypa
 def test_damaged_code_is_compiled_again(tmp_path, monkeypatch):
     monkeypatch.setenv("UPSWEEP_CACHE_DIR", str(tmp_path))
     reduction, arrays = reduction_of("sum", dim=4), data(20, 30, dim=4)
-    pairs._kernels.clear()
+    pairs._kernel.cache_clear()
     (before,) = pairs.run(reduction, arrays, 20, 30)
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
     file.write_bytes(whole[:-8] + b"\0" * 8)
-    pairs._kernels.clear()
+    pairs._kernel.cache_clear()
     (after,) = pairs.run(reduction, arrays, 20, 30)
     assert before.tobytes() == after.tobytes()
     assert file.read_bytes() == whole
 
 
 def test_the_oldest_kernels_are_forgotten(monkeypatch):
-    monkeypatch.setattr(pairs, "_MOST_KERNELS", 3)
+    monkeypatch.setattr(pairs, "_kernel", functools.lru_cache(maxsize=3)(pairs._kernel.__wrapped__))
     for dim in range(1, 6):
         pairs.run(reduction_of("sum", dim=dim), data(5, 5, dim=dim), 5, 5)
-    assert len(pairs._kernels) == 3
-    assert reduction_of("sum", dim=5) in pairs._kernels
+    assert pairs._kernel.cache_info().currsize == 3
+    pairs._kernel(reduction_of("sum", dim=5))
+    assert pairs._kernel.cache_info().hits == 1
 
 
 def test_without_llvmlite_the_message_says_what_to_install():

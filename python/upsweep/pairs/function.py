@@ -215,12 +215,22 @@ class PairFunction:
         backend: str | None = None, device_id: int = -1, method: str | None = None,
     ) -> Any:  # fmt: skip
         """The result, or a pair of them, in KeOps' shapes: batch + (rows, dim)."""
-        device = None
+        device = results = None
         if backend is not None and not (backend == "auto" and device_id == -1):
             device = _device_of_backend(arrays, backend, device_id)
-        results = None
         if ranges is None and device is None and method is None:
-            results = self._run_checked(arrays, n_threads)
+            try:
+                problem = self._checked.get(tuple([(array.shape, array.dtype) for array in arrays]))
+            except (AttributeError, TypeError):
+                problem = None
+            if problem is not None:
+                for array in arrays:
+                    if type(array) is not np.ndarray:
+                        break
+                else:
+                    results = _backends.run_pairs(
+                        problem.reduction, arrays, *problem.sizes, None, n_threads=n_threads
+                    )
         if results is None:
             results = self.dispatch(
                 _run, "reduce", arrays, ranges=ranges, n_threads=n_threads, device=device, method=method
@@ -228,19 +238,6 @@ class PairFunction:
         if len(results) == 1 and out is None and not self.k:
             return results[0]
         return self._into(out, self.shaped(results))
-
-    def _run_checked(self, arrays: Sequence[Any], n_threads: int | None) -> tuple[Any, ...] | None:
-        """The results of numpy arrays of shapes and dtypes that have been checked before; else None."""
-        try:
-            problem = self._checked.get(tuple([(array.shape, array.dtype) for array in arrays]))
-        except (AttributeError, TypeError):
-            return None
-        if problem is None:
-            return None
-        for array in arrays:
-            if type(array) is not np.ndarray:
-                return None
-        return _backends.run_pairs(problem.reduction, arrays, *problem.sizes, None, n_threads=n_threads)
 
     def dispatch(
         self, run: Callable[[BoundCall], Any], torch_handler: str, arrays: Sequence[Any], *, cotangent: Any = None,

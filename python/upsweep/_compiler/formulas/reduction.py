@@ -7,7 +7,8 @@ arrays, and is the key of their caches of compiled kernels.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from upsweep._compiler.formulas.nodes import Node, key_text, text, variables
 from upsweep._compiler.formulas.ops import suggestion
@@ -61,6 +62,7 @@ class PairReduction:
     k: int = 0
     dtype: str = "float32"
     dtype_acc: str = "float64"
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.reduction not in REDUCTIONS:
@@ -80,6 +82,17 @@ class PairReduction:
             raise ValueError("sumsoftmaxweight takes a weight")
         if self.weight is not None and self.reduction not in _SUMS[1:]:
             raise ValueError(f"{self.reduction} takes no weight")
+
+        object.__setattr__(self, "_hash", hash(self._arguments()))
+
+    def __hash__(self) -> int:  # computed once: each call looks its kernel up by the reduction
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:  # without the hash, which is that of this process
+        return PairReduction, self._arguments()
+
+    def _arguments(self) -> tuple[Any, ...]:
+        return self.formula, self.reduction, self.weight, self.rows, self.k, self.dtype, self.dtype_acc
 
     @property
     def variables(self) -> tuple[Node, ...]:
