@@ -123,9 +123,9 @@ def test_the_oldest_go_when_there_are_many(place, monkeypatch):
             status = file.stat()
             os.utime(file, ns=(status.st_atime_ns - 10**9, status.st_mtime_ns - 10**9))
     disk_cache.store("new", b"code")
-    kept = [n for n in map(str, range(7)) if disk_cache.fetch(n) == b"code"]
+    cached = [n for n in map(str, range(7)) if disk_cache.fetch(n) == b"code"]
     assert disk_cache.fetch("new") == b"code"
-    assert kept == ["3", "4", "5", "6"]
+    assert cached == ["3", "4", "5", "6"]
 
 
 @pytest.mark.parametrize("where", ["", "relative/../code"])

@@ -117,8 +117,8 @@ def test_a_long_sum():
 
 
 def test_aliases():
-    names, found = parse_aliases(["x = Vi(3)", "y=Vj(1,3)", "Pm(1)", "Var(3,2,1)"])
-    assert names == {"x": x, "y": y} and found == (x, y, g, b)
+    names, actual = parse_aliases(["x = Vi(3)", "y=Vj(1,3)", "Pm(1)", "Var(3,2,1)"])
+    assert names == {"x": x, "y": y} and actual == (x, y, g, b)
     assert parse_aliases(["b=Vj(1,4)", "a = Vx(0,2)"]).variables == (variable(0, 2, "i"), variable(1, 4, "j"))
     assert parse_aliases([]) == ({}, ())
 

@@ -102,8 +102,8 @@ FORMS = {
 
 @pytest.mark.parametrize("name", FORMS)
 def test_forms(name):
-    given, expected = FORMS[name]
-    assert simplify(given) is simplify(expected) and text(simplify(given)) == text(expected)
+    formula, expected = FORMS[name]
+    assert simplify(formula) is simplify(expected) and text(simplify(formula)) == text(expected)
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)

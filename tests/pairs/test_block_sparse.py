@@ -61,8 +61,8 @@ def test_the_k_least(axis, seed):
     values = values if axis == 1 else values.T
     order = values.argsort(1, kind="stable")[:, :5]
     least = np.take_along_axis(values, order, 1)
-    found, places = Vi(X).sqdist(Vj(Y)).Kmin_argKmin(5, axis=axis, ranges=ranges)
-    np.testing.assert_allclose(found, least)
+    actual, places = Vi(X).sqdist(Vj(Y)).Kmin_argKmin(5, axis=axis, ranges=ranges)
+    np.testing.assert_allclose(actual, least)
     np.testing.assert_array_equal(places, np.where(np.isinf(least), -1, order))
     assert places.dtype == np.int64
 
@@ -179,8 +179,8 @@ def test_indices_beyond_float32_are_exact():
     assert Vi(np.zeros((1, 1), np.float32)).sqdist(Vj(y)).argmax(axis=1)[0, 0] == n - 2
 
 
-def test_the_twin_agrees():
-    """The engine against the twin: float64 on both sides."""
+def test_the_reference_agrees():
+    """The CPU executor against the reference implementation, both in float64."""
     from upsweep._compiler.formulas.nodes import make, variable
 
     formula = make("mul", make("sqdist", variable(0, D, "i"), variable(1, D, "j")), variable(2, 2, "j"))
@@ -192,6 +192,6 @@ def test_the_twin_agrees():
             expected = reference.pair_reduction(reduction, [X, Y, B], M, N, (), triple)
             named = {"sum": "Sum", "min": "Min", "argmax": "ArgMax", "min_argmin": "Min_ArgMin"}[name]
             lazy = Vi(X).sqdist(Vj(Y)) * Vj(B)
-            found = lazy.reduction(named, axis=axis, ranges=ranges)
-            for mine, other in zip(found if isinstance(found, tuple) else (found,), expected):
-                np.testing.assert_allclose(mine, other, rtol=1e-13)
+            actual = lazy.reduction(named, axis=axis, ranges=ranges)
+            for own, other in zip(actual if isinstance(actual, tuple) else (actual,), expected):
+                np.testing.assert_allclose(own, other, rtol=1e-13)

@@ -26,19 +26,19 @@ def random_ranges(seed=0, n_i=40, n_j=30, share=0.4):
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64", ">i4"])
 def test_six_arrays_of_any_integers(dtype):
     ranges, mask, _ = random_ranges()
-    made = BlockRanges(tuple(part.astype(dtype) for part in ranges), mask.shape)
-    np.testing.assert_array_equal(made.to_mask(), mask)
-    np.testing.assert_array_equal(made.T.to_mask(), mask.T)
-    assert made.n_pairs == mask.sum()
-    assert all(part.dtype == np.int64 for part in made)
-    assert len(made) == 6 and len(swap_axes(made)) == 6
+    block_ranges = BlockRanges(tuple(part.astype(dtype) for part in ranges), mask.shape)
+    np.testing.assert_array_equal(block_ranges.to_mask(), mask)
+    np.testing.assert_array_equal(block_ranges.T.to_mask(), mask.T)
+    assert block_ranges.n_pairs == mask.sum()
+    assert all(part.dtype == np.int64 for part in block_ranges)
+    assert len(block_ranges) == 6 and len(swap_axes(block_ranges)) == 6
 
 
 def test_what_was_checked_does_not_change_with_the_users_arrays():
     ranges, mask, _ = random_ranges()
-    made = BlockRanges(ranges, mask.shape)
+    block_ranges = BlockRanges(ranges, mask.shape)
     ranges[0][:] = 10**6
-    np.testing.assert_array_equal(made.to_mask(), mask)
+    np.testing.assert_array_equal(block_ranges.to_mask(), mask)
 
 
 RANGES = {
@@ -63,9 +63,15 @@ X, Y = Vi(np.random.default_rng(0).normal(size=(40, 2))), Vj(np.random.default_r
 
 @pytest.mark.parametrize("name", RANGES)
 def test_what_was_checked_cannot_be_written_to(name):
-    made = RANGES[name]()
+    block_ranges = RANGES[name]()
     of_batch = BlockRanges.block_diagonal([20, 20], [15, 15]).for_batch("j", 20, 15, 2)[1]
-    for array in (*made, *made.T, *made.intervals("i", 40, 30), *made[:3], *of_batch):
+    for array in (
+        *block_ranges,
+        *block_ranges.T,
+        *block_ranges.intervals("i", 40, 30),
+        *block_ranges[:3],
+        *of_batch,
+    ):
         while isinstance(array, np.ndarray):
             with pytest.raises(ValueError, match="read-only"):
                 array[...] = 10**9
@@ -79,16 +85,20 @@ def test_what_was_checked_cannot_be_written_to(name):
 @pytest.mark.parametrize("name", RANGES)
 def test_copies_and_pickles(name, duplicate):
     """Before a reduction, and after one, when there are plans."""
-    made = RANGES[name]()
+    block_ranges = RANGES[name]()
     for _ in range(2):
-        other = duplicate(made)
-        assert type(other) is BlockRanges and other.shape == made.shape and other.n_pairs == made.n_pairs
-        for mine, theirs in zip(made, other):
-            np.testing.assert_array_equal(mine, theirs)
-            assert not theirs.flags.writeable and isinstance(theirs.base, bytes)
+        other = duplicate(block_ranges)
+        assert (
+            type(other) is BlockRanges
+            and other.shape == block_ranges.shape
+            and other.n_pairs == block_ranges.n_pairs
+        )
+        for own, others in zip(block_ranges, other):
+            np.testing.assert_array_equal(own, others)
+            assert not others.flags.writeable and isinstance(others.base, bytes)
         for axis in (0, 1):
             result = X.sqdist(Y).sum(axis=axis, ranges=other)
-            np.testing.assert_array_equal(result, X.sqdist(Y).sum(axis=axis, ranges=made))
+            np.testing.assert_array_equal(result, X.sqdist(Y).sum(axis=axis, ranges=block_ranges))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -98,23 +108,23 @@ def test_three_arrays_have_a_transpose(seed):
 
 
 def test_columns_that_are_listed_twice_count_twice_in_the_transpose_too():
-    made = BlockRanges(([[0, 2], [2, 3]], [2, 3], [[0, 4], [2, 6], [1, 3]]), (3, 6))
-    np.testing.assert_array_equal(made.to_mask(), [[1, 1, 2, 2, 1, 1]] * 2 + [[0, 1, 1, 0, 0, 0]])
-    np.testing.assert_array_equal(made.T.to_mask(), made.to_mask().T)
-    assert made.n_pairs == 18
+    block_ranges = BlockRanges(([[0, 2], [2, 3]], [2, 3], [[0, 4], [2, 6], [1, 3]]), (3, 6))
+    np.testing.assert_array_equal(block_ranges.to_mask(), [[1, 1, 2, 2, 1, 1]] * 2 + [[0, 1, 1, 0, 0, 0]])
+    np.testing.assert_array_equal(block_ranges.T.to_mask(), block_ranges.to_mask().T)
+    assert block_ranges.n_pairs == 18
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_masks_and_clusters(seed):
     _, mask, (r_i, r_j, keep) = random_ranges(seed)
     indptr, indices = np.r_[0, np.cumsum(keep.sum(1))], np.nonzero(keep)[1]
-    for made in (
+    for block_ranges in (
         BlockRanges.from_mask(mask),
         BlockRanges.from_matrix(r_i, r_j, keep),
         BlockRanges.from_csr(r_i, r_j, indptr, indices),
     ):
-        np.testing.assert_array_equal(made.to_mask(), mask)
-        triple = made.intervals("j", *mask.shape)
+        np.testing.assert_array_equal(block_ranges.to_mask(), mask)
+        triple = block_ranges.intervals("j", *mask.shape)
         np.testing.assert_array_equal(BlockRanges(tuple(triple), mask.T.shape).to_mask(), mask.T)
 
 
@@ -186,15 +196,15 @@ def test_what_is_refused_names_the_block(triple, message):
         BlockRanges(triple, (5, 6))
 
 
-def test_no_check_if_told_so():
-    made = BlockRanges((BLOCKS, SLICES, [[0, 3], [1, 2], [3, 7]]), (5, 6), check=False)
-    assert made.intervals("i", 5, 6).columns[2, 1] == 7
+def test_no_check_without_check():
+    block_ranges = BlockRanges((BLOCKS, SLICES, [[0, 3], [1, 2], [3, 7]]), (5, 6), check=False)
+    assert block_ranges.intervals("i", 5, 6).columns[2, 1] == 7
 
 
 def test_bounds_are_checked_when_sizes_are_known():
-    made = BlockRanges((BLOCKS, SLICES, COLUMNS))
+    block_ranges = BlockRanges((BLOCKS, SLICES, COLUMNS))
     with pytest.raises(ValueError, match=r"redranges_j\[2\], of block 1, is \[3, 4\), .* there are 3 columns"):
-        made.intervals("i", 5, 3)
+        block_ranges.intervals("i", 5, 3)
     with pytest.raises(ValueError, match=r"ranges: are of \(5, 6\) rows and columns, the reduction of \(5, 7\)"):
         BlockRanges((BLOCKS, SLICES, COLUMNS), (5, 6)).intervals("i", 5, 7)
 
@@ -216,19 +226,19 @@ def test_pairs_that_disagree_are_an_error_when_the_second_list_is_needed(place):
         parts[4][0] -= 1  # a range of the first block goes to the second
     else:
         parts[place][0, 1] -= 1
-    made = BlockRanges(parts, mask.shape)
-    made.intervals("i", *mask.shape)
+    block_ranges = BlockRanges(parts, mask.shape)
+    block_ranges.intervals("i", *mask.shape)
     with pytest.raises(ValueError, match="list different pairs"):
-        made.intervals("j", *mask.shape)
+        block_ranges.intervals("j", *mask.shape)
     BlockRanges(parts, mask.shape, check=False).intervals("j", *mask.shape)
 
 
 def test_the_two_lists_are_compared_once(monkeypatch):
     ranges, mask, _ = random_ranges()
-    made = BlockRanges(ranges, mask.shape)
-    made.intervals("j", *mask.shape)
+    block_ranges = BlockRanges(ranges, mask.shape)
+    block_ranges.intervals("j", *mask.shape)
     monkeypatch.setattr(BlockIntervals, "fingerprint", None)
-    made.intervals("j", *mask.shape)
+    block_ranges.intervals("j", *mask.shape)
 
 
 def test_equal_tuples_are_one_object_for_equal_sizes():
@@ -238,12 +248,12 @@ def test_equal_tuples_are_one_object_for_equal_sizes():
     assert as_ranges(None) is None
 
 
-def test_plans_are_kept():
+def test_plans_are_cached():
     triple = BlockRanges.causal(5).intervals("i", 5, 5)
-    made = []
-    assert triple.plan("engine", lambda given: made.append(given) or "plan") == "plan"
-    assert triple.plan("engine", lambda given: made.append(given) or "other") == "plan"
-    assert len(made) == 1 and made[0] is triple
+    block_ranges = []
+    assert triple.plan("engine", lambda inputs: block_ranges.append(inputs) or "plan") == "plan"
+    assert triple.plan("engine", lambda inputs: block_ranges.append(inputs) or "other") == "plan"
+    assert len(block_ranges) == 1 and block_ranges[0] is triple
 
 
 def test_indices_that_run_through_a_batch():
