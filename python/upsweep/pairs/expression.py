@@ -60,20 +60,27 @@ class Expression:
         """Pickle the graph as rows: pickle and deepcopy recurse, and expressions may be deep."""
         numbers: dict[int, int] = {}
         rows: list[tuple[Any, ...]] = []
-        stack: list[Expression] = [self]
-        while stack:
-            each = stack[-1]
-            pending = [] if each._op is None else [arg for arg in each._args if id(arg) not in numbers]
-            if pending:
-                stack += pending
-                continue
-            stack.pop()
-            if id(each) not in numbers:
-                numbers[id(each)] = len(rows)
-                args = each._args if each._op is None else tuple(numbers[id(arg)] for arg in each._args)
-                state = each._op, args, each._static, each._meta, each.ndim, each.ranges, each.backend
-                rows.append((type(each), *state))
+        for each in _postorder(self):
+            numbers[id(each)] = len(rows)
+            args = each._args if each._op is None else tuple(numbers[id(arg)] for arg in each._args)
+            rows.append(
+                (type(each), each._op, args, each._static, each._meta, each.ndim, each.ranges, each.backend)
+            )
         return _from_rows, (rows,)
+
+
+def _postorder(root: Expression) -> list[Expression]:
+    """The expressions of a graph, each once, operands before their users; without recursion."""
+    visited: dict[int, Expression] = {}
+    stack = [root]
+    while stack:
+        each = stack[-1]
+        pending = [] if each._op is None else [arg for arg in each._args if id(arg) not in visited]
+        if pending:
+            stack += pending
+        else:
+            visited[id(stack.pop())] = each
+    return list(visited.values())
 
 
 def _from_rows(rows: list[tuple[Any, ...]]) -> Expression:
@@ -211,23 +218,12 @@ def transposed(root: Any, copy: Any) -> Any:
     """The expression with rows and columns exchanged; `copy` makes an expression like another of new operands."""
     copies: dict[int, Any] = {}
     swapped: dict[int, Leaf] = {}
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        if id(node) in copies:
-            stack.pop()
-            continue
+    for node in _postorder(root):
         if node._op is None:
             leaf = node._args[0]
             kind = {"i": "j", "j": "i", "p": "p"}[leaf.kind]
-            new = swapped.setdefault(id(leaf), Leaf(leaf.array, kind, leaf.dim, leaf.index))
-            copies[id(node)] = copy(node, (new,))
-            stack.pop()
-            continue
-        pending = [arg for arg in node._args if id(arg) not in copies]
-        if pending:
-            stack += pending
+            args: tuple[Any, ...] = (swapped.setdefault(id(leaf), Leaf(leaf.array, kind, leaf.dim, leaf.index)),)
         else:
-            copies[id(node)] = copy(node, tuple(copies[id(arg)] for arg in node._args))
-            stack.pop()
+            args = tuple(copies[id(arg)] for arg in node._args)
+        copies[id(node)] = copy(node, args)
     return copies[id(root)]

@@ -66,22 +66,11 @@ class Genred:
     """
 
     def __init__(
-        self,
-        formula: str,
-        aliases: Sequence[str],
-        reduction_op: str = "Sum",
-        axis: int = 0,
-        dtype: Any = None,
-        opt_arg: int | None = None,
-        formula2: str | None = None,
-        cuda_type: Any = None,
-        dtype_acc: str = "auto",
-        use_double_acc: bool = False,
-        sum_scheme: str = "auto",
-        enable_chunks: bool = True,
-        rec_multVar_highdim: Any = False,
-        use_fast_math: bool = True,
-    ) -> None:
+        self, formula: str, aliases: Sequence[str], reduction_op: str = "Sum", axis: int = 0, dtype: Any = None,
+        opt_arg: int | None = None, formula2: str | None = None, cuda_type: Any = None, dtype_acc: str = "auto",
+        use_double_acc: bool = False, sum_scheme: str = "auto", enable_chunks: bool = True,
+        rec_multVar_highdim: Any = False, use_fast_math: bool = True,
+    ) -> None:  # fmt: skip
         name = reduction_name(reduction_op)
         if axis not in (0, 1):
             raise ValueError(f"axis: expected 0 or 1, got {axis!r}")

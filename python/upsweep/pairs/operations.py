@@ -190,11 +190,8 @@ class Operations(Expression):
             raise ValueError(f"in {written}: expected operands of the same dim, got {self.ndim} and {other.ndim}")
         return self._apply("scalprod", other, reverse=reverse)
 
-    def __neg__(self) -> Any:
-        return self._apply("neg")
-
-    def __abs__(self) -> Any:
-        return self._apply("abs")
+    __neg__ = _unary("neg", "The negative.")
+    __abs__ = _unary("abs", "The absolute value.")
 
     def __pow__(self, other: Any) -> Any:
         if type(other) is int:
@@ -205,8 +202,7 @@ class Operations(Expression):
             return self._apply("rsqrt")
         return self._apply("powf", other)
 
-    def __rpow__(self, other: Any) -> Any:
-        return self._apply("powf", other, reverse=True)
+    __rpow__ = _binary("powf", "``other ** x``.", reverse=True)
 
     def power(self, other: Any) -> Any:
         """``x ** other``: an integer, a number or an expression."""
@@ -220,17 +216,10 @@ class Operations(Expression):
     def __ne__(self, other: object) -> Any:
         return self._apply("ne", other)
 
-    def __lt__(self, other: Any) -> Any:
-        return self._apply("lt", other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._apply("lt", other, reverse=True)
-
-    def __le__(self, other: Any) -> Any:
-        return self._apply("le", other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._apply("le", other, reverse=True)
+    __lt__ = _binary("lt", "``x < other``.")
+    __gt__ = _binary("lt", "``x > other``.", reverse=True)
+    __le__ = _binary("le", "``x <= other``.")
+    __ge__ = _binary("le", "``x >= other``.", reverse=True)
 
     def __bool__(self) -> bool:
         raise TypeError(f"{self._text(80)!r} has a value for each pair (i, j), and is neither true nor false")
