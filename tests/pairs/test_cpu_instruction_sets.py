@@ -1,6 +1,5 @@
 """Each instruction set that this machine runs, forced in turn; compiling, and what is kept of it."""
 
-import functools
 import time
 
 import pytest
@@ -10,6 +9,7 @@ pytest.importorskip("llvmlite")
 from helpers import run_python
 from pair_cases import data, reduction_of
 from upsweep._backends.cpu import pairs
+from upsweep._utils.lru_cache import LRUCache
 
 COMPACT = """
     import sys
@@ -39,7 +39,7 @@ def test_a_forced_level_passes_a_compact_set_of_checks(level):
 
 
 def first_use(reduction, arrays):
-    pairs._kernel.cache_clear()
+    pairs._kernels.clear()
     begin = time.thread_time()  # of this processor's: a busy machine takes its time from others too
     pairs.run(reduction, arrays, 100, 100)
     return time.thread_time() - begin
@@ -60,24 +60,23 @@ def test_a_new_formula_is_ready_in_100_ms_and_from_disk_in_10(tmp_path, monkeypa
 def test_damaged_code_is_compiled_again(tmp_path, monkeypatch):
     monkeypatch.setenv("UPSWEEP_CACHE_DIR", str(tmp_path))
     reduction, arrays = reduction_of("sum", dim=4), data(20, 30, dim=4)
-    pairs._kernel.cache_clear()
+    pairs._kernels.clear()
     (before,) = pairs.run(reduction, arrays, 20, 30)
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
     file.write_bytes(whole[:-8] + b"\0" * 8)
-    pairs._kernel.cache_clear()
+    pairs._kernels.clear()
     (after,) = pairs.run(reduction, arrays, 20, 30)
     assert before.tobytes() == after.tobytes()
     assert file.read_bytes() == whole
 
 
 def test_the_oldest_kernels_are_forgotten(monkeypatch):
-    monkeypatch.setattr(pairs, "_kernel", functools.lru_cache(maxsize=3)(pairs._kernel.__wrapped__))
+    monkeypatch.setattr(pairs, "_kernels", LRUCache(3))
     for dim in range(1, 6):
         pairs.run(reduction_of("sum", dim=dim), data(5, 5, dim=dim), 5, 5)
-    assert pairs._kernel.cache_info().currsize == 3
-    pairs._kernel(reduction_of("sum", dim=5))
-    assert pairs._kernel.cache_info().hits == 1
+    assert len(pairs._kernels) == 3
+    assert pairs._kernels.get(reduction_of("sum", dim=5)) is not None
 
 
 def test_without_llvmlite_the_message_says_what_to_install():

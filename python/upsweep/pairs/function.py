@@ -232,6 +232,10 @@ class PairFunction:
                         problem.reduction, arrays, *problem.sizes, None, n_threads=n_threads
                     )
         if results is None:
+            if _arrays.any_torch(*arrays):
+                # Load the package here: torch.compile runs this frame eagerly, but traces `dispatch`, and a trace
+                # fails if an import changes the registry of packages that it guards.
+                handlers("torch")
             results = self.dispatch(
                 _run, "reduce", arrays, ranges=ranges, n_threads=n_threads, device=device, method=method
             )

@@ -126,6 +126,8 @@ class LazyTensor(Reductions):
         if axis not in (None, 0, 1, 2):
             raise ValueError(f"axis: expected 0, 1 or 2, got {axis}")
         shape = tuple(x.shape)
+        if _arrays.any_torch(x):
+            handlers("torch")  # an import inside a frame that torch.compile traces later fails its guards
         if _arrays.any_dask(x):
             handlers("dask").as_operands({"x": x})  # raises for unknown sizes and for blocks of other libraries
         n_axes = len(shape)

@@ -111,17 +111,18 @@ def with_numbers_as_arrays(values: list[Any]) -> list[Any]:
     for position, value in enumerate(values):
         if type(value) is list:
             first = next((array for array in values if hasattr(array, "dtype")), None)
-            values[position] = _array_like(value, first)
+            if first is not None and _arrays.any_torch(first):
+                values[position] = handlers("torch").pairs.numbers(tuple(value), first.dtype, first.device)
+            elif first is None or isinstance(first, np.ndarray):
+                values[position] = np.array(value, "float64" if first is None else first.dtype)
+            elif _arrays.any_dask(first):
+                values[position] = handlers("dask").sent_to(first, np.array(value, first.dtype))
+            else:
+                values[position] = _array_like(value, first)
     return values
 
 
 def _array_like(numbers: list[float], first: Any) -> Any:
-    if first is None or isinstance(first, np.ndarray):
-        return np.array(numbers, "float64" if first is None else first.dtype)
-    if _arrays.any_torch(first):
-        return handlers("torch").pairs.numbers(tuple(numbers), first.dtype, first.device)
-    if _arrays.any_dask(first):
-        return handlers("dask").sent_to(first, np.array(numbers, first.dtype))
     namespace = getattr(first, "__array_namespace__", None)
     library: Any = namespace() if namespace else sys.modules.get(type(first).__module__.partition(".")[0])
     if not hasattr(library, "asarray"):

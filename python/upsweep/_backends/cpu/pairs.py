@@ -6,7 +6,6 @@ The driver, `_pairs`, schedules tiles on threads; the kernel's code is generated
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from upsweep._backends import cpu
 from upsweep._backends.cpu._pairs import Kernel, Plan
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
 from upsweep._compiler.llvm.pairs.compiled import CompiledReduction
+from upsweep._utils.lru_cache import LRUCache
 
 __all__ = ["Plan", "plan", "run"]
 
@@ -24,13 +24,19 @@ Array = NDArray[Any]
 
 _MAX_COLUMNS = 2**31  # of ranges with float32: indices have as many bits as the values of the same vector
 
+_kernels: LRUCache[PairReduction, Kernel] = LRUCache(512)
+
 _KINDS = {"sum": "sum", "logsumexp": "logsumexp", "sumsoftmaxweight": "sumsoftmaxweight",
           "kmin": "smallest", "argkmin": "smallest", "kmin_argkmin": "smallest"}  # fmt: skip
 _BITS = {"float32": 32, "float64": 64}
 
 
-@functools.lru_cache(maxsize=512)
 def _kernel(reduction: PairReduction) -> Kernel:
+    kernel = _kernels.get(reduction)  # torch.compile traces through functools.lru_cache, and warns
+    return _kernels.get_or_build(reduction, lambda: _new_kernel(reduction)) if kernel is None else kernel
+
+
+def _new_kernel(reduction: PairReduction) -> Kernel:
     if reduction.dtype not in _BITS:
         raise TypeError(f"the CPU reduces float32 and float64 over pairs, not {reduction.dtype}")
     compiled = CompiledReduction(reduction, cpu.level)
