@@ -213,8 +213,8 @@ def _check_pairs(dtype: np.dtype[Any]) -> None:
         for axis, ranges in ((1, None), (0, None), (1, some), (0, some)):
             keywords = {"axis": axis, "ranges": ranges, "other": other, "opt_arg": 5}
             results = formula.reduction(reduction_op, **keywords)
-            call = formula.reduction(reduction_op, call=False, **keywords)._call
-            triple = None if ranges is None else ranges.triple(call.rows, n_i, n_j)
+            call = formula.reduction(reduction_op, call=False, **keywords)._function
+            triple = None if ranges is None else ranges.intervals(call.rows, n_i, n_j)
             arrays = [x, y, b][: len(call.inputs)]
             expected = reference.pair_reduction(call.of("float64"), arrays, n_i, n_j, (), triple)
             for actual, each in zip(results if isinstance(results, tuple) else (results,), expected):

@@ -59,7 +59,7 @@ def test_ranges_are_followed(fake_pairs, fake_cupy):
     ranges = BlockRanges.causal(M, N)
     result = Genred("SqDist(x, y)", ALIASES, axis=1)(on_cupy(X), on_cupy(Y), ranges=ranges)
     np.testing.assert_allclose(result.host[:, 0], (SQUARES * ranges.to_mask()).sum(1))
-    assert fake_pairs[0]["ranges"] is ranges.triple("i", M, N)
+    assert fake_pairs[0]["ranges"] is ranges.intervals("i", M, N)
 
 
 def test_arrays_of_two_places_are_refused(fake_pairs, fake_cupy):

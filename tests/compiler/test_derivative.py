@@ -12,8 +12,8 @@ from upsweep._compiler.formulas.derivative import (
     gradient_matrix,
     laplacian,
 )
-from upsweep._compiler.formulas.evaluate import evaluate
 from upsweep._compiler.formulas.nodes import constant, make, order, variable, variables, zero
+from upsweep._compiler.formulas.reference import evaluate
 from upsweep._compiler.lowering.lower import lower_formulas
 
 STEP = 1e-6
@@ -81,7 +81,7 @@ GAUSSIAN = make("exp", make("neg", make("mul", make("sqdist", x, y), p)))
 
 
 @pytest.mark.parametrize(
-    "name, given, expected",
+    "name, inputs, expected",
     [
         ("sqrt", [0.0, 4.0], [0, 0.25]),
         ("rsqrt", [0.0], [0]),
@@ -93,9 +93,9 @@ GAUSSIAN = make("exp", make("neg", make("mul", make("sqdist", x, y), p)))
         ("max", [1.0, 2.0, 2.0], [0, 1, 0]),
     ],
 )
-def test_conventions(name, given, expected):
-    a = variable(0, len(given), "i")
-    value = evaluate(gradient(make(name, a), a, constant(1)), [np.array(given)])
+def test_conventions(name, inputs, expected):
+    a = variable(0, len(inputs), "i")
+    value = evaluate(gradient(make(name, a), a, constant(1)), [np.array(inputs)])
     np.testing.assert_allclose(value, expected, rtol=1e-12)
 
 

@@ -140,17 +140,17 @@ def test_the_digest_covers_all_modules_that_generate_code(monkeypatch):
 
 
 def test_the_oldest_go_when_there_are_many(place, monkeypatch):
-    monkeypatch.setattr(disk_cache, "_MOST_FILES", 6)
-    monkeypatch.setattr(disk_cache, "_LOOK_AT", "")
+    monkeypatch.setattr(disk_cache, "_MAX_FILES", 6)
+    monkeypatch.setattr(disk_cache, "_PRUNING_PREFIX", "")
     for n in range(7):
         disk_cache.store(str(n), b"code")
         for file in place.iterdir():  # clocks of files may be coarse
             status = file.stat()
             os.utime(file, ns=(status.st_atime_ns - 10**9, status.st_mtime_ns - 10**9))
     disk_cache.store("new", b"code")
-    kept = [n for n in map(str, range(7)) if disk_cache.fetch(n) == b"code"]
+    cached = [n for n in map(str, range(7)) if disk_cache.fetch(n) == b"code"]
     assert disk_cache.fetch("new") == b"code"
-    assert kept == ["3", "4", "5", "6"]
+    assert cached == ["3", "4", "5", "6"]
 
 
 @pytest.mark.parametrize("where", ["", "relative/../code"])
@@ -286,7 +286,7 @@ def test_writers_and_readers_at_once(place):
     code = """
     import os, sys
     from upsweep._compiler import disk_cache
-    disk_cache._MOST_FILES, disk_cache._LOOK_AT = 3, ""
+    disk_cache._MAX_FILES, disk_cache._PRUNING_PREFIX = 3, ""
     for n in range(300):
         key = str(n % 8)
         code = key.encode() * (n * 10)
@@ -301,8 +301,8 @@ def test_writers_and_readers_at_once(place):
 
 
 def test_files_of_others_are_not_deleted(place, monkeypatch):
-    monkeypatch.setattr(disk_cache, "_MOST_FILES", 0)
-    monkeypatch.setattr(disk_cache, "_LOOK_AT", "")
+    monkeypatch.setattr(disk_cache, "_MAX_FILES", 0)
+    monkeypatch.setattr(disk_cache, "_PRUNING_PREFIX", "")
     disk_cache.store("a", b"code")
     (place / "weights.bin").write_bytes(b"")
     for abandoned in (".new-1", ".new-2"):

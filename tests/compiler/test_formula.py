@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from upsweep._compiler.formulas import ops
 from upsweep._compiler.formulas.derivative import differential, divergence, gradient, gradient_matrix, laplacian
-from upsweep._compiler.formulas.nodes import constant, make, variable, zero
+from upsweep._compiler.formulas.nodes import constant, make, text, variable, zero
 from upsweep._compiler.formulas.parser import parse, parse_aliases, parse_reduction, reduction_name
 from upsweep._compiler.formulas.reduction import PairReduction
 from upsweep._compiler.formulas.rules import simplify
-from upsweep._compiler.formulas.text import text
 
 x, y, g, b = variable(0, 3, "i"), variable(1, 3, "j"), variable(2, 1, "p"), variable(3, 2, "j")
 ALIASES = ["X = Vi(0,3)", "Y=Vj(1, 3)", "G = Pm(1)", "B = Vj(2)"]
@@ -118,8 +117,8 @@ def test_a_long_sum():
 
 
 def test_aliases():
-    names, found = parse_aliases(["x = Vi(3)", "y=Vj(1,3)", "Pm(1)", "Var(3,2,1)"])
-    assert names == {"x": x, "y": y} and found == (x, y, g, b)
+    names, actual = parse_aliases(["x = Vi(3)", "y=Vj(1,3)", "Pm(1)", "Var(3,2,1)"])
+    assert names == {"x": x, "y": y} and actual == (x, y, g, b)
     assert parse_aliases(["b=Vj(1,4)", "a = Vx(0,2)"]).variables == (variable(0, 2, "i"), variable(1, 4, "j"))
     assert parse_aliases([]) == ({}, ())
 

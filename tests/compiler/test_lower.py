@@ -6,9 +6,9 @@ from formulas import CASES, IDS, arrays_for, case_arrays, case_formula, over_pai
 from interpreter import run
 from upsweep._compiler.formulas import ops
 from upsweep._compiler.formulas.derivative import gradient
-from upsweep._compiler.formulas.evaluate import evaluate
 from upsweep._compiler.formulas.nodes import constant, make, variable, variables, zero
 from upsweep._compiler.formulas.reduction import PairReduction
+from upsweep._compiler.formulas.reference import evaluate
 from upsweep._compiler.lowering.lower import Lowering, lower, lower_formulas
 from upsweep._compiler.lowering.lower_elementwise import RULES
 from upsweep._compiler.lowering.lower_features import AT, EACH
@@ -21,8 +21,10 @@ NAN, INF = np.nan, np.inf
 
 def same(formula, program, arrays, rtol=1e-12):
     """The program's values are those of the formula."""
-    found = variables(formula)
-    by_position = dict(zip([v.static[0] for v in found], over_pairs(found, [arrays[v.static[0]] for v in found])))
+    actual = variables(formula)
+    by_position = dict(
+        zip([v.static[0] for v in actual], over_pairs(actual, [arrays[v.static[0]] for v in actual]))
+    )
     operands = [by_position.get(n, array) for n, array in enumerate(arrays)]
     result, _ = run(program, arrays)
     expected = evaluate(formula, operands)
@@ -247,12 +249,12 @@ def test_a_large_constant_does_not_join_a_parameter():
 
 def inside_loops(program):
     """The instructions inside of loops, each with how many loops it is in."""
-    depth, found = 0, []
+    depth, actual = 0, []
     for step in program.values:
         depth -= step.op == "end"
-        found += [(step, depth)] if depth else []
+        actual += [(step, depth)] if depth else []
         depth += step.op == "loop"
-    return found
+    return actual
 
 
 def test_short_vectors_stay_straight_beside_long_ones():

@@ -11,8 +11,18 @@ import weakref
 
 import pytest
 from upsweep._compiler.formulas import nodes
-from upsweep._compiler.formulas.nodes import constant, make, order, substitute, variable, variables, zero
-from upsweep._compiler.formulas.text import LONGEST, listing, text
+from upsweep._compiler.formulas.nodes import (
+    MAX_TEXT,
+    constant,
+    key_text,
+    make,
+    order,
+    substitute,
+    text,
+    variable,
+    variables,
+    zero,
+)
 
 x, y, p = variable(0, 3, "i"), variable(1, 3, "j"), variable(2, 1, "p")
 
@@ -24,7 +34,7 @@ def test_the_same_expression_is_the_same_object():
     assert make("pow", x, static=(3,)) is make("pow", x, static=(3,)) is not make("pow", x, static=(2,))
 
 
-def test_numbers_are_told_apart_by_their_bits():
+def test_numbers_differ_by_their_bits():
     assert constant(0.0) is not constant(-0.0)
     assert constant(float("nan")) is constant(float("nan"))
     assert constant(1) is constant(1.0) is constant(True)
@@ -47,10 +57,10 @@ def test_nodes_survive_copies_and_processes():
 
 def test_what_nobody_holds_is_forgotten():
     formula = make("tanh", make("mul", x, constant(0.12345)))
-    made = [formula, formula.args[0], formula.args[0].args[1]]
-    assert all(any(node is known for known in list(nodes._table.values())) for node in made)
-    refs = [weakref.ref(node) for node in made]
-    del formula, made
+    constructed = [formula, formula.args[0], formula.args[0].args[1]]
+    assert all(any(node is known for known in list(nodes._table.values())) for node in constructed)
+    refs = [weakref.ref(node) for node in constructed]
+    del formula, constructed
     gc.collect()
     assert [ref() for ref in refs] == [None] * 3
 
@@ -113,10 +123,10 @@ def test_a_formula_whose_tree_is_huge():
     node = x
     for _ in range(100):
         node = make("mul", node, make("add", node, p))
-    assert len(listing(node)) < 5000
-    assert listing(node) != listing(make("mul", node, p))
+    assert len(key_text(node)) < 5000
+    assert key_text(node) != key_text(make("mul", node, p))
     assert len(text(node, limit=80)) <= 80 and len(repr(node)) <= 2000
-    assert len(text(node)) == LONGEST
+    assert len(text(node)) == MAX_TEXT
 
 
 def test_substitute():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from formulas import CASES, IDS, case_arrays, case_formula
 from upsweep._compiler.formulas import ops
-from upsweep._compiler.formulas.evaluate import evaluate
 from upsweep._compiler.formulas.nodes import constant, make, variable, zero
+from upsweep._compiler.formulas.reference import evaluate
 
 
 def np_sum(a):
@@ -122,16 +122,16 @@ SPECIAL = [
 ]
 
 
-@pytest.mark.parametrize("name, given, expected", SPECIAL)
-def test_conventions(name, given, expected):
-    value = evaluate(make(name, variable(0, len(given), "i")), [np.array(given)])
+@pytest.mark.parametrize("name, inputs, expected", SPECIAL)
+def test_conventions(name, inputs, expected):
+    value = evaluate(make(name, variable(0, len(inputs), "i")), [np.array(inputs)])
     np.testing.assert_array_equal(value, expected)
 
 
 def test_more_conventions():
     x = variable(0, 5, "i")
-    given = [np.array([0.5, 1.5, -0.5, -2.5, 0.49999999999999994])]
-    np.testing.assert_array_equal(evaluate(make("round", x, static=(0,)), given), [1, 2, -1, -3, 0])
+    inputs = [np.array([0.5, 1.5, -0.5, -2.5, 0.49999999999999994])]
+    np.testing.assert_array_equal(evaluate(make("round", x, static=(0,)), inputs), [1, 2, -1, -3, 0])
     condition = [np.array([0.0, -0.0, -1.0, NAN, 1.0])]
     value = evaluate(make("ifelse", x, constant(1), constant(2)), condition)
     np.testing.assert_array_equal(value, [1, 1, 2, 2, 1])
@@ -147,8 +147,8 @@ def test_more_conventions():
 def test_a_hard_alignment():
     """With little softness it is dynamic time warping, and nothing overflows."""
     a, b, gamma = variable(0, 3, "i"), variable(1, 3, "j"), variable(2, 1, "p")
-    given = [np.array([0.0, 30.0, 60.0]), np.array([0.0, 0.0, 60.0]), np.array([1e-3])]
-    np.testing.assert_allclose(evaluate(make("softdtw_sqdist", a, b, gamma), given), [900], atol=0.01)
+    inputs = [np.array([0.0, 30.0, 60.0]), np.array([0.0, 0.0, 60.0]), np.array([1e-3])]
+    np.testing.assert_allclose(evaluate(make("softdtw_sqdist", a, b, gamma), inputs), [900], atol=0.01)
 
 
 def test_float32_is_computed_in_float32():

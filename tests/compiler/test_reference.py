@@ -1,4 +1,4 @@
-"""The naive twin of reductions over pairs, against loops over pairs; what a reduction refuses."""
+"""The reference implementation of reductions over pairs, against loops over pairs; errors of reductions."""
 
 import numpy as np
 import pytest
@@ -71,8 +71,8 @@ def test_dense(name, rows, monkeypatch):
     assert [r.dtype == np.int64 for r in results] == [kind == "index" for _, kind in outputs(reduction)]
     for row in range(len(terms)):
         columns = np.arange(terms.shape[1])
-        for result, wanted in zip(results, expected_row(name, terms[row], kernel[row], weight[row], columns, 3)):
-            np.testing.assert_allclose(result[row], wanted, rtol=1e-12)
+        for result, expected in zip(results, expected_row(name, terms[row], kernel[row], weight[row], columns, 3)):
+            np.testing.assert_allclose(result[row], expected, rtol=1e-12)
 
 
 TRIPLE = (
@@ -96,8 +96,8 @@ def test_ranges(name):
                 np.testing.assert_array_equal(result[row], np.full(dim, value))
                 continue
             c = np.array(of_row[row])
-            wanted = expected_row(name, terms[row, c], kernel[row, c], weight[row, c], c, 3)[part]
-            np.testing.assert_allclose(result[row], wanted, rtol=1e-12)
+            expected = expected_row(name, terms[row, c], kernel[row, c], weight[row, c], c, 3)[part]
+            np.testing.assert_allclose(result[row], expected, rtol=1e-12)
 
 
 def test_batches_each_with_its_ranges():
@@ -142,8 +142,8 @@ def test_ties_and_nan():
     assert reference.pair_reduction(PairReduction(difference, "argmin"), [np.zeros((1, 1)), column], 1, 4)[0] == 1
     triple = (np.array([[0, 1]]), np.array([2]), np.array([[2, 4], [0, 2]]))
     arrays = [np.zeros((1, 1)), column]
-    found = reference_module.pair_reduction(PairReduction(difference, "argmin"), arrays, 1, 4, (), triple)
-    assert found[0] == 1
+    actual = reference_module.pair_reduction(PairReduction(difference, "argmin"), arrays, 1, 4, (), triple)
+    assert actual[0] == 1
     places = reference_module.pair_reduction(PairReduction(difference, "argkmin", k=3), arrays, 1, 4, (), triple)[
         0
     ]

@@ -6,10 +6,9 @@ from formulas import CASES, IDS, arrays_for, case_arrays, case_formula, over_pai
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from upsweep._compiler.formulas.derivative import gradient
-from upsweep._compiler.formulas.evaluate import evaluate
-from upsweep._compiler.formulas.nodes import constant, make, order, variable, zero
+from upsweep._compiler.formulas.nodes import constant, make, order, text, variable, zero
+from upsweep._compiler.formulas.reference import evaluate
 from upsweep._compiler.formulas.rules import simplify
-from upsweep._compiler.formulas.text import text
 
 x, y, z = variable(0, 3, "i"), variable(1, 3, "j"), variable(2, 3, "j")
 p, q = variable(3, 1, "p"), variable(4, 1, "i")
@@ -103,8 +102,8 @@ FORMS = {
 
 @pytest.mark.parametrize("name", FORMS)
 def test_forms(name):
-    given, expected = FORMS[name]
-    assert simplify(given) is simplify(expected) and text(simplify(given)) == text(expected)
+    formula, expected = FORMS[name]
+    assert simplify(formula) is simplify(expected) and text(simplify(formula)) == text(expected)
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)

@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from upsweep._compiler.formulas.nodes import make, node_of, variable
+from upsweep._compiler.formulas.nodes import intern, make, variable
 from upsweep._compiler.formulas.reduction import PairReduction
 from upsweep._compiler.formulas.reference import pair_reduction
-from upsweep._compiler.formulas.verifier import check_formula, check_program, check_variables
+from upsweep._compiler.formulas.verifier import check_formula, check_variables
 from upsweep._compiler.lowering.lower import lower, lower_formulas
 from upsweep._compiler.lowering.program import Instruction, Program
+from upsweep._compiler.lowering.verifier import check_program
 
 x, y = variable(0, 3, "i"), variable(1, 3, "j")
 
@@ -25,13 +26,13 @@ def test_an_array_that_is_read_in_two_ways():
 @pytest.mark.parametrize(
     "node, message",
     [
-        (node_of("expp", (x,), (), 3), "no operation expp"),
-        (node_of("norm2", (x,), (), 1), "Norm2 was not written in terms of others"),
-        (node_of("exp", (x, y), (), 3), "Exp of 2 arguments"),
-        (node_of("exp", (x,), (), 2), "Exp of dim 2, which should be 3"),
-        (node_of("pow", (x,), (), 3), "Pow with the numbers"),
-        (node_of("constant", (), (1.0, 2.0), 1), "a malformed constant"),
-        (node_of("variable", (), (0, "k"), 1), "a variable of kind k"),
+        (intern("expp", (x,), (), 3), "no operation expp"),
+        (intern("norm2", (x,), (), 1), "Norm2 is a composite operation"),
+        (intern("exp", (x, y), (), 3), "Exp of 2 arguments"),
+        (intern("exp", (x,), (), 2), "Exp of dim 2, which should be 3"),
+        (intern("pow", (x,), (), 3), "Pow with the numbers"),
+        (intern("constant", (), (1.0, 2.0), 1), "a malformed constant"),
+        (intern("variable", (), (0, "k"), 1), "a variable of kind k"),
     ],
 )
 def test_bad_formulas(node, message):

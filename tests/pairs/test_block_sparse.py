@@ -5,7 +5,7 @@ import pytest
 from upsweep import BlockRanges, Genred, LazyTensor, Vi, Vj, reference
 from upsweep._compiler.formulas.reduction import PairReduction
 from upsweep.cluster import cluster_ranges, from_matrix, grid_cluster, sort_clusters
-from upsweep.pairs.triples import join
+from upsweep.pairs.block_intervals import join
 
 M, N, D = 40, 30, 2
 
@@ -61,8 +61,8 @@ def test_the_k_least(axis, seed):
     values = values if axis == 1 else values.T
     order = values.argsort(1, kind="stable")[:, :5]
     least = np.take_along_axis(values, order, 1)
-    found, places = Vi(X).sqdist(Vj(Y)).Kmin_argKmin(5, axis=axis, ranges=ranges)
-    np.testing.assert_allclose(found, least)
+    actual, places = Vi(X).sqdist(Vj(Y)).Kmin_argKmin(5, axis=axis, ranges=ranges)
+    np.testing.assert_allclose(actual, least)
     np.testing.assert_array_equal(places, np.where(np.isinf(least), -1, order))
     assert places.dtype == np.int64
 
@@ -120,7 +120,7 @@ def test_one_triple_for_all_entries_of_a_batch(axis):
 def test_indices_that_run_through_a_batch(axis):
     x, y = data(3, M, D), data(3, N, D, seed=1)
     parts = [BlockRanges(random_ranges(seed), (M, N)) for seed in (8, 9, 10)]
-    rows, columns = ([part.triple(kind, M, N) for part in parts] for kind in ("i", "j"))
+    rows, columns = ([part.intervals(kind, M, N) for part in parts] for kind in ("i", "j"))
     ranges = (*join(rows, M, N), *join(columns, N, M))
     lazy = LazyTensor(x[:, :, None]).sqdist(LazyTensor(y[:, None]))
     squares = ((x[:, :, None] - y[:, None]) ** 2).sum(-1) * np.stack([part.to_mask() for part in parts])
@@ -179,8 +179,8 @@ def test_indices_beyond_float32_are_exact():
     assert Vi(np.zeros((1, 1), np.float32)).sqdist(Vj(y)).argmax(axis=1)[0, 0] == n - 2
 
 
-def test_the_twin_agrees():
-    """The engine against the twin: float64 on both sides."""
+def test_the_reference_agrees():
+    """The CPU executor against the reference implementation, both in float64."""
     from upsweep._compiler.formulas.nodes import make, variable
 
     formula = make("mul", make("sqdist", variable(0, D, "i"), variable(1, D, "j")), variable(2, 2, "j"))
@@ -188,10 +188,10 @@ def test_the_twin_agrees():
     for name in ("sum", "min", "argmax", "min_argmin"):
         for axis, rows in ((1, "i"), (0, "j")):
             reduction = PairReduction(formula, name, rows=rows, dtype="float64")
-            triple = ranges.triple(rows, M, N)
+            triple = ranges.intervals(rows, M, N)
             expected = reference.pair_reduction(reduction, [X, Y, B], M, N, (), triple)
             named = {"sum": "Sum", "min": "Min", "argmax": "ArgMax", "min_argmin": "Min_ArgMin"}[name]
             lazy = Vi(X).sqdist(Vj(Y)) * Vj(B)
-            found = lazy.reduction(named, axis=axis, ranges=ranges)
-            for mine, other in zip(found if isinstance(found, tuple) else (found,), expected):
-                np.testing.assert_allclose(mine, other, rtol=1e-13)
+            actual = lazy.reduction(named, axis=axis, ranges=ranges)
+            for own, other in zip(actual if isinstance(actual, tuple) else (actual,), expected):
+                np.testing.assert_allclose(own, other, rtol=1e-13)

@@ -108,11 +108,11 @@ def test_centroids(weighted):
     assert centroids.dtype == np.float32
     assert totals.dtype == np.float64
     for label in range(7):
-        mine = lab == label
-        w = np.ones(mine.sum()) if weights is None else weights[mine]
-        np.testing.assert_allclose(centroids[label], np.average(x[mine], axis=0, weights=w), rtol=1e-5)
+        own = lab == label
+        w = np.ones(own.sum()) if weights is None else weights[own]
+        np.testing.assert_allclose(centroids[label], np.average(x[own], axis=0, weights=w), rtol=1e-5)
         np.testing.assert_allclose(totals[label], w.sum())
-        assert ranges[label, 1] - ranges[label, 0] == mine.sum()
+        assert ranges[label, 1] - ranges[label, 0] == own.sum()
     np.testing.assert_array_equal(cluster_centroids(x, lab, weights=weights), centroids)
 
 
@@ -190,8 +190,8 @@ def test_sizes_and_weights_fit_the_points():
 
 
 def test_lists_are_arrays():
-    found = from_matrix([[0, 2], [2, 5]], [[0, 4]], [[True], [False]])
-    assert [part.tolist() for part in found] == [
+    actual = from_matrix([[0, 2], [2, 5]], [[0, 4]], [[True], [False]])
+    assert [part.tolist() for part in actual] == [
         [[0, 2], [2, 5]], [1, 1], [[0, 4]], [[0, 4]], [1], [[0, 2]],
     ]  # fmt: skip
     np.testing.assert_array_equal(balanced_clusters(points(7, 2), np.int64(3)), balanced_clusters(points(7, 2), 3))

@@ -1,4 +1,4 @@
-"""Reductions over pairs on the CPU against their twin: every reduction, dtype, axis and size, batches, layouts."""
+"""Reductions over pairs on the CPU against the reference: each reduction, dtype, axis, size, batch and layout."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_weights_of_logsumexp(dtype):
 
 
 @pytest.mark.parametrize("name", ["sum", "argkmin", "kmin"])
-def test_sums_are_kept_in_float32_when_asked_to(name):
+def test_sums_of_float32_by_option(name):
     reduction = reduction_of(name, dtype_acc="float32")
     check(reduction, data(40, 700), 40, 700)
     sums = reduction_of("sum"), reduction_of("sum", dtype_acc="float32")

@@ -14,7 +14,7 @@ SHAPES = [(20, 33), (40, 7), (2, 200), (1, 3), (3, 1000), (17, 1)]
 
 
 def compare(reduction, arrays, n_i, n_j):
-    """Whole numbers are added exactly, in any order: everything is the twin's."""
+    """Sums of integers are exact in any order, so results equal the reference."""
     got = pairs.run(reduction, arrays, n_i, n_j)
     with np.errstate(all="ignore"):
         want = pair_reduction(reduction, [array.astype("f8") for array in arrays], n_i, n_j)

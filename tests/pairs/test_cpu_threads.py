@@ -50,8 +50,8 @@ def test_one_formula_compiled_by_several_threads_at_once():
 
     def work():
         barrier.wait()
-        for reduction, given, result in zip(reductions, arrays, results):
-            result.append(pairs.run(reduction, given, 20, 30))
+        for reduction, inputs, result in zip(reductions, arrays, results):
+            result.append(pairs.run(reduction, inputs, 20, 30))
 
     workers = [threading.Thread(target=work) for _ in range(4)]
     for worker in workers:

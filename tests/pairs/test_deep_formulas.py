@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from upsweep import Genred, LazyTensor
 from upsweep._compiler.formulas.derivative import gradient
-from upsweep._compiler.formulas.evaluate import evaluate
 from upsweep._compiler.formulas.nodes import constant, make, variable
 from upsweep._compiler.formulas.parser import parse, parse_reduction
+from upsweep._compiler.formulas.reference import evaluate
 from upsweep._compiler.formulas.rules import simplify
 from upsweep._compiler.lowering.lower import lower_formulas
 
@@ -58,12 +58,12 @@ def test_values_texts_and_copies(depth):
 
 def test_copies_keep_what_they_are_made_of():
     a, b = LazyTensor(X[:, None]), LazyTensor(Y[None])
-    made = a * 2.0 + b
-    other = pickle.loads(pickle.dumps(made))
-    assert (other.ni, other.nj, other.ndim, other.dtype) == (made.ni, made.nj, made.ndim, made.dtype)
-    assert other.formula == made.formula
-    twice = copy.deepcopy(made + a)
-    np.testing.assert_array_equal(twice.sum(1), (made + a).sum(1))
+    built = a * 2.0 + b
+    other = pickle.loads(pickle.dumps(built))
+    assert (other.ni, other.nj, other.ndim, other.dtype) == (built.ni, built.nj, built.ndim, built.dtype)
+    assert other.formula == built.formula
+    twice = copy.deepcopy(built + a)
+    np.testing.assert_array_equal(twice.sum(1), (built + a).sum(1))
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -181,14 +181,14 @@ def test_texts_are_read_or_refused_on_any_stack(kib):
 
 
 def test_a_nested_text_in_a_thread():
-    found = on_small_stack(
+    actual = on_small_stack(
         lambda: Genred("Sin(" * 50 + "X-Y" + ")" * 50, ["X=Vi(1)", "Y=Vj(1)"], "Sum", axis=1)(X[:, :1], Y[:, :1]),
         1024,
     )
     expected = X[:, :1] - Y[:, 0]
     for _ in range(50):
         expected = np.sin(expected)
-    np.testing.assert_allclose(found, expected.sum(1)[:, None], rtol=1e-12)
+    np.testing.assert_allclose(actual, expected.sum(1)[:, None], rtol=1e-12)
 
 
 def test_deep_formulas_on_a_small_stack():

@@ -54,12 +54,12 @@ def test_every_reduction(axis):
         lazy.max_argmax(axis=axis), "LogSumExp": lazy.logsumexp(axis=axis),
     }  # fmt: skip
     for name, expected in both.items():
-        found = Genred("SqDist(x, y)", ["x = Vi(3)", "y = Vj(3)"], name, axis)(X, Y)
-        for mine, other in zip(np.atleast_1d(found), np.atleast_1d(expected)):
-            np.testing.assert_array_equal(mine, other)
+        actual = Genred("SqDist(x, y)", ["x = Vi(3)", "y = Vj(3)"], name, axis)(X, Y)
+        for own, other in zip(np.atleast_1d(actual), np.atleast_1d(expected)):
+            np.testing.assert_array_equal(own, other)
     for name, method in (("KMin", lazy.Kmin), ("ArgKMin", lazy.argKmin), ("KMin_ArgKMin", lazy.Kmin_argKmin)):
-        found = Genred("SqDist(x, y)", ["x = Vi(3)", "y = Vj(3)"], name, axis, opt_arg=3)(X, Y)
-        np.testing.assert_array_equal(found, method(3, axis=axis))
+        actual = Genred("SqDist(x, y)", ["x = Vi(3)", "y = Vj(3)"], name, axis, opt_arg=3)(X, Y)
+        np.testing.assert_array_equal(actual, method(3, axis=axis))
 
 
 def test_weights():

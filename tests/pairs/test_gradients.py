@@ -38,8 +38,8 @@ def check(make, arrays, rtol=1e-6, **keywords):
     result, gradients = make(*arrays).value_and_grad(cotangent=cotangent, **keywords)
     np.testing.assert_array_equal(result[0] if isinstance(result, tuple) else result, value(*arrays))
     assert len(gradients) == len(arrays)
-    for found, expected in zip(gradients, finite_differences(value, arrays, cotangent)):
-        np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-7)
+    for actual, expected in zip(gradients, finite_differences(value, arrays, cotangent)):
+        np.testing.assert_allclose(actual, expected, rtol=rtol, atol=1e-7)
 
 
 def problem(x, y, p, b):
@@ -92,9 +92,9 @@ def test_ranges_hold_for_gradients(name, ranges, axis):
 
     _, gradients = reduced.value_and_grad(cotangent=cotangent, ranges=RANGES[ranges])
     expected = finite_differences(function, ARRAYS, cotangent)
-    for found, each in zip(gradients, expected):
-        assert np.isfinite(found).all()
-        np.testing.assert_allclose(found, each, rtol=1e-6, atol=1e-7)
+    for actual, each in zip(gradients, expected):
+        assert np.isfinite(actual).all()
+        np.testing.assert_allclose(actual, each, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["sum", "logsumexp", "softmax", "min", "Kmin"])
@@ -254,7 +254,7 @@ def test_derivatives_of_selects_in_formulas():
     first = "Grad({}, x, e)"
     twice = first.format(first.format(chosen))
     for formula, value in ((first.format(chosen), expected[0]), (twice, expected[1])):
-        found = Genred(formula + " * y", ["x = Vi(1)", "y = Vj(1)", "e = Vi(1)"], axis=1)(x, one[:1], one)
-        np.testing.assert_allclose(found, value, rtol=1e-12)
+        actual = Genred(formula + " * y", ["x = Vi(1)", "y = Vj(1)", "e = Vi(1)"], axis=1)(x, one[:1], one)
+        np.testing.assert_allclose(actual, value, rtol=1e-12)
     along = Genred(f"Diff({chosen}, x, e) * y", ["x = Vi(1)", "y = Vj(1)", "e = Vi(1)"], axis=1)
     np.testing.assert_allclose(along(x, one[:1], 2 * one), 2 * expected[0], rtol=1e-12)

@@ -86,9 +86,9 @@ def test_methods_of_lazy_tensors(arguments):
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__qualname__)
 def test_functions_begin_with_the_same_arguments(function):
     """Those that KeOps has not come behind, by keyword."""
-    mine = written(function)
-    if mine != FUNCTIONS[function]:
+    own = written(function)
+    if own != FUNCTIONS[function]:
         kinds = inspect.signature(function).parameters
         more = [name for name in kinds if name in ("n_threads", "max_iterations", "return_permutation")]
         assert more and all(kinds[name].kind is inspect.Parameter.KEYWORD_ONLY for name in more)
-        assert mine.startswith(FUNCTIONS[function] + ", ")
+        assert own.startswith(FUNCTIONS[function] + ", ")

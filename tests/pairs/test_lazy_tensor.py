@@ -294,14 +294,14 @@ def test_one_row_stays_a_variable():
 def test_an_array_twice_is_read_once():
     x = Vi(X)
     reduced = (x.sqnorm2() + x.sqnorm2() * x[0]).sum(axis=1, call=False)
-    assert len(reduced._call.inputs) == 1
-    assert len((Vi(X) - Vj(X)).sum(axis=1, call=False)._call.inputs) == 2
+    assert len(reduced._function.inputs) == 1
+    assert len((Vi(X) - Vj(X)).sum(axis=1, call=False)._function.inputs) == 2
 
 
 def test_numbers_are_no_part_of_the_formula():
     first = (Vi(X) * 2.5).sum(axis=1, call=False)
-    assert (Vi(Y) * 3.5).sum(axis=1, call=False)._call is first._call
-    assert (Vi(Y) * 3).sum(axis=1, call=False)._call is not first._call
+    assert (Vi(Y) * 3.5).sum(axis=1, call=False)._function is first._function
+    assert (Vi(Y) * 3).sum(axis=1, call=False)._function is not first._function
 
 
 def test_symbolic_variables():
@@ -452,10 +452,10 @@ def test_arrays_of_numpys_own_subclasses(tmp_path):
 def test_splines():
     interpolate = pytest.importorskip("scipy.interpolate")
     knots, x = np.sort(data(6)), np.linspace(-1, 1, M)[:, None]
-    found = dense(Pm(knots).bspline(Vi(x), 2))[:, 0]
+    actual = dense(Pm(knots).bspline(Vi(x), 2))[:, 0]
     for n in range(3):
         basis = interpolate.BSpline.basis_element(knots[n : n + 4], extrapolate=False)
-        np.testing.assert_allclose(found[:, n], np.nan_to_num(basis(x[:, 0])), atol=1e-12)
+        np.testing.assert_allclose(actual[:, n], np.nan_to_num(basis(x[:, 0])), atol=1e-12)
 
 
 def test_soft_alignments():
@@ -470,5 +470,5 @@ def test_soft_alignments():
                 best[m + 1, n + 1] = costs[m, n] + min(best[m, n], best[m, n + 1], best[m + 1, n])
         return best[-1, -1]
 
-    found = dense(Vi(X).softdtw_sqdist(Vj(Y), 1e-4))[..., 0]
-    np.testing.assert_allclose(found, [[cheapest(a, b) for b in Y] for a in X], atol=1e-3)
+    actual = dense(Vi(X).softdtw_sqdist(Vj(Y), 1e-4))[..., 0]
+    np.testing.assert_allclose(actual, [[cheapest(a, b) for b in Y] for a in X], atol=1e-3)

@@ -1,4 +1,4 @@
-"""What is refused is told by the names that its caller gave, before anything is computed."""
+"""Errors name the arguments as the caller does, and are raised before any computation."""
 
 import numpy as np
 import pytest

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from upsweep import Vi, Vj
 from upsweep.cluster import from_matrix, swap_axes
+from upsweep.pairs.block_intervals import BlockIntervals, join
 from upsweep.pairs.ranges import BlockRanges, as_ranges
-from upsweep.pairs.triples import check_triple, join, triple_of_lists
 
 
 def random_ranges(seed=0, n_i=40, n_j=30, share=0.4):
@@ -26,19 +26,19 @@ def random_ranges(seed=0, n_i=40, n_j=30, share=0.4):
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64", ">i4"])
 def test_six_arrays_of_any_integers(dtype):
     ranges, mask, _ = random_ranges()
-    made = BlockRanges(tuple(part.astype(dtype) for part in ranges), mask.shape)
-    np.testing.assert_array_equal(made.to_mask(), mask)
-    np.testing.assert_array_equal(made.T.to_mask(), mask.T)
-    assert made.n_pairs == mask.sum()
-    assert all(part.dtype == np.int64 for part in made)
-    assert len(made) == 6 and len(swap_axes(made)) == 6
+    block_ranges = BlockRanges(tuple(part.astype(dtype) for part in ranges), mask.shape)
+    np.testing.assert_array_equal(block_ranges.to_mask(), mask)
+    np.testing.assert_array_equal(block_ranges.T.to_mask(), mask.T)
+    assert block_ranges.n_pairs == mask.sum()
+    assert all(part.dtype == np.int64 for part in block_ranges)
+    assert len(block_ranges) == 6 and len(swap_axes(block_ranges)) == 6
 
 
 def test_what_was_checked_does_not_change_with_the_users_arrays():
     ranges, mask, _ = random_ranges()
-    made = BlockRanges(ranges, mask.shape)
+    block_ranges = BlockRanges(ranges, mask.shape)
     ranges[0][:] = 10**6
-    np.testing.assert_array_equal(made.to_mask(), mask)
+    np.testing.assert_array_equal(block_ranges.to_mask(), mask)
 
 
 RANGES = {
@@ -63,9 +63,15 @@ X, Y = Vi(np.random.default_rng(0).normal(size=(40, 2))), Vj(np.random.default_r
 
 @pytest.mark.parametrize("name", RANGES)
 def test_what_was_checked_cannot_be_written_to(name):
-    made = RANGES[name]()
+    block_ranges = RANGES[name]()
     of_batch = BlockRanges.block_diagonal([20, 20], [15, 15]).for_batch("j", 20, 15, 2)[1]
-    for array in (*made, *made.T, *made.triple("i", 40, 30), *made[:3], *of_batch):
+    for array in (
+        *block_ranges,
+        *block_ranges.T,
+        *block_ranges.intervals("i", 40, 30),
+        *block_ranges[:3],
+        *of_batch,
+    ):
         while isinstance(array, np.ndarray):
             with pytest.raises(ValueError, match="read-only"):
                 array[...] = 10**9
@@ -79,16 +85,20 @@ def test_what_was_checked_cannot_be_written_to(name):
 @pytest.mark.parametrize("name", RANGES)
 def test_copies_and_pickles(name, duplicate):
     """Before a reduction, and after one, when there are plans."""
-    made = RANGES[name]()
+    block_ranges = RANGES[name]()
     for _ in range(2):
-        other = duplicate(made)
-        assert type(other) is BlockRanges and other.shape == made.shape and other.n_pairs == made.n_pairs
-        for mine, theirs in zip(made, other):
-            np.testing.assert_array_equal(mine, theirs)
-            assert not theirs.flags.writeable and isinstance(theirs.base, bytes)
+        other = duplicate(block_ranges)
+        assert (
+            type(other) is BlockRanges
+            and other.shape == block_ranges.shape
+            and other.n_pairs == block_ranges.n_pairs
+        )
+        for own, others in zip(block_ranges, other):
+            np.testing.assert_array_equal(own, others)
+            assert not others.flags.writeable and isinstance(others.base, bytes)
         for axis in (0, 1):
             result = X.sqdist(Y).sum(axis=axis, ranges=other)
-            np.testing.assert_array_equal(result, X.sqdist(Y).sum(axis=axis, ranges=made))
+            np.testing.assert_array_equal(result, X.sqdist(Y).sum(axis=axis, ranges=block_ranges))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -98,29 +108,29 @@ def test_three_arrays_have_a_transpose(seed):
 
 
 def test_columns_that_are_listed_twice_count_twice_in_the_transpose_too():
-    made = BlockRanges(([[0, 2], [2, 3]], [2, 3], [[0, 4], [2, 6], [1, 3]]), (3, 6))
-    np.testing.assert_array_equal(made.to_mask(), [[1, 1, 2, 2, 1, 1]] * 2 + [[0, 1, 1, 0, 0, 0]])
-    np.testing.assert_array_equal(made.T.to_mask(), made.to_mask().T)
-    assert made.n_pairs == 18
+    block_ranges = BlockRanges(([[0, 2], [2, 3]], [2, 3], [[0, 4], [2, 6], [1, 3]]), (3, 6))
+    np.testing.assert_array_equal(block_ranges.to_mask(), [[1, 1, 2, 2, 1, 1]] * 2 + [[0, 1, 1, 0, 0, 0]])
+    np.testing.assert_array_equal(block_ranges.T.to_mask(), block_ranges.to_mask().T)
+    assert block_ranges.n_pairs == 18
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_masks_and_clusters(seed):
     _, mask, (r_i, r_j, keep) = random_ranges(seed)
     indptr, indices = np.r_[0, np.cumsum(keep.sum(1))], np.nonzero(keep)[1]
-    for made in (
+    for block_ranges in (
         BlockRanges.from_mask(mask),
         BlockRanges.from_matrix(r_i, r_j, keep),
         BlockRanges.from_csr(r_i, r_j, indptr, indices),
     ):
-        np.testing.assert_array_equal(made.to_mask(), mask)
-        triple = made.triple("j", *mask.shape)
+        np.testing.assert_array_equal(block_ranges.to_mask(), mask)
+        triple = block_ranges.intervals("j", *mask.shape)
         np.testing.assert_array_equal(BlockRanges(tuple(triple), mask.T.shape).to_mask(), mask.T)
 
 
 def test_touching_clusters_are_joined():
     r = [[0, 2], [2, 5], [5, 6]]
-    columns = BlockRanges.from_matrix([[0, 3]], r, [[True, True, False]]).triple("i", 3, 6).columns
+    columns = BlockRanges.from_matrix([[0, 3]], r, [[True, True, False]]).intervals("i", 3, 6).columns
     np.testing.assert_array_equal(columns, [[0, 5]])
 
 
@@ -186,17 +196,17 @@ def test_what_is_refused_names_the_block(triple, message):
         BlockRanges(triple, (5, 6))
 
 
-def test_no_check_if_told_so():
-    made = BlockRanges((BLOCKS, SLICES, [[0, 3], [1, 2], [3, 7]]), (5, 6), check=False)
-    assert made.triple("i", 5, 6).columns[2, 1] == 7
+def test_no_check_without_check():
+    block_ranges = BlockRanges((BLOCKS, SLICES, [[0, 3], [1, 2], [3, 7]]), (5, 6), check=False)
+    assert block_ranges.intervals("i", 5, 6).columns[2, 1] == 7
 
 
 def test_bounds_are_checked_when_sizes_are_known():
-    made = BlockRanges((BLOCKS, SLICES, COLUMNS))
+    block_ranges = BlockRanges((BLOCKS, SLICES, COLUMNS))
     with pytest.raises(ValueError, match=r"redranges_j\[2\], of block 1, is \[3, 4\), .* there are 3 columns"):
-        made.triple("i", 5, 3)
+        block_ranges.intervals("i", 5, 3)
     with pytest.raises(ValueError, match=r"ranges: are of \(5, 6\) rows and columns, the reduction of \(5, 7\)"):
-        BlockRanges((BLOCKS, SLICES, COLUMNS), (5, 6)).triple("i", 5, 7)
+        BlockRanges((BLOCKS, SLICES, COLUMNS), (5, 6)).intervals("i", 5, 7)
 
 
 def test_other_things_are_no_ranges():
@@ -209,26 +219,26 @@ def test_other_things_are_no_ranges():
 
 
 @pytest.mark.parametrize("place", [3, 4, 5])
-def test_triples_that_disagree_are_found_when_the_second_is_needed(place):
+def test_pairs_that_disagree_are_an_error_when_the_second_list_is_needed(place):
     ranges, mask, _ = random_ranges(share=0.6)
     parts = [part.copy() for part in ranges]
     if place == 4:
         parts[4][0] -= 1  # a range of the first block goes to the second
     else:
         parts[place][0, 1] -= 1
-    made = BlockRanges(parts, mask.shape)
-    made.triple("i", *mask.shape)
+    block_ranges = BlockRanges(parts, mask.shape)
+    block_ranges.intervals("i", *mask.shape)
     with pytest.raises(ValueError, match="list different pairs"):
-        made.triple("j", *mask.shape)
-    BlockRanges(parts, mask.shape, check=False).triple("j", *mask.shape)
+        block_ranges.intervals("j", *mask.shape)
+    BlockRanges(parts, mask.shape, check=False).intervals("j", *mask.shape)
 
 
-def test_the_triples_are_compared_once(monkeypatch):
+def test_the_two_lists_are_compared_once(monkeypatch):
     ranges, mask, _ = random_ranges()
-    made = BlockRanges(ranges, mask.shape)
-    made.triple("j", *mask.shape)
-    monkeypatch.setattr("upsweep.pairs.triples.fingerprint", None)
-    made.triple("j", *mask.shape)
+    block_ranges = BlockRanges(ranges, mask.shape)
+    block_ranges.intervals("j", *mask.shape)
+    monkeypatch.setattr(BlockIntervals, "fingerprint", None)
+    block_ranges.intervals("j", *mask.shape)
 
 
 def test_equal_tuples_are_one_object_for_equal_sizes():
@@ -238,19 +248,19 @@ def test_equal_tuples_are_one_object_for_equal_sizes():
     assert as_ranges(None) is None
 
 
-def test_plans_are_kept():
-    triple = BlockRanges.causal(5).triple("i", 5, 5)
-    made = []
-    assert triple.plan("engine", lambda given: made.append(given) or "plan") == "plan"
-    assert triple.plan("engine", lambda given: made.append(given) or "other") == "plan"
-    assert len(made) == 1 and made[0] is triple
+def test_plans_are_cached():
+    triple = BlockRanges.causal(5).intervals("i", 5, 5)
+    block_ranges = []
+    assert triple.plan("engine", lambda inputs: block_ranges.append(inputs) or "plan") == "plan"
+    assert triple.plan("engine", lambda inputs: block_ranges.append(inputs) or "other") == "plan"
+    assert len(block_ranges) == 1 and block_ranges[0] is triple
 
 
 def test_indices_that_run_through_a_batch():
     first, mask_a, _ = random_ranges(1)
     second, mask_b, _ = random_ranges(2)
     n_i, n_j = mask_a.shape
-    parts = [BlockRanges(part, (n_i, n_j)).triple("i", n_i, n_j) for part in (first, second)]
+    parts = [BlockRanges(part, (n_i, n_j)).intervals("i", n_i, n_j) for part in (first, second)]
     whole = BlockRanges(tuple(join(parts, n_i, n_j)))
     for rows, masks in (("i", (mask_a, mask_b)), ("j", (mask_a.T, mask_b.T))):
         triples = whole.for_batch(rows, n_i, n_j, 2)
@@ -258,7 +268,7 @@ def test_indices_that_run_through_a_batch():
         for triple, mask in zip(triples, masks):
             np.testing.assert_array_equal(BlockRanges(tuple(triple), mask.shape).to_mask(), mask)
     alike = BlockRanges(first)
-    assert alike.for_batch("i", n_i, n_j, 2) is alike.triple("i", n_i, n_j)
+    assert alike.for_batch("i", n_i, n_j, 2) is alike.intervals("i", n_i, n_j)
 
 
 def test_a_block_is_inside_of_one_entry_of_a_batch():
@@ -270,7 +280,7 @@ def test_a_block_is_inside_of_one_entry_of_a_batch():
 
 def test_many_blocks_are_checked_fast_enough_to_be_checked_always():
     r = np.stack([np.arange(10**5), np.arange(1, 10**5 + 1)], 1)
-    check_triple(triple_of_lists(r, np.ones(10**5), r), ("a", "b", "c"), 10**5, 10**5)
+    BlockIntervals.from_counts(r, np.ones(10**5), r).check(("a", "b", "c"), 10**5, 10**5)
 
 
 def test_a_picture(tmp_path):

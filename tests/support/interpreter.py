@@ -1,15 +1,10 @@
 """Runs scalar programs on numpy arrays, all pairs at once: what the instruction set means."""
 
 import numpy as np
-from upsweep._compiler.formulas.verifier import check_program
+from upsweep._compiler.lowering.program import COMPARISONS, FUNCTIONS
+from upsweep._compiler.lowering.verifier import check_program
 
-ARITHMETIC = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "abs": np.abs,
-    "floor": np.floor, "sqrt": np.sqrt, "rsqrt": lambda a: 1 / np.sqrt(a), "exp": np.exp, "log": np.log,
-    "sin": np.sin, "cos": np.cos, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "tanh": np.tanh,
-    "atan2": np.arctan2, "pow": np.power, "lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal,
-    "select": np.where,
-}  # fmt: skip
+ARITHMETIC = {name: function.numpy for name, function in FUNCTIONS.items()} | COMPARISONS | {"select": np.where}
 
 
 def packed(program, arrays, kind):

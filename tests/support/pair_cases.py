@@ -7,7 +7,7 @@ from upsweep._backends.cpu import pairs
 from upsweep._compiler.formulas.nodes import constant, make, variable
 from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction
 from upsweep._compiler.formulas.reference import pair_reduction
-from upsweep.pairs.triples import Triple
+from upsweep.pairs.block_intervals import BlockIntervals
 
 ALL = REDUCTIONS
 TOLERANCE = {"float32": 5e-6, "float64": 5e-13}  # of a value and what it is relative to together
@@ -124,7 +124,7 @@ def random_ranges(n_rows, n_columns, n_blocks, rng, *, overlap=False, skip=0.0):
             ends = np.sort(rng.choice(n_columns + 1, 2 * n, replace=False))
             columns += [*ends.reshape(-1, 2)]
         slices.append(len(columns))
-    return Triple(np.array(blocks), np.array(slices), np.array(columns, dtype=int).reshape(-1, 2))
+    return BlockIntervals(np.array(blocks), np.array(slices), np.array(columns, dtype=int).reshape(-1, 2))
 
 
 def some_ranges(rng, n_rows, n_columns, n_blocks, empty=True):
@@ -133,16 +133,16 @@ def some_ranges(rng, n_rows, n_columns, n_blocks, empty=True):
     counts = rng.integers(0 if empty else 1, 5, n_blocks)
     starts = rng.integers(0, n_columns, counts.sum())
     ends = np.minimum(starts + rng.integers(0, n_columns, counts.sum()), n_columns)
-    return Triple(edges, np.cumsum(counts), np.stack([starts, ends], axis=1))
+    return BlockIntervals(edges, np.cumsum(counts), np.stack([starts, ends], axis=1))
 
 
 # ---- comparisons -----------------------------------------------------------------------------------------------
 
 
 def compare(
-    found, reduction, arrays, n_i, n_j, batch=(), ranges=None, tolerance=1e-5, *, least=1.0, traded=0.0
+    actual, reduction, arrays, n_i, n_j, batch=(), ranges=None, tolerance=1e-5, *, least=1.0, traded=0.0
 ):  # fmt: skip
-    """Hold results against the naive twin in float64: sums relative to those of absolute values, at least `least`.
+    """Compare results with the reference in float64: sums relative to those of absolute values, at least `least`.
 
     `traded`: the share of places that may differ, as numbers that float32 cannot tell apart may trade places.
     """
@@ -153,8 +153,8 @@ def compare(
         absolute = replace(reduction, formula=make("abs", reduction.formula))
         (size,) = pair_reduction(absolute, wide, n_i, n_j, batch, ranges)
         size = np.where(np.isfinite(size), np.maximum(size, least), 1.0)
-    assert len(found) == len(expected)
-    for part, exact in zip(found, expected):
+    assert len(actual) == len(expected)
+    for part, exact in zip(actual, expected):
         assert part.shape == exact.shape
         if exact.dtype == np.int64:
             assert part.dtype == np.int64
@@ -170,7 +170,7 @@ def compare(
 
 
 def check(reduction, arrays, n_i, n_j, batch=(), ranges=None, got=None):
-    """Compare a reduction on the CPU with its twin; return what came."""
+    """Compare a reduction on the CPU with the reference; return its results."""
     if got is None:
         got = pairs.run(reduction, arrays, n_i, n_j, batch, ranges)
     traded = 0.02 if reduction.dtype == "float32" else 0.0
@@ -188,12 +188,12 @@ def check_products_of_scales(run, dim, row_scale, column_scale):
     x[:, ::3] *= np.float32(1e-3)
     y[3::5] *= np.float32(1e-6)
     product = make("scalprod", variable(0, dim, "i"), variable(1, dim, "j"))
-    (found,) = run(PairReduction(product, "kmin", k=70), [x, y], 20, 70)
+    (actual,) = run(PairReduction(product, "kmin", k=70), [x, y], 20, 70)
     wide = x.astype(np.float64) @ y.T.astype(np.float64)
     order = np.argsort(wide, axis=1)
     # Each against the size of its own column: those of small ones are in the middle.
     size = np.linalg.norm(x.astype(np.float64), axis=1)[:, None] * np.linalg.norm(y.astype(np.float64), axis=1)
-    off = np.abs(found - np.take_along_axis(wide, order, 1))
+    off = np.abs(actual - np.take_along_axis(wide, order, 1))
     assert (off <= 3e-7 * np.take_along_axis(size, order, 1) + np.finfo(np.float32).tiny).all()
 
 
@@ -204,10 +204,10 @@ def check_neighbours_of_far_vectors(run, dim):
     y[33] = np.inf
     y[34, 7] = np.nan
     distance = make("sqdist", variable(0, dim, "i"), variable(1, dim, "j"))
-    (found,) = run(PairReduction(distance, "argkmin", k=3), [x, y], 20, 70)
+    (actual,) = run(PairReduction(distance, "argkmin", k=3), [x, y], 20, 70)
     exact = ((x.astype(np.float64)[:, None] - y) ** 2).sum(-1)
     best = np.sort(np.where(np.isnan(exact), np.inf, exact), axis=1)[:, :3]
-    assert (np.abs(np.take_along_axis(exact, found, 1) - best) <= 1e-5 * best).all()
+    assert (np.abs(np.take_along_axis(exact, actual, 1) - best) <= 1e-5 * best).all()
 
 
 def same_bits(first, second):

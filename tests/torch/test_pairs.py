@@ -174,8 +174,8 @@ def test_explicit_gradients():
     value, gradients = reduce.value_and_grad(x, y)
     expected = reduce.value_and_grad(x.numpy(), y.numpy())
     np.testing.assert_allclose(value, expected[0])
-    for mine, other in zip(gradients, expected[1]):
-        np.testing.assert_allclose(mine, other)
+    for own, other in zip(gradients, expected[1]):
+        np.testing.assert_allclose(own, other)
     assert not value.requires_grad
 
 
@@ -300,13 +300,13 @@ def test_transforms_of_functions(name):
     close(func.vjp(lazy, x, y, p)[1](lazy(x, y, p)), func.vjp(plain, x, y, p)[1](plain(x, y, p)))
     close(func.jacrev(lazy, (0, 1, 2))(x, y, p), func.jacrev(plain, (0, 1, 2))(x, y, p))
     close(func.jacfwd(lazy, (0, 1, 2))(x, y, p), func.jacfwd(plain, (0, 1, 2))(x, y, p))
-    second = [func.hessian(lambda *given, f=f: f(*given).sum(), (0, 1, 2))(x, y, p) for f in (lazy, plain)]
+    second = [func.hessian(lambda *inputs, f=f: f(*inputs).sum(), (0, 1, 2))(x, y, p) for f in (lazy, plain)]
     close(*second)
     xs, ps = randn(3, 5, 2), randn(5, 1)
     mapped = [func.vmap(f, in_dims=(1, None, 0))(xs, y, ps) for f in (lazy, plain)]
     close(*mapped)
     gradients = [
-        func.vmap(func.grad(lambda *given, f=f: f(*given).sum()), (1, None, 0))(xs, y, ps) for f in (lazy, plain)
+        func.vmap(func.grad(lambda *inputs, f=f: f(*inputs).sum()), (1, None, 0))(xs, y, ps) for f in (lazy, plain)
     ]
     close(*gradients)
 
@@ -333,11 +333,11 @@ def test_vmap_of_ranges_that_run_through_a_batch():
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("ranges", [None, RANGES])
 def test_values_on_a_device(name, axis, ranges):
-    here, there = operands(grad=False), operands("cuda", grad=False)
-    expected = OF_ALL[name](formula(*here), Vj(here[2]), axis, ranges=ranges)
-    found = OF_ALL[name](formula(*there), Vj(there[2]), axis, ranges=ranges)
-    assert found.is_cuda
-    torch.testing.assert_close(found.cpu(), expected)
+    local, remote = operands(grad=False), operands("cuda", grad=False)
+    expected = OF_ALL[name](formula(*local), Vj(local[2]), axis, ranges=ranges)
+    actual = OF_ALL[name](formula(*remote), Vj(remote[2]), axis, ranges=ranges)
+    assert actual.is_cuda
+    torch.testing.assert_close(actual.cpu(), expected)
 
 
 @pytest.mark.cuda
@@ -372,8 +372,8 @@ def test_a_graph_takes_a_call_that_has_been_made_once():
 def test_numpys_arrays_go_to_a_device_and_back():
     x, y = randn(M, D).numpy(), randn(N, D, seed=1).numpy()
     reduce = Genred("SqDist(x, y)", ["x = Vi(3)", "y = Vj(3)"], "Min_ArgMin", axis=1)
-    for found, expected in zip(reduce(x, y, backend="GPU"), reduce(x, y)):
-        np.testing.assert_allclose(found, expected)
+    for actual, expected in zip(reduce(x, y, backend="GPU"), reduce(x, y)):
+        np.testing.assert_allclose(actual, expected)
 
 
 @pytest.mark.parametrize("name", ["logsumexp, weighted", "softmax"])
@@ -394,14 +394,14 @@ def test_where_nothing_is_least_the_formula_may_be_anything():
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta", pytest.param("cuda", marks=pytest.mark.cuda)])
-def test_numbers_are_kept_on_devices(device):
+def test_numbers_are_cached_on_devices(device):
     from upsweep._torch import pairs
 
-    made = [pairs.numbers((1.0, 0.5), torch.float32, torch.device(device)) for _ in range(2)]
-    assert made[0].shape == (2,) and made[0].device.type == device
-    assert (made[0] is made[1]) == (device != "cpu")
+    built = [pairs.numbers((1.0, 0.5), torch.float32, torch.device(device)) for _ in range(2)]
+    assert built[0].shape == (2,) and built[0].device.type == device
+    assert (built[0] is built[1]) == (device != "cpu")
     if device != "meta":
-        assert made[0].tolist() == [1.0, 0.5]
+        assert built[0].tolist() == [1.0, 0.5]
 
 
 class _OnDevice(torch.Tensor):
@@ -420,7 +420,7 @@ def test_ranges_of_a_device_are_fetched_once():
 
     parts = ([[0, 2], [2, 5]], [1, 2], [[0, 3], [3, 6]])
     ranges = tuple(torch.tensor(part).as_subclass(_OnDevice) for part in parts)
-    made = as_ranges(ranges, 5, 7)
-    assert as_ranges(ranges, 5, 7) is made and _OnDevice.fetched == 3
+    built = as_ranges(ranges, 5, 7)
+    assert as_ranges(ranges, 5, 7) is built and _OnDevice.fetched == 3
     ranges[2].add_(1)  # another version
     assert as_ranges(ranges, 5, 7)[2].tolist() == [[1, 4], [4, 7]]

@@ -1,3 +1,8 @@
-"""Formulas of pairs (i, j): nodes, operations, derivatives, and their lowering to a scalar program.
+"""Compiler of formulas, recurrences and loop nests to LLVM IR and CUDA C++.
 
-The README of this folder lists the files, the passes, and how to add an operation."""
+    formulas/, recurrences/ -> lowering/ -> llvm/, cuda/
+    loops/ ------------------------------> llvm/, cuda/
+
+`_backends` and `te` call the code generators, `pairs` and `_user_scan` the front ends. No array library but numpy
+is imported. README.md has the passes, and how to add an operation.
+"""

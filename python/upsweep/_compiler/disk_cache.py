@@ -1,13 +1,13 @@
-"""The cache of compiled code on disk, found by what the code was compiled from.
+"""The cache of compiled code on disk, addressed by a digest of what the code was compiled from.
 
 Files lie in the folder named by the environment variable ``UPSWEEP_CACHE_DIR``, else in ``upsweep`` in the XDG
 cache folder (``$XDG_CACHE_HOME`` or ``~/.cache``). An empty value, ``UPSWEEP_CACHE_DIR=``, switches the cache off.
 The folder is created for its owner alone. A folder of another user, or one that others may write to, is not used:
 code from there would run with the rights of this process.
 
-Each file holds a digest of its key and code, so that damaged files are misses. The cache never stops a
-computation: what cannot be read is a miss, what cannot be written is a warning. Only a folder that the variable
-names and that must not be used, or a file in its place, is an error.
+Each file holds a digest of its key and code, so that a damaged file is a miss. The cache never fails a
+computation: a file that cannot be read is a miss, one that cannot be written a warning. Only an unsafe folder
+named by the variable, or a file in its place, is an error.
 
 The loaders of LLVM and NVRTC code call `fetch_or_compile`.
 """
@@ -32,16 +32,16 @@ VARIABLE = "UPSWEEP_CACHE_DIR"
 _MAGIC = b"upsweep-code-1\n"
 _DIGEST_BYTES = 32
 _NAME_DIGITS = 40
-_MOST_FILES = 4000  # a few dozen MB; beyond, the older half is deleted
+_MAX_FILES = 4000  # a few dozen MB; beyond, the older half is deleted
 _DAY = 86_400 * 10**9  # in nanoseconds
-_LOOK_AT = "0"  # storing a file whose name begins so counts the files: one in sixteen
-_FILES = ("[0-9a-f]" * _NAME_DIGITS + ".bin", ".new-*")  # nothing else in the folder is ours to delete
+_PRUNING_PREFIX = "0"  # storing a file whose name begins with it counts the files: one in sixteen
+_FILES = ("[0-9a-f]" * _NAME_DIGITS + ".bin", ".new-*")  # no other file in the folder is deleted
 
 _warned: set[Path] = set()
 
 
 class Status(NamedTuple):
-    """Where the cache is, how many bytes it holds, and what keeps it from being used (None: nothing)."""
+    """The folder of the cache, its size, and why it cannot be used (None if it can)."""
 
     folder: Path | None
     n_bytes: int
@@ -49,7 +49,7 @@ class Status(NamedTuple):
 
 
 def folder() -> Path | None:
-    """The cache folder, created if it is missing; None if there is none that can be used.
+    """The cache folder, created if it is missing; None if it cannot be used.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def folder() -> Path | None:
 
 
 def _locate() -> tuple[Path | None, str | None]:
-    """The absolute path of the folder, which is created, and what keeps it from being used."""
+    """The absolute path of the folder, which is created, and why it cannot be used."""
     named = os.environ.get(VARIABLE)
     if named == "":
         return None, f"{VARIABLE} is set to nothing"
@@ -101,7 +101,7 @@ def _absolute(path: str) -> Path:
 
 
 def _is_safe(status: os.stat_result) -> bool:
-    """Whether a folder or file is ours, and nobody else may write to it."""
+    """Whether a folder or file belongs to this user, and no other user may write to it."""
     return status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
@@ -115,12 +115,12 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def fetch(key: str) -> bytes | None:
-    """The code that was stored under a key; None if there is none that can be read, or it was damaged."""
-    place = folder()
-    if place is None:
+    """The code stored under a key; None if there is none, or it cannot be read or is damaged."""
+    path = folder()
+    if path is None:
         return None
     try:
-        with open(place / _name(key), "rb", opener=_open_at_once) as file:
+        with open(path / _name(key), "rb", opener=_open_at_once) as file:
             file_status = os.fstat(file.fileno())
             if not (stat.S_ISREG(file_status.st_mode) and _is_safe(file_status)):
                 return None
@@ -136,47 +136,47 @@ def fetch(key: str) -> bytes | None:
 
 
 def store(key: str, code: bytes) -> None:
-    """Store code under a key. Readers see all of it or nothing.
+    """Store code under a key. The file is replaced atomically.
 
     Warns
     -----
     RuntimeWarning
-        The code cannot be written. This is said once for each folder.
+        The code cannot be written; once for each folder.
     """
-    place, problem = _locate()
-    if place is None:
+    path, problem = _locate()
+    if path is None:
         return
     if problem is None:
         try:
-            _write(place, _name(key), _MAGIC + hashlib.sha256(key.encode() + code).digest() + code)
+            _write(path, _name(key), _MAGIC + hashlib.sha256(key.encode() + code).digest() + code)
         except OSError as error:
             problem = error.strerror or str(error)
-    if problem is not None and place not in _warned:
-        _warned.add(place)
+    if problem is not None and path not in _warned:
+        _warned.add(path)
         warnings.warn(
-            f"compiled code cannot be stored in {str(place)!r} ({problem}): it will be compiled again by each "
+            f"compiled code cannot be stored in {str(path)!r} ({problem}): it will be compiled again by each "
             f"process. Set {VARIABLE} to a folder that can be written to, or to nothing to switch the cache off",
             RuntimeWarning,
             stacklevel=2,
         )
 
 
-def _write(place: Path, name: str, data: bytes) -> None:
-    handle, new = tempfile.mkstemp(dir=place, prefix=".new-")  # mode 0600
+def _write(path: Path, name: str, data: bytes) -> None:
+    handle, new = tempfile.mkstemp(dir=path, prefix=".new-")  # mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.replace(new, place / name)
+        os.replace(new, path / name)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(new)
         raise
-    if name.startswith(_LOOK_AT):
-        _forget_the_oldest(place)
+    if name.startswith(_PRUNING_PREFIX):
+        _prune(path)
 
 
 def fetch_or_compile(key: str, make: Callable[[], bytes]) -> bytes:
-    """The code that was stored under a key; if there is none it is made, and stored."""
+    """The code stored under a key; if there is none, `make` it and store it."""
     code = fetch(key)
     if code is None:
         code = make()
@@ -185,35 +185,36 @@ def fetch_or_compile(key: str, make: Callable[[], bytes]) -> bytes:
 
 
 def status() -> Status:
-    """Where the cache is and whether a file can be written there, which is tried."""
-    place, problem = _locate()
-    if place is None or problem is not None:
-        return Status(place, 0, problem)
+    """Where the cache is, and whether it can be used; tries to write a file."""
+    path, problem = _locate()
+    if path is None or problem is not None:
+        return Status(path, 0, problem)
     try:
-        with tempfile.TemporaryFile(dir=place) as file:
+        with tempfile.TemporaryFile(dir=path) as file:
             file.write(bytes(4096))
     except OSError as error:
         problem = error.strerror
-    return Status(place, sum(n_bytes for _, n_bytes, _ in _dated_files(place)), problem)
+    return Status(path, sum(n_bytes for _, n_bytes, _ in _dated_files(path)), problem)
 
 
-def _dated_files(place: Path) -> list[tuple[int, int, Path]]:
-    """When each file of the cache was written, its bytes, and its path."""
+def _dated_files(path: Path) -> list[tuple[int, int, Path]]:
+    """The modification time, the size and the path of each file of the cache."""
     dated = []
     for pattern in _FILES:
-        for path in place.glob(pattern):
+        for file in path.glob(pattern):
             with contextlib.suppress(FileNotFoundError):  # another process deletes old files as well
-                file_status = path.lstat()
-                dated.append((file_status.st_mtime_ns, file_status.st_size, path))
+                file_status = file.lstat()
+                dated.append((file_status.st_mtime_ns, file_status.st_size, file))
     return dated
 
 
-def _forget_the_oldest(place: Path) -> None:
-    dated = sorted(_dated_files(place))
+def _prune(path: Path) -> None:
+    """Delete the older half of the files if there are too many."""
+    dated = sorted(_dated_files(path))
     yesterday = time.time_ns() - _DAY
-    for written, _, path in dated[: len(dated) // 2 if len(dated) > _MOST_FILES else 0]:
-        if path.suffix == ".bin" or written < yesterday:  # not what another process is writing
-            path.unlink(missing_ok=True)
+    for written, _, file in dated[: len(dated) // 2 if len(dated) > _MAX_FILES else 0]:
+        if file.suffix == ".bin" or written < yesterday:  # not a file that another process is writing
+            file.unlink(missing_ok=True)
 
 
 def source_digest(*folders: str | Path) -> str:

@@ -1,14 +1,15 @@
-"""Reductions over pairs of torch tensors, with gradients of every order.
+"""Reductions over pairs of torch tensors, with derivatives of every order by autograd, and vmap.
 
-Sums are functions of autograd whose derivatives are sums over pairs again; minima and maxima are their formula at
-the pairs that were chosen. Tensors on the CPU are read where they are, as numpy's arrays.
+A sum is an autograd function whose derivatives are sums over pairs again. Extremes are differentiated through
+their formula at the selected pairs. `pairs.function.PairFunction` checks the arguments; a problem here is its
+`PairProblem`. Tensors on the CPU are read in place, as numpy arrays.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,104 +18,72 @@ from torch.autograd import forward_ad
 
 from upsweep import _backends
 from upsweep._compiler.formulas import adjoint
-from upsweep._compiler.formulas.nodes import Node
-from upsweep._compiler.formulas.reduction import PairReduction, outputs
+from upsweep._compiler.formulas.reduction import outputs
 from upsweep._torch import executors, scan
+from upsweep._utils.lru_cache import LRUCache
 
 __all__ = ["numbers", "reduce", "solve", "value_and_grad"]
 
-
-@dataclass(frozen=True)
-class _Job:
-    """A reduction of tensors of these sizes."""
-
-    reduction: PairReduction
-    n_i: int
-    n_j: int
-    batch: tuple[int, ...]
-    triples: Callable[[str], Any]  # of the rows that remain: what engines are told of `ranges`
-    n_threads: int | None
-    mask: int | None = (
-        None  # the place of a tensor that is 0 for rows whose derivatives are to be 0, whatever they are
-    )
-
-    def of(self, reduction: PairReduction) -> _Job:
-        return replace(self, reduction=reduction)
-
-    def masked(self, rows: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-        """A derivative by rows, 0 where the mask is."""
-        return rows if self.mask is None else torch.where(tensors[self.mask] > 0, rows, torch.zeros_like(rows))
-
-    def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The results, without gradients, where the tensors are."""
-        triple = self.triples(self.reduction.rows)
-        tensors = [executors._resolved(tensor) for tensor in tensors]
-        if tensors[0].is_cuda:
-            return self._run_on_cuda(tensors, triple)
-        results = _backends.run_pairs(
-            self.reduction, [tensor.detach().numpy() for tensor in tensors], self.n_i, self.n_j, self.batch,
-            triple, n_threads=self.n_threads,
-        )  # fmt: skip
-        return tuple(torch.from_numpy(part) for part in results)
-
-    def _run_on_cuda(self, tensors: Sequence[Tensor], triple: Any) -> tuple[Tensor, ...]:
-        device, n_rows = tensors[0].device, self.n_i if self.reduction.rows == "i" else self.n_j
-        results = tuple(
-            torch.empty(
-                (*self.batch, n_rows, dim),
-                dtype=tensors[0].dtype if kind == "float" else torch.int64,
-                device=device,
-            )
-            for dim, kind in outputs(self.reduction)
-        )
-        _backends.cuda_pairs_launch().run(
-            self.reduction, [executors._described(tensor) for tensor in tensors],
-            [executors._described(result) for result in results], self.n_i, self.n_j, self.batch, triple,
-            device=device.index, stream=torch._C._cuda_getCurrentRawStream(device.index),
-            allocate=lambda n_bytes: executors._workspace(n_bytes, device),
-        )  # fmt: skip
-        return results
+Problem = Any  # upsweep.pairs.function.PairProblem
+Function = Any  # upsweep.pairs.function.PairFunction
 
 
-def reduce(call: Any, arrays: Sequence[Any], ranges: Any, n_threads: int | None) -> tuple[Tensor, ...]:
+def reduce(function: Function, arrays: Sequence[Any], ranges: Any, n_threads: int | None) -> tuple[Tensor, ...]:
     """The results of a call on tensors.
 
     Raises
     ------
     TypeError
-        Arrays of another library, of two dtypes, or of a dtype that is not reduced.
+        Arrays of another library, of two dtypes, or of an unsupported dtype.
     ValueError
-        Tensors of two devices, or of sizes that do not go together.
+        Tensors of two devices, or of sizes that do not match.
     """
     scan.reject_jit_trace("reductions over pairs")
-    call.check_number(len(arrays))
-    tensors = [_tensor(call, place, array) for place, array in enumerate(arrays)]
-    dtype = call.check_dtypes([str(tensor.dtype).removeprefix("torch.") for tensor in tensors])
-    for each, tensor in zip(call.inputs, tensors):
-        if tensor.device != tensors[0].device:
-            raise ValueError(f"{each.name}: is on {tensor.device}, {call.inputs[0].name} on {tensors[0].device}")
-    if tensors[0].device.type not in ("cpu", "cuda"):
-        raise TypeError(f"{call.inputs[0].name}: expected tensors on the CPU or on CUDA, got {tensors[0].device}")
-    if dtype in ("float16", "bfloat16") and not tensors[0].is_cuda:
-        raise TypeError(f"{call.inputs[0].name}: {dtype} is reduced on CUDA only; convert to float32")
-    sizes, ready = call.measure(tensors)
-    job = _Job(
-        call.of(dtype), sizes.n_i, sizes.n_j, sizes.batch, lambda rows: call.triple(ranges, sizes, rows), n_threads
+    tensors = _tensors(function, arrays)
+    name, device = function.inputs[0].name, tensors[0].device
+    for each, tensor in zip(function.inputs, tensors):
+        if tensor.device != device:
+            raise ValueError(f"{each.name}: is on {tensor.device}, {name} on {device}")
+    if device.type not in ("cpu", "cuda"):
+        raise TypeError(f"{name}: expected tensors on the CPU or on CUDA, got {device}")
+    dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
+    problem, padded = function.problem(tensors, dtypes, tensors[0].is_cuda, ranges, n_threads)
+    is_sum = function.reduction in adjoint.SUMS or function.reduction not in adjoint.DIFFERENTIABLE
+    if is_sum or not _needs_autograd(padded):
+        return _reduced(problem, padded)
+    return _extremes(problem, padded, [each.kind for each in function.inputs])
+
+
+def _tensors(function: Function, arrays: Sequence[Any]) -> list[Tensor]:
+    function.check_number(len(arrays))
+    return [scan.as_tensor(array, each.name, None) for each, array in zip(function.inputs, arrays)]
+
+
+def _run(problem: Problem, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The results, without derivatives, on the device of the tensors."""
+    tensors = [executors._resolved(tensor) for tensor in tensors]
+    if not tensors[0].is_cuda:
+        return tuple(map(torch.from_numpy, problem.run([tensor.detach().numpy() for tensor in tensors])))
+    reduction, (n_i, n_j, batch), device = problem.reduction, problem.sizes, tensors[0].device
+    shape = (*batch, n_i if reduction.rows == "i" else n_j)
+    results = tuple(
+        torch.empty((*shape, dim), dtype=tensors[0].dtype if kind == "float" else torch.int64, device=device)
+        for dim, kind in outputs(reduction)
+    )
+    _backends.cuda_pairs_launch().run(
+        reduction, [executors._described(tensor) for tensor in tensors],
+        [executors._described(result) for result in results], n_i, n_j, batch, problem.intervals(reduction.rows),
+        device=device.index, stream=torch._C._cuda_getCurrentRawStream(device.index),
+        allocate=lambda n_bytes: executors._workspace(n_bytes, device),
     )  # fmt: skip
-    if call.reduction in adjoint.SUMS or call.reduction not in adjoint.DIFFERENTIABLE or not _is_watched(ready):
-        return _reduced(job, ready)
-    return _chosen(job, ready, call)
-
-
-def _tensor(call: Any, place: int, value: Any) -> Tensor:
-    return scan.as_tensor(value, call.inputs[place].name, None)
+    return results
 
 
 # ---- sums ------------------------------------------------------------------------------------------------------
 
 
-def _is_watched(tensors: Sequence[Tensor]) -> bool:
-    """Whether autograd, or a transform of functions, has to know what is done."""
+def _needs_autograd(tensors: Sequence[Tensor]) -> bool:
+    """Whether autograd, or a function transform, has to record the call."""
     return (
         (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
         or torch._C._functorch.peek_interpreter_stack() is not None
@@ -122,24 +91,29 @@ def _is_watched(tensors: Sequence[Tensor]) -> bool:
     )
 
 
-def _reduced(job: _Job, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    if _is_watched(tensors):
-        results: tuple[Tensor, ...] = _Reduction.apply(job, *tensors)
+def _reduced(problem: Problem, tensors: Sequence[Tensor], mask: int | None = None) -> tuple[Tensor, ...]:
+    """The results with derivatives; these are 0 for rows where the tensor at position `mask` is 0."""
+    if _needs_autograd(tensors):
+        results: tuple[Tensor, ...] = _Reduction.apply(problem, mask, *tensors)
         return results
-    return job.run(tensors)
+    return _run(problem, tensors)
+
+
+def _masked(rows: Tensor, tensors: Sequence[Tensor], mask: int | None) -> Tensor:
+    return rows if mask is None else torch.where(tensors[mask] > 0, rows, torch.zeros_like(rows))
 
 
 class _Reduction(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
-    """A reduction; the derivatives of a sum are of the same kind, others have none here."""
+    """A reduction. The derivatives of sums are sums; other reductions have none here."""
 
     @staticmethod
-    def forward(job: _Job, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return job.run(tensors)
+    def forward(problem: Problem, mask: int | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return _run(problem, tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.job, *tensors = inputs
-        if ctx.job.reduction.reduction in adjoint.SUMS:
+        ctx.problem, ctx.mask, *tensors = inputs
+        if ctx.problem.reduction.reduction in adjoint.SUMS:
             ctx.save_for_backward(*tensors, *output)
             ctx.save_for_forward(*tensors, *output)
         else:
@@ -147,52 +121,54 @@ class _Reduction(torch.autograd.Function):  # type: ignore[misc]  # torch is not
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        job, (*tensors, result) = ctx.job, ctx.saved_tensors
-        extras: list[Tensor] | None = None
-        gradients: list[Tensor | None] = [None]
-        for place, tensor in enumerate(tensors):
-            wanted = _variable(job, place)
-            if wanted is None or not ctx.needs_input_grad[place + 1]:
+        problem, mask, (*tensors, result) = ctx.problem, ctx.mask, ctx.saved_tensors
+        residuals: list[Tensor] | None = None
+        gradients: list[Tensor | None] = [None, None]
+        for position, tensor in enumerate(tensors):
+            of = adjoint.variable_at(problem.reduction, position)
+            if of is None or not ctx.needs_input_grad[position + 2]:
                 gradients.append(None)
                 continue
-            if extras is None:
-                extras = _extras(job, tensors, result)
-            pulled = adjoint.pullback(job.reduction, wanted, len(tensors))
-            (gradient,) = _reduced(job.of(pulled), [*tensors, cotangent, *extras])
-            gradients.append(_collected(job.masked(gradient, tensors), tensor))
+            if residuals is None:
+                residuals = _residuals(problem, tensors, result)
+            pulled = problem.with_reduction(adjoint.pullback(problem.reduction, of, len(tensors)))
+            (gradient,) = _reduced(pulled, [*tensors, cotangent, *residuals], mask)
+            gradient = _masked(gradient, tensors, mask)
+            axes = adjoint.broadcast_axes(gradient.shape, tensor.shape)
+            if axes:
+                gradient = gradient.sum(axes, keepdim=True, dtype=torch.float64).to(gradient.dtype)
+            gradients.append(gradient.reshape(tensor.shape))
         return tuple(gradients)
 
     @staticmethod
-    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        job, (*tensors, result) = ctx.job, ctx.saved_tensors
-        moving = [
-            (_variable(job, place), tangent) for place, tangent in enumerate(tangents) if tangent is not None
-        ]
-        known = [(wanted, tangent) for wanted, tangent in moving if wanted is not None]
-        pushed = adjoint.pushforward(job.reduction, [wanted for wanted, _ in known], len(tensors))
-        given = [*tensors, *[tangent for _, tangent in known], *_extras(job, tensors, result)]
-        (change,) = _reduced(job.of(pushed), given)
-        return (job.masked(change, tensors),)
+    def jvp(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+        problem, (*tensors, result) = ctx.problem, ctx.saved_tensors
+        pairs = [(adjoint.variable_at(problem.reduction, n), tangent) for n, tangent in enumerate(tangents[2:])]
+        moving = [(of, tangent) for of, tangent in pairs if of is not None and tangent is not None]
+        pushed = adjoint.pushforward(problem.reduction, [of for of, _ in moving], len(tensors))
+        operands = [*tensors, *[tangent for _, tangent in moving], *_residuals(problem, tensors, result)]
+        (change,) = _reduced(problem.with_reduction(pushed), operands, ctx.mask)
+        return (_masked(change, tensors, ctx.mask),)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], job: _Job, *tensors: Tensor) -> Any:
-        """One batch dimension more, in front."""
-        wide = [_moved(tensor, dim, len(job.batch)) for tensor, dim in zip(tensors, in_dims[1:])]
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], problem: Problem, mask: int | None, *tensors: Tensor
+    ) -> Any:
+        """The same reduction with one more batch dimension, the first."""
+        n_batch = len(problem.sizes.batch)
+        wide = [_with_vmap_batch(tensor, dim, n_batch) for tensor, dim in zip(tensors, in_dims[2:])]
 
-        def triples(rows: str) -> Any:
-            each = job.triples(rows)
+        def intervals(rows: str) -> Any:
+            each = problem.intervals(rows)
             return each * info.batch_size if isinstance(each, list) else each
 
-        results = _reduced(replace(job, batch=(info.batch_size, *job.batch), triples=triples), wide)
+        sizes = problem.sizes._replace(batch=(info.batch_size, *problem.sizes.batch))
+        results = _reduced(replace(problem, sizes=sizes, intervals=intervals), wide, mask)
         return results, (0,) * len(results)
 
 
-def _variable(job: _Job, place: int) -> Node | None:
-    return next((v for v in job.reduction.variables if v.static[0] == place), None)
-
-
-def _moved(tensor: Tensor, dim: int | None, n_batch: int) -> Tensor:
-    """The tensor with a batch dimension of vmap in front: 1 if it has none; plain parameters need none."""
+def _with_vmap_batch(tensor: Tensor, dim: int | None, n_batch: int) -> Tensor:
+    """The tensor with vmap's batch dimension in front: of size 1 if it has none; parameters need none."""
     if dim is None:
         return tensor if tensor.ndim == 1 else tensor[None]
     tensor = tensor.movedim(dim, 0)
@@ -201,35 +177,26 @@ def _moved(tensor: Tensor, dim: int | None, n_batch: int) -> Tensor:
     return tensor.reshape(tensor.shape[0], *(1,) * (n_batch + 1), tensor.shape[1])
 
 
-def _extras(job: _Job, tensors: Sequence[Tensor], result: Tensor) -> list[Tensor]:
-    """What pullbacks read behind the cotangent."""
-    if job.reduction.reduction == "logsumexp":
+def _residuals(problem: Problem, tensors: Sequence[Tensor], result: Tensor) -> list[Tensor]:
+    """What pullbacks of exponential sums read after the cotangent."""
+    if problem.reduction.reduction == "logsumexp":
         return [_finite(result)]
-    if job.reduction.reduction == "sumsoftmaxweight":
-        (log_totals,) = _reduced(job.of(adjoint.log_total(job.reduction)), tensors)
+    if problem.reduction.reduction == "sumsoftmaxweight":
+        (log_totals,) = _reduced(problem.with_reduction(adjoint.log_total(problem.reduction)), tensors)
         return [_finite(log_totals), result]
     return []
 
 
 def _finite(log_totals: Tensor) -> Tensor:
-    """With +inf for the -inf of rows that sum to nothing, so that their pairs have no share: exp(F - inf) = 0."""
+    """+inf instead of the -inf of rows without pairs, so that exp(F - inf) = 0."""
     return torch.where(torch.isneginf(log_totals), torch.full_like(log_totals, torch.inf), log_totals)
-
-
-def _collected(gradient: Tensor, tensor: Tensor) -> Tensor:
-    """The gradient (batch, n, dim) summed over what the tensor was broadcast along; parameters have one row."""
-    wide = tensor if tensor.ndim > 1 else tensor[(None,) * (gradient.ndim - 1)]
-    axes = [axis for axis in range(gradient.ndim - 1) if wide.shape[axis] == 1 and gradient.shape[axis] != 1]
-    if axes:
-        gradient = gradient.sum(axes, keepdim=True, dtype=torch.float64).to(gradient.dtype)
-    return gradient.reshape(tensor.shape)
 
 
 # ---- extremes --------------------------------------------------------------------------------------------------
 
 
 class _Attached(torch.autograd.Function):  # type: ignore[misc]  # the same
-    """The first argument's values with the second's derivative."""
+    """The values of the first argument with the derivative of the second."""
 
     generate_vmap_rule = True
 
@@ -250,95 +217,92 @@ class _Attached(torch.autograd.Function):  # type: ignore[misc]  # the same
         return tangent.clone()
 
 
-def _chosen(job: _Job, tensors: Sequence[Tensor], call: Any) -> tuple[Tensor, ...]:
-    """Extremes and their places, whose derivatives are those of the formula at these places."""
-    quiet = [tensor.detach() for tensor in tensors]
-    results = _reduced(job, quiet)
+def _extremes(problem: Problem, tensors: Sequence[Tensor], kinds: Sequence[str]) -> tuple[Tensor, ...]:
+    """Extremes and their indices. The derivatives of the values are those of the formula at the selected pairs."""
+    reduction, (n_i, n_j, batch) = problem.reduction, problem.sizes
+    detached = [tensor.detach() for tensor in tensors]
+    results = _reduced(problem, detached)
     if len(results) > 1:
-        values, places = results
+        values, indices = results
     else:
-        arg = replace(job.reduction, reduction=f"arg{job.reduction.reduction}")
-        values, (places,) = results[0], _reduced(job.of(arg), quiet)
-    n_rows, n_columns = (job.n_i, job.n_j) if job.reduction.rows == "i" else (job.n_j, job.n_i)
+        arg = problem.with_reduction(replace(reduction, reduction=f"arg{reduction.reduction}"))
+        values, (indices,) = results[0], _reduced(arg, detached)
+    n_rows, n_columns = (n_i, n_j) if reduction.rows == "i" else (n_j, n_i)
     if n_columns == 0 or n_rows == 0:
         return results
-    k, dim = max(job.reduction.k, 1), job.reduction.formula.dim
-    places = places.reshape(*job.batch, n_rows, k, dim)
+    k, dim = max(reduction.k, 1), reduction.formula.dim
+    indices = indices.reshape(*batch, n_rows, k, dim)
+    at_pairs = replace(problem, sizes=problem.sizes._replace(n_i=n_rows * k, n_j=1), intervals=lambda rows: None)
     tracked = []
     for feature in range(dim):
-        chosen = places[..., feature].reshape(*job.batch, n_rows * k)
-        paired = [_paired(job, call.inputs[n].kind, tensor, chosen, k) for n, tensor in enumerate(tensors)]
-        formula = adjoint.at_place(job.reduction, feature)
-        # Where nothing was chosen the formula and its derivatives may be anything.
-        mask = (chosen >= 0).to(values.dtype)[..., None]
-        here = _Job(formula, n_rows * k, 1, job.batch, lambda rows: None, job.n_threads, mask=len(paired))
-        (part,) = _reduced(here, [*paired, mask])
-        tracked.append(here.masked(part, [*paired, mask])[..., 0])
+        columns = indices[..., feature].reshape(*batch, n_rows * k)
+        operands = [
+            tensor if kind == "p" else _gathered(tensor, batch, None if kind == reduction.rows else columns, k)
+            for kind, tensor in zip(kinds, tensors)
+        ]
+        # 0 where no pair was selected: the formula and its derivatives may be anything there.
+        operands.append((columns >= 0).to(values.dtype)[..., None])
+        formula = at_pairs.with_reduction(adjoint.at_selected_pairs(reduction, feature))
+        (part,) = _reduced(formula, operands, mask=len(tensors))
+        tracked.append(_masked(part, operands, len(tensors))[..., 0])
     stacked = torch.stack(tracked, dim=-1).reshape(values.shape)
     return (_Attached.apply(values, stacked), *results[1:])
 
 
-def _paired(job: _Job, kind: str, tensor: Tensor, chosen: Tensor, k: int) -> Tensor:
-    """A tensor with the row or the column of each chosen pair."""
-    if kind == "p":
-        return tensor
-    wide = tensor.expand(*job.batch, *tensor.shape[-2:])
-    if kind == job.reduction.rows:
+def _gathered(tensor: Tensor, batch: tuple[int, ...], columns: Tensor | None, k: int) -> Tensor:
+    """A tensor gathered at the columns of the selected pairs, or (None) at their rows."""
+    wide = tensor.expand(*batch, *tensor.shape[-2:])
+    if columns is None:
         return wide.repeat_interleave(k, dim=-2) if k > 1 else wide
-    # By an index over the whole batch: its derivative is added up in a fixed order, gather's on CUDA is not.
-    entries = torch.arange(math.prod(job.batch), device=chosen.device).reshape(*job.batch, 1)
-    places = (chosen.clamp(min=0) + entries * wide.shape[-2]).reshape(-1)
-    return wide.reshape(-1, wide.shape[-1])[places].reshape(*chosen.shape, wide.shape[-1])
+    # One index over the whole batch: its derivative is summed in a fixed order, that of gather on CUDA is not.
+    entries = torch.arange(math.prod(batch), device=columns.device).reshape(*batch, 1)
+    positions = (columns.clamp(min=0) + entries * wide.shape[-2]).reshape(-1)
+    return wide.reshape(-1, wide.shape[-1])[positions].reshape(*columns.shape, wide.shape[-1])
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------
 
-_numbers: dict[Any, Tensor] = {}
-_MOST_NUMBERS = 256
+_numbers: LRUCache[Any, Tensor] = LRUCache(256)
 
 
 def numbers(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Parameters that are plain numbers. On a device they are kept: a copy from the host would wait for it."""
+    """Parameters that are plain numbers. Those on a device are cached: a copy from the host would wait for it."""
     if device.type == "cpu":
         return torch.tensor(values, dtype=dtype)
     key = values, dtype, device
-    known = _numbers.get(key)
-    if known is None:
-        # Made by kernels and not by a copy, so that a graph that is being captured takes them too.
+    tensor = _numbers.get(key)
+    if tensor is None:
+        # By kernels and not by a copy, so that a CUDA graph can capture it.
         with torch.inference_mode(False), torch.no_grad():
-            known = torch.cat([torch.full((1,), value, dtype=dtype, device=device) for value in values])
+            tensor = torch.cat([torch.full((1,), value, dtype=dtype, device=device) for value in values])
         if not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
-            if len(_numbers) >= _MOST_NUMBERS:
-                _numbers.clear()
-            _numbers[key] = known  # a graph's own memory is its own
-    return known
+            _numbers[key] = tensor  # the memory of a captured tensor belongs to the graph
+    return tensor
 
 
 # ---- explicit gradients, linear systems ------------------------------------------------------------------------
 
 
 def value_and_grad(
-    call: Any, arrays: Sequence[Any], cotangent: Any, places: Sequence[int], ranges: Any, n_threads: int | None
-) -> tuple[Any, tuple[Tensor, ...]]:
-    """The result, and its gradients in the tensors at these places."""
-    leaves = [_tensor(call, place, array).detach().requires_grad_() for place, array in enumerate(arrays)]
+    function: Function, arrays: Sequence[Any], ranges: Any, n_threads: int | None, positions: Sequence[int],
+    cotangent: Any = None,
+) -> tuple[Any, tuple[Tensor, ...]]:  # fmt: skip
+    """The result, and its gradients in the tensors at these positions."""
+    leaves = [tensor.detach().requires_grad_() for tensor in _tensors(function, arrays)]
     with torch.enable_grad():
-        result = call.shaped(reduce(call, leaves, ranges, n_threads))
-    values = result[0] if isinstance(result, tuple) else result
+        results = reduce(function, leaves, ranges, n_threads)
+    values = function.shaped(results[:1])
     cotangent = torch.ones_like(values) if cotangent is None else cotangent
+    gradients: Sequence[Any] = (None,) * len(positions)
     if values.requires_grad:
-        found = torch.autograd.grad(values, [leaves[place] for place in places], cotangent, allow_unused=True)
-    else:
-        found = (None,) * len(places)
-    gradients = tuple(
-        torch.zeros_like(leaves[place]) if part is None else part for place, part in zip(places, found)
+        gradients = torch.autograd.grad(values, [leaves[n] for n in positions], cotangent, allow_unused=True)
+    return function.shaped(tuple(part.detach() for part in results)), tuple(
+        torch.zeros_like(leaves[n]) if gradient is None else gradient for n, gradient in zip(positions, gradients)
     )
-    detached = tuple(part.detach() for part in result) if isinstance(result, tuple) else result.detach()
-    return detached, gradients
 
 
 class _Inverse(torch.autograd.Function):  # type: ignore[misc]  # the same
-    """What a symmetric matrix takes to the argument; the matrix itself is taken as constant."""
+    """The solution of a symmetric linear system, differentiated in the right-hand side only."""
 
     @staticmethod
     def forward(ctx: Any, solver: Callable[[Tensor], Tensor], right: Tensor) -> Tensor:
@@ -355,7 +319,7 @@ def solve(apply: Callable[[Tensor], Tensor], b: Tensor, solver: Callable[[Tensor
     """The solution of ``apply(a) = b``, with gradients in b and in all that `apply` reads, to second order.
 
     A step of Newton's method from a solution, a + inverse(b - apply(a)), does not change its value and gives it
-    the right first derivative; from there, another gives it the right second one.
+    the correct first derivative; another step gives it the correct second derivative.
     """
     with torch.no_grad():
         a = solver(b.detach())

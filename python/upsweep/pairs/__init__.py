@@ -1,10 +1,18 @@
-"""Reductions over pairs (i, j) of a formula: what KeOps does, and its names.
+"""Reductions over pairs (i, j) of a formula, with the names and conventions of KeOps.
 
-lazy_tensor      LazyTensor, Vi, Vj, Pm: formulas written as arrays; operations, reductions: its methods
-genred           Genred, generic_*: formulas that are text
-kernel_solve     KernelSolve: linear systems by conjugate gradients
-ranges           BlockRanges: which pairs; triples, patterns: their arrays
-calls            a formula's reduction, called on arrays; gradients, describe: differentiated, printed
+    LazyTensor, Vi, Vj, Pm          Genred, generic_*            KernelSolve
+    (lazy_tensor = expression       (genred: formulas as text)   (kernel_solve: conjugate
+     + operations + reductions)              |                    gradients)
+              |                              |                        |
+          pending ----------------------> function <------------------'      gradients
+          (not yet called)       checks, sizes, dispatch                   (explicit, by the adjoint
+                                         |                                  of the formula)
+                                         v
+          _backends.run_pairs, _torch.pairs, _dask.pairs
+
+`ranges` is `BlockRanges`, the block-sparse sets of pairs; `block_intervals` has their arrays, `sparsity_patterns`
+constructs them. `printing` is the text of expressions and reductions. Formulas themselves, and the code generated
+for them, are in `_compiler`. Start reading in `function`.
 """
 
 from upsweep.pairs.genred import Genred, generic_argkmin, generic_argmin, generic_logsumexp, generic_sum

@@ -1,4 +1,4 @@
-"""Reductions over pairs of formulas that are text, by KeOps' names."""
+"""Reductions over pairs of formulas written as text: `Genred` and KeOps' ``generic_*`` functions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from upsweep._compiler.formulas.nodes import KINDS, Node, variable, variables
 from upsweep._compiler.formulas.parser import parse, parse_aliases, reduction_name
-from upsweep.pairs.calls import Input, PairCall, number_of_least, options_of
-from upsweep.pairs.describe import describe
-from upsweep.pairs.reduced import device_for, finish
+from upsweep.pairs.function import Input, PairFunction, check_accumulator, check_k
+from upsweep.pairs.gradients import value_and_grad
+from upsweep.pairs.printing import describe
 
 __all__ = ["Genred", "generic_argkmin", "generic_argmin", "generic_logsumexp", "generic_sum"]
 
@@ -23,35 +23,35 @@ class Genred:
     Parameters
     ----------
     formula : str
-        In KeOps' language: ``"Exp(-SqDist(x, y)) * b"``.
+        The formula in KeOps' language, such as ``"Exp(-SqDist(x, y)) * b"``.
     aliases : sequence of str
         The inputs in their order: ``"x = Vi(3)"`` for rows of 3 features, an array (M, 3); ``"y = Vj(3)"`` for
-        columns; ``"g = Pm(1)"`` for parameters, an array (1,). Also ``"x = Vi(0, 3)"``, with the place first, and
-        without a name where the formula has ``Var(0, 3, 0)``.
+        columns; ``"g = Pm(1)"`` for parameters, an array (1,). Also ``"x = Vi(0, 3)"`` with the position, and
+        without a name for formulas with ``Var(0, 3, 0)``.
     reduction_op : str
         "Sum", "LogSumExp", "SumSoftMaxWeight", "Min", "Max", "ArgMin", "ArgMax", "Min_ArgMin", "Max_ArgMax",
         "KMin", "ArgKMin", "KMin_ArgKMin".
     axis : {0, 1}
-        0: reduce over rows, i; 1: over columns, j.
+        0 reduces over rows, i; 1 over columns, j.
     dtype, cuda_type : ignored
-        Arrays say themselves what they are.
+        The arrays determine the dtype.
     opt_arg : int, optional
-        K of "KMin" and its kin.
+        K of the "KMin" family.
     formula2 : str, optional
         The weight of "LogSumExp" and "SumSoftMaxWeight".
     dtype_acc : {"auto", "float32", "float64"}
-        What sums are kept in from block to block; float32 is added in blocks of columns. By default float64.
+        The dtype in which sums of blocks of columns are added; by default float64.
     use_double_acc : bool
         The same as ``dtype_acc="float64"``.
     sum_scheme : {"auto", "block_sum", "direct_sum", "kahan_scheme"}
-        Accepted for KeOps' sake: blocks serve for all.
+        Accepted for compatibility: all are block sums.
     enable_chunks, rec_multVar_highdim, use_fast_math : ignored
         Hints for KeOps' compiler.
 
     Raises
     ------
     ValueError
-        For what is no formula, alias or reduction; the nearest names are suggested.
+        The text is no formula, alias or reduction; the nearest names are suggested.
 
     Examples
     --------
@@ -66,35 +66,24 @@ class Genred:
     """
 
     def __init__(
-        self,
-        formula: str,
-        aliases: Sequence[str],
-        reduction_op: str = "Sum",
-        axis: int = 0,
-        dtype: Any = None,
-        opt_arg: int | None = None,
-        formula2: str | None = None,
-        cuda_type: Any = None,
-        dtype_acc: str = "auto",
-        use_double_acc: bool = False,
-        sum_scheme: str = "auto",
-        enable_chunks: bool = True,
-        rec_multVar_highdim: Any = False,
-        use_fast_math: bool = True,
-    ) -> None:
+        self, formula: str, aliases: Sequence[str], reduction_op: str = "Sum", axis: int = 0, dtype: Any = None,
+        opt_arg: int | None = None, formula2: str | None = None, cuda_type: Any = None, dtype_acc: str = "auto",
+        use_double_acc: bool = False, sum_scheme: str = "auto", enable_chunks: bool = True,
+        rec_multVar_highdim: Any = False, use_fast_math: bool = True,
+    ) -> None:  # fmt: skip
         name = reduction_name(reduction_op)
         if axis not in (0, 1):
             raise ValueError(f"axis: expected 0 or 1, got {axis!r}")
-        k = number_of_least(opt_arg, "opt_arg", reduction_op) if "kmin" in name else 0
+        k = check_k(opt_arg, "opt_arg", reduction_op) if "kmin" in name else 0
         if reduction_op == "LogSumExpWeight" and formula2 is None:
             raise ValueError("formula2: LogSumExpWeight takes the formula of a weight")
-        options = options_of(name, dtype_acc, use_double_acc, sum_scheme)
+        accumulator = check_accumulator(name, dtype_acc, use_double_acc, sum_scheme)
         inputs, nodes = _parsed([formula] if formula2 is None else [formula, formula2], aliases)
         weight = nodes[1] if len(nodes) > 1 else None
         self.formula, self.aliases, self.axis, self.reduction_op = formula, list(aliases), axis, reduction_op
-        self._call = PairCall(
-            inputs, nodes[0], name, "j" if axis == 0 else "i", weight=weight, k=k, options=options
-        )  # fmt: skip
+        self._function = PairFunction(
+            inputs, nodes[0], name, "j" if axis == 0 else "i", weight=weight, k=k, dtype_acc=accumulator
+        )
 
     def __call__(
         self, *args: Any, backend: str = "auto", device_id: int = -1, ranges: Any = None, out: Any = None,
@@ -108,28 +97,35 @@ class Genred:
             One for each alias, of one dtype: (M, D) for rows, (N, D) for columns, (D,) for parameters; any
             strides. Dimensions before these are a batch, and broadcast.
         backend : {"auto", "CPU", "GPU", "GPU_1D", "GPU_2D"}
-            With numpy's arrays "GPU" computes on a CUDA device; others are computed where they are.
+            For numpy arrays, "GPU" computes on a CUDA device. Arrays on a device are computed there.
         device_id : int
-            Which device.
+            The ordinal of the device.
         ranges : BlockRanges or tuple of six integer arrays, optional
-            The pairs that are reduced over; by default all. See `BlockRanges`.
+            The pairs to reduce over; by default all. See `BlockRanges`.
         out : array, optional
-            The result goes here.
+            The result is written to it.
         n_threads : int, optional
-            On the CPU; by default see `get_num_threads`. Of dask arrays, of each task: by default 1.
+            On the CPU; see `get_num_threads` for the default. Of dask arrays, of each task: by default 1.
         method : {"sequential", "tree"}, optional
-            With dask arrays: how blocks that are reduced over are taken together for each block of the result. One
-            after the other (the default), which keeps one of them in memory, or all at the same time, by a tree.
+            For dask arrays, how the blocks that are reduced over are combined: one after the other (the default),
+            which keeps one of them in memory, or all in parallel, by a tree.
 
         Returns
         -------
         array of shape batch + (rows, dim), or a pair of arrays
-            Of "KMin" and its kin batch + (rows, K, dim), without the last axis if dim is 1. Indices are int64.
+            Of the "KMin" family batch + (rows, K, dim), without the last axis if dim is 1. Indices are int64.
             Rows without columns have the neutral element.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from upsweep import Genred
+        >>> nearest = Genred("SqDist(x, y)", ["x = Vi(1)", "y = Vj(1)"], "ArgKMin", axis=1, opt_arg=2)
+        >>> nearest(np.array([[0.0], [3.0]]), np.array([[1.0], [2.0], [5.0]]))
+        array([[0, 1],
+               [1, 0]])
         """
-        device = None if backend == "auto" and device_id == -1 else device_for(list(args), backend, device_id)
-        results = self._call(args, ranges, n_threads=n_threads, device=device, method=method)
-        return finish(self._call, results, out)
+        return self._function(args, ranges, out, n_threads, backend, device_id, method)
 
     def value_and_grad(
         self, *args: Any, cotangent: Any = None, wrt: Sequence[int] | None = None, ranges: Any = None,
@@ -140,11 +136,11 @@ class Genred:
         Parameters
         ----------
         *args : arrays
-            As for a call. Of dask arrays, sums, logsumexp and softmax weights have gradients, as lazy.
+            As for a call. Of dask arrays, the sums, logsumexp and softmax weights have gradients, as dask arrays.
         cotangent : array, optional
-            Of the result's shape (of "Min_ArgMin" and its kin, of the values'); 1 by default.
+            An array of the result's shape, or that of the values of "Min_ArgMin" and similar; 1 by default.
         wrt : sequence of int, optional
-            The places of the inputs whose gradients are wanted; by default all.
+            The positions of the inputs to differentiate by; by default all.
         ranges, n_threads
             As for a call.
 
@@ -152,7 +148,7 @@ class Genred:
         -------
         value : as of a call
         gradients : tuple of arrays
-            Each of its input's shape.
+            One for each position, of the input's shape.
 
         Examples
         --------
@@ -163,32 +159,30 @@ class Genred:
         >>> value.tolist(), dx.tolist(), dy.tolist()
         ([[5.0]], [[-2.0]], [[-2.0], [4.0]])
         """
-        from upsweep.pairs.gradients import value_and_grad
-
-        return value_and_grad(self._call, args, cotangent, wrt, ranges, n_threads)
+        return value_and_grad(self._function, args, cotangent, wrt, ranges, n_threads)
 
     def __str__(self) -> str:
-        return describe(self._call, (None, None), (), f"{self.reduction_op} (axis={self.axis})")
+        return describe(self._function, (None, None), (), f"{self.reduction_op} (axis={self.axis})")
 
 
 def _parsed(formulas: list[str], aliases: Sequence[str]) -> tuple[list[Input], list[Node]]:
-    """The inputs by position, and the nodes of the formulas, which may read more of them than the aliases say.
+    """The inputs by position, and the nodes of the formulas, which may read inputs that no alias declares.
 
-    An input that is written counts, though a derivative of it may be zero.
+    An input that is in the text counts even if it drops out of the formula, as in a derivative that is zero.
     """
     declared = parse_aliases(aliases)
     nodes = [parse(formula, declared) for formula in formulas]
     names = {node: name for name, node in declared.names.items()}
-    found = list(declared.variables)
-    written = {tuple(map(int, place)) for formula in formulas for place in _VARIABLE.findall(formula)}
-    more = {variable(position, dim, KINDS[category]) for position, dim, category in written}
-    for node in sorted(more.union(variables(*nodes)) - set(found), key=lambda node: int(node.static[0])):
-        if node.static[0] != len(found):
+    inputs = list(declared.variables)
+    matches = {tuple(map(int, numbers)) for formula in formulas for numbers in _VARIABLE.findall(formula)}
+    others = {variable(position, dim, KINDS[category]) for position, dim, category in matches}
+    for node in sorted(others.union(variables(*nodes)) - set(inputs), key=lambda node: int(node.static[0])):
+        if node.static[0] != len(inputs):
             raise ValueError(
-                f"aliases: the formula reads {node!r}, but there are {len(found)}; declare what is before"
+                f"aliases: the formula reads {node!r}, but there are {len(inputs)}; declare what is before"
             )
-        found.append(node)
-    return [Input(names.get(node, repr(node)), node.static[1], node.dim) for node in found], nodes
+        inputs.append(node)
+    return [Input(names.get(node, repr(node)), node.static[1], node.dim) for node in inputs], nodes
 
 
 def _of_output(output: str) -> tuple[int, int]:
@@ -200,18 +194,18 @@ def _of_output(output: str) -> tuple[int, int]:
 
 
 def generic_sum(formula: str, output: str, *aliases: str, **kwargs: Any) -> Genred:
-    """`Genred` of a sum, by what it gives: ``"a = Vi(3)"`` for a result of 3 features for each row.
+    """A `Genred` of a sum, from a declaration of the result: ``"a = Vi(3)"`` has 3 features for each row.
 
     Parameters
     ----------
     formula : str
         The formula.
     output : str
-        The kind and the dim of the result.
+        The declaration of the result.
     *aliases : str
         The inputs.
     **kwargs
-        Of `Genred`.
+        As of `Genred`.
 
     Returns
     -------
@@ -229,7 +223,7 @@ def generic_sum(formula: str, output: str, *aliases: str, **kwargs: Any) -> Genr
 
 
 def generic_logsumexp(formula: str, output: str, *aliases: str, **kwargs: Any) -> Genred:
-    """`Genred` of log(sum(exp(formula))), by what it gives.
+    """A `Genred` of log(sum(exp(formula))), from a declaration of the result.
 
     Parameters
     ----------
@@ -252,7 +246,7 @@ def generic_logsumexp(formula: str, output: str, *aliases: str, **kwargs: Any) -
 
 
 def generic_argkmin(formula: str, output: str, *aliases: str, **kwargs: Any) -> Genred:
-    """`Genred` of the places of the least values, by what it gives: K places for each row of ``"a = Vi(K)"``.
+    """A `Genred` of the indices of the smallest values: K of them for each row if the result is ``"a = Vi(K)"``.
 
     Parameters
     ----------
@@ -276,7 +270,7 @@ def generic_argkmin(formula: str, output: str, *aliases: str, **kwargs: Any) -> 
 
 
 def generic_argmin(formula: str, output: str, *aliases: str, **kwargs: Any) -> Genred:
-    """`Genred` of the place of the least value, by what it gives.
+    """A `Genred` of the index of the smallest value, from a declaration of the result.
 
     Parameters
     ----------

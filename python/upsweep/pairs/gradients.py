@@ -1,22 +1,26 @@
-"""Gradients of reductions over pairs of arrays of numpy and cupy: explicit, without a tape."""
+"""Gradients of reductions over pairs of arrays of numpy, cupy and dask, computed explicitly.
+
+The gradient of a sum is a sum over pairs of another formula (see `_compiler.formulas.adjoint`). That of an extreme
+is the formula's gradient at the selected pairs, added up by row or by column. Tensors have autograd instead, in
+`_torch.pairs`. `Genred.value_and_grad` and `PendingReduction.value_and_grad` call `value_and_grad`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from upsweep import _arrays, _backends, bincounts
-from upsweep._arrays.dispatch import handlers
+from upsweep import _arrays, bincounts
 from upsweep._compiler.formulas import adjoint
 from upsweep._compiler.formulas.nodes import Node, variable
-from upsweep._compiler.formulas.reduction import PairReduction
 from upsweep._utils.integers import as_integer
-from upsweep.pairs.calls import PairCall, Sizes, refuse_lazy_ranges
+from upsweep.pairs.function import BoundCall, PairFunction, PairProblem, Sizes
 
 __all__ = ["value_and_grad"]
 
@@ -24,222 +28,177 @@ Array = NDArray[Any]
 
 
 def value_and_grad(
-    call: PairCall, arrays: Sequence[Any], cotangent: Any = None, places: Sequence[int] | None = None,
+    function: PairFunction, arrays: Sequence[Any], cotangent: Any = None, wrt: Sequence[int] | None = None,
     ranges: Any = None, n_threads: int | None = None,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """The result of a call, and the gradients of sum(cotangent * result) in arrays at these places."""
-    if call.reduction not in adjoint.DIFFERENTIABLE:
-        raise ValueError(f"reduction: {call.reduction} has no gradient; its result are indices")
-    call.check_number(len(arrays))
-    places = range(len(call.inputs)) if places is None else _checked(places, len(call.inputs))
-    if _arrays.any_torch(*arrays):
-        return handlers("torch").pairs.value_and_grad(call, arrays, cotangent, places, ranges, n_threads)
-    if _arrays.any_dask(*arrays, cotangent):
-        return _lazily(call, arrays, cotangent, places, ranges, n_threads)
-    if _arrays.any_dlpack_only(*arrays):
+    """The result of a call, and the gradients of ``sum(cotangent * result)`` in the inputs at positions `wrt`."""
+    if function.reduction not in adjoint.DIFFERENTIABLE:
+        raise ValueError(f"reduction: {function.reduction} has no gradient; its result are indices")
+    function.check_number(len(arrays))
+    positions = range(len(function.inputs)) if wrt is None else _check_positions(wrt, len(function.inputs))
 
-        def of_lent(**lent: Any) -> tuple[Any, Any]:
-            *taken, seed = map(_backends.user_array, lent.values())
-            return value_and_grad(call, taken, seed, places, ranges, n_threads)
-
-        named = {each.name: array for each, array in zip(call.inputs, arrays)}
-        both: tuple[Any, Any] = _arrays.call_via_dlpack(of_lent, {**named, "the cotangent": cotangent})
-        return both
-    placement = _home(call, arrays, cotangent)
-    if placement is None:
-        given = [call.operand(place, array) for place, array in enumerate(arrays)]
-        return _value_and_grad(_Problem(call, given, np, ranges, n_threads), cotangent, places)
-    with placement.library.on(placement.ordinal):
-        problem = _Problem(call, list(arrays), placement.library.numpy_like, ranges, n_threads)
-        return _value_and_grad(problem, cotangent, places)
-
-
-def _checked(places: Sequence[int], n_inputs: int) -> list[int]:
-    if not isinstance(places, (Sequence, np.ndarray)) or isinstance(places, str):
-        raise TypeError(f"wrt: expected a sequence of places of inputs, got {places!r}")
-    checked = [as_integer(place, "wrt") for place in places]
-    for place in checked:
-        if not 0 <= place < n_inputs:
-            raise ValueError(f"wrt: expected places of inputs, from 0 to {n_inputs - 1}, got {place}")
-    return checked
-
-
-def _home(call: PairCall, arrays: Sequence[Any], cotangent: Any) -> _arrays.Placement | None:
-    """Where arrays of a device are, if their library computes as numpy does."""
-    views: dict[str, Array | None] = {
-        each.name: call.operand(place, arrays[place]) for place, each in enumerate(call.inputs)
-    }
-    placement = _arrays.common_placement(views)
-    if placement is not None:
+    def run(bound: BoundCall) -> tuple[Any, Any]:
+        placement = bound.placement
+        if placement is None:
+            return _Gradients(function, bound, np).value_and_grad(positions)
         if placement.library.numpy_like is None:
             raise TypeError(
-                f"{call.inputs[0].name}: explicit gradients are of arrays of numpy, torch and cupy, not of a "
+                f"{function.inputs[0].name}: explicit gradients are of arrays of numpy, torch and cupy, not of a "
                 f"{placement.library.name}"
             )
-        if cotangent is not None:
-            _arrays.common_placement({**views, "cotangent": _arrays.as_operand(cotangent, "cotangent")})
-    return placement
+        with placement.library.on(placement.ordinal):
+            return _Gradients(function, bound, placement.library.numpy_like).value_and_grad(positions)
+
+    result: tuple[Any, Any] = function.dispatch(
+        run, "value_and_grad", arrays, cotangent=cotangent, ranges=ranges, n_threads=n_threads, positions=positions
+    )
+    return result
 
 
-def _value_and_grad(problem: _Problem, cotangent: Any, places: Sequence[int]) -> tuple[Any, Any]:
-    seed = problem.check(cotangent)
-    gradients = tuple(problem.gradient(seed, place) for place in places)
-    return problem.call.shaped(problem.results), gradients
+def _check_positions(wrt: Sequence[int], n_inputs: int) -> list[int]:
+    if not isinstance(wrt, (Sequence, np.ndarray)) or isinstance(wrt, str):
+        raise TypeError(f"wrt: expected a sequence of places of inputs, got {wrt!r}")
+    positions = [as_integer(position, "wrt") for position in wrt]
+    for position in positions:
+        if not 0 <= position < n_inputs:
+            raise ValueError(f"wrt: expected places of inputs, from 0 to {n_inputs - 1}, got {position}")
+    return positions
 
 
-def _lazily(
-    call: PairCall, arrays: Sequence[Any], cotangent: Any, places: Sequence[int], ranges: Any,
-    n_threads: int | None,
-) -> tuple[Any, Any]:  # fmt: skip
-    """The same of dask arrays: gradients of sums are sums, and their graphs are those of such."""
-    if call.reduction not in adjoint.SUMS:
-        raise NotImplementedError(
-            f"reduction: {call.reduction} of dask arrays has no gradients; chosen pairs may lie in any block"
-        )
-    refuse_lazy_ranges(ranges)
-    given = call.lazy_operands(arrays, cotangent)
-    problem = _Problem(call, given[: len(arrays)], np, None, n_threads)
-    return _value_and_grad(problem, None if cotangent is None else given[-1], places)
+class _Gradients:
+    """The results and the gradients of one call; `xp` has numpy's functions for its arrays."""
 
+    def __init__(self, function: PairFunction, bound: BoundCall, xp: Any) -> None:
+        self.function, self.xp, self.problem = function, xp, bound.problem
+        self.reduction, self.sizes = bound.problem.reduction, bound.problem.sizes
+        self.arguments = bound.arguments
+        self.is_lazy = _arrays.any_dask(*bound.arguments)
+        if self.is_lazy and function.reduction not in adjoint.SUMS:
+            raise NotImplementedError(
+                f"reduction: {function.reduction} of dask arrays has no gradients; chosen pairs may lie in any "
+                "block"
+            )
+        _, self.arrays = function.measure(bound.arguments)
+        self.results = self._run(self.problem, self.arrays)
+        self.cotangent = self._check(bound.cotangent)
 
-class _Problem:
-    """A reduction of arrays of numpy, or of `xp`, whose functions are numpy's, and what it came to."""
+    def value_and_grad(self, positions: Sequence[int]) -> tuple[Any, Any]:
+        return self.function.shaped(self.results), tuple(self._gradient(position) for position in positions)
 
-    def __init__(
-        self, call: PairCall, given: list[Array], xp: Any, ranges: Any, n_threads: int | None
-    ) -> None:  # fmt: skip
-        self.call, self.given, self.xp, self.ranges, self.n_threads = call, given, xp, ranges, n_threads
-        self.reduction = call.of(call.check_dtypes([array.dtype.name for array in given]))
-        self.sizes, self.ready = call.measure(given)
-        self.results = self._run(self.reduction, self.ready)
-        self._log_totals: Array | None = None
+    def _run(self, problem: PairProblem, arrays: Sequence[Array]) -> tuple[Array, ...]:
+        return problem.run(arrays if self.is_lazy else [_arrays.as_operand(array, "array") for array in arrays])
 
-    def _run(self, reduction: PairReduction, arrays: Sequence[Array]) -> tuple[Array, ...]:
-        triple = self.call.triple(self.ranges, self.sizes, reduction.rows)
-        return _run(reduction, arrays, self.sizes, triple, self.n_threads)
-
-    def check(self, cotangent: Any) -> Array:
-        """The cotangent in the shape that engines give results in: batch + (rows, dim)."""
+    def _check(self, cotangent: Any) -> Array:
+        """The cotangent in the shape of the backends' results: batch + (rows, dim)."""
         values = self.results[0]
         if cotangent is None:
             ones: Array = self.xp.ones_like(values)
             return ones
-        plain = self.xp is np and not _arrays.any_dask(cotangent)
-        array = _arrays.as_array(cotangent, "cotangent") if plain else cotangent
-        shape = self.call.shaped((values,)).shape
+        is_plain = self.xp is np and not _arrays.any_dask(cotangent)
+        array = _arrays.as_array(cotangent, "cotangent") if is_plain else cotangent
+        shape = self.function.shaped((values,)).shape
         if array.shape != shape:
             raise ValueError(f"cotangent: expected the result's shape, {shape}, got {array.shape}")
-        taken: Array = array.astype(values.dtype, copy=False).reshape(values.shape)
-        return taken
+        reshaped: Array = array.astype(values.dtype, copy=False).reshape(values.shape)
+        return reshaped
 
-    def gradient(self, cotangent: Array, place: int) -> Array:
-        wanted = next((v for v in self.reduction.variables if v.static[0] == place), None)
-        if wanted is None:
-            nothing: Array = self.xp.zeros_like(self.given[place])
-            return nothing
-        if self.call.reduction in adjoint.SUMS:
-            gradient = self._of_sum(cotangent, wanted)
-        else:
-            gradient = self._of_chosen(cotangent, wanted)
-        return _collected(gradient, self.ready[place]).reshape(self.given[place].shape)
+    def _gradient(self, position: int) -> Array:
+        of = adjoint.variable_at(self.reduction, position)
+        argument = self.arguments[position]
+        if of is None:
+            zeros: Array = self.xp.zeros_like(argument)
+            return zeros
+        is_sum = self.function.reduction in adjoint.SUMS
+        gradient = self._of_sum(of) if is_sum else self._of_extreme(of)
+        axes = adjoint.broadcast_axes(gradient.shape, self.arrays[position].shape)
+        if axes:
+            gradient = gradient.sum(axis=axes, keepdims=True, dtype=np.float64).astype(gradient.dtype)
+        return gradient.reshape(argument.shape)
 
-    def _of_sum(self, cotangent: Array, wanted: Node) -> Array:
-        extras = [cotangent]
-        if self.call.reduction == "logsumexp":
-            extras.append(self._finite(self.results[0]))
-        elif self.call.reduction == "sumsoftmaxweight":
-            if self._log_totals is None:
-                (self._log_totals,) = self._run(adjoint.log_total(self.reduction), self.ready)
-            extras += [self._finite(self._log_totals), self.results[0]]
-        pulled = adjoint.pullback(self.reduction, wanted, len(self.ready))
-        return self._run(pulled, [*self.ready, *extras])[0]
+    # ---- sums --------------------------------------------------------------------------------------------------
 
-    def _of_chosen(self, cotangent: Array, wanted: Node) -> Array:
-        """The gradient of the pairs that were chosen, one for each row, feature and place among the K least."""
-        kind, batch = wanted.static[1], self.sizes.batch
-        n_rows, n_columns = self._own_sizes()
-        k, dim = max(self.call.k, 1), self.reduction.formula.dim
-        places = self._places().reshape(*batch, n_rows, k, dim)
-        cotangents = cotangent.reshape(places.shape)
-        n_result = n_columns if kind not in ("p", self.reduction.rows) else n_rows
-        total: Array = self.xp.zeros((*batch, n_result, wanted.dim), cotangent.dtype)
-        if n_columns == 0:
-            return total
-        for feature in range(dim):
-            chosen = places[..., feature].reshape(*batch, n_rows * k)
-            arrays = [self._paired(array, position, chosen, k) for position, array in enumerate(self.ready)]
-            weights = cotangents[..., feature].reshape(*batch, n_rows * k, 1)
-            paired = adjoint.at_place(self.reduction, feature)
-            own = variable(wanted.static[0], wanted.dim, "p" if kind == "p" else "i")
-            if own not in paired.variables:
-                continue
-            pulled = adjoint.pullback(paired, own, len(arrays))
-            nowhere = chosen[..., None] < 0  # nothing was chosen, and the formula's value there may be anything
-            weights = self.xp.where(nowhere, 0, weights).astype(cotangent.dtype, copy=False)
-            (part,) = _run(pulled, [*arrays, weights], Sizes(n_rows * k, 1, batch), None, self.n_threads)
-            part = self.xp.where(nowhere, 0, part).astype(total.dtype, copy=False)
-            if kind == "p" or kind == self.reduction.rows:
-                total = total + part.reshape(*batch, n_rows, k, wanted.dim).sum(-2)
-            else:
-                total = total + self._added_up(part, chosen, total.shape)
-        return total
+    def _of_sum(self, of: Node) -> Array:
+        pulled = self.problem.with_reduction(adjoint.pullback(self.reduction, of, len(self.arrays)))
+        return self._run(pulled, [*self.arrays, self.cotangent, *self._residuals])[0]
 
-    def _added_up(self, part: Array, chosen: Array, shape: tuple[int, ...]) -> Array:
-        """Each row of `part` added to the row of the result, of this shape, that was chosen."""
-        n_entries, (n_rows, dim) = math.prod(shape[:-2]), shape[-2:]
-        first = self.xp.arange(n_entries).reshape(*shape[:-2], 1) * n_rows
-        keys = self.xp.where(chosen < 0, -1, chosen + first).reshape(-1)
-        sums: Array = bincounts.bincount(
-            keys, part.reshape(-1, dim), length=n_entries * n_rows, invalid="drop", deterministic=True,
-            dtype=part.dtype, n_threads=self.n_threads,
-        )  # fmt: skip
-        return sums.reshape(shape)
-
-    def _own_sizes(self) -> tuple[int, int]:
-        n_i, n_j, _ = self.sizes
-        return (n_i, n_j) if self.reduction.rows == "i" else (n_j, n_i)
-
-    def _places(self) -> Array:
-        if len(self.results) > 1:
-            return self.results[1]
-        arg = replace(self.reduction, reduction=f"arg{self.reduction.reduction}")
-        places: Array = self._run(arg, self.ready)[0]
-        return places
-
-    def _paired(self, array: Array, position: int, chosen: Array, k: int) -> Array:
-        """An array with the row or the column of each chosen pair."""
-        kind = self.call.inputs[position].kind
-        if kind == "p":
-            return array
-        wide = self.xp.broadcast_to(array, (*self.sizes.batch, *array.shape[-2:]))
-        paired: Array
-        if kind == self.reduction.rows:
-            paired = self.xp.repeat(wide, k, axis=-2)
-        else:
-            paired = self.xp.take_along_axis(wide, self.xp.maximum(chosen, 0)[..., None], axis=-2)
-        return paired
+    @cached_property
+    def _residuals(self) -> list[Array]:
+        """What pullbacks of exponential sums read after the cotangent."""
+        if self.function.reduction == "logsumexp":
+            return [self._finite(self.results[0])]
+        if self.function.reduction == "sumsoftmaxweight":
+            log_total = self.problem.with_reduction(adjoint.log_total(self.reduction))
+            return [self._finite(self._run(log_total, self.arrays)[0]), self.results[0]]
+        return []
 
     def _finite(self, log_totals: Array) -> Array:
-        """With +inf for the -inf of rows of no pairs, so that none has a share: exp(F - inf) = 0."""
+        """+inf instead of the -inf of rows without pairs, so that exp(F - inf) = 0."""
         finite: Array = self.xp.where(log_totals == -np.inf, np.inf, log_totals)
         return finite.astype(log_totals.dtype, copy=False)
 
+    # ---- extremes ----------------------------------------------------------------------------------------------
 
-def _run(
-    reduction: PairReduction, arrays: Sequence[Array], sizes: Sizes, triple: Any, n_threads: int | None
-) -> tuple[Array, ...]:  # fmt: skip
-    if _arrays.any_dask(*arrays):
-        return handlers("dask").pairs.run_pairs(reduction, arrays, *sizes, n_threads=n_threads)
-    views = [_arrays.as_operand(array, "array") for array in arrays]
-    return _backends.run_pairs(
-        reduction, views, sizes.n_i, sizes.n_j, sizes.batch, triple, n_threads=n_threads
-    )  # fmt: skip
+    def _of_extreme(self, of: Node) -> Array:
+        """The gradients of the selected pairs, one for each row, feature and rank among the K smallest."""
+        kind, batch = of.static[1], self.sizes.batch
+        n_rows, n_columns = self.sizes[:2] if self.reduction.rows == "i" else self.sizes[1::-1]
+        k, dim = max(self.function.k, 1), self.reduction.formula.dim
+        indices = self._indices.reshape(*batch, n_rows, k, dim)
+        cotangents = self.cotangent.reshape(indices.shape)
+        by_column = kind not in ("p", self.reduction.rows)
+        total: Array = self.xp.zeros((*batch, n_columns if by_column else n_rows, of.dim), self.cotangent.dtype)
+        if n_columns == 0:
+            return total
+        for feature in range(dim):
+            columns = indices[..., feature].reshape(*batch, n_rows * k)
+            paired = adjoint.at_selected_pairs(self.reduction, feature)
+            own = variable(of.static[0], of.dim, "p" if kind == "p" else "i")
+            if own not in paired.variables:
+                continue
+            arrays = [self._at_pairs(array, position, columns, k) for position, array in enumerate(self.arrays)]
+            weights = cotangents[..., feature].reshape(*batch, n_rows * k, 1)
+            missing = columns[..., None] < 0  # no pair was selected; the formula's value may be anything
+            weights = self.xp.where(missing, 0, weights).astype(self.cotangent.dtype, copy=False)
+            pulled = PairProblem(
+                adjoint.pullback(paired, own, len(arrays)), Sizes(n_rows * k, 1, batch), lambda rows: None,
+                self.problem.n_threads,
+            )  # fmt: skip
+            (part,) = self._run(pulled, [*arrays, weights])
+            part = self.xp.where(missing, 0, part).astype(total.dtype, copy=False)
+            if by_column:
+                total = total + self._scatter_sum(part, columns, total.shape)
+            else:
+                total = total + part.reshape(*batch, n_rows, k, of.dim).sum(-2)
+        return total
 
+    @cached_property
+    def _indices(self) -> Array:
+        """The columns of the extremes."""
+        if len(self.results) > 1:
+            return self.results[1]
+        arg = replace(self.reduction, reduction=f"arg{self.reduction.reduction}")
+        return self._run(self.problem.with_reduction(arg), self.arrays)[0]
 
-def _collected(gradient: Array, array: Array) -> Array:
-    """The gradient (batch, n, dim) summed over what the array was broadcast along; parameters have one row."""
-    shape = (1,) * (gradient.ndim - 1) + array.shape if array.ndim == 1 else array.shape
-    axes = tuple(axis for axis in range(gradient.ndim - 1) if shape[axis] == 1 and gradient.shape[axis] != 1)
-    if axes:
-        gradient = gradient.sum(axis=axes, keepdims=True, dtype=np.float64).astype(gradient.dtype)
-    return gradient
+    def _at_pairs(self, array: Array, position: int, columns: Array, k: int) -> Array:
+        """An array gathered at the row or the column of each selected pair."""
+        kind = self.function.inputs[position].kind
+        if kind == "p":
+            return array
+        wide = self.xp.broadcast_to(array, (*self.sizes.batch, *array.shape[-2:]))
+        gathered: Array
+        if kind == self.reduction.rows:
+            gathered = self.xp.repeat(wide, k, axis=-2)
+        else:
+            gathered = self.xp.take_along_axis(wide, self.xp.maximum(columns, 0)[..., None], axis=-2)
+        return gathered
+
+    def _scatter_sum(self, part: Array, columns: Array, shape: tuple[int, ...]) -> Array:
+        """The rows of `part` added to the rows `columns` of an array of this shape."""
+        n_entries, (n_rows, dim) = math.prod(shape[:-2]), shape[-2:]
+        first = self.xp.arange(n_entries).reshape(*shape[:-2], 1) * n_rows
+        keys = self.xp.where(columns < 0, -1, columns + first).reshape(-1)
+        sums: Array = bincounts.bincount(
+            keys, part.reshape(-1, dim), length=n_entries * n_rows, invalid="drop", deterministic=True,
+            dtype=part.dtype, n_threads=self.problem.n_threads,
+        )  # fmt: skip
+        return sums.reshape(shape)

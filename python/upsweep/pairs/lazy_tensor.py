@@ -1,4 +1,4 @@
-"""Formulas over pairs, written as if they were arrays."""
+"""`LazyTensor`, formulas of pairs that are written like arrays, and its constructors `Vi`, `Vj` and `Pm`."""
 
 from __future__ import annotations
 
@@ -8,51 +8,55 @@ import numpy as np
 
 from upsweep import _arrays
 from upsweep._arrays.dispatch import handlers
-from upsweep.pairs.describe import describe_expression
-from upsweep.pairs.graph import KINDS, Leaf, Meta
-from upsweep.pairs.reductions import Reductions
+from upsweep._compiler.formulas.nodes import KINDS
+from upsweep.pairs.expression import NO_ARRAYS, Leaf, Meta
+from upsweep.pairs.function import check_accumulator
+from upsweep.pairs.kernel_solve import solve
+from upsweep.pairs.pending import with_numbers_as_arrays
+from upsweep.pairs.printing import describe_expression
+from upsweep.pairs.reductions import Reductions, function_of
 
 __all__ = ["LazyTensor", "Pm", "Vi", "Vj"]
 
-_NUMBERS = Meta(None, None, None, None, None)
+_ACCUMULATOR_OPTIONS = ("dtype_acc", "use_double_acc", "sum_scheme")
 _FLOATS = {np.dtype(name): name for name in ("float32", "float64")}
 
 
 class LazyTensor(Reductions):
-    """An array over pairs (i, j) that is a formula: nothing is stored, or computed before it is reduced.
+    """An array over pairs (i, j) that is stored as a formula, and computed only when it is reduced.
 
     Parameters
     ----------
     x : array, number, list, or tuple of three ints
-        An array of numpy, torch, cupy or another library, float32 or float64:
+        An array of numpy, torch, cupy or another library, of float32 or float64:
 
         - (M, 1, D): M rows of D features, indexed by i; (1, N, D): N columns, indexed by j; (1, 1, D): parameters.
-          Dimensions before these are a batch, which broadcasts;
+          Leading dimensions are a batch, and broadcast;
         - (M, D) with `axis` 0, or (N, D) with `axis` 1: rows or columns;
-        - (D,) or a list of numbers, a number: parameters. An int is a constant of the formula.
+        - (D,), a list of numbers or a number: parameters. An int is a constant of the formula.
 
-        Or a symbolic variable (index, D, axis), whose array is given when a reduction is called.
+        Or a symbolic variable (index, D, axis), whose array is an argument of the reduction's call.
     axis : {0, 1, 2}, optional
-        Of arrays of two axes: rows, columns; 2 for parameters. With more axes it may say what one row is.
+        For arrays of two axes: 0 rows, 1 columns, 2 parameters. For more axes, how to read an axis of size one.
 
     Raises
     ------
     TypeError
-        What is no array of numbers, number or list.
+        x is not an array of numbers, a number or a list.
     ValueError
-        Arrays of other shapes.
+        The array has another shape.
 
     Notes
     -----
-    Names, shapes and defaults are KeOps': features are the last axis and may be 1 or of one dim in both operands;
-    ``sum(axis=1)`` reduces over columns, ``sum()`` over features; ``K @ b`` is a product with a matrix of features
-    of dim 1; ``K.T`` has rows as columns; ``print(K)`` shows the formula; `ranges` may be set, for all reductions.
-    Arrays are read as they lie, when a reduction is called.
+    Names, shapes and defaults are KeOps': features are the last axis, and operands have one dim or dim 1;
+    ``sum(axis=1)`` reduces over columns, ``sum()`` over features; ``K @ b`` is a matrix product if K has dim 1;
+    ``K.T`` exchanges rows and columns; ``print(K)`` shows the formula; the attribute `ranges` applies to all
+    reductions. Arrays may have any strides. They are read when a reduction is called.
 
-    dask arrays give dask arrays: a task for each block of rows with each block of columns, one after the other
-    along the axis that is reduced over. Arrays in memory go with them.
+    dask arrays give dask arrays: a task for each block of rows with each block of columns, in sequence along the
+    axis that is reduced over. They may be combined with arrays in memory.
 
-    Results follow the arrays' library, where they are: int64 for indices. Rows without columns have the neutral
+    Results are of the arrays' library and device, int64 for indices. Rows without columns have the neutral
     element: 0, +inf for minima, -inf for maxima and logsumexp, -1 for indices.
 
     Examples
@@ -80,7 +84,7 @@ class LazyTensor(Reductions):
         elif isinstance(x, (bool, complex)) or (isinstance(x, np.generic) and x.dtype.kind in "bc"):
             raise TypeError(f"x: expected real numbers, got {x!r}")
         elif isinstance(x, int):
-            self._op, self._args, self._static, self.ndim, self._meta = "constant", (), (float(x),), 1, _NUMBERS
+            self._op, self._args, self._static, self.ndim, self._meta = "constant", (), (float(x),), 1, NO_ARRAYS
         elif isinstance(x, (float, np.integer, np.floating, list)):
             self._parameters(x, axis)
         else:
@@ -91,12 +95,12 @@ class LazyTensor(Reductions):
             raise ValueError(f"x: expected three ints (index, dim, axis) of a symbolic variable, got {x!r}")
         if axis is not None:
             raise ValueError("axis: is the third number of a symbolic variable")
-        index, dim, place = x
-        if index < 0 or dim < 1 or place not in (0, 1, 2):
+        index, dim, axis = x
+        if index < 0 or dim < 1 or axis not in (0, 1, 2):
             raise ValueError(
                 f"x: expected an index of at least 0, a dim of at least 1 and an axis of 0 to 2, got {x}"
             )
-        self._leaf(Leaf(None, KINDS[place], dim, index), _NUMBERS)
+        self._leaf(Leaf(None, KINDS[axis], dim, index), NO_ARRAYS)
 
     def _parameters(self, x: Any, axis: int | None) -> None:
         if axis not in (None, 2):
@@ -104,12 +108,12 @@ class LazyTensor(Reductions):
         numbers = [float(number) for number in x] if isinstance(x, list) else [float(x)]
         if not numbers:
             raise ValueError("x: expected at least one number, got an empty list")
-        self._leaf(Leaf(numbers, "p", len(numbers)), _NUMBERS)
+        self._leaf(Leaf(numbers, "p", len(numbers)), NO_ARRAYS)
 
     def _array(self, x: Any, axis: int | None) -> None:
         if not hasattr(x, "shape") or not hasattr(x, "dtype"):
             raise TypeError(f"x: expected an array, a number or a list of numbers, got {_arrays.type_name(x)}")
-        dtype = _FLOATS.get(x.dtype) if type(x) is np.ndarray else None  # numpy takes its time to tell the name
+        dtype = _FLOATS.get(x.dtype) if type(x) is np.ndarray else None  # dtype.name is slow
         if dtype is None:
             dtype = x.dtype.name if isinstance(x.dtype, np.dtype) else str(x.dtype).rpartition(".")[2]
         if dtype.startswith("complex"):
@@ -122,8 +126,10 @@ class LazyTensor(Reductions):
         if axis not in (None, 0, 1, 2):
             raise ValueError(f"axis: expected 0, 1 or 2, got {axis}")
         shape = tuple(x.shape)
+        if _arrays.any_torch(x):
+            handlers("torch")  # an import inside a frame that torch.compile traces later fails its guards
         if _arrays.any_dask(x):
-            handlers("dask").as_operands({"x": x})  # refuses unknown sizes and blocks of other libraries
+            handlers("dask").as_operands({"x": x})  # raises for unknown sizes and for blocks of other libraries
         n_axes = len(shape)
         kind, batch = "p", None
         if n_axes >= 3 and 1 in shape[-3:-1]:
@@ -148,21 +154,21 @@ class LazyTensor(Reductions):
             raise ValueError(f"x: expected at least one feature, got shape {shape}")
         n_i = shape[-2] if kind == "i" else None
         n_j = shape[-2] if kind == "j" else None
-        self._leaf(Leaf(x, kind, shape[-1]), Meta(n_i, n_j, batch, dtype, _place(x)))
+        self._leaf(Leaf(x, kind, shape[-1]), Meta(n_i, n_j, batch, dtype, _location(x)))
 
     def _leaf(self, leaf: Leaf, meta: Meta) -> None:
         self._op, self._args, self.ndim, self._meta = None, (leaf,), leaf.dim, meta
 
-    # ---- what it is --------------------------------------------------------------------------------------------
+    # ---- properties --------------------------------------------------------------------------------------------
 
     @property
     def ni(self) -> int | None:
-        """The number of rows; None where nothing is indexed by i."""
+        """The number of rows; None if no variable is indexed by i."""
         return self._meta.ni
 
     @property
     def nj(self) -> int | None:
-        """The number of columns; None where nothing is indexed by j."""
+        """The number of columns; None if no variable is indexed by j."""
         return self._meta.nj
 
     @property
@@ -172,7 +178,7 @@ class LazyTensor(Reductions):
 
     @property
     def nbatchdims(self) -> int:
-        """How many batch dimensions there are."""
+        """The number of batch dimensions."""
         return 0 if self._meta.batch is None else len(self._meta.batch)
 
     @property
@@ -197,7 +203,7 @@ class LazyTensor(Reductions):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Batch, rows, columns, and features unless there is one."""
+        """Batch dimensions, rows, columns, and features if there are several."""
         shape = self._shape
         return shape[:-1] if shape[-1] == 1 else shape
 
@@ -209,7 +215,16 @@ class LazyTensor(Reductions):
     # ---- as a matrix -------------------------------------------------------------------------------------------
 
     def __matmul__(self, v: Any, **kwargs: Any) -> Any:
-        """The product with a vector (N,) or a matrix (..., N, D), for formulas of dim 1."""
+        """The product with a vector (N,) or a matrix (..., N, D), for formulas of dim 1.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from upsweep import Vi, Vj
+        >>> K = Vi(np.array([[1.0], [2.0]])) * Vj(np.array([[1.0], [3.0]]))
+        >>> K @ np.array([1.0, 1.0])
+        array([4., 8.])
+        """
         if self.ndim != 1:
             raise ValueError(f"K @ v: expected K of dim 1, got shape {self.shape}")
         if not hasattr(v, "shape") or len(v.shape) == 0:
@@ -241,7 +256,7 @@ class LazyTensor(Reductions):
         var : LazyTensor, optional
             A symbolic variable in which the formula is linear; by default the formula is multiplied by one.
         call : bool
-            False: return what can be called.
+            False returns a function of the arrays of symbolic variables.
         **kwargs
             `alpha`, `eps`, `max_iterations`, `ranges` and others of `KernelSolve`.
 
@@ -255,9 +270,48 @@ class LazyTensor(Reductions):
         >>> np.allclose(K @ a + 0.1 * a, [[1.0], [2.0], [3.0]])
         True
         """
-        from upsweep.pairs.kernel_solve import solve_expression
+        settings = dict(kwargs)
+        options = {name: settings.pop(name) for name in _ACCUMULATOR_OPTIONS if name in settings}
+        for name in ("enable_chunks", "use_fast_math", "optional_flags"):
+            settings.pop(name, None)
+        settings.setdefault("ranges", self.ranges)
+        right, rows = self._right_side(other)
+        if var is None:
+            index = 0
+            linear = self * LazyTensor((index, right.ndim, KINDS.index("j" if rows == "i" else "i")))
+        elif var._op is not None or var._args[0].index is None:
+            raise ValueError("var: expected a symbolic variable of the formula")
+        else:
+            linear, index = self, var._args[0].index
+        function, leaves = function_of((linear,), "sum", rows, dtype_acc=check_accumulator("sum", **options))
+        right_leaf = right._args[0]
+        others = {leaf.index for leaf in leaves if leaf.index is not None} - {index}
 
-        return solve_expression(self, other, var, call, kwargs)
+        def solved(*args: Any, **more: Any) -> Any:
+            arrays = iter(args)
+            b = next(arrays) if right_leaf.index is not None else right_leaf.array
+            values = [
+                b if leaf.index == index else next(arrays) if leaf.index in others else leaf.array
+                for leaf in leaves
+            ]
+            return solve(function, with_numbers_as_arrays(values), index, **{**settings, **more})
+
+        return solved() if call and right_leaf.index is None and not others else solved
+
+    def _right_side(self, other: Any) -> tuple[LazyTensor, str]:
+        """The right-hand side of `solve`, and the axis, "i" or "j", that indexes it."""
+        if not isinstance(other, LazyTensor) and len(getattr(other, "shape", ())) < 2:
+            shape = getattr(other, "shape", type(other).__name__)
+            raise ValueError(f"other: expected an array of shape (..., M, D), got {shape}")
+        right = other if isinstance(other, LazyTensor) else LazyTensor(other, axis=0)
+        if right._op is not None or right._args[0].kind == "p":
+            raise ValueError("other: expected an array of rows, or a LazyTensor of one")
+        rows = right._args[0].kind
+        self._join("solve", (self, right))
+        n_rows, n_columns = (right.ni, self.nj) if rows == "i" else (right.nj, self.ni)
+        if None not in (n_rows, n_columns) and n_rows != n_columns:
+            raise ValueError(f"other: has {n_rows} rows, and the matrix is of shape {self.shape}")
+        return right, rows
 
 
 def _kind_of(shape: tuple[int, ...]) -> str:
@@ -266,12 +320,12 @@ def _kind_of(shape: tuple[int, ...]) -> str:
     return "i"
 
 
-def _place(x: Any) -> str | None:
-    """The library of an array; of a tensor, its device."""
+def _location(x: Any) -> str | None:
+    """The library of an array, and its device."""
     if isinstance(x, np.ndarray):
         return "numpy"
     if _arrays.any_dask(x):
-        return None  # goes with what lies in memory, too
+        return None  # may be combined with arrays in memory
     device = getattr(x, "device", None)
     return f"{type(x).__module__.partition('.')[0]}" + ("" if device is None else f" on {device}")
 
@@ -281,14 +335,14 @@ def _variable(x_or_ind: Any, dim: int | None, axis: int) -> LazyTensor:
 
 
 def Vi(x_or_ind: Any, dim: int | None = None) -> LazyTensor:
-    """Rows of features, indexed by i: of an array (M, D), or a symbolic variable (index, D).
+    """A LazyTensor of rows, indexed by i: an array (M, D), or a symbolic variable (index, D).
 
     Parameters
     ----------
     x_or_ind : array or int
-        The array; with `dim`, the number of a symbolic variable.
+        The array; with `dim`, the index of a symbolic variable.
     dim : int, optional
-        Its features.
+        The number of features of a symbolic variable.
 
     Returns
     -------
@@ -305,7 +359,7 @@ def Vi(x_or_ind: Any, dim: int | None = None) -> LazyTensor:
 
 
 def Vj(x_or_ind: Any, dim: int | None = None) -> LazyTensor:
-    """Columns of features, indexed by j: of an array (N, D), or a symbolic variable (index, D).
+    """A LazyTensor of columns, indexed by j: an array (N, D), or a symbolic variable (index, D).
 
     Parameters
     ----------
@@ -327,7 +381,7 @@ def Vj(x_or_ind: Any, dim: int | None = None) -> LazyTensor:
 
 
 def Pm(x_or_ind: Any, dim: int | None = None) -> LazyTensor:
-    """Parameters, the same for all pairs: of an array (D,) or numbers, or a symbolic variable (index, D).
+    """A LazyTensor of parameters, common to all pairs: an array (D,), numbers, or a symbolic variable (index, D).
 
     Parameters
     ----------

@@ -1,19 +1,25 @@
-"""The operations of a LazyTensor: those of KeOps, by its names, on the features of each pair."""
+"""The operations of a LazyTensor, by KeOps' names: functions of the features of each pair, and derivatives.
+
+Methods return expressions; nothing is computed. Those that only name an operation of the table are created by
+`_unary` and `_binary`.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from upsweep._compiler.formulas import nodes, ops
+from upsweep._compiler.formulas.nodes import text
 from upsweep._utils.integers import as_integer
-from upsweep.pairs.graph import Expression, Leaf, Meta, build, flatten, join_meta, transposed
+from upsweep.pairs.expression import NO_ARRAYS, Expression, Leaf, Meta, build, flatten, join_meta, transposed
+from upsweep.pairs.ranges import BlockRanges, same_ranges
 
-__all__ = ["Operations"]
+__all__ = ["Operations", "named_method"]
 
-_NOTHING = Meta(None, None, None, None, None)
-# What KeOps has and this has not: refused by name, before it is an AttributeError.
-_REFUSED = {
+# Methods of KeOps that this package does not have: NotImplementedError instead of AttributeError.
+_UNSUPPORTED = {
     "real", "imag", "angle", "conj", "real2complex", "imag2complex", "exp1j", "trace_operator",
 }  # fmt: skip
 
@@ -22,34 +28,58 @@ def _is_number(value: Any, number: float) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value == number
 
 
+def named_method(method: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
+    """The method with this name and docstring."""
+    method.__name__, method.__qualname__, method.__doc__ = name, f"Operations.{name}", doc
+    return method
+
+
+def _unary(op: str, doc: str) -> Callable[..., Any]:
+    """The method of an operation on one operand."""
+
+    def method(self: Operations) -> Any:
+        return self._apply(op)
+
+    return named_method(method, op, doc)
+
+
+def _binary(op: str, doc: str, reverse: bool = False) -> Callable[..., Any]:
+    """The method of an operation on two operands; `reverse` exchanges them."""
+
+    def method(self: Operations, other: Any) -> Any:
+        return self._apply(op, other, reverse=reverse)
+
+    return named_method(method, op, doc)
+
+
 class Operations(Expression):
-    """Arithmetic, functions, norms and indexing. Each returns an expression; nothing is computed."""
+    """Arithmetic, functions, norms, indexing and derivatives."""
 
     __slots__ = ()
-    __array_ufunc__ = None  # arrays on the left leave operators to us
+    __array_ufunc__ = None  # so that numpy arrays as left operands call the reflected operators
     __hash__ = object.__hash__
 
-    # ---- how expressions are made ------------------------------------------------------------------------------
+    # ---- construction ------------------------------------------------------------------------------------------
 
     def _new(self, op: str | None, args: tuple[Any, ...], static: tuple[Any, ...], dim: int, meta: Meta) -> Any:
-        made = object.__new__(type(self))
-        made._op, made._args, made._static, made.ndim, made._meta = op, args, static, dim, meta
-        made.ranges, made.backend = self.ranges, self.backend
-        return made
+        new = object.__new__(type(self))
+        new._op, new._args, new._static, new.ndim, new._meta = op, args, static, dim, meta
+        new.ranges, new.backend = self.ranges, self.backend
+        return new
 
     def _lift(self, value: Any) -> Any:
         """A number, list or array as an expression."""
         if isinstance(value, Expression):
             return value
         if type(value) is int:
-            return self._new("constant", (), (float(value),), 1, _NOTHING)
-        if type(value) is float:  # a parameter, so that another number is no other formula
-            return self._new(None, (Leaf([value], "p", 1),), (), 1, _NOTHING)
-        made: Any = type(self)
-        return made(value)
+            return self._new("constant", (), (float(value),), 1, NO_ARRAYS)
+        if type(value) is float:  # a parameter, so that formulas that differ in it share compiled code
+            return self._new(None, (Leaf([value], "p", 1),), (), 1, NO_ARRAYS)
+        lazy_tensor: Any = type(self)
+        return lazy_tensor(value)
 
     def _apply(self, op: str, *others: Any, static: tuple[Any, ...] = (), reverse: bool = False) -> Any:
-        """The operation on this and others, with the dim that its row of the table gives."""
+        """The operation on this and other expressions; the dim is that of the table of operations."""
         row = ops.TABLE[op]
         if static:
             static = tuple(map(nodes.plain, static))
@@ -63,24 +93,31 @@ class Operations(Expression):
         else:
             try:
                 dim = row.dim(tuple([arg.ndim for arg in args]), static)
-            except ops.DimError:
-                self._complain(op, args, static)
-        made = self._new(op, args, static, dim, self._join(op, args))
+            except ops.DimError:  # `make` raises the error that quotes the operands
+                steps, _ = flatten(*args, gaps=True)
+                nodes.make(op, *build(steps), static=static)
+                raise
+        result = self._new(op, args, static, dim, self._join(op, args))
         for arg in args:
             if arg.ranges is not None or arg.backend is not None:
-                _adopt(made, arg)
-        return made
+                result._adopt_settings(arg)
+        return result
 
-    def _complain(self, op: str, args: tuple[Any, ...], static: tuple[Any, ...]) -> None:
-        """Raise the error of the formula's language, which names the operands."""
-        steps, _ = flatten(*args, gaps=True)
-        nodes.make(op, *build(steps), static=static)
-        raise AssertionError(f"{op} takes dims {[arg.ndim for arg in args]} after all")
+    def _adopt_settings(self, operand: Any) -> None:
+        """Take over `ranges` and `backend` of an operand; those of two operands have to agree."""
+        if operand.backend is not None and self.backend is None:
+            self.backend = operand.backend
+        if operand.ranges is None or operand.ranges is self.ranges:
+            return
+        if self.ranges is not None and not same_ranges(self.ranges, operand.ranges):
+            raise ValueError("ranges: the operands have different ones")
+        self.ranges = operand.ranges
 
     def _join(self, op: str, args: tuple[Any, ...]) -> Meta:
+        """The common properties of the operands."""
         meta: Meta = args[0]._meta
         for arg in args[1:]:
-            if arg._meta is not meta and arg._meta is not _NOTHING:
+            if arg._meta is not meta and arg._meta is not NO_ARRAYS:
                 try:
                     meta = join_meta(meta, arg._meta)
                 except (TypeError, ValueError) as error:
@@ -93,14 +130,12 @@ class Operations(Expression):
 
     @staticmethod
     def _texts(*parts: Any, limit: int | None = 80) -> list[str]:
-        """The formulas of parts of one formula: what two of them read has two names."""
-        from upsweep._compiler.formulas.text import text
-
+        """The texts of several parts of one formula, with consistent names of variables."""
         steps, _ = flatten(*parts, gaps=True)
         return [text(root, limit) for root in build(steps)]
 
     def __getattr__(self, name: str) -> Any:
-        if name in _REFUSED:
+        if name in _UNSUPPORTED:
             raise NotImplementedError(f"LazyTensor.{name}: KeOps has it, upsweep has not")
         known = [] if name.startswith("_") else [each for each in dir(type(self)) if not each.startswith("_")]
         near = ops.suggestion(name, known)
@@ -155,11 +190,8 @@ class Operations(Expression):
             raise ValueError(f"in {written}: expected operands of the same dim, got {self.ndim} and {other.ndim}")
         return self._apply("scalprod", other, reverse=reverse)
 
-    def __neg__(self) -> Any:
-        return self._apply("neg")
-
-    def __abs__(self) -> Any:
-        return self._apply("abs")
+    __neg__ = _unary("neg", "The negative.")
+    __abs__ = _unary("abs", "The absolute value.")
 
     def __pow__(self, other: Any) -> Any:
         if type(other) is int:
@@ -170,8 +202,7 @@ class Operations(Expression):
             return self._apply("rsqrt")
         return self._apply("powf", other)
 
-    def __rpow__(self, other: Any) -> Any:
-        return self._apply("powf", other, reverse=True)
+    __rpow__ = _binary("powf", "``other ** x``.", reverse=True)
 
     def power(self, other: Any) -> Any:
         """``x ** other``: an integer, a number or an expression."""
@@ -185,130 +216,70 @@ class Operations(Expression):
     def __ne__(self, other: object) -> Any:
         return self._apply("ne", other)
 
-    def __lt__(self, other: Any) -> Any:
-        return self._apply("lt", other)
-
-    def __gt__(self, other: Any) -> Any:
-        return self._apply("lt", other, reverse=True)
-
-    def __le__(self, other: Any) -> Any:
-        return self._apply("le", other)
-
-    def __ge__(self, other: Any) -> Any:
-        return self._apply("le", other, reverse=True)
+    __lt__ = _binary("lt", "``x < other``.")
+    __gt__ = _binary("lt", "``x > other``.", reverse=True)
+    __le__ = _binary("le", "``x <= other``.")
+    __ge__ = _binary("le", "``x >= other``.", reverse=True)
 
     def __bool__(self) -> bool:
         raise TypeError(f"{self._text(80)!r} has a value for each pair (i, j), and is neither true nor false")
 
     # ---- functions of each feature -----------------------------------------------------------------------------
 
-    def abs(self) -> Any:
-        """The absolute value."""
-        return self._apply("abs")
-
-    def exp(self) -> Any:
-        """e to the power of x."""
-        return self._apply("exp")
-
-    def log(self) -> Any:
-        """The natural logarithm."""
-        return self._apply("log")
-
-    def xlogx(self) -> Any:
-        """``x * log(x)``, 0 at 0."""
-        return self._apply("xlogx")
-
-    def sin(self) -> Any:
-        """The sine."""
-        return self._apply("sin")
-
-    def cos(self) -> Any:
-        """The cosine."""
-        return self._apply("cos")
-
-    def asin(self) -> Any:
-        """The arcsine."""
-        return self._apply("asin")
-
-    def acos(self) -> Any:
-        """The arccosine."""
-        return self._apply("acos")
-
-    def atan(self) -> Any:
-        """The arctangent."""
-        return self._apply("atan")
-
-    def atan2(self, other: Any) -> Any:
-        """The angle of the points (other, self)."""
-        return self._apply("atan2", other)
-
-    def tanh(self) -> Any:
-        """The hyperbolic tangent."""
-        return self._apply("tanh")
-
-    def sinxdivx(self) -> Any:
-        """``sin(x) / x``, 1 at 0."""
-        return self._apply("sinxdivx")
+    abs = _unary("abs", "The absolute value.")
+    exp = _unary("exp", "e to the power of x.")
+    log = _unary("log", "The natural logarithm.")
+    xlogx = _unary("xlogx", "``x * log(x)``, 0 at 0.")
+    sin = _unary("sin", "The sine.")
+    cos = _unary("cos", "The cosine.")
+    asin = _unary("asin", "The arcsine.")
+    acos = _unary("acos", "The arccosine.")
+    atan = _unary("atan", "The arctangent.")
+    atan2 = _binary("atan2", "The angle of the points (other, self).")
+    tanh = _unary("tanh", "The hyperbolic tangent.")
+    sinxdivx = _unary("sinxdivx", "``sin(x) / x``, 1 at 0.")
+    sqrt = _unary("sqrt", "The square root.")
+    rsqrt = _unary("rsqrt", "One over the square root, 0 at 0.")
+    square = _unary("square", "``x * x``.")
+    sign = _unary("sign", "-1, 0 or 1.")
+    step = _unary("step", "0 below 0, else 1.")
+    relu = _unary("relu", "0 below 0, else x.")
+    floor = _unary("floor", "The largest integer that is not above x.")
 
     def sinc(self) -> Any:
         """``sin(pi * x) / (pi * x)``, 1 at 0."""
         return (math.pi * self).sinxdivx()
 
-    def sqrt(self) -> Any:
-        """The square root."""
-        return self._apply("sqrt")
-
-    def rsqrt(self) -> Any:
-        """One over the square root, 0 at 0."""
-        return self._apply("rsqrt")
-
-    def square(self) -> Any:
-        """``x * x``."""
-        return self._apply("square")
-
-    def sign(self) -> Any:
-        """-1, 0 or 1."""
-        return self._apply("sign")
-
-    def step(self) -> Any:
-        """0 below 0, else 1."""
-        return self._apply("step")
-
-    def relu(self) -> Any:
-        """0 below 0, else x."""
-        return self._apply("relu")
-
-    def floor(self) -> Any:
-        """The largest integer that is not above x."""
-        return self._apply("floor")
-
     def round(self, other: int = 0) -> Any:
-        """Rounded to so many decimals."""
+        """x rounded to `other` decimals."""
         return self._apply("round", static=(other,))
 
     def clamp(self, other1: Any, other2: Any) -> Any:
-        """At least the first, at most the second."""
+        """x limited to [other1, other2]."""
         if type(other1) is int and type(other2) is int:
             return self._apply("clampint", static=(other1, other2))
         return self._apply("clamp", other1, other2)
 
     def ifelse(self, other1: Any, other2: Any) -> Any:
-        """The first where x >= 0, else the second."""
+        """`other1` where x >= 0, else `other2`."""
         return self._apply("ifelse", other1, other2)
 
     def mod(self, modulus: Any, offset: Any = 0) -> Any:
-        """x shifted by multiples of the modulus to between offset and offset + modulus."""
+        """x modulo `modulus`, in [offset, offset + modulus)."""
         return self._apply("mod", modulus, offset)
 
     # ---- norms and distances -----------------------------------------------------------------------------------
 
-    def sqnorm2(self) -> Any:
-        """The sum of squares of all features."""
-        return self._apply("sqnorm2")
-
-    def norm2(self) -> Any:
-        """The Euclidean norm of the features."""
-        return self._apply("norm2")
+    sqnorm2 = _unary("sqnorm2", "The squared Euclidean norm of the features.")
+    norm2 = _unary("norm2", "The Euclidean norm of the features.")
+    normalize = _unary("normalize", "The features divided by their norm.")
+    sqdist = _binary("sqdist", "The squared Euclidean distance.")
+    weightedsqnorm = _binary(
+        "weightedsqnorm",
+        "The squared norm with one weight, one for each feature, or a matrix of them.",
+        reverse=True,
+    )
+    difference_matrix = _binary("difference_matrix", "The differences of all pairs of features, row-major.")
 
     def norm(self, dim: int) -> Any:
         """`norm2`; `dim` is the last axis."""
@@ -316,28 +287,12 @@ class Operations(Expression):
             raise ValueError(f"dim: norms are over the last axis, {self.dim() - 1}, got {dim}")
         return self.norm2()
 
-    def normalize(self) -> Any:
-        """The features over their norm."""
-        return self._apply("normalize")
-
-    def sqdist(self, other: Any) -> Any:
-        """The squared Euclidean distance."""
-        return self._apply("sqdist", other)
-
-    def weightedsqnorm(self, other: Any) -> Any:
-        """The squared norm with a weight for all, one for each feature, or a matrix of them."""
-        return self._apply("weightedsqnorm", other, reverse=True)
-
     def weightedsqdist(self, g: Any, s: Any) -> Any:
         """``(x - g).weightedsqnorm(s)``."""
         return (self - g).weightedsqnorm(s)
 
-    def difference_matrix(self, other: Any) -> Any:
-        """All differences of two features, row after row."""
-        return self._apply("difference_matrix", other)
-
     def softdtw_sqdist(self, other: Any, gamma: Any) -> Any:
-        """The cost of aligning two short sequences of numbers, smoothed by gamma."""
+        """The cost of the alignment of two short sequences of numbers, smoothed by gamma."""
         return self._apply("softdtw_sqdist", other, gamma)
 
     # ---- features ----------------------------------------------------------------------------------------------
@@ -347,13 +302,13 @@ class Operations(Expression):
         return self._apply("elem", static=(i,))
 
     def extract(self, i: int, d: int) -> Any:
-        """d features, from i on."""
+        """d features, starting with i."""
         return self._apply("extract", static=(i, d))
 
     def __getitem__(self, key: Any) -> Any:
-        """A feature or a slice of them: ``x[k]``, ``x[k:l]``, or with a colon for each other axis before.
+        """A feature or a slice of features: ``x[k]``, ``x[k:l]``, ``x[..., k]``, or a colon for each other axis.
 
-        Negative numbers count from the end; an ellipsis stands for all other axes.
+        Negative numbers count from the end.
         """
         if isinstance(key, tuple):
             others = key[:-1]
@@ -366,25 +321,26 @@ class Operations(Expression):
             start = 0 if key.start is None else self._from_start(key.start)
             return self.extract(start, (self.ndim if key.stop is None else self._from_start(key.stop)) - start)
         try:
-            place = as_integer(key, "index")
+            index = as_integer(key, "index")
         except TypeError:
             raise ValueError(f"a LazyTensor is indexed by integers and slices, got {key!r}") from None
-        return self.elem(self._from_start(place))
+        return self.elem(self._from_start(index))
 
     def _from_start(self, index: int) -> int:
         return index + self.ndim if index < 0 else index
 
     def one_hot(self, D: int) -> Any:
-        """A vector of dim D that is 1 at the rounded number, else 0."""
+        """A vector of dim D: 1 at the index that x rounds to, else 0."""
         return self._apply("one_hot", static=(D,))
 
-    def concat(self, other: Any) -> Any:
-        """The features of both, one after the other."""
-        return self._apply("concat", other)
+    concat = _binary("concat", "The features of both operands.")
+    matvecmult = _binary("matvecmult", "The product of a row-major matrix x with a vector.")
+    vecmatmult = _binary("vecmatmult", "The product of a vector x with a row-major matrix.")
+    tensorprod = _binary("tensorprod", "The products of all pairs of features, row-major.")
 
     @staticmethod
     def concatenate(tuple_of_lt: tuple[Any, ...], axis: int = -1) -> Any:
-        """The features of all, one after the other; `axis` is the last one."""
+        """The features of all tensors; `axis` is the last one."""
         if not isinstance(tuple_of_lt, tuple) or not tuple_of_lt:
             raise ValueError("tuple_of_lt: expected a tuple of LazyTensors")
         first = tuple_of_lt[0]
@@ -401,83 +357,105 @@ class Operations(Expression):
         """`concatenate`, by torch's name."""
         return Operations.concatenate(tuple_of_lt, dim)
 
-    def matvecmult(self, other: Any) -> Any:
-        """The product of the matrix x, row after row, with a vector."""
-        return self._apply("matvecmult", other)
-
-    def vecmatmult(self, other: Any) -> Any:
-        """The product of the vector x with a matrix, row after row."""
-        return self._apply("vecmatmult", other)
-
-    def tensorprod(self, other: Any) -> Any:
-        """All products of two features, row after row."""
-        return self._apply("tensorprod", other)
-
     def keops_tensordot(
         self, other: Any, dimfa: Any, dimfb: Any, contfa: Any, contfb: Any, *args: Any
     ) -> Any:  # fmt: skip
-        """The contraction of two tensors of these shapes over axes of both, its axes then permuted."""
+        """Tensors of shapes `dimfa` and `dimfb`, contracted over axes `contfa` and `contfb`, then permuted."""
         static = tuple(tuple(part) if isinstance(part, (tuple, list)) else (part,) for part in
                        (dimfa, dimfb, contfa, contfb, *args))  # fmt: skip
         return self._apply("tensordot", other, static=static)
 
     def keops_kron(self, other: Any, dimfself: Any, dimfother: Any) -> Any:
-        """The Kronecker product of two tensors of these shapes."""
+        """The Kronecker product of tensors of these shapes."""
         return self._apply("kron", other, static=(tuple(dimfself), tuple(dimfother)))
 
     def bspline(self, x: Any, k: int = 0) -> Any:
-        """The B-splines of order k at x, a number; self are their knots."""
+        """The B-splines of order k at a number x; self are the knots."""
         return self._apply("bspline", x, static=(k,))
 
     def factorize(self, other: Any) -> Any:
-        """x: common parts are computed once anyway."""
+        """x itself: common subexpressions are always computed once."""
         return self
 
     def auto_factorize(self) -> Any:
-        """x: common parts are computed once anyway."""
+        """x itself: common subexpressions are always computed once."""
         return self
 
     # ---- transposes --------------------------------------------------------------------------------------------
 
     def t(self) -> Any:
-        """The same values with rows as columns."""
+        """The same values with rows and columns exchanged."""
 
         def copy(node: Any, args: tuple[Any, ...]) -> Any:
             meta = node._meta
-            made = node._new(node._op, args, node._static, node.ndim, meta._replace(ni=meta.nj, nj=meta.ni))
-            made.ranges = None
-            return made
+            new = node._new(node._op, args, node._static, node.ndim, meta._replace(ni=meta.nj, nj=meta.ni))
+            new.ranges = None
+            return new
 
-        made = transposed(self, copy)
-        made.ranges = None if self.ranges is None else _swapped(self.ranges)
-        return made
+        result, ranges = transposed(self, copy), self.ranges
+        if ranges is not None:
+            result.ranges = ranges.T if isinstance(ranges, BlockRanges) else (*ranges[3:6], *ranges[:3])
+        return result
 
     T = property(t)
 
     def dim(self) -> int:
-        """The number of axes, batch dimensions and features among them."""
+        """The number of axes, with batch dimensions and features."""
         batch = self._meta.batch
         return 3 if batch is None else 3 + len(batch)
 
+    # ---- derivatives -------------------------------------------------------------------------------------------
 
-def _adopt(made: Any, arg: Any) -> None:
-    """Block-sparsity and backend of an operand; two that have them have to agree."""
-    if arg.backend is not None and made.backend is None:
-        made.backend = arg.backend
-    if arg.ranges is None or arg.ranges is made.ranges:
-        return
-    if made.ranges is not None and not _agree(made.ranges, arg.ranges):
-        raise ValueError("ranges: the operands have different ones")
-    made.ranges = arg.ranges
+    def _derivative(self, op: str, dim: int, *args: Any) -> Any:
+        args = (self, *args)
+        return self._new(op, args, (), dim, self._join(op, args))
+
+    def grad(self, other: Any, gradin: Any) -> Any:
+        """The gradient of x in the variable `other`, applied to `gradin` of x's dim: a vector of other's dim.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from upsweep import Vi, Vj
+        >>> x, y = Vi(np.array([[1.0], [2.0]])), Vj(np.array([[0.0], [3.0]]))
+        >>> x.sqdist(y).grad(x, 1).sum(axis=1)
+        array([[-2.],
+               [ 2.]])
+        """
+        variable, cotangent = _variable(other), self._lift(gradin)
+        if cotangent.ndim != self.ndim:
+            raise ValueError(f"gradin: expected dim {self.ndim}, as {self._text(80)} has, got {cotangent.ndim}")
+        return self._derivative("grad", variable.ndim, variable, cotangent)
+
+    def grad_matrix(self, other: Any) -> Any:
+        """The concatenated gradients of all features of x in the variable `other`."""
+        variable = _variable(other)
+        return self._derivative("grad_matrix", self.ndim * variable.ndim, variable)
+
+    def diff(self, other: Any, diffin: Any) -> Any:
+        """The derivative of x along `diffin`, a tangent of the variable `other`."""
+        variable, tangent = _variable(other), self._lift(diffin)
+        if tangent.ndim != variable.ndim:
+            raise ValueError(f"diffin: expected dim {variable.ndim}, as the variable has, got {tangent.ndim}")
+        return self._derivative("diff", self.ndim, variable, tangent)
+
+    def divergence(self, var: Any) -> Any:
+        """The divergence of x in a variable of its dim."""
+        variable = _variable(var)
+        if variable.ndim != self.ndim:
+            raise ValueError(f"var: expected dim {self.ndim}, as {self._text(80)} has, got {variable.ndim}")
+        return self._derivative("divergence", 1, variable)
+
+    def laplacian(self, var: Any) -> Any:
+        """The Laplacian of x, of dim 1, in a variable."""
+        if self.ndim != 1:
+            raise ValueError(f"laplacian: expected a formula of dim 1, got {self.ndim}: {self._text(80)}")
+        return self._derivative("laplacian", 1, _variable(var))
 
 
-def _agree(a: Any, b: Any) -> bool:
-    from upsweep.pairs.ranges import same_ranges
-
-    return same_ranges(a, b)
-
-
-def _swapped(ranges: Any) -> Any:
-    from upsweep.pairs.ranges import BlockRanges
-
-    return ranges.T if isinstance(ranges, BlockRanges) else (*ranges[3:6], *ranges[:3])
+def _variable(expression: Any) -> Any:
+    if not isinstance(expression, Operations) or expression._op is not None:
+        raise ValueError(
+            "other: expected a LazyTensor that is a variable: of an array, and no result of operations"
+        )
+    return expression

@@ -1,10 +1,8 @@
-"""Which pairs a block-sparse reduction runs over."""
+"""`BlockRanges`, the pairs of a block-sparse reduction, and the checks of the argument `ranges`."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -12,47 +10,46 @@ from numpy.typing import NDArray
 
 from upsweep import _arrays
 from upsweep._utils.integers import as_size
-from upsweep.pairs import patterns, triples
-from upsweep.pairs.triples import Integers, Triple
+from upsweep._utils.lru_cache import LRUCache
+from upsweep.pairs import sparsity_patterns
+from upsweep.pairs.block_intervals import BlockIntervals, Integers, check_blocks
 
 __all__ = ["BlockRanges", "as_ranges", "same_ranges"]
 
 NAMES = ("ranges_i", "slices_i", "redranges_j", "ranges_j", "slices_j", "redranges_i")
-_KEPT = 8  # tuples of arrays whose checks and plans are remembered
 
 
 class BlockRanges(Sequence[Any]):
-    """The pairs that a block-sparse reduction runs over, checked once, with what engines plan for them.
+    """The pairs of a block-sparse reduction, checked once, with the execution plans of the backends.
 
-    Goes wherever `ranges` is taken, and is a sequence of KeOps' six arrays.
+    A value of the argument `ranges` of every reduction, and a sequence of KeOps' six arrays.
 
     Parameters
     ----------
     ranges : tuple of six integer arrays
-        ``(ranges_i, slices_i, redranges_j, ranges_j, slices_j, redranges_i)``, of any library and integer dtype,
-        as KeOps has them: rows ``ranges_i[k, 0]`` to ``ranges_i[k, 1]`` are reduced over the columns
-        ``redranges_j[slices_i[k - 1]:slices_i[k]]``; the last three are the same pairs from the columns' side, for
-        reductions over rows and gradients in columns. With three arrays, or None for the last three, those are
-        derived when they are needed. Arrays of a device are copied to the host, which waits for it.
+        ``(ranges_i, slices_i, redranges_j, ranges_j, slices_j, redranges_i)`` as in KeOps, of any library and
+        integer dtype: rows ``ranges_i[k, 0]`` to ``ranges_i[k, 1]`` are reduced over the columns
+        ``redranges_j[slices_i[k - 1]:slices_i[k]]``; the last three list the same pairs by columns, for reductions
+        over rows and gradients in columns. With three arrays, or None for the last three, those are derived when
+        they are needed. Arrays on a device are copied to the host, which waits for the device.
     shape : tuple of two ints, optional
         The numbers of rows and of columns. Default: those of the first reduction.
     check : bool
-        Whether to refuse what is out of bounds or order, blocks that overlap, and triples that disagree. Without
-        the check, wrong arrays give wrong results, or end the process by access to memory out of bounds.
+        Whether to check bounds, order, overlap of blocks, and that both triples of arrays list the same pairs.
+        Without the check, wrong arrays give wrong results or crash the process by access to memory out of bounds.
 
     Raises
     ------
     TypeError
-        Arrays that are no integers.
+        An array is not of integers.
     ValueError
-        What `check` is about; arrays of other shapes.
+        A check fails, or an array has another shape.
 
     Notes
     -----
     Rows of no block, and of blocks without columns, get the reduction's neutral element. A column that is listed
-    twice for a block counts twice. The two triples are compared when the second is first needed, by a fingerprint.
-    The arrays are copied, and the copies cannot be written to. Pickles, copies and deep copies leave out what
-    engines have planned, which is planned again.
+    twice for a block counts twice. The two triples of arrays are compared by a hash when the second is first
+    needed. The arrays are copied, and the copies are read-only. Pickles and copies leave out the plans.
 
     Examples
     --------
@@ -65,24 +62,26 @@ class BlockRanges(Sequence[Any]):
     """
 
     def __init__(self, ranges: Any, shape: tuple[int, int] | None = None, *, check: bool = True) -> None:
-        given = tuple(ranges)
-        if len(given) == 3:
-            given = (*given, None, None, None)
-        if len(given) != 6:
-            raise ValueError(f"ranges: expected six arrays, {', '.join(NAMES)}, got {len(given)}")
-        self._rows = _triple(given[:3], NAMES[:3])
-        derived = all(part is None for part in given[3:])
-        self._columns = None if derived else _triple(given[3:], NAMES[3:])
+        arrays = tuple(ranges)
+        if len(arrays) == 3:
+            arrays = (*arrays, None, None, None)
+        if len(arrays) != 6:
+            raise ValueError(f"ranges: expected six arrays, {', '.join(NAMES)}, got {len(arrays)}")
+        self._rows = _block_intervals(arrays[:3], NAMES[:3])
+        derived = all(part is None for part in arrays[3:])
+        self._columns = None if derived else _block_intervals(arrays[3:], NAMES[3:])
         self._check = check
         self._agree = derived or not check
         self._shape = None if shape is None else (as_size(shape[0], "shape"), as_size(shape[1], "shape"))
-        self._split: dict[tuple[Any, ...], list[Triple]] = {}
+        self._split: dict[tuple[Any, ...], list[BlockIntervals]] = {}
         if check:
             self._check_bounds(*(self._shape or (None, None)))
 
     @classmethod
-    def _of(cls, rows: Triple, shape: tuple[int, int] | None, columns: Triple | None = None) -> BlockRanges:
-        """From triples that agree and need no check."""
+    def _of(
+        cls, rows: BlockIntervals, shape: tuple[int, int] | None, columns: BlockIntervals | None = None
+    ) -> BlockRanges:
+        """From valid `BlockIntervals`, unchecked."""
         self = cls.__new__(cls)
         self._rows, self._columns, self._shape = rows, columns, shape
         self._check, self._agree, self._split = False, True, {}
@@ -92,15 +91,15 @@ class BlockRanges(Sequence[Any]):
         return {**self.__dict__, "_split": {}}
 
     def _check_bounds(self, n_i: int | None, n_j: int | None) -> None:
-        triples.check_triple(self._rows, NAMES[:3], n_i, n_j)
+        self._rows.check(NAMES[:3], n_i, n_j)
         if self._columns is not None:
-            triples.check_triple(self._columns, NAMES[3:], n_j, n_i)
+            self._columns.check(NAMES[3:], n_j, n_i)
 
     # ---- sets of pairs -----------------------------------------------------------------------------------------
 
     @classmethod
     def from_matrix(cls, ranges_i: Any, ranges_j: Any, keep: Any, shape: Any = None) -> BlockRanges:
-        """From a bool matrix (Mc, Nc) of clusters that see each other; the arguments of `cluster.from_matrix`.
+        """From a bool matrix (Mc, Nc) of pairs of clusters; the arguments of `cluster.from_matrix`.
 
         Examples
         --------
@@ -117,15 +116,22 @@ class BlockRanges(Sequence[Any]):
 
     @classmethod
     def from_mask(cls, mask: Any) -> BlockRanges:
-        """From a bool matrix (M, N) of the pairs themselves: runs in its rows, equal rows together."""
+        """From a bool matrix (M, N) of the pairs themselves.
+
+        Examples
+        --------
+        >>> import numpy as np, upsweep
+        >>> upsweep.BlockRanges.from_mask(np.tri(3, dtype=bool))
+        BlockRanges(3 blocks; 6 of 3 x 3 pairs)
+        """
         mask = _on_host(mask, "mask").astype(bool)
         if mask.ndim != 2:
             raise ValueError(f"mask: expected shape (M, N), got {mask.shape}")
-        return cls._of(patterns.of_mask(mask), mask.shape)
+        return cls._of(sparsity_patterns.from_mask(mask), mask.shape)
 
     @classmethod
     def from_csr(cls, ranges_i: Any, ranges_j: Any, indptr: Any, indices: Any, shape: Any = None) -> BlockRanges:
-        """From lists of clusters: cluster k of rows sees ``indices[indptr[k]:indptr[k + 1]]`` of columns.
+        """From lists of clusters: cluster k of rows with clusters ``indices[indptr[k]:indptr[k + 1]]`` of columns.
 
         Examples
         --------
@@ -146,9 +152,9 @@ class BlockRanges(Sequence[Any]):
     def _of_lists(cls, rows: Integers, columns: Integers, indptr: Any, indices: Any, shape: Any) -> BlockRanges:
         if shape is None:
             shape = int(rows[:, 1].max(initial=0)), int(columns[:, 1].max(initial=0))
-        triple = patterns.of_clusters(rows, columns, indptr, indices)
-        triples.check_triple(triple, NAMES[:3], *shape)
-        return cls._of(triple, shape)
+        intervals = sparsity_patterns.from_clusters(rows, columns, indptr, indices)
+        intervals.check(NAMES[:3], *shape)
+        return cls._of(intervals, shape)
 
     @classmethod
     def from_radius(cls, x: Any, y: Any, radius: float, ranges_i: Any, ranges_j: Any = None) -> BlockRanges:
@@ -159,9 +165,9 @@ class BlockRanges(Sequence[Any]):
         x, y : (M, D) and (N, D) arrays
             Points, sorted by cluster.
         radius : float
-            Clusters are kept whose bounding boxes are no farther apart.
+            The largest distance of the bounding boxes of two clusters.
         ranges_i, ranges_j : (Mc, 2) and (Nc, 2) integer arrays
-            Of the clusters; the second is the first if it is not given.
+            The first and last row of each cluster; by default the second is the first.
 
         Examples
         --------
@@ -178,19 +184,24 @@ class BlockRanges(Sequence[Any]):
         if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1]:
             raise ValueError(f"y: expected points of x's dimension, got shapes {x.shape} and {y.shape}")
         for points, name in ((x, "x"), (y, "y")):
-            if not np.isfinite(points).all():  # one such point would hide all others of its cluster
+            if not np.isfinite(points).all():  # the bounding box of a cluster with NaN has no distance
                 raise ValueError(f"{name}: expected finite coordinates")
         shape = len(x), len(y)
-        for intervals, name, limit in ((rows, "ranges_i", shape[0]), (columns, "ranges_j", shape[1])):
-            blocks = triples.triple_of_lists(intervals, np.zeros(len(intervals)), [])
-            triples.check_triple(blocks, (name, "", ""), limit, None)
-        return cls._of(patterns.of_radius(x, y, rows, columns, radius), shape)
+        check_blocks(rows, "ranges_i", shape[0])
+        check_blocks(columns, "ranges_j", shape[1])
+        return cls._of(sparsity_patterns.from_radius(x, y, rows, columns, radius), shape)
 
     @classmethod
     def band(cls, n_i: int, n_j: int, lower: int, upper: int | None = None, *, block: int = 1) -> BlockRanges:
-        """Row i sees the columns from ``i - lower`` to ``i + upper`` (by default, as far).
+        """Row i with columns ``i - lower`` to ``i + upper`` (by default `lower`).
 
-        With blocks of more than one row, each sees what any of its rows would: more pairs, and faster ones.
+        Each block of rows has the columns of all its rows: larger blocks are more pairs, and faster ones.
+
+        Examples
+        --------
+        >>> import upsweep
+        >>> upsweep.BlockRanges.band(4, 4, 1)
+        BlockRanges(4 blocks; 10 of 4 x 4 pairs)
         """
         for name, value in (("lower", lower), ("upper", upper)):
             if value is not None:
@@ -199,7 +210,7 @@ class BlockRanges(Sequence[Any]):
 
     @classmethod
     def causal(cls, n_i: int, n_j: int | None = None, *, block: int = 1) -> BlockRanges:
-        """Row i sees the columns up to i; with blocks of more than one row, up to the last row of its block.
+        """Row i with columns 0 to i; each block of rows has the columns of its last row.
 
         Examples
         --------
@@ -213,28 +224,28 @@ class BlockRanges(Sequence[Any]):
     def _banded(cls, n_i: int, n_j: int, lower: int | None, upper: int | None, block: int) -> BlockRanges:
         for name, value, least in (("n_i", n_i, 0), ("n_j", n_j, 0), ("block", block, 1)):
             as_size(value, name, least)
-        return cls._of(patterns.of_band(n_i, n_j, lower, upper, block), (n_i, n_j))
+        return cls._of(sparsity_patterns.from_band(n_i, n_j, lower, upper, block), (n_i, n_j))
 
     @classmethod
     def block_diagonal(cls, sizes_i: Any, sizes_j: Any = None) -> BlockRanges:
-        """Block k of rows sees block k of columns; sizes of both, the rows' for both if there is one list."""
+        """Block k of rows with block k of columns; by default of the same sizes."""
         rows = _integers(sizes_i, "sizes_i")
         columns = rows if sizes_j is None else _integers(sizes_j, "sizes_j")
         if rows.shape != columns.shape or rows.ndim != 1:
             raise ValueError(f"sizes_j: expected one size for each of {len(rows)} blocks, got {columns.shape}")
         if (rows < 0).any() or (columns < 0).any():
             raise ValueError("sizes_i: expected sizes of at least 0")
-        return cls._of(patterns.of_diagonal(rows, columns), (int(rows.sum()), int(columns.sum())))
+        return cls._of(sparsity_patterns.from_diagonal(rows, columns), (int(rows.sum()), int(columns.sum())))
 
-    # ---- what reductions ask -----------------------------------------------------------------------------------
+    # ---- used by reductions ------------------------------------------------------------------------------------
 
-    def triple(self, rows: str, n_i: int, n_j: int) -> Triple:
-        """The triple for reductions of which rows "i" (over columns) or "j" (over rows) remain.
+    def intervals(self, rows: str, n_i: int, n_j: int) -> BlockIntervals:
+        """The pairs by rows ("i") or by columns ("j"), for a reduction with that axis of the result.
 
         Raises
         ------
         ValueError
-            It is of another shape, out of bounds, or the two triples disagree.
+            The shape differs, indices are out of bounds, or the two triples of arrays disagree.
         """
         if self._shape is None:
             if self._check:
@@ -244,13 +255,13 @@ class BlockRanges(Sequence[Any]):
             raise ValueError(f"ranges: are of {self._shape} rows and columns, the reduction of {(n_i, n_j)}")
         return self._rows if rows == "i" else self._transposed()
 
-    def _transposed(self) -> Triple:
+    def _transposed(self) -> BlockIntervals:
         if self._columns is None:
-            self._columns = triples.transpose(self._rows)
+            self._columns = self._rows.transpose()
         elif not self._agree:
             n_i, n_j = self.shape
-            mine = triples.fingerprint(self._rows, n_i, n_j)
-            if mine != triples.fingerprint(self._columns, n_j, n_i, transposed=True):
+            fingerprint = self._rows.fingerprint(n_i, n_j)
+            if fingerprint != self._columns.fingerprint(n_j, n_i, transposed=True):
                 raise ValueError(
                     f"ranges: {', '.join(NAMES[:3])} and {', '.join(NAMES[3:])} list different pairs; leave the "
                     "last three out (None), and they are derived"
@@ -259,7 +270,7 @@ class BlockRanges(Sequence[Any]):
         return self._columns
 
     def fits(self, n_i: int, n_j: int) -> bool:
-        """Whether indices stay inside of these numbers of rows and columns."""
+        """Whether all indices are below these numbers of rows and columns."""
         if self._shape is not None:
             return self._shape == (n_i, n_j)
         return self._largest[0] <= n_i and self._largest[1] <= n_j
@@ -273,28 +284,28 @@ class BlockRanges(Sequence[Any]):
             )  # fmt: skip
         return int(rows.max(initial=0)), int(columns.max(initial=0))
 
-    def for_batch(self, rows: str, n_i: int, n_j: int, n_entries: int) -> Triple | list[Triple]:
-        """The triple of all entries of a batch alike, or, where indices run through all entries, one for each."""
+    def for_batch(self, rows: str, n_i: int, n_j: int, n_entries: int) -> BlockIntervals | list[BlockIntervals]:
+        """The pairs of all batch entries alike, or one set for each entry if indices count through all entries."""
         if n_entries == 1 or self.fits(n_i, n_j):
-            return self.triple(rows, n_i, n_j)
+            return self.intervals(rows, n_i, n_j)
         key = rows, n_i, n_j, n_entries
         if key not in self._split:
-            whole = self.triple(rows, n_entries * n_i, n_entries * n_j)
+            whole = self.intervals(rows, n_entries * n_i, n_entries * n_j)
             sizes = (n_i, n_j) if rows == "i" else (n_j, n_i)
-            self._split[key] = triples.split(whole, n_entries, *sizes, NAMES[0 if rows == "i" else 3])
+            self._split[key] = whole.split(n_entries, *sizes, NAMES[0 if rows == "i" else 3])
         return self._split[key]
 
     # ---- for users ---------------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The numbers of rows and columns; as far as indices reach where nobody has said."""
+        """The numbers of rows and columns; the largest indices as long as these are unknown."""
         return self._largest if self._shape is None else self._shape
 
     @property
     def n_pairs(self) -> int:
-        """How many pairs are kept, each as often as it is listed."""
-        return triples.n_pairs(self._rows)
+        """The number of pairs, each as often as it is listed."""
+        return self._rows.n_pairs
 
     @property
     def T(self) -> BlockRanges:
@@ -316,14 +327,14 @@ class BlockRanges(Sequence[Any]):
         return f"BlockRanges({len(self._rows.blocks)} blocks; {self.n_pairs} of {n_i} x {n_j} pairs)"
 
     def to_mask(self) -> NDArray[np.int64]:
-        """How often each pair is listed, (M, N): for looking at small ones."""
+        """A matrix (M, N) of how often each pair is listed, for small sets."""
         counts = np.zeros(self.shape, np.int64)
-        for (first, last), (start, end) in zip(self._rows.blocks[triples.owners(self._rows)], self._rows.columns):
+        for (first, last), (start, end) in zip(self._rows.blocks[self._rows.owners], self._rows.columns):
             counts[first:last, start:end] += 1
         return counts
 
     def plot(self, ax: Any = None, **keywords: Any) -> Any:
-        """Draw the kept tiles, rows downwards, with matplotlib; returns the axes.
+        """Draw the tiles of pairs with matplotlib, rows downwards; return the axes.
 
         Parameters
         ----------
@@ -337,7 +348,7 @@ class BlockRanges(Sequence[Any]):
 
         if ax is None:
             ax = pyplot.figure().gca()
-        rows = self._rows.blocks[triples.owners(self._rows)]
+        rows = self._rows.blocks[self._rows.owners]
         columns = self._rows.columns[: len(rows)]
         corners = [(columns[:, side], rows[:, end]) for side, end in ((0, 0), (1, 0), (1, 1), (0, 1))]
         tiles = np.stack([np.stack(corner, axis=1) for corner in corners], axis=1).astype(float)
@@ -364,7 +375,7 @@ def _integers(value: Any, name: str) -> Integers:
     array = _on_host(value, name)
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"{name}: expected integers, got dtype {array.dtype}")
-    return array.astype(np.int64)  # a copy: what is checked stays as it is
+    return array.astype(np.int64)  # a copy, so that checked arrays do not change
 
 
 def _intervals(value: Any, name: str) -> Integers:
@@ -376,49 +387,39 @@ def _intervals(value: Any, name: str) -> Integers:
     return array
 
 
-def _triple(parts: Any, names: tuple[str, ...]) -> Triple:
+def _block_intervals(parts: Any, names: tuple[str, ...]) -> BlockIntervals:
     blocks, columns = _intervals(parts[0], names[0]), _intervals(parts[2], names[2])
     slices = _integers(parts[1], names[1]).reshape(-1)
     if len(slices) != len(blocks):
         raise ValueError(f"{names[1]}: expected a number for each of {len(blocks)} blocks, got {len(slices)}")
     last = int(slices[-1]) if len(slices) else 0
-    return Triple(blocks, slices, columns[:last] if 0 <= last < len(columns) else columns)
+    return BlockIntervals(blocks, slices, columns[:last] if 0 <= last < len(columns) else columns)
 
 
-_kept: OrderedDict[Any, tuple[Any, BlockRanges]] = OrderedDict()
-_kept_lock = Lock()
+# The arrays are stored too, so that no other array gets the identity of one on a device.
+_checked: LRUCache[Any, tuple[Any, BlockRanges]] = LRUCache(8)
 
 
 def as_ranges(ranges: Any, *sizes: int) -> BlockRanges | None:
-    """The argument `ranges` of a reduction of these sizes; a tuple is checked, and sent, when it first comes."""
+    """The argument `ranges` of a reduction of these sizes. A tuple is checked and copied at its first use."""
     if ranges is None or isinstance(ranges, BlockRanges):
         return ranges
     if not isinstance(ranges, (tuple, list)):
         kind = _arrays.type_name(ranges)
         raise TypeError(f"ranges: expected None, six arrays or a BlockRanges, got {kind}")
     parts: list[Any]
+    contents: Any
     if any(getattr(part, "is_cuda", False) for part in ranges):
-        # To read them would wait for the device. They are kept, so that no others have their identities.
+        # Identities and versions stand for the contents: to read these would wait for the device.
         parts = list(ranges)
-        told: Any = tuple((id(part), getattr(part, "_version", None)) for part in parts)
+        contents = tuple((id(part), getattr(part, "_version", None)) for part in parts)
     else:
         parts = [None if part is None else _on_host(part, "ranges") for part in ranges]
-        told = tuple(None if part is None else (part.shape, part.dtype.str, part.tobytes()) for part in parts)
-    key = (*sizes, told)
-    with _kept_lock:
-        found = _kept.get(key)
-        if found is not None:
-            _kept.move_to_end(key)
-            return found[1]
-    made = BlockRanges(parts)
-    with _kept_lock:
-        _kept[key] = parts, made
-        while len(_kept) > _KEPT:
-            _kept.popitem(last=False)
-    return made
+        contents = tuple(None if part is None else (part.shape, part.dtype.str, part.tobytes()) for part in parts)
+    return _checked.get_or_build((*sizes, contents), lambda: (parts, BlockRanges(parts)))[1]
 
 
 def same_ranges(a: Any, b: Any) -> bool:
-    """Whether two arguments `ranges` are of equal arrays."""
-    parts = [[None if part is None else _on_host(part, "ranges") for part in given] for given in (a, b)]
+    """Whether two arguments `ranges` have equal arrays."""
+    parts = [[None if part is None else _on_host(part, "ranges") for part in ranges] for ranges in (a, b)]
     return len(parts[0]) == len(parts[1]) and all(map(np.array_equal, *parts))

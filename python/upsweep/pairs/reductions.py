@@ -1,51 +1,88 @@
-"""The reductions of a LazyTensor: those of KeOps, by its names, over rows or over columns."""
+"""The reductions of a LazyTensor, by KeOps' names, over rows, columns or features.
+
+`function_of` caches a `PairFunction` for each signature of an expression, so that only the first call constructs
+nodes. Methods of which KeOps has two names are created by `_reduction`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from upsweep._compiler.formulas.nodes import KINDS
 from upsweep._compiler.formulas.parser import reduction_name
 from upsweep._utils.integers import as_integer
-from upsweep.pairs.calls import AUTO, Input, Options, PairCall, number_of_least, options_of
-from upsweep.pairs.derivatives import Derivatives
-from upsweep.pairs.graph import KINDS, build, flatten
-from upsweep.pairs.reduced import Reduced
+from upsweep._utils.lru_cache import LRUCache
+from upsweep.pairs.expression import build, flatten
+from upsweep.pairs.function import Input, PairFunction, check_accumulator, check_k
+from upsweep.pairs.operations import Operations, named_method
+from upsweep.pairs.pending import PendingReduction
 
-__all__ = ["Reductions"]
+__all__ = ["Reductions", "function_of"]
 
-_KEPT = 1024
-# By what a formula looks like and how it is reduced.
-_calls: dict[Any, PairCall] = {}
-_OF_FORMULAS = ("dtype_acc", "use_double_acc", "sum_scheme")
-_OF_CALLS = ("backend", "device_id", "ranges", "out", "n_threads", "method")
-# Hints for KeOps' compiler, which mean nothing here.
-_IGNORED = ("enable_chunks", "use_fast_math", "optional_flags")
+_functions: LRUCache[Any, PairFunction] = LRUCache(1024)
+_FORMULA_KEYWORDS = ("dtype_acc", "use_double_acc", "sum_scheme")
+_CALL_KEYWORDS = ("backend", "device_id", "ranges", "out", "n_threads", "method")
+_IGNORED_KEYWORDS = ("enable_chunks", "use_fast_math", "optional_flags")  # hints for KeOps' compiler
 
 
-def call_of(
-    roots: tuple[Any, ...], reduction: str, rows: str, k: int, options: Options
-) -> tuple[PairCall, list[Any]]:
-    """The call of an expression's reduction, and the leaves that are its inputs."""
+def function_of(
+    roots: tuple[Any, ...], reduction: str, rows: str, k: int = 0, dtype_acc: str = "auto"
+) -> tuple[PairFunction, list[Any]]:
+    """The function of an expression's reduction, and the leaves that are its inputs."""
     steps, leaves = flatten(*roots)
-    key = steps, reduction, rows, k, options
-    call = _calls.get(key)
-    if call is None:
-        nodes = build(steps)
-        inputs = [Input(_name(leaf, place), leaf.kind, leaf.dim) for place, leaf in enumerate(leaves)]
-        weight = nodes[1] if len(nodes) > 1 else None
-        call = PairCall(inputs, nodes[0], reduction, rows, weight=weight, k=k, options=options)
-        if len(_calls) >= _KEPT:
-            _calls.clear()
-        _calls[key] = call
-    return call, leaves
+
+    def construct() -> PairFunction:
+        formula, *weights = build(steps)
+        names = [f"Var({n},{leaf.dim},{KINDS.index(leaf.kind)})" for n, leaf in enumerate(leaves)]
+        inputs = [Input(name, leaf.kind, leaf.dim) for name, leaf in zip(names, leaves)]
+        weight = weights[0] if weights else None
+        return PairFunction(inputs, formula, reduction, rows, weight=weight, k=k, dtype_acc=dtype_acc)
+
+    return _functions.get_or_build((steps, reduction, rows, k, dtype_acc), construct), leaves
 
 
-def _name(leaf: Any, place: int) -> str:
-    return f"Var({place},{leaf.dim},{KINDS.index(leaf.kind)})"
+def _reduction(op: str, name: str, doc: str) -> Callable[..., Any]:
+    """The method of a reduction over rows or columns."""
+
+    def method(self: Reductions, axis: int | None = None, dim: int | None = None, **kwargs: Any) -> Any:
+        return self.reduction(op, axis=axis, dim=dim, **kwargs)
+
+    return named_method(method, name, doc)
 
 
-class Reductions(Derivatives):
-    """Sums, soft and hard extremes, over an axis of pairs; over features where that is the axis."""
+def _k_reduction(op: str, name: str, doc: str) -> Callable[..., Any]:
+    """The method of a reduction to the K smallest values."""
+
+    def method(self: Reductions, K: int, axis: int | None = None, dim: int | None = None, **kwargs: Any) -> Any:
+        return self.reduction(op, opt_arg=K, axis=axis, dim=dim, **kwargs)
+
+    return named_method(method, name, doc)
+
+
+def _feature_reduction(op: str, name: str, doc: str) -> Callable[..., Any]:
+    """The method of a reduction over rows, columns, or by default features."""
+
+    def method(self: Reductions, axis: int = -1, dim: int | None = None, **kwargs: Any) -> Any:
+        axis = axis if dim is None else dim
+        if axis in (-1, self.dim() - 1):
+            return self._apply(name)
+        return self.reduction(op, axis=axis, **kwargs)
+
+    return named_method(method, name, doc)
+
+
+def _alias(name: str) -> Callable[..., Any]:
+    """The method `name` by KeOps' other name."""
+
+    def method(self: Reductions, **kwargs: Any) -> Any:
+        return getattr(self, name)(**kwargs)
+
+    return named_method(method, f"{name}_reduction", f"`{name}`.")
+
+
+class Reductions(Operations):
+    """Sums, softmax weights and extremes."""
 
     __slots__ = ()
 
@@ -60,163 +97,181 @@ class Reductions(Derivatives):
         reduction_op : str
             KeOps' name: "Sum", "LogSumExp", "ArgKMin", ...
         other : LazyTensor, optional
-            Weights of "LogSumExp" and "SumSoftMaxWeight".
+            The weights of "LogSumExp" and "SumSoftMaxWeight".
         opt_arg : int, optional
-            K of "KMin" and its kin.
+            K of the "KMin" family.
         axis, dim : int
             The axis, by numpy's or torch's name: the number of batch dimensions, or one more.
         call : bool
-            False: return what can be printed and called instead of the result.
+            False returns an object that can be printed and called, instead of the result.
         **kwargs
-            `ranges` (see `BlockRanges`), `out`, `n_threads`; `backend`, `device_id`; `dtype_acc`,
-            `use_double_acc`, `sum_scheme`; with dask arrays `method`: see `Genred`.
+            `ranges` (see `BlockRanges`), `out`, `n_threads`, `backend`, `device_id`, `dtype_acc`,
+            `use_double_acc`, `sum_scheme` and, for dask arrays, `method`: see `Genred`.
 
         Returns
         -------
         array of shape batch + (rows, dim), or a pair of arrays
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from upsweep import Vi, Vj
+        >>> x, y = np.array([[0.0], [3.0]]), np.array([[1.0], [2.0], [5.0]])
+        >>> Vi(x).sqdist(Vj(y)).reduction("Min_ArgMin", axis=1)
+        (array([[1.],
+               [1.]]), array([[0],
+               [1]]))
+        >>> print(Vi(x).sqdist(Vj(y)).reduction("Sum", axis=1, call=False))
+        Reduction
+            formula: SqDist(Var(0,1,0),Var(1,1,1))
+            inputs: Vi(1), Vj(1)
+            shape: (2, 3, 1)
+            reduction: Sum (axis=1)
+            loop nest:
+                for j in 0 .. 3:    # once, into packed records
+                    v1 = j[0]
+                for i in 0 .. 2:    # threads and vector lanes
+                    v0 = i[0]
+                    sum = 0    # kept in float64
+                    for j in 0 .. 3, or in its ranges:    # blocks in cache
+                        v2 = sub(v0, v1)
+                        v3 = mul(v2, v2)
+                        sum takes results: v3
         """
         name = reduction_name(reduction_op)
         axis = dim if axis is None else axis
         if axis is None:
             raise ValueError("axis: expected the number of an axis of pairs")
         n_batch = self.dim() - 3
-        place = as_integer(axis, "axis") - n_batch
+        pair_axis = as_integer(axis, "axis") - n_batch
         if axis < 0:
-            place += self.dim()
-        if place not in (0, 1):
+            pair_axis += self.dim()
+        if pair_axis not in (0, 1):
             raise ValueError(f"axis: expected {n_batch} (rows) or {n_batch + 1} (columns), got {axis}")
-        k = number_of_least(opt_arg, "K", reduction_op) if "kmin" in name else 0
-        settings, formula_settings = {}, {}
+        k = check_k(opt_arg, "K", reduction_op) if "kmin" in name else 0
+        settings, accumulator = {}, {}
         for key, value in kwargs.items():
-            if key in _OF_CALLS:
+            if key in _CALL_KEYWORDS:
                 settings[key] = value
-            elif key in _OF_FORMULAS:
-                formula_settings[key] = value
-            elif key not in _IGNORED:
-                raise TypeError(
-                    f"{key}: is no keyword of a reduction; there are {', '.join(_OF_CALLS + _OF_FORMULAS)}"
-                )
-        options = options_of(name, **formula_settings) if formula_settings else AUTO
+            elif key in _FORMULA_KEYWORDS:
+                accumulator[key] = value
+            elif key not in _IGNORED_KEYWORDS:
+                known = ", ".join(_CALL_KEYWORDS + _FORMULA_KEYWORDS)
+                raise TypeError(f"{key}: is no keyword of a reduction; there are {known}")
+        dtype_acc = check_accumulator(name, **accumulator) if accumulator else "auto"
         roots: tuple[Any, ...] = (self,)
         meta = self._meta
         if other is not None:
             roots = self, self._lift(other)
             meta = self._join(reduction_op, roots)
-        prepared, leaves = call_of(roots, name, "j" if place == 0 else "i", k, options)
+        function, leaves = function_of(roots, name, "j" if pair_axis == 0 else "i", k, dtype_acc)
         if self.ranges is not None and settings.get("ranges") is None:
             settings["ranges"] = self.ranges
         if self.backend is not None and "backend" not in settings:
             settings["backend"] = self.backend
-        reduced = Reduced(prepared, leaves, meta, reduction_op, place, settings)
-        return reduced() if call and reduced.is_complete else reduced
+        pending = PendingReduction(function, leaves, meta, reduction_op, pair_axis, settings)
+        return pending() if call and pending.is_complete else pending
 
     # ---- sums --------------------------------------------------------------------------------------------------
 
-    def sum(self, axis: int = -1, dim: int | None = None, **kwargs: Any) -> Any:
-        """The sum over features (the default), rows or columns."""
-        axis = axis if dim is None else dim
-        if axis in (-1, self.dim() - 1):
-            return self._apply("sum")
-        return self.reduction("Sum", axis=axis, **kwargs)
+    sum = _feature_reduction(
+        "Sum",
+        "sum",
+        """The sum over features (the default), rows or columns.
 
-    def sum_reduction(self, axis: int | None = None, dim: int | None = None, **kwargs: Any) -> Any:
-        """The sum over rows or columns."""
-        return self.reduction("Sum", axis=axis, dim=dim, **kwargs)
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from upsweep import Vi, Vj
+        >>> x, y = np.array([[0.0], [3.0]]), np.array([[1.0], [2.0], [5.0]])
+        >>> (Vi(x) * Vj(y)).sum(axis=1)
+        array([[ 0.],
+               [24.]])
+        """,
+    )
+    sum_reduction = _reduction("Sum", "sum_reduction", "The sum over rows or columns.")
 
     def logsumexp(self, axis: int | None = None, dim: int | None = None, weight: Any = None, **kwargs: Any) -> Any:
-        """``log(sum(exp(x) * weight))``, without overflow."""
+        """``log(sum(exp(x) * weight))`` over rows or columns, without overflow.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from upsweep import Vi, Vj
+        >>> (Vi(np.array([[1000.0]])) * Vj(np.ones((2, 1)))).logsumexp(axis=1).round(4)
+        array([[1000.6931]])
+        """
         if weight is not None:
-            kwargs["other"] = weight  # a name of old for it
+            kwargs["other"] = weight  # KeOps' older name
         return self.reduction("LogSumExp", axis=axis, dim=dim, **kwargs)
 
-    def logsumexp_reduction(self, **kwargs: Any) -> Any:
-        """`logsumexp`."""
-        return self.logsumexp(**kwargs)
-
     def sumsoftmaxweight(self, weight: Any, axis: int | None = None, dim: int | None = None, **kwargs: Any) -> Any:
-        """``sum(exp(x) * weight) / sum(exp(x))``, without overflow."""
+        """``sum(exp(x) * weight) / sum(exp(x))`` over rows or columns, without overflow: softmax attention.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from upsweep import Vi, Vj
+        >>> scores = Vi(np.zeros((1, 1))) * Vj(np.ones((2, 1)))
+        >>> scores.sumsoftmaxweight(Vj(np.array([[1.0], [3.0]])), axis=1)
+        array([[2.]])
+        """
         return self.reduction("SumSoftMaxWeight", other=weight, axis=axis, dim=dim, **kwargs)
 
-    def sumsoftmaxweight_reduction(self, **kwargs: Any) -> Any:
-        """`sumsoftmaxweight`."""
-        return self.sumsoftmaxweight(**kwargs)
+    logsumexp_reduction = _alias("logsumexp")
+    sumsoftmaxweight_reduction = _alias("sumsoftmaxweight")
 
     # ---- extremes ----------------------------------------------------------------------------------------------
 
-    def _extreme(self, op: str, axis: int, dim: int | None, kwargs: dict[str, Any]) -> Any:
-        axis = axis if dim is None else dim
-        if axis in (-1, self.dim() - 1):
-            return self._apply(op.lower())
-        return self.reduction(op, axis=axis, **kwargs)
+    min = _feature_reduction(
+        "Min", "min", "The minimum over features (the default), rows or columns; NaN if any value is."
+    )
+    max = _feature_reduction(
+        "Max", "max", "The maximum over features (the default), rows or columns; NaN if any value is."
+    )
+    argmin = _feature_reduction(
+        "ArgMin",
+        "argmin",
+        """The index of the minimum, the first of equal values; int64 over rows or columns.
 
-    def min(self, axis: int = -1, dim: int | None = None, **kwargs: Any) -> Any:
-        """The least over features (the default), rows or columns; NaN where one is."""
-        return self._extreme("Min", axis, dim, kwargs)
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from upsweep import Vi, Vj
+        >>> x, y = np.array([[0.0], [3.0]]), np.array([[1.0], [2.0], [5.0]])
+        >>> Vi(x).sqdist(Vj(y)).argmin(axis=1)
+        array([[0],
+               [1]])
+        """,
+    )
+    argmax = _feature_reduction(
+        "ArgMax", "argmax", "The index of the maximum, the first of equal values; int64 over rows or columns."
+    )
+    min_reduction = _reduction("Min", "min_reduction", "The minimum over rows or columns.")
+    max_reduction = _reduction("Max", "max_reduction", "The maximum over rows or columns.")
+    argmin_reduction = _reduction("ArgMin", "argmin_reduction", "The index of the minimum over rows or columns.")
+    argmax_reduction = _reduction("ArgMax", "argmax_reduction", "The index of the maximum over rows or columns.")
+    min_argmin = _reduction("Min_ArgMin", "min_argmin", "The minimum over rows or columns, and its index.")
+    max_argmax = _reduction("Max_ArgMax", "max_argmax", "The maximum over rows or columns, and its index.")
+    Kmin = _k_reduction("KMin", "Kmin", "The K smallest values in increasing order; +inf where there are fewer.")
+    argKmin = _k_reduction(
+        "ArgKMin",
+        "argKmin",
+        """The int64 indices of the K smallest values; -1 where there are fewer.
 
-    def max(self, axis: int = -1, dim: int | None = None, **kwargs: Any) -> Any:
-        """The largest over features (the default), rows or columns; NaN where one is."""
-        return self._extreme("Max", axis, dim, kwargs)
-
-    def argmin(self, axis: int = -1, dim: int | None = None, **kwargs: Any) -> Any:
-        """The place of the least, the first of equal ones; int64 over rows or columns."""
-        return self._extreme("ArgMin", axis, dim, kwargs)
-
-    def argmax(self, axis: int = -1, dim: int | None = None, **kwargs: Any) -> Any:
-        """The place of the largest, the first of equal ones; int64 over rows or columns."""
-        return self._extreme("ArgMax", axis, dim, kwargs)
-
-    def min_reduction(self, axis: int | None = None, dim: int | None = None, **kwargs: Any) -> Any:
-        """The least over rows or columns."""
-        return self.reduction("Min", axis=axis, dim=dim, **kwargs)
-
-    def max_reduction(self, axis: int | None = None, dim: int | None = None, **kwargs: Any) -> Any:
-        """The largest over rows or columns."""
-        return self.reduction("Max", axis=axis, dim=dim, **kwargs)
-
-    def argmin_reduction(self, axis: int | None = None, dim: int | None = None, **kwargs: Any) -> Any:
-        """The place of the least over rows or columns."""
-        return self.reduction("ArgMin", axis=axis, dim=dim, **kwargs)
-
-    def argmax_reduction(self, axis: int | None = None, dim: int | None = None, **kwargs: Any) -> Any:
-        """The place of the largest over rows or columns."""
-        return self.reduction("ArgMax", axis=axis, dim=dim, **kwargs)
-
-    def min_argmin(self, axis: int | None = None, dim: int | None = None, **kwargs: Any) -> Any:
-        """The least over rows or columns, and its place."""
-        return self.reduction("Min_ArgMin", axis=axis, dim=dim, **kwargs)
-
-    def min_argmin_reduction(self, **kwargs: Any) -> Any:
-        """`min_argmin`."""
-        return self.min_argmin(**kwargs)
-
-    def max_argmax(self, axis: int | None = None, dim: int | None = None, **kwargs: Any) -> Any:
-        """The largest over rows or columns, and its place."""
-        return self.reduction("Max_ArgMax", axis=axis, dim=dim, **kwargs)
-
-    def max_argmax_reduction(self, **kwargs: Any) -> Any:
-        """`max_argmax`."""
-        return self.max_argmax(**kwargs)
-
-    def Kmin(self, K: int, axis: int | None = None, dim: int | None = None, **kwargs: Any) -> Any:
-        """The K least over rows or columns in increasing order; +inf where there are fewer."""
-        return self.reduction("KMin", opt_arg=K, axis=axis, dim=dim, **kwargs)
-
-    def Kmin_reduction(self, **kwargs: Any) -> Any:
-        """`Kmin`."""
-        return self.Kmin(**kwargs)
-
-    def argKmin(self, K: int, axis: int | None = None, dim: int | None = None, **kwargs: Any) -> Any:
-        """The places of the K least, int64; -1 where there are fewer."""
-        return self.reduction("ArgKMin", opt_arg=K, axis=axis, dim=dim, **kwargs)
-
-    def argKmin_reduction(self, **kwargs: Any) -> Any:
-        """`argKmin`."""
-        return self.argKmin(**kwargs)
-
-    def Kmin_argKmin(self, K: int, axis: int | None = None, dim: int | None = None, **kwargs: Any) -> Any:
-        """The K least and their places."""
-        return self.reduction("KMin_ArgKMin", opt_arg=K, axis=axis, dim=dim, **kwargs)
-
-    def Kmin_argKmin_reduction(self, **kwargs: Any) -> Any:
-        """`Kmin_argKmin`."""
-        return self.Kmin_argKmin(**kwargs)
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from upsweep import Vi, Vj
+        >>> x, y = np.array([[0.0], [3.0]]), np.array([[1.0], [2.0], [5.0]])
+        >>> Vi(x).sqdist(Vj(y)).argKmin(2, axis=1)
+        array([[0, 1],
+               [1, 0]])
+        """,
+    )
+    Kmin_argKmin = _k_reduction("KMin_ArgKMin", "Kmin_argKmin", "The K smallest values, and their indices.")
+    min_argmin_reduction = _alias("min_argmin")
+    max_argmax_reduction = _alias("max_argmax")
+    Kmin_reduction = _alias("Kmin")
+    argKmin_reduction = _alias("argKmin")
+    Kmin_argKmin_reduction = _alias("Kmin_argKmin")

@@ -28,7 +28,7 @@ ROW_COSTS = {1: 1.3, 2: 1.15, 4: 1.03, 8: 1.0}
 
 
 class Ranges(Protocol):
-    """Blocks of rows and their ranges of columns, as `pairs.triples.Triple` has them."""
+    """Blocks of rows and their ranges of columns, as `pairs.block_intervals.BlockIntervals` has them."""
 
     @property
     def blocks(self) -> Integers: ...

@@ -1,14 +1,15 @@
 """Derivatives of reductions over pairs, as formulas that are reduced over pairs again.
 
 With result a[i] = reduce over j of F(i, j) and a cotangent g[i], the gradient of a variable is a sum over pairs of
-one more formula: over j for variables of rows, over i for those of columns, over both for parameters. That formula
-reads the cotangent, and of exponential sums what they came to, as variables of rows behind those of the reduction:
+another formula: over j for row variables, over i for column variables, over both for parameters. That formula
+reads the cotangent, and the residuals of exponential sums, as row variables that follow those of the reduction:
 
     position n      the cotangent, of the result's dim
-    position n + 1  log(sum(exp(F))) of the same pairs, of dim 1, or of "logsumexp" the result itself
+    position n + 1  log(sum(exp(F))) over the same pairs, of dim 1; of "logsumexp" the result itself
     position n + 2  of "sumsoftmaxweight" the result
 
-Being sums over pairs, gradients have gradients.
+Gradients are sums over pairs, so they have gradients themselves. `pairs.gradients` (numpy, cupy, dask) and
+`_torch.pairs` evaluate these reductions.
 """
 
 from __future__ import annotations
@@ -20,30 +21,53 @@ from upsweep._compiler.formulas.derivative import differential, gradient
 from upsweep._compiler.formulas.nodes import Node, make, substitute, variable, variables, zero
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
 
-__all__ = ["DIFFERENTIABLE", "SUMS", "at_place", "log_total", "pullback", "pushforward"]
+__all__ = [
+    "DIFFERENTIABLE",
+    "SUMS",
+    "at_selected_pairs",
+    "broadcast_axes",
+    "log_total",
+    "pullback",
+    "pushforward",
+    "variable_at",
+]
 
 SUMS = ("sum", "logsumexp", "sumsoftmaxweight")
-"""Reductions whose derivative reads all pairs; the others' reads the pairs that were chosen."""
+"""Reductions whose derivative depends on all pairs; that of an extreme depends on the selected pairs only."""
 
 DIFFERENTIABLE = (*SUMS, "min", "max", "kmin", "min_argmin", "max_argmax", "kmin_argkmin")
 
 
-def pullback(reduction: PairReduction, wanted: Node, n_arrays: int) -> PairReduction:
-    """The sum over pairs that is the gradient of the variable `wanted`.
+def variable_at(reduction: PairReduction, position: int) -> Node | None:
+    """The variable at a position; None if the reduction does not read that array."""
+    return next((v for v in reduction.variables if v.static[0] == position), None)
 
-    The gradient of a parameter is summed over columns only: what remains is one for each row, to be added up.
+
+def broadcast_axes(gradient: Sequence[int], array: Sequence[int]) -> tuple[int, ...]:
+    """The axes along which a gradient of shape (*batch, n, dim) is summed to that of an array that was broadcast.
+
+    Parameters have one row.
+    """
+    wide = (*(1,) * (len(gradient) - len(array)), *array) if len(array) == 1 else tuple(array)
+    return tuple(axis for axis in range(len(gradient) - 1) if wide[axis] == 1 and gradient[axis] != 1)
+
+
+def pullback(reduction: PairReduction, of: Node, n_arrays: int) -> PairReduction:
+    """The sum over pairs that is the gradient with respect to the variable `of`.
+
+    The gradient of a parameter is summed over columns only; the caller sums its rows.
     """
     dim = outputs(reduction)[0][0]
     cotangent = variable(n_arrays, dim, reduction.rows)
     if reduction.reduction == "sum":
-        formula = gradient(reduction.formula, wanted, cotangent)
+        formula = gradient(reduction.formula, of, cotangent)
     else:
-        formula = _of_exponentials(reduction, wanted, cotangent, n_arrays)
-    rows = reduction.rows if wanted.static[1] == "p" else wanted.static[1]
+        formula = _of_exponentials(reduction, of, cotangent, n_arrays)
+    rows = reduction.rows if of.static[1] == "p" else of.static[1]
     return replace(reduction, formula=formula, reduction="sum", weight=None, rows=rows)
 
 
-def _of_exponentials(reduction: PairReduction, wanted: Node, cotangent: Node, n_arrays: int) -> Node:
+def _of_exponentials(reduction: PairReduction, of: Node, cotangent: Node, n_arrays: int) -> Node:
     weight, values = reduction.weight, reduction.formula
     if reduction.reduction == "logsumexp":
         total = variable(n_arrays + 1, cotangent.dim, reduction.rows)
@@ -56,23 +80,23 @@ def _of_exponentials(reduction: PairReduction, wanted: Node, cotangent: Node, n_
         part = make("exp", make("sub", values, total))
         share = make("mul", part, cotangent)
         inner = make("mul", part, make("scalprod", cotangent, make("sub", weight, mean)))
-    formula = gradient(values, wanted, inner)
-    if weight is not None and wanted in variables(weight):
+    formula = gradient(values, of, inner)
+    if weight is not None and of in variables(weight):
         if weight.dim == 1 and share.dim > 1:
             share = make("sum", share)
-        formula = make("add", formula, gradient(weight, wanted, share))
+        formula = make("add", formula, gradient(weight, of, share))
     return formula
 
 
 def pushforward(reduction: PairReduction, moving: Sequence[Node], n_arrays: int) -> PairReduction:
-    """The sum over pairs that is the change of the result when the variables `moving` change.
+    """The sum over pairs that is the tangent of the result for tangents of the variables `moving`.
 
-    Their changes are variables of their kinds from position n on; behind those is what exponential sums came to,
-    as `pullback` has it.
+    The tangents are variables of the same kinds from position n on; the residuals of exponential sums follow them,
+    in the order of `pullback`.
     """
     tangents = [variable(n_arrays + place, v.dim, v.static[1]) for place, v in enumerate(moving)]
     weight, values, n_known = reduction.weight, reduction.formula, n_arrays + len(moving)
-    change = _change(values, moving, tangents)
+    change = _tangent(values, moving, tangents)
     if reduction.reduction == "sum":
         formula = change
     else:
@@ -84,27 +108,27 @@ def pushforward(reduction: PairReduction, moving: Sequence[Node], n_arrays: int)
         else:
             mean = variable(n_known + 1, dim, reduction.rows)
             level = weight if reduction.reduction == "logsumexp" else make("sub", weight, mean)
-            moved = make("add", make("mul", level, change), _change(weight, moving, tangents))
+            moved = make("add", make("mul", level, change), _tangent(weight, moving, tangents))
             formula = make("mul", share, moved)
     return replace(reduction, formula=formula, reduction="sum", weight=None)
 
 
-def _change(formula: Node, moving: Sequence[Node], tangents: Sequence[Node]) -> Node:
-    """The change of a formula along the changes of its variables."""
+def _tangent(formula: Node, moving: Sequence[Node], tangents: Sequence[Node]) -> Node:
+    """The tangent of a formula for tangents of its variables."""
     total: Node | None = None
-    for of, tangent in zip(moving, tangents):
-        part = differential(formula, of, tangent)
+    for each, tangent in zip(moving, tangents):
+        part = differential(formula, each, tangent)
         total = part if total is None else make("add", total, part)
     return zero(formula.dim) if total is None else total
 
 
 def log_total(reduction: PairReduction) -> PairReduction:
-    """log(sum(exp(F))) of a soft maximum's pairs."""
+    """The log of a softmax's denominator, log(sum(exp(F)))."""
     return replace(reduction, reduction="logsumexp", weight=None)
 
 
-def at_place(reduction: PairReduction, feature: int) -> PairReduction:
-    """One feature of the formula where rows and columns have been paired off: all variables are of rows "i"."""
+def at_selected_pairs(reduction: PairReduction, feature: int) -> PairReduction:
+    """One feature of the formula at selected pairs: row and column variables both become row variables."""
     formula = reduction.formula
     paired = {v: variable(v.static[0], v.dim, "i") for v in variables(formula) if v.static[1] != "p"}
     formula = substitute(formula, paired)

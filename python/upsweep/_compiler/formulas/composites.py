@@ -1,129 +1,148 @@
-"""Operations that are written in terms of others when their node is made.
+"""Composite operations: `make` replaces them by other operations, so that no later pass knows them.
 
-`EXPANSIONS` gives for each the name in formula texts, the number of arguments and of numbers, the rule of dims,
-and the expansion, which is handed `make`.
+Importing this module registers them in the table of `ops`; the package does that.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from upsweep._compiler.formulas.dims import DimError, Dims, elementwise, sized
+from upsweep._compiler.formulas import dims, ops
+from upsweep._compiler.formulas.dims import DimError, DimRule, Static
+from upsweep._compiler.formulas.nodes import Node, constant, make
 
-if TYPE_CHECKING:
-    from upsweep._compiler.formulas.nodes import Node, Static
+__all__: list[str] = []
 
-    Make = Callable[..., Node]
-    Args = tuple[Node, ...]
-
-__all__ = ["EXPANSIONS"]
+Expansion = Callable[..., Node]
 
 
-def _constant(value: float) -> Node:
-    from upsweep._compiler.formulas.nodes import constant
+def _composite(
+    name: str, keops: str, arity: int, dim: DimRule, n_static: int = 0
+) -> Callable[[Expansion], Expansion]:
+    """Register an expansion, a function of the operands and the static arguments."""
 
-    return constant(value)
+    def register(expand: Expansion) -> Expansion:
+        ops.register(ops.Operation(name, keops, arity, dim, None, (n_static, n_static), expand=expand))
+        return expand
 
-
-def _sqnorm2(make: Make, args: Args, static: Static) -> Node:
-    return make("sum", make("square", args[0]))
-
-
-def _norm2(make: Make, args: Args, static: Static) -> Node:
-    return make("sqrt", make("sqnorm2", args[0]))
+    return register
 
 
-def _normalize(make: Make, args: Args, static: Static) -> Node:
-    return make("mul", make("rsqrt", make("sqnorm2", args[0])), args[0])
+@_composite("sqnorm2", "SqNorm2", 1, dims.one)
+def _sqnorm2(x: Node) -> Node:
+    return make("sum", make("square", x))
 
 
-def _weightedsqnorm(make: Make, args: Args, static: Static) -> Node:
-    """By the weight's dim: one number, one for each feature, or a matrix."""
-    weight, x = args
+@_composite("norm2", "Norm2", 1, dims.one)
+def _norm2(x: Node) -> Node:
+    return make("sqrt", _sqnorm2(x))
+
+
+@_composite("normalize", "Normalize", 1, dims.first)
+def _normalize(x: Node) -> Node:
+    return make("mul", make("rsqrt", _sqnorm2(x)), x)
+
+
+def _weighted_dim(widths: tuple[int, ...], static: Static) -> int:
+    dim = dims.elementwise(widths[1:], static)
+    if widths[0] not in (1, dim, dim * dim):
+        raise DimError(f"the weights' dim has to be 1, {dim} or {dim * dim}")
+    return 1
+
+
+@_composite("weightedsqnorm", "WeightedSqNorm", 2, _weighted_dim)
+def _weightedsqnorm(weight: Node, x: Node) -> Node:
+    """The weight is one number, one for each feature, or a matrix."""
     if weight.dim == 1:
-        return make("mul", weight, make("sqnorm2", x))
+        return make("mul", weight, _sqnorm2(x))
     if weight.dim == x.dim:
         return make("scalprod", weight, make("square", x))
     return make("scalprod", make("matvecmult", weight, x), x)
 
 
-def _weightedsqdist(make: Make, args: Args, static: Static) -> Node:
-    return make("weightedsqnorm", args[0], make("sub", args[1], args[2]))
+@_composite("weightedsqdist", "WeightedSqDist", 3, _weighted_dim)
+def _weightedsqdist(weight: Node, x: Node, y: Node) -> Node:
+    return make("weightedsqnorm", weight, make("sub", x, y))
 
 
-def _weighted_dims(dims: tuple[int, ...], static: Static) -> int:
-    dim = elementwise(dims[1:], static)
-    if dims[0] not in (1, dim, dim * dim):
-        raise DimError(f"the weights' dim has to be 1, {dim} or {dim * dim}")
-    return 1
+for _name, _keops in (("sqnormiso", "SqNormIso"), ("sqnormdiag", "SqNormDiag"), ("symsqnorm", "SymSqNorm")):
+    _composite(_name, _keops, 2, _weighted_dim)(_weightedsqnorm)
 
 
-def _sinc(make: Make, args: Args, static: Static) -> Node:
-    return make("sinxdivx", make("mul", _constant(math.pi), args[0]))
+@_composite("sinc", "Sinc", 1, dims.first)
+def _sinc(x: Node) -> Node:
+    return make("sinxdivx", make("mul", constant(math.pi), x))
 
 
-def _difference_matrix(make: Make, args: Args, static: Static) -> Node:
-    a, b = args
-    one = _constant(1)
+@_composite("difference_matrix", "DifferenceMatrix", 2, dims.outer)
+def _difference_matrix(a: Node, b: Node) -> Node:
+    one = constant(1)
     columns = make("tensorprod", a, make("sumT", one, static=(b.dim,)))
     return make("sub", columns, make("tensorprod", make("sumT", one, static=(a.dim,)), b))
 
 
-def _kron(make: Make, args: Args, static: Static) -> Node:
-    shape_a, shape_b = static
-    n = len(shape_a)
-    interleaved = (*range(0, 2 * n, 2), *range(1, 2 * n, 2))
-    return make("tensordot", *args, static=(shape_a, shape_b, (), (), interleaved))
-
-
-def _kron_dims(dims: tuple[int, ...], static: Static) -> int:
+def _kron_dim(widths: tuple[int, ...], static: Static) -> int:
     if len(static[0]) != len(static[1]):
         raise DimError("both shapes have to have as many axes")
-    return sized.tensordot(dims, (*static, (), ()))
+    return dims.tensordot(widths, (*static, (), ()))
 
 
-def _bspline(make: Make, args: Args, static: Static) -> Node:
-    """The basis of splines of an order at x, by de Boor's recursion over vectors of intervals.
-
-    Where knots coincide, a function of no width is 0.
-    """
-    knots, x = args
-    n, half = knots.dim, _constant(0.5)
-
-    def at(start: int, dim: int) -> Node:
-        return make("extract", knots, static=(start, dim))
-
-    basis = make("mul", make("le", at(0, n - 1), x), make("lt", x, at(1, n - 1)))
-    for order in range(1, static[0] + 1):
-        left, right = at(0, n - order), at(order, n - order)
-        rising = make("div", make("sub", x, left), make("sub", right, left))
-        rising = make("ifelse", make("sub", make("lt", left, right), half), rising, _constant(0))
-        count = n - order - 1
-        falling = make("sub", _constant(1), make("extract", rising, static=(1, count)))
-        up = make("mul", make("extract", rising, static=(0, count)), make("extract", basis, static=(0, count)))
-        basis = make("add", up, make("mul", falling, make("extract", basis, static=(1, count))))
-    return basis
+@_composite("kron", "Kron", 2, _kron_dim, 2)
+def _kron(a: Node, b: Node, shape_a: Static, shape_b: Static) -> Node:
+    n = len(shape_a)
+    interleaved = (*range(0, 2 * n, 2), *range(1, 2 * n, 2))
+    return make("tensordot", a, b, static=(shape_a, shape_b, (), (), interleaved))
 
 
-def _bspline_dims(dims: tuple[int, ...], static: Static) -> int:
+def _bspline_dim(widths: tuple[int, ...], static: Static) -> int:
     order = static[0]
     if not isinstance(order, int) or order < 0:
         raise DimError(f"the order has to be an integer of at least 0, not {order!r}")
-    if dims[1] != 1 or dims[0] < order + 2:
+    if widths[1] != 1 or widths[0] < order + 2:
         raise DimError(f"order {order} takes {order + 2} knots or more, and a number")
-    return dims[0] - order - 1
+    return widths[0] - order - 1
 
 
-_MOST_CELLS = 400  # of a table of soft alignments, each of which is about 20 instructions
+@_composite("bspline", "BSpline", 2, _bspline_dim, 1)
+def _bspline(knots: Node, x: Node, order: int) -> Node:
+    """The B-spline basis of an order at x, by de Boor's recursion over vectors of intervals.
+
+    A basis function of width 0, between equal knots, is 0.
+    """
+    n, half = knots.dim, constant(0.5)
+
+    def part(x: Node, start: int, dim: int) -> Node:
+        return make("extract", x, static=(start, dim))
+
+    basis = make("mul", make("le", part(knots, 0, n - 1), x), make("lt", x, part(knots, 1, n - 1)))
+    for degree in range(1, order + 1):
+        left, right = part(knots, 0, n - degree), part(knots, degree, n - degree)
+        rising = make("div", make("sub", x, left), make("sub", right, left))
+        rising = make("ifelse", make("sub", make("lt", left, right), half), rising, constant(0))
+        count = n - degree - 1
+        falling = make("sub", constant(1), part(rising, 1, count))
+        up = make("mul", part(rising, 0, count), part(basis, 0, count))
+        basis = make("add", up, make("mul", falling, part(basis, 1, count)))
+    return basis
 
 
-def _softdtw(make: Make, args: Args, static: Static) -> Node:
-    """The cost of the soft alignment of two sequences of numbers: a table filled cell by cell."""
-    x, y, gamma = args
+_MAX_CELLS = 400  # of a table of soft alignments; a cell is about 20 instructions
 
-    def softly(costs: list[Node]) -> Node:
+
+def _softdtw_dim(widths: tuple[int, ...], static: Static) -> int:
+    if widths[2] != 1:
+        raise DimError("gamma has to be a number")
+    if widths[0] * widths[1] > _MAX_CELLS:
+        raise DimError(f"the sequences' lengths multiply to more than {_MAX_CELLS}")
+    return 1
+
+
+@_composite("softdtw_sqdist", "SoftDTW_SqDist", 3, _softdtw_dim)
+def _softdtw(x: Node, y: Node, gamma: Node) -> Node:
+    """The cost of the soft alignment (dynamic time warping) of two sequences of numbers, cell by cell."""
+
+    def soft_minimum(costs: list[Node]) -> Node:
         least = costs[0]
         for cost in costs[1:]:
             least = make("ifelse", make("sub", cost, least), least, cost)
@@ -136,43 +155,14 @@ def _softdtw(make: Make, args: Args, static: Static) -> Node:
     table: dict[tuple[int, int], Node] = {}
     for m in range(y.dim):
         for n in range(x.dim):
-            here = make("sqdist", make("elem", x, static=(n,)), make("elem", y, static=(m,)))
+            cost = make("sqdist", make("elem", x, static=(n,)), make("elem", y, static=(m,)))
             before = [table[cell] for cell in ((n - 1, m - 1), (n - 1, m), (n, m - 1)) if cell in table]
-            table[n, m] = here if not before else make("add", here, softly(before) if before[1:] else before[0])
+            if before:
+                cost = make("add", cost, soft_minimum(before) if before[1:] else before[0])
+            table[n, m] = cost
     return table[x.dim - 1, y.dim - 1]
 
 
-def _softdtw_dims(dims: tuple[int, ...], static: Static) -> int:
-    if dims[2] != 1:
-        raise DimError("gamma has to be a number")
-    if dims[0] * dims[1] > _MOST_CELLS:
-        raise DimError(f"the sequences' lengths multiply to more than {_MOST_CELLS}")
-    return 1
-
-
-def _same(make: Make, args: Args, static: Static) -> Node:
-    return args[0]
-
-
-def _first(dims: tuple[int, ...], static: Static) -> int:
-    return dims[0]
-
-
-EXPANSIONS: dict[str, tuple[str, int, int, Dims, Callable[[Make, Args, Static], Node]]] = {
-    "sqnorm2": ("SqNorm2", 1, 0, sized.one, _sqnorm2),
-    "norm2": ("Norm2", 1, 0, sized.one, _norm2),
-    "normalize": ("Normalize", 1, 0, _first, _normalize),
-    "weightedsqnorm": ("WeightedSqNorm", 2, 0, _weighted_dims, _weightedsqnorm),
-    "weightedsqdist": ("WeightedSqDist", 3, 0, _weighted_dims, _weightedsqdist),
-    "sqnormiso": ("SqNormIso", 2, 0, _weighted_dims, _weightedsqnorm),
-    "sqnormdiag": ("SqNormDiag", 2, 0, _weighted_dims, _weightedsqnorm),
-    "symsqnorm": ("SymSqNorm", 2, 0, _weighted_dims, _weightedsqnorm),
-    "sinc": ("Sinc", 1, 0, _first, _sinc),
-    "difference_matrix": ("DifferenceMatrix", 2, 0, sized.outer, _difference_matrix),
-    "kron": ("Kron", 2, 2, _kron_dims, _kron),
-    "bspline": ("BSpline", 2, 1, _bspline_dims, _bspline),
-    "softdtw_sqdist": ("SoftDTW_SqDist", 3, 0, _softdtw_dims, _softdtw),
-    # Common subexpressions are found anyway.
-    "factorize": ("Factorize", 2, 0, _first, _same),
-    "autofactorize": ("AutoFactorize", 1, 0, _first, _same),
-}
+# KeOps' hints to compute a common subexpression once: hash-consing does that anyway.
+_composite("factorize", "Factorize", 2, dims.first)(lambda x, common: x)
+_composite("autofactorize", "AutoFactorize", 1, dims.first)(lambda x: x)

@@ -1,14 +1,14 @@
 """Reverse-mode differentiation: the cotangents of variables from those of results, by a rule for each operation.
 
-A rule takes a node and the cotangent of its value, and returns one cotangent for each argument, or None where the
+A rule takes a node and the cotangent of its value, and returns one cotangent for each operand, or None where the
 derivative is zero everywhere. A rule of a select (`ifelse`, `where`, `relu`, `max`, ...) returns selects between
 the cotangent and 0.
 
-The cotangent that enters a branch which is not taken is 0, but the derivatives inside of that branch may be
-infinite or NaN, and 0 times those is NaN. A select is therefore not multiplied with what follows: it is removed
-from the cotangent and becomes a guard, which accompanies the product through the branch. The product is selected
-by its guard where it leaves the branch: at a node that other terms reach too, and at the variables. `derivative`
-uses this for formulas, and `scalar_ops` for the updates of scans.
+The cotangent that enters a branch that is not chosen is 0, but derivatives inside that branch may be infinite or
+NaN, and 0 times those is NaN. A select is therefore not multiplied with the following factors: it is removed from
+the cotangent and becomes a guard, which accompanies the product through the branch. The product is selected by its
+guard where it leaves the branch: at a node that other terms reach too, and at the variables. `derivative` uses
+this for formulas, and `scalar_ops` for the updates of recurrences.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from upsweep._compiler.formulas import ops
-from upsweep._compiler.formulas.nodes import Node, constant, make, node_of, order
+from upsweep._compiler.formulas.nodes import Node, constant, intern, make, order
 
 __all__ = ["Cotangents", "Rule", "pull_back", "widened"]
 
@@ -27,15 +27,15 @@ Rule = Callable[[Node, Node], Cotangents]
 _SELECTS = ("ifelse", "where")
 
 _LINEAR = frozenset({"add", "sub", "neg", "sum", "sumT", "elem", "elemT", "extract", "extractT", "concat"})
-"""Operations whose rules only add, negate and move features: they map 0 to 0."""
+"""Operations whose rules only add, negate and move features, and so map a cotangent of 0 to 0."""
 
 _Guard = tuple[tuple[Node, bool], ...]
-"""Conditions of selects that all hold, or do not, where a node takes part in the result. A condition has dim 1 or
-the node's dim."""
+"""Pairs of a condition and the side of its select: the node contributes to the result where all of them match. A
+condition has dim 1 or the node's dim."""
 
 
 class _Term(NamedTuple):
-    """A cotangent that counts where its guard holds; elsewhere it is 0 when the pending conditions are applied."""
+    """A summand of a cotangent: valid where `guard` holds, 0 elsewhere once `pending` is applied."""
 
     value: Node
     guard: _Guard = ()
@@ -78,18 +78,18 @@ def pull_back(
 
 
 def widened(node: Node, dim: int) -> Node:
-    """A number as a vector; a vector as it is."""
+    """A number broadcast to a vector of `dim` features; a vector unchanged."""
     return node if node.dim == dim else make("sumT", node, static=(dim,))
 
 
 def _arguments(node: Node, total: _Term, rule: Rule, select: str) -> Iterable[_Term | None]:
-    """The terms of a node's arguments."""
+    """The terms that a node adds to the cotangents of its operands."""
     row = ops.TABLE.get(node.op)
     is_linear = node.op in _LINEAR
     value, guard, pending = total
     guards: Iterable[_Guard] = (guard,) * len(node.args)
     if row is not None and not row.elementwise and _widest(guard) > 1:
-        # Conditions of single features do not fit the features of the arguments.
+        # A condition for each feature does not match the features of the operands.
         value, pending = _selected(value, pending, select), ()
         mask = _mask(guard, select)
         masks = rule(node, mask) if is_linear else (make("sum", mask),) * len(node.args)
@@ -110,15 +110,15 @@ def _arguments(node: Node, total: _Term, rule: Rule, select: str) -> Iterable[_T
 
 
 def _without_selects(part: Node) -> tuple[Node, _Guard]:
-    """A cotangent without the selects between it and 0 at its root, and their conditions."""
+    """Strip the selects between a cotangent and 0 from its root; return it and their conditions."""
     conditions: list[tuple[Node, bool]] = []
     while part.op in _SELECTS:
-        condition, taken, other = part.args
-        if not _is_zero(taken) and not _is_zero(other):
+        condition, chosen, other = part.args
+        if not _is_zero(chosen) and not _is_zero(other):
             break
         side = _is_zero(other)
         conditions.append((condition, side))
-        part = taken if side else other
+        part = chosen if side else other
     return part, tuple(conditions)
 
 
@@ -127,7 +127,7 @@ def _is_zero(node: Node) -> bool:
 
 
 def _total(terms: list[_Term], select: str) -> _Term:
-    """The sum of the terms of a node; its guard holds where that of any term does."""
+    """The sum of the terms of a node, guarded by the disjunction of their guards."""
     by_guard: dict[_Guard, _Term] = {}
     for term in terms:
         known = by_guard.get(term.guard)
@@ -150,7 +150,7 @@ def _total(terms: list[_Term], select: str) -> _Term:
 
 
 def _any_of(guards: list[_Guard], select: str) -> _Guard:
-    """The guard that holds where any of several does."""
+    """The disjunction of guards."""
     if not all(guards):
         return ()
     if len(guards) == 2 and len(guards[0]) == len(guards[1]) == 1:
@@ -163,8 +163,8 @@ def _any_of(guards: list[_Guard], select: str) -> _Guard:
     return (_holds(mask, select),)
 
 
-def _select(select: str, condition: Node, taken: Node, other: Node) -> Node:
-    return node_of(select, (condition, taken, other), (), max(condition.dim, taken.dim, other.dim))
+def _select(select: str, condition: Node, chosen: Node, other: Node) -> Node:
+    return intern(select, (condition, chosen, other), (), max(condition.dim, chosen.dim, other.dim))
 
 
 def _selected(value: Node, guard: Iterable[tuple[Node, bool]], select: str) -> Node:
@@ -180,7 +180,7 @@ def _mask(guard: _Guard, select: str) -> Node:
 
 
 def _holds(mask: Node, select: str) -> tuple[Node, bool]:
-    """A mask of numbers of at least 0, as a condition that holds where they are not 0."""
+    """The condition that a nonnegative mask is not 0."""
     return (mask if select == "where" else make("sub", mask, constant(0.5)), True)
 
 

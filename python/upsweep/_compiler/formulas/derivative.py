@@ -1,9 +1,10 @@
-"""Derivatives of formulas: vector-Jacobian products, from a rule for each operation, and operators built on them.
+"""Symbolic derivatives of formulas: a vector-Jacobian product for each operation, and operators built on them.
 
-`cotangents` says what a rule is, and applies them. Conventions follow KeOps: the derivative of sqrt at 0 is 0, and
-so is that of asin and acos at 1, since rsqrt(0) is; steps, comparisons and places of extremes have none. Where
-KeOps gives NaN (sinxdivx at 0, powf of 0 for its exponent), these are the limits. The branch of a select that is
-not taken contributes 0, even where its derivative is infinite or NaN.
+`cotangents` applies the rules by reverse-mode differentiation. A derivative is a formula again, so that
+derivatives of any order exist. Conventions follow KeOps: the derivative of sqrt at 0 is 0, and so is that of asin
+and acos at 1, since rsqrt(0) is 0; steps, comparisons and indices of extremes have none. Where KeOps gives NaN
+(sinxdivx at 0, powf of 0 for its exponent), these rules give the limit. The branch of a select that is not chosen
+contributes 0, even where its derivative is infinite or NaN.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 
 from upsweep._compiler.formulas.cotangents import Cotangents, Rule, pull_back, widened
 from upsweep._compiler.formulas.nodes import Node, constant, make, variable, variables, zero
-from upsweep._compiler.formulas.numpy_semantics import tensordot_axes
+from upsweep._compiler.formulas.numpy_semantics import tensordot_loops
 from upsweep._compiler.formulas.rules import simplify
 
 __all__ = ["RULES", "differential", "divergence", "gradient", "gradient_matrix", "laplacian"]
@@ -24,16 +25,16 @@ def gradient(formula: Node, of: Node, cotangent: Node | None = None) -> Node:
     Parameters
     ----------
     formula : Node
-        What is differentiated.
+        The formula to differentiate.
     of : Node
         A variable.
     cotangent : Node, optional
-        Of the formula's dim, or of dim 1 for all its features; 1 if the formula is a number.
+        A vector of the formula's dim, or a number for all its features; by default 1 if the formula is a number.
 
     Returns
     -------
     Node
-        Of the variable's dim: a formula again, whose derivative can be taken.
+        A formula of the variable's dim.
 
     Examples
     --------
@@ -44,19 +45,19 @@ def gradient(formula: Node, of: Node, cotangent: Node | None = None) -> Node:
     if cotangent is None and formula.dim == 1:
         cotangent = constant(1)
     if cotangent is None or cotangent.dim not in (1, formula.dim):
-        given = "none" if cotangent is None else f"{cotangent!r} of dim {cotangent.dim}"
-        raise ValueError(f"the gradient of {formula!r} takes a cotangent of dim {formula.dim}, not {given}")
+        actual = "none" if cotangent is None else f"{cotangent!r} of dim {cotangent.dim}"
+        raise ValueError(f"the gradient of {formula!r} takes a cotangent of dim {formula.dim}, not {actual}")
     if of.op != "variable":
         raise ValueError(f"gradients are taken of variables, not of {of!r}")
-    formula = simplify(formula)  # so that what it shares with its derivative has one form in both
-    (found,) = pull_back({formula: widened(cotangent, formula.dim)}, (of,), RULES, "ifelse")
-    return zero(of.dim) if found is None else simplify(found)
+    formula = simplify(formula)  # first: subexpressions shared with the derivative are then the same nodes
+    (result,) = pull_back({formula: widened(cotangent, formula.dim)}, (of,), RULES, "ifelse")
+    return zero(of.dim) if result is None else simplify(result)
 
 
 def differential(formula: Node, of: Node, tangent: Node) -> Node:
-    """The change of a formula when a variable moves along `tangent`: KeOps' Diff.
+    """The Jacobian-vector product of a formula with the `tangent` of a variable: KeOps' Diff.
 
-    It is the gradient of the gradient with respect to the cotangent, in which that is linear.
+    The vector-Jacobian product is linear in its cotangent; its gradient with respect to the cotangent is this one.
     """
     if tangent.dim != of.dim:
         raise ValueError(f"{of!r} of dim {of.dim} cannot move along {tangent!r} of dim {tangent.dim}")
@@ -66,16 +67,16 @@ def differential(formula: Node, of: Node, tangent: Node) -> Node:
 
 
 def gradient_matrix(formula: Node, of: Node) -> Node:
-    """The gradients of all features of a formula, one behind the other: KeOps' GradMatrix."""
+    """The concatenated gradients of all features of a formula: KeOps' GradMatrix."""
     rows = [gradient(formula, of, _unit(formula.dim, n)) for n in range(formula.dim)]
-    while len(rows) > 1:  # pairwise, so that a formula of many features does not grow deep
+    while len(rows) > 1:  # pairwise, so that the graph's depth is logarithmic
         paired = [make("concat", a, b) for a, b in zip(rows[::2], rows[1::2])]
         rows = paired + rows[len(paired) * 2 :]
     return rows[0]
 
 
 def divergence(formula: Node, of: Node) -> Node:
-    """The sum of the derivatives of features with respect to those of a variable of the same dim."""
+    """The trace of the Jacobian with respect to a variable of the formula's dim."""
     if formula.dim != of.dim:
         raise ValueError(f"the divergence of {formula!r} of dim {formula.dim} cannot be of {of!r} of dim {of.dim}")
     total = zero(1)
@@ -97,7 +98,7 @@ def _unit(dim: int, n: int) -> Node:
 
 
 def _times(factor: Callable[[Node, Node], Node]) -> Rule:
-    """For functions of one argument: the cotangent times a factor, made of argument and value."""
+    """The rule of a function of one operand: the cotangent times a factor, a function of operand and value."""
     return lambda node, g: (make("mul", g, factor(node.args[0], node)),)
 
 
@@ -125,7 +126,7 @@ def _div(node: Node, g: Node) -> Cotangents:
 def _powf(node: Node, g: Node) -> Cotangents:
     a, b = node.args
     lower = make("powf", a, make("sub", b, constant(1)))
-    log = make("log", make("add", a, make("eq", a, constant(0))))  # 0 at 0, where log(a) * a**b goes to it
+    log = make("log", make("add", a, make("eq", a, constant(0))))  # log is 0 at 0, the limit of log(a) * a**b
     return make("mul", g, make("mul", b, lower)), make("mul", g, make("mul", log, node))
 
 
@@ -140,7 +141,7 @@ def _atan2(node: Node, g: Node) -> Cotangents:
 
 
 def _sinxdivx(x: Node, value: Node) -> Node:
-    """(cos(x) - sin(x) / x) / x; near 0, where that cancels, its series -x/3 + x^3/30 - ..."""
+    """(cos(x) - sin(x) / x) / x; near 0, where this cancels, the series -x/3 + x^3/30 - ..."""
     square = make("square", x)
     series = constant(1)
     for ratio in (130, 88, 54, 28, 10):
@@ -165,8 +166,8 @@ def _clamp(node: Node, g: Node) -> Cotangents:
 
 
 def _ifelse(node: Node, g: Node) -> Cotangents:
-    condition, nothing = node.args[0], constant(0)
-    return None, make("ifelse", condition, g, nothing), make("ifelse", condition, nothing, g)
+    condition, none = node.args[0], constant(0)
+    return None, make("ifelse", condition, g, none), make("ifelse", condition, none, g)
 
 
 def _mod(node: Node, g: Node) -> Cotangents:
@@ -185,12 +186,12 @@ def _sqdist(node: Node, g: Node) -> Cotangents:
     return cotangent, _minus(cotangent)
 
 
-def _extreme(place: str) -> Rule:
-    """The rule of the largest or smallest feature, which takes the whole cotangent."""
+def _extreme(arg_op: str) -> Rule:
+    """The rule of the largest or smallest feature, which gets the whole cotangent."""
 
     def rule(node: Node, g: Node) -> Cotangents:
         (a,) = node.args
-        return (_where(make("one_hot", make(place, a), static=(a.dim,)), g),)
+        return (_where(make("one_hot", make(arg_op, a), static=(a.dim,)), g),)
 
     return rule
 
@@ -220,24 +221,23 @@ def _tensorprod(node: Node, g: Node) -> Cotangents:
 
 
 def _tensordot(node: Node, g: Node) -> Cotangents:
-    """Each argument's cotangent is the result's, contracted with the axes that the other has alone."""
+    """The cotangent of an operand: the result's cotangent contracted with the free axes of the other operand."""
     shape_a, shape_b, axes_a, axes_b = node.static[:4]
-    kept_a = [n for n in range(len(shape_a)) if n not in axes_a]
-    kept_b = [n for n in range(len(shape_b)) if n not in axes_b]
-    permute = node.static[4] if len(node.static) == 5 else range(len(kept_a) + len(kept_b))
-    at_a, at_b = permute[: len(kept_a)], permute[len(kept_a) :]
-    shape = tuple(tensordot_axes(*node.static).kept)
+    free_a = [n for n in range(len(shape_a)) if n not in axes_a]
+    free_b = [n for n in range(len(shape_b)) if n not in axes_b]
+    permute = node.static[4] if len(node.static) == 5 else range(len(free_a) + len(free_b))
+    shape = tuple(tensordot_loops(*node.static).extents)
     a, b = node.args
 
     def cotangent(
-        other: Node, dims: tuple[int, ...], mine: dict[int, int], theirs: dict[int, int], summed: dict[int, int]
+        other: Node, dims: tuple[int, ...], own: dict[int, int], others: dict[int, int], contracted: dict[int, int]
     ) -> Node:
-        """From the result's axes to mine and to theirs, and from their summed axes to mine."""
-        behind = [mine[n] for n in sorted(mine)] + [summed[n] for n in sorted(summed)]
-        static = (shape, dims, tuple(theirs), tuple(theirs.values()), tuple(behind))
+        """`own` and `others` map axes of the result to free axes, `contracted` the other's axes to this one's."""
+        order = [own[n] for n in sorted(own)] + [contracted[n] for n in sorted(contracted)]
+        static = (shape, dims, tuple(others), tuple(others.values()), tuple(order))
         return make("tensordot", g, other, static=static)
 
-    of_a, of_b = dict(zip(at_a, kept_a)), dict(zip(at_b, kept_b))
+    of_a, of_b = dict(zip(permute[: len(free_a)], free_a)), dict(zip(permute[len(free_a) :], free_b))
     return (
         cotangent(b, shape_b, of_a, of_b, dict(zip(axes_b, axes_a))),
         cotangent(a, shape_a, of_b, of_a, dict(zip(axes_a, axes_b))),

@@ -1,12 +1,14 @@
-"""The nodes that formulas are made of: immutable, and one object for one expression.
+"""Nodes of formulas: immutable, hash-consed, with their text in KeOps' language.
 
-A node stands for a vector of ``dim`` features of each pair (i, j). Nodes are hash-consed: the same operation
-on the same arguments is the same object for as long as somebody holds it, so that nodes compare and hash by
-identity, and a common subexpression is found by building it. The table is weak, and guarded by a lock.
+A node is an operation applied to operands. Its value is a vector of ``dim`` features for each pair (i, j). Nodes
+are hash-consed: the same operation on the same operands is the same object while any reference to it exists. So
+nodes compare and hash by identity, and building an expression is also common subexpression elimination. The table
+is a weak dictionary guarded by a lock.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
@@ -14,37 +16,37 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from upsweep._compiler.formulas import ops
+from upsweep._compiler.formulas.dims import Static
 
 __all__ = [
     "KINDS",
+    "MAX_TEXT",
     "Node",
     "Static",
+    "as_rows",
     "constant",
-    "listed",
+    "from_rows",
+    "intern",
+    "key_text",
     "make",
-    "node_of",
-    "of_rows",
     "order",
     "plain",
     "substitute",
+    "text",
     "variable",
     "variables",
     "zero",
 ]
 
-Static = tuple[Any, ...]
-"""Numbers and tuples of numbers that belong to an operation, not to the data."""
-
 KINDS = ("i", "j", "p")
-"""What a variable is indexed by: rows, columns, nothing. KeOps counts them 0, 1, 2."""
+"""What a variable is indexed by: rows, columns, or neither (a parameter). KeOps' categories are 0, 1, 2."""
 
-_NOTHING: frozenset[str] = frozenset()
 _lock = threading.Lock()
 _table: weakref.WeakValueDictionary[Any, Node] = weakref.WeakValueDictionary()
 
 
 def _unlock() -> None:
-    """A child of a fork has no thread that could give the lock back."""
+    """Replace the lock in a forked child: the thread that held it does not exist there."""
     global _lock
     _lock = threading.Lock()
 
@@ -54,20 +56,20 @@ if hasattr(os, "register_at_fork"):
 
 
 class Node:
-    """One operation of a formula. Made by `variable`, `constant`, `zero` and `make` only.
+    """An operation applied to operands. Created by `variable`, `constant`, `zero` and `make` only.
 
     Attributes
     ----------
     op : str
         The operation's name: a row of `ops.TABLE`, or "variable", "constant", "zero".
     args : tuple of Node
-        What it is applied to.
+        The operands.
     static : tuple
-        Its numbers: of "pow" the exponent, of "variable" (position, kind), of "constant" (value,).
+        The static arguments: of "pow" the exponent, of "variable" (position, kind), of "constant" (value,).
     dim : int
         The number of features.
     kinds : frozenset of {"i", "j", "p"}
-        The kinds of the variables in it.
+        The kinds of the variables that it reads.
     """
 
     __slots__ = ("__weakref__", "args", "dim", "kinds", "op", "static")
@@ -84,7 +86,7 @@ class Node:
         raise AttributeError(f"nodes are immutable: {name} cannot be set")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _last_of, (listed(self),)
+        return _last_node, (as_rows(self),)
 
     def __copy__(self) -> Node:
         return self
@@ -93,47 +95,43 @@ class Node:
         return self
 
     def __repr__(self) -> str:
-        from upsweep._compiler.formulas.text import text
-
         return text(self, limit=2000)
 
 
-def node_of(op: str, args: tuple[Node, ...], static: Static, dim: int) -> Node:
-    """The node of this operation, without any check: what `make` ends in."""
-    # 1, 1.0 and True, 0.0 and -0.0 are equal, and NaN is not: numbers are told apart by how they are written.
+def intern(op: str, args: tuple[Node, ...], static: Static, dim: int) -> Node:
+    """The unique node of an operation, unchecked: what `make` ends in."""
+    # 1, 1.0 and True, 0.0 and -0.0 are equal, and NaN is not: repr distinguishes static arguments by their text.
     key = (op, args, dim, repr(static))
     with _lock:
-        found = _table.get(key)
-        if found is None:
-            found = Node.__new__(Node)
-            kinds = frozenset(static[1]) if op == "variable" else _NOTHING.union(*(arg.kinds for arg in args))
+        node = _table.get(key)
+        if node is None:
+            node = Node.__new__(Node)
+            kinds = frozenset(static[1]) if op == "variable" else frozenset().union(*(arg.kinds for arg in args))
             for name, value in (("op", op), ("args", args), ("static", static), ("dim", dim), ("kinds", kinds)):
-                object.__setattr__(found, name, value)
-            _table[key] = found
-    return found
+                object.__setattr__(node, name, value)
+            _table[key] = node
+    return node
 
 
 Rows = tuple[tuple[str, tuple[int, ...], Static, int], ...]
 
 
-def listed(*roots: Node) -> Rows:
-    """Nodes as rows (op, numbers of the arguments' rows, static, dim), without recursion: of any depth."""
-    number: dict[Node, int] = {}
-    for node in order(*roots):
-        number[node] = len(number)
+def as_rows(*roots: Node) -> Rows:
+    """A graph as rows (op, row numbers of the operands, static, dim): pickled without recursion, at any depth."""
+    number = {node: n for n, node in enumerate(order(*roots))}
     return tuple((node.op, tuple(number[arg] for arg in node.args), node.static, node.dim) for node in number)
 
 
-def of_rows(rows: Iterable[tuple[str, Sequence[int], Static, int]]) -> list[Node]:
-    """The nodes of the rows that `listed` gave, in their order."""
+def from_rows(rows: Iterable[tuple[str, Sequence[int], Static, int]]) -> list[Node]:
+    """The nodes of the rows of `as_rows`, in their order."""
     nodes: list[Node] = []
     for op, args, static, dim in rows:
-        nodes.append(node_of(op, tuple(nodes[arg] for arg in args), static, dim))
+        nodes.append(intern(op, tuple(nodes[arg] for arg in args), static, dim))
     return nodes
 
 
-def _last_of(rows: Rows) -> Node:
-    return of_rows(rows)[-1]
+def _last_node(rows: Rows) -> Node:
+    return from_rows(rows)[-1]
 
 
 def variable(position: int, dim: int, kind: str) -> Node:
@@ -142,17 +140,17 @@ def variable(position: int, dim: int, kind: str) -> Node:
         raise ValueError(f"the kind of a variable is one of {', '.join(KINDS)}, not {kind!r}")
     if dim < 1:
         raise ValueError(f"variable {position} has to have at least one feature, not {dim}")
-    return node_of("variable", (), (int(position), kind), int(dim))
+    return intern("variable", (), (int(position), kind), int(dim))
 
 
 def constant(value: float) -> Node:
-    """A number, of dim 1; kept in float64."""
-    return node_of("constant", (), (float(value),), 1)
+    """A number, of dim 1, in float64."""
+    return intern("constant", (), (float(value),), 1)
 
 
 def zero(dim: int) -> Node:
-    """A vector of zeros, which simplification knows as such."""
-    return node_of("zero", (), (int(dim),), int(dim))
+    """A vector of zeros; a node of its own, so that simplification recognises it."""
+    return intern("zero", (), (int(dim),), int(dim))
 
 
 def make(op: str, *args: Node, static: Static = ()) -> Node:
@@ -163,63 +161,57 @@ def make(op: str, *args: Node, static: Static = ()) -> Node:
     op : str
         A name in `ops.TABLE`.
     args : Node
-        Its arguments. Those of elementwise operations have the same dim, or dim 1.
+        The operands. Those of elementwise operations have the same dim, or dim 1.
     static : tuple
-        Its numbers, in KeOps' order.
+        The static arguments, in KeOps' order.
 
     Raises
     ------
     ValueError
-        For an unknown operation, a wrong number of arguments, dims that do not fit (both operands are named,
-        with their dims), or numbers out of range.
+        Unknown operation, wrong number of arguments, dims that do not match, or static arguments out of range. The
+        message has the text and the dim of each operand.
     """
     row = ops.lookup(op)
     static = tuple(map(plain, static))
     if len(args) != row.arity:
         raise ValueError(f"{row.keops} takes {row.arity} argument{'s' * (row.arity != 1)}, not {len(args)}")
-    least, most = row.n_static
-    if not least <= len(static) <= most:
-        raise ValueError(
-            f"{row.keops} takes {least if least == most else f'{least} to {most}'} numbers, not {static}"
-        )
+    low, high = row.n_static
+    if not low <= len(static) <= high:
+        raise ValueError(f"{row.keops} takes {low if low == high else f'{low} to {high}'} numbers, not {static}")
     try:
         dim = row.dim(tuple(arg.dim for arg in args), static)
     except ops.DimError as error:
-        raise ValueError(_complaint(row.keops, args, static, str(error))) from None
+        texts = [text(arg, limit=200) for arg in args]
+        widths = " and ".join(f"{operand} has {arg.dim}" for operand, arg in zip(texts, args))
+        call = f"{row.keops}({', '.join([*texts, *map(str, static)])})"
+        raise ValueError(f"in {call}: {error}: {widths}") from None
     if row.expand is not None:
-        return row.expand(make, args, static)
-    return node_of(op, args, static, dim)
+        expanded: Node = row.expand(*args, *static)
+        return expanded
+    return intern(op, args, static, dim)
 
 
 def plain(number: Any) -> Any:
-    """Python's own numbers, so that one operation is written in one way only."""
+    """Static arguments as Python's own numbers and tuples, so that equal ones have one text."""
     if isinstance(number, (tuple, list)):
         return tuple(map(plain, number))
     own = number.item() if hasattr(number, "item") else number
     return int(own) if isinstance(own, bool) else own
 
 
-def _complaint(name: str, args: tuple[Node, ...], static: Static, what: str) -> str:
-    from upsweep._compiler.formulas.text import text
-
-    written = [text(arg, limit=200) for arg in args]
-    dims = " and ".join(f"{operand} has {arg.dim}" for operand, arg in zip(written, args))
-    return f"in {name}({', '.join([*written, *map(str, static)])}): {what}: {dims}"
-
-
 def order(*roots: Node) -> list[Node]:
-    """All nodes below `roots` and themselves, each once, arguments before what uses them."""
-    done: dict[Node, None] = {}
+    """All nodes of a graph in topological order, each once: operands before their users, the roots included."""
+    visited: dict[Node, None] = {}
     stack: list[tuple[Node, Iterator[Node]]] = [(root, iter(root.args)) for root in reversed(roots)]
     while stack:
         node, rest = stack[-1]
-        below = next((arg for arg in rest if arg not in done), None)
-        if below is None:
-            done[node] = None
+        operand = next((arg for arg in rest if arg not in visited), None)
+        if operand is None:
+            visited[node] = None
             stack.pop()
         else:
-            stack.append((below, iter(below.args)))
-    return list(done)
+            stack.append((operand, iter(operand.args)))
+    return list(visited)
 
 
 def variables(*roots: Node) -> tuple[Node, ...]:
@@ -230,7 +222,7 @@ def variables(*roots: Node) -> tuple[Node, ...]:
 
 
 def substitute(root: Node, replaced: Mapping[Node, Node]) -> Node:
-    """The formula with nodes exchanged for others of the same dims."""
+    """The formula with some nodes replaced by others of the same dim."""
     new: dict[Node, Node] = {}
     for node in order(root):
         if node in replaced:
@@ -240,5 +232,69 @@ def substitute(root: Node, replaced: Mapping[Node, Node]) -> Node:
                 )
             new[node] = replaced[node]
         else:
-            new[node] = node_of(node.op, tuple(new[arg] for arg in node.args), node.static, node.dim)
+            new[node] = intern(node.op, tuple(new[arg] for arg in node.args), node.static, node.dim)
     return new[root]
+
+
+# ---- text ------------------------------------------------------------------------------------------------------
+
+_INFIX = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "scalprod": "|",
+}  # fmt: skip
+
+
+MAX_TEXT = 20_000
+"""Default limit of a formula's text in characters. The text is as long as the tree, which can be far larger than
+the graph."""
+
+
+def text(node: Node, limit: int | None = MAX_TEXT) -> str:
+    """The formula in KeOps' language, truncated to `limit` characters; `parser.parse` is the inverse.
+
+    >>> x, y = variable(0, 3, "i"), variable(1, 3, "j")
+    >>> text(make("exp", make("neg", make("sqdist", x, y))))
+    'Exp(-SqDist(Var(0,3,0),Var(1,3,1)))'
+    """
+    texts: dict[Node, str] = {}
+    for each in order(node):
+        line = _line(each, [texts[arg] for arg in each.args])
+        texts[each] = line if limit is None or len(line) <= limit else f"{line[: limit - 3]}..."
+    whole = texts[node]
+    return whole[1:-1] if node.op in _INFIX and whole.endswith(")") else whole
+
+
+def key_text(*roots: Node) -> str:
+    """The formulas as numbered rows, one for each node: unique, and the same text in any process."""
+    lines = [f"{op}:{dim}({','.join(map(str, args))}){static!r}" for op, args, static, dim in as_rows(*roots)]
+    number = {node: n for n, node in enumerate(order(*roots))}
+    return "\n".join([*lines, " ".join(str(number[root]) for root in roots)])
+
+
+def _line(node: Node, args: list[str]) -> str:
+    if node.op == "variable":
+        position, kind = node.static
+        return f"Var({position},{node.dim},{KINDS.index(kind)})"
+    if node.op == "zero":
+        return f"Zero({node.dim})"
+    if node.op == "constant":
+        return _number(node.static[0])
+    if node.op == "neg" and node.args[0].op != "constant":
+        return f"-{args[0]}"
+    if node.op in _INFIX:
+        return f"({args[0]} {_INFIX[node.op]} {args[1]})"
+    return f"{ops.TABLE[node.op].keops}({','.join([*args, *map(_static, node.static)])})"
+
+
+def _static(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{','.join(map(str, value))}]"
+    if isinstance(value, float) and math.isfinite(value):
+        return repr(value)  # not as an integer, which would be another static argument
+    return _number(value) if isinstance(value, float) else str(value)
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value):
+        return {math.inf: "inf", -math.inf: "(-inf)"}.get(value, "nan")
+    digits = "-0.0" if value == 0 and math.copysign(1, value) < 0 else repr(value).removesuffix(".0")
+    return f"({digits})" if digits.startswith("-") else digits

@@ -1,9 +1,9 @@
-"""Reads formulas, aliases and reductions in KeOps' language, whose grammar is that of Python's expressions.
+"""Parser of formulas, aliases and reductions in KeOps' language, whose grammar is that of Python's expressions.
 
     Exp(-G * SqDist(X, Y)) * B          with aliases "X = Vi(0, 3)", "Y = Vj(1, 3)", "G = Pm(1)", "B = Vj(2)"
     SumReduction(Exp(-SqDist(Var(0,3,0), Var(1,3,1))), 0)
 
-Nothing is evaluated: the syntax tree is walked, and what is not known is refused with its place in the text.
+Python's parser makes the syntax tree; nothing is evaluated. Errors quote the part of the text that they concern.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["REDUCTION_NAMES", "Aliases", "parse", "parse_aliases", "parse_reduct
 _ALIAS = re.compile(
     r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<category>Vi|Vj|Vx|Vy|Pm|Var)\((?P<numbers>-?\d+(?:,-?\d+)*)\)", re.ASCII
 )
-_CATEGORIES = {"Vi": "i", "Vj": "j", "Vx": "i", "Vy": "j", "Pm": "p"}  # Vx and Vy are the names of old
+_CATEGORIES = {"Vi": "i", "Vj": "j", "Vx": "i", "Vy": "j", "Pm": "p"}  # Vx and Vy are older names of KeOps
 _BINARY = {ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.BitOr: "scalprod"}
 _COMPARED = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "lt", ast.GtE: "le"}
-_KNOWN_NAMES = {"inf": math.inf, "nan": math.nan}
+_CONSTANTS = {"inf": math.inf, "nan": math.nan}
 
 REDUCTION_NAMES = {
     "Sum": "sum", "LogSumExp": "logsumexp", "LogSumExpWeight": "logsumexp", "SumSoftMaxWeight": "sumsoftmaxweight",
@@ -36,100 +36,100 @@ REDUCTION_NAMES = {
     "Min_ArgMin": "min_argmin", "MinArgMin": "min_argmin", "Max_ArgMax": "max_argmax", "MaxArgMax": "max_argmax",
     "KMin": "kmin", "ArgKMin": "argkmin", "KMin_ArgKMin": "kmin_argkmin", "KMinArgKMin": "kmin_argkmin",
 }  # fmt: skip
-"""KeOps' names of reductions, and ours."""
+"""Names of reductions here by those of KeOps."""
 
-_REFUSED = {
+_COMPLEX = "; complex numbers are two real formulas here"
+_UNSUPPORTED = {
     **dict.fromkeys(("TraceOperator", "AdjointOperator", "SumLinOperator"), ""),
-    **dict.fromkeys(("Real2Complex", "Imag2Complex", "Conj"), "; complex numbers are two real formulas here"),
+    **dict.fromkeys(("Real2Complex", "Imag2Complex", "Conj"), _COMPLEX),
     "Max_SumShiftExp": "; LogSumExp is what it is for",
     "Max_SumShiftExpWeight": "; LogSumExpWeight and SumSoftMaxWeight are what it is for",
     "ZeroReduction": "",
 }
-_COMPLEX = "; complex numbers are two real formulas here"
 
 
 class Aliases(NamedTuple):
-    """The variables of a list of aliases: by name, and all of them by position."""
+    """The variables that a list of aliases declares: those with a name, and all of them by position."""
 
     names: dict[str, Node]
     variables: tuple[Node, ...]
 
 
 def parse_aliases(aliases: Sequence[str]) -> Aliases:
-    """Read KeOps' declarations of variables.
+    """Parse KeOps' declarations of variables.
 
     Parameters
     ----------
     aliases : sequence of str
-        Each ``"x = Vi(3)"``, ``"x = Vi(0, 3)"`` with the position before the dim, either without the name, or
-        ``"Var(0, 3, 0)"``: position, dim, and 0 for i, 1 for j, 2 for parameters. Without a position it is the
-        place in the list.
+        Each is ``"x = Vi(dim)"`` or ``"x = Vi(position, dim)"``, with Vi, Vj or Pm, with or without the name; or
+        ``"Var(position, dim, category)"``, where the category is 0 for i, 1 for j, 2 for parameters. The default
+        position is that in the list.
 
     Raises
     ------
     TypeError
-        For one str.
+        One str instead of a sequence.
     ValueError
-        For another form, a name or a position that is there twice, or a position that nobody declares.
+        Another form, a duplicate name or position, or a position without a declaration.
 
     Examples
     --------
     >>> parse_aliases(["x = Vi(3)", "Pm(1)"])
     Aliases(names={'x': Var(0,3,0)}, variables=(Var(0,3,0), Var(1,1,2)))
     """
-    if isinstance(aliases, str):  # whose letters would be read
+    if isinstance(aliases, str):  # a sequence of its characters
         raise TypeError(f"aliases: expected a sequence of str, one for each array, got {aliases!r}")
     names: dict[str, Node] = {}
-    found: dict[int, Node] = {}
-    for place, alias in enumerate(aliases):
-        node = _alias(alias, place)
-        match = _ALIAS.fullmatch(alias.replace(" ", ""))
-        name = match["name"] if match else None
+    by_position: dict[int, Node] = {}
+    for n, alias in enumerate(aliases):
+        name, node = _alias(alias, n)
         position = node.static[0]
-        if position in found:
-            raise ValueError(f"aliases: {alias!r} declares array {position} again, which is {found[position]!r}")
+        if position in by_position:
+            known = by_position[position]
+            raise ValueError(f"aliases: {alias!r} declares array {position} again, which is {known!r}")
         if name in names:
             raise ValueError(f"aliases: {alias!r} declares {name} again, which is {names[name]!r}")
-        if name in ops.BY_KEOPS or name in _SPECIAL or name in _KNOWN_NAMES:
+        if name in ops.BY_KEOPS or name in _SPECIAL or name in _CONSTANTS:
             raise ValueError(f"aliases: {name} in {alias!r} is the name of an operation or a number")
-        found[position] = node
+        by_position[position] = node
         if name is not None:
             names[name] = node
-    missing = sorted(set(range(len(found))) - set(found))
+    missing = sorted(set(range(len(by_position))) - set(by_position))
     if missing:
-        raise ValueError(f"aliases: no alias declares array {missing[0]}; there are arrays {sorted(found)}")
-    return Aliases(names, tuple(found[position] for position in sorted(found)))
+        raise ValueError(f"aliases: no alias declares array {missing[0]}; there are arrays {sorted(by_position)}")
+    return Aliases(names, tuple(by_position[position] for position in sorted(by_position)))
 
 
-def _alias(alias: str, place: int) -> Node:
+def _alias(alias: str, n: int) -> tuple[str | None, Node]:
+    """The name and the variable that alias `n` declares."""
     match = _ALIAS.fullmatch(alias.replace(" ", "")) if isinstance(alias, str) else None
     if match is not None:
+        name, category = match["name"], match["category"]
         numbers = [int(number) for number in match["numbers"].split(",")]
-        category = match["category"]
         if category == "Var" and len(numbers) == 3 and 0 <= numbers[2] < len(KINDS):
-            return variable(numbers[0], numbers[1], KINDS[numbers[2]])
+            return name, variable(numbers[0], numbers[1], KINDS[numbers[2]])
         if category != "Var" and len(numbers) <= 2:
-            return variable(numbers[0] if len(numbers) == 2 else place, numbers[-1], _CATEGORIES[category])
+            return name, variable(numbers[0] if len(numbers) == 2 else n, numbers[-1], _CATEGORIES[category])
     raise ValueError(
         f"aliases: {alias!r} is none of 'x = Vi(dim)' and 'x = Vi(position, dim)', with Vi, Vj or Pm, and "
         "'Var(position, dim, category)'"
     )
 
 
-# Twice the C stack that CPython's parser takes for a bracket and for an operator (1.6 and 0.25 KiB, measured with
-# 3.11). It stops by itself before it has taken _MOST_STACK. No thread of Python has less than _LEAST_STACK.
-_STACK_OF_BRACKET, _STACK_OF_OPERATOR, _MOST_STACK, _LEAST_STACK = 3 << 10, 1 << 9, 1 << 20, 32 << 10
+# Twice the C stack that CPython's parser uses for a bracket and for an operator (1.6 and 0.25 KiB, measured with
+# 3.11). It stops by itself before it uses _MAX_STACK. No thread of Python has less than _MIN_STACK.
+_STACK_OF_BRACKET, _STACK_OF_OPERATOR, _MAX_STACK, _MIN_STACK = 3 << 10, 1 << 9, 1 << 20, 32 << 10
 _NESTING = re.compile(r"[-+*/~.]|\b(?:not|else|lambda|await)\b")
 
 
 def _check_stack(text: str) -> None:
-    """Raise where `ast.parse`, which recurses in C, might end the process on the stack of the calling thread."""
-    depth = most = 0
+    """Raise if `ast.parse`, which recurses in C, might overflow the stack of the calling thread."""
+    depth = deepest = 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")
-        most = max(most, depth)
-    need = min(most * _STACK_OF_BRACKET + len(_NESTING.findall(text)) * _STACK_OF_OPERATOR, _MOST_STACK)
-    if 2 * need > _LEAST_STACK and 2 * need > (size := _stack_bytes()):  # the other half is for the callers
+        deepest = max(deepest, depth)
+    need = min(deepest * _STACK_OF_BRACKET + len(_NESTING.findall(text)) * _STACK_OF_OPERATOR, _MAX_STACK)
+    if 2 * need > _MIN_STACK and 2 * need > (size := _stack_bytes()):  # the other half remains for the callers
         raise ValueError(
             f"{_shortened(text)!r} is no formula: it is nested too deeply for the {size >> 10} KiB of this "
             "thread's stack; call threading.stack_size(4 << 20) before the thread starts, or use LazyTensor"
@@ -137,7 +137,7 @@ def _check_stack(text: str) -> None:
 
 
 def _stack_bytes() -> int:
-    """The size of the calling thread's C stack; 256 KiB where it is not known."""
+    """The size of the calling thread's C stack; 256 KiB if it is unknown."""
     size, base = ctypes.c_size_t(256 << 10), ctypes.c_void_p()
     library = ctypes.CDLL(None)
     try:
@@ -156,7 +156,7 @@ def _stack_bytes() -> int:
 
 
 def parse(formula: str, aliases: Aliases | Sequence[str] = ()) -> Node:
-    """Read a formula.
+    """Parse a formula.
 
     Parameters
     ----------
@@ -164,30 +164,29 @@ def parse(formula: str, aliases: Aliases | Sequence[str] = ()) -> Node:
         In KeOps' language: operations by name, ``+ - * / **``, ``|`` for scalar products, comparisons, numbers,
         the names of aliases, ``f[k]`` and ``f[a:b]`` for features.
     aliases : Aliases or sequence of str, optional
-        The variables that may be named.
+        The variables that have names.
 
     Raises
     ------
     ValueError
-        For what is no formula, unknown names (the nearest is suggested), dims that do not match, and a text that
-        is nested too deeply for Python's parser or for the stack of the calling thread.
+        The text is no formula, has an unknown name (the nearest is suggested) or dims that do not match, or is
+        nested too deeply for Python's parser or for the stack of the calling thread.
 
     Examples
     --------
     >>> parse("Exp(-G * SqDist(X, Y)) * B", ["X = Vi(3)", "Y = Vj(3)", "G = Pm(1)", "B = Vj(2)"])
     Exp((-Var(2,1,2) * SqDist(Var(0,3,0),Var(1,3,1)))) * Var(3,2,1)
     """
-
     reader = _reader(formula, aliases)
-    return reader.whole(reader.tree)
+    return reader.formula(reader.tree)
 
 
 def parse_reduction(
     text: str, aliases: Aliases | Sequence[str] = (), *, dtype: str = "float32", dtype_acc: str = "float64"
 ) -> PairReduction:
-    """Read a reduction: ``SumReduction(formula, 0)``, whose number is 0 for a row's result and 1 for a column's.
+    """Parse a reduction: ``SumReduction(formula, 0)``; the number is 0 for results by i, 1 for results by j.
 
-    Reductions with a weight have it behind the formula, the family of KMin has its K there.
+    The weight, or K of the KMin family, is the argument after the formula.
 
     Examples
     --------
@@ -215,21 +214,21 @@ def parse_reduction(
         raise ValueError(
             f"the last argument of {name} has to be 0 for results by i or 1 for results by j, not {axis}"
         )
-    weight = reader.whole(call.args[1]) if weighted else None
+    weight = reader.formula(call.args[1]) if weighted else None
     k = reader.number(call.args[1]) if counted else 0
-    return PairReduction(reader.whole(call.args[0]), reduction, weight, KINDS[axis], k, dtype, dtype_acc)
+    return PairReduction(reader.formula(call.args[0]), reduction, weight, KINDS[axis], k, dtype, dtype_acc)
 
 
 def reduction_name(name: str) -> str:
-    """Our name of a reduction that KeOps calls `name`, such as "LogSumExp" or "KMin_ArgKMin".
+    """The name here of a reduction that KeOps calls `name`, such as "LogSumExp" or "KMin_ArgKMin".
 
     Raises
     ------
     ValueError
         If there is none; the nearest is suggested.
     """
-    if name in _REFUSED:
-        raise ValueError(f"the reduction {name} of KeOps is not supported{_REFUSED[name]}")
+    if name in _UNSUPPORTED:
+        raise ValueError(f"the reduction {name} of KeOps is not supported{_UNSUPPORTED[name]}")
     if name not in REDUCTION_NAMES:
         raise ValueError(f"there is no reduction {name!r}{ops.suggestion(name, list(REDUCTION_NAMES))}")
     return REDUCTION_NAMES[name]
@@ -261,7 +260,7 @@ def _reader(text: str, aliases: Aliases | Sequence[str]) -> _Reader:
 
 
 class _Reader:
-    """Walks the syntax tree of one formula."""
+    """The visitor of one syntax tree."""
 
     def __init__(self, source: str, aliases: Aliases, tree: ast.expr) -> None:
         self.tree = tree
@@ -269,7 +268,7 @@ class _Reader:
         self._aliases = aliases
         self._by_position = {node.static[0]: node for node in aliases.variables}
 
-    def whole(self, tree: ast.expr) -> Node:
+    def formula(self, tree: ast.expr) -> Node:
         """The node of a formula."""
         try:
             return self.node(tree)
@@ -279,7 +278,9 @@ class _Reader:
     def node(self, tree: ast.expr) -> Node:
         """The node of a part of the formula."""
         spine = []
-        while isinstance(tree, ast.BinOp) and type(tree.op) in _BINARY:  # long sums are deep on their left
+        while (
+            isinstance(tree, ast.BinOp) and type(tree.op) in _BINARY
+        ):  # long sums are deep on the left: no recursion
             spine.append(tree)
             tree = tree.left
         node = self._leaf(tree)
@@ -288,7 +289,7 @@ class _Reader:
         return node
 
     def number(self, tree: ast.expr) -> Any:
-        """A number, or a list of them: [2, 3], in KeOps' documents ``Ind(2, 3)``."""
+        """A number, or a list of them: ``[2, 3]`` or KeOps' ``Ind(2, 3)``."""
         if isinstance(tree, (ast.List, ast.Tuple)):
             return tuple(map(self.number, tree.elts))
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "Ind":
@@ -297,11 +298,11 @@ class _Reader:
             value = self.number(tree.operand)
             if not isinstance(value, tuple):
                 return -value if isinstance(tree.op, ast.USub) else value
-        if isinstance(tree, ast.Name) and tree.id in _KNOWN_NAMES:
-            return _KNOWN_NAMES[tree.id]
+        if isinstance(tree, ast.Name) and tree.id in _CONSTANTS:
+            return _CONSTANTS[tree.id]
         if isinstance(tree, ast.Constant) and type(tree.value) in (int, float):
             return tree.value
-        raise self._refusal(tree, "has to be a number")
+        raise self._error(tree, "has to be a number")
 
     def _leaf(self, tree: ast.expr) -> Node:
         if isinstance(tree, ast.Name):
@@ -320,19 +321,19 @@ class _Reader:
             return self._make(tree, _COMPARED[type(tree.ops[0])], *(operands[::-1] if turned else operands))
         if isinstance(tree, ast.Subscript):
             return self._features(tree)
-        raise self._refusal(tree, "is no part of a formula")
+        raise self._error(tree, "is no part of a formula")
 
     def _named(self, tree: ast.Name) -> Node:
-        if tree.id in _KNOWN_NAMES:
-            return constant(_KNOWN_NAMES[tree.id])
+        if tree.id in _CONSTANTS:
+            return constant(_CONSTANTS[tree.id])
         if tree.id not in self._aliases.names:
             near = ops.suggestion(tree.id, list(self._aliases.names))
-            there_are = ", ".join(self._aliases.names) or "none"
-            raise self._refusal(tree, f"is not the name of an alias{near or f'; there are {there_are}'}")
+            known = ", ".join(self._aliases.names) or "none"
+            raise self._error(tree, f"is not the name of an alias{near or f'; there are {known}'}")
         return self._aliases.names[tree.id]
 
     def _signed(self, tree: ast.UnaryOp) -> Node:
-        literal = isinstance(tree.operand, ast.Constant) or getattr(tree.operand, "id", None) in _KNOWN_NAMES
+        literal = isinstance(tree.operand, ast.Constant) or getattr(tree.operand, "id", None) in _CONSTANTS
         if literal:
             return constant(self.number(tree))
         operand = self.node(tree.operand)
@@ -356,7 +357,7 @@ class _Reader:
         if not isinstance(tree.slice, ast.Slice):
             return self._make(tree, "elem", value, static=(self._index(tree.slice, value.dim),))
         if tree.slice.step is not None:
-            raise self._refusal(tree, "has a step, and features are taken in a row")
+            raise self._error(tree, "has a step, and features are taken in a row")
         begin = 0 if tree.slice.lower is None else self._index(tree.slice.lower, value.dim)
         end = value.dim if tree.slice.upper is None else self._index(tree.slice.upper, value.dim)
         return self._make(tree, "extract", value, static=(begin, end - begin))
@@ -364,22 +365,22 @@ class _Reader:
     def _index(self, tree: ast.expr, dim: int) -> int:
         index = self.number(tree)
         if not isinstance(index, int):
-            raise self._refusal(tree, "has to be an integer")
+            raise self._error(tree, "has to be an integer")
         return index + dim if index < 0 else index
 
     def _call(self, tree: ast.Call, name: str) -> Node:
         if tree.keywords or any(isinstance(arg, ast.Starred) for arg in tree.args):
-            raise self._refusal(tree, "has arguments by keyword, or stars")
+            raise self._error(tree, "has arguments by keyword, or stars")
         if name in _SPECIAL:
             try:
                 return _SPECIAL[name](self, tree)
-            except _Wrong as error:
-                raise self._refusal(tree, str(error)) from None
-        if name in _REFUSED or name.startswith("Complex"):
-            raise self._refusal(tree, f"is KeOps' and is not supported{_REFUSED.get(name, _COMPLEX)}")
+            except _CallError as error:
+                raise self._error(tree, str(error)) from None
+        if name in _UNSUPPORTED or name.startswith("Complex"):
+            raise self._error(tree, f"is KeOps' and is not supported{_UNSUPPORTED.get(name, _COMPLEX)}")
         if name not in ops.BY_KEOPS:
             near = ops.suggestion(name, [*ops.BY_KEOPS, *_SPECIAL])
-            raise self._refusal(tree.func, f"is no operation{near}")
+            raise self._error(tree.func, f"is no operation{near}")
         row = ops.TABLE[ops.BY_KEOPS[name]]
         operands = map(self.node, tree.args[: row.arity])
         return self._make(tree, row.name, *operands, static=tuple(map(self.number, tree.args[row.arity :])))
@@ -393,43 +394,46 @@ class _Reader:
     def _segment(self, tree: ast.expr) -> str:
         return ast.get_source_segment(self._source, tree) or self._source
 
-    def _refusal(self, tree: ast.expr, what: str) -> ValueError:
+    def _error(self, tree: ast.expr, what: str) -> ValueError:
         segment = self._segment(tree)
         where = "" if segment == self._source else f" (in {_shortened(self._source)!r})"
         return ValueError(f"{_shortened(segment)!r} {what}{where}")
 
-    # What is called like an operation and is none
+    # Calls that are not operations of the table
+
+    def _arguments(
+        self, tree: ast.Call, counts: tuple[int, ...], read: Callable[[Any], Any], what: str
+    ) -> list[Any]:
+        if len(tree.args) not in counts:
+            raise _CallError(f"takes {' or '.join(map(str, counts))} {what}, not {len(tree.args)}")
+        return [read(arg) for arg in tree.args]
 
     def numbers(self, tree: ast.Call, *counts: int) -> list[Any]:
-        if len(tree.args) not in counts:
-            raise _Wrong(f"takes {' or '.join(map(str, counts))} numbers, not {len(tree.args)}")
-        return [self.number(arg) for arg in tree.args]
+        return self._arguments(tree, counts, self.number, "numbers")
 
     def nodes(self, tree: ast.Call, *counts: int) -> list[Node]:
-        if len(tree.args) not in counts:
-            raise _Wrong(f"takes {' or '.join(map(str, counts))} arguments, not {len(tree.args)}")
-        return [self.node(arg) for arg in tree.args]
+        return self._arguments(tree, counts, self.node, "arguments")
 
     def var(self, tree: ast.Call) -> Node:
-        numbers = self.numbers(tree, *((3,) if getattr(tree.func, "id", "") == "Var" else (2,)))
-        if any(not isinstance(number, int) for number in numbers):
-            raise _Wrong("takes integers: position, dim, and of Var the category")
         category = getattr(tree.func, "id", "")
+        numbers = self.numbers(tree, 3 if category == "Var" else 2)
+        if any(not isinstance(number, int) for number in numbers):
+            raise _CallError("takes integers: position, dim, and of Var the category")
         kind = _CATEGORIES.get(category) or dict(enumerate(KINDS)).get(numbers[2])
         if kind is None:
-            raise _Wrong("has a category other than 0, 1 and 2")
+            raise _CallError("has a category other than 0, 1 and 2")
         node = variable(numbers[0], numbers[1], kind)
         declared = self._by_position.get(numbers[0], node)
         if declared is not node:
-            raise _Wrong(f"is declared as {declared!r} by an alias")
+            raise _CallError(f"is declared as {declared!r} by an alias")
         return node
 
     def grad(self, tree: ast.Call) -> Node:
-        """KeOps' Grad; without a cotangent there is a new variable for it, of the other kind."""
+        """KeOps' Grad; the default cotangent is a new variable of the other kind."""
         formula, of, *cotangent = self.nodes(tree, 2, 3)
         if not cotangent:
             if of.op != "variable" or of.static[1] == "p":
-                raise _Wrong("takes a cotangent, unless it is of a variable of i or j")
+                raise _CallError("takes a cotangent, unless it is of a variable of i or j")
             other = "j" if of.static[1] == "i" else "i"
             position = 1 + max((v.static[0] for v in variables(formula)), default=-1)
             cotangent = [variable(position, formula.dim, other)]
@@ -439,44 +443,41 @@ class _Reader:
         try:
             return function(*args)
         except ValueError as error:
-            raise _Wrong(f"cannot be taken: {error}") from None
+            raise _CallError(f"cannot be taken: {error}") from None
 
 
-class _Wrong(Exception):
-    """What is wrong with a call, without the place in the text."""
+class _CallError(Exception):
+    """The error of a call of `_SPECIAL`, without the part of the text."""
 
 
-def _rational(reader: _Reader, tree: ast.Call) -> Node:
-    numerator, denominator = reader.numbers(tree, 2)
+def _quotient(numerator: float, denominator: float) -> Node:
     if denominator == 0:
-        raise _Wrong("divides by zero")
+        raise _CallError("divides by zero")
     return constant(numerator / denominator)
-
-
-def _inverse(reader: _Reader, tree: ast.Call) -> Node:
-    (number,) = reader.numbers(tree, 1)
-    if number == 0:
-        raise _Wrong("divides by zero")
-    return constant(1 / number)
 
 
 def _zero(reader: _Reader, tree: ast.Call) -> Node:
     (dim,) = reader.numbers(tree, 1)
     if not isinstance(dim, int) or dim < 1:
-        raise _Wrong("takes a dim of at least 1")
+        raise _CallError("takes a dim of at least 1")
     return zero(dim)
 
 
+def _derivative(function: Callable[..., Node], n_args: int) -> Callable[[_Reader, ast.Call], Node]:
+    return lambda reader, tree: reader.derived(function, *reader.nodes(tree, n_args))
+
+
+_DERIVATIVES: dict[str, tuple[Callable[..., Node], int]] = {
+    "Diff": (derivative.differential, 3), "GradMatrix": (derivative.gradient_matrix, 2),
+    "Divergence": (derivative.divergence, 2), "Laplacian": (derivative.laplacian, 2),
+}  # fmt: skip
 _SPECIAL: dict[str, Callable[[_Reader, ast.Call], Node]] = {
     "Var": _Reader.var,
     **dict.fromkeys(_CATEGORIES, _Reader.var),
     "IntCst": lambda reader, tree: constant(reader.numbers(tree, 1)[0]),
-    "RatCst": _rational,
-    "IntInv": _inverse,
+    "RatCst": lambda reader, tree: _quotient(*reader.numbers(tree, 2)),
+    "IntInv": lambda reader, tree: _quotient(1, *reader.numbers(tree, 1)),
     "Zero": _zero,
     "Grad": _Reader.grad,
-    "Diff": lambda reader, tree: reader.derived(derivative.differential, *reader.nodes(tree, 3)),
-    "GradMatrix": lambda reader, tree: reader.derived(derivative.gradient_matrix, *reader.nodes(tree, 2)),
-    "Divergence": lambda reader, tree: reader.derived(derivative.divergence, *reader.nodes(tree, 2)),
-    "Laplacian": lambda reader, tree: reader.derived(derivative.laplacian, *reader.nodes(tree, 2)),
+    **{name: _derivative(function, n_args) for name, (function, n_args) in _DERIVATIVES.items()},
 }

@@ -1,13 +1,17 @@
-"""What is to be reduced over pairs: a formula, how, and along which axis."""
+"""A reduction over pairs: the formula, the kind of reduction, and the axis.
+
+`PairReduction` is the problem that front ends (`pairs`, `_torch`, `_dask`) hand to the backends. It holds no
+arrays, and is the key of their caches of compiled kernels.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from upsweep._compiler.formulas.nodes import Node, variables
+from upsweep._compiler.formulas.nodes import Node, key_text, text, variables
 from upsweep._compiler.formulas.ops import suggestion
-from upsweep._compiler.formulas.text import listing, text
 
 __all__ = ["REDUCTIONS", "PairReduction", "fill", "outputs"]
 
@@ -28,26 +32,27 @@ class PairReduction:
     Parameters
     ----------
     formula : Node
-        What is reduced. Its dim is 1 for "logsumexp" and "sumsoftmaxweight".
+        The formula. Its dim is 1 for "logsumexp" and "sumsoftmaxweight".
     reduction : str
-        One of `REDUCTIONS`. Where several j are as good, the smallest index wins. NaN goes as in numpy: "min"
-        and "max" are NaN where any is, and the "arg" of them is the first NaN; "kmin" and its kin sort NaN last.
+        One of `REDUCTIONS`. Of equal values the one with the smallest index wins. NaN behaves as in numpy: "min"
+        and "max" are NaN if any value is, and their indices are those of the first NaN; the "kmin" family sorts
+        NaN last.
     weight : Node, optional
         The weights w of "logsumexp", log(sum(exp(F) * w)), and of "sumsoftmaxweight", which is
         sum(exp(F) * w) / sum(exp(F)).
     rows : {"i", "j"}
-        What remains: "i" reduces over j, KeOps' axis 1; "j" over i, its axis 0.
+        The axis of the result: "i" reduces over j, KeOps' axis 1; "j" over i, KeOps' axis 0.
     k : int
-        How many of "kmin" and its kin.
+        The number of values of the "kmin" family, else 0.
     dtype : str
-        Of the arrays: "float32" or "float64"; on CUDA "float16" and "bfloat16" too, which are computed in float32.
+        The arrays' dtype: "float32" or "float64"; on CUDA "float16" and "bfloat16" too, computed in float32.
     dtype_acc : str
-        What sums are kept in, from block to block.
+        The accumulator's dtype for sums over blocks.
 
     Notes
     -----
-    Results have shape (rows, dim) with the dims of `outputs`. Those of "kmin" and its kin are laid out (k, dim),
-    one after the other. A row that reduces over nothing has the value that `fill` gives.
+    Results have shape (rows, dim) with the dims of `outputs`; those of the "kmin" family are (k, dim), row-major.
+    A row without columns gets the value of `fill`.
     """
 
     formula: Node
@@ -57,6 +62,7 @@ class PairReduction:
     k: int = 0
     dtype: str = "float32"
     dtype_acc: str = "float64"
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.reduction not in REDUCTIONS:
@@ -77,15 +83,26 @@ class PairReduction:
         if self.weight is not None and self.reduction not in _SUMS[1:]:
             raise ValueError(f"{self.reduction} takes no weight")
 
+        object.__setattr__(self, "_hash", hash(self._arguments()))
+
+    def __hash__(self) -> int:  # computed once: each call looks its kernel up by the reduction
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:  # without the hash, which is that of this process
+        return PairReduction, self._arguments()
+
+    def _arguments(self) -> tuple[Any, ...]:
+        return self.formula, self.reduction, self.weight, self.rows, self.k, self.dtype, self.dtype_acc
+
     @property
     def variables(self) -> tuple[Node, ...]:
         """The variables of formula and weight, by position."""
         return variables(*self._formulas())
 
     def key(self) -> str:
-        """What tells one reduction from another, in any process."""
+        """A text that identifies the reduction in any process: the key of the disk cache."""
         settings = (self.reduction, self.weight is not None, self.rows, self.k, self.dtype, self.dtype_acc)
-        return f"{settings}\n{listing(*self._formulas())}"
+        return f"{settings}\n{key_text(*self._formulas())}"
 
     def _formulas(self) -> tuple[Node, ...]:
         return (self.formula,) if self.weight is None else (self.formula, self.weight)
@@ -105,7 +122,7 @@ def outputs(reduction: PairReduction) -> tuple[tuple[int, str], ...]:
 
 
 def fill(reduction: PairReduction) -> tuple[float, ...]:
-    """The value of each output where there is nothing to reduce, and of "kmin" where there are fewer than k."""
+    """The value of each output for rows without columns, and of "kmin" where there are fewer than k columns."""
     values = {"sum": 0.0, "logsumexp": -math.inf, "sumsoftmaxweight": 0.0, "min": math.inf, "max": -math.inf,
               "kmin": math.inf}  # fmt: skip
     return tuple(values.get(part, -1.0) for part in reduction.reduction.split("_"))

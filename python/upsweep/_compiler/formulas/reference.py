@@ -1,4 +1,8 @@
-"""The naive twin of reductions over pairs: every pair's value by numpy, then numpy's own reduction."""
+"""Reference implementation in numpy of formulas and of their reductions over pairs: the oracle of the tests.
+
+`evaluate` computes a formula's value for every pair; `pair_reduction` reduces these values in float64. Both take
+time and memory in proportion to the number of pairs.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,65 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from upsweep._compiler.formulas.evaluate import evaluate
-from upsweep._compiler.formulas.nodes import Node
+from upsweep._compiler.formulas import ops
+from upsweep._compiler.formulas.nodes import Node, order
 from upsweep._compiler.formulas.reduction import PairReduction, fill, outputs
 from upsweep._compiler.formulas.verifier import check_variables
 
-__all__ = ["pair_reduction"]
+__all__ = ["evaluate", "pair_reduction"]
 
 Array = NDArray[Any]
-_BLOCK = 2_000_000  # float64 a formula's largest vector takes in one block of rows: 16 MB
+_BLOCK = 2_000_000  # float64 numbers of a formula's largest vector in one block of rows: 16 MB
+
+
+def evaluate(formula: Node, arrays: Sequence[Array], dtype: Any = np.float64) -> Array:
+    """The value of a formula for every pair, one numpy operation for each node.
+
+    Parameters
+    ----------
+    formula : Node
+        A formula of the arrays.
+    arrays : sequence of ndarray
+        The variables by position, of shapes (..., dim) that broadcast: (M, 1, dim) for rows, (1, N, dim) for
+        columns, (dim,) for parameters.
+    dtype : dtype, optional
+        The dtype of the computation.
+
+    Returns
+    -------
+    ndarray of shape (..., formula.dim)
+
+    Examples
+    --------
+    >>> from upsweep._compiler.formulas.nodes import make, variable
+    >>> x, y = variable(0, 1, "i"), variable(1, 1, "j")
+    >>> evaluate(make("sqdist", x, y), [np.array([[[0.0]], [[1.0]]]), np.array([[[1.0], [3.0]]])])[..., 0]
+    array([[1., 9.],
+           [0., 4.]])
+    """
+    values: dict[Node, Array] = {}
+    with np.errstate(all="ignore"):
+        for node in order(formula):
+            if node.op == "variable":
+                values[node] = _input(node, arrays, dtype)
+            elif node.op in ("constant", "zero"):
+                values[node] = np.full(node.dim, node.static[0] if node.op == "constant" else 0, dtype)
+            else:
+                function = ops.TABLE[node.op].numpy
+                assert function is not None, f"{node.op} is a composite operation"
+                args = [values[arg] for arg in node.args]
+                values[node] = np.asarray(function(*args, *node.static)).astype(dtype, copy=False)
+    return values[formula]
+
+
+def _input(node: Node, arrays: Sequence[Array], dtype: Any) -> Array:
+    position = node.static[0]
+    if not 0 <= position < len(arrays):
+        raise ValueError(f"the formula reads array {position}, and there are {len(arrays)}")
+    array = np.asarray(arrays[position])
+    if array.shape[-1:] != (node.dim,):
+        raise ValueError(f"array {position} has to have {node.dim} features, and is of shape {array.shape}")
+    return array.astype(dtype, copy=False)
 
 
 def pair_reduction(
@@ -27,12 +81,12 @@ def pair_reduction(
     batch: tuple[int, ...] = (),
     ranges: Any = None,
 ) -> tuple[Array, ...]:
-    """Return what a reduction over pairs means, in float64, block of rows by block of rows.
+    """The results of a reduction over pairs, in float64, one block of rows after the other.
 
     Parameters
     ----------
     reduction : PairReduction
-        What is reduced.
+        The reduction.
     arrays : sequence of ndarray
         By position, of shapes (..., n_i, dim), (..., n_j, dim), and (..., 1, dim) or (dim,) for parameters, where
         ``...`` broadcasts to `batch`.
@@ -42,8 +96,8 @@ def pair_reduction(
         The batch dimensions.
     ranges : triple, optional
         ``(blocks, slices, columns)``: the rows ``blocks[k, 0]`` to ``blocks[k, 1]`` reduce over the intervals
-        ``columns[slices[k-1]:slices[k]]`` and over nothing else; rows of no block over nothing. Columns in several
-        intervals count several times. One for each batch entry, or one for all.
+        ``columns[slices[k-1]:slices[k]]`` only, rows of no block over no columns. Columns in several intervals
+        count several times. One for all batch entries, or a list of one for each.
 
     Returns
     -------
@@ -69,7 +123,8 @@ def pair_reduction(
     )
     for n, entry in enumerate(np.ndindex(*batch)):
         of_entry = [_entry(array, kinds.get(p), batch, entry) for p, array in enumerate(arrays)]
-        for begin, end, columns in _blocks(_triple(ranges, n), n_rows, n_columns, _step(reduction, n_columns)):
+        of_n = ranges[n] if isinstance(ranges, list) else ranges
+        for begin, end, columns in _blocks(of_n, n_rows, n_columns, _step(reduction, n_columns)):
             if len(columns):
                 _reduce(reduction, of_entry, kinds, slice(begin, end), columns, [r[entry] for r in results])
     return results
@@ -80,13 +135,7 @@ def _entry(array: Array, kind: str | None, batch: tuple[int, ...], entry: tuple[
     array = np.asarray(array)
     if array.ndim == 1:
         array = array[None]
-    of_entry: Array = np.broadcast_to(array, (*batch, *array.shape[-2:]))[entry]
-    return of_entry
-
-
-def _triple(ranges: Any, n: int) -> Any:
-    """The ranges of batch entry `n`, of one triple or a list of them."""
-    return ranges[n] if isinstance(ranges, list) else ranges
+    return np.asarray(np.broadcast_to(array, (*batch, *array.shape[-2:]))[entry])
 
 
 def _step(reduction: PairReduction, n_columns: int) -> int:
@@ -128,14 +177,13 @@ def _reduce(
         else:
             operands.append(array[rows][:, None] if kind == reduction.rows else array[columns][None])
     pairs = (rows.stop - rows.start, len(columns))
-    values = _of_pairs(reduction.formula, operands, pairs)
-    weights = None if reduction.weight is None else _of_pairs(reduction.weight, operands, pairs)
+    values, weights = (
+        None if formula is None else np.broadcast_to(evaluate(formula, operands), (*pairs, formula.dim))
+        for formula in (reduction.formula, reduction.weight)
+    )
+    assert values is not None
     for result, value in zip(results, _values(reduction, values, weights, columns)):
         result[rows] = value.reshape(pairs[0], -1)
-
-
-def _of_pairs(formula: Node, operands: list[Array], pairs: tuple[int, int]) -> Array:
-    return np.broadcast_to(evaluate(formula, operands), (*pairs, formula.dim))
 
 
 def _values(reduction: PairReduction, values: Array, weights: Array | None, columns: Array) -> tuple[Array, ...]:
@@ -149,7 +197,7 @@ def _values(reduction: PairReduction, values: Array, weights: Array | None, colu
         return (values.min(1) if name == "min" else values.max(1),)
     if name in ("argmin", "argmax", "min_argmin", "max_argmax"):
         best = values.argmin(1) if name.endswith("argmin") else values.argmax(1)
-        # Intervals may come in any order: of equal columns the one with the smallest index is meant.
+        # Intervals may be in any order; of equal values the one with the smallest column index wins.
         best = _least_index(values, best, columns)
         chosen = np.take_along_axis(values, best[:, None], 1)[:, 0]
         return (columns[best],) if name.startswith("arg") else (chosen, columns[best])

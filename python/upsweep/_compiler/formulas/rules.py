@@ -1,8 +1,8 @@
-"""Simplification: a list of rewrites for each operation, applied from the arguments up until none fits.
+"""Simplification of formulas by rewrite rules, applied bottom-up until none matches.
 
-They keep derivatives small, and find the forms that lowering knows best. What they may change of a result is
-rounding of products and of sums of equal terms, and NaN where a factor of 0 hides it: 0 * x and x - x are 0. Sums
-are not reordered: (a - b) + b stays, since it rounds.
+The rules keep derivatives small and produce the forms that lowering handles best. They may change the rounding of
+products and of sums of equal terms, and hide NaN: 0 * x and x - x are 0. Sums are not reassociated: (a - b) + b
+stays, since it rounds.
 """
 
 from __future__ import annotations
@@ -13,28 +13,33 @@ from collections.abc import Callable
 import numpy as np
 
 from upsweep._compiler.formulas import ops
-from upsweep._compiler.formulas.nodes import Node, constant, make, node_of, order, zero
-from upsweep._compiler.lowering.builder import moderate
+from upsweep._compiler.formulas.nodes import Node, constant, intern, make, order, zero
 
-__all__ = ["simplify"]
+__all__ = ["is_moderate", "simplify"]
 
 Rewrite = Callable[[Node], Node | None]
 _REWRITES: dict[str, list[Rewrite]] = {}
-_DEEPEST = 50  # rewrites inside of rewrites; beyond, a product of that many factors stays as it is
+_MAX_DEPTH = 50  # of nested rewrites; beyond, a product of that many factors stays unchanged
+_MAX_REWRITES = 100  # of one node. Each makes it smaller, so that more indicate a cycle of rules
+_MODERATE = 2.0**20
 
 
 class _Depth(threading.local):
-    """How many rewrites the calling thread is in."""
+    """The number of nested rewrites in the calling thread."""
 
     value = 0
 
 
 _depth = _Depth()
-_MOST = 100  # rewrites of one node; they all make it smaller, so that more is a mistake in them
+
+
+def is_moderate(value: float) -> bool:
+    """Whether a constant may be multiplied with other constants first: no product of a few of them overflows."""
+    return 1 / _MODERATE <= abs(value) <= _MODERATE
 
 
 def simplify(formula: Node) -> Node:
-    """The same formula in fewer operations.
+    """An equivalent formula with fewer operations.
 
     >>> from upsweep._compiler.formulas.nodes import variable
     >>> x, y = variable(0, 3, "i"), variable(1, 3, "j")
@@ -45,22 +50,22 @@ def simplify(formula: Node) -> Node:
     """
     new: dict[Node, Node] = {}
     for node in order(formula):
-        new[node] = _settled(node_of(node.op, tuple(new[arg] for arg in node.args), node.static, node.dim))
+        new[node] = _rewritten(intern(node.op, tuple(new[arg] for arg in node.args), node.static, node.dim))
     return new[formula]
 
 
-def _settled(node: Node) -> Node:
-    for _ in range(_MOST):
-        better = next((found for rewrite in _REWRITES.get(node.op, []) if (found := rewrite(node))), None)
+def _rewritten(node: Node) -> Node:
+    for _ in range(_MAX_REWRITES):
+        better = next((new for rewrite in _REWRITES.get(node.op, []) if (new := rewrite(node))), None)
         if better is None:
             return node
         assert better.dim == node.dim, f"{node!r} became {better!r}"
         node = better
-    raise AssertionError(f"the rewrites of {node!r} do not end")
+    raise AssertionError(f"the rewrite rules cycle on {node!r}")
 
 
-def _of(*names: str) -> Callable[[Rewrite], Rewrite]:
-    """Adds a rewrite to the lists of operations."""
+def _rule(*names: str) -> Callable[[Rewrite], Rewrite]:
+    """Add a rewrite rule to the lists of operations."""
 
     def add(rewrite: Rewrite) -> Rewrite:
         for name in names:
@@ -71,26 +76,26 @@ def _of(*names: str) -> Callable[[Rewrite], Rewrite]:
 
 
 def _new(op: str, *args: Node, static: tuple[object, ...] = ()) -> Node:
-    """An operation on simplified arguments, simplified unless that takes too many rewrites inside of rewrites."""
+    """An operation on simplified operands, simplified unless the rewrites nest too deeply."""
     node = make(op, *args, static=static)
-    if _depth.value >= _DEEPEST:
+    if _depth.value >= _MAX_DEPTH:
         return node
     _depth.value += 1
     try:
-        return _settled(node)
+        return _rewritten(node)
     finally:
         _depth.value -= 1
 
 
 def _value(node: Node) -> float | None:
-    """The number that every feature of a node is, if it is known."""
+    """The constant that every feature of a node equals, if it is known."""
     if node.op == "sumT":
         node = node.args[0]
-    return {"constant": lambda: float(node.static[0]), "zero": lambda: 0.0}.get(node.op, lambda: None)()
+    return 0.0 if node.op == "zero" else float(node.static[0]) if node.op == "constant" else None
 
 
-def _instead(node: Node, old: Node, new: Node) -> tuple[Node, Node]:
-    """The two arguments of a node, in their order, with another for the first that is `old`."""
+def _replaced(node: Node, old: Node, new: Node) -> tuple[Node, Node]:
+    """The two operands of a node, with `new` in place of the first that is `old`."""
     a, b = node.args
     return (new, b) if a is old else (a, new)
 
@@ -101,12 +106,12 @@ def _filled(value: float, dim: int) -> Node:
     return constant(value) if dim == 1 else make("sumT", constant(value), static=(dim,))
 
 
-def _as_wide(node: Node, dim: int) -> Node:
+def _widened(node: Node, dim: int) -> Node:
     return node if node.dim == dim else _new("sumT", node, static=(dim,))
 
 
 def _scaled(node: Node) -> tuple[float, Node]:
-    """A node as a number times a node."""
+    """A node as a constant times a node."""
     if node.op == "neg":
         factor, inner = _scaled(node.args[0])
         return -factor, inner
@@ -128,44 +133,44 @@ def _number_times(node: Node) -> tuple[Node, Node]:
     return constant(1), node
 
 
-@_of(*(name for name, row in ops.TABLE.items() if row.elementwise))
+@_rule(*(name for name, row in ops.TABLE.items() if row.elementwise))
 def _fold(node: Node) -> Node | None:
-    """Operations on known numbers."""
+    """Constant folding."""
     values = [_value(arg) for arg in node.args]
     if None in values:
         return None
-    meaning = ops.TABLE[node.op].meaning
-    assert meaning is not None
+    function = ops.TABLE[node.op].numpy
+    assert function is not None
     with np.errstate(all="ignore"):
-        return _filled(float(meaning(*(np.array([value]) for value in values), *node.static)[0]), node.dim)
+        return _filled(float(function(*(np.array([value]) for value in values), *node.static)[0]), node.dim)
 
 
-@_of("neg")
+@_rule("neg")
 def _neg(node: Node) -> Node | None:
     (a,) = node.args
     if a.op == "neg":
         return a.args[0]
     if a.op == "sub":
         return _new("sub", a.args[1], a.args[0]) if a.args[0].dim == a.args[1].dim else None
-    if a.op == "mul" and a.args[0].dim == 1 < a.dim:  # one number's sign, not that of each feature
+    if a.op == "mul" and a.args[0].dim == 1 < a.dim:  # the sign of one number, not of each feature
         return _new("mul", _new("neg", a.args[0]), a.args[1])
     factor, inner = _scaled(a)
     return None if factor == 1 else _new("mul", constant(-factor), inner)
 
 
-@_of("add", "sub")
+@_rule("add", "sub")
 def _zero_term(node: Node) -> Node | None:
     a, b = node.args
     if _value(b) == 0:
-        return _as_wide(a, node.dim)
+        return _widened(a, node.dim)
     if _value(a) == 0:
-        return _as_wide(b if node.op == "add" else _new("neg", b), node.dim)
+        return _widened(b if node.op == "add" else _new("neg", b), node.dim)
     return None
 
 
-@_of("add", "sub")
+@_rule("add", "sub")
 def _equal_terms(node: Node) -> Node | None:
-    """a x + b x, where x is the same, and a and b are constants or numbers."""
+    """a x + b x = (a + b) x, where a and b are constants or numbers."""
     a, b = node.args
     (m, x), (n, y) = _scaled(a), _scaled(b)
     if x is y:
@@ -175,7 +180,7 @@ def _equal_terms(node: Node) -> Node | None:
     return _new("mul", _new(node.op, s, t), u) if u is v and u.dim > 1 else None
 
 
-@_of("add", "sub")
+@_rule("add", "sub")
 def _negative_terms(node: Node) -> Node | None:
     a, b = node.args
     if b.op == "neg":
@@ -185,32 +190,32 @@ def _negative_terms(node: Node) -> Node | None:
     return None
 
 
-@_of("add", "sub", "mul", "div", "sqdist", "scalprod")
+@_rule("add", "sub", "mul", "div", "sqdist", "scalprod")
 def _spread_arguments(node: Node) -> Node | None:
-    """A number that was spread over features goes with a vector as it is."""
+    """A number broadcast to a vector is an operand of dim 1."""
     narrow = [arg.args[0] if arg.op == "sumT" else arg for arg in node.args]
     if narrow == list(node.args):
         return None
     if node.op in ("sqdist", "scalprod"):
         wide = any(arg.dim > 1 for arg in narrow)
         return _new(node.op, *narrow) if wide and node.op == "sqdist" else None
-    return _as_wide(_new(node.op, *narrow), node.dim)
+    return _widened(_new(node.op, *narrow), node.dim)
 
 
-@_of("mul")
+@_rule("mul")
 def _zero_or_one_factor(node: Node) -> Node | None:
     for one, other in (node.args, node.args[::-1]):
         value = _value(one)
         if value == 0:
             return zero(node.dim)
         if value == 1:
-            return _as_wide(other, node.dim)
+            return _widened(other, node.dim)
         if value == -1:
-            return _as_wide(_new("neg", other), node.dim)
+            return _widened(_new("neg", other), node.dim)
     return None
 
 
-@_of("mul")
+@_rule("mul")
 def _factors(node: Node) -> Node | None:
     a, b = node.args
     if a is b:
@@ -219,18 +224,18 @@ def _factors(node: Node) -> Node | None:
         if one.op == "neg" and other.op == "neg":
             return _new("mul", a.args[0], b.args[0])
         if one.op == "neg" and not one.dim < node.dim:
-            return _new("neg", _new("mul", *_instead(node, one, one.args[0])))
+            return _new("neg", _new("mul", *_replaced(node, one, one.args[0])))
         if one.op == "elemT" and node.dim == one.dim:
             factor = other if other.dim == 1 else _new("elem", other, static=one.static[1:])
             return _new("elemT", _new("mul", one.args[0], factor), static=one.static)
     return None
 
 
-@_of("mul")
+@_rule("mul")
 def _numbers_first(node: Node) -> Node | None:
-    """Products of features are number times vector, so that numbers are multiplied once and not for each.
+    """Products are number times vector, so that numbers are multiplied once and not for each feature.
 
-    Those that are the same for a whole row or column stay together: they are computed once for it.
+    Factors that depend on a row or a column only stay together: lowering computes them once for it.
     """
     if node.dim == 1:
         return None
@@ -242,13 +247,13 @@ def _numbers_first(node: Node) -> Node | None:
             number, vector = other.args
             if one.dim == 1:
                 return _new("mul", _new("mul", one, number), vector)
-            return _new("mul", number, _new("mul", *_instead(node, other, vector)))
+            return _new("mul", number, _new("mul", *_replaced(node, other, vector)))
     return None
 
 
-@_of("mul")
+@_rule("mul")
 def _constants_first(node: Node) -> Node | None:
-    """Constants before all others, and multiplied; not from behind a number, which would be a vector's then."""
+    """Constants first, and folded; not across a number, which would become a product with a vector."""
     a, b = node.args
     if b.op == "constant" and a.op != "constant":
         return _new("mul", b, a)
@@ -256,7 +261,7 @@ def _constants_first(node: Node) -> Node | None:
         factor, inner = b.args
         if a.op == "constant":
             both = (a.static[0], factor.static[0])
-            return _new("mul", constant(both[0] * both[1]), inner) if all(map(moderate, both)) else None
+            return _new("mul", constant(both[0] * both[1]), inner) if all(map(is_moderate, both)) else None
         if inner.dim == a.dim:
             return _new("mul", factor, _new("mul", a, inner))
     if a.op == "mul" and a.args[0].op == "constant" and a.args[1].dim == b.dim:
@@ -264,13 +269,13 @@ def _constants_first(node: Node) -> Node | None:
     return None
 
 
-@_of("div")
+@_rule("div")
 def _div(node: Node) -> Node | None:
     a, b = node.args
     if _value(a) == 0:
         return zero(node.dim)
     if _value(b) == 1:
-        return _as_wide(a, node.dim)
+        return _widened(a, node.dim)
     if a.op == "neg":
         return _new("neg", _new("div", a.args[0], b))
     if b.op == "neg":
@@ -278,12 +283,12 @@ def _div(node: Node) -> Node | None:
     return None
 
 
-@_of("square", "abs", "cos")
+@_rule("square", "abs", "cos")
 def _even(node: Node) -> Node | None:
     return _new(node.op, node.args[0].args[0]) if node.args[0].op == "neg" else None
 
 
-@_of("pow")
+@_rule("pow")
 def _pow(node: Node) -> Node | None:
     (a,), (exponent,) = node.args, node.static
     known: dict[int, Callable[[], Node]] = {
@@ -295,7 +300,7 @@ def _pow(node: Node) -> Node | None:
     return known[exponent]() if exponent in known else None
 
 
-@_of("sum")
+@_rule("sum")
 def _sum(node: Node) -> Node | None:
     (a,) = node.args
     value = _value(a)
@@ -317,7 +322,7 @@ def _sum(node: Node) -> Node | None:
     return None
 
 
-@_of("scalprod")
+@_rule("scalprod")
 def _scalprod(node: Node) -> Node | None:
     a, b = node.args
     if a is b and a.op == "sub":
@@ -328,24 +333,24 @@ def _scalprod(node: Node) -> Node | None:
         if one.op == "sumT":
             one = one.args[0]
         if one.dim == 1:
-            return _new("mul", one, _new("sum", _as_wide(other, max(a.dim, b.dim))))
+            return _new("mul", one, _new("sum", _widened(other, max(a.dim, b.dim))))
         if one.op == "neg":
-            return _new("neg", _new("scalprod", *_instead(node, one, one.args[0])))
+            return _new("neg", _new("scalprod", *_replaced(node, one, one.args[0])))
         if one.op == "mul" and 1 in (one.args[0].dim, one.args[1].dim):
             scale, vector = sorted(one.args, key=lambda arg: arg.dim)
-            return _new("mul", scale, _new("scalprod", *_instead(node, one, vector)))
+            return _new("mul", scale, _new("scalprod", *_replaced(node, one, vector)))
         if one.op == "elemT" and other.dim > 1:
             return _new("mul", one.args[0], _new("elem", other, static=one.static[1:]))
     return None
 
 
-@_of("sqdist")
+@_rule("sqdist")
 def _sqdist(node: Node) -> Node | None:
-    """A factor that both vectors have stays outside, where it is a product and not one for each feature."""
+    """A common factor of both vectors moves outside: one product instead of one for each feature."""
     a, b = node.args
     for one, other in ((a, b), (b, a)):
         if _value(other) == 0:
-            one = _as_wide(one, max(a.dim, b.dim))
+            one = _widened(one, max(a.dim, b.dim))
             return _new("scalprod", one, one)
     if a.op != b.op or a.dim != b.dim:
         return None
@@ -358,15 +363,15 @@ def _sqdist(node: Node) -> Node | None:
     return None
 
 
-@_of("elem", "extract")
+@_rule("elem", "extract")
 def _part(node: Node) -> Node | None:
-    """A part of what was put together."""
+    """Features of a vector that was assembled from parts."""
     (a,) = node.args
     start, dim = (*node.static, 1)[:2]
     if a.dim == dim:
         return a
     if _value(a) is not None or a.op == "sumT":
-        return zero(dim) if _value(a) == 0 else _as_wide(a.args[0], dim)
+        return zero(dim) if _value(a) == 0 else _widened(a.args[0], dim)
     if a.op == "extract":
         return _new(node.op, a.args[0], static=(start + a.static[0], *node.static[1:]))
     part = a
@@ -387,28 +392,28 @@ def _part(node: Node) -> Node | None:
     return None
 
 
-@_of("sumT", "elemT", "extractT")
-def _placed(node: Node) -> Node | None:
+@_rule("sumT", "elemT", "extractT")
+def _broadcast(node: Node) -> Node | None:
     (a,) = node.args
     if a.dim == node.dim:
         return a
     return zero(node.dim) if _value(a) == 0 else None
 
 
-@_of("concat", "tensorprod", "matvecmult", "vecmatmult", "tensordot")
-def _of_zeros(node: Node) -> Node | None:
+@_rule("concat", "tensorprod", "matvecmult", "vecmatmult", "tensordot")
+def _zero_operands(node: Node) -> Node | None:
     values = [_value(arg) for arg in node.args]
-    nothing = all(value == 0 for value in values) if node.op == "concat" else 0 in values
-    return zero(node.dim) if nothing else None
+    is_zero = all(value == 0 for value in values) if node.op == "concat" else 0 in values
+    return zero(node.dim) if is_zero else None
 
 
-@_of("matvecmult", "vecmatmult", "tensorprod")
+@_rule("matvecmult", "vecmatmult", "tensorprod")
 def _products_with_numbers(node: Node) -> Node | None:
-    """A vector of dim 1 is a factor."""
+    """A vector of dim 1 is a number, and the product one of number times vector."""
     a, b = node.args
     vector = b if node.op == "matvecmult" else a
     if vector.dim == 1:
-        return _as_wide(_new("mul", a, b), node.dim)
+        return _widened(_new("mul", a, b), node.dim)
     if node.op == "tensorprod" and b.dim == 1:
         return _new("mul", a, b)
     return None

@@ -1,8 +1,10 @@
-"""Builds scalar programs: finds common values, folds constants, keeps cheap factors at their level, places loops.
+"""Builder of scalar programs: value numbering, constant folding, rewrites, code motion, dead code removal.
 
-The rewrites here are about single numbers, and about levels. They change no result but for these: a division by
-what changes more rarely than the quotient multiplies by its inverse, and factors that change rarely are
-multiplied first (a rounding more or less each); 0 * x is 0.
+Equal instructions share one value number. An instruction is placed in the outermost loop whose index or carries it
+depends on (loop-invariant code motion), and its level is the join of its operands' levels. The rewrites concern
+single numbers and levels. They change results in these cases only: a division by a value that changes more rarely
+than the quotient becomes a product with its inverse, factors that change rarely are multiplied first (about one
+rounding each), and 0 * x is 0.
 """
 
 from __future__ import annotations
@@ -15,32 +17,23 @@ from typing import Any
 
 import numpy as np
 
-from upsweep._compiler.lowering.program import Instruction, join
+from upsweep._compiler.formulas.rules import is_moderate
+from upsweep._compiler.lowering.program import COMPARISONS, FUNCTIONS, Instruction, join
 
-__all__ = ["Builder", "Index", "TooLong", "moderate"]
+__all__ = ["Builder", "Index", "TooLong"]
 
-_MODERATE = 2.0**20  # constants up to this, and down to its inverse, are multiplied first
 _INVERTED = 2.0**100  # constants up to this, and down to its inverse, have a normal inverse in float32 too
-_FOLDED: dict[str, Callable[..., Any]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "neg": np.negative, "abs": np.abs,
-    "floor": np.floor, "sqrt": np.sqrt, "rsqrt": lambda a: 1 / np.sqrt(a), "exp": np.exp, "log": np.log,
-    "sin": np.sin, "cos": np.cos, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "tanh": np.tanh,
-    "atan2": np.arctan2, "pow": np.power,
-}  # fmt: skip
-_COMPARISONS: dict[str, Callable[..., Any]] = {
-    "lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal,
-}  # fmt: skip
-_DEEPEST = 50  # rewrites inside of rewrites: beyond, a product of many factors stays as it is
+_MAX_DEPTH = 50  # of nested rewrites; beyond, a product of many factors stays unchanged
 _COMMUTATIVE = ("add", "mul", "eq", "ne")
 
 
 class TooLong(Exception):
-    """The program has more instructions than were allowed."""
+    """The program exceeds the limit of instructions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """A place among features: an offset, and strides of loops."""
+    """An affine index of features: an offset plus loop indices times strides."""
 
     offset: int = 0
     terms: tuple[tuple[int, int], ...] = ()
@@ -49,7 +42,7 @@ class Index:
         return Index(self.offset + other, self.terms)
 
     def scaled(self, stride: int, inner: Index | None = None) -> Index:
-        """This place times `stride`, plus another."""
+        """This index times `stride`, plus another."""
         inner = inner or Index()
         terms = tuple((loop, step * stride) for loop, step in self.terms)
         return Index(self.offset * stride + inner.offset, terms + inner.terms)
@@ -62,15 +55,15 @@ class Index:
 
 
 class _Scope:
-    """The inside of a loop, or everything: its instructions in order, and what is known there."""
+    """The body of a loop, or the whole program: instructions in order, and their value numbers."""
 
     def __init__(self) -> None:
         self.items: list[int | _Scope] = []
-        self.known: dict[Any, int] = {}
+        self.numbers: dict[Any, int] = {}
 
 
 class Builder:
-    """Collects instructions. Methods named after operations return the id of their value."""
+    """A program under construction. Methods named after instructions return the id of their value."""
 
     def __init__(self, limit: float = math.inf) -> None:
         self._limit = limit
@@ -78,7 +71,7 @@ class Builder:
         self._scope_of: list[_Scope] = []
         self._root = _Scope()
         self._open = [self._root]
-        self._n_rewrites = 0  # that are running, each inside of the one before
+        self._n_rewrites = 0  # nested ones that are running
 
     # Values
 
@@ -86,24 +79,24 @@ class Builder:
         value = float(value)
         return self._emit("const", (), (value,), key=value.hex())
 
-    def load(self, kind: str, place: Index) -> int:
-        return self._emit("load", place.loops(), (kind, *place.static()))
+    def load(self, kind: str, index: Index) -> int:
+        return self._emit("load", index.loops(), (kind, *index.static()))
 
-    def number(self, place: Index) -> int:
-        """A place as a number."""
-        total = self.const(place.offset)
-        for loop, stride in place.terms:
-            index = self._emit("number", (loop,), ())
-            total = self.add(total, self.mul(index, self.const(stride)))
+    def number(self, index: Index) -> int:
+        """An index as a number."""
+        total = self.const(index.offset)
+        for loop, stride in index.terms:
+            term = self._emit("number", (loop,), ())
+            total = self.add(total, self.mul(term, self.const(stride)))
         return total
 
     def call(self, op: str, *args: int, static: tuple[Any, ...] = ()) -> int:
-        """The value of an operation, by the rewrites that it has; they call this for operations of their own."""
-        rewrite = _REWRITES.get(op) if self._n_rewrites < _DEEPEST else None
+        """The value of an instruction, after constant folding and rewriting."""
+        rewrite = _REWRITES.get(op) if self._n_rewrites < _MAX_DEPTH else None
         values = [self._constant(arg) for arg in args]
-        if op in _FOLDED and values and None not in values:
+        if op in FUNCTIONS and values and None not in values:
             with np.errstate(all="ignore"):
-                return self.const(float(_FOLDED[op](*map(np.float64, values))))
+                return self.const(float(FUNCTIONS[op].numpy(*map(np.float64, values))))
         if rewrite is None:
             return self._emit(op, args, static)
         self._n_rewrites += 1
@@ -128,7 +121,7 @@ class Builder:
         """`then` where the comparison of a with b holds, else `otherwise`."""
         x, y = self._constant(a), self._constant(b)
         if x is not None and y is not None:
-            return then if _COMPARISONS[comparison](x, y) else otherwise
+            return then if COMPARISONS[comparison](x, y) else otherwise
         if then == otherwise:
             return then
         return self._emit("select", (self._emit(comparison, (a, b), ()), then, otherwise), ())
@@ -137,7 +130,7 @@ class Builder:
 
     @contextmanager
     def at_root(self) -> Iterator[None]:
-        """Places what is built inside before all open loops."""
+        """Place the instructions built inside before all open loops."""
         before, self._open = self._open, [self._root]
         yield
         self._open = before
@@ -145,7 +138,7 @@ class Builder:
     def loop(
         self, extent: int, inits: Sequence[int], body: Callable[[Index, tuple[int, ...]], Sequence[int]]
     ) -> list[int]:
-        """A loop; its body gets index and carries and returns what they become. Returns their last values."""
+        """A loop. `body` maps the index and the carries to the next carries. Returns their final values."""
         outer, scope = self._open[-1], _Scope()
         self._open = [*self._open, scope]
         index = self._append("loop", (), (extent,), scope)
@@ -164,60 +157,60 @@ class Builder:
     def array(self, extent: int) -> int:
         return self._append("array", (), (extent,), self._open[-1])
 
-    def put(self, array: int, value: int, place: Index) -> None:
-        self._append("put", (array, value, *place.loops()), place.static(), self._open[-1])
+    def put(self, array: int, value: int, index: Index) -> None:
+        self._append("put", (array, value, *index.loops()), index.static(), self._open[-1])
 
-    def get(self, array: int, place: Index) -> int:
-        return self._emit("get", (array, *place.loops()), place.static())
+    def get(self, array: int, index: Index) -> int:
+        return self._emit("get", (array, *index.loops()), index.static())
 
-    def hand_out(self, what: str, value: int, place: Index) -> None:
-        """A component of the "result" or of the "weight"."""
-        self._append(what, (value, *place.loops()), place.static(), self._open[-1])
+    def store(self, output: str, value: int, index: Index) -> None:
+        """Store a component of the "result" or of the "weight"."""
+        self._append(output, (value, *index.loops()), index.static(), self._open[-1])
 
     # The finished program
 
     def finish(self, roots: Sequence[int]) -> tuple[tuple[Instruction, ...], dict[int, int]]:
-        """All instructions that `roots` and what is handed out need, and the new ids of the old."""
-        kept = self._needed(roots)
-        order = [n for n in _flat(self._root) if n in kept]
+        """The live instructions, from `roots` and stored components, and the map from old to new ids."""
+        live = self._live(roots)
+        order = [n for n in _flat(self._root) if n in live]
         levels = self._levels(order)
-        new = {n: place for place, n in enumerate(order)}
+        new = {n: position for position, n in enumerate(order)}
         steps = [self._steps[n] for n in order]
         renumbered = (tuple(new[arg] for arg in step.args) for step in steps)
         return tuple(
             Instruction(step.op, args, step.static, levels[n]) for n, step, args in zip(order, steps, renumbered)
         ), new
 
-    def _needed(self, roots: Sequence[int]) -> set[int]:
-        """By what hands out; what is put into an array is needed if the array is, a loop if something in it is."""
+    def _live(self, roots: Sequence[int]) -> set[int]:
+        """Stored components are live; so is an element of a live array, and a loop with a live instruction."""
         ends = {step.args[0]: n for n, step in enumerate(self._steps) if step.op == "end"}
         puts: dict[int, list[int]] = {}
         for n, step in enumerate(self._steps):
             if step.op == "put":
                 puts.setdefault(step.args[0], []).append(n)
         todo = [*roots, *(n for n, step in enumerate(self._steps) if step.op in ("result", "weight"))]
-        kept: set[int] = set()
+        live: set[int] = set()
         while todo:
             n = todo.pop()
-            if n in kept:
+            if n in live:
                 continue
-            kept.add(n)
+            live.add(n)
             todo += self._steps[n].args
             todo += puts.get(n, [])
             todo += [ends[n]] if n in ends else []
-        return kept
+        return live
 
     def _levels(self, order: list[int]) -> dict[int, str]:
-        """Each step's level: that of what it reads, and of one loop or array all the same."""
+        """The level of each instruction: the join of its operands' levels, and one level for a loop or array."""
         levels = dict.fromkeys(order, "p")
         changed = True
-        while changed:  # twice where there are arrays or loops, once where there are none
+        while changed:  # until a fixed point: two iterations with arrays or loops, one without
             changed = False
             inside: list[int] = []
             for n in order:
                 step = self._steps[n]
                 level = join(
-                    levels[n], *(levels[arg] for arg in step.args), *_own(step), *(levels[k] for k in inside)
+                    levels[n], *(levels[arg] for arg in step.args), *_own_level(step), *(levels[k] for k in inside)
                 )
                 inside += [n] if step.op == "loop" else []
                 group = [n, *inside] + ([step.args[0]] if step.op == "put" else [])
@@ -231,21 +224,21 @@ class Builder:
     # Pieces
 
     def _emit(self, op: str, args: tuple[int, ...], static: tuple[Any, ...], key: Any = None) -> int:
-        """A value without side effects: the known one, or a new one in the outermost loop that it depends on."""
+        """A pure instruction: an existing equal one, or a new one in the outermost loop that it depends on."""
         if op in _COMMUTATIVE:
             args = tuple(sorted(args))
         scope = max((self._scope_of[arg] for arg in args), key=self._open.index, default=self._root)
         identity = (op, args, static if key is None else key)
-        found = scope.known.get(identity)
-        if found is None:
-            found = scope.known[identity] = self._append(op, args, static, scope)
-        return found
+        number = scope.numbers.get(identity)
+        if number is None:
+            number = scope.numbers[identity] = self._append(op, args, static, scope)
+        return number
 
     def _append(self, op: str, args: tuple[int, ...], static: tuple[Any, ...], scope: _Scope) -> int:
         if len(self._steps) >= self._limit:
             raise TooLong
         own = Instruction(op, args, static, "p")
-        level = join(*(self._steps[arg].level for arg in args), *_own(own))
+        level = join(*(self._steps[arg].level for arg in args), *_own_level(own))
         self._steps.append(Instruction(op, args, static, level))
         self._scope_of.append(scope)
         scope.items.append(len(self._steps) - 1)
@@ -256,7 +249,7 @@ class Builder:
         return step.static[0] if step.op == "const" else None
 
     def _inner(self, op: str, value: int) -> tuple[int, ...] | None:
-        """The arguments of a value, if it is of this operation."""
+        """The operands of a value, if it is of this operation."""
         return self._steps[value].args if self._steps[value].op == op else None
 
     def _rarer(self, a: int, b: int) -> bool:
@@ -290,7 +283,7 @@ class Builder:
         return self._emit("neg", (a,), ()) if negative is None else negative
 
     def _negative(self, a: int, depth: int = 0) -> int | None:
-        """The negative of a value, if it costs a pair no instruction of its own."""
+        """The negative of a value, if that costs no instruction per pair."""
         value, negated, difference = self._constant(a), self._inner("neg", a), self._inner("sub", a)
         if value is not None:
             return self.const(-value)
@@ -300,7 +293,7 @@ class Builder:
             return self._emit("sub", difference[::-1], ())
         factors = self._inner("mul", a) or ()
         for factor, other in zip(factors, factors[::-1]):
-            is_tried = factor != other and depth < _DEEPEST
+            is_tried = factor != other and depth < _MAX_DEPTH
             negative = self._negative(factor, depth + 1) if is_tried else None
             if negative is not None:
                 return self.mul(negative, other)
@@ -319,22 +312,22 @@ class Builder:
                 return self.mul(negated[0], self.call("neg", other))
             if negated and self._rarer(other, one) and not self._rarer(one, other):
                 return self.mul(negated[0], self.call("neg", other))
-            merged = self._merged(one, factors) if factors else None
-            if merged is not None:
-                return merged
+            product = self._reassociated(one, factors) if factors else None
+            if product is not None:
+                return product
         return self._emit("mul", (a, b), ())
 
-    def _merged(self, one: int, factors: tuple[int, ...]) -> int | None:
-        """A number times a product, with a factor of it first, if their product changes more rarely than it does.
+    def _reassociated(self, one: int, factors: tuple[int, ...]) -> int | None:
+        """``one * (factor * other)`` as ``(factor * one) * other``, if the inner product changes more rarely then.
 
-        Constants only while they are moderate, which cannot overflow by it.
+        Constants only while they are moderate, so that their product cannot overflow.
         """
         value = self._constant(one)
-        if value is not None and not moderate(value):
+        if value is not None and not is_moderate(value):
             return None
         for factor, other in (factors, factors[::-1]):
             known = self._constant(factor)
-            if known is not None and not moderate(known):
+            if known is not None and not is_moderate(known):
                 continue
             before = join(self._steps[factor].level, self._steps[other].level)
             after = join(self._steps[factor].level, self._steps[one].level)
@@ -358,13 +351,8 @@ _REWRITES: dict[str, Callable[..., int]] = {
 }  # fmt: skip
 
 
-def moderate(value: float) -> bool:
-    """Whether a constant may be multiplied with others first: no product of a few overflows by it."""
-    return 1 / _MODERATE <= abs(value) <= _MODERATE
-
-
-def _own(step: Instruction) -> tuple[str, ...]:
-    """The level that an operation has whatever it reads."""
+def _own_level(step: Instruction) -> tuple[str, ...]:
+    """The level that an instruction has independently of its operands."""
     if step.op == "load":
         return (step.static[0],)
     return ("ij",) if step.op in ("sqdist", "dot", "result", "weight") else ()

@@ -1,8 +1,8 @@
-"""Lowering: from a formula to its scalar program.
+"""Lowering of a formula to its scalar program.
 
-A formula's features become numbers, one by one: short vectors feature after feature, long ones in loops, whose
-body asks for a feature at the index of the loop. What every operation does then is a rule: of elementwise ones in
-`lower_each`, of those across features in `lower_across`.
+Vectors become scalars: short vectors feature by feature, long ones in loops, whose body asks for the feature at
+the loop's index. Each operation has a lowering rule: elementwise ones in `lower_elementwise`, those across
+features in `lower_features`.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ from upsweep._compiler.formulas import ops
 from upsweep._compiler.formulas.nodes import Node, order, variables
 from upsweep._compiler.formulas.reduction import PairReduction
 from upsweep._compiler.formulas.rules import simplify
-from upsweep._compiler.formulas.verifier import check_formula, check_program, check_variables
+from upsweep._compiler.formulas.verifier import check_formula, check_variables
 from upsweep._compiler.lowering.builder import Builder, Index, TooLong
 from upsweep._compiler.lowering.lower_elementwise import RULES
-from upsweep._compiler.lowering.lower_features import AT, EACH
+from upsweep._compiler.lowering.lower_features import AT, EACH, Body
 from upsweep._compiler.lowering.program import LONG, Program
+from upsweep._compiler.lowering.verifier import check_program
 
 __all__ = ["Lowering", "lower", "lower_formulas"]
 
 UNROLLED = 64
-"""Vectors of more features are walked by loops."""
+"""Vectors of more features are processed by loops."""
 
 STRAIGHT = 1000
-"""Programs of more instructions have loops for shorter vectors too: compilers take long for them."""
+"""Programs of more instructions have loops for shorter vectors too, to limit the time of the native compiler."""
 
-_DEPTH = 8  # of elementwise operations on a vector made piece by piece, beyond which it is kept in an array
+_DEPTH = 8  # of elementwise operations on an assembled vector, beyond which it is stored in an array
 
 _RETRIES = ((UNROLLED, STRAIGHT), (16, STRAIGHT), (4, STRAIGHT), (1, math.inf))
-
-Body = Callable[[Index, tuple[int, ...]], Sequence[int]]
 
 
 def lower(
@@ -43,14 +42,14 @@ def lower(
     Parameters
     ----------
     reduction : PairReduction
-        What is reduced.
+        The reduction.
     distances : bool, optional
-        Whether long squared distances and scalar products of a row's and a column's variable are single
-        instructions, `sqdist` and `dot`, or loops like others.
+        Whether long squared distances and scalar products of a row and a column variable are single instructions,
+        `sqdist` and `dot`, or loops like others.
     long : int, optional
-        Those of more features than this are long.
+        The number of features above which they are long.
     unrolled : int, optional
-        Vectors of more features than this are walked by loops.
+        The number of features above which vectors are processed by loops.
 
     Examples
     --------
@@ -84,7 +83,7 @@ def lower_formulas(
     long: int = LONG,
     unrolled: int = UNROLLED,
 ) -> Program:
-    """As `lower`, for a formula and a weight that belong to no reduction."""
+    """`lower` of a formula and a weight without a reduction."""
     check_variables(formula, *([] if weight is None else [weight]))
     formula = simplify(formula)
     weight = None if weight is None else simplify(weight)
@@ -102,14 +101,14 @@ def lower_formulas(
 
 
 class Lowering:
-    """One lowering: what is known of the formula's features so far."""
+    """State of one lowering: the builder, and the value number of each feature lowered so far."""
 
     def __init__(self, formula: Node, weight: Node | None, unrolled: int, limit: float, long: float) -> None:
         self.builder = Builder(limit)
         self.unrolled = unrolled
         self._long = long
         self._formula, self._weight = formula, weight
-        self._known: dict[tuple[Node, Index], int] = {}
+        self._numbers: dict[tuple[Node, Index], int] = {}
         self._arrays: dict[Node, int] = {}
         self._packed: dict[str, list[tuple[int, int]]] = {"i": [], "j": [], "p": []}
         self._offset: dict[Node, int] = {}
@@ -121,7 +120,7 @@ class Lowering:
             self._packed[kind].append((position, node.dim))
 
     def program(self) -> Program:
-        for node in order(*self._roots()):  # arguments first: recursion is for long vectors
+        for node in order(*self._roots()):  # operands first, to bound the recursion of `at`
             if node.dim <= self.unrolled:
                 for n in range(node.dim):
                     self.at(node, Index(n))
@@ -138,13 +137,13 @@ class Lowering:
         )
 
     def at(self, node: Node, index: Index) -> int:
-        """The feature of a node at an index."""
-        for each, place in self._unknown(node, index):
-            self._known[each, place] = self._value(each, place)
-        return self._known[node, index]
+        """The value number of a node's feature."""
+        for each, at in self._pending(node, index):
+            self._numbers[each, at] = self._value(each, at)
+        return self._numbers[node, index]
 
     def fold(self, extent: int, inits: Sequence[float], body: Body) -> list[int]:
-        """Numbers carried through `body` for each index below an extent: step after step, or in a loop."""
+        """Values carried through `body` for each index below an extent: unrolled, or in a loop."""
         carried = [self.builder.const(init) for init in inits]
         if extent > self.unrolled:
             return self.builder.loop(extent, carried, body)
@@ -157,7 +156,7 @@ class Lowering:
         return self.fold(extent, [0], lambda k, carried: [self.builder.add(carried[0], term(k))])[0]
 
     def walk(self, extent: int, visit: Callable[[Index], object]) -> None:
-        """Visits all indices below an extent."""
+        """Call `visit` for all indices below an extent."""
 
         def body(index: Index, carried: tuple[int, ...]) -> tuple[int, ...]:
             visit(index)
@@ -166,75 +165,75 @@ class Lowering:
         self.fold(extent, [], body)
 
     def each(self, node: Node, visit: Callable[[Index, int], object]) -> None:
-        """Visits all features of a node, with their indices."""
-        pieces = self._pieces(node) if node.dim > self.unrolled else None
-        if pieces is None:
+        """Call `visit` for all features of a node, with their indices."""
+        source = self._assembled(node) if node.dim > self.unrolled else None
+        if source is None:
             self.walk(node.dim, lambda k: visit(k, self.at(node, k)))
-        elif pieces is node:
+        elif source is node:
             EACH[node.op](self, node, visit)
         else:
-            self.each(pieces, lambda k, value: visit(k, self._applied(node, k, pieces, value)))
+            self.each(source, lambda k, value: visit(k, self._applied(node, k, source, value)))
 
-    def kept(self, node: Node, index: Index) -> int:
-        """A feature of a node that is written into an array once and read from there."""
+    def stored(self, node: Node, index: Index) -> int:
+        """A feature of a node that is stored in a local array."""
         if node not in self._arrays:
             with self.builder.at_root():
                 array = self.builder.array(node.dim)
-                self.each(node, lambda place, value: self.builder.put(array, value, place))
+                self.each(node, lambda k, value: self.builder.put(array, value, k))
             self._arrays[node] = array
         return self.builder.get(self._arrays[node], index)
 
     def long_pair(self, op: str, a: Node, b: Node) -> int | None:
-        """A squared distance or scalar product as one instruction, if it is of records' numbers in a row."""
-        places = {}
+        """A squared distance or scalar product as one instruction, if both operands are contiguous records."""
+        offsets = {}
         for node in (a, b):
             start = node.static[0] if node.op == "extract" else 0
             source = node.args[0] if node.op == "extract" else node
             if source.op == "variable":
-                places[source.static[1]] = self._offset[source] + start
-        if a.dim == b.dim > self._long and set(places) == {"i", "j"}:
-            return self.builder.call(op, static=(places["i"], places["j"], a.dim))
+                offsets[source.static[1]] = self._offset[source] + start
+        if a.dim == b.dim > self._long and set(offsets) == {"i", "j"}:
+            return self.builder.call(op, static=(offsets["i"], offsets["j"], a.dim))
         return None
 
     def _roots(self) -> list[Node]:
         return [self._formula] if self._weight is None else [self._formula, self._weight]
 
-    def _components(self, node: Node, what: str) -> list[int]:
+    def _components(self, node: Node, output: str) -> list[int]:
         if node.dim <= self.unrolled:
             return [self.at(node, Index(n)) for n in range(node.dim)]
-        self.each(node, lambda place, value: self.builder.hand_out(what, value, place))
+        self.each(node, lambda k, value: self.builder.store(output, value, k))
         return []
 
-    def _pieces(self, node: Node, depth: int = _DEPTH) -> Node | None:
-        """A vector made piece by piece: the node itself, or an argument of which it is an elementwise function."""
+    def _assembled(self, node: Node, depth: int = _DEPTH) -> Node | None:
+        """The node if it is in `EACH`, or the operand in `EACH` of which it is an elementwise function."""
         if node.op in EACH:
             return node
         wide = [arg for arg in node.args if arg.dim > 1] if node.op in RULES and depth else []
-        return next((arg for arg in wide if self._pieces(arg, depth - 1) is not None), None)
+        return next((arg for arg in wide if self._assembled(arg, depth - 1) is not None), None)
 
-    def _applied(self, node: Node, k: Index, known: Node, value: int) -> int:
-        """Feature k of an elementwise node, one of whose arguments has this value there."""
-        args = (value if arg is known else self.at(arg, k if arg.dim > 1 else Index()) for arg in node.args)
+    def _applied(self, node: Node, k: Index, source: Node, value: int) -> int:
+        """Feature k of an elementwise node, one of whose operands, `source`, has this value there."""
+        args = (value if arg is source else self.at(arg, k if arg.dim > 1 else Index()) for arg in node.args)
         return RULES[node.op](self.builder, tuple(args), node.static)
 
-    def _unknown(self, node: Node, index: Index) -> list[tuple[Node, Index]]:
-        """What elementwise operations below a feature have not been computed yet, arguments first, then itself."""
-        found: dict[tuple[Node, Index], None] = {}
+    def _pending(self, node: Node, index: Index) -> list[tuple[Node, Index]]:
+        """The features that have to be lowered for this one: elementwise operands first, then itself."""
+        pending: dict[tuple[Node, Index], None] = {}
         stack = [(node, index, False)]
         while stack:
-            each, place, entered = stack.pop()
-            if (each, place) in found or (each, place) in self._known:
+            each, at, entered = stack.pop()
+            if (each, at) in pending or (each, at) in self._numbers:
                 continue
             if entered or each.op not in RULES:
-                found[each, place] = None
+                pending[each, at] = None
                 continue
-            stack.append((each, place, True))
-            stack += [(arg, place if arg.dim > 1 else Index(), False) for arg in each.args]
-        return list(found)
+            stack.append((each, at, True))
+            stack += [(arg, at if arg.dim > 1 else Index(), False) for arg in each.args]
+        return list(pending)
 
     def _value(self, node: Node, index: Index) -> int:
         if node.op in RULES:
-            args = tuple(self._known[arg, index if arg.dim > 1 else Index()] for arg in node.args)
+            args = tuple(self._numbers[arg, index if arg.dim > 1 else Index()] for arg in node.args)
             return RULES[node.op](self.builder, args, node.static)
         if node.op == "variable":
             return self.builder.load(node.static[1], index + self._offset[node])
@@ -247,14 +246,14 @@ class Lowering:
                 return AT[node.op](self, node, index)
         assert node.op in EACH, ops.TABLE[node.op].keops
         if index.terms or node.dim > self.unrolled:
-            return self.kept(node, index)
+            return self.stored(node, index)
         return self._short(node, index)
 
     def _short(self, node: Node, index: Index) -> int:
-        """A feature of a short vector that is made piece by piece: all are, and this is one of them."""
-        pieces: dict[int, int] = {}
+        """A feature of a short assembled vector: all its features are lowered at once."""
+        features: dict[int, int] = {}
         with self.builder.at_root():
-            EACH[node.op](self, node, lambda place, value: pieces.setdefault(place.offset, value))
-        for place, value in pieces.items():
-            self._known[node, Index(place)] = value
-        return pieces[index.offset]
+            EACH[node.op](self, node, lambda k, value: features.setdefault(k.offset, value))
+        for offset, value in features.items():
+            self._numbers[node, Index(offset)] = value
+        return features[index.offset]

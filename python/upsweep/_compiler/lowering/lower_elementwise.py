@@ -1,6 +1,6 @@
-"""Scalar instructions of elementwise operations: a rule for each, from the ids of numbers to that of the result.
+"""Lowering rules of elementwise operations, from the value numbers of the operands to that of the result.
 
-Masks are chosen so that NaN goes the way of the operation's meaning.
+The operands of comparisons are ordered so that NaN gives the value of the operation's numpy function.
 """
 
 from __future__ import annotations

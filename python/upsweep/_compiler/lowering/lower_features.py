@@ -1,40 +1,54 @@
-"""Lowering of operations across features.
+"""Lowering rules of operations across features.
 
-`AT` has the rules of those whose feature at any index can be computed by itself. `EACH` has those of others: they
-visit all features with their places; a feature of theirs at the index of a loop is read from an array.
+`AT` has the rules of operations of which each feature can be computed by itself. `EACH` has those of assembled
+vectors: their rules visit all features with their indices; the feature at a loop's index is read from a local
+array. The rules call back `LoweringContext`, which `lower.Lowering` implements.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from upsweep._compiler.formulas.nodes import Node
-from upsweep._compiler.formulas.numpy_semantics import tensordot_axes
-from upsweep._compiler.lowering.builder import Index
+from upsweep._compiler.formulas.numpy_semantics import tensordot_loops
+from upsweep._compiler.lowering.builder import Builder, Index
 
-if TYPE_CHECKING:
-    from upsweep._compiler.lowering.lower import Lowering
-
-    At = Callable[[Lowering, Node, Index], int]
-    Visit = Callable[[Index, int], object]
-    Each = Callable[[Lowering, Node, Visit], None]
-
-__all__ = ["AT", "EACH"]
+Body = Callable[[Index, tuple[int, ...]], Sequence[int]]
+Visit = Callable[[Index, int], object]
 
 
-def _feature(low: Lowering, node: Node, k: Index) -> int:
-    """Feature k, or the only one."""
+class LoweringContext(Protocol):
+    """The methods of `lower.Lowering` that rules call."""
+
+    builder: Builder
+
+    def at(self, node: Node, index: Index) -> int: ...
+    def fold(self, extent: int, inits: Sequence[float], body: Body) -> list[int]: ...
+    def total(self, extent: int, term: Callable[[Index], int]) -> int: ...
+    def walk(self, extent: int, visit: Callable[[Index], object]) -> None: ...
+    def each(self, node: Node, visit: Visit) -> None: ...
+    def long_pair(self, op: str, a: Node, b: Node) -> int | None: ...
+
+
+At = Callable[[LoweringContext, Node, Index], int]
+Each = Callable[[LoweringContext, Node, Visit], None]
+
+__all__ = ["AT", "EACH", "Body"]
+
+
+def _feature(low: LoweringContext, node: Node, k: Index) -> int:
+    """Feature k; of a number the number."""
     return low.at(node, k if node.dim > 1 else Index())
 
 
-def _sum(low: Lowering, node: Node, index: Index) -> int:
+def _sum(low: LoweringContext, node: Node, index: Index) -> int:
     (a,) = node.args
     return low.total(a.dim, lambda k: low.at(a, k))
 
 
-def _scalprod(low: Lowering, node: Node, index: Index) -> int:
+def _scalprod(low: LoweringContext, node: Node, index: Index) -> int:
     a, b = node.args
     known = low.long_pair("dot", a, b)
     if known is not None:
@@ -42,7 +56,7 @@ def _scalprod(low: Lowering, node: Node, index: Index) -> int:
     return low.total(max(a.dim, b.dim), lambda k: low.builder.mul(_feature(low, a, k), _feature(low, b, k)))
 
 
-def _sqdist(low: Lowering, node: Node, index: Index) -> int:
+def _sqdist(low: LoweringContext, node: Node, index: Index) -> int:
     a, b = node.args
 
     def term(k: Index) -> int:
@@ -53,59 +67,59 @@ def _sqdist(low: Lowering, node: Node, index: Index) -> int:
     return low.total(max(a.dim, b.dim), term) if known is None else known
 
 
-def _best(largest: bool, place: bool) -> At:
-    """The largest or smallest feature, or where it is: the first NaN if there is one."""
+def _best(largest: bool, index_of: bool) -> At:
+    """The largest or smallest feature, or its index; the first NaN if there is one."""
 
-    def rule(low: Lowering, node: Node, index: Index) -> int:
+    def rule(low: LoweringContext, node: Node, index: Index) -> int:
         b, (a,) = low.builder, node.args
         zero, one = b.const(0), b.const(1)
 
         def body(k: Index, carried: tuple[int, ...]) -> list[int]:
-            best, where = carried
+            best, at = carried
             value = low.at(a, k)
             first_nan = b.choose("ne", value, value, b.choose("eq", best, best, one, zero), zero)
             better = b.choose("lt", *((best, value) if largest else (value, best)), one, first_nan)
             chosen = b.choose("eq", better, one, value, best)
-            return [chosen, b.choose("eq", better, one, b.number(k), where)]
+            return [chosen, b.choose("eq", better, one, b.number(k), at)]
 
         worst = -math.inf if largest else math.inf
         best = low.fold(a.dim, [worst, 0], body)
-        return best[1] if place else best[0]
+        return best[1] if index_of else best[0]
 
     return rule
 
 
-def _spread(low: Lowering, node: Node, index: Index) -> int:
+def _spread(low: LoweringContext, node: Node, index: Index) -> int:
     return low.at(node.args[0], Index())
 
 
-def _elem(low: Lowering, node: Node, index: Index) -> int:
+def _elem(low: LoweringContext, node: Node, index: Index) -> int:
     return low.at(node.args[0], Index(node.static[0]))
 
 
-def _elem_t(low: Lowering, node: Node, index: Index) -> int:
+def _elem_t(low: LoweringContext, node: Node, index: Index) -> int:
     b = low.builder
-    here = b.const(node.static[1])
-    return b.choose("eq", b.number(index), here, low.at(node.args[0], Index()), b.const(0))
+    target = b.const(node.static[1])
+    return b.choose("eq", b.number(index), target, low.at(node.args[0], Index()), b.const(0))
 
 
-def _extract(low: Lowering, node: Node, index: Index) -> int:
+def _extract(low: LoweringContext, node: Node, index: Index) -> int:
     return low.at(node.args[0], index + node.static[0])
 
 
-def _one_hot(low: Lowering, node: Node, index: Index) -> int:
+def _one_hot(low: LoweringContext, node: Node, index: Index) -> int:
     b = low.builder
     nearest = b.call("floor", b.add(low.at(node.args[0], Index()), b.const(0.5)))
     return b.choose("eq", nearest, b.number(index), b.const(1), b.const(0))
 
 
-def _matvec(low: Lowering, node: Node, index: Index) -> int:
+def _matvec(low: LoweringContext, node: Node, index: Index) -> int:
     matrix, vector = node.args
     n = vector.dim
     return low.total(n, lambda k: low.builder.mul(_feature(low, matrix, index.scaled(n, k)), low.at(vector, k)))
 
 
-def _vecmat(low: Lowering, node: Node, index: Index) -> int:
+def _vecmat(low: LoweringContext, node: Node, index: Index) -> int:
     vector, matrix = node.args
 
     def term(k: Index) -> int:
@@ -114,14 +128,14 @@ def _vecmat(low: Lowering, node: Node, index: Index) -> int:
     return low.total(vector.dim, term)
 
 
-def _from(begin: int, visit: Visit) -> Visit:
-    """Visits as at places from `begin` on."""
+def _shifted(begin: int, visit: Visit) -> Visit:
+    """`visit` with indices shifted by `begin`."""
     return lambda k, value: visit(k + begin, value)
 
 
-def _concat(low: Lowering, node: Node, visit: Visit) -> None:
+def _concat(low: LoweringContext, node: Node, visit: Visit) -> None:
     parts, todo = [], [node]
-    while todo:  # one by one: a vector may be made of a thousand
+    while todo:  # iteratively: a vector may be concatenated from a thousand
         part = todo.pop()
         if part.op == "concat":
             todo += part.args[::-1]
@@ -129,20 +143,20 @@ def _concat(low: Lowering, node: Node, visit: Visit) -> None:
             parts.append(part)
     begin = 0
     for part in parts:
-        low.each(part, _from(begin, visit))
+        low.each(part, _shifted(begin, visit))
         begin += part.dim
 
 
-def _extract_t(low: Lowering, node: Node, visit: Visit) -> None:
+def _extract_t(low: LoweringContext, node: Node, visit: Visit) -> None:
     (a,), start = node.args, node.static[0]
-    nothing = low.builder.const(0)
-    low.walk(start, lambda k: visit(k, nothing))
-    low.each(a, _from(start, visit))
+    zero = low.builder.const(0)
+    low.walk(start, lambda k: visit(k, zero))
+    low.each(a, _shifted(start, visit))
     end = start + a.dim
-    low.walk(node.dim - end, lambda k: visit(k + end, nothing))
+    low.walk(node.dim - end, lambda k: visit(k + end, zero))
 
 
-def _outer(low: Lowering, node: Node, visit: Visit) -> None:
+def _outer(low: LoweringContext, node: Node, visit: Visit) -> None:
     a, b = node.args
 
     def row(k: Index) -> None:
@@ -151,33 +165,33 @@ def _outer(low: Lowering, node: Node, visit: Visit) -> None:
     low.walk(a.dim, row)
 
 
-def _tensordot(low: Lowering, node: Node, visit: Visit) -> None:
-    """Loops over the axes of the result, and inside over those that are summed."""
+def _tensordot(low: LoweringContext, node: Node, visit: Visit) -> None:
+    """A loop nest over the axes of the result, around one over the contracted axes."""
     a, b = node.args
-    axes = tensordot_axes(*node.static)
+    loops = tensordot_loops(*node.static)
 
-    def over(extents: list[int], at: list[Index], then: Callable[[list[Index]], object]) -> None:
-        if len(at) == len(extents):
-            then(at)
+    def nest(indices: list[Index]) -> None:
+        if len(indices) < len(loops.extents):
+            low.walk(loops.extents[len(indices)], lambda k: nest([*indices, k]))
         else:
-            low.walk(extents[len(at)], lambda k: over(extents, [*at, k], then))
+            visit(_along(loops.strides, indices), total(indices, []))
 
-    def total(kept: list[Index], summed: list[Index]) -> int:
-        if len(summed) < len(axes.summed):
-            return low.total(axes.summed[len(summed)], lambda k: total(kept, [*summed, k]))
-        places = kept + summed
-        left = _along(axes.strides_a, places)
-        return low.builder.mul(_feature(low, a, left), _feature(low, b, _along(axes.strides_b, places)))
+    def total(free: list[Index], contracted: list[Index]) -> int:
+        if len(contracted) < len(loops.contracted):
+            return low.total(loops.contracted[len(contracted)], lambda k: total(free, [*contracted, k]))
+        indices = free + contracted
+        left = _along(loops.strides_a, indices)
+        return low.builder.mul(_feature(low, a, left), _feature(low, b, _along(loops.strides_b, indices)))
 
-    over(axes.kept, [], lambda kept: visit(_along(axes.strides, kept), total(kept, [])))
+    nest([])
 
 
-def _along(strides: list[int], places: list[Index]) -> Index:
-    index = Index()
-    for stride, place in zip(strides, places):
+def _along(strides: list[int], indices: list[Index]) -> Index:
+    result = Index()
+    for stride, index in zip(strides, indices):
         if stride:
-            index = index.scaled(1, place.scaled(stride))
-    return index
+            result = result.scaled(1, index.scaled(stride))
+    return result
 
 
 AT: dict[str, At] = {

@@ -128,7 +128,7 @@ def evaluate(node: Node, dtype: np.dtype[np.floating]) -> float:
             if each.op in ("constant", "zero"):
                 values[each] = dtype.type(each.static[0] if each.op == "constant" else 0)
             else:
-                meaning = _MEANINGS.get(each.op) or ops.TABLE[each.op].meaning
+                meaning = _MEANINGS.get(each.op) or ops.TABLE[each.op].numpy
                 assert meaning is not None
                 values[each] = meaning(*(values[arg] for arg in each.args), *each.static)
     return float(values[node])  # type: ignore[arg-type]  # numbers of numpy

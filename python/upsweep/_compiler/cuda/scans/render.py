@@ -34,7 +34,7 @@ from upsweep._compiler.cuda.scans.single_pass import (
 )
 from upsweep._compiler.cuda.scans.steps import Steps
 from upsweep._compiler.formulas.nodes import order
-from upsweep._compiler.formulas.scalar_ops import lower_step
+from upsweep._compiler.lowering.lower_scalars import lower_step
 
 if TYPE_CHECKING:
     from upsweep._compiler.recurrences.associative import Monoid

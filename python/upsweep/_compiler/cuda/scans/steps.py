@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from upsweep._compiler.cuda.pairs.looped import function
 from upsweep._compiler.cuda.scalars import MASKS, expression, literal
-from upsweep._compiler.formulas.scalar_ops import lower_step
+from upsweep._compiler.lowering.lower_scalars import lower_step
 
 if TYPE_CHECKING:
     from upsweep._compiler.formulas.nodes import Node

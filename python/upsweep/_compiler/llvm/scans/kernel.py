@@ -24,12 +24,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from upsweep._compiler.formulas.scalar_ops import lower_step
 from upsweep._compiler.llvm import jit
 from upsweep._compiler.llvm.instructions import Steps, order
 from upsweep._compiler.llvm.target import TARGETS, Target
 from upsweep._compiler.llvm.transpose import turned
 from upsweep._compiler.llvm.vectors import Body, Vectors
+from upsweep._compiler.lowering.lower_scalars import lower_step
 from upsweep._compiler.lowering.program import Program
 from upsweep._compiler.recurrences.recurrence import Recurrence
 

@@ -1,0 +1,229 @@
+"""Expressions, the graph below a LazyTensor, and their conversion to nodes of a formula.
+
+User code builds the same expressions again for each call, with other arrays. An expression is therefore a light
+object: an operation and its operands. `flatten` turns it into a signature, in which leaves have positions instead
+of arrays. The signature is the key under which `reductions` caches what is constructed once, by `build`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from upsweep._compiler.formulas import derivative, nodes
+from upsweep._compiler.formulas.nodes import KINDS, Node
+
+__all__ = ["KINDS", "Expression", "Leaf", "Meta", "build", "flatten", "join_meta", "transposed"]
+
+_DERIVED: dict[str, Callable[..., Node]] = {
+    "grad": derivative.gradient, "grad_matrix": derivative.gradient_matrix, "diff": derivative.differential,
+    "divergence": derivative.divergence, "laplacian": derivative.laplacian,
+}  # fmt: skip
+
+
+class Leaf:
+    """An array of rows ("i"), columns ("j") or parameters ("p"), or the symbolic variable `index`."""
+
+    __slots__ = ("array", "dim", "index", "kind")
+
+    def __init__(self, array: Any, kind: str, dim: int, index: int | None = None) -> None:
+        self.array, self.kind, self.dim, self.index = array, kind, dim, index
+
+
+class Meta(NamedTuple):
+    """The common properties of the arrays of an expression; None where none determines them."""
+
+    ni: int | None
+    nj: int | None
+    batch: tuple[int, ...] | None
+    dtype: str | None
+    location: Any  # the library, or a tensor's device
+
+
+NO_ARRAYS = Meta(None, None, None, None, None)
+
+
+class Expression:
+    """An operation on expressions; `_op` is None for a leaf, and `_args` then the `Leaf`."""
+
+    __slots__ = ("_args", "_meta", "_op", "_static", "backend", "ndim", "ranges")
+    _op: str | None
+    _args: tuple[Any, ...]
+    _static: tuple[Any, ...]
+    _meta: Meta
+    ndim: int
+    ranges: Any
+    backend: str | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the graph as rows: pickle and deepcopy recurse, and expressions may be deep."""
+        numbers: dict[int, int] = {}
+        rows: list[tuple[Any, ...]] = []
+        for each in _postorder(self):
+            numbers[id(each)] = len(rows)
+            args = each._args if each._op is None else tuple(numbers[id(arg)] for arg in each._args)
+            rows.append(
+                (type(each), each._op, args, each._static, each._meta, each.ndim, each.ranges, each.backend)
+            )
+        return _from_rows, (rows,)
+
+
+def _postorder(root: Expression) -> list[Expression]:
+    """The expressions of a graph, each once, operands before their users; without recursion."""
+    visited: dict[int, Expression] = {}
+    stack = [root]
+    while stack:
+        each = stack[-1]
+        pending = [] if each._op is None else [arg for arg in each._args if id(arg) not in visited]
+        if pending:
+            stack += pending
+        else:
+            visited[id(stack.pop())] = each
+    return list(visited.values())
+
+
+def _from_rows(rows: list[tuple[Any, ...]]) -> Expression:
+    """The last of the expressions that `Expression.__reduce__` listed."""
+    expressions: list[Expression] = []
+    for kind, op, args, *state in rows:
+        each = object.__new__(kind)
+        each._op, each._args = op, args if op is None else tuple(expressions[arg] for arg in args)
+        each._static, each._meta, each.ndim, each.ranges, each.backend = state
+        expressions.append(each)
+    return expressions[-1]
+
+
+@functools.lru_cache(maxsize=1024)
+def join_meta(a: Meta, b: Meta) -> Meta:
+    """The common properties of two operands.
+
+    Raises
+    ------
+    ValueError
+        Their sizes differ, or their batch dimensions do not broadcast.
+    TypeError
+        Their dtypes, libraries or devices differ.
+    """
+    if a.location is not None and b.location is not None and a.location != b.location:
+        raise TypeError(f"one has arrays of {a.location}, the other of {b.location}")
+    if a.dtype is not None and b.dtype is not None and a.dtype != b.dtype:
+        raise TypeError(f"one is of dtype {a.dtype}, the other of {b.dtype}; convert one")
+    for name, size, other in (("rows (i)", a.ni, b.ni), ("columns (j)", a.nj, b.nj)):
+        if size is not None and other is not None and size != other:
+            raise ValueError(f"one has {size} {name}, the other {other}")
+    return Meta(
+        b.ni if a.ni is None else a.ni,
+        b.nj if a.nj is None else a.nj,
+        _broadcast(a.batch, b.batch),
+        a.dtype or b.dtype,
+        b.location if a.location is None else a.location,
+    )
+
+
+def _broadcast(a: tuple[int, ...] | None, b: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    if a is None or b is None:
+        return b if a is None else a
+    n = max(len(a), len(b))
+    wide_a, wide_b = (1,) * (n - len(a)) + a, (1,) * (n - len(b)) + b
+    if any(x != y and 1 not in (x, y) for x, y in zip(wide_a, wide_b)):
+        raise ValueError(f"their batch dimensions, {a} and {b}, do not broadcast")
+    return tuple(y if x == 1 else x for x, y in zip(wide_a, wide_b))
+
+
+def flatten(*roots: Expression, gaps: bool = False) -> tuple[tuple[Any, ...], list[Any]]:
+    """The expressions as steps (op, static, *step numbers of the operands), and the leaves by position.
+
+    Symbolic leaves have the positions of their indices; arrays follow in the order in which they are first
+    reached. The last step has the numbers of the roots. With `gaps`, for a part of a formula, positions without a
+    symbolic variable have the leaf None; otherwise they are an error.
+    """
+    numbers: dict[int, int] = {}
+    positions: dict[Any, int] = {}
+    leaves: list[Leaf] = []
+    symbolic: dict[int, Leaf] = {}
+    steps: list[Any] = []
+    stack: list[Expression] = list(reversed(roots))
+    while stack:
+        node = stack[-1]
+        if id(node) in numbers:
+            stack.pop()
+            continue
+        if node._op is None:
+            stack.pop()
+            leaf = node._args[0]
+            if leaf.index is not None:
+                position = -1 - leaf.index
+                first = symbolic.setdefault(leaf.index, leaf)
+                if (first.dim, first.kind) != (leaf.dim, leaf.kind):
+                    raise ValueError(
+                        f"symbolic variable {leaf.index} is both V{first.kind}({first.dim}) and "
+                        f"V{leaf.kind}({leaf.dim})"
+                    )
+            else:
+                key = id(leaf.array), leaf.kind
+                position = positions.setdefault(key, len(leaves))
+                if position == len(leaves):
+                    leaves.append(leaf)
+            step: tuple[Any, ...] = ("variable", position, leaf.dim, leaf.kind)
+        else:
+            pending = [arg for arg in node._args if id(arg) not in numbers]
+            if pending:
+                pending.reverse()
+                stack += pending
+                continue
+            stack.pop()
+            step = (node._op, node._static, *[numbers[id(arg)] for arg in node._args])
+        numbers[id(node)] = len(steps)
+        steps.append(step)
+    if symbolic:
+        steps, leaves = _with_symbols_first(steps, leaves, symbolic, gaps)
+    steps.append(tuple([numbers[id(root)] for root in roots]))
+    return tuple(steps), leaves
+
+
+def _with_symbols_first(
+    steps: list[Any], leaves: list[Leaf], symbolic: dict[int, Leaf], gaps: bool
+) -> tuple[list[Any], list[Any]]:
+    n_symbols = max(symbolic) + 1
+    missing = [index for index in range(n_symbols) if index not in symbolic]
+    if missing and not gaps:
+        raise ValueError(f"symbolic variables have to be numbered from 0 without gaps; {missing} are missing")
+    moved = [
+        (step[0], -1 - step[1] if step[1] < 0 else step[1] + n_symbols, *step[2:])
+        if step[0] == "variable"
+        else step
+        for step in steps
+    ]
+    return moved, [symbolic.get(index) for index in range(n_symbols)] + leaves
+
+
+def build(steps: Sequence[Any]) -> tuple[Node, ...]:
+    """The nodes of the roots of flattened expressions."""
+    built: list[Node] = []
+    for op, *rest in steps[:-1]:
+        if op == "variable":
+            built.append(nodes.variable(*rest))
+        elif op == "constant":
+            built.append(nodes.constant(rest[0][0]))
+        else:
+            static, *operands = rest
+            args = [built[number] for number in operands]
+            derived = _DERIVED.get(op)
+            built.append(nodes.make(op, *args, static=static) if derived is None else derived(*args))
+    return tuple(built[number] for number in steps[-1])
+
+
+def transposed(root: Any, copy: Any) -> Any:
+    """The expression with rows and columns exchanged; `copy` makes an expression like another of new operands."""
+    copies: dict[int, Any] = {}
+    swapped: dict[int, Leaf] = {}
+    for node in _postorder(root):
+        if node._op is None:
+            leaf = node._args[0]
+            kind = {"i": "j", "j": "i", "p": "p"}[leaf.kind]
+            args: tuple[Any, ...] = (swapped.setdefault(id(leaf), Leaf(leaf.array, kind, leaf.dim, leaf.index)),)
+        else:
+            args = tuple(copies[id(arg)] for arg in node._args)
+        copies[id(node)] = copy(node, args)
+    return copies[id(root)]
