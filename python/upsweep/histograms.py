@@ -135,7 +135,7 @@ def histogram(
     if placement is not None:
         _check_library(placement, device, density)
         histogram_problem.refuse_long_double(range)
-        bins = bins if device_bins is None else _backends.cuda_bincount().fetch(device_bins)
+        bins = bins if device_bins is None else _backends.cuda_bincount().to_host(device_bins)
     if np.ndim(bins) == 0:
         find_extremes = functools.partial(_backends.find_extremes, n_threads=n_threads)
         edges, thresholds = histogram_problem.uniform_edges(numbers, bins, range, summands, find_extremes)
@@ -281,7 +281,7 @@ def _check_held(problem: Histogram, dtype: DType) -> None:
     """Raise if x's dtype cannot hold a count, on a device; count first only if there are enough elements."""
     if problem.x.size > _largest(dtype):
         counts = _backends.cuda_bincount().run_histogram(problem, np.dtype(np.int64))
-        _held_by(_backends.cuda_bincount().fetch(counts), dtype)
+        _held_by(_backends.cuda_bincount().to_host(counts), dtype)
 
 
 # ---- results ---------------------------------------------------------------------------------------------------

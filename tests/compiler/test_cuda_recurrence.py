@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from device_scan_cases import AFFINE, OTHERS, cell, check, mixed, scan, with_places
 from helpers import BFLOAT16, random
-from upsweep._backends.cuda import scan_launch, user_scan_launch, user_scan_layout
+from upsweep._backends.cuda import library, user_scan_layout
 from upsweep._compiler.cuda.scans import render as text
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
@@ -23,7 +23,7 @@ def place(monkeypatch, folder):
     """Arrays of a device, which has no kernels of `linear_recurrence`, and scans no lines in one pass."""
     host_device.install(monkeypatch, folder)
     monkeypatch.setattr(user_scan_launch, "choose_tile_sizes", lambda *a: None)
-    monkeypatch.setattr(scan_launch, "find", lambda: None)
+    monkeypatch.setattr(library, "find", lambda: None)
     return host_device.HostPlace()
 
 
@@ -146,7 +146,7 @@ def test_the_same_bits_for_any_device(monkeypatch, folder, place):
 def test_gates_and_tokens_go_to_the_library(monkeypatch, place):
     """An update that is a recurrence of gates and tokens is described as one, and only then."""
     seen = []
-    monkeypatch.setattr(scan_launch, "find", lambda: "a library")
+    monkeypatch.setattr(library, "find", lambda: "a library")
     monkeypatch.setattr(scan_launch, "run_scan", lambda problem, allocate: seen.append(problem))
     x, gates = random((40, 5), np.float32), random((40, 5), np.float32, 1)
     scan(place, lambda s, x: x[1] + s * x[0], 0.5, (gates, x))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from device_scan_cases import AFFINE, OTHERS, check, scan, with_places
 from helpers import random
-from upsweep._backends.cuda import scan_launch, user_scan_launch
+from upsweep._backends.cuda import library
 from upsweep._compiler.cuda.scans import single_pass
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
@@ -35,7 +35,7 @@ def place(request, monkeypatch, folder):
     In waves there are 7 blocks, and a lane reads the aggregates of 3.
     """
     host_device.install(monkeypatch, folder, 7)
-    monkeypatch.setattr(scan_launch, "find", lambda: None)
+    monkeypatch.setattr(library, "find", lambda: None)
     monkeypatch.setattr(host_device.HostFunction, "at_once", 3)
     monkeypatch.setattr(single_pass, "MANY_TILES", 1 if request.param == "waves" else 2**60)
     monkeypatch.setattr(single_pass, "LANES", 3)

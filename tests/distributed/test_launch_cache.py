@@ -46,7 +46,7 @@ def device_shard(scan, reverse=False, exclusive=False):
 
 def expected_problem(shard, x, rows, initial, steps, out, final):
     """The problem as any scan is described, without the cache."""
-    scan, describe, narrow = shard.scan, executors._described, shard._narrow
+    scan, describe, narrow = shard.scan, executors.describe, shard._narrow
     return bytes(
         _backends.cuda_problem(
             describe(narrow(x, rows, steps)), describe(narrow(scan.gates, rows, steps)),

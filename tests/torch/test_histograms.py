@@ -22,7 +22,7 @@ def device(request, monkeypatch):
     library = TORCH
     monkeypatch.setattr(via_numpy, "view", lambda tensor: _arrays.view_tensor(tensor, "x"))
     monkeypatch.setattr(library, "stream", lambda ordinal: 77)
-    monkeypatch.setattr(library, "sent", lambda array, ordinal: library.view(
+    monkeypatch.setattr(library, "to_device", lambda array, ordinal: library.view(
         torch.from_numpy(array.view(np.uint8).copy()).view(library._dtype(array.dtype)), "a"))  # fmt: skip
     monkeypatch.setattr(library, "empty", lambda shape, dtype, *place: library.view(
         torch.empty(shape, dtype=library._dtype(dtype)), "out"))  # fmt: skip

@@ -40,7 +40,7 @@ from upsweep._core.scan import Scan
 
 if TYPE_CHECKING:
     from upsweep._backends.cuda.context import user_array
-    from upsweep._backends.cuda.descriptor import ArrayDescriptor as DeviceArray
+    from upsweep._backends.cuda.descriptor import ArrayDescriptor as ArrayDescriptor
     from upsweep._backends.cuda.scan import advance_on_device, combine_on_device, new_result, write_state
     from upsweep._backends.cuda.scan_launch import prepare_scan as prepare_cuda_scan
     from upsweep._backends.cuda.scan_launch import problem as cuda_problem
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from upsweep._backends.cuda.scan_launch import start_scan as start_cuda_scan
 
 __all__ = [
-    "DeviceArray", "advance_on_device", "check_threads", "combine_on_device", "cpu_user_scan",
+    "ArrayDescriptor", "advance_on_device", "check_threads", "combine_on_device", "cpu_user_scan",
     "cuda_aggregate_launch", "cuda_bincount", "cuda_bincount_sync", "cuda_device_copy", "cuda_loops",
     "cuda_pairs_launch", "cuda_problem", "cuda_user_scan", "fill_linear_thresholds", "find_extremes",
     "new_result", "prepare_cuda_scan", "reduce_scan", "run_count", "run_cuda_lines",
@@ -61,7 +61,7 @@ __all__ = [
 # Functions and types of `cuda`, by the name that they have here: the module, and the name in it. Those of
 # `scan_launch` are for callers with pointers, strides, a stream and an allocator: `_torch` and `distributed`.
 _CUDA = {
-    "DeviceArray": ("descriptor", "ArrayDescriptor"),
+    "ArrayDescriptor": ("descriptor", "ArrayDescriptor"),
     "advance_on_device": ("scan", "advance_on_device"),
     "combine_on_device": ("scan", "combine_on_device"),
     "cuda_problem": ("scan_launch", "problem"),

@@ -22,7 +22,7 @@ from upsweep._core.layout import moveaxis
 from upsweep._core.scan import check_out
 
 __all__ = [
-    "Count", "check_memory", "key_error", "made_on_device", "memory_error", "normalise_count", "outside_error",
+    "Count", "check_memory", "key_error", "device_result_dtype", "memory_error", "normalise_count", "outside_error",
     "too_many_bins",
 ]  # fmt: skip
 
@@ -143,7 +143,7 @@ def _dtypes(
     return accumulator, default if explicit is None else explicit
 
 
-def made_on_device(accumulator: str, dtype: str) -> str:
+def device_result_dtype(accumulator: str, dtype: str) -> str:
     """Return the dtype that the CUDA kernels write for a result of this dtype.
 
     They add in 64 bits per part, and round sums of float64 and complex128 only to float32 and complex64.

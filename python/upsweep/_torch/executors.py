@@ -40,14 +40,14 @@ def state_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-def _resolved(value: Any) -> Any:
+def resolve(value: Any) -> Any:
     """Return the tensor after torch's lazy conjugation and negation."""
     if isinstance(value, Tensor) and (value.is_conj() or value.is_neg()):
         return value.resolve_conj().resolve_neg()
     return value
 
 
-def _as_numpy(tensor: Tensor) -> Any:
+def as_numpy(tensor: Tensor) -> Any:
     tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.uint16).numpy().view(_bfloat16())
@@ -88,26 +88,26 @@ def run(
     All tensors are on one device; axes that are broadcast have a stride of 0. The dtype of `final` is that of
     states that users see, or the one of the computation. On CUDA `out` may be None.
     """
-    x, gates, gamma, initial = (_resolved(value) for value in (x, gates, gamma, initial))
+    x, gates, gamma, initial = (resolve(value) for value in (x, gates, gamma, initial))
     if x.is_cuda:
         device = x.get_device()
         problem = _backends.cuda_problem(
-            _described(x), _described(gates), _described(gamma) if isinstance(gamma, Tensor) else gamma,
-            _described(initial), _described(reset), _described(out), _described(final),
+            describe(x), describe(gates), describe(gamma) if isinstance(gamma, Tensor) else gamma,
+            describe(initial), describe(reset), describe(out), describe(final),
             axis=axis, reverse=reverse, exclusive=exclusive, window=window, device=device,
             stream=torch._C._cuda_getCurrentRawStream(device),
         )  # fmt: skip
-        _backends.run_cuda_scan(problem, lambda n_bytes: _workspace(n_bytes, x.device))
+        _backends.run_cuda_scan(problem, lambda n_bytes: workspace(n_bytes, x.device))
         return
     assert out is not None
     scan = _scan_of_views(x, gates, gamma, initial, reset, axis, out.dtype)
     _, last = _backends.run_scan(
-        scan, out=_as_numpy(out), reverse=reverse, exclusive=exclusive, flush=flush, window=window,
+        scan, out=as_numpy(out), reverse=reverse, exclusive=exclusive, flush=flush, window=window,
         return_final=final is not None, n_threads=n_threads,
         final_dtype=None if final is None else _numpy_dtype(final.dtype),
     )  # fmt: skip
     if final is not None:
-        _as_numpy(final)[...] = last
+        as_numpy(final)[...] = last
 
 
 def _scan_of_views(
@@ -118,21 +118,21 @@ def _scan_of_views(
     if x.device.type != "cpu":
         raise TypeError(f"expected tensors on the CPU or on CUDA, got {x.device}")
     scan = scan_problem.Scan(
-        x=_as_numpy(x), gates=None, gamma=None, reset=None, initial=None, axis=axis,
+        x=as_numpy(x), gates=None, gamma=None, reset=None, initial=None, axis=axis,
         shape=tuple(x.shape), dtype=_numpy_dtype(dtype),
     )  # fmt: skip
     if gates is not None:
-        scan.gates = _as_numpy(gates)
+        scan.gates = as_numpy(gates)
     elif isinstance(gamma, Tensor):
-        scan.gamma = _as_numpy(gamma)
+        scan.gamma = as_numpy(gamma)
     elif gamma is not None and gamma != 1:
         number = complex(gamma)
         # A real number stays real under complex states, as on CUDA: it multiplies both parts.
         scan.gamma = np.broadcast_to(number if number.imag else number.real, scan.state_shape)
     if reset is not None:
-        scan.reset = _as_numpy(reset)
+        scan.reset = as_numpy(reset)
     if initial is not None:
-        scan.initial = _as_numpy(initial)
+        scan.initial = as_numpy(initial)
     return scan
 
 
@@ -145,21 +145,21 @@ def reduce(
 
     With `initial`, `value` is the final state of a scan from it.
     """
-    x, gates, gamma, initial = (_resolved(tensor) for tensor in (x, gates, gamma, initial))
+    x, gates, gamma, initial = (resolve(tensor) for tensor in (x, gates, gamma, initial))
     if x.is_cuda:
         device = x.get_device()
         _backends.cuda_aggregate_launch().reduce(
-            _described(x), _described(gates), _described(gamma) if isinstance(gamma, Tensor) else gamma,
-            *map(_described, (reset, multiplier, value, dropped)), initial=_described(initial), axis=axis,
+            describe(x), describe(gates), describe(gamma) if isinstance(gamma, Tensor) else gamma,
+            *map(describe, (reset, multiplier, value, dropped)), initial=describe(initial), axis=axis,
             reverse=reverse, device=device, stream=torch._C._cuda_getCurrentRawStream(device),
-            allocate=lambda n_bytes: _workspace(n_bytes, x.device),
+            allocate=lambda n_bytes: workspace(n_bytes, x.device),
         )  # fmt: skip
         return
     scan = _scan_of_views(x, gates, gamma, initial, reset, axis, value.dtype)
     parts = _backends.reduce_scan(scan, reverse=reverse, flush=flush, n_threads=n_threads)
     for tensor, part in zip((multiplier, value, dropped), parts):
         if tensor is not None:
-            _as_numpy(tensor)[...] = part
+            as_numpy(tensor)[...] = part
 
 
 _LINE_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
@@ -206,7 +206,7 @@ def run_lines(
         _backends.run_cuda_lines(
             _NAMES[x.dtype], x_at, gates_at, gamma, out.data_ptr(), n // length, length, reverse=reverse,
             device=device, stream=torch._C._cuda_getCurrentRawStream(device),
-            allocate=lambda n_bytes: _workspace(n_bytes, x.device),
+            allocate=lambda n_bytes: workspace(n_bytes, x.device),
         )  # fmt: skip
     return out
 
@@ -228,15 +228,15 @@ def run_lines_backward(g: Tensor, gates: Tensor, y: Tensor, reverse: bool) -> tu
     return (gx, g_gates) if is_done else None
 
 
-def _described(tensor: Tensor | None) -> Any:
+def describe(tensor: Tensor | None) -> Any:
     if tensor is None:
         return None
     item = tensor.element_size()
     strides = tuple([stride * item for stride in tensor.stride()])
-    return _backends.DeviceArray(tensor.data_ptr(), tuple(tensor.shape), strides, _NAMES[tensor.dtype])
+    return _backends.ArrayDescriptor(tensor.data_ptr(), tuple(tensor.shape), strides, _NAMES[tensor.dtype])
 
 
-def _workspace(n_bytes: int, device: torch.device) -> tuple[int, Tensor]:
+def workspace(n_bytes: int, device: torch.device) -> tuple[int, Tensor]:
     memory = torch.empty(n_bytes, dtype=torch.uint8, device=device)
     return memory.data_ptr(), memory
 
@@ -254,7 +254,7 @@ def count(request: Any, out: Tensor | None, accumulate: bool) -> tuple[Tensor, T
     described = _count_of_views(request, accumulator)
     direct = out is not None and out.dtype == accumulator
     if direct:
-        described.out, described.accumulate = _as_numpy(out), accumulate
+        described.out, described.accumulate = as_numpy(out), accumulate
     result, n_dropped = _backends.run_count(described, n_threads=request.n_threads or None)
     n_invalid = None if n_dropped is None else torch.tensor(n_dropped)
     if direct:
@@ -285,14 +285,14 @@ def _write_result(counts: Tensor, out: Tensor | None, accumulate: bool, dtype: t
 
 def _count_of_views(request: Any, accumulator: torch.dtype) -> bincount.Count:
     """Return the count of tensors on the CPU as one of numpy arrays that share their memory."""
-    keys, last = _as_numpy(request.keys), request.keys.ndim - 1
+    keys, last = as_numpy(request.keys), request.keys.ndim - 1
     dtype = np.dtype(name_of(accumulator))
     described = bincount.Count(
         layout.moveaxis(keys, request.axis, last), None, request.n_sums, request.n_bins, request.least,
         request.axis, request.drop, dtype, dtype, None, False, request.deterministic, request.count_invalid,
     )  # fmt: skip
     if request.weights is not None:
-        described.weights = layout.moveaxis(_as_numpy(_resolved(request.weights)), request.axis, last)
+        described.weights = layout.moveaxis(as_numpy(resolve(request.weights)), request.axis, last)
     return described
 
 
@@ -303,16 +303,18 @@ def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[
     counts = _backends.cuda_bincount_sync()
     where = {
         "axis": axis, "device": device, "stream": torch._C._cuda_getCurrentRawStream(device),
-        "allocate": lambda n_bytes: _workspace(n_bytes, keys.device),
+        "allocate": lambda n_bytes: workspace(n_bytes, keys.device),
     }  # fmt: skip
     n_bins = request.n_bins
     if n_bins is None:
-        largest, negative = counts.find_range(_described(keys), **where)
+        largest, negative = counts.find_range(describe(keys), **where)
         if negative >= 0 and not request.drop:
             raise _outside(request, negative, 0)
         n_bins = max(largest + 1, request.least)
     shape = request.result_shape(n_bins)
-    dtype = getattr(torch, bincount.made_on_device(name_of(_accumulator_dtype(request)), name_of(request.dtype)))
+    dtype = getattr(
+        torch, bincount.device_result_dtype(name_of(_accumulator_dtype(request)), name_of(request.dtype))
+    )
     _check_memory(request, shape, max(dtype.itemsize, request.dtype.itemsize), keys.device)
     # A count that checks its keys has written bins before it fails, and an error leaves `out` untouched. Counting
     # into a temporary costs the bytes of the bins; a check of its own would read all keys twice.
@@ -323,7 +325,7 @@ def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[
     else:
         counted = torch.empty(shape, dtype=dtype, device=keys.device)
     n_invalid = torch.empty((), dtype=torch.int64, device=keys.device) if request.count_invalid else None
-    weights, table = _resolved(request.weights), counted
+    weights, table = resolve(request.weights), counted
     if request.n_sums is not None and (weights is None or not counted.numel()):
         # There is nothing to sum, but keys may still be outside the bins.
         shape = request.of_keys().result_shape(n_bins)
@@ -331,7 +333,7 @@ def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[
         if not (direct and accumulate):
             counted.zero_()
     first = counts.count(
-        _described(keys), _described(table), weights=_described(weights), check=check,
+        describe(keys), describe(table), weights=describe(weights), check=check,
         accumulate=accumulate and direct, deterministic=request.deterministic,
         dropped=None if n_invalid is None else n_invalid.data_ptr(), **where,
     )  # fmt: skip

@@ -61,7 +61,7 @@ def _tensors(function: Function, arrays: Sequence[Any]) -> list[Tensor]:
 
 def _run(problem: Problem, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The results, without derivatives, on the device of the tensors."""
-    tensors = [executors._resolved(tensor) for tensor in tensors]
+    tensors = [executors.resolve(tensor) for tensor in tensors]
     if not tensors[0].is_cuda:
         return tuple(map(torch.from_numpy, problem.run([tensor.detach().numpy() for tensor in tensors])))
     reduction, (n_i, n_j, batch), device = problem.reduction, problem.sizes, tensors[0].device
@@ -71,10 +71,10 @@ def _run(problem: Problem, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         for dim, kind in outputs(reduction)
     )
     _backends.cuda_pairs_launch().run(
-        reduction, [executors._described(tensor) for tensor in tensors],
-        [executors._described(result) for result in results], n_i, n_j, batch, problem.intervals(reduction.rows),
+        reduction, [executors.describe(tensor) for tensor in tensors],
+        [executors.describe(result) for result in results], n_i, n_j, batch, problem.intervals(reduction.rows),
         device=device.index, stream=torch._C._cuda_getCurrentRawStream(device.index),
-        allocate=lambda n_bytes: executors._workspace(n_bytes, device),
+        allocate=lambda n_bytes: executors.workspace(n_bytes, device),
     )  # fmt: skip
     return results
 

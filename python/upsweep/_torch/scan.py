@@ -360,7 +360,7 @@ class TensorScan:
     def _states_before(self, y: Tensor, reverse: bool) -> Tensor:
         """Return the states before each step, from those after it."""
         before = y.new_zeros(()) if self.initial is None else self.initial
-        y = scan_ops._shifted(y, before, self.axis, 1 if reverse else -1) if y.shape[self.axis] else y
+        y = scan_ops.shifted(y, before, self.axis, 1 if reverse else -1) if y.shape[self.axis] else y
         return y if self.reset is None else torch.where(self.reset, 0, y)
 
 

@@ -66,7 +66,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     ctx.set_materialize_grads(False)
 
 
-def _shifted(tensor: Tensor, edge: Tensor, axis: int, by: int) -> Tensor:
+def shifted(tensor: Tensor, edge: Tensor, axis: int, by: int) -> Tensor:
     """Return tensor[t + by] for by = 1 or -1, with `edge`, which lacks the axis, where t + by is out of range."""
     n = tensor.shape[axis]
     edge = edge.to(tensor.dtype).expand(tensor.shape[:axis] + tensor.shape[axis + 1 :]).unsqueeze(axis)
@@ -75,7 +75,7 @@ def _shifted(tensor: Tensor, edge: Tensor, axis: int, by: int) -> Tensor:
     return torch.cat((edge, tensor.narrow(axis, 0, n - 1)), axis)
 
 
-def _only(step: int, length: int, axis: int, like: Tensor) -> Tensor:
+def only(step: int, length: int, axis: int, like: Tensor) -> Tensor:
     """Return flags that are set at one step along `axis`; they broadcast to `like`."""
     return (torch.arange(length, device=like.device) == step).reshape((-1,) + (1,) * (like.ndim - axis - 1))
 
@@ -111,14 +111,14 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
         return (g if needs_x else None, g if needs_gates else None, None, None, g_initial)
     last, first = (0, length - 1) if reverse else (length - 1, 0)
     if g_final is not None and not ctx.window:
-        g = g + torch.where(_only(last, length, axis, g), g_final.to(g.dtype).unsqueeze(axis), 0)
+        g = g + torch.where(only(last, length, axis, g), g_final.to(g.dtype).unsqueeze(axis), 0)
 
     if _needs_no_graph(ctx, gates, g):
         return _gradients_without_copies(ctx, g, gates, initial, reset, y)
 
     # gx is the scan in the other direction.
-    next_gates = None if gates is None else _conj(_shifted(gates, gates.new_ones(()), axis, ahead))
-    next_reset = None if reset is None else _shifted(reset, reset.new_zeros(()), axis, ahead)
+    next_gates = None if gates is None else _conj(shifted(gates, gates.new_ones(()), axis, ahead))
+    next_reset = None if reset is None else shifted(reset, reset.new_zeros(()), axis, ahead)
     back_gamma = None if gamma is None else _conj(gamma)
     gx, _ = scan.form()(
         g, next_gates, back_gamma, complex(ctx.factor).conjugate(), None, next_reset, axis, not reverse, ctx.flush,
@@ -126,12 +126,12 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
     )  # fmt: skip
     g_gates = g_gamma = g_initial = None
     if needs_gates or needs_gamma:
-        before = _shifted(y, y.new_zeros(()) if initial is None else initial, axis, -ahead)
+        before = shifted(y, y.new_zeros(()) if initial is None else initial, axis, -ahead)
         terms = gx * _conj(before)
         # Factors that no step reads have a gradient of 0, also where gx is not finite.
         unread = reset
         if initial is None:
-            at_first = _only(first, length, axis, g)
+            at_first = only(first, length, axis, g)
             unread = at_first if reset is None else reset | at_first
         if unread is not None:
             terms = torch.where(unread, 0, terms)

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from upsweep._arrays import DeviceView
-from upsweep._arrays import Operand as Array
+from upsweep._arrays import DeviceView, Operand
 from upsweep._backends import user_array
 from upsweep._compiler.recurrences.trace import Structure, arranged
 from upsweep._core.user_scan import ScanSpec
@@ -135,21 +134,21 @@ def as_result(
 # ---- runs ------------------------------------------------------------------------------------------------------
 
 
-def numpy_view(tensor: Tensor) -> Array:
+def numpy_view(tensor: Tensor) -> Operand:
     """The memory of a tensor as an array, or as the descriptor of an array on a device."""
     if user_scan_cuda.is_cuda(tensor):
         return user_scan_cuda.device_view(tensor)
-    array: Array = tensor.detach().resolve_neg().numpy()
+    array: Operand = tensor.detach().resolve_neg().numpy()
     return array
 
 
-def views(spec: ScanSpec, tensors: Sequence[Tensor]) -> tuple[list[Array], list[Array]]:
+def views(spec: ScanSpec, tensors: Sequence[Tensor]) -> tuple[list[Operand], list[Operand]]:
     """The inputs of a scan in scan order, and the states, as arrays."""
     arrays, n = list(map(numpy_view, tensors)), spec.recurrence.n_inputs
     return list(map(spec.reversed, arrays[:n])), arrays[n:]
 
 
-def scans_on_tensors(arrays: Sequence[Array]) -> Any:
+def scans_on_tensors(arrays: Sequence[Operand]) -> Any:
     """The executor of the scans of these arrays, as of `scans_on`."""
     on_device: dict[str, Any] = {
         f"xs, init: array {n}": a for n, a in enumerate(arrays) if isinstance(a, DeviceView)
@@ -157,7 +156,7 @@ def scans_on_tensors(arrays: Sequence[Array]) -> Any:
     return scans_on(on_device)
 
 
-def from_array(array: Array) -> Tensor:
+def from_array(array: Operand) -> Tensor:
     """A result of the executor as a tensor; torch has no negative strides."""
     if isinstance(array, DeviceView):
         tensor: Tensor = user_array(array)

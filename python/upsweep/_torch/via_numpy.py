@@ -81,12 +81,12 @@ def _as_array(name: str, value: Any, first: Tensor) -> Any:
         raise TypeError(f"{name}: expected a tensor on the CPU or on CUDA, got one on {tensor.device}")
     if not scan.are_in_memory(tensor) and _is_wrapped(tensor):
         return value  # the caller refuses it
-    return view(executors._resolved(tensor).detach())
+    return view(executors.resolve(tensor).detach())
 
 
 def view(tensor: Tensor) -> Any:
     """Return a numpy array, or a view of device memory, that shares the tensor's memory."""
-    return _arrays.view_tensor(tensor, "x") if tensor.is_cuda else executors._as_numpy(tensor)
+    return _arrays.view_tensor(tensor, "x") if tensor.is_cuda else executors.as_numpy(tensor)
 
 
 def _as_result(part: Any, owners: dict[int, Tensor]) -> Tensor:

@@ -253,8 +253,8 @@ class DeviceScan(CompiledScan):
         def layout(view: Array, array: Array) -> Any:
             if not isinstance(view, DeviceView):
                 return None
-            described = cuda.described(view)
-            offset = described.pointer - cuda.described(array).pointer
+            described = cuda.describe(view)
+            offset = described.pointer - cuda.describe(array).pointer
             return cuda.Layout(described._replace(dtype=named(described.dtype)), offset)
 
         def named(dtype: str) -> str:
@@ -283,9 +283,9 @@ class DeviceScan(CompiledScan):
     def run_checked(self, problem: Problem) -> Any:
         """The result for the arrays of a checked call, of which some may have to wait for their producer."""
         cuda = _backends.cuda_user_scan()
-        with contextlib.closing(cuda.Call(problem.named(), problem.placement)) as context:
+        with contextlib.closing(cuda.ExecutionContext(problem.named(), problem.placement)) as context:
             inputs, states = (
-                [cuda.described(a).pointer if isinstance(a, DeviceView) else repeated_number(a) for a in arrays]
+                [cuda.describe(a).pointer if isinstance(a, DeviceView) else repeated_number(a) for a in arrays]
                 for arrays in (problem.user_inputs, problem.user_states)
             )
             return self._arranged(*self.plan.run(context, inputs, states))

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import DeviceView
-from upsweep._arrays import Operand as Array
+from upsweep._arrays import DeviceView, Operand
 from upsweep._compiler.recurrences.associative import Monoid
 from upsweep._compiler.recurrences.symbols import floating
 from upsweep._compiler.recurrences.trace import Structure, Traced, arranged, cached_trace
@@ -48,15 +47,15 @@ class Problem:
 
     spec: ScanSpec
     traced: Traced
-    inputs: list[Array]
-    user_inputs: list[Array]
-    states: list[Array]
-    user_states: list[Array]
+    inputs: list[Operand]
+    user_inputs: list[Operand]
+    states: list[Operand]
+    user_states: list[Operand]
     input_structure: Structure
     state_structure: Structure
     placement: _arrays.Placement | None = None  # None: in the host's memory
 
-    def named(self) -> dict[str, Array]:
+    def named(self) -> dict[str, Operand]:
         """The arguments by their names."""
         return {
             **{label("xs", self.input_structure, n): x for n, x in enumerate(self.user_inputs)},
@@ -74,7 +73,7 @@ class Problem:
         )
         return choose_path(spec, on_device=True, are_plain=are_plain)
 
-    def like(self) -> Array | None:
+    def like(self) -> Operand | None:
         """The input whose layout outputs take: the first that has their shape and no broadcast axis."""
         return next((x for x in self.user_inputs if x.shape == self.spec.shape and 0 not in x.strides), None)
 
@@ -97,7 +96,7 @@ def label(name: str, structure: Structure, place: int) -> str:
     return name if structure == -1 else f"{name}[{place}]"
 
 
-def as_real(value: Any, name: str) -> Array:
+def as_real(value: Any, name: str) -> Operand:
     """An argument as an array of real numbers."""
     array = _arrays.as_operand(value, name)
     if isinstance(array, DeviceView) and _arrays.is_bfloat16(array.dtype):
@@ -146,7 +145,7 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
     return problem
 
 
-def _broadcast_state(state: Array, columns: tuple[int, ...], name: str, axis: int) -> Array:
+def _broadcast_state(state: Operand, columns: tuple[int, ...], name: str, axis: int) -> Operand:
     if state.shape == columns:
         return state
     if type(state) is np.ndarray and not state.ndim:  # in a third of the time of np.broadcast_to
@@ -162,11 +161,11 @@ def _broadcast_state(state: Array, columns: tuple[int, ...], name: str, axis: in
 _WEAK = (int, float)  # Python's own numbers, which take the dtype of the other inputs
 
 
-def _own_dtype(array: Array) -> np.dtype[Any]:
+def _own_dtype(array: Operand) -> np.dtype[Any]:
     return floating(array.dtype.newbyteorder("="))
 
 
-def _default_dtype(values: list[Any], arrays: list[Array]) -> np.dtype[Any]:
+def _default_dtype(values: list[Any], arrays: list[Operand]) -> np.dtype[Any]:
     """The dtype of Python's own numbers among the arguments."""
     dtypes = {_own_dtype(x) for value, x in zip(values, arrays) if type(value) not in _WEAK}
     if len(dtypes) == 1:
@@ -176,7 +175,7 @@ def _default_dtype(values: list[Any], arrays: list[Array]) -> np.dtype[Any]:
     return common if common.kind == "f" else np.dtype(np.float64)
 
 
-def _common_shape(arrays: list[Array], structure: Structure) -> tuple[int, ...] | None:
+def _common_shape(arrays: list[Operand], structure: Structure) -> tuple[int, ...] | None:
     if not arrays:
         return None
     if len(arrays) == 1:
@@ -188,7 +187,7 @@ def _common_shape(arrays: list[Array], structure: Structure) -> tuple[int, ...] 
         raise ValueError(f"xs: shapes do not broadcast together: {shapes}") from None
 
 
-def _columns_of_states(states: list[Array]) -> tuple[int, ...]:
+def _columns_of_states(states: list[Operand]) -> tuple[int, ...]:
     try:
         return np.broadcast_shapes(*(s.shape for s in states))
     except ValueError:
@@ -233,7 +232,7 @@ def check_checkpoint(checkpoint: Any) -> int | None:
     return as_size(checkpoint, "checkpoint", 1, unit="step", expected="expected an integer or None")
 
 
-def rounded(array: Array, dtype: np.dtype[Any]) -> Array:
+def rounded(array: Operand, dtype: np.dtype[Any]) -> Operand:
     """The array in the dtype of a result; overflow of a narrower float becomes infinity without a warning."""
     if array.dtype == dtype:
         return array
@@ -241,7 +240,7 @@ def rounded(array: Array, dtype: np.dtype[Any]) -> Array:
         return array.astype(dtype)
 
 
-def broadcast(array: Array, shape: tuple[int, ...], name: str) -> Array:
+def broadcast(array: Operand, shape: tuple[int, ...], name: str) -> Operand:
     """An argument in a shape."""
     try:
         return np.broadcast_to(array, shape)

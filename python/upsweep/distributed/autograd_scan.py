@@ -201,7 +201,7 @@ def _gradients(
     if g_final is not None:  # every rank returns the final state, and adds to its gradient
         g_final = comm.messages.all_reduce(g_final)
         if recorded.position == comm.size - 1:
-            at_last = scan_ops._only(last, length, axis, g)
+            at_last = scan_ops.only(last, length, axis, g)
             g = g + torch.where(at_last, g_final.to(g.dtype).unsqueeze(axis), 0)
     name, transposed = _transposed(recorded, g, gathered, ahead)
     gx = recorded.run_eagerly(transposed, False, name=name, reverse=not reverse)
@@ -210,10 +210,10 @@ def _gradients(
     g_gates = g_gamma = g_initial = None
     if checked.gates is not None or checked.gamma is not None:
         edge = before if before is not None else y.new_zeros(()) if initial is None else initial
-        terms = gx * scan_ops._shifted(y, edge, axis, -ahead)
+        terms = gx * scan_ops.shifted(y, edge, axis, -ahead)
         unread = checked.reset
         if before is None and initial is None:
-            at_first = scan_ops._only(first, length, axis, g)
+            at_first = scan_ops.only(first, length, axis, g)
             unread = at_first if unread is None else unread | at_first
         if unread is not None:
             terms = torch.where(unread, 0, terms)
@@ -236,7 +236,7 @@ def _transposed(recorded: AutogradScan, g: Tensor, gathered: Tensor, ahead: int)
     if recorded.has_reset:
         reset = torch.zeros(checked.shape, dtype=torch.bool, device=g.device) if reset is None else reset
         edge = reset.new_zeros(()) if reset_after is None else reset_after != 0
-        reset = scan_ops._shifted(reset, edge, axis, ahead)
+        reset = scan_ops.shifted(reset, edge, axis, ahead)
     if recorded.call.name == "cumulative_sum":
         return "cumulative_sum", scan.prepare_sum(g, None, axis, reset, None)
     gates, factor_after = checked.gates, recorded.neighbour(gathered[:, 0], 1)
@@ -246,5 +246,5 @@ def _transposed(recorded: AutogradScan, g: Tensor, gathered: Tensor, ahead: int)
             factor = checked.factor if checked.gamma is None else checked.gamma.unsqueeze(axis)
             return "linear_recurrence", scan.prepare_discounted(g, factor, axis, reset, None)
         gates = own_factor.unsqueeze(axis).expand(checked.shape)
-    gates = scan_ops._shifted(gates, gates.new_ones(()) if factor_after is None else factor_after, axis, ahead)
+    gates = scan_ops.shifted(gates, gates.new_ones(()) if factor_after is None else factor_after, axis, ahead)
     return "linear_recurrence", scan.prepare_gated(gates, g, axis, reset, None)

@@ -59,7 +59,7 @@ class CachedLaunch:
     """A planned scan, with the offsets of its operands from the beginnings of the whole tensors."""
 
     def __init__(self, operands: Sequence[Any], addresses: Sequence[int | None], **options: Any):
-        described = [executors._described(one) if isinstance(one, Tensor) else one for one in operands]
+        described = [executors.describe(one) if isinstance(one, Tensor) else one for one in operands]
         device = operands[-1].get_device()
         problem = _backends.cuda_problem(*described, **options, device=device, stream=0)
         self._problem = _backends.prepare_cuda_scan(problem)
@@ -77,7 +77,7 @@ class CachedLaunch:
             problem.stream = torch._C._cuda_getCurrentRawStream(device.index)
             for position, array, offset in self._arrays:
                 array.data = addresses[position] + offset
-            _backends.start_cuda_scan(problem, lambda n_bytes: executors._workspace(n_bytes, device))
+            _backends.start_cuda_scan(problem, lambda n_bytes: executors.workspace(n_bytes, device))
 
 
 _launches: LRUCache[Any, CachedLaunch] = LRUCache(1024)

@@ -7,7 +7,7 @@ import pytest
 import upsweep
 from device_scan_cases import AFFINE, OTHERS, cell, check, mixed, scan, with_places
 from helpers import random
-from upsweep._backends.cuda import scan_launch
+from upsweep._backends.cuda import library
 from upsweep._backends.cuda.memory import DeviceMemory
 
 pytestmark = pytest.mark.cuda
@@ -54,7 +54,7 @@ def in_memory(array):
 
 @pytest.fixture
 def place(monkeypatch):
-    monkeypatch.setattr(scan_launch, "find", lambda: None)  # the kernels of linear_recurrence are tested elsewhere
+    monkeypatch.setattr(library, "find", lambda: None)  # the kernels of linear_recurrence are tested elsewhere
     with contextlib.closing(DeviceMemory(0)) as memory:
         yield DevicePlace(memory)
 

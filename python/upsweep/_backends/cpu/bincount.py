@@ -25,7 +25,7 @@ def run(count: Count, n_threads: int | None) -> tuple[Array, np.int64 | None]:
         drop=count.drop,
         n_threads=cpu.threads(n_threads),
     )
-    n_bins, has_outside = counter.look()
+    n_bins, has_outside = counter.scan_keys()
     if has_outside:
         # Without a fixed number of bins only negative keys are outside.
         first = counter.first_outside(np.iinfo(np.int64).max if count.n_bins is None else n_bins)

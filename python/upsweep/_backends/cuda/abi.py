@@ -24,7 +24,7 @@ ABI = 4
 MAX_DIMS = 64
 _Sizes = c_int64 * MAX_DIMS
 
-STATUS = {0: "OK", 1: "INVALID", 2: "UNSUPPORTED", 3: "CUDA_ERROR", 4: "WORKSPACE", 5: "NOT_HERE"}
+STATUS = {0: "OK", 1: "INVALID", 2: "UNSUPPORTED", 3: "CUDA_ERROR", 4: "WORKSPACE", 5: "NO_KERNEL"}
 OK, NEEDS_WORKSPACE, NO_KERNEL = 0, 4, 5  # statuses that are no errors
 
 # upsweep_dtype, by the name that numpy and torch have for it.

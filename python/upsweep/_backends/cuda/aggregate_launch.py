@@ -15,28 +15,28 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from upsweep._backends.cuda import abi, scan_launch
-from upsweep._backends.cuda.scan_launch import DeviceArray
+from upsweep._backends.cuda.descriptor import ArrayDescriptor
 
 __all__ = ["reduce", "step"]
 
 Allocate = Callable[[int], tuple[int, object]]
 
 
-def _timed(array: DeviceArray) -> DeviceArray:
+def _timed(array: ArrayDescriptor) -> ArrayDescriptor:
     """A state as a block of one step along a new last axis."""
     return array._replace(shape=(*array.shape, 1), strides=(*array.strides, 0))
 
 
 def reduce(
-    x: DeviceArray,
-    gates: DeviceArray | None,
-    gamma: DeviceArray | complex | None,
-    reset: DeviceArray | None,
-    multiplier: DeviceArray | None,
-    value: DeviceArray,
-    dropped: DeviceArray | None,
+    x: ArrayDescriptor,
+    gates: ArrayDescriptor | None,
+    gamma: ArrayDescriptor | complex | None,
+    reset: ArrayDescriptor | None,
+    multiplier: ArrayDescriptor | None,
+    value: ArrayDescriptor,
+    dropped: ArrayDescriptor | None,
     *,
-    initial: DeviceArray | None = None,
+    initial: ArrayDescriptor | None = None,
     axis: int,
     reverse: bool,
     device: int,
@@ -57,11 +57,11 @@ def reduce(
 
 
 def step(
-    multiplier: DeviceArray | None,
-    value: DeviceArray,
-    dropped: DeviceArray | None,
-    state: DeviceArray,
-    result: DeviceArray,
+    multiplier: ArrayDescriptor | None,
+    value: ArrayDescriptor,
+    dropped: ArrayDescriptor | None,
+    state: ArrayDescriptor,
+    result: ArrayDescriptor,
     *,
     device: int,
     stream: int,

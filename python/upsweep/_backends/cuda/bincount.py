@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import DeviceView, name_of
-from upsweep._arrays import Operand as Array
+from upsweep._arrays import DeviceView, Operand, name_of
 from upsweep._backends.cuda import aggregate_launch, bincount_launch, bincount_sync
 from upsweep._backends.cuda.context import ExecutionContext, user_array
 from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
@@ -23,7 +22,7 @@ from upsweep._core import bincount
 from upsweep._core.bincount import Count, key_error
 from upsweep._core.histogram import Histogram
 
-__all__ = ["fetch", "find_extremes", "linear_rank_hint", "run_count", "run_histogram", "sent"]
+__all__ = ["to_host", "find_extremes", "linear_rank_hint", "run_count", "run_histogram", "to_device"]
 
 
 def run_count(count: Count, device: int | None = None) -> tuple[Any, Any]:
@@ -35,7 +34,7 @@ def run_count(count: Count, device: int | None = None) -> tuple[Any, Any]:
         keys = context.input(count.keys)
         n_bins = _find_n_bins(count, keys, context) if count.n_bins is None else count.n_bins
         check = not count.drop and count.n_bins is not None
-        kernel_dtype = np.dtype(bincount.made_on_device(name_of(count.accumulator), name_of(count.dtype)))
+        kernel_dtype = np.dtype(bincount.device_result_dtype(name_of(count.accumulator), name_of(count.dtype)))
         direct = count.dtype == kernel_dtype
         # The numpy results of all backends have the bins innermost in memory.
         shape = count.result_shape(n_bins) if device is None else (*count.rows, n_bins, *count.sums)
@@ -74,7 +73,7 @@ def _invalid_key_error(
 
 
 def _count_into(
-    count: Count, keys: ArrayDescriptor, counted: Array, n_dropped: Array | None, context: ExecutionContext,
+    count: Count, keys: ArrayDescriptor, counted: Operand, n_dropped: Operand | None, context: ExecutionContext,
     check: bool,
 ) -> None:  # fmt: skip
     """Count into an array of the result's shape."""
@@ -96,7 +95,7 @@ def _count_into(
         raise _invalid_key_error(count, keys, first, n_bins, context)
 
 
-def _write(context: ExecutionContext, source: Array, target: Array, accumulate: bool) -> None:
+def _write(context: ExecutionContext, source: Operand, target: Operand, accumulate: bool) -> None:
     """Write a device array to another one, or add it, in the dtype of the target."""
     if target.size == 0:
         return
@@ -122,7 +121,7 @@ def find_extremes(x: DeviceView) -> tuple[Any, Any, tuple[int, ...] | None, Any]
         return low, high, index, context.element(x, index)
 
 
-def fetch(array: DeviceView) -> Array:
+def to_host(array: DeviceView) -> Operand:
     """Return a copy of a device array on the host, once the work on its stream is done."""
     with ExecutionContext({"array": array}) as context:
         result = np.empty(array.shape, array.dtype)
@@ -131,7 +130,7 @@ def fetch(array: DeviceView) -> Array:
         return result
 
 
-def _contiguous(context: ExecutionContext, array: Array) -> Array:
+def _contiguous(context: ExecutionContext, array: Operand) -> Operand:
     """Return the array in C order, copied if it is not."""
     if array.flags.c_contiguous:
         return array
@@ -145,7 +144,7 @@ def _contiguous(context: ExecutionContext, array: Array) -> Array:
     return copy
 
 
-def sent(x: DeviceView, array: Array) -> Any:
+def to_device(x: DeviceView, array: Operand) -> Any:
     """Return a host array as one of x's library, on its device."""
     with ExecutionContext({"x": x}) as context:
         copy: Any = x.origin.library.sent(array, context.device)
@@ -156,8 +155,8 @@ def sent(x: DeviceView, array: Array) -> Any:
 
 
 def run_histogram(
-    problem: Histogram, dtype: np.dtype[Any], out: Array | None = None, device: int | None = None
-) -> Array:
+    problem: Histogram, dtype: np.dtype[Any], out: Operand | None = None, device: int | None = None
+) -> Operand:
     """Return the histogram in `dtype`, as a view of a device array; of numpy arrays a numpy array.
 
     The dtype of a histogram of numpy arrays is int64, float64 or complex128.
@@ -185,14 +184,14 @@ def run_histogram(
         return result
 
 
-def _kernel_dtype(weights: Array | None, dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _kernel_dtype(weights: Operand | None, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype in which kernels write counts, or sums of such weights, for a result of `dtype`."""
     if weights is None or weights.dtype.kind in "biu":
         return np.dtype(np.int64)
     return dtype if weights.dtype.kind == "c" or dtype == np.float32 else np.dtype(np.float64)
 
 
-def linear_rank_hint(thresholds: Array) -> dict[str, Any]:
+def linear_rank_hint(thresholds: Operand) -> dict[str, Any]:
     """Return the line through the first and the last threshold, from which kernels estimate an element's rank."""
     if thresholds.size < 2:
         return {}

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import DeviceView, Placement, name_of, on_device
-from upsweep._arrays import Operand as Array
+from upsweep._arrays import DeviceView, Operand, Placement, name_of, on_device
 from upsweep._backends.cuda import library
 from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
 from upsweep._backends.cuda.memory import DeviceMemory
 
-__all__ = ["Call", "ExecutionContext", "described", "user_array"]
+__all__ = ["ExecutionContext", "user_array"]
 
 
 class ExecutionContext:
@@ -35,7 +34,7 @@ class ExecutionContext:
         The library and the device of the arrays, if the caller has checked that they agree.
     """
 
-    def __init__(self, arrays: Mapping[str, Array | None], placement: Placement | None = None) -> None:
+    def __init__(self, arrays: Mapping[str, Operand | None], placement: Placement | None = None) -> None:
         views = {name: array for name, array in arrays.items() if isinstance(array, DeviceView)}
         placement = placement or _arrays.common_placement({**views})
         assert placement is not None
@@ -90,7 +89,7 @@ class ExecutionContext:
         workspace = self.library.workspace(n_bytes, self.device)
         return self.memory.allocate(n_bytes) if workspace is None else workspace
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None = None) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Operand | None = None) -> Any:
         """Return an uninitialised array, laid out as `like` if that has its shape and repeats nothing."""
         if like is None or like.shape != shape or 0 in like.strides or not self.library.transposes:
             return self.library.empty(shape, dtype, self.device, self.stream)
@@ -104,21 +103,21 @@ class ExecutionContext:
         pointer, keep_alive = self.allocate(max(math.prod(shape), 1) * dtype.itemsize)
         return on_device(pointer, shape, dtype, Placement(self.library, self.device), keep_alive)
 
-    def to_device(self, array: Array) -> ArrayDescriptor:
+    def to_device(self, array: Operand) -> ArrayDescriptor:
         """Copy a short host array to the device, for this call."""
         return self._hold(self.library.sent(array, self.device), array)
 
-    def number(self, array: Array) -> ArrayDescriptor:
+    def number(self, array: Operand) -> ArrayDescriptor:
         """Copy one element to the device, for this call."""
         return self._hold(self.library.full(array, self.device), array)
 
-    def _hold(self, view: DeviceView | None, array: Array) -> ArrayDescriptor:
+    def _hold(self, view: DeviceView | None, array: Operand) -> ArrayDescriptor:
         if view is None:
             return self.memory.to_device(array)
         self._keep_alive.append(view)
         return describe(view)
 
-    def input(self, array: Array) -> ArrayDescriptor:
+    def input(self, array: Operand) -> ArrayDescriptor:
         """Describe an operand that kernels read; a number on the host is sent as one element."""
         if isinstance(array, DeviceView):
             return describe(array)
@@ -128,29 +127,24 @@ class ExecutionContext:
         element = np.asarray(array[(0,) * array.ndim], array.dtype.newbyteorder("="))
         return repeated._replace(pointer=self.number(element).pointer)
 
-    def optional_input(self, array: Array | None) -> ArrayDescriptor | None:
+    def optional_input(self, array: Operand | None) -> ArrayDescriptor | None:
         """Describe an operand that may be missing."""
         return None if array is None else self.input(array)
 
-    def factor(self, gamma: Array | None) -> ArrayDescriptor | complex | None:
+    def factor(self, gamma: Operand | None) -> ArrayDescriptor | complex | None:
         """Describe gamma; a number on the host is a part of the request."""
         if gamma is None or isinstance(gamma, DeviceView):
             return self.optional_input(gamma)
         return complex(gamma[(0,) * gamma.ndim]) if gamma.size else None
 
-    def output(self, array: Array) -> ArrayDescriptor:
+    def output(self, array: Operand) -> ArrayDescriptor:
         """Describe an array that kernels write."""
         return describe(array)
 
-    def element(self, array: Array, index: tuple[int, ...]) -> Any:
+    def element(self, array: Operand, index: tuple[int, ...]) -> Any:
         """Return an element of a device array, once the work on the stream is done."""
         pointer = describe(array).pointer + sum(i * stride for i, stride in zip(index, array.strides))
         return np.frombuffer(library.read_bytes(pointer, array.itemsize, **self.on_stream), array.dtype)[0]
-
-
-# Other names, which the modules of user scans import.
-Call = ExecutionContext
-described = describe
 
 
 def user_array(array: Array) -> Any:

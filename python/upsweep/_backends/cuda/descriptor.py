@@ -1,4 +1,4 @@
-"""Array descriptors: pointer, shape, strides and dtype of a device array, without the array.
+"""Operand descriptors: pointer, shape, strides and dtype of a device array, without the array.
 
 All launch modules of this folder take descriptors, so that they know no array library. A caller describes its
 arrays (`describe` for device views, `_torch.executors` for tensors) and keeps them alive.
@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from upsweep._arrays import DeviceView, name_of
-from upsweep._arrays import Operand as Array
+from upsweep._arrays import DeviceView, Operand, name_of
 
 __all__ = ["Allocate", "ArrayDescriptor", "describe"]
 
@@ -28,7 +27,7 @@ class ArrayDescriptor(NamedTuple):
     dtype: str
 
 
-def describe(array: Array) -> ArrayDescriptor:
+def describe(array: Operand) -> ArrayDescriptor:
     """Describe a device view. A host array, for an operand that is not read, and one without elements have 0."""
     pointer = array.pointer if isinstance(array, DeviceView) and array.size else 0
     return ArrayDescriptor(pointer, array.shape, array.strides, name_of(array.dtype))

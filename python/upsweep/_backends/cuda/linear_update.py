@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from upsweep._backends.cuda import abi, driver, scan_launch
-from upsweep._backends.cuda.scan_launch import DeviceArray
+from upsweep._backends.cuda import abi, driver, library, scan_launch
+from upsweep._backends.cuda.descriptor import ArrayDescriptor
 from upsweep._backends.cuda.user_scan_layout import ScanArrays
 from upsweep._compiler.recurrences.linear_update import LinearUpdate, find_linear
 from upsweep._core.user_scan import ScanSpec
@@ -53,11 +53,11 @@ class LinearLaunch:
 def prepare(spec: ScanSpec, arrays: ScanArrays, device: int) -> LinearLaunch | None:
     """Prepare the scan; None if its update has another form, or the library does not take it."""
     linear = find_linear(spec.recurrence)
-    if linear is None or scan_launch.find() is None or len(spec.columns) + 1 > abi.MAX_DIMS:
+    if linear is None or library.find() is None or len(spec.columns) + 1 > abi.MAX_DIMS:
         return None
     (state,), (final,) = arrays.states, arrays.finals
     x, gates = arrays.inputs[linear.tokens], None if linear.gates is None else arrays.inputs[linear.gates]
-    initial = state if isinstance(state, DeviceArray) else None
+    initial = state if isinstance(state, ArrayDescriptor) else None
     out = arrays.outputs[0] if arrays.outputs else None
     results = [array for array in (out, final) if array is not None]
     reads = [array for array in (x, gates, initial) if array is not None]

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from upsweep._arrays import DeviceView
-from upsweep._arrays import Operand as Array
+from upsweep._arrays import DeviceView, Operand
 from upsweep._backends.cuda import loops_launch
 from upsweep._backends.cuda.context import user_array
 from upsweep._backends.cuda.descriptor import describe
@@ -20,14 +19,14 @@ compile_ahead, start = loops_launch.compile_ahead, loops_launch.start
 
 
 def prepare(
-    program: Any, arrays: Sequence[Array], sizes: dict[str, int], names: Sequence[str], device: int
+    program: Any, arrays: Sequence[Operand], sizes: dict[str, int], names: Sequence[str], device: int
 ) -> loops_launch.PreparedNest:
     """Prepare calls on device arrays of these shapes and strides."""
     return loops_launch.prepare(program, [describe(array) for array in arrays], sizes, names, device)
 
 
 def run_nest(
-    program: Any, named: Sequence[tuple[str, Array | None]],
+    program: Any, named: Sequence[tuple[str, Operand | None]],
     shapes: Sequence[tuple[tuple[int, ...], np.dtype[Any]]], is_output: Sequence[bool], sizes: dict[str, int],
     names: Sequence[str], device: int,
 ) -> list[Any]:  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from upsweep._arrays import Operand as Array
+from upsweep._arrays import Operand
 from upsweep._backends.cuda import pairs_launch
 from upsweep._backends.cuda.context import user_array
 from upsweep._backends.cuda.staging import open_context
@@ -14,7 +14,7 @@ __all__ = ["run_pairs"]
 
 
 def run_pairs(
-    reduction: Any, arrays: Sequence[Array], n_i: int, n_j: int, batch: tuple[int, ...], ranges: Any,
+    reduction: Any, arrays: Sequence[Operand], n_i: int, n_j: int, batch: tuple[int, ...], ranges: Any,
     device: int | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return the results: device arrays, for which nothing waits; of numpy arrays and a device numpy arrays."""

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays
-from upsweep._arrays import DeviceView
-from upsweep._arrays import Operand as Array
+from upsweep._arrays import DeviceView, Operand
 from upsweep._backends.cuda import aggregate_launch, scan_launch
 from upsweep._backends.cuda.context import ExecutionContext, user_array
 from upsweep._backends.cuda.descriptor import describe
@@ -22,13 +21,13 @@ from upsweep._core.scan import Scan
 __all__ = ["advance_on_device", "combine_on_device", "new_result", "reduce_scan", "run_scan", "write_state"]
 
 
-def _operands(scan: Scan, out: Array | None = None) -> dict[str, Array | None]:
+def _operands(scan: Scan, out: Operand | None = None) -> dict[str, Operand | None]:
     names = ("x", "gates", "gamma", "reset", "initial")
     return {**{name: getattr(scan, name) for name in names}, "out": out}
 
 
 def run_scan(
-    scan: Scan, out: Array | None, reverse: bool, exclusive: bool, window: int, return_final: bool,
+    scan: Scan, out: Operand | None, reverse: bool, exclusive: bool, window: int, return_final: bool,
     device: int | None = None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Run a scan; return the result and, if it is asked for, the state after the last step."""
@@ -46,7 +45,7 @@ def run_scan(
     return user_array(result), None if final is None else user_array(final)
 
 
-def new_result(scan: Scan, shape: tuple[int, ...]) -> Array:
+def new_result(scan: Scan, shape: tuple[int, ...]) -> Operand:
     """Return an uninitialised array of this shape, of the library and on the device of the scan."""
     if scan.placement is None:
         return np.empty(shape, scan.dtype)
@@ -54,7 +53,7 @@ def new_result(scan: Scan, shape: tuple[int, ...]) -> Array:
         return context.empty(shape, scan.dtype)
 
 
-def write_state(scan: Scan, target: Array) -> None:
+def write_state(scan: Scan, target: Operand) -> None:
     """Write the initial state, or 0, to `target`, a part of a result that has one step along the axis."""
     if not isinstance(target, DeviceView):
         target[...] = 0 if scan.initial is None else np.expand_dims(scan.initial, scan.axis)
@@ -88,10 +87,10 @@ def reduce_scan(scan: Scan, reverse: bool, device: int | None = None) -> tuple[A
     return multiplier, value, dropped
 
 
-Parts = tuple[Array, Array, Array]  # of an aggregate: multiplier, value, dropped
+Parts = tuple[Operand, Operand, Operand]  # of an aggregate: multiplier, value, dropped
 
 
-def advance_on_device(parts: Parts, state: Array, dtype: np.dtype[Any]) -> Any:
+def advance_on_device(parts: Parts, state: Operand, dtype: np.dtype[Any]) -> Any:
     """Return the state after a block, in `dtype`: `value` where dropped, else ``multiplier * state + value``."""
     shape = np.broadcast_shapes(state.shape, *(part.shape for part in parts))
     names = ("multiplier", "value", "reset", "state")
@@ -117,8 +116,8 @@ def combine_on_device(first: Parts, second: Parts, factor_dtype: np.dtype[Any], 
 
 
 def _step(
-    context: ExecutionContext, multiplier: Array | None, value: Array, dropped: Array | None, state: Array,
-    result: Array,
+    context: ExecutionContext, multiplier: Operand | None, value: Operand, dropped: Operand | None, state: Operand,
+    result: Operand,
 ) -> None:  # fmt: skip
     aggregate_launch.step(
         context.optional_input(multiplier), context.input(value), context.optional_input(dropped),

@@ -10,12 +10,10 @@ import struct
 
 from upsweep._backends.cuda import abi, library
 from upsweep._backends.cuda.descriptor import Allocate, ArrayDescriptor
-from upsweep._backends.cuda.descriptor import ArrayDescriptor as DeviceArray
-from upsweep._backends.cuda.library import check_device, find
 
 __all__ = [
-    "DeviceArray", "accumulator_of", "check_device", "find", "plan", "plan_reduction", "prepare_scan", "problem",
-    "reduction", "run_lines", "run_lines_backward", "run_reduction", "run_scan", "start_scan",
+    "accumulator_of", "plan", "plan_reduction", "prepare_scan", "problem", "reduction", "run_lines",
+    "run_lines_backward", "run_reduction", "run_scan", "start_scan",
 ]  # fmt: skip
 
 _pack_lines = struct.Struct(abi.LINES_FORMAT).pack_into

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from upsweep._arrays import Operand as Array
+from upsweep._arrays import Operand
 from upsweep._backends import cpu
 from upsweep._backends.cuda import library
 from upsweep._backends.cuda.context import ExecutionContext
@@ -28,7 +28,7 @@ class StagingContext(ExecutionContext):
         library.check_device(device)
         self.device, self.stream, self.casts = device, 0, False
         self._memory = DeviceMemory(device)
-        self._outputs: list[tuple[ArrayDescriptor, Array]] = []
+        self._outputs: list[tuple[ArrayDescriptor, Operand]] = []
 
     def __exit__(self, *exception: object) -> None:
         try:
@@ -45,31 +45,31 @@ class StagingContext(ExecutionContext):
     def allocate(self, n_bytes: int) -> tuple[int, object]:
         return self.memory.allocate(n_bytes)
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None = None) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Operand | None = None) -> Any:
         if like is None or like.shape != shape or 0 in like.strides:
             return np.empty(shape, dtype)
         return np.empty_like(like, dtype=dtype, order="K", subok=False)
 
     temporary = empty
 
-    def to_device(self, array: Array) -> ArrayDescriptor:
+    def to_device(self, array: Operand) -> ArrayDescriptor:
         return self.memory.to_device(array)
 
     number = input = to_device
 
-    def factor(self, gamma: Array | None) -> ArrayDescriptor | None:
+    def factor(self, gamma: Operand | None) -> ArrayDescriptor | None:
         return self.optional_input(gamma)
 
-    def output(self, array: Array) -> ArrayDescriptor:
+    def output(self, array: Operand) -> ArrayDescriptor:
         """Allocate device memory for a result, which is copied to `array` at the end of the call."""
         target = self.memory.empty(array.shape, array.dtype)
         self._outputs.append((target, array))
         return target
 
-    def element(self, array: Array, index: tuple[int, ...]) -> Any:
+    def element(self, array: Operand, index: tuple[int, ...]) -> Any:
         return array[index]
 
 
-def open_context(arrays: Mapping[str, Array | None], device: int | None) -> ExecutionContext:
+def open_context(arrays: Mapping[str, Operand | None], device: int | None) -> ExecutionContext:
     """Return the context of device arrays, or with `device` that of numpy arrays."""
     return ExecutionContext(arrays) if device is None else StagingContext(device)

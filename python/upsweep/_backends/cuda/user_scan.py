@@ -13,23 +13,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from upsweep._arrays import DeviceView, Placement, common_placement
-from upsweep._arrays import Operand as Array
-from upsweep._backends.cuda import scan_launch, user_scan_launch
-from upsweep._backends.cuda.context import Call, described
-from upsweep._backends.cuda.scan_launch import DeviceArray
+from upsweep._arrays import DeviceView, Operand, Placement, common_placement
+from upsweep._backends.cuda import library, user_scan_launch
+from upsweep._backends.cuda.context import ExecutionContext
+from upsweep._backends.cuda.descriptor import ArrayDescriptor, describe
 from upsweep._backends.cuda.user_scan_layout import ScanArrays
 from upsweep._core.user_scan import ScanSpec, choose_path, repeated_number, with_host_numbers
 
 __all__ = [
-    "Call",
+    "ExecutionContext",
     "DeviceScans",
     "LaunchPlan",
     "Layout",
     "OutputSpec",
     "ScanArrays",
     "check_allocates",
-    "described",
+    "describe",
     "final_spec",
     "layout_of",
     "output_spec",
@@ -38,7 +37,7 @@ __all__ = [
 SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}  # bytes of the dtypes of results
 
 
-def check_allocates(placement: Placement, arrays: Mapping[str, Array]) -> None:
+def check_allocates(placement: Placement, arrays: Mapping[str, Operand]) -> None:
     """Raise unless the library of these arrays can allocate results."""
     if not placement.library.allocates:
         name = next(name for name, array in arrays.items() if isinstance(array, DeviceView))
@@ -54,7 +53,7 @@ def check_allocates(placement: Placement, arrays: Mapping[str, Array]) -> None:
 class Layout(NamedTuple):
     """The layout of an operand in scan order; its first step is `offset` bytes after the operand's address."""
 
-    array: DeviceArray  # whose pointer is not used
+    array: ArrayDescriptor  # whose pointer is not used
     offset: int = 0
 
     def reversed(self) -> Layout:
@@ -67,10 +66,10 @@ class Layout(NamedTuple):
 def layout_of(spec: ScanSpec, strides: tuple[int, ...], dtype: str, *, is_state: bool = False) -> Layout:
     """The layout of an array with these strides in user order: an input or output, or a state."""
     if is_state:
-        return Layout(DeviceArray(0, spec.columns, strides, dtype))
+        return Layout(ArrayDescriptor(0, spec.columns, strides, dtype))
     axis = spec.axis
     in_order = (strides[axis], *strides[:axis], *strides[axis + 1 :])
-    layout = Layout(DeviceArray(0, (spec.length, *spec.columns), in_order, dtype))
+    layout = Layout(ArrayDescriptor(0, (spec.length, *spec.columns), in_order, dtype))
     return layout.reversed() if spec.reverse else layout
 
 
@@ -83,7 +82,7 @@ class OutputSpec(NamedTuple):
     layout: Layout
 
 
-def output_spec(spec: ScanSpec, dtype: str, like: Array | None = None) -> OutputSpec:
+def output_spec(spec: ScanSpec, dtype: str, like: Operand | None = None) -> OutputSpec:
     """An output; its axes are in the order in memory of `like`, or else in C order."""
     order = list(range(len(spec.shape)))
     if like is not None:
@@ -126,7 +125,7 @@ class LaunchPlan:
     """
 
     def __init__(self, spec: ScanSpec, placement: Placement, layouts: ScanArrays) -> None:
-        scan_launch.check_device(placement.ordinal)
+        library.check_device(placement.ordinal)
         self.placement, self.layouts = placement, layouts
         self._offsets = [0 if x is None else x.offset for x in layouts.inputs]
         self._launch: Any = None
@@ -141,12 +140,12 @@ class LaunchPlan:
         monoid, _ = choose_path(spec, on_device=True)
         self._launch = user_scan_launch.prepare(spec, arrays, monoid, placement.ordinal)
 
-    def context(self) -> Call:
+    def context(self) -> ExecutionContext:
         """The context of a call on the library's current stream, to be closed at its end."""
-        return Call({}, self.placement)
+        return ExecutionContext({}, self.placement)
 
     def run(
-        self, context: Call, inputs: Sequence[int | None], states: Sequence[int | float | None]
+        self, context: ExecutionContext, inputs: Sequence[int | None], states: Sequence[int | float | None]
     ) -> tuple[list[Any], list[Any]]:
         """The outputs and the final states, for the addresses of inputs and states, or numbers."""
         library, ordinal, stream = context.library, context.device, context.stream
@@ -177,23 +176,23 @@ class DeviceScans:
         The arrays of the call by their names. Results are allocated by their library, on its current stream.
     """
 
-    def __init__(self, arrays: Mapping[str, Array]) -> None:
+    def __init__(self, arrays: Mapping[str, Operand]) -> None:
         placement = common_placement({**arrays})
         assert placement is not None
         check_allocates(placement, arrays)
-        self._context = Call(arrays, placement)
+        self._context = ExecutionContext(arrays, placement)
 
     def close(self) -> None:
         self._context.close()
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Array | None = None) -> DeviceView:
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], like: Operand | None = None) -> DeviceView:
         """An uninitialised array, laid out as `like` if that has its shape and no broadcast axis."""
         return self._context.empty(shape, dtype, like)
 
     def run(
-        self, spec: ScanSpec, inputs: Sequence[Array], states: Sequence[Array],
-        outputs: Sequence[Array] | None = None, finals: Sequence[Array] | None = None,
-    ) -> tuple[Sequence[Array], Sequence[Array]]:  # fmt: skip
+        self, spec: ScanSpec, inputs: Sequence[Operand], states: Sequence[Operand],
+        outputs: Sequence[Operand] | None = None, finals: Sequence[Operand] | None = None,
+    ) -> tuple[Sequence[Operand], Sequence[Operand]]:  # fmt: skip
         """Start a scan of inputs in scan order; inputs and states of the host are one number each.
 
         Returns
@@ -210,23 +209,23 @@ class DeviceScans:
             return outputs, finals
         spec = replace(spec, recurrence=with_host_numbers(spec.recurrence, inputs))
         arrays = ScanArrays(
-            [_with_time_stride(described(x)) if isinstance(x, DeviceView) else None for x in inputs],
-            [described(spec.in_scan_order(y)) for y in outputs],
-            [described(s) if isinstance(s, DeviceView) else repeated_number(s) for s in states],
-            [_reshaped(described(s), spec.columns) for s in finals],
+            [_with_time_stride(describe(x)) if isinstance(x, DeviceView) else None for x in inputs],
+            [describe(spec.in_scan_order(y)) for y in outputs],
+            [describe(s) if isinstance(s, DeviceView) else repeated_number(s) for s in states],
+            [_reshaped(describe(s), spec.columns) for s in finals],
         )
         monoid, _ = choose_path(spec, on_device=True)
         launch = user_scan_launch.prepare(spec, arrays, monoid, self._context.device)
-        operands = [each.pointer if isinstance(each, DeviceArray) else each for each in arrays.operands]
+        operands = [each.pointer if isinstance(each, ArrayDescriptor) else each for each in arrays.operands]
         launch.start(operands, self._context.stream, self._context.allocate)
         return outputs, finals
 
 
-def _with_time_stride(array: DeviceArray) -> DeviceArray:
+def _with_time_stride(array: ArrayDescriptor) -> ArrayDescriptor:
     """The input; without steps, as one that moves in time: others are read once, before the first step."""
     return array if 0 not in array.shape else array._replace(strides=(1, *array.strides[1:]))
 
 
-def _reshaped(array: DeviceArray, shape: tuple[int, ...]) -> DeviceArray:
+def _reshaped(array: ArrayDescriptor, shape: tuple[int, ...]) -> ArrayDescriptor:
     """An array in C order, in another shape of as many elements."""
     return array._replace(shape=shape, strides=_strides(shape, array.dtype, range(len(shape))))

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from upsweep._backends.cuda import driver, linear_update
+from upsweep._backends.cuda.descriptor import ArrayDescriptor
 from upsweep._backends.cuda.prepared_launch import KernelLaunch
-from upsweep._backends.cuda.scan_launch import DeviceArray
 from upsweep._backends.cuda.user_scan_layout import Chunks, ColumnLayout, ScanArrays, column_layout, cut_time
 from upsweep._compiler.cuda import nvrtc
 from upsweep._compiler.cuda.scans.render import (
@@ -155,7 +155,7 @@ class _Operand(NamedTuple):
     """An array of a scan: its position among the operands of a call, and its strides along the columns."""
 
     position: int
-    array: DeviceArray
+    array: ArrayDescriptor
     strides: tuple[int, ...]
 
 
@@ -166,7 +166,7 @@ class _Scan:
         self.spec, self.arrays, self.device = spec, arrays, device
         n_inputs, n_timed = len(arrays.inputs), len(arrays.inputs) + len(arrays.outputs)
         self.first_output, self.first_state, self.first_final = n_inputs, n_timed, n_timed + len(arrays.states)
-        present = [(n, array) for n, array in enumerate(arrays.operands) if isinstance(array, DeviceArray)]
+        present = [(n, array) for n, array in enumerate(arrays.operands) if isinstance(array, ArrayDescriptor)]
         strides = [array.strides[1:] if n < n_timed else array.strides for n, array in present]
         # The columns are ordered as in the first array that is not broadcast, outputs before inputs.
         ranked = sorted(range(len(present)), key=lambda k: not n_inputs <= present[k][0] < n_timed)
@@ -280,7 +280,7 @@ class _Scan:
         return _checked(-(-cut.n_columns // threads)), threads
 
 
-def _known_step(array: DeviceArray) -> int:
+def _known_step(array: ArrayDescriptor) -> int:
     """The stride in time if steps are contiguous in memory, which the code has as a constant; else 0."""
     return array.strides[0] if abs(array.strides[0]) == SIZES[array.dtype] else 0
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 class Counter:
     """One call: keys (..., n), and weights (..., n) or (..., n, k), which `with_sums` tells, or None.
 
-    `look` has to come before `write`.
+    `scan_keys` has to come before `write`.
     """
 
     def __init__(
@@ -22,7 +22,7 @@ class Counter:
         drop: bool,
         n_threads: int,
     ) -> None: ...
-    def look(self) -> tuple[int, bool]:
+    def scan_keys(self) -> tuple[int, bool]:
         """(number of bins, whether keys outside them have to be refused)."""
 
     def write(self, result: NDArray[Any], overwrite: bool) -> None:
