@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from device_scan_cases import AFFINE, OTHERS, cell, check, mixed, scan, with_places
 from helpers import BFLOAT16, random
-from upsweep._backends.cuda import library, user_scan_layout
+from upsweep._backends.cuda import library, scan_launch, user_scan_launch, user_scan_layout
 from upsweep._compiler.cuda.scans import render as text
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from device_scan_cases import AFFINE, OTHERS, check, scan, with_places
 from helpers import random
-from upsweep._backends.cuda import library
+from upsweep._backends.cuda import library, user_scan_launch
 from upsweep._compiler.cuda.scans import single_pass
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")

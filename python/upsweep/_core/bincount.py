@@ -22,8 +22,8 @@ from upsweep._core.layout import moveaxis
 from upsweep._core.scan import check_out
 
 __all__ = [
-    "Count", "check_memory", "key_error", "device_result_dtype", "memory_error", "normalise_count", "outside_error",
-    "too_many_bins",
+    "Count", "check_memory", "device_result_dtype", "key_error", "memory_error", "normalise_count",
+    "outside_error", "too_many_bins",
 ]  # fmt: skip
 
 

@@ -147,6 +147,6 @@ class ExecutionContext:
         return np.frombuffer(library.read_bytes(pointer, array.itemsize, **self.on_stream), array.dtype)[0]
 
 
-def user_array(array: Array) -> Any:
+def user_array(array: Operand) -> Any:
     """Return the user's array that a device view describes; other arrays are returned unchanged."""
     return array.origin.owner if isinstance(array, DeviceView) else array
