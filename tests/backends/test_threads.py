@@ -102,12 +102,12 @@ def test_numbers_of_threads_that_are_none(n_threads, error, fake_cuda):
     x, keys = np.ones(3), np.ones(3, int)
     for device in (None, "cuda"):
         for call in (
-            lambda **given: upsweep.cumulative_sum(x, **given),
-            lambda **given: upsweep.cumulative_sum(x[:0], **given),
-            lambda **given: upsweep.discounted_cumsum_carry(x, 0.5, **given),
-            lambda **given: upsweep.bincount(keys, length=5, **given),
-            lambda **given: upsweep.histogram(x, 3, range=(0, 2), **given),
-            lambda **given: upsweep.histc(x, 3, 0, 2, **given),
+            lambda **operand: upsweep.cumulative_sum(x, **operand),
+            lambda **operand: upsweep.cumulative_sum(x[:0], **operand),
+            lambda **operand: upsweep.discounted_cumsum_carry(x, 0.5, **operand),
+            lambda **operand: upsweep.bincount(keys, length=5, **operand),
+            lambda **operand: upsweep.histogram(x, 3, range=(0, 2), **operand),
+            lambda **operand: upsweep.histc(x, 3, 0, 2, **operand),
         ):
             with pytest.raises(error, match=r"^n_threads: "):
                 call(n_threads=n_threads, device=device)
@@ -115,7 +115,7 @@ def test_numbers_of_threads_that_are_none(n_threads, error, fake_cuda):
 
 
 def test_the_width_of_a_strip_does_not_show():
-    # One column more than a tile holds; how the columns are dealt out follows from the number of threads.
+    # One column more than a tile holds; the schedule of the columns depends on the number of threads.
     x = np.random.default_rng(0).standard_normal((16, 300, 65)).astype(">f8")
     one = upsweep.discounted_cumsum(x, 0.9, axis=1, n_threads=1)
     assert one.tobytes() == upsweep.discounted_cumsum(x, 0.9, axis=1, n_threads=3).tobytes()

@@ -27,8 +27,8 @@ def test_every_axis_against_the_twin(shape):
     weights = np.random.default_rng(1).integers(-3, 4, shape).astype(np.float32)
     for axis in range(-len(shape), len(shape)):
         assert same_bits(upsweep.bincount(x, axis=axis), reference.bincount(x, axis=axis))
-        mine = upsweep.bincount(x, weights, 9, axis=axis)
-        assert same_bits(mine, reference.bincount(x, weights, 9, axis=axis))
+        result = upsweep.bincount(x, weights, 9, axis=axis)
+        assert same_bits(result, reference.bincount(x, weights, 9, axis=axis))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -42,8 +42,8 @@ def test_every_layout(layout, axis):
     weights = np.random.default_rng(1).integers(-9, 9, x.shape).astype(np.float64).T.copy().T
     plain = x.astype(np.int64)
     for n_threads in (1, 2, 5):
-        mine = upsweep.bincount(x, axis=axis, length=60, n_threads=n_threads)
-        assert same_bits(np.ascontiguousarray(mine), by_rows(plain, axis=axis, n_bins=60))
+        result = upsweep.bincount(x, axis=axis, length=60, n_threads=n_threads)
+        assert same_bits(np.ascontiguousarray(result), by_rows(plain, axis=axis, n_bins=60))
         sums = upsweep.bincount(x, weights, axis=axis, length=60, n_threads=n_threads)
         np.testing.assert_array_equal(sums, by_rows(plain, weights, axis=axis, n_bins=60))
 
@@ -59,8 +59,8 @@ def test_few_long_rows_and_many_short_ones(shape, n_bins):
     sums = by_rows(x, weights, axis=1, n_bins=n_bins)
     for n_threads in (1, 3):
         assert same_bits(upsweep.bincount(x, axis=1, length=n_bins, n_threads=n_threads), counts)
-        mine = upsweep.bincount(x, weights, axis=1, length=n_bins, n_threads=n_threads)
-        np.testing.assert_array_equal(mine, sums)
+        result = upsweep.bincount(x, weights, axis=1, length=n_bins, n_threads=n_threads)
+        np.testing.assert_array_equal(result, sums)
 
 
 def test_the_number_of_bins_is_of_the_largest_key_of_all():
@@ -72,9 +72,9 @@ def test_the_number_of_bins_is_of_the_largest_key_of_all():
 def test_several_sums_along_an_axis():
     x = keys_of((4, 30, 3), 5)
     weights = np.random.default_rng(1).integers(-3, 4, (4, 30, 3, 2))
-    mine = upsweep.bincount(x, weights, axis=1)
-    assert mine.shape == (4, 5, 3, 2)
-    np.testing.assert_array_equal(mine, reference.bincount(x, weights, axis=1))
+    result = upsweep.bincount(x, weights, axis=1)
+    assert result.shape == (4, 5, 3, 2)
+    np.testing.assert_array_equal(result, reference.bincount(x, weights, axis=1))
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])

@@ -25,8 +25,8 @@ def test_keys_of_every_dtype(dtype):
         plain = keys.astype(np.intp)
         for layout in (slice(None), slice(None, None, 2), slice(None, None, -1)):
             assert same_bits(upsweep.bincount(keys[layout]), np.bincount(plain[layout]))
-            mine = upsweep.bincount(keys[layout], weights[layout])
-            assert same_bits(mine, np.bincount(plain[layout], weights[layout]))
+            result = upsweep.bincount(keys[layout], weights[layout])
+            assert same_bits(result, np.bincount(plain[layout], weights[layout]))
             # With length= there is no way past the layers, and nothing is copied.
             assert same_bits(upsweep.bincount(keys[layout], length=120), np.bincount(plain[layout], minlength=120))
 
@@ -68,16 +68,16 @@ def test_few_keys_go_past_the_layers(keys_dtype, dtype):
         for layout in (slice(None), slice(None, None, 2), slice(None, None, -1)):
             some, summands = keys[layout], None if weights is None else weights[layout]
             for minlength in (0, 40):
-                mine = cpu.bincounts.plain(some, summands, minlength, 1)
-                assert mine is not None
-                assert same_bits(mine, np.bincount(some.astype(np.intp), summands, minlength))
+                result = cpu.bincounts.plain(some, summands, minlength, 1)
+                assert result is not None
+                assert same_bits(result, np.bincount(some.astype(np.intp), summands, minlength))
 
 
 def test_lists_do_too():
     for keys, weights in (([0, 3, 1, 3], None), ([True, False], [0.5, 2]), ([2], [7])):
-        mine = cpu.bincounts.plain(keys, weights, 5, 1)
-        assert mine is not None
-        assert same_bits(mine, np.bincount(keys, weights, 5))
+        result = cpu.bincounts.plain(keys, weights, 5, 1)
+        assert result is not None
+        assert same_bits(result, np.bincount(keys, weights, 5))
     for keys in ([], [0.5], ["a"], [[0, 1]], [[0], [1, 2]], [None], [2**64], [2**62], [-1]):  # left to the layers
         assert cpu.bincounts.plain(keys, None, 0, 1) is None
     with pytest.raises(ValueError, match="x: cannot be made an array"):
@@ -159,9 +159,9 @@ def test_without_memory_for_the_tables_out_is_untouched():
 def test_dtype_of_the_sums(dtype):
     keys, weights = keys_and_weights(5000, 30)
     weights = np.rint(10 * weights).astype(dtype)
-    mine = upsweep.bincount(keys, weights, dtype=dtype)
-    assert mine.dtype == dtype
-    np.testing.assert_array_equal(mine, np.bincount(keys, weights))
+    result = upsweep.bincount(keys, weights, dtype=dtype)
+    assert result.dtype == dtype
+    np.testing.assert_array_equal(result, np.bincount(keys, weights))
 
 
 def test_the_same_bits_for_any_number_of_threads():
@@ -177,8 +177,8 @@ def test_minlength(minlength):
     for keys in ([], [0], [5, 1, 5]):
         assert same_bits(upsweep.bincount(keys, minlength=minlength), np.bincount(keys, minlength=minlength))
         weights = np.ones(len(keys))
-        mine = upsweep.bincount(np.array(keys, int), weights, minlength)
-        assert same_bits(mine, np.bincount(np.array(keys, int), weights, minlength))
+        result = upsweep.bincount(np.array(keys, int), weights, minlength)
+        assert same_bits(result, np.bincount(np.array(keys, int), weights, minlength))
 
 
 def test_length_fixes_the_number_of_bins():
@@ -309,11 +309,11 @@ def test_read_only_and_overlapping_outputs_are_refused():
 
 def test_the_types_of_errors_are_numpys():
     for keys in ([-1], [[1]], np.array([1.0]), np.array(["a"]), 3):
-        with pytest.raises((TypeError, ValueError)) as theirs:
+        with pytest.raises((TypeError, ValueError)) as expected:
             np.bincount(keys)
-        with pytest.raises((TypeError, ValueError)) as mine:
+        with pytest.raises((TypeError, ValueError)) as result:
             upsweep.bincount(keys)
-        assert isinstance(mine.value, theirs.type), keys
+        assert isinstance(result.value, expected.type), keys
 
 
 @pytest.mark.parametrize("pattern", ["a heavy bin", "equal blocks", "everything"])

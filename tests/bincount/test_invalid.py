@@ -6,7 +6,7 @@ import upsweep
 from helpers import run_python, same_bits
 
 # One case for each way: n, bins.
-WAYS = [(100, 10), (5000, 10), (500_000, 10), (500_000, 5000), (500_000, 30_000), (500_000, 100_000),
+SIZES = [(100, 10), (5000, 10), (500_000, 10), (500_000, 5000), (500_000, 30_000), (500_000, 100_000),
         (1_200_000, 280_000), (600_000, 600_000), (600_000, 3_000_000), (9_000_000, 2_200_000)]  # fmt: skip
 
 
@@ -17,7 +17,7 @@ def keys_with(n, n_bins, at, value, dtype="int64"):
     return keys
 
 
-@pytest.mark.parametrize("n, n_bins", WAYS)
+@pytest.mark.parametrize("n, n_bins", SIZES)
 def test_the_first_bad_key_is_named_and_out_is_untouched(n, n_bins):
     for value, at in ((-3, (n // 2, n - 1)), (n_bins, (n - 1,)), (2**62, (n // 3, n // 2))):
         keys = keys_with(n, n_bins, at, value)
@@ -33,7 +33,7 @@ def test_the_first_bad_key_is_named_and_out_is_untouched(n, n_bins):
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint64"])
-@pytest.mark.parametrize("n, n_bins", WAYS)
+@pytest.mark.parametrize("n, n_bins", SIZES)
 def test_bad_keys_are_dropped_and_counted(n, n_bins, dtype):
     keys = np.random.default_rng(0).integers(0, n_bins + n_bins // 4 + 1, n).astype(dtype)
     keys[::7] = np.iinfo(dtype).max
@@ -45,14 +45,14 @@ def test_bad_keys_are_dropped_and_counted(n, n_bins, dtype):
     sums = np.bincount(keys[inside].astype(np.int64), weights[inside], minlength=n_bins)
     for n_threads in (1, 3):
         keywords = {"length": n_bins, "invalid": "drop", "return_invalid": True, "n_threads": n_threads}
-        mine, n_invalid = upsweep.bincount(keys, **keywords)
-        assert same_bits(mine, counts)
+        result, n_invalid = upsweep.bincount(keys, **keywords)
+        assert same_bits(result, counts)
         assert isinstance(n_invalid, np.int64) and n_invalid == n - inside.sum()
-        mine, n_invalid = upsweep.bincount(keys, weights, **keywords)
-        assert same_bits(mine, sums) and n_invalid == n - inside.sum()
+        result, n_invalid = upsweep.bincount(keys, weights, **keywords)
+        assert same_bits(result, sums) and n_invalid == n - inside.sum()
 
 
-@pytest.mark.parametrize("n, n_bins", WAYS)
+@pytest.mark.parametrize("n, n_bins", SIZES)
 def test_negative_keys_are_dropped_where_the_bins_are_those_of_the_largest(n, n_bins):
     keys = keys_with(n, n_bins, range(0, n, 3), -5)
     inside = keys >= 0
@@ -79,8 +79,8 @@ def test_narrow_keys(dtype):
 
 def test_no_bins_at_all():
     assert upsweep.bincount([3, 1], length=0, invalid="drop").shape == (0,)
-    mine, n_invalid = upsweep.bincount(np.arange(500_000), length=0, invalid="drop", return_invalid=True)
-    assert mine.shape == (0,) and n_invalid == 500_000
+    result, n_invalid = upsweep.bincount(np.arange(500_000), length=0, invalid="drop", return_invalid=True)
+    assert result.shape == (0,) and n_invalid == 500_000
 
 
 def test_a_largest_key_that_no_place_tells_of():

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 try:  # some distributors leave numpy's tests out
-    theirs = importlib.import_module("numpy.lib.tests.test_function_base").TestBincount
+    numpy_tests = importlib.import_module("numpy.lib.tests.test_function_base").TestBincount
 except ImportError:
-    theirs = None
+    numpy_tests = None
 
 
 def numpys_tests():
     """Each test as (name, one of its arguments or nothing)."""
-    for name in dir(theirs):
+    for name in dir(numpy_tests):
         if name.startswith("test_"):
-            marks = [m for m in getattr(getattr(theirs, name), "pytestmark", []) if m.name == "parametrize"]
+            marks = [m for m in getattr(getattr(numpy_tests, name), "pytestmark", []) if m.name == "parametrize"]
             values = [{marks[0].args[0]: value} for value in marks[0].args[1]] if marks else [{}]
             yield from ((name, arguments) for arguments in values)
 
@@ -34,16 +34,16 @@ def no_collection():
     gc.enable()
 
 
-@pytest.mark.skipif(theirs is None, reason="numpy is installed without its tests")
+@pytest.mark.skipif(numpy_tests is None, reason="numpy is installed without its tests")
 @pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("name, arguments", list(numpys_tests()))
 def test_numpys_own_tests(name, arguments, monkeypatch):
     monkeypatch.setattr(np, "bincount", upsweep.bincount)
-    getattr(theirs(), name)(**arguments)
+    getattr(numpy_tests(), name)(**arguments)
 
 
 def test_there_are_such_tests():
-    assert theirs is None or len(list(numpys_tests())) > 15
+    assert numpy_tests is None or len(list(numpys_tests())) > 15
 
 
 DTYPES = ["int8", "uint8", "int16", "uint16", "int32", ">i4", "uint32", "int64", ">u8", "uint64"]
@@ -57,8 +57,8 @@ DTYPES = ["int8", "uint8", "int16", "uint16", "int32", ">i4", "uint32", "int64",
 def test_random_calls(keys, repeat, dtype, minlength, step, weighted, n_threads):
     keys = np.repeat(np.array(keys, np.int64), repeat)[::step]
     weights = None if weighted is None else (np.arange(keys.size) % 100).astype(weighted)[::-1]
-    mine = upsweep.bincount(keys.astype(dtype), weights, minlength, n_threads=n_threads)
-    assert same_bits(mine, np.bincount(keys, weights, minlength))
+    result = upsweep.bincount(keys.astype(dtype), weights, minlength, n_threads=n_threads)
+    assert same_bits(result, np.bincount(keys, weights, minlength))
 
 
 @given(
@@ -67,8 +67,8 @@ def test_random_calls(keys, repeat, dtype, minlength, step, weighted, n_threads)
 )  # fmt: skip
 def test_random_batches(rows, n, n_bins, dtype, axis, seed):
     x = np.random.default_rng(seed).integers(0, 127, (rows, n)).astype(dtype)
-    mine, n_invalid = upsweep.bincount(x, axis=axis, length=n_bins, invalid="drop", return_invalid=True)
+    result, n_invalid = upsweep.bincount(x, axis=axis, length=n_bins, invalid="drop", return_invalid=True)
     lines = np.moveaxis(x, axis, -1).astype(np.int64)
     expected = np.array([np.bincount(line[line < n_bins], minlength=n_bins) for line in lines], np.intp)
-    np.testing.assert_array_equal(np.moveaxis(mine, axis, -1), expected.reshape(lines.shape[0], n_bins))
+    np.testing.assert_array_equal(np.moveaxis(result, axis, -1), expected.reshape(lines.shape[0], n_bins))
     assert n_invalid == (x >= n_bins).sum()

@@ -22,8 +22,8 @@ def test_sums_that_are_exact_are_numpys(n_bins, dtype):
     expected = np.bincount(keys, weights.astype(np.float64))
     for n_threads in (1, 2, 3):
         for step in (1, -1):
-            mine = upsweep.bincount(keys[::step], weights[::step], n_threads=n_threads)
-            assert same_bits(mine, expected)
+            result = upsweep.bincount(keys[::step], weights[::step], n_threads=n_threads)
+            assert same_bits(result, expected)
 
 
 @pytest.mark.parametrize("n", [1, 4096, 4097, 65_537, 2**17 - 1, 2**17])
@@ -61,21 +61,21 @@ def test_several_sums(n, n_bins):
     keys = keys_of(n, n_bins)
     weights = np.random.default_rng(1).integers(-9, 9, (n, 3)).astype(np.float32)
     layouts = [weights, np.asfortranarray(weights), weights[:, ::-1], weights.astype(">f8"), weights[:, :1]]
-    for given in layouts:
-        mine = upsweep.bincount(keys, given, length=n_bins)
-        assert mine.shape == (n_bins, given.shape[1])
-        for k in range(given.shape[1]):
-            np.testing.assert_array_equal(mine[:, k], np.bincount(keys, given[:, k], n_bins))
+    for operand in layouts:
+        result = upsweep.bincount(keys, operand, length=n_bins)
+        assert result.shape == (n_bins, operand.shape[1])
+        for k in range(operand.shape[1]):
+            np.testing.assert_array_equal(result[:, k], np.bincount(keys, operand[:, k], n_bins))
 
 
 @pytest.mark.parametrize("k", [0, 1, 2, 1500, 70_000])
 def test_numbers_of_sums(k):
     keys, weights = keys_of(300, 4), np.random.default_rng(1).integers(-9, 9, (300, k))
-    mine = upsweep.bincount(keys, weights)
+    result = upsweep.bincount(keys, weights)
     expected = np.zeros((4, k))
     np.add.at(expected, keys, weights)
-    assert mine.shape == expected.shape and mine.dtype == np.float64
-    np.testing.assert_array_equal(mine, expected)
+    assert result.shape == expected.shape and result.dtype == np.float64
+    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128", ">c8", ">c16"])
@@ -84,12 +84,12 @@ def test_complex_weights(n_bins, dtype):
     keys = keys_of(400_000, n_bins)
     parts = np.random.default_rng(1).integers(-9, 9, (2, 400_000, 2)).astype(np.float64)
     weights = (parts[0] + 1j * parts[1]).astype(dtype)
-    for given in (weights[:, 0], weights, weights[:, ::-1], weights[::-1, 0][::-1]):
-        mine = upsweep.bincount(keys, given, length=n_bins)
-        assert mine.dtype == np.complex128
-        for k, column in enumerate(given.reshape(400_000, -1).T):
-            theirs = np.bincount(keys, column.real, n_bins) + 1j * np.bincount(keys, column.imag, n_bins)
-            np.testing.assert_array_equal(mine.reshape(n_bins, -1)[:, k], theirs)
+    for operand in (weights[:, 0], weights, weights[:, ::-1], weights[::-1, 0][::-1]):
+        result = upsweep.bincount(keys, operand, length=n_bins)
+        assert result.dtype == np.complex128
+        for k, column in enumerate(operand.reshape(400_000, -1).T):
+            expected = np.bincount(keys, column.real, n_bins) + 1j * np.bincount(keys, column.imag, n_bins)
+            np.testing.assert_array_equal(result.reshape(n_bins, -1)[:, k], expected)
     short = upsweep.bincount(keys[:9], weights[:9, 0], dtype=np.complex64)
     assert short.dtype == np.complex64
     with pytest.raises(TypeError, match=r"dtype: .*imaginary"):
@@ -108,8 +108,8 @@ def test_integer_weights_are_summed_exactly(n_bins, dtype):
     with np.errstate(over="ignore"):
         np.add.at(expected, keys, weights.astype(np.int64))
     for n_threads in (1, 3):
-        mine = upsweep.bincount(keys, weights, length=n_bins, dtype=np.int64, n_threads=n_threads)
-        assert same_bits(mine, expected)
+        result = upsweep.bincount(keys, weights, length=n_bins, dtype=np.int64, n_threads=n_threads)
+        assert same_bits(result, expected)
     unsigned = upsweep.bincount(keys, weights, length=n_bins, dtype=np.uint64)
     assert same_bits(unsigned, expected.view(np.uint64))
     narrow = upsweep.bincount(keys, weights, length=n_bins, dtype=np.int16)
@@ -117,8 +117,8 @@ def test_integer_weights_are_summed_exactly(n_bins, dtype):
 
 
 def test_without_dtype_integer_weights_are_summed_in_float64():
-    mine = upsweep.bincount([0, 0, 0], [2**53, 1, 1])
-    assert same_bits(mine, np.bincount([0, 0, 0], [2**53, 1, 1]))
+    result = upsweep.bincount([0, 0, 0], [2**53, 1, 1])
+    assert same_bits(result, np.bincount([0, 0, 0], [2**53, 1, 1]))
     assert upsweep.bincount([0, 0, 0], [2**53, 1, 1], dtype=np.int64)[0] == 2**53 + 2
 
 
@@ -132,8 +132,8 @@ def test_what_is_not_finite_stays_in_its_bin(value):
     for n, n_bins in ((100, 10), (300_000, 10), (600_000, 300_000)):
         keys, weights = keys_of(n, n_bins), np.ones(n)
         weights[n // 2] = value
-        mine, theirs = upsweep.bincount(keys, weights), np.bincount(keys, weights)
-        np.testing.assert_array_equal(mine, theirs)
+        result, expected = upsweep.bincount(keys, weights), np.bincount(keys, weights)
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_a_key_without_weight_still_has_a_bin():
@@ -146,11 +146,11 @@ def test_a_key_without_weight_still_has_a_bin():
 def test_accumulated_sums():
     keys = keys_of(300_000, 20)
     weights = np.random.default_rng(1).integers(-9, 9, (300_000, 2))
-    for given in (weights[:, 0], weights, weights[:, 0] * 1j):
-        once = upsweep.bincount(keys, given)
+    for operand in (weights[:, 0], weights, weights[:, 0] * 1j):
+        once = upsweep.bincount(keys, operand)
         out = np.zeros_like(once)
         for part in np.array_split(np.arange(300_000), 7):
-            upsweep.bincount(keys[part], given[part], out=out, accumulate=True)
+            upsweep.bincount(keys[part], operand[part], out=out, accumulate=True)
         np.testing.assert_array_equal(out, once)
 
 

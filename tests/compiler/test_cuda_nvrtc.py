@@ -53,9 +53,9 @@ def test_toolkits_come_before_the_loader(monkeypatch, tmp_path):
     (tmp_path / "lib64" / "libnvrtc.so.99").touch()
     monkeypatch.delenv(nvrtc.VARIABLE, raising=False)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    found = list(nvrtc.candidates())
-    assert found[0] == str(tmp_path / "lib64" / "libnvrtc.so.99")
-    assert found[-1] == "libnvrtc.so"
+    result = list(nvrtc.candidates())
+    assert result[0] == str(tmp_path / "lib64" / "libnvrtc.so.99")
+    assert result[-1] == "libnvrtc.so"
 
 
 def test_the_log_is_in_the_message(compiler):
@@ -88,8 +88,8 @@ def test_kernels_compile(compiler, name, dtype, dim):
     k = 5 if "kmin" in name else 0
     accumulated = "float32" if dtype == "bfloat16" else "float64"
     reduction = PairReduction(formula, name, weight, k=k, dtype=dtype, dtype_acc=accumulated)
-    made = render(lower(reduction), Request(name, k, "i", dtype, accumulated, 3))
-    assert compiler.compile(made.text, 90, made.options).data
+    created = render(lower(reduction), Request(name, k, "i", dtype, accumulated, 3))
+    assert compiler.compile(created.text, 90, created.options).data
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -114,8 +114,8 @@ def test_scans_by_an_update_compile(compiler, role, lines, dtype):
         1 if lines else 8, 1, -1 if role == "alone" else int(lines), role == "reduces",
         form if role == "joins" else None,
     )  # fmt: skip
-    made = render_scan(lifted(recurrence)[0], request)
-    assert compiler.compile(made.text, 90, made.options).data
+    created = render_scan(lifted(recurrence)[0], request)
+    assert compiler.compile(created.text, 90, created.options).data
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -139,6 +139,6 @@ def test_single_passes_compile(compiler, n_states, length, dtype):
         dtype, (Stream(dtype, step=size), Stream(dtype)), (dtype,), (None,) * n_states, (dtype,) * n_states, 2,
         True, 1, tile.blocks, 1, False, form, tile, (-size,),
     )  # fmt: skip
-    made = render_scan(reading.recurrence, request)
-    assert made.threads == tile.threads and made.shared_bytes <= 227 * 1024
-    assert compiler.compile(made.text, 90, made.options).data
+    created = render_scan(reading.recurrence, request)
+    assert created.threads == tile.threads and created.shared_bytes <= 227 * 1024
+    assert compiler.compile(created.text, 90, created.options).data

@@ -1,4 +1,4 @@
-"""The text of kernels over pairs, compiled by the C++ compiler and run on the host, against the naive twin."""
+"""The text of kernels over pairs, compiled by the C++ compiler and run on the host, against the reference."""
 
 import shutil
 
@@ -36,8 +36,8 @@ def device(monkeypatch, folder):
 
 
 def check(reduction, arrays, n_i, n_j, batch=(), ranges=None, tolerance=1e-5):
-    found = host_device.run(reduction, arrays, n_i, n_j, batch, ranges)
-    compare(found, reduction, arrays, n_i, n_j, batch, ranges, tolerance)
+    result = host_device.run(reduction, arrays, n_i, n_j, batch, ranges)
+    compare(result, reduction, arrays, n_i, n_j, batch, ranges, tolerance)
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
@@ -255,12 +255,12 @@ def test_special_values_in_long_vectors(device, special, of_rows):
             (product, x.astype(np.float64) @ y.T.astype(np.float64)),
             (make("sqdist", *product.args), ((x.astype(np.float64)[:, None] - y) ** 2).sum(-1)),
         ):
-            (found,) = host_device.run(PairReduction(formula, "kmin", k=n), [x, y], n, n)
+            (result,) = host_device.run(PairReduction(formula, "kmin", k=n), [x, y], n, n)
             finite = np.isfinite(exact)
-            assert (np.isfinite(found).sum(1) == finite.sum(1)).all()
+            assert (np.isfinite(result).sum(1) == finite.sum(1)).all()
             for row in range(n):
                 expected = np.sort(exact[row][finite[row]])
-                np.testing.assert_allclose(found[row, : len(expected)], expected, rtol=1e-5, atol=1e-4)
+                np.testing.assert_allclose(result[row, : len(expected)], expected, rtol=1e-5, atol=1e-4)
 
 
 def test_factors_of_rows_without_columns(device):
@@ -270,9 +270,9 @@ def test_factors_of_rows_without_columns(device):
     )
     x, y = np.full((9, 1), 200, np.float32), np.zeros((4, 1), np.float32)
     rows = Triple(np.array([[2, 3], [5, 8]]), np.array([1, 1]), np.array([[0, 4]]))
-    (found,) = host_device.run(PairReduction(formula, "sum"), [x, y], 9, 4, (), rows)
-    assert np.isinf(found[2, 0])
-    assert not np.delete(found, 2).any()
+    (result,) = host_device.run(PairReduction(formula, "sum"), [x, y], 9, 4, (), rows)
+    assert np.isinf(result[2, 0])
+    assert not np.delete(result, 2).any()
     assert not host_device.run(PairReduction(formula, "sum"), [x, y[:0]], 9, 0)[0].any()
 
 

@@ -99,11 +99,11 @@ def test_threads_compile_at_once(monkeypatch):
         thread.join(60)
     assert set(results) == {3, 31, 32}
     monkeypatch.setattr(jit, "_machine", machine)
-    for depth, found in results.items():
+    for depth, result in results.items():
         expected = 0.0
         for _ in range(depth):
             expected = math.tanh(expected + 1)
-        assert found[0] == pytest.approx([expected] * 3, rel=1e-14)
+        assert result[0] == pytest.approx([expected] * 3, rel=1e-14)
 
 
 def test_each_thread_has_target_machines_of_its_own():

@@ -5,7 +5,7 @@ import ctypes
 import numpy as np
 import pytest
 import upsweep
-from helpers import BFLOAT16, DTYPES, SCANS, operands, random, same_bits, twin
+from helpers import BFLOAT16, DTYPES, SCANS, operands, random, reference_scan, same_bits
 from upsweep.testing import assert_scan_close
 
 cupy = pytest.importorskip("cupy", reason="cupy is not installed")
@@ -35,7 +35,7 @@ def check(name, *arrays, with_out=True, **keywords):
     on_cpu = getattr(upsweep, name)(*arrays, **keywords)
     results, others = (r if isinstance(r, tuple) else (r,) for r in (result, on_cpu))
     half = others[0].dtype.name in ("float16", "bfloat16")
-    for y, other, (exact, scale) in zip(results, others, twin(name, *arrays, **keywords)):
+    for y, other, (exact, scale) in zip(results, others, reference_scan(name, *arrays, **keywords)):
         assert isinstance(y, cupy.ndarray) and y.dtype == other.dtype and y.shape == other.shape
         assert_scan_close(cupy.asnumpy(y), exact, scale, rtol=1e-6 if half else None)
     if with_out:
@@ -104,7 +104,7 @@ def test_sums_that_cast_first():
 def test_states_and_resets(name, shape, reverse, exclusive):
     arrays = operands(name, shape, np.float32)
     keywords = {"reverse": reverse, "exclusive": exclusive, "return_final": True}
-    if shape[-1] > 10_000:  # the twin is slow there
+    if shape[-1] > 10_000:  # the reference is slow for long lines
         state, reset = random(shape[:1], np.float32, 5), random(shape, seed=6) > 0.99
         result = getattr(upsweep, name)(*map(on, arrays), initial=on(state), reset=on(reset), **keywords)
         expected = getattr(upsweep, name)(*arrays, initial=state, reset=reset, **keywords)

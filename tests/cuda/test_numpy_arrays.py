@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import upsweep
-from helpers import DTYPES, SCANS, operands, random, twin
+from helpers import DTYPES, SCANS, operands, random, reference_scan
 from upsweep.testing import assert_scan_close
 
 pytestmark = pytest.mark.cuda
@@ -22,7 +22,7 @@ def check_on_device(name, *arrays, **keywords):
     result = getattr(upsweep, name)(*arrays, device="cuda", **keywords)
     on_cpu = getattr(upsweep, name)(*arrays, **keywords)
     results, others = (r if isinstance(r, tuple) else (r,) for r in (result, on_cpu))
-    for y, other, (exact, scale) in zip(results, others, twin(name, *arrays, **keywords)):
+    for y, other, (exact, scale) in zip(results, others, reference_scan(name, *arrays, **keywords)):
         assert isinstance(y, np.ndarray) and y.dtype == other.dtype
         half = others[0].dtype.name in ("float16", "bfloat16")
         assert_scan_close(y, exact, scale, rtol=1e-6 if half else None)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import upsweep
-from helpers import DTYPES, SCANS, operands, random, same_bits, twin
+from helpers import DTYPES, SCANS, operands, random, reference_scan, same_bits
 from upsweep.testing import assert_scan_close
 
 da = pytest.importorskip("dask.array")
@@ -36,7 +36,7 @@ def compare(name, *arrays, axis=-1, sizes=CHUNKS[1], reset=None, initial=None, m
     assert all(isinstance(m, da.Array) for m in lazy_results)
     keywords = {**keywords, "initial": initial if initial is None else np.asarray(initial)}
     whole = getattr(upsweep, name)(*arrays, axis=axis, reset=reset, return_final=True, **keywords)
-    rows = twin(name, *arrays, axis=axis, reset=reset, return_final=True, **keywords)
+    rows = reference_scan(name, *arrays, axis=axis, reset=reset, return_final=True, **keywords)
     for lazily, in_memory, (exact, scale) in zip(lazy_results, whole, rows):
         assert lazily.shape == in_memory.shape and lazily.dtype == in_memory.dtype
         result = compute(lazily)

@@ -191,7 +191,7 @@ def _check_gradient(rng, steps, arrays, axis):
     operands = _operands(arrays)
     reduction = _evaluate(steps, operands, 0).sum(axis=axis, call=False)
     _, gradients = reduction.value_and_grad(wrt=list(operands))
-    found = sum((gradient * direction).sum() for gradient, direction in zip(gradients, directions))
+    result = sum((gradient * direction).sum() for gradient, direction in zip(gradients, directions))
 
     def loss(step):
         return _dense(steps, [a + step * d for a, d in zip(arrays, directions)]).sum()
@@ -201,4 +201,4 @@ def _check_gradient(rng, steps, arrays, axis):
         1 + np.abs(_dense(steps, arrays)).sum() + sum(np.abs(g * d).sum() for g, d in zip(gradients, directions))
     )
     if abs(rougher - expected) <= 1e-7 * size:  # else there is a jump or a kink between
-        assert abs(found - expected) <= 1e-6 * size, (found, expected)
+        assert abs(result - expected) <= 1e-6 * size, (result, expected)

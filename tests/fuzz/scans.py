@@ -2,7 +2,7 @@
 
 import numpy as np
 import upsweep
-from helpers import DTYPES, SCANS, check, same_bits, twin, twin_of_long_lines
+from helpers import DTYPES, SCANS, check, reference_of_long_lines, reference_scan, same_bits
 from upsweep.testing import assert_scan_close
 
 from .driver import Case
@@ -87,7 +87,7 @@ def _check(rng, name, arrays, keywords):
     y = result[0] if isinstance(result, tuple) else result
     for n_threads in THREADS:
         assert same_bits(call(*arrays, **keywords, n_threads=n_threads), result), f"n_threads={n_threads}"
-    (exact, scale), *_ = twin(name, *arrays, **keywords)
+    (exact, scale), *_ = reference_scan(name, *arrays, **keywords)
     rtol = 1e-6 if y.dtype.itemsize == 2 and y.dtype.kind not in "iu" else None
     out = output(rng, y)  # other layouts may have other bits
     call(*arrays, **keywords, out=out)
@@ -117,7 +117,7 @@ def _long(rng, name):
         call = getattr(upsweep, name)
         results = [call(*arrays, **keywords, n_threads=n) for n in THREADS]
         assert all(same_bits(results[0], y) for y in results)
-        ((exact, scale),) = twin_of_long_lines(name, *arrays, **keywords)
+        ((exact, scale),) = reference_of_long_lines(name, *arrays, **keywords)
         rtol = 1e-6 if np.dtype(dtype).itemsize == 2 else 1e-12
         assert_scan_close(results[0], exact, scale, rtol=rtol)
 

@@ -119,16 +119,16 @@ def _check_gradient(rng, arguments):
         return sum((cotangent * value).sum() for cotangent, value in pairs)
 
     checkpoint = pick(rng, None, None, 1, 4, 100)
-    found = upsweep.scan.gradient(
+    result = upsweep.scan.gradient(
         **arguments, cotangent=arranged(cotangents[0], ys), final_cotangent=arranged(cotangents[1], final),
         checkpoint=checkpoint,
     )  # fmt: skip
     parts = [
         (gradient * direction).sum()
-        for value, direction in zip(found, directions) for gradient, direction in zip(flat(value), direction)
+        for value, direction in zip(result, directions) for gradient, direction in zip(flat(value), direction)
     ]  # fmt: skip
     expected, rougher = ((loss(step) - loss(-step)) / (2 * step) for step in (1e-6, 2e-6))
-    size = 1 + sum(np.abs(gradient * d).sum() for value, direction in zip(found, directions)
+    size = 1 + sum(np.abs(gradient * d).sum() for value, direction in zip(result, directions)
                    for gradient, d in zip(flat(value), direction))  # fmt: skip
     if abs(rougher - expected) <= 1e-6 * size:  # else there is a jump or a kink between
         assert abs(sum(parts) - expected) <= 1e-5 * size, (sum(parts), expected, checkpoint)

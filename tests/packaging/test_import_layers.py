@@ -134,8 +134,8 @@ def test_the_import_costs_at_most_30_milliseconds_more_than_numpys(tmp_path):
     """
     # The fastest of several, in time of the processor: a busy machine adds to it, never takes away. The first one
     # compiles the sources where the installation has not, and keeps that.
-    kept = {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
-    assert any(float(run_python(code, **kept)) <= 30 for _ in range(30))
+    bytecode_cache = {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
+    assert any(float(run_python(code, **bytecode_cache)) <= 30 for _ in range(30))
 
 
 def test_the_package_is_typed():

@@ -49,7 +49,9 @@ def test_the_nearest_readme_names_each_file():
         if folder == Path() or file.name in ("README.md", "__init__.py") or "results" in file.parts:
             continue
         name = str(file.relative_to(folder))
-        said = named_by(CHECKOUT / folder)
-        if not any(fnmatch.fnmatch(name, each) or (each.endswith("/") and name.startswith(each)) for each in said):
+        names = named_by(CHECKOUT / folder)
+        if not any(
+            fnmatch.fnmatch(name, each) or (each.endswith("/") and name.startswith(each)) for each in names
+        ):
             missing.append(str(file))
     assert missing == []

@@ -8,8 +8,8 @@ from upsweep import reference
 
 
 def close(a, b):
-    for mine, theirs in zip(a, b):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-13)
+    for result, expected in zip(a, b):
+        np.testing.assert_allclose(result, expected, rtol=1e-12, atol=1e-13)
 
 
 def carry(name, *arrays, **keywords):
@@ -25,12 +25,12 @@ def test_against_the_twin(name, dtype, reverse):
         if dtype.kind in "ib":
             arrays = [(2 * a).astype(dtype) if isinstance(a, np.ndarray) else a for a in arrays]
         for reset in (None, np.random.default_rng(3).random(shape) < 0.01):
-            mine = carry(name, *arrays, axis=axis, reverse=reverse, reset=reset)
-            theirs = getattr(reference, f"{name}_carry")(*arrays, axis=axis, reverse=reverse, reset=reset)
-            assert isinstance(mine, upsweep.Carry)
-            close(mine, theirs)
-            for part, twin in zip(mine, theirs):
-                assert part.shape == shape[:axis] + shape[axis + 1 :] and part.dtype == twin.dtype
+            result = carry(name, *arrays, axis=axis, reverse=reverse, reset=reset)
+            expected = getattr(reference, f"{name}_carry")(*arrays, axis=axis, reverse=reverse, reset=reset)
+            assert isinstance(result, upsweep.Carry)
+            close(result, expected)
+            for part, oracle in zip(result, expected):
+                assert part.shape == shape[:axis] + shape[axis + 1 :] and part.dtype == oracle.dtype
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -76,30 +76,30 @@ def test_any_grouping_gives_the_same():
 def test_value_is_the_final_state_and_the_multiplier_is_what_initial_meets(name):
     for shape, axis in [((1, 300_000), 1), ((300_000, 3), 0), ((70, 5000), 1)]:
         arrays = operands(name, shape, np.float64, gamma=0.99999)
-        mine = carry(name, *arrays, axis=axis)
+        result = carry(name, *arrays, axis=axis)
         _, final = getattr(upsweep, name)(*arrays, axis=axis, return_final=True)
-        np.testing.assert_allclose(mine.value, final, rtol=1e-9, atol=1e-11)
+        np.testing.assert_allclose(result.value, final, rtol=1e-9, atol=1e-11)
         if name == "discounted_cumsum":
-            np.testing.assert_allclose(mine.multiplier, 0.99999 ** float(shape[axis]), rtol=1e-9)
+            np.testing.assert_allclose(result.multiplier, 0.99999 ** float(shape[axis]), rtol=1e-9)
         for n_threads in (1, 2, 3):
-            assert all(map(same_bits, carry(name, *arrays, axis=axis, n_threads=n_threads), mine))
+            assert all(map(same_bits, carry(name, *arrays, axis=axis, n_threads=n_threads), result))
 
 
 def test_the_first_gate_is_in_the_multiplier_and_not_in_the_value():
-    mine = upsweep.linear_recurrence_carry(np.array([3.0, 2.0]), np.array([1.0, 10.0]))
-    assert mine.multiplier == 6 and mine.value == 12 and not mine.reset
-    mine = upsweep.linear_recurrence_carry(np.array([np.nan, 2.0]), np.array([1.0, 10.0]))
-    assert np.isnan(mine.multiplier) and mine.value == 12
+    result = upsweep.linear_recurrence_carry(np.array([3.0, 2.0]), np.array([1.0, 10.0]))
+    assert result.multiplier == 6 and result.value == 12 and not result.reset
+    result = upsweep.linear_recurrence_carry(np.array([np.nan, 2.0]), np.array([1.0, 10.0]))
+    assert np.isnan(result.multiplier) and result.value == 12
 
 
 def test_after_a_reset_no_state_passes_not_even_nan():
     gates, reset = np.array([np.nan, np.inf, 2.0]), np.array([False, True, False])
-    mine = upsweep.linear_recurrence_carry(gates, np.ones(3), reset=reset)
-    assert mine.reset and mine.multiplier == 0 and mine.value == 3
+    result = upsweep.linear_recurrence_carry(gates, np.ones(3), reset=reset)
+    assert result.reset and result.multiplier == 0 and result.value == 3
     for state in (np.nan, np.inf, 1e300):
-        assert mine.apply(state) == 3
+        assert result.apply(state) == 3
     before = upsweep.linear_recurrence_carry(np.array([np.inf]), np.array([np.nan]))
-    both = upsweep.combine(before, mine)
+    both = upsweep.combine(before, result)
     assert both.reset and both.multiplier == 0 and both.value == 3
 
 
@@ -107,10 +107,10 @@ def test_after_a_reset_no_state_passes_not_even_nan():
     "dtype, wide", [("int8", "int64"), ("bool", "int64"), ("uint8", "uint64"), ("float16", "float64")]
 )
 def test_dtypes_of_the_parts(dtype, wide):
-    mine = upsweep.cumulative_sum_carry(np.ones((2, 3), dtype))
-    assert mine.value.dtype == mine.multiplier.dtype == wide
-    assert mine.reset.dtype == bool
-    assert (mine.value == 3).all() and (mine.multiplier == 1).all()
+    result = upsweep.cumulative_sum_carry(np.ones((2, 3), dtype))
+    assert result.value.dtype == result.multiplier.dtype == wide
+    assert result.reset.dtype == bool
+    assert (result.value == 3).all() and (result.multiplier == 1).all()
 
 
 def test_integer_carries_are_exact_and_wrap():
@@ -164,8 +164,8 @@ def test_a_state_that_the_carry_can_hold_takes_its_dtype():
     cases = [(np.ones(3), 1, 4.0), (np.ones(3), np.float32(0.5), 3.5), (np.ones(3, complex), 0.5, 3.5 + 0j)]
     cases += [(np.ones(3, np.uint8), np.int64(-1), np.uint64(2)), (np.ones(3, int), True, 4)]
     for x, state, expected in cases:
-        mine = upsweep.cumulative_sum_carry(x)
-        assert mine.apply(state) == expected and mine.apply(state).dtype == mine.value.dtype
+        result = upsweep.cumulative_sum_carry(x)
+        assert result.apply(state) == expected and result.apply(state).dtype == result.value.dtype
 
 
 def test_carries_of_different_kinds_combine_in_what_holds_both():
@@ -190,12 +190,12 @@ def test_many_carries_of_which_one_overflows(dtype, axis):
     clean = upsweep.linear_recurrence_carry(gates, tokens, axis=axis)
     gates = gates.copy()
     gates[(1000, slice(3, 60)) if axis else (slice(3, 60), 1000)] = 1e30
-    mine = upsweep.linear_recurrence_carry(gates, tokens, axis=axis)
-    assert not np.isfinite(mine.value[1000])
+    result = upsweep.linear_recurrence_carry(gates, tokens, axis=axis)
+    assert not np.isfinite(result.value[1000])
     others = np.arange(2000) != 1000
-    np.testing.assert_allclose(mine.value[others], clean.value[others], rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(result.value[others], clean.value[others], rtol=1e-11, atol=1e-13)
     if axis:  # columns are reduced in groups
-        assert same_bits(mine.value[others], clean.value[others])
+        assert same_bits(result.value[others], clean.value[others])
     for n_threads in (1, 2, 3):
         again = upsweep.linear_recurrence_carry(gates, tokens, axis=axis, n_threads=n_threads)
-        assert all(map(same_bits, again, mine))
+        assert all(map(same_bits, again, result))

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import upsweep
-from helpers import DTYPES, SCANS, operands, random, split_at, twin
+from helpers import DTYPES, SCANS, operands, random, reference_scan, split_at
 from upsweep.testing import assert_scan_close
 
 CUTS = (0, 0, 1, 8, 8, 60)
@@ -35,12 +35,12 @@ def stream(name, *arrays, axis=-1, reverse=False, reset=None, out=None, **keywor
 
 
 def compare(name, *arrays, **keywords):
-    """Blocks against the whole's twin, result and state."""
+    """Blocks against the reference of the whole, result and state."""
     result, state = stream(name, *arrays, **keywords)
-    rows = twin(name, *arrays, return_final=True, **keywords)
+    rows = reference_scan(name, *arrays, return_final=True, **keywords)
     half = result.dtype.itemsize == 2
-    for mine, (exact, scale) in zip((result, state), rows):
-        assert_scan_close(mine, exact, scale, rtol=1e-6 if half else None)
+    for actual, (exact, scale) in zip((result, state), rows):
+        assert_scan_close(actual, exact, scale, rtol=1e-6 if half else None)
     assert result.dtype == getattr(upsweep, name)(*arrays, **keywords).dtype
     return result, state
 
@@ -76,17 +76,17 @@ def test_windows_reach_over_blocks(window, reverse):
     for reset in (None, random((3, 100), seed=3) > 0.9):
         keywords = {"window": window, "reverse": reverse, "reset": reset}
         out = np.empty_like(x)
-        mine, _ = stream("discounted_cumsum", x, 0.9, out=out, **keywords)
+        result, _ = stream("discounted_cumsum", x, 0.9, out=out, **keywords)
         whole = upsweep.discounted_cumsum(x, 0.9, **keywords)
-        np.testing.assert_allclose(mine, whole, rtol=1e-13, atol=1e-13)
-        np.testing.assert_array_equal(out, mine)
+        np.testing.assert_allclose(result, whole, rtol=1e-13, atol=1e-13)
+        np.testing.assert_array_equal(out, result)
 
 
 def test_the_number_of_blocks_adds_nothing_to_the_error():
     x = random(4000, np.float32, low=0.9)
     scan = upsweep.scan_blocks(upsweep.cumulative_sum, (x[i : i + 1] for i in range(len(x))))
-    mine = np.concatenate(list(scan))
-    assert_scan_close(mine, np.cumsum(x, dtype=float), np.cumsum(x, dtype=float))
+    result = np.concatenate(list(scan))
+    assert_scan_close(result, np.cumsum(x, dtype=float), np.cumsum(x, dtype=float))
     assert scan.state.dtype == np.float64
     assert_scan_close(scan.state, x.sum(dtype=float), x.sum(dtype=float))
 
@@ -94,8 +94,8 @@ def test_the_number_of_blocks_adds_nothing_to_the_error():
 def test_products_beyond_the_range_of_numbers():
     gates = np.float32([1e30] * 24 + [1e-30] * 24)
     for tokens in (np.zeros(48, np.float32), np.float32([0] * 47 + [2])):
-        mine, state = stream("linear_recurrence", gates, tokens, initial=0.0)
-        np.testing.assert_array_equal(mine, tokens)
+        result, state = stream("linear_recurrence", gates, tokens, initial=0.0)
+        np.testing.assert_array_equal(result, tokens)
         assert state == tokens[-1]
 
 
@@ -103,8 +103,8 @@ def test_results_may_take_the_place_of_blocks():
     for dtype in (np.float32, np.float64):
         x = random((3, 100), dtype)
         expected, state = stream("discounted_cumsum", x, 0.9)
-        mine, other = stream("discounted_cumsum", x, 0.9, out=x)
-        np.testing.assert_array_equal(mine, expected)
+        result, other = stream("discounted_cumsum", x, 0.9, out=x)
+        np.testing.assert_array_equal(result, expected)
         np.testing.assert_array_equal(x, expected)
         np.testing.assert_array_equal(other, state)
 
@@ -157,15 +157,15 @@ def test_windows_over_blocks_some_of_which_have_resets(reverse):
     x, reset = random(12), np.zeros(12, bool)
     reset[[2, 5, 6]] = True
     for without in (0, 1, 2):  # the block that has none
-        given = reset.copy()
-        given[4 * without : 4 * without + 4] = False
+        operand = reset.copy()
+        operand[4 * without : 4 * without + 4] = False
         begins = (8, 4, 0) if reverse else (0, 4, 8)
-        flags = [None if b == 4 * without else given[b : b + 4] for b in begins]
-        mine = upsweep.scan_blocks(
+        flags = [None if b == 4 * without else operand[b : b + 4] for b in begins]
+        result = upsweep.scan_blocks(
             upsweep.discounted_cumsum, (x[b : b + 4] for b in begins), 0.5, window=4, reset=flags, reverse=reverse
         )
-        whole = upsweep.discounted_cumsum(x, 0.5, window=4, reset=given, reverse=reverse)
-        for b, y in zip(begins, mine, strict=True):
+        whole = upsweep.discounted_cumsum(x, 0.5, window=4, reset=operand, reverse=reverse)
+        for b, y in zip(begins, result, strict=True):
             np.testing.assert_allclose(y, whole[b : b + 4], rtol=1e-12)
 
 

@@ -8,7 +8,7 @@ from upsweep.testing import assert_scan_close
 
 HALVES = [np.dtype("float16"), BFLOAT16]
 BOTH = pytest.mark.parametrize("dtype", HALVES, ids=dtype_name)
-WAYS = pytest.mark.parametrize("reverse", [False, True])
+DIRECTIONS = pytest.mark.parametrize("reverse", [False, True])
 # Around a tile, a few tiles together, a block and its parts, for every width of a vector.
 LENGTHS = [63, 64, 65, 127, 128, 129, 200, 255, 256, 257, 512, 513, 640, 1100]
 
@@ -73,7 +73,7 @@ def test_lengths_around_tiles_in_every_way(name, dtype):
 
 
 @BOTH
-@WAYS
+@DIRECTIONS
 @pytest.mark.parametrize("name", SCANS)
 def test_the_final_state_is_the_last_one_written(name, reverse, dtype):
     for length in (*LENGTHS, 200_000):
@@ -81,7 +81,7 @@ def test_the_final_state_is_the_last_one_written(name, reverse, dtype):
         assert same_bits(np.asarray(final).astype(dtype), np.asarray(y[0 if reverse else -1]))
 
 
-@WAYS
+@DIRECTIONS
 @pytest.mark.parametrize("at", [*range(24), 100, 125, 127, 128, 511, 700])
 def test_a_sum_of_bfloat16_that_leaves_float32_and_comes_back(at, reverse):
     x = np.zeros(1000, BFLOAT16)
@@ -90,16 +90,16 @@ def test_a_sum_of_bfloat16_that_leaves_float32_and_comes_back(at, reverse):
     assert np.abs(expected).max() > 5e38
     with np.errstate(over="ignore"):
         expected = expected.astype(BFLOAT16)
-    mine = in_order(x, reverse).copy()
+    result = in_order(x, reverse).copy()
     for y in (
-        upsweep.cumulative_sum(mine, reverse=reverse),
-        upsweep.discounted_cumsum(mine, 1.0, reverse=reverse),
-        upsweep.linear_recurrence(np.ones(1000, BFLOAT16), mine, reverse=reverse),
+        upsweep.cumulative_sum(result, reverse=reverse),
+        upsweep.discounted_cumsum(result, 1.0, reverse=reverse),
+        upsweep.linear_recurrence(np.ones(1000, BFLOAT16), result, reverse=reverse),
     ):
         np.testing.assert_array_equal(wide(in_order(y, reverse)), wide(expected))
 
 
-@WAYS
+@DIRECTIONS
 @pytest.mark.parametrize("at", [*range(20), 120, 250, 600])
 @pytest.mark.parametrize(
     "dtype, token, up, down, n",
@@ -124,12 +124,12 @@ def test_gates_that_leave_float32_and_come_back(dtype, token, up, down, n, at, r
         rounded = wide(expected.astype(dtype))
     smallest = float(np.finfo(np.float32).smallest_normal)
     rounded[np.abs(expected) < smallest] = 0
-    mine = wide(in_order(y, reverse)).copy()
-    mine[np.abs(expected) < smallest] = 0
-    np.testing.assert_array_equal(mine, rounded)
+    result = wide(in_order(y, reverse)).copy()
+    result[np.abs(expected) < smallest] = 0
+    np.testing.assert_array_equal(result, rounded)
 
 
-@WAYS
+@DIRECTIONS
 @pytest.mark.parametrize("at", range(128, 160))
 @pytest.mark.parametrize("gap", range(1, 17))
 def test_a_carried_state_that_leaves_float32_inside_a_run(gap, at, reverse):
@@ -186,7 +186,7 @@ def test_an_initial_state_beyond_float32(initial, dtype):
 
 
 @BOTH
-@WAYS
+@DIRECTIONS
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", SCANS)
 def test_a_bad_number_anywhere_loses_what_follows_and_nothing_else(name, bad, reverse, dtype):
@@ -227,9 +227,9 @@ def test_the_same_bits_for_any_number_of_threads(name, dtype):
             for n_threads in (2, 3):
                 again = getattr(upsweep, name)(*arrays, n_threads=n_threads, return_final=True, **keywords)
                 assert same_bits(again, one)
-            mine = arrays[-1 if name == "linear_recurrence" else 0].copy()
-            given = [mine if a is arrays[-1 if name == "linear_recurrence" else 0] else a for a in arrays]
-            assert same_bits(getattr(upsweep, name)(*given, out=mine, n_threads=2, **keywords), one[0])
+            result = arrays[-1 if name == "linear_recurrence" else 0].copy()
+            operand = [result if a is arrays[-1 if name == "linear_recurrence" else 0] else a for a in arrays]
+            assert same_bits(getattr(upsweep, name)(*operand, out=result, n_threads=2, **keywords), one[0])
 
 
 @BOTH

@@ -1,4 +1,4 @@
-"""Random shapes, dtypes, axes, strides and keywords, against the twins."""
+"""Random shapes, dtypes, axes, strides and keywords, against the reference implementations."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -94,7 +94,7 @@ def test_counts(data):
     keywords = data.draw(
         st.sampled_from([{}, {"minlength": 50}, {"length": 5000}, {"length": 60, "invalid": "drop"}])
     )
-    mine = upsweep.bincount(keys, weights, **keywords)
-    theirs = reference.bincount(keys, weights if weights is None else wide(weights), **keywords)
-    assert mine.dtype == theirs.dtype
-    np.testing.assert_array_equal(mine, theirs)
+    result = upsweep.bincount(keys, weights, **keywords)
+    expected = reference.bincount(keys, weights if weights is None else wide(weights), **keywords)
+    assert result.dtype == expected.dtype
+    np.testing.assert_array_equal(result, expected)

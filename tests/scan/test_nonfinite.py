@@ -59,7 +59,7 @@ def test_infinity_followed_by_zeros_is_as_in_the_loop(length, dtype):
 def test_every_kind_of_gamma(dtype, gamma):
     if dtype == "float16" and abs(gamma) == 1e300:
         gamma = 1e30
-    # Beyond float32's range the float16 kernel's state may be infinite where the twin's is not, and stays so.
+    # Beyond float32's range the state of the float16 kernel may be infinite where the reference is finite, and stays so
     for length in (1, 2, 33, 200):
         check("discounted_cumsum", random(length, dtype, 1, 0.5, 1.0), gamma)
         check("discounted_cumsum", random((length, 3), dtype, 1, 0.5, 1.0), gamma, axis=0, reverse=True)
@@ -159,9 +159,11 @@ def test_complex_sums_are_numpys(bad, dtype):
         with np.errstate(all="ignore"):
             expected = np.cumsum(x, axis=axis, dtype=np.complex128)
         y, final = upsweep.cumulative_sum(x, axis=axis, return_final=True)
-        for mine, theirs in ((y, expected), (final, expected.take(-1, axis))):
+        for result, reference_result in ((y, expected), (final, expected.take(-1, axis))):
             for part in ("real", "imag"):
-                np.testing.assert_allclose(getattr(mine, part), getattr(theirs, part), rtol=1e-6, atol=1e-5)
+                np.testing.assert_allclose(
+                    getattr(result, part), getattr(reference_result, part), rtol=1e-6, atol=1e-5
+                )
         check("cumulative_sum", x, axis=axis, reverse=True)
 
 
@@ -183,8 +185,8 @@ def test_a_real_factor_multiplies_the_parts_of_a_complex_state(name, dtype, wind
                 keywords = {"axis": axis, "reset": reset} | ({"window": window} if window else {})
                 y = getattr(upsweep, name)(*arrays, **keywords)
                 assert y.dtype == (np.result_type(factor, dtype) if name == "linear_recurrence" else dtype)
-                for mine, theirs in zip((y.real, y.imag), in_parts(name, arrays, **keywords)):
-                    np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-6)
+                for result, expected in zip((y.real, y.imag), in_parts(name, arrays, **keywords)):
+                    np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-6)
                 check(name, *arrays, **keywords)
 
 
@@ -217,10 +219,10 @@ def test_carries_of_complex_blocks_with_real_factors(name):
     for final in (upsweep.combine(first, second).value, second.apply(first.apply(None))):
         np.testing.assert_allclose(final.real, whole.real, rtol=1e-12)
         np.testing.assert_allclose(final.imag, whole.imag, rtol=1e-12)
-    twin = getattr(reference, f"{name}_carry")(*arrays)
-    mine = upsweep.combine(first, second)
-    assert mine.multiplier.dtype == twin.multiplier.dtype
-    np.testing.assert_allclose(mine.value.imag, twin.value.imag, rtol=1e-12)
+    expected = getattr(reference, f"{name}_carry")(*arrays)
+    result = upsweep.combine(first, second)
+    assert result.multiplier.dtype == expected.multiplier.dtype
+    np.testing.assert_allclose(result.value.imag, expected.value.imag, rtol=1e-12)
 
 
 HUGE = 1.7e308
@@ -341,5 +343,8 @@ def test_windows_of_complex_sums_that_overflow_do_so_in_their_part(window):
     with np.errstate(invalid="ignore"):
         y = upsweep.discounted_cumsum(x, 1.0, window=window)
         for part in ("real", "imag"):
-            mine, theirs = getattr(y, part), upsweep.discounted_cumsum(getattr(x, part).copy(), 1.0, window=window)
-            np.testing.assert_allclose(mine, theirs, rtol=1e-12)
+            result, expected = (
+                getattr(y, part),
+                upsweep.discounted_cumsum(getattr(x, part).copy(), 1.0, window=window),
+            )
+            np.testing.assert_allclose(result, expected, rtol=1e-12)

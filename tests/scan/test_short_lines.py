@@ -25,8 +25,8 @@ def test_rows_together_have_the_bits_of_rows_alone(name, dtype):
         arrays = operands(name, (70, length), dtype)
         generator = np.random.default_rng(length)
         initial, reset = generator.random(70), generator.random((70, length)) < 0.05
-        ways = [{}, {"reverse": True}, {"exclusive": True, "initial": initial}, {"reset": reset}]
-        for keywords in ways:
+        strategies = [{}, {"reverse": True}, {"exclusive": True, "initial": initial}, {"reset": reset}]
+        for keywords in strategies:
             together = getattr(upsweep, name)(*arrays, return_final=True, **keywords)
             assert same_bits(together, one_by_one(name, arrays, **keywords)), keywords
 

@@ -207,7 +207,7 @@ derive(lambda x: upsweep.lfilter([0.5], [1.0, -0.5], x), new(3, 20))
 torch.func.vmap(upsweep.cumulative_sum)(new(3, 4, 5))
 """
 
-# numpy arrays, which are copied there and back.
+# numpy arrays, which are copied to the device and back.
 DEVICE = """
 upsweep.{cumulative_sum(; discounted_cumsum(gamma=0.9, x=; linear_recurrence(0.5, }data(3, 65), device="cuda")
 upsweep.bincount(data(500, dtype="int64"), device="cuda")

@@ -66,7 +66,7 @@ void __stcs(T* to, T v) {
 }
 
 template <class T>
-T told_by(T v, int lane) {
+T broadcast_from(T v, int lane) {
     const T values[1] = {v};
     const auto* warp = lanes::tell(values);
     std::memcpy(&v, warp[lane], sizeof v);
@@ -74,17 +74,17 @@ T told_by(T v, int lane) {
 }
 template <class T>
 T __shfl_sync(unsigned, T v, int lane) {
-    return told_by(v, lane);
+    return broadcast_from(v, lane);
 }
 template <class T>
 T __shfl_up_sync(unsigned, T v, int by, int width = 32) {
     const int lane = threadIdx.x % 32;
-    return told_by(v, lane % width < by ? lane : lane - by);
+    return broadcast_from(v, lane % width < by ? lane : lane - by);
 }
 template <class T>
 T __shfl_down_sync(unsigned, T v, int by, int width = 32) {
     const int lane = threadIdx.x % 32;
-    return told_by(v, lane % width + by < width ? lane + by : lane);
+    return broadcast_from(v, lane % width + by < width ? lane + by : lane);
 }
 static unsigned __ballot_sync(unsigned, bool condition) {
     const unsigned values[1] = {condition};

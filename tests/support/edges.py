@@ -1,7 +1,7 @@
 """Numbers that are hard to put into the right bin."""
 
+import hypothesis
 import numpy as np
-from hypothesis import given
 from hypothesis import strategies as st
 
 
@@ -21,7 +21,7 @@ def hard_numbers(generator, dtype, n_bins, low, high):
 
 
 # Calls test(numbers, n_bins, low, width, dtype).
-with_random_bins = given(
+with_random_bins = hypothesis.given(
     st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=40),
     st.integers(1, 50),
     st.floats(-50, 50, width=32),

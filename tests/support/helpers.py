@@ -1,4 +1,4 @@
-"""What the tests share: random operands, oracles, and the comparison of an operation with its twin."""
+"""What the tests share: random operands, oracles, and the comparison of an operation with its reference."""
 
 import collections
 import subprocess
@@ -109,8 +109,8 @@ def _size(a):
     return np.abs(np.asarray(a, float) if np.asarray(a).dtype.kind in "iu" else a)
 
 
-def twin(name, *arrays, **keywords):
-    """Return (exact, scale): the twin unrounded, non-finite where float64 is, and the same scan of sizes."""
+def reference_scan(name, *arrays, **keywords):
+    """Return (exact, scale): the reference unrounded, non-finite where float64 is, and the same scan of sizes."""
     function = getattr(reference, name)
     if np.dtype(keywords.get("dtype")).kind not in "biu":
         keywords.pop("dtype", None)
@@ -130,17 +130,17 @@ def twin(name, *arrays, **keywords):
 
 
 def check(name, *arrays, with_out=True, **keywords):
-    """Compare one call with its twin, in value, dtype and shape, and again into poisoned memory."""
+    """Compare one call with its reference, in value, dtype and shape, and again into poisoned memory."""
     result = getattr(upsweep, name)(*arrays, **keywords)
     rounded = getattr(reference, name)(*arrays, **keywords)
     results = result if isinstance(result, tuple) else (result,)
     roundeds = rounded if isinstance(rounded, tuple) else (rounded,)
     assert len(results) == len(roundeds)
-    for mine, theirs, (exact, scale) in zip(results, roundeds, twin(name, *arrays, **keywords)):
-        assert isinstance(mine, np.ndarray)
-        assert mine.dtype == theirs.dtype, f"{mine.dtype} is not {theirs.dtype}"
+    for actual, expected, (exact, scale) in zip(results, roundeds, reference_scan(name, *arrays, **keywords)):
+        assert isinstance(actual, np.ndarray)
+        assert actual.dtype == expected.dtype, f"{actual.dtype} is not {expected.dtype}"
         half = roundeds[0].dtype.name in ("float16", "bfloat16")
-        assert_scan_close(mine, exact, scale, rtol=1e-6 if half else None)
+        assert_scan_close(actual, exact, scale, rtol=1e-6 if half else None)
     if with_out:
         out = np.empty_like(results[0])  # in the same layout: the bits are promised for each layout
         out[...] = poisoned(out.shape, out.dtype)
@@ -160,10 +160,10 @@ def sequential(gates, tokens):
     return np.array(y, np.float64)
 
 
-def twin_of_long_lines(
+def reference_of_long_lines(
     name, *arrays, axis=-1, reverse=False, exclusive=False, initial=None, reset=None, return_final=False
 ):
-    """What `twin` gives for real numbers, many times as fast where lines are few and long: float64 throughout."""
+    """Return `reference_scan` for real numbers, computed in float64, many times faster for few long lines."""
     x = arrays[-1] if name == "linear_recurrence" else arrays[0]
     factor = 1.0 if name == "cumulative_sum" else arrays[0] if name == "linear_recurrence" else arrays[1]
 
@@ -196,7 +196,7 @@ def split_at(length, *cuts):
     return [slice(*pair) for pair in pairwise((0, *cuts, length))]
 
 
-def ticks_inside(call, wanted, limit=60):
+def ticks_inside(call, expected, limit=60):
     """How often another thread ran inside of calls, until it was `wanted` times or `limit` seconds are over.
 
     A tick away from both ends of a call is impossible while that keeps the GIL.
@@ -213,7 +213,7 @@ def ticks_inside(call, wanted, limit=60):
     thread.start()
     inside, until = 0, time.perf_counter() + limit
     try:
-        while inside < wanted and time.perf_counter() < until:
+        while inside < expected and time.perf_counter() < until:
             begin = time.perf_counter()
             call()
             end = time.perf_counter()

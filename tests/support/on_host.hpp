@@ -1,6 +1,6 @@
 // A device for kernels that are compiled by a C++ compiler: some blocks run at the same time, each by a thread of the
 // host, its threads as fibers that change places at each barrier. Slow, and exact to C++'s rules: what it finds is
-// what a kernel does, not how fast. The functions are the twins of kernels/device.cuh.
+// what a kernel does, not how fast. The functions replace those of kernels/device.cuh.
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -228,16 +228,16 @@ static char* shared_memory() {
 
 // What the lanes of a warp tell each other, in words.
 namespace lanes {
-static thread_local unsigned told[1024][6];
+static thread_local unsigned exchanged[1024][6];
 
 template <class T, int N>
 static const unsigned (*tell(const T (&values)[N]))[6] {
-    static_assert(sizeof values <= sizeof told[0], "words");
+    static_assert(sizeof values <= sizeof exchanged[0], "words");
     auto& warp = fibers::of_warp[threadIdx.x / 32];
     warp.wait(32);
-    std::memcpy(told[threadIdx.x], values, sizeof values);
+    std::memcpy(exchanged[threadIdx.x], values, sizeof values);
     warp.wait(32);
-    return told + threadIdx.x / 32 * 32;
+    return exchanged + threadIdx.x / 32 * 32;
 }
 }  // namespace lanes
 

@@ -1,9 +1,9 @@
-"""What the tests of torch tensors share: conversion, and the comparison of a call on tensors with its twin."""
+"""What the tests of torch tensors share: conversion, and the comparison of a call with its reference."""
 
 import numpy as np
 import pytest
 import upsweep
-from helpers import BFLOAT16, same_bits, twin, twin_of_long_lines
+from helpers import BFLOAT16, reference_of_long_lines, reference_scan, same_bits
 from upsweep import reference
 from upsweep.testing import assert_scan_close
 
@@ -37,29 +37,29 @@ def to_array(tensor):
 
 
 def check_tensors(name, *arrays, device, with_out=True, long_lines=False, **keywords):
-    """Compare a call on tensors with the twin on arrays, and again into poisoned memory."""
+    """Compare a call on tensors with the reference on arrays, and again into poisoned memory."""
     tensors = [to_tensor(a, device) for a in arrays]
-    given = {key: to_tensor(value, device) for key, value in keywords.items()}
-    result = getattr(upsweep, name)(*tensors, **given)
+    operand = {key: to_tensor(value, device) for key, value in keywords.items()}
+    result = getattr(upsweep, name)(*tensors, **operand)
     results = result if isinstance(result, tuple) else (result,)
     if long_lines:
         assert all(a.dtype == np.float32 for a in arrays if isinstance(a, np.ndarray))
-        dtypes, expected = [np.float32] * len(results), twin_of_long_lines(name, *arrays, **keywords)
+        dtypes, expected = [np.float32] * len(results), reference_of_long_lines(name, *arrays, **keywords)
     else:
         rounded = getattr(reference, name)(*arrays, **keywords)
         dtypes = [r.dtype for r in (rounded if isinstance(rounded, tuple) else (rounded,))]
-        expected = twin(name, *arrays, **keywords)
+        expected = reference_scan(name, *arrays, **keywords)
     assert len(results) == len(dtypes) == len(expected)
     half = np.dtype(dtypes[0]).name in ("float16", "bfloat16")
-    for mine, dtype, (exact, scale) in zip(results, dtypes, expected):
-        assert mine.device.type == device
-        mine = to_array(mine)
-        assert mine.dtype == dtype, f"{mine.dtype} is not {dtype}"
-        assert_scan_close(mine, exact, scale, rtol=1e-6 if half else None)
+    for actual, dtype, (exact, scale) in zip(results, dtypes, expected):
+        assert actual.device.type == device
+        actual = to_array(actual)
+        assert actual.dtype == dtype, f"{actual.dtype} is not {dtype}"
+        assert_scan_close(actual, exact, scale, rtol=1e-6 if half else None)
     if with_out:
         out = torch.empty_like(results[0])
         out.fill_(torch.nan if out.is_floating_point() or out.is_complex() else 77)
-        again = getattr(upsweep, name)(*tensors, out=out, **given)
+        again = getattr(upsweep, name)(*tensors, out=out, **operand)
         assert (again[0] if isinstance(again, tuple) else again) is out
         assert same_bits(to_array(out), to_array(results[0]))
     return result

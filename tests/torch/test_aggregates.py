@@ -10,8 +10,8 @@ from upsweep._torch import executors
 on_each_device = pytest.mark.parametrize("device", DEVICES)
 
 
-def same(mine, theirs, device, close=1e-11):
-    for a, b in zip(mine, theirs):
+def same(result, expected, device, close=1e-11):
+    for a, b in zip(result, expected):
         assert isinstance(a, torch.Tensor) and a.device.type == device
         a = to_array(a)
         assert a.dtype == b.dtype and a.shape == b.shape
@@ -24,8 +24,8 @@ def both(name, arrays, device, grad=False, **keywords):
     tensors = [to_tensor(a, device) for a in arrays]
     if grad:
         tensors = [t.clone().requires_grad_() if isinstance(t, torch.Tensor) else t for t in tensors]
-    given = {key: to_tensor(value, device) for key, value in keywords.items()}
-    return function(*tensors, **given), function(*arrays, **keywords)
+    operand = {key: to_tensor(value, device) for key, value in keywords.items()}
+    return function(*tensors, **operand), function(*arrays, **keywords)
 
 
 @on_each_device
@@ -39,8 +39,8 @@ def test_like_those_of_arrays(name, dtype, grad, device):
                 arrays = operands(name, shape, dtype, gamma=-0.9)
                 # A lane takes 16 elements of the short dtypes in float32 there.
                 short = device == "cuda" and np.dtype(dtype).itemsize == 2
-                mine, theirs = both(name, arrays, device, grad, axis=axis, reverse=reverse, reset=reset)
-                same(mine, theirs, device, 1e-5 if short else 1e-11)
+                result, expected = both(name, arrays, device, grad, axis=axis, reverse=reverse, reset=reset)
+                same(result, expected, device, 1e-5 if short else 1e-11)
 
 
 @on_each_device
@@ -59,8 +59,8 @@ def test_integers(device):
     x = np.random.default_rng(0).integers(-99, 99, (3, 40))
     for dtype in ("int8", "int32", "int64", "bool"):
         same(*both("cumulative_sum", (x.astype(dtype),), device), device)
-    mine = upsweep.cumulative_sum_carry(to_tensor(abs(x).astype("uint8"), device))
-    assert mine.value.dtype == torch.int64 and (to_array(mine.value) == abs(x).sum(1)).all()
+    result = upsweep.cumulative_sum_carry(to_tensor(abs(x).astype("uint8"), device))
+    assert result.value.dtype == torch.int64 and (to_array(result.value) == abs(x).sum(1)).all()
 
 
 @on_each_device
@@ -83,10 +83,10 @@ def test_blocks_after_blocks(dtype, grad, device):
 def test_after_a_reset_no_state_passes_not_even_nan(device):
     reset = torch.tensor([False, True, False], device=device)
     gates = torch.tensor([np.nan, np.inf, 2.0], device=device)
-    mine = upsweep.linear_recurrence_carry(gates, torch.ones(3, device=device), reset=reset)
-    assert mine.reset and mine.multiplier == 0 and mine.value == 3
+    result = upsweep.linear_recurrence_carry(gates, torch.ones(3, device=device), reset=reset)
+    assert result.reset and result.multiplier == 0 and result.value == 3
     for state in (np.nan, np.inf, 1e300):
-        assert mine.apply(state) == 3
+        assert result.apply(state) == 3
 
 
 @on_each_device
@@ -124,8 +124,8 @@ def test_the_gradient_of_a_float32_block_is_that_of_its_scan(device):
     carry = upsweep.linear_recurrence_carry(*tensors)
     assert carry.value.dtype == torch.float64
     _, final = upsweep.linear_recurrence(*tensors, return_final=True)
-    mine, theirs = (torch.autograd.grad(v.sum(), tensors) for v in (carry.value, final))
-    for a, b in zip(mine, theirs):
+    result, expected = (torch.autograd.grad(v.sum(), tensors) for v in (carry.value, final))
+    for a, b in zip(result, expected):
         assert a.dtype == torch.float32
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
@@ -133,17 +133,17 @@ def test_the_gradient_of_a_float32_block_is_that_of_its_scan(device):
 @on_each_device
 def test_what_is_refused(device):
     x = to_tensor(random((3, 40)), device)
-    mine, host = upsweep.cumulative_sum_carry(x), upsweep.cumulative_sum_carry(np.ones((3, 40)))
+    result, host = upsweep.cumulative_sum_carry(x), upsweep.cumulative_sum_carry(np.ones((3, 40)))
     whole = upsweep.cumulative_sum_carry(torch.ones(3, 40, dtype=torch.int32, device=device))
     cases = [
-        (TypeError, "carry_b", lambda: upsweep.combine(mine, host)),
-        (TypeError, "carry_a", lambda: upsweep.combine(host, mine)),
-        (TypeError, "state", lambda: mine.apply(np.ones(3))),
+        (TypeError, "carry_b", lambda: upsweep.combine(result, host)),
+        (TypeError, "carry_a", lambda: upsweep.combine(host, result)),
+        (TypeError, "state", lambda: result.apply(np.ones(3))),
         (TypeError, "carry", lambda: host.apply(x[:, 0])),
-        (TypeError, "state", lambda: mine.apply(1j)),
+        (TypeError, "state", lambda: result.apply(1j)),
         (TypeError, "state", lambda: whole.apply(0.5)),
-        (ValueError, "state", lambda: mine.apply(x)),
-        (ValueError, "carry_b", lambda: upsweep.combine(mine, upsweep.cumulative_sum_carry(x[:2]))),
+        (ValueError, "state", lambda: result.apply(x)),
+        (ValueError, "carry_b", lambda: upsweep.combine(result, upsweep.cumulative_sum_carry(x[:2]))),
         (ValueError, "device", lambda: upsweep.cumulative_sum_carry(x, device="cuda")),
         (TypeError, "dtype", lambda: upsweep.cumulative_sum_carry(x, dtype=np.float32)),
         (ValueError, "axis", lambda: upsweep.linear_recurrence_carry(x, x, axis=2)),
@@ -157,13 +157,13 @@ def test_what_is_refused(device):
 
 @pytest.mark.cuda
 def test_carries_on_two_devices():
-    there = upsweep.cumulative_sum_carry(torch.ones(3, 4, device="cuda"))
-    here = upsweep.cumulative_sum_carry(torch.ones(3, 4))
-    for pair in ((there, here), (here, there)):
+    on_device = upsweep.cumulative_sum_carry(torch.ones(3, 4, device="cuda"))
+    local = upsweep.cumulative_sum_carry(torch.ones(3, 4))
+    for pair in ((on_device, local), (local, on_device)):
         with pytest.raises(ValueError, match="cuda"):
             upsweep.combine(*pair)
     with pytest.raises(ValueError, match="state"):
-        there.apply(torch.ones(3))
+        on_device.apply(torch.ones(3))
 
 
 @on_each_device

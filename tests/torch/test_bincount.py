@@ -45,10 +45,10 @@ def equal(tensor, expected, dtype, device="cpu", **close):
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_keys_of_every_dtype(dtype, device):
     x = keys_of(5000, dtype=dtype)
-    for given in (x, x[1:], x[::3], x[:1], x[:0]):
-        expected = np.bincount(given.astype(np.int64), minlength=3)
-        equal(upsweep.bincount(to_tensor(given, device), minlength=3), expected, torch.int64, device)
-        equal(upsweep.bincount(to_tensor(given, device), length=25), np.pad(expected, (0, 25 - len(expected))),
+    for operand in (x, x[1:], x[::3], x[:1], x[:0]):
+        expected = np.bincount(operand.astype(np.int64), minlength=3)
+        equal(upsweep.bincount(to_tensor(operand, device), minlength=3), expected, torch.int64, device)
+        equal(upsweep.bincount(to_tensor(operand, device), length=25), np.pad(expected, (0, 25 - len(expected))),
               torch.int64, device)  # fmt: skip
 
 
@@ -60,9 +60,9 @@ def test_negative_keys_of_narrow_types_are_in_no_bin(dtype, length, n, device):
     inside = (x >= 0) & (x < length)
     for weights in (None, np.arange(n, dtype=np.float64) % 5):
         expected = np.bincount(x[inside], None if weights is None else weights[inside], minlength=length)
-        given = None if weights is None else to_tensor(weights, device)
+        operand = None if weights is None else to_tensor(weights, device)
         counts, n_invalid = upsweep.bincount(
-            to_tensor(x, device), given, length=length, invalid="drop", return_invalid=True
+            to_tensor(x, device), operand, length=length, invalid="drop", return_invalid=True
         )
         equal(counts, expected, torch.int64 if weights is None else torch.float64, device)
         assert int(n_invalid) == n - inside.sum()
@@ -80,12 +80,12 @@ def test_dtypes_of_sums(weights, result, device):
     wide = w.to(torch.complex128 if w.is_complex() else torch.float64).cpu().numpy()
     expected = np.zeros(20, wide.dtype)
     np.add.at(expected, x, wide)
-    mine = upsweep.bincount(to_tensor(x, device), w)
-    equal(mine, expected, getattr(torch, result), device, rtol=1e-6 if mine.itemsize < 8 else 1e-12, atol=1e-5)
+    actual = upsweep.bincount(to_tensor(x, device), w)
+    equal(actual, expected, getattr(torch, result), device, rtol=1e-6 if actual.itemsize < 8 else 1e-12, atol=1e-5)
     if not w.is_complex():
-        theirs = torch.bincount(to_tensor(x), w.cpu())
-        assert theirs.dtype == mine.dtype
-        equal(mine, theirs.numpy(), theirs.dtype, device, rtol=1e-4, atol=1e-4)
+        reference_result = torch.bincount(to_tensor(x), w.cpu())
+        assert reference_result.dtype == actual.dtype
+        equal(actual, reference_result.numpy(), reference_result.dtype, device, rtol=1e-4, atol=1e-4)
 
 
 def test_float32_is_summed_in_float64_and_goes_on_growing():
@@ -120,9 +120,9 @@ def test_axes_and_several_sums(device):
         )
         w = normal((*x.shape, 2), np.float32)
         expected = upsweep.bincount(x, w, axis=axis, length=9)
-        mine = upsweep.bincount(to_tensor(x, device), to_tensor(w, device), axis=axis, length=9)
-        equal(mine, expected, torch.float32, device, rtol=1e-6, atol=1e-6)
-        assert mine.is_contiguous()
+        result = upsweep.bincount(to_tensor(x, device), to_tensor(w, device), axis=axis, length=9)
+        equal(result, expected, torch.float32, device, rtol=1e-6, atol=1e-6)
+        assert result.is_contiguous()
     w = normal((50, 3))
     equal(upsweep.bincount(to_tensor(x[0, :, 0].copy(), device), to_tensor(w, device)),
           upsweep.bincount(x[0, :, 0], w), torch.float64, device, rtol=1e-12)  # fmt: skip
@@ -168,8 +168,8 @@ def test_out_and_accumulate(dtype, device):
     for out in (torch.full((6, 3), 7, dtype=dtype, device=device),
                 torch.full((3, 6), 7, dtype=dtype, device=device).T):  # fmt: skip
         for invalid in ("raise", "drop"):
-            given = upsweep.bincount(x, weights, axis=0, out=out, dtype=dtype, invalid=invalid)
-            assert given is out and torch.equal(out, once)
+            operand = upsweep.bincount(x, weights, axis=0, out=out, dtype=dtype, invalid=invalid)
+            assert operand is out and torch.equal(out, once)
         upsweep.bincount(x, weights, axis=0, out=out, dtype=dtype, accumulate=True)
         torch.testing.assert_close(out, 2 * once, rtol=1e-3, atol=1e-6)
 
@@ -295,8 +295,8 @@ def test_the_gradient_is_a_look_up_in_the_weights_own_dtype(device):
         w = torch.ones(5, dtype=dtype, device=device, requires_grad=True)
         y, n = upsweep.bincount(x, w, length=3, invalid="drop", return_invalid=True)
         assert not n.requires_grad
-        (mine,) = torch.autograd.grad(y, w, g.to(y.dtype))
-        assert mine.dtype == dtype and mine.tolist() == [30, 10, 30, 0, 0]
+        (result,) = torch.autograd.grad(y, w, g.to(y.dtype))
+        assert result.dtype == dtype and result.tolist() == [30, 10, 30, 0, 0]
     assert not upsweep.bincount(x[:3], minlength=3).requires_grad
     with pytest.raises(TypeError, match=r"sums in torch\.int64 have no gradient"):
         upsweep.bincount(x, w, length=3, invalid="drop", dtype=torch.int64)
@@ -376,9 +376,9 @@ def test_compiled(dynamic, device):
         x, w = to_tensor(keys_of(n, 7, seed=n), device), to_tensor(normal(n), device)
         leaves = [w.clone().requires_grad_() for _ in range(2)]
         outs = [torch.ones(5, dtype=torch.int64, device=device) for _ in range(2)]
-        mine, theirs = compiled(x, leaves[0], outs[0]), function(x, leaves[1], outs[1])
-        assert torch.equal(mine, theirs) and torch.equal(*outs)
-        assert torch.equal(*(torch.autograd.grad(y.sum(), leaf)[0] for y, leaf in zip((mine, theirs), leaves)))
+        result, expected = compiled(x, leaves[0], outs[0]), function(x, leaves[1], outs[1])
+        assert torch.equal(result, expected) and torch.equal(*outs)
+        assert torch.equal(*(torch.autograd.grad(y.sum(), leaf)[0] for y, leaf in zip((result, expected), leaves)))
 
 
 def test_what_depends_on_the_keys_is_not_compiled():

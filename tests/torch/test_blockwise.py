@@ -20,20 +20,20 @@ def test_like_those_of_arrays(name, dtype, device):
     arrays = operands(name, (3, 40), dtype)
     reset = random((3, 40), seed=3) > 0.9
     tensors = [to_tensor(a, device) for a in arrays]
-    mine = upsweep.scan_blocks(getattr(upsweep, name), *map(cut, tensors), reset=cut(to_tensor(reset, device)))
-    y = np.concatenate([to_array(block) for block in mine], axis=-1)
+    result = upsweep.scan_blocks(getattr(upsweep, name), *map(cut, tensors), reset=cut(to_tensor(reset, device)))
+    y = np.concatenate([to_array(block) for block in result], axis=-1)
     whole, final = getattr(upsweep, name)(*arrays, reset=reset, return_final=True)
     np.testing.assert_allclose(y, whole, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(to_array(mine.state), final, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(to_array(result.state), final, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_windows(device):
     x, reset = random((3, 40)), random((3, 40), seed=3) > 0.9
-    mine = upsweep.scan_blocks(
+    result = upsweep.scan_blocks(
         upsweep.discounted_cumsum, cut(to_tensor(x, device)), 0.5, reset=cut(to_tensor(reset, device)), window=5
     )
-    y = np.concatenate([to_array(block) for block in mine], axis=-1)
+    y = np.concatenate([to_array(block) for block in result], axis=-1)
     np.testing.assert_allclose(y, upsweep.discounted_cumsum(x, 0.5, reset=reset, window=5), rtol=1e-12)
 
 

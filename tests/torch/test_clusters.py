@@ -21,34 +21,36 @@ def test_the_whole_way_is_numpys(x):
     weights = torch.rand(300, generator=torch.Generator().manual_seed(1))
     lab = cluster.grid_cluster(x, 1.0)
     ours = cluster.cluster_ranges_centroids(x, lab, weights)
-    theirs = cluster.cluster_ranges_centroids(x.numpy(), lab.numpy(), weights.numpy())
+    expected = cluster.cluster_ranges_centroids(x.numpy(), lab.numpy(), weights.numpy())
     assert [part.dtype for part in ours] == [torch.int64, torch.float32, torch.float32]
-    for mine, other in zip(ours, theirs):
-        np.testing.assert_allclose(mine, other, rtol=1e-6)
+    for result, other in zip(ours, expected):
+        np.testing.assert_allclose(result, other, rtol=1e-6)
     keep = ((ours[1][:, None] - ours[1]) ** 2).sum(-1) < 4
     tensors = cluster.from_matrix(ours[0], ours[0], keep)
-    arrays = cluster.from_matrix(theirs[0], theirs[0], keep.numpy())
-    for mine, other in zip(tensors, arrays):
-        assert isinstance(mine, torch.Tensor)
-        np.testing.assert_array_equal(mine, other)
-    for mine, other in zip(
+    arrays = cluster.from_matrix(expected[0], expected[0], keep.numpy())
+    for result, other in zip(tensors, arrays):
+        assert isinstance(result, torch.Tensor)
+        np.testing.assert_array_equal(result, other)
+    for result, other in zip(
         cluster.sort_clusters(x, lab, return_permutation=True),
         cluster.sort_clusters(x.numpy(), lab.numpy(), return_permutation=True),
     ):
-        np.testing.assert_array_equal(mine, other)
+        np.testing.assert_array_equal(result, other)
 
 
 @pytest.mark.parametrize("method", ["leaves", "morton"])
 @pytest.mark.parametrize("size", [1, 7, 64, 1000])
 def test_balanced_clusters_are_numpys(x, method, size):
     ours = cluster.balanced_clusters(x, size, method=method)
-    theirs = cluster.balanced_clusters(x.numpy(), size, method=method)
+    reference_result = cluster.balanced_clusters(x.numpy(), size, method=method)
     if method == "morton":  # leaves have the same points, in any order inside
-        np.testing.assert_array_equal(ours, theirs)
+        np.testing.assert_array_equal(ours, reference_result)
     assert np.bincount(ours).max() <= size
-    np.testing.assert_array_equal(np.bincount(ours), np.bincount(theirs))
+    np.testing.assert_array_equal(np.bincount(ours), np.bincount(reference_result))
     middle = [np.abs(x.numpy()[ours.numpy() == label]).sum() for label in range(3) if label in ours]
-    expected = [np.abs(x.numpy()[theirs == label]).sum() for label in range(3) if label in theirs]
+    expected = [
+        np.abs(x.numpy()[reference_result == label]).sum() for label in range(3) if label in reference_result
+    ]
     np.testing.assert_allclose(middle, expected, rtol=1e-5)
 
 
@@ -63,8 +65,8 @@ def test_sizes_and_weights_fit_the_points():
         cluster.grid_cluster(x, [0.1, 0.2])
     with pytest.raises(ValueError, match="weights: expected one for each of 5 points"):
         cluster.cluster_centroids(x, torch.zeros(5, dtype=torch.int64), weights=torch.ones(4))
-    found = cluster.from_matrix([[0, 2]], [[0, 4]], torch.tensor([[True]]))
-    assert [part.tolist() for part in found] == [[[0, 2]], [1], [[0, 4]], [[0, 4]], [1], [[0, 2]]]
+    result = cluster.from_matrix([[0, 2]], [[0, 4]], torch.tensor([[True]]))
+    assert [part.tolist() for part in result] == [[[0, 2]], [1], [[0, 4]], [[0, 4]], [1], [[0, 2]]]
 
 
 def test_clusters_of_tensors_have_a_weight():

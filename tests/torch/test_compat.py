@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 import pytest
 import upsweep
-from helpers import random, run_python, sequential, twin_of_long_lines
+from helpers import random, reference_of_long_lines, run_python, sequential
 from tensors import DEVICES, to_array, to_tensor, torch
 from upsweep.testing import assert_scan_close
 
@@ -24,8 +24,8 @@ def loop(gates, tokens, reverse=False):
 
 def leaves(*shapes, device, dtype=torch.float64):
     generator = torch.Generator().manual_seed(0)
-    made = [torch.rand(shape, generator=generator, dtype=torch.float64) for shape in shapes]
-    return [t.to(device, dtype).requires_grad_() for t in made]
+    created = [torch.rand(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    return [t.to(device, dtype).requires_grad_() for t in created]
 
 
 def doubled(*tensors):
@@ -44,7 +44,7 @@ def test_batches_of_channels(length, dtype, device):
     for reverse in (False, True):
         y = upsweep.scan_forward(gates, tokens, reverse=reverse)
         assert y.shape == tokens.shape and y.dtype == dtype and y.device == tokens.device
-        [(expected, scale)] = twin_of_long_lines("linear_recurrence", *arrays, reverse=reverse)
+        [(expected, scale)] = reference_of_long_lines("linear_recurrence", *arrays, reverse=reverse)
         half = dtype != torch.float32
         assert_scan_close(to_array(y), expected, scale, rtol=1e-6 if half else None)
         if not reverse:
@@ -61,8 +61,8 @@ def test_gradients_of_pscan(shape, device):
         wide = doubled(gates, tokens)
         (function(gates, tokens) * weights).sum().backward()
         (loop(*wide) * weights.double()).sum().backward()
-        for mine, exact in zip((gates, tokens), wide):
-            torch.testing.assert_close(mine.grad.double(), exact.grad, rtol=1e-5, atol=1e-5)
+        for result, exact in zip((gates, tokens), wide):
+            torch.testing.assert_close(result.grad.double(), exact.grad, rtol=1e-5, atol=1e-5)
 
 
 @on_each_device

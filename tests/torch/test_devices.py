@@ -25,15 +25,15 @@ def first_device_stays_current():
 def compare(name, arrays, **keywords):
     """Compare a call on the second device with the same on the CPU."""
     tensors = [to_tensor(a, SECOND) for a in arrays]
-    given = {key: to_tensor(value, SECOND) for key, value in keywords.items()}
+    operand = {key: to_tensor(value, SECOND) for key, value in keywords.items()}
     results, expected = (
         r if isinstance(r, tuple) else (r,)
-        for r in (getattr(upsweep, name)(*tensors, **given), getattr(upsweep, name)(*arrays, **keywords))
+        for r in (getattr(upsweep, name)(*tensors, **operand), getattr(upsweep, name)(*arrays, **keywords))
     )
     assert torch.cuda.current_device() == 0
-    for mine, other in zip(results, expected, strict=True):
-        assert mine.device == torch.device(SECOND)
-        np.testing.assert_allclose(to_array(mine), other, rtol=1e-5, atol=1e-6)
+    for result, other in zip(results, expected, strict=True):
+        assert result.device == torch.device(SECOND)
+        np.testing.assert_allclose(to_array(result), other, rtol=1e-5, atol=1e-6)
 
 
 @needs_two
@@ -75,9 +75,9 @@ def test_gradients(create_graph):
             total = sum(gradient.square().sum() for gradient in gradients[-1])
             gradients[-1] += torch.autograd.grad(total, (gates, x, gamma))
         assert torch.cuda.current_device() == 0
-    for mine, other in zip(*gradients, strict=True):
-        assert mine.device == torch.device(SECOND)
-        torch.testing.assert_close(mine.cpu(), other, rtol=1e-5, atol=1e-5)
+    for result, other in zip(*gradients, strict=True):
+        assert result.device == torch.device(SECOND)
+        torch.testing.assert_close(result.cpu(), other, rtol=1e-5, atol=1e-5)
 
 
 @needs_two
@@ -123,9 +123,9 @@ def test_numpy_arrays(name):
     on_second = getattr(upsweep, name)(*arrays, device=SECOND, **keywords)
     on_first = getattr(upsweep, name)(*arrays, device="cuda:0", **keywords)
     assert torch.cuda.current_device() == 0
-    for mine, other in zip(on_second, on_first):
-        assert isinstance(mine, np.ndarray)
-        np.testing.assert_array_equal(mine, other)
+    for result, other in zip(on_second, on_first):
+        assert isinstance(result, np.ndarray)
+        np.testing.assert_array_equal(result, other)
 
 
 @needs_two

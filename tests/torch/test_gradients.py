@@ -94,8 +94,8 @@ def test_gradients_of_every_layout(device):
             g = base.as_strided(SHAPE, strides)
             fast = torch.autograd.grad(y, (gates, x), g, retain_graph=True)
             whole = torch.autograd.grad(y, (gates, x), g.clone(), create_graph=True)
-            for mine, other in zip(fast, whole):
-                torch.testing.assert_close(mine, other.detach())
+            for result, other in zip(fast, whole):
+                torch.testing.assert_close(result, other.detach())
         # torch hands over a gradient that it has yet to negate.
         pair = torch.complex(x.detach(), y).conj() * torch.complex(base[:15].view(SHAPE), x.detach())
         lazy = torch.autograd.grad(pair.imag.sum(), x, retain_graph=True)[0]
@@ -182,8 +182,8 @@ def test_numbers_alone_are_those_that_can_be_differentiated(
         fast = torch.autograd.grad(loss, inputs, retain_graph=True)
         whole = torch.autograd.grad(loss, inputs, create_graph=True)
         tolerance = 1e-5 if dtype == torch.float32 else 1e-12
-        for mine, other in zip(fast, whole):
-            torch.testing.assert_close(mine, other.detach(), rtol=tolerance, atol=tolerance)
+        for result, other in zip(fast, whole):
+            torch.testing.assert_close(result, other.detach(), rtol=tolerance, atol=tolerance)
 
 
 def test_only_the_final_state(device):
@@ -234,9 +234,9 @@ def test_short_dtypes_against_float64(dtype, device):
     for gates, x in (short, wide):
         (upsweep.linear_recurrence(gates.sigmoid(), x) * weights.to(x.dtype)).sum().backward()
     tolerance = {torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float32: 1e-5}[dtype]
-    for mine, exact in zip(short, wide):
-        assert mine.grad.dtype == dtype
-        torch.testing.assert_close(mine.grad.double(), exact.grad, rtol=tolerance, atol=tolerance)
+    for result, exact in zip(short, wide):
+        assert result.grad.dtype == dtype
+        torch.testing.assert_close(result.grad.double(), exact.grad, rtol=tolerance, atol=tolerance)
 
 
 def test_a_window_has_a_gradient_for_x_and_none_for_gamma(device):
@@ -254,7 +254,7 @@ LENGTHS = [2, 3, 7, 8, 33, 100, 128, 129]  # of 1 there is a gamma, and no gates
 
 
 @pytest.fixture
-def taken(monkeypatch):
+def uses_kernel(monkeypatch):
     """What the kernel for both gradients answers, call by call: whether it was for these lines."""
     answers = []
     run = executors._backends.run_cuda_lines_backward
@@ -289,9 +289,9 @@ def exact_gradients(g, gates, y, reverse):
     return gx, ga, scale, ga_scale
 
 
-def assert_gradients(mine, g, gates, y, reverse):
+def assert_gradients(result, g, gates, y, reverse):
     gx, ga, *scales = exact_gradients(g, gates, y, reverse)
-    for gradient, exact, scale in zip(mine, (gx, ga), scales):
+    for gradient, exact, scale in zip(result, (gx, ga), scales):
         dtype = gradient.dtype
         assert dtype == g.dtype
         info = torch.finfo(dtype)
@@ -314,7 +314,7 @@ def is_for_these(rows, length, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("length", [*LENGTHS, 255, 256, 257, 300, 512, 513, 1024, 2048, 3000, 5001, 10007])
-def test_both_gradients_along_lines(length, reverse, dtype, rows, device, taken):
+def test_both_gradients_along_lines(length, reverse, dtype, rows, device, uses_kernel):
     if device == "cpu" and rows * length > 10**6:
         rows = 30
     gates, x, g = operands(rows, length, dtype, device, seed=length)
@@ -323,14 +323,14 @@ def test_both_gradients_along_lines(length, reverse, dtype, rows, device, taken)
     g_gates, gx = torch.autograd.grad(y, (gates, x), g)
     assert_gradients((gx, g_gates), g, gates.detach(), y.detach(), reverse)
     if device == "cuda":
-        assert taken == [is_for_these(rows, length, dtype)]
+        assert uses_kernel == [is_for_these(rows, length, dtype)]
     else:
-        assert not taken
+        assert not uses_kernel
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("reverse", [False, True])
-def test_both_gradients_of_what_is_not_finite(reverse, dtype, device, taken):
+def test_both_gradients_of_what_is_not_finite(reverse, dtype, device, uses_kernel):
     for length in (50, 300, 2048, 3001):
         gates, x, g = operands(600 if device == "cuda" else 40, length, dtype, device, seed=length)
         gates[::7, 3 * length // 4] = torch.inf
@@ -348,11 +348,11 @@ def test_both_gradients_of_what_is_not_finite(reverse, dtype, device, taken):
         assert_gradients((gx, g_gates), g, gates.detach(), y.detach(), reverse)
         first = -1 if reverse else 0
         assert (g_gates[:, first] == 0).all()
-    assert taken == [True] * 4 * (device == "cuda")
+    assert uses_kernel == [True] * 4 * (device == "cuda")
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_both_gradients_of_gates_of_zero(reverse, device, taken):
+def test_both_gradients_of_gates_of_zero(reverse, device, uses_kernel):
     gates, x, g = operands(600, 1000, torch.float32, device)
     gates[::2] = 0
     gates[1::2, ::3] = 0
@@ -361,10 +361,10 @@ def test_both_gradients_of_gates_of_zero(reverse, device, taken):
     g_gates, gx = torch.autograd.grad(y, (gates, x), g)
     assert_gradients((gx, g_gates), g, gates.detach(), y.detach(), reverse)
     torch.testing.assert_close(gx[::2], g[::2], rtol=0, atol=0)
-    assert taken == [True] * (device == "cuda")
+    assert uses_kernel == [True] * (device == "cuda")
 
 
-def test_what_takes_the_other_way(device, taken):
+def test_what_takes_the_other_way(device, uses_kernel):
     """Gates that begin otherwise than what is allocated; one gradient of the two; an initial state; resets."""
     gates, x, g = operands(600, 300, torch.float32, device)
     shifted = torch.zeros(1 + gates.numel(), device=device)[1:].view(gates.shape).copy_(gates)
@@ -380,22 +380,22 @@ def test_what_takes_the_other_way(device, taken):
             (gates, {"reset": reset}, "both", []),
             (gates, {"axis": 0}, "both", []),
         ):
-            taken.clear()
+            uses_kernel.clear()
             leaves = [
                 t.detach().requires_grad_(wants in ("both", name)) for name, t in (("gates", factor), ("x", x))
             ]
             y = upsweep.linear_recurrence(*leaves, reverse=reverse, **keywords)
             gradients = torch.autograd.grad(y, [t for t in leaves if t.requires_grad], g)
-            assert taken == (asked if device == "cuda" else [])
+            assert uses_kernel == (asked if device == "cuda" else [])
             if keywords.keys() & {"initial", "axis"}:
                 continue
             exact = exact_gradients(g, gates, y.detach(), reverse)
             expected = {"both": [exact[1], exact[0]], "gates": [exact[1]], "x": [exact[0]]}[wants]
-            for mine, other in zip(gradients, expected, strict=True):
-                torch.testing.assert_close(mine.double(), other, rtol=1e-6, atol=1e-6)
+            for result, other in zip(gradients, expected, strict=True):
+                torch.testing.assert_close(result.double(), other, rtol=1e-6, atol=1e-6)
 
 
-def test_both_gradients_of_a_sum(device, taken):
+def test_both_gradients_of_a_sum(device, uses_kernel):
     """The gradient that comes in repeats one element, and a final state's is added to it."""
     gates, x, _ = operands(600, 1000, torch.float32, device)
     x.requires_grad_(), gates.requires_grad_()
@@ -408,7 +408,7 @@ def test_both_gradients_of_a_sum(device, taken):
     assert_gradients(
         torch.autograd.grad(y.sum() + 2 * final.sum(), (x, gates)), ones, gates.detach(), y.detach(), False
     )
-    assert taken == [True, True] * (device == "cuda")
+    assert uses_kernel == [True, True] * (device == "cuda")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -434,11 +434,11 @@ def test_both_gradients_of_lines_that_begin_anywhere(dtype, device):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_both_gradients_have_the_same_bits_on_each_run(dtype, device, taken):
+def test_both_gradients_have_the_same_bits_on_each_run(dtype, device, uses_kernel):
     gates, x, g = operands(600, 3001, dtype, device)
     x.requires_grad_(), gates.requires_grad_()
     y = upsweep.linear_recurrence(gates, x)
     first, *others = (torch.autograd.grad(y, (x, gates), g, retain_graph=True) for _ in range(3))
     for other in others:
         assert all(torch.equal(a, b) for a, b in zip(first, other))
-    assert taken == [True] * 3 * (device == "cuda")
+    assert uses_kernel == [True] * 3 * (device == "cuda")

@@ -28,14 +28,14 @@ def test_histc_is_torchs(dtype, n_bins):
         x = hard_numbers(generator, dtype, n_bins, low, high)
         x = np.concatenate([x, np.array([np.nan], dtype)])
         for limits in ((low, high), (int(low) - 1, int(high) + 1)):
-            mine = upsweep.histc(x, n_bins, *limits)
-            assert mine.dtype == x.dtype
-            if mine.max() < 250:  # up to there bfloat16 counts one by one
-                np.testing.assert_array_equal(mine.astype(float), torchs(x, n_bins, *limits))
+            result = upsweep.histc(x, n_bins, *limits)
+            assert result.dtype == x.dtype
+            if result.max() < 250:  # up to there bfloat16 counts one by one
+                np.testing.assert_array_equal(result.astype(float), torchs(x, n_bins, *limits))
         x = x[:-1]
-        mine = upsweep.histc(x, n_bins)
-        if mine.max() < 250:
-            np.testing.assert_array_equal(mine.astype(float), torchs(x, n_bins))
+        result = upsweep.histc(x, n_bins)
+        if result.max() < 250:
+            np.testing.assert_array_equal(result.astype(float), torchs(x, n_bins))
 
 
 def test_histc_range_of_the_data():

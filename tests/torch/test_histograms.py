@@ -39,27 +39,27 @@ def elements(shape, dtype="float64", seed=0):
 
 
 def check(x, bins=10, *arguments, weights=None, device="cpu", **keywords):
-    mine = upsweep.histogram(
+    result = upsweep.histogram(
         x.to(device), bins, *arguments, weights=None if weights is None else weights.to(device), **keywords
     )
-    theirs = upsweep.histogram(
+    expected = upsweep.histogram(
         to_array(x), bins, *arguments, weights=None if weights is None else to_array(weights), **keywords
     )
-    for a, b in zip(mine, theirs, strict=True):
+    for a, b in zip(result, expected, strict=True):
         assert isinstance(a, torch.Tensor) and a.device.type == device and not a.requires_grad
         a = to_array(a)
         assert a.dtype == b.dtype
         np.testing.assert_allclose(a.astype(complex), b.astype(complex), rtol=1e-3 if b.itemsize < 4 else 1e-6)
-    return mine
+    return result
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_elements_of_every_dtype(dtype, device):
     x = elements((30, 20), dtype)
-    for given in (x, x[::2, 1::3], x.T, x[0, 0], x[:0]):
-        check(given, device=device)
-        check(given, 7, (-3, 10.5), device=device)
-        check(given, [0.0, 1.0, 5.0], device=device)
+    for operand in (x, x[::2, 1::3], x.T, x[0, 0], x[:0]):
+        check(operand, device=device)
+        check(operand, 7, (-3, 10.5), device=device)
+        check(operand, [0.0, 1.0, 5.0], device=device)
     check(x, 5, density=True, device=device)
 
 
@@ -73,8 +73,8 @@ def test_weights_of_every_dtype(dtype, device):
 
 def test_edges_that_are_a_tensor_stay_the_users(device):
     x, edges = elements(300).to(device), torch.tensor([0.0, 1.0, 4.0], device=device)
-    counts, found = upsweep.histogram(x, edges)
-    assert found.data_ptr() == edges.data_ptr()
+    counts, result = upsweep.histogram(x, edges)
+    assert result.data_ptr() == edges.data_ptr()
     assert counts.tolist() == np.histogram(x.cpu().numpy(), [0, 1, 4])[0].tolist() and counts.dtype == torch.int64
 
 
@@ -82,11 +82,11 @@ def test_edges_that_are_a_tensor_stay_the_users(device):
 def test_torchs_own_histc(dtype, device):
     x = elements(5000, dtype, 3).to(device)
     for arguments in ((), (10,), (33, -4, 4), (7, 2, 2), (100, 0.1, 0.7)):
-        mine = upsweep.histc(x, *arguments)
-        assert mine.dtype == x.dtype and mine.device == x.device
+        result = upsweep.histc(x, *arguments)
+        assert result.dtype == x.dtype and result.device == x.device
         if device == "cpu" and dtype in ("float32", "float64"):
-            assert torch.equal(mine, torch.histc(x, *arguments))
-        assert (to_array(mine) == upsweep.histc(to_array(x), *arguments)).all()
+            assert torch.equal(result, torch.histc(x, *arguments))
+        assert (to_array(result) == upsweep.histc(to_array(x), *arguments)).all()
 
 
 def test_histc_of_integers_and_out(device):

@@ -181,8 +181,8 @@ def test_a_real_factor_multiplies_the_parts_of_a_complex_state(bad, device):
     ]
     for call in calls:
         y = call(tokens)
-        for mine, part in ((y.real, tokens.real), (y.imag, tokens.imag)):
-            np.testing.assert_allclose(to_array(mine), to_array(call(part.contiguous())), rtol=1e-12, atol=1e-12)
+        for result, part in ((y.real, tokens.real), (y.imag, tokens.imag)):
+            np.testing.assert_allclose(to_array(result), to_array(call(part.contiguous())), rtol=1e-12, atol=1e-12)
 
 
 def test_a_complex_gamma_of_real_numbers(device):

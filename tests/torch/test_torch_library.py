@@ -98,8 +98,8 @@ def test_export(device):
     example = tuple(tensors(3, 7, device=device))
     program = torch.export.export(Module(), example, dynamic_shapes=({1: length}, {1: length}))
     gates, x = tensors(3, 90, device=device)
-    for mine, other in zip(program.module()(gates, x), Module()(gates, x)):
-        assert torch.equal(mine, other)
+    for result, other in zip(program.module()(gates, x), Module()(gates, x)):
+        assert torch.equal(result, other)
 
 
 @on_each_device
@@ -191,14 +191,14 @@ def test_derivatives_taken_forward_are_refused(device):
 @pytest.mark.parametrize("which", ["gates", "initial", "y", "reset", "gamma"])
 def test_what_the_backward_reads_must_not_change_meanwhile(which, device):
     gates, x = (t * 1 for t in tensors(3, 7, device=device, grad=True))
-    kept = {"gates": gates, "initial": x[:, 0] * 1, "reset": x.detach() > 0.7, "gamma": gates[:, :1] * 1}
+    stored = {"gates": gates, "initial": x[:, 0] * 1, "reset": x.detach() > 0.7, "gamma": gates[:, :1] * 1}
     if which == "gamma":
-        y = upsweep.discounted_cumsum(x, kept["gamma"])
+        y = upsweep.discounted_cumsum(x, stored["gamma"])
     else:
-        y = upsweep.linear_recurrence(gates, x, initial=kept["initial"], reset=kept["reset"])
+        y = upsweep.linear_recurrence(gates, x, initial=stored["initial"], reset=stored["reset"])
     loss = y.sum()
     with torch.no_grad():
-        kept.get(which, y).logical_not_() if which == "reset" else kept.get(which, y).add_(1)
+        stored.get(which, y).logical_not_() if which == "reset" else stored.get(which, y).add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
@@ -244,8 +244,8 @@ def test_the_operation_and_its_short_cut_agree(device):
         registered = upsweep.linear_recurrence(gates, x)
     direct = upsweep.linear_recurrence(gates, x)
     assert torch.equal(registered, direct)
-    for mine, other in zip(*(torch.autograd.grad(y.square().sum(), (gates, x)) for y in (registered, direct))):
-        assert torch.equal(mine, other)
+    for result, other in zip(*(torch.autograd.grad(y.square().sum(), (gates, x)) for y in (registered, direct))):
+        assert torch.equal(result, other)
 
 
 @on_each_device
@@ -371,8 +371,8 @@ def test_graph_capture_of_gradients(shape):
     with torch.no_grad():
         x.copy_(torch.rand(shape, device="cuda"))
     graph.replay()
-    for mine, other in zip(captured, step()):
-        torch.testing.assert_close(mine, other)
+    for result, other in zip(captured, step()):
+        torch.testing.assert_close(result, other)
 
 
 @pytest.mark.cuda
