@@ -59,7 +59,7 @@ def test_infinity_followed_by_zeros_is_as_in_the_loop(length, dtype):
 def test_every_kind_of_gamma(dtype, gamma):
     if dtype == "float16" and abs(gamma) == 1e300:
         gamma = 1e30
-    # Beyond float32's range the state of the float16 kernel may be infinite where the reference is finite, and stays so
+    # Beyond float32's range the state of the float16 kernel may be infinite where the reference is finite
     for length in (1, 2, 33, 200):
         check("discounted_cumsum", random(length, dtype, 1, 0.5, 1.0), gamma)
         check("discounted_cumsum", random((length, 3), dtype, 1, 0.5, 1.0), gamma, axis=0, reverse=True)
