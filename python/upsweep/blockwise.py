@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from upsweep import _arrays, aggregates, scans
-from upsweep._core.checks import check_axis, check_window
+from upsweep._core.checks import check_axis, check_window, check_writeable
 
 __all__ = ["BlockScan", "scan_blocks"]
 
@@ -275,8 +275,12 @@ class _Stateful:
         except ValueError:
             return
         state = shape[:axis] + shape[axis + 1 :]
-        if state != self.shape:
-            raise ValueError(f"arrays: a block with a state of shape {state} follows those of {self.shape}")
+        _check_follows(state, self.shape)
+
+
+def _check_follows(state: tuple[int, ...], expected: tuple[int, ...], name: str = "arrays") -> None:
+    if state != expected:
+        raise ValueError(f"{name}: a block with a state of shape {state} follows those of {expected}")
 
 
 def _is_narrow(array: Any) -> bool:
@@ -314,9 +318,8 @@ class _Windowed:
         joined = [x, reset]
         if self.tail is not None:
             x_before, reset_before = self.tail
-            shapes = [tuple(each.shape[:axis] + each.shape[axis + 1 :]) for each in (x, x_before)]
-            if shapes[0] != shapes[1]:
-                raise ValueError(f"arrays: a block with a state of shape {shapes[0]} follows those of {shapes[1]}")
+            shape, expected = (tuple(each.shape[:axis] + each.shape[axis + 1 :]) for each in (x, x_before))
+            _check_follows(shape, expected)
             if reset_before is None and reset is not None:
                 reset_before = _no_flags(x_before)
             elif reset is None and reset_before is not None:
@@ -338,8 +341,8 @@ class _Windowed:
             return result, state
         if not hasattr(out, "shape"):
             raise TypeError(f"out: expected an array, got {_arrays.type_name(out)}")
-        if not getattr(getattr(out, "flags", None), "writeable", True):
-            raise ValueError("out: is read-only")
+        if hasattr(getattr(out, "flags", None), "writeable"):
+            check_writeable(out)
         if (out.shape, out.dtype) != (result.shape, result.dtype):
             raise ValueError(f"out: expected {result.dtype} {result.shape}, got {out.dtype} {out.shape}")
         out[...] = result
@@ -378,9 +381,7 @@ class _Updated:
 
 
 def _check_alike(first: Any, problem: Any) -> None:
-    columns, expected = problem.spec.columns, first.spec.columns
-    if columns != expected:
-        raise ValueError(f"xs: a block with a state of shape {columns} follows those of {expected}")
+    _check_follows(problem.spec.columns, first.spec.columns, "xs")
     before, now = first.traced, problem.traced
     dtypes = (*now.output_dtypes, *now.state_dtypes)
     if now.dtype != before.dtype or dtypes != (*before.output_dtypes, *before.state_dtypes):

@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike
 from upsweep import _arrays
 from upsweep._arrays import Array
 from upsweep._arrays.dispatch import handlers
-from upsweep._user_scan.problem import as_real, to_axis
+from upsweep._core.checks import shape_error
+from upsweep._user_scan.problem import as_real, check_real, to_axis
 from upsweep.user_scan import scan
 
 __all__ = ["ewm_mean", "ewm_sum", "lfilter"]
@@ -149,8 +150,7 @@ def _real(value: Any, name: str) -> Array:
 
 
 def _check_real(array: Array, name: str) -> Array:
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}")
+    check_real(array.dtype.kind in "biuf", name, array)
     return array
 
 
@@ -159,8 +159,7 @@ def _operand(value: Any, name: str) -> Any:
     if _arrays.any_dask(value):  # with known sizes; it has the attributes that are used in this module
         return _check_real(handlers("dask").as_operands({name: value})[name], name)
     if _arrays.any_torch(value):
-        if value.is_complex():
-            raise TypeError(f"{name}: expected real numbers, got dtype {value.dtype}")
+        check_real(not value.is_complex(), name, value)
         return value
     if _arrays.any_on_device(value):
         return as_real(value, name)
@@ -180,12 +179,12 @@ def _coefficients(value: Any, name: str) -> Array:
 
 
 def _broadcast(start: Any, shape: tuple[int, ...], place: int) -> Any:
-    if start.ndim != len(shape) or start.shape[place] != shape[place]:
-        raise ValueError(f"zi: expected shape {shape}, got {tuple(start.shape)}")
     try:
+        if start.ndim != len(shape) or start.shape[place] != shape[place]:
+            raise ValueError("another shape")
         return start.broadcast_to(shape) if _arrays.any_torch(start) else np.broadcast_to(start, shape)
     except (ValueError, RuntimeError):  # torch's
-        raise ValueError(f"zi: expected shape {shape}, got {tuple(start.shape)}") from None
+        raise shape_error("zi", shape, start) from None
 
 
 # ---- exponentially weighted windows ----------------------------------------------------------------------------

@@ -17,13 +17,13 @@ from collections.abc import Callable
 from typing import Any
 
 from upsweep import _arrays
-from upsweep._arrays.dispatch import handlers
+from upsweep._arrays.dispatch import handlers, refuse_method
 from upsweep._compiler.recurrences.symbols import FUNCTIONS, apply
 from upsweep._core.user_scan import Explanation
 from upsweep._user_scan.aggregates import UpdateCarry, carry_of
 from upsweep._user_scan.cached_calls import scan_arrays
 from upsweep._user_scan.gradient import Gradients, gradient
-from upsweep._user_scan.problem import check, check_checkpoint, flatten
+from upsweep._user_scan.problem import check, check_callable, check_checkpoint, flatten
 
 __all__ = ["Explanation", "Gradients", "UpdateCarry", "scan"]
 
@@ -188,8 +188,7 @@ class _Scan:
                 update, init, xs, axis=axis, reverse=reverse, return_final=return_final, length=length,
                 method=method,
             )  # fmt: skip
-        if method is not None:
-            raise ValueError(f"method: goes with dask arrays only, got {method!r}")
+        refuse_method(method)
         as_result = None
         if _arrays.any_torch(*arrays):
             tensors = handlers("torch").user_scan
@@ -333,10 +332,7 @@ def _any_dask(*arguments: Any) -> bool:
 
 def _decorator(defaults: dict[str, Any]) -> Callable[[Update], Callable[..., Any]]:
     def decorate(update: Update) -> Callable[..., Any]:
-        if not callable(update):
-            raise TypeError(
-                f"update: expected a function of a state and an input, got {type(update).__qualname__}"
-            )
+        check_callable(update)
 
         if _is_global(update):  # the scan has another name, and is pickled as a partial of the update
             bound = functools.partial(scan, update, **defaults)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-FAMILIES = ["scans", "counts", "histograms", "pairs", "updates", "te", "filters"]
+FAMILIES = ["scans", "bincount", "histograms", "pairs", "updates", "te", "filters"]
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.py"))
 START_LIMIT = 60  # seconds that a child may take to start
 

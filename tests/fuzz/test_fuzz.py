@@ -12,7 +12,7 @@ import upsweep
 
 from . import driver
 
-N_CASES = {"scans": 150, "counts": 60, "histograms": 300, "pairs": 10, "updates": 6, "te": 4, "filters": 100}
+N_CASES = {"scans": 150, "bincount": 60, "histograms": 300, "pairs": 10, "updates": 6, "te": 4, "filters": 100}
 
 
 @pytest.mark.parametrize("path", driver.CORPUS, ids=lambda path: path.stem)

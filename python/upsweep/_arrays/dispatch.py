@@ -26,7 +26,7 @@ from typing import Any
 from upsweep import _arrays
 from upsweep._arrays.libraries import PLAIN
 
-__all__ = ["dispatched", "handlers", "provide", "register"]
+__all__ = ["dispatched", "handlers", "provide", "refuse_method", "register"]
 
 _loaders: dict[str, Callable[[], Any]] = {}
 _packages: dict[str, Any] = {}
@@ -87,8 +87,8 @@ def dispatched(
                 if type(array) not in PLAIN:
                     break
             else:
-                if len(arguments) > n_parameters and arguments[-1] is not None:
-                    raise _method_error(arguments[-1])
+                if len(arguments) > n_parameters:
+                    refuse_method(arguments[-1])
                 return implementation(*arguments[:n_parameters])
             if dask is not None and "dask.array" in sys.modules and _arrays.any_dask(*arrays):
                 keywords = dict(zip((*parameters, "method"), arguments))
@@ -96,8 +96,8 @@ def dispatched(
                     **{name: keywords.pop(name) for name in (*not_with_dask, "device")}
                 )
                 return dask(namespace[name], **keywords)
-            if len(arguments) > n_parameters and arguments[-1] is not None:
-                raise _method_error(arguments[-1])
+            if len(arguments) > n_parameters:
+                refuse_method(arguments[-1])
             if _arrays.any_torch(array) or _arrays.any_torch(*arrays):
                 if arguments[at_device] is not None:
                     _arrays.refuse_device(arguments[at_device], "torch tensors")
@@ -113,5 +113,7 @@ def dispatched(
     return decorate
 
 
-def _method_error(method: object) -> ValueError:
-    return ValueError(f"method: goes with dask arrays only, got {method!r}")
+def refuse_method(method: object) -> None:
+    """Raise for a `method`, which only dask arrays take."""
+    if method is not None:
+        raise ValueError(f"method: goes with dask arrays only, got {method!r}")

@@ -17,7 +17,7 @@ from upsweep._utils.integers import as_integer, as_size
 __all__ = [
     "bins_of_out", "check_axis", "check_bins", "check_carry_state", "check_count_keywords", "check_imaginary",
     "check_keys", "check_output", "check_reset", "check_scan_axis", "check_state", "check_weights", "check_window",
-    "check_window_gamma", "common_shape", "state_shape_error",
+    "check_window_gamma", "check_writeable", "common_shape", "shape_error", "state_shape_error",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -197,6 +197,17 @@ def bins_of_out(out: Any, n_bins: Any, shape: Shape, axis: int, minimum: int) ->
 def check_output(out: Any, shape: Any, dtype: Any, called: str = "out") -> None:
     """Raise unless the array has this shape and dtype."""
     if out.shape != shape:
-        raise ValueError(f"{called}: expected shape {tuple(shape)}, got {tuple(out.shape)}")
+        raise shape_error(called, tuple(shape), out)
     if out.dtype != dtype:
         raise TypeError(f"{called}: expected dtype {dtype}, got {out.dtype}")
+
+
+def shape_error(name: str, shape: object, array: Any) -> ValueError:
+    """Return the error for an array of another shape than expected."""
+    return ValueError(f"{name}: expected shape {shape}, got {tuple(array.shape)}")
+
+
+def check_writeable(out: Any, called: str = "out") -> None:
+    """Raise for an array of numpy, or the descriptor of an array, that is read-only."""
+    if not out.flags.writeable:
+        raise ValueError(f"{called}: is read-only")

@@ -38,9 +38,13 @@ class ArrayOps:
 
     def points(self, x: Any, name: str) -> Any:
         x = self.xp.asarray(x)
-        if x.ndim != 2:
-            raise ValueError(f"{name}: expected points in two axes, (M, D), got shape {x.shape}")
+        self.check_points(x, name)
         return x
+
+    @staticmethod
+    def check_points(x: Any, name: str) -> None:
+        if x.ndim != 2:
+            raise ValueError(f"{name}: expected points in two axes, (M, D), got shape {tuple(x.shape)}")
 
     def labels(self, lab: Any) -> Any:
         lab = self.xp.asarray(lab).ravel()
@@ -124,11 +128,15 @@ class ArrayOps:
 
     def cells(self, points: Any, size: Any) -> Any:
         size = self.xp.asarray(size)
-        if size.dtype.kind not in "iuf" or size.shape not in ((), (1,), points.shape[1:]):
-            raise ValueError(f"size: expected a number, or one for each of {points.shape[1]} axes, got {size}")
-        if not bool((size > 0).all()):
-            raise ValueError(f"size: expected positive lengths, got {size}")
+        self.check_cell_size(size, points, size, size.dtype.kind in "iuf")
         return self.checked_cells(self.xp.floor(points / size))
+
+    @staticmethod
+    def check_cell_size(size: Any, points: Any, shown: Any, is_real: bool = True) -> None:
+        if not is_real or tuple(size.shape) not in ((), (1,), tuple(points.shape[1:])):
+            raise ValueError(f"size: expected a number, or one for each of {points.shape[1]} axes, got {shown}")
+        if not bool((size > 0).all()):
+            raise ValueError(f"size: expected positive lengths, got {shown}")
 
     def checked_cells(self, cells: Any) -> Any:
         if not bool((abs(cells) < 2.0**62).all()):
@@ -177,9 +185,13 @@ class ArrayOps:
     def extent(self, points: Any) -> tuple[Any, Any]:
         """Return the least and the largest coordinates, which must be finite."""
         low, high = points.min(axis=0), points.max(axis=0)
-        if not bool(self.xp.isfinite(low).all() and self.xp.isfinite(high).all()):
-            raise ValueError("x: expected finite coordinates")
+        self.check_finite(self.xp.isfinite(low).all() and self.xp.isfinite(high).all())
         return low, high
+
+    @staticmethod
+    def check_finite(all_finite: Any) -> None:
+        if not bool(all_finite):
+            raise ValueError("x: expected finite coordinates")
 
     def leaf_order(self, points: Any, n_leaves: int) -> Any:
         """Return the order of the leaves of a tree that halves points along their widest coordinate.

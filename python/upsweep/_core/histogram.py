@@ -71,9 +71,13 @@ def as_count(bins: object) -> int:
     n_bins = as_integer(bins, "bins", "`bins` must be an integer, a string, or an array")
     if n_bins < 1:
         raise ValueError(f"bins: `bins` must be positive, when an integer, got {n_bins}")
+    _check_max_bins(n_bins)
+    return n_bins
+
+
+def _check_max_bins(n_bins: int) -> None:
     if n_bins > _MAX_BINS:
         raise ValueError(f"bins: expected at most 2**30, got {n_bins}")
-    return n_bins
 
 
 def explicit_edges(bins: ArrayLike | str, dtype: np.dtype[Any]) -> tuple[Operand, Operand]:
@@ -83,8 +87,7 @@ def explicit_edges(bins: ArrayLike | str, dtype: np.dtype[Any]) -> tuple[Operand
         raise ValueError(f"bins: `bins` must be 1d, when an array, got {edges.ndim}-D")
     if edges.dtype.kind == "c":
         raise TypeError(f"bins: expected real numbers, got dtype {edges.dtype}")
-    if edges.size > _MAX_BINS:
-        raise ValueError(f"bins: expected at most 2**30, got {edges.size - 1}")
+    _check_max_bins(edges.size - 1)
     if not (edges[:-1] <= edges[1:]).all():  # NaN fails this check, too
         first = int(np.argmin(edges[:-1] <= edges[1:]))
         raise ValueError(

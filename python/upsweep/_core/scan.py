@@ -165,8 +165,7 @@ def check_out(
     """
     target = _as_target(out, inputs, placement, called)
     checks.check_output(target, shape, dtype, called)
-    if not target.flags.writeable:
-        raise ValueError(f"{called}: is read-only")
+    checks.check_writeable(target, called)
     check_overlap(
         target,
         (

@@ -32,8 +32,7 @@ class TensorOps(ArrayOps):
     def points(self, x: Any, name: str) -> Tensor:
         if not isinstance(x, Tensor):
             raise TypeError(f"{name}: expected a tensor, as another argument is one, got {type(x).__qualname__}")
-        if x.ndim != 2:
-            raise ValueError(f"{name}: expected points in two axes, (M, D), got shape {tuple(x.shape)}")
+        self.check_points(x, name)
         return x.detach()
 
     def labels(self, lab: Any) -> Tensor:
@@ -109,20 +108,14 @@ class TensorOps(ArrayOps):
 
     def cells(self, points: Tensor, size: Any) -> Tensor:
         size = torch.as_tensor(size, dtype=points.dtype, device=self.device)
-        if tuple(size.shape) not in ((), (1,), tuple(points.shape[1:])):
-            raise ValueError(
-                f"size: expected a number, or one for each of {points.shape[1]} axes, got {size.tolist()}"
-            )
-        if not bool((size > 0).all()):
-            raise ValueError(f"size: expected positive lengths, got {size.tolist()}")
+        self.check_cell_size(size, points, size.tolist())
         if points.shape[0]:
             points = points - points.min(dim=0).values
         return self.checked_cells(torch.floor(points / size))
 
     def extent(self, points: Tensor) -> tuple[Tensor, Tensor]:
         low, high = points.min(dim=0).values, points.max(dim=0).values
-        if not bool(torch.isfinite(low).all() and torch.isfinite(high).all()):
-            raise ValueError("x: expected finite coordinates")
+        self.check_finite(torch.isfinite(low).all() and torch.isfinite(high).all())
         return low, high
 
     def leaf_order(self, points: Tensor, n_leaves: int) -> Tensor:

@@ -235,8 +235,19 @@ def as_tensor(value: Any, name: str, other: Any) -> Tensor:
         if value.ndim == 0 and value.device.type == "cpu":
             return value.to(other.device)
         if not (other.ndim == 0 and other.device.type == "cpu"):
-            raise ValueError(f"{name}: is on {value.device}, another argument on {other.device}")
+            raise device_error(name, value, other)
     return value
+
+
+def device_error(name: str, tensor: Tensor, other: Tensor) -> ValueError:
+    """Return the error for tensors on two devices."""
+    return ValueError(f"{name}: is on {tensor.device}, another argument on {other.device}")
+
+
+def check_cpu_or_cuda(tensor: Tensor, name: str) -> None:
+    """Raise for a tensor on another kind of device."""
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"{name}: expected a tensor on the CPU or on CUDA, got one on {tensor.device}")
 
 
 def refuse_not_dense(tensor: Tensor, name: str) -> None:

@@ -20,7 +20,7 @@ from upsweep._compiler.recurrences.trace import Structure, arranged
 from upsweep._core.user_scan import ScanSpec
 from upsweep._torch import user_scan_cuda
 from upsweep._torch.scan import refuse_not_dense
-from upsweep._user_scan.problem import label
+from upsweep._user_scan.problem import check_real, label
 from upsweep._user_scan.run import scans_on
 
 __all__ = [
@@ -55,8 +55,7 @@ def _check_tensor(value: Any, name: str) -> Any:
         return value
     if not isinstance(value, Tensor):
         array = np.asarray(value)
-        if array.dtype.kind not in "biuf":
-            raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}")
+        check_real(array.dtype.kind in "biuf", name, array)
         value = torch.from_numpy(np.array(array))
     refuse_not_dense(value, name)
     if value.device.type not in ("cpu", "cuda"):

@@ -69,16 +69,13 @@ def _is_wrapped(tensor: Tensor) -> bool:
 
 
 def _as_array(name: str, value: Any, first: Tensor) -> Any:
-    if not isinstance(value, Tensor):
-        if isinstance(value, _VALUES) or (name == "bins" and isinstance(value, (list, tuple))):
-            return value
-        kind = _arrays.type_name(value)
-        raise TypeError(f"{name}: expected a torch.Tensor, as another argument is one, got {kind}")
+    is_bins = name == "bins" and isinstance(value, (list, tuple))
+    if is_bins or isinstance(value, _VALUES):
+        return value
     tensor = scan.as_tensor(value, name, None)
     if tensor.device != first.device:
-        raise ValueError(f"{name}: is on {tensor.device}, another argument on {first.device}")
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise TypeError(f"{name}: expected a tensor on the CPU or on CUDA, got one on {tensor.device}")
+        raise scan.device_error(name, tensor, first)
+    scan.check_cpu_or_cuda(tensor, name)
     if not scan.are_in_memory(tensor) and _is_wrapped(tensor):
         return value  # the caller refuses it
     return view(executors.resolve(tensor).detach())

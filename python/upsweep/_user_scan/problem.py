@@ -101,11 +101,22 @@ def as_real(value: Any, name: str) -> Operand:
     array = _arrays.as_operand(value, name)
     if isinstance(array, DeviceView) and _arrays.is_bfloat16(array.dtype):
         return array
-    if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}")
+    check_real(array.dtype.kind in "biuf", name, array)
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         raise TypeError(f"{name}: expected at most 64 bits, got dtype {array.dtype}")
     return array
+
+
+def check_real(is_real: bool, name: str, array: Any) -> None:
+    """Raise unless the array has real numbers."""
+    if not is_real:
+        raise TypeError(f"{name}: expected real numbers, got dtype {array.dtype}")
+
+
+def check_callable(update: object) -> None:
+    """Raise unless the update can be called."""
+    if not callable(update):
+        raise TypeError(f"update: expected a function of a state and an input, got {type(update).__qualname__}")
 
 
 def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: Any) -> Problem:
@@ -116,8 +127,7 @@ def check(update: Update, init: Any, xs: Any, axis: Any, reverse: Any, length: A
     TypeError, ValueError
         An argument does not fit; the message names it.
     """
-    if not callable(update):
-        raise TypeError(f"update: expected a function of a state and an input, got {type(update).__qualname__}")
+    check_callable(update)
     raw_states, state_structure = flatten(init, "init")
     if not raw_states:
         raise TypeError("init: expected a number, an array or a tuple of them, got None or ()")

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from upsweep._torch import aggregates, executors, scan_ops
+from upsweep._torch.scan import check_cpu_or_cuda
 from upsweep.distributed import launch_cache, streams
 
 __all__ = ["Rows", "Shard", "pack_aggregate", "unpack_aggregates"]
@@ -60,8 +61,7 @@ class Shard:
     def __init__(self, scan: Any, reverse: bool, exclusive: bool, flush: bool, n_threads: int):
         self.scan, self.reverse, self.exclusive, self.flush = scan, reverse, exclusive, flush
         self.n_threads = n_threads
-        if scan.x.device.type not in _GROUP_ELEMENTS:
-            raise TypeError(f"{scan.name}: expected a tensor on the CPU or on CUDA, got one on {scan.x.device}")
+        check_cpu_or_cuda(scan.x, scan.name)
         self.out = scan_ops.allocate_out(scan.x, scan.dtype)
         self.length = int(scan.shape[scan.axis])
         self.compute_dtype = aggregates.wide_dtype(scan.dtype)

@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upsweep import _arrays, _backends
-from upsweep._arrays.dispatch import handlers
+from upsweep._arrays.dispatch import handlers, refuse_method
 from upsweep._compiler.formulas.nodes import Node
 from upsweep._compiler.formulas.reduction import PairReduction
+from upsweep._core.checks import check_output, check_writeable, shape_error
 from upsweep._utils.integers import as_integer
 from upsweep._utils.lru_cache import LRUCache
 from upsweep.pairs.ranges import as_ranges
@@ -267,8 +268,7 @@ class PairFunction:
         """
         if _arrays.any_dask(*arrays, cotangent):
             return run(self._bind_lazy(arrays, cotangent, ranges, n_threads, device, method))
-        if method is not None:
-            raise ValueError(f"method: goes with dask arrays only, got {method!r}")
+        refuse_method(method)
         if _arrays.any_torch(*arrays):
             _arrays.refuse_device(device, "torch tensors")
             if cotangent is not None:
@@ -375,8 +375,7 @@ class PairFunction:
         for each, array in zip(self.inputs, arrays):
             n_own = 1 if each.kind == "p" else 2
             if array.ndim < n_own:
-                shape = "(dim,)" if n_own == 1 else "(n, dim)"
-                raise ValueError(f"{each.name}: expected shape {shape}, got {tuple(array.shape)}")
+                raise shape_error(each.name, "(dim,)" if n_own == 1 else "(n, dim)", array)
             if array.shape[-1] != each.dim:
                 raise ValueError(
                     f"{each.name}: expected {each.dim} features, as in the formula, got shape {tuple(array.shape)}"
@@ -418,12 +417,9 @@ class PairFunction:
             raise ValueError("out: does not go with dask arrays, which are computed later, and elsewhere")
         if isinstance(result, tuple):
             raise ValueError(f"out: one array cannot take the {len(result)} results of {self.reduction}")
-        if tuple(out.shape) != tuple(result.shape):
-            raise ValueError(f"out: expected shape {tuple(result.shape)}, got {tuple(out.shape)}")
-        if out.dtype != result.dtype:
-            raise TypeError(f"out: expected dtype {result.dtype}, got {out.dtype}")
-        if isinstance(out, np.ndarray) and not out.flags.writeable:
-            raise ValueError("out: is read-only")
+        check_output(out, result.shape, result.dtype)
+        if isinstance(out, np.ndarray):
+            check_writeable(out)
         out[...] = result
         return out
 

@@ -255,8 +255,12 @@ def _reader(text: str, aliases: Aliases | Sequence[str]) -> _Reader:
     except (SyntaxError, RecursionError, MemoryError) as error:
         message = error.msg if isinstance(error, SyntaxError) else "too many nested operations"
         what = _TOO_DEEP if message.startswith("too many nested") else message
-        raise ValueError(f"{_shortened(text)!r} is no formula: {what}") from None
+        raise _formula_error(text, what) from None
     return _Reader(source, declared, tree)
+
+
+def _formula_error(text: str, reason: str) -> ValueError:
+    return ValueError(f"{_shortened(text)!r} is no formula: {reason}")
 
 
 class _Reader:
@@ -273,7 +277,7 @@ class _Reader:
         try:
             return self.node(tree)
         except RecursionError:
-            raise ValueError(f"{_shortened(self._source)!r} is no formula: {_TOO_DEEP}") from None
+            raise _formula_error(self._source, _TOO_DEEP) from None
 
     def node(self, tree: ast.expr) -> Node:
         """The node of a part of the formula."""
