@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from formulas import CASES, KIND_OF, N, case_arrays
 from pair_cases import (
-    Triple,
     check_neighbours_of_far_vectors,
     check_products_of_scales,
     compare,
@@ -21,6 +20,7 @@ from pair_cases import (
 from upsweep._compiler.cuda.pairs import mma_sizes
 from upsweep._compiler.formulas.nodes import constant, make, variable
 from upsweep._compiler.formulas.reduction import REDUCTIONS, PairReduction
+from upsweep.pairs.block_intervals import BlockIntervals
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 
@@ -269,7 +269,7 @@ def test_factors_of_rows_without_columns(device):
         "mul", make("exp", variable(0, 1, "i")), make("exp", make("mul", variable(0, 1, "i"), variable(1, 1, "j")))
     )
     x, y = np.full((9, 1), 200, np.float32), np.zeros((4, 1), np.float32)
-    rows = Triple(np.array([[2, 3], [5, 8]]), np.array([1, 1]), np.array([[0, 4]]))
+    rows = BlockIntervals(np.array([[2, 3], [5, 8]]), np.array([1, 1]), np.array([[0, 4]]))
     (result,) = host_device.run(PairReduction(formula, "sum"), [x, y], 9, 4, (), rows)
     assert np.isinf(result[2, 0])
     assert not np.delete(result, 2).any()
