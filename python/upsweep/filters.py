@@ -375,7 +375,7 @@ def _factors(times: Any, halflife: Any, data: Any, place: int) -> Any:
     factors = factors.reshape([-1 if d == place else 1 for d in range(data.ndim)])
     if _arrays.any_dask(data):
         return handlers("dask").blocks_like(data, factors, place)
-    return _arrays.sent_to(data, factors) if _is_opaque(data) else factors
+    return _arrays.copy_to_device_of(data, factors) if _is_opaque(data) else factors
 
 
 _UNITS: dict[str, Any] = {

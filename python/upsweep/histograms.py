@@ -135,7 +135,7 @@ def histogram(
     if placement is not None:
         _check_library(placement, device, density)
         histogram_problem.refuse_long_double(range)
-        bins = bins if device_bins is None else _backends.cuda_bincount().to_host(device_bins)
+        bins = bins if device_bins is None else _backends.cuda_bincount.to_host(device_bins)
     if np.ndim(bins) == 0:
         find_extremes = functools.partial(_backends.find_extremes, n_threads=n_threads)
         edges, thresholds = histogram_problem.uniform_edges(numbers, bins, range, summands, find_extremes)
@@ -241,7 +241,7 @@ def histc(
     problem = Histogram(numbers, None, thresholds, n_bins)
     if isinstance(numbers, DeviceView):
         _check_held(problem, dtype)
-        result = _backends.user_array(_backends.cuda_bincount().run_histogram(problem, dtype, target))
+        result = _backends.user_array(_backends.cuda_bincount.run_histogram(problem, dtype, target))
         return result
     counted = _backends.run_histogram(problem, n_threads, ordinal)
     result = _held_by(counted, dtype)
@@ -268,20 +268,20 @@ def _run_on_device(
     problem: Histogram, edges: Array, device_bins: Operand | None, density: bool
 ) -> tuple[Any, Any]:  # fmt: skip
     """Return the result and the edges: the user's own array, or a copy on the device."""
-    cuda = _backends.cuda_bincount()
     dtype = np.dtype(np.int64) if problem.weights is None else problem.weights.dtype
-    counts = _backends.user_array(cuda.run_histogram(problem, dtype))
+    counts = _backends.user_array(_backends.cuda_bincount.run_histogram(problem, dtype))
     if density:
-        counts = counts / cuda.sent(problem.x, np.array(np.diff(edges), float)) / counts.sum()
-    ends = cuda.sent(problem.x, edges) if device_bins is None else _backends.user_array(device_bins)
-    return counts, ends
+        widths = _arrays.copy_to_device_of(problem.x, np.array(np.diff(edges), float))
+        counts = counts / _backends.user_array(widths) / counts.sum()
+    ends = _arrays.copy_to_device_of(problem.x, edges) if device_bins is None else device_bins
+    return counts, _backends.user_array(ends)
 
 
 def _check_held(problem: Histogram, dtype: DType) -> None:
     """Raise if x's dtype cannot hold a count, on a device; count first only if there are enough elements."""
     if problem.x.size > _largest(dtype):
-        counts = _backends.cuda_bincount().run_histogram(problem, np.dtype(np.int64))
-        _held_by(_backends.cuda_bincount().to_host(counts), dtype)
+        counts = _backends.cuda_bincount.run_histogram(problem, np.dtype(np.int64))
+        _held_by(_backends.cuda_bincount.to_host(counts), dtype)
 
 
 # ---- results ---------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Hazard: each instruction set is a build of its own. Each one that this machine runs is forced in turn."""
 
+from pathlib import Path
+
 import pytest
 import upsweep
 from helpers import run_python
@@ -55,7 +57,7 @@ COMPACT = """
 
 @pytest.mark.parametrize("level", upsweep.show_config()["isa_usable"])
 def test_a_forced_level_passes_a_compact_set_of_checks(level):
-    support = repr(__file__.rpartition("/")[0] + "/support")
+    support = repr(str(Path(__file__).parents[1] / "support"))
     code = COMPACT.replace("SUPPORT", support).replace("LEVEL", repr(level))
     assert run_python(code, UPSWEEP_CPU_ISA=level).strip() == "all well"
 

@@ -1,6 +1,7 @@
 """Each instruction set that this machine runs, forced in turn; compiling, and what is kept of it."""
 
 import time
+from pathlib import Path
 
 import pytest
 import upsweep
@@ -33,7 +34,7 @@ COMPACT = """
 
 @pytest.mark.parametrize("level", upsweep.show_config()["isa_usable"])
 def test_a_forced_level_passes_a_compact_set_of_checks(level):
-    support = repr(__file__.rpartition("/pairs/")[0] + "/support")
+    support = repr(str(Path(__file__).parents[1] / "support"))
     code = COMPACT.replace("SUPPORT", support).replace("LEVEL", repr(level))
     assert run_python(code, timeout=300, UPSWEEP_CPU_ISA=level).strip() == "all well"
 

@@ -1,6 +1,7 @@
 """Hazard: results that depend on the number of threads, on other calls, or on a fork."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,7 +84,7 @@ FORK = """
 
 
 def test_parent_and_child_of_a_fork_both_go_on():
-    support = repr(__file__.rpartition("/pairs/")[0] + "/support")
+    support = repr(str(Path(__file__).parents[1] / "support"))
     assert run_python(FORK.replace("SUPPORT", support)).split() == ["0", "True"]
 
 

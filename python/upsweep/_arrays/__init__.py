@@ -48,9 +48,9 @@ from upsweep._arrays.operations import (
     broadcast_together,
     calculates,
     copied,
+    copy_to_device_of,
     namespace,
     on_device_of,
-    sent_to,
     stacked,
 )  # fmt: skip
 from upsweep._arrays.torch import TORCH
@@ -61,7 +61,7 @@ __all__ = [
     "broadcast_together", "calculates", "call_via_dlpack", "can_hold", "cast", "check_device",
     "common_placement", "complex_dtype", "contiguous_strides", "copied", "device_layout_key",
     "host_layout_key", "inexact_dtype", "is_bfloat16", "name_of", "namespace", "on_device", "on_device_of",
-    "refuse_device", "result_dtype", "sent_to", "stacked", "state_dtype", "type_name", "view_tensor",
+    "refuse_device", "result_dtype", "copy_to_device_of", "stacked", "state_dtype", "type_name", "view_tensor",
 ]  # fmt: skip
 
 view_tensor = TORCH.view

@@ -62,7 +62,7 @@ class _Cupy(Library):
             memory = self.cupy.empty(n_bytes, np.uint8)
         return int(memory.data.ptr), memory
 
-    def sent(self, array: Array, ordinal: int) -> DeviceView:
+    def to_device(self, array: Array, ordinal: int) -> DeviceView:
         with self.on(ordinal):
             return self.view(self.cupy.asarray(array), "array")
 

@@ -102,7 +102,7 @@ class Library:
         """Allocate memory on the current stream: its address and its owner; None if the library cannot."""
         return None
 
-    def sent(self, array: Array, ordinal: int) -> DeviceView | None:
+    def to_device(self, array: Array, ordinal: int) -> DeviceView | None:
         """Copy a short host array to the device, in stream order and without waiting; None if it cannot."""
         return None
 

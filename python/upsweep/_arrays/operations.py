@@ -12,7 +12,15 @@ import numpy as np
 from upsweep._arrays.descriptor import Array, DeviceView
 from upsweep._arrays.libraries import any_torch, library_of
 
-__all__ = ["broadcast_together", "calculates", "copied", "namespace", "on_device_of", "sent_to", "stacked"]
+__all__ = [
+    "broadcast_together",
+    "calculates",
+    "copied",
+    "namespace",
+    "on_device_of",
+    "copy_to_device_of",
+    "stacked",
+]
 
 
 def namespace(array: Any) -> Any:
@@ -41,13 +49,13 @@ def stacked(arrays: Sequence[Any], axis: int) -> Any:
     return np.stack(arrays, axis) if library is None else library.stack(arrays, axis)
 
 
-def sent_to(like: Any, array: Array) -> Any:
+def copy_to_device_of(like: Any, array: Array) -> Any:
     """Copy a short host array to the library and the device of `like`, a tensor or a descriptor."""
     if any_torch(like):
         torch = sys.modules["torch"]
         return torch.from_numpy(array).to(like.device)
     assert isinstance(like, DeviceView)
-    copy = like.origin.library.sent(array, like.origin.ordinal or 0)
+    copy = like.origin.library.to_device(array, like.origin.ordinal or 0)
     if copy is None:
         raise TypeError(f"upsweep does not know how to make a {like.origin.library.name} of an array of numpy")
     return copy

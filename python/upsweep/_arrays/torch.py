@@ -62,7 +62,7 @@ class _Torch(Library):
         memory = self.torch.empty(n_bytes, dtype=self.torch.uint8, device=f"cuda:{ordinal}")
         return int(memory.data_ptr()), memory
 
-    def sent(self, array: Array, ordinal: int) -> DeviceView:
+    def to_device(self, array: Array, ordinal: int) -> DeviceView:
         if not array.size:
             return self.empty(array.shape, array.dtype, ordinal, 0)
         memory = self._pinned(array.tobytes())

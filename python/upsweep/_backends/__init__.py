@@ -13,16 +13,13 @@
 
 `problem.placement` says where arrays on a device are; None means numpy. `device` is the ordinal of the CUDA
 device to which numpy arrays are copied; None means the CPU. Only `_backends/cuda` uses the CUDA library.
-Executors that load a compiler, or that most programs never use, are imported on first use: see `_on_first_use`
-and `__getattr__`.
+What loads a compiler, or what most programs never use, is imported on first use: see `__getattr__`.
 Start reading at `run_scan`.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +36,14 @@ from upsweep._core.histogram import Extremes, Histogram
 from upsweep._core.scan import Scan
 
 if TYPE_CHECKING:
+    from upsweep._backends.cpu import user_scan as cpu_user_scan
+    from upsweep._backends.cuda import aggregate_launch as cuda_aggregate_launch
+    from upsweep._backends.cuda import bincount as cuda_bincount
+    from upsweep._backends.cuda import bincount_sync as cuda_bincount_sync
+    from upsweep._backends.cuda import device_copy as cuda_device_copy
+    from upsweep._backends.cuda import loops as cuda_loops
+    from upsweep._backends.cuda import pairs_launch as cuda_pairs_launch
+    from upsweep._backends.cuda import user_scan as cuda_user_scan
     from upsweep._backends.cuda.context import user_array
     from upsweep._backends.cuda.descriptor import ArrayDescriptor as ArrayDescriptor
     from upsweep._backends.cuda.scan import advance_on_device, combine_on_device, new_result, write_state
@@ -58,50 +63,41 @@ __all__ = [
     "user_array", "write_state",
 ]  # fmt: skip
 
-# Functions and types of `cuda`, by the name that they have here: the module, and the name in it. Those of
-# `scan_launch` are for callers with pointers, strides, a stream and an allocator: `_torch` and `distributed`.
-_CUDA = {
-    "ArrayDescriptor": ("descriptor", "ArrayDescriptor"),
-    "advance_on_device": ("scan", "advance_on_device"),
-    "combine_on_device": ("scan", "combine_on_device"),
-    "cuda_problem": ("scan_launch", "problem"),
-    "new_result": ("scan", "new_result"),
-    "prepare_cuda_scan": ("scan_launch", "prepare_scan"),
-    "run_cuda_lines": ("scan_launch", "run_lines"),
-    "run_cuda_lines_backward": ("scan_launch", "run_lines_backward"),
-    "run_cuda_scan": ("scan_launch", "run_scan"),
-    "start_cuda_scan": ("scan_launch", "start_scan"),
-    "user_array": ("context", "user_array"),
-    "write_state": ("scan", "write_state"),
+# Imported on first use, because most programs use no device and no compiler, and the imports take some ms: modules
+# of the backends, and functions and types of `cuda`. Those of `scan_launch` are for callers with pointers,
+# strides, a stream and an allocator: `_torch` and `distributed`.
+_ON_FIRST_USE = {
+    "ArrayDescriptor": ("cuda.descriptor", "ArrayDescriptor"),
+    "advance_on_device": ("cuda.scan", "advance_on_device"),
+    "combine_on_device": ("cuda.scan", "combine_on_device"),
+    "cpu_user_scan": ("cpu.user_scan", None),
+    "cuda_aggregate_launch": ("cuda.aggregate_launch", None),
+    "cuda_bincount": ("cuda.bincount", None),
+    "cuda_bincount_sync": ("cuda.bincount_sync", None),
+    "cuda_device_copy": ("cuda.device_copy", None),
+    "cuda_loops": ("cuda.loops", None),
+    "cuda_pairs_launch": ("cuda.pairs_launch", None),
+    "cuda_problem": ("cuda.scan_launch", "problem"),
+    "cuda_user_scan": ("cuda.user_scan", None),
+    "new_result": ("cuda.scan", "new_result"),
+    "prepare_cuda_scan": ("cuda.scan_launch", "prepare_scan"),
+    "run_cuda_lines": ("cuda.scan_launch", "run_lines"),
+    "run_cuda_lines_backward": ("cuda.scan_launch", "run_lines_backward"),
+    "run_cuda_scan": ("cuda.scan_launch", "run_scan"),
+    "start_cuda_scan": ("cuda.scan_launch", "start_scan"),
+    "user_array": ("cuda.context", "user_array"),
+    "write_state": ("cuda.scan", "write_state"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Import a function of `cuda` on first use: most programs use no device, and the import takes some ms."""
-    if name not in _CUDA:
+    """Import what `_ON_FIRST_USE` lists."""
+    if name not in _ON_FIRST_USE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, attribute = _CUDA[name]
-    value = getattr(importlib.import_module(f"{__name__}.cuda.{module}"), attribute)
-    globals()[name] = value
+    path, attribute = _ON_FIRST_USE[name]
+    module = importlib.import_module(f"{__name__}.{path}")
+    globals()[name] = value = module if attribute is None else getattr(module, attribute)
     return value
-
-
-def _on_first_use(module: str) -> Callable[[], Any]:
-    """Return a function that imports a module of this package on its first call, and returns it."""
-    return functools.cache(lambda: importlib.import_module(f"{__name__}.{module}"))
-
-
-cpu_pairs = _on_first_use("cpu.pairs")
-cpu_user_scan = _on_first_use("cpu.user_scan")
-cuda_aggregate_launch = _on_first_use("cuda.aggregate_launch")
-cuda_bincount = _on_first_use("cuda.bincount")
-cuda_bincount_sync = _on_first_use("cuda.bincount_sync")
-cuda_device_copy = _on_first_use("cuda.device_copy")
-cuda_loops = _on_first_use("cuda.loops")
-cuda_pairs = _on_first_use("cuda.pairs")
-cuda_pairs_launch = _on_first_use("cuda.pairs_launch")
-cuda_scan = _on_first_use("cuda.scan")
-cuda_user_scan = _on_first_use("cuda.user_scan")
 
 
 def check_threads(n_threads: int | None) -> None:
@@ -133,10 +129,9 @@ def run_scan(
     """
     check_threads(n_threads)
     if scan.placement is not None or device is not None:
-        on_device: tuple[Any, Any] = cuda_scan().run_scan(
-            scan, out, reverse, exclusive, window, return_final, device
-        )  # fmt: skip
-        return on_device
+        from upsweep._backends.cuda import scan as cuda_scan
+
+        return cuda_scan.run_scan(scan, out, reverse, exclusive, window, return_final, device)
     result = _new_like(scan.x, scan.shape, scan.dtype) if out is None else out
     final = np.empty(scan.state_shape, final_dtype or _arrays.state_dtype(scan.dtype)) if return_final else None
     if 0 in scan.shape:
@@ -167,8 +162,9 @@ def reduce_scan(
     """
     check_threads(n_threads)
     if scan.placement is not None or device is not None:
-        on_device: tuple[Any, Any, Any] = cuda_scan().reduce_scan(scan, reverse, device)
-        return on_device
+        from upsweep._backends.cuda import scan as cuda_scan
+
+        return cuda_scan.reduce_scan(scan, reverse, device)
     multiplier = np.ones(scan.state_shape, scan.factor_dtype)
     value = np.zeros(scan.state_shape, scan.accumulator)
     dropped = np.zeros(scan.state_shape, bool)
@@ -185,12 +181,16 @@ def run_count(count: Count, *, n_threads: int | None, device: int | None = None)
     placement, n_bins = count.placement, count.least if count.n_bins is None else count.n_bins
     if placement is not None:
         check_memory(count, n_bins, lambda: placement.library.memory(placement.ordinal), largest_key=False)
-        return cuda_bincount().run_count(count)
+        from upsweep._backends.cuda import bincount as cuda_bincount
+
+        return cuda_bincount.run_count(count)
     check_memory(count, n_bins, cpu.memory_limit, largest_key=False)
     if device is None:
         return cpu_bincount.run(count, n_threads)
+    from upsweep._backends.cuda import bincount as cuda_bincount
+
     request = replace(count, dtype=count.accumulator, out=None, accumulate=False)
-    table, n_dropped = cuda_bincount().run_count(request, device)
+    table, n_dropped = cuda_bincount.run_count(request, device)
     return cpu_bincount.store(table, count), None if n_dropped is None else np.int64(n_dropped)
 
 
@@ -202,7 +202,9 @@ fill_linear_thresholds = cpu.histograms.find_linear_thresholds
 def find_extremes(x: Array, n_threads: int | None) -> Extremes:
     """Find the extremes of at least one element. On a device this waits for the stream of x."""
     if isinstance(x, DeviceView):
-        return Extremes(*cuda_bincount().find_extremes(x))
+        from upsweep._backends.cuda import bincount as cuda_bincount
+
+        return Extremes(*cuda_bincount.find_extremes(x))
     return cpu_histogram.find_extremes(x, n_threads)
 
 
@@ -210,10 +212,12 @@ def run_histogram(problem: Histogram, n_threads: int | None, device: int | None 
     """Return the counts (int64) of numpy arrays, or sums of weights: uint64 modulo 2**64, float64, complex128."""
     if device is None:
         return cpu_histogram.run(problem, n_threads)
+    from upsweep._backends.cuda import bincount as cuda_bincount
+
     weights = problem.weights
     kind = "u" if weights is None or weights.dtype.kind in "biu" else weights.dtype.kind
     dtype = np.dtype({"u": np.int64, "f": np.float64, "c": np.complex128}[kind])
-    counts: Array = cuda_bincount().run_histogram(problem, dtype, device=device)
+    counts: Array = cuda_bincount.run_histogram(problem, dtype, device=device)
     return counts if weights is None or kind != "u" else counts.view(np.uint64)
 
 
@@ -237,5 +241,9 @@ def run_pairs(
     triple for all entries of the batch, a list of one for each, or None for all pairs.
     """
     if device is not None or DeviceView in map(type, arrays):
-        return cuda_pairs().run_pairs(reduction, arrays, n_i, n_j, batch, ranges, device)
-    return cpu_pairs().run(reduction, arrays, n_i, n_j, batch, ranges, n_threads)
+        from upsweep._backends.cuda import pairs as cuda_pairs
+
+        return cuda_pairs.run_pairs(reduction, arrays, n_i, n_j, batch, ranges, device)
+    from upsweep._backends.cpu import pairs as cpu_pairs
+
+    return cpu_pairs.run(reduction, arrays, n_i, n_j, batch, ranges, n_threads)

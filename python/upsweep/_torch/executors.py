@@ -148,7 +148,7 @@ def reduce(
     x, gates, gamma, initial = (resolve(tensor) for tensor in (x, gates, gamma, initial))
     if x.is_cuda:
         device = x.get_device()
-        _backends.cuda_aggregate_launch().reduce(
+        _backends.cuda_aggregate_launch.reduce(
             describe(x), describe(gates), describe(gamma) if isinstance(gamma, Tensor) else gamma,
             *map(describe, (reset, multiplier, value, dropped)), initial=describe(initial), axis=axis,
             reverse=reverse, device=device, stream=torch._C._cuda_getCurrentRawStream(device),
@@ -300,7 +300,7 @@ def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[
     """Count on the current stream; the host waits once, unless the bins are known and other keys are dropped."""
     keys, axis = request.keys, request.axis
     device = keys.get_device()
-    counts = _backends.cuda_bincount_sync()
+    counts = _backends.cuda_bincount_sync
     where = {
         "axis": axis, "device": device, "stream": torch._C._cuda_getCurrentRawStream(device),
         "allocate": lambda n_bytes: workspace(n_bytes, keys.device),

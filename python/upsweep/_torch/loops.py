@@ -66,7 +66,7 @@ def _are_disjoint(function: Any, values: Sequence[Tensor]) -> bool:
 
 def _start(call: Any, values: Sequence[Tensor]) -> None:
     device = values[0].device
-    _backends.cuda_loops().start(
+    _backends.cuda_loops.start(
         call, [value.data_ptr() for value in values], stream=_current_stream(device),
         allocate=lambda n_bytes: executors.workspace(n_bytes, device),
     )  # fmt: skip

@@ -70,7 +70,7 @@ def _run(problem: Problem, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         torch.empty((*shape, dim), dtype=tensors[0].dtype if kind == "float" else torch.int64, device=device)
         for dim, kind in outputs(reduction)
     )
-    _backends.cuda_pairs_launch().run(
+    _backends.cuda_pairs_launch.run(
         reduction, [executors.describe(tensor) for tensor in tensors],
         [executors.describe(result) for result in results], n_i, n_j, batch, problem.intervals(reduction.rows),
         device=device.index, stream=torch._C._cuda_getCurrentRawStream(device.index),

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from upsweep._backends import cuda_user_scan
+from upsweep import _backends
 from upsweep._compiler.recurrences.adjoint import adjoint
 from upsweep._compiler.recurrences.recurrence import inputs_read, with_constants
 from upsweep._core.user_scan import with_host_numbers
@@ -195,7 +195,7 @@ class Derivative:
     def _prepare(
         self, forward: Any, of_outputs: Sequence[Tensor | None], of_finals: Sequence[Tensor | None]
     ) -> Any:
-        cuda, first = cuda_user_scan(), self._n_inputs + self._n_states
+        cuda, first = _backends.cuda_user_scan, self._n_inputs + self._n_states
         zeros = {first + n: 0.0 for n, c in enumerate(of_outputs) if c is None}
         spec = replace(self._spec, recurrence=with_constants(self._spec.recurrence, zeros))
         saved = self._by_state([new.layout for new in forward.layouts.outputs[len(of_outputs) :]])

@@ -139,7 +139,7 @@ class HostScan(CompiledScan):
 
     def __init__(self, problem: Problem, return_final: bool, targets: Sequence[Array]) -> None:
         super().__init__(problem, return_final)
-        spec, traced, cpu = problem.spec, problem.traced, _backends.cpu_user_scan()
+        spec, traced, cpu = problem.spec, problem.traced, _backends.cpu_user_scan
         self._dtype, self._output_dtypes, self._state_dtypes = (
             spec.dtype,
             traced.output_dtypes,
@@ -198,7 +198,7 @@ def _have_one_layout(a: Array, b: Array) -> bool:
 
 def _is_direct(problem: Problem, targets: Sequence[Array]) -> bool:
     """Whether the kernels read the inputs and write the targets without conversion."""
-    is_readable = _backends.cpu_user_scan().is_readable
+    is_readable = _backends.cpu_user_scan.is_readable
     return all(map(is_readable, (*problem.user_inputs, *targets))) and all(
         y.dtype == problem.spec.dtype for y in targets
     )
@@ -207,7 +207,7 @@ def _is_direct(problem: Problem, targets: Sequence[Array]) -> bool:
 def _run_with_copies(problem: Problem, return_final: bool, out: Any, targets: Sequence[Array]) -> Any:
     """The result of a checked call whose arrays have to be converted, or whose `out` needs a copy."""
     traced = problem.traced
-    outputs, finals = _backends.cpu_user_scan().HostScans().run(problem.spec, problem.inputs, problem.states)
+    outputs, finals = _backends.cpu_user_scan.HostScans().run(problem.spec, problem.inputs, problem.states)
     for target, y in zip(targets, outputs):
         with np.errstate(over="ignore"):
             np.copyto(target, y, casting="unsafe")
@@ -244,7 +244,7 @@ class DeviceScan(CompiledScan):
         self, problem: Problem, return_final: bool, saved_states: Sequence[int] = (), half: str = "float16"
     ) -> None:
         super().__init__(problem, return_final)
-        cuda, placement, traced = _backends.cuda_user_scan(), problem.placement, problem.traced
+        cuda, placement, traced = _backends.cuda_user_scan, problem.placement, problem.traced
         assert placement is not None
         cuda.check_allocates(placement, problem.named())
         recurrence = with_host_numbers(keeping_states(traced.recurrence, saved_states), problem.inputs)
@@ -282,7 +282,7 @@ class DeviceScan(CompiledScan):
 
     def run_checked(self, problem: Problem) -> Any:
         """The result for the arrays of a checked call, of which some may have to wait for their producer."""
-        cuda = _backends.cuda_user_scan()
+        cuda = _backends.cuda_user_scan
         with contextlib.closing(cuda.ExecutionContext(problem.named(), problem.placement)) as context:
             inputs, states = (
                 [cuda.describe(a).pointer if isinstance(a, DeviceView) else repeated_number(a) for a in arrays]

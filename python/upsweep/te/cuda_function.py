@@ -40,7 +40,7 @@ class CudaFunction(Function):
 
     def _compile(self) -> None:
         try:
-            _backends.cuda_loops().compile_ahead(self.program, self.device)
+            _backends.cuda_loops.compile_ahead(self.program, self.device)
         except (RuntimeError, ImportError) as error:
             raise RuntimeError(
                 f'{self.name}: target "cuda" needs an NVIDIA GPU, its driver and a compiler: {error}'
@@ -53,7 +53,7 @@ class CudaFunction(Function):
         arguments, sizes = self._check_arguments(arrays)
         passed = {id(parameter): array for parameter, array in arguments}
         shapes = [(tuple(e(sizes) for e in p.extents), p.dtype) for p in self._parameters]
-        new = _backends.cuda_loops().run_nest(
+        new = _backends.cuda_loops.run_nest(
             self._program(sizes), [(p.name, passed.get(id(p))) for p in self._parameters], shapes,
             [p.is_output for p in self._parameters], sizes, self._size_keys, self.device,
         )  # fmt: skip
@@ -74,7 +74,7 @@ class CudaFunction(Function):
         """The part that calls on a device with all arrays like these have in common."""
         arguments, sizes = self._check_arguments(views)
         arrays = [array for _, array in arguments]
-        return _backends.cuda_loops().prepare(self._program(sizes), arrays, sizes, self._size_keys, device)
+        return _backends.cuda_loops.prepare(self._program(sizes), arrays, sizes, self._size_keys, device)
 
     def _program(self, sizes: Sizes) -> Program:
         return self.wide if self.wide is not None and self.program.is_wide(sizes) else self.program

@@ -147,7 +147,7 @@ def _contiguous(context: ExecutionContext, array: Operand) -> Operand:
 def to_device(x: DeviceView, array: Operand) -> Any:
     """Return a host array as one of x's library, on its device."""
     with ExecutionContext({"x": x}) as context:
-        copy: Any = x.origin.library.sent(array, context.device)
+        copy: Any = x.origin.library.to_device(array, context.device)
         if copy is None:
             copy = context.empty(array.shape, array.dtype)
             context.memory.copy_in(array, describe(copy))

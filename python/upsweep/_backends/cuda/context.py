@@ -105,7 +105,7 @@ class ExecutionContext:
 
     def to_device(self, array: Operand) -> ArrayDescriptor:
         """Copy a short host array to the device, for this call."""
-        return self._hold(self.library.sent(array, self.device), array)
+        return self._hold(self.library.to_device(array, self.device), array)
 
     def number(self, array: Operand) -> ArrayDescriptor:
         """Copy one element to the device, for this call."""
