@@ -13,9 +13,9 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-way=asan
+sanitizer=asan
 if [ "${1:-}" = tsan ]; then
-  way=tsan
+  sanitizer=tsan
   shift
 fi
 if [ $# -gt 0 ]; then
@@ -28,7 +28,7 @@ mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 of_gcc() { "${CXX:-g++}" -print-file-name="$1"; }
 
-if [ "$way" = asan ]; then
+if [ "$sanitizer" = asan ]; then
   # Without the checks of each pointer, which AddressSanitizer does better and which double the time to compile.
   flags="-fsanitize=address,undefined -fno-sanitize=null,vptr,object-size,pointer-overflow
     -fno-sanitize-recover=undefined"
@@ -36,9 +36,9 @@ if [ "$way" = asan ]; then
   # libstdc++ has to be there before the first exception is thrown, as the sanitizer wraps it.
   preload="$(of_gcc libasan.so) $(of_gcc libstdc++.so)"
   export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
-  default_tests="tests/test_layouts.py tests/test_lengths.py tests/test_counts.py tests/test_counts_axis.py
-    tests/test_counts_invalid.py tests/test_counts_weights.py tests/test_histogram.py tests/test_window.py
-    tests/test_resets.py tests/test_in_place.py tests/test_short_lines.py tests/pairs/test_cpu.py
+  default_tests="tests/scan/test_layouts.py tests/scan/test_lengths.py tests/scan/test_window.py tests/scan/test_resets.py
+    tests/scan/test_in_place.py tests/scan/test_short_lines.py tests/bincount/test_bincount.py tests/bincount/test_axis.py
+    tests/bincount/test_invalid.py tests/bincount/test_weights.py tests/histogram/test_histogram.py tests/pairs/test_cpu.py
     tests/user_scan/test_scan.py tests/te/test_functions.py"
 else
   flags="-fsanitize=thread"
@@ -46,7 +46,7 @@ else
   [ -n "$archer" ] || { echo "no libarcher.so: apt-get install clang libomp-dev" >&2; exit 1; }
   preload="$(of_gcc libtsan.so) $(of_gcc libstdc++.so) $(dirname "$archer")/libomp.so"
   export OMP_TOOL_LIBRARIES=$archer TSAN_OPTIONS="ignore_noninstrumented_modules=1 exitcode=66 halt_on_error=0"
-  default_tests="tests/test_threads.py tests/pairs/test_cpu_threads.py"
+  default_tests="tests/backends/test_threads.py tests/pairs/test_cpu_threads.py"
 fi
 flags="$flags -fno-omit-frame-pointer"
 
