@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import upsweep
+from helpers import run_python
 from tensors import DEVICES, torch
 from upsweep._torch import scan_ops
 
@@ -418,3 +419,42 @@ def test_more_than_2_to_the_31_elements():
     assert y[0] == 1 and (y[100:] == 2).all()
     ones = torch.ones(n, dtype=torch.int8, device="cuda")
     assert upsweep.cumulative_sum(ones)[-1] == n
+
+
+def test_the_first_call_is_compiled():
+    """The trace of a frame must not depend on what earlier calls imported. Each call is its process's first."""
+    run_python("""
+        import os, torch, torch._dynamo, traceback, upsweep
+        from upsweep import Genred, LazyTensor, Vi, Vj
+
+        x, y = torch.rand(7, 3, requires_grad=True), torch.rand(5, 3)
+        for function in (
+            upsweep.cumulative_sum,
+            lambda x: upsweep.discounted_cumsum(x, 0.5),
+            lambda x: upsweep.linear_recurrence(x, x),
+            lambda x: upsweep.cumulative_sum_carry(x).value,
+            lambda x: upsweep.pscan(x, x),
+            lambda x: upsweep.discounted_cumsum_left(x, 0.5),
+            lambda x: upsweep.bincount(torch.tensor([0, 1, 1, 2, 3, 1, 1]), x, length=5),
+            lambda x: upsweep.scan(lambda s, v: 0.5 * s + v, 0.0, x),
+            lambda x: upsweep.lfilter([0.5], [1.0, -0.5], x),
+            lambda x: upsweep.ewm_mean(x, alpha=0.5),
+            lambda x: upsweep.histogram(x.detach(), 5)[0] + x.sum(),
+            lambda x: upsweep.histc(x.detach(), 5) + x.sum(),
+            lambda x: Vi(x).sqdist(Vj(y)).sum(axis=1),
+            lambda x: ((LazyTensor(x[:, None]) - LazyTensor(y[None])) ** 2).sum(-1).sum(1),
+            lambda x: Genred("SqDist(x, y)", ["x = Vi(3)", "y = Vj(3)"], axis=1)(x, y),
+        ):
+            child = os.fork()
+            if not child:
+                try:
+                    torch.compile(function, backend="eager")(x).sum().backward()
+                    compiled, x.grad = x.grad, None
+                    function(x).sum().backward()
+                    torch.testing.assert_close(compiled, x.grad)
+                    os._exit(0)
+                except BaseException:
+                    traceback.print_exc()
+                    os._exit(1)
+            assert os.waitpid(child, 0)[1] == 0
+    """)

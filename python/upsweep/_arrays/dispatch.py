@@ -26,10 +26,9 @@ from typing import Any
 from upsweep import _arrays
 from upsweep._arrays.libraries import PLAIN
 
-__all__ = ["dispatched", "handlers", "provide", "refuse_method", "register"]
+__all__ = ["dispatched", "handlers", "refuse_method", "register"]
 
 _loaders: dict[str, Callable[[], Any]] = {}
-_packages: dict[str, Any] = {}
 
 
 def register(library: str, load: Callable[[], Any]) -> None:
@@ -37,19 +36,13 @@ def register(library: str, load: Callable[[], Any]) -> None:
     _loaders[library] = load
 
 
-def provide(library: str, package: Any) -> None:
-    """Store the package for a library's arrays; the package calls this at the end of its own import."""
-    _packages[library] = package
-
-
 def handlers(library: str) -> Any:
-    """Return the package whose functions handle arrays of "torch" or "dask"; import it on first use.
+    """Return the package whose functions handle arrays of "torch" or "dask"; the loader imports it.
 
-    torch's compiler traces this function. It follows the import statement of a loader, but no call of importlib,
-    and it need not store anything, because the package calls `provide` itself.
+    torch's compiler traces this function. It follows an import statement, but no call of importlib. Each call runs
+    the same steps: the compiler fails where it traces a function twice and finds another path the second time.
     """
-    package = _packages.get(library)
-    return _loaders[library]() if package is None else package
+    return _loaders[library]()
 
 
 def dispatched(

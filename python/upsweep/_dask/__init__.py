@@ -32,9 +32,6 @@ holds one block of columns at a time, or in a tree.
 - `pairs`: reductions over pairs; `pair_partials`: their partial reductions of a block, and how two are combined.
 """
 
-import sys
-
-from upsweep._arrays import dispatch
 from upsweep._dask import pairs
 from upsweep._dask.bincount import bincount
 from upsweep._dask.graph import as_operands, blocks_like, reject_options
@@ -46,5 +43,3 @@ __all__ = [
     "as_operands", "bincount", "blocks_like", "explain", "histogram", "pairs", "reject_options", "scan",
     "user_scan",
 ]  # fmt: skip
-
-dispatch.provide("dask", sys.modules[__name__])

@@ -13,15 +13,12 @@ functions reach the modules as attributes of the package, and `distributed` buil
 Start reading at `scan.cumulative_sum`.
 """
 
-import sys
 from typing import Any
 
 from upsweep._arrays import dispatch
 from upsweep._torch import aggregates, bincount, cluster, loops, pairs, scan, user_scan, via_numpy
 
 __all__ = ["aggregates", "bincount", "cluster", "loops", "pairs", "scan", "user_scan", "via_numpy"]
-
-dispatch.provide("torch", sys.modules[__name__])
 
 
 def _load_user_scan_ops() -> Any:
