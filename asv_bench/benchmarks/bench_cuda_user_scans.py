@@ -1,4 +1,4 @@
-"""Scans by an update of CUDA tensors and programs of te, compared with a copy and known scans.
+"""User-defined scans of CUDA tensors and programs of te, compared with a copy and known scans.
 
 The cases, their checks and their timing are those of ``python asv_bench/run.py userscan --device cuda``.
 """

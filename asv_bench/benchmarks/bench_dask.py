@@ -85,7 +85,7 @@ def scanned(x: Any, update: str, method: str) -> Any:
 
 
 class GraphByUpdate:
-    """Of scans by an update: affine in one state or two, and of no parallel form, whose blocks go in order."""
+    """Of user-defined scans: affine in one state or two, and of no parallel form, whose blocks go in order."""
 
     params = (tuple(UPDATES), METHODS)
     param_names = ("update", "method")

@@ -13,7 +13,7 @@ longer_by = itertools.count()  # operations: no two expressions are the same
 
 
 def update(depth: int) -> None:
-    """A scan by an update of so many nested functions."""
+    """A user-defined scan of so many nested functions."""
     depth += next(longer_by)
 
     def nested(state, x):

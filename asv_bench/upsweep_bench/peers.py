@@ -261,7 +261,7 @@ def _keops(case: Any) -> Function:
     return lazy_reduction(case, importlib.import_module("pykeops.numpy"), backend="CPU")
 
 
-# ---- scans by an update, te ------------------------------------------------------------------------------------
+# ---- user-defined scans, te ------------------------------------------------------------------------------------
 
 
 def _update_of(case: Any) -> tuple[Any, bool]:

@@ -310,7 +310,7 @@ def cases(quick: bool = False, device: str = "cpu") -> list[base.Case]:
 
 
 def updates(quick: bool = False) -> list[Case]:
-    """The scans by an update on the CPU."""
+    """The user-defined scans on the CPU."""
     loop, jax = (("numba", 6.0),), ordered(("jax.lax.scan",))
     small = [
         Case("sum", (1024, 1024), threshold=0.9, peers=jax),

@@ -1,4 +1,4 @@
-// The C interface: argument checks, devices, errors. Launches happen in launch_<dtype>.cu.
+// The C interface: argument checks, devices, errors. Launches happen in instances/scan_<dtype>.cu.
 #include "api/support.hpp"
 
 #include <atomic>

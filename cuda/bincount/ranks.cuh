@@ -3,7 +3,7 @@
 //   slot(x) = how many k in [0, m) there are with x >= E[k]       (E does not decrease; NaN: 0)
 //   slot s in 1 .. n_bins counts in bin s - 1; slot 0 and slots beyond are left out
 //
-// Whoever calls makes E such that this is numpy's bin, or torch's, to the last bit (python/upsweep/_thresholds.py).
+// The caller makes E such that this is numpy's bin, or torch's, to the last bit (python/upsweep/_core/bin_thresholds.py).
 // Where E is nearly even, a guess
 //
 //   r(x) = min(max(int((x - origin) * scale + 0.5), 0), m - 1)

@@ -1,4 +1,4 @@
-// From a plan to a launch, for one dtype. Included by each launch_<dtype>.cu.
+// From a plan to a launch, for one dtype. Included by each instances/scan_<dtype>.cu.
 #pragma once
 
 #include <algorithm>

@@ -1,27 +1,26 @@
-"""Scans, counts and block-sparse reductions for arrays, at the speed of a memory copy.
+"""Scans, counts, histograms and pair reductions for numpy, torch, cupy, jax and dask arrays, on CPUs and CUDA.
 
-A scan is one recurrence along an axis, y[t] = a[t] * y[t-1] + x[t]. A line that fits one core is scanned in order.
-A long line is cut into blocks: the blocks are reduced to their aggregates, the aggregates are combined, and the
-blocks are scanned from the cache. Results do not depend on the number of threads.
+A scan is one recurrence along an axis, y[t] = a[t] * y[t-1] + x[t]. A line of less than one block is scanned in
+order. A long line is cut into blocks: the blocks are reduced to their aggregates, the aggregates are combined, and
+the blocks are scanned from the cache. Results do not depend on the number of threads.
 
     >>> import numpy as np, upsweep
     >>> upsweep.discounted_cumsum(np.ones(4), 0.5)
     array([1.   , 1.5  , 1.75 , 1.875])
 
-Each layer calls only layers below it::
+Imports go down in this picture and never up::
 
-    public functions    scans, aggregates, blockwise, compat       scans, carries, scans of blocks, other names
-                        bincounts, histograms, cluster             counts, histograms, clusters of points
-                        user_scan, filters                         scans by a function, filters made of them
-                        pairs, te                                  pair reductions, tensor expressions
-                        distributed                                scans and counts over torch.distributed
-      -> _torch, _dask  functions for tensors and dask arrays, found through _arrays.dispatch
-      -> _backends      executors of checked problems on the CPU and on CUDA
-      -> _core          the problems: arguments that are checked and have one shape
-      -> _compiler      formulas, recurrences and loops to machine code
-      -> _arrays        array libraries: recognise, describe, allocate, wrap the result
+    blockwise  distributed  _dask                            data larger than one array or one machine
+    aggregates  filters  compat  pairs  _torch               functions that build on others; torch tensors
+    scans  bincounts  histograms  cluster  user_scan  te     public functions
+    _user_scan                                               user-defined scans: compiled scans, gradients
+    _backends                                                executors of checked problems, on the CPU and on CUDA
+    _core                                                    problems: arguments checked, broadcast, described
+    _arrays  _compiler                                       array libraries; compiler of formulas and loops
+    _utils                                                   LRU cache, integer checks
 
-Start reading at `scans.cumulative_sum`.
+`_arrays.dispatch` loads `_torch` and `_dask` at the first call with a tensor or a dask array. Start reading at
+`scans.cumulative_sum`.
 """
 
 import importlib

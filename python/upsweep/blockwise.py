@@ -350,7 +350,7 @@ class _Windowed:
 
 
 class _Updated:
-    """Scans by an update. No dtype of a result rounds the states between blocks."""
+    """User-defined scans. No dtype of a result rounds the states between blocks."""
 
     def __init__(self, update: Callable[[Any, Any], Any], init: Any, axis: int, reverse: bool):
         self.update, self.init, self.axis, self.reverse = update, init, axis, reverse

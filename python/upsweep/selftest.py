@@ -229,7 +229,7 @@ def _check_pairs(dtype: np.dtype[Any]) -> None:
 
 
 def _check_updates(dtype: np.dtype[Any]) -> None:
-    """Scans by an update: columns, lines, and a long line that is scanned in parallel."""
+    """User-defined scans: columns, lines, and a long line that is scanned in parallel."""
 
     def cell(s: Any, x: Any) -> Any:
         return np.tanh(0.5 * s + x)

@@ -37,7 +37,7 @@ enum OperandType : int32_t {
   kFloat32, kFloat64, kInt8, kInt16, kInt32, kInt64, kUInt8, kUInt16, kUInt32, kUInt64
 };
 
-// What chunks, contiguous, do to a state that begins at zero: chunk_sums.py beside the steps. The first stream
+// What chunks, contiguous, do to a state that begins at zero: _compiler/llvm/scans/chunk_aggregates.py. The first stream
 // is a vector's lowest address; `powers` are of M, rests[s * n_chunks + chunk] the result.
 using Sums = void (*)(const Stream* streams, const void* params, const void* powers, void* rests, int64_t n_chunks,
                       int64_t n_vectors);

@@ -130,7 +130,7 @@ class HostDevice:
 
 
 def install(monkeypatch, folder, n_slots=8):
-    """Let pairs and user scans run on the host; `n_slots` of the device decide how columns are split."""
+    """Let pairs and user-defined scans run on the host; `n_slots` of the device decide how columns are split."""
     device = HostDevice(folder, n_slots)
     monkeypatch.setattr(driver, "device", lambda ordinal: device)
     monkeypatch.setattr(nvrtc, "fetch_or_compile", lambda text, options, capability: text.encode())

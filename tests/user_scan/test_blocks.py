@@ -1,4 +1,4 @@
-"""Hazard: blocks of a scan by an update that together give another result than the whole."""
+"""Hazard: blocks of a user-defined scan that together give another result than the whole."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Scans by an update, their gradients and filters of arrays of a device: the same call as on numpy's arrays.
+"""User-defined scans, their gradients and filters of arrays of a device: the same call as on numpy's arrays.
 
 The arrays are stand-ins over the host's memory, the kernels are compiled by the C++ compiler.
 """

@@ -3,12 +3,14 @@
 ::
 
     user's array --+-- numpy, lists, numbers ------------> ndarray         arguments.as_array
-                   +-- cupy, numba, any interface, torch -> DeviceView     arguments.as_operand, descriptor
+                   +-- cupy, numba, any interface --------> DeviceView     arguments.as_operand, descriptor
                    +-- DLPack only (jax, ...) -----------> one of the two  dlpack.call_via_dlpack
                    +-- torch, dask -----------------------> their handlers  dispatch.handlers
 
+    view_tensor a CUDA tensor -> DeviceView, for the handlers of histograms, user-defined scans and loops
     libraries   which library an array belongs to, and the one device of a call
-    interface   `Library`, the base class of the adapters; `cupy`, `numba` and `torch` override what theirs can do
+    interface   `Library`, the base class of the adapters `cupy`, `numba` and `torch`, which override what their
+                library can do
     dtypes      the argument `dtype`; dtypes of results, accumulators and states
     operations  broadcasting, stacking and copying in the user's own library
 

@@ -58,7 +58,7 @@ def as_array(value: object, name: str) -> Array:
 
 
 def as_operand(value: object, name: str) -> Any:
-    """Return `as_array` of the value, or the descriptor of an array on a CUDA device."""
+    """Return `as_array` of the value, or the device view of an array on a CUDA device."""
     view = libraries.view(value, name)
     if view is None:
         return as_array(value, name)

@@ -1,11 +1,11 @@
-"""Descriptors of arrays on a CUDA device: pointer, shape, strides and dtype, without access to the elements.
+"""Device views: pointer, shape, strides and dtype of arrays on a CUDA device, without access to the elements.
 
 A `DeviceView` supports what needs no element: basic indexing, transposition, broadcasting, and the question
 whether two arrays share memory. These operations have numpy's names, also through numpy's own functions
 (``__array_function__``), so that argument checks are written once for numpy arrays and for arrays on a device.
 The class has no buffer and is no ndarray: every attempt to read or write elements on the host raises TypeError.
 
-The adapters of the array libraries create descriptors, `_core` checks and reshapes them, and `_backends/cuda`
+The adapters of the array libraries create device views, `_core` checks and reshapes them, and `_backends/cuda`
 passes them to kernels.
 """
 
@@ -28,7 +28,7 @@ Operand: TypeAlias = Any
 
 
 class Origin(NamedTuple):
-    """The array that a descriptor describes, or the owner of its memory, and where it is."""
+    """The array that a device view describes, or the owner of its memory, and where it is."""
 
     owner: Any
     library: Any  # interface.Library
@@ -124,7 +124,7 @@ class DeviceView:
         return self.shape[0]
 
     def __getitem__(self, index: Any) -> DeviceView:
-        """Basic indexing; integers on all axes give a 0-d descriptor."""
+        """Basic indexing; integers on all axes give a 0-d device view."""
         items = index if isinstance(index, tuple) else (index,)
         n_indexed = 0
         for item in items:
@@ -247,7 +247,7 @@ def contiguous_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-# ---- numpy's functions on descriptors --------------------------------------------------------------------------
+# ---- numpy's functions on device views -------------------------------------------------------------------------
 
 
 def _may_share_memory(a: Any, b: Any, max_work: int | None = None) -> bool:

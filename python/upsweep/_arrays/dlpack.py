@@ -1,7 +1,7 @@
 """DLPack import and export, for arrays that nothing else describes (jax's, for example).
 
-`call_via_dlpack` calls a function with numpy arrays, or descriptors of memory on a device, that share the memory
-of the arguments, and exports the result to the library of the arguments. The public functions call it.
+`call_via_dlpack` calls a function with numpy arrays, or device views, that share the memory of the arguments, and
+exports the result to the library of the arguments. The public functions call it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def call_via_dlpack(function: Callable[..., Any], arrays: dict[str, Any], **keyw
 
 
 def _import(value: Any, name: str, device: int) -> Any:
-    """Return an ndarray or a descriptor that shares the memory of the array."""
+    """Return an ndarray or a device view that shares the memory of the array."""
     if device in _CPU and getattr(getattr(value, "dtype", None), "name", "") == "bfloat16":
         return np.asarray(value)  # numpy's DLPack knows no bfloat16
     from_dlpack: Callable[[Any], Any] = np.from_dlpack

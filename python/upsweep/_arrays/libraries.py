@@ -119,7 +119,7 @@ def device_layout_key(value: Any) -> Hashable:
 
 
 def address_on_device(value: Any, library: Library) -> int:
-    """Return the address of the first element of an array or a descriptor."""
+    """Return the address of the first element of an array or a device view."""
     return value.pointer if type(value) is DeviceView else library.address(value)
 
 

@@ -50,7 +50,7 @@ def stacked(arrays: Sequence[Any], axis: int) -> Any:
 
 
 def copy_to_device_of(like: Any, array: Array) -> Any:
-    """Copy a short host array to the library and the device of `like`, a tensor or a descriptor."""
+    """Copy a short host array to the library and the device of `like`, a tensor or a device view."""
     if any_torch(like):
         torch = sys.modules["torch"]
         return torch.from_numpy(array).to(like.device)

@@ -3,13 +3,15 @@
 ::
 
     scans, bincounts, histograms, pairs     public functions, `_torch`, `_user_scan`
-              |  a problem of `_core`, n_threads, device
+              |  a problem of `_core` (pairs: a reduction of `_compiler`), n_threads, device
               v
     run_scan, reduce_scan, run_count, run_histogram, run_pairs           (this file)
               |                      |
               |  numpy               |  arrays on a device, or numpy with device="cuda"
               v                      v
     cpu/{scan,bincount,...}   cuda/{scan,bincount,...}
+
+    _user_scan, te  -->  cpu_user_scan, cuda_user_scan, cuda_loops: modules of executors, on first use
 
 `problem.placement` says where arrays on a device are; None means numpy. `device` is the ordinal of the CUDA
 device to which numpy arrays are copied; None means the CPU. Only `_backends/cuda` uses the CUDA library.

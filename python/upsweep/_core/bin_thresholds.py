@@ -1,10 +1,10 @@
 """Thresholds of bins: for each bin the least number, in the dtype of x, that numpy or torch puts into it.
 
 All binning rules are monotonic: a greater number never falls into a lower bin. The bin of a number is therefore
-the number of thresholds that it reaches, and the kernels (src/histogram.hpp) only compare. Thresholds follow the
-roundings and promotions of the library whose function is reproduced. Where a bound proves that its rule agrees
-with comparing to the edges, the edges are the thresholds; otherwise they are found by bisection over all numbers
-of the dtype. `_core/histogram.py` calls this module.
+the number of thresholds that it reaches, and the kernels (src/histogram/kernels.cpp) only compare. Thresholds
+follow the roundings and promotions of the library whose function is reproduced. Where a bound proves that its rule
+agrees with comparing to the edges, the edges are the thresholds; otherwise they are found by bisection over all
+numbers of the dtype. `_core/histogram.py` calls this module.
 """
 
 from __future__ import annotations

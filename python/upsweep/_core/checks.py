@@ -208,6 +208,6 @@ def shape_error(name: str, shape: object, array: Any) -> ValueError:
 
 
 def check_writeable(out: Any, called: str = "out") -> None:
-    """Raise for an array of numpy, or the descriptor of an array, that is read-only."""
+    """Raise for a numpy array or a device view that is read-only."""
     if not out.flags.writeable:
         raise ValueError(f"{called}: is read-only")

@@ -1,4 +1,4 @@
-"""Axes, shapes and memory of operands, ndarrays and descriptors alike. No function here reads an element."""
+"""Axes, shapes and memory of operands, ndarrays and device views alike. No function here reads an element."""
 
 from __future__ import annotations
 

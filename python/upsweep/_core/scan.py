@@ -27,7 +27,7 @@ __all__ = [
 class Scan:
     """A checked scan. `x`, `gates` and `reset` have the result's shape; the others lack `axis`.
 
-    With a `placement` the operands are descriptors of arrays on its device, except for numbers, which are host
+    With a `placement` the operands are device views of arrays there, except for numbers, which are host
     arrays. `name` and `factor_name` are the user's names of x and of the factor (gates or gamma).
     """
 
@@ -158,7 +158,7 @@ def check_out(
     *,
     called: str = "out",
 ) -> Operand:
-    """Return `out` as a plain ndarray or a descriptor, if the result may be written to it.
+    """Return `out` as a plain ndarray or a device view, if the result may be written to it.
 
     `inputs` are all arrays that are read; of these, `in_place` may be `out` itself, element for element. Errors
     call it `called`.

@@ -5,13 +5,13 @@ call with a dask array. Arguments are checked with placeholders of no memory, by
 memory; then operands are cut at the same places, and tasks are created. Nothing is computed before the user asks
 for it. Names of tasks follow from the arguments, so that the same call has the same keys.
 
-A scan along an axis of four blocks. The *carry* of a block is its aggregate: what its steps do to a state::
+A scan along an axis of four blocks. The *aggregate* of a block (`upsweep.Carry`) is what its steps do to a state::
 
     method="sequential"                            method="tree"
 
     block 0   block 1   block 2   block 3          block 0   block 1   block 2   block 3
        |         |         |         |                |         |         |         |
-     carry     carry     carry     carry            carry     carry     carry     carry
+   aggregate aggregate aggregate aggregate        aggregate aggregate aggregate aggregate
        |         |         |         |                 \         \       /         /
     state --> state --> state --> state                 up-sweep: combine groups
        |         |         |         |                 /         /       \         \
@@ -19,7 +19,7 @@ A scan along an axis of four blocks. The *carry* of a block is its aggregate: wh
                                                       |         |         |         |
                                                     result    result    result    result
 
-A sequential scan has at most three tasks per block and computes few states at a time; a tree has a depth of
+A sequential scan has at most three tasks per block and holds few blocks in memory; a tree has a depth of
 log8(blocks). An update that cannot be combined has one task per block, in order.
 
 Counts, histograms and their ranges are tree reductions of one task per block. A reduction over pairs has one task

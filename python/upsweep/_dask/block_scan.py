@@ -1,8 +1,8 @@
-"""The tasks of a scan over blocks: a sequential chain of states, a tree, or blocks in order without carries.
+"""The tasks of a scan over blocks: a sequential chain of states, a tree, or blocks in order without aggregates.
 
-A *carry* is the aggregate of a block: what its steps do to the state before them. The results of a block need the
-state before it; the methods differ in how these states follow from the carries. `scan` and `user_scan` provide the
-work of the tasks as a `BlockOperations`.
+A *carry* (`upsweep.Carry`, `UpdateCarry`) is an aggregate: what the steps of a block do to the state before them.
+The results of a block need the state before it; the methods differ in how these states follow from the carries.
+`scan` and `user_scan` provide the work of the tasks as a `BlockOperations`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CUDA tensors of user-defined scans: descriptors for the kernels, and numbers that follow the other arguments.
+"""CUDA tensors of user-defined scans: device views for the kernels, and numbers that follow the other arguments.
 
 A module of its own, so that tests can replace these functions and run on tensors in the host's memory.
 """
@@ -22,7 +22,7 @@ def is_cuda(tensor: Tensor) -> bool:
 
 
 def device_view(tensor: Tensor) -> DeviceView:
-    """The descriptor of a CUDA tensor."""
+    """The device view of a CUDA tensor."""
     return view_tensor(tensor.detach().resolve_neg(), "a tensor")
 
 

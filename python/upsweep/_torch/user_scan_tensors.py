@@ -134,7 +134,7 @@ def as_result(
 
 
 def numpy_view(tensor: Tensor) -> Operand:
-    """The memory of a tensor as an array, or as the descriptor of an array on a device."""
+    """The memory of a tensor as an array, or as a device view."""
     if user_scan_cuda.is_cuda(tensor):
         return user_scan_cuda.device_view(tensor)
     array: Operand = tensor.detach().resolve_neg().numpy()

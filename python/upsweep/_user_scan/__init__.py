@@ -1,6 +1,6 @@
 """User-defined scans: arguments, compiled scans, gradients and aggregates of `upsweep.scan`.
 
-The public module `user_scan`, `_torch`, `_dask`, `blockwise` and `aggregates` call it.
+The public modules `user_scan`, `filters` and `blockwise`, and `_torch` and `_dask` call it.
 
     problem.check     arguments -> Problem (arrays, Traced update, ScanSpec)
         |

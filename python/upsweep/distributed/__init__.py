@@ -1,8 +1,8 @@
 r"""Scans and counts of arrays that are sharded over the processes of a torch.distributed group.
 
 `cumulative_sum`, `discounted_cumsum` and `linear_recurrence` scan along an axis of which each rank holds a shard,
-of any length, in the order of the ranks; `bincount` counts keys that are sharded. Import the package by name:
-``import upsweep.distributed`` needs torch.
+of any length, in the order of the ranks; `bincount` counts keys that are sharded. ``import upsweep`` does not
+import this package, because it needs torch: use ``import upsweep.distributed``.
 
 All ranks of the group have to call the same function, and if one rank differentiates its result, all have to. If
 one rank raises, or the shards do not fit together, all raise. If a rank does not call at all, or fails later, the
@@ -19,7 +19,7 @@ How it works
       -> scan                  checks the call, asks for consensus, runs the scan
            communicator        consensus of all ranks: all-gather of metadata, or of the error of one rank
            shard_cache, shard  this rank's part: scans and reductions of rows, decay of the state before it
-             launch_cache      described CUDA scans, started again with other addresses
+             launch_cache      prepared CUDA launches, reused for arrays of the same layout
            strategies          which rows are scanned from which state, and what is sent
              transport         messages of torch.distributed          \  one interface: all-gathers and channels
              p2p_transport     memory of the other GPUs of one host   /
@@ -37,7 +37,7 @@ How it works
    serves few rows or many ranks: ranks gather the aggregates of their shards before they scan them. The first two
    read and write a shard about once, the last one reads it twice.
 
-The GPUs of one host write states into each other's memory. That is set up when a group first scans: it takes two
+The GPUs of one host write states into each other's memory. That is set up when a group first scans: it takes 1.5
 seconds once, and 1.25 MiB for each rank of the group on each device, as long as the group lives. Where it cannot
 be set up, NCCL carries the states. Start to read in `scan`, then `strategies`.
 """

@@ -22,7 +22,7 @@ class ScanCall:
     name : str
         The public function.
     prepare : callable
-        Checks the arguments with the initial state that it is passed; returns a `_torch.scan._Scan`.
+        Checks the arguments with the initial state that it is passed; returns a `_torch.scan.TensorScan`.
     operands : tuple or None
         What is scanned, gates and factor, if the arguments are nothing but these, `axis` and the flags.
     flush : bool

@@ -2,8 +2,8 @@
 
 A tensor is a `placeholder`, an argument of the call, or a `compute`: a function from indices to an element.
 `scan` is a recurrence over the first dimension. `create_schedule` decides the order of the loops, `lower` shows
-them, `build` compiles them. Before anything runs, every index is proven to stay inside of its tensor, and a
-recurrence to read only steps that are computed already.
+them, `build` compiles them. A recurrence is proven to read only steps that are computed already. Every index
+is proven to stay inside of its tensor when the program is built, or checked at the call if that depends on sizes.
 
     program     tensors, mathematics, scans       symbolic tensors; bounds_checks proves their indices
        |

@@ -1,4 +1,4 @@
-"""User scans on a CUDA device against the reference: layouts, dtypes, chunks of time, repeated runs."""
+"""User-defined scans on a CUDA device against the reference: layouts, dtypes, chunks of time, repeated runs."""
 
 import contextlib
 

@@ -3,7 +3,8 @@
 ::
 
     scan, bincount, histogram     executors of checked problems, called by `_backends`
-        -> scans, bincounts, histograms      Cython modules, one build per instruction set under ``_isa/<level>/``
+        -> _scans, _bincounts, _histograms   Cython modules, built for each instruction set in ``_isa/<level>/``;
+                                             here under the names `scans`, `bincounts`, `histograms`
     pairs, user_scan, loops       executors that compile kernels (`_compiler.llvm`)
         -> _pairs, _user_scans, _loops       Cython drivers of compiled kernels, one build
     openmp, _machine              OpenMP's functions and version, properties of the CPU

@@ -1,4 +1,4 @@
-"""What this machine can run, and the OpenMP pool (src/_machine.pyx)."""
+"""What this machine can run, and the OpenMP pool (src/bindings/_machine.pyx)."""
 
 def usable_levels() -> list[str]:
     """Names of the instruction sets that this CPU runs, the widest first."""

@@ -1,5 +1,6 @@
-"""Reductions over pairs by compiled tiles (src/_pairs.pyx); one build, since the tiles are compiled for this
-machine.
+"""Reductions over pairs by compiled tiles (src/bindings/_pairs.pyx).
+
+There is one build, since the tiles are compiled for this machine.
 """
 
 from collections.abc import Callable, Sequence

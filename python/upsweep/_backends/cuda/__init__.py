@@ -2,10 +2,11 @@
 
 ::
 
-    _backends (executor lookup), _user_scan, te           _torch, distributed (tensors: pointers of their own)
-          |  problem, device views or numpy arrays              |
+    _backends (executor lookup), _user_scan, te           _torch, distributed (`_torch.executors`
+          |  problem, device views or numpy arrays              |  describes tensors)
           v                                                     |
-    executors: scan, bincount, pairs, loops, user_scan          |
+    executors: scan (also aggregates), bincount (also           |
+          |  histograms), pairs, loops, user_scan               |
           |  open a context: `context` for device arrays,       |
           |  `staging` for numpy arrays with a device           |
           v                                                     v
@@ -15,10 +16,11 @@
           v                                                     v
     abi (structures), library (libupsweep_cuda.so)        driver (modules, launches), prepared_launch
 
-An executor checks nothing; it allocates results in the arrays' library, describes operands as `ArrayDescriptor`
-(`descriptor`), and starts kernels on the current stream of that library. It waits for the device only where a
-result depends on the data (`bincount_sync`), or to copy results to numpy arrays. Launch modules know pointers, a
-stream and an allocator only, so that tensors, whose allocation and streams are torch's, use them directly.
+An executor checks no argument but the keys of a count, which only the device can read. It allocates results in the
+arrays' library, describes operands as `ArrayDescriptor` (`descriptor`), and starts kernels on its current stream.
+It waits for the device only where a result depends on the data (`bincount_sync`), or to copy results to numpy
+arrays. Launch modules know pointers, a stream and an allocator only, so that tensors, whose allocation and streams
+are torch's, use them directly.
 
 `memory` is the driver's allocator, for numpy arrays and for libraries that allocate nothing; `device_copy` is an
 array of its own. Only this folder uses ctypes for CUDA; every call of the C library goes through `library.load()`,

@@ -1,7 +1,7 @@
-"""Operand descriptors: pointer, shape, strides and dtype of a device array, without the array.
+"""Array descriptors: pointer, shape, strides and dtype of one operand on a device, for the launch modules.
 
-All launch modules of this folder take descriptors, so that they know no array library. A caller describes its
-arrays (`describe` for device views, `_torch.executors` for tensors) and keeps them alive.
+All launch modules of this folder take array descriptors, so that they know no array library. A caller describes
+its arrays (`describe` for device views, `_torch.executors` for tensors) and keeps them alive.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """CUDA code generation: CUDA C++ text, and NVRTC, which compiles it.
 
     pairs/     kernels of pair reductions          scalars   one instruction as CUDA C++
-    scans/     kernels of user scans               request   cache key and sizes of pair kernels
+    scans/     kernels of user-defined scans       request   cache key and sizes of pair kernels
     loops/     kernels of `te`'s loop nests        nvrtc     locates and calls NVIDIA's run-time compiler
     kernels/   CUDA C++ templates that the generated text includes
 
-Nothing in this folder uses a device or an array: `_backends/cuda` launches the kernels. README.md explains how
-a text is put together, and the precision.
+Nothing in this folder uses a device or an array: `_backends/cuda` launches the kernels. README.md explains the
+texts of the kernels, and the precision.
 """

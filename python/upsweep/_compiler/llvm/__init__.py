@@ -6,7 +6,7 @@
     transpose      transposes squares of vectors in registers
     target, jit    instruction sets; compile and load
     pairs/         kernels of pair reductions: `kernel`, `reducers`, `compiled`
-    scans/         kernels of user scans: `kernel`, `chunk_aggregates`
+    scans/         kernels of user-defined scans: `kernel`, `chunk_aggregates`
     loops/         kernels of `te`'s loop nests
 
 `_backends/cpu` calls `pairs.compiled`, `scans.kernel` and `loops.render`; each writes IR, which `jit` compiles

@@ -25,7 +25,7 @@ _BOOL = np.dtype(bool)
 
 
 def user_line() -> str:
-    """The line of the user's program that is running: ``file.py, line 3: the text of the line``."""
+    """The line of the user's program that is running: ``FILE, line 3: the text of the line``."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(
         (_PACKAGE, "<frozen", "<__array_function")

@@ -1,4 +1,4 @@
-"""Threaded copies, the yardsticks of the benchmarks (src/_baseline.pyx); one build per instruction set."""
+"""Threaded copies that benchmarks compare with (src/bindings/_baseline.pyx); one build per instruction set."""
 
 from typing import Any, Literal
 

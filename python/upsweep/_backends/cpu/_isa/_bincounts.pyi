@@ -1,4 +1,4 @@
-"""Counts of integer keys (src/_counts.pyx); one build per instruction set, in the folders beside this."""
+"""Counts of integer keys (src/bindings/_bincounts.pyx); one build per instruction set, in `_isa/<level>/`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Histograms of numpy arrays (src/_histograms.pyx); one build per instruction set, in the folders beside this."""
+"""Histograms of numpy arrays (src/bindings/_histograms.pyx); one build per instruction set, in `_isa/<level>/`."""
 
 from typing import Any
 

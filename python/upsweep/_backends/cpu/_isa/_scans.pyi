@@ -1,4 +1,4 @@
-"""Scans on numpy arrays (src/_scans.pyx); one build per instruction set, in the folders beside this."""
+"""Scans on numpy arrays (src/bindings/_scans.pyx); one build per instruction set, in `_isa/<level>/`."""
 
 from typing import Any
 

@@ -1,6 +1,7 @@
 """CUDA kernels of loop nests. `te.cuda_function` makes a `program.Program`; `_backends.cuda.loops_launch` runs it.
 
-A nest is the same as for any target. `Program` splits it into kernels, and each kernel runs through the passes:
+The input is the loop nest that LLVM gets, too. `Program` splits it into kernels, and each kernel runs through the
+passes:
 
     split_kernels -> binding -> tile_rows -> keep_states -> prefetch
                                                                |

@@ -2,8 +2,8 @@
 
 The text consists of types and sizes, `kernels/device.cuh`, `numbers.cuh` and `recurrence.cuh`, the recurrence's
 own functions, then `walk.cuh`, `scan_columns.cuh` or `scan_lines.cuh`, and `carries.cuh` and `join_chunks.cuh`
-where chunks of time are joined. For lines in one pass it is `carries.cuh`, `runs.cuh`, `letters.cuh`,
-`tile_parts.cuh`, and `wave_states.cuh` and `scan_waves.cuh`, or `look_back.cuh` and `scan_tiles.cuh`. The
+where chunks of time are joined. For lines in one pass it is `carries.cuh`, `runs.cuh`, `tile_state.cuh`,
+`tile_parts.cuh`, and `prefix_warp.cuh` and `scan_persistent.cuh`, or `look_back.cuh` and `scan_tiles.cuh`. The
 functions are
 
     load_parameters   what does not change during a call

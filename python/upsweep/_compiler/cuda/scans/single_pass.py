@@ -37,7 +37,7 @@ MANY_TILES = 528
 FULL = 1.2  # at most: the steps that the tiles of a line have room for, relative to its steps
 LANES = 32
 LEAST_COPIED = 4  # bytes of an element that can be copied to shared memory asynchronously
-DECLARED_SHARED = 4 * 1024  # at most, in kernels/scan_waves.cuh
+DECLARED_SHARED = 4 * 1024  # at most, in kernels/scan_persistent.cuh
 # Of a processor; of a thread with carries of two words, and for each further word.
 REGISTERS, SHARED_OF_PROCESSOR = 65_536, 220 * 1024
 SPARE_REGISTERS, REGISTERS_OF_WORD = 48, 16

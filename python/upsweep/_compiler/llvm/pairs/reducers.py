@@ -9,7 +9,7 @@ vector each that take `SLOT_BYTES` per lane whatever their type. The slots are, 
     min, max            the best values; of those with an index then the indices, integers of the type's width
     kmin                for each component k values in rising order, then for each component their indices
 
-src/pairs_states.hpp has the same list: it begins, combines and ends states.
+src/pairs/states.hpp has the same list: it begins, combines and ends states.
 """
 
 from __future__ import annotations
