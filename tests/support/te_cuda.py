@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 from te_reference import evaluate, run_nest
 from upsweep._compiler.cuda.loops.program import Program
-from upsweep.te.lowered import lower_for
+from upsweep.te.lowering import lower_for
 
 
 def program_of(schedule, args, wide=False):

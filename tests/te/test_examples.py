@@ -11,7 +11,7 @@ from upsweep import te
 pytest.importorskip("llvmlite")
 
 
-@pytest.mark.parametrize("name", ["build", "function", "mathematics", "tensors", "scans", "schedule"])
+@pytest.mark.parametrize("name", ["build", "compat", "function", "mathematics", "tensors", "scans", "schedule"])
 def test_examples_in_docstrings(name):
     results = doctest.testmod(importlib.import_module(f"upsweep.te.{name}"))
     assert results.attempted > 0 and results.failed == 0

@@ -1,1 +1,1 @@
-"""Helpers without knowledge of arrays, used by all layers: integer arguments, the LRU cache, the progress bar."""
+"""Helpers without knowledge of arrays, used by all layers: integers, LRU cache, progress bar, docstrings."""

@@ -10,8 +10,8 @@
                                          v
           _backends.run_pairs, _torch.pairs, _dask.pairs
 
-`ranges` is `BlockRanges`, the block-sparse sets of pairs; `block_intervals` has their arrays, `sparsity_patterns`
-constructs them. `printing` is the text of expressions and reductions. Formulas themselves, and the code generated
+`ranges` is `BlockRanges`, the block-sparse sets of pairs; `block_intervals` has their arrays, and constructs them.
+`printing` is the text of expressions and reductions. Formulas themselves, and the code generated
 for them, are in `_compiler`. Start reading in `function`.
 """
 
@@ -21,15 +21,6 @@ from upsweep.pairs.lazy_tensor import LazyTensor, Pm, Vi, Vj
 from upsweep.pairs.ranges import BlockRanges
 
 __all__ = [
-    "BlockRanges",
-    "Genred",
-    "KernelSolve",
-    "LazyTensor",
-    "Pm",
-    "Vi",
-    "Vj",
-    "generic_argkmin",
-    "generic_argmin",
-    "generic_logsumexp",
-    "generic_sum",
-]
+    "BlockRanges", "Genred", "KernelSolve", "LazyTensor", "Pm", "Vi", "Vj", "generic_argkmin", "generic_argmin",
+    "generic_logsumexp", "generic_sum",
+]  # fmt: skip

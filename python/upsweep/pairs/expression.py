@@ -96,15 +96,7 @@ def _from_rows(rows: list[tuple[Any, ...]]) -> Expression:
 
 @functools.lru_cache(maxsize=1024)
 def join_meta(a: Meta, b: Meta) -> Meta:
-    """The common properties of two operands.
-
-    Raises
-    ------
-    ValueError
-        Their sizes differ, or their batch dimensions do not broadcast.
-    TypeError
-        Their dtypes, libraries or devices differ.
-    """
+    """The common properties of two operands; raises ValueError or TypeError where they do not go together."""
     if a.location is not None and b.location is not None and a.location != b.location:
         raise TypeError(f"one has arrays of {a.location}, the other of {b.location}")
     if a.dtype is not None and b.dtype is not None and a.dtype != b.dtype:
@@ -156,10 +148,8 @@ def flatten(*roots: Expression, gaps: bool = False) -> tuple[tuple[Any, ...], li
                 position = -1 - leaf.index
                 first = symbolic.setdefault(leaf.index, leaf)
                 if (first.dim, first.kind) != (leaf.dim, leaf.kind):
-                    raise ValueError(
-                        f"symbolic variable {leaf.index} is both V{first.kind}({first.dim}) and "
-                        f"V{leaf.kind}({leaf.dim})"
-                    )
+                    both = f"V{first.kind}({first.dim}) and V{leaf.kind}({leaf.dim})"
+                    raise ValueError(f"symbolic variable {leaf.index} is both {both}")
             else:
                 key = id(leaf.array), leaf.kind
                 position = positions.setdefault(key, len(leaves))

@@ -66,13 +66,7 @@ def check_k(value: Any, name: str, reduction_op: str) -> int:
 
 
 def _device_of_backend(arrays: Sequence[Any], backend: str | None, device_id: int) -> str | None:
-    """The `device` that KeOps' name of a backend means for numpy arrays; None for arrays that are on a device.
-
-    Raises
-    ------
-    ValueError
-        There is no such backend, or the arrays are elsewhere.
-    """
+    """The `device` that KeOps' name of a backend means for numpy arrays; None for arrays that are on a device."""
     if backend not in _BACKENDS:
         raise ValueError(f"backend: expected one of {', '.join(_BACKENDS)}, got {backend!r}")
     ordinal = as_integer(device_id, "device_id")
@@ -109,17 +103,8 @@ class Sizes(NamedTuple):
 class PairProblem:
     """A checked reduction over pairs, without its arrays: derivatives are other reductions of the same sizes.
 
-    Attributes
-    ----------
-    reduction : PairReduction
-        The reduction.
-    sizes : Sizes
-        The sizes of its arrays.
-    intervals : function
-        Maps the axis of the result, "i" or "j", to the pairs to reduce over: None for all, one `BlockIntervals`
-        for all batch entries, or a list of one for each.
-    n_threads, device, method : optional
-        As of a call.
+    `intervals` maps the axis of the result, "i" or "j", to the pairs to reduce over: None for all, one
+    `BlockIntervals` for all batch entries, or a list of one for each.
     """
 
     reduction: PairReduction
@@ -159,20 +144,7 @@ class BoundCall(NamedTuple):
 class PairFunction:
     """A formula of inputs and its reduction, for arrays of any dtype.
 
-    Parameters
-    ----------
-    inputs : sequence of Input
-        The arrays by position.
-    formula, weight : Node
-        What is reduced, and its weight.
-    reduction : str
-        One of `formulas.reduction.REDUCTIONS`.
-    rows : {"i", "j"}
-        The axis of the result.
-    k : int
-        K of the "kmin" family.
-    dtype_acc : str
-        The accumulator's dtype, or "auto".
+    `rows`, "i" or "j", is the axis of the result; `k` is that of the "kmin" family.
     """
 
     def __init__(
@@ -251,20 +223,8 @@ class PairFunction:
     ) -> Any:  # fmt: skip
         """Check the arguments of a call and run it where the arrays are.
 
-        Parameters
-        ----------
-        run : function
-            Computes the result of a `BoundCall` on arrays of numpy, dask, or of a device.
-        torch_handler : str
-            The function of `_torch.pairs` for tensors.
-        arrays : sequence of arrays
-            One for each input.
-        cotangent : array, optional
-            Of gradients.
-        ranges, n_threads, device, method
-            As of a call.
-        **keywords
-            For `torch_handler`.
+        `run` computes the result of a `BoundCall` on arrays of numpy, dask, or of a device; tensors go to the
+        function `torch_handler` of `_torch.pairs`, with the other keywords.
         """
         if _arrays.any_dask(*arrays, cotangent):
             return run(self._bind_lazy(arrays, cotangent, ranges, n_threads, device, method))
@@ -303,11 +263,9 @@ class PairFunction:
             )
         self.check_number(len(arrays))
         named = [(each.name, array) for each, array in zip(self.inputs, arrays)]
-        if cotangent is not None:
-            named.append(("cotangent", cotangent))
-        operands = handlers("dask").pairs.operands(named)
-        if cotangent is not None:
-            cotangent = operands.pop()
+        seed = [] if cotangent is None else [("cotangent", cotangent)]
+        operands = handlers("dask").pairs.operands(named + seed)
+        cotangent = operands.pop() if seed else None
         on_device = _arrays.any_on_device(*(getattr(array, "_meta", None) for array in operands))
         problem, padded = self.problem(
             operands, [array.dtype.name for array in operands], on_device, None, n_threads

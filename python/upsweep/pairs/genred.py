@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from upsweep._compiler.formulas.nodes import KINDS, Node, variable, variables
 from upsweep._compiler.formulas.parser import parse, parse_aliases, reduction_name
+from upsweep._utils.examples import with_example
 from upsweep.pairs.function import Input, PairFunction, check_accumulator, check_k
 from upsweep.pairs.gradients import value_and_grad
 from upsweep.pairs.printing import describe
 
 __all__ = ["Genred", "generic_argkmin", "generic_argmin", "generic_logsumexp", "generic_sum"]
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 _VARIABLE = re.compile(r"\bVar\(\s*(\d+)\s*,\s*(\d+)\s*,\s*([012])\s*\)")
 
 
@@ -193,15 +195,13 @@ def _of_output(output: str) -> tuple[int, int]:
     return (1 if kind == "i" else 0), dim
 
 
-def generic_sum(formula: str, output: str, *aliases: str, **kwargs: Any) -> Genred:
-    """A `Genred` of a sum, from a declaration of the result: ``"a = Vi(3)"`` has 3 features for each row.
-
+_GENERIC_PARAMETERS = """
     Parameters
     ----------
     formula : str
-        The formula.
+        The formula; of dim 1 for `generic_logsumexp`.
     output : str
-        The declaration of the result.
+        The declaration of the result: ``"a = Vi(3)"`` has 3 features for each row.
     *aliases : str
         The inputs.
     **kwargs
@@ -210,83 +210,37 @@ def generic_sum(formula: str, output: str, *aliases: str, **kwargs: Any) -> Genr
     Returns
     -------
     Genred
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from upsweep import generic_sum
-    >>> generic_sum("SqDist(x, y)", "a = Vi(1)", "x = Vi(1)", "y = Vj(1)")(np.ones((1, 1)), np.zeros((4, 1)))
-    array([[4.]])
-    """
-    axis, _ = _of_output(output)
-    return Genred(formula, aliases, "Sum", axis, **kwargs)
+"""
 
 
+def _documented(name: str, arguments: str, result: str) -> Callable[[_Function], _Function]:
+    """A decorator that appends the parameters and the example of a ``generic_*`` function to its docstring."""
+    return with_example(
+        ">>> import numpy as np", f">>> from upsweep import {name}", f">>> reduction = {name}({arguments})",
+        ">>> reduction(np.zeros((1, 1)), np.array([[3.0], [1.0], [-2.0]]))", result, sections=_GENERIC_PARAMETERS,
+    )  # fmt: skip
+
+
+@_documented("generic_sum", '"SqDist(x, y)", "a = Vi(1)", "x = Vi(1)", "y = Vj(1)"', "array([[14.]])")
+def generic_sum(formula: str, output: str, *aliases: str, **kwargs: Any) -> Genred:
+    """A `Genred` of a sum, from a declaration of the result."""
+    return Genred(formula, aliases, "Sum", _of_output(output)[0], **kwargs)
+
+
+@_documented("generic_logsumexp", '"x * y", "a = Vi(1)", "x = Vi(1)", "y = Vj(1)"', "array([[1.09861229]])")
 def generic_logsumexp(formula: str, output: str, *aliases: str, **kwargs: Any) -> Genred:
-    """A `Genred` of log(sum(exp(formula))), from a declaration of the result.
-
-    Parameters
-    ----------
-    formula, output, *aliases, **kwargs
-        As of `generic_sum`; the formula is of dim 1.
-
-    Returns
-    -------
-    Genred
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from upsweep import generic_logsumexp
-    >>> generic_logsumexp("x * y", "a = Vi(1)", "x = Vi(1)", "y = Vj(1)")(np.zeros((1, 1)), np.ones((2, 1)))
-    array([[0.69314718]])
-    """
-    axis, _ = _of_output(output)
-    return Genred(formula, aliases, "LogSumExp", axis, **kwargs)
+    """A `Genred` of log(sum(exp(formula))), from a declaration of the result."""
+    return Genred(formula, aliases, "LogSumExp", _of_output(output)[0], **kwargs)
 
 
+@_documented("generic_argkmin", '"SqDist(x, y)", "a = Vi(2)", "x = Vi(1)", "y = Vj(1)"', "array([[1, 2]])")
 def generic_argkmin(formula: str, output: str, *aliases: str, **kwargs: Any) -> Genred:
-    """A `Genred` of the indices of the smallest values: K of them for each row if the result is ``"a = Vi(K)"``.
-
-    Parameters
-    ----------
-    formula, output, *aliases, **kwargs
-        As of `generic_sum`, with K as the dim of the output.
-
-    Returns
-    -------
-    Genred
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from upsweep import generic_argkmin
-    >>> neighbours = generic_argkmin("SqDist(x, y)", "a = Vi(2)", "x = Vi(1)", "y = Vj(1)")
-    >>> neighbours(np.array([[0.0]]), np.array([[3.0], [1.0], [-2.0]]))
-    array([[1, 2]])
-    """
+    """A `Genred` of the indices of the K smallest values of each row, for a result ``"a = Vi(K)"``."""
     axis, k = _of_output(output)
     return Genred(formula, aliases, "ArgKMin", axis, opt_arg=k, **kwargs)
 
 
+@_documented("generic_argmin", '"SqDist(x, y)", "a = Vi(1)", "x = Vi(1)", "y = Vj(1)"', "array([[1]])")
 def generic_argmin(formula: str, output: str, *aliases: str, **kwargs: Any) -> Genred:
-    """A `Genred` of the index of the smallest value, from a declaration of the result.
-
-    Parameters
-    ----------
-    formula, output, *aliases, **kwargs
-        As of `generic_sum`.
-
-    Returns
-    -------
-    Genred
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from upsweep import generic_argmin
-    >>> generic_argmin("SqDist(x, y)", "a = Vi(1)", "x = Vi(1)", "y = Vj(1)")(np.zeros((1, 1)), np.ones((2, 1)))
-    array([[0]])
-    """
-    axis, _ = _of_output(output)
-    return Genred(formula, aliases, "ArgMin", axis, **kwargs)
+    """A `Genred` of the index of the smallest value, from a declaration of the result."""
+    return Genred(formula, aliases, "ArgMin", _of_output(output)[0], **kwargs)

@@ -115,8 +115,6 @@ class _Gradients:
             gradient = gradient.sum(axis=axes, keepdims=True, dtype=np.float64).astype(gradient.dtype)
         return gradient.reshape(argument.shape)
 
-    # ---- sums --------------------------------------------------------------------------------------------------
-
     def _of_sum(self, of: Node) -> Array:
         pulled = self.problem.with_reduction(adjoint.pullback(self.reduction, of, len(self.arrays)))
         return self._run(pulled, [*self.arrays, self.cotangent, *self._residuals])[0]
@@ -135,8 +133,6 @@ class _Gradients:
         """+inf instead of the -inf of rows without pairs, so that exp(F - inf) = 0."""
         finite: Array = self.xp.where(log_totals == -np.inf, np.inf, log_totals)
         return finite.astype(log_totals.dtype, copy=False)
-
-    # ---- extremes ----------------------------------------------------------------------------------------------
 
     def _of_extreme(self, of: Node) -> Array:
         """The gradients of the selected pairs, one for each row, feature and rank among the K smallest."""

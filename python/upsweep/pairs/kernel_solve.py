@@ -57,12 +57,8 @@ class KernelSolve:
         opt_arg: Any = None, dtype_acc: str = "auto", use_double_acc: bool = False, sum_scheme: str = "auto",
         enable_chunks: bool = True, rec_multVar_highdim: Any = None, use_fast_math: bool = True,
     ) -> None:  # fmt: skip
-        accumulator: dict[str, Any] = {
-            "dtype_acc": dtype_acc,
-            "use_double_acc": use_double_acc,
-            "sum_scheme": sum_scheme,
-        }
-        self._function = Genred(formula, aliases, "Sum", axis, **accumulator)._function
+        options: dict[str, Any] = {"use_double_acc": use_double_acc, "sum_scheme": sum_scheme}
+        self._function = Genred(formula, aliases, "Sum", axis, dtype_acc=dtype_acc, **options)._function
         names = [each.name for each in self._function.inputs]
         if varinvalias not in names:
             raise ValueError(f"varinvalias: expected one of {', '.join(names)}, got {varinvalias!r}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,17 +11,29 @@ import numpy as np
 from upsweep import _arrays
 from upsweep._arrays.dispatch import handlers
 from upsweep._compiler.formulas.nodes import KINDS
+from upsweep._utils.examples import with_example
 from upsweep.pairs.expression import NO_ARRAYS, Leaf, Meta
 from upsweep.pairs.function import check_accumulator
 from upsweep.pairs.kernel_solve import solve
 from upsweep.pairs.pending import with_numbers_as_arrays
 from upsweep.pairs.printing import describe_expression
-from upsweep.pairs.reductions import Reductions, function_of
+from upsweep.pairs.reductions import Reductions, function_of, take_formula_options
 
 __all__ = ["LazyTensor", "Pm", "Vi", "Vj"]
 
-_ACCUMULATOR_OPTIONS = ("dtype_acc", "use_double_acc", "sum_scheme")
+_IMPORTS = ">>> import numpy as np", ">>> from upsweep import Pm, Vi, Vj"  # of examples
 _FLOATS = {np.dtype(name): name for name in ("float32", "float64")}
+
+
+def _shows(call: str, result: str) -> Callable[..., Any]:
+    """A decorator: the example of a method is this call of a matrix of two rows and two columns."""
+    matrix = ">>> K = Vi(np.array([[1.0], [2.0]])) * Vj(np.array([[1.0], [3.0]]))"
+    return with_example(*_IMPORTS, matrix, f">>> {call}", result)
+
+
+def _of_meta(name: str, doc: str) -> property:
+    """The property for one of the common properties of the arrays."""
+    return property(lambda self: getattr(self._meta, name), doc=doc)
 
 
 class LazyTensor(Reductions):
@@ -133,7 +147,8 @@ class LazyTensor(Reductions):
         n_axes = len(shape)
         kind, batch = "p", None
         if n_axes >= 3 and 1 in shape[-3:-1]:
-            kind = KINDS[axis] if axis is not None else _kind_of(shape)
+            kind = "i" if shape[-3] != 1 else "j" if shape[-2] != 1 else "p"
+            kind = kind if axis is None else KINDS[axis]
             expected = {"i": shape[-2] == 1, "j": shape[-3] == 1, "p": shape[-3:-1] == (1, 1)}
             if not expected[kind]:
                 raise ValueError(f"axis: is {axis}, which an array of shape {shape} does not fit")
@@ -161,30 +176,15 @@ class LazyTensor(Reductions):
 
     # ---- properties --------------------------------------------------------------------------------------------
 
-    @property
-    def ni(self) -> int | None:
-        """The number of rows; None if no variable is indexed by i."""
-        return self._meta.ni
-
-    @property
-    def nj(self) -> int | None:
-        """The number of columns; None if no variable is indexed by j."""
-        return self._meta.nj
-
-    @property
-    def batchdims(self) -> tuple[int, ...] | None:
-        """The batch dimensions."""
-        return self._meta.batch
+    ni = _of_meta("ni", "The number of rows; None if no variable is indexed by i.")
+    nj = _of_meta("nj", "The number of columns; None if no variable is indexed by j.")
+    batchdims = _of_meta("batch", "The batch dimensions.")
+    dtype = _of_meta("dtype", "The name of the arrays' dtype.")
 
     @property
     def nbatchdims(self) -> int:
         """The number of batch dimensions."""
         return 0 if self._meta.batch is None else len(self._meta.batch)
-
-    @property
-    def dtype(self) -> str | None:
-        """The name of the arrays' dtype."""
-        return self._meta.dtype
 
     @property
     def axis(self) -> int | None:
@@ -214,17 +214,9 @@ class LazyTensor(Reductions):
 
     # ---- as a matrix -------------------------------------------------------------------------------------------
 
+    @_shows("K @ np.array([1.0, 1.0])", "array([4., 8.])")
     def __matmul__(self, v: Any, **kwargs: Any) -> Any:
-        """The product with a vector (N,) or a matrix (..., N, D), for formulas of dim 1.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from upsweep import Vi, Vj
-        >>> K = Vi(np.array([[1.0], [2.0]])) * Vj(np.array([[1.0], [3.0]]))
-        >>> K @ np.array([1.0, 1.0])
-        array([4., 8.])
-        """
+        """The product with a vector (N,) or a matrix (..., N, D), for formulas of dim 1."""
         if self.ndim != 1:
             raise ValueError(f"K @ v: expected K of dim 1, got shape {self.shape}")
         if not hasattr(v, "shape") or len(v.shape) == 0:
@@ -238,10 +230,12 @@ class LazyTensor(Reductions):
         result = product.sum(product.dim() - 2, **kwargs)
         return result[..., 0] if flat else result
 
+    @_shows("K.matvec(np.array([1.0, 1.0]))", "array([4., 8.])")
     def matvec(self, v: Any) -> Any:
         """``K @ v``, by scipy's name."""
         return self @ v
 
+    @_shows("K.rmatvec(np.array([1.0, 1.0]))", "array([3., 9.])")
     def rmatvec(self, v: Any) -> Any:
         """``K.T @ v``, by scipy's name."""
         return self.T @ v
@@ -270,11 +264,8 @@ class LazyTensor(Reductions):
         >>> np.allclose(K @ a + 0.1 * a, [[1.0], [2.0], [3.0]])
         True
         """
-        settings = dict(kwargs)
-        options = {name: settings.pop(name) for name in _ACCUMULATOR_OPTIONS if name in settings}
-        for name in ("enable_chunks", "use_fast_math", "optional_flags"):
-            settings.pop(name, None)
-        settings.setdefault("ranges", self.ranges)
+        options = take_formula_options(kwargs)
+        kwargs.setdefault("ranges", self.ranges)
         right, rows = self._right_side(other)
         if var is None:
             index = 0
@@ -294,7 +285,7 @@ class LazyTensor(Reductions):
                 b if leaf.index == index else next(arrays) if leaf.index in others else leaf.array
                 for leaf in leaves
             ]
-            return solve(function, with_numbers_as_arrays(values), index, **{**settings, **more})
+            return solve(function, with_numbers_as_arrays(values), index, **{**kwargs, **more})
 
         return solved() if call and right_leaf.index is None and not others else solved
 
@@ -314,12 +305,6 @@ class LazyTensor(Reductions):
         return right, rows
 
 
-def _kind_of(shape: tuple[int, ...]) -> str:
-    if shape[-3] == 1:
-        return "p" if shape[-2] == 1 else "j"
-    return "i"
-
-
 def _location(x: Any) -> str | None:
     """The library of an array, and its device."""
     if isinstance(x, np.ndarray):
@@ -334,68 +319,34 @@ def _variable(x_or_ind: Any, dim: int | None, axis: int) -> LazyTensor:
     return LazyTensor(x_or_ind, axis) if dim is None else LazyTensor((x_or_ind, dim, axis))
 
 
-def Vi(x_or_ind: Any, dim: int | None = None) -> LazyTensor:
-    """A LazyTensor of rows, indexed by i: an array (M, D), or a symbolic variable (index, D).
-
+_VARIABLE_PARAMETERS = """
     Parameters
     ----------
-    x_or_ind : array or int
-        The array; with `dim`, the index of a symbolic variable.
+    x_or_ind : array, number, list of numbers or int
+        The array; numbers for `Pm` alone; with `dim`, the index of a symbolic variable.
     dim : int, optional
         The number of features of a symbolic variable.
 
     Returns
     -------
     LazyTensor
+"""
+_constructor = functools.partial(with_example, *_IMPORTS, sections=_VARIABLE_PARAMETERS)
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from upsweep import Vi
-    >>> Vi(np.zeros((5, 3))).shape, Vi(0, 3).shape
-    ((5, 1, 3), (1, 1, 3))
-    """
+
+@_constructor(">>> Vi(np.zeros((5, 3))).shape, Vi(0, 3).shape", "((5, 1, 3), (1, 1, 3))")
+def Vi(x_or_ind: Any, dim: int | None = None) -> LazyTensor:
+    """A LazyTensor of rows, indexed by i: an array (M, D), or a symbolic variable (index, D)."""
     return _variable(x_or_ind, dim, 0)
 
 
+@_constructor(">>> Vj(np.zeros((5, 3))).shape", "(1, 5, 3)")
 def Vj(x_or_ind: Any, dim: int | None = None) -> LazyTensor:
-    """A LazyTensor of columns, indexed by j: an array (N, D), or a symbolic variable (index, D).
-
-    Parameters
-    ----------
-    x_or_ind, dim
-        As of `Vi`.
-
-    Returns
-    -------
-    LazyTensor
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from upsweep import Vj
-    >>> Vj(np.zeros((5, 3))).shape
-    (1, 5, 3)
-    """
+    """A LazyTensor of columns, indexed by j: an array (N, D), or a symbolic variable (index, D)."""
     return _variable(x_or_ind, dim, 1)
 
 
+@_constructor(">>> Pm([1.0, 2.0]).shape", "(1, 1, 2)")
 def Pm(x_or_ind: Any, dim: int | None = None) -> LazyTensor:
-    """A LazyTensor of parameters, common to all pairs: an array (D,), numbers, or a symbolic variable (index, D).
-
-    Parameters
-    ----------
-    x_or_ind, dim
-        As of `Vi`; also a number, or a list of them.
-
-    Returns
-    -------
-    LazyTensor
-
-    Examples
-    --------
-    >>> from upsweep import Pm
-    >>> Pm([1.0, 2.0]).shape
-    (1, 1, 2)
-    """
+    """A LazyTensor of parameters, of all pairs: an array (D,), numbers or a symbolic variable (index, D)."""
     return _variable(x_or_ind, dim, 2)

@@ -1,7 +1,7 @@
 """The operations of a LazyTensor, by KeOps' names: functions of the features of each pair, and derivatives.
 
 Methods return expressions; nothing is computed. Those that only name an operation of the table are created by
-`_unary` and `_binary`.
+`_unary`, `_binary` and `_operator`; `_shows` appends the example of a method to its docstring.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any
 
 from upsweep._compiler.formulas import nodes, ops
 from upsweep._compiler.formulas.nodes import text
+from upsweep._utils.examples import named, with_example
 from upsweep._utils.integers import as_integer
 from upsweep.pairs.expression import NO_ARRAYS, Expression, Leaf, Meta, build, flatten, join_meta, transposed
 from upsweep.pairs.ranges import BlockRanges, same_ranges
 
-__all__ = ["Operations", "named_method"]
+__all__ = ["Operations"]
 
 # Methods of KeOps that this package does not have: NotImplementedError instead of AttributeError.
 _UNSUPPORTED = {
@@ -24,32 +25,44 @@ _UNSUPPORTED = {
 }  # fmt: skip
 
 
-def _is_number(value: Any, number: float) -> bool:
+def _is_number(value: Any, number: float | None) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value == number
 
 
-def named_method(method: Callable[..., Any], name: str, doc: str) -> Callable[..., Any]:
-    """The method with this name and docstring."""
-    method.__name__, method.__qualname__, method.__doc__ = name, f"Operations.{name}", doc
-    return method
+def _shows(call: str, result: str) -> Callable[..., Any]:
+    """A decorator: the example of a method is the result of this call."""
+    return with_example(">>> from upsweep import LazyTensor, Vi, Vj", f">>> {call}", result)
 
 
-def _unary(op: str, doc: str) -> Callable[..., Any]:
-    """The method of an operation on one operand."""
+def _unary(op: str, doc: str, formula: str = "") -> Callable[..., Any]:
+    """The method of an operation on one operand, and the formula of its example where that is composite."""
 
     def method(self: Operations) -> Any:
         return self._apply(op)
 
-    return named_method(method, op, doc)
+    formula = formula or f"{ops.TABLE[op].keops}(Var(0,3,0))"
+    return _shows(f"Vi(0, 3).{op}().formula", repr(formula))(named(method, op, doc, "Operations"))
 
 
-def _binary(op: str, doc: str, reverse: bool = False) -> Callable[..., Any]:
-    """The method of an operation on two operands; `reverse` exchanges them."""
+def _binary(op: str, doc: str, reverse: bool = False, dims: tuple[int, ...] = (3, 3, 1)) -> Callable[..., Any]:
+    """The method of an operation on two operands, which `reverse` exchanges; `dims` are those of its example."""
 
     def method(self: Operations, other: Any) -> Any:
         return self._apply(op, other, reverse=reverse)
 
-    return named_method(method, op, doc)
+    dim, other_dim, result_dim = dims
+    shape = (1, 1, result_dim) if result_dim > 1 else (1, 1)
+    call = f"Vi(0, {dim}).{op}(Vj(1, {other_dim})).shape"
+    return _shows(call, repr(shape))(named(method, op, doc, "Operations"))
+
+
+def _operator(op: str, reverse: bool = False, neutral: float | None = None) -> Callable[..., Any]:
+    """The operator of an operation on two operands; x itself where the other one is the neutral number."""
+
+    def method(self: Operations, other: Any) -> Any:
+        return self if _is_number(other, neutral) else self._apply(op, other, reverse=reverse)
+
+    return method
 
 
 class Operations(Expression):
@@ -143,55 +156,43 @@ class Operations(Expression):
 
     # ---- arithmetic --------------------------------------------------------------------------------------------
 
-    def __add__(self, other: Any) -> Any:
-        return self if _is_number(other, 0) else self._apply("add", other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self if _is_number(other, 0) else self._apply("add", other, reverse=True)
-
-    def __sub__(self, other: Any) -> Any:
-        return self if _is_number(other, 0) else self._apply("sub", other)
+    __add__ = _operator("add", neutral=0)
+    __radd__ = _operator("add", reverse=True, neutral=0)
+    __sub__ = _operator("sub", neutral=0)
 
     def __rsub__(self, other: Any) -> Any:
         return -self if _is_number(other, 0) else self._apply("sub", other, reverse=True)
 
-    def _times(self, other: Any, reverse: bool) -> Any:
+    def __mul__(self, other: Any, reverse: bool = False) -> Any:
         if _is_number(other, 0):
             return 0
         if _is_number(other, 1):
             return self
         return -self if _is_number(other, -1) else self._apply("mul", other, reverse=reverse)
 
-    def __mul__(self, other: Any) -> Any:
-        return self._times(other, False)
-
     def __rmul__(self, other: Any) -> Any:
-        return self._times(other, True)
+        return self.__mul__(other, True)
 
-    def __truediv__(self, other: Any) -> Any:
-        return self if _is_number(other, 1) else self._apply("div", other)
+    __truediv__ = _operator("div", neutral=1)
 
     def __rtruediv__(self, other: Any) -> Any:
         if _is_number(other, 0):
             return 0
         return self._apply("inverse") if _is_number(other, 1) else self._apply("div", other, reverse=True)
 
-    def __or__(self, other: Any) -> Any:
+    def __or__(self, other: Any, reverse: bool = False) -> Any:
         """``x | y``: the scalar product of features."""
-        return self._scalar_product(other, False)
-
-    def __ror__(self, other: Any) -> Any:
-        return self._scalar_product(other, True)
-
-    def _scalar_product(self, other: Any, reverse: bool) -> Any:
         other = self._lift(other)
         if other.ndim != self.ndim:
             written = " | ".join(self._texts(self, other))
             raise ValueError(f"in {written}: expected operands of the same dim, got {self.ndim} and {other.ndim}")
         return self._apply("scalprod", other, reverse=reverse)
 
-    __neg__ = _unary("neg", "The negative.")
-    __abs__ = _unary("abs", "The absolute value.")
+    def __ror__(self, other: Any) -> Any:
+        return self.__or__(other, True)
+
+    def __neg__(self) -> Any:
+        return self._apply("neg")
 
     def __pow__(self, other: Any) -> Any:
         if type(other) is int:
@@ -202,31 +203,28 @@ class Operations(Expression):
             return self._apply("rsqrt")
         return self._apply("powf", other)
 
-    __rpow__ = _binary("powf", "``other ** x``.", reverse=True)
+    __rpow__ = _operator("powf", reverse=True)
 
+    @_shows("Vi(0, 3).power(2).formula", "'Square(Var(0,3,0))'")
     def power(self, other: Any) -> Any:
         """``x ** other``: an integer, a number or an expression."""
         return self**other
 
     # ---- comparisons: 1 where they hold, else 0 ----------------------------------------------------------------
 
-    def __eq__(self, other: object) -> Any:
-        return self._apply("eq", other)
-
-    def __ne__(self, other: object) -> Any:
-        return self._apply("ne", other)
-
-    __lt__ = _binary("lt", "``x < other``.")
-    __gt__ = _binary("lt", "``x > other``.", reverse=True)
-    __le__ = _binary("le", "``x <= other``.")
-    __ge__ = _binary("le", "``x >= other``.", reverse=True)
+    __eq__ = _operator("eq")
+    __ne__ = _operator("ne")
+    __lt__ = _operator("lt")
+    __gt__ = _operator("lt", reverse=True)
+    __le__ = _operator("le")
+    __ge__ = _operator("le", reverse=True)
 
     def __bool__(self) -> bool:
         raise TypeError(f"{self._text(80)!r} has a value for each pair (i, j), and is neither true nor false")
 
     # ---- functions of each feature -----------------------------------------------------------------------------
 
-    abs = _unary("abs", "The absolute value.")
+    abs = __abs__ = _unary("abs", "The absolute value.")
     exp = _unary("exp", "e to the power of x.")
     log = _unary("log", "The natural logarithm.")
     xlogx = _unary("xlogx", "``x * log(x)``, 0 at 0.")
@@ -235,7 +233,7 @@ class Operations(Expression):
     asin = _unary("asin", "The arcsine.")
     acos = _unary("acos", "The arccosine.")
     atan = _unary("atan", "The arctangent.")
-    atan2 = _binary("atan2", "The angle of the points (other, self).")
+    atan2 = _binary("atan2", "The angle of the points (other, self).", dims=(3, 3, 3))
     tanh = _unary("tanh", "The hyperbolic tangent.")
     sinxdivx = _unary("sinxdivx", "``sin(x) / x``, 1 at 0.")
     sqrt = _unary("sqrt", "The square root.")
@@ -246,61 +244,73 @@ class Operations(Expression):
     relu = _unary("relu", "0 below 0, else x.")
     floor = _unary("floor", "The largest integer that is not above x.")
 
+    @_shows("Vi(0, 3).sinc().shape", "(1, 1, 3)")
     def sinc(self) -> Any:
         """``sin(pi * x) / (pi * x)``, 1 at 0."""
         return (math.pi * self).sinxdivx()
 
+    @_shows("Vi(0, 3).round(2).formula", "'Round(Var(0,3,0),2)'")
     def round(self, other: int = 0) -> Any:
         """x rounded to `other` decimals."""
         return self._apply("round", static=(other,))
 
+    @_shows("Vi(0, 3).clamp(0, 1).formula", "'ClampInt(Var(0,3,0),0,1)'")
     def clamp(self, other1: Any, other2: Any) -> Any:
         """x limited to [other1, other2]."""
         if type(other1) is int and type(other2) is int:
             return self._apply("clampint", static=(other1, other2))
         return self._apply("clamp", other1, other2)
 
+    @_shows("Vi(0, 3).ifelse(Vj(1, 3), 0).formula", "'IfElse(Var(0,3,0),Var(1,3,1),0)'")
     def ifelse(self, other1: Any, other2: Any) -> Any:
         """`other1` where x >= 0, else `other2`."""
         return self._apply("ifelse", other1, other2)
 
+    @_shows("Vi(0, 3).mod(2).formula", "'Mod(Var(0,3,0),2,0)'")
     def mod(self, modulus: Any, offset: Any = 0) -> Any:
         """x modulo `modulus`, in [offset, offset + modulus)."""
         return self._apply("mod", modulus, offset)
 
     # ---- norms and distances -----------------------------------------------------------------------------------
 
-    sqnorm2 = _unary("sqnorm2", "The squared Euclidean norm of the features.")
-    norm2 = _unary("norm2", "The Euclidean norm of the features.")
-    normalize = _unary("normalize", "The features divided by their norm.")
+    sqnorm2 = _unary("sqnorm2", "The squared Euclidean norm of the features.", "Sum(Square(Var(0,3,0)))")
+    norm2 = _unary("norm2", "The Euclidean norm of the features.", "Sqrt(Sum(Square(Var(0,3,0))))")
+    normalize = _unary(
+        "normalize", "The features divided by their norm.", "Rsqrt(Sum(Square(Var(0,3,0)))) * Var(0,3,0)"
+    )
     sqdist = _binary("sqdist", "The squared Euclidean distance.")
     weightedsqnorm = _binary(
-        "weightedsqnorm",
-        "The squared norm with one weight, one for each feature, or a matrix of them.",
-        reverse=True,
+        "weightedsqnorm", "The squared norm with one weight, one for each feature, or a matrix.", reverse=True
     )
-    difference_matrix = _binary("difference_matrix", "The differences of all pairs of features, row-major.")
+    difference_matrix = _binary(
+        "difference_matrix", "The differences of all pairs of features, row-major.", dims=(3, 3, 9)
+    )
 
+    @_shows("Vi(0, 3).norm(-1).formula", "'Sqrt(Sum(Square(Var(0,3,0))))'")
     def norm(self, dim: int) -> Any:
         """`norm2`; `dim` is the last axis."""
         if dim not in (-1, self.dim() - 1):
             raise ValueError(f"dim: norms are over the last axis, {self.dim() - 1}, got {dim}")
         return self.norm2()
 
+    @_shows("Vi(0, 3).weightedsqdist(Vj(1, 3), 2).formula", "'2 * Sum(Square((Var(0,3,0) - Var(1,3,1))))'")
     def weightedsqdist(self, g: Any, s: Any) -> Any:
         """``(x - g).weightedsqnorm(s)``."""
         return (self - g).weightedsqnorm(s)
 
+    @_shows("Vi(0, 3).softdtw_sqdist(Vj(1, 3), 0.5).shape", "(1, 1)")
     def softdtw_sqdist(self, other: Any, gamma: Any) -> Any:
         """The cost of the alignment of two short sequences of numbers, smoothed by gamma."""
         return self._apply("softdtw_sqdist", other, gamma)
 
     # ---- features ----------------------------------------------------------------------------------------------
 
+    @_shows("Vi(0, 3).elem(1).formula", "'Elem(Var(0,3,0),1)'")
     def elem(self, i: int) -> Any:
         """The feature i."""
         return self._apply("elem", static=(i,))
 
+    @_shows("Vi(0, 3).extract(1, 2).formula", "'Extract(Var(0,3,0),1,2)'")
     def extract(self, i: int, d: int) -> Any:
         """d features, starting with i."""
         return self._apply("extract", static=(i, d))
@@ -329,16 +339,18 @@ class Operations(Expression):
     def _from_start(self, index: int) -> int:
         return index + self.ndim if index < 0 else index
 
+    @_shows("Vi(0, 1).one_hot(3).formula", "'OneHot(Var(0,1,0),3)'")
     def one_hot(self, D: int) -> Any:
         """A vector of dim D: 1 at the index that x rounds to, else 0."""
         return self._apply("one_hot", static=(D,))
 
-    concat = _binary("concat", "The features of both operands.")
-    matvecmult = _binary("matvecmult", "The product of a row-major matrix x with a vector.")
-    vecmatmult = _binary("vecmatmult", "The product of a vector x with a row-major matrix.")
-    tensorprod = _binary("tensorprod", "The products of all pairs of features, row-major.")
+    concat = _binary("concat", "The features of both operands.", dims=(3, 2, 5))
+    matvecmult = _binary("matvecmult", "The product of a row-major matrix x with a vector.", dims=(6, 3, 2))
+    vecmatmult = _binary("vecmatmult", "The product of a vector x with a row-major matrix.", dims=(3, 6, 2))
+    tensorprod = _binary("tensorprod", "The products of all pairs of features, row-major.", dims=(3, 2, 6))
 
     @staticmethod
+    @_shows("LazyTensor.concatenate((Vi(0, 3), Vj(1, 2))).formula", "'Concat(Var(0,3,0),Var(1,2,1))'")
     def concatenate(tuple_of_lt: tuple[Any, ...], axis: int = -1) -> Any:
         """The features of all tensors; `axis` is the last one."""
         if not isinstance(tuple_of_lt, tuple) or not tuple_of_lt:
@@ -353,36 +365,41 @@ class Operations(Expression):
         return first
 
     @staticmethod
+    @_shows("LazyTensor.cat((Vi(0, 3), Vj(1, 2)), -1).formula", "'Concat(Var(0,3,0),Var(1,2,1))'")
     def cat(tuple_of_lt: tuple[Any, ...], dim: int) -> Any:
         """`concatenate`, by torch's name."""
         return Operations.concatenate(tuple_of_lt, dim)
 
-    def keops_tensordot(
-        self, other: Any, dimfa: Any, dimfb: Any, contfa: Any, contfb: Any, *args: Any
-    ) -> Any:  # fmt: skip
+    @_shows("Vi(0, 6).keops_tensordot(Vj(1, 6), (2, 3), (3, 2), (1,), (0,)).shape", "(1, 1, 4)")
+    def keops_tensordot(self, other: Any, dimfa: Any, dimfb: Any, contfa: Any, contfb: Any, *args: Any) -> Any:
         """Tensors of shapes `dimfa` and `dimfb`, contracted over axes `contfa` and `contfb`, then permuted."""
-        static = tuple(tuple(part) if isinstance(part, (tuple, list)) else (part,) for part in
-                       (dimfa, dimfb, contfa, contfb, *args))  # fmt: skip
+        parts = dimfa, dimfb, contfa, contfb, *args
+        static = tuple(tuple(part) if isinstance(part, (tuple, list)) else (part,) for part in parts)
         return self._apply("tensordot", other, static=static)
 
+    @_shows("Vi(0, 4).keops_kron(Vj(1, 6), (2, 2), (3, 2)).shape", "(1, 1, 24)")
     def keops_kron(self, other: Any, dimfself: Any, dimfother: Any) -> Any:
         """The Kronecker product of tensors of these shapes."""
         return self._apply("kron", other, static=(tuple(dimfself), tuple(dimfother)))
 
+    @_shows("LazyTensor([0.0, 1.0, 2.0, 3.0]).bspline(Vi(0, 1), 1).shape", "(1, 1, 2)")
     def bspline(self, x: Any, k: int = 0) -> Any:
         """The B-splines of order k at a number x; self are the knots."""
         return self._apply("bspline", x, static=(k,))
 
+    @_shows("Vi(0, 3).factorize(1).formula", "'Var(0,3,0)'")
     def factorize(self, other: Any) -> Any:
         """x itself: common subexpressions are always computed once."""
         return self
 
+    @_shows("Vi(0, 3).auto_factorize().formula", "'Var(0,3,0)'")
     def auto_factorize(self) -> Any:
         """x itself: common subexpressions are always computed once."""
         return self
 
     # ---- transposes --------------------------------------------------------------------------------------------
 
+    @_shows("Vi(0, 3).t().formula", "'Var(0,3,1)'")
     def t(self) -> Any:
         """The same values with rows and columns exchanged."""
 
@@ -399,6 +416,7 @@ class Operations(Expression):
 
     T = property(t)
 
+    @_shows("Vi(0, 3).dim()", "3")
     def dim(self) -> int:
         """The number of axes, with batch dimensions and features."""
         batch = self._meta.batch
@@ -427,11 +445,13 @@ class Operations(Expression):
             raise ValueError(f"gradin: expected dim {self.ndim}, as {self._text(80)} has, got {cotangent.ndim}")
         return self._derivative("grad", variable.ndim, variable, cotangent)
 
+    @_shows("Vi(0, 3).sqdist(Vj(1, 3)).grad_matrix(Vi(0, 3)).shape", "(1, 1, 3)")
     def grad_matrix(self, other: Any) -> Any:
         """The concatenated gradients of all features of x in the variable `other`."""
         variable = _variable(other)
         return self._derivative("grad_matrix", self.ndim * variable.ndim, variable)
 
+    @_shows("Vi(0, 3).sqdist(Vj(1, 3)).diff(Vi(0, 3), Vj(1, 3)).shape", "(1, 1)")
     def diff(self, other: Any, diffin: Any) -> Any:
         """The derivative of x along `diffin`, a tangent of the variable `other`."""
         variable, tangent = _variable(other), self._lift(diffin)
@@ -439,6 +459,7 @@ class Operations(Expression):
             raise ValueError(f"diffin: expected dim {variable.ndim}, as the variable has, got {tangent.ndim}")
         return self._derivative("diff", self.ndim, variable, tangent)
 
+    @_shows("(Vi(0, 3) * 2).divergence(Vi(0, 3)).formula", "'6'")
     def divergence(self, var: Any) -> Any:
         """The divergence of x in a variable of its dim."""
         variable = _variable(var)
@@ -446,6 +467,7 @@ class Operations(Expression):
             raise ValueError(f"var: expected dim {self.ndim}, as {self._text(80)} has, got {variable.ndim}")
         return self._derivative("divergence", 1, variable)
 
+    @_shows("Vi(0, 3).sqdist(Vj(1, 3)).laplacian(Vi(0, 3)).formula", "'6'")
     def laplacian(self, var: Any) -> Any:
         """The Laplacian of x, of dim 1, in a variable."""
         if self.ndim != 1:

@@ -44,7 +44,7 @@ class PendingReduction:
     ) -> None:  # fmt: skip
         self._function, self._leaves, self._meta = function, leaves, meta
         self.reduction_op, self.axis, self._settings = reduction_op, axis, settings
-        self._n_symbols = sum(leaf.index is not None for leaf in leaves)
+        self._n_symbols = sum([leaf.index is not None for leaf in leaves])
 
     @property
     def is_complete(self) -> bool:
@@ -85,15 +85,11 @@ class PendingReduction:
         """
         positions = None
         if wrt is not None:
-            by_leaf: dict[Any, int] = {id(leaf): n for n, leaf in enumerate(self._leaves)}
-            by_array = {(id(leaf.array), leaf.kind): n for n, leaf in enumerate(self._leaves)}
-            positions = []
-            for each in wrt:
-                leaf = each._args[0] if each._op is None else None
-                if leaf is None or (id(leaf) not in by_leaf and (id(leaf.array), leaf.kind) not in by_array):
-                    raise ValueError("wrt: expected LazyTensors of arrays that the formula reads")
-                position = by_leaf.get(id(leaf))
-                positions.append(by_array[id(leaf.array), leaf.kind] if position is None else position)
+            by_key = {_key(leaf): position for position, leaf in enumerate(self._leaves)}
+            keys = [_key(each._args[0]) if each._op is None else None for each in wrt]
+            if not by_key.keys() >= set(keys):
+                raise ValueError("wrt: expected LazyTensors of arrays that the formula reads")
+            positions = [by_key[key] for key in keys]
         merged = {**self._settings, **settings}
         for name in ("backend", "device_id", "out"):
             merged.pop(name, None)
@@ -104,6 +100,11 @@ class PendingReduction:
         return describe(self._function, (self._meta.ni, self._meta.nj), self._meta.batch or (), title)
 
     __repr__ = __str__
+
+
+def _key(leaf: Leaf) -> Any:
+    """What `flatten` identifies an input by."""
+    return leaf.index, id(leaf.array), leaf.kind
 
 
 def with_numbers_as_arrays(values: list[Any]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,14 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from upsweep import _arrays
+from upsweep._utils.examples import with_example
 from upsweep._utils.integers import as_size
 from upsweep._utils.lru_cache import LRUCache
-from upsweep.pairs import sparsity_patterns
+from upsweep.pairs import block_intervals
 from upsweep.pairs.block_intervals import BlockIntervals, Integers, check_blocks
 
 __all__ = ["BlockRanges", "as_ranges", "same_ranges"]
 
 NAMES = ("ranges_i", "slices_i", "redranges_j", "ranges_j", "slices_j", "redranges_i")
+
+
+_shows = functools.partial(with_example, ">>> import numpy as np, upsweep")
 
 
 class BlockRanges(Sequence[Any]):
@@ -112,22 +117,16 @@ class BlockRanges(Sequence[Any]):
         if keep.shape != (len(rows), len(columns)):
             raise ValueError(f"keep: expected shape {(len(rows), len(columns))}, got {keep.shape}")
         indptr = np.concatenate([[0], np.cumsum(keep.sum(axis=1))])
-        return cls._of_lists(rows, columns, indptr, np.nonzero(keep)[1], shape)
+        return cls.from_csr(rows, columns, indptr, np.nonzero(keep)[1], shape)
 
     @classmethod
+    @_shows(">>> upsweep.BlockRanges.from_mask(np.tri(3, dtype=bool))", "BlockRanges(3 blocks; 6 of 3 x 3 pairs)")
     def from_mask(cls, mask: Any) -> BlockRanges:
-        """From a bool matrix (M, N) of the pairs themselves.
-
-        Examples
-        --------
-        >>> import numpy as np, upsweep
-        >>> upsweep.BlockRanges.from_mask(np.tri(3, dtype=bool))
-        BlockRanges(3 blocks; 6 of 3 x 3 pairs)
-        """
+        """From a bool matrix (M, N) of the pairs themselves."""
         mask = _on_host(mask, "mask").astype(bool)
         if mask.ndim != 2:
             raise ValueError(f"mask: expected shape (M, N), got {mask.shape}")
-        return cls._of(sparsity_patterns.from_mask(mask), mask.shape)
+        return cls._of(block_intervals.from_mask(mask), mask.shape)
 
     @classmethod
     def from_csr(cls, ranges_i: Any, ranges_j: Any, indptr: Any, indices: Any, shape: Any = None) -> BlockRanges:
@@ -146,13 +145,9 @@ class BlockRanges(Sequence[Any]):
             raise ValueError(f"indptr: expected {len(rows) + 1} increasing numbers from 0 to {len(listed)}")
         if listed.size and (listed.min() < 0 or listed.max() >= len(columns)):
             raise ValueError(f"indices: expected clusters from 0 to {len(columns) - 1}, got {listed.max()}")
-        return cls._of_lists(rows, columns, ends, listed, shape)
-
-    @classmethod
-    def _of_lists(cls, rows: Integers, columns: Integers, indptr: Any, indices: Any, shape: Any) -> BlockRanges:
         if shape is None:
             shape = int(rows[:, 1].max(initial=0)), int(columns[:, 1].max(initial=0))
-        intervals = sparsity_patterns.from_clusters(rows, columns, indptr, indices)
+        intervals = block_intervals.from_clusters(rows, columns, ends, listed)
         intervals.check(NAMES[:3], *shape)
         return cls._of(intervals, shape)
 
@@ -189,19 +184,14 @@ class BlockRanges(Sequence[Any]):
         shape = len(x), len(y)
         check_blocks(rows, "ranges_i", shape[0])
         check_blocks(columns, "ranges_j", shape[1])
-        return cls._of(sparsity_patterns.from_radius(x, y, rows, columns, radius), shape)
+        return cls._of(block_intervals.from_radius(x, y, rows, columns, radius), shape)
 
     @classmethod
+    @_shows(">>> upsweep.BlockRanges.band(4, 4, 1)", "BlockRanges(4 blocks; 10 of 4 x 4 pairs)")
     def band(cls, n_i: int, n_j: int, lower: int, upper: int | None = None, *, block: int = 1) -> BlockRanges:
         """Row i with columns ``i - lower`` to ``i + upper`` (by default `lower`).
 
         Each block of rows has the columns of all its rows: larger blocks are more pairs, and faster ones.
-
-        Examples
-        --------
-        >>> import upsweep
-        >>> upsweep.BlockRanges.band(4, 4, 1)
-        BlockRanges(4 blocks; 10 of 4 x 4 pairs)
         """
         for name, value in (("lower", lower), ("upper", upper)):
             if value is not None:
@@ -209,24 +199,19 @@ class BlockRanges(Sequence[Any]):
         return cls._banded(n_i, n_j, lower, lower if upper is None else upper, block)
 
     @classmethod
+    @_shows(">>> upsweep.BlockRanges.causal(4)", "BlockRanges(4 blocks; 10 of 4 x 4 pairs)")
     def causal(cls, n_i: int, n_j: int | None = None, *, block: int = 1) -> BlockRanges:
-        """Row i with columns 0 to i; each block of rows has the columns of its last row.
-
-        Examples
-        --------
-        >>> import upsweep
-        >>> upsweep.BlockRanges.causal(4)
-        BlockRanges(4 blocks; 10 of 4 x 4 pairs)
-        """
+        """Row i with columns 0 to i; each block of rows has the columns of its last row."""
         return cls._banded(n_i, n_i if n_j is None else n_j, None, 0, block)
 
     @classmethod
     def _banded(cls, n_i: int, n_j: int, lower: int | None, upper: int | None, block: int) -> BlockRanges:
         for name, value, least in (("n_i", n_i, 0), ("n_j", n_j, 0), ("block", block, 1)):
             as_size(value, name, least)
-        return cls._of(sparsity_patterns.from_band(n_i, n_j, lower, upper, block), (n_i, n_j))
+        return cls._of(block_intervals.from_band(n_i, n_j, lower, upper, block), (n_i, n_j))
 
     @classmethod
+    @_shows(">>> upsweep.BlockRanges.block_diagonal([2, 3])", "BlockRanges(2 blocks; 13 of 5 x 5 pairs)")
     def block_diagonal(cls, sizes_i: Any, sizes_j: Any = None) -> BlockRanges:
         """Block k of rows with block k of columns; by default of the same sizes."""
         rows = _integers(sizes_i, "sizes_i")
@@ -235,17 +220,15 @@ class BlockRanges(Sequence[Any]):
             raise ValueError(f"sizes_j: expected one size for each of {len(rows)} blocks, got {columns.shape}")
         if (rows < 0).any() or (columns < 0).any():
             raise ValueError("sizes_i: expected sizes of at least 0")
-        return cls._of(sparsity_patterns.from_diagonal(rows, columns), (int(rows.sum()), int(columns.sum())))
+        return cls._of(block_intervals.from_diagonal(rows, columns), (int(rows.sum()), int(columns.sum())))
 
     # ---- used by reductions ------------------------------------------------------------------------------------
 
+    @_shows(">>> upsweep.BlockRanges.causal(3).intervals('j', 3, 3).slices", "array([3, 5, 6])")
     def intervals(self, rows: str, n_i: int, n_j: int) -> BlockIntervals:
         """The pairs by rows ("i") or by columns ("j"), for a reduction with that axis of the result.
 
-        Raises
-        ------
-        ValueError
-            The shape differs, indices are out of bounds, or the two triples of arrays disagree.
+        Raises ValueError where the shape differs, indices are out of bounds, or the two triples disagree.
         """
         if self._shape is None:
             if self._check:
@@ -269,6 +252,7 @@ class BlockRanges(Sequence[Any]):
             self._agree = True
         return self._columns
 
+    @_shows(">>> upsweep.BlockRanges.causal(3).fits(3, 4)", "False")
     def fits(self, n_i: int, n_j: int) -> bool:
         """Whether all indices are below these numbers of rows and columns."""
         if self._shape is not None:
@@ -277,13 +261,14 @@ class BlockRanges(Sequence[Any]):
 
     @property
     def _largest(self) -> tuple[int, int]:
-        rows, columns = self._rows.blocks[:, 1], self._rows.columns[:, 1]
+        """The largest ends of rows and of columns."""
+        ends = [(self._rows.blocks, self._rows.columns)]
         if self._columns is not None:
-            rows, columns = (
-                np.append(rows, self._columns.columns[:, 1]), np.append(columns, self._columns.blocks[:, 1])
-            )  # fmt: skip
-        return int(rows.max(initial=0)), int(columns.max(initial=0))
+            ends.append((self._columns.columns, self._columns.blocks))
+        rows, columns = ([int(part[:, 1].max(initial=0)) for part in parts] for parts in zip(*ends))
+        return max(rows), max(columns)
 
+    @_shows(">>> upsweep.BlockRanges.causal(3).for_batch('i', 3, 3, 2).n_pairs", "6")
     def for_batch(self, rows: str, n_i: int, n_j: int, n_entries: int) -> BlockIntervals | list[BlockIntervals]:
         """The pairs of all batch entries alike, or one set for each entry if indices count through all entries."""
         if n_entries == 1 or self.fits(n_i, n_j):
@@ -326,6 +311,7 @@ class BlockRanges(Sequence[Any]):
         n_i, n_j = self.shape
         return f"BlockRanges({len(self._rows.blocks)} blocks; {self.n_pairs} of {n_i} x {n_j} pairs)"
 
+    @_shows(">>> upsweep.BlockRanges.causal(2).to_mask().tolist()", "[[1, 0], [1, 1]]")
     def to_mask(self) -> NDArray[np.int64]:
         """A matrix (M, N) of how often each pair is listed, for small sets."""
         counts = np.zeros(self.shape, np.int64)
@@ -333,6 +319,7 @@ class BlockRanges(Sequence[Any]):
             counts[first:last, start:end] += 1
         return counts
 
+    @_shows(">>> ax = upsweep.BlockRanges.causal(4).plot()  # doctest: +SKIP")
     def plot(self, ax: Any = None, **keywords: Any) -> Any:
         """Draw the tiles of pairs with matplotlib, rows downwards; return the axes.
 

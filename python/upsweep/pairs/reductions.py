@@ -11,19 +11,27 @@ from typing import Any
 
 from upsweep._compiler.formulas.nodes import KINDS
 from upsweep._compiler.formulas.parser import reduction_name
+from upsweep._utils.examples import named, with_example
 from upsweep._utils.integers import as_integer
 from upsweep._utils.lru_cache import LRUCache
 from upsweep.pairs.expression import build, flatten
 from upsweep.pairs.function import Input, PairFunction, check_accumulator, check_k
-from upsweep.pairs.operations import Operations, named_method
+from upsweep.pairs.operations import Operations
 from upsweep.pairs.pending import PendingReduction
 
-__all__ = ["Reductions", "function_of"]
+__all__ = ["Reductions", "function_of", "take_formula_options"]
 
 _functions: LRUCache[Any, PairFunction] = LRUCache(1024)
 _FORMULA_KEYWORDS = ("dtype_acc", "use_double_acc", "sum_scheme")
 _CALL_KEYWORDS = ("backend", "device_id", "ranges", "out", "n_threads", "method")
 _IGNORED_KEYWORDS = ("enable_chunks", "use_fast_math", "optional_flags")  # hints for KeOps' compiler
+
+
+def take_formula_options(keywords: dict[str, Any]) -> dict[str, Any]:
+    """Remove the options of the accumulator from keywords, and return them; remove those without effect."""
+    for name in _IGNORED_KEYWORDS:
+        keywords.pop(name, None)
+    return {name: keywords.pop(name) for name in _FORMULA_KEYWORDS if name in keywords}
 
 
 def function_of(
@@ -42,13 +50,34 @@ def function_of(
     return _functions.get_or_build((steps, reduction, rows, k, dtype_acc), construct), leaves
 
 
+# The results of the examples of generated methods, which reduce the distances 9, 1 and 4 from one row.
+_RESULTS = {
+    "Sum": "array([[14.]])", "LogSumExp": "array([[9.00704851]])", "SumSoftMaxWeight": "array([[1.]])",
+    "Min": "array([[1.]])", "ArgMin": "array([[1]])", "Min_ArgMin": "(array([[1.]]), array([[1]]))",
+    "Max": "array([[9.]])", "ArgMax": "array([[0]])", "Max_ArgMax": "(array([[9.]]), array([[0]]))",
+    "KMin": "array([[1., 4.]])", "ArgKMin": "array([[1, 2]])",
+    "KMin_ArgKMin": "(array([[1., 4.]]), array([[1, 2]]))",
+}  # fmt: skip
+
+
+def _named(method: Callable[..., Any], op: str, name: str, doc: str) -> Callable[..., Any]:
+    """The method with its name, docstring and example."""
+    operand = "weight=Vj(np.ones((3, 1))), " if op == "SumSoftMaxWeight" else "K=2, " if "KMin" in op else ""
+    example = with_example(
+        ">>> import numpy as np", ">>> from upsweep import Vi, Vj",
+        ">>> distances = Vi(np.zeros((1, 1))).sqdist(Vj(np.array([[3.0], [1.0], [2.0]])))",
+        f">>> distances.{name}({operand}axis=1)", _RESULTS[op],
+    )  # fmt: skip
+    return example(named(method, name, doc, "Reductions"))
+
+
 def _reduction(op: str, name: str, doc: str) -> Callable[..., Any]:
     """The method of a reduction over rows or columns."""
 
     def method(self: Reductions, axis: int | None = None, dim: int | None = None, **kwargs: Any) -> Any:
         return self.reduction(op, axis=axis, dim=dim, **kwargs)
 
-    return named_method(method, name, doc)
+    return _named(method, op, name, f"{doc} over rows or columns.")
 
 
 def _k_reduction(op: str, name: str, doc: str) -> Callable[..., Any]:
@@ -57,7 +86,7 @@ def _k_reduction(op: str, name: str, doc: str) -> Callable[..., Any]:
     def method(self: Reductions, K: int, axis: int | None = None, dim: int | None = None, **kwargs: Any) -> Any:
         return self.reduction(op, opt_arg=K, axis=axis, dim=dim, **kwargs)
 
-    return named_method(method, name, doc)
+    return _named(method, op, name, doc)
 
 
 def _feature_reduction(op: str, name: str, doc: str) -> Callable[..., Any]:
@@ -69,16 +98,16 @@ def _feature_reduction(op: str, name: str, doc: str) -> Callable[..., Any]:
             return self._apply(name)
         return self.reduction(op, axis=axis, **kwargs)
 
-    return named_method(method, name, doc)
+    return _named(method, op, name, f"{doc} over features (the default), rows or columns.")
 
 
-def _alias(name: str) -> Callable[..., Any]:
-    """The method `name` by KeOps' other name."""
+def _alias(op: str, name: str) -> Callable[..., Any]:
+    """The method `name` by KeOps' other name, which takes keywords alone."""
 
     def method(self: Reductions, **kwargs: Any) -> Any:
         return getattr(self, name)(**kwargs)
 
-    return named_method(method, f"{name}_reduction", f"`{name}`.")
+    return _named(method, op, f"{name}_reduction", f"`{name}`.")
 
 
 class Reductions(Operations):
@@ -149,47 +178,27 @@ class Reductions(Operations):
         if pair_axis not in (0, 1):
             raise ValueError(f"axis: expected {n_batch} (rows) or {n_batch + 1} (columns), got {axis}")
         k = check_k(opt_arg, "K", reduction_op) if "kmin" in name else 0
-        settings, accumulator = {}, {}
-        for key, value in kwargs.items():
-            if key in _CALL_KEYWORDS:
-                settings[key] = value
-            elif key in _FORMULA_KEYWORDS:
-                accumulator[key] = value
-            elif key not in _IGNORED_KEYWORDS:
+        options = take_formula_options(kwargs) if kwargs else {}
+        for keyword in kwargs:
+            if keyword not in _CALL_KEYWORDS:
                 known = ", ".join(_CALL_KEYWORDS + _FORMULA_KEYWORDS)
-                raise TypeError(f"{key}: is no keyword of a reduction; there are {known}")
-        dtype_acc = check_accumulator(name, **accumulator) if accumulator else "auto"
+                raise TypeError(f"{keyword}: is no keyword of a reduction; there are {known}")
+        dtype_acc = check_accumulator(name, **options) if options else "auto"
         roots: tuple[Any, ...] = (self,)
         meta = self._meta
         if other is not None:
             roots = self, self._lift(other)
             meta = self._join(reduction_op, roots)
         function, leaves = function_of(roots, name, "j" if pair_axis == 0 else "i", k, dtype_acc)
-        if self.ranges is not None and settings.get("ranges") is None:
-            settings["ranges"] = self.ranges
-        if self.backend is not None and "backend" not in settings:
-            settings["backend"] = self.backend
-        pending = PendingReduction(function, leaves, meta, reduction_op, pair_axis, settings)
+        if self.ranges is not None and kwargs.get("ranges") is None:
+            kwargs["ranges"] = self.ranges
+        if self.backend is not None:
+            kwargs.setdefault("backend", self.backend)
+        pending = PendingReduction(function, leaves, meta, reduction_op, pair_axis, kwargs)
         return pending() if call and pending.is_complete else pending
 
-    # ---- sums --------------------------------------------------------------------------------------------------
-
-    sum = _feature_reduction(
-        "Sum",
-        "sum",
-        """The sum over features (the default), rows or columns.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from upsweep import Vi, Vj
-        >>> x, y = np.array([[0.0], [3.0]]), np.array([[1.0], [2.0], [5.0]])
-        >>> (Vi(x) * Vj(y)).sum(axis=1)
-        array([[ 0.],
-               [24.]])
-        """,
-    )
-    sum_reduction = _reduction("Sum", "sum_reduction", "The sum over rows or columns.")
+    sum = _feature_reduction("Sum", "sum", "The sum")
+    sum_reduction = _reduction("Sum", "sum_reduction", "The sum")
 
     def logsumexp(self, axis: int | None = None, dim: int | None = None, weight: Any = None, **kwargs: Any) -> Any:
         """``log(sum(exp(x) * weight))`` over rows or columns, without overflow.
@@ -218,60 +227,24 @@ class Reductions(Operations):
         """
         return self.reduction("SumSoftMaxWeight", other=weight, axis=axis, dim=dim, **kwargs)
 
-    logsumexp_reduction = _alias("logsumexp")
-    sumsoftmaxweight_reduction = _alias("sumsoftmaxweight")
+    logsumexp_reduction = _alias("LogSumExp", "logsumexp")
+    sumsoftmaxweight_reduction = _alias("SumSoftMaxWeight", "sumsoftmaxweight")
 
-    # ---- extremes ----------------------------------------------------------------------------------------------
-
-    min = _feature_reduction(
-        "Min", "min", "The minimum over features (the default), rows or columns; NaN if any value is."
-    )
-    max = _feature_reduction(
-        "Max", "max", "The maximum over features (the default), rows or columns; NaN if any value is."
-    )
-    argmin = _feature_reduction(
-        "ArgMin",
-        "argmin",
-        """The index of the minimum, the first of equal values; int64 over rows or columns.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from upsweep import Vi, Vj
-        >>> x, y = np.array([[0.0], [3.0]]), np.array([[1.0], [2.0], [5.0]])
-        >>> Vi(x).sqdist(Vj(y)).argmin(axis=1)
-        array([[0],
-               [1]])
-        """,
-    )
-    argmax = _feature_reduction(
-        "ArgMax", "argmax", "The index of the maximum, the first of equal values; int64 over rows or columns."
-    )
-    min_reduction = _reduction("Min", "min_reduction", "The minimum over rows or columns.")
-    max_reduction = _reduction("Max", "max_reduction", "The maximum over rows or columns.")
-    argmin_reduction = _reduction("ArgMin", "argmin_reduction", "The index of the minimum over rows or columns.")
-    argmax_reduction = _reduction("ArgMax", "argmax_reduction", "The index of the maximum over rows or columns.")
-    min_argmin = _reduction("Min_ArgMin", "min_argmin", "The minimum over rows or columns, and its index.")
-    max_argmax = _reduction("Max_ArgMax", "max_argmax", "The maximum over rows or columns, and its index.")
+    min = _feature_reduction("Min", "min", "The minimum, NaN if any value is,")
+    max = _feature_reduction("Max", "max", "The maximum, NaN if any value is,")
+    argmin = _feature_reduction("ArgMin", "argmin", "The int64 index of the minimum, the first of equal values,")
+    argmax = _feature_reduction("ArgMax", "argmax", "The int64 index of the maximum, the first of equal values,")
+    min_reduction = _reduction("Min", "min_reduction", "The minimum")
+    max_reduction = _reduction("Max", "max_reduction", "The maximum")
+    argmin_reduction = _reduction("ArgMin", "argmin_reduction", "The index of the minimum")
+    argmax_reduction = _reduction("ArgMax", "argmax_reduction", "The index of the maximum")
+    min_argmin = _reduction("Min_ArgMin", "min_argmin", "The minimum, and its index,")
+    max_argmax = _reduction("Max_ArgMax", "max_argmax", "The maximum, and its index,")
     Kmin = _k_reduction("KMin", "Kmin", "The K smallest values in increasing order; +inf where there are fewer.")
-    argKmin = _k_reduction(
-        "ArgKMin",
-        "argKmin",
-        """The int64 indices of the K smallest values; -1 where there are fewer.
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> from upsweep import Vi, Vj
-        >>> x, y = np.array([[0.0], [3.0]]), np.array([[1.0], [2.0], [5.0]])
-        >>> Vi(x).sqdist(Vj(y)).argKmin(2, axis=1)
-        array([[0, 1],
-               [1, 0]])
-        """,
-    )
+    argKmin = _k_reduction("ArgKMin", "argKmin", "The int64 indices of the K smallest; -1 where there are fewer.")
     Kmin_argKmin = _k_reduction("KMin_ArgKMin", "Kmin_argKmin", "The K smallest values, and their indices.")
-    min_argmin_reduction = _alias("min_argmin")
-    max_argmax_reduction = _alias("max_argmax")
-    Kmin_reduction = _alias("Kmin")
-    argKmin_reduction = _alias("argKmin")
-    Kmin_argKmin_reduction = _alias("Kmin_argKmin")
+    min_argmin_reduction = _alias("Min_ArgMin", "min_argmin")
+    max_argmax_reduction = _alias("Max_ArgMax", "max_argmax")
+    Kmin_reduction = _alias("KMin", "Kmin")
+    argKmin_reduction = _alias("ArgKMin", "argKmin")
+    Kmin_argKmin_reduction = _alias("KMin_ArgKMin", "Kmin_argKmin")

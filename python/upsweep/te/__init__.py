@@ -21,42 +21,17 @@ is proven to stay inside of its tensor when the program is built, or checked at 
 `build` goes down all of it. Start reading at `build`, then `lowering`. The README has the rules of the language.
 """
 
-from upsweep._compiler.loops.expressions import select
+from upsweep.te import mathematics
 from upsweep.te.build import build, lower
 from upsweep.te.function import Function
-from upsweep.te.mathematics import (
-    abs,
-    acos,
-    all,
-    any,
-    asin,
-    atan,
-    cast,
-    cos,
-    exp,
-    floor,
-    if_then_else,
-    log,
-    logical_not,
-    max,
-    maximum,
-    min,
-    minimum,
-    power,
-    prod,
-    rsqrt,
-    sigmoid,
-    sin,
-    sqrt,
-    tanh,
-)
+from upsweep.te.mathematics import *  # noqa: F403 - the names of mathematics.__all__
 from upsweep.te.scans import scan
 from upsweep.te.schedule import Schedule, create_schedule, thread_axis
 from upsweep.te.tensors import Tensor, compute, placeholder, reduce_axis, sum, var
 
 __all__ = [
-    "Function", "Schedule", "Tensor", "abs", "acos", "all", "any", "asin", "atan", "build", "cast", "compute",
-    "cos", "create_schedule", "exp", "floor", "if_then_else", "log", "logical_not", "lower", "max", "maximum",
-    "min", "minimum", "placeholder", "power", "prod", "reduce_axis", "rsqrt", "scan", "select", "sigmoid",
-    "sin", "sqrt", "sum", "tanh", "thread_axis", "var",
+    "Function", "Schedule", "Tensor", "build", "compute", "create_schedule", "lower", "placeholder", "reduce_axis",
+    "scan", "sum", "thread_axis", "var",
 ]  # fmt: skip
+__all__ += mathematics.__all__
+__all__.sort()

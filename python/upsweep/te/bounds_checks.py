@@ -150,15 +150,8 @@ def _check_all_reads(expr: Expr, ranges: Ranges, extents: tuple[Expr, ...], name
 def check_reads(op: ComputeOp, known: Mapping[Axis, tuple[Expr, Expr]]) -> list[SizeCheck]:
     """Check all reads of a stage while its axes run over their extents, or over what is `known` of them.
 
-    Returns
-    -------
-    list of SizeCheck
-        What cannot be decided before the sizes are known.
-
-    Raises
-    ------
-    ValueError
-        An index leaves its tensor for any sizes, or depends on data.
+    Returns what cannot be decided before the sizes are known. Raises ValueError where an index leaves its tensor
+    for any sizes, or depends on data.
     """
     axes: dict[Axis, tuple[Expr, Expr]] = {}
     extents = []

@@ -69,17 +69,6 @@ def _union(spans: list[tuple[Linear, Linear] | None]) -> tuple[Linear, Linear] |
     return result
 
 
-def _is_all(span: tuple[Linear, Linear], size: Expr) -> bool:
-    """Whether a span reaches from end to end, or beyond, where reads are guarded."""
-    beyond = span[1].plus(linear(size), -1).plus(Linear(1))
-    return span[0].scaled(-1).at_least_zero() and beyond.at_least_zero()
-
-
-def _moves(length: Linear, ranges: Mapping[Axis, tuple[Expr, Expr]]) -> bool:
-    """Whether a length changes with the loops around."""
-    return any(contains(atom, ranges) for _, atom in length.terms.values())
-
-
 def region_of(
     tensor: Tensor, consumers: list[Consumer], ranges: Mapping[Axis, tuple[Expr, Expr]], schedule: Schedule
 ) -> tuple[list[Expr], list[Expr]]:
@@ -95,11 +84,15 @@ def region_of(
     first, extents = [], []
     for d, size in enumerate(tensor.shape):
         span = _union([_span(read.args[d], consumer) for consumer, read in reads])
-        length = None if span is None else span[1].plus(span[0], -1).plus(Linear(1))
-        if span is None or length is None or _is_all(span, size) or _moves(length, ranges):
-            first.append(index_const(0))
-            extents.append(size)
-        else:
-            first.append(span[0].expr())
-            extents.append(length.expr())
+        first.append(index_const(0))
+        extents.append(size)
+        if span is None:
+            continue
+        # Guarded reads may span more than the tensor.
+        beyond = span[1].plus(linear(size), -1).plus(Linear(1))
+        is_whole = span[0].scaled(-1).at_least_zero() and beyond.at_least_zero()
+        length = span[1].plus(span[0], -1).plus(Linear(1))
+        moves = any(contains(atom, ranges) for _, atom in length.terms.values())  # with the loops around
+        if not is_whole and not moves:
+            first[-1], extents[-1] = span[0].expr(), length.expr()
     return first, extents

@@ -8,24 +8,18 @@ from typing import Any
 from upsweep._compiler.loops.expressions import Expr
 from upsweep._compiler.loops.printing import nest_text
 from upsweep.te.function import Function
-from upsweep.te.lowered import lower_for
+from upsweep.te.lowering import lower_for
 from upsweep.te.schedule import Schedule
 from upsweep.te.tensors import Tensor
 
 __all__ = ["Lowered", "build", "lower"]
 
 
-class Lowered:
-    """A loop nest; its text by ``str``."""
+class Lowered(str):
+    """The text of a loop nest."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __str__(self) -> str:
-        return self.text
-
-    def __repr__(self) -> str:
-        return self.text
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 def _device_of(target: Any) -> int | None:
@@ -89,12 +83,9 @@ def lower(
 
 
 def build(
-    schedule: Schedule,
-    args: Sequence[Tensor | Expr],
-    target: str = "cpu",
-    target_host: Any = None,
+    schedule: Schedule, args: Sequence[Tensor | Expr], target: str = "cpu", target_host: Any = None,
     name: str = "main",
-) -> Function:
+) -> Function:  # fmt: skip
     """Compile a schedule.
 
     Parameters

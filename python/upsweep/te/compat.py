@@ -5,12 +5,14 @@ An array is in the computer's memory, as numpy's, or on a CUDA device, where bui
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from upsweep import _backends, te
+from upsweep._utils.examples import with_example
 from upsweep.te import build, lower
 
 __all__ = ["Device", "NDArray", "build", "cpu", "cuda", "gpu", "lower", "nd", "te", "testing", "tir"]
@@ -20,6 +22,10 @@ __all__ += list(te.__all__)
 globals().update({name: getattr(te, name) for name in te.__all__})
 
 
+_shows = functools.partial(with_example, ">>> from upsweep.te import compat as tvm")
+
+
+@_shows('>>> tvm.Device("cpu").exist', "True")
 class Device:
     """A device that holds arrays: the CPU, or a CUDA device."""
 
@@ -31,6 +37,7 @@ class Device:
         """Whether the device is available."""
         return self.kind == "cpu" or _backends.cuda_device_copy.why_no_device(self.index) is None
 
+    @_shows(">>> tvm.cpu().sync()")
     def sync(self) -> None:
         """Wait for the work on the device; calls on the CPU are finished when they return."""
         if self.kind != "cpu":
@@ -40,11 +47,13 @@ class Device:
         return f"{self.kind}({self.index})"
 
 
+@_shows(">>> tvm.cpu()", "cpu(0)")
 def cpu(index: int = 0) -> Device:
     """The computer's memory."""
     return Device("cpu", index)
 
 
+@_shows(">>> tvm.cuda(1)", "cuda(1)")
 def cuda(index: int = 0) -> Device:
     """A CUDA device."""
     return Device("cuda", index)
@@ -53,6 +62,7 @@ def cuda(index: int = 0) -> Device:
 gpu = cuda
 
 
+@_shows(">>> tvm.nd.array([1.0, 2.0]).dtype", "'float64'")
 class NDArray:
     """An array under TVM's names; compiled functions fill it in place."""
 
@@ -70,20 +80,21 @@ class NDArray:
     @property
     def shape(self) -> tuple[int, ...]:
         """The sizes of its dimensions."""
-        shape: tuple[int, ...] = self.values.shape
-        return shape
+        return tuple(self.values.shape)
 
     @property
     def dtype(self) -> str:
         """The name of its dtype."""
         return str(self.values.dtype.name)
 
+    @_shows(">>> tvm.nd.array([1.0, 2.0]).numpy()", "array([1., 2.])")
     def numpy(self) -> Any:
         """A copy as an array of numpy."""
         return self.values.copy() if self.device.kind == "cpu" else self.values.fetch()
 
     asnumpy = numpy
 
+    @_shows(">>> tvm.nd.empty(2).copyfrom([1, 2]).numpy()", "array([1., 2.], dtype=float32)")
     def copyfrom(self, values: Any) -> NDArray:
         """Take the values of another array."""
         source = values.numpy() if isinstance(values, NDArray) else values
@@ -101,11 +112,6 @@ class NDArray:
         return f"<compat.NDArray {self.device!r}>\n{self.numpy()!r}"
 
 
-def _array(values: Any, device: Device | None = None) -> NDArray:
-    """A copy of an array."""
-    return NDArray(values, device)
-
-
 def _empty(shape: Any, dtype: str = "float32", device: Device | None = None) -> NDArray:
     """A new array of zeros."""
     return NDArray(np.zeros(shape, dtype), device)
@@ -118,7 +124,7 @@ def _assert_allclose(actual: Any, desired: Any, rtol: float = 1e-7, atol: float 
     np.testing.assert_allclose(actual, desired, rtol=rtol, atol=atol)
 
 
-nd = SimpleNamespace(array=_array, empty=_empty, NDArray=NDArray, cpu=cpu, gpu=cuda, cuda=cuda)
+nd = SimpleNamespace(array=NDArray, empty=_empty, NDArray=NDArray, cpu=cpu, gpu=cuda, cuda=cuda)
 testing = SimpleNamespace(assert_allclose=_assert_allclose)
 tir = SimpleNamespace(
     all=te.all, any=te.any, if_then_else=te.if_then_else, Select=te.select, max=te.max, min=te.min, exp=te.exp,

@@ -14,8 +14,7 @@ from upsweep import _arrays, _backends
 from upsweep._compiler.cuda.loops.program import Program, programs_of, text_of
 from upsweep._compiler.loops.sizes import Sizes
 from upsweep._utils.lru_cache import LRUCache
-from upsweep.te.function import Arguments, Function
-from upsweep.te.parameters import Array
+from upsweep.te.function import Arguments, Array, Function
 
 __all__ = ["CudaFunction"]
 

@@ -7,11 +7,13 @@ shapes, strides and dtypes; a call like the latest one takes a fast path through
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from upsweep import _arrays
 from upsweep._arrays.dispatch import handlers
@@ -26,34 +28,99 @@ from upsweep._compiler.loops.linear import MAX_SIZE
 from upsweep._compiler.loops.printing import nest_text
 from upsweep._compiler.loops.sizes import Sizes, evaluator
 from upsweep._compiler.loops.statements import Allocate
+from upsweep._utils.examples import with_example
 from upsweep._utils.integers import as_integer
 from upsweep._utils.lru_cache import LRUCache
-from upsweep.te.lowered import LoweredSchedule, memory_checks
-from upsweep.te.parameters import Array, Parameter, is_plain
+from upsweep.te.lowering import LoweredSchedule, memory_checks
 from upsweep.te.tensors import PlaceholderOp, Tensor
 
-__all__ = ["Arguments", "Function"]
+__all__ = ["Arguments", "Array", "Function", "Parameter"]
+
+Array = NDArray[Any]
+
+
+class Parameter:
+    """One array parameter.
+
+    `bound` are the dimensions that determine a size, `checked` those that have to agree with sizes; `known` are
+    the keys of the sizes that are determined already, to which this adds its own.
+    """
+
+    def __init__(self, tensor: Tensor, known: set[str]) -> None:
+        self.tensor, self.name, self.dtype = tensor, tensor.name, np.dtype(tensor.dtype)
+        self.is_output = not isinstance(tensor.op, PlaceholderOp)
+        self.extents = [evaluator(extent) for extent in tensor.shape]
+        self.bound: list[tuple[int, str]] = []
+        self.checked: list[tuple[int, Callable[[Sizes], int], Expr]] = []
+        for d, extent in enumerate(tensor.shape):
+            if extent.op == "var" and key(extent) not in known:
+                known.add(key(extent))
+                self.bound.append((d, key(extent)))
+            else:
+                self.checked.append((d, self.extents[d], extent))
+
+    def _shape_error(self, shape: tuple[int, ...], detail: str = "") -> ValueError:
+        expected = f"({', '.join(map(repr, self.tensor.shape))}{',' * (self.tensor.ndim == 1)})"
+        return ValueError(f"{self.name}: expected shape {expected}{detail}, got {shape}; {self._origin()}")
+
+    def _origin(self) -> str:
+        """The end of a message: the line of the user's program that made the tensor."""
+        return f"{self.name} is made at {self.tensor.op.line}"
+
+    def check_sizes(self, shape: tuple[int, ...], sizes: Sizes) -> None:
+        """Raise where a shape disagrees with the sizes."""
+        for d, extent, expr in self.checked:
+            expected = extent(sizes)
+            if shape[d] != expected:
+                raise self._shape_error(shape, "" if expr.op == "const" else f", where {expr!r} is {expected}")
+
+    def as_array(self, value: Any, *, on_device: bool = False) -> Array:
+        """An argument as an array of the parameter's dtype and rank; a view of a device's memory if allowed."""
+        array = value
+        if type(value) is not np.ndarray:
+            is_array = isinstance(value, np.ndarray) or (on_device and _arrays.any_on_device(value))
+            if self.is_output and not is_array:
+                raise TypeError(f"{self.name}: expected an array to fill, got {_arrays.type_name(value)}")
+            array = _arrays.as_operand(value, self.name)
+            if isinstance(array, _arrays.DeviceView) and not on_device:
+                raise TypeError(f"{self.name}: built for the CPU, got an array of a device")
+        if array.dtype != self.dtype and array.dtype.newbyteorder("=") != self.dtype:
+            raise TypeError(f"{self.name}: expected dtype {self.dtype.name}, got {array.dtype}; {self._origin()}")
+        if array.ndim != self.tensor.ndim:
+            raise self._shape_error(array.shape)
+        if self.is_output and not array.flags.writeable:
+            raise ValueError(f"{self.name}: the array to fill is read-only")
+        # Subclasses of numpy's array have no meaning of their own on the CPU.
+        return array if on_device else np.asarray(array)
+
+
+def is_plain(array: Array) -> bool:
+    """Whether a kernel can use an array in place: native, aligned, contiguous in the last dimension."""
+    item = array.itemsize
+    if array.ndim and array.shape[-1] > 1 and array.strides[-1] != item:
+        return False
+    return array.dtype.isnative and array.flags.aligned and all(stride % item == 0 for stride in array.strides)
+
 
 Arguments = list[tuple[Parameter, Array]]
 
 
+_shows = functools.partial(
+    with_example,
+    ">>> import numpy as np",
+    ">>> from upsweep import te",
+    '>>> X = te.placeholder((te.var("n"),), name="X", dtype="float64")',
+    '>>> Y = te.compute(X.shape, lambda i: X[i] + 1, name="Y")',
+    '>>> function = te.build(te.create_schedule(Y.op), [X, Y], name="increment")',
+)
+
+
+@_shows(">>> function", "<te.Function increment(X, Y)>", ">>> function(np.arange(3.0))", "array([1., 2., 3.])")
 class Function:
     """A compiled schedule. Called with all its arrays it fills its results; without the results, it returns them.
 
     One is built for all sizes. It can be pickled and copied: the lowered schedule is, and it is compiled again, or
     loaded from the disk cache, at the first call.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from upsweep import te
-    >>> X = te.placeholder((te.var("n"),), name="X", dtype="float64")
-    >>> Y = te.compute(X.shape, lambda i: X[i] + 1, name="Y")
-    >>> function = te.build(te.create_schedule(Y.op), [X, Y], name="increment")
-    >>> function
-    <te.Function increment(X, Y)>
-    >>> function(np.arange(3.0))
-    array([1., 2., 3.])
     """
 
     is_on_device = False  # whether it was built for a CUDA device
@@ -141,6 +208,7 @@ class Function:
             return handlers("torch").loops.with_tensors(self, arrays, n_threads)
         return self.run(arrays, n_threads)
 
+    @_shows(">>> function.run([np.zeros(2)], None)", "array([1., 1.])")
     def run(self, arrays: Sequence[Any], n_threads: int | None) -> Any:
         """`__call__` on arrays of numpy."""
         arrays = tuple(arrays)
@@ -164,8 +232,6 @@ class Function:
                 array[...] = copy
         return result
 
-    # ---- arguments ----
-
     def _check_arguments(self, values: Sequence[Any]) -> tuple[Arguments, Sizes]:
         """The arrays with their parameters, and the sizes; raises where they do not go together."""
         has_outputs = self._check_number(values)
@@ -186,8 +252,12 @@ class Function:
                 sizes[name] = shape[d]
         for parameter, array in arguments:
             parameter.check_sizes(array.shape, sizes)
-        if not has_outputs:
-            self._check_sizes_known(sizes)
+        missing = None if has_outputs else next((size for size in self._sizes if key(size) not in sizes), None)
+        if missing is not None:
+            raise ValueError(
+                f"{self.name}: the inputs do not tell the size {missing!r}, made at {missing.where}; "
+                "give the results to fill"
+            )
         self._check_sizes(sizes)
         return arguments, sizes
 
@@ -204,14 +274,6 @@ class Function:
             )
         return len(values) == all_args
 
-    def _check_sizes_known(self, sizes: Sizes) -> None:
-        missing = [size for size in self._sizes if key(size) not in sizes]
-        if missing:
-            raise ValueError(
-                f"{self.name}: the inputs do not tell the size {missing[0]!r}, made at {missing[0].where}; "
-                "give the results to fill"
-            )
-
     def _check_sizes(self, sizes: Sizes) -> None:
         """Raise where a size is too large, or an index that depends on sizes leaves its tensor."""
         if max(sizes.values(), default=0) > MAX_SIZE:
@@ -222,6 +284,7 @@ class Function:
                 values = ", ".join(f"{size!r} = {sizes[key(size)]}" for size in self._sizes)
                 raise ValueError(f"{message}, with {values}")
 
+    @_shows(">>> function.outputs_among([np.zeros(2), np.ones(2)])", "[array([1., 1.])]")
     def outputs_among(self, values: Sequence[Any]) -> list[Any]:
         """The results among a call's arguments."""
         return [
@@ -229,8 +292,6 @@ class Function:
             for arg, value in zip(self._args, values)
             if isinstance(arg, Tensor) and not isinstance(arg.op, PlaceholderOp)
         ]
-
-    # ---- plans ----
 
     def _plain(self, parameter: Parameter, array: Array, arguments: Arguments) -> Array:
         """An array that the kernel can use: the argument, or a copy; also where it overlaps a result."""

@@ -1,15 +1,18 @@
-"""Lowering of a schedule to a loop nest.
+"""Lowering of a schedule to a loop nest, for calls with some arguments.
 
 A stage's loops follow its leaf axes; an `If` in the first loop that decides it cuts off the excess of an inexact
 split. A stage computed at a loop of another one gets memory for what one step of that loop reads (its region, see
-`bounds_inference`). A state is stored in the result; a stage of a scan's body has memory for one step.
+`bounds_inference`). A state is stored in the result; a stage of a scan's body has memory for one step. Functions
+are compiled from a `LoweredSchedule`, and pickled as one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from upsweep._compiler.loops.expressions import (
+    ITEM_BYTES,
     Axis,
     Expr,
     binary,
@@ -17,6 +20,7 @@ from upsweep._compiler.loops.expressions import (
     constant_of,
     contains,
     index_const,
+    key,
     load,
     lowest,
 )
@@ -24,15 +28,17 @@ from upsweep._compiler.loops.linear import last_index, linear, same, simplified
 from upsweep._compiler.loops.ranges import Ranges
 from upsweep._compiler.loops.rewrite import allocate_around, block_of
 from upsweep._compiler.loops.statements import Allocate, Buffer, For, If, Produce, Statement, Store, all_statements
+from upsweep._compiler.loops.traversal import walk
+from upsweep.te.bounds_checks import SizeCheck, check_memory
 from upsweep.te.bounds_inference import Consumer, expanded_reads, region_of
 from upsweep.te.scans import ScanOp
 from upsweep.te.schedule import Schedule, Stage
 from upsweep.te.stage_loops import StageLoops, extent_of
 from upsweep.te.storage import Storage, StorageMap
 from upsweep.te.strip_mining import find_strips
-from upsweep.te.tensors import COMBINERS, ComputeOp, Tensor
+from upsweep.te.tensors import COMBINERS, ComputeOp, PlaceholderOp, Tensor
 
-__all__ = ["lower_schedule"]
+__all__ = ["LoweredSchedule", "lower_for", "lower_schedule", "memory_checks"]
 
 _INITIAL = {"sum": 0, "prod": 1}
 _MAX_UNROLLED = 128
@@ -49,6 +55,19 @@ def _initial(combiner: str, dtype: str) -> Expr:
     return const(float("-inf") if combiner == "max" else float("inf"), dtype)
 
 
+def _never_reached(stage: Stage) -> ValueError:
+    """The error for a stage that is computed at a loop which does not exist."""
+    assert stage.attached is not None
+    parent, axis = stage.attached
+    name, names = parent.op.name, ", ".join(leaf.name for leaf in parent.leaves)
+    why = f"{name} is not computed itself"
+    if parent.inlined:
+        why = f"{name} is computed inline and has no loops"
+    elif not any(leaf is axis for leaf in parent.leaves):
+        why = f"{axis.name} is none of the loops of {name} ({names}) any more; split and fuse it first"
+    return ValueError(f"{stage.attached_line}: {stage.op.name}: compute_at: {why}")
+
+
 class _Lowering:
     """The lowering of one schedule."""
 
@@ -58,8 +77,7 @@ class _Lowering:
         self.ranges: dict[Axis, tuple[Expr, Expr]] = {}  # of the loops around what is being written
         self.at: dict[tuple[Stage, Axis], list[Stage]] = {}
         self.written: set[Stage] = set()
-        self.scans = [stage.op for stage in schedule.stages if isinstance(stage.op, ScanOp)]
-        self.inits = {id(tensor.op) for scan in self.scans for tensor in scan.init}
+        self.inits = {id(tensor.op) for scan in schedule.scans for tensor in scan.init}
         self.buffers = [Buffer(tensor.name, tensor.shape, tensor.dtype) for tensor in args]
         for tensor, buffer in zip(args, self.buffers):
             self.storage.assign(tensor, buffer)
@@ -73,15 +91,13 @@ class _Lowering:
             op = stage.op
             if isinstance(op, ScanOp):
                 steps.append(self._scan(stage, op))
-            elif isinstance(op, ComputeOp) and not (
-                stage.group is not None or id(op) in self.inits or stage.inlined or stage.attached is not None
-            ):
+            elif isinstance(op, ComputeOp) and not (id(op) in self.inits or stage.is_inside):
                 tensor = op.outputs[0]
                 self.storage.of(tensor)
                 steps.append(Produce(tensor.name, self._whole_stage(stage)))
         for stage in self.schedule.stages:
             if isinstance(stage.op, ComputeOp) and not stage.inlined and stage not in self.written:
-                raise stage.never_reached()
+                raise _never_reached(stage)
         return allocate_around(self.storage.scopes[0], block_of(*steps))
 
     # ---- stages ----
@@ -93,13 +109,9 @@ class _Lowering:
         return self._stage(stage, [index_const(0)] * len(shape), shape, fixed or {}, target)
 
     def _stage(
-        self,
-        stage: Stage,
-        first: Sequence[Expr],
-        extents: Sequence[Expr],
-        fixed: dict[Expr, Expr],
+        self, stage: Stage, first: Sequence[Expr], extents: Sequence[Expr], fixed: dict[Expr, Expr],
         target: Tensor | None = None,
-    ) -> Statement:
+    ) -> Statement:  # fmt: skip
         """The loops of a compute over a region, stored to `target`; `fixed` are values of axes without a loop."""
         op = stage.op
         assert isinstance(op, ComputeOp)
@@ -188,14 +200,9 @@ class _Lowering:
     # ---- loops ----
 
     def _nest(
-        self,
-        loops: StageLoops,
-        leaves: Sequence[Axis],
-        innermost: Callable[[], Statement],
-        attach: Attach | None = None,
-        guards: Sequence[Expr] | None = None,
-        depth: int = 0,
-    ) -> Statement:
+        self, loops: StageLoops, leaves: Sequence[Axis], innermost: Callable[[], Statement],
+        attach: Attach | None = None, guards: Sequence[Expr] | None = None, depth: int = 0,
+    ) -> Statement:  # fmt: skip
         """The loops ``leaves[depth:]``, each guard in the first loop that decides it."""
         if depth == len(leaves):
             return innermost()
@@ -272,7 +279,7 @@ class _Lowering:
         for init, result, state, update in zip(op.init, op.outputs, op.state, op.update):
             storage = self.storage.of(result)
             for tensor in (state, update, *([init] if isinstance(init.op, ComputeOp) else [])):
-                self.storage.share(tensor, storage)
+                self.storage.by_tensor[tensor] = storage
         steps = [self._initial_steps(init, result) for init, result in zip(op.init, op.outputs)]
         loops = StageLoops(stage, [op.scan_axis], [extent_of(op.scan_axis)], self.ranges)
         t = simplified(binary("add", loops.values[op.scan_axis], index_const(op.depth)))
@@ -328,7 +335,7 @@ class _Lowering:
                 continue
             buffer = Buffer(tensor.name, tensor.shape[1:], tensor.dtype)
             zeros = [index_const(0)] * (tensor.ndim - 1)
-            self.storage.share(tensor, Storage(buffer, (t, *zeros), tuple(range(1, tensor.ndim))))
+            self.storage.by_tensor[tensor] = Storage(buffer, (t, *zeros), tuple(range(1, tensor.ndim)))
             self.storage.scopes[0].append(buffer)
             steps.append(Produce(tensor.name, self._whole_stage(stage, {each.axis[0]: t})))
         return block_of(*steps)
@@ -336,6 +343,102 @@ class _Lowering:
 
 def lower_schedule(schedule: Schedule, args: Sequence[Tensor]) -> tuple[Statement, list[Buffer]]:
     """The loop nest of a schedule, and its buffers of the arguments."""
-    schedule.check_args(args)
     lowering = _Lowering(schedule, args)
     return lowering.run(), lowering.buffers
+
+
+class LoweredSchedule(NamedTuple):
+    """A loop nest with the arguments of its calls."""
+
+    name: str
+    args: list[Tensor | Expr]
+    device: int | None  # of CUDA; None: the CPU
+    body: Statement
+    buffers: list[Buffer]
+    sizes: list[Expr]
+    checks: list[SizeCheck]  # of the schedule
+    free_axes: list[Axis]  # of stages that the schedule leaves open
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The arguments that are tensors."""
+        return [arg for arg in self.args if isinstance(arg, Tensor)]
+
+    @property
+    def size_args(self) -> list[Expr]:
+        """The arguments that are sizes."""
+        return [arg for arg in self.args if isinstance(arg, Expr)]
+
+
+def _check_arguments(schedule: Any, args: Any) -> None:
+    if not isinstance(schedule, Schedule):
+        raise TypeError(f"schedule: expected te.create_schedule(...), got {schedule!r}")
+    if not isinstance(args, (list, tuple)):
+        raise TypeError(f"args: expected a list of tensors, got {args!r}")
+    for position, arg in enumerate(args):
+        if not isinstance(arg, Tensor) and not (isinstance(arg, Expr) and arg.op == "var"):
+            raise TypeError(f"args: expected tensors, and sizes from te.var; args[{position}] is {arg!r}")
+    _check_tensors(schedule, [arg for arg in args if isinstance(arg, Tensor)])
+
+
+def _check_tensors(schedule: Schedule, tensors: list[Tensor]) -> None:
+    """Raise unless these are results and all placeholders that they need, once each, or other placeholders."""
+    own = {id(stage.op) for stage in schedule.stages}
+    states = {id(state.op) for scan in schedule.scans for state in scan.state}
+    for tensor in tensors:
+        if id(tensor.op) not in own and not isinstance(tensor.op, PlaceholderOp):
+            raise ValueError(
+                f"args: {tensor.name} (made at {tensor.op.line}) is neither a result of the schedule nor what "
+                "one is computed from"
+            )
+        if tensors.count(tensor) > 1:
+            raise ValueError(f"args: {tensor.name} is given twice")
+    for stage in schedule.stages:
+        is_needed = isinstance(stage.op, PlaceholderOp) and id(stage.op) not in states
+        if is_needed and stage.op.outputs[0] not in tensors:
+            name, line = stage.op.outputs[0].name, stage.op.line
+            raise ValueError(f"args: {name} (made at {line}) is read, but not among the arguments")
+    for tensor in tensors:
+        if id(tensor.op) in states:
+            raise ValueError(f"args: {tensor.name} is a scan's state; the scan's result is what can be asked for")
+        if id(tensor.op) in own and schedule[tensor].is_inside:
+            raise ValueError(
+                f"args: {tensor.name} lives inside of another stage's loops and cannot be an argument"
+            )
+        if isinstance(tensor.op, ComputeOp) and any(tensor in scan.init for scan in schedule.scans):
+            raise ValueError(f"args: {tensor.name} is the init of a scan; it is in the first steps of the result")
+
+
+def _sizes_of(schedule: Schedule, args: Sequence[Tensor | Expr]) -> list[Expr]:
+    """All symbolic sizes of a schedule, those among the arguments first."""
+    tensors = [arg for arg in args if isinstance(arg, Tensor)]
+    tensors += [tensor for stage in schedule.stages for tensor in stage.op.outputs]
+    exprs = [arg for arg in args if isinstance(arg, Expr)]
+    exprs += [extent for tensor in tensors for extent in tensor.shape]
+    for stage in schedule.stages:
+        if isinstance(stage.op, ComputeOp):
+            exprs += [axis.extent for axis in stage.op.reduce_axis if axis.extent is not None]
+            exprs.append(stage.op.body)
+    sizes: dict[str, Expr] = {}
+    for node in (node for expr in exprs for node in walk(expr) if node.op == "var"):
+        sizes.setdefault(key(node), node)
+    return list(sizes.values())
+
+
+def memory_checks(body: Statement) -> list[SizeCheck]:
+    """The checks that the buffers of a nest are not too large for int64."""
+    buffers = [each.buffer for each in all_statements(body) if isinstance(each, Allocate)]
+    return [check for b in buffers for check in check_memory(b.name, b.shape, ITEM_BYTES[b.dtype])]
+
+
+def lower_for(
+    schedule: Schedule, args: Sequence[Tensor | Expr], name: str = "lower", device: int | None = None
+) -> LoweredSchedule:
+    """Lower a schedule for calls with these arguments, which are checked."""
+    _check_arguments(schedule, args)
+    body, buffers = lower_schedule(schedule, [arg for arg in args if isinstance(arg, Tensor)])
+    open_stages = [stage for stage in schedule.stages if not stage.touched]
+    free_axes = [leaf for stage in open_stages for leaf in stage.leaves if leaf.kind == "data"]
+    return LoweredSchedule(
+        name, list(args), device, body, buffers, _sizes_of(schedule, args), schedule.checks, free_axes
+    )

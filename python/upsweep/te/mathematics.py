@@ -1,4 +1,7 @@
-"""Functions of elements for the body of a `compute`: elementwise ones, conditions, casts and reductions."""
+"""Functions of elements for the body of a `compute`: elementwise ones, conditions, casts and reductions.
+
+Functions of one shape are created by `_of_one`, `_of_two`, `_extreme` and `_of_conditions`, with their docstrings.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 
 from upsweep._compiler.loops.expressions import Expr, as_expr, binary, select, unary
 from upsweep._compiler.loops.expressions import cast as _cast
+from upsweep._utils.examples import named, with_example
 from upsweep.te.tensors import reduction
 
 __all__ = [
@@ -17,34 +21,19 @@ __all__ = [
 ]  # fmt: skip
 
 if_then_else = select
+_X = '>>> X, k = te.placeholder((8, 4), name="X"), te.reduce_axis((0, 4), name="k")'
 
 
-def _of_one(op: str, text: str) -> Callable[[Any], Expr]:
+def _shows(*lines: str) -> Callable[[Any], Any]:
+    return with_example(">>> from upsweep import te", *lines)
+
+
+def _of_one(op: str, doc: str) -> Callable[[Any], Expr]:
     def function(x: Any) -> Expr:
         return unary(op, as_expr(x))
 
-    function.__name__ = function.__qualname__ = op
-    name = "logical_not" if op == "not" else op
-    result = "bool" if op == "not" else "float32"
-    argument = "X[i] > 0" if op == "not" else "X[i]"
-    function.__doc__ = f"""{text} of an expression.
-
-    Parameters
-    ----------
-    x : Expr or number
-
-    Returns
-    -------
-    Expr
-
-    Examples
-    --------
-    >>> from upsweep import te
-    >>> X = te.placeholder((4,), name="X")
-    >>> te.compute((4,), lambda i: te.{name}({argument}), name="Y").dtype
-    '{result}'
-    """
-    return function
+    doc = f"{doc} of an expression.\n\nParameters\n----------\nx : Expr or number\n\nReturns\n-------\nExpr"
+    return _shows(_X, f">>> te.{op}(X[0, 1])", f"{op}(X[0, 1])")(named(function, op, doc))
 
 
 exp = _of_one("exp", "The exponential")
@@ -60,121 +49,63 @@ tanh = _of_one("tanh", "The hyperbolic tangent")
 sigmoid = _of_one("sigmoid", "The logistic function 1 / (1 + exp(-x))")
 floor = _of_one("floor", "The largest integer that is not above, as a float,")
 abs = _of_one("abs", "The absolute value")
-logical_not = _of_one("not", "The opposite")
 
 
+@_shows('>>> te.logical_not(te.var("n") > 0)', "!(n > 0)")
+def logical_not(x: Any) -> Expr:
+    """The opposite of a condition."""
+    return unary("not", as_expr(x))
+
+
+@_shows('>>> te.power(te.var("n"), 2).dtype', "'float32'")
 def power(x: Any, y: Any) -> Expr:
-    """`x` to the power `y`, as a float.
-
-    Examples
-    --------
-    >>> from upsweep import te
-    >>> te.power(te.var("n"), 2).dtype
-    'float32'
-    """
+    """`x` to the power `y`, as a float."""
     return binary("pow", x, y)
 
 
+@_shows('>>> te.cast("float64", te.var("n"))', "float64(n)")
 def cast(dtype: str, value: Any) -> Expr:
-    """Convert a value to another dtype; floats are truncated to integers, and saturated.
-
-    Examples
-    --------
-    >>> from upsweep import te
-    >>> te.cast("float64", te.var("n"))
-    float64(n)
-    """
+    """Convert a value to another dtype; floats are truncated to integers, and saturated."""
     return _cast(value, dtype)
 
 
-def minimum(a: Any, b: Any) -> Expr:
-    """The smaller of two values; NaN if one is.
+def _of_two(op: str, name: str, doc: str, result: str) -> Callable[[Any, Any], Expr]:
+    def function(a: Any, b: Any) -> Expr:
+        return binary(op, a, b)
 
-    Examples
-    --------
-    >>> from upsweep import te
-    >>> te.minimum(te.var("n"), 8)
-    min(n, 8)
-    """
-    return binary("min", a, b)
+    return _shows(f">>> te.{name}(te.var('n'), 8)", result)(named(function, name, doc))
 
 
-def maximum(a: Any, b: Any) -> Expr:
-    """The larger of two values; NaN if one is.
-
-    Examples
-    --------
-    >>> from upsweep import te
-    >>> te.maximum(te.var("n"), 8)
-    max(n, 8)
-    """
-    return binary("max", a, b)
+minimum = _of_two("min", "minimum", "The smaller of two values; NaN if one is.", "min(n, 8)")
+maximum = _of_two("max", "maximum", "The larger of two values; NaN if one is.", "max(n, 8)")
 
 
+@_shows(_X, ">>> te.compute((8,), lambda i: te.prod(X[i, k], axis=k)).shape", "(8,)")
 def prod(expr: Any, axis: Any) -> Expr:
-    """The product over one or several `reduce_axis`, as the whole body of a `compute`.
-
-    Examples
-    --------
-    >>> from upsweep import te
-    >>> X, k = te.placeholder((8, 4), name="X"), te.reduce_axis((0, 4), name="k")
-    >>> te.compute((8,), lambda i: te.prod(X[i, k], axis=k), name="product")
-    Tensor(name=product, shape=(8), dtype=float32)
-    """
+    """The product over one or several `reduce_axis`, as the whole body of a `compute`."""
     return reduction("prod", expr, axis)
 
 
-def min(a: Any, b: Any = None, *, axis: Any = None) -> Expr:
-    """The smaller of two values, or with `axis` the smallest over a `reduce_axis`.
+def _extreme(op: str, which: str) -> Callable[..., Expr]:
+    def function(a: Any, b: Any = None, *, axis: Any = None) -> Expr:
+        return binary(op, a, b) if axis is None else reduction(op, a, axis)
 
-    Examples
-    --------
-    >>> from upsweep import te
-    >>> X, k = te.placeholder((8, 4), name="X"), te.reduce_axis((0, 4), name="k")
-    >>> te.min(X[0, 0], X[0, 1])
-    min(X[0, 0], X[0, 1])
-    >>> te.compute((8,), lambda i: te.min(X[i, k], axis=k), name="smallest")
-    Tensor(name=smallest, shape=(8), dtype=float32)
-    """
-    return minimum(a, b) if axis is None else reduction("min", a, axis)
+    doc = f"The {which}er of two values, or with `axis` the {which}est over a `reduce_axis`."
+    example = f">>> te.compute((8,), lambda i: te.{op}(X[i, k], axis=k)).shape", "(8,)"
+    return _shows(_X, f">>> te.{op}(X[0, 0], 1)", f"{op}(X[0, 0], 1f)", *example)(named(function, op, doc))
 
 
-def max(a: Any, b: Any = None, *, axis: Any = None) -> Expr:
-    """The larger of two values, or with `axis` the largest over a `reduce_axis`.
-
-    Examples
-    --------
-    >>> from upsweep import te
-    >>> X, k = te.placeholder((8, 4), name="X"), te.reduce_axis((0, 4), name="k")
-    >>> te.max(X[0, 0], X[0, 1])
-    max(X[0, 0], X[0, 1])
-    >>> te.compute((8,), lambda i: te.max(X[i, k], axis=k), name="largest")
-    Tensor(name=largest, shape=(8), dtype=float32)
-    """
-    return maximum(a, b) if axis is None else reduction("max", a, axis)
+min = _extreme("min", "small")
+max = _extreme("max", "larg")
 
 
-def all(*conditions: Any) -> Expr:
-    """Whether all conditions hold.
+def _of_conditions(op: str, name: str, sign: str, doc: str) -> Callable[..., Expr]:
+    def function(*conditions: Any) -> Expr:
+        return reduce(lambda a, b: binary(op, a, b), conditions[1:], as_expr(conditions[0]))
 
-    Examples
-    --------
-    >>> from upsweep import te
-    >>> n = te.var("n")
-    >>> te.all(n > 1, n < 8)
-    (n > 1) && (n < 8)
-    """
-    return reduce(lambda a, b: binary("and", a, b), conditions[1:], as_expr(conditions[0]))
+    example = '>>> n = te.var("n")', f">>> te.{name}(n > 1, n < 8)", f"(n > 1) {sign} (n < 8)"
+    return _shows(*example)(named(function, name, doc))
 
 
-def any(*conditions: Any) -> Expr:
-    """Whether one of the conditions holds.
-
-    Examples
-    --------
-    >>> from upsweep import te
-    >>> n = te.var("n")
-    >>> te.any(n < 1, n > 8)
-    (n < 1) || (n > 8)
-    """
-    return reduce(lambda a, b: binary("or", a, b), conditions[1:], as_expr(conditions[0]))
+all = _of_conditions("and", "all", "&&", "Whether all conditions hold.")
+any = _of_conditions("or", "any", "||", "Whether one of the conditions holds.")

@@ -19,7 +19,10 @@ __all__ = ["ScanOp", "scan"]
 
 
 class ScanOp(Operation):
-    """A recurrence. `body` are the stages computed at each step, updates too, each after those it reads."""
+    """A recurrence; `times` are the first and the last step that are computed.
+
+    `body` are the stages computed at each step, updates too, each after those it reads.
+    """
 
     def __init__(self, name: str, init: list[Tensor], update: list[Tensor], state: list[Tensor]) -> None:
         super().__init__(name)
@@ -27,6 +30,7 @@ class ScanOp(Operation):
         self.depth = int(linear(init[0].shape[0]).constant)
         self.length = update[0].shape[0]
         extent = binary("sub", self.length, const(self.depth, "int64"))
+        self.times = const(self.depth, "int64"), linear(binary("sub", self.length, index_const(1))).expr()
         self.scan_axis = Axis(f"{name}.idx", linear(extent).expr(), "scan")
         states = {id(placeholder.op) for placeholder in state}
         self.body: list[ComputeOp] = []
@@ -58,9 +62,9 @@ def _check_lists(init: list[Tensor], update: list[Tensor], state: list[Tensor]) 
             f"{users_line()}: scan: as many inits, updates and states, at least one of each; "
             f"got {len(init)}, {len(update)} and {len(state)}"
         )
-    if len({id(each) for each in state}) < len(state):
+    if len(set(state)) < len(state):
         raise ValueError(f"{users_line()}: scan: a state is given twice")
-    if len({id(each) for each in update}) < len(update):
+    if len(set(update)) < len(update):
         raise ValueError(f"{users_line()}: scan: an update is given twice; write a te.compute for each state")
     for each in state:
         if not isinstance(each.op, PlaceholderOp):
@@ -71,36 +75,35 @@ def _check_lists(init: list[Tensor], update: list[Tensor], state: list[Tensor]) 
 
 
 def _check_shapes(init: Tensor, update: Tensor, state: Tensor, depth: Any, length: Any) -> None:
-    line, name = state.op.line, state.name
-    for what, tensor in (("init", init), ("update", update)):
+    line, own = state.op.line, f"its state {state.name} of shape {_shape_text(state)}"
+    texts = {
+        tensor: f"{tensor.op.line}: {what} {tensor.name} of shape {_shape_text(tensor)}"
+        for what, tensor in (("init", init), ("update", update), ("state", state))
+    }
+    for tensor in (init, update):
         if tensor.ndim != state.ndim:
             raise ValueError(
-                f"{tensor.op.line}: {what} {tensor.name} of shape {_shape_text(tensor)} has not the same number "
-                f"of dimensions as its state {name} of shape {_shape_text(state)}, made at {line}; the "
-                "first is time"
+                f"{texts[tensor]} has not the same number of dimensions as {own}, made at {line}; the first "
+                "is time"
             )
-    for what, tensor in (("update", update), ("state", state)):
+    for tensor in (update, state):
         if not same(tensor.shape[0], length):
             raise ValueError(
-                f"{tensor.op.line}: {what} {tensor.name} of shape {_shape_text(tensor)}: the first dimension of "
-                f"states and updates is the scan's, {length!r}"
+                f"{texts[tensor]}: the first dimension of states and updates is the scan's, {length!r}"
             )
     steps = linear(init.shape[0])
     if steps.terms or steps.constant < 1 or steps.constant != depth:
         raise ValueError(
-            f"{init.op.line}: init {init.name} of state {name}: its first dimension is how many steps are given, "
-            f"an integer from 1, the same for all states; got {_shape_text(init)}"
+            f"{init.op.line}: init {init.name} of state {state.name}: its first dimension is how many steps are "
+            f"given, an integer from 1, the same for all states; got {_shape_text(init)}"
         )
-    for what, tensor in (("init", init), ("update", update)):
+    for tensor in (init, update):
         for d in range(1, state.ndim):
             if not same(tensor.shape[d], state.shape[d]):
-                raise ValueError(
-                    f"{tensor.op.line}: {what} {tensor.name} of shape {_shape_text(tensor)} disagrees in "
-                    f"dimension {d} with its state {name} of shape {_shape_text(state)}, made at {line}"
-                )
+                raise ValueError(f"{texts[tensor]} disagrees in dimension {d} with {own}, made at {line}")
     if not init.dtype == update.dtype == state.dtype:
         raise TypeError(
-            f"{line}: state {name} is {state.dtype}, its init {init.dtype}, its update {update.dtype}; "
+            f"{line}: state {state.name} is {state.dtype}, its init {init.dtype}, its update {update.dtype}; "
             "cast them to one"
         )
 
@@ -149,13 +152,7 @@ def _check_body(op: ScanOp) -> None:
             tensor = read.static[0]
             if id(tensor) in states or id(tensor.op) in inside:
                 _check_time(op, stage, read)
-        first = const(op.depth, "int64")
-        last = linear(binary("sub", op.length, index_const(1))).expr()
-        check_reads(stage, {stage.axis[0]: (first, last)})
-    for update in op.update:
-        for stage in op.body:
-            if any(tensor.op is update.op for tensor in inputs_of(stage)) and stage is update.op:
-                raise ValueError(f"{stage.line}: {stage.name} reads itself")
+        check_reads(stage, {stage.axis[0]: op.times})
     for tensor in op.init:
         reached = {id(each.op) for each in op.state} & {id(o) for o in producers([tensor])}
         if reached:
@@ -174,12 +171,9 @@ def _check_inputs(op: ScanOp, inputs: list[Tensor]) -> None:
 
 
 def scan(
-    init: Tensor | Sequence[Tensor],
-    update: Tensor | Sequence[Tensor],
-    state_placeholder: Tensor | Sequence[Tensor],
-    inputs: Sequence[Tensor] | None = None,
-    name: str = "scan",
-) -> Any:
+    init: Tensor | Sequence[Tensor], update: Tensor | Sequence[Tensor],
+    state_placeholder: Tensor | Sequence[Tensor], inputs: Sequence[Tensor] | None = None, name: str = "scan",
+) -> Any:  # fmt: skip
     """Define a recurrence over the first dimension.
 
     Parameters

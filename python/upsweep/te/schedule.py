@@ -7,18 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from upsweep._compiler.loops.expressions import Axis, Expr, as_expr, users_line
+from upsweep._compiler.loops.expressions import Axis, as_expr, users_line
 from upsweep._compiler.loops.linear import linear
-from upsweep._utils.integers import as_integer
+from upsweep._utils.examples import with_example
+from upsweep._utils.integers import as_size
 from upsweep.te.bounds_checks import SizeCheck, check_reads
 from upsweep.te.scans import ScanOp
-from upsweep.te.tensors import ComputeOp, Operation, PlaceholderOp, Tensor, inputs_of, producers
+from upsweep.te.tensors import ComputeOp, Operation, Tensor, inputs_of, producers
 
 __all__ = ["Fuse", "Schedule", "Split", "Stage", "create_schedule", "thread_axis"]
 
 _THREADS = {"blockIdx": "parallel", "threadIdx": "vectorized", "vthread": ""}
+
+
+_shows = partial(
+    with_example,
+    ">>> from upsweep import te",
+    '>>> X = te.placeholder((64, 32), name="X")',
+    '>>> Y = te.compute((64, 32), lambda i, j: 2 * X[i, j], name="Y")',
+    '>>> Z = te.compute((64, 32), lambda i, j: Y[i, j] + 1, name="Z")',
+    ">>> s, (i, j) = te.create_schedule(Z.op), Z.op.axis",
+)
 
 
 @dataclass(frozen=True)
@@ -122,6 +134,11 @@ class Stage:
         self.inlined = False
         self.touched = False
 
+    @property
+    def is_inside(self) -> bool:
+        """Whether the stage is computed in another one's loops."""
+        return self.group is not None or self.inlined or self.attached is not None
+
     def _error(self, text: str) -> ValueError:
         return ValueError(f"{users_line()}: {self.op.name}: {text}")
 
@@ -147,6 +164,7 @@ class Stage:
         self.touched = True
         return places[0]
 
+    @_shows(">>> s[Z].split(j, factor=8)", "(j.outer, j.inner)")
     def split(self, parent: Axis, factor: int | None = None, nparts: int | None = None) -> tuple[Axis, Axis]:
         """Split an axis in two: the inner one of `factor` steps, or the outer one of `nparts`.
 
@@ -163,26 +181,23 @@ class Stage:
         """
         if (factor is None) == (nparts is None):
             raise self._error("split: one of factor= and nparts=")
-        parts = self._parts("factor", factor) if nparts is None else self._parts("nparts", nparts)
+        factor = 0 if factor is None else self._parts("factor", factor)
+        nparts = 0 if nparts is None else self._parts("nparts", nparts)
         place = self._check(parent)
         outer = Axis(f"{parent.name}.outer", None, parent.kind)
         inner = Axis(f"{parent.name}.inner", None, parent.kind)
         self.leaves[place : place + 1] = [outer, inner]
-        self.relations.append(
-            Split(parent, outer, inner, parts if nparts is None else 0, 0 if nparts is None else parts)
-        )
+        self.relations.append(Split(parent, outer, inner, factor, nparts))
         return outer, inner
 
     def _parts(self, what: str, value: Any) -> int:
         """A positive integer, also one of numpy."""
         try:
-            parts = as_integer(value, what)
-        except TypeError:
-            parts = 0
-        if parts < 1:
-            raise self._error(f"split: {what} is an integer from 1, got {value!r}")
-        return parts
+            return as_size(value, what, 1)
+        except (TypeError, ValueError):
+            raise self._error(f"split: {what} is an integer from 1, got {value!r}") from None
 
+    @_shows(">>> s[Z].fuse(i, j)", "i.j.fused")
     def fuse(self, outer: Axis, inner: Axis) -> Axis:
         """Fuse two adjacent axes into one, which is returned. The inner extent has to be a constant."""
         place = self._check(outer)
@@ -193,6 +208,7 @@ class Stage:
         self.relations.append(Fuse(outer, inner, fused))
         return fused
 
+    @_shows(">>> s[Z].tile(i, j, 4, 8)", "(i.outer, j.outer, i.inner, j.inner)")
     def tile(self, x: Axis, y: Axis, x_factor: int, y_factor: int) -> tuple[Axis, Axis, Axis, Axis]:
         """Split two axes by these factors and reorder the parts to x_outer, y_outer, x_inner, y_inner."""
         x_outer, x_inner = self.split(x, factor=x_factor)
@@ -200,6 +216,7 @@ class Stage:
         self.reorder(x_outer, y_outer, x_inner, y_inner)
         return x_outer, y_outer, x_inner, y_inner
 
+    @_shows(">>> s[Z].reorder(j, i)", ">>> s[Z].leaves", "[j, i]")
     def reorder(self, *axes: Axis) -> None:
         """Put axes into this order, from the outermost; those not named keep their positions."""
         places = sorted(self._check(axis) for axis in axes)
@@ -216,18 +233,22 @@ class Stage:
             raise self._error(f"{axis.name} is {self.marks[axis]} already")
         self.marks[axis] = mark
 
+    @_shows(">>> s[Z].parallel(i)", ">>> s[Z].marks", "{i: 'parallel'}")
     def parallel(self, axis: Axis) -> None:
         """Distribute a loop's steps over threads."""
         self._mark(axis, "parallel")
 
+    @_shows(">>> s[Z].vectorize(j)", ">>> s[Z].marks", "{j: 'vectorized'}")
     def vectorize(self, axis: Axis) -> None:
         """Run a loop's steps in the lanes of vectors."""
         self._mark(axis, "vectorized")
 
+    @_shows(">>> s[Z].unroll(j)", ">>> s[Z].marks", "{j: 'unrolled'}")
     def unroll(self, axis: Axis) -> None:
         """Unroll a loop, whose extent has to be a constant."""
         self._mark(axis, "unrolled")
 
+    @_shows(">>> s[Z].bind(i, te.thread_axis('blockIdx.x'))", ">>> s[Z].threads", "{i: blockIdx.x}")
     def bind(self, axis: Axis, thread: Axis) -> None:
         """Run a loop's steps on a thread axis, from `thread_axis`."""
         if not isinstance(thread, Axis) or thread.kind != "thread":
@@ -242,6 +263,7 @@ class Stage:
             self._mark(axis, mark)
         self.threads[axis] = thread
 
+    @_shows(">>> s[Y].compute_at(s[Z], i)", ">>> s[Y].attached[1]", "i")
     def compute_at(self, parent: Stage, axis: Axis) -> None:
         """Compute the stage inside a loop of another one that reads it: in each step the region that is read."""
         self._check_movable("compute_at")
@@ -260,6 +282,7 @@ class Stage:
         self.attached, self.inlined, parent.touched = (parent, axis), False, True
         self.attached_line = users_line()
 
+    @_shows(">>> s[Y].compute_inline()", ">>> s[Y].inlined", "True")
     def compute_inline(self) -> None:
         """Compute the stage's elements where they are read, without memory."""
         self._check_movable("compute_inline")
@@ -267,30 +290,15 @@ class Stage:
             raise self._error("compute_inline: a reduction needs memory of its own")
         self.inlined, self.attached = True, None
 
+    @_shows(">>> s[Y].compute_root()", ">>> s[Y].inlined", "False")
     def compute_root(self) -> None:
         """Compute all of the stage before those that read it, which is the default."""
         self.inlined, self.attached = False, None
 
-    def never_reached(self) -> ValueError:
-        """The error for a stage that is computed at a loop which does not exist."""
-        assert self.attached is not None
-        parent, axis = self.attached
-        names = ", ".join(leaf.name for leaf in parent.leaves)
-        if parent.inlined:
-            why = f"{parent.op.name} is computed inline and has no loops"
-        elif not any(leaf is axis for leaf in parent.leaves):
-            why = (
-                f"{axis.name} is none of the loops of {parent.op.name} ({names}) any more; split and fuse it first"
-            )
-        else:
-            why = f"{parent.op.name} is not computed itself"
-        return ValueError(f"{self.attached_line}: {self.op.name}: compute_at: {why}")
-
     def _check_movable(self, what: str) -> None:
         if not isinstance(self.op, ComputeOp):
             raise self._error(f"{what}: only a te.compute can be moved")
-        scans = [stage.op for stage in self.schedule.stages if isinstance(stage.op, ScanOp)]
-        for scan in scans:
+        for scan in self.schedule.scans:
             if any(tensor.op is self.op for tensor in (*scan.update, *scan.init)):
                 raise self._error(f"{what}: it writes a state of {scan.name}, in the scan's own loop")
         if any(tensor.op is self.op for tensor in self.schedule.outputs):
@@ -321,50 +329,41 @@ class Schedule:
     def __init__(self, outputs: list[Tensor]) -> None:
         self.outputs = outputs
         self.checks: list[SizeCheck] = []
-        self.stages: list[Stage] = []
-        order = self._with_bodies(producers(outputs))
-        groups = {stage: op for op in order if isinstance(op, ScanOp) for stage in op.body}
-        for op in order:
-            self.stages.append(Stage(self, op, groups.get(op) if isinstance(op, ComputeOp) else None))
-            self._check_sizes(op, groups)
-        self._check_readers(order, groups)
+        order: list[Operation] = []
+        for op in producers(outputs):
+            order += [*op.body, *(state.op for state in op.state), op] if isinstance(op, ScanOp) else [op]
+        order = list(dict.fromkeys(order))
+        self.scans = [op for op in order if isinstance(op, ScanOp)]
+        # The scan in whose loop a stage is computed, or a state is stored.
+        owners: dict[Operation, ScanOp] = {stage: scan for scan in self.scans for stage in scan.body}
+        self.stages = [Stage(self, op, owners.get(op)) for op in order]
+        owners |= {state.op: scan for scan in self.scans for state in scan.state}
+        for stage in self.stages:
+            self._check_sizes(stage)
+        self._check_readers(order, owners)
 
-    @staticmethod
-    def _with_bodies(order: list[Operation]) -> list[Operation]:
-        result: list[Operation] = []
-        for op in order:
-            result += [*op.body, *(state.op for state in op.state), op] if isinstance(op, ScanOp) else [op]
-        return list(dict.fromkeys(result))
-
-    def _check_sizes(self, op: Operation, groups: dict[ComputeOp, ScanOp]) -> None:
+    def _check_sizes(self, stage: Stage) -> None:
+        op = stage.op
         if isinstance(op, ComputeOp):
-            group = groups.get(op)
-            known: dict[Axis, tuple[Expr, Expr]] = {}
-            if group is not None:
-                first = as_expr(group.depth, "int64")
-                known = {op.axis[0]: (first, linear(group.length - 1).expr())}
-            self.checks += check_reads(op, known)
+            self.checks += check_reads(op, {} if stage.group is None else {op.axis[0]: stage.group.times})
         if isinstance(op, ScanOp):
             short = f"{op.line}: {op.name}: {op.length!r} steps, of which its init gives {op.depth} already"
             self.checks.append(SizeCheck(linear(op.length - op.depth).expr(), (), short))
 
-    @staticmethod
-    def _check_readers(order: list[Operation], groups: dict[ComputeOp, ScanOp]) -> None:
+    def _check_readers(self, order: list[Operation], owners: dict[Operation, ScanOp]) -> None:
         """Raise where a stage of a scan's loop is read from outside of it."""
-        states = {id(s.op): op for op in order if isinstance(op, ScanOp) for s in op.state}
-        inits = {
-            id(t.op): op for op in order if isinstance(op, ScanOp) for t in op.init if isinstance(t.op, ComputeOp)
+        inits: dict[Operation, ScanOp] = {
+            init.op: scan for scan in self.scans for init in scan.init if isinstance(init.op, ComputeOp)
         }
         for op in order:
             for tensor in inputs_of(op):
                 access = f"{op.line}: {op.name} reads {tensor.name}"
-                inside = groups.get(op) if isinstance(op, ComputeOp) else None
-                owner = groups.get(tensor.op) if isinstance(tensor.op, ComputeOp) else states.get(id(tensor.op))
-                if owner is not None and inside is not owner:
+                owner, init_of = owners.get(tensor.op), inits.get(tensor.op)
+                if owner is not None and owners.get(op) is not owner:
                     raise ValueError(
                         f"{access} of {owner.name}'s loop from outside of it; read the scan's result instead"
                     )
-                if id(tensor.op) in inits and op is not inits[id(tensor.op)]:
+                if init_of is not None and op is not init_of:
                     raise ValueError(
                         f"{access}, which is the init of a scan; write a te.compute of its own for it"
                     )
@@ -375,47 +374,6 @@ class Schedule:
             if stage.op is op:
                 return stage
         raise KeyError(f"{getattr(key, 'name', key)} is not part of this schedule")
-
-    def placeholders(self) -> list[Tensor]:
-        """The tensors that a call needs."""
-        states = {id(t.op) for stage in self.stages if isinstance(stage.op, ScanOp) for t in stage.op.state}
-        placeholders = [stage.op for stage in self.stages if isinstance(stage.op, PlaceholderOp)]
-        return [op.outputs[0] for op in placeholders if id(op) not in states]
-
-    def check_args(self, args: Sequence[Tensor]) -> None:
-        """Raise unless these are results and all placeholders that they need, once each, or other placeholders."""
-        own = {id(stage.op) for stage in self.stages}
-        for tensor in args:
-            if not isinstance(tensor, Tensor):
-                raise TypeError(f"args: expected tensors, got {tensor!r}")
-            if id(tensor.op) not in own and not isinstance(tensor.op, PlaceholderOp):
-                raise ValueError(
-                    f"args: {tensor.name} (made at {tensor.op.line}) is neither a result of the schedule nor what "
-                    "one is computed from"
-                )
-            if sum(tensor is each for each in args) > 1:
-                raise ValueError(f"args: {tensor.name} is given twice")
-        for tensor in self.placeholders():
-            if tensor not in args:
-                raise ValueError(
-                    f"args: {tensor.name} (made at {tensor.op.line}) is read, but not among the arguments"
-                )
-        for tensor in args:
-            op = tensor.op
-            owners = [s.op for s in self.stages if isinstance(s.op, ScanOp)]
-            if isinstance(op, PlaceholderOp) and any(tensor in scan.state for scan in owners):
-                raise ValueError(
-                    f"args: {tensor.name} is a scan's state; the scan's result is what can be asked for"
-                )
-            stage = self[tensor] if id(op) in own else None
-            if stage is not None and (stage.group is not None or stage.inlined or stage.attached is not None):
-                raise ValueError(
-                    f"args: {tensor.name} lives inside of another stage's loops and cannot be an argument"
-                )
-            if isinstance(op, ComputeOp) and any(tensor in scan.init for scan in owners):
-                raise ValueError(
-                    f"args: {tensor.name} is the init of a scan; it is in the first steps of the result"
-                )
 
 
 def create_schedule(ops: Operation | Tensor | Sequence[Operation | Tensor]) -> Schedule:

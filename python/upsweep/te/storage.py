@@ -27,38 +27,34 @@ class Storage:
 class StorageMap:
     """The storage of each tensor.
 
-    `scopes` are the buffers that live in the whole nest, and in each parallel loop around the statement that is
-    being written.
+    Several tensors may have one `Storage` in `by_tensor`. `scopes` are the buffers that live in the whole nest,
+    and in each parallel loop around the statement that is being written.
     """
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.scopes: list[list[Buffer]] = [[]]
-        self._storage: dict[Tensor, Storage] = {}
+        self.by_tensor: dict[Tensor, Storage] = {}
 
     def assign(self, tensor: Tensor, buffer: Buffer) -> None:
         """Hold all of a tensor in a buffer."""
         zeros = tuple(index_const(0) for _ in tensor.shape)
-        self._storage[tensor] = Storage(buffer, zeros, tuple(range(tensor.ndim)))
-
-    def share(self, tensor: Tensor, storage: Storage) -> None:
-        """Hold a tensor in the storage of another one."""
-        self._storage[tensor] = storage
+        self.by_tensor[tensor] = Storage(buffer, zeros, tuple(range(tensor.ndim)))
 
     def allocate_region(self, tensor: Tensor, first: Sequence[Expr], extents: Sequence[Expr], scope: int) -> None:
         """Hold a region of a tensor in a new buffer of a scope, without the dimensions of extent 1."""
         dims = tuple(d for d, extent in enumerate(extents) if constant_of(extent) != 1)
         buffer = Buffer(tensor.name, tuple(extents[d] for d in dims), tensor.dtype)
-        self._storage[tensor] = Storage(buffer, tuple(first), dims)
+        self.by_tensor[tensor] = Storage(buffer, tuple(first), dims)
         self.scopes[scope].append(buffer)
 
     def of(self, tensor: Tensor) -> Storage:
         """The storage of a tensor; where it has none yet, a new buffer that lives in the whole nest."""
-        if tensor not in self._storage:
+        if tensor not in self.by_tensor:
             buffer = Buffer(tensor.name, tensor.shape, tensor.dtype)
             self.scopes[0].append(buffer)
             self.assign(tensor, buffer)
-        return self._storage[tensor]
+        return self.by_tensor[tensor]
 
     def element(self, tensor: Tensor, indices: Sequence[Expr]) -> tuple[Buffer, tuple[Expr, ...]]:
         """The buffer and the indices in it of an element."""

@@ -43,12 +43,6 @@ def _has_one_owner(accesses: list[Access]) -> bool:
     return False
 
 
-def _outermost_parallel(produce: Produce) -> list[For]:
-    parallel = [loop for loop in loops_in(produce) if "parallel" in loop.marks]
-    nested = {id(inner) for loop in parallel for inner in loops_in(loop.body)}
-    return [loop for loop in parallel if id(loop) not in nested]
-
-
 def _may_divide(produce: Produce, parallel: list[For]) -> bool:
     if not parallel or not all(same(loop.extent, parallel[0].extent) for loop in parallel):
         return False
@@ -63,10 +57,12 @@ def _may_divide(produce: Produce, parallel: list[For]) -> bool:
 
 def find_strips(produce: Produce, may_unmark: Callable[[For], bool]) -> None:
     """Set `produce.strips` where a scan may be strip-mined; else unmark the parallel loops that allow it."""
-    parallel = _outermost_parallel(produce)
+    marked = [loop for loop in loops_in(produce) if "parallel" in loop.marks]
+    nested = {id(inner) for loop in marked for inner in loops_in(loop.body)}
+    parallel = [loop for loop in marked if id(loop) not in nested]
     if _may_divide(produce, parallel):
         produce.strips = parallel
         return
-    for loop in loops_in(produce):
-        if "parallel" in loop.marks and may_unmark(loop):
+    for loop in marked:
+        if may_unmark(loop):
             loop.marks = loop.marks - {"parallel"}

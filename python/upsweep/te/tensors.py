@@ -216,13 +216,9 @@ def reduce_axis(dom: Any, name: str = "rv") -> Axis:
     if not isinstance(dom, (tuple, list)) or len(dom) != 2:
         raise ValueError(f"dom: expected (0, extent), got {dom!r}")
     first, extent = as_shape(tuple(dom), name)
-    if not _is_zero(linear(first)):
+    if linear(first).constant or linear(first).terms:
         raise ValueError(f"dom: a reduction begins at 0, got {first!r}; add it to the index instead")
     return Axis(name, extent, "reduce")
-
-
-def _is_zero(form: Linear) -> bool:
-    return not form.constant and not form.terms
 
 
 def reduction(combiner: str, expr: Any, axis: Any) -> Expr:
