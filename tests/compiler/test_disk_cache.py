@@ -127,7 +127,7 @@ def test_the_digest_covers_all_modules_that_generate_code(monkeypatch):
     jit.sources.__wrapped__()
     code = """
     import sys
-    import upsweep._compiler.llvm.pairs.compiled, upsweep._compiler.llvm.scans.kernel
+    import upsweep._compiler.llvm.pairs.kernel, upsweep._compiler.llvm.scans.kernel
     import upsweep._compiler.llvm.scans.chunk_aggregates
     for name, module in sys.modules.items():
         if name.startswith("upsweep._compiler.") and not module.__file__.endswith("__init__.py"):

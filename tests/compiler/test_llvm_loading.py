@@ -128,7 +128,7 @@ def test_many_threads_compile_and_forget():
 
     def run(first):
         for n in range(first, first + 5):
-            loaded = jit.load_object(jit.compile_object(text.format(n), target), target)
+            loaded = jit.Loaded(jit.compile_object(text.format(n), target), target)
             results.append(loaded.integer("number") == n)
             del loaded
             gc.collect()

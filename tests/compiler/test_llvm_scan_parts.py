@@ -23,7 +23,7 @@ POINTER, INT = ctypes.c_void_p, ctypes.c_int64
 def test_turn(level, bits):
     side = TARGETS[level].lanes(f"float{bits}")
     compiled = compile_turn(level, bits)
-    turn = ctypes.CFUNCTYPE(None, POINTER, INT, POINTER, INT)(compiled.address)
+    turn = ctypes.CFUNCTYPE(None, POINTER, INT, POINTER, INT)(compiled.address("turn"))
     rows = np.arange(2 * side * side, dtype=f"f{bits // 8}").reshape(side, 2 * side)[:, 1 : side + 1]
     results = np.zeros((side, side + 3), rows.dtype)
     turn(rows.ctypes.data, rows.strides[0], results.ctypes.data, results.strides[0])
@@ -40,7 +40,7 @@ def test_chunk_sums(level, bits, backward):
     matrix = np.array([[0.9, -0.2], [0.3, 0.8]])
     rests = Recurrence((), (input_(0), make("mul", input_(0), input_(1))), 2)
     compiled = compile_sums(rests, level, bits, (False, True))
-    sums = ctypes.CFUNCTYPE(None, POINTER, POINTER, POINTER, POINTER, INT, INT)(compiled.address)
+    sums = ctypes.CFUNCTYPE(None, POINTER, POINTER, POINTER, POINTER, INT, INT)(compiled.address("sums"))
     behind = range(lanes) if backward else range(lanes)[::-1]
     by_lane = np.stack([np.linalg.matrix_power(matrix, n) for n in behind], axis=-1)
     powers = [np.linalg.matrix_power(matrix, n * lanes) for n in (VECTORS_AT_ONCE, 1)]

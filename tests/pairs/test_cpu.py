@@ -8,7 +8,7 @@ from pair_cases import ALL, check, data, formulas, reduction_of, same_bits
 from upsweep._backends.cpu import pairs
 from upsweep._compiler.formulas.nodes import constant, make, variable
 from upsweep._compiler.formulas.reduction import PairReduction
-from upsweep._compiler.llvm.pairs.compiled import CompiledReduction
+from upsweep._compiler.llvm.pairs.kernel import CompiledReduction
 
 DTYPES = ["float32", "float64"]
 # Around nothing, one, the lanes of each instruction set, groups of columns, blocks of them, and tiles.

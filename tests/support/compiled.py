@@ -7,7 +7,7 @@ import numpy as np
 from upsweep._compiler.llvm import jit
 from upsweep._compiler.llvm.mathematics import FUNCTIONS
 from upsweep._compiler.llvm.target import TARGETS
-from upsweep._compiler.llvm.vectors import Body, Vectors
+from upsweep._compiler.llvm.vectors import Body, Vectors, module
 
 
 @functools.cache
@@ -15,25 +15,14 @@ def vector_function(name, dtype, level, n_args=1, **keywords):
     """A function of `FUNCTIONS` as one of arrays of a dtype."""
     target, bits = TARGETS[level], 8 * np.dtype(dtype).itemsize
     body = Body()
-    v = Vectors(body, target, bits, target.lanes(dtype))
-    body.do("br label %loop")
-    body.place("loop")
-    body.do("%i = phi i64 [0, %start], [%next, %tail]")
-    at = [body.emit(f"getelementptr {v.scalar}, ptr %in{k}, i64 %i") for k in range(n_args)]
-    result = FUNCTIONS[name](v, *map(v.load, at), **keywords)
-    v.store(result, body.emit(f"getelementptr {v.scalar}, ptr %out, i64 %i"))
-    body.do("br label %tail")
-    body.place("tail")
-    body.do(f"%next = add i64 %i, {v.lanes}")
-    body.do("%more = icmp ult i64 %next, %n")
-    body.do("br i1 %more, label %loop, label %done")
-    body.place("done")
+    v = Vectors(body, target, bits)
+    with body.loop("loop", "%n", step=v.lanes) as loop:
+        inputs = [v.load(v.at(f"%in{k}", loop.index)) for k in range(n_args)]
+        v.store(FUNCTIONS[name](v, *inputs, **keywords), v.at("%out", loop.index))
     body.do("ret void")
-    inputs = "".join(f"ptr %in{k}, " for k in range(n_args))
-    text = body.define(f"void @f({inputs}ptr %out, i64 %n) #0") + "".join(body.needs.values())
-    text += 'attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"="512" }\n'
-    text += '!0 = !{!"branch_weights", i32 1, i32 500}\n'
-    code = jit.load_object(jit.compile_object(text, target), target)
+    parameters = "".join(f"ptr %in{k}, " for k in range(n_args))
+    text = module([body.define(f"void @f({parameters}ptr %out, i64 %n) #0")], body.needs)
+    code = jit.Loaded(jit.compile_object(text, target), target)
     call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (n_args + 1), ctypes.c_int64)(code.address("f"))
 
     def function(*arrays):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from upsweep._backends import cpu
 from upsweep._backends.cpu._pairs import Kernel, Plan
 from upsweep._compiler.formulas.reduction import PairReduction, outputs
-from upsweep._compiler.llvm.pairs.compiled import CompiledReduction
+from upsweep._compiler.llvm.pairs.kernel import CompiledReduction
 from upsweep._utils.lru_cache import LRUCache
 
 __all__ = ["plan", "run"]

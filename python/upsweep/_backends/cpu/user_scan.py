@@ -42,8 +42,8 @@ def _kernel(
     program = compiled.lower(recurrence)
     lanes = TARGETS[cpu.level].lanes(f"float{bits}")
     kernel = Kernel(
-        steps=steps.address,
-        turn=turn.address,
+        steps=steps.address("steps"),
+        turn=turn.address("turn"),
         code=(steps, turn),
         bits=bits,
         lanes=lanes,
@@ -76,7 +76,9 @@ def _sums(bias: Recurrence, dtype: np.dtype[Any], shared: tuple[bool, ...]) -> S
     code = chunk_aggregates.compile_sums(plain, cpu.level, 8 * dtype.itemsize, shared)
     with np.errstate(over="ignore"):
         params = np.array(numbers, dtype)
-    return Sums(sums=code.address, code=code, vectors_at_once=chunk_aggregates.VECTORS_AT_ONCE, params=params)
+    return Sums(
+        sums=code.address("sums"), code=code, vectors_at_once=chunk_aggregates.VECTORS_AT_ONCE, params=params
+    )
 
 
 def _merge_axes(arrays: list[Array]) -> list[Array]:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from upsweep._compiler.llvm.mathematics import function
-from upsweep._compiler.llvm.vectors import Vectors
+from upsweep._compiler.llvm.vectors import Loop, Value, Vectors
 
 if TYPE_CHECKING:
     from upsweep._compiler.lowering.program import Instruction, Program
 
-__all__ = ["Steps", "cost_of", "order"]
+__all__ = ["COSTS", "Steps", "cost_of", "order"]
 
-Value = str
 Load = Callable[[str, "Value | int", int], Value]
 
 # Instructions of the machine that one of a program takes, roughly; 1 if it is not named.
-_COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "acos": 30, "atan": 25, "atan2": 40,
+COSTS = {"exp": 14, "log": 22, "sin": 45, "cos": 45, "tanh": 40, "asin": 30, "acos": 30, "atan": 25, "atan2": 40,
           "pow": 150, "div": 8, "sqrt": 10, "rsqrt": 10, "load": 0, "const": 0}  # fmt: skip
 
 _PLAIN = ("mul", "div", "neg")
@@ -28,44 +29,35 @@ _CHAINS = 8  # independent partial sums: two adders with a latency of four cycle
 
 def cost_of(step: Instruction) -> float:
     """About how many instructions a step takes for one vector."""
-    return 2.0 * step.static[2] if step.op in ("sqdist", "dot") else _COSTS.get(step.op, 1)
+    return 2.0 * step.static[2] if step.op in ("sqdist", "dot") else COSTS.get(step.op, 1)
 
 
-def _never_negative(program: Program) -> set[int]:
-    """The values that are at least 0, or NaN, whatever the data are.
+def _never_positive(program: Program) -> set[int]:
+    """The values that are at most 0, or NaN, whatever the data are.
 
     Not quotients: a zero may be a negative one.
     """
-    result: set[int] = set()
+    positive: set[int] = set()
+    negative: set[int] = set()
     for n, step in enumerate(program.values):
-        known = [arg in result for arg in step.args]
+        op, args = step.op, step.args
+        above, below = [arg in positive for arg in args], [arg in negative for arg in args]
         if (
-            step.op in ("abs", "sqrt", "exp", "sqdist")
-            or (step.op == "mul" and step.args[0] == step.args[1])
-            or (step.op == "const" and step.static[0] >= 0)
-            or (step.op in ("add", "mul") and all(known))
-            or (step.op == "select" and all(known[1:]))
+            op in ("abs", "sqrt", "exp", "sqdist")
+            or (op == "mul" and args[0] == args[1])
+            or (op == "const" and step.static[0] >= 0)
+            or (op in ("add", "mul") and all(above))
+            or (op == "select" and all(above[1:]))
         ):
-            result.add(n)
-    return result
-
-
-def _never_positive(program: Program, at_least_zero: set[int]) -> set[int]:
-    result: set[int] = set()
-    for n, step in enumerate(program.values):
-        args = step.args
-        if step.op == "neg":
-            fits = args[0] in at_least_zero
-        elif step.op == "const":
-            fits = step.static[0] <= 0
-        elif step.op == "mul":
-            signs = [(arg in at_least_zero, arg in result) for arg in args]
-            fits = (signs[0][0] and signs[1][1]) or (signs[0][1] and signs[1][0])
-        else:
-            fits = step.op == "add" and args[0] in result and args[1] in result
-        if fits:
-            result.add(n)
-    return result
+            positive.add(n)
+        if (
+            (op == "neg" and above[0])
+            or (op == "const" and step.static[0] <= 0)
+            or (op == "mul" and ((above[0] and below[1]) or (below[0] and above[1])))
+            or (op == "add" and all(below))
+        ):
+            negative.add(n)
+    return negative
 
 
 def order(program: Program, roots: tuple[int, ...], done: set[int]) -> list[int]:
@@ -97,40 +89,46 @@ class Steps:
     """
 
     def __init__(
-        self,
-        v: Vectors,
-        program: Program,
-        varying: frozenset[str],
-        shared: dict[int, Value],
-        n_columns: int,
-        load: Load,
-        *,
-        flush: bool,
-    ) -> None:
+        self, v: Vectors, program: Program, varying: frozenset[str], shared: dict[int, Value], n_columns: int,
+        load: Load, *, flush: bool,
+    ) -> None:  # fmt: skip
         self.v, self.program, self.shared, self.n_columns, self.load = v, program, shared, n_columns, load
         self.flush = flush  # whether the kernel runs with subnormal results as 0
         self.varying = varying  # the levels that change from column to column
         self.moving = "j" if "j" in varying else "i"
         self.own: list[dict[int, Value]] = [{} for _ in range(n_columns)]
-        self._at_least_zero = _never_negative(program)
-        self._at_most_zero = _never_positive(program, self._at_least_zero)
-        self._loops: list[tuple[int, str, str, list[int], list[list[Value]]]] = []
+        self._loops: list[tuple[AbstractContextManager[Loop], Loop, list[int]]] = []
+
+    @functools.cached_property
+    def _at_most_zero(self) -> set[int]:
+        return _never_positive(self.program)
 
     def value(self, n: int, column: int) -> Value:
         return self.shared[n] if n in self.shared else self.own[column][n]
+
+    def of_columns(self, roots: tuple[int, ...]) -> list[list[Value]]:
+        """For each column, some values."""
+        return [[self.value(n, column) for n in roots] for column in range(self.n_columns)]
 
     def write(self, n: int) -> None:
         """One instruction, for every column or once."""
         step = self.program.values[n]
         if step.op in _STRUCTURE:
             _STRUCTURE[step.op](self, n, step)
-            return
-        if step.op in ("sqdist", "dot"):
-            for column, name in enumerate(self._long(step)):
-                self.own[column][n] = name
-            return
-        for column in self._columns(step):
-            self._set(n, column, step, self._one(n, step, column))
+        elif step.op in ("sqdist", "dot"):
+            for own, name in zip(self.own, self._long(step)):
+                own[n] = name
+        else:
+            for column in self._columns(step):
+                self._set(n, column, step, self._one(n, step, column))
+
+    def write_level(self, *levels: str) -> None:
+        """All instructions of some levels."""
+        self.write_all(n for n, step in enumerate(self.program.values) if step.level in levels)
+
+    def write_all(self, numbers: Iterable[int]) -> None:
+        for n in numbers:
+            self.write(n)
 
     def _columns(self, step: Instruction) -> range:
         return range(self.n_columns if step.level in self.varying else 1)
@@ -190,100 +188,57 @@ class Steps:
         """Sums over many features of (x - y)^2 or x y, of all columns in one loop."""
         v, body = self.v, self.v.body
         x_offset, y_offset, dim = step.static
-        before, loop, done = body.block, body.label("long"), body.label("summed")
         whole = dim - dim % _FEATURES_AT_ONCE
         # Sums of few columns are parted by features: each has to wait for itself only.
         n_chains = min(_FEATURES_AT_ONCE, max(1, _CHAINS // self.n_columns))
-        body.do(f"br label %{loop}")
-        body.place(loop)
-        at, after = body.name("k"), body.name("k")
-        body.do(f"{at} = phi i64 [0, %{before}], [{after}, %{loop}]")
-        begins = [[body.name("sum") for _ in range(self.n_columns)] for _ in range(n_chains)]
-        place = len(body.lines)
-        chains = [list(begin) for begin in begins]
-        for feature in range(_FEATURES_AT_ONCE):
-            chain = feature % n_chains
-            chains[chain] = self._feature(
-                step.op, chains[chain], (at, x_offset + feature), (at, y_offset + feature)
-            )
-        body.do(f"{after} = add i64 {at}, {_FEATURES_AT_ONCE}")
-        for begin, end in (two for chain in zip(begins, chains) for two in zip(*chain)):
-            body.lines.insert(place, f"  {begin} = phi {v.kind} [{v.const(0.0)}, %{before}], [{end}, %{loop}]")
-        body.branch(body.emit(f"icmp ult i64 {after}, {whole}"), loop, done)
-        body.place(done)
-        for k in range(whole, dim):
-            chain = k % n_chains
-            chains[chain] = self._feature(step.op, chains[chain], (None, x_offset + k), (None, y_offset + k))
+        with body.loop("long", whole, step=_FEATURES_AT_ONCE) as loop:
+            zero = v.const(0.0)
+            chains = [[loop.carry(v.kind, zero) for _ in range(self.n_columns)] for _ in range(n_chains)]
+            for n in range(_FEATURES_AT_ONCE):
+                x, y = (body.emit(f"add i64 {loop.index}, {offset + n}") for offset in (x_offset, y_offset))
+                chains[n % n_chains] = self._feature(step.op, chains[n % n_chains], x, y)
+            loop.following = [total for chain in chains for total in chain]
+        for n in range(whole, dim):
+            chains[n % n_chains] = self._feature(step.op, chains[n % n_chains], x_offset + n, y_offset + n)
         while len(chains) > 1:
             half = len(chains) // 2
             chains = [[v.add(*two) for two in zip(*pair)] for pair in zip(chains[:half], chains[half:])]
         return chains[0]
 
-    def _feature(
-        self, op: str, sums: list[Value], x_at: tuple[Value | None, int], y_at: tuple[Value | None, int]
-    ) -> list[Value]:
+    def _feature(self, op: str, sums: list[Value], i: Value | int, j: Value | int) -> list[Value]:
+        """The sums after a feature, which is in these places of the records of kinds i and j."""
         v = self.v
-        places = []
-        for at, offset in (x_at, y_at):
-            places.append(offset if at is None else v.body.emit(f"add i64 {at}, {offset}"))
-        of_kind = dict(zip(("i", "j"), places))
-        fixed = "i" if self.moving == "j" else "j"
-        x = self.load(fixed, of_kind[fixed], 0)
+        (fixed, x_at), (moving, y_at) = (("i", i), ("j", j)) if self.moving == "j" else (("j", j), ("i", i))
+        x = self.load(fixed, x_at, 0)
         result = []
         for column, total in enumerate(sums):
-            y = self.load(self.moving, of_kind[self.moving], column)
-            if op == "dot":
-                result.append(v.fma(x, y, total))
-            else:
-                difference = v.sub(x, y)
-                result.append(v.fma(difference, difference, total))
+            y = self.load(moving, y_at, column)
+            difference = v.sub(x, y) if op == "sqdist" else ""
+            result.append(v.fma(difference or x, difference or y, total))
         return result
 
     # ---- loops over features ----
 
     def _loop(self, n: int, step: Instruction) -> None:
-        body = self.v.body
-        before, label = body.block, body.label("each")
-        body.do(f"br label %{label}")
-        body.place(label)
-        self.shared[n] = body.name("k")
-        # The phi's other end is known at the loop's end.
-        self._loops.append((n, before, label, [], []))
-        body.lines.append(f"  {self.shared[n]} = phi i64 [0, %{before}], [{self.shared[n]}.next, %{{{label}}}]")
+        manager = self.v.body.loop("each", step.static[0])
+        loop = manager.__enter__()  # left by the instruction `end`
+        self.shared[n] = loop.index
+        self._loops.append((manager, loop, []))
 
     def _carry(self, n: int, step: Instruction) -> None:
-        _, before, label, carries, names = self._loops[-1]
+        _, loop, carries = self._loops[-1]
         carries.append(n)
-        result: list[Value] = []
         for column in self._columns(step):
-            name, init = self.v.body.name("c"), self.value(step.args[0], column)
-            self.v.body.lines.append(
-                f"  {name} = phi {self.v.kind} [{init}, %{before}], [{name}.next, %{{{label}}}]"
-            )
-            self._set(n, column, step, name)
-            result.append(name)
-        names.append(result)
+            self._set(n, column, step, loop.carry(self.v.kind, self.value(step.args[0], column)))
 
     def _end(self, n: int, step: Instruction) -> None:
-        body, v = self.v.body, self.v
-        loop, _, label, carries, names = self._loops.pop()
-        index, extent = self.shared[loop], self.program.values[loop].static[0]
-        for carry, result, following in zip(carries, names, step.args[1:]):
-            for column, name in enumerate(result):
+        manager, loop, carries = self._loops.pop()
+        for carry, following in zip(carries, step.args[1:]):
+            for column in self._columns(self.program.values[carry]):
                 value = self.value(following, column)
-                body.lines.append(f"  {name}.next = bitcast {v.kind} {value} to {v.kind}")
-                self._set(carry, column, self.program.values[carry], f"{name}.next")
-        body.lines.append(f"  {index}.next = add i64 {index}, 1")
-        done, last = body.label("over"), body.block
-        # Blocks within the body may have come between: the phis are given the last one.
-        mark = f"%{{{label}}}"
-        for at in range(len(body.lines) - 1, -1, -1):
-            if mark in body.lines[at]:
-                body.lines[at] = body.lines[at].replace(mark, f"%{last}")
-            if body.lines[at] == f"{label}:":
-                break
-        body.branch(body.emit(f"icmp ult i64 {index}.next, {extent}"), label, done)
-        body.place(done)
+                loop.following.append(value)
+                self._set(carry, column, self.program.values[carry], value)
+        manager.__exit__(None, None, None)
 
     def _number(self, n: int, step: Instruction) -> None:
         v, body = self.v, self.v.body
@@ -291,23 +246,23 @@ class Steps:
 
     def _array(self, n: int, step: Instruction) -> None:
         for column in self._columns(step):
-            memory = self.v.room(max(1, step.static[0]))
-            self._set(n, column, step, memory)
+            self._set(n, column, step, self.v.room(max(1, step.static[0])))
 
-    def _cell(self, array: Value, loops: tuple[int, ...], static: tuple[int, ...]) -> Value:
-        place = self._place(loops, list(static))
-        return self.v.body.emit(f"getelementptr {self.v.kind}, ptr {array}, i64 {place}")
+    def _cell(self, n: int, column: int, loops: list[int], step: Instruction) -> Value:
+        """The address of an element of the array that instruction n is."""
+        array = self.value(n, column)
+        return self.v.body.at(self.v.kind, array, self._place(tuple(loops), list(step.static)))
 
     def _put(self, n: int, step: Instruction) -> None:
         array, value, *loops = step.args
         for column in self._columns(step):
-            cell = self._cell(self.value(array, column), tuple(loops), step.static)
+            cell = self._cell(array, column, loops, step)
             self.v.store(self.value(value, column), cell, self.v.target.vector_bytes)
 
     def _get(self, n: int, step: Instruction) -> None:
         array, *loops = step.args
         for column in self._columns(step):
-            cell = self._cell(self.value(array, column), tuple(loops), step.static)
+            cell = self._cell(array, column, loops, step)
             self._set(n, column, step, self.v.load(cell, self.v.target.vector_bytes))
 
     def place_of(self, step: Instruction) -> Value:

@@ -17,32 +17,19 @@ from typing import Any
 from upsweep._compiler import disk_cache
 from upsweep._compiler.llvm.target import Target
 
-__all__ = ["Loaded", "add_symbols", "compile_object", "load", "load_object", "sources", "versions"]
+__all__ = ["Loaded", "add_symbols", "compile_object", "load", "sources", "versions"]
 
 _initializing = threading.Lock()
-_binding: Any = None
-_engine_context: Any = None
-
-
-class _OfThread(threading.local):
-    """The target machines of one thread."""
-
-    def __init__(self) -> None:
-        self.machines: dict[Target, Any] = {}
-
-
-_of_thread = _OfThread()
+_machines = threading.local()  # the target machines of each thread
 
 # Functions of C's library that compiled code may call.
 _LIBRARY_FUNCTIONS = ("sin", "cos", "pow")
 
 
 def _llvm() -> Any:
-    """llvmlite's binding, initialized by the first caller."""
-    if _binding is None:
-        with _initializing:
-            _initialize()
-    return _binding
+    """llvmlite's binding."""
+    with _initializing:
+        return _initialize()[0]
 
 
 def _is_old() -> bool:
@@ -52,25 +39,26 @@ def _is_old() -> bool:
     return tuple(int(part) for part in llvmlite.__version__.split(".")[:2]) < (0, 45)
 
 
-def _initialize() -> None:
-    global _binding, _engine_context
-    if _binding is None:
-        try:
-            import llvmlite.binding as binding
-        except ImportError as error:
-            raise ImportError(
-                'formulas are compiled by llvmlite, which is not installed: pip install "upsweep[expr]"'
-            ) from error
-        if _is_old():
-            binding.initialize()
-        binding.initialize_native_target()
-        binding.initialize_native_asmprinter()
-        library = ctypes.CDLL(None)  # this process: the interpreter itself is linked with C's mathematics
-        for name in _LIBRARY_FUNCTIONS:
-            binding.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
-        # An engine outlives the Python object of its module, and with that a context of its own.
-        _engine_context = _new_context(binding)
-        _binding = binding
+@functools.cache
+def _initialize() -> tuple[Any, Any]:
+    """llvmlite's binding, initialized, and the context of engines.
+
+    An engine outlives the Python object of its module, and with that a context of its own.
+    """
+    try:
+        import llvmlite.binding as binding
+    except ImportError as error:
+        raise ImportError(
+            'formulas are compiled by llvmlite, which is not installed: pip install "upsweep[expr]"'
+        ) from error
+    if _is_old():
+        binding.initialize()
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    library = ctypes.CDLL(None)  # this process: the interpreter itself is linked with C's mathematics
+    for name in _LIBRARY_FUNCTIONS:
+        binding.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+    return binding, _new_context(binding)
 
 
 def _new_context(llvm: Any) -> Any:
@@ -124,10 +112,9 @@ def _new_machine(target: Target) -> Any:
 
 def _machine(target: Target) -> Any:
     """The calling thread's target machine, which no other thread may use at the same time."""
-    machines = _of_thread.machines
-    if target not in machines:
-        machines[target] = _new_machine(target)
-    return machines[target]
+    if not hasattr(_machines, target.level):
+        setattr(_machines, target.level, _new_machine(target))
+    return getattr(_machines, target.level)
 
 
 def compile_object(text: str, target: Target) -> bytes:
@@ -143,7 +130,7 @@ class Loaded:
 
     def __init__(self, code: bytes, target: Target) -> None:
         llvm = _llvm()
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", _engine_context), _new_machine(target))
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", _initialize()[1]), _new_machine(target))
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
         self._addresses: dict[str, int] = {}
@@ -159,12 +146,7 @@ class Loaded:
         return int(ctypes.CFUNCTYPE(ctypes.c_int64)(self.address(name))())
 
 
-def load_object(code: bytes, target: Target) -> Loaded:
-    """Load an object file that `compile_object` made."""
-    return Loaded(code, target)
-
-
 def load(key: str, text: Callable[[], str], target: Target) -> Loaded:
     """A module in LLVM IR, compiled or from the disk; `key` says what its text depends on."""
     key = f"{versions()}\n{target}\n{key}"
-    return load_object(disk_cache.fetch_or_compile(key, lambda: compile_object(text(), target)), target)
+    return Loaded(disk_cache.fetch_or_compile(key, lambda: compile_object(text(), target)), target)

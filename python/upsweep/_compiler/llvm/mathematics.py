@@ -13,11 +13,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from upsweep._compiler.llvm import coefficients as c
-from upsweep._compiler.llvm.vectors import Body, Vectors
+from upsweep._compiler.llvm.vectors import Body, Value, Vectors
 
-__all__ = ["FUNCTIONS", "exp", "exp2", "function"]
-
-Value = str
+__all__ = ["FUNCTIONS", "exp", "function"]
 
 
 def _horner(v: Vectors, x: Value, coefs: Sequence[float]) -> Value:
@@ -48,10 +46,9 @@ def _scaled(v: Vectors, x: Value, n: Value, shifted: Value) -> Value:
     Two factors, each a normal number, reach every exponent from subnormals to infinity.
     """
     if _has_scale(v):
-        name = f"@llvm.x86.avx512.mask.scalef.p{'s' if v.bits == 32 else 'd'}.512"
-        mask = f"i{v.lanes}"
-        v.body.needs[name] = f"declare {v.kind} {name}({v.kind}, {v.kind}, {v.kind}, {mask}, i32)\n"
-        return v.body.emit(f"call {v.kind} {name}({v.kind} {x}, {v.kind} {n}, {v.kind} {x}, {mask} -1, i32 4)")
+        name = f"llvm.x86.avx512.mask.scalef.p{'s' if v.bits == 32 else 'd'}.512"
+        mask = (f"i{v.lanes}", "-1")
+        return v.body.call(v.kind, name, (v.kind, x), (v.kind, n), (v.kind, x), mask, ("i32", 4))
     both = v.to_bits(shifted)
     first = v.integer("lshr", both, 1)
     second = v.integer("sub", both, first)
@@ -167,28 +164,16 @@ def _by_library(v: Vectors, name: str, *args: Value) -> Value:
         inner = v.body
         each = [inner.stack(v.kind, 1, 64) for _ in args]
         for arg, memory in zip(args, each):
-            inner.do(f"store {v.kind} {arg}, ptr {memory}, align 64")
-        inner.do("br label %loop")
-        inner.place("loop")
-        lane, after = "%lane", "%after"
-        inner.do(f"{lane} = phi i64 [0, %start], [{after}, %loop]")
-        wide = []
-        for memory in each:
-            place = inner.emit(f"getelementptr {v.scalar}, ptr {memory}, i64 {lane}")
-            one = inner.emit(f"load {v.scalar}, ptr {place}")
-            wide.append(inner.emit(f"fpext float {one} to double") if v.bits == 32 else one)
-        call = ", ".join(f"double {value}" for value in wide)
-        value = inner.emit(f"call double @{name}({call})")
-        if v.bits == 32:
-            value = inner.emit(f"fptrunc double {value} to float")
-        place = inner.emit(f"getelementptr {v.scalar}, ptr {each[0]}, i64 {lane}")
-        inner.do(f"store {v.scalar} {value}, ptr {place}")
-        inner.do(f"{after} = add i64 {lane}, 1")
-        inner.do(f"%more = icmp ult i64 {after}, {v.lanes}")
-        inner.do("br i1 %more, label %loop, label %done")
-        inner.place("done")
-        inner.needs[f"@{name}"] = f"declare double @{name}({', '.join(['double'] * len(args))})\n"
-        return inner.emit(f"load {v.kind}, ptr {each[0]}, align 64")
+            v.store(arg, memory, 64)
+        with inner.loop("loop", v.lanes) as loop:
+            numbers = [inner.emit(f"load {v.scalar}, ptr {v.at(memory, loop.index)}") for memory in each]
+            if v.bits == 32:
+                numbers = [inner.emit(f"fpext float {number} to double") for number in numbers]
+            value = inner.call("double", name, *(("double", number) for number in numbers))
+            if v.bits == 32:
+                value = inner.emit(f"fptrunc double {value} to float")
+            inner.do(f"store {v.scalar} {value}, ptr {v.at(each[0], loop.index)}")
+        return v.load(each[0], 64)
 
     return _called(v, f"each_{name}", write, args, "noinline cold")
 
@@ -198,26 +183,22 @@ def _called(
 ) -> Value:
     """A call of a function that is in the module once; `write` emits its body, as it would in the caller."""
     full = f"@{name}_{v.suffix}"
+    operands = ", ".join(f"{v.kind} {arg}" for arg in args)
     if full not in v.body.needs:
+        names = [f"%a{i}" for i in range(len(args))]
         inner = Vectors(Body(), v.target, v.bits, v.lanes)
-        inner.body.do(f"ret {v.kind} {write(inner, *(f'%a{i}' for i in range(len(args))))}")
-        parameters = ", ".join(f"{v.kind} %a{i}" for i in range(len(args)))
+        inner.body.do(f"ret {v.kind} {write(inner, *names)}")
+        parameters = ", ".join(f"{v.kind} {each}" for each in names)
         v.body.needs |= inner.body.needs
         v.body.needs[full] = inner.body.define(f"internal {v.kind} {full}({parameters}) {attributes} #0")
-    return v.body.emit(f"call {v.kind} {full}({', '.join(f'{v.kind} {arg}' for arg in args)})")
+    return v.body.emit(f"call {v.kind} {full}({operands})")
 
 
 def _unless(v: Vectors, mask: Value, usual: Value, name: str, *args: Value) -> Value:
     """`usual`, and C's function where a lane is set; nothing of it runs if none is."""
-    body = v.body
-    rare, done = body.label("rare"), body.label("done")
-    before = body.block
-    body.branch(v.any(mask), rare, done, rarely=True)
-    body.place(rare)
-    other = v.select(mask, _by_library(v, name, *args), usual)
-    body.do(f"br label %{done}")
-    body.place(done)
-    return body.emit(f"phi {v.kind} [{usual}, %{before}], [{other}, %{rare}]")
+    with v.body.when(v.any(mask), "rare", rarely=True) as rare:
+        other = v.select(mask, _by_library(v, name, *args), usual)
+    return rare.phi(v.kind, usual, other)
 
 
 def _less_quadrants(v: Vectors, x: Value, n: Value) -> tuple[Value, Value | None]:
@@ -259,12 +240,9 @@ def _sine(v: Vectors, x: Value, name: str, quarter: int) -> Value:
     return _unless(v, beyond, value, name, x)
 
 
-def sin(v: Vectors, x: Value) -> Value:
-    return _sine(v, x, "sin", 0)
-
-
-def cos(v: Vectors, x: Value) -> Value:
-    return _sine(v, x, "cos", 1)
+def _odd_series(v: Vectors, x: Value, z: Value, coefs: Sequence[float]) -> Value:
+    """x + x z P(z)."""
+    return v.fma(v.mul(x, z), _horner(v, z, coefs), x)
 
 
 def tanh(v: Vectors, x: Value) -> Value:
@@ -279,11 +257,6 @@ def tanh(v: Vectors, x: Value) -> Value:
     quotient = v.div(e, v.add(e, v.const(2.0)))
     series = _odd_series(v, size, v.mul(size, size), c.TANH[v.bits])
     return v.copysign(v.select(v.compare("olt", size, v.const(0.5)), series, quotient), x)
-
-
-def _odd_series(v: Vectors, x: Value, z: Value, coefs: Sequence[float]) -> Value:
-    """x + x z P(z)."""
-    return v.fma(v.mul(x, z), _horner(v, z, coefs), x)
 
 
 # ---- inverse trigonometry ------------------------------------------------------------------------------------
@@ -363,15 +336,13 @@ def atan2(v: Vectors, y: Value, x: Value) -> Value:
 def _power32(v: Vectors, x: Value, y: Value) -> Value:
     """float32 through float64: exp(y log |x|), then the sign and the cases that C names."""
     half = v.lanes // 2
-    halves = [range(half), range(half, v.lanes)]
-    wide = v.with_bits(64, half)
-    short = v.with_bits(32, half)
+    wide, short = v.with_bits(64, half), v.with_bits(32, half)
     results = []
     size = v.abs(x)
-    for lanes in halves:
+    for lanes in (range(half), range(half, v.lanes)):
         base, exponent = short.widened(v.part(size, lanes)), short.widened(v.part(y, lanes))
         results.append(wide.narrowed(exp(wide, wide.mul(exponent, log(wide, base)))))
-    value = short.joined(results[0], results[1])
+    value = short.joined(*results)
     zero, one = v.const(0.0), v.const(1.0)
     halved = v.mul(y, v.const(0.5))
     is_integer = v.compare("oeq", v.floor(y), y)
@@ -398,9 +369,7 @@ def rsqrt(v: Vectors, x: Value) -> Value:
     if not _has_scale(v):  # by a whole vector, whose bits those of shorter ones are to be
         whole = v.with_bits(32, 16)
         return whole.part(rsqrt(whole, v.part(x, [lane % v.lanes for lane in range(16)])), range(v.lanes))
-    name = "@llvm.x86.avx512.rsqrt14.ps.512"
-    v.body.needs[name] = f"declare {v.kind} {name}({v.kind}, {v.kind}, i16)\n"
-    first = v.body.emit(f"call {v.kind} {name}({v.kind} {x}, {v.kind} {x}, i16 -1)")
+    first = v.body.call(v.kind, "llvm.x86.avx512.rsqrt14.ps.512", (v.kind, x), (v.kind, x), ("i16", -1))
     error = v.fma(v.neg(v.mul(x, first)), first, v.const(1.0))
     series = v.mul(v.fma(error, v.const(0.375), v.const(0.5)), v.mul(error, first))
     # At 0 and infinity the first is exact, and the error NaN.
@@ -408,9 +377,9 @@ def rsqrt(v: Vectors, x: Value) -> Value:
 
 
 FUNCTIONS: dict[str, Callable[..., Value]] = {
-    "exp": exp, "exp2": exp2, "log": log, "sin": sin, "cos": cos, "tanh": tanh, "asin": asin, "acos": acos,
-    "atan": atan, "atan2": atan2, "pow": power, "rsqrt": rsqrt, "sqrt": Vectors.sqrt, "floor": Vectors.floor,
-    "abs": Vectors.abs,
+    "exp": exp, "exp2": exp2, "log": log, "sin": functools.partial(_sine, name="sin", quarter=0),
+    "cos": functools.partial(_sine, name="cos", quarter=1), "tanh": tanh, "asin": asin, "acos": acos, "atan": atan,
+    "atan2": atan2, "pow": power, "rsqrt": rsqrt, "sqrt": Vectors.sqrt, "floor": Vectors.floor, "abs": Vectors.abs,
 }  # fmt: skip
 
 # Functions are inlined while a body has fewer lines. The time of LLVM's register allocator grows with

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["TARGETS", "Target"]
+__all__ = ["BITS", "TARGETS", "Target"]
+
+BITS = {"float32": 32, "float64": 64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Target:
 
     def lanes(self, dtype: str) -> int:
         """How many numbers of a type a vector holds."""
-        return self.vector_bytes // {"float32": 4, "float64": 8}[dtype]
+        return 8 * self.vector_bytes // BITS[dtype]
 
 
 # LLVM's own preference for 256 bits on x86-64-v4 would halve the rate of every kernel.

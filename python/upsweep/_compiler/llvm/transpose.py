@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from upsweep._compiler.llvm.vectors import Vectors
+from upsweep._compiler.llvm.vectors import Value, Vectors
 
 __all__ = ["turned"]
-
-Value = str
 
 _PIECE = 16  # bytes, within which the machine's cheapest shuffles stay
 
@@ -44,7 +42,7 @@ def _turn_pieces(v: Vectors, rows: list[Value], piece: int) -> list[Value]:
                         for which in range(2)
                         for place in range(size)
                     ]
-                    merged[first + 2 * k + half] = _shuffle(v, a, b, lanes)
+                    merged[first + 2 * k + half] = v.shuffle(a, b, lanes)
         rows = merged
         size *= 2
     return rows
@@ -55,7 +53,7 @@ def _turn_whole(v: Vectors, values: list[Value], piece: int) -> list[Value]:
 
     def picked(a: Value, b: Value, of_each: tuple[int, ...]) -> Value:
         places = (*of_each, *(n + len(values) for n in of_each))
-        return _shuffle(v, a, b, [n * piece + k for n in places for k in range(piece)])
+        return v.shuffle(a, b, [n * piece + k for n in places for k in range(piece)])
 
     if len(values) == 1:
         return values
@@ -67,8 +65,3 @@ def _turn_whole(v: Vectors, values: list[Value], piece: int) -> list[Value]:
         two = picked(a, b, half), picked(c, d, half)
         result += [picked(*two, (0, 2)), picked(*two, (1, 3))]
     return result
-
-
-def _shuffle(v: Vectors, a: Value, b: Value, lanes: list[int]) -> Value:
-    mask = ", ".join(f"i32 {lane}" for lane in lanes)
-    return v.body.emit(f"shufflevector {v.kind} {a}, {v.kind} {b}, <{v.lanes} x i32> <{mask}>")

@@ -1,4 +1,4 @@
-"""A writer for LLVM IR text: a function's body, and arithmetic on vectors of one width.
+"""A writer for LLVM IR text: a function's body with loops and branches, and arithmetic on vectors of one width.
 
 The IR is written as text, because building it from objects takes longer than compiling it. A value is
 represented by its name in the text.
@@ -7,16 +7,58 @@ represented by its name in the text.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from upsweep._compiler.llvm.target import Target
 
-__all__ = ["Body", "Vectors"]
+__all__ = ["CACHE_LINE", "Body", "Loop", "Value", "Vectors", "module", "phi"]
 
 Value = str
 
-_LINE = 64  # bytes, of the cache
+CACHE_LINE = 64  # bytes
 _MOST_ON_STACK = 4096
+
+
+def phi(kind: str, *sources: tuple[Value, str]) -> str:
+    """A value by the block that execution comes from: (value, label)."""
+    return f"phi {kind} " + ", ".join(f"[{value}, %{label}]" for value, label in sources)
+
+
+@dataclass
+class Join:
+    """The block after code that may have been skipped: `before` leads to it, and so do `ends`, from that code."""
+
+    body: Body
+    before: str
+    ends: list[str] = field(default_factory=list)
+
+    def phi(self, kind: str, skipped: Value, run: Value) -> Value:
+        """One of two values, after the code."""
+        return self.body.emit(phi(kind, (skipped, self.before), *((run, end) for end in self.ends)))
+
+
+@dataclass
+class Loop(Join):
+    """A loop while it is written. `following` are the values of the next step, in the order of `carry`."""
+
+    index: Value = ""
+    again: Value = ""  # the condition of the next step
+    following: list[Value] = field(default_factory=list)
+    carried: list[tuple[Value, str, Value]] = field(default_factory=list)  # name, type, start
+
+    def carry(self, kind: str, start: Value) -> Value:
+        """A value that the loop passes from step to step, in this step."""
+        self.carried.append((self.body.name("c"), kind, start))
+        return self.carried[-1][0]
+
+    def phis(self, back: Sequence[str]) -> list[str]:
+        """What a step begins with; `back` are the blocks that lead to it from the step before."""
+        return [
+            f"  {name} = {phi(kind, (start, self.before), *((following, label) for label in back))}"
+            for (name, kind, start), following in zip(self.carried, self.following, strict=True)
+        ]
 
 
 class Body:
@@ -60,6 +102,92 @@ class Body:
         weights = ", !prof !0" if rarely else ""
         self.do(f"br i1 {condition}, label %{yes}, label %{no}{weights}")
 
+    @contextmanager
+    def when(self, condition: Value, hint: str, *, rarely: bool = False) -> Iterator[Join]:
+        """Run what is written inside only if a condition holds."""
+        join, inside, done = Join(self, self.block), self.label(hint), self.label("done")
+        self.branch(condition, inside, done, rarely=rarely)
+        self.place(inside)
+        yield join
+        join.ends = [self.block]
+        self.do(f"br label %{done}")
+        self.place(done)
+
+    @contextmanager
+    def repeat(self, hint: str, guard: Value | None = None) -> Iterator[Loop]:
+        """Run what is written inside, if `guard` holds, and again as long as `again`, set inside, holds."""
+        loop, inside, done = Loop(self, self.block), self.label(hint), self.label("done")
+        if guard is None:
+            self.do(f"br label %{inside}")
+        else:
+            self.branch(guard, inside, done)
+        self.place(inside)
+        position = len(self.lines)
+        yield loop
+        loop.ends = [self.block]
+        self.lines[position:position] = loop.phis(loop.ends)
+        self.branch(loop.again, inside, done)
+        self.place(done)
+
+    @contextmanager
+    def loop(
+        self, hint: str, end: Value | int, *, first: Value = "0", step: int = 1, is_less: str = "ult",
+        guarded: bool = False,
+    ) -> Iterator[Loop]:  # fmt: skip
+        """Run what is written inside for `index` = first, first + step, ... below `end`.
+
+        At least once, unless the loop is `guarded`. `is_less` is the comparison with `end`.
+        """
+        with self.repeat(hint, self.emit(f"icmp {is_less} i64 {first}, {end}") if guarded else None) as loop:
+            loop.index = loop.carry("i64", first)
+            yield loop
+            following = self.emit(f"add i64 {loop.index}, {step}")
+            loop.following.insert(0, following)
+            loop.again = self.emit(f"icmp {is_less} i64 {following}, {end}")
+
+    def call(self, result: str, name: str, *operands: tuple[str, Value | int]) -> Value:
+        """A call of a function of another module, or of an intrinsic, which is declared.
+
+        Operands are (type, value); `result` is a type.
+        """
+        if f"@{name}" not in self.needs:
+            self.needs[f"@{name}"] = f"declare {result} @{name}({', '.join(kind for kind, _ in operands)})\n"
+        text = f"call {result} @{name}({', '.join([f'{kind} {value}' for kind, value in operands])})"
+        if result != "void":
+            return self.emit(text)
+        self.do(text)
+        return ""
+
+    def extreme(self, name: str, a: Value, b: Value | int) -> Value:
+        """The smaller or the larger of two integers of 64 bits: "smin", "smax", "umin", "umax"."""
+        return self.call("i64", f"llvm.{name}.i64", ("i64", a), ("i64", b))
+
+    def at(self, kind: str, pointer: Value, place: Value | int) -> Value:
+        """The address of an element of an array."""
+        return self.emit(f"getelementptr {kind}, ptr {pointer}, i64 {place}")
+
+    def load_at(self, kind: str, pointer: Value, place: Value | int) -> Value:
+        """An element of an array of integers or addresses, 64 bits each."""
+        return self.emit(f"load {kind}, ptr {self.at('i64', pointer, place)}")
+
+    def sequence(self, scalar: str, lanes: int) -> Value:
+        """The constant vector 0, 1, 2, ..."""
+        items = ", ".join(f"{scalar} {lane}" for lane in range(lanes))
+        return self.constant(f"<{lanes} x {scalar}>", f"<{items}>")
+
+    def fill(self, scalar: str, item: object, lanes: int) -> Value:
+        """A constant vector with the same number in all lanes."""
+        one = f"{scalar} {item}"
+        return self.constant(f"<{lanes} x {scalar}>", f"<{', '.join([one] * lanes)}>")
+
+    def splat(self, scalar: str, value: Value, lanes: int) -> Value:
+        """A vector with a scalar in all lanes."""
+        kind = f"<{lanes} x {scalar}>"
+        first = self.emit(f"insertelement {kind} poison, {scalar} {value}, i64 0")
+        if lanes == 1:
+            return first
+        return self.emit(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
+
     def constant(self, kind: str, text: str) -> Value:
         """A constant that is spelled out once; the no-op that names it is folded away."""
         key = f"{kind} {text}"
@@ -71,10 +199,10 @@ class Body:
     def room(self, n_bytes: int) -> Value:
         """Memory for the time of the call: little from the stack, which may be small, much from the caller."""
         if n_bytes <= _MOST_ON_STACK:
-            return self.stack("i8", n_bytes, _LINE)
+            return self.stack("i8", n_bytes, CACHE_LINE)
         result = self.name("m")
         self.entry.append(f"  {result} = getelementptr i8, ptr %workspace, i64 {self.workspace}")
-        self.workspace += -(-n_bytes // _LINE) * _LINE
+        self.workspace += -(-n_bytes // CACHE_LINE) * CACHE_LINE
         return result
 
     def stack(self, kind: str, count: int, align: int) -> Value:
@@ -89,9 +217,29 @@ class Body:
         return "\n".join(lines) + "\n"
 
 
+_ATTRIBUTES = """\
+attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"="512" }
+!0 = !{!"branch_weights", i32 1, i32 500}
+!1 = !{i32 1}
+"""
+
+
+def module(functions: Iterable[str], needs: Mapping[str, str]) -> str:
+    """The text of a module: functions, what they need, and the attributes and metadata that they refer to."""
+    return "\n".join([*functions, *needs.values(), _ATTRIBUTES])
+
+
 def _bits(bits: int, value: float) -> int:
     form = "<f" if bits == 32 else "<d"
     return int.from_bytes(struct.pack(form, value), "little")
+
+
+def _binary(op: str) -> Callable[[Vectors, Value, Value], Value]:
+    return lambda v, a, b: v.body.emit(f"{op} {v.kind} {a}, {b}")
+
+
+def _intrinsic(name: str) -> Callable[..., Value]:
+    return lambda v, *args: v.intrinsic(name, *args)
 
 
 class Vectors:
@@ -102,7 +250,8 @@ class Vectors:
     would differ in their last bits.
     """
 
-    def __init__(self, body: Body, target: Target, bits: int, lanes: int) -> None:
+    def __init__(self, body: Body, target: Target, bits: int, lanes: int = 0) -> None:
+        lanes = lanes or 8 * target.vector_bytes // bits
         self.body, self.target, self.bits, self.lanes = body, target, bits, lanes
         self.scalar = "float" if bits == 32 else "double"
         self.kind = f"<{lanes} x {self.scalar}>"
@@ -120,49 +269,34 @@ class Vectors:
 
     def spelled(self, value: float) -> str:
         """A scalar constant: LLVM spells floats as doubles in hexadecimal."""
-        if self.bits == 32:
-            (value,) = (
-                struct.unpack("<f", struct.pack("<f", value)) if abs(value) <= 3.4028235677973362e38 else (value,)
-            )
+        if self.bits == 32 and abs(value) <= 3.4028235677973362e38:
+            (value,) = struct.unpack("<f", struct.pack("<f", value))
         return f"0x{_bits(64, value):016X}"
 
     def const(self, value: float) -> Value:
-        one = f"{self.scalar} {self.spelled(value)}"
-        return self.body.constant(self.kind, "<" + ", ".join([one] * self.lanes) + ">")
+        return self.body.fill(self.scalar, self.spelled(value), self.lanes)
 
     def int_const(self, value: int) -> Value:
-        return self.body.constant(self.ints, "<" + ", ".join([f"i{self.bits} {value}"] * self.lanes) + ">")
+        return self.body.fill(f"i{self.bits}", value, self.lanes)
 
-    def int_sequence(self, step: int = 1) -> Value:
-        items = ", ".join(f"i{self.bits} {step * lane}" for lane in range(self.lanes))
-        return self.body.constant(self.ints, f"<{items}>")
+    def int_sequence(self) -> Value:
+        """0, 1, 2, ... in the lanes."""
+        return self.body.sequence(f"i{self.bits}", self.lanes)
+
+    def bool_const(self, value: bool) -> Value:
+        return self.body.fill("i1", int(value), self.lanes)
 
     # ---- arithmetic ----
 
-    def _two(self, op: str, a: Value, b: Value) -> Value:
-        return self.body.emit(f"{op} {self.kind} {a}, {b}")
-
-    def add(self, a: Value, b: Value) -> Value:
-        return self._two("fadd", a, b)
-
-    def sub(self, a: Value, b: Value) -> Value:
-        return self._two("fsub", a, b)
-
-    def mul(self, a: Value, b: Value) -> Value:
-        return self._two("fmul", a, b)
-
-    def div(self, a: Value, b: Value) -> Value:
-        return self._two("fdiv", a, b)
+    add, sub, mul, div = map(_binary, ("fadd", "fsub", "fmul", "fdiv"))
+    sqrt, abs, floor, copysign = map(_intrinsic, ("sqrt", "fabs", "floor", "copysign"))
 
     def neg(self, a: Value) -> Value:
         return self.body.emit(f"fneg {self.kind} {a}")
 
     def intrinsic(self, name: str, *args: Value) -> Value:
         """An intrinsic of LLVM whose arguments and result are such vectors."""
-        full = f"@llvm.{name}.{self.suffix}"
-        kinds = ", ".join([self.kind] * len(args))
-        self.body.needs[full] = f"declare {self.kind} {full}({kinds})\n"
-        return self.body.emit(f"call {self.kind} {full}({', '.join(f'{self.kind} {arg}' for arg in args)})")
+        return self.body.call(self.kind, f"llvm.{name}.{self.suffix}", *((self.kind, arg) for arg in args))
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """a * b + c, rounded once where the machine can: what uses it holds for two roundings too."""
@@ -184,18 +318,6 @@ class Vectors:
             x, y = of_b
             return self.fma(x if op == "add" else self.neg(x), y, a)
         return self.add(a, b) if op == "add" else self.sub(a, b)
-
-    def sqrt(self, a: Value) -> Value:
-        return self.intrinsic("sqrt", a)
-
-    def abs(self, a: Value) -> Value:
-        return self.intrinsic("fabs", a)
-
-    def floor(self, a: Value) -> Value:
-        return self.intrinsic("floor", a)
-
-    def copysign(self, size: Value, sign: Value) -> Value:
-        return self.intrinsic("copysign", size, sign)
 
     # ---- comparisons ----
 
@@ -239,38 +361,68 @@ class Vectors:
     def bits_of(self, value: float) -> int:
         return _bits(self.bits, value)
 
+    def sum_of_lanes(self, a: Value) -> Value:
+        """The sum of the lanes, in an order that suits the machine."""
+        name, zero = f"@llvm.vector.reduce.fadd.{self.suffix}", self.spelled(-0.0)
+        self.body.needs[name] = f"declare {self.scalar} {name}({self.scalar}, {self.kind})\n"
+        return self.body.emit(f"call reassoc {self.scalar} {name}({self.scalar} {zero}, {self.kind} {a})")
+
     # ---- memory and widths ----
 
     def room(self, count: int) -> Value:
         """Memory for so many vectors."""
         return self.body.room(count * self.lanes * self.bits // 8)
 
-    def load(self, pointer: Value, align: int | None = None) -> Value:
-        return self.body.emit(f"load {self.kind}, ptr {pointer}, align {align or self.bits // 8}")
+    def load(self, pointer: Value, align: int | None = None, mask: Value | None = None) -> Value:
+        """A load; with a mask of some lanes, and 0 in the others."""
+        if mask is None:
+            return self.body.emit(f"load {self.kind}, ptr {pointer}, align {align or self.bits // 8}")
+        operands = ("ptr", pointer), ("i32", self.bits // 8), (self.bools, mask), (self.kind, self.const(0.0))
+        return self.body.call(self.kind, f"llvm.masked.load.{self.suffix}.p0", *operands)
 
-    def store(self, a: Value, pointer: Value, align: int | None = None, past_caches: bool = False) -> None:
-        how = ", !nontemporal !1" if past_caches else ""
-        self.body.do(f"store {self.kind} {a}, ptr {pointer}, align {align or self.bits // 8}{how}")
+    def store(
+        self, a: Value, pointer: Value, align: int | None = None, past_caches: bool = False,
+        mask: Value | None = None,
+    ) -> None:  # fmt: skip
+        if mask is None:
+            how = ", !nontemporal !1" if past_caches else ""
+            self.body.do(f"store {self.kind} {a}, ptr {pointer}, align {align or self.bits // 8}{how}")
+            return
+        operands = (self.kind, a), ("ptr", pointer), ("i32", self.bits // 8), (self.bools, mask)
+        self.body.call("void", f"llvm.masked.store.{self.suffix}.p0", *operands)
 
     def splat(self, scalar: Value) -> Value:
-        one = self.body.emit(f"insertelement {self.kind} poison, {self.scalar} {scalar}, i64 0")
-        zeros = f"<{self.lanes} x i32> zeroinitializer"
-        return self.body.emit(f"shufflevector {self.kind} {one}, {self.kind} poison, {zeros}")
+        return self.body.splat(self.scalar, scalar, self.lanes)
 
     def int_splat(self, scalar: Value) -> Value:
-        one = self.body.emit(f"insertelement {self.ints} poison, i{self.bits} {scalar}, i64 0")
-        zeros = f"<{self.lanes} x i32> zeroinitializer"
-        return self.body.emit(f"shufflevector {self.ints} {one}, {self.ints} poison, {zeros}")
+        return self.body.splat(f"i{self.bits}", scalar, self.lanes)
+
+    def at(self, pointer: Value, place: Value | int) -> Value:
+        """The address of a number of an array."""
+        return self.body.at(self.scalar, pointer, place)
+
+    def number(self, pointer: Value, place: Value | int) -> Value:
+        """A number of an array, in all lanes."""
+        return self.splat(self.body.emit(f"load {self.scalar}, ptr {self.at(pointer, place)}"))
+
+    def first_lanes(self, count: Value) -> Value:
+        """The mask of the first `count` lanes, fewer than 2^31."""
+        few = self.body.emit(f"trunc i64 {count} to i32") if self.bits == 32 else count
+        return self.body.emit(f"icmp slt {self.ints} {self.int_sequence()}, {self.int_splat(few)}")
+
+    def shuffle(self, a: Value, b: Value, lanes: Iterable[int]) -> Value:
+        """The lanes of two vectors, those of the second counted on, in an order."""
+        mask = [f"i32 {lane}" for lane in lanes]
+        kinds = f"{self.kind} {a}, {self.kind} {b}, <{len(mask)} x i32>"
+        return self.body.emit(f"shufflevector {kinds} <{', '.join(mask)}>")
 
     def part(self, a: Value, lanes: Sequence[int]) -> Value:
         """Some lanes, as a shorter vector."""
-        mask = ", ".join(f"i32 {lane}" for lane in lanes)
-        return self.body.emit(f"shufflevector {self.kind} {a}, {self.kind} poison, <{len(lanes)} x i32> <{mask}>")
+        return self.shuffle(a, "poison", lanes)
 
     def joined(self, a: Value, b: Value) -> Value:
         """Concatenate two vectors."""
-        mask = ", ".join(f"i32 {lane}" for lane in range(2 * self.lanes))
-        return self.body.emit(f"shufflevector {self.kind} {a}, {self.kind} {b}, <{2 * self.lanes} x i32> <{mask}>")
+        return self.shuffle(a, b, range(2 * self.lanes))
 
     def widened(self, a: Value) -> Value:
         """To 64 bits, with the same number of lanes."""

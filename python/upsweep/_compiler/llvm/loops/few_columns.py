@@ -13,13 +13,12 @@ from dataclasses import dataclass
 
 from upsweep._compiler.llvm.loops.vectorize import lanes_of
 from upsweep._compiler.llvm.loops.writer import LoopWriter
+from upsweep._compiler.llvm.vectors import Value
 from upsweep._compiler.loops.expressions import Expr, binary, constant_of, index_const, key, load, substitute
 from upsweep._compiler.loops.linear import linear, simplified
 from upsweep._compiler.loops.statements import Block, Buffer, For, Produce, Statement, Store, loads_of
 
 __all__ = ["FewColumns", "few_columns_form", "write_few_columns"]
-
-Value = str
 
 # The widest strip, in vectors, whose vectors run through time one after the other.
 _MAX_VECTORS = 4
@@ -127,21 +126,11 @@ def write_few_columns(writer: LoopWriter, form: FewColumns, write_wide: Callable
     out.place(narrow)
     writer.lanes.known = {}
     end = writer.lanes.plus(low, out.emit(f"sub i64 {width}, {out.emit(f'srem i64 {width}, {lanes}')}"))
-    before, loop, rest = out.block, out.label("columns"), out.label("rest")
-    out.branch(out.emit(f"icmp slt i64 {low}, {end}"), loop, rest)
-    out.place(loop)
-    base, following = out.name("base"), out.name("next")
-    position = len(out.lines)
-    _Columns(writer, lanes, base, None).write(form)
-    out.do(f"{following} = add i64 {base}, {lanes}")
-    out.lines.insert(position, f"  {base} = phi i64 [{low}, %{before}], [{following}, %{out.block}]")
-    out.branch(out.emit(f"icmp slt i64 {following}, {end}"), loop, rest)
-    out.place(rest)
-    last = out.label("last")
-    out.branch(out.emit(f"icmp slt i64 {end}, {high}"), last, done)
-    out.place(last)
-    valid = writer.new_lanes(lanes).first_lanes(out.emit(f"sub i64 {high}, {end}"))
-    _Columns(writer, lanes, end, valid).write(form)
+    with out.loop("columns", end, first=low, step=lanes, is_less="slt", guarded=True) as columns:
+        _Columns(writer, lanes, columns.index, None).write(form)
+    with out.when(out.emit(f"icmp slt i64 {end}, {high}"), "last"):
+        valid = writer.new_lanes(lanes).first_lanes(out.emit(f"sub i64 {high}, {end}"))
+        _Columns(writer, lanes, end, valid).write(form)
     out.do(f"br label %{done}")
     out.place(wide)
     write_wide()
@@ -178,7 +167,7 @@ class _Columns:
         return value
 
     def write(self, form: FewColumns) -> None:
-        writer, out, outer = self.writer, self.writer.body, self.writer.lanes
+        writer, outer = self.writer, self.writer.lanes
         for loop, store in form.before:
             self._store(loop, store)
         axis = form.time.axis
@@ -189,17 +178,13 @@ class _Columns:
             if store.buffer in form.carried
         }
         end = outer.index(form.time.extent)
-        before = out.block
-        names = {buffer: out.name("state") for buffer in starts}
-        for buffer, loads in form.carried.items():
-            self.pinned |= {id(each): names[buffer] for each in loads}
         results: dict[Buffer, Value] = {}
-        with writer.loop(axis, "0", end, Block([store for _, store in form.steps])) as edges:
+        with writer.loop(axis, "0", end, Block([store for _, store in form.steps])) as steps:
+            for buffer, start in starts.items():
+                state = steps.carry(writer.new_lanes(self.lanes).kind(buffer.dtype), start)
+                self.pinned |= {id(each): state for each in form.carried[buffer]}
             for loop, store in form.steps:
                 results[store.buffer] = self._store(loop, store)
                 self.pinned |= {id(each): results[store.buffer] for each in form.forwarded.get(store.buffer, [])}
-            for buffer, start in starts.items():
-                kind = writer.new_lanes(self.lanes).kind(buffer.dtype)
-                pairs = f"[{start}, %{before}], [{results[buffer]}, %LAST]"
-                edges.phis.append(f"  {names[buffer]} = phi {kind} {pairs}")
+            steps.following = [results[buffer] for buffer in starts]
             writer.lanes = outer

@@ -13,20 +13,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from upsweep._compiler.llvm.loops.writer import LoopWriter
-from upsweep._compiler.loops.expressions import (
-    Axis,
-    Expr,
-    binary,
-    index_const,
-    mentions,
-    substitute,
-)
+from upsweep._compiler.llvm.vectors import Value
+from upsweep._compiler.loops.expressions import Axis, Expr, binary, index_const, mentions, substitute
 from upsweep._compiler.loops.reductions import initialised_sum
 from upsweep._compiler.loops.statements import For, Store, loads_of
 
 __all__ = ["SharedSums", "shared_sums", "write_shared_sums"]
-
-Value = str
 
 # Rows at once, with AVX-512 or without: their sums, a row of the other matrix and a broadcast number fill the
 # registers (32, or 16).
@@ -75,11 +67,8 @@ def _moved(expr: Expr, axis: Axis, by: int) -> Expr:
 
 def write_shared_sums(writer: LoopWriter, form: SharedSums, low: Value, high: Value) -> Value:
     """Write groups of rows from `low` on; the first row that is left."""
-    out, target = writer.body, writer.module.target
-    n_rows = _ROWS[target.avx512]
-    count = out.emit(f"sub i64 {high}, {low}")
-    count = writer.lanes.extreme("max", count, "0")
-    end = writer.lanes.plus(low, out.emit(f"sub i64 {count}, {out.emit(f'urem i64 {count}, {n_rows}')}"))
+    n_rows = _ROWS[writer.module.target.avx512]
+    end = writer.whole(low, high, n_rows)
     with ExitStack() as loops:
         loops.enter_context(writer.loop(form.rows.axis, low, end, form.rows.body, n_rows))
         for each in form.between:

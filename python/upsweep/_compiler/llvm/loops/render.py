@@ -10,6 +10,7 @@ marked vectorized runs in vectors, with a masked rest. `_backends.cpu.loops` com
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 from upsweep._compiler.llvm.loops.few_columns import few_columns_form, write_few_columns
@@ -18,6 +19,7 @@ from upsweep._compiler.llvm.loops.parallel_for import NEEDS, POLL, parallel_for_
 from upsweep._compiler.llvm.loops.vectorize import View
 from upsweep._compiler.llvm.loops.writer import LoopWriter, Module
 from upsweep._compiler.llvm.target import Target
+from upsweep._compiler.llvm.vectors import Value
 from upsweep._compiler.loops.cost import strip_bytes, strip_work
 from upsweep._compiler.loops.expressions import ITEM_BYTES, Axis, Expr, constant_of, has_loads, mentions
 from upsweep._compiler.loops.reductions import accumulated, innermost_store, paired_steps
@@ -35,12 +37,6 @@ from upsweep._compiler.loops.statements import (
 
 __all__ = ["render"]
 
-Value = str
-
-_ATTRIBUTES = """\
-attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"="512" }
-!0 = !{!"branch_weights", i32 1, i32 500}
-"""
 # Bytes that a thread has on its stack at most; larger buffers are allocated on the heap.
 _MAX_ON_STACK = 32 << 10
 
@@ -92,13 +88,8 @@ class StatementWriter(LoopWriter):
             self.forget(*stored_buffers(statement.body))
             return
         condition = out.emit(f"extractelement {lanes.kind('bool')} {mask}, i64 0")
-        yes, done = out.label("if"), out.label("fi")
-        out.branch(condition, yes, done)
-        out.place(yes)
-        with self.within(statement.body):
+        with out.when(condition, "if"), self.within(statement.body):
             self.write(statement.body)
-        out.do(f"br label %{done}")
-        out.place(done)
 
     def _allocate(self, statement: Allocate) -> None:
         buffer, lanes, out = statement.buffer, self.lanes, self.body
@@ -106,19 +97,15 @@ class StatementWriter(LoopWriter):
         strides = ["1"] * len(sizes)
         for d in range(len(sizes) - 2, -1, -1):
             strides[d] = lanes.times(strides[d + 1], sizes[d + 1])
-        n_bytes = ITEM_BYTES[buffer.dtype]
-        for extent in buffer.shape:
-            size = constant_of(extent)
-            n_bytes *= _MAX_ON_STACK + 1 if size is None else size
+        item, extents = ITEM_BYTES[buffer.dtype], [constant_of(extent) for extent in buffer.shape]
+        n_bytes = item * math.prod(_MAX_ON_STACK + 1 if extent is None else extent for extent in extents)
         if n_bytes <= _MAX_ON_STACK:
-            self.views[buffer] = View(out.stack("i8", n_bytes or ITEM_BYTES[buffer.dtype], 64), strides)
+            self.views[buffer] = View(out.stack("i8", n_bytes or item, 64), strides)
             self.write(statement.body)
             del self.views[buffer]
             return
-        total = lanes.times(lanes.times(strides[0], sizes[0]), str(ITEM_BYTES[buffer.dtype]))
-        out.needs["@malloc"] = "declare noalias ptr @malloc(i64)\n"
-        out.needs["@free"] = "declare void @free(ptr)\n"
-        memory = out.emit(f"call ptr @malloc(i64 {lanes.extreme('max', total, '1')})")
+        total = lanes.times(lanes.times(strides[0], sizes[0]), str(item))
+        memory = out.call("noalias ptr", "malloc", ("i64", out.extreme("smax", total, "1")))
         is_allocated = out.emit(f"icmp ne ptr {memory}, null")
         run, fail, done = (out.label(hint) for hint in ("run", "fail", "done"))
         out.branch(is_allocated, run, fail)
@@ -130,7 +117,7 @@ class StatementWriter(LoopWriter):
         with self.within(statement.body):
             self.write(statement.body)
         del self.views[buffer]
-        out.do(f"call void @free(ptr {memory})")
+        out.call("void", "free", ("ptr", memory))
         out.do(f"br label %{done}")
         out.place(done)
 
@@ -184,8 +171,7 @@ class StatementWriter(LoopWriter):
             self.lanes = outer.masked(mask)
             new = self._carry(statement.body, value)
             self.lanes = outer
-            kind = outer.kind(dtype)
-            return self.body.emit(f"select {outer.kind('bool')} {mask}, {kind} {new}, {kind} {value}")
+            return outer.choose(dtype, mask, new, value)
         assert isinstance(statement, For)
         trimmed = self.trimmed(statement)
         starts = [(self.lanes.kind(dtype), value)]
@@ -210,9 +196,8 @@ class StatementWriter(LoopWriter):
         out.do(f"store ptr {self.args}, ptr {context}")
         loaded = []
         for position, value in enumerate(values, 1):
-            out.do(f"store i64 {value}, ptr {out.emit(f'getelementptr i64, ptr {context}, i64 {position}')}")
-            address = inner.body.emit(f"getelementptr i64, ptr %context, i64 {position}")
-            loaded.append(inner.body.emit(f"load i64, ptr {address}"))
+            out.do(f"store i64 {value}, ptr {out.at('i64', context, position)}")
+            loaded.append(inner.body.load_at("i64", "%context", position))
         for axis in captured:
             inner.indices[axis] = loaded.pop(0)
         for buffer, view in private:
@@ -249,4 +234,4 @@ def render(
     if module.n_regions:
         module.functions.append(parallel_for_text(module.polls))
         module.needs |= {name: text for name, text in NEEDS.items() if module.polls or name != f"@{POLL}"}
-    return "\n".join([*module.functions, *module.needs.values(), _ATTRIBUTES])
+    return module.text()

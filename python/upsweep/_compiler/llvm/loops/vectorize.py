@@ -10,20 +10,18 @@ computation (the body of a loop and its rest, one row and several) have the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from upsweep._compiler.llvm.mathematics import function
 from upsweep._compiler.llvm.target import Target
-from upsweep._compiler.llvm.vectors import Body, Vectors
+from upsweep._compiler.llvm.vectors import Body, Value, Vectors
 from upsweep._compiler.loops.expressions import FLOATS, ITEM_BYTES, LOGICAL, Axis, Expr, mentions
 from upsweep._compiler.loops.linear import linear
 from upsweep._compiler.loops.statements import Buffer, Statement, stored_buffers
 from upsweep._compiler.loops.traversal import fold, walk
 
 __all__ = ["Lanes", "View", "lanes_of"]
-
-Value = str
 
 _BITS = {dtype: 8 * size for dtype, size in ITEM_BYTES.items()}
 _SCALARS = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "bool": "i1"}
@@ -70,7 +68,7 @@ class Lanes:
     body: Body
     target: Target
     indices: dict[Expr, Value]
-    view: Callable[[Buffer], View]
+    views: dict[Buffer, View]
     count: int = 1
     axis: Axis | None = None
     mask: Value | None = None
@@ -97,28 +95,27 @@ class Lanes:
         """A constant in all lanes."""
         if dtype in FLOATS:
             return self._vectors(dtype).const(float(value))
-        each = f"{_SCALARS[dtype]} {int(value)}"
-        return self.body.constant(self.kind(dtype), "<" + ", ".join([each] * self.count) + ">")
+        return self.body.fill(_SCALARS[dtype], int(value), self.count)
 
     def splat(self, scalar: Value, dtype: str) -> Value:
         """A scalar in all lanes."""
-        kind, one = self.kind(dtype), _SCALARS[dtype]
-        first = self.body.emit(f"insertelement {kind} poison, {one} {scalar}, i64 0")
-        if self.count == 1:
-            return first
-        return self.body.emit(f"shufflevector {kind} {first}, {kind} poison, <{self.count} x i32> zeroinitializer")
+        return self.body.splat(_SCALARS[dtype], scalar, self.count)
 
-    def sequence(self, dtype: str = "int64") -> Value:
+    def sequence(self) -> Value:
         """0, 1, 2, ... in the lanes."""
-        items = ", ".join(f"{_SCALARS[dtype]} {lane}" for lane in range(self.count))
-        return self.body.constant(self.kind(dtype), f"<{items}>")
+        return self.body.sequence("i64", self.count)
 
     def first_lanes(self, count: Value) -> Value:
         """The mask of the first `count` lanes, fewer than all."""
-        few = self.body.emit(f"trunc i64 {count} to i32")
-        return self.body.emit(
-            f"icmp slt {self.kind('int32')} {self.sequence('int32')}, {self.splat(few, 'int32')}"
-        )
+        return self._vectors("float32").first_lanes(count)
+
+    def choose(self, dtype: str, mask: Value, yes: Value, no: Value) -> Value:
+        """A value where a mask is set, another one elsewhere."""
+        kind = self.kind(dtype)
+        return self.body.emit(f"select {self.kind('bool')} {mask}, {kind} {yes}, {kind} {no}")
+
+    def _opposite(self, mask: Value) -> Value:
+        return self.body.emit(f"xor {self.kind('bool')} {mask}, {self.constant('bool', True)}")
 
     # ---- scalars of 64 bits ----
 
@@ -146,18 +143,12 @@ class Lanes:
             if op == "sub":
                 return a if b == "0" else self.body.emit(f"sub i64 {a}, {b}")
             if op in ("min", "max"):
-                return self.extreme(op, a, b)
+                return self.body.extreme(f"s{op}", a, b)
             return self._divided(op, "i64", a, b)
         return self._first_lane(expr)
 
-    def extreme(self, op: str, a: Value, b: Value) -> Value:
-        """The smaller or the larger of two scalars."""
-        name = f"@llvm.s{op}.i64"
-        self.body.needs[name] = f"declare i64 {name}(i64, i64)\n"
-        return self.body.emit(f"call i64 {name}(i64 {a}, i64 {b})")
-
     def _first_lane(self, expr: Expr) -> Value:
-        one = Lanes(self.body, self.target, self.indices, self.view, guarded=self.guarded)
+        one = Lanes(self.body, self.target, self.indices, self.views, guarded=self.guarded)
         if self.guarded:  # read where any lane does
             bits = self.body.emit(f"bitcast {self.kind('bool')} {self.mask} to i{self.count}")
             one.mask = one.splat(self.body.emit(f"icmp ne i{self.count} {bits}, 0"), "bool")
@@ -214,15 +205,12 @@ class Lanes:
             return self.constant(expr.dtype, expr.static[0])
         if op in ("axis", "var"):
             splat = self.splat(self.indices[expr], "int64")
-            return (
-                self.body.emit(f"add {self.kind('int64')} {splat}, {self.sequence()}")
-                if expr is self.axis
-                else splat
-            )
+            is_lanes = expr is self.axis
+            return self.body.emit(f"add {self.kind('int64')} {splat}, {self.sequence()}") if is_lanes else splat
         if op == "load":
             return self._load(expr)
         if op == "select":
-            return self._select(expr)
+            return self.choose(expr.dtype, *(self.value(arg) for arg in expr.args))
         if op == "cast":
             return self._cast(expr.args[0], expr.dtype)
         args = [self.value(arg) for arg in expr.args]
@@ -236,10 +224,9 @@ class Lanes:
         if op in ("and", "or"):
             return self.body.emit(f"{op} {self.kind('bool')} {args[0]}, {args[1]}")
         if op == "not":
-            return self.body.emit(f"xor {self.kind('bool')} {args[0]}, {self.constant('bool', True)}")
-        return (
-            self._of_floats(op, expr.dtype, args) if expr.dtype in FLOATS else self._of_ints(op, expr.dtype, args)
-        )
+            return self._opposite(args[0])
+        write = self._of_floats if expr.dtype in FLOATS else self._of_ints
+        return write(op, expr.dtype, args)
 
     def _of_ints(self, op: str, dtype: str, args: list[Value]) -> Value:
         kind, emit = self.kind(dtype), self.body.emit
@@ -249,13 +236,13 @@ class Lanes:
             return self._divided(op, kind, args[0], args[1])
         if op in ("min", "max"):
             smaller = emit(f"icmp {'slt' if op == 'min' else 'sgt'} {kind} {args[0]}, {args[1]}")
-            return emit(f"select {self.kind('bool')} {smaller}, {kind} {args[0]}, {kind} {args[1]}")
+            return self.choose(dtype, smaller, *args)
         negative = emit(f"sub {kind} zeroinitializer, {args[0]}")
         if op == "neg":
             return negative
         assert op == "abs", op
         below = emit(f"icmp slt {kind} {args[0]}, zeroinitializer")
-        return emit(f"select {self.kind('bool')} {below}, {kind} {negative}, {kind} {args[0]}")
+        return self.choose(dtype, below, negative, args[0])
 
     def _of_floats(self, op: str, dtype: str, args: list[Value]) -> Value:
         v = self._vectors(dtype)
@@ -269,10 +256,7 @@ class Lanes:
             return v.div(one, v.add(one, function(v, "exp", v.neg(args[0]))))
         if op == "pow" and self.count == 1:  # which works on halves of vectors
             pair = v.with_bits(v.bits, 2)
-            wide = [
-                self.body.emit(f"shufflevector {v.kind} {a}, {v.kind} poison, <2 x i32> zeroinitializer")
-                for a in args
-            ]
+            wide = [v.shuffle(arg, "poison", (0, 0)) for arg in args]
             return pair.part(function(pair, "pow", *wide), [0])
         return function(v, op, *args)
 
@@ -285,19 +269,13 @@ class Lanes:
         if source in FLOATS and to in FLOATS:
             return emit(f"{'fpext' if to == 'float64' else 'fptrunc'} {old} {value} to {new}")
         if source in FLOATS:  # saturated: a value out of range is otherwise undefined
-            name = f"@llvm.fptosi.sat.{self._suffix(to)}.{self._suffix(source)}"
-            self.body.needs[name] = f"declare {new} {name}({old})\n"
-            return emit(f"call {new} {name}({old} {value})")
+            name = f"llvm.fptosi.sat.{self._suffix(to)}.{self._suffix(source)}"
+            return self.body.call(new, name, (old, value))
         if to in FLOATS:
             return emit(f"{'uitofp' if source == 'bool' else 'sitofp'} {old} {value} to {new}")
         if _BITS[to] < _BITS[source]:
             return emit(f"trunc {old} {value} to {new}")
         return emit(f"{'zext' if source == 'bool' else 'sext'} {old} {value} to {new}")
-
-    def _select(self, expr: Expr) -> Value:
-        mask, a, b = (self.value(arg) for arg in expr.args)
-        kind = self.kind(expr.dtype)
-        return self.body.emit(f"select {self.kind('bool')} {mask}, {kind} {a}, {kind} {b}")
 
     def _select_masked(self, expr: Expr) -> Generator[tuple[Lanes, Expr], None, Value]:
         """A choice of which each lane evaluates one side.
@@ -314,13 +292,9 @@ class Lanes:
         mask = self.value(condition)
         inside = self.masked(mask, wider)
         yield inside, yes
-        opposite = self.body.emit(f"xor {self.kind('bool')} {mask}, {self.constant('bool', True)}")
-        outside = self.masked(opposite, wider)
+        outside = self.masked(self._opposite(mask), wider)
         yield outside, no
-        kind = self.kind(expr.dtype)
-        return self.body.emit(
-            f"select {self.kind('bool')} {mask}, {kind} {inside.value(yes)}, {kind} {outside.value(no)}"
-        )
+        return self.choose(expr.dtype, mask, inside.value(yes), outside.value(no))
 
     def masked(self, condition: Value, wider: dict[int, Value] | None = None) -> Lanes:
         """The same lanes where a further condition holds. `wider` are values, by id, known without it."""
@@ -378,54 +352,51 @@ class Lanes:
             total = emit(f"add {kind} {total}, {moved}")
         return emit(f"getelementptr {one}, ptr {view.pointer}, {kind} {total}")
 
-    def _masked_call(self, operation: str, dtype: str, result: str, *operands: tuple[str, Value]) -> str:
-        """A call of a masked intrinsic with operands (type, value), which is declared."""
+    def _masked_call(self, operation: str, dtype: str, result: str, *operands: tuple[str, Value]) -> Value:
+        """A call of a masked intrinsic with operands (type, value)."""
         pointers = "p0" if operation in ("load", "store") else f"v{self.count}p0"
-        name = f"@llvm.masked.{operation}.{self._suffix(dtype)}.{pointers}"
-        self.body.needs[name] = f"declare {result} {name}({', '.join(kind for kind, _ in operands)})\n"
-        return f"call {result} {name}({', '.join(f'{kind} {value}' for kind, value in operands)})"
+        return self.body.call(result, f"llvm.masked.{operation}.{self._suffix(dtype)}.{pointers}", *operands)
+
+    def _pointers(
+        self, buffer: Buffer, indices: tuple[Expr, ...], steps: list[int] | None
+    ) -> tuple[bool, tuple[str, Value]]:
+        """Whether the lanes are neighbours; the type and value of their address, or else of one for each lane."""
+        view = self.views[buffer]
+        if self.count == 1 or (steps is not None and not any(steps[:-1]) and steps[-1:] == [1]):
+            return True, ("ptr", self._address(buffer, view, indices))
+        return False, (f"<{self.count} x ptr>", self._addresses(buffer, view, indices, steps))
 
     def _load(self, expr: Expr) -> Value:
         buffer: Buffer = expr.static[0]
-        view, kind, dtype, emit = self.view(buffer), self._stored(buffer.dtype), buffer.dtype, self.body.emit
-        steps = self._steps(expr.args)
-        align = ITEM_BYTES[dtype]
+        kind, dtype, emit = self._stored(buffer.dtype), buffer.dtype, self.body.emit
+        steps, align = self._steps(expr.args), ITEM_BYTES[dtype]
         if steps is not None and not any(steps) and not self.guarded:  # some lane reads it
-            address = self._address(buffer, view, expr.args)
+            address = self._address(buffer, self.views[buffer], expr.args)
             scalar = emit(f"load {_IN_MEMORY[dtype]}, ptr {address}, align {align}")
             return self.splat(emit(f"trunc i8 {scalar} to i1") if dtype == "bool" else scalar, dtype)
-        is_contiguous = steps is not None and not any(steps[:-1]) and (self.count == 1 or steps[-1:] == [1])
-        if is_contiguous:
-            operation, pointer = "load", ("ptr", self._address(buffer, view, expr.args))
-        else:
-            pointers = self._addresses(buffer, view, expr.args, steps)
-            operation, pointer = "gather", (f"<{self.count} x ptr>", pointers)
+        is_contiguous, pointer = self._pointers(buffer, expr.args, steps)
         if is_contiguous and self.mask is None:
             value = emit(f"load {kind}, ptr {pointer[1]}, align {align}")
         else:
-            mask = (self.kind("bool"), self.mask or self.constant("bool", True))
-            others = (kind, "zeroinitializer")
-            value = emit(self._masked_call(operation, dtype, kind, pointer, ("i32", str(align)), mask, others))
+            mask, others = self._mask(), (kind, "zeroinitializer")
+            operation = "load" if is_contiguous else "gather"
+            value = self._masked_call(operation, dtype, kind, pointer, ("i32", str(align)), mask, others)
         return emit(f"icmp ne {kind} {value}, zeroinitializer") if dtype == "bool" else value
 
     def store(self, buffer: Buffer, indices: tuple[Expr, ...], value: Value) -> None:
         """Store a value of the buffer's dtype."""
-        view, kind, dtype = self.view(buffer), self._stored(buffer.dtype), buffer.dtype
+        kind, dtype, align = self._stored(buffer.dtype), buffer.dtype, ITEM_BYTES[buffer.dtype]
         if dtype == "bool":
             value = self.body.emit(f"zext {self.kind('bool')} {value} to {kind}")
-        steps = self._steps(indices)
-        align = ITEM_BYTES[dtype]
-        if self.count == 1 or (steps is not None and not any(steps[:-1]) and steps[-1:] == [1]):
-            operation, pointer = "store", ("ptr", self._address(buffer, view, indices))
-            if self.mask is None:
-                self.body.do(f"store {kind} {value}, ptr {pointer[1]}, align {align}")
-                return
-        else:
-            operation = "scatter"
-            pointer = (f"<{self.count} x ptr>", self._addresses(buffer, view, indices, steps))
-        mask = (self.kind("bool"), self.mask or self.constant("bool", True))
-        operands = ((kind, value), pointer, ("i32", str(align)), mask)
-        self.body.do(self._masked_call(operation, dtype, "void", *operands))
+        is_contiguous, pointer = self._pointers(buffer, indices, self._steps(indices))
+        if is_contiguous and self.mask is None:
+            self.body.do(f"store {kind} {value}, ptr {pointer[1]}, align {align}")
+            return
+        operands = ((kind, value), pointer, ("i32", str(align)), self._mask())
+        self._masked_call("store" if is_contiguous else "scatter", dtype, "void", *operands)
+
+    def _mask(self) -> tuple[str, Value]:
+        return self.kind("bool"), self.mask or self.constant("bool", True)
 
 
 def lanes_of(body: Statement, target: Target) -> int:

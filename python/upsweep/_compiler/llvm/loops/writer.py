@@ -10,15 +10,14 @@ from another thread.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from upsweep._compiler.llvm.loops.parallel_for import NEEDS, POLL, SYMBOLS
+from upsweep._compiler.llvm.loops.parallel_for import POLL, SYMBOLS
 from upsweep._compiler.llvm.loops.vectorize import Lanes, View, lanes_of
 from upsweep._compiler.llvm.target import Target
-from upsweep._compiler.llvm.vectors import Body
+from upsweep._compiler.llvm.vectors import Body, Loop, Value, module, phi
 from upsweep._compiler.loops.expressions import Axis, Expr, atoms, constant_of, contains
 from upsweep._compiler.loops.linear import Linear, linear
 from upsweep._compiler.loops.reductions import accumulated
@@ -37,8 +36,6 @@ from upsweep._compiler.loops.traversal import walk
 
 __all__ = ["LoopWriter", "Module", "Trimmed"]
 
-Value = str
-
 # Vectors of independent sums, which hide the latency of one addition.
 _VECTORS_OF_SUMS = 4
 # Stores that a loop makes between two loads of the status.
@@ -53,18 +50,6 @@ class Trimmed:
     body: Statement
     low: Value
     high: Value
-
-
-@dataclass
-class LoopEdges:
-    """A loop while it is written.
-
-    `phis` are the values carried from step to step, text with LAST for the label that a step ends with. `exits`
-    are the labels that the loop ends with, known after it.
-    """
-
-    phis: list[str]
-    exits: list[str] = field(default_factory=list)
 
 
 class Module:
@@ -85,6 +70,9 @@ class Module:
         self.functions.append(function.body.define(signature))
         self.needs |= function.body.needs
 
+    def text(self) -> str:
+        return module(self.functions, self.needs)
+
 
 class LoopWriter:
     """One function while it is written."""
@@ -103,35 +91,28 @@ class LoopWriter:
     ) -> Lanes:  # fmt: skip
         """Lanes of this function that know no values yet."""
         pinned = {} if pinned is None else pinned
-        return Lanes(self.body, self.module.target, self.indices, self.view, count, axis, mask, pinned=pinned)
+        return Lanes(self.body, self.module.target, self.indices, self.views, count, axis, mask, pinned=pinned)
 
     def load_arguments(self) -> None:
         """Load addresses, strides and sizes from `args`, before anything else."""
         position = 1
         for buffer in self.module.buffers:
-            pointer = self.body.emit(f"inttoptr i64 {self._argument(position)} to ptr")
-            strides = [self._argument(position + 1 + d) for d in range(len(buffer.shape) - 1)]
+            pointer = self.body.emit(f"inttoptr i64 {self.argument(position)} to ptr")
+            strides = [self.argument(position + 1 + d) for d in range(len(buffer.shape) - 1)]
             self.views[buffer] = View(pointer, [*strides, "1"] if buffer.shape else [])
             position += max(1, len(buffer.shape))
-        for size in self.module.sizes:
-            self.indices[size] = self._argument(position)
-            position += 1
+        for n, size in enumerate(self.module.sizes, position):
+            self.indices[size] = self.argument(n)
 
-    def _argument(self, position: int) -> Value:
-        address = self.body.emit(f"getelementptr i64, ptr {self.args}, i64 {position}")
-        return self.body.emit(f"load i64, ptr {address}")
-
-    def view(self, buffer: Buffer) -> View:
-        """The memory of a buffer."""
-        return self.views[buffer]
+    def argument(self, position: int) -> Value:
+        return self.body.load_at("i64", self.args, position)
 
     # ---- known values ----
 
     def forget(self, *buffers: Buffer) -> None:
         """Drop the known values that depend on buffers which have been stored to."""
         known = self.lanes.known
-        stale = [k for k, (expr, _) in known.items() if not atoms(expr).isdisjoint(buffers)]
-        for each in stale:
+        for each in [k for k, (expr, _) in known.items() if not atoms(expr).isdisjoint(buffers)]:
             del known[each]
 
     @contextmanager
@@ -171,55 +152,58 @@ class LoopWriter:
         step, rest = form.coefficient(axis), form.without(axis)  # step * axis + rest >= 0
         if not step or contains(rest.expr(), [axis]) or self.lanes.varies(rest.expr()):
             return None
-        lanes, size = self.lanes, abs(step)
+        lanes, size, extreme = self.lanes, abs(step), self.body.extreme
         sign = 1 if step < 0 else -1
         base = lanes.index(rest.scaled(sign).plus(Linear(size if step < 0 else size - 1)).expr())
-        bound = self.body.emit(f"sdiv i64 {lanes.extreme('max', base, '0')}, {size}")
-        return (low, lanes.extreme("min", high, bound)) if step < 0 else (lanes.extreme("max", low, bound), high)
+        bound = self.body.emit(f"sdiv i64 {extreme('smax', base, '0')}, {size}")
+        return (low, extreme("smin", high, bound)) if step < 0 else (extreme("smax", low, bound), high)
+
+    def whole(self, low: Value, high: Value, size: int) -> Value:
+        """The end of the groups of `size` from `low` on that are whole."""
+        room = self.body.extreme("smax", self.body.emit(f"sub i64 {high}, {low}"), "0")
+        rest = self.body.emit(f"urem i64 {room}, {size}")
+        return self.lanes.plus(low, self.body.emit(f"sub i64 {room}, {rest}"))
 
     @contextmanager
-    def loop(self, axis: Axis, low: Value, high: Value, body: Statement, step: int = 1) -> Iterator[LoopEdges]:
+    def loop(self, axis: Axis, low: Value, high: Value, body: Statement, step: int = 1) -> Iterator[Loop]:
         """Run what is written inside for axis = low, low + step, ... below high."""
         out = self.body
         steps = _steps_between_polls(body) if self.module.polls else 0
         if low.isdigit() and high.isdigit() and int(high) - int(low) <= steps * step:
             steps = 0  # it is short
-        before, label, done = out.block, out.label("loop"), out.label("done")
+        loop, label, done = Loop(out, out.block), out.label("loop"), out.label("done")
         first_limit = self._limit(low, high, steps * step) if steps > 1 else high
         out.branch(out.emit(f"icmp slt i64 {low}, {high}"), label, done)
         out.place(label)
-        index, following = out.name("i"), out.name("next")
         position = len(out.lines)
-        self.indices[axis] = index
-        edges = LoopEdges([f"  {index} = phi i64 [{low}, %{before}], [{following}, %LAST]"])
-        yield edges
-        del self.indices[axis]
-        out.do(f"{following} = add i64 {index}, {step}")
+        self.indices[axis] = loop.carry("i64", low)
+        yield loop
+        following = out.emit(f"add i64 {self.indices.pop(axis)}, {step}")
+        loop.following.insert(0, following)
         # Labels that lead back: the end of a step, and where it polls, the two blocks of that.
-        back, limit = [out.block], out.name("limit") if steps > 1 else high
-        more = out.label("more") if steps > 1 else ""
+        back, limits = [out.block], list[str]()
         check = out.label("check") if steps else label
-        if more:
+        if steps > 1:
+            limit, more = out.name("limit"), out.label("more")
             out.branch(out.emit(f"icmp slt i64 {following}, {limit}"), label, more)
             out.place(more)
-        edges.exits.append(out.block)
+        loop.ends = [out.block]
         out.branch(out.emit(f"icmp slt i64 {following}, {high}"), check, done)
         if steps:
             out.place(check)
-            next_limit = self._limit(following, high, steps * step) if more else ""
+            next_limit = self._limit(following, high, steps * step) if steps > 1 else ""
             slow = self._poll(label, done)
-            edges.exits.append(slow)
-            back = [*(back if more else []), check, slow]
-            if more:
-                sources = zip((limit, next_limit, next_limit), back)
-                values = ", ".join(f"[{value}, %{source}]" for value, source in sources)
-                edges.phis.append(f"  {limit} = phi i64 [{first_limit}, %{before}], {values}")
-        out.lines[position:position] = [_with_sources(phi, back) for phi in edges.phis]
+            loop.ends.append(slow)
+            if steps > 1:
+                values = (first_limit, loop.before), (limit, back[0]), (next_limit, check), (next_limit, slow)
+                limits = [f"  {limit} = {phi('i64', *values)}"]
+            back = [*(back if steps > 1 else []), check, slow]
+        out.lines[position:position] = [*loop.phis(back), *limits]
         out.place(done)
 
     def _limit(self, index: Value, high: Value, steps: int) -> Value:
         """The index at which a loop polls next."""
-        return self.lanes.extreme("min", self.body.emit(f"add i64 {index}, {steps}"), high)
+        return self.body.extreme("smin", self.body.emit(f"add i64 {index}, {steps}"), high)
 
     def _poll(self, go_on: str, done: str) -> str:
         """Leave for `done` if the kernel is to end; the label of the block that calls for the answer."""
@@ -228,8 +212,7 @@ class LoopWriter:
         status = out.emit(f"load volatile i64, ptr {self.args}")
         out.branch(out.emit(f"icmp ne i64 {status}, 0"), slow, go_on, rarely=True)
         out.place(slow)
-        out.needs |= {f"@{POLL}": NEEDS[f"@{POLL}"]}
-        answer = out.emit(f"call i64 @{POLL}(ptr {self.args})")
+        answer = out.call("i64", POLL, ("ptr", self.args))
         out.branch(out.emit(f"icmp ne i64 {answer}, 0"), done, go_on)
         return slow
 
@@ -238,21 +221,14 @@ class LoopWriter:
         trimmed: Trimmed | None = None,
     ) -> list[Value]:  # fmt: skip
         """The values (type, start) after a loop in which `step` maps them to those of the next step."""
-        out = self.body
         trimmed = trimmed or self.trimmed(loop)
-        before = out.block
-        names = [out.name("c") for _ in starts]
         with (
-            self.loop(loop.axis, trimmed.low, trimmed.high, trimmed.body) as edges,
+            self.loop(loop.axis, trimmed.low, trimmed.high, trimmed.body) as steps,
             self.within(trimmed.body, loop.axis),
         ):
-            results = step(names)
-            phis = [
-                f"phi {kind} [{start}, %{before}], [{result}, %LAST]"
-                for (kind, start), result in zip(starts, results)
-            ]
-            edges.phis += [f"  {name} = {phi}" for name, phi in zip(names, phis)]
-        return [out.emit(_with_sources(phi, edges.exits)) for phi in phis]
+            results = step([steps.carry(*start) for start in starts])
+            steps.following = list(results)
+        return [steps.phi(*start, result) for start, result in zip(starts, results)]
 
     def vectors(self, loop: For, write: Callable[[], None], trimmed: Trimmed | None = None) -> None:
         """A vector loop: whole vectors, several at once where sums are in registers, and a masked rest."""
@@ -264,10 +240,9 @@ class LoopWriter:
         while size is not None and lanes > max(1, size):
             lanes //= 2
         widths = [_VECTORS_OF_SUMS * lanes, lanes] if _has_cheap_sums(trimmed.body) else [lanes]
-        outer, emit = self.lanes, self.body.emit
+        outer = self.lanes
         for width in (width for width in widths if size is None or width <= size):
-            room = outer.extreme("max", emit(f"sub i64 {high}, {low}"), "0")
-            end = outer.plus(low, emit(f"sub i64 {room}, {emit(f'urem i64 {room}, {width}')}"))
+            end = self.whole(low, high, width)
             self.lanes = self.new_lanes(width, loop.axis)
             with self.loop(loop.axis, low, end, body, width):
                 write()
@@ -283,26 +258,14 @@ class LoopWriter:
     ) -> None:
         """The last columns, fewer than a vector has lanes."""
         outer, out = self.lanes, self.body
-        rest, done = out.label("rest"), out.label("over")
-        out.branch(out.emit(f"icmp slt i64 {low}, {high}"), rest, done)
-        out.place(rest)
-        self.indices[axis] = low
-        inner = self.new_lanes(lanes, axis)
-        inner.mask = inner.first_lanes(out.emit(f"sub i64 {high}, {low}"))
-        self.lanes = inner
-        write()
-        del self.indices[axis]
-        self.lanes = outer
-        self.forget(*stored_buffers(body))
-        out.do(f"br label %{done}")
-        out.place(done)
-
-
-def _with_sources(phi: str, labels: list[str]) -> str:
-    """A phi's text with the value of LAST coming from each of the labels."""
-    return re.sub(
-        r"\[([^\[\]]*), %LAST\]", lambda match: ", ".join(f"[{match[1]}, %{label}]" for label in labels), phi
-    )
+        with out.when(out.emit(f"icmp slt i64 {low}, {high}"), "rest"):
+            self.indices[axis] = low
+            self.lanes = self.new_lanes(lanes, axis)
+            self.lanes.mask = self.lanes.first_lanes(out.emit(f"sub i64 {high}, {low}"))
+            write()
+            del self.indices[axis]
+            self.lanes = outer
+            self.forget(*stored_buffers(body))
 
 
 def _n_stores(statement: Statement) -> int | None:

@@ -2,6 +2,5 @@
 
 column_values      hoists what depends on the column alone
 reducers, looped   how each reduction accumulates, and its state in memory
-kernel             the function for one tile of rows against a run of columns
-compiled           compiles and caches tiles for `_backends/cpu/pairs.py`
+kernel             the function for a tile of rows against a run of columns, compiled for `_backends/cpu/pairs.py`
 """

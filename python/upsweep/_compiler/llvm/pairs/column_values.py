@@ -15,16 +15,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from upsweep._compiler.llvm.instructions import Steps, cost_of
-from upsweep._compiler.llvm.target import Target
-from upsweep._compiler.llvm.vectors import Body, Vectors
+from upsweep._compiler.llvm.target import BITS, Target
+from upsweep._compiler.llvm.vectors import Body, Value, Vectors
 from upsweep._compiler.lowering.program import Instruction, Program
 
 if TYPE_CHECKING:
     from upsweep._compiler.formulas.reduction import PairReduction
 
 __all__ = ["part", "prepare_function"]
-
-Value = str
 
 _WORTH = 4  # instructions for each vector of pairs that a pass before them is worth
 _CHEAP = ("load", "const")
@@ -62,26 +60,25 @@ def prepare_function(
 ) -> tuple[str, dict[str, str]]:
     """The text of `prepare` for the program before it was parted, and what it needs of the module."""
     body = Body()
-    bits = {"float32": 32, "float64": 64}[reduction.dtype]
-    v = Vectors(body, target, bits, target.lanes(reduction.dtype))
+    v = Vectors(body, target, BITS[reduction.dtype])
     kind = "j" if reduction.rows == "i" else "i"
     first = program.width(kind)
     width = first + len(ids)
+    column, record = "", ""  # the index of the first column in the lanes, and where its record begins
 
     def address(place: int, lane: int) -> Value:
         """A number of a column; where lanes hold columns, of a vector of them."""
         if lanes_are == "columns":
             row = body.emit(f"mul i64 %columns_stride, {place}")
-            at = body.emit(f"add i64 {row}, %j")
+            at = body.emit(f"add i64 {row}, {column}")
         else:
-            at = body.emit(f"add i64 %record, {lane * width + place}")
-        return body.emit(f"getelementptr {v.scalar}, ptr %columns, i64 {at}")
+            at = body.emit(f"add i64 {record}, {lane * width + place}")
+        return v.at("%columns", at)
 
     def load(of: str, place: Value | int, column: int) -> Value:
         assert isinstance(place, int)  # there are no loops
         if of == "p":
-            one = body.emit(f"getelementptr {v.scalar}, ptr %params, i64 {place}")
-            return v.splat(body.emit(f"load {v.scalar}, ptr {one}"))
+            return v.number("%params", place)
         if lanes_are == "columns":
             return v.load(address(place, 0))
         result = "poison"
@@ -91,29 +88,19 @@ def prepare_function(
         return result
 
     steps = Steps(v, program, frozenset({kind}), {}, 1, load, flush=False)
-    for n, step in enumerate(program.values):
-        if step.level == "p":
-            steps.write(n)
-    before, done = body.block, body.label("prepared")
-    body.branch(body.emit("icmp eq i64 %n_columns, 0"), done, "group")
-    body.place("group")
-    place = len(body.lines)
-    body.do(f"%record = mul i64 %j, {width}")
-    for n, step in enumerate(program.values):
-        if step.level == kind:
-            steps.write(n)
-    for extra, n in enumerate(ids):
-        value = steps.value(n, 0)
-        if lanes_are == "columns":
-            v.store(value, address(first + extra, 0))
-            continue
-        for lane in range(v.lanes):
-            one = body.emit(f"extractelement {v.kind} {value}, i64 {lane}")
-            body.do(f"store {v.scalar} {one}, ptr {address(first + extra, lane)}")
-    body.do(f"%next = add i64 %j, {v.lanes}")
-    body.lines.insert(place, f"  %j = phi i64 [0, %{before}], [%next, %{body.block}]")
-    body.branch(body.emit("icmp ult i64 %next, %n_columns"), "group", done)
-    body.place(done)
+    steps.write_level("p")
+    with body.loop("group", "%n_columns", step=v.lanes, guarded=True) as group:
+        column = group.index
+        record = body.emit(f"mul i64 {column}, {width}")
+        steps.write_level(kind)
+        for place, n in enumerate(ids, first):
+            value = steps.value(n, 0)
+            if lanes_are == "columns":
+                v.store(value, address(place, 0))
+                continue
+            for lane in range(v.lanes):
+                one = body.emit(f"extractelement {v.kind} {value}, i64 {lane}")
+                body.do(f"store {v.scalar} {one}, ptr {address(place, lane)}")
     body.do("ret void")
     signature = "void @prepare(ptr noalias %columns, i64 %columns_stride, ptr noalias %params, i64 %n_columns) #0"
     return body.define(signature), body.needs

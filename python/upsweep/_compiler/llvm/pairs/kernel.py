@@ -20,30 +20,23 @@ and from block to block in the accumulator's type.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Any
 
+from upsweep._compiler.llvm import jit
 from upsweep._compiler.llvm.instructions import Steps, cost_of, order
 from upsweep._compiler.llvm.pairs.column_values import part, prepare_function
-from upsweep._compiler.llvm.pairs.looped import (
-    InMemory,
-    LoopedEach,
-    LoopedExponentials,
-    LoopedSum,
-    handed_out,
-    looped_reducer,
-)
-from upsweep._compiler.llvm.pairs.reducers import Reducer, Sum, plus, reducer
-from upsweep._compiler.llvm.target import Target
-from upsweep._compiler.llvm.vectors import Body, Vectors
+from upsweep._compiler.llvm.pairs.looped import InMemory, LoopedEach, LoopedExponentials, LoopedSum, reducer
+from upsweep._compiler.llvm.pairs.reducers import Carried, Columns, Sum, plus
+from upsweep._compiler.llvm.target import BITS, TARGETS, Target
+from upsweep._compiler.llvm.vectors import Body, Value, Vectors, module
+from upsweep._compiler.lowering.lower import lower
 
 if TYPE_CHECKING:
     from upsweep._compiler.formulas.reduction import PairReduction
     from upsweep._compiler.lowering.program import Program
 
-__all__ = ["BLOCK", "LONGEST_DISTANCE", "LONGEST_VECTOR", "cost", "render"]
-
-Value = str
-Carried = list[Value]
+__all__ = ["CompiledReduction", "render"]
 
 BLOCK = 256
 
@@ -81,8 +74,7 @@ class _Kernel:
     def __init__(self, program: Program, reduction: PairReduction, target: Target, lanes_are: str) -> None:
         self.reduction, self.lanes_are = reduction, lanes_are
         self.body = Body()
-        bits = {"float32": 32, "float64": 64}[reduction.dtype]
-        self.v = v = Vectors(self.body, target, bits, target.lanes(reduction.dtype))
+        self.v = v = Vectors(self.body, target, BITS[reduction.dtype])
         self.rows_kind = reduction.rows
         self.columns_kind = "j" if reduction.rows == "i" else "i"
         self.whole = program
@@ -92,65 +84,48 @@ class _Kernel:
         self.varying = frozenset({self.columns_kind, "ij"})
         self.shared: dict[int, Value] = {}
         self.unit = 1 if lanes_are == "rows" else v.lanes  # columns in one vector, or scalar
-        accumulator_bits = {"float32": 32, "float64": 64}[reduction.dtype_acc]
         self.looped = (
             len(program.results) < program.n_results
             or len(program.weights) < program.n_weights
             or program.n_results > (_MOST_SORTED if reduction.k else _MOST_CARRIED)
             or program.n_weights > _MOST_CARRIED
         )
-        make = looped_reducer if self.looped else reducer
-        self.reducer: Reducer = make(
-            v, "%state", reduction.reduction, program.n_results, program.n_weights, reduction.k, accumulator_bits
-        )
-        self.rows_copy: Value | None = None
+        self.reducer = reducer(
+            v, reduction.reduction, program.n_results, program.n_weights, reduction.k,
+            BITS[reduction.dtype_acc], looped=self.looped,
+        )  # fmt: skip
+        self.rows_copy: InMemory | None = None
 
     # ---- loads ----
 
-    def _scalar(self, pointer: Value, place: Value | int) -> Value:
-        v, body = self.v, self.body
-        address = body.emit(f"getelementptr {v.scalar}, ptr {pointer}, i64 {place}")
-        return v.splat(body.emit(f"load {v.scalar}, ptr {address}"))
-
     def _strided(self, pointer: Value, stride: Value, place: Value | int) -> Value:
-        offset = self.body.emit(f"mul i64 {stride}, {place}")
-        return self.v.load(self.body.emit(f"getelementptr {self.v.scalar}, ptr {pointer}, i64 {offset}"))
+        return self.v.load(self.v.at(pointer, self.body.emit(f"mul i64 {stride}, {place}")))
 
     def load(self, kind: str, place: Value | int, column: int) -> Value:
         v, body = self.v, self.body
         if kind == "p":
-            return self._scalar("%params", place)
+            return v.number("%params", place)
         if kind == self.rows_kind:
             if self.lanes_are == "columns":
-                return self._scalar("%rows", place)
+                return v.number("%rows", place)
             if self.rows_copy is not None:
-                address = body.emit(f"getelementptr {v.kind}, ptr {self.rows_copy}, i64 {place}")
-                return v.load(address, v.target.vector_bytes)
+                return self.rows_copy.load(place)
             return self._strided("%rows", "%rows_stride", place)
         if self.lanes_are == "rows":
             behind = column * self.columns_width
             place = place + behind if isinstance(place, int) else body.emit(f"add i64 {place}, {behind}")
-            return self._scalar(self.at, place)
-        vector = body.emit(f"getelementptr {v.scalar}, ptr {self.at}, i64 {column * v.lanes}")
-        return self._strided(vector, "%columns_stride", place)
+            return v.number(self.at, place)
+        return self._strided(v.at(self.at, column * v.lanes), "%columns_stride", place)
 
     def copy_rows(self) -> None:
         """Copy the rows' numbers to contiguous memory."""
-        v, body, width = self.v, self.body, self.program.width(self.rows_kind)
+        width = self.program.width(self.rows_kind)
         if self.lanes_are == "columns" or width <= _LONGEST_SCATTERED:
             return
-        memory = v.room(width)
-        before, loop, done = body.block, body.label("copy"), body.label("copied")
-        body.do(f"br label %{loop}")
-        body.place(loop)
-        at, after = body.name("c"), body.name("c")
-        body.do(f"{at} = phi i64 [0, %{before}], [{after}, %{loop}]")
-        value = self._strided("%rows", "%rows_stride", at)
-        v.store(value, body.emit(f"getelementptr {v.kind}, ptr {memory}, i64 {at}"), v.target.vector_bytes)
-        body.do(f"{after} = add i64 {at}, 1")
-        body.branch(body.emit(f"icmp ult i64 {after}, {width}"), loop, done)
-        body.place(done)
-        self.rows_copy = memory
+        copy = InMemory(self.v, width)
+        with self.body.loop("copy", width) as loop:
+            copy.store(loop.index, self._strided("%rows", "%rows_stride", loop.index))
+        self.rows_copy = copy
 
     # ---- columns ----
 
@@ -168,68 +143,50 @@ class _Kernel:
         """The reduction past `n_columns` columns (or vectors of them) from column `j` on."""
         v, body, program = self.v, self.body, self.program
         scale = self.columns_width if self.lanes_are == "rows" else 1
-        offset = body.emit(f"mul i64 {j}, {scale}")
-        self.at = body.emit(f"getelementptr {v.scalar}, ptr %columns, i64 {offset}")
-        steps = Steps(v, program, self.varying, self.shared, n_columns, self.load, flush=self.reducer.blocked)
+        self.at = v.at("%columns", body.emit(f"mul i64 {j}, {scale}"))
+        steps = self._steps(n_columns)
         if self.looped:
-            return self._past_looped(steps, carried, j, n_columns, valid)
-        if isinstance(self.reducer, Sum) and not self._has_loops():
-            done = set(self.shared)
-            carried = list(carried)
-            for component, root in enumerate(program.results):
-                for n in order(program, (root,), done):
-                    steps.write(n)
-                for column in range(n_columns):
-                    self._add_column(carried, steps, component, column, valid)
-            return carried
-        if self._has_loops():
-            for n, step in enumerate(program.values):
-                if step.level in self.varying:
-                    steps.write(n)
-        else:
-            for n in order(program, (*program.results, *program.weights), set(self.shared)):
-                steps.write(n)
-        columns = range(n_columns)
+            return self._past_looped(steps, carried, j, valid)
+        has_loops = any(step.op == "loop" and step.level in self.varying for step in program.values)
+        if has_loops:
+            steps.write_level(*self.varying)
         if isinstance(self.reducer, Sum):
-            carried = list(carried)
-            for column in columns:
-                for component in range(len(program.results)):
-                    self._add_column(carried, steps, component, column, valid)
+            carried, done = list(carried), set(self.shared)
+            for component, root in enumerate(program.results):
+                if not has_loops:
+                    steps.write_all(order(program, (root,), done))
+                for column in range(n_columns):
+                    value, factors = steps.value(root, column), steps.factors(root, column)
+                    carried[component] = plus(v, carried[component], value, factors, valid)
             return carried
-        values = [[steps.value(n, column) for n in program.results] for column in columns]
-        weights = [[steps.value(n, column) for n in program.weights] for column in columns]
-        return self.reducer.update(carried, values, weights, self._places(j, n_columns), valid)
+        if not has_loops:
+            steps.write_all(order(program, (*program.results, *program.weights), set(self.shared)))
+        values, weights = (steps.of_columns(roots) for roots in (program.results, program.weights))
+        return self.reducer.update(carried, Columns(values, weights, self._places(j, n_columns), valid))
 
-    def _add_column(
-        self, carried: Carried, steps: Steps, component: int, column: int, valid: Value | None
-    ) -> None:
-        """Add one component of one column to its sum."""
-        root = self.program.results[component]
-        value, factors = steps.value(root, column), steps.factors(root, column)
-        carried[component] = plus(self.v, carried[component], value, factors, valid)
+    def _steps(self, n_columns: int) -> Steps:
+        return Steps(
+            self.v, self.program, self.varying, self.shared, n_columns, self.load, flush=self.reducer.blocked
+        )
 
-    def _past_looped(
-        self, steps: Steps, carried: Carried, j: Value, n_columns: int, valid: Value | None
-    ) -> Carried:
+    def _past_looped(self, steps: Steps, carried: Carried, j: Value, valid: Value | None) -> Carried:
         """The same where components are handed out one by one."""
-        v, program, reducer = self.v, self.program, self.reducer
+        program, reducer, n_columns = self.program, self.reducer, steps.n_columns
         count = program.n_results if isinstance(reducer, LoopedEach) else program.n_weights
-        memory = [] if isinstance(reducer, LoopedSum) else handed_out(v, count, n_columns)
+        memory = [] if isinstance(reducer, LoopedSum) else [InMemory(self.v, count) for _ in range(n_columns)]
         for n, step in enumerate(program.values):
-            if step.op not in ("result", "weight"):
-                if step.level in self.varying:
-                    steps.write(n)
-                continue
-            self._keep(steps, steps.place_of(step), step.args[0], memory, valid)
+            if step.op in ("result", "weight"):
+                self._keep(steps, steps.place_of(step), step.args[0], memory, valid)
+            elif step.level in self.varying:
+                steps.write(n)
         stored = program.weights if isinstance(reducer, LoopedExponentials) else program.results
         for component, n in enumerate(stored):  # of straight-line code, where there are too many to carry
             self._keep(steps, str(component), n, memory, valid)
         if isinstance(reducer, LoopedEach):
             reducer.past(memory, self._places(j, n_columns), valid)
         elif isinstance(reducer, LoopedExponentials):
-            exponents = [[steps.value(n, column) for n in program.results] for column in range(n_columns)]
-            nothing: list[list[Value]] = [[] for _ in exponents]
-            carried = reducer.update(carried, exponents, nothing, [], valid)
+            exponents = steps.of_columns(program.results)
+            carried = reducer.update(carried, Columns(exponents, [[]] * n_columns, [], valid))
             reducer.add_products(memory, valid)
         return carried
 
@@ -242,9 +199,6 @@ class _Kernel:
         else:
             for cells, value in zip(memory, values):
                 cells.store(at, value)
-
-    def _has_loops(self) -> bool:
-        return any(step.op == "loop" and step.level in self.varying for step in self.program.values)
 
     def _places(self, j: Value, n_columns: int) -> list[Value]:
         """The indices of the columns, as integers of the numbers' width."""
@@ -261,91 +215,80 @@ class _Kernel:
 
     def loop(self, carried: Carried, begin: Value, end: Value, n_columns: int, *, masked: bool = False) -> Carried:
         """Past the columns from `begin` to `end`, a group of `n_columns` at a time."""
-        v, body = self.v, self.body
-        before, loop, done = body.block, body.label("group"), body.label("past")
-        step = n_columns * self.unit
-        body.branch(body.emit(f"icmp ult i64 {begin}, {end}"), loop, done)
-        body.place(loop)
-        j, after = body.name("j"), body.name("j")
-        inside = [body.name("a") for _ in carried]
-        place = len(body.lines)
-        valid = None
-        if masked:
-            left = body.emit(f"sub i64 {end}, {j}")
-            # The index fits the lanes' integers: what is left is at most a whole group when it matters.
-            few = body.emit(f"call i64 @llvm.umin.i64(i64 {left}, i64 {v.lanes})")
-            body.needs["@llvm.umin.i64"] = "declare i64 @llvm.umin.i64(i64, i64)\n"
-            few = body.emit(f"trunc i64 {few} to i32") if v.bits == 32 else few
-            valid = body.emit(f"icmp ult {v.ints} {v.int_sequence()}, {v.int_splat(few)}")
-        result = self.past(inside, j, n_columns, valid)
-        body.do(f"{after} = add i64 {j}, {step}")
-        last = body.block
-        phis = [f"  {j} = phi i64 [{begin}, %{before}], [{after}, %{last}]"]
-        phis += [
-            f"  {name} = phi {kind} [{old}, %{before}], [{new}, %{last}]"
-            for name, kind, old, new in zip(inside, self.reducer.carried, carried, result)
-        ]
-        body.lines[place:place] = phis
-        body.branch(body.emit(f"icmp ult i64 {after}, {end}"), loop, done)
-        body.place(done)
-        return [
-            body.emit(f"phi {kind} [{old}, %{before}], [{new}, %{last}]")
-            for kind, old, new in zip(self.reducer.carried, carried, result)
-        ]
+        v, body, kinds = self.v, self.body, self.reducer.carried
+        with body.loop("group", end, first=begin, step=n_columns * self.unit, guarded=True) as loop:
+            inside, valid = [loop.carry(*each) for each in zip(kinds, carried)], None
+            if masked:
+                left = body.emit(f"sub i64 {end}, {loop.index}")
+                # The index fits the lanes' integers: what is left is at most a whole group when it matters.
+                valid = v.first_lanes(body.extreme("umin", left, v.lanes))
+            loop.following = self.past(inside, loop.index, n_columns, valid)
+        return [loop.phi(*each) for each in zip(kinds, carried, loop.following[1:])]
 
-    def write(self) -> str:
-        v, body, program = self.v, self.body, self.program
-        self.copy_rows()
-        fixed = Steps(v, program, self.varying, self.shared, 1, self.load, flush=self.reducer.blocked)
-        for n, step in enumerate(program.values):
-            if step.level not in self.varying:
-                fixed.write(n)
+    def write_block(self, begin: Value, end: Value) -> None:
+        """A block of columns, from the state in memory to that after it."""
         n_columns = self.columns_at_once()
         group = n_columns * self.unit
-        before, block, end = body.block, body.label("block"), body.label("end")
-        body.do(f"br label %{block}")
-        body.place(block)
-        begin, limit = body.name("begin"), body.name("limit")
-        place = len(body.lines)
-        if self.reducer.blocked:
-            # In lanes of columns a block is as many to each lane.
-            size = BLOCK * self.unit
-            further = body.emit(f"add i64 {begin}, {size}")
-            body.do(f"{limit} = call i64 @llvm.umin.i64(i64 {further}, i64 %n_columns)")
-            body.needs["@llvm.umin.i64"] = "declare i64 @llvm.umin.i64(i64, i64)\n"
-        else:
-            body.do(f"{limit} = add i64 %n_columns, 0")
         carried = self.reducer.enter()
-        length = body.emit(f"sub i64 {limit}, {begin}")
-        rest = body.emit(f"urem i64 {length}, {group}")
-        groups_end = body.emit(f"sub i64 {limit}, {rest}")
+        length = self.body.emit(f"sub i64 {end}, {begin}")
+        rest = self.body.emit(f"urem i64 {length}, {group}")
+        groups_end = self.body.emit(f"sub i64 {end}, {rest}")
         carried = self.loop(carried, begin, groups_end, n_columns)
         if group > 1:
-            carried = self.loop(carried, groups_end, limit, 1, masked=self.unit > 1)
+            carried = self.loop(carried, groups_end, end, 1, masked=self.unit > 1)
         self.reducer.leave(carried)
-        body.lines.insert(place, f"  {begin} = phi i64 [0, %{before}], [{limit}, %{body.block}]")
-        body.branch(body.emit(f"icmp ult i64 {limit}, %n_columns"), block, end)
-        body.place(end)
+
+    def write(self) -> str:
+        body = self.body
+        self.copy_rows()
+        self._steps(1).write_level(*({"i", "j", "ij", "p"} - self.varying))
+        if self.reducer.blocked:
+            size = BLOCK * self.unit  # in lanes of columns a block is as many to each lane
+            with body.repeat("block") as block:
+                begin = block.carry("i64", "0")
+                end = body.extreme("umin", body.emit(f"add i64 {begin}, {size}"), "%n_columns")
+                self.write_block(begin, end)
+                block.following = [end]
+                block.again = body.emit(f"icmp ult i64 {end}, %n_columns")
+        else:
+            self.write_block("0", "%n_columns")
         body.do("ret void")
         signature = (
             "void @tile(ptr noalias %rows, i64 %rows_stride, ptr noalias %columns, i64 %columns_stride, "
             "ptr noalias %params, i64 %n_columns, i64 %first, ptr noalias %state, ptr noalias %workspace) #0"
         )
         asked = f"define i64 @workspace() #0 {{\n  ret i64 {body.workspace}\n}}\n"
-        parts, needs = [body.define(signature), asked], dict(body.needs)
+        functions, needs = [body.define(signature), asked], body.needs
         if self.prepared:
-            text, others = prepare_function(self.whole, self.reduction, v.target, self.lanes_are, self.prepared)
-            parts.append(text)
-            needs.update(others)
-        return "\n".join([*parts, *needs.values(), _ATTRIBUTES])
-
-
-_ATTRIBUTES = """\
-attributes #0 = { nounwind "min-legal-vector-width"="512" "prefer-vector-width"="512" }
-!0 = !{!"branch_weights", i32 1, i32 500}
-"""
+            text, more = prepare_function(self.whole, self.reduction, self.v.target, self.lanes_are, self.prepared)
+            functions.append(text)
+            needs = {**needs, **more}
+        return module(functions, needs)
 
 
 def render(program: Program, reduction: PairReduction, target: Target, lanes_are: str) -> str:
     """The module with `tile`, for lanes that are "rows" or "columns", and `prepare` if columns are prepared."""
     return _Kernel(program, reduction, target, lanes_are).write()
+
+
+class CompiledReduction:
+    """The tiles of a reduction for one instruction set; each is compiled when it is asked for."""
+
+    def __init__(self, reduction: PairReduction, level: str) -> None:
+        self.reduction = reduction
+        self.target = TARGETS[level]
+        self.program = lower(reduction, long=LONGEST_DISTANCE, unrolled=LONGEST_VECTOR)
+        self.lanes = self.target.lanes(reduction.dtype)
+        parted, prepared = part(self.program, "j" if reduction.rows == "i" else "i")
+        self.n_prepared = len(prepared)  # the numbers that each column is given
+        self.cost = cost(parted, reduction)
+
+    def tile(self, lanes_are: str) -> tuple[int, int, int, Any]:
+        """The address of the tile whose lanes are "rows" or "columns", that of `prepare` or 0, the bytes of its
+        workspace, and what the code lives in.
+        """
+        key = f"{jit.sources()}\n{lanes_are}\n{self.reduction.key()}"
+        text = functools.partial(render, self.program, self.reduction, self.target, lanes_are)
+        loaded = jit.load(key, text, self.target)
+        prepare = loaded.address("prepare") if self.n_prepared else 0
+        return loaded.address("tile"), prepare, loaded.integer("workspace"), loaded

@@ -7,29 +7,22 @@ are known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
-from upsweep._compiler.llvm.pairs.reducers import Best, Carried, Exponentials, Reducer, Smallest, Sum, plus
-from upsweep._compiler.llvm.vectors import Vectors
+from upsweep._compiler.llvm.pairs.reducers import (
+    Best,
+    Carried,
+    Columns,
+    Exponentials,
+    Reducer,
+    Smallest,
+    Sum,
+    plus,
+)
+from upsweep._compiler.llvm.vectors import Loop, Value, Vectors
 
-__all__ = ["InMemory", "LoopedEach", "LoopedExponentials", "LoopedSum", "handed_out", "looped_reducer"]
-
-Value = str
-
-
-def components(v: Vectors, count: int, visit: Callable[[Value], None]) -> None:
-    """A loop over the components, in the code that is written."""
-    body = v.body
-    before, loop, done = body.block, body.label("component"), body.label("all")
-    body.do(f"br label %{loop}")
-    body.place(loop)
-    at, after = body.name("n"), body.name("n")
-    place = len(body.lines)
-    visit(at)
-    body.do(f"{after} = add i64 {at}, 1")
-    body.lines.insert(place, f"  {at} = phi i64 [0, %{before}], [{after}, %{body.block}]")
-    body.branch(body.emit(f"icmp ult i64 {after}, {count}"), loop, done)
-    body.place(done)
+__all__ = ["InMemory", "LoopedEach", "LoopedExponentials", "LoopedSum", "reducer"]
 
 
 class InMemory:
@@ -39,17 +32,19 @@ class InMemory:
         self.v, self.count, self.align = v, count, v.target.vector_bytes
         self.memory = v.room(count)
 
-    def cell(self, at: Value) -> Value:
-        return self.v.body.emit(f"getelementptr {self.v.kind}, ptr {self.memory}, i64 {at}")
-
-    def load(self, at: Value) -> Value:
-        return self.v.load(self.cell(at), self.align)
+    def load(self, at: Value | int) -> Value:
+        return self.v.load(self.v.body.at(self.v.kind, self.memory, at), self.align)
 
     def store(self, at: Value, value: Value) -> None:
-        self.v.store(value, self.cell(at), self.align)
+        self.v.store(value, self.v.body.at(self.v.kind, self.memory, at), self.align)
+
+    def each(self) -> AbstractContextManager[Loop]:
+        """A loop over the components."""
+        return self.v.body.loop("component", self.count)
 
     def clear(self) -> None:
-        components(self.v, self.count, lambda at: self.store(at, self.v.const(0.0)))
+        with self.each() as loop:
+            self.store(loop.index, self.v.const(0.0))
 
     def add(
         self, at: Value, terms: Sequence[Value], factors: Sequence[Sequence[Value] | None], valid: Value | None
@@ -60,26 +55,19 @@ class InMemory:
             total = plus(self.v, total, term, of_term, valid)
         self.store(at, total)
 
-    def flush_to(self, reducer: Reducer, first_slot: int, factor: Value | None = None) -> None:
+    def flush_to(self, reducer: Reducer, first_slot: int) -> None:
         """Add the sums to the state, from a slot on."""
-
-        def one(at: Value) -> None:
-            slot = self.v.body.emit(f"add i64 {at}, {first_slot}")
-            reducer.accumulate(slot, self.load(at), factor)
-
-        components(self.v, self.count, one)
+        with self.each() as loop:
+            slot = self.v.body.emit(f"add i64 {loop.index}, {first_slot}")
+            reducer.accumulate(slot, self.load(loop.index))
 
 
-class LoopedSum(Sum):
+class LoopedSum(Reducer):
     """Sums of components that come one by one."""
 
-    def __init__(self, v: Vectors, state: Value, dim: int, accumulator_bits: int) -> None:
-        super().__init__(v, state, dim, accumulator_bits)
+    def __init__(self, v: Vectors, dim: int, accumulator_bits: int) -> None:
+        super().__init__(v, dim, accumulator_bits)
         self.sums = InMemory(v, dim)
-
-    @property
-    def carried(self) -> list[str]:
-        return []
 
     def enter(self) -> Carried:
         self.sums.clear()
@@ -92,10 +80,8 @@ class LoopedSum(Sum):
 class LoopedExponentials(Exponentials):
     """The sum of exp is carried; those of its products with the weights are in memory."""
 
-    def __init__(
-        self, v: Vectors, state: Value, n_weights: int, accumulator_bits: int, *, plain_too: bool
-    ) -> None:
-        super().__init__(v, state, 0, accumulator_bits, plain_too=True)
+    def __init__(self, v: Vectors, n_weights: int, accumulator_bits: int, *, plain_too: bool) -> None:
+        super().__init__(v, 0, accumulator_bits, plain_too=True)
         self.first_slot = 1 + plain_too
         self.keeps_plain = plain_too
         self.products = InMemory(v, n_weights)
@@ -106,31 +92,26 @@ class LoopedExponentials(Exponentials):
 
     def moved(self, factor: Value) -> None:
         """m has moved: memory follows. What the block has so far goes to the state first."""
-        self.products.flush_to(self, self.first_slot)
-        self.products.clear()
-
-        def one(at: Value) -> None:
-            slot = self.v.body.emit(f"add i64 {at}, {self.first_slot}")
-            self.accumulate(slot, self.v.const(0.0), factor)
-
-        components(self.v, self.products.count, one)
+        zero = self.v.const(0.0)
+        with self.products.each() as loop:
+            slot = self.v.body.emit(f"add i64 {loop.index}, {self.first_slot}")
+            self.accumulate(slot, self.products.load(loop.index))
+            self.accumulate(slot, zero, factor)
+            self.products.store(loop.index, zero)
         if self.keeps_plain:
-            self.accumulate(1, self.v.const(0.0), factor)
+            self.accumulate(1, zero, factor)
 
     def add_products(self, weights: Sequence[InMemory], valid: Value | None) -> None:
         """After `update`: its terms times what was handed out of the columns' weights."""
         v = self.v
-
-        def one(at: Value) -> None:
-            total = self.products.load(at)
+        with self.products.each() as loop:
+            total = self.products.load(loop.index)
             for memory, term in zip(weights, self.terms):
-                weight = memory.load(at)
+                weight = memory.load(loop.index)
                 if valid is not None:
                     weight = v.select(valid, weight, v.const(0.0))
                 total = v.fma(term, weight, total)
-            self.products.store(at, total)
-
-        components(v, self.products.count, one)
+            self.products.store(loop.index, total)
 
     def leave(self, carried: Carried) -> None:
         if self.keeps_plain:
@@ -143,24 +124,12 @@ class LoopedEach(Reducer):
 
     blocked = False
 
-    def __init__(self, v: Vectors, state: Value, dim: int, k: int, *, largest: bool, indexed: bool) -> None:
-        super().__init__(v, state, dim, v.bits)
-        self.k = max(1, k)
-        self.one: Best | Smallest = (
-            Smallest(v, state, 1, k) if k else Best(v, state, 1, largest=largest, indexed=indexed)
-        )
+    def __init__(self, v: Vectors, dim: int, one: Best | Smallest) -> None:
+        super().__init__(v, dim, v.bits)
+        self.k = one.k if isinstance(one, Smallest) else 1
+        self.one = one  # the reducer of one component
         self.one.slot = self._slot  # type: ignore[method-assign]  # its slots lie where this component's do
         self._at = ""
-
-    @property
-    def carried(self) -> list[str]:
-        return []
-
-    def enter(self) -> Carried:
-        return []
-
-    def leave(self, carried: Carried) -> None:
-        """All is in memory."""
 
     def _slot(self, n: int | Value) -> Value:
         """Slot n of one component: its k numbers, then, dim times k slots on, its k indices."""
@@ -177,27 +146,21 @@ class LoopedEach(Reducer):
 
     def past(self, values: Sequence[InMemory], places: Sequence[Value], valid: Value | None) -> None:
         """All components past some columns, whose values are in memory."""
-
-        def component(at: Value) -> None:
-            self._at = at
-            carried = self.one.update(self.one.enter(), [[m.load(at)] for m in values], [[]], places, valid)
-            self.one.leave(carried)
-
-        components(self.v, self.dim, component)
+        with self.v.body.loop("component", self.dim) as loop:
+            self._at = loop.index
+            columns = Columns([[memory.load(loop.index)] for memory in values], [[]], places, valid)
+            self.one.leave(self.one.update(self.one.enter(), columns))
 
 
-def handed_out(v: Vectors, count: int, n_columns: int) -> list[InMemory]:
-    """Memory for what the columns' programs hand out."""
-    return [InMemory(v, count) for _ in range(n_columns)]
-
-
-def looped_reducer(
-    v: Vectors, state: Value, reduction: str, dim: int, n_weights: int, k: int, accumulator_bits: int
+def reducer(
+    v: Vectors, reduction: str, dim: int, n_weights: int, k: int, accumulator_bits: int, *, looped: bool
 ) -> Reducer:
-    """As `reducers.reducer`, where the formula's components, or those of the weight, are handed out in loops."""
+    """The reducer of a reduction, by its name; `looped` where components or weights are handed out in loops."""
     if reduction == "sum":
-        return LoopedSum(v, state, dim, accumulator_bits)
+        return (LoopedSum if looped else Sum)(v, dim, accumulator_bits)
     if reduction in ("logsumexp", "sumsoftmaxweight"):
-        plain_too = reduction == "sumsoftmaxweight"
-        return LoopedExponentials(v, state, n_weights, accumulator_bits, plain_too=plain_too)
-    return LoopedEach(v, state, dim, k, largest="max" in reduction, indexed="arg" in reduction)
+        kind = LoopedExponentials if looped else Exponentials
+        return kind(v, n_weights, accumulator_bits, plain_too=reduction == "sumsoftmaxweight" or n_weights == 0)
+    n = 1 if looped else dim
+    one = Smallest(v, n, k) if k else Best(v, n, largest="max" in reduction, indexed="arg" in reduction)
+    return LoopedEach(v, dim, one) if looped else one

@@ -14,21 +14,36 @@ src/pairs/states.hpp has the same list: it begins, combines and ends states.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from upsweep._compiler.llvm.mathematics import exp
-from upsweep._compiler.llvm.vectors import Vectors
+from upsweep._compiler.llvm.vectors import Value, Vectors
 
-__all__ = ["SLOT_BYTES", "Reducer", "plus", "reducer"]
+__all__ = ["Best", "Carried", "Columns", "Exponentials", "Reducer", "Smallest", "Sum", "plus"]
 
-Value = str
 Carried = list[Value]
 _Candidate = tuple[Value, Value, "Value | None"]  # a value, its index, the lanes that have it
 
 SLOT_BYTES = 8
 # What exp(value - m) may reach before m is moved: far from overflow, even as a sum of many.
 _HEADROOM = {32: 40.0, 64: 300.0}
+_LARGEST = {32: 3.4028234663852886e38, 64: 1.7976931348623157e308}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Some columns that run together: their values and weights, [column][component], and their indices.
+
+    Lanes that are not `valid` have no column.
+    """
+
+    values: Sequence[Sequence[Value]]
+    weights: Sequence[Sequence[Value]]
+    places: Sequence[Value]
+    valid: Value | None
 
 
 class Reducer:
@@ -40,33 +55,22 @@ class Reducer:
 
     blocked = True  # whether blocks have to be short, since rounding errors grow with their length
 
-    def __init__(self, v: Vectors, state: Value, dim: int, accumulator_bits: int) -> None:
-        self.v, self.state, self.dim = v, state, dim
+    def __init__(self, v: Vectors, dim: int, accumulator_bits: int) -> None:
+        self.v, self.dim = v, dim
         self.wide = v.with_bits(accumulator_bits, v.lanes)
 
     @property
     def carried(self) -> list[str]:
-        raise NotImplementedError
+        return []
 
     def enter(self) -> Carried:
-        raise NotImplementedError
+        return []
 
-    def update(
-        self,
-        carried: Carried,
-        values: Sequence[Sequence[Value]],
-        weights: Sequence[Sequence[Value]],
-        places: Sequence[Value],
-        valid: Value | None,
-    ) -> Carried:
-        """Past some columns: their values and weights, [column][component], and their indices.
-
-        Lanes that are not `valid` have no column.
-        """
+    def update(self, carried: Carried, columns: Columns) -> Carried:
         raise NotImplementedError
 
     def leave(self, carried: Carried) -> None:
-        raise NotImplementedError
+        """Nothing, where all is in memory already."""
 
     # ---- slots ----
 
@@ -74,8 +78,8 @@ class Reducer:
         """The address of a slot."""
         body, size = self.v.body, SLOT_BYTES * self.v.lanes
         if isinstance(n, int):
-            return body.emit(f"getelementptr i8, ptr {self.state}, i64 {size * n}")
-        return body.emit(f"getelementptr [{size} x i8], ptr {self.state}, i64 {n}")
+            return body.emit(f"getelementptr i8, ptr %state, i64 {size * n}")
+        return body.emit(f"getelementptr [{size} x i8], ptr %state, i64 {n}")
 
     def load(self, n: int | Value, kind: str) -> Value:
         return self.v.body.emit(f"load {kind}, ptr {self.slot(n)}, align {self._align}")
@@ -128,10 +132,8 @@ class Exponentials(Reducer):
     largest value would be: the largest term is at least 1.
     """
 
-    def __init__(
-        self, v: Vectors, state: Value, n_weights: int, accumulator_bits: int, *, plain_too: bool
-    ) -> None:
-        super().__init__(v, state, n_weights, accumulator_bits)
+    def __init__(self, v: Vectors, n_weights: int, accumulator_bits: int, *, plain_too: bool) -> None:
+        super().__init__(v, n_weights, accumulator_bits)
         self.plain_too = plain_too  # whether the sum without weights is wanted
         self.terms: list[Value] = []  # of the last `update`, exp(value - m) of each column
         self.n_sums = n_weights + plain_too
@@ -143,18 +145,11 @@ class Exponentials(Reducer):
     def enter(self) -> Carried:
         return [self.load(0, self.v.kind)] + [self.v.const(0.0)] * self.n_sums
 
-    def update(
-        self,
-        carried: Carried,
-        values: Sequence[Sequence[Value]],
-        weights: Sequence[Sequence[Value]],
-        places: Sequence[Value],
-        valid: Value | None,
-    ) -> Carried:
-        v, body = self.v, self.v.body
-        reference, sums = carried[0], carried[1:]
+    def update(self, carried: Carried, columns: Columns) -> Carried:
+        v, valid, weights = self.v, columns.valid, columns.weights
+        reference, *sums = carried
         zero, lowest = v.const(0.0), v.const(-math.inf)
-        exponents = [value[0] for value in values]
+        exponents = [value[0] for value in columns.values]
         if valid is not None:
             exponents = [v.select(valid, value, lowest) for value in exponents]
             weights = [[v.select(valid, weight, zero) for weight in column] for column in weights]
@@ -162,31 +157,21 @@ class Exponentials(Reducer):
         for value in exponents[1:]:
             largest = v.select(v.compare("ogt", value, largest), value, largest)
         limit = v.add(reference, v.const(_HEADROOM[v.bits]))
-        exceeds = v.any(v.compare("ogt", largest, limit))
-        before, rare, go_on = body.block, body.label("move"), body.label("exp")
-        body.branch(exceeds, rare, go_on, rarely=True)
-        body.place(rare)
-        # Finite, so that infinities subtract to no NaN.
-        moved = v.at_most(v.select(v.compare("ogt", largest, reference), largest, reference), v.const(self._most))
-        factor = exp(v, v.sub(reference, moved), never_positive=True, flush=True)
-        scaled = [v.mul(part, factor) for part in sums]
-        self.moved(factor)
-        self.store(0, v.kind, moved)
-        end = body.block
-        body.do(f"br label %{go_on}")
-        body.place(go_on)
-        joined = [
-            body.emit(f"phi {v.kind} [{old}, %{before}], [{new}, %{end}]")
-            for old, new in zip([reference, *sums], [moved, *scaled])
-        ]
-        reference, sums = joined[0], joined[1:]
+        with v.body.when(v.any(v.compare("ogt", largest, limit)), "move", rarely=True) as move:
+            # Finite, so that infinities subtract to no NaN.
+            largest = v.select(v.compare("ogt", largest, reference), largest, reference)
+            moved = v.at_most(largest, v.const(_LARGEST[v.bits]))
+            factor = exp(v, v.sub(reference, moved), never_positive=True, flush=True)
+            scaled = [v.mul(part, factor) for part in sums]
+            self.moved(factor)
+            self.store(0, v.kind, moved)
+        reference, *sums = (move.phi(v.kind, *two) for two in zip(carried, [moved, *scaled]))
         self.terms = [exp(v, v.sub(value, reference)) for value in exponents]
         for column, term in enumerate(self.terms):
             if self.plain_too:
                 sums[0] = v.add(sums[0], term)
-            for n, weight in enumerate(weights[column] if self.dim else ()):
-                place = n + self.plain_too
-                sums[place] = v.fma(term, weight, sums[place])
+            for n, weight in enumerate(weights[column] if self.dim else (), self.plain_too):
+                sums[n] = v.fma(term, weight, sums[n])
         return [reference, *sums]
 
     def moved(self, factor: Value) -> None:
@@ -198,18 +183,14 @@ class Exponentials(Reducer):
         for n, sums in enumerate(carried[1:]):
             self.accumulate(1 + n, sums)
 
-    @property
-    def _most(self) -> float:
-        return 3.4028234663852886e38 if self.v.bits == 32 else 1.7976931348623157e308
-
 
 class Best(Reducer):
     """The least or the largest of each component, and where: NaN beats all, the first wins."""
 
     blocked = False
 
-    def __init__(self, v: Vectors, state: Value, dim: int, *, largest: bool, indexed: bool) -> None:
-        super().__init__(v, state, dim, v.bits)
+    def __init__(self, v: Vectors, dim: int, *, largest: bool, indexed: bool) -> None:
+        super().__init__(v, dim, v.bits)
         self.indexed = indexed
         self.better = "ugt" if largest else "ult"
 
@@ -220,23 +201,15 @@ class Best(Reducer):
     def enter(self) -> Carried:
         return [self.load(n, kind) for n, kind in enumerate(self.carried)]
 
-    def update(
-        self,
-        carried: Carried,
-        values: Sequence[Sequence[Value]],
-        weights: Sequence[Sequence[Value]],
-        places: Sequence[Value],
-        valid: Value | None,
-    ) -> Carried:
+    def update(self, carried: Carried, columns: Columns) -> Carried:
         carried = list(carried)
         for n in range(self.dim):
             # Among themselves first, in pairs: the columns would otherwise wait for each other, one by one.
-            some = [(column[n], place, valid) for column, place in zip(values, places)]
+            some = [(column[n], place, columns.valid) for column, place in zip(columns.values, columns.places)]
             while len(some) > 1:
                 some = [self._better(*some[i : i + 2]) for i in range(0, len(some), 2)]
             index = carried[self.dim + n] if self.indexed else ""
-            best, index, _ = self._better((carried[n], index, None), *some)
-            carried[n] = best
+            carried[n], index, _ = self._better((carried[n], index, None), *some)
             if self.indexed:
                 carried[self.dim + n] = index
         return carried
@@ -268,8 +241,8 @@ class Smallest(Reducer):
 
     blocked = False
 
-    def __init__(self, v: Vectors, state: Value, dim: int, k: int) -> None:
-        super().__init__(v, state, dim, v.bits)
+    def __init__(self, v: Vectors, dim: int, k: int) -> None:
+        super().__init__(v, dim, v.bits)
         self.k = k
 
     @property
@@ -277,78 +250,50 @@ class Smallest(Reducer):
         return [self.v.kind] * self.dim
 
     def enter(self) -> Carried:
-        return [self.load(self.k * n + self.k - 1, self.v.kind) for n in range(self.dim)]
+        return [self._last(n) for n in range(self.dim)]
 
-    def update(
-        self,
-        carried: Carried,
-        values: Sequence[Sequence[Value]],
-        weights: Sequence[Sequence[Value]],
-        places: Sequence[Value],
-        valid: Value | None,
-    ) -> Carried:
-        v, body = self.v, self.v.body
+    def update(self, carried: Carried, columns: Columns) -> Carried:
+        v = self.v
         result = []
         for n, last in enumerate(carried):
-            masks = [self._masked(v.compare("ult", column[n], last), valid) for column in values]
-            either = masks[0]
-            for mask in masks[1:]:
-                either = v.logical("or", either, mask)
-            before, rare, go_on = body.block, body.label("insert"), body.label("on")
-            body.branch(v.any(either), rare, go_on, rarely=True)
-            body.place(rare)
-            self._insert_all(n, [column[n] for column in values], places, valid)
-            new, end = self.load(self.k * n + self.k - 1, v.kind), body.block
-            body.do(f"br label %{go_on}")
-            body.place(go_on)
-            result.append(body.emit(f"phi {v.kind} [{last}, %{before}], [{new}, %{end}]"))
+            values = [column[n] for column in columns.values]
+            masks = [self._masked(v.compare("ult", value, last), columns.valid) for value in values]
+            either = functools.reduce(functools.partial(v.logical, "or"), masks)
+            with v.body.when(v.any(either), "insert", rarely=True) as insert:
+                self._insert_all(n, values, columns)
+                new = self._last(n)
+            result.append(insert.phi(v.kind, last, new))
         return result
 
-    def leave(self, carried: Carried) -> None:
-        """All is in memory."""
+    def _last(self, n: int) -> Value:
+        """The k-th least of a component."""
+        return self.load(self.k * n + self.k - 1, self.v.kind)
 
     def _masked(self, mask: Value, valid: Value | None) -> Value:
         return mask if valid is None else self.v.logical("and", mask, valid)
 
-    def _insert_all(self, n: int, values: Sequence[Value], places: Sequence[Value], valid: Value | None) -> None:
+    def _insert_all(self, n: int, values: Sequence[Value], columns: Columns) -> None:
         """Insert the values of some columns, one after the other: through memory, so that the code is there
         once.
         """
-        v, body = self.v, self.v.body
-        align = v.target.vector_bytes
-        room, index_room = (body.stack(kind, len(values), align) for kind in (v.kind, v.ints))
-        for column, (value, place) in enumerate(zip(values, places)):
-            body.do(f"store {v.kind} {value}, ptr {self._cell(v.kind, room, column)}, align {align}")
-            body.do(f"store {v.ints} {place}, ptr {self._cell(v.ints, index_room, column)}, align {align}")
-        before, loop, take, go_on = body.block, body.label("each"), body.label("take"), body.label("next")
-        nan, done = body.label("nan"), body.label("in")
-        body.do(f"br label %{loop}")
-        body.place(loop)
-        column_at, after = body.name("c"), body.name("c")
-        body.do(f"{column_at} = phi i64 [0, %{before}], [{after}, %{go_on}]")
-        value = body.emit(f"load {v.kind}, ptr {self._cell(v.kind, room, column_at)}, align {align}")
-        place = body.emit(f"load {v.ints}, ptr {self._cell(v.ints, index_room, column_at)}, align {align}")
-        last = self.load(self.k * n + self.k - 1, v.kind)
-        is_number = self._masked(v.compare("ord", value, value), valid)
-        active = v.logical("and", v.compare("ult", value, last), is_number)
-        check = body.label("check")
-        body.branch(v.any(active), take, check)
-        body.place(take)
-        self._insert(n, value, place, active)
-        body.do(f"br label %{check}")
-        body.place(check)
-        is_nan = self._masked(v.compare("uno", value, value), valid)
-        body.branch(v.any(is_nan), nan, go_on, rarely=True)
-        body.place(nan)
-        self._append(n, value, place, is_nan)
-        body.do(f"br label %{go_on}")
-        body.place(go_on)
-        body.do(f"{after} = add i64 {column_at}, 1")
-        body.branch(body.emit(f"icmp ult i64 {after}, {len(values)}"), loop, done)
-        body.place(done)
-
-    def _cell(self, kind: str, room: Value, at: int | Value) -> Value:
-        return self.v.body.emit(f"getelementptr {kind}, ptr {room}, i64 {at}")
+        v, body, align = self.v, self.v.body, self.v.target.vector_bytes
+        rooms = [(kind, body.stack(kind, len(values), align)) for kind in (v.kind, v.ints)]
+        for column, pair in enumerate(zip(values, columns.places)):
+            for (kind, room), each in zip(rooms, pair):
+                body.do(f"store {kind} {each}, ptr {body.at(kind, room, column)}, align {align}")
+        with body.loop("each", len(values)) as loop:
+            value, place = (
+                body.emit(f"load {kind}, ptr {body.at(kind, room, loop.index)}, align {align}")
+                for kind, room in rooms
+            )
+            last = self._last(n)
+            is_number = self._masked(v.compare("ord", value, value), columns.valid)
+            active = v.logical("and", v.compare("ult", value, last), is_number)
+            with body.when(v.any(active), "take"):
+                self._insert(n, value, place, active)
+            is_nan = self._masked(v.compare("uno", value, value), columns.valid)
+            with body.when(v.any(is_nan), "nan", rarely=True):
+                self._append(n, value, place, is_nan)
 
     def _insert(self, n: int, value: Value, place: Value, active: Value) -> None:
         """Numbers to their places. Whether a place has to give way depends on the new number alone, not on the
@@ -359,48 +304,38 @@ class Smallest(Reducer):
         at_once = next(size for size in (10, 9, 8, 7, 6, 5, 4, 3, 2, 1) if self.k % size == 0)
         if self.k > 10 and at_once < 5:
             at_once = 1  # k without a fair divisor
-        before, loop, done = body.block, body.label("move"), body.label("moved")
-        body.do(f"br label %{loop}")
-        body.place(loop)
-        at, next_at = body.name("at"), body.name("at")
-        body.do(f"{at} = phi i64 [{self.k - at_once}, %{before}], [{next_at}, %{loop}]")
-        is_first = body.emit(f"icmp eq i64 {at}, 0")
-        body.do(f"{next_at} = sub i64 {at}, {at_once}")
-        # The place above the first of them; above the first of all there is none, and itself is read instead.
-        upper = body.emit(f"sub i64 {at}, 1")
-        upper = body.emit(f"select i1 {is_first}, i64 0, i64 {upper}")
-        above = self._held(n, upper, 0)
-        moves_above = v.logical("and", active, v.compare("ugt", above[0], value))
-        none = "<" + ", ".join(["i1 0"] * v.lanes) + ">"
-        moves_above = body.emit(f"select i1 {is_first}, {v.bools} {none}, {v.bools} {moves_above}")
-        first_moves = moves_above
-        held = [self._held(n, at, offset) for offset in range(at_once)]
-        for offset, (number, index) in enumerate(held):
-            moves = v.logical("and", active, v.compare("ugt", number, value))  # true for places that are empty
-            new = v.select(moves, v.select(moves_above, above[0], value), number)
-            new_index = v.int_select(moves, v.int_select(moves_above, above[1], place), index)
-            self._hold(n, at, offset, new, new_index)
-            above, moves_above = (number, index), moves
-        body.branch(v.any(first_moves), loop, done)
-        body.place(done)
+        with body.repeat("move") as loop:
+            at = loop.carry("i64", str(self.k - at_once))
+            is_first = body.emit(f"icmp eq i64 {at}, 0")
+            loop.following = [body.emit(f"sub i64 {at}, {at_once}")]
+            # The place above the first of them; above the first of all there is none, and itself is read instead.
+            upper = body.emit(f"sub i64 {at}, 1")
+            upper = body.emit(f"select i1 {is_first}, i64 0, i64 {upper}")
+            above = self._held(n, upper, 0)
+            moves_above = v.logical("and", active, v.compare("ugt", above[0], value))
+            none = v.bool_const(False)
+            moves_above = body.emit(f"select i1 {is_first}, {v.bools} {none}, {v.bools} {moves_above}")
+            first_moves = moves_above
+            held = [self._held(n, at, offset) for offset in range(at_once)]
+            for offset, (number, index) in enumerate(held):
+                moves = v.logical("and", active, v.compare("ugt", number, value))  # true for empty places
+                new = v.select(moves, v.select(moves_above, above[0], value), number)
+                new_index = v.int_select(moves, v.int_select(moves_above, above[1], place), index)
+                self._hold(n, at, offset, new, new_index)
+                above, moves_above = (number, index), moves
+            loop.again = v.any(first_moves)
 
     def _append(self, n: int, value: Value, place: Value, is_nan: Value) -> None:
         """NaN, which come last, to the first place that is empty."""
         v, body = self.v, self.v.body
-        before, loop, done = body.block, body.label("seek"), body.label("found")
-        body.do(f"br label %{loop}")
-        body.place(loop)
-        at, next_at, missing, still = (body.name() for _ in range(4))
-        body.do(f"{at} = phi i64 [0, %{before}], [{next_at}, %{loop}]")
-        body.do(f"{missing} = phi {v.bools} [{is_nan}, %{before}], [{still}, %{loop}]")
-        number, index = self._held(n, at, 0)
-        empty = body.emit(f"icmp slt {v.ints} {index}, {v.int_const(0)}")
-        takes = v.logical("and", missing, empty)
-        self._hold(n, at, 0, v.select(takes, value, number), v.int_select(takes, place, index))
-        body.do(f"{still} = and {v.bools} {missing}, {self._not(takes)}")
-        body.do(f"{next_at} = add i64 {at}, 1")
-        body.branch(body.emit(f"icmp ult i64 {next_at}, {self.k}"), loop, done)
-        body.place(done)
+        with body.loop("seek", self.k) as loop:
+            missing = loop.carry(v.bools, is_nan)
+            number, index = self._held(n, loop.index, 0)
+            empty = body.emit(f"icmp slt {v.ints} {index}, {v.int_const(0)}")
+            takes = v.logical("and", missing, empty)
+            self._hold(n, loop.index, 0, v.select(takes, value, number), v.int_select(takes, place, index))
+            others = v.logical("xor", takes, v.bool_const(True))
+            loop.following = [v.logical("and", missing, others)]
 
     def _places_of(self, n: int, at: Value, offset: int) -> tuple[Value, Value]:
         first, first_index = self.k * n + offset, self.k * (self.dim + n) + offset
@@ -416,23 +351,3 @@ class Smallest(Reducer):
         slot, index_slot = self._places_of(n, at, offset)
         self.store(slot, self.v.kind, number)
         self.store(index_slot, self.v.ints, index)
-
-    def _not(self, mask: Value) -> Value:
-        v = self.v
-        ones = "<" + ", ".join(["i1 1"] * v.lanes) + ">"
-        return v.body.emit(f"xor {v.bools} {mask}, {ones}")
-
-
-def reducer(
-    v: Vectors, state: Value, reduction: str, dim: int, n_weights: int, k: int, accumulator_bits: int
-) -> Reducer:
-    """The reducer of a reduction, by its name."""
-    if reduction == "sum":
-        return Sum(v, state, dim, accumulator_bits)
-    if reduction == "logsumexp":
-        return Exponentials(v, state, n_weights, accumulator_bits, plain_too=n_weights == 0)
-    if reduction == "sumsoftmaxweight":
-        return Exponentials(v, state, n_weights, accumulator_bits, plain_too=True)
-    if "kmin" in reduction:
-        return Smallest(v, state, dim, k)
-    return Best(v, state, dim, largest="max" in reduction, indexed="arg" in reduction)

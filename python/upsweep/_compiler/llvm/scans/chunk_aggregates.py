@@ -13,18 +13,19 @@ lane; a matrix has k rows of k numbers, or of k vectors. `rests` has k rows of `
 
 from __future__ import annotations
 
+import itertools
+
 from upsweep._compiler.llvm import jit
-from upsweep._compiler.llvm.scans.kernel import Compiled, StepFunction
+from upsweep._compiler.llvm.scans.kernel import StepFunction
 from upsweep._compiler.llvm.target import TARGETS
+from upsweep._compiler.llvm.vectors import CACHE_LINE, Value
 from upsweep._compiler.recurrences.recurrence import Recurrence
 
 __all__ = ["VECTORS_AT_ONCE", "compile_sums"]
 
-Value = str
 Matrix = list[list[Value]]
 
 VECTORS_AT_ONCE = 4  # of a round: their chains of dependent instructions overlap
-_LINE = 64  # bytes, of the cache
 _AHEAD = 8192  # bytes, two pages: hardware does not prefetch across pages
 
 
@@ -34,26 +35,24 @@ class _Sums(StepFunction):
     def write(self) -> str:
         body, k = self.body, len(self.program.results)
         self.read_arguments()
-        pairs = zip(self.bases, self.shared_inputs)
-        self.same = [self.number(base, 0) if is_shared else "" for base, is_shared in pairs]
+        number = self.v.number
+        self.same = [number(base, 0) if same else "" for base, same in zip(self.bases, self.shared_inputs)]
         of_round, of_vector = (
-            [[self.number("%powers", first + row * k + column) for column in range(k)] for row in range(k)]
+            [[number("%powers", first + row * k + column) for column in range(k)] for row in range(k)]
             for first in (0, k * k)
         )
         n_rounds = body.emit(f"udiv i64 %n_vectors, {VECTORS_AT_ONCE}")
         n_left = body.emit(f"urem i64 %n_vectors, {VECTORS_AT_ONCE}")
-
-        def run_chunk(chunk: Value, pointers: list[Value]) -> list[Value]:
+        with body.loop("chunk", "%n_chunks") as chunk:
+            pointers = [chunk.carry("ptr", base) for base in self.bases]
             zero = [self.v.const(0.0)] * (k * VECTORS_AT_ONCE)
             pointers, sums = self._run(pointers, zero, n_rounds, of_round)
             total = sums[:k]
             for c in range(1, VECTORS_AT_ONCE):
                 total = self._moved(of_vector, total, sums[c * k : (c + 1) * k])
             pointers, total = self._run_left(pointers, total, n_left, of_vector)
-            self._finish(chunk, total)
-            return pointers
-
-        self.loop("chunk", "%n_chunks", [("ptr", base) for base in self.bases], run_chunk)
+            self._finish(chunk.index, total)
+            chunk.following = pointers
         return self.text(
             "void @sums(ptr noalias %streams, ptr noalias %params, ptr noalias %powers, ptr noalias %rests, "
             "i64 %n_chunks, i64 %n_vectors) #0"
@@ -72,43 +71,37 @@ class _Sums(StepFunction):
         self, pointers: list[Value], sums: list[Value], n_times: Value, matrix: Matrix
     ) -> tuple[list[Value], list[Value]]:
         """Run rounds of as many vectors as there are sums, at least one; return pointers and sums after them."""
-        k, n_inputs = len(matrix), len(pointers)
-
-        def run_round(t: Value, variables: list[Value]) -> list[Value]:
-            values, after = self._values(variables[:n_inputs], len(sums) // k)
-            old = variables[n_inputs:]
+        k = len(matrix)
+        with self.body.loop("round", n_times) as loop:
+            inside = [loop.carry("ptr", pointer) for pointer in pointers]
+            old = [loop.carry(self.v.kind, value) for value in sums]
+            values, after = self._values(inside, len(sums) // k)
+            new: list[Value] = []
             for c, more in enumerate(values):
-                after += self._moved(matrix, old[c * k : (c + 1) * k], more)
-            return after
-
-        carried = [*(("ptr", pointer) for pointer in pointers), *((self.v.kind, value) for value in sums)]
-        last = self.loop("round", n_times, carried, run_round)
-        return last[:n_inputs], last[n_inputs:]
+                new += self._moved(matrix, old[c * k : (c + 1) * k], more)
+            loop.following = [*after, *new]
+        return after, new
 
     def _run_left(
         self, pointers: list[Value], total: list[Value], n_left: Value, matrix: Matrix
     ) -> tuple[list[Value], list[Value]]:
         """Run the vectors after the last whole round, if any, one by one."""
-        body = self.body
-        before, some, done = body.block, body.label("left"), body.label("whole")
-        body.branch(body.emit(f"icmp ne i64 {n_left}, 0"), some, done)
-        body.place(some)
-        after, sums = self._run(pointers, total, n_left, matrix)
-        last = body.block
-        body.do(f"br label %{done}")
-        body.place(done)
-
-        def either(kind: str, skipped: list[Value], run: list[Value]) -> list[Value]:
-            return [body.emit(f"phi {kind} [{a}, %{before}], [{b}, %{last}]") for a, b in zip(skipped, run)]
-
-        return either("ptr", pointers, after), either(self.v.kind, total, sums)
+        with self.body.when(self.body.emit(f"icmp ne i64 {n_left}, 0"), "left") as left:
+            after, sums = self._run(pointers, total, n_left, matrix)
+        return (
+            [left.phi("ptr", *two) for two in zip(pointers, after)],
+            [left.phi(self.v.kind, *two) for two in zip(total, sums)],
+        )
 
     def _values(self, pointers: list[Value], n_vectors: int) -> tuple[list[list[Value]], list[Value]]:
         """c(x) of some vectors of steps, and the pointers after them."""
         columns = [pointers]
         if n_vectors == VECTORS_AT_ONCE:
-            for pointer, stride in zip(pointers, self.strides):
-                self._fetch_ahead(pointer, stride)
+            size = self.target.vector_bytes
+            vectors = range(0, VECTORS_AT_ONCE, max(1, CACHE_LINE // size))
+            for (pointer, stride), vector in itertools.product(zip(pointers, self.strides), vectors):
+                distance = self.body.emit(f"mul i64 {stride}, {_AHEAD // size + vector}")
+                self.prefetch(self.body.emit(f"getelementptr i8, ptr {pointer}, i64 {distance}"))
         for _ in range(n_vectors):
             columns.append(self.advance(columns[-1]))
 
@@ -119,33 +112,25 @@ class _Sums(StepFunction):
         steps = self.one_step(n_vectors, load)
         return [[steps.value(root, c) for root in self.program.results] for c in range(n_vectors)], columns[-1]
 
-    def _fetch_ahead(self, pointer: Value, stride: Value) -> None:
-        size = self.target.vector_bytes
-        for vector in range(0, VECTORS_AT_ONCE, max(1, _LINE // size)):
-            distance = self.body.emit(f"mul i64 {stride}, {_AHEAD // size + vector}")
-            self.prefetch(self.body.emit(f"getelementptr i8, ptr {pointer}, i64 {distance}"))
-
     def _finish(self, chunk: Value, total: list[Value]) -> None:
         """Add the lanes, and store the sums of a chunk."""
         v, body, k = self.v, self.body, len(self.program.results)
-        name = f"@llvm.vector.reduce.fadd.{v.suffix}"
-        body.needs[name] = f"declare {v.scalar} {name}({v.scalar}, {v.kind})\n"
         for row in range(k):
             value = ""
             for column, lanes in enumerate(total):
                 place = 2 * k * k + (row * k + column) * v.lanes
-                weights = v.load(body.emit(f"getelementptr {v.scalar}, ptr %powers, i64 {place}"))
+                weights = v.load(v.at("%powers", place))
                 value = v.fma(weights, lanes, value) if value else v.mul(weights, lanes)
-            zero = v.spelled(-0.0)
-            rest = body.emit(f"call reassoc {v.scalar} {name}({v.scalar} {zero}, {v.kind} {value})")
+            rest = v.sum_of_lanes(value)
             first = body.emit(f"mul i64 %n_chunks, {row}")
-            at = body.emit(f"getelementptr {v.scalar}, ptr %rests, i64 {body.emit(f'add i64 {first}, {chunk}')}")
+            at = v.at("%rests", body.emit(f"add i64 {first}, {chunk}"))
             body.do(f"store {v.scalar} {rest}, ptr {at}, align {self.item}")
 
 
-def compile_sums(rests: Recurrence, level: str, bits: int, shared: tuple[bool, ...]) -> Compiled:
-    """The function for c(x), the outputs of `rests`, with lifted numbers; `shared` inputs are fixed in time."""
+def compile_sums(rests: Recurrence, level: str, bits: int, shared: tuple[bool, ...]) -> jit.Loaded:
+    """The module with `sums` for c(x), the outputs of `rests`, with lifted numbers; `shared` inputs are fixed in
+    time.
+    """
     target = TARGETS[level]
-    key = f"sums {bits} {shared} {rests.key()}"
-    loaded = jit.load(f"{jit.sources()}\n{key}", lambda: _Sums(rests, target, bits, shared).write(), target)
-    return Compiled(loaded.address("sums"), loaded)
+    key = f"{jit.sources()}\nsums {bits} {shared} {rests.key()}"
+    return jit.load(key, lambda: _Sums(rests, target, bits, shared).write(), target)
