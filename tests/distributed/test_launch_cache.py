@@ -6,7 +6,7 @@ from upsweep import _backends
 from upsweep._torch import executors
 from upsweep._torch import scan as torch_scan
 from upsweep._utils.lru_cache import LRUCache
-from upsweep.distributed import launch_cache
+from upsweep.distributed import caches
 from upsweep.distributed import shard as shard_module
 
 
@@ -23,7 +23,7 @@ def backend(monkeypatch):
     monkeypatch.setattr(_backends, "start_cuda_scan", lambda problem, allocate: started.append(bytes(problem)))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 77, raising=False)
     monkeypatch.setattr(torch.Tensor, "get_device", lambda tensor: 0)
-    monkeypatch.setattr(launch_cache, "_launches", LRUCache(2048))
+    monkeypatch.setattr(caches, "_launches", LRUCache(2048))
     yield started, described
 
 
@@ -36,7 +36,7 @@ def aligned(shape, dtype):
 
 def device_shard(scan, reverse=False, exclusive=False):
     """A shard that counts as being on a device, whose launches are cached."""
-    shard = shard_module.Shard(scan, reverse, exclusive, True, 0)
+    shard = shard_module.Shard(scan, reverse, exclusive, True, None)
     shard.out = (
         aligned(scan.shape, scan.dtype) if scan.shape.numel() else shard.out
     )  # as all memory of a device is
@@ -122,7 +122,7 @@ def test_the_cache_is_bounded(backend):
         shard = device_shard(torch_scan.prepare_sum(torch.ones(2, length), None, 1, None, None))
         for steps in range(1, length + 1):
             shard._run(shard.scan.x, shard.rows, None, steps, shard.out, shard.empty_state(shard.rows))
-    assert len(launch_cache._launches) <= 2048
+    assert len(caches._launches) <= 2048
 
 
 def test_addresses_of_another_alignment_are_planned_anew(backend):

@@ -40,10 +40,10 @@ def device(request, monkeypatch, folder):
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler")
     request.getfixturevalue("fake_cuda")
-    from upsweep._torch import user_scan_cuda
+    from upsweep._torch import user_scan_tensors
 
     host_device.install(monkeypatch, folder)
-    monkeypatch.setattr(user_scan_cuda, "view_tensor", HostTensors("tensor").view)
-    monkeypatch.setattr(user_scan_cuda, "is_cuda", lambda tensor: tensor.ndim > 0)
-    monkeypatch.setattr(user_scan_cuda, "send_numbers", lambda values, ordinal: values)
+    monkeypatch.setattr(user_scan_tensors, "view_tensor", HostTensors("tensor").view)
+    monkeypatch.setattr(user_scan_tensors, "is_cuda", lambda tensor: tensor.ndim > 0)
+    monkeypatch.setattr(user_scan_tensors, "send_numbers", lambda values, ordinal: values)
     return "cpu"

@@ -12,7 +12,7 @@ import upsweep
 import upsweep.distributed as sharded
 from rank_world import TIMEOUT, check, close
 from upsweep._utils.lru_cache import LRUCache
-from upsweep.distributed import communicator, shard, shard_cache, strategies
+from upsweep.distributed import caches, communicator, shard, strategies
 from upsweep.testing import assert_scan_close
 
 # What makes arrays of some thousand elements use a strategy: the cost of two passes, the elements of a group of
@@ -33,7 +33,7 @@ def forced(strategy, group=None, then=()):
         def record(name, run):
             patch(strategies.DistributedScan, name, lambda self: used.append(name) or run(self))
 
-        patch(shard_cache, "_shards", LRUCache(64))
+        patch(caches, "_shards", LRUCache(64))
         patch(strategies, "_two_pass_cost", lambda *_: cost)
         patch(shard, "_GROUP_ELEMENTS", dict.fromkeys(shard._GROUP_ELEMENTS, group or default_group))
         patch(shard, "_MIN_PROBED_ELEMENTS", probed)

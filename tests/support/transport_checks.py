@@ -21,7 +21,7 @@ from mapped_memory import on_devices
 from rank_world import check, close, raises
 from strategy_checks import FORCED, decaying, forced
 from upsweep._utils.lru_cache import LRUCache
-from upsweep.distributed import communicator, p2p_transport, shard_cache, strategies, streams
+from upsweep.distributed import caches, communicator, p2p_transport, strategies, streams
 from upsweep.distributed import shard as shard_module
 from upsweep.distributed.p2p_transport import SymmetricMemoryTransport
 
@@ -251,7 +251,7 @@ def a_rank_that_fails_while_it_sends(world):
                 n_before = communicator.Communicator(group).state.epoch
                 failure = mock.patch.object(SymmetricMemoryTransport, "start_all_gather", fails)
                 if strategy in ("pipelined", "local_with_fixup"):
-                    failure = mock.patch.object(p2p_transport._P2PSender, "send", fails)
+                    failure = mock.patch.object(p2p_transport._P2PChannel, "send", fails)
                 with failure if world.rank == 0 else contextlib.nullcontext():
                     try:
                         sharded.linear_recurrence(gates[:, part], x[:, part], group=group)
@@ -290,8 +290,8 @@ def host_calls():
     with contextlib.ExitStack() as patches:
         for patch in (
             record(shard_module.Shard, "scan_rows", lambda shard, rows, *_: ("scan", rows.begin)),
-            record(p2p_transport._P2PSender, "send", lambda *_: "send"),
-            record(p2p_transport._P2PReceiver, "recv", lambda *_: "recv"),
+            record(p2p_transport._P2PChannel, "send", lambda *_: "send"),
+            record(p2p_transport._P2PChannel, "recv", lambda *_: "recv"),
             record(SymmetricMemoryTransport, "all_gather", lambda *_: "gather"),
             record(communicator.PendingConsensus, "wait", lambda *_: "consensus"),
             mock.patch.object(streams, "start_copy_to_host", start_recorded_copy),
@@ -307,7 +307,7 @@ def two_pass_unless_decayed(max_serial_rows):
             (strategies, "_MAX_SERIAL_ROWS", max_serial_rows), (strategies, "_two_pass_cost", lambda *_: 0.0),
             (shard_module, "_MIN_PROBED_ELEMENTS", 1), (shard_module, "_PROBE_SHARES", (8, 2)),
             (shard_module, "_GROUP_ELEMENTS", dict.fromkeys(shard_module._GROUP_ELEMENTS, 6000)),
-            (shard_cache, "_shards", LRUCache(64)),
+            (caches, "_shards", LRUCache(64)),
         ):  # fmt: skip
             patches.enter_context(mock.patch.object(module, name, value))
         yield
@@ -379,7 +379,7 @@ def validated_shards_are_cached(world):
         expected = getattr(upsweep, name)(*[x, *factors][::order], **keywords)
         close(getattr(sharded, name)(*shards[::order], **keywords), expected[:, part], 1e-5)
 
-    with peer_to_peer(world), mock.patch.object(shard_cache, "_shards", LRUCache(64)) as cached:
+    with peer_to_peer(world), mock.patch.object(caches, "_shards", LRUCache(64)) as cached:
         for n in (1, 2, 3):
             for name, factors, keywords in calls:
                 compare(name, n * x, factors, keywords)

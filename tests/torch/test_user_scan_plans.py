@@ -12,7 +12,7 @@ import pytest
 import upsweep
 from helpers import random
 from tensors import torch
-from upsweep._torch import user_scan, user_scan_cuda, user_scan_plans
+from upsweep._torch import user_scan, user_scan_plans, user_scan_tensors
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def really_on_the_cpu(monkeypatch, device):
     """Tensors there are taken for what they are: the real thing beside the one that is taken for another."""
     with monkeypatch.context() as patch:
         if device == "cpu":
-            patch.setattr(user_scan_cuda, "is_cuda", lambda tensor: False)
+            patch.setattr(user_scan_tensors, "is_cuda", lambda tensor: False)
             patch.setattr(user_scan, "_lookup", lambda *a: (None, None))
         yield
 
@@ -189,7 +189,7 @@ def test_what_was_changed_in_place_is_not_differentiated(device):
 
 
 def test_states_are_saved_only_if_the_derivative_reads_them(device, monkeypatch):
-    shapes, library = [], user_scan_cuda.view_tensor.__self__
+    shapes, library = [], user_scan_tensors.view_tensor.__self__
     new = type(library).new
     monkeypatch.setattr(type(library), "new", lambda self, *a: (shapes.append(a[0]), new(self, *a))[1])
     x = make_tensor((7, 5), device)

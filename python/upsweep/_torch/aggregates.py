@@ -106,9 +106,6 @@ def _reduce_by_scans(scan: Any, reverse: bool, flush: bool, threads: int) -> Par
     return torch.where(dropped, torch.zeros_like(one), multiplier), value, dropped
 
 
-# ---- application and composition -----------------------------------------------------------------------------
-
-
 def apply(multiplier: Any, value: Any, reset: Any, state: Any) -> Tensor:
     """Return `upsweep.Carry.apply` of tensors."""
     value = torch_scan.as_tensor(value, "carry", None)

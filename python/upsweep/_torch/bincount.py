@@ -44,7 +44,7 @@ def bincount(
     summands = None if weights is None else torch_scan.as_tensor(weights, "weights", None)
     n_sums = checks.check_weights(summands, keys)
     if summands is not None and summands.device != keys.device:
-        raise ValueError(f"weights: is on {summands.device}, x on {keys.device}")
+        raise torch_scan.device_error("weights", summands, keys, "x")
     minimum, n_bins = checks.check_bins(minlength, length)
     result = _result_dtype(keys, summands, dtype)
     if out is not None:
@@ -58,9 +58,9 @@ def bincount(
     torch_scan.reject_forward_ad((summands,), "counts")
     # Without keys there is nothing to sum, and torch answers with integers.
     request = bincount_ops.Request(
-        keys, summands if keys.numel() or dtype is not None else None, at, n_bins, minimum, drop, result,
-        bool(return_invalid), bool(deterministic) or torch.are_deterministic_algorithms_enabled(), threads,
-        n_sums,
+        keys, summands if keys.numel() or dtype is not None else None, at, n_bins,
+        -1 if n_sums is None else n_sums, result, bool(return_invalid),
+        bool(deterministic) or torch.are_deterministic_algorithms_enabled(), threads, minimum, drop,
     )  # fmt: skip
     y, n_invalid = _run(request, out, bool(accumulate))
     return (y, n_invalid) if return_invalid else y
@@ -96,17 +96,17 @@ def _run_plain(x: Any, weights: Any, minlength: Any, n_threads: int | None) -> T
 def _run(request: bincount_ops.Request, out: Any, accumulate: bool) -> tuple[Tensor, Tensor | None]:
     tensors = (request.keys, request.weights)
     if not torch_scan.is_traced() and all(map(torch_scan.is_plain_tensor, (*tensors, out))):
-        if request.dtype.is_floating_point or request.dtype.is_complex:  # noqa: SIM102
-            if torch_scan.requires_autograd(tensors):
-                return bincount_ops.EagerCount.apply(*tensors, request)
+        is_inexact = request.dtype.is_floating_point or request.dtype.is_complex
+        if is_inexact and torch_scan.requires_autograd(tensors):
+            return bincount_ops.count.eager(*request)
         with torch.no_grad():
             y, n_invalid = executors.count(request, out, accumulate)
         if out is not None:
             torch.autograd.graph.increment_version(out)  # a backward that saved it raises then
         return y, n_invalid
     if request.n_bins is None or not request.drop:
-        request = request.with_bins(_n_bins_of_keys(request))
-    y, n_invalid = bincount_ops.count.form()(*request.arguments())
+        request = request._replace(n_bins=_n_bins_of_keys(request), drop=True)
+    y, n_invalid = bincount_ops.count.form()(*request[:-2])
     if out is not None:
         y = out.add_(y) if accumulate else out.copy_(y)
     return y, n_invalid
@@ -121,9 +121,6 @@ def _n_bins_of_keys(request: bincount_ops.Request) -> int:
         )
     counts, _ = executors.count(request.of_keys(), None, False)
     return int(counts.shape[request.axis])
-
-
-# ---- argument rules ------------------------------------------------------------------------------------------
 
 
 def _result_dtype(keys: Tensor, weights: Tensor | None, dtype: Any) -> torch.dtype:

@@ -9,8 +9,7 @@ no derivative. The operations drop keys outside the bins; callers that raise an 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,16 +17,15 @@ from torch import Tensor
 from upsweep._torch import executors
 from upsweep._torch.operations import Operation
 
-__all__ = ["EagerCount", "Request", "count", "look_up"]
+__all__ = ["Request", "count", "look_up"]
 
 
-@dataclass(frozen=True)
-class Request:
-    """A checked count.
+class Request(NamedTuple):
+    """A checked count: the arguments of the operation, and what only its eager form takes.
 
     keys : in any layout; the bins replace their axis `axis`.
-    weights : of the keys' shape, or with one axis of `n_sums` more.
     n_bins : None for those that the largest key asks for, at least `least`.
+    n_sums : -1 for weights of the keys' shape, else the size of one axis more.
     drop : whether keys outside the bins are left out.
     """
 
@@ -35,31 +33,21 @@ class Request:
     weights: Tensor | None
     axis: int
     n_bins: int | None
-    least: int
-    drop: bool
+    n_sums: int
     dtype: torch.dtype
     count_invalid: bool
     deterministic: bool
     n_threads: int
-    n_sums: int | None
+    least: int = 0
+    drop: bool = True
 
     def result_shape(self, n_bins: int) -> tuple[int, ...]:
-        shape, sums = self.keys.shape, () if self.n_sums is None else (self.n_sums,)
+        shape, sums = self.keys.shape, () if self.n_sums < 0 else (self.n_sums,)
         return (*shape[: self.axis], n_bins, *shape[self.axis + 1 :], *sums)
-
-    def with_bins(self, n_bins: int) -> Request:
-        return replace(self, n_bins=n_bins, drop=True)
 
     def of_keys(self) -> Request:
         """Return the count without its weights."""
-        return replace(self, weights=None, n_sums=None, dtype=torch.int64, count_invalid=False)
-
-    def arguments(self) -> tuple[Any, ...]:
-        """Return the arguments of the operation."""
-        return (
-            self.keys, self.weights, self.axis, self.n_bins, -1 if self.n_sums is None else self.n_sums,
-            self.dtype, self.count_invalid, self.deterministic, self.n_threads,
-        )  # fmt: skip
+        return self._replace(weights=None, n_sums=-1, dtype=torch.int64, count_invalid=False)
 
 
 def _no_number(x: Tensor) -> Tensor:
@@ -67,33 +55,21 @@ def _no_number(x: Tensor) -> Tensor:
     return x.new_empty((0,), dtype=torch.int64)
 
 
-def _request(
-    x: Tensor, weights: Tensor | None, axis: int, n_bins: int, n_sums: int, dtype: torch.dtype,
-    count_invalid: bool, deterministic: bool, n_threads: int,
-) -> Request:  # fmt: skip
-    return Request(
-        x, weights, axis, n_bins, 0, True, dtype, count_invalid, deterministic, n_threads,
-        None if n_sums < 0 else n_sums,
-    )  # fmt: skip
-
-
 def _count(*arguments: Any) -> tuple[Tensor, Tensor]:
-    request = _request(*arguments)
+    request = Request(*arguments)
     y, n_invalid = executors.count(request, None, False)
     return y, _no_number(request.keys) if n_invalid is None else n_invalid
 
 
 def _fake_count(*arguments: Any) -> tuple[Tensor, Tensor]:
-    request = _request(*arguments)
+    request = Request(*arguments)
     x = request.keys
     assert request.n_bins is not None
     y = x.new_empty(request.result_shape(request.n_bins), dtype=request.dtype)
     return y, x.new_empty((), dtype=torch.int64) if request.count_invalid else _no_number(x)
 
 
-def _look_up(
-    g: Tensor, x: Tensor, axis: int, dtype: torch.dtype, deterministic: bool, n_threads: int
-) -> Tensor:  # fmt: skip
+def _look_up(g: Tensor, x: Tensor, axis: int, dtype: torch.dtype, *_: Any) -> Tensor:
     n_bins, sums = g.shape[axis], g.shape[x.ndim :]
     if n_bins == 0 or x.numel() == 0:
         return g.new_zeros((*x.shape, *sums), dtype=dtype)
@@ -108,34 +84,20 @@ def _look_up(
     return gradient.to(dtype).contiguous()
 
 
-def _fake_look_up(
-    g: Tensor, x: Tensor, axis: int, dtype: torch.dtype, deterministic: bool, n_threads: int
-) -> Tensor:  # fmt: skip
+def _fake_look_up(g: Tensor, x: Tensor, axis: int, dtype: torch.dtype, *_: Any) -> Tensor:
     return g.new_empty((*x.shape, *g.shape[x.ndim :]), dtype=dtype)
 
 
-# ---- derivatives -----------------------------------------------------------------------------------------------
-
-
-def _save(
-    ctx: Any, x: Tensor, weights: Tensor | None, axis: int, deterministic: bool, n_threads: int,
-    output: tuple[Tensor, Tensor],
-) -> None:  # fmt: skip
+def _save_count(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weights, ctx.axis, _, _, _, _, ctx.deterministic, ctx.n_threads, *_ = inputs
     ctx.save_for_backward(x)
-    ctx.axis, ctx.deterministic, ctx.n_threads = axis, deterministic, n_threads
     ctx.dtype = None if weights is None else weights.dtype
     y, n_invalid = output
     ctx.mark_non_differentiable(n_invalid, *([] if y.is_floating_point() or y.is_complex() else [y]))
     ctx.set_materialize_grads(False)
 
 
-def _save_count(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, weights, axis, _, _, _, _, deterministic, n_threads = inputs
-    _save(ctx, x, weights, axis, deterministic, n_threads, output)
-
-
 def _count_backward(ctx: Any, g: Tensor | None, _: Any) -> tuple[Any, ...]:
-    """The gradient of the weights."""
     if g is None or not ctx.needs_input_grad[1]:
         return ()
     (x,) = ctx.saved_tensors
@@ -160,10 +122,8 @@ def _look_up_backward(ctx: Any, g: Tensor | None) -> tuple[Any, ...]:
     return (sums,)
 
 
-def _check_vmap(
-    x: Any, weights: Any, axis: int, n_bins: int, n_sums: int, dtype: Any, count_invalid: bool, *_: Any
-) -> None:
-    if count_invalid:
+def _check_vmap(*arguments: Any) -> None:
+    if Request(*arguments).count_invalid:
         raise NotImplementedError("return_invalid: keys are counted all together, not for each of vmap's calls")
 
 
@@ -176,18 +136,3 @@ look_up = Operation(
     "look_up_bins(Tensor g, Tensor x, int axis, ScalarType dtype, bool deterministic, int n_threads) -> Tensor",
     _look_up, _fake_look_up, _save_look_up, _look_up_backward, out_dims=0,
 )  # fmt: skip
-
-
-class EagerCount(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
-    """The count without the dispatcher, and with the check of the keys in it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weights: Tensor, request: Request) -> tuple[Tensor, Tensor]:
-        y, n_invalid = executors.count(request, None, False)
-        outputs = y, _no_number(x) if n_invalid is None else n_invalid
-        _save(ctx, x, weights, request.axis, request.deterministic, request.n_threads, outputs)
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor | None, g_invalid: Any) -> tuple[Any, ...]:
-        return (*_count_backward(ctx, g, g_invalid), None, None, None)[:3]

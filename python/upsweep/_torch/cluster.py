@@ -15,6 +15,12 @@ __all__ = ["TensorOps"]
 _COUNTED = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # what torch.bincount takes
 
 
+def _tensor(x: Any, name: str) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name}: expected a tensor, as another argument is one, got {type(x).__qualname__}")
+    return x
+
+
 class TensorOps(ArrayOps):
     """Operations on tensors, on the device of one of them."""
 
@@ -24,26 +30,17 @@ class TensorOps(ArrayOps):
         super().__init__(torch)
         self.device = like.device
 
-    # ---- arguments ---------------------------------------------------------------------------------------------
-
     def array(self, x: Any) -> Tensor:
         return torch.as_tensor(x, device=self.device)
 
     def points(self, x: Any, name: str) -> Tensor:
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name}: expected a tensor, as another argument is one, got {type(x).__qualname__}")
-        self.check_points(x, name)
+        self.check_points(_tensor(x, name), name)
         return x.detach()
 
     def labels(self, lab: Any) -> Tensor:
-        if not isinstance(lab, Tensor):
-            raise TypeError(f"lab: expected a tensor, as another argument is one, got {type(lab).__qualname__}")
-        if lab.is_floating_point() or lab.is_complex():
+        if _tensor(lab, "lab").is_floating_point() or lab.is_complex():
             raise TypeError(f"lab: expected integers, got {lab.dtype}")
         return lab.reshape(-1)
-
-    def integers(self, x: Tensor) -> Tensor:
-        return self.to_integers(x.reshape(-1))
 
     def to_integers(self, x: Tensor) -> Tensor:
         return x.to(torch.int64)
@@ -57,22 +54,15 @@ class TensorOps(ArrayOps):
     def _counted(self, lab: Tensor) -> Tensor:
         return lab if lab.dtype in _COUNTED else lab.to(torch.int64)
 
-    # ---- arrays ------------------------------------------------------------------------------------------------
-
     def zeros(self, n: int) -> Tensor:
         return torch.zeros(n, dtype=torch.int64, device=self.device)
 
     def arange(self, n: int) -> Tensor:
         return torch.arange(n, device=self.device)
 
-    def stack(self, *columns: Tensor) -> Tensor:
-        return torch.stack(columns, dim=1)
-
     def floats(self, totals: Tensor, like: Tensor) -> Tensor:
         """The weights of clusters, in the dtype of the points' weights."""
         return totals.to(like.dtype if like.is_floating_point() else torch.get_default_dtype())
-
-    # ---- sorting and counting ----------------------------------------------------------------------------------
 
     def stable_order(self, x: Tensor) -> Tensor:
         return torch.argsort(x, stable=True)
@@ -103,8 +93,6 @@ class TensorOps(ArrayOps):
     def rows_of_matrix(self, keep: Tensor) -> tuple[Tensor, Tensor]:
         keep = keep.to(torch.bool)
         return self.cumulative_sum(keep.sum(dim=1)), keep.nonzero()[:, 1]
-
-    # ---- cells and curves --------------------------------------------------------------------------------------
 
     def cells(self, points: Tensor, size: Any) -> Tensor:
         size = torch.as_tensor(size, dtype=points.dtype, device=self.device)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -13,13 +14,13 @@ import torch
 from torch import Tensor
 
 from upsweep import _backends
+from upsweep._backends import cpu
+from upsweep._backends.cpu import scan as cpu_scan
 from upsweep._core import bincount, layout
 from upsweep._core import scan as scan_problem
 
-__all__ = ["count", "run", "state_dtype"]
-
-# Older versions of torch lack the unsigned types.
-_NAMES = {
+# Of the dtypes that the kernels read. Older versions of torch lack the unsigned types.
+NAMES = {
     getattr(torch, name): name
     for name in ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
                  "complex64", "complex128", "uint16", "uint32", "uint64")
@@ -27,17 +28,15 @@ _NAMES = {
 }  # fmt: skip
 
 
-def name_of(dtype: torch.dtype) -> str:
-    """Return numpy's name of a dtype that the kernels read; others raise TypeError."""
-    try:
-        return _NAMES[dtype]
-    except KeyError:
-        raise TypeError(f"expected a tensor of real or complex numbers, got dtype {dtype}") from None
-
-
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype of a state that users see: float32 for 16-bit results, else the result's."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def check_device(tensor: Tensor, name: str) -> None:
+    """Raise for a tensor that is neither on the CPU nor on CUDA."""
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise TypeError(f"{name}: expected tensors on the CPU or on CUDA, got one on {tensor.device}")
 
 
 def resolve(value: Any) -> Any:
@@ -48,41 +47,30 @@ def resolve(value: Any) -> Any:
 
 
 def as_numpy(tensor: Tensor) -> Any:
-    tensor = tensor.detach()
+    """Return a numpy array on the memory of a tensor on the CPU."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
     if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.uint16).numpy().view(_bfloat16())
+        return tensor.view(torch.uint16).numpy().view(_numpy_dtype(tensor.dtype))
     return tensor.numpy()
 
 
-def _bfloat16() -> np.dtype[Any]:
+@functools.cache
+def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    if dtype != torch.bfloat16:
+        return np.dtype(NAMES[dtype])
     try:
         import ml_dtypes
     except ImportError:
         raise TypeError("bfloat16 tensors on the CPU need the package ml_dtypes") from None
-    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return dtype
-
-
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    return _bfloat16() if dtype == torch.bfloat16 else np.dtype(name_of(dtype))
+    return np.dtype(ml_dtypes.bfloat16)
 
 
 def run(
-    x: Tensor,
-    gates: Tensor | None,
-    gamma: Tensor | complex | None,
-    initial: Tensor | None,
-    reset: Tensor | None,
-    out: Tensor | None,
-    final: Tensor | None,
-    *,
-    axis: int,
-    reverse: bool,
-    exclusive: bool,
-    flush: bool,
-    window: int = 0,
-    n_threads: int | None = None,
-) -> None:
+    x: Tensor, gates: Tensor | None, gamma: Tensor | complex | None, initial: Tensor | None, reset: Tensor | None,
+    out: Tensor | None, final: Tensor | None, *, axis: int, reverse: bool, exclusive: bool, flush: bool,
+    window: int = 0, n_threads: int | None = None,
+) -> None:  # fmt: skip
     """Write the result to `out` and the final state to `final`.
 
     All tensors are on one device; axes that are broadcast have a stride of 0. The dtype of `final` is that of
@@ -92,22 +80,21 @@ def run(
     if x.is_cuda:
         device = x.get_device()
         problem = _backends.cuda_problem(
-            describe(x), describe(gates), describe(gamma) if isinstance(gamma, Tensor) else gamma,
-            describe(initial), describe(reset), describe(out), describe(final),
-            axis=axis, reverse=reverse, exclusive=exclusive, window=window, device=device,
-            stream=torch._C._cuda_getCurrentRawStream(device),
+            *map(describe, (x, gates, gamma, initial, reset, out, final)), axis=axis, reverse=reverse,
+            exclusive=exclusive, window=window, device=device, stream=torch._C._cuda_getCurrentRawStream(device),
         )  # fmt: skip
         _backends.run_cuda_scan(problem, lambda n_bytes: workspace(n_bytes, x.device))
         return
     assert out is not None
     scan = _scan_of_views(x, gates, gamma, initial, reset, axis, out.dtype)
-    _, last = _backends.run_scan(
-        scan, out=as_numpy(out), reverse=reverse, exclusive=exclusive, flush=flush, window=window,
-        return_final=final is not None, n_threads=n_threads,
-        final_dtype=None if final is None else _numpy_dtype(final.dtype),
-    )  # fmt: skip
-    if final is not None:
-        as_numpy(final)[...] = last
+    last = None if final is None else as_numpy(final)
+    if 0 not in scan.shape:
+        cpu_scan.run(
+            scan, as_numpy(out), last, reverse=reverse, exclusive=exclusive, flush=flush, window=window,
+            n_threads=n_threads,
+        )  # fmt: skip
+    elif last is not None:
+        last[...] = 0 if scan.initial is None else scan.initial
 
 
 def _scan_of_views(
@@ -117,23 +104,16 @@ def _scan_of_views(
     """Return the scan of tensors on the CPU as one of numpy arrays that share their memory."""
     if x.device.type != "cpu":
         raise TypeError(f"expected tensors on the CPU or on CUDA, got {x.device}")
-    scan = scan_problem.Scan(
-        x=as_numpy(x), gates=None, gamma=None, reset=None, initial=None, axis=axis,
-        shape=tuple(x.shape), dtype=_numpy_dtype(dtype),
-    )  # fmt: skip
-    if gates is not None:
-        scan.gates = as_numpy(gates)
-    elif isinstance(gamma, Tensor):
-        scan.gamma = as_numpy(gamma)
-    elif gamma is not None and gamma != 1:
+    factor = None
+    if isinstance(gamma, Tensor):
+        factor = as_numpy(gamma)
+    elif gates is None and gamma is not None and gamma != 1:
+        # A real number stays real under complex states, as on CUDA: it multiplies both parts. Without axes it
+        # broadcasts to all states.
         number = complex(gamma)
-        # A real number stays real under complex states, as on CUDA: it multiplies both parts.
-        scan.gamma = np.broadcast_to(number if number.imag else number.real, scan.state_shape)
-    if reset is not None:
-        scan.reset = as_numpy(reset)
-    if initial is not None:
-        scan.initial = as_numpy(initial)
-    return scan
+        factor = np.array(number if number.imag else number.real)
+    gates, reset, initial = (None if tensor is None else as_numpy(tensor) for tensor in (gates, reset, initial))
+    return scan_problem.Scan(as_numpy(x), gates, factor, reset, initial, axis, tuple(x.shape), _numpy_dtype(dtype))
 
 
 def reduce(
@@ -147,12 +127,9 @@ def reduce(
     """
     x, gates, gamma, initial = (resolve(tensor) for tensor in (x, gates, gamma, initial))
     if x.is_cuda:
-        device = x.get_device()
         _backends.cuda_aggregate_launch.reduce(
-            describe(x), describe(gates), describe(gamma) if isinstance(gamma, Tensor) else gamma,
-            *map(describe, (reset, multiplier, value, dropped)), initial=describe(initial), axis=axis,
-            reverse=reverse, device=device, stream=torch._C._cuda_getCurrentRawStream(device),
-            allocate=lambda n_bytes: workspace(n_bytes, x.device),
+            *map(describe, (x, gates, gamma, reset, multiplier, value, dropped)), initial=describe(initial),
+            axis=axis, reverse=reverse, **resources(x),
         )  # fmt: skip
         return
     scan = _scan_of_views(x, gates, gamma, initial, reset, axis, value.dtype)
@@ -162,12 +139,15 @@ def reduce(
             as_numpy(tensor)[...] = part
 
 
-_LINE_DTYPES = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+_LINE_DTYPES = {
+    "cuda": {torch.float16, torch.bfloat16, torch.float32, torch.float64}, "cpu": {torch.float32, torch.float64}
+}  # fmt: skip
 
 
 def _has_lines(x: Tensor) -> bool:
-    """Whether the CUDA library takes this tensor as contiguous lines."""
-    return x.dtype in _LINE_DTYPES and x.is_cuda and x.ndim > 0 and x.is_contiguous() and not x.is_neg()
+    """Whether kernels take this tensor as contiguous lines."""
+    dtypes = _LINE_DTYPES.get(x.device.type, ())
+    return x.dtype in dtypes and x.ndim > 0 and x.is_contiguous() and not x.is_neg()
 
 
 def _lies_like(tensor: Tensor, x: Tensor) -> bool:
@@ -178,35 +158,46 @@ def _lies_like(tensor: Tensor, x: Tensor) -> bool:
 
 
 def run_lines(
-    x: Tensor, gates: Tensor | None, gamma: float, reverse: bool, out: Tensor | None = None
-) -> Tensor | None:
-    """Return the scan of contiguous CUDA tensors of one dtype along their last axis, or None for other tensors.
+    x: Tensor, gates: Tensor | None, gamma: float, reverse: bool, flush: bool, out: Tensor | None,
+    n_threads: int | None,
+) -> Tensor | None:  # fmt: skip
+    """Return the scan of contiguous tensors of one dtype along their last axis, or None for other tensors.
 
     The caller makes sure that no gradient is needed.
     """
     try:
         if not (_has_lines(x) and (gates is None or _lies_like(gates, x)) and (out is None or _lies_like(out, x))):
             return None
-        length = x.shape[-1]
+        shape, n = x.shape, x.numel()
     except RuntimeError:  # a sparse or nested tensor without strides or shape, which the caller refuses
         return None
-    n, x_at = x.numel(), x.data_ptr()
-    gates_at = 0 if gates is None else gates.data_ptr()
+    if not (n or x.is_cuda):
+        return None
     if out is None:
         out = torch.empty_like(x)
     else:
         # `out` may be one of the inputs, or disjoint from both; the general path decides on overlaps.
         n_bytes, out_at = n * x.element_size(), out.data_ptr()
-        for other in (x_at, gates_at):
-            if other and other != out_at and abs(other - out_at) < n_bytes:
+        for other in (x, gates):
+            if other is not None and other.data_ptr() != out_at and abs(other.data_ptr() - out_at) < n_bytes:
                 return None
         torch.autograd.graph.increment_version(out)  # a backward that saved it raises then
-    if n:
+    if not n:
+        return out
+    if x.is_cuda:
         device = x.get_device()
         _backends.run_cuda_lines(
-            _NAMES[x.dtype], x_at, gates_at, gamma, out.data_ptr(), n // length, length, reverse=reverse,
-            device=device, stream=torch._C._cuda_getCurrentRawStream(device),
+            NAMES[x.dtype], x.data_ptr(), 0 if gates is None else gates.data_ptr(), gamma, out.data_ptr(),
+            n // shape[-1], shape[-1], reverse=reverse, device=device,
+            stream=torch._C._cuda_getCurrentRawStream(device),
             allocate=lambda n_bytes: workspace(n_bytes, x.device),
+        )  # fmt: skip
+    else:
+        cpu.scans.scan(
+            as_numpy(x), None if gates is None else as_numpy(gates),
+            None if gates is not None or gamma == 1 else np.array(gamma), None, None, as_numpy(out), None, None,
+            axis=len(shape) - 1, reverse=reverse, exclusive=False, flush=flush, window=0,
+            n_threads=cpu.threads(n_threads), accumulator=cpu_scan.REAL,
         )  # fmt: skip
     return out
 
@@ -217,23 +208,31 @@ def run_lines_backward(g: Tensor, gates: Tensor, y: Tensor, reverse: bool) -> tu
     `g`, the gradient of y, has the dtype of gates and y. None where no kernel computes both in one pass.
     """
     n = g.numel()
-    if not n or not (_has_lines(g) and _lies_like(gates, g) and _lies_like(y, g)):
+    if not n or not (g.is_cuda and _has_lines(g) and _lies_like(gates, g) and _lies_like(y, g)):
         return None
     gx, g_gates = torch.empty_like(g), torch.empty_like(g)
     length, device = g.shape[-1], g.get_device()
     is_done = _backends.run_cuda_lines_backward(
-        _NAMES[g.dtype], gates.data_ptr(), y.data_ptr(), g.data_ptr(), gx.data_ptr(), g_gates.data_ptr(),
+        NAMES[g.dtype], gates.data_ptr(), y.data_ptr(), g.data_ptr(), gx.data_ptr(), g_gates.data_ptr(),
         n // length, length, reverse=reverse, device=device, stream=torch._C._cuda_getCurrentRawStream(device),
     )  # fmt: skip
     return (gx, g_gates) if is_done else None
 
 
-def describe(tensor: Tensor | None) -> Any:
-    if tensor is None:
-        return None
+def describe(tensor: Any) -> Any:
+    """Return the descriptor of a tensor; None and numbers stay."""
+    if not isinstance(tensor, Tensor):
+        return tensor
     item = tensor.element_size()
     strides = tuple([stride * item for stride in tensor.stride()])
-    return _backends.ArrayDescriptor(tensor.data_ptr(), tuple(tensor.shape), strides, _NAMES[tensor.dtype])
+    return _backends.ArrayDescriptor(tensor.data_ptr(), tuple(tensor.shape), strides, NAMES[tensor.dtype])
+
+
+def resources(tensor: Tensor) -> dict[str, Any]:
+    """Return the device of a launch, torch's current stream on it, and torch's allocator."""
+    device = tensor.get_device()
+    stream = torch._C._cuda_getCurrentRawStream(device)
+    return {"device": device, "stream": stream, "allocate": lambda n_bytes: workspace(n_bytes, tensor.device)}
 
 
 def workspace(n_bytes: int, device: torch.device) -> tuple[int, Tensor]:
@@ -248,8 +247,7 @@ def count(request: Any, out: Tensor | None, accumulate: bool) -> tuple[Tensor, T
     """Return the counts of a `bincount_ops.Request`, or `out`, and the number of dropped keys if asked for."""
     if request.keys.is_cuda:
         return _count_on_cuda(request, out, accumulate)
-    if request.keys.device.type != "cpu":
-        raise TypeError(f"x: expected a tensor on the CPU or on CUDA, got one on {request.keys.device}")
+    check_device(request.keys, "x")
     accumulator = _accumulator_dtype(request)
     described = _count_of_views(request, accumulator)
     direct = out is not None and out.dtype == accumulator
@@ -286,10 +284,11 @@ def _write_result(counts: Tensor, out: Tensor | None, accumulate: bool, dtype: t
 def _count_of_views(request: Any, accumulator: torch.dtype) -> bincount.Count:
     """Return the count of tensors on the CPU as one of numpy arrays that share their memory."""
     keys, last = as_numpy(request.keys), request.keys.ndim - 1
-    dtype = np.dtype(name_of(accumulator))
+    dtype = np.dtype(NAMES[accumulator])
     described = bincount.Count(
-        layout.moveaxis(keys, request.axis, last), None, request.n_sums, request.n_bins, request.least,
-        request.axis, request.drop, dtype, dtype, None, False, request.deterministic, request.count_invalid,
+        layout.moveaxis(keys, request.axis, last), None, None if request.n_sums < 0 else request.n_sums,
+        request.n_bins, request.least, request.axis, request.drop, dtype, dtype, None, False,
+        request.deterministic, request.count_invalid,
     )  # fmt: skip
     if request.weights is not None:
         described.weights = layout.moveaxis(as_numpy(resolve(request.weights)), request.axis, last)
@@ -299,12 +298,7 @@ def _count_of_views(request: Any, accumulator: torch.dtype) -> bincount.Count:
 def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[Tensor, Tensor | None]:
     """Count on the current stream; the host waits once, unless the bins are known and other keys are dropped."""
     keys, axis = request.keys, request.axis
-    device = keys.get_device()
-    counts = _backends.cuda_bincount_sync
-    where = {
-        "axis": axis, "device": device, "stream": torch._C._cuda_getCurrentRawStream(device),
-        "allocate": lambda n_bytes: workspace(n_bytes, keys.device),
-    }  # fmt: skip
+    counts, where = _backends.cuda_bincount_sync, {"axis": axis, **resources(keys)}
     n_bins = request.n_bins
     if n_bins is None:
         largest, negative = counts.find_range(describe(keys), **where)
@@ -312,21 +306,16 @@ def _count_on_cuda(request: Any, out: Tensor | None, accumulate: bool) -> tuple[
             raise _outside(request, negative, 0)
         n_bins = max(largest + 1, request.least)
     shape = request.result_shape(n_bins)
-    dtype = getattr(
-        torch, bincount.device_result_dtype(name_of(_accumulator_dtype(request)), name_of(request.dtype))
-    )
+    dtype = getattr(torch, bincount.device_result_dtype(NAMES[_accumulator_dtype(request)], NAMES[request.dtype]))
     _check_memory(request, shape, max(dtype.itemsize, request.dtype.itemsize), keys.device)
     # A count that checks its keys has written bins before it fails, and an error leaves `out` untouched. Counting
     # into a temporary costs the bytes of the bins; a check of its own would read all keys twice.
     check = not request.drop and request.n_bins is not None
     direct = out is not None and out.dtype == dtype and not check
-    if out is not None and direct:
-        counted = out
-    else:
-        counted = torch.empty(shape, dtype=dtype, device=keys.device)
+    counted = out if out is not None and direct else torch.empty(shape, dtype=dtype, device=keys.device)
     n_invalid = torch.empty((), dtype=torch.int64, device=keys.device) if request.count_invalid else None
     weights, table = resolve(request.weights), counted
-    if request.n_sums is not None and (weights is None or not counted.numel()):
+    if request.n_sums >= 0 and (weights is None or not counted.numel()):
         # There is nothing to sum, but keys may still be outside the bins.
         shape = request.of_keys().result_shape(n_bins)
         weights, table = None, torch.empty(shape, dtype=torch.int64, device=keys.device)

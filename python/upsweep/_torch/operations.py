@@ -16,45 +16,49 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Operation", "library"]
+__all__ = ["Operation", "register", "to_front"]
 
-library = torch.library.Library("upsweep", "DEF")
+_library = torch.library.Library("upsweep", "DEF")
+
+
+def register(
+    schema: str, run: Callable[..., Any], fake: Callable[..., Any], save: Callable[..., None],
+    backward: Callable[..., tuple[Any, ...]], vmap: Callable[..., Any],
+) -> Any:  # fmt: skip
+    """Register an operation with torch's dispatcher, and return it."""
+    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    name = schema.partition("(")[0]
+    for device in ("CPU", "CUDA"):
+        _library.impl(name, run, device)
+    qualified = f"upsweep::{name}"
+    torch.library.register_fake(qualified, fake, lib=_library)
+    torch.library.register_autograd(qualified, backward, setup_context=save, lib=_library)
+    torch.library.register_vmap(qualified, vmap, lib=_library)
+    return getattr(torch.ops.upsweep, name).default
 
 
 class Operation:
     """A registered operation, and its derivative.
 
-    Parameters
-    ----------
-    schema : str
-        Its name, parameters and results, as torch writes them. One parameter is `axis`.
-    run, fake : function
-        Compute the results, or allocate what has their shapes and dtypes.
-    save, backward : function
-        As of an autograd function. `backward` may leave out Nones at the end of its result.
-    out_dims : int, None or tuple of them
-        The batch axis of each result under vmap, where every tensor has its batch axis in front.
-    check_vmap : function, optional
-        Raises for arguments that vmap cannot take.
+    One parameter of the schema is `axis`. `run` computes the results, `fake` allocates what has their shapes and
+    dtypes. `save` and `backward` are those of an autograd function; `backward` may leave out Nones at the end.
+    `out_dims` is the batch axis of each result under vmap, where every tensor has its batch axis in front, and
+    `check_vmap` raises for arguments that vmap cannot take.
     """
 
     def __init__(
         self, schema: str, run: Callable[..., Any], fake: Callable[..., Any], save: Callable[..., None],
         backward: Callable[..., tuple[Any, ...]], out_dims: Any, check_vmap: Callable[..., None] | None = None,
     ) -> None:  # fmt: skip
-        library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
-        name = schema.partition("(")[0]
-        for device in ("CPU", "CUDA"):
-            library.impl(name, run, device)
-        default = self.default = getattr(torch.ops.upsweep, name).default
+        def gradients(ctx: Any, *of_results: Any, n_inputs: int | None = None) -> tuple[Any, ...]:
+            known = backward(ctx, *of_results)
+            return (*known, *(None,) * ((n_inputs or len(arguments)) - len(known)))
+
+        default = self.default = register(schema, run, fake, save, gradients, self._vmap)
         arguments = default._schema.arguments
         self._tensors = [i for i, argument in enumerate(arguments) if "Tensor" in str(argument.type)]
         self._axis = [argument.name for argument in arguments].index("axis")
         self._out_dims, self._check_vmap = out_dims, check_vmap
-
-        def gradients(ctx: Any, *of_results: Any) -> tuple[Any, ...]:
-            known = backward(ctx, *of_results)
-            return (*known, *(None,) * (len(arguments) - len(known)))
 
         class Eager(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
             @staticmethod
@@ -63,20 +67,19 @@ class Operation:
                 save(ctx, inputs, outputs)
                 return outputs
 
+            @staticmethod
+            def backward(ctx: Any, *of_results: Any) -> tuple[Any, ...]:
+                return gradients(ctx, *of_results, n_inputs=len(ctx.needs_input_grad))
+
         class Transformed(torch.autograd.Function):  # type: ignore[misc]  # torch is not read by the type checker
             @staticmethod
             def forward(*inputs: Any) -> Any:
                 return default(*inputs)
 
-            setup_context = staticmethod(save)
+            setup_context, backward = staticmethod(save), staticmethod(gradients)
             vmap = staticmethod(self._vmap)
 
-        Eager.backward = Transformed.backward = staticmethod(gradients)
         self.eager, self._transformed = Eager.apply, Transformed.apply
-        name = f"upsweep::{name}"
-        torch.library.register_fake(name, fake, lib=library)
-        torch.library.register_autograd(name, gradients, setup_context=save, lib=library)
-        torch.library.register_vmap(name, self._vmap, lib=library)
 
     def form(self) -> Any:
         """Return the form of the operation that whoever follows the tensors understands."""
@@ -92,12 +95,11 @@ class Operation:
             self._check_vmap(*args)
         batched = list(args)
         for i in self._tensors:
-            batched[i] = _to_front(args[i], in_dims[i], info.batch_size)
+            batched[i] = None if args[i] is None else to_front(args[i], in_dims[i], info.batch_size)
         batched[self._axis] += 1
         return self.form()(*batched), self._out_dims
 
 
-def _to_front(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
-    if tensor is None:
-        return None
+def to_front(tensor: Tensor, dim: int | None, size: int) -> Tensor:
+    """Return the tensor with vmap's batch axis in front."""
     return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)

@@ -29,24 +29,15 @@ Function = Any  # upsweep.pairs.function.PairFunction
 
 
 def reduce(function: Function, arrays: Sequence[Any], ranges: Any, n_threads: int | None) -> tuple[Tensor, ...]:
-    """The results of a call on tensors.
-
-    Raises
-    ------
-    TypeError
-        Arrays of another library, of two dtypes, or of an unsupported dtype.
-    ValueError
-        Tensors of two devices, or of sizes that do not match.
-    """
+    """The results of a call on tensors, after the checks of their devices."""
     scan.reject_jit_trace("reductions over pairs")
     tensors = _tensors(function, arrays)
     name, device = function.inputs[0].name, tensors[0].device
     for each, tensor in zip(function.inputs, tensors):
         if tensor.device != device:
-            raise ValueError(f"{each.name}: is on {tensor.device}, {name} on {device}")
-    if device.type not in ("cpu", "cuda"):
-        raise TypeError(f"{name}: expected tensors on the CPU or on CUDA, got {device}")
-    dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
+            raise scan.device_error(each.name, tensor, tensors[0], name)
+    executors.check_device(tensors[0], name)
+    dtypes = [executors.NAMES[tensor.dtype] for tensor in tensors]
     problem, padded = function.problem(tensors, dtypes, tensors[0].is_cuda, ranges, n_threads)
     is_sum = function.reduction in adjoint.SUMS or function.reduction not in adjoint.DIFFERENTIABLE
     if is_sum or not _needs_autograd(padded):
@@ -71,24 +62,17 @@ def _run(problem: Problem, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         for dim, kind in outputs(reduction)
     )
     _backends.cuda_pairs_launch.run(
-        reduction, [executors.describe(tensor) for tensor in tensors],
-        [executors.describe(result) for result in results], n_i, n_j, batch, problem.intervals(reduction.rows),
-        device=device.index, stream=torch._C._cuda_getCurrentRawStream(device.index),
-        allocate=lambda n_bytes: executors.workspace(n_bytes, device),
+        reduction, [*map(executors.describe, tensors)], [*map(executors.describe, results)], n_i, n_j, batch,
+        problem.intervals(reduction.rows),
+        **executors.resources(tensors[0]),
     )  # fmt: skip
     return results
 
 
-# ---- sums ------------------------------------------------------------------------------------------------------
-
-
 def _needs_autograd(tensors: Sequence[Tensor]) -> bool:
     """Whether autograd, or a function transform, has to record the call."""
-    return (
-        (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or forward_ad._current_level >= 0
-    )
+    transform = torch._C._functorch.peek_interpreter_stack()
+    return scan.requires_autograd(tensors) or transform is not None or forward_ad._current_level >= 0
 
 
 def _reduced(problem: Problem, tensors: Sequence[Tensor], mask: int | None = None) -> tuple[Tensor, ...]:
@@ -192,9 +176,6 @@ def _finite(log_totals: Tensor) -> Tensor:
     return torch.where(torch.isneginf(log_totals), torch.full_like(log_totals, torch.inf), log_totals)
 
 
-# ---- extremes --------------------------------------------------------------------------------------------------
-
-
 class _Attached(torch.autograd.Function):  # type: ignore[misc]  # the same
     """The values of the first argument with the derivative of the second."""
 
@@ -260,8 +241,6 @@ def _gathered(tensor: Tensor, batch: tuple[int, ...], columns: Tensor | None, k:
     return wide.reshape(-1, wide.shape[-1])[positions].reshape(*columns.shape, wide.shape[-1])
 
 
-# ---- numbers ---------------------------------------------------------------------------------------------------
-
 _numbers: LRUCache[Any, Tensor] = LRUCache(256)
 
 
@@ -278,9 +257,6 @@ def numbers(values: tuple[float, ...], dtype: torch.dtype, device: torch.device)
         if not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
             _numbers[key] = tensor  # the memory of a captured tensor belongs to the graph
     return tensor
-
-
-# ---- explicit gradients, linear systems ------------------------------------------------------------------------
 
 
 def value_and_grad(

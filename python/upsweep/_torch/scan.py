@@ -8,6 +8,7 @@ differentiated, compiled, transformed or watched by a mode. The public functions
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,8 @@ from upsweep import _arrays
 from upsweep._backends import cpu
 from upsweep._core import checks
 from upsweep._core import scan as scan_problem
+from upsweep._core.layout import have_same_memory
 from upsweep._torch import executors, scan_ops
-
-__all__ = [
-    "cumulative_sum",
-    "discounted_cumsum",
-    "round_gamma",
-    "linear_recurrence",
-    "refuse_not_dense",
-    "scan_forward",
-]
 
 Number = (bool, int, float, complex, np.number, np.bool_)
 _ROUNDED = (torch.float32, torch.float16, torch.bfloat16)
@@ -41,17 +34,17 @@ def cumulative_sum(
     """`upsweep.cumulative_sum` of a tensor; integers and bool give int64, as torch.cumsum's do."""
     if (
         axis == -1 and initial is None and reset is None and dtype is None and not include_initial
-        and not exclusive and not return_final and isinstance(x, Tensor) and (out is None or type(out) is Tensor)
-        and not needs_dispatcher((x,) if out is None else (x, out))
+        and not exclusive and not return_final and isinstance(x, Tensor) and not needs_dispatcher((x, out))
     ):  # fmt: skip
-        y = executors.run_lines(x, None, 1.0, bool(reverse), out)
+        y = executors.run_lines(x, None, 1.0, bool(reverse), False, out, n_threads)
         if y is not None:
             return y
     scan = prepare_sum(x, dtype, axis, reset, initial)
     if not include_initial:
         return scan.run(out, reverse, exclusive, False, 0, return_final, n_threads)
     if out is not None:
-        _check_out(out, scan.longer(1), scan.dtype, scan)
+        at, n = scan.axis, scan.shape[scan.axis]
+        scan.check_out(out, torch.Size((*scan.shape[:at], n + 1, *scan.shape[at + 1 :])))
     y, final = scan.run(None, reverse, False, False, 0, True, n_threads)
     before = y.new_zeros(scan.state_shape) if scan.initial is None else scan.initial.to(y.dtype)
     parts = (y, before.unsqueeze(scan.axis)) if reverse else (before.unsqueeze(scan.axis), y)
@@ -66,10 +59,9 @@ def discounted_cumsum(
     """`upsweep.discounted_cumsum` of tensors."""
     if (
         type(gamma) is float and axis == -1 and initial is None and reset is None and not window and not exclusive
-        and not return_final and isinstance(x, Tensor) and (out is None or type(out) is Tensor)
-        and not needs_dispatcher((x,) if out is None else (x, out))
+        and not return_final and isinstance(x, Tensor) and not needs_dispatcher((x, out))
     ):  # fmt: skip
-        y = executors.run_lines(x, None, gamma, bool(reverse), out)
+        y = executors.run_lines(x, None, gamma, bool(reverse), True, out, n_threads)
         if y is not None:
             return y
     scan = prepare_discounted(x, gamma, axis, reset, initial)
@@ -84,10 +76,9 @@ def linear_recurrence(
     """`upsweep.linear_recurrence` of tensors."""
     if (
         axis == -1 and initial is None and reset is None and not exclusive and not return_final
-        and isinstance(tokens, Tensor) and isinstance(gates, Tensor) and (out is None or type(out) is Tensor)
-        and not needs_dispatcher((tokens, gates) if out is None else (tokens, gates, out))
+        and isinstance(tokens, Tensor) and isinstance(gates, Tensor) and not needs_dispatcher((tokens, gates, out))
     ):  # fmt: skip
-        y = executors.run_lines(tokens, gates, 0.0, bool(reverse), out)
+        y = executors.run_lines(tokens, gates, 0.0, bool(reverse), True, out, n_threads)
         if y is not None:
             return y
     scan = prepare_gated(gates, tokens, axis, reset, initial)
@@ -122,7 +113,7 @@ def round_gamma(x: Any, gamma: Any) -> Any:
     return gamma
 
 
-# ---- argument rules ------------------------------------------------------------------------------------------
+# ---- argument rules --------------------------------------------------------------------------------------------
 
 
 def prepare_sum(x: Any, dtype: Any, axis: int, reset: Any, initial: Any) -> TensorScan:
@@ -135,15 +126,13 @@ def prepare_sum(x: Any, dtype: Any, axis: int, reset: Any, initial: Any) -> Tens
     check_sum_dtype(dtype, "x", x)
     if x.dtype != dtype and _is_inexact(dtype) != _is_inexact(x.dtype):
         x = x.to(dtype)  # each element is cast before it is added
-    return TensorScan("x", x, None, 1.0, dtype, axis, reset, initial)
+    return TensorScan("x", x, "gamma", 1.0, dtype, axis, reset, initial)
 
 
 def check_sum_dtype(dtype: torch.dtype, name: str, summands: Tensor | None) -> None:
     """Raise unless sums may be of this dtype, and their gradients reach summands that require one."""
-    try:
-        executors.name_of(dtype)
-    except TypeError:
-        raise TypeError(f"dtype: expected integers, real or complex numbers, got {dtype}") from None
+    if dtype not in executors.NAMES:
+        raise TypeError(f"dtype: expected integers, real or complex numbers, got {dtype}")
     if summands is not None and summands.requires_grad and not _is_inexact(dtype) and torch.is_grad_enabled():
         raise TypeError(f"dtype: sums in {dtype} have no gradient, and {name} requires one; detach() it")
 
@@ -186,9 +175,8 @@ def _number(value: Any, name: str) -> Any:
 def tensor_of_number(number: Any, name: str, device: torch.device) -> Tensor:
     """Return the number as a tensor without axes; torch alone would round it to the default dtype."""
     number = _number(number, name)
-    dtype = torch.complex128 if isinstance(number, complex) else None
-    if isinstance(number, float):
-        dtype = torch.float64
+    wide = torch.float64 if isinstance(number, float) else None
+    dtype = torch.complex128 if isinstance(number, complex) else wide
     # Filled on the device: a copy from the host would wait for it, and cannot be captured in a graph.
     return torch.full((), number, dtype=dtype, device=device)
 
@@ -227,10 +215,8 @@ def as_tensor(value: Any, name: str, other: Any) -> Tensor:
             f"{name}: expected a torch.Tensor, as another argument is one, got {_arrays.type_name(value)}"
         )
     refuse_not_dense(value, name)
-    try:
-        executors.name_of(value.dtype)
-    except TypeError as error:
-        raise TypeError(f"{name}: {error}") from None
+    if value.dtype not in executors.NAMES:
+        raise TypeError(f"{name}: expected a tensor of real or complex numbers, got dtype {value.dtype}")
     if isinstance(other, Tensor) and other.device != value.device:
         if value.ndim == 0 and value.device.type == "cpu":
             return value.to(other.device)
@@ -239,15 +225,9 @@ def as_tensor(value: Any, name: str, other: Any) -> Tensor:
     return value
 
 
-def device_error(name: str, tensor: Tensor, other: Tensor) -> ValueError:
+def device_error(name: str, tensor: Tensor, other: Tensor, called: str = "another argument") -> ValueError:
     """Return the error for tensors on two devices."""
-    return ValueError(f"{name}: is on {tensor.device}, another argument on {other.device}")
-
-
-def check_cpu_or_cuda(tensor: Tensor, name: str) -> None:
-    """Raise for a tensor on another kind of device."""
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise TypeError(f"{name}: expected a tensor on the CPU or on CUDA, got one on {tensor.device}")
+    return ValueError(f"{name}: is on {tensor.device}, {called} on {other.device}")
 
 
 def refuse_not_dense(tensor: Tensor, name: str) -> None:
@@ -262,12 +242,12 @@ class TensorScan:
     """A checked scan: x, gates and reset have one shape, gamma and initial that shape without `axis`."""
 
     def __init__(
-        self, name: str, x: Tensor, factor_name: str | None, factor: Any, dtype: torch.dtype, axis: int,
+        self, name: str, x: Tensor, factor_name: str, factor: Any, dtype: torch.dtype, axis: int,
         reset: Any, initial: Any,
     ) -> None:  # fmt: skip
         named = {name: x}
         if isinstance(factor, Tensor):
-            named[factor_name or ""] = factor
+            named[factor_name] = factor
         if reset is not None:
             reset = as_tensor(reset, "reset", x)
             checks.check_reset(reset.dtype, torch.bool)
@@ -275,7 +255,7 @@ class TensorScan:
         shape = x.shape
         if any(t.shape != shape for t in named.values()):  # broadcasting costs as much as all other checks
             shape = checks.common_shape(named, torch.broadcast_shapes)
-        self.name, self.factor_name, self.shape, self.dtype = name, factor_name or "gamma", shape, dtype
+        self.name, self.factor_name, self.shape, self.dtype = name, factor_name, shape, dtype
         self.axis = checks.check_scan_axis(axis, shape, name)
         self.x = x if x.shape == shape else x.expand(shape)
         if x.dtype != dtype and x.requires_grad and _is_inexact(dtype):
@@ -287,7 +267,7 @@ class TensorScan:
         self.real_factor = not _is_complex(factor)  # before gates are cast to a complex dtype for their gradient
         if isinstance(factor, Tensor):
             self._set_factor(factor)
-        elif factor is not None:
+        else:
             self.factor = factor if isinstance(factor, float) else complex(factor)
         self.initial = None if initial is None else self._as_state(initial)
 
@@ -313,9 +293,11 @@ class TensorScan:
     def state_shape(self) -> Any:
         return self.shape[: self.axis] + self.shape[self.axis + 1 :]
 
-    def longer(self, by: int) -> Any:
-        at = self.axis
-        return torch.Size((*self.shape[:at], self.shape[at] + by, *self.shape[at + 1 :]))
+    def check_out(self, out: Any, shape: Any) -> None:
+        """Raise unless the result, of this shape, may be written to `out`."""
+        factor = self.gates if self.gamma is None else self.gamma.unsqueeze(self.axis).expand(self.shape)
+        tensors = {self.name: self.x, self.factor_name: factor, "initial": self.initial, "reset": self.reset}
+        check_target(out, shape, self.dtype, self.x.device, tensors, in_place=(self.name, self.factor_name))
 
     def _as_state(self, initial: Any) -> Tensor:
         state = self.state_shape
@@ -339,15 +321,12 @@ class TensorScan:
         reject_jit_trace()
         reject_forward_ad(tensors)
         if out is not None:
-            _check_out(out, self.shape, self.dtype, self)
+            self.check_out(out, self.shape)
         traced = is_traced() or not all(map(is_plain_tensor, (*tensors, out)))
         if not traced and not requires_autograd(tensors):
             y = scan_ops.allocate_out(self.x, self.dtype) if out is None else out
-            final = None
-            if return_final:
-                final = torch.empty(
-                    self.state_shape, dtype=executors.state_dtype(self.dtype), device=self.x.device
-                )
+            dtype = executors.state_dtype(self.dtype)
+            final = torch.empty(self.state_shape, dtype=dtype, device=self.x.device) if return_final else None
             factor = self.factor if self.gamma is None else self.gamma
             with torch.no_grad():
                 executors.run(
@@ -381,6 +360,9 @@ _n_dispatch_modes, _n_function_modes = torch._C._len_torch_dispatch_stack, torch
 _transform, _trace = torch._C._functorch.peek_interpreter_stack, torch._C._get_tracing_state
 
 
+_PLAIN = {Tensor, torch.nn.Parameter, type(None)}
+
+
 def is_traced() -> bool:
     """Whether the compiler, a transform, a mode, autocast, a jit trace or forward AD sees the operations."""
     return (
@@ -394,24 +376,16 @@ def is_traced() -> bool:
     )
 
 
-def requires_autograd(tensors: tuple[Tensor | None, ...]) -> bool:
+def requires_autograd(tensors: Sequence[Tensor | None]) -> bool:
     """Whether gradients are on and one of the tensors requires one."""
-    if torch.is_grad_enabled():
-        for tensor in tensors:
-            if tensor is not None and tensor.requires_grad:
-                return True
-    return False
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def needs_dispatcher(tensors: tuple[Tensor | None, ...]) -> bool:
     """Whether the call has to go through torch's dispatcher: for gradients, subclasses or tracing."""
     differentiates = torch.is_grad_enabled()
     for tensor in tensors:
-        if tensor is None:
-            continue
-        if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
-            return True
-        if differentiates and tensor.requires_grad:
+        if type(tensor) not in _PLAIN or (differentiates and tensor is not None and tensor.requires_grad):
             return True
     return is_traced()
 
@@ -434,7 +408,7 @@ def reject_forward_ad(tensors: tuple[Tensor | None, ...], what: str = "scans") -
 
 def is_plain_tensor(tensor: Tensor | None) -> bool:
     """Whether this is None or a tensor without a subclass's behaviour."""
-    return tensor is None or type(tensor) is Tensor or type(tensor) is torch.nn.Parameter
+    return type(tensor) in _PLAIN
 
 
 def are_in_memory(*tensors: Tensor | None) -> bool:
@@ -442,10 +416,13 @@ def are_in_memory(*tensors: Tensor | None) -> bool:
     return all(map(is_plain_tensor, tensors)) and not _is_compiling() and _transform() is None
 
 
-def _check_out(out: Any, shape: Any, dtype: torch.dtype, scan: TensorScan) -> None:
-    factor = scan.gates if scan.gamma is None else scan.gamma.unsqueeze(scan.axis).expand(scan.shape)
-    tensors = {scan.name: scan.x, scan.factor_name: factor, "initial": scan.initial, "reset": scan.reset}
-    check_target(out, shape, dtype, scan.x.device, tensors, in_place=(scan.name, scan.factor_name))
+def reject_gradients(tensors: dict[str, Tensor | None]) -> None:
+    """Raise where one of the tensors of a call with `out` requires a gradient."""
+    for name, tensor in tensors.items():
+        if requires_autograd((tensor,)):
+            raise ValueError(
+                f"out: cannot be given while {name} requires grad; use torch.no_grad() or leave it out"
+            )
 
 
 def check_target(
@@ -459,21 +436,19 @@ def check_target(
     checks.check_output(out, shape, dtype)
     if out.device != device:
         raise ValueError(f"out: is on {out.device}, the input on {device}")
-    if torch.is_grad_enabled():
-        for name, tensor in {"out": out, **tensors}.items():
-            if tensor is not None and tensor.requires_grad:
-                raise ValueError(
-                    f"out: cannot be given while {name} requires grad; use torch.no_grad() or leave it out"
-                )
+    reject_gradients({"out": out, **tensors})
     if not are_in_memory(out, *tensors.values()):
         return  # the operation allocates its result, which is then copied to `out`
-    inputs = [
-        (name, _byte_view(tensor))
-        for name, tensor in tensors.items()
-        if tensor is not None and not (_is_apart(tensor, out) or (name in in_place and _is_same(tensor, out)))
-    ]
+    target = _view(out)
+    inputs = [(name, _view(t)) for name, t in tensors.items() if t is not None and not _is_apart(t, out)]
+    inputs = [(name, view) for name, view in inputs if not (name in in_place and have_same_memory(view, target))]
     if inputs or not out.is_contiguous():
-        scan_problem.check_overlap(_byte_view(out), inputs)
+        scan_problem.check_overlap(target, inputs)
+
+
+def _view(tensor: Tensor) -> Any:
+    """Return a descriptor, for tests that read no memory; numpy may lack bfloat16."""
+    return _arrays.view_tensor(tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor, "x")
 
 
 def _is_apart(a: Tensor, b: Tensor) -> bool:
@@ -485,24 +460,3 @@ def _is_apart(a: Tensor, b: Tensor) -> bool:
         return False
     distance = b.data_ptr() - a.data_ptr()
     return distance >= n_a * a.element_size() or -distance >= n_b * b.element_size()
-
-
-def _is_same(a: Tensor, b: Tensor) -> bool:
-    return (
-        a.data_ptr() == b.data_ptr() and a.dtype == b.dtype and a.stride() == b.stride() and a.shape == b.shape
-    )  # fmt: skip
-
-
-class _ByteView:
-    """Address, shape and strides of a tensor for numpy's overlap test, which reads no memory."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        item = tensor.element_size()
-        self.__array_interface__ = {
-            "version": 3, "data": (tensor.data_ptr(), True), "typestr": f"|V{item}", "shape": tuple(tensor.shape),
-            "strides": tuple(stride * item for stride in tensor.stride()),
-        }  # fmt: skip
-
-
-def _byte_view(tensor: Tensor) -> Any:
-    return np.asarray(_ByteView(tensor))

@@ -20,8 +20,6 @@ from torch import Tensor
 from upsweep._torch import executors
 from upsweep._torch.operations import Operation
 
-__all__ = ["allocate_out", "scan"]
-
 
 def allocate_out(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Return an uninitialised result with the layout of x, or in C order where x repeats elements."""
@@ -47,14 +45,9 @@ def _run(
     return out, final.zero_() if window else final
 
 
-def _fake(
-    x: Tensor, gates: Tensor | None, gamma: Tensor | None, factor: complex, initial: Tensor | None,
-    reset: Tensor | None, axis: int, reverse: bool, flush: bool, window: int, n_threads: int, dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+def _fake(x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
+    axis, dtype = arguments[5], arguments[-1]
     return allocate_out(x, dtype), x.new_empty(_state_shape(x, axis), dtype=executors.state_dtype(dtype))
-
-
-# ---- derivative ------------------------------------------------------------------------------------------------
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -80,15 +73,37 @@ def only(step: int, length: int, axis: int, like: Tensor) -> Tensor:
     return (torch.arange(length, device=like.device) == step).reshape((-1,) + (1,) * (like.ndim - axis - 1))
 
 
-def _conj(tensor: Tensor) -> Tensor:
-    return tensor.conj() if tensor.is_complex() else tensor
-
-
 def _narrowed(gradient: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a gradient in the dtype of its argument: the real part for a real argument."""
     if gradient.is_complex() and not dtype.is_complex:
         gradient = gradient.real
     return gradient.to(dtype)
+
+
+def factor_terms(
+    gx: Tensor, y: Tensor, before: Tensor | None, reset: Tensor | None, axis: int, reverse: bool
+) -> Tensor:
+    """Return the gradient of each step's factor; `before` is the state before the first step, if there is one.
+
+    Factors that no step reads have a gradient of 0, also where gx is not finite.
+    """
+    terms = gx * shifted(y, y.new_zeros(()) if before is None else before, axis, 1 if reverse else -1).conj()
+    unread, length = reset, gx.shape[axis]
+    if before is None:
+        at_first = only(length - 1 if reverse else 0, length, axis, gx)
+        unread = at_first if reset is None else reset | at_first
+    return terms if unread is None else torch.where(unread, 0, terms)
+
+
+def initial_gradient(
+    gx: Tensor, factor: Any, initial: Tensor, reset: Tensor | None, axis: int, reverse: bool
+) -> Tensor:
+    """Return the gradient of the initial state; `factor` is the conjugated one of the first step."""
+    first = gx.shape[axis] - 1 if reverse else 0
+    gradient = factor * gx.select(axis, first)
+    if reset is not None:
+        gradient = torch.where(reset.select(axis, first), 0, gradient)
+    return _narrowed(gradient, initial.dtype)
 
 
 def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, ...]:
@@ -117,40 +132,29 @@ def _backward(ctx: Any, g: Tensor | None, g_final: Tensor | None) -> tuple[Any, 
         return _gradients_without_copies(ctx, g, gates, initial, reset, y)
 
     # gx is the scan in the other direction.
-    next_gates = None if gates is None else _conj(shifted(gates, gates.new_ones(()), axis, ahead))
+    next_gates = None if gates is None else shifted(gates, gates.new_ones(()), axis, ahead).conj()
     next_reset = None if reset is None else shifted(reset, reset.new_zeros(()), axis, ahead)
-    back_gamma = None if gamma is None else _conj(gamma)
+    back_gamma = None if gamma is None else gamma.conj()
     gx, _ = scan.form()(
         g, next_gates, back_gamma, complex(ctx.factor).conjugate(), None, next_reset, axis, not reverse, ctx.flush,
         ctx.window, ctx.n_threads, g.dtype,
     )  # fmt: skip
     g_gates = g_gamma = g_initial = None
     if needs_gates or needs_gamma:
-        before = shifted(y, y.new_zeros(()) if initial is None else initial, axis, -ahead)
-        terms = gx * _conj(before)
-        # Factors that no step reads have a gradient of 0, also where gx is not finite.
-        unread = reset
-        if initial is None:
-            at_first = only(first, length, axis, g)
-            unread = at_first if reset is None else reset | at_first
-        if unread is not None:
-            terms = torch.where(unread, 0, terms)
+        terms = factor_terms(gx, y, initial, reset, axis, reverse)
         if needs_gates:
             g_gates = _narrowed(terms, gates.dtype)
         else:
             g_gamma = _narrowed(terms.sum(axis, dtype=executors.state_dtype(terms.dtype)), gamma.dtype)
     if needs_initial:
         if gates is not None:
-            factor = _conj(gates.select(axis, first))
+            factor = gates.select(axis, first).conj()
         elif gamma is not None:
-            factor = _conj(gamma)
+            factor = gamma.conj()
         else:
             number = complex(ctx.factor).conjugate()
             factor = number if number.imag else number.real
-        g_initial = factor * gx.select(axis, first)
-        if reset is not None:
-            g_initial = torch.where(reset.select(axis, first), 0, g_initial)
-        g_initial = _narrowed(g_initial, initial.dtype)
+        g_initial = initial_gradient(gx, factor, initial, reset, axis, reverse)
     g_x = _narrowed(gx, ctx.x_dtype) if needs_x else None
     return (g_x, g_gates, g_gamma, None, g_initial)
 

@@ -13,7 +13,6 @@ whose import takes two seconds.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -24,25 +23,9 @@ from torch import Tensor
 from upsweep._arrays.dispatch import handlers
 from upsweep._compiler.recurrences.guards import Entry
 from upsweep._torch import scan as torch_scan
-from upsweep._torch import user_scan_cuda
+from upsweep._torch import user_scan_autograd, user_scan_tensors
 from upsweep._torch.graph_breaks import graph_break
-from upsweep._torch.user_scan_autograd import (
-    gradients_of_any_order,
-    is_traced,
-    is_transformed,
-    run,
-    run_in_segments,
-)
 from upsweep._torch.user_scan_plans import TensorScan, layout_key
-from upsweep._torch.user_scan_tensors import (
-    as_operands,
-    as_result,
-    check_tensors,
-    from_array,
-    half_dtype,
-    numpy_name,
-    on_one_device,
-)
 from upsweep._user_scan.cached_calls import compiled_scans, layout_keys
 from upsweep._user_scan.problem import Problem, arranged, check, check_checkpoint, flatten
 
@@ -73,22 +56,24 @@ def scan(
     spec, traced = problem.spec, problem.traced
     tensors = tuple(v for v in (*states, *inputs) if isinstance(v, Tensor))
     torch_scan.reject_forward_ad(tensors, "scans by an update")
-    half = half_dtype([*states, *inputs])
+    half = user_scan_tensors.half_dtype([*states, *inputs])
     if size is None and problem.placement is not None and _are_on_cuda(tensors):
-        fallback = functools.partial(gradients_of_any_order, spec)
-        compiled = TensorScan(problem, states, inputs, half, return_final, fallback)
+        compiled = TensorScan(problem, states, inputs, half, return_final)
         if entry is not None:
             entry[key] = compiled
         return compiled.run(states, inputs)
-    if problem.placement is not None:
-        states, inputs = on_one_device(states, inputs, problem.placement.ordinal)
+    ordinal = None if problem.placement is None else problem.placement.ordinal
+    states, inputs = user_scan_tensors.on_one_device(states, inputs, ordinal)
+    operands = user_scan_tensors.as_operands(
+        states, inputs, getattr(torch, spec.dtype.name), spec.shape, spec.axis
+    )
+    if size is None:
+        results = user_scan_autograd.run(spec, operands)
     else:
-        states, inputs = on_one_device(states, inputs)
-    operands = as_operands(states, inputs, getattr(torch, spec.dtype.name), spec.shape, spec.axis)
-    results = run(spec, operands) if size is None else run_in_segments(spec, size, operands)
+        results = user_scan_autograd.run_in_segments(spec, size, operands)
     outputs = [dtype.name for dtype in traced.output_dtypes], traced.output_structure
     finals = [dtype.name for dtype in traced.state_dtypes], problem.state_structure
-    return as_result(results, spec.axis, half, outputs, finals, return_final)
+    return user_scan_tensors.as_result(results, spec.axis, half, outputs, finals, return_final)
 
 
 def as_arrays(states: Sequence[Any], inputs: Sequence[Any]) -> tuple[list[Any], list[Any]] | None:
@@ -109,7 +94,7 @@ def _is_array(value: Any) -> bool:
         and value.is_cpu
         and value.ndim > 0
         and not (value.requires_grad and torch.is_grad_enabled())
-        and not user_scan_cuda.is_cuda(value)
+        and not user_scan_tensors.is_cuda(value)
     )
 
 
@@ -117,7 +102,7 @@ def from_arrays(result: Any) -> Any:
     """The result of a scan of numpy arrays as tensors, arranged alike."""
     if isinstance(result, tuple):
         return tuple(map(from_arrays, result))
-    return None if result is None else from_array(np.asarray(result))
+    return None if result is None else user_scan_tensors.from_array(np.asarray(result))
 
 
 def _lookup(
@@ -139,7 +124,7 @@ def _lookup(
 def _are_on_cuda(values: Sequence[Any]) -> bool:
     """Whether kernels can read all tensors in place; one on the CPU is sent, a negated view is resolved first."""
     tensors = [value for value in values if isinstance(value, Tensor)]
-    return all(user_scan_cuda.is_cuda(tensor) and not tensor.is_neg() for tensor in tensors)
+    return all(user_scan_tensors.is_cuda(tensor) and not tensor.is_neg() for tensor in tensors)
 
 
 def prepare(
@@ -148,17 +133,14 @@ def prepare(
     """The checked call; and the states and inputs as tensors or numbers."""
     states, state_structure = flatten(init, "init")
     inputs, input_structure = flatten(xs, "xs")
-    states = check_tensors(states, "init", state_structure)
-    inputs = check_tensors(inputs, "xs", input_structure)
-    has_memory = not is_transformed() and not is_traced([v for v in (*states, *inputs) if isinstance(v, Tensor)])
+    states = user_scan_tensors.check_tensors(states, "init", state_structure)
+    inputs = user_scan_tensors.check_tensors(inputs, "xs", input_structure)
+    tensors = [value for value in (*states, *inputs) if isinstance(value, Tensor)]
+    has_memory = not user_scan_autograd.is_transformed() and not user_scan_autograd.is_traced(tensors)
     problem = check(
-        update,
-        arranged([_stand_in(value, has_memory) for value in states], state_structure),
-        arranged([_stand_in(value, has_memory) for value in inputs], input_structure),
-        axis,
-        reverse,
-        length,
-    )
+        update, arranged([_stand_in(value, has_memory) for value in states], state_structure),
+        arranged([_stand_in(value, has_memory) for value in inputs], input_structure), axis, reverse, length,
+    )  # fmt: skip
     return problem, states, inputs
 
 
@@ -166,8 +148,10 @@ def _stand_in(value: Any, has_memory: bool) -> Any:
     """An array for `check` of the shape, dtype and device of a tensor, whose memory may not be accessible."""
     if not isinstance(value, Tensor):
         return value
-    if has_memory and user_scan_cuda.is_cuda(value):
+    if has_memory and user_scan_tensors.is_cuda(value):
         # Both 16-bit dtypes are traced as float16.
-        return user_scan_cuda.device_view(value.view(torch.float16) if value.dtype is torch.bfloat16 else value)
+        return user_scan_tensors.device_view(value.view(torch.float16) if value.dtype is torch.bfloat16 else value)
     # As np.broadcast_to would, in a third of its time.
-    return np.ndarray(tuple(value.shape), numpy_name(value.dtype), _NOTHING, 0, (0,) * value.ndim)
+    return np.ndarray(
+        tuple(value.shape), user_scan_tensors.numpy_name(value.dtype), _NOTHING, 0, (0,) * value.ndim
+    )

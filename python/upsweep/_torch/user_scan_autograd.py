@@ -19,27 +19,8 @@ from upsweep._arrays.dispatch import handlers
 from upsweep._compiler.recurrences.adjoint import adjoint
 from upsweep._compiler.recurrences.recurrence import keeping_states
 from upsweep._core.user_scan import ScanSpec
-from upsweep._torch import user_scan_cuda
-from upsweep._torch.user_scan_tensors import (
-    as_operands,
-    batch,
-    execute,
-    from_array,
-    numpy_view,
-    scans_on_tensors,
-    views,
-)
+from upsweep._torch import user_scan_tensors
 from upsweep._user_scan import gradient
-
-__all__ = [
-    "gradients",
-    "gradients_of_any_order",
-    "is_traced",
-    "is_transformed",
-    "keeping",
-    "run",
-    "run_in_segments",
-]
 
 
 def is_transformed() -> bool:
@@ -84,18 +65,18 @@ def _zeros_if_none(parts: Sequence[Tensor | None], shape: tuple[int, ...], like:
 
 def _forward(spec: ScanSpec, n_saved: int, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Outputs except the last `n_saved`, the states before each step; final states; those states."""
-    outputs, finals = execute(spec, tensors)
+    outputs, finals = user_scan_tensors.execute(spec, tensors)
     n = len(outputs) - n_saved
     return (*outputs[:n], *finals, *outputs[n:])
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.spec, ctx.n_saved, *tensors = inputs
     ctx.save_for_backward(*tensors[: ctx.spec.recurrence.n_inputs], *output[len(output) - ctx.n_saved :])
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
     spec, k = ctx.spec, ctx.n_saved
     n = len(spec.recurrence.outputs) - k
     return (None, None, *gradients(spec, ctx.saved_tensors, [*grads[:n], *grads[n + k :]], grads[n : n + k]))
@@ -107,22 +88,22 @@ class _EagerRun(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         output = _forward(*inputs)
-        _save(ctx, inputs, output)
+        save(ctx, inputs, output)
         return output
 
-    backward = staticmethod(_backward)
+    backward = staticmethod(backward)
 
 
 class _TransformedRun(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
     """The scan under torch.func's transforms."""
 
     forward = staticmethod(_forward)
-    setup_context = staticmethod(_save)
-    backward = staticmethod(_backward)
+    setup_context = staticmethod(save)
+    backward = staticmethod(backward)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], spec: ScanSpec, n_saved: int, *tensors: Tensor) -> Any:
-        batched, operands = batch(spec, info.batch_size, in_dims[2:], tensors)
+        batched, operands = user_scan_tensors.batch(spec, info.batch_size, in_dims[2:], tensors)
         results = _TransformedRun.apply(batched, n_saved, *operands)
         n = len(spec.recurrence.outputs) - n_saved
         return results, (*(1 for _ in range(n)), *(0 for _ in range(n_saved)), *(1 for _ in range(n_saved)))
@@ -150,7 +131,7 @@ def gradients_of_any_order(
     """
     n, k, axis = len(spec.recurrence.outputs), spec.recurrence.n_states, spec.axis
     dtype, whole = getattr(torch, spec.dtype.name), keeping(spec)
-    tensors = as_operands(states, inputs, dtype, spec.shape, axis)
+    tensors = user_scan_tensors.as_operands(states, inputs, dtype, spec.shape, axis)
     saved_states = run(whole, tensors)[n : n + k]
     wide = [None if c is None else c.to(dtype) for c in cotangents]
     of_outputs = [None if c is None else c.movedim(axis, 0) for c in wide[:n]]
@@ -164,11 +145,11 @@ class _Checkpointed(torch.autograd.Function):  # type: ignore[misc]  # torch is 
 
     @staticmethod
     def forward(ctx: Any, spec: ScanSpec, size: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        outputs, finals = execute(spec, tensors)
+        outputs, finals = user_scan_tensors.execute(spec, tensors)
         if any(ctx.needs_input_grad[2:]):
-            inputs, states = views(spec, tensors)
+            inputs, states = user_scan_tensors.views(spec, tensors)
             ctx.spec, ctx.size = spec, size
-            with scans_on_tensors((*inputs, *states)) as scans:
+            with user_scan_tensors.scans_on_tensors((*inputs, *states)) as scans:
                 ctx.starts = gradient.run_segments(scans, spec, inputs, states, size)
             ctx.save_for_backward(*tensors)
             ctx.set_materialize_grads(False)
@@ -178,16 +159,17 @@ class _Checkpointed(torch.autograd.Function):  # type: ignore[misc]  # torch is 
     @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]  # torch is not typed here
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         spec, n, tensors = ctx.spec, len(ctx.spec.recurrence.outputs), ctx.saved_tensors
-        inputs, states = views(spec, tensors)
-        like = next(filter(user_scan_cuda.is_cuda, tensors), tensors[-1])
+        inputs, states = user_scan_tensors.views(spec, tensors)
+        like = next(filter(user_scan_tensors.is_cuda, tensors), tensors[-1])
         cotangents = _zeros_if_none(grads[:n], (spec.length, *spec.columns), like)
         of_finals = _zeros_if_none(grads[n:], spec.columns, like)
-        with scans_on_tensors((*inputs, *states)) as scans:
+        with user_scan_tensors.scans_on_tensors((*inputs, *states)) as scans:
             by_inputs, by_states = gradient.backward(
-                scans, spec, inputs, ctx.starts, [spec.reversed(numpy_view(c)) for c in cotangents],
-                [numpy_view(part) for part in of_finals], ctx.size,
+                scans, spec, inputs, ctx.starts,
+                [spec.reversed(user_scan_tensors.numpy_view(c)) for c in cotangents],
+                [user_scan_tensors.numpy_view(part) for part in of_finals], ctx.size,
             )  # fmt: skip
-        in_user_order = [from_array(g) for g in by_inputs]
+        in_user_order = [user_scan_tensors.from_array(g) for g in by_inputs]
         if spec.reverse:
             in_user_order = [g.flip(0) for g in in_user_order]
-        return (None, None, *in_user_order, *(from_array(g) for g in by_states))
+        return (None, None, *in_user_order, *(user_scan_tensors.from_array(g) for g in by_states))

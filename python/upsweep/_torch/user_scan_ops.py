@@ -20,31 +20,15 @@ from torch import Tensor
 
 from upsweep._compiler.recurrences.text import parsed, written
 from upsweep._core.user_scan import ScanSpec
-from upsweep._torch import compiler_disabled, user_scan_autograd
-from upsweep._torch.user_scan_tensors import (
-    as_operands,
-    as_result,
-    batch,
-    check_tensors,
-    execute,
-    half_dtype,
-    numpy_name,
-    on_one_device,
-)
+from upsweep._torch import compiler_disabled, user_scan_autograd, user_scan_tensors
+from upsweep._torch.operations import register
 from upsweep._user_scan.problem import arranged, check, flatten, to_extent
 
 __all__ = ["compiled_scan", "recurrence", "run"]
 
-_library = torch.library.Library("upsweep", "FRAGMENT")
-_library.define(
-    "recurrence(str update, int n_kept, Tensor[] inputs, Tensor[] states, SymInt length, int axis, bool reverse) "
-    "-> Tensor[]",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
-
 
 def _spec(update: str, state: Tensor, length: int, axis: int, reverse: bool) -> ScanSpec:
-    dtype = np.dtype(numpy_name(state.dtype))
+    dtype = np.dtype(user_scan_tensors.numpy_name(state.dtype))
     return ScanSpec(parsed(update), dtype, length, tuple(state.shape), axis, reverse)
 
 
@@ -56,7 +40,9 @@ def _empty(shape: tuple[int, ...], axis: int, like: Tensor) -> Tensor:
 def _run(
     update: str, n_saved: int, inputs: list[Tensor], states: list[Tensor], length: int, axis: int, reverse: bool
 ) -> list[Tensor]:
-    outputs, finals = execute(_spec(update, states[0], length, axis, reverse), (*inputs, *states))
+    outputs, finals = user_scan_tensors.execute(
+        _spec(update, states[0], length, axis, reverse), (*inputs, *states)
+    )
     results = []
     for y in outputs:
         target = _empty(tuple(y.shape), axis, y)
@@ -75,17 +61,14 @@ def _fake(
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    update, ctx.n_saved, arrays, states, length, axis, reverse = inputs
-    ctx.spec = _spec(update, states[0], length, axis, reverse)
-    ctx.save_for_backward(*arrays, *output[len(output) - ctx.n_saved :])
+    update, n_saved, arrays, states, length, axis, reverse = inputs
+    spec = _spec(update, states[0], length, axis, reverse)
+    user_scan_autograd.save(ctx, (spec, n_saved, *arrays, *states), tuple(output))
 
 
 def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
-    spec, k = ctx.spec, ctx.n_saved
-    n, n_inputs = len(spec.recurrence.outputs) - k, spec.recurrence.n_inputs
-    of_outputs, of_finals = [*grads[:n], *grads[n + k :]], grads[n : n + k]
-    gradients = user_scan_autograd.gradients(spec, ctx.saved_tensors, of_outputs, of_finals)
-    return None, None, list(gradients[:n_inputs]), list(gradients[n_inputs:]), None, None, None
+    n, gradients = ctx.spec.recurrence.n_inputs, user_scan_autograd.backward(ctx, *grads)[2:]
+    return None, None, list(gradients[:n]), list(gradients[n:]), None, None, None
 
 
 def _vmap(
@@ -97,7 +80,7 @@ def _vmap(
     def dims(argument: int, count: int) -> list[int | None]:
         return [None] * count if in_dims[argument] is None else list(in_dims[argument])
 
-    batched, operands = batch(
+    batched, operands = user_scan_tensors.batch(
         _spec(update, states[0], length, axis, reverse), info.batch_size, [*dims(2, n), *dims(3, len(states))],
         [*inputs, *states],
     )  # fmt: skip
@@ -106,12 +89,11 @@ def _vmap(
     return results, [*(1 for _ in range(n_outputs)), *(0 for _ in states), *(1 for _ in range(n_saved))]
 
 
-_library.impl("recurrence", _run, "CPU")
-_library.impl("recurrence", _run, "CUDA")
-torch.library.register_fake("upsweep::recurrence", _fake, lib=_library)
-torch.library.register_autograd("upsweep::recurrence", _backward, setup_context=_save, lib=_library)
-torch.library.register_vmap("upsweep::recurrence", _vmap, lib=_library)
-recurrence = torch.ops.upsweep.recurrence.default
+recurrence = register(
+    "recurrence(str update, int n_kept, Tensor[] inputs, Tensor[] states, SymInt length, int axis, bool reverse) "
+    "-> Tensor[]",
+    _run, _fake, _save, _backward, _vmap,
+)  # fmt: skip
 
 
 def run(spec: ScanSpec, tensors: list[Tensor]) -> Any:
@@ -125,9 +107,6 @@ def run(spec: ScanSpec, tensors: list[Tensor]) -> Any:
     )  # fmt: skip
 
 
-# ---- under the compiler --------------------------------------------------------------------------------------
-
-
 @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]  # torch is not typed here
 def _traced(
     update: Callable[[Any, Any], Any], states: tuple[str, ...], state_structure: int | None,
@@ -135,24 +114,17 @@ def _traced(
 ) -> tuple[Any, ...]:  # fmt: skip
     """Trace the update for arguments of these dtypes, by name; the result consists of Python's own types.
 
-    Returns
-    -------
-    tuple
-        The recurrence as text; the same with the states before each step as outputs; the dtype of the computation;
-        names of dtypes and structure of the outputs, then of the states.
+    These are the recurrence as text; the same with the states before each step as outputs; the dtype of the
+    computation; names of dtypes and structure of the outputs, then of the states.
     """
 
     def example(name: str, shape: tuple[int, ...]) -> Any:
         return {"int": 1, "float": 1.0}.get(name, np.zeros(shape, name))
 
     problem = check(
-        update,
-        arranged([example(name, ()) for name in states], state_structure),
-        arranged([example(name, (1,)) for name in inputs], input_structure),
-        0,
-        False,
-        1 if not inputs else None,
-    )
+        update, arranged([example(name, ()) for name in states], state_structure),
+        arranged([example(name, (1,)) for name in inputs], input_structure), 0, False, None if inputs else 1,
+    )  # fmt: skip
     spec, traced = problem.spec, problem.traced
     return (
         written(spec.recurrence), written(user_scan_autograd.keeping(spec).recurrence), spec.dtype.name,
@@ -163,7 +135,7 @@ def _traced(
 
 def _dtype_name(value: Any) -> str:
     if isinstance(value, Tensor):
-        return numpy_name(value.dtype)
+        return user_scan_tensors.numpy_name(value.dtype)
     return "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
 
 
@@ -179,9 +151,9 @@ def compiled_scan(
         )  # fmt: skip
     raw_states, state_structure = flatten(init, "init")
     raw_inputs, input_structure = flatten(xs, "xs")
-    states = check_tensors(raw_states, "init", state_structure)
-    inputs = check_tensors(raw_inputs, "xs", input_structure)
-    half = half_dtype([*states, *inputs])
+    states = user_scan_tensors.check_tensors(raw_states, "init", state_structure)
+    inputs = user_scan_tensors.check_tensors(raw_inputs, "xs", input_structure)
+    half = user_scan_tensors.half_dtype([*states, *inputs])
     text, keeping, dtype, outputs, finals = _traced(
         update, tuple(_dtype_name(each) for each in states), state_structure,
         tuple(_dtype_name(each) for each in inputs), input_structure,
@@ -189,12 +161,12 @@ def compiled_scan(
     shapes = [each.shape if isinstance(each, Tensor) else () for each in (inputs or states)]
     shape = torch.broadcast_shapes(*shapes)
     axis, n_steps, columns = to_extent(shape if inputs else None, () if inputs else shape, axis, length)
-    states, inputs = on_one_device(states, inputs)
+    states, inputs = user_scan_tensors.on_one_device(states, inputs, None)
     whole, n = columns[:axis] + (n_steps,) + columns[axis:], len(inputs)
-    operands = as_operands(states, inputs, getattr(torch, dtype), whole, axis)
+    operands = user_scan_tensors.as_operands(states, inputs, getattr(torch, dtype), whole, axis)
     keeps = torch.is_grad_enabled() and any(each.requires_grad for each in operands)
     results = recurrence(
         keeping if keeps else text, len(states) if keeps else 0, operands[:n], operands[n:], n_steps, axis,
         bool(reverse),
     )  # fmt: skip
-    return as_result(results, axis, half, outputs, finals, return_final)
+    return user_scan_tensors.as_result(results, axis, half, outputs, finals, return_final)

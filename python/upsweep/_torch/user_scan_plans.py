@@ -7,7 +7,7 @@ allocates these. Derivatives of higher order, and traced derivatives, run throug
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,9 @@ from upsweep import _backends
 from upsweep._compiler.recurrences.adjoint import adjoint
 from upsweep._compiler.recurrences.recurrence import inputs_read, with_constants
 from upsweep._core.user_scan import with_host_numbers
+from upsweep._torch import executors
 from upsweep._torch import scan as torch_scan
+from upsweep._torch.user_scan_autograd import gradients_of_any_order
 from upsweep._user_scan.cached_calls import DeviceScan
 from upsweep._user_scan.problem import Problem
 from upsweep._utils.lru_cache import LRUCache
@@ -27,8 +29,6 @@ __all__ = ["Derivative", "TensorScan", "layout_key"]
 
 _MAX_PLANS = 16  # of combinations of cotangents and their layouts
 _DTYPES = frozenset((torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64))
-
-Fallback = Callable[[Sequence[Any], Sequence[Any], Sequence[Tensor | None]], list[Tensor]]
 
 
 def layout_key(value: Any) -> Hashable:
@@ -47,31 +47,21 @@ def _operand(value: Any) -> int | float | None:
 
 
 class TensorScan(DeviceScan):
-    """A call of `scan` on CUDA tensors.
-
-    Parameters
-    ----------
-    states, inputs : sequence of Tensor or number
-        The arguments of the call.
-    half : torch.dtype
-        The 16-bit dtype of the call.
-    fallback : callable
-        Computes gradients of any order, from states, inputs and the cotangents of the results.
-    """
+    """A call of `scan` on CUDA tensors and numbers; `half` is its 16-bit dtype."""
 
     def __init__(
         self, problem: Problem, states: Sequence[Any], inputs: Sequence[Any], half: torch.dtype,
-        return_final: bool, fallback: Fallback,
+        return_final: bool,
     ) -> None:  # fmt: skip
         self.n_outputs = len(problem.traced.output_dtypes)
         self._are_tensors = [isinstance(s, Tensor) for s in states]
         self._numbers = [None if isinstance(x, Tensor) else float(x) for x in inputs]  # constants of the formula
-        self._fallback, self._derivative = fallback, None
+        self._spec, self._derivative = problem.spec, None
         has_results = return_final or self.n_outputs > 0
         if torch.is_grad_enabled() and has_results and any(map(_needs_gradient, (*states, *inputs))):
             self._derivative = Derivative(problem, states, inputs)
         saved = self._derivative.saved_states if self._derivative is not None else ()
-        super().__init__(problem, return_final, saved, str(half).removeprefix("torch."))
+        super().__init__(problem, return_final, saved, executors.NAMES[half])
 
     _operand = staticmethod(_operand)
 
@@ -97,16 +87,9 @@ class TensorScan(DeviceScan):
         """The gradients by states, then by inputs; `cotangents` are those of outputs, then of final states."""
         is_plain = all(c is None or layout_key(c) is not None for c in cotangents)
         if self._derivative is None or not is_plain or torch.is_grad_enabled() or torch_scan.is_traced():
-            return self._fallback(states, inputs, cotangents)
-        of_outputs = cotangents[: self.n_outputs]
+            return gradients_of_any_order(self._spec, states, inputs, cotangents)
         of_finals = cotangents[self.n_outputs :] or [None] * len(states)
-        plan = self._derivative.plan(self.plan, of_outputs, of_finals)
-        operands = self._derivative.operands(inputs, saved, of_outputs)
-        with contextlib.closing(plan.context()) as context:
-            results = plan.run(
-                context, [*map(_operand, operands)], [0.0 if c is None else _operand(c) for c in of_finals]
-            )
-        return self._derivative.gradients(*results)
+        return self._derivative.run(self.plan, inputs, saved, cotangents[: self.n_outputs], of_finals)
 
 
 class _CompiledRun(torch.autograd.Function):  # type: ignore[misc]  # torch is not typed here
@@ -128,21 +111,9 @@ class _CompiledRun(torch.autograd.Function):  # type: ignore[misc]  # torch is n
         return (None, None, *(g for g, v in zip(gradients, (*states, *inputs)) if isinstance(v, Tensor)))
 
 
-# ---- derivatives -----------------------------------------------------------------------------------------------
-
-
 def _needs_gradient(value: Any) -> bool:
     """Whether an argument is a tensor that requires a gradient."""
     return isinstance(value, Tensor) and value.requires_grad
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _strides(tensor: Tensor) -> tuple[int, ...]:
-    size = tensor.element_size()
-    return tuple(size * step for step in tensor.stride())
 
 
 class Derivative:
@@ -156,10 +127,8 @@ class Derivative:
 
         def dtypes(values: Sequence[Any], shape: tuple[int, ...]) -> list[str | None]:
             """The dtypes that kernels write: that of the computation if torch sums the gradient over an axis."""
-            return [
-                (_name(v.dtype) if tuple(v.shape) == shape else spec.dtype.name) if _needs_gradient(v) else None
-                for v in values
-            ]
+            wide, tracked = spec.dtype.name, [value if _needs_gradient(value) else None for value in values]
+            return [v if v is None else executors.NAMES[v.dtype] if v.shape == shape else wide for v in tracked]
 
         self._input_dtypes, self._state_dtypes = dtypes(inputs, spec.shape), dtypes(states, spec.columns)
         whole = adjoint(spec.recurrence)
@@ -170,19 +139,21 @@ class Derivative:
         self.saved_states = [p for p in range(self._n_states) if self._n_inputs + p in read]
         self._plans: LRUCache[Any, Any] = LRUCache(_MAX_PLANS)
 
-    def plan(self, forward: Any, of_outputs: Sequence[Tensor | None], of_finals: Sequence[Tensor | None]) -> Any:
-        """The launch plan for these cotangents and others of their layout; `forward` is the plan of the scan."""
+    def run(
+        self, forward: Any, inputs: Sequence[Any], saved: Sequence[Tensor], of_outputs: Sequence[Tensor | None],
+        of_finals: Sequence[Tensor | None],
+    ) -> list[Tensor | None]:  # fmt: skip
+        """Return the gradients by states and inputs, which torch sums to their shapes.
+
+        `forward` is the plan of the scan. Cotangents of one layout share a launch plan.
+        """
         key = tuple(None if c is None else (c.stride(), c.dtype) for c in (*of_outputs, *of_finals))
-        return self._plans.get_or_build(key, lambda: self._prepare(forward, of_outputs, of_finals))
-
-    def operands(
-        self, inputs: Sequence[Any], saved: Sequence[Tensor], of_outputs: Sequence[Tensor | None]
-    ) -> list[Any]:
-        """The inputs of the adjoint scan; None for those that it does not read."""
-        return [*inputs, *self._by_state(saved), *of_outputs]
-
-    def gradients(self, outputs: Sequence[Tensor], finals: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The results of the adjoint scan as gradients by states and inputs, which torch sums to their shapes."""
+        plan = self._plans.get_or_build(key, lambda: self._prepare(forward, of_outputs, of_finals))
+        operands = [*inputs, *self._by_state(saved), *of_outputs]
+        with contextlib.closing(plan.context()) as context:
+            outputs, finals = plan.run(
+                context, [*map(_operand, operands)], [0.0 if c is None else _operand(c) for c in of_finals]
+            )
         by_inputs = iter(outputs)
         return [*finals, *(None if dtype is None else next(by_inputs) for dtype in self._input_dtypes)]
 
@@ -201,10 +172,8 @@ class Derivative:
         saved = self._by_state([new.layout for new in forward.layouts.outputs[len(of_outputs) :]])
 
         def layouts(cotangents: Sequence[Tensor | None], is_state: bool) -> list[Any]:
-            return [
-                None if c is None else cuda.layout_of(spec, _strides(c), _name(c.dtype), is_state=is_state)
-                for c in cotangents
-            ]
+            described = map(executors.describe, cotangents)
+            return [d and cuda.layout_of(spec, d.strides, d.dtype, is_state=is_state) for d in described]
 
         arrays = cuda.ScanArrays(
             [

@@ -2,47 +2,47 @@
 
 Between the arguments of the user and the kernels, tensors have the dtype of the computation and time on the first
 axis, in the order of the user. `user_scan` and `user_scan_ops` convert arguments and results by these functions,
-and `user_scan_autograd` runs the scans.
+and `user_scan_autograd` runs the scans. They are called as attributes of this module: tests replace `is_cuda`,
+`view_tensor` and `send_numbers` to run the paths of a device on tensors in the host's memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from upsweep._arrays import DeviceView, Operand
+from upsweep._arrays import DeviceView, Operand, view_tensor
 from upsweep._backends import user_array
 from upsweep._compiler.recurrences.trace import Structure, arranged
 from upsweep._core.user_scan import ScanSpec
-from upsweep._torch import user_scan_cuda
+from upsweep._torch.executors import NAMES
+from upsweep._torch.operations import to_front
 from upsweep._torch.scan import refuse_not_dense
 from upsweep._user_scan.problem import check_real, label
 from upsweep._user_scan.run import scans_on
 
-__all__ = [
-    "as_operands",
-    "as_result",
-    "as_tensor",
-    "batch",
-    "check_tensors",
-    "execute",
-    "from_array",
-    "half_dtype",
-    "numpy_name",
-    "numpy_view",
-    "on_one_device",
-    "scans_on_tensors",
-    "views",
-]
-
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-# ---- arguments and results -------------------------------------------------------------------------------------
+def is_cuda(tensor: Tensor) -> bool:
+    """Whether a tensor is on a CUDA device."""
+    return bool(tensor.is_cuda)
+
+
+def device_view(tensor: Tensor) -> DeviceView:
+    """The descriptor of a CUDA tensor."""
+    return view_tensor(tensor.detach().resolve_neg(), "a tensor")
+
+
+def send_numbers(values: Sequence[Any], ordinal: int) -> list[Any]:
+    """Copy tensors of one number from the CPU to a device, with their gradients; Python's numbers stay."""
+    device = torch.device("cuda", ordinal)
+    return [value.to(device) if isinstance(value, Tensor) else value for value in values]
 
 
 def check_tensors(values: Sequence[Any], name: str, structure: Structure) -> list[Any]:
@@ -79,22 +79,17 @@ def half_dtype(values: list[Any]) -> torch.dtype:
 
 def numpy_name(dtype: torch.dtype) -> str:
     """The name of numpy's dtype; float16 for bfloat16, which numpy does not have."""
-    return "float16" if dtype is torch.bfloat16 else str(dtype).removeprefix("torch.")
+    return "float16" if dtype is torch.bfloat16 else NAMES[dtype]
 
 
-def on_one_device(states: list[Any], inputs: list[Any], ordinal: int | None = None) -> tuple[list[Any], list[Any]]:
+def on_one_device(states: list[Any], inputs: list[Any], ordinal: int | None) -> tuple[list[Any], list[Any]]:
     """States and inputs, with numbers on the CPU copied to a device: `ordinal`, or that of a CUDA tensor."""
     if ordinal is None:
         tensors = (value for value in (*states, *inputs) if isinstance(value, Tensor))
         ordinal = next((tensor.device.index for tensor in tensors if tensor.is_cuda), None)
     if ordinal is None:
         return states, inputs
-    return user_scan_cuda.send_numbers(states, ordinal), user_scan_cuda.send_numbers(inputs, ordinal)
-
-
-def as_tensor(value: Any) -> Tensor:
-    """A number as a tensor that broadcasts."""
-    return value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
+    return send_numbers(states, ordinal), send_numbers(inputs, ordinal)
 
 
 def as_operands(
@@ -104,9 +99,14 @@ def as_operands(
 
     `shape` is that of the outputs as the user sees them; its sizes may be symbolic.
     """
+
+    def as_tensor(value: Any) -> Tensor:
+        value = value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
+        return value.to(dtype)
+
     columns = shape[:axis] + shape[axis + 1 :]
-    tensors = [as_tensor(value).to(dtype).expand(shape).movedim(axis, 0) for value in inputs]
-    return tensors + [as_tensor(value).to(dtype).expand(columns) for value in states]
+    tensors = [as_tensor(value).expand(shape).movedim(axis, 0) for value in inputs]
+    return tensors + [as_tensor(value).expand(columns) for value in states]
 
 
 def as_result(
@@ -130,13 +130,10 @@ def as_result(
     return result, arranged([cast(s, name) for s, name in zip(tensors[n:], state_dtypes)], state_structure)
 
 
-# ---- runs ------------------------------------------------------------------------------------------------------
-
-
 def numpy_view(tensor: Tensor) -> Operand:
     """The memory of a tensor as an array, or as a device view."""
-    if user_scan_cuda.is_cuda(tensor):
-        return user_scan_cuda.device_view(tensor)
+    if is_cuda(tensor):
+        return device_view(tensor)
     array: Operand = tensor.detach().resolve_neg().numpy()
     return array
 
@@ -174,10 +171,6 @@ def execute(spec: ScanSpec, tensors: Sequence[Tensor]) -> tuple[list[Tensor], li
 def batch(spec: ScanSpec, size: int, dims: Any, tensors: Any) -> tuple[ScanSpec, list[Tensor]]:
     """The scan with a batch axis as the first of its columns, for vmap."""
     n = spec.recurrence.n_inputs
-    batched = []
-    for position, (tensor, dim) in enumerate(zip(tensors, dims)):
-        front = tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-        batched.append(front.movedim(0, 1) if position < n else front)
-    return ScanSpec(
-        spec.recurrence, spec.dtype, spec.length, (size, *spec.columns), spec.axis + 1, spec.reverse
-    ), batched
+    batched = [to_front(tensor, dim, size) for tensor, dim in zip(tensors, dims)]
+    batched[:n] = [tensor.movedim(0, 1) for tensor in batched[:n]]
+    return replace(spec, columns=(size, *spec.columns), axis=spec.axis + 1), batched

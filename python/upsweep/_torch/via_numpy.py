@@ -24,17 +24,7 @@ _VALUES = (type(None), bool, int, float, complex, str, np.generic)
 
 @graph_break("histogram and histc are not compiled")
 def call_via_numpy(function: Callable[..., Any], arrays: dict[str, Any], **keywords: Any) -> Any:
-    """Call the function with arrays that share the memory of the tensors, and return tensors.
-
-    Raises
-    ------
-    TypeError
-        An array of another library; `x` that is no tensor.
-    ValueError
-        Tensors of two devices.
-    NotImplementedError
-        Tensors without values, while torch transforms the call; weights that require a gradient.
-    """
+    """Call the function with arrays that share the memory of the tensors, and return tensors."""
     if torch.compiler.is_compiling():
         from upsweep._torch import compiler_disabled
 
@@ -48,11 +38,10 @@ def call_via_numpy(function: Callable[..., Any], arrays: dict[str, Any], **keywo
             "x: histograms look at values, which torch does not tell while it transforms them"
         )
     weights = tensors.get("weights")
-    if weights is not None and weights.requires_grad and torch.is_grad_enabled():
+    if scan.requires_autograd((weights,)):
         raise NotImplementedError("weights: histograms have no derivative; use bincount, or detach() them")
     out = tensors.get("out")
-    if out is not None and out.requires_grad and torch.is_grad_enabled():
-        raise ValueError("out: cannot be given while out requires grad; use torch.no_grad() or leave it out")
+    scan.reject_gradients({"out": out})
     with torch.no_grad():
         result = function(**views, **keywords)
     if out is not None:
@@ -75,7 +64,7 @@ def _as_array(name: str, value: Any, first: Tensor) -> Any:
     tensor = scan.as_tensor(value, name, None)
     if tensor.device != first.device:
         raise scan.device_error(name, tensor, first)
-    scan.check_cpu_or_cuda(tensor, name)
+    executors.check_device(tensor, name)
     if not scan.are_in_memory(tensor) and _is_wrapped(tensor):
         return value  # the caller refuses it
     return view(executors.resolve(tensor).detach())

@@ -18,24 +18,21 @@ How it works
     cumulative_sum, discounted_cumsum, linear_recurrence
       -> scan                  checks the call, asks for consensus, runs the scan
            communicator        consensus of all ranks: all-gather of metadata, or of the error of one rank
-           shard_cache, shard  this rank's part: scans and reductions of rows, decay of the state before it
-             launch_cache      prepared CUDA launches, reused for arrays of the same layout
+           shard               this rank's part: scans and reductions of rows, decay of the state before it
+             caches            checked shards, and prepared CUDA launches for arrays of the same layout
            strategies          which rows are scanned from which state, and what is sent
              transport         messages of torch.distributed          \  one interface: all-gathers and channels
              p2p_transport     memory of the other GPUs of one host   /
-      -> autograd_scan         the derivative, a scan over ranks in the other direction
-           autograd_collectives
-    bincount -> communicator, autograd_collectives
+      -> autograd              the derivative, a scan over ranks in the other direction
+    bincount -> communicator, autograd
 
 1. Each rank checks its arguments and starts what it can do alone (`strategies.SpeculativeStart`): a device has
    work before anything is exchanged.
 2. The consensus exchanges the metadata: shape of the state, dtypes, whether the state before the shard decays, how
    many groups of rows are worth a message. From these all ranks choose the same strategy.
-3. The strategy runs. `local_with_fixup` serves gates or discounts that make any state decay to nothing within a
-   small part of the shard: ranks gather their final states and scan their first steps again. `pipelined` serves
-   many rows: the state of one group of rows travels to the next rank while the next group is scanned. `two_pass`
-   serves few rows or many ranks: ranks gather the aggregates of their shards before they scan them. The first two
-   read and write a shard about once, the last one reads it twice.
+3. The strategy runs: `local_with_fixup` where any state decays to nothing within a small part of the shard,
+   `pipelined` for many rows, `two_pass` for few rows or many ranks. The first two read and write a shard about
+   once, the last one reads it twice.
 
 The GPUs of one host write states into each other's memory. That is set up when a group first scans: it takes 1.5
 seconds once, and 1.25 MiB for each rank of the group on each device, as long as the group lives. Where it cannot
@@ -51,10 +48,9 @@ from torch import Tensor
 
 from upsweep import bincounts
 from upsweep._torch import scan as torch_scan
-from upsweep.distributed import autograd_collectives
-from upsweep.distributed.call import ScanCall, check_same
-from upsweep.distributed.communicator import Communicator, Meta
-from upsweep.distributed.scan import scan
+from upsweep.distributed import autograd
+from upsweep.distributed.communicator import Communicator, Meta, PendingConsensus
+from upsweep.distributed.scan import ScanCall, scan
 
 __all__ = ["bincount", "cumulative_sum", "discounted_cumsum", "linear_recurrence"]
 
@@ -104,13 +100,11 @@ def cumulative_sum(
     tensor([0., 1., 3., 6.])
     >>> torch.distributed.destroy_process_group()
     """
-    return scan(
-        ScanCall(
-            "cumulative_sum", lambda state: torch_scan.prepare_sum(x, dtype, axis, reset, state),
-            (x, None, None) if initial is reset is dtype is n_threads is None else None, axis, bool(reverse),
-            initial, bool(exclusive), bool(return_final), n_threads, False, group,
-        )
-    )  # fmt: skip
+    return scan(ScanCall(
+        "cumulative_sum", lambda state: torch_scan.prepare_sum(x, dtype, axis, reset, state),
+        (x, None, None) if initial is reset is dtype is n_threads is None else None, axis, bool(reverse),
+        initial, bool(exclusive), bool(return_final), n_threads, False, group,
+    ))  # fmt: skip
 
 
 def discounted_cumsum(
@@ -146,13 +140,11 @@ def discounted_cumsum(
     tensor([1.7500, 1.5000, 1.0000])
     >>> torch.distributed.destroy_process_group()
     """
-    return scan(
-        ScanCall(
-            "discounted_cumsum", lambda state: torch_scan.prepare_discounted(x, gamma, axis, reset, state),
-            (x, None, gamma) if initial is reset is n_threads is None else None, axis, bool(reverse), initial,
-            bool(exclusive), bool(return_final), n_threads, True, group,
-        )
-    )  # fmt: skip
+    return scan(ScanCall(
+        "discounted_cumsum", lambda state: torch_scan.prepare_discounted(x, gamma, axis, reset, state),
+        (x, None, gamma) if initial is reset is n_threads is None else None, axis, bool(reverse), initial,
+        bool(exclusive), bool(return_final), n_threads, True, group,
+    ))  # fmt: skip
 
 
 def linear_recurrence(
@@ -188,13 +180,11 @@ def linear_recurrence(
     (tensor([1.0000, 1.5000, 1.0000]), tensor(1.))
     >>> torch.distributed.destroy_process_group()
     """
-    return scan(
-        ScanCall(
-            "linear_recurrence", lambda state: torch_scan.prepare_gated(gates, tokens, axis, reset, state),
-            (tokens, gates, None) if initial is reset is n_threads is None else None, axis, bool(reverse), initial,
-            bool(exclusive), bool(return_final), n_threads, True, group,
-        )
-    )  # fmt: skip
+    return scan(ScanCall(
+        "linear_recurrence", lambda state: torch_scan.prepare_gated(gates, tokens, axis, reset, state),
+        (tokens, gates, None) if initial is reset is n_threads is None else None, axis, bool(reverse), initial,
+        bool(exclusive), bool(return_final), n_threads, True, group,
+    ))  # fmt: skip
 
 
 def bincount(
@@ -259,15 +249,15 @@ def bincount(
         }  # fmt: skip
     except Exception as raised:  # raised by the consensus, on all ranks
         error = raised
-    all_meta = comm.consensus(meta, error)
-    check_same(all_meta, ("rows", "dtype", "summed in", "length", "return_invalid"))
+    same = ("rows", "dtype", "summed in", "length", "return_invalid")
+    all_meta = PendingConsensus(comm, meta, error).wait(same)
     assert counts is not None
     n_missing = max(meta["n_bins"] for meta in all_meta) - n_bins
     if n_missing:
         shape = (*counts.shape[:bin_axis], n_missing, *counts.shape[bin_axis + 1 :])
         counts = torch.cat((counts, counts.new_zeros(shape)), bin_axis)
     track = any(meta["requires_grad"] for meta in all_meta)
-    total = autograd_collectives.all_reduce(comm, counts, track).to(result_dtype)
+    total = autograd.all_reduce(comm, counts, track).to(result_dtype)
     return total if n_invalid is None else (total, comm.messages.all_reduce(n_invalid))
 
 

@@ -4,9 +4,6 @@ A collective must be entered by all ranks of a group or by none. So every call b
 all-gather of the metadata of the call, or of the error that a rank met, after which either all ranks go on or all
 raise. It is asynchronous; the rank works while it is under way. With gloo it travels over the host. Without a
 backend for the host it has a CUDA stream of its own, so that it waits for no earlier work on the device.
-
-The ranks of one host set up `p2p_transport.SymmetricMemoryTransport` together when they first could use it. If it
-cannot be set up, and for large messages, `transport.ProcessGroupTransport` serves.
 """
 
 from __future__ import annotations
@@ -63,15 +60,7 @@ _states_lock = threading.Lock()
 
 
 class Communicator:
-    """The ranks of a process group.
-
-    Attributes
-    ----------
-    rank, size : int
-        This rank and the number of ranks in the group.
-    messages : ProcessGroupTransport
-        The transport that always works.
-    """
+    """The ranks of a process group: this `rank`, their number `size`, and `messages`, which always work."""
 
     def __init__(self, group: Any):
         world = dist.GroupMember.WORLD if dist.is_available() else None
@@ -92,19 +81,13 @@ class Communicator:
         """Return the ranks in the order of a scan."""
         return range(self.size)[:: -1 if reverse else 1]
 
-    def start_consensus(self, meta: Meta | None, error: Exception | None = None) -> PendingConsensus:
-        """Start to exchange the metadata of a call, or this rank's error, with all ranks."""
-        return PendingConsensus(self, meta, error)
-
-    def consensus(self, meta: Meta | None, error: Exception | None = None) -> list[Meta]:
+    def consensus(self, meta: Meta) -> list[Meta]:
         """Return the metadata of all ranks, as `PendingConsensus.wait` does."""
-        return self.start_consensus(meta, error).wait()
+        return PendingConsensus(self, meta).wait()
 
     def all_gather(self, tensor: Tensor) -> Tensor:
         """Return the tensors of all ranks, stacked."""
         return self.messages.start_all_gather(tensor)()
-
-    # ---- peer-to-peer transport ---------------------------------------------------------------------------------
 
     def transport_epoch(self, device: torch.device) -> int:
         """Return which set-up this rank's peer-to-peer transport is from: 0 for none yet, -1 if there is none."""
@@ -173,9 +156,9 @@ class Communicator:
 
 
 class PendingConsensus:
-    """The all-gather of metadata and errors while it is under way."""
+    """The all-gather of the metadata of a call, or of this rank's error, while it is under way."""
 
-    def __init__(self, comm: Communicator, meta: Meta | None, error: Exception | None):
+    def __init__(self, comm: Communicator, meta: Meta | None, error: Exception | None = None):
         self._meta = meta or {}
         if error is not None:
             self._meta = {"error": f"{type(error).__name__}: {error}"[:500]}
@@ -200,15 +183,11 @@ class PendingConsensus:
         with streams.on_side_stream(self._device):
             self._finish_gather = messages.start_all_gather(payload.to(self._device))
 
-    def wait(self) -> list[Meta]:
-        """Return the metadata of all ranks; raise on all ranks if one of them failed.
+    def wait(self, same: tuple[str, ...] = ()) -> list[Meta]:
+        """Return the metadata of all ranks.
 
-        Raises
-        ------
-        Exception
-            This rank's own error.
-        RuntimeError
-            Another rank has failed.
+        Raises on all ranks if one of them failed: its own error on that rank, RuntimeError on the others. Raises
+        ValueError on all ranks if the metadata called `same` differ.
         """
         if self._finish_gather is None:
             for work in self._works:
@@ -225,4 +204,9 @@ class PendingConsensus:
         for rank, meta in enumerate(all_meta):
             if "error" in meta:
                 raise RuntimeError(f"rank {rank} of the group raised {meta['error']}")
+        for name in same:
+            values = [meta[name] for meta in all_meta]
+            if any(value != values[0] for value in values):
+                differ = ", ".join(f"rank {rank} {value}" for rank, value in enumerate(values))
+                raise ValueError(f"shards: the ranks' {name} differ: {differ}")
         return all_meta

@@ -16,12 +16,11 @@ Memory is overwritten only after it has been read:
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from upsweep._utils.lru_cache import LRUCache
-from upsweep.distributed.transport import RecvChannel, SendChannel, Transport
+from upsweep.distributed.transport import Channel, Transport
 
 __all__ = ["CAPACITY", "SymmetricMemoryTransport", "connect", "describe_endpoint", "setup_lock", "why_unreachable"]
 
@@ -47,14 +46,8 @@ _N_SIGNALS = _BARRIER_SIGNAL + 1
 class SymmetricMemoryTransport(Transport):
     """Channels and all-gathers through the symmetric memory of a group, on one device of each rank.
 
-    Parameters
-    ----------
-    memory : Tensor
-        This rank's buffer, which lives as long as this object.
-    handle : _SymmetricMemory
-        The connected buffers of all ranks.
-    timeout_ms : int
-        How long a stream waits for a signal.
+    `memory` is this rank's buffer, `handle` torch's _SymmetricMemory of the buffers of all ranks. A stream waits
+    `timeout_ms` for a signal.
     """
 
     def __init__(self, memory: Tensor, handle: Any, timeout_ms: int):
@@ -78,15 +71,15 @@ class SymmetricMemoryTransport(Transport):
         """Return whether so many bytes fit into one channel, or into each rank's part of an all-gather."""
         return n_bytes + _MAX_MESSAGES * _ALIGNMENT <= CAPACITY
 
-    def open_send(self, rank: int) -> SendChannel:
+    def open_send(self, rank: int) -> Channel:
         self.n_sends[rank] += 1
-        return _P2PSender(self, rank, self.rank, self.n_sends[rank])
+        return _P2PChannel(self, rank, self.rank, self.n_sends[rank])
 
     def open_recv(
         self, rank: int, shapes: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
-    ) -> RecvChannel:
+    ) -> Channel:
         self.n_recvs[rank] += 1
-        return _P2PReceiver(self, rank, shapes, dtype, self.n_recvs[rank])
+        return _P2PChannel(self, rank, rank, self.n_recvs[rank], shapes, dtype)
 
     def start_all_gather(self, tensor: Tensor) -> Callable[[], Tensor]:
         stacked = self.all_gather(tensor)
@@ -123,16 +116,19 @@ class SymmetricMemoryTransport(Transport):
             self._stream, self._raw_stream = stream, raw
 
 
-class _Channel:
-    """Offsets and signals of the messages of one call from rank `source` to another."""
+class _P2PChannel(Channel):
+    """The messages of one call from rank `source` to another; a receiver knows their shapes and dtype."""
 
-    def __init__(self, transport: SymmetricMemoryTransport, peer: int, source: int, n_opened: int):
-        self._transport, self._peer = transport, peer
+    def __init__(
+        self, transport: SymmetricMemoryTransport, peer: int, source: int, n_opened: int,
+        shapes: Sequence[Sequence[int]] = (), dtype: torch.dtype | None = None,
+    ):  # fmt: skip
+        self._transport, self._peer, self._shapes, self._dtype = transport, peer, shapes, dtype
+        self._n_opened, self._n_messages = n_opened, 0
         self._parity = n_opened & 1  # which of the two buffers
         self._offset = (2 * source + self._parity) * CAPACITY
-        self._n_messages = 0
 
-    def _next_message(self, owner: int, shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, int]:
+    def _next_message(self, owner: int, shape: Sequence[int], dtype: Any) -> tuple[Tensor, int]:
         """Return the memory of the next message, which lies in the buffer of `owner`, and its signal."""
         if self._n_messages >= _MAX_MESSAGES:
             raise AssertionError(f"message {self._n_messages} of a channel")
@@ -142,34 +138,16 @@ class _Channel:
         self._n_messages += 1
         return view, signal
 
-
-class _P2PSender(_Channel, SendChannel):
-    def __init__(self, transport: SymmetricMemoryTransport, peer: int, source: int, n_opened: int):
-        super().__init__(transport, peer, source, n_opened)
-        self._needs_acknowledgement = n_opened > 2
-
     def send(self, tensor: Tensor) -> None:
         transport = self._transport
         handle, timeout_ms = transport.handle, transport.timeout_ms
         if not self._n_messages:
             transport.follow_stream()
-            if self._needs_acknowledgement:
+            if self._n_opened > 2:
                 handle.wait_signal(self._peer, _ACKNOWLEDGE_SIGNAL + self._parity, timeout_ms)
         view, signal = self._next_message(self._peer, tensor.shape, tensor.dtype)
         view.copy_(tensor)
         handle.put_signal(self._peer, signal, timeout_ms)
-
-    def close(self) -> None:
-        """Nothing to do: the stream keeps the order."""
-
-
-class _P2PReceiver(_Channel, RecvChannel):
-    def __init__(
-        self, transport: SymmetricMemoryTransport, peer: int, shapes: Sequence[Sequence[int]], dtype: torch.dtype,
-        n_opened: int,
-    ):  # fmt: skip
-        super().__init__(transport, peer, peer, n_opened)
-        self._shapes, self._dtype = shapes, dtype
 
     def recv(self) -> Tensor:
         transport, shape = self._transport, self._shapes[self._n_messages]
@@ -180,14 +158,12 @@ class _P2PReceiver(_Channel, RecvChannel):
 
     def close(self) -> None:
         transport = self._transport
-        transport.handle.put_signal(self._peer, _ACKNOWLEDGE_SIGNAL + self._parity, transport.timeout_ms)
+        if self._shapes:  # a sender has nothing to do: the stream keeps the order
+            transport.handle.put_signal(self._peer, _ACKNOWLEDGE_SIGNAL + self._parity, transport.timeout_ms)
 
 
 def _raw_stream(device: torch.device) -> int:
     return int(torch._C._cuda_getCurrentRawStream(device.index))
-
-
-# ---- set-up ----------------------------------------------------------------------------------------------------
 
 
 # torch numbers the messages by which processes set up symmetric memory, each process for itself. Where the numbers
@@ -196,6 +172,7 @@ def _raw_stream(device: torch.device) -> int:
 _n_set_up = 0
 setup_lock = threading.Lock()  # held while a group is set up
 _SETUP_TIMEOUT = datetime.timedelta(seconds=60)
+_DISABLE_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 
 
 def _symmetric_memory() -> Any:
@@ -256,8 +233,10 @@ def connect(group: Any, device: torch.device, size: int) -> SymmetricMemoryTrans
     store = dist.distributed_c10d._get_process_group_store(group)
     timeout = store.timeout
     store.set_timeout(min(timeout, _SETUP_TIMEOUT))
+    multicast = os.environ.get(_DISABLE_MULTICAST)
+    os.environ[_DISABLE_MULTICAST] = "1"  # a message goes to one rank, and not every machine supports multicast
     try:
-        with _without_multicast(), torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
             # Not `empty`: its pool may return memory that was connected before, with signals that are set.
             allocate = symmetric._SymmetricMemory.empty_strided_p2p
             memory = allocate((SymmetricMemoryTransport.buffer_bytes(size),), (1,), torch.uint8, device)
@@ -265,21 +244,9 @@ def connect(group: Any, device: torch.device, size: int) -> SymmetricMemoryTrans
             return SymmetricMemoryTransport(memory, handle, _timeout_ms(group, device))
     finally:
         store.set_timeout(timeout)
-
-
-@contextlib.contextmanager
-def _without_multicast() -> Iterator[None]:
-    """Set up no multicast memory: each message goes to one rank, and not every machine supports multicast."""
-    name = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+        del os.environ[_DISABLE_MULTICAST]
+        if multicast is not None:
+            os.environ[_DISABLE_MULTICAST] = multicast
 
 
 def _timeout_ms(group: Any, device: torch.device) -> int:

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from upsweep._torch import aggregates, executors, scan_ops
-from upsweep._torch.scan import check_cpu_or_cuda
-from upsweep.distributed import launch_cache, streams
+from upsweep.distributed import caches, streams
 
 __all__ = ["Rows", "Shard", "pack_aggregate", "unpack_aggregates"]
 
@@ -58,10 +57,10 @@ def _split_rows(n_rows: int, n_groups: int) -> tuple[Rows, ...]:
 class Shard:
     """A checked scan (`_torch.scan.prepare_*`) of the steps of this rank, and its result `out`."""
 
-    def __init__(self, scan: Any, reverse: bool, exclusive: bool, flush: bool, n_threads: int):
+    def __init__(self, scan: Any, reverse: bool, exclusive: bool, flush: bool, n_threads: int | None):
         self.scan, self.reverse, self.exclusive, self.flush = scan, reverse, exclusive, flush
         self.n_threads = n_threads
-        check_cpu_or_cuda(scan.x, scan.name)
+        executors.check_device(scan.x, scan.name)
         self.out = scan_ops.allocate_out(scan.x, scan.dtype)
         self.length = int(scan.shape[scan.axis])
         self.compute_dtype = aggregates.wide_dtype(scan.dtype)
@@ -73,8 +72,7 @@ class Shard:
         size = _GROUP_ELEMENTS[self.out.device.type]
         self.n_groups = max(1, min(self.n_rows, _MAX_GROUPS, int(self.out.numel()) // size))
         self._layout = self._layout_key() if self.out.is_cuda else None
-
-    # ---- parts --------------------------------------------------------------------------------------------------
+        self._has_one_factor = scan.gates is None and scan.gamma is None and scan.reset is None
 
     def row_groups(self, n_groups: int) -> tuple[Rows, ...]:
         """Split all rows into groups."""
@@ -130,8 +128,6 @@ class Shard:
         layouts = tuple([None if t is None else (t.dtype, t.stride()) for t in tensors])
         return scan.shape, scan.axis, self.reverse, self.exclusive, repr(scan.factor), self.out.device, layouts
 
-    # ---- scans and reductions of parts --------------------------------------------------------------------------
-
     def scan_rows(self, rows: Rows, initial: Tensor | None, steps: int | None = None) -> Tensor:
         """Write these rows of the result, or their first steps; return the state after them."""
         steps, final = self.length if steps is None else steps, self.empty_state(rows)
@@ -152,7 +148,7 @@ class Shard:
         if self._layout is not None and (initial is None or not (initial.is_conj() or initial.is_neg())):
             initial_layout = None if initial is None else (initial.dtype, initial.stride())
             x_layout = x is scan.x or (x.dtype, x.stride())
-            launch_cache.start_scan(
+            caches.start_scan(
                 (self._layout, rows, steps, initial_layout, x_layout, out is None),
                 (x, scan.gates, scan.gamma, initial, scan.reset, out, final), operands, self.out.device,
                 axis=scan.axis, reverse=self.reverse, exclusive=self.exclusive,
@@ -161,7 +157,7 @@ class Shard:
         with torch.no_grad():
             executors.run(
                 *operands(), axis=scan.axis, reverse=self.reverse, exclusive=self.exclusive, flush=self.flush,
-                n_threads=self.n_threads or None,
+                n_threads=self.n_threads,
             )  # fmt: skip
 
     def reduce_rows(self, rows: Rows) -> aggregates.Parts:
@@ -173,19 +169,14 @@ class Shard:
         return multiplier, value, reset
 
     def _reduce(
-        self,
-        rows: Rows,
-        multiplier: Tensor | None,
-        value: Tensor,
-        any_reset: Tensor | None,
-        initial: Tensor | None,
+        self, rows: Rows, multiplier: Tensor | None, value: Tensor, reset: Tensor | None, initial: Tensor | None
     ) -> None:
         scan = self.scan
-        x, gates, reset = (self._narrow(tensor, rows, self.length) for tensor in (scan.x, scan.gates, scan.reset))
+        x, gates, resets = (self._narrow(tensor, rows, self.length) for tensor in (scan.x, scan.gates, scan.reset))
         with torch.no_grad():
             executors.reduce(
-                x, gates, self._factor(rows), reset, multiplier, value, any_reset, initial=initial, axis=scan.axis,
-                reverse=self.reverse, flush=self.flush, n_threads=self.n_threads or None,
+                x, gates, self._factor(rows), resets, multiplier, value, reset, initial=initial, axis=scan.axis,
+                reverse=self.reverse, flush=self.flush, n_threads=self.n_threads,
             )  # fmt: skip
 
     def final_state(self, rows: Rows, initial: Tensor | None) -> Tensor:
@@ -196,13 +187,6 @@ class Shard:
             return value
         parts = self.reduce_rows(rows)
         return parts[1] if initial is None else aggregates.apply(*parts, initial)
-
-    # ---- decay of the state before the shard --------------------------------------------------------------------
-
-    @property
-    def _has_one_factor(self) -> bool:
-        scan = self.scan
-        return scan.gates is None and scan.gamma is None and scan.reset is None
 
     @property
     def needs_probe(self) -> bool:
@@ -276,9 +260,6 @@ def _repeats_to_zero(left: float) -> float:
     if not left < math.inf:  # an overflow or NaN says nothing about the decay
         return 0.0
     return _HALVINGS_TO_ZERO / math.log2(_LARGE / left) if left < _LARGE else math.inf
-
-
-# ---- aggregates of several ranks -------------------------------------------------------------------------------
 
 
 def pack_aggregate(aggregate: aggregates.Parts, is_sum: bool, has_reset: bool) -> Tensor:

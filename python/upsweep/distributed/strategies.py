@@ -37,9 +37,6 @@ __all__ = ["DistributedScan", "SpeculativeStart"]
 _MESSAGE_COST = 0.1  # share of the time of two passes: what the messages of a pipeline cost
 
 
-# ---- the choice ------------------------------------------------------------------------------------------------
-
-
 def _decays(meta: Meta) -> bool:
     return meta["decay_steps"] is not None
 
@@ -57,9 +54,6 @@ def _choose(all_decay: bool, n_ranks: int, n_groups: int, two_pass_cost: float) 
     return "pipelined" if pipelined_cost + _MESSAGE_COST * two_pass_cost < two_pass_cost else "two_pass"
 
 
-# ---- before the metadata of the other ranks are known ----------------------------------------------------------
-
-
 # By layout, the steps after which the last two shards decayed.
 _decay_history: LRUCache[Any, tuple[int | None, ...]] = LRUCache(64)
 _MAX_SERIAL_ROWS = 8  # the scan of so few rows may take the whole device, so that a probe cannot run next to it
@@ -71,44 +65,32 @@ class SpeculativeStart:
     A device gets work before the consensus starts: all rows if the state decays; the first group on the first rank
     of a pipeline. If the factors are data, a probe tells whether the state decays. If the last two shards of this
     layout agreed on that, the same is assumed until the probe is done. A wrong guess is scanned again.
-
-    Attributes
-    ----------
-    meta : dict
-        This rank's metadata for the choice of the strategy.
-    payload_rows, payload
-        The first rows that `two_pass` sends, and what it sends of them.
     """
 
     def __init__(self, shard: Shard, comm: Communicator):
         self.shard = shard
-        self.payload_rows: Rows | None = None
+        self.payload_rows: Rows | None = None  # the first ones that `two_pass` sends, and what it sends of them
         self.payload: aggregates.Parts | Tensor | None = None
         self._states: dict[Rows, Tensor] = {}  # after the rows that are scanned, from the first row on
         order = comm.order(shard.reverse)
         self._is_first, self._is_last = comm.rank == order[0], comm.rank == order[-1]
         self._n_ranks, self._is_async = comm.size, streams.is_async(shard.out.device)
         self._two_pass_cost = _two_pass_cost(shard.scan.gates is not None)
-        self._decay_steps: int | None = None
-        history: tuple[int | None, ...] = ()
         has_history = self._is_async and shard.needs_probe
         layout = (shard.scan.shape, shard.scan.axis, shard.reverse, shard.scan.name, shard.out.device)
-        if has_history:
-            history = _decay_history.get(layout) or ()
+        history = (_decay_history.get(layout) if has_history else None) or ()
         is_assumed = len(history) == 2 and (history[0] is None) == (history[1] is None)
-        if not is_assumed:
-            wait_for_probe = shard.start_decay_probe()
-        else:
-            self._decay_steps = history[1]
-            if shard.n_rows <= _MAX_SERIAL_ROWS:
+        self._decay_steps = history[1] if is_assumed else None
+        if is_assumed and shard.n_rows > _MAX_SERIAL_ROWS:
+            ready = torch.cuda.current_stream(shard.out.device).record_event()
+            self._start()
+            # The host waits for the probe below, so that its memory lives long enough.
+            with streams.on_side_stream(shard.out.device, ready):
                 wait_for_probe = shard.start_decay_probe()
+        else:
+            wait_for_probe = shard.start_decay_probe()
+            if is_assumed:
                 self._start()
-            else:
-                ready = torch.cuda.current_stream(shard.out.device).record_event()
-                self._start()
-                # The host waits for the probe below, so that its memory lives long enough.
-                with streams.on_side_stream(shard.out.device, ready):
-                    wait_for_probe = shard.start_decay_probe()
         steps = wait_for_probe()
         if is_assumed and (self._decay_steps is None) != (steps is None):
             # Scan again in the groups of the right strategy: the bits must not depend on earlier calls.
@@ -121,6 +103,7 @@ class SpeculativeStart:
 
     @property
     def meta(self) -> Meta:
+        """This rank's metadata for the choice of the strategy."""
         return {
             "decay_steps": self._decay_steps, "n_groups": self.shard.n_groups, "two_pass_cost": self._two_pass_cost
         }  # fmt: skip
@@ -158,9 +141,6 @@ class SpeculativeStart:
         if not self._states or rows.end > max(rows.end for rows in self._states):
             return None
         return self.shard.narrow_state(self.shard.concat_states(list(self._states.values())), rows)
-
-
-# ---- the strategies --------------------------------------------------------------------------------------------
 
 
 class DistributedScan:

@@ -19,29 +19,22 @@ from torch import Tensor
 
 from upsweep.distributed import streams
 
-__all__ = ["ProcessGroupTransport", "RecvChannel", "SendChannel", "Transport", "as_real"]
+__all__ = ["Channel", "ProcessGroupTransport", "Transport", "as_real"]
 
 _TAG = 1813  # keeps these messages apart from those of the caller
 
 
-class SendChannel(Protocol):
-    """The messages of one call to one rank, in order."""
+class Channel(Protocol):
+    """The messages of one call from one rank to another, in order: one of them sends, the other one receives."""
 
     def send(self, tensor: Tensor) -> None:
         """Send a tensor after the work that the current stream has."""
-
-    def close(self) -> None:
-        """Wait until the memory of all sent tensors may be reused."""
-
-
-class RecvChannel(Protocol):
-    """The messages of one call from one rank, in order."""
 
     def recv(self) -> Tensor:
         """Return the next message, which is valid until the channel is closed."""
 
     def close(self) -> None:
-        """Let the sender reuse the memory after the work that the current stream has."""
+        """Wait until all sent tensors may be reused, or let the sender reuse its memory, in stream order."""
 
 
 class Transport(Protocol):
@@ -50,26 +43,20 @@ class Transport(Protocol):
     def start_all_gather(self, tensor: Tensor) -> Callable[[], Tensor]:
         """Start to gather the tensors of all ranks; return a function that waits and returns them stacked."""
 
-    def open_send(self, rank: int) -> SendChannel:
+    def open_send(self, rank: int) -> Channel:
         """Open a channel to a rank, which calls `open_recv`."""
 
     def open_recv(
         self, rank: int, shapes: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
-    ) -> RecvChannel:
+    ) -> Channel:
         """Open the channel from a rank for messages of these shapes."""
 
 
 class ProcessGroupTransport(Transport):
     """Messages and collectives of torch.distributed.
 
-    Parameters
-    ----------
-    group : ProcessGroup or None
-        None: the default group.
-    global_ranks : sequence of int
-        The global rank of each rank of the group.
-    device_types : set of str
-        Devices whose tensors the backends of the group take as they are.
+    `group` may be None, the default group; `global_ranks` are those of its ranks. Its backends take tensors of the
+    `device_types` as they are.
     """
 
     def __init__(self, group: Any, global_ranks: Sequence[int], device_types: set[str]):
@@ -92,13 +79,13 @@ class ProcessGroupTransport(Transport):
             work = dist.all_gather(list(stacked), sent, group=self.group, async_op=True)
         return partial(_finish_all_gather, work, sent, stacked, tensor)
 
-    def open_send(self, rank: int) -> SendChannel:
-        return _MessageSender(self, rank)
+    def open_send(self, rank: int) -> Channel:
+        return _MessageChannel(self, rank)
 
     def open_recv(
         self, rank: int, shapes: Sequence[Sequence[int]], dtype: torch.dtype, device: torch.device
-    ) -> RecvChannel:
-        return _MessageReceiver(self, rank, shapes, dtype, device)
+    ) -> Channel:
+        return _MessageChannel(self, rank, [torch.empty(tuple(s), dtype=dtype, device=device) for s in shapes])
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
         """Return the sum of the tensors of all ranks."""
@@ -116,54 +103,43 @@ def _finish_all_gather(work: Any, sent: Tensor, stacked: Tensor, like: Tensor) -
     return torch.view_as_complex(stacked) if like.is_complex() else stacked
 
 
-class _MessageSender(SendChannel):
-    def __init__(self, transport: ProcessGroupTransport, rank: int):
-        self._transport, self._rank = transport, transport.global_ranks[rank]
-        self._pending: list[tuple[Any, Tensor]] = []  # the tensors live until they are sent
+class _MessageChannel(Channel):
+    """Messages to a rank, or from it into `targets`: posted at once on the CPU, on a device when needed."""
+
+    def __init__(self, transport: ProcessGroupTransport, rank: int, targets: Sequence[Tensor] = ()):
+        self._transport = transport
+        self._where: dict[str, Any] = {"group": transport.group, "tag": _TAG}
+        self._rank = transport.global_ranks[rank]
+        self._sent: list[tuple[Any, Tensor]] = []  # the tensors live until they are sent
+        messages = map(self._post, targets)
+        is_async = bool(targets) and streams.is_async(targets[0].device)
+        self._messages = messages if is_async else iter(list(messages))
 
     def send(self, tensor: Tensor) -> None:
         message = as_real(tensor).contiguous().to(self._transport.comm_device(tensor.device))
-        work = dist.isend(message, self._rank, group=self._transport.group, tag=_TAG)
+        work = dist.isend(message, self._rank, **self._where)
         if streams.is_async(tensor.device):
             # The kernel that sends would otherwise start only after the next group of rows. Waiting delays that
             # group by some microseconds.
             work.wait()
         else:
-            self._pending.append((work, message))
+            self._sent.append((work, message))
 
-    def close(self) -> None:
-        for work, _ in self._pending:
-            work.wait()
-
-
-class _MessageReceiver(RecvChannel):
-    """On the CPU all receives are posted at once; on a device each one when it is needed."""
-
-    def __init__(
-        self, transport: ProcessGroupTransport, rank: int, shapes: Sequence[Sequence[int]], dtype: torch.dtype,
-        device: torch.device,
-    ):  # fmt: skip
-        self._transport, self._rank, self._dtype, self._device = transport, rank, dtype, device
-        messages = map(self._post, shapes)
-        self._messages = messages if streams.is_async(device) else iter(list(messages))
-
-    def _post(self, shape: Sequence[int]) -> tuple[Any, Tensor, Tensor]:
-        tensor = torch.empty(tuple(shape), dtype=self._dtype, device=self._device)
-        real, transport = as_real(tensor), self._transport
-        device = transport.comm_device(self._device)
+    def _post(self, target: Tensor) -> tuple[Any, Tensor, Tensor]:
+        real, device = as_real(target), self._transport.comm_device(target.device)
         buffer = real if real.device == device else torch.empty_like(real, device=device)
-        source = transport.global_ranks[self._rank]
-        return dist.irecv(buffer, source, group=transport.group, tag=_TAG), buffer, tensor
+        return dist.irecv(buffer, self._rank, **self._where), buffer, target
 
     def recv(self) -> Tensor:
-        work, buffer, tensor = next(self._messages)
+        work, buffer, target = next(self._messages)
         work.wait()
-        if buffer.device != tensor.device:
-            as_real(tensor).copy_(buffer)
-        return tensor
+        if buffer.device != target.device:
+            as_real(target).copy_(buffer)
+        return target
 
     def close(self) -> None:
-        """Nothing to do: each message has memory of its own."""
+        for work, _ in self._sent:
+            work.wait()
 
 
 def as_real(tensor: Tensor) -> Tensor:

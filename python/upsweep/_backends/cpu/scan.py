@@ -8,10 +8,10 @@ from upsweep._arrays import Array
 from upsweep._backends import cpu
 from upsweep._core.scan import Scan
 
-__all__ = ["reduce", "run"]
+__all__ = ["REAL", "reduce", "run"]
 
-_REAL, _COMPLEX, _INTEGER = 0, 1, 2  # codes of accumulators in src/bindings/_scans.pyx
-_ACCUMULATORS = {"f": _REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}
+REAL, _COMPLEX, _INTEGER = 0, 1, 2  # codes of accumulators in src/bindings/_scans.pyx
+_ACCUMULATORS = {"f": REAL, "c": _COMPLEX, "i": _INTEGER, "u": _INTEGER}
 
 
 def run(

@@ -1,4 +1,4 @@
-"""Scans over ranks that autograd records.
+"""Collectives and scans over ranks that autograd records.
 
 The first derivative of a scan of real numbers is a scan over ranks in the other direction, with no more passes
 than that. With g the gradient of y, over all shards:
@@ -8,11 +8,14 @@ than that. With g the gradient of y, over all shards:
 At its ends a shard needs the first factor of the next shard, and the last result of the one before: one
 all-gather. Higher derivatives, derivatives of complex numbers and whatever else records tensors use
 `AutogradScan.run_recorded`, a two-pass scan in operations that torch records.
+
+Derivatives of collectives are collectives too. Each rank whose result is differentiated takes part in them,
+whether its own tensors have gradients or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,11 +25,94 @@ from torch import Tensor
 from torch.autograd import Function
 
 from upsweep._torch import aggregates, scan, scan_ops
-from upsweep.distributed.autograd_collectives import exchange, joined
-from upsweep.distributed.call import ScanCall
 from upsweep.distributed.communicator import Communicator, Meta
+from upsweep.distributed.shard import pack_aggregate, unpack_aggregates
 
-__all__ = ["AutogradScan", "aggregate", "differentiable", "is_differentiable"]
+__all__ = ["AutogradScan", "aggregate", "all_reduce", "differentiable", "is_differentiable"]
+
+# ---- collectives -----------------------------------------------------------------------------------------------
+
+
+def exchange(
+    comm: Communicator, carry: aggregates.Parts, has_reset: bool, track: bool, inputs: Sequence[Any]
+) -> tuple[list[aggregates.Parts], Tensor]:
+    """Gather the aggregates of all ranks by one all-gather; return them and the tensor that they are parts of."""
+    packed = pack_aggregate(carry, False, has_reset)
+    if track:
+        # A rank without elements or without parameters takes part in the derivatives of the others all the same.
+        packed = packed if packed.requires_grad else packed.detach().requires_grad_()
+        for tensor in inputs:
+            if isinstance(tensor, Tensor) and tensor.requires_grad and tensor.numel() == 0:
+                packed = _Join.apply(packed, tensor)
+    gathered: Tensor = _AllGather.apply(packed, comm) if track else comm.all_gather(packed)
+    multipliers, values, resets = unpack_aggregates(gathered, False, has_reset, carry[0].dtype)
+    assert multipliers is not None
+    resets = torch.zeros_like(values, dtype=torch.bool) if resets is None else resets
+    return list(zip(multipliers, values, resets)), gathered
+
+
+def all_reduce(comm: Communicator, tensor: Tensor, track: bool) -> Tensor:
+    """Return the sum over all ranks."""
+    if not track:
+        return comm.messages.all_reduce(tensor)
+    total: Tensor = _AllReduce.apply(tensor if tensor.requires_grad else tensor.detach().requires_grad_(), comm)
+    return total
+
+
+class _AllGather(Function):  # type: ignore[misc]  # mypy does not read torch
+    """The stack of the tensors of all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, comm: Communicator) -> Tensor:
+        ctx.comm = comm
+        return comm.all_gather(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return _AllReduce.apply(gradients[0], ctx.comm)[ctx.comm.rank], None
+
+
+class _AllReduce(Function):  # type: ignore[misc]  # mypy does not read torch
+    """The sum of the tensors of all ranks. Each rank has it, so its derivative sums the gradients of all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, comm: Communicator) -> Tensor:
+        ctx.comm = comm
+        return comm.messages.all_reduce(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return _AllReduce.apply(gradients[0], ctx.comm), None
+
+
+class _Join(Function):  # type: ignore[misc]  # mypy does not read torch
+    """The first tensor, with a gradient of zeros for the second one, which autograd then computes too."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, other: Tensor) -> Tensor:
+        ctx.save_for_backward(other)
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (other,) = ctx.saved_tensors
+        return _Join.apply(gradients[0], other), _Zeros.apply(gradients[0], other.shape, other.dtype, other.device)
+
+
+class _Zeros(Function):  # type: ignore[misc]  # mypy does not read torch
+    """Zeros that depend on a tensor, so that higher derivatives reach all ranks too."""
+
+    @staticmethod
+    def forward(ctx: Any, source: Tensor, shape: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+        ctx.like = source.shape, source.dtype, source.device
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return _Zeros.apply(gradients[0], *ctx.like), None, None, None
+
+
+# ---- scans -----------------------------------------------------------------------------------------------------
 
 
 def is_differentiable(checked: Any, tensors: tuple[Tensor | None, ...]) -> bool:
@@ -38,7 +124,7 @@ def is_differentiable(checked: Any, tensors: tuple[Tensor | None, ...]) -> bool:
     )  # fmt: skip
 
 
-def aggregate(call: ScanCall, checked: Any) -> aggregates.Parts:
+def aggregate(call: Any, checked: Any) -> aggregates.Parts:
     """Return the aggregate of a shard, in operations that torch records; its value includes the initial state."""
     multiplier, value, reset = aggregates.reduce(checked, call.reverse, call.flush, call.n_threads)
     if checked.initial is not None:
@@ -50,11 +136,11 @@ def aggregate(call: ScanCall, checked: Any) -> aggregates.Parts:
 class AutogradScan:
     """A checked scan with the metadata of all ranks; `run` scans shards eagerly over the ranks."""
 
-    call: ScanCall
+    call: Any  # scan.ScanCall
     comm: Communicator
     checked: Any
     all_meta: list[Meta]
-    run: Callable[[ScanCall], Any]
+    run: Callable[[Any], Any]
 
     @property
     def order(self) -> range:
@@ -64,15 +150,9 @@ class AutogradScan:
     def position(self) -> int:
         return self.order.index(self.comm.rank)
 
-    @property
-    def has_reset(self) -> bool:
-        """Whether any rank has resets."""
-        return any(meta["has_reset"] for meta in self.all_meta)
-
-    @property
-    def returns_final(self) -> bool:
-        """Whether any rank returns the final state."""
-        return any(meta["return_final"] for meta in self.all_meta)
+    def on_any_rank(self, name: str) -> bool:
+        """Whether the metadata of any rank have this flag."""
+        return any(meta[name] for meta in self.all_meta)
 
     def neighbour(self, gathered: Tensor, offset: int) -> Tensor | None:
         """Return what the shard before this one (-1) or after it (1) sent; None if there is none."""
@@ -92,10 +172,10 @@ class AutogradScan:
         The derivative is a collective of all ranks; `anchor` is one more tensor that it leads to.
         """
         call, comm, final = self.call, self.comm, None
-        track = any(meta["requires_grad"] for meta in self.all_meta)
+        track = self.on_any_rank("requires_grad")
         inputs = (checked.x, checked.gates, checked.gamma, checked.initial, anchor)
         carry = carry or aggregate(call, checked)
-        carries, gathered = exchange(comm, carry, self.has_reset, track, inputs)
+        carries, gathered = exchange(comm, carry, self.on_any_rank("has_reset"), track, inputs)
         for rank in self.order:
             if rank == comm.rank and checked.initial is None and final is not None:
                 checked.initial = final
@@ -105,7 +185,8 @@ class AutogradScan:
         results = list(results) if return_final else [results]
         if return_final:
             results[1] = torch.zeros_like(results[1]) if final is None else final.to(results[1].dtype)
-        return joined(results, gathered) if track else results
+        # Derivatives lead every rank to the all-gather, even if its results ignore it.
+        return [_Join.apply(result, gathered) for result in results] if track else results
 
 
 def differentiable(recorded: AutogradScan) -> Any:
@@ -120,8 +201,8 @@ def differentiable(recorded: AutogradScan) -> Any:
 class _Scan(Function):  # type: ignore[misc]  # mypy does not read torch
     @staticmethod
     def forward(ctx: Any, recorded: AutogradScan, anchor: Tensor, *tensors: Tensor | None) -> Any:
-        results = recorded.run_eagerly(recorded.checked, recorded.returns_final)
-        results = results if recorded.returns_final else (results,)
+        results = recorded.run_eagerly(recorded.checked, recorded.on_any_rank("return_final"))
+        results = results if recorded.on_any_rank("return_final") else (results,)
         ctx.recorded = recorded
         ctx.save_for_backward(anchor, *tensors, results[0])
         return results
@@ -154,7 +235,7 @@ class _Gradients(Function):  # type: ignore[misc]  # mypy does not read torch
             anchor, *operands = saved[:5]
             inputs = [t for t in saved[1:] if t is not None]
             checked = _with_operands(recorded.checked, *operands)
-            results = recorded.run_recorded(checked, recorded.returns_final, None, anchor)
+            results = recorded.run_recorded(checked, recorded.on_any_rank("return_final"), None, anchor)
             firsts = torch.autograd.grad(
                 results, [t for t in operands if t is not None], saved[5:], create_graph=True, allow_unused=True
             )
@@ -209,23 +290,15 @@ def _gradients(
     before, initial = recorded.neighbour(gathered[:, 1], -1), checked.initial
     g_gates = g_gamma = g_initial = None
     if checked.gates is not None or checked.gamma is not None:
-        edge = before if before is not None else y.new_zeros(()) if initial is None else initial
-        terms = gx * scan_ops.shifted(y, edge, axis, -ahead)
-        unread = checked.reset
-        if before is None and initial is None:
-            at_first = scan_ops.only(first, length, axis, g)
-            unread = at_first if unread is None else unread | at_first
-        if unread is not None:
-            terms = torch.where(unread, 0, terms)
+        state = initial if before is None else before
+        terms = scan_ops.factor_terms(gx, y, state, checked.reset, axis, reverse)
         if checked.gates is not None:
             g_gates = terms.to(checked.gates.dtype)
         else:
             g_gamma = terms.sum(axis, dtype=torch.float64).to(checked.gamma.dtype)
     if initial is not None:
-        g_initial = _factor_at(checked, first) * gx.select(axis, first)
-        if checked.reset is not None:
-            g_initial = torch.where(checked.reset.select(axis, first), 0, g_initial)
-        g_initial = g_initial.to(initial.dtype)
+        factor = _factor_at(checked, first)
+        g_initial = scan_ops.initial_gradient(gx, factor, initial, checked.reset, axis, reverse)
     return gx.to(checked.x.dtype), g_gates, g_gamma, g_initial
 
 
@@ -233,7 +306,7 @@ def _transposed(recorded: AutogradScan, g: Tensor, gathered: Tensor, ahead: int)
     """Return the scan of g with the factors of the steps after: its name and the checked scan."""
     checked, axis = recorded.checked, recorded.checked.axis
     reset, reset_after = checked.reset, recorded.neighbour(gathered[:, 2], 1)
-    if recorded.has_reset:
+    if recorded.on_any_rank("has_reset"):
         reset = torch.zeros(checked.shape, dtype=torch.bool, device=g.device) if reset is None else reset
         edge = reset.new_zeros(()) if reset_after is None else reset_after != 0
         reset = scan_ops.shifted(reset, edge, axis, ahead)
